@@ -1,0 +1,84 @@
+import { type Static, type TSchema, Type } from 'typebox'
+import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS, LoadOptionsSchema, SamplingOptionsSchema } from '../options.ts'
+
+/** A length of time as people write it: `30s`, `5m`, `1h30m`, `-1` (where a negative one means for ever) or seconds. */
+export const Duration = (options: { default: string; description: string }) =>
+  Type.Unsafe<string | number>({ type: ['string', 'number'], format: 'corral-duration', ...options })
+
+/** An amount of bytes as people write it: `64MiB`, `1.5GB` or a number. */
+export const Bytes = (options: { default: string; description: string }) =>
+  Type.Unsafe<string | number>({ type: ['string', 'number'], format: 'corral-bytes', ...options })
+
+/** An object schema of which every property may be left out. */
+function partial<Properties extends Record<string, TSchema>>(schema: { properties: Properties }) {
+  return Type.Partial(Type.Object(schema.properties))
+}
+
+function withDefaults<Properties extends Record<string, TSchema>>(
+  properties: Properties,
+  defaults: Record<keyof Properties, unknown>
+): Properties {
+  return Object.fromEntries(
+    Object.entries(properties).map(([name, schema]) => [name, { ...schema, default: defaults[name] }])
+  ) as unknown as Properties
+}
+
+/** One model's section under `models`. */
+export const ModelSettingsSchema = Type.Object(
+  {
+    keep_alive: Type.Optional(
+      Type.Unsafe<string | number>({
+        type: ['string', 'number'],
+        format: 'corral-duration',
+        description: 'How long it stays loaded without requests; negative is for ever'
+      })
+    ),
+    pin: Type.Optional(
+      Type.Boolean({ description: 'Never unload it for idleness or to make room; keep_alive of requests is ignored' })
+    ),
+    options: Type.Optional(
+      Type.Object(
+        { ...partial(LoadOptionsSchema).properties, ...partial(SamplingOptionsSchema).properties },
+        { additionalProperties: true, description: 'Defaults of this model; also any option that the engine knows' }
+      )
+    )
+  },
+  { additionalProperties: false }
+)
+export type ModelSettings = Static<typeof ModelSettingsSchema>
+
+/** Settings that belong to no plugin. */
+export const CoreConfigSchema = Type.Object(
+  {
+    host: Type.String({ default: '127.0.0.1', minLength: 1, description: 'Address to listen on' }),
+    port: Type.Integer({
+      default: 11435,
+      minimum: 0,
+      maximum: 65535,
+      description: 'Port to listen on; 0 picks a free one'
+    }),
+    log_level: Type.Enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'], {
+      default: 'info',
+      description: 'Least severe messages that are logged'
+    }),
+    body_limit: Bytes({ default: '64MiB', description: 'Largest request body' }),
+    shutdown_grace: Duration({ default: '10s', description: 'How long running requests may go on after SIGTERM' }),
+    models_directory: Type.String({
+      default: '',
+      description: 'Where models lie; empty is the folder "models" of the data directory'
+    }),
+    defaults: Type.Object(
+      {
+        ...withDefaults(SamplingOptionsSchema.properties, DEFAULT_SAMPLING_OPTIONS),
+        ...withDefaults(LoadOptionsSchema.properties, DEFAULT_LOAD_OPTIONS)
+      },
+      { additionalProperties: true, description: 'Options of requests and models that give none of their own' }
+    ),
+    models: Type.Record(Type.String(), ModelSettingsSchema, {
+      default: {},
+      description: 'Settings of single models, by <owner>/<name> or <owner>/<name>:<variant>'
+    })
+  },
+  { additionalProperties: false }
+)
+export type CoreConfig = Static<typeof CoreConfigSchema>

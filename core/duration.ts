@@ -1,0 +1,38 @@
+const UNIT_MS: Record<string, number> = {
+  ns: 1e-6,
+  us: 1e-3,
+  µs: 1e-3,
+  μs: 1e-3,
+  ms: 1,
+  s: 1000,
+  m: 60_000,
+  h: 3_600_000
+}
+
+/**
+ * Reads a Go duration string (`5m`, `1h30m`, `-1s`, `1.5h`; https://pkg.go.dev/time#ParseDuration) or a number of
+ * seconds (a number, or a string of digits).
+ * @returns milliseconds, or undefined when it is neither.
+ */
+export function parseDuration(value: unknown): number | undefined {
+  if (typeof value === 'number') return Number.isFinite(value) ? value * 1000 : undefined
+  if (typeof value !== 'string') return undefined
+  const text = value.trim()
+  if (/^[-+]?\d+(\.\d+)?$/.test(text)) return Number(text) * 1000
+  const match = /^([-+]?)((?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)$/.exec(text)
+  if (!match) return undefined
+  let total = 0
+  for (const [, amount, unit] of match[2]!.matchAll(/(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)/g)) {
+    total += Number(amount) * UNIT_MS[unit!]!
+  }
+  return match[1] === '-' ? -total : total
+}
+
+/** Short text for people: `350 ms`, `4.2 s`, `3 min 5 s`, `2 h 10 min`. */
+export function formatDuration(ms: number): string {
+  if (ms < 1000) return `${Math.round(ms)} ms`
+  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`
+  const seconds = Math.round(ms / 1000)
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`
+  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`
+}

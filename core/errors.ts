@@ -1,0 +1,91 @@
+/**
+ * Every failure that a client or an admin can meet, with its stable code. The HTTP status belongs to the code, so that
+ * all surfaces answer alike; each surface renders a CorralError in its own shape.
+ */
+export const ERROR_STATUS = {
+  invalid_json: 400,
+  missing_body: 400,
+  invalid_request: 400,
+  invalid_model_name: 400,
+  invalid_option: 400,
+  context_exceeded: 400,
+  unsupported_capability: 400,
+  unauthorized: 401,
+  origin_not_allowed: 403,
+  host_not_allowed: 403,
+  hub_forbidden: 403,
+  model_not_found: 404,
+  model_not_loaded: 404,
+  repo_not_found: 404,
+  route_not_found: 404,
+  method_not_allowed: 405,
+  model_exists: 409,
+  pull_cancelled: 409,
+  body_too_large: 413,
+  load_failed: 500,
+  engine_crashed: 500,
+  conversion_failed: 500,
+  internal: 500,
+  not_implemented: 501,
+  hub_unreachable: 502,
+  checksum_mismatch: 502,
+  queue_full: 503,
+  hub_rate_limited: 503,
+  runtime_missing: 503,
+  insufficient_memory: 503,
+  model_stopped: 503,
+  model_deleted: 503,
+  shutting_down: 503,
+  load_timeout: 504,
+  insufficient_storage: 507
+} as const
+
+export type ErrorCode = keyof typeof ERROR_STATUS
+
+/** 5xx codes that the same request may outlive when it is sent again; all others get `x-should-retry: false`. */
+const RETRYABLE = new Set<ErrorCode>(['queue_full', 'hub_rate_limited', 'engine_crashed', 'hub_unreachable'])
+
+export interface ErrorOptions {
+  cause?: unknown
+  /** Facts for programs, such as both numbers of `context_exceeded`. Never prompts or keys. */
+  details?: Record<string, unknown>
+  /** Seconds after which a retry makes sense. */
+  retryAfter?: number
+  /** The request field at fault. */
+  param?: string
+}
+
+/** A failure with a stable code and a sentence that says what happened, to what, and what the reader can do next. */
+export class CorralError extends Error {
+  override readonly name = 'CorralError'
+  readonly code: ErrorCode
+  readonly details: Record<string, unknown> | undefined
+  readonly retryAfter: number | undefined
+  readonly param: string | undefined
+
+  constructor(code: ErrorCode, message: string, options: ErrorOptions = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause })
+    this.code = code
+    this.details = options.details
+    this.retryAfter = options.retryAfter
+    this.param = options.param
+  }
+
+  get status(): number {
+    return ERROR_STATUS[this.code]
+  }
+
+  get retryable(): boolean {
+    return this.status < 500 ? false : RETRYABLE.has(this.code)
+  }
+}
+
+/** True when a system call failed with this code (`ENOENT`, `EEXIST`, …). */
+export function isSystemError(error: unknown, ...codes: string[]): error is NodeJS.ErrnoException {
+  return error instanceof Error && 'code' in error && codes.includes(String(error.code))
+}
+
+/** The message of anything thrown, without its stack. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}

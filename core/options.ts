@@ -1,0 +1,149 @@
+import { type Static, Type } from 'typebox'
+import { CorralError } from './errors.ts'
+
+/** Types that llama-server accepts for the KV cache (`--cache-type-k`, `--cache-type-v`). */
+export const CACHE_TYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'iq4_nl', 'q5_0', 'q5_1'] as const
+
+const MAX_INT = 2 ** 31 - 1
+
+/** The options that decide how an engine is started. */
+export const LoadOptionsSchema = Type.Object({
+  num_ctx: Type.Integer({ minimum: 1, maximum: MAX_INT, description: 'Context window of one conversation, in tokens' }),
+  num_parallel: Type.Integer({ minimum: 1, maximum: 1024, description: 'Parallel slots in the inference server' }),
+  n_gpu_layers: Type.Integer({
+    minimum: -1,
+    maximum: MAX_INT,
+    description: 'Layers offloaded to the GPU; -1 is automatic'
+  }),
+  cache_type_k: Type.Enum([...CACHE_TYPES], { description: 'Type of the KV cache keys' }),
+  cache_type_v: Type.Enum([...CACHE_TYPES], { description: 'Type of the KV cache values' }),
+  dtype: Type.String({
+    pattern: '^[A-Za-z0-9_]{2,16}$',
+    description: 'Output precision of the automatic SafeTensors → GGUF conversion'
+  })
+})
+export type LoadOptions = Static<typeof LoadOptionsSchema>
+
+/** The options of part 1 that are sent to the engine with each request. */
+export const SamplingOptionsSchema = Type.Object({
+  temperature: Type.Number({ minimum: 0, maximum: 1e6, description: 'Randomness; 0 is greedy' }),
+  top_p: Type.Number({ minimum: 0, maximum: 1, description: 'Nucleus sampling' }),
+  top_k: Type.Integer({ minimum: -1, maximum: MAX_INT, description: 'Top-K cap; 0 or less is off' }),
+  max_tokens: Type.Integer({
+    minimum: -2,
+    maximum: MAX_INT,
+    description: 'Most tokens generated; negative is no limit'
+  }),
+  seed: Type.Integer({ minimum: -1, maximum: Number.MAX_SAFE_INTEGER, description: '-1 is random' })
+})
+export type SamplingOptions = Static<typeof SamplingOptionsSchema>
+
+/** Part 1's defaults. `n_gpu_layers: -1` stands for "none given": the flag is not passed. */
+export const DEFAULT_LOAD_OPTIONS: LoadOptions = {
+  num_ctx: 4096,
+  num_parallel: 4,
+  n_gpu_layers: -1,
+  cache_type_k: 'f16',
+  cache_type_v: 'f16',
+  dtype: 'f16'
+}
+export const DEFAULT_SAMPLING_OPTIONS: SamplingOptions = {
+  temperature: 0.7,
+  top_p: 0.9,
+  top_k: 40,
+  max_tokens: 2048,
+  seed: -1
+}
+
+/** Other spellings of one option. A canonical name given beside its alias wins. */
+const ALIASES: Record<string, string> = {
+  num_predict: 'max_tokens',
+  max_completion_tokens: 'max_tokens',
+  n_predict: 'max_tokens',
+  num_gpu: 'n_gpu_layers'
+}
+
+interface NumberRule {
+  type: 'number' | 'integer'
+  minimum: number
+  maximum: number
+}
+const NUMBER_RULES = new Map<string, NumberRule>()
+for (const schema of [LoadOptionsSchema, SamplingOptionsSchema]) {
+  for (const [name, rule] of Object.entries(schema.properties)) {
+    if ('minimum' in rule) NUMBER_RULES.set(name, rule as unknown as NumberRule)
+  }
+}
+
+const LOAD_NAMES = new Set(Object.keys(LoadOptionsSchema.properties))
+
+function kindOf(value: unknown): string {
+  if (Array.isArray(value)) return 'an array'
+  return typeof value === 'object' ? 'an object' : `${typeof value} ${JSON.stringify(value)?.slice(0, 60)}`
+}
+
+function checkOption(name: string, spelled: string, value: unknown): unknown {
+  const fail = (allowed: string): never => {
+    throw new CorralError('invalid_option', `Option "${spelled}" must be ${allowed}; got ${kindOf(value)}.`, {
+      param: spelled
+    })
+  }
+  const rule = NUMBER_RULES.get(name)
+  if (rule) {
+    const noun = rule.type === 'integer' ? 'a whole number' : 'a number'
+    const range = `${noun} from ${rule.minimum} to ${rule.maximum}`
+    if (typeof value !== 'number' || !Number.isFinite(value)) return fail(range)
+    if (rule.type === 'integer' && !Number.isInteger(value)) return fail(range)
+    if (value < rule.minimum || value > rule.maximum) return fail(range)
+    return name === 'max_tokens' && value < 0 ? -1 : value
+  }
+  if (name === 'cache_type_k' || name === 'cache_type_v') {
+    const type = typeof value === 'string' ? value.toLowerCase() : ''
+    return (CACHE_TYPES as readonly string[]).includes(type) ? type : fail(`one of ${CACHE_TYPES.join(', ')}`)
+  }
+  if (name === 'dtype') {
+    const valid = typeof value === 'string' && /^[A-Za-z0-9_]{2,16}$/.test(value)
+    return valid ? value.toLowerCase() : fail('a type name such as f32, f16, bf16, q8_0 or q4_k_m')
+  }
+  return value
+}
+
+/** Options of one origin, sorted by what they concern. */
+export interface ParsedOptions {
+  load: Partial<LoadOptions>
+  /** Sampling options of part 1 and everything else that the engine knows, under the engine's names. */
+  sampling: Record<string, unknown>
+}
+
+/**
+ * Sorts and checks options as a request or `config.yaml` gives them. `null` counts as not given; names that nobody
+ * knows stay in `sampling` and are the engine's to heed or ignore.
+ * @throws CorralError `invalid_option` with the name as it was spelled.
+ */
+export function parseOptions(given: unknown): ParsedOptions {
+  const parsed: ParsedOptions = { load: {}, sampling: {} }
+  if (given === undefined || given === null) return parsed
+  if (typeof given !== 'object' || Array.isArray(given)) {
+    throw new CorralError('invalid_option', `"options" must be an object; got ${kindOf(given)}.`, { param: 'options' })
+  }
+  const entries = Object.entries(given)
+  const names = new Set(entries.filter(([, value]) => value !== null && value !== undefined).map(([name]) => name))
+  for (const [spelled, value] of entries) {
+    if (value === null || value === undefined) continue
+    const name = ALIASES[spelled] ?? spelled
+    if (name !== spelled && names.has(name)) continue
+    const checked = checkOption(name, spelled, value)
+    if (LOAD_NAMES.has(name)) Object.assign(parsed.load, { [name]: checked })
+    else parsed.sampling[name] = checked
+  }
+  return parsed
+}
+
+/** Top-level fields of a hosted-chat body that are options of part 1 (or aliases of them). */
+export function topLevelOptions(body: Record<string, unknown>): Record<string, unknown> {
+  const picked: Record<string, unknown> = {}
+  for (const name of [...NUMBER_RULES.keys(), ...LOAD_NAMES, ...Object.keys(ALIASES)]) {
+    if (name in body) picked[name] = body[name]
+  }
+  return picked
+}

@@ -1,0 +1,312 @@
+import type { Readable } from 'node:stream'
+import type { ModelName } from './model-name.ts'
+import type { LoadOptions } from './options.ts'
+import type { OnProgress, Progress } from './progress.ts'
+
+/**
+ * The services that plugins offer each other, by the name they are reached under. An outside plugin that offers one of
+ * its own extends this interface by declaration merging.
+ */
+export interface Services {
+  storage: Storage
+  runtimes: Runtimes
+  scheduler: Scheduler
+}
+export type ServiceName = keyof Services & string
+
+/** Waiting work that a caller can follow and call off. */
+export interface Waiting {
+  signal?: AbortSignal
+  onProgress?: OnProgress
+}
+
+// ---- storage -------------------------------------------------------------------------------------------------------
+
+export interface StoredFile {
+  /** Relative to the variant's directory, with forward slashes. */
+  path: string
+  /** Bytes. */
+  size: number
+  /** 64 hex digits. */
+  sha256: string
+  role: 'model' | 'projector' | 'other'
+}
+
+export type Capability = 'completion' | 'tools' | 'thinking' | 'vision' | 'audio' | 'insert' | 'embedding' | 'rerank'
+
+/** What a model's own files say about it; read once at import and kept in the manifest. */
+export interface ModelMetadata {
+  architecture?: string
+  /** Tokens the model was trained for. */
+  contextLength?: number
+  embeddingLength?: number
+  /** Count of weights. */
+  parameters?: number
+  /** Label such as `Q4_K_M`. */
+  quantization?: string
+  chatTemplate?: string
+  capabilities: Capability[]
+  /** The metadata keys and values without arrays, as `/api/show` gives them under `model_info`. */
+  info: Record<string, string | number | boolean | null>
+}
+
+export interface Origin {
+  kind: 'bundled' | 'import' | 'hub'
+  /** Where it came from: a path or an address, without credentials. */
+  from: string
+}
+
+/** One quantization of one model, as it lies on disk. A later revision of it is another object with another directory. */
+export interface StoredVariant {
+  model: ModelName
+  /** Quantization label in the case it was stored with, such as `Q8_0`. */
+  label: string
+  isDefault: boolean
+  /** `owner/name` for the default variant, `owner/name:LABEL` for others. */
+  publicName: string
+  /** `owner/name:label` in lower case: the same for all revisions of this variant. */
+  key: string
+  /** Names these very files; another import under the same name gives another revision. */
+  revision: string
+  format: 'gguf' | 'safetensors'
+  /** Absolute path of the folder that holds `files`. */
+  directory: string
+  files: StoredFile[]
+  /** Bytes of all files. */
+  size: number
+  /** 64 hex digits, made of the files' digests. */
+  digest: string
+  /** ISO 8601 UTC with milliseconds. */
+  modifiedAt: string
+  origin: Origin
+  metadata: ModelMetadata
+}
+
+export interface ImportRequest {
+  /** Absolute path of a GGUF file (its other shards and projector are found beside it) or of a model folder. */
+  path: string
+  /** Under which name; its variant, if given, overrides the label read from the file. */
+  name: ModelName
+}
+
+export interface Storage {
+  /** All variants, the default one of each model first. Answered from memory. */
+  list(): StoredVariant[]
+  /** The variants of one model, the default one first; empty when it is absent. */
+  variants(name: ModelName): StoredVariant[]
+  find(name: ModelName): StoredVariant | undefined
+  /** @throws CorralError `model_not_found`, naming the variants there are when only the label is unknown. */
+  get(name: ModelName): StoredVariant
+  /**
+   * Registers files that are on disk, by reflink or hard link where possible. The same content again is the present
+   * variant. Progress counts bytes.
+   */
+  import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
+  /**
+   * Removes a variant (tagged name) or all variants (bare name): gone for new requests at once, files after every
+   * `onRemove` listener has settled.
+   * @throws CorralError `model_not_found`
+   */
+  remove(name: ModelName): Promise<StoredVariant[]>
+  setDefault(name: ModelName): Promise<StoredVariant>
+  /** Called when variants have left the index and before their files go; the removal waits for it. */
+  onRemove(listener: (variants: StoredVariant[]) => Promise<void>): void
+  /** Keeps this revision's files until the returned function is called, even when a newer revision replaces it. */
+  hold(variant: StoredVariant): () => void
+}
+
+// ---- runtimes ------------------------------------------------------------------------------------------------------
+
+/** A device as llama-server's `--list-devices` names it. Memory in bytes. */
+export interface BuildDevice {
+  id: string
+  description: string
+  totalMemory: number
+  freeMemory: number
+}
+
+/** A proven llama.cpp build: its llama-server has started and listed its devices. */
+export interface Build {
+  /** Unique among builds, such as `source-v0.5.0-cpu`. */
+  id: string
+  /** The hardware it is for. */
+  kind: 'cpu' | 'cuda' | 'rocm' | 'metal' | 'vulkan' | 'unknown'
+  /** Name of the source that brought it: `system`, `release`, `source`. */
+  source: string
+  /** As `llama-server --version` says, such as `0.5.0-dev (build 1, commit de3ff81)`. */
+  version: string
+  commit?: string
+  directory: string
+  /** Absolute paths. */
+  executables: { server: string; quantize?: string; ggufSplit?: string; fitParams?: string; rpcServer?: string }
+  /** SHA-256 of llama-server itself, 64 hex digits. */
+  digest: string
+  /** Where it came from: a path, an address or a package. */
+  origin: string
+  devices: BuildDevice[]
+  /** Folder with `convert_hf_to_gguf.py` of a llama.cpp version, where the source brings one. */
+  converter?: { directory: string; version: string }
+}
+
+export type EngineMode = 'chat' | 'embedding' | 'rerank'
+
+/** What an engine is started for. */
+export interface EngineSpec {
+  /** The name the engine reports. */
+  alias: string
+  mode: EngineMode
+  variant: StoredVariant
+  /** Absolute path of the (first) model file, converted where that was needed. */
+  modelPath: string
+  projectorPath?: string
+  options: LoadOptions
+}
+
+export interface EngineExit {
+  /** Exit code, or null when a signal ended it. */
+  code: number | null
+  signal: string | null
+  /** Whether corral asked for it. */
+  expected: boolean
+}
+
+export interface EngineRequest {
+  method: 'GET' | 'POST'
+  path: string
+  body?: string | Buffer
+  headers?: Record<string, string>
+  signal: AbortSignal
+}
+
+export interface EngineResponse {
+  status: number
+  headers: Record<string, string | string[] | undefined>
+  body: Readable
+}
+
+/** One running inference server, in this process's care or on another machine. */
+export interface Engine {
+  readonly id: string
+  readonly spec: EngineSpec
+  /** Tokens of context that each slot really has. */
+  readonly contextSize: number
+  readonly slots: number
+  /** Bytes the engine holds, and how many of them on GPUs; absent where unknown. */
+  readonly memory: { total: number; gpu: number } | undefined
+  readonly pid: number | undefined
+  /** Settles when the engine has gone, whoever ended it. Never rejects. */
+  readonly exited: Promise<EngineExit>
+  /** Sends a request; resolves at the response's headers. No time limits of its own. */
+  request(request: EngineRequest): Promise<EngineResponse>
+  /** Ends it: politely first, then by force. Settles when it has gone. Open requests are cut. */
+  stop(): Promise<void>
+  /** The last lines it printed, oldest first. */
+  logTail(): string[]
+}
+
+/** A place where llama.cpp builds come from. */
+export interface BuildSource {
+  readonly name: string
+  /** One line for people on what it looks for and where. */
+  readonly description: string
+  /**
+   * Looks for a build, or makes one, and returns it unproven; undefined with `explain` called when it has none to offer.
+   * Throws for a failure worth telling (the next source is tried all the same).
+   */
+  provide(waiting: Waiting & { explain: (reason: string) => void }): Promise<BuildCandidate | undefined>
+}
+
+/** A build before it is proven. */
+export interface BuildCandidate extends Omit<Build, 'version' | 'commit' | 'digest' | 'devices'> {}
+
+/** What became of one source when a build was looked for. */
+export interface SourceReport {
+  source: string
+  description: string
+  outcome: 'chosen' | 'unavailable' | 'failed' | 'not tried'
+  /** Why, one line each. */
+  reasons: string[]
+}
+
+export interface RuntimesReport {
+  state: 'idle' | 'searching' | 'ready' | 'failed'
+  progress?: Progress
+  build?: Build
+  sources: SourceReport[]
+}
+
+export interface Runtimes {
+  /** Adds a place that builds come from, tried after those already there. */
+  addSource(source: BuildSource): void
+  /**
+   * The proven build, found or made on first call; callers share one search. A caller's `signal` ends its own waiting
+   * only, not the search.
+   * @throws CorralError `runtime_missing` with what was tried and what would help
+   */
+  build(waiting?: Waiting): Promise<Build>
+  /** Starts an engine for a model; waits for a build first where there is none yet. Aborting ends the engine too. */
+  startEngine(spec: EngineSpec, waiting: Waiting): Promise<Engine>
+  report(): RuntimesReport
+}
+
+// ---- scheduler -----------------------------------------------------------------------------------------------------
+
+export interface LeaseRequest extends Waiting {
+  model: ModelName
+  mode?: EngineMode
+  /** Only what the request itself gives. */
+  options: Partial<LoadOptions>
+  /** Milliseconds; negative is for ever, 0 unloads once nothing runs; absent leaves what holds. */
+  keepAlive?: number
+  signal: AbortSignal
+}
+
+/** The right to use one slot of a running engine. */
+export interface Lease {
+  readonly engine: Engine
+  readonly variant: StoredVariant
+  /** Aborted when the caller's own signal is, or with a CorralError as reason when the engine is taken away. */
+  readonly signal: AbortSignal
+  /** Milliseconds this request waited for the model to load; 0 when it was loaded. */
+  readonly loadDuration: number
+  release(): void
+}
+
+export interface RunningModel {
+  variant: StoredVariant
+  mode: EngineMode
+  engine: Engine
+  options: LoadOptions
+  /** Undefined while requests run; then the idle timer has not begun. */
+  expiresAt: Date | undefined
+  keepAlive: number
+  running: number
+  queued: number
+}
+
+export interface LoadingModel {
+  variant: StoredVariant
+  mode: EngineMode
+  state: 'queued' | 'loading' | 'draining' | 'stopping'
+  progress: Progress | undefined
+  queued: number
+}
+
+export interface Scheduler {
+  /** Waits for a slot of an engine that serves this model, loading it first where needed. */
+  lease(request: LeaseRequest): Promise<Lease>
+  /**
+   * Leases, runs `use`, and releases. When the engine dies under a request that has sent nothing yet
+   * (`mayRetry` is asked), it is tried once more on a fresh engine.
+   */
+  withLease<T>(request: LeaseRequest & { mayRetry?: () => boolean }, use: (lease: Lease) => Promise<T>): Promise<T>
+  /**
+   * Unloads a model in all its modes: running requests end with `model_stopped`.
+   * @throws CorralError `model_not_found` or `model_not_loaded`
+   */
+  stop(model: ModelName): Promise<void>
+  /** Sets how long a loaded model stays without requests (milliseconds; see LeaseRequest). */
+  keepAlive(model: ModelName, ms: number): void
+  running(): RunningModel[]
+  loading(): LoadingModel[]
+}

@@ -1,0 +1,51 @@
+import t from 'tap'
+import { bareName, modelKey, parseModelName } from '../../core/model-name.ts'
+
+t.test('names that are accepted', t => {
+  t.same(parseModelName('corral/tiny-chat'), { owner: 'corral', name: 'tiny-chat' })
+  t.same(parseModelName('Qwen/Qwen3-0.6B-GGUF:Q4_K_M'), { owner: 'Qwen', name: 'Qwen3-0.6B-GGUF', variant: 'Q4_K_M' })
+  t.same(parseModelName('a/b:latest'), { owner: 'a', name: 'b' })
+  t.same(parseModelName('a/b:LATEST'), { owner: 'a', name: 'b' })
+  t.equal(modelKey(parseModelName('Qwen/Qwen3:Q8_0')), 'qwen/qwen3')
+  t.equal(bareName(parseModelName('Qwen/Qwen3:Q8_0')), 'Qwen/Qwen3')
+  t.end()
+})
+
+t.test('names that are refused', t => {
+  const refused: unknown[] = [
+    undefined,
+    null,
+    7,
+    '',
+    '/',
+    'a',
+    'a/',
+    '/b',
+    'a/b/c',
+    'a/b:',
+    'a/b:c:d',
+    '../b',
+    'a/..',
+    'a/b..c',
+    '.a/b',
+    'a/-b',
+    'a b/c',
+    'a/b\0c',
+    'a/b\n',
+    'con/x',
+    'x/NUL',
+    'x/aux.gguf',
+    'x/com1',
+    'a/b.',
+    `${'a'.repeat(97)}/b`,
+    'é/b',
+    'a\\b/c',
+    'a/b:../c',
+    '%2e%2e/x'
+  ]
+  for (const name of refused) {
+    t.throws(() => parseModelName(name), { code: 'invalid_model_name', status: 400 }, JSON.stringify(name))
+  }
+  t.equal(parseModelName(`${'a'.repeat(96)}/b`).owner.length, 96)
+  t.end()
+})
