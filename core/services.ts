@@ -1,4 +1,5 @@
 import type { Readable } from 'node:stream'
+import type { FastifyPluginAsync } from 'fastify'
 import type { ModelName } from './model-name.ts'
 import type { LoadOptions } from './options.ts'
 import type { OnProgress, Progress } from './progress.ts'
@@ -11,6 +12,7 @@ export interface Services {
   storage: Storage
   runtimes: Runtimes
   scheduler: Scheduler
+  nativeApi: NativeApi
 }
 export type ServiceName = keyof Services & string
 
@@ -277,9 +279,8 @@ export interface RunningModel {
   mode: EngineMode
   engine: Engine
   options: LoadOptions
-  /** Undefined while requests run; then the idle timer has not begun. */
+  /** When it is unloaded if no request comes or runs any longer; undefined is never. */
   expiresAt: Date | undefined
-  keepAlive: number
   running: number
   queued: number
 }
@@ -309,4 +310,13 @@ export interface Scheduler {
   keepAlive(model: ModelName, ms: number): void
   running(): RunningModel[]
   loading(): LoadingModel[]
+}
+
+// ---- REST surfaces -------------------------------------------------------------------------------------------------
+
+export type Framing = 'sse' | 'ndjson'
+
+export interface NativeApi {
+  /** The routes of the native API without a prefix, for mounting under another one with a default framing of its own. */
+  routes(options: { defaultFraming: Framing }): FastifyPluginAsync
 }

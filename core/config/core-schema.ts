@@ -7,7 +7,14 @@ export const Duration = (options: { default: string; description: string }) =>
 
 /** An amount of bytes as people write it: `64MiB`, `1.5GB` or a number. */
 export const Bytes = (options: { default: string; description: string }) =>
-  Type.Unsafe<string | number>({ type: ['string', 'number'], format: 'corral-bytes', ...options })
+  Type.Unsafe<string | number>({ type: ['string', 'number'], format: 'corral-bytes', minimum: 0, ...options })
+
+/**
+ * A file or folder; an empty one is none. It is absolute once the configuration is loaded: `~/` is the user's home, and
+ * a relative path starts at the file's folder or, for flags and environment, at the working directory.
+ */
+export const Path = (options: { default: string; description: string }) =>
+  Type.String({ format: 'corral-path', ...options })
 
 /** An object schema of which every property may be left out. */
 function partial<Properties extends Record<string, TSchema>>(schema: { properties: Properties }) {
@@ -63,7 +70,7 @@ export const CoreConfigSchema = Type.Object(
     }),
     body_limit: Bytes({ default: '64MiB', description: 'Largest request body' }),
     shutdown_grace: Duration({ default: '10s', description: 'How long running requests may go on after SIGTERM' }),
-    models_directory: Type.String({
+    models_directory: Path({
       default: '',
       description: 'Where models lie; empty is the folder "models" of the data directory'
     }),
@@ -76,7 +83,8 @@ export const CoreConfigSchema = Type.Object(
     ),
     models: Type.Record(Type.String(), ModelSettingsSchema, {
       default: {},
-      description: 'Settings of single models, by <owner>/<name> or <owner>/<name>:<variant>'
+      description: 'Settings of single models, by <owner>/<name> or <owner>/<name>:<variant>',
+      examples: [{ 'corral/tiny-chat': { keep_alive: '30m', pin: false, options: { num_ctx: 2048, temperature: 0.2 } } }]
     })
   },
   { additionalProperties: false }

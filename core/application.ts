@@ -1,0 +1,85 @@
+import sensible from '@fastify/sensible'
+import Fastify, { type FastifyBaseLogger, type FastifyInstance, type FastifyReply } from 'fastify'
+import { parseBytes } from './bytes.ts'
+import type { CoreConfig } from './config/core-schema.ts'
+import { CorralError } from './errors.ts'
+import { rememberRoutes } from './http/allowed-methods.ts'
+import { ClientGone } from './http/client-signal.ts'
+import { acceptAnyBodyAsJson } from './http/json-body.ts'
+import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './http/native-error.ts'
+
+declare module 'fastify' {
+  interface FastifyInstance {
+    /** The error for a request that no route answers: unknown path or wrong method. */
+    noRouteError(method: string, url: string): CorralError
+  }
+}
+
+/** The Fastify application without any plugin of corral's: parsing, errors and logging that all surfaces share. */
+export async function createApplication(config: CoreConfig, log: FastifyBaseLogger): Promise<FastifyInstance> {
+  const app = Fastify({
+    loggerInstance: log,
+    disableRequestLogging: true,
+    genReqId: newRequestId,
+    bodyLimit: parseBytes(config.body_limit)!,
+    // Reading a request may take this long (Node's default); answering one may take any time.
+    requestTimeout: 300_000,
+    connectionTimeout: 0,
+    forceCloseConnections: 'idle',
+    routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
+    // Values are taken as they are sent: "7" is no number, and unknown fields are the engine's to judge.
+    ajv: { customOptions: { coerceTypes: false, removeAdditional: false, useDefaults: false, allErrors: false } },
+    // A path that cannot be decoded never reaches a route.
+    frameworkErrors: (error, request, reply) => {
+      const failure = toCorralError(error)
+      void (reply as FastifyReply).code(failure.status).send(nativeErrorBody(failure, request))
+    }
+  })
+  const allowedMethods = rememberRoutes(app)
+  app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
+  acceptAnyBodyAsJson(app)
+  await app.register(sensible)
+  app.addHook('onRequest', async (request, reply) => {
+    reply.header('x-request-id', request.id)
+  })
+  app.addHook('onResponse', async (request, reply) => {
+    const level = request.method === 'GET' && reply.statusCode < 400 ? 'debug' : 'info'
+    request.log[level](
+      {
+        method: request.method,
+        path: request.url.split('?')[0],
+        status: reply.statusCode,
+        ms: Math.round(reply.elapsedTime)
+      },
+      'request'
+    )
+  })
+  app.setErrorHandler((error, request, reply) => {
+    if (error instanceof ClientGone) return reply.hijack()
+    const failure = toCorralError(error)
+    logFailure(failure, request.log)
+    return reply.code(failure.status).headers(errorHeaders(failure)).send(nativeErrorBody(failure, request))
+  })
+  app.setNotFoundHandler(request => {
+    throw noRouteError(allowedMethods, request.method, request.url)
+  })
+  return app
+}
+
+/** Logs what the admin must know of; a client's own mistakes are the client's. */
+export function logFailure(failure: CorralError, log: FastifyBaseLogger): void {
+  if (failure.code === 'internal') log.error({ err: failure.cause ?? failure }, failure.message)
+  else if (failure.status >= 500) log.warn({ code: failure.code }, failure.message)
+}
+
+function noRouteError(allowedMethods: (path: string) => string[], method: string, url: string): CorralError {
+  const path = url.split('?')[0]!
+  const allow = allowedMethods(path)
+  const shown = path.length > 200 ? `${path.slice(0, 200)}…` : path
+  if (!allow.length) {
+    return new CorralError('route_not_found', `There is nothing at ${method} ${shown}.`)
+  }
+  return new CorralError('method_not_allowed', `${shown} does not answer to ${method}; use ${allow.join(' or ')}.`, {
+    details: { allow }
+  })
+}

@@ -1,0 +1,21 @@
+import type { FastifyReply } from 'fastify'
+
+/** The reason of a signal whose client went away: nobody is there to be answered. */
+export class ClientGone extends Error {
+  override readonly name = 'ClientGone'
+  constructor() {
+    super('The client went away.')
+  }
+}
+
+/**
+ * Aborted when the client's connection closes before the reply is complete. `request.raw` and Fastify's own
+ * `request.signal` are no use here: both report an end as soon as the body of a POST has been read.
+ */
+export function clientSignal(reply: FastifyReply): AbortSignal {
+  const controller = new AbortController()
+  reply.raw.once('close', () => {
+    if (!reply.raw.writableFinished) controller.abort(new ClientGone())
+  })
+  return controller.signal
+}

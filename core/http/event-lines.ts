@@ -1,0 +1,20 @@
+/**
+ * Cuts a stream of bytes into the payloads of its Server-Sent Events. Only what llama-server sends is needed: events of
+ * one `data:` line each, and comments.
+ */
+export class EventLines {
+  #rest = ''
+  #decoder = new TextDecoder()
+
+  /** The payloads of the `data:` lines that this chunk completes. */
+  push(chunk: Uint8Array): string[] {
+    const text = this.#rest + this.#decoder.decode(chunk, { stream: true })
+    const lines = text.split('\n')
+    this.#rest = lines.pop()!
+    const payloads: string[] = []
+    for (const line of lines) {
+      if (line.startsWith('data:')) payloads.push(line.slice(line[5] === ' ' ? 6 : 5).trimEnd())
+    }
+    return payloads
+  }
+}

@@ -1,0 +1,48 @@
+import type { FastifyInstance } from 'fastify'
+import { CorralError } from '../errors.ts'
+
+/**
+ * Parses every body as JSON whatever its content type says, so that `curl -d '{…}'` works. Keys such as `__proto__` are
+ * dropped. Access control must not rely on content types: see the security plugin's check of `Origin`.
+ */
+export function acceptAnyBodyAsJson(app: FastifyInstance): void {
+  const parse = app.getDefaultJsonParser('remove', 'remove')
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser('*', { parseAs: 'string' }, (request, body, done) => {
+    const text = body as string
+    if (text.trim() === '') {
+      done(null, undefined)
+      return
+    }
+    void parse(request, text, (error, value) => {
+      if (!error) return done(null, value)
+      done(new CorralError('invalid_json', `The request body is not valid JSON: ${describe(text)}`), undefined)
+    })
+  })
+}
+
+/** Where the mistake is, without quoting the body: it may hold a prompt. */
+function describe(text: string): string {
+  try {
+    JSON.parse(text)
+  } catch (error) {
+    const position = /position (\d+)/.exec(String(error))?.[1]
+    if (position !== undefined) {
+      const before = text.slice(0, Number(position)).split('\n')
+      return `mistake at line ${before.length}, column ${before.at(-1)!.length + 1}.`
+    }
+    return 'it ends too early.'
+  }
+  return 'it has keys that are not allowed.'
+}
+
+/** The body as an object. @throws CorralError `missing_body` or `invalid_request` */
+export function bodyObject(body: unknown): Record<string, unknown> {
+  if (body === undefined || body === null) {
+    throw new CorralError('missing_body', 'The request has no body. Send a JSON object.')
+  }
+  if (typeof body !== 'object' || Array.isArray(body)) {
+    throw new CorralError('invalid_request', 'The request body must be a JSON object.')
+  }
+  return body as Record<string, unknown>
+}

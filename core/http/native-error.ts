@@ -1,0 +1,68 @@
+import { randomUUID } from 'node:crypto'
+import type { FastifyError, FastifyRequest } from 'fastify'
+import { CorralError, type ErrorCode, messageOf } from '../errors.ts'
+
+/** Fastify's own failures before a handler runs, by its code. */
+const FRAMEWORK_CODES: Record<string, ErrorCode> = {
+  FST_ERR_CTP_BODY_TOO_LARGE: 'body_too_large',
+  FST_ERR_CTP_EMPTY_JSON_BODY: 'missing_body',
+  FST_ERR_CTP_INVALID_CONTENT_LENGTH: 'invalid_request',
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: 'invalid_request',
+  FST_ERR_BAD_URL: 'invalid_request',
+  FST_ERR_MAX_PARAM_LENGTH: 'invalid_request',
+  FST_ERR_ASYNC_CONSTRAINT: 'invalid_request'
+}
+
+function fromValidation(error: FastifyError): CorralError {
+  const first = error.validation![0]!
+  const field = first.instancePath.slice(1).replaceAll('/', '.') || String(first.params.missingProperty ?? '')
+  const what = first.instancePath ? `"${field}" ${first.message}` : `the request ${first.message}`
+  if (field === 'model' || field === 'name') {
+    return new CorralError(
+      'invalid_model_name',
+      `The model name is not valid: ${what}. Names have the form <owner>/<name>.`,
+      {
+        param: field
+      }
+    )
+  }
+  return new CorralError('invalid_request', `The request is not valid: ${what}.`, { param: field })
+}
+
+/** Turns whatever a route threw into a CorralError; what nobody expected becomes `internal` without its details. */
+export function toCorralError(error: unknown): CorralError {
+  if (error instanceof CorralError) return error
+  const failure = error as FastifyError
+  if (failure?.validation) return fromValidation(failure)
+  const code = FRAMEWORK_CODES[failure?.code]
+  if (code === 'missing_body') return new CorralError(code, 'The request has no body. Send a JSON object.')
+  if (code === 'body_too_large') {
+    return new CorralError(code, 'The request body is larger than body_limit in config.yaml allows.')
+  }
+  if (code) return new CorralError(code, `The request is not valid: ${messageOf(error)}.`)
+  if (error instanceof RangeError && /call stack/i.test(error.message)) {
+    return new CorralError('invalid_request', 'The request is nested too deeply.')
+  }
+  return new CorralError('internal', 'Something went wrong inside corral. Its log says more under this request id.', {
+    cause: error
+  })
+}
+
+/** An error in the shape of the native API. */
+export function nativeErrorBody(error: CorralError, request: FastifyRequest): Record<string, unknown> {
+  return { ...error.details, error: error.message, errorCode: error.status, code: error.code, requestId: request.id }
+}
+
+/** Headers that go with an error, on every surface. */
+export function errorHeaders(error: CorralError): Record<string, string> {
+  const headers: Record<string, string> = {}
+  if (error.retryAfter !== undefined) headers['retry-after'] = String(Math.max(1, Math.ceil(error.retryAfter)))
+  // Hosted-chat SDKs repeat every 5xx and 409 unless told otherwise.
+  if ((error.status >= 500 || error.status === 409) && !error.retryable) headers['x-should-retry'] = 'false'
+  if (error.status === 405 && Array.isArray(error.details?.allow)) headers.allow = error.details.allow.join(', ')
+  return headers
+}
+
+export function newRequestId(): string {
+  return randomUUID()
+}

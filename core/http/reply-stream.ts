@@ -1,0 +1,83 @@
+import type { FastifyReply } from 'fastify'
+
+export interface ReplyStreamOptions {
+  contentType: string
+  /** Milliseconds of silence after which a heartbeat is sent; the first one also sends the headers. */
+  heartbeatInterval: number
+  /** Makes a heartbeat of what is happening now, such as `loading 42%`. */
+  heartbeat: (status: string) => string
+}
+
+/** A streamed reply. Headers wait for the first write or heartbeat, so that an earlier failure is a real status code. */
+export interface ReplyStream {
+  /** Whether the status line is out: from then on a failure must travel in the stream. */
+  readonly committed: boolean
+  /** Whether anything but heartbeats has been sent. */
+  readonly written: boolean
+  /** What heartbeats say. */
+  status: string
+  /** Sends text or bytes; wait for the promise before sending more, so that a slow reader is not buffered for. */
+  write(chunk: string | Uint8Array): Promise<void> | undefined
+  /** Completes the reply, after a last chunk if given. Safe to call when the client has gone. */
+  end(lastChunk?: string): void
+}
+
+export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions): ReplyStream {
+  const { raw } = reply
+  let committed = false
+  let written = false
+
+  function commit(): void {
+    if (committed) return
+    committed = true
+    reply.hijack()
+    // Hooks that run at send do not run for a hijacked reply; headers set earlier (CORS, request id) are carried over.
+    raw.writeHead(200, {
+      ...(reply.getHeaders() as Record<string, string>),
+      'content-type': options.contentType,
+      'cache-control': 'no-cache, no-transform',
+      'x-accel-buffering': 'no'
+    })
+  }
+
+  const timer = setInterval(() => {
+    commit()
+    if (!raw.writableNeedDrain) raw.write(options.heartbeat(stream.status))
+  }, options.heartbeatInterval)
+  timer.unref()
+  raw.once('close', () => clearInterval(timer))
+
+  const stream: ReplyStream = {
+    status: 'waiting',
+    get committed() {
+      return committed
+    },
+    get written() {
+      return written
+    },
+    write(chunk) {
+      if (raw.destroyed) return undefined
+      commit()
+      written = true
+      timer.refresh()
+      if (raw.write(chunk)) return undefined
+      return new Promise(resolve => {
+        const done = () => {
+          raw.off('drain', done)
+          raw.off('close', done)
+          resolve()
+        }
+        raw.on('drain', done)
+        raw.on('close', done)
+      })
+    },
+    end(lastChunk) {
+      clearInterval(timer)
+      if (raw.destroyed) return
+      commit()
+      if (lastChunk) raw.end(lastChunk)
+      else raw.end()
+    }
+  }
+  return stream
+}

@@ -1,0 +1,360 @@
+import { CorralError } from '../../core/errors.ts'
+import type { LoadOptions } from '../../core/options.ts'
+import { firstLoad, satisfies, union } from './load-options.ts'
+
+/**
+ * The scheduler's decisions: events in, effects out. No process, clock or promise is touched here; the driver beside it
+ * (`scheduler.ts`) carries the effects out and reports back. An "engine" is one model in one mode, named by its key.
+ *
+ *   absent → loading → ready → (draining →) stopping → absent
+ *
+ * A drain ends in `stopping` with `next` set, which loads again at once. Every load and unload is answered by exactly
+ * one event: `loaded` or `load-failed`, and `gone`.
+ */
+export type Phase = 'absent' | 'loading' | 'ready' | 'draining' | 'stopping'
+
+interface Waiter {
+  id: number
+  asked: Partial<LoadOptions>
+}
+
+export interface EngineState {
+  key: string
+  phase: Phase
+  /** What the engine was or is being started with. */
+  options: LoadOptions | undefined
+  /** The load to start when the present engine has gone. */
+  next: LoadOptions | undefined
+  /** While reloading: what ran before, restored when the new options fail, and whose request asked for the new ones. */
+  reload: { previous: LoadOptions; asker: number } | undefined
+  running: Set<number>
+  queue: Waiter[]
+  /** Milliseconds without requests after which it is unloaded; Infinity is never. */
+  keepAlive: number
+  pinned: boolean
+  lastUsed: number
+  failure: { count: number; options: LoadOptions; error: CorralError; retryAt: number } | undefined
+}
+
+export interface Limits {
+  maxLoaded: number
+  /** Waiting requests an engine. */
+  maxQueue: number
+  /** Milliseconds. */
+  keepAlive: number
+}
+
+export interface SchedulerState {
+  engines: Map<string, EngineState>
+  limits: Limits
+  closing: boolean
+}
+
+export type Event =
+  | {
+      type: 'request'
+      id: number
+      key: string
+      asked: Partial<LoadOptions>
+      defaults: LoadOptions
+      /** Milliseconds, Infinity for ever; undefined leaves what holds. */
+      keepAlive?: number
+      /** The model's own setting, for an engine that is not loaded yet. */
+      initialKeepAlive?: number
+      pinned: boolean
+    }
+  /** A waiting request goes away, or a running one ends. */
+  | { type: 'leave'; id: number; key: string }
+  | { type: 'loaded'; key: string }
+  | { type: 'load-failed'; key: string; error: CorralError }
+  /** The engine has ended, asked or unasked. */
+  | { type: 'gone'; key: string; error?: CorralError }
+  | { type: 'stop'; key: string; running: CorralError; waiting: CorralError }
+  | { type: 'keep-alive'; key: string; keepAlive: number }
+  | { type: 'idle'; key: string }
+  | { type: 'close' }
+
+export type Effect =
+  | { type: 'load'; key: string; options: LoadOptions }
+  | { type: 'abort-load'; key: string }
+  | { type: 'unload'; key: string }
+  | { type: 'grant'; id: number; key: string }
+  | { type: 'refuse'; id: number; error: CorralError }
+  | { type: 'revoke'; id: number; error: CorralError }
+  /** Sends `idle` at this time, replacing an earlier alarm of this engine; undefined disarms it. */
+  | { type: 'alarm'; key: string; at: number | undefined }
+
+const FIRST_BACK_OFF = 1000
+const LONGEST_BACK_OFF = 60_000
+
+export function createState(limits: Limits): SchedulerState {
+  return { engines: new Map(), limits, closing: false }
+}
+
+function engineOf(state: SchedulerState, key: string): EngineState {
+  let engine = state.engines.get(key)
+  if (!engine) {
+    engine = {
+      key,
+      phase: 'absent',
+      options: undefined,
+      next: undefined,
+      reload: undefined,
+      running: new Set(),
+      queue: [],
+      keepAlive: state.limits.keepAlive,
+      pinned: false,
+      lastUsed: 0,
+      failure: undefined
+    }
+    state.engines.set(key, engine)
+  }
+  return engine
+}
+
+/** Takes one event at time `now` (milliseconds) and returns what is to be done, in order. Changes `state`. */
+export function step(state: SchedulerState, event: Event, now: number): Effect[] {
+  const effects: Effect[] = []
+  if (event.type === 'close') {
+    state.closing = true
+    const error = new CorralError('shutting_down', 'corral is shutting down. Try again when it is back.')
+    for (const engine of state.engines.values()) {
+      engine.next = undefined
+      refuseQueue(engine, error, effects)
+      if (engine.phase === 'loading') abortLoad(engine, effects)
+      advance(state, engine, now, effects)
+    }
+    return effects
+  }
+  const engine = engineOf(state, event.key)
+  switch (event.type) {
+    case 'request':
+      onRequest(state, engine, event, now, effects)
+      break
+    case 'leave':
+      engine.queue = engine.queue.filter(waiter => waiter.id !== event.id)
+      if (engine.running.delete(event.id)) engine.lastUsed = now
+      if (engine.phase === 'draining' && engine.reload?.asker === event.id) {
+        engine.phase = 'ready'
+        engine.next = undefined
+        engine.reload = undefined
+      }
+      // A load that nobody waits for any more goes on: the next request will be glad of it.
+      break
+    case 'loaded':
+      engine.phase = 'ready'
+      engine.failure = undefined
+      engine.reload = undefined
+      engine.lastUsed = now
+      break
+    case 'load-failed':
+      onLoadFailed(engine, event.error, now, effects)
+      break
+    case 'gone':
+      onGone(engine, event.error, effects)
+      break
+    case 'stop':
+      onStop(engine, event.running, event.waiting, effects)
+      break
+    case 'keep-alive':
+      if (!engine.pinned) engine.keepAlive = event.keepAlive
+      break
+    case 'idle':
+      break
+  }
+  advance(state, engine, now, effects)
+  advanceWaiting(state, engine, now, effects)
+  if (engine.phase === 'absent' && !engine.queue.length && !engine.failure) state.engines.delete(engine.key)
+  return effects
+}
+
+function onRequest(
+  state: SchedulerState,
+  engine: EngineState,
+  event: Extract<Event, { type: 'request' }>,
+  now: number,
+  effects: Effect[]
+): void {
+  const refuse = (error: CorralError) => effects.push({ type: 'refuse', id: event.id, error })
+  if (state.closing) {
+    refuse(new CorralError('shutting_down', 'corral is shutting down. Try again when it is back.'))
+    return
+  }
+  engine.pinned = event.pinned
+  if (engine.phase === 'absent' && !engine.queue.length) {
+    engine.keepAlive = event.initialKeepAlive ?? state.limits.keepAlive
+    engine.options = event.defaults
+  }
+  if (event.pinned) engine.keepAlive = Number.POSITIVE_INFINITY
+  else if (event.keepAlive !== undefined) engine.keepAlive = event.keepAlive
+  const failure = engine.failure
+  if (failure && engine.phase === 'absent' && now < failure.retryAt) {
+    const asks = firstLoad(event.defaults, [event.asked])
+    if (satisfies(asks, failure.options) && satisfies(failure.options, asks)) {
+      const seconds = Math.ceil((failure.retryAt - now) / 1000)
+      refuse(
+        new CorralError(
+          failure.error.code,
+          `${failure.error.message} It failed ${failure.count} times in a row and is tried again in ${seconds} s at the earliest.`,
+          { details: failure.error.details, retryAfter: seconds }
+        )
+      )
+      return
+    }
+  }
+  if (engine.queue.length >= state.limits.maxQueue) {
+    refuse(
+      new CorralError(
+        'queue_full',
+        `${state.limits.maxQueue} requests wait for this model already. Try again in a moment.`,
+        { retryAfter: 1 }
+      )
+    )
+    return
+  }
+  engine.queue.push({ id: event.id, asked: event.asked })
+}
+
+function onLoadFailed(engine: EngineState, error: CorralError, now: number, effects: Effect[]): void {
+  const { reload, options } = engine
+  if (engine.phase === 'stopping') {
+    // An aborted load: who waited has been told.
+    engine.phase = 'absent'
+    return
+  }
+  engine.phase = 'absent'
+  if (reload) {
+    // Only the request that asked for the new options hears of it; the old ones come back for the others.
+    engine.queue = engine.queue.filter(waiter => waiter.id !== reload.asker)
+    effects.push({ type: 'refuse', id: reload.asker, error })
+    engine.reload = undefined
+    engine.next = reload.previous
+    return
+  }
+  const count = (engine.failure?.count ?? 0) + 1
+  const wait = count === 1 ? 0 : Math.min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2 ** (count - 2))
+  // Without a runtime there is nothing to hold against the model: the search for one has a back-off of its own.
+  engine.failure =
+    error.code === 'runtime_missing' || error.code === 'shutting_down' || !options
+      ? undefined
+      : { count, options, error, retryAt: now + wait }
+  refuseQueue(engine, error, effects)
+}
+
+function onGone(engine: EngineState, error: CorralError | undefined, effects: Effect[]): void {
+  const reason = error ?? new CorralError('engine_crashed', 'The engine ended. Send the request again.')
+  for (const id of engine.running) effects.push({ type: 'revoke', id, error: reason })
+  engine.running.clear()
+  if (engine.phase === 'ready' || engine.phase === 'draining') {
+    // It went by itself. What it ran with is what the waiting ones expect.
+    engine.next = engine.queue.length ? (engine.next ?? engine.options) : undefined
+  }
+  engine.phase = 'absent'
+}
+
+function onStop(engine: EngineState, running: CorralError, waiting: CorralError, effects: Effect[]): void {
+  for (const id of engine.running) effects.push({ type: 'revoke', id, error: running })
+  engine.running.clear()
+  refuseQueue(engine, waiting, effects)
+  engine.next = undefined
+  engine.reload = undefined
+  engine.failure = undefined
+  if (engine.phase === 'loading') abortLoad(engine, effects)
+  else if (engine.phase === 'ready' || engine.phase === 'draining') unload(engine, effects)
+}
+
+function refuseQueue(engine: EngineState, error: CorralError, effects: Effect[]): void {
+  for (const waiter of engine.queue) effects.push({ type: 'refuse', id: waiter.id, error })
+  engine.queue = []
+}
+
+function abortLoad(engine: EngineState, effects: Effect[]): void {
+  engine.phase = 'stopping'
+  engine.reload = undefined
+  effects.push({ type: 'abort-load', key: engine.key })
+}
+
+function unload(engine: EngineState, effects: Effect[]): void {
+  engine.phase = 'stopping'
+  effects.push({ type: 'alarm', key: engine.key, at: undefined }, { type: 'unload', key: engine.key })
+}
+
+function load(engine: EngineState, options: LoadOptions, effects: Effect[]): void {
+  engine.phase = 'loading'
+  engine.options = options
+  engine.next = undefined
+  effects.push({ type: 'load', key: engine.key, options })
+}
+
+/** Does for one engine whatever its state allows now. */
+function advance(state: SchedulerState, engine: EngineState, now: number, effects: Effect[]): void {
+  if (engine.phase === 'ready') serve(state, engine, now, effects)
+  if (engine.phase === 'draining' && !engine.running.size) unload(engine, effects)
+  if (engine.phase === 'absent' && !state.closing && engine.queue.length) start(state, engine, effects)
+  else if (engine.phase === 'absent') {
+    engine.next = undefined
+    engine.reload = undefined
+  }
+}
+
+/** Hands out slots in order of arrival; the first request that the engine cannot satisfy begins a drain. */
+function serve(state: SchedulerState, engine: EngineState, now: number, effects: Effect[]): void {
+  const options = engine.options!
+  while (engine.queue.length) {
+    const head = engine.queue[0]!
+    if (!satisfies(options, head.asked)) {
+      engine.phase = 'draining'
+      engine.next = union(options, head.asked)
+      engine.reload = { previous: options, asker: head.id }
+      break
+    }
+    if (engine.running.size >= options.num_parallel) break
+    engine.queue.shift()
+    engine.running.add(head.id)
+    engine.lastUsed = now
+    effects.push({ type: 'grant', id: head.id, key: engine.key })
+  }
+  if (engine.phase !== 'ready') return
+  if (engine.running.size || engine.queue.length) {
+    effects.push({ type: 'alarm', key: engine.key, at: undefined })
+  } else if (state.closing || now >= engine.lastUsed + engine.keepAlive) {
+    unload(engine, effects)
+  } else {
+    const at = engine.lastUsed + engine.keepAlive
+    effects.push({ type: 'alarm', key: engine.key, at: Number.isFinite(at) ? at : undefined })
+  }
+}
+
+/** Starts a load when there is room, else makes room by unloading whoever has been idle longest. */
+function start(state: SchedulerState, engine: EngineState, effects: Effect[]): void {
+  const others = [...state.engines.values()].filter(other => other !== engine && other.phase !== 'absent')
+  if (others.length >= state.limits.maxLoaded) {
+    const leaving = others.filter(other => other.phase === 'stopping' && !other.next).length
+    if (others.length - leaving < state.limits.maxLoaded) return
+    const idle = others
+      .filter(other => other.phase === 'ready' && !other.running.size && !other.queue.length && !other.pinned)
+      .sort((a, b) => a.lastUsed - b.lastUsed)[0]
+    if (idle) unload(idle, effects)
+    else if (others.every(other => other.pinned)) {
+      refuseQueue(
+        engine,
+        new CorralError(
+          'insufficient_memory',
+          `No room for another model: ${others.length} pinned models are loaded and at most ${state.limits.maxLoaded} may be. Unpin one or raise scheduler.max_loaded_models in config.yaml.`
+        ),
+        effects
+      )
+    }
+    return
+  }
+  const asked = engine.queue.map(waiter => waiter.asked)
+  load(engine, engine.next ?? firstLoad(engine.options!, asked), effects)
+}
+
+/** What one engine did may make room for others: those that wait for it get their chance, longest waiting first. */
+function advanceWaiting(state: SchedulerState, except: EngineState, now: number, effects: Effect[]): void {
+  const waiting = [...state.engines.values()]
+    .filter(engine => engine !== except && engine.phase === 'absent' && engine.queue.length)
+    .sort((a, b) => a.queue[0]!.id - b.queue[0]!.id)
+  for (const engine of waiting) advance(state, engine, now, effects)
+}
