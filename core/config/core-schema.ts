@@ -84,7 +84,9 @@ export const CoreConfigSchema = Type.Object(
     models: Type.Record(Type.String(), ModelSettingsSchema, {
       default: {},
       description: 'Settings of single models, by <owner>/<name> or <owner>/<name>:<variant>',
-      examples: [{ 'corral/tiny-chat': { keep_alive: '30m', pin: false, options: { num_ctx: 2048, temperature: 0.2 } } }]
+      examples: [
+        { 'corral/tiny-chat': { keep_alive: '30m', pin: false, options: { num_ctx: 2048, temperature: 0.2 } } }
+      ]
     })
   },
   { additionalProperties: false }

@@ -1,0 +1,108 @@
+import { stringify } from 'yaml'
+import type { PluginDefinition } from '../plugin.ts'
+import { inlineYaml } from './describe.ts'
+import { OVERRIDES } from './overrides.ts'
+import { composeConfigSchema, isGroup, type SettingSchema } from './setting-schema.ts'
+
+const WIDTH = 120
+
+const HEAD = `# corral's settings. Each one is shown with its default: change what you need, leave out the rest.
+#
+# A setting comes from a flag, else from the environment, else from this file, else from its default. The file is the
+# one that --config or CORRAL_CONFIG names, else config.yaml in the working directory, else in the data directory.
+# "corral config check" finds mistakes; "corral config show" tells which values are in force and where each came from.
+#
+# Lengths of time: 30s, 5m, 1h30m, or seconds. Amounts of bytes: 64MiB, 1.5GB, or a number. Relative paths start at this
+# file's folder, ~/ at your home. A setting without a value (port:) counts as left out.
+#
+# Environment (an empty variable counts as not set):`
+
+function environmentTable(): string[] {
+  const rows = [
+    ['CORRAL_CONFIG', '--config', 'path of this file'],
+    ['CORRAL_HOME', '--home', 'the data directory, ~/.corral by default; cannot be set here'],
+    ...OVERRIDES.map(({ path, env, flag }) => [
+      env,
+      flag ? `--${flag}` : '',
+      `${path.join('.')}${/(origins|keys)$/.test(env.toLowerCase()) ? ', separated by commas' : ''}`
+    ])
+  ]
+  return rows.map(([env, flag, meaning]) => `#   ${env!.padEnd(18)} ${flag!.padEnd(12)} ${meaning}`)
+}
+
+function comment(schema: SettingSchema): string {
+  const choice = schema.enum ? `: ${schema.enum.join(', ')}` : ''
+  return `${schema.description ?? ''}${choice}`
+}
+
+/** Lines of settings with their comments in one column; a comment too long for its line goes above it. */
+function withComments(rows: { text: string; comment: string }[]): string[] {
+  const column = Math.max(...rows.map(({ text }) => text.length)) + 2
+  return rows.flatMap(({ text, comment }) => {
+    if (comment === '') return [text]
+    const line = `${text.padEnd(column)}# ${comment}`
+    return line.length <= WIDTH ? [line] : [`${/^ */.exec(text)![0]}# ${comment}`, text]
+  })
+}
+
+/** The example of a setting that is empty by default, commented out. */
+function example(name: string, schema: SettingSchema, indent: string): string[] {
+  const value = schema.examples?.[0]
+  if (value === undefined) return []
+  const text = stringify({ [name]: value }, { lineWidth: 0 }).trimEnd()
+  return text.split('\n').map(line => `${indent}# ${line}`)
+}
+
+function renderSettings(schema: SettingSchema, defaults: Record<string, unknown>, indent: string): string[] {
+  const lines: string[] = []
+  let rows: { text: string; comment: string }[] = []
+  const flush = () => {
+    if (rows.length > 0) lines.push(...withComments(rows))
+    rows = []
+  }
+  for (const [name, inner] of Object.entries(schema.properties ?? {})) {
+    if (inner.properties) {
+      flush()
+      lines.push(...renderGroup(name, inner, (defaults[name] ?? {}) as Record<string, unknown>, indent))
+    } else if (Object.hasOwn(defaults, name)) {
+      rows.push({ text: `${indent}${name}: ${inlineYaml(defaults[name])}`, comment: comment(inner) })
+      const shown = example(name, inner, indent)
+      if (shown.length > 0) {
+        flush()
+        lines.push(...shown)
+      }
+    } else {
+      // Without a default there is nothing to state; the name is shown so that it can be found.
+      rows.push({ text: `${indent}# ${name}:`, comment: comment(inner) })
+    }
+  }
+  flush()
+  return lines
+}
+
+function renderGroup(
+  name: string,
+  schema: SettingSchema,
+  defaults: Record<string, unknown>,
+  indent: string
+): string[] {
+  const inner = renderSettings(schema, defaults, `${indent}  `)
+  if (inner.length === 0) return []
+  const said = schema.description ? [`${indent}# ${schema.description}`] : []
+  return ['', ...said, `${indent}${name}:`, ...inner]
+}
+
+/** The text of the shipped `config.yaml`: every setting of the schemas with its default and a comment. */
+export function renderDefaultConfig(definitions: readonly PluginDefinition[]): string {
+  const { root, check } = composeConfigSchema(definitions)
+  const defaults: Record<string, unknown> = {}
+  check(defaults)
+  const properties = Object.entries(root.properties ?? {})
+  const single = properties.filter(([, schema]) => !isGroup(schema))
+  const lines = renderSettings({ properties: Object.fromEntries(single) }, defaults, '')
+  for (const [name, schema] of properties.filter(([, schema]) => isGroup(schema))) {
+    if (schema.properties) lines.push(...renderGroup(name, schema, defaults[name] as Record<string, unknown>, ''))
+    else lines.push('', ...renderSettings({ properties: { [name]: schema } }, defaults, ''))
+  }
+  return [HEAD, ...environmentTable(), '', ...lines, ''].join('\n')
+}

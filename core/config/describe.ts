@@ -1,0 +1,41 @@
+import { stringify } from 'yaml'
+import type { PluginDefinition } from '../plugin.ts'
+import type { LoadedConfig } from './load.ts'
+import { composeConfigSchema, isSecret, listSettings, settingName } from './setting-schema.ts'
+
+/** The configuration in force, for `corral config show --json`. Secrets are masked. */
+export interface ConfigDescription {
+  /** Absolute path of the file that was read; null when there was none. */
+  file: string | null
+  settings: { name: string; value: unknown; origin: string }[]
+}
+
+function masked(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(masked)
+  return value === '' ? '' : '(hidden)'
+}
+
+/** Every setting with its effective value and where it came from; `home` is the first. */
+export function describeConfig(config: LoadedConfig, definitions: readonly PluginDefinition[]): ConfigDescription {
+  const { root } = composeConfigSchema(definitions)
+  const settings = listSettings(root, { ...config.core, ...config.sections }).map(({ path, value }) => {
+    const name = settingName(path)
+    const shown = isSecret(root, path) ? masked(value) : value
+    return { name, value: shown, origin: config.origins[name] ?? 'default' }
+  })
+  const home = { name: 'home', value: config.paths.home, origin: config.origins.home ?? 'default' }
+  return { file: config.file ?? null, settings: [home, ...settings] }
+}
+
+/** A value as it could stand in the file, on one line. */
+export function inlineYaml(value: unknown): string {
+  return stringify(value, { collectionStyle: 'flow', flowCollectionPadding: false, lineWidth: 0 }).trim()
+}
+
+/** The description as a table for people: name, value, origin. */
+export function formatConfig({ file, settings }: ConfigDescription): string {
+  const rows = settings.map(({ name, value, origin }) => [name, inlineYaml(value), origin] as const)
+  const widths = [0, 1].map(column => Math.min(48, Math.max(...rows.map(row => row[column]!.length))))
+  const lines = rows.map(([name, value, origin]) => `${name.padEnd(widths[0]!)}  ${value.padEnd(widths[1]!)}  ${origin}`)
+  return [file ? `Configuration file: ${file}` : 'No configuration file was found.', '', ...lines].join('\n')
+}

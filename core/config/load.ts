@@ -1,0 +1,235 @@
+import { readFile } from 'node:fs/promises'
+import { homedir } from 'node:os'
+import { dirname, isAbsolute, join, relative, resolve } from 'node:path'
+import { type DataPaths, dataPaths } from '../data-paths.ts'
+import { isSystemError, messageOf } from '../errors.ts'
+import { parseOptions } from '../options.ts'
+import type { PluginDefinition } from '../plugin.ts'
+import type { CoreConfig } from './core-schema.ts'
+import { findMistakes, optionGroups, valueAt, withoutEmpty } from './mistakes.ts'
+import { type ConfigFlags, fromEnvironment, fromFlags, type GivenSetting } from './overrides.ts'
+import { ConfigError, type ConfigProblem } from './problems.ts'
+import { type ConfigSchema, composeConfigSchema, isMapping, listSettings, settingName } from './setting-schema.ts'
+import { readYaml } from './yaml-file.ts'
+
+/** The configuration in force. All of it is frozen. */
+export interface LoadedConfig {
+  core: Readonly<CoreConfig>
+  /** Each plugin's options by its name; optional plugins' also hold `enabled`. */
+  sections: Readonly<Record<string, Readonly<Record<string, unknown>>>>
+  paths: DataPaths
+  /** Absolute path of the file that was read, if there was one. */
+  file: string | undefined
+  /** Where each setting came from, by its name: `default`, `config.yaml:12:3`, `env CORRAL_PORT`, `flag --port`. */
+  origins: Readonly<Record<string, string>>
+}
+
+export interface ConfigSources {
+  flags: ConfigFlags
+  env: NodeJS.ProcessEnv
+  /** The working directory. */
+  cwd: string
+  definitions: readonly PluginDefinition[]
+}
+
+type Values = Record<string, unknown>
+
+interface ConfigFile {
+  path: string
+  /** How the file is called in messages: relative to the working directory where it lies in it. */
+  shownAs: string
+  bytes: Buffer
+  /** Whether nobody named it. */
+  found: boolean
+}
+
+function expandPath(text: string, base: string): string {
+  if (text === '') return ''
+  return text === '~' || /^~[/\\]/.test(text) ? join(homedir(), text.slice(1)) : resolve(base, text)
+}
+
+/** The one file that counts: `--config`, else CORRAL_CONFIG, else config.yaml of the working or the data directory. */
+async function findFile({ flags, env, cwd }: ConfigSources, home: string): Promise<ConfigFile | undefined> {
+  const variable = env.CORRAL_CONFIG?.trim() || undefined
+  const named = flags.config ?? variable
+  const candidates =
+    named === undefined ? [join(cwd, 'config.yaml'), join(home, 'config.yaml')] : [expandPath(named, cwd)]
+  for (const path of candidates) {
+    const inside = relative(cwd, path)
+    const shownAs = inside.startsWith('..') || isAbsolute(inside) ? path : inside
+    try {
+      return { path, shownAs, bytes: await readFile(path), found: named === undefined }
+    } catch (error) {
+      const missing = isSystemError(error, 'ENOENT', 'ENOTDIR')
+      if (missing && named === undefined) continue
+      const where = named === undefined ? shownAs : flags.config === undefined ? 'env CORRAL_CONFIG' : 'flag --config'
+      const why = missing ? 'it does not exist' : isSystemError(error, 'EISDIR') ? 'it is a folder' : messageOf(error)
+      throw new ConfigError([
+        { where, file: path, message: `The configuration file ${path || '""'} cannot be read: ${why}.` }
+      ])
+    }
+  }
+  return undefined
+}
+
+function setAt(values: Values, path: readonly string[], value: unknown): void {
+  const [key, ...rest] = path as [string, ...string[]]
+  if (rest.length === 0) values[key] = value
+  else {
+    if (!isMapping(values[key])) values[key] = {}
+    setAt(values[key] as Values, rest, value)
+  }
+}
+
+/** Options under the one name each has, whatever alias they were written with. */
+function canonicalOptions(values: Values, note: (group: string[], canonical: string, spelled: string) => void): void {
+  for (const group of optionGroups(values)) {
+    const given = valueAt(values, group) as Values
+    const renamed: Values = {}
+    for (const [spelled, value] of Object.entries(given)) {
+      const { load, sampling } = parseOptions({ [spelled]: value })
+      const [canonical, checked] = Object.entries({ ...sampling, ...load })[0] ?? [spelled, value]
+      if (canonical !== spelled && Object.hasOwn(given, canonical)) continue
+      renamed[canonical] = checked
+      note(group, canonical, spelled)
+    }
+    setAt(values, group, renamed)
+  }
+}
+
+/** Makes the paths among the values absolute. */
+function resolvePaths(schema: ConfigSchema, values: Values, base: string): void {
+  for (const setting of listSettings(schema.root, values)) {
+    if (setting.schema?.format === 'corral-path') setAt(values, setting.path, expandPath(String(setting.value), base))
+  }
+}
+
+interface Layer {
+  values: Values
+  origins: Map<string, string>
+  problems: ConfigProblem[]
+}
+
+function fileLayer(schema: ConfigSchema, file: ConfigFile): Layer {
+  const layer: Layer = { values: {}, origins: new Map(), problems: [] }
+  const tell = (place: { line: number; column: number }, message: string, setting?: string) => {
+    const where = `${file.shownAs}:${place.line}:${place.column}`
+    layer.problems.push({ where, file: file.path, ...place, ...(setting ? { setting } : {}), message })
+  }
+  let text: string
+  try {
+    text = new TextDecoder('utf-8', { fatal: true }).decode(file.bytes)
+  } catch {
+    tell({ line: 1, column: 1 }, 'The file is not UTF-8 text; save it as UTF-8.')
+    return layer
+  }
+  const yaml = readYaml(text)
+  for (const { place, message } of yaml.mistakes) tell(place, message)
+  const values = withoutEmpty(schema.root, yaml.value ?? {})
+  for (const { path, atKey, message } of findMistakes(schema, values)) {
+    tell(atKey ? yaml.keyPlace(path) : yaml.valuePlace(path), message, settingName(path))
+  }
+  layer.problems.sort((a, b) => a.line! - b.line! || a.column! - b.column!)
+  if (layer.problems.length > 0) return layer
+
+  layer.values = values as Values
+  const origin = (path: string[]) => {
+    const { line, column } = yaml.keyPlace(path)
+    return `${file.shownAs}:${line}:${column}`
+  }
+  for (const { path } of listSettings(schema.root, values)) layer.origins.set(settingName(path), origin(path))
+  canonicalOptions(layer.values, (group, canonical, spelled) => {
+    layer.origins.set(settingName([...group, canonical]), origin([...group, spelled]))
+  })
+  resolvePaths(schema, layer.values, dirname(file.path))
+  return layer
+}
+
+function givenLayer(schema: ConfigSchema, given: GivenSetting[], cwd: string): Layer {
+  const layer: Layer = { values: {}, origins: new Map(), problems: [] }
+  for (const { path, value, origin } of given) {
+    const alone: Values = {}
+    setAt(alone, path, value)
+    for (const { message } of findMistakes(schema, alone)) {
+      layer.problems.push({ where: origin, setting: settingName(path), message })
+    }
+    setAt(layer.values, path, value)
+    layer.origins.set(settingName(path), origin)
+  }
+  if (layer.problems.length === 0) resolvePaths(schema, layer.values, cwd)
+  return layer
+}
+
+/** `over` on top of `under`: groups are merged setting by setting, anything else is replaced. */
+function merge(under: Values, over: Values): Values {
+  const merged = { ...under }
+  for (const [key, value] of Object.entries(over)) {
+    const below = merged[key]
+    merged[key] = isMapping(below) && isMapping(value) ? merge(below, value) : value
+  }
+  return merged
+}
+
+function freeze<T>(value: T): T {
+  if (typeof value === 'object' && value !== null) {
+    for (const inner of Object.values(value)) freeze(inner)
+    Object.freeze(value)
+  }
+  return value
+}
+
+/** The data directory, which only a flag or the environment can name, and where it was named. */
+function findHome({ flags, env, cwd }: ConfigSources): { home: string | undefined; origin: string } {
+  if (flags.home === '') {
+    throw new ConfigError([{ where: 'flag --home', setting: 'home', message: 'home must be a path; got "".' }])
+  }
+  if (flags.home !== undefined) return { home: expandPath(flags.home, cwd), origin: 'flag --home' }
+  const variable = env.CORRAL_HOME?.trim()
+  return variable
+    ? { home: expandPath(variable, cwd), origin: 'env CORRAL_HOME' }
+    : { home: undefined, origin: 'default' }
+}
+
+/**
+ * The configuration from flags, environment, one file and the schema's defaults, in this precedence.
+ * @throws ConfigError with every mistake that was found; PluginError when a plugin's own schema is unusable.
+ */
+export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> {
+  const schema = composeConfigSchema(sources.definitions)
+  const { home, origin: homeOrigin } = findHome(sources)
+  const file = await findFile(sources, dataPaths(home, undefined).home)
+  const layers = [
+    ...(file ? [fileLayer(schema, file)] : []),
+    givenLayer(schema, fromEnvironment(schema.root, sources.env), sources.cwd),
+    givenLayer(schema, fromFlags(schema.root, sources.flags), sources.cwd)
+  ]
+  const problems = layers.flatMap(layer => layer.problems)
+  if (problems.length > 0) {
+    const inFile = file?.found && problems.some(problem => problem.file)
+    throw new ConfigError(
+      problems,
+      inFile ? `${file.shownAs} was read because it lies there; --config names another file.` : undefined
+    )
+  }
+
+  const values = layers.reduce<Values>((under, { values }) => merge(under, values), {})
+  const left = schema.check(values)
+  if (left.length > 0) throw new Error(`Settings that are valid one by one are not so together: ${left[0]!.message}`)
+  const origins: Record<string, string> = { home: homeOrigin }
+  for (const { path } of listSettings(schema.root, values)) {
+    const name = settingName(path)
+    origins[name] = layers.findLast(layer => layer.origins.has(name))?.origins.get(name) ?? 'default'
+  }
+
+  const names = new Set(sources.definitions.map(({ name }) => name))
+  const pick = (wanted: boolean) =>
+    Object.fromEntries(Object.entries(values).filter(([key]) => names.has(key) === wanted))
+  const core = pick(false) as unknown as CoreConfig
+  return freeze({
+    core,
+    sections: pick(true) as Record<string, Values>,
+    paths: dataPaths(home, core.models_directory),
+    file: file?.path,
+    origins
+  })
+}

@@ -1,0 +1,33 @@
+/** One mistake in the configuration. */
+export interface ConfigProblem {
+  /** Where it was made: `config.yaml:12:3`, `env CORRAL_PORT` or `flag --port`. */
+  where: string
+  /** Path of the file at fault, with the place in it; counted from 1. */
+  file?: string
+  line?: number
+  column?: number
+  /** Name of the setting, such as `security.api_keys`, where there is one. */
+  setting?: string
+  /** What is wrong and what is allowed. Never holds a secret. */
+  message: string
+}
+
+/** The configuration cannot be used. All mistakes that were found are listed. */
+export class ConfigError extends Error {
+  override readonly name = 'ConfigError'
+  readonly code = 'invalid_config'
+  readonly problems: readonly ConfigProblem[]
+
+  constructor(problems: readonly ConfigProblem[], hint?: string) {
+    super(formatProblems(problems) + (hint ? `\n${hint}` : ''))
+    this.problems = problems
+  }
+}
+
+/** The mistakes as lines for people: where, then what. */
+export function formatProblems(problems: readonly ConfigProblem[]): string {
+  const title =
+    problems.length === 1 ? 'The configuration has a mistake:' : `The configuration has ${problems.length} mistakes:`
+  const width = Math.min(40, Math.max(...problems.map(({ where }) => where.length)))
+  return [title, ...problems.map(({ where, message }) => `  ${where.padEnd(width)}  ${message}`)].join('\n')
+}

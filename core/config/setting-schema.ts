@@ -1,0 +1,196 @@
+import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv'
+import { parseBytes } from '../bytes.ts'
+import { parseDuration } from '../duration.ts'
+import { messageOf } from '../errors.ts'
+import type { PluginDefinition } from '../plugin.ts'
+import { PluginError } from '../plugin-error.ts'
+import { CoreConfigSchema } from './core-schema.ts'
+
+/** The part of JSON Schema that settings are described with. */
+export interface SettingSchema {
+  type?: string | string[]
+  description?: string
+  default?: unknown
+  examples?: unknown[]
+  enum?: unknown[]
+  const?: unknown
+  format?: string
+  pattern?: string
+  minimum?: number
+  maximum?: number
+  minLength?: number
+  /** JSON Schema's mark of a secret: the value is never shown. */
+  writeOnly?: boolean
+  properties?: Record<string, SettingSchema>
+  patternProperties?: Record<string, SettingSchema>
+  additionalProperties?: boolean | SettingSchema
+  required?: string[]
+  items?: SettingSchema
+  anyOf?: SettingSchema[]
+}
+
+/** Names at the top of the file that no plugin may take. */
+const RESERVED = new Set([...Object.keys(CoreConfigSchema.properties), 'home', 'config', 'plugins'])
+
+/**
+ * The schema with what the author may leave unsaid: unknown keys are mistakes, and a group that is left out holds its
+ * members' defaults.
+ */
+function complete(schema: SettingSchema, path: string): SettingSchema {
+  const { properties, patternProperties, items } = schema
+  const completed = { ...schema }
+  if (items) completed.items = complete(items, `${path}[]`)
+  if (patternProperties) {
+    completed.patternProperties = Object.fromEntries(
+      Object.entries(patternProperties).map(([pattern, inner]) => [pattern, complete(inner, `${path}.*`)])
+    )
+  }
+  if (properties) {
+    completed.additionalProperties = schema.additionalProperties ?? false
+    completed.properties = {}
+    for (const [name, inner] of Object.entries(properties)) {
+      const child = complete(inner, `${path}.${name}`)
+      if (schema.required?.includes(name) && child.default === undefined) {
+        if (!child.properties) throw new Error(`${path}.${name} has neither a default nor Type.Optional`)
+        child.default = {}
+      }
+      completed.properties[name] = child
+    }
+  }
+  return completed
+}
+
+function sectionSchema(definition: PluginDefinition): SettingSchema {
+  const options = structuredClone(definition.options) as SettingSchema
+  const enabled = { type: 'boolean', default: true, description: 'false switches it off' }
+  return {
+    ...complete(
+      { ...options, properties: { ...(definition.optional ? { enabled } : {}), ...options.properties } },
+      definition.name
+    ),
+    default: {},
+    description: definition.description
+  }
+}
+
+function newAjv(): Ajv {
+  const ajv = new Ajv({
+    allErrors: true,
+    useDefaults: true,
+    strictSchema: true,
+    strictNumbers: true,
+    strictTypes: false,
+    strictTuples: false,
+    strictRequired: false,
+    addUsedSchema: false
+  })
+  ajv.addFormat('corral-duration', (text: string) => parseDuration(text) !== undefined)
+  ajv.addFormat('corral-bytes', (text: string) => parseBytes(text) !== undefined)
+  ajv.addFormat('corral-path', (text: string) => !text.includes('\0'))
+  return ajv
+}
+
+export interface ConfigSchema {
+  root: SettingSchema
+  /** Fills in defaults, in place, and gives what is wrong. */
+  check(value: unknown): ErrorObject[]
+}
+
+/**
+ * The schema of the whole configuration: what belongs to no plugin, and one section per plugin under its name.
+ * @throws PluginError when a plugin's name is taken or its options schema is unusable.
+ */
+export function composeConfigSchema(definitions: readonly PluginDefinition[]): ConfigSchema {
+  const sections: Record<string, SettingSchema> = {}
+  for (const definition of definitions) {
+    const { name } = definition
+    if (RESERVED.has(name) || !/^[a-z][a-z0-9_-]*$/.test(name)) {
+      throw new PluginError(
+        'plugin_name_invalid',
+        name,
+        `A plugin cannot be called ${JSON.stringify(name)}: a name holds lower-case letters, digits, "-" and "_", starts with a letter, and is none of ${[...RESERVED].join(', ')}.`
+      )
+    }
+    if (Object.hasOwn(sections, name)) {
+      throw new PluginError('plugin_duplicate', name, `Two plugins are called "${name}"; rename one or leave one out.`)
+    }
+    try {
+      sections[name] = sectionSchema(definition)
+      newAjv().compile(sections[name])
+    } catch (error) {
+      throw new PluginError(
+        'plugin_options_invalid',
+        name,
+        `The options schema of plugin "${name}" is unusable: ${messageOf(error)}.`,
+        error
+      )
+    }
+  }
+  const core = complete(structuredClone(CoreConfigSchema) as unknown as SettingSchema, 'core')
+  const root: SettingSchema = { ...core, properties: { ...core.properties, ...sections } }
+  const validate: ValidateFunction = newAjv().compile(root)
+  return { root, check: value => (validate(value) ? [] : [...(validate.errors ?? [])]) }
+}
+
+/** The schema of what lies under `key`, or undefined where the key is unknown or open. */
+export function childSchema(schema: SettingSchema | undefined, key: string): SettingSchema | undefined {
+  if (!schema) return undefined
+  if (schema.properties && Object.hasOwn(schema.properties, key)) return schema.properties[key]
+  for (const [pattern, inner] of Object.entries(schema.patternProperties ?? {})) {
+    if (new RegExp(pattern).test(key)) return inner
+  }
+  if (schema.items && /^\d+$/.test(key)) return schema.items
+  return typeof schema.additionalProperties === 'object' ? schema.additionalProperties : undefined
+}
+
+/** The schema of a setting, or undefined where there is none. */
+export function schemaAt(root: SettingSchema, path: readonly string[]): SettingSchema | undefined {
+  return path.reduce<SettingSchema | undefined>(childSchema, root)
+}
+
+/** Whether the schema describes a group of settings rather than one. */
+export function isGroup(schema: SettingSchema | undefined): boolean {
+  return schema?.properties !== undefined || schema?.patternProperties !== undefined
+}
+
+export function isMapping(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+function holdsSecret(schema: SettingSchema): boolean {
+  const inner = [...Object.values(schema.properties ?? {}), ...Object.values(schema.patternProperties ?? {})]
+  if (schema.items) inner.push(schema.items)
+  return schema.writeOnly === true || inner.some(holdsSecret)
+}
+
+/** Whether the value at this path may not be shown: it, what it is part of, or a part of it is a secret. */
+export function isSecret(root: SettingSchema, path: readonly string[]): boolean {
+  let schema: SettingSchema | undefined = root
+  for (const key of path) {
+    schema = childSchema(schema, key)
+    if (!schema) return false
+    if (schema.writeOnly) return true
+  }
+  return holdsSecret(schema)
+}
+
+/** How a setting is called in messages: `security.api_keys`, `models."corral/tiny-chat".pin`. */
+export function settingName(path: readonly string[]): string {
+  return path.map(key => (/^[\w-]+$/.test(key) ? key : JSON.stringify(key))).join('.')
+}
+
+export interface SettingValue {
+  path: string[]
+  value: unknown
+  schema: SettingSchema | undefined
+}
+
+/** Every single setting of a configuration, in the schema's order. An empty group counts as one. */
+export function listSettings(schema: SettingSchema | undefined, value: unknown, path: string[] = []): SettingValue[] {
+  if (!isGroup(schema) || !isMapping(value)) return [{ path, value, schema }]
+  const known = Object.keys(schema!.properties ?? {}).filter(key => Object.hasOwn(value, key))
+  const keys = [...known, ...Object.keys(value).filter(key => !known.includes(key))]
+  // A group of fixed settings that happens to be empty states nothing; one that is free to fill states that it is empty.
+  if (keys.length === 0) return schema!.patternProperties ? [{ path, value, schema }] : []
+  return keys.flatMap(key => listSettings(childSchema(schema, key), value[key], [...path, key]))
+}

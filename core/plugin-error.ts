@@ -1,0 +1,28 @@
+export type PluginErrorCode =
+  | 'plugin_name_invalid'
+  | 'plugin_duplicate'
+  | 'plugin_api_unsupported'
+  | 'plugin_options_invalid'
+  | 'plugin_service_missing'
+  | 'plugin_service_conflict'
+  | 'plugin_service_undeclared'
+  | 'plugin_offer_mismatch'
+  | 'plugin_cycle'
+  | 'plugin_setup_failed'
+  | 'plugin_register_failed'
+  | 'plugin_start_failed'
+  | 'plugin_timeout'
+
+/** A plugin that cannot be used, with a stable code and a sentence that says why and what to do. */
+export class PluginError extends Error {
+  override readonly name = 'PluginError'
+  readonly code: PluginErrorCode
+  /** Name of the plugin at fault. */
+  readonly plugin: string
+
+  constructor(code: PluginErrorCode, plugin: string, message: string, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause })
+    this.code = code
+    this.plugin = plugin
+  }
+}
