@@ -1,0 +1,117 @@
+import { CorralError } from '../errors.ts'
+
+/**
+ * What llama-server's parsing of a request throws besides `std::invalid_argument`: it answers these with status 500,
+ * but they are the request's fault and another try would fail alike.
+ */
+const REQUEST_FAULTS = [
+  /json\.exception/,
+  /^Failed to (parse|load image|download image|tokenize prompt|format input)/,
+  /^("prompt"|"json_schema")/,
+  /^(Cannot (specify|use|have|set|continue)|Unknown (reasoning|chat) format|Unsupported param)/,
+  /^(Invalid (base64|uri|tool_choice)|Only no echo)/,
+  /^(Error: |Grammar trigger word|for mtmd|top_logprobs|logprobs is|JSON schema)/,
+  /\bJinja Exception\b/
+]
+
+const UNSUPPORTED = /^(image|audio|video) input is not supported|does not support multimodal|does not support audio/
+
+/** Longest part of an engine's message that is passed on. */
+const LONGEST_MESSAGE = 400
+
+interface EngineFailure {
+  message: string
+  type: string
+  promptTokens: number | undefined
+  contextSize: number | undefined
+}
+
+/**
+ * What llama-server's error answer means to a client. It gives no more of the engine's text than a client may see:
+ * llama-server quotes whole messages and tools in some of its errors.
+ * @param status HTTP status, or the `code` of an error that came within a stream
+ * @param bodyText the answer's body, or the JSON of the event: `{"error":{"code","message","type"}}`
+ */
+export function engineError(status: number, bodyText: string): CorralError {
+  const failure = readFailure(bodyText)
+  const { message, type } = failure
+  if (type === 'exceed_context_size_error' || failure.contextSize !== undefined) return contextExceeded(failure)
+  if (/^Context size has been exceeded/.test(message)) return contextExceeded(failure)
+  if (type === 'not_supported_error' || status === 501 || UNSUPPORTED.test(message)) {
+    return new CorralError(
+      'unsupported_capability',
+      `The model cannot do what the request asks: ${sentence(message) || 'not supported.'}`
+    )
+  }
+  if (status === 404) {
+    return new CorralError('not_implemented', "The model's engine does not offer this function.")
+  }
+  if (status === 503 || type === 'unavailable_error') {
+    return new CorralError('queue_full', "The model's engine is busy. Try again in a moment.", { retryAfter: 1 })
+  }
+  const requestFault = status >= 500 && REQUEST_FAULTS.some(pattern => pattern.test(message))
+  if (requestFault || (status >= 400 && status < 500 && status !== 401 && status !== 403)) {
+    return new CorralError(
+      'invalid_request',
+      `The request is not valid: ${sentence(message) || 'no reason was given.'}`
+    )
+  }
+  return new CorralError(
+    'internal',
+    `The model's engine could not answer: ${sentence(message) || `status ${status}.`} Send the request again; if it fails again, stop the model so that it is loaded anew.`
+  )
+}
+
+function contextExceeded({ promptTokens, contextSize }: EngineFailure): CorralError {
+  const numbers =
+    promptTokens === undefined || contextSize === undefined
+      ? 'The prompt and its answer do not fit into the context'
+      : `The prompt has ${promptTokens} tokens, but the context holds ${contextSize}`
+  return new CorralError('context_exceeded', `${numbers}. Shorten it, or ask for a larger context with num_ctx.`, {
+    details:
+      promptTokens === undefined || contextSize === undefined
+        ? {}
+        : { n_prompt_tokens: promptTokens, n_ctx: contextSize }
+  })
+}
+
+function readFailure(bodyText: string): EngineFailure {
+  let error: Record<string, unknown> = {}
+  try {
+    const body = JSON.parse(bodyText)
+    if (typeof body?.error === 'object' && body.error !== null) error = body.error
+    else if (typeof body?.error === 'string') error = { message: body.error }
+  } catch {
+    // Not from llama-server's own error handling (its HTTP library answers in plain text); such text says nothing.
+  }
+  const full = typeof error.message === 'string' ? error.message : ''
+  // An input that must be processed in one batch (embeddings, reranking) is limited by the batch, which corral makes
+  // as large as the context.
+  const batch = /^input \((\d+) tokens\) is too large to process.*current batch size: (\d+)/s.exec(full)
+  const number = (value: unknown) => (typeof value === 'number' ? value : undefined)
+  return {
+    message: withoutQuotes(full),
+    type: typeof error.type === 'string' ? error.type : '',
+    promptTokens: batch ? Number(batch[1]) : number(error.n_prompt_tokens),
+    contextSize: batch ? Number(batch[2]) : number(error.n_ctx)
+  }
+}
+
+/** The message without what it quotes of the request, source excerpts of templates and marks of the JSON library. */
+function withoutQuotes(message: string): string {
+  const jinja = message.lastIndexOf('\nError: ')
+  const text = jinja === -1 ? message : message.slice(jinja + '\nError: '.length)
+  const cut = text
+    .replace(/; last read: .*$/s, '')
+    .replace(/\[json\.exception\.(\w+)\.\d+\]/g, 'json.exception $1:')
+    .replace(/(; tools = |: |, got )["[{].*$/s, '')
+    .replace(/(?:[A-Za-z]:)?(?:[\\/][\w.+~-]+){2,}/g, '<path>')
+    .replace(/\s+/g, ' ')
+    .trim()
+  return cut.length > LONGEST_MESSAGE ? `${cut.slice(0, LONGEST_MESSAGE)}…` : cut
+}
+
+function sentence(message: string): string {
+  const plain = message.replace(/json\.exception \w+: /g, '')
+  return plain === '' || /[.!?…]$/.test(plain) ? plain : `${plain}.`
+}
