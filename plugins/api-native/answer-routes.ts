@@ -1,0 +1,43 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type AnswerShape, answer } from './answer.ts'
+import { chatCall, generateCall } from './engine-body.ts'
+import type { MountedDependencies } from './routes.ts'
+import { ChatRequestSchema, GenerateRequestSchema } from './schemas.ts'
+
+const CHAT: AnswerShape = {
+  fragment: ({ content, thinking, toolCalls }) => ({
+    message: {
+      role: 'assistant',
+      content,
+      ...(thinking ? { thinking } : {}),
+      ...(toolCalls.length ? { tool_calls: toolCalls } : {})
+    }
+  }),
+  // Ollama's Python client needs a message in every NDJSON line; an SSE stream ends without one.
+  last: framing => (framing === 'ndjson' ? { message: { role: 'assistant', content: '' } } : {})
+}
+
+const GENERATE: AnswerShape = {
+  fragment: ({ content, thinking }) => ({ response: content, ...(thinking ? { thinking } : {}) }),
+  last: () => ({ response: '' })
+}
+
+/** Chat and generate. */
+export function answerRoutes(deps: MountedDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    app.post('/chat', { schema: { body: ChatRequestSchema } }, async (request, reply) => {
+      const { body } = request
+      return await answer(deps, request, reply, body, CHAT, (variant, sampling) =>
+        body.messages?.length ? chatCall(body, variant, sampling) : undefined
+      )
+    })
+    app.post('/generate', { schema: { body: GenerateRequestSchema } }, async (request, reply) => {
+      const { body } = request
+      return await answer(deps, request, reply, body, GENERATE, (variant, sampling) =>
+        body.prompt ? generateCall(body, variant, sampling) : undefined
+      )
+    })
+  }
+}

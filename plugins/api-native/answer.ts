@@ -1,0 +1,269 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { CoreConfig } from '../../core/config/core-schema.ts'
+import { parseDuration } from '../../core/duration.ts'
+import { CorralError } from '../../core/errors.ts'
+import { ClientGone, clientSignal } from '../../core/http/client-signal.ts'
+import { engineError } from '../../core/http/engine-error.ts'
+import { EventLines } from '../../core/http/event-lines.ts'
+import { toCorralError } from '../../core/http/native-error.ts'
+import type { ReplyStream } from '../../core/http/reply-stream.ts'
+import { parseModelName } from '../../core/model-name.ts'
+import { settingsFor } from '../../core/model-settings.ts'
+import { parseOptions } from '../../core/options.ts'
+import { progressText } from '../../core/progress.ts'
+import type { Framing, Lease, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
+import { AnswerReader, type Counters, type Delta, type ToolCall } from './engine-answer.ts'
+import type { EngineCall } from './engine-body.ts'
+import { FRAMES } from './framing.ts'
+import type { NativeStreams } from './native-streams.ts'
+
+/** What all answers of one request share. */
+interface Answering {
+  /** The name as it was asked for. */
+  model: string
+  framing: Framing
+}
+
+/** How chat and generate word their events. */
+export interface AnswerShape {
+  /** The fields of one fragment beside `model`, `created_at` and `done`. */
+  fragment(part: { content: string; thinking: string; toolCalls: ToolCall[] }): Record<string, unknown>
+  /** Those of the last event of a stream. */
+  last(framing: Framing): Record<string, unknown>
+}
+
+export interface AnswerRequest {
+  model?: string | null
+  name?: string | null
+  stream?: boolean | null
+  options?: object | null
+  keep_alive?: number | string | null
+}
+
+export interface AnswerDependencies {
+  storage: Storage
+  scheduler: Scheduler
+  config: CoreConfig
+  streams: NativeStreams
+}
+
+/** Milliseconds of a request's `keep_alive`, undefined where it gives none. @throws CorralError `invalid_option` */
+export function keepAliveOf(value: number | string | null | undefined): number | undefined {
+  if (value === undefined || value === null) return undefined
+  const ms = parseDuration(value)
+  if (ms !== undefined) return ms
+  throw new CorralError(
+    'invalid_option',
+    `"keep_alive" must be seconds or a duration such as "5m" or "1h30m"; got ${JSON.stringify(value).slice(0, 60)}.`,
+    { param: 'keep_alive' }
+  )
+}
+
+export function nameOf(request: { model?: string | null; name?: string | null }): string {
+  return request.model ?? request.name ?? ''
+}
+
+function durations(began: bigint, lease: Lease, counters: Counters | undefined): Record<string, number> {
+  return {
+    total_duration: Number(process.hrtime.bigint() - began),
+    load_duration: Math.round(lease.loadDuration * 1e6),
+    prompt_eval_count: 0,
+    prompt_eval_duration: 0,
+    eval_count: 0,
+    eval_duration: 0,
+    ...counters
+  }
+}
+
+const now = () => new Date().toISOString()
+
+/** Answers a chat or generate request: loads the model where needed, asks the engine, and words what comes back. */
+export async function answer(
+  deps: AnswerDependencies,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  body: AnswerRequest,
+  shape: AnswerShape,
+  /** Makes the engine's request; undefined only loads (or, with keep_alive 0, unloads) the model. */
+  call: (variant: StoredVariant, sampling: Record<string, unknown>) => EngineCall | undefined
+): Promise<unknown> {
+  const began = process.hrtime.bigint()
+  const asked = nameOf(body)
+  const model = parseModelName(asked)
+  const keepAlive = keepAliveOf(body.keep_alive)
+  const given = parseOptions(body.options)
+  const variant = deps.storage.get(model)
+  const sampling = { ...settingsFor(deps.config, variant).sampling, ...given.sampling }
+  const engineCall = call(variant, sampling)
+  const framing = deps.streams.framingOf(request)
+  const answering: Answering = { model: asked, framing }
+
+  if (!engineCall && keepAlive === 0) {
+    deps.scheduler.keepAlive(model, 0)
+    return only(deps, reply, body, answering, shape, 'unload', { total_duration: 0, load_duration: 0 })
+  }
+  const signal = clientSignal(reply)
+  const lease = { model, options: given.load, keepAlive, signal }
+  if (body.stream === false) {
+    return await deps.scheduler.withLease(lease, async held => {
+      if (!engineCall) return whole(answering, shape, 'load', emptyDelta(), durations(began, held, undefined))
+      const delta = await askWhole(held, engineCall)
+      return whole(answering, shape, delta.finish ?? 'stop', delta, durations(began, held, delta.counters))
+    })
+  }
+  const stream = deps.streams.open(request, reply, heartbeat(answering, shape))
+  return await deps.streams.run(stream, answering, request, async () => {
+    await deps.scheduler.withLease(
+      {
+        ...lease,
+        onProgress: progress => {
+          stream.status = progressText(progress)
+        },
+        mayRetry: () => !stream.written
+      },
+      async held => {
+        stream.status = 'generating'
+        const outcome = engineCall
+          ? await relay(held, engineCall, stream, answering, shape)
+          : { reason: 'load', counters: undefined }
+        stream.end(
+          deps.streams.frame(framing, {
+            model: asked,
+            created_at: now(),
+            ...shape.last(framing),
+            done: true,
+            done_reason: outcome.reason,
+            ...durations(began, held, outcome.counters)
+          })
+        )
+      }
+    )
+  })
+}
+
+/** On NDJSON a heartbeat must be a valid chunk, because clients parse every line. */
+function heartbeat({ model }: Answering, shape: AnswerShape): () => Record<string, unknown> {
+  return () => ({ model, created_at: now(), ...shape.fragment(emptyDelta()), done: false })
+}
+
+function emptyDelta(): Delta {
+  return { content: '', thinking: '', toolCalls: [] }
+}
+
+function whole(
+  { model }: Answering,
+  shape: AnswerShape,
+  reason: string,
+  delta: Delta,
+  counters: Record<string, number>
+): Record<string, unknown> {
+  return { model, created_at: now(), ...shape.fragment(delta), done: true, done_reason: reason, ...counters }
+}
+
+/** A reply of one event, in the framing that the client expects. */
+function only(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  body: AnswerRequest,
+  answering: Answering,
+  shape: AnswerShape,
+  reason: string,
+  counters: Record<string, number>
+): unknown {
+  if (body.stream === false) return whole(answering, shape, reason, emptyDelta(), counters)
+  const event = {
+    model: answering.model,
+    created_at: now(),
+    ...shape.last(answering.framing),
+    done: true,
+    done_reason: reason,
+    ...counters
+  }
+  return reply
+    .type(deps.streams.contentType(answering.framing))
+    .header('cache-control', 'no-cache, no-transform')
+    .send(deps.streams.frame(answering.framing, event))
+}
+
+async function send(lease: Lease, call: EngineCall, stream: boolean): Promise<AsyncIterable<Uint8Array>> {
+  const response = await lease.engine.request({
+    method: 'POST',
+    path: call.path,
+    body: JSON.stringify({ ...call.body, stream, ...(stream ? { return_progress: true } : {}) }),
+    signal: lease.signal
+  })
+  if (response.status < 400) return response.body
+  const text = await readText(response.body)
+  throw engineError(response.status, text)
+}
+
+async function readText(body: AsyncIterable<Uint8Array>): Promise<string> {
+  const chunks: Uint8Array[] = []
+  for await (const chunk of body) chunks.push(chunk)
+  return Buffer.concat(chunks).toString('utf8')
+}
+
+async function askWhole(lease: Lease, call: EngineCall): Promise<Delta> {
+  try {
+    const text = await readText(await send(lease, call, false))
+    const delta = new AnswerReader().read(JSON.parse(text))
+    if (delta.error !== undefined) throw engineError(500, JSON.stringify({ error: delta.error }))
+    return delta
+  } catch (error) {
+    throw reasonOf(lease, error)
+  }
+}
+
+/** Passes the engine's stream on, event by event. @returns why it ended and what it cost */
+async function relay(
+  lease: Lease,
+  call: EngineCall,
+  stream: ReplyStream,
+  { model, framing }: Answering,
+  shape: AnswerShape
+): Promise<{ reason: string; counters: Counters | undefined }> {
+  const lines = new EventLines()
+  const reader = new AnswerReader()
+  const { event: frame } = FRAMES[framing]
+  let reason: string | undefined
+  let counters: Counters | undefined
+  try {
+    for await (const chunk of await send(lease, call, true)) {
+      let out = ''
+      for (const payload of lines.push(chunk)) {
+        if (payload === '[DONE]') continue
+        const delta = reader.read(JSON.parse(payload))
+        if (delta.error !== undefined) throw engineError(500, JSON.stringify({ error: delta.error }))
+        if (delta.promptRead !== undefined) {
+          stream.status = progressText({
+            phase: 'generating',
+            subject: '(reading the prompt)',
+            fraction: delta.promptRead
+          })
+        }
+        if (delta.content || delta.thinking || delta.toolCalls.length) {
+          out += frame({ model, created_at: now(), ...shape.fragment(delta), done: false })
+        }
+        reason ??= delta.finish
+        counters = delta.counters ?? counters
+      }
+      if (out) await stream.write(out)
+    }
+  } catch (error) {
+    throw reasonOf(lease, error)
+  }
+  if (reason === undefined) {
+    throw reasonOf(
+      lease,
+      new CorralError('engine_crashed', 'The engine ended its answer in the middle. Send the request again.')
+    )
+  }
+  return { reason, counters }
+}
+
+/** Why an answer was cut: what took the engine or the client away explains more than the broken connection. */
+function reasonOf(lease: Lease, error: unknown): unknown {
+  if (!lease.signal.aborted) return error
+  const { reason } = lease.signal
+  return reason instanceof ClientGone ? reason : toCorralError(reason)
+}

@@ -1,0 +1,44 @@
+import { Type } from 'typebox'
+import { Duration } from '../../core/config/core-schema.ts'
+import { parseDuration } from '../../core/duration.ts'
+import { definePlugin } from '../../core/plugin.ts'
+import { nativeRoutes } from './routes.ts'
+
+export default definePlugin({
+  name: 'api-native',
+  api: 1,
+  description: 'The native API under /api',
+  offers: ['nativeApi'],
+  needs: ['storage', 'scheduler', 'runtimes'],
+  options: Type.Object(
+    {
+      negotiate: Type.Boolean({
+        default: true,
+        description: 'Heed the Accept header: clients that rule Server-Sent Events out get NDJSON'
+      }),
+      heartbeat: Duration({
+        default: '10s',
+        description: 'Silence after which a waiting stream says what is going on'
+      })
+    },
+    { additionalProperties: false }
+  ),
+  setup(context, options) {
+    const deps = {
+      storage: context.service('storage'),
+      scheduler: context.service('scheduler'),
+      runtimes: context.service('runtimes'),
+      config: context.config,
+      negotiate: options.negotiate,
+      heartbeat: parseDuration(options.heartbeat)!
+    }
+    return {
+      services: { nativeApi: { routes: mount => nativeRoutes(deps, mount.defaultFraming) } },
+      routes: async app => {
+        const banner = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'
+        app.get('/', async (_request, reply) => reply.type('text/plain; charset=utf-8').send(banner))
+        await app.register(nativeRoutes(deps, 'sse'), { prefix: '/api' })
+      }
+    }
+  }
+})

@@ -1,0 +1,76 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { logFailure } from '../../core/application.ts'
+import { ClientGone } from '../../core/http/client-signal.ts'
+import { toCorralError } from '../../core/http/native-error.ts'
+import { openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
+import type { Framing } from '../../core/services.ts'
+import { chooseFraming, FRAMES } from './framing.ts'
+
+/** Opens streams in the framing that a request asks for, and ends them properly whatever happens. */
+export interface NativeStreams {
+  framingOf(request: FastifyRequest): Framing
+  contentType(framing: Framing): string
+  frame(framing: Framing, event: unknown): string
+  /** @param idleEvent makes a valid event that says nothing new, for NDJSON's heartbeats */
+  open(request: FastifyRequest, reply: FastifyReply, idleEvent: (status: string) => unknown): ReplyStream
+  /** Runs `work`; its failure is a status code while nothing is sent, and an event in the stream after that. */
+  run(
+    stream: ReplyStream,
+    answering: { model: string; framing: Framing },
+    request: FastifyRequest,
+    work: () => Promise<void>
+  ): Promise<void>
+}
+
+export function createNativeStreams(options: {
+  defaultFraming: Framing
+  negotiate: boolean
+  /** Milliseconds. */
+  heartbeat: number
+}): NativeStreams {
+  const framingOf = (request: FastifyRequest) => {
+    const override = request.headers['x-stream-format']
+    return chooseFraming({
+      accept: request.headers.accept,
+      override: Array.isArray(override) ? override[0] : override,
+      fallback: options.defaultFraming,
+      negotiate: options.negotiate
+    })
+  }
+  return {
+    framingOf,
+    contentType: framing => FRAMES[framing].contentType,
+    frame: (framing, event) => FRAMES[framing].event(event),
+    open(request, reply, idleEvent) {
+      const framing = framingOf(request)
+      reply.vary('Accept')
+      return openReplyStream(reply, {
+        contentType: FRAMES[framing].contentType,
+        heartbeatInterval: options.heartbeat,
+        heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : FRAMES.ndjson.event(idleEvent(status)))
+      })
+    },
+    async run(stream, { model, framing }, request, work) {
+      try {
+        await work()
+      } catch (error) {
+        if (!stream.committed) throw error
+        if (error instanceof ClientGone) return
+        const failure = toCorralError(error)
+        logFailure(failure, request.log)
+        stream.end(
+          FRAMES[framing].event({
+            model,
+            created_at: new Date().toISOString(),
+            done: true,
+            done_reason: 'error',
+            ...failure.details,
+            error: failure.message,
+            errorCode: failure.status,
+            code: failure.code
+          })
+        )
+      }
+    }
+  }
+}

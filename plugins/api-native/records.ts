@@ -1,0 +1,98 @@
+import { progressText } from '../../core/progress.ts'
+import type { LoadingModel, RunningModel, StoredVariant } from '../../core/services.ts'
+
+/** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
+const NEVER = '2999-12-31T23:59:59.000Z'
+
+/** `2.03M`, `7.62B`: the count of weights as people name it. */
+export function parameterSize(parameters: number | undefined): string {
+  if (parameters === undefined) return ''
+  for (const [unit, size] of [
+    ['T', 1e12],
+    ['B', 1e9],
+    ['M', 1e6],
+    ['K', 1e3]
+  ] as const) {
+    if (parameters >= size) return `${Number((parameters / size).toPrecision(3))}${unit}`
+  }
+  return String(parameters)
+}
+
+function detailsOf({ format, label, metadata }: StoredVariant): Record<string, unknown> {
+  const family = metadata.architecture ?? ''
+  return {
+    parent_model: '',
+    format,
+    family,
+    families: family ? [family] : [],
+    parameter_size: parameterSize(metadata.parameters),
+    quantization_level: metadata.quantization ?? label,
+    ...(metadata.contextLength === undefined ? {} : { context_length: metadata.contextLength }),
+    ...(metadata.embeddingLength === undefined ? {} : { embedding_length: metadata.embeddingLength })
+  }
+}
+
+/** The local model record of `/api/tags`, with what Ollama's clients read beside it. */
+export function localRecord(variant: StoredVariant): Record<string, unknown> {
+  return {
+    name: variant.publicName,
+    model: variant.publicName,
+    size: variant.size,
+    format: variant.format,
+    modified_at: variant.modifiedAt,
+    digest: variant.digest,
+    details: detailsOf(variant),
+    capabilities: variant.metadata.capabilities
+  }
+}
+
+/** The reply of `/api/show`. */
+export function showRecord(variant: StoredVariant): Record<string, unknown> {
+  const { details, ...record } = localRecord(variant)
+  return {
+    modelfile: '',
+    details: { ...record, ...(details as object) },
+    model_info: variant.metadata.info,
+    capabilities: variant.metadata.capabilities,
+    template: variant.metadata.chatTemplate ?? '',
+    parameters: '',
+    license: String(variant.metadata.info['general.license'] ?? ''),
+    modified_at: variant.modifiedAt,
+    origin: variant.origin,
+    files: variant.files
+  }
+}
+
+/** The running model record of `/api/ps`. */
+export function runningRecord({ variant, mode, engine, options, expiresAt, running, queued }: RunningModel) {
+  const size = engine.memory?.total || variant.size
+  return {
+    name: variant.publicName,
+    model: variant.publicName,
+    size,
+    format: variant.format,
+    expires_at: expiresAt?.toISOString() ?? NEVER,
+    digest: variant.digest,
+    details: detailsOf(variant),
+    size_vram: Math.min(engine.memory?.gpu ?? 0, size),
+    context_length: engine.contextSize,
+    mode,
+    options: { ...options, num_ctx: engine.contextSize },
+    running,
+    queued
+  }
+}
+
+/** One entry of `loading` in `/api/ps`: an engine that is not ready, and how far it is. */
+export function loadingRecord({ variant, mode, state, progress, queued }: LoadingModel) {
+  return {
+    name: variant.publicName,
+    model: variant.publicName,
+    format: variant.format,
+    mode,
+    state,
+    ...(progress ? { status: progressText(progress) } : {}),
+    ...(progress?.fraction === undefined ? {} : { progress: progress.fraction }),
+    queued
+  }
+}

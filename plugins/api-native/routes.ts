@@ -1,0 +1,43 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import type { CoreConfig } from '../../core/config/core-schema.ts'
+import { bodyObject } from '../../core/http/json-body.ts'
+import { version } from '../../core/package-info.ts'
+import type { Framing, Runtimes, Scheduler, Storage } from '../../core/services.ts'
+import { answerRoutes } from './answer-routes.ts'
+import { modelRoutes } from './model-routes.ts'
+import { createNativeStreams, type NativeStreams } from './native-streams.ts'
+
+export interface NativeDependencies {
+  storage: Storage
+  scheduler: Scheduler
+  runtimes: Runtimes
+  config: Readonly<CoreConfig>
+  negotiate: boolean
+  /** Milliseconds. */
+  heartbeat: number
+}
+
+export interface MountedDependencies extends NativeDependencies {
+  streams: NativeStreams
+}
+
+/** The native API without its prefix. */
+export function nativeRoutes(deps: NativeDependencies, defaultFraming: Framing): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const mounted: MountedDependencies = {
+      ...deps,
+      streams: createNativeStreams({ defaultFraming, negotiate: deps.negotiate, heartbeat: deps.heartbeat })
+    }
+    // A body that is missing or no object gets its own code before the schema speaks of fields.
+    app.addHook('preValidation', async request => {
+      if (request.method === 'POST' || request.method === 'DELETE') bodyObject(request.body)
+    })
+    app.get('/health', async () => ({ status: 'ok' }))
+    app.get('/version', async () => ({ version }))
+    app.get('/runtimes', async () => deps.runtimes.report())
+    await app.register(answerRoutes(mounted))
+    await app.register(modelRoutes(mounted))
+  }
+}

@@ -1,0 +1,98 @@
+import { type Static, type TSchema, Type } from 'typebox'
+
+/** A field that may be left out, or sent as `null` as some SDKs do for "not given". */
+const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
+
+const loose = { additionalProperties: true }
+
+/** `model`, or `name` as some clients send it. */
+const named = {
+  model: Given(Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' })),
+  name: Given(Type.String({ description: 'The same as model' }))
+}
+const answering = {
+  ...named,
+  stream: Given(Type.Boolean({ default: true })),
+  options: Given(Type.Object({}, loose)),
+  format: Given(Type.Union([Type.String(), Type.Object({}, loose)], { description: '"json" or a JSON schema' })),
+  think: Given(Type.Union([Type.Boolean(), Type.String()])),
+  keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' }))
+}
+
+export const ToolCallSchema = Type.Object(
+  {
+    id: Given(Type.String()),
+    function: Type.Object(
+      {
+        name: Type.String(),
+        arguments: Given(Type.Union([Type.Object({}, loose), Type.String()]))
+      },
+      loose
+    )
+  },
+  loose
+)
+
+export const MessageSchema = Type.Object(
+  {
+    role: Given(Type.Enum(['system', 'user', 'assistant', 'tool', 'developer'])),
+    content: Given(Type.String()),
+    thinking: Given(Type.String()),
+    images: Given(Type.Array(Type.String({ minLength: 1 }))),
+    tool_calls: Given(Type.Array(ToolCallSchema)),
+    tool_name: Given(Type.String()),
+    tool_call_id: Given(Type.String())
+  },
+  loose
+)
+export type Message = Static<typeof MessageSchema>
+
+export const ChatRequestSchema = Type.Object(
+  {
+    ...answering,
+    messages: Given(Type.Array(MessageSchema)),
+    tools: Given(Type.Array(Type.Object({}, loose)))
+  },
+  loose
+)
+export type ChatRequest = Static<typeof ChatRequestSchema>
+
+export const GenerateRequestSchema = Type.Object(
+  {
+    ...answering,
+    prompt: Given(Type.String()),
+    system: Given(Type.String()),
+    suffix: Given(Type.String()),
+    images: Given(Type.Array(Type.String({ minLength: 1 }))),
+    raw: Given(Type.Boolean())
+  },
+  loose
+)
+export type GenerateRequest = Static<typeof GenerateRequestSchema>
+
+export const NamedRequestSchema = Type.Object(named, loose)
+export type NamedRequest = Static<typeof NamedRequestSchema>
+
+export const PullRequestSchema = Type.Object({ ...named, stream: answering.stream }, loose)
+export type PullRequest = Static<typeof PullRequestSchema>
+
+export const LoadRequestSchema = Type.Object(
+  {
+    ...named,
+    stream: Given(Type.Boolean({ default: false })),
+    options: answering.options,
+    keep_alive: answering.keep_alive
+  },
+  loose
+)
+export type LoadRequest = Static<typeof LoadRequestSchema>
+
+export const ImportRequestSchema = Type.Object(
+  {
+    ...named,
+    path: Type.String({ minLength: 1, description: 'Absolute path of a GGUF file or a model folder on the server' }),
+    stream: Given(Type.Boolean({ default: false }))
+  },
+  loose
+)
+export type ImportRequest = Static<typeof ImportRequestSchema>
