@@ -225,8 +225,9 @@ function onLoadFailed(engine: EngineState, error: CorralError, now: number, effe
   engine.phase = 'absent'
   if (reload) {
     // Only the request that asked for the new options hears of it; the old ones come back for the others.
+    const waiting = engine.queue.length
     engine.queue = engine.queue.filter(waiter => waiter.id !== reload.asker)
-    effects.push({ type: 'refuse', id: reload.asker, error })
+    if (engine.queue.length < waiting) effects.push({ type: 'refuse', id: reload.asker, error })
     engine.reload = undefined
     engine.next = reload.previous
     return

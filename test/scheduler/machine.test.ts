@@ -1,0 +1,389 @@
+import t from 'tap'
+import { CorralError } from '../../core/errors.ts'
+import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/options.ts'
+import { capContext, firstLoad, satisfies, union } from '../../plugins/scheduler/load-options.ts'
+import { createState, type Effect, type Event, type SchedulerState, step } from '../../plugins/scheduler/machine.ts'
+
+const MINUTES_5 = 300_000
+const failure = new CorralError('load_failed', 'It does not load.')
+
+function machine(limits: Partial<{ maxLoaded: number; maxQueue: number; keepAlive: number }> = {}) {
+  const state = createState({ maxLoaded: 3, maxQueue: 512, keepAlive: MINUTES_5, ...limits })
+  let now = 0
+  return {
+    state,
+    at(time: number) {
+      now = time
+    },
+    send: (event: Event) => step(state, event, now),
+    request: (id: number, key = 'a', more: Partial<Extract<Event, { type: 'request' }>> = {}) =>
+      step(state, { type: 'request', id, key, asked: {}, defaults: DEFAULT_LOAD_OPTIONS, pinned: false, ...more }, now)
+  }
+}
+
+/** An effect in short: `load a`, `grant 1`, `refuse 2 queue_full`; alarms are left out. */
+function short(effects: Effect[]): string[] {
+  return effects.flatMap(effect => {
+    if (effect.type === 'alarm') return []
+    if (effect.type === 'grant') return [`grant ${effect.id}`]
+    if (effect.type === 'refuse' || effect.type === 'revoke')
+      return [`${effect.type} ${effect.id} ${effect.error.code}`]
+    return [`${effect.type} ${effect.key}`]
+  })
+}
+
+const loadOf = (effects: Effect[]) => effects.find(effect => effect.type === 'load')?.options
+const alarmOf = (effects: Effect[]) => effects.findLast(effect => effect.type === 'alarm')?.at
+
+t.test('whether loaded options satisfy a request', t => {
+  const loaded: LoadOptions = { ...DEFAULT_LOAD_OPTIONS, num_ctx: 8192, num_parallel: 2 }
+  const table: [Partial<LoadOptions>, boolean][] = [
+    [{}, true],
+    [{ num_ctx: 8192 }, true],
+    [{ num_ctx: 1024 }, true],
+    [{ num_ctx: 8193 }, false],
+    [{ num_parallel: 1 }, true],
+    [{ num_parallel: 3 }, false],
+    [{ cache_type_k: 'f16' }, true],
+    [{ cache_type_k: 'q8_0' }, false],
+    [{ n_gpu_layers: -1 }, true],
+    [{ n_gpu_layers: 10 }, false],
+    [{ dtype: 'q8_0' }, false]
+  ]
+  for (const [asked, expected] of table) t.equal(satisfies(loaded, asked), expected, JSON.stringify(asked))
+  t.same(union(loaded, { num_ctx: 100, num_parallel: 4, cache_type_v: 'q8_0' }), {
+    ...loaded,
+    num_parallel: 4,
+    cache_type_v: 'q8_0'
+  })
+  t.equal(
+    firstLoad(DEFAULT_LOAD_OPTIONS, [{ num_ctx: 512 }]).num_ctx,
+    512,
+    'a first load may be smaller than the default'
+  )
+  t.equal(firstLoad(DEFAULT_LOAD_OPTIONS, [{ num_ctx: 512 }, { num_ctx: 700 }, {}]).num_ctx, 700)
+  t.equal(capContext({ num_ctx: 9000 }, 2048).num_ctx, 2048)
+  t.equal(capContext({ num_ctx: 9000 }, undefined).num_ctx, 9000)
+  t.same(capContext({}, 2048), {})
+  t.end()
+})
+
+t.test('fifty first requests make one load, and slots are handed out in order', t => {
+  const m = machine()
+  t.same(short(m.request(1)), ['load a'])
+  for (let id = 2; id <= 50; id++) t.same(short(m.request(id)), [])
+  t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 1', 'grant 2', 'grant 3', 'grant 4'])
+  t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), ['grant 5'])
+  t.same(short(m.send({ type: 'leave', id: 6, key: 'a' })), [], 'one that waits and goes away frees no slot')
+  t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 7'])
+  t.end()
+})
+
+t.test('the queue is bounded', t => {
+  const m = machine({ maxQueue: 2 })
+  m.request(1)
+  m.request(2)
+  t.same(short(m.request(3)), ['refuse 3 queue_full'])
+  t.end()
+})
+
+t.test('an idle engine is unloaded after keep_alive, counted from the last end of a request', t => {
+  const m = machine()
+  m.request(1)
+  m.send({ type: 'loaded', key: 'a' })
+  m.at(400_000)
+  t.equal(alarmOf(m.send({ type: 'leave', id: 1, key: 'a' })), 700_000)
+  m.at(699_999)
+  t.same(short(m.send({ type: 'idle', key: 'a' })), [])
+  m.at(700_000)
+  t.same(short(m.send({ type: 'idle', key: 'a' })), ['unload a'])
+  t.same(short(m.send({ type: 'gone', key: 'a' })), [])
+  t.equal(m.state.engines.size, 0)
+  t.end()
+})
+
+t.test('an answer longer than keep_alive is not cut', t => {
+  const m = machine()
+  m.request(1)
+  m.send({ type: 'loaded', key: 'a' })
+  m.at(10 * MINUTES_5)
+  t.same(short(m.send({ type: 'idle', key: 'a' })), [])
+  t.end()
+})
+
+t.test('keep_alive: 0 unloads politely, for ever never, the last word holds, a pinned model ignores it', t => {
+  const zero = machine()
+  zero.request(1, 'a', { keepAlive: 0 })
+  zero.send({ type: 'loaded', key: 'a' })
+  zero.request(2)
+  t.same(short(zero.send({ type: 'leave', id: 1, key: 'a' })), [], 'another request runs')
+  t.same(short(zero.send({ type: 'leave', id: 2, key: 'a' })), ['unload a'])
+
+  const ever = machine()
+  ever.request(1, 'a', { keepAlive: Number.POSITIVE_INFINITY })
+  ever.send({ type: 'loaded', key: 'a' })
+  t.equal(alarmOf(ever.send({ type: 'leave', id: 1, key: 'a' })), undefined)
+  t.same(short(ever.send({ type: 'keep-alive', key: 'a', keepAlive: 0 })), ['unload a'])
+
+  const pinned = machine()
+  pinned.request(1, 'a', { keepAlive: 0, pinned: true })
+  pinned.send({ type: 'loaded', key: 'a' })
+  t.same(short(pinned.send({ type: 'leave', id: 1, key: 'a' })), [])
+  t.same(short(pinned.send({ type: 'keep-alive', key: 'a', keepAlive: 0 })), [])
+  t.end()
+})
+
+t.test('a request that asks for more drains, reloads with the union, and later ones keep their order', t => {
+  const m = machine()
+  m.request(1)
+  m.send({ type: 'loaded', key: 'a' })
+  t.same(short(m.request(2, 'a', { asked: { num_ctx: 8192 } })), [], 'nothing is cut')
+  t.same(short(m.request(3)), [], 'later arrivals wait behind the drain')
+  t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['unload a'])
+  const effects = m.send({ type: 'gone', key: 'a' })
+  t.same(short(effects), ['load a'])
+  t.match(loadOf(effects), { num_ctx: 8192, num_parallel: 4 })
+  t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 2', 'grant 3'])
+  t.end()
+})
+
+t.test('a reload whose asker goes away is called off', t => {
+  const m = machine()
+  m.request(1)
+  m.send({ type: 'loaded', key: 'a' })
+  m.request(2, 'a', { asked: { num_ctx: 8192 } })
+  m.request(3)
+  t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['grant 3'])
+  t.end()
+})
+
+t.test('a failed reload restores the old options, and only the asking request hears of it', t => {
+  const m = machine()
+  m.request(1)
+  m.send({ type: 'loaded', key: 'a' })
+  m.request(2, 'a', { asked: { cache_type_k: 'q8_0' } })
+  m.request(3)
+  m.send({ type: 'leave', id: 1, key: 'a' })
+  m.send({ type: 'gone', key: 'a' })
+  const effects = m.send({ type: 'load-failed', key: 'a', error: failure })
+  t.same(short(effects), ['refuse 2 load_failed', 'load a'])
+  t.equal(loadOf(effects)?.cache_type_k, 'f16')
+  t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 3'])
+  t.end()
+})
+
+t.test('repeated load failures back off with the cause; other options are tried at once', t => {
+  const m = machine()
+  m.request(1)
+  t.same(short(m.send({ type: 'load-failed', key: 'a', error: failure })), ['refuse 1 load_failed'])
+  t.same(short(m.request(2)), ['load a'], 'once is no pattern')
+  m.send({ type: 'load-failed', key: 'a', error: failure })
+  const refused = m.request(3)
+  t.same(short(refused), ['refuse 3 load_failed'])
+  t.match((refused[0] as { error: CorralError }).error, { message: /does not load.*2 times/, retryAfter: 1 })
+  t.same(short(m.request(4, 'a', { asked: { num_ctx: 512 } })), ['load a'])
+  m.send({ type: 'load-failed', key: 'a', error: failure })
+  m.at(120_000)
+  t.same(short(m.request(5)), ['load a'])
+  t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 5'])
+  t.equal(m.state.engines.get('a')!.failure, undefined)
+  t.end()
+})
+
+t.test('a crash ends the running requests, and those that wait get a fresh engine', t => {
+  const m = machine()
+  for (let id = 1; id <= 5; id++) m.request(id)
+  m.send({ type: 'loaded', key: 'a' })
+  const effects = m.send({ type: 'gone', key: 'a', error: new CorralError('engine_crashed', 'gone') })
+  t.same(short(effects), [...[1, 2, 3, 4].map(id => `revoke ${id} engine_crashed`), 'load a'])
+  t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 5'])
+  t.end()
+})
+
+const stopped = new CorralError('model_stopped', 'stopped')
+const stop: Event = { type: 'stop', key: 'a', running: stopped, waiting: stopped }
+
+t.test('stop in every phase', t => {
+  const answering = machine({ maxQueue: 10 })
+  for (let id = 1; id <= 5; id++) answering.request(id)
+  answering.send({ type: 'loaded', key: 'a' })
+  t.same(short(answering.send(stop)), [
+    ...[1, 2, 3, 4].map(id => `revoke ${id} model_stopped`),
+    'refuse 5 model_stopped',
+    'unload a'
+  ])
+  t.same(short(answering.request(6)), [], 'a request in between waits for the end')
+  t.same(short(answering.send({ type: 'gone', key: 'a' })), ['load a'])
+
+  const loading = machine()
+  loading.request(1)
+  t.same(short(loading.send(stop)), ['refuse 1 model_stopped', 'abort-load a'])
+  t.same(short(loading.send({ type: 'load-failed', key: 'a', error: stopped })), [])
+  t.equal(loading.state.engines.size, 0, 'an aborted load counts as no failure')
+
+  const draining = machine()
+  draining.request(1)
+  draining.send({ type: 'loaded', key: 'a' })
+  draining.request(2, 'a', { asked: { num_ctx: 8192 } })
+  t.same(short(draining.send(stop)), ['revoke 1 model_stopped', 'refuse 2 model_stopped', 'unload a'])
+  t.same(short(draining.send({ type: 'gone', key: 'a' })), [])
+  t.end()
+})
+
+t.test('no more models than allowed: the one idle longest goes, busy and pinned ones stay', t => {
+  const m = machine({ maxLoaded: 2 })
+  m.request(1, 'a')
+  m.send({ type: 'loaded', key: 'a' })
+  m.at(10)
+  m.request(2, 'b')
+  m.send({ type: 'loaded', key: 'b' })
+  t.same(short(m.request(3, 'c')), [], 'both are busy')
+  m.at(20)
+  t.same(short(m.send({ type: 'leave', id: 2, key: 'b' })), ['unload b'])
+  t.same(short(m.send({ type: 'gone', key: 'b' })), ['load c'])
+
+  const pinned = machine({ maxLoaded: 1 })
+  pinned.request(1, 'a', { pinned: true })
+  pinned.send({ type: 'loaded', key: 'a' })
+  pinned.send({ type: 'leave', id: 1, key: 'a' })
+  t.same(short(pinned.request(2, 'b')), ['refuse 2 insufficient_memory'])
+  t.end()
+})
+
+t.test('closing refuses who waits, lets answers end and unloads', t => {
+  const m = machine()
+  for (let id = 1; id <= 5; id++) m.request(id)
+  m.send({ type: 'loaded', key: 'a' })
+  m.request(6, 'b')
+  t.same(short(m.send({ type: 'close' })), ['refuse 5 shutting_down', 'refuse 6 shutting_down', 'abort-load b'])
+  t.same(short(m.request(7)), ['refuse 7 shutting_down'])
+  for (const id of [1, 2, 3]) m.send({ type: 'leave', id, key: 'a' })
+  t.same(short(m.send({ type: 'leave', id: 4, key: 'a' })), ['unload a'])
+  t.end()
+})
+
+/** A small generator of numbers from 0 to 1 that repeats for a seed (mulberry32). */
+function randomOf(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let x = Math.imul(state ^ (state >>> 15), 1 | state)
+    x = (x + Math.imul(x ^ (x >>> 7), 61 | x)) ^ x
+    return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32
+  }
+}
+
+/**
+ * Drives the machine with random arrivals, ends, cancels, crashes, failures and stops, and checks what must always hold:
+ * never more engines than allowed or leases than slots, each request is granted or refused once, and all end.
+ */
+function simulate(seed: number): string[] {
+  const random = randomOf(seed)
+  const pick = <T>(list: T[]): T => list[Math.floor(random() * list.length)]!
+  const limits = { maxLoaded: 1 + Math.floor(random() * 3), maxQueue: 5 + Math.floor(random() * 20), keepAlive: 50 }
+  const state: SchedulerState = createState(limits)
+  const keys = ['a', 'b', 'c', 'd', 'e']
+  const faults: string[] = []
+  const loads = new Set<string>()
+  const engines = new Map<string, number>()
+  const ending = new Set<string>()
+  const granted = new Map<number, string>()
+  const waiting = new Map<number, string>()
+  let now = 0
+  let id = 0
+
+  const send = (event: Event) => {
+    for (const effect of step(state, event, now)) {
+      if (effect.type === 'load') {
+        if (loads.has(effect.key) || engines.has(effect.key)) faults.push(`two engines of ${effect.key}`)
+        loads.add(effect.key)
+        engines.set(effect.key, effect.options.num_parallel)
+      } else if (effect.type === 'abort-load') {
+        if (!loads.has(effect.key)) faults.push(`abort of no load of ${effect.key}`)
+        ending.add(effect.key)
+      } else if (effect.type === 'unload') {
+        if (!engines.has(effect.key) || loads.has(effect.key)) faults.push(`unload of no engine of ${effect.key}`)
+        ending.add(effect.key)
+        const running = [...granted.values()].filter(key => key === effect.key).length
+        if (running) faults.push(`unloaded ${effect.key} under ${running} answers`)
+      } else if (effect.type === 'grant') {
+        if (!waiting.delete(effect.id)) faults.push(`granted ${effect.id}, which did not wait`)
+        granted.set(effect.id, effect.key)
+        const running = [...granted.values()].filter(key => key === effect.key).length
+        if (running > (engines.get(effect.key) ?? 0)) faults.push(`${running} leases of ${effect.key}`)
+      } else if (effect.type === 'refuse') {
+        if (!waiting.delete(effect.id)) faults.push(`refused ${effect.id}, which did not wait`)
+      } else if (effect.type === 'revoke') {
+        if (!granted.delete(effect.id)) faults.push(`revoked ${effect.id}, which did not run`)
+      }
+    }
+    if (engines.size > limits.maxLoaded) faults.push(`${engines.size} engines of ${limits.maxLoaded}`)
+  }
+  const endOf = (key: string, error?: CorralError) => {
+    const wasLoading = loads.delete(key)
+    engines.delete(key)
+    ending.delete(key)
+    if (wasLoading) send({ type: 'load-failed', key, error: error ?? failure })
+    else send(error ? { type: 'gone', key, error } : { type: 'gone', key })
+  }
+  const work = () => {
+    if (ending.size && random() < 0.6) return endOf(pick([...ending]))
+    const ready = [...loads].filter(key => !ending.has(key))
+    if (ready.length && random() < 0.5) {
+      const key = pick(ready)
+      if (random() < 0.15) return endOf(key)
+      loads.delete(key)
+      return send({ type: 'loaded', key })
+    }
+    if (granted.size && random() < 0.8) {
+      const [runningId, key] = pick([...granted])
+      granted.delete(runningId)
+      return send({ type: 'leave', id: runningId, key })
+    }
+    for (const key of engines.keys()) send({ type: 'idle', key })
+  }
+  for (let turn = 0; turn < 300; turn++) {
+    now += Math.floor(random() * 20)
+    const dice = random()
+    const key = pick(keys)
+    if (dice < 0.35) {
+      waiting.set(++id, key)
+      const asked = random() < 0.2 ? { num_ctx: pick([512, 4096, 8192]), num_parallel: pick([1, 4, 6]) } : {}
+      send({
+        type: 'request',
+        id,
+        key,
+        asked,
+        defaults: DEFAULT_LOAD_OPTIONS,
+        pinned: false,
+        ...(random() < 0.1 ? { keepAlive: 0 } : {})
+      })
+    } else if (dice < 0.4 && waiting.size) {
+      const [waitingId, waitingKey] = pick([...waiting])
+      waiting.delete(waitingId)
+      send({ type: 'leave', id: waitingId, key: waitingKey })
+    } else if (dice < 0.43) {
+      send({ type: 'stop', key, running: stopped, waiting: stopped })
+    } else if (dice < 0.46 && engines.has(key) && !loads.has(key)) {
+      endOf(key, new CorralError('engine_crashed', 'crash'))
+    } else {
+      work()
+    }
+  }
+  for (let turn = 0; turn < 5000 && (waiting.size || granted.size || engines.size); turn++) {
+    now += 30
+    work()
+  }
+  if (waiting.size) faults.push(`${waiting.size} requests never ended`)
+  if (engines.size) faults.push(`${engines.size} engines were never unloaded`)
+  return faults
+}
+
+t.test('a thousand random histories keep the rules', t => {
+  for (let seed = 1; seed <= 1000; seed++) {
+    const faults = simulate(seed)
+    if (faults.length) t.fail(`seed ${seed}: ${faults.slice(0, 3).join('; ')}`)
+  }
+  t.pass('all seeds')
+  t.end()
+})
