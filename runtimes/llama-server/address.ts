@@ -1,0 +1,55 @@
+import { randomBytes } from 'node:crypto'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Listen } from './arguments.ts'
+
+/** Where an engine is reached, and by whom. */
+export interface EngineAddress {
+  listen: Listen
+  /** What every request must carry. */
+  key: string
+  /** The engine's private folder: its socket, and an empty home for configuration. */
+  folder: string
+}
+
+/** What the names of engines' private folders begin with. */
+export const FOLDER_PREFIX = 'corral-'
+
+/** Systems take 103 to 107 bytes; a little room is left. */
+const MAX_SOCKET_PATH = 100
+
+/** Whether llama-server can listen at this path: short enough for the system, and `--host` splits at commas. */
+export function isUsableSocketPath(path: string): boolean {
+  return Buffer.byteLength(path) <= MAX_SOCKET_PATH && !path.includes(',')
+}
+
+async function freePort(host: string): Promise<number> {
+  const server = createServer()
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(0, host, resolve)
+  })
+  const address = server.address()
+  await new Promise(resolve => server.close(resolve))
+  if (address === null || typeof address === 'string') throw new Error('The system gave no free port.')
+  return address.port
+}
+
+/**
+ * A fresh address: a Unix socket in a folder that only this user can enter, or where that cannot be (Windows, a long
+ * temporary folder) a free port on loopback. The port may be taken by another process before the engine listens.
+ */
+export async function allocateAddress(socketRoot = tmpdir(), platform = process.platform): Promise<EngineAddress> {
+  const folder = await mkdtemp(join(socketRoot, FOLDER_PREFIX))
+  const key = randomBytes(24).toString('base64url')
+  const socketPath = join(folder, 'engine.sock')
+  if (platform !== 'win32' && isUsableSocketPath(socketPath)) return { listen: { socketPath }, key, folder }
+  try {
+    return { listen: { host: '127.0.0.1', port: await freePort('127.0.0.1') }, key, folder }
+  } catch (error) {
+    await rm(folder, { recursive: true, force: true })
+    throw error
+  }
+}

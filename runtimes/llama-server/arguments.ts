@@ -1,0 +1,80 @@
+import type { EngineSpec, StoredVariant } from '../../core/services.ts'
+
+/** Where an engine listens: a Unix socket, or a TCP port on loopback. */
+export type Listen = { socketPath: string } | { host: string; port: number }
+
+export interface ArgumentSettings {
+  listen: Listen
+  /** MiB of RAM for the states of earlier prompts. */
+  promptCache: number
+  /** The flags that the build's `--help` names; undefined when that is not known, then all are taken to be. */
+  knownFlags?: ReadonlySet<string>
+  /** Put last, so that they win. */
+  extra?: readonly string[]
+}
+
+/** llama-server rounds the whole context up to a multiple of this. */
+const CONTEXT_STEP = 256
+/** llama-server's own default of `--ubatch-size`. */
+const DEFAULT_BATCH = 512
+/** Seconds between the comments that keep an idle stream alive. */
+const STREAM_PING = 10
+const MAX_PROMPT_CACHE = 2048
+
+/** GGUF's `<architecture>.pooling_type` that give one vector for a text. */
+const POOLING: Record<number, string> = { 1: 'mean', 2: 'cls', 3: 'last' }
+
+function poolingOf(variant: StoredVariant): string {
+  const { architecture, info } = variant.metadata
+  return POOLING[Number(info[`${architecture}.pooling_type`])] ?? 'mean'
+}
+
+/**
+ * MiB of RAM for an engine's prompt cache on a machine with so many bytes: a sixteenth, 2 GiB at most. llama-server's
+ * own 8 GiB a process would push the models of a usual machine out of memory.
+ */
+export function promptCacheSize(machineMemory: number): number {
+  return Math.min(MAX_PROMPT_CACHE, Math.floor(machineMemory / 16 / 2 ** 20))
+}
+
+/**
+ * The command line of llama-server for an engine. Everything that decides how it works is said outright; flags that
+ * only newer builds have are left out where the build does not know them.
+ */
+export function engineArguments(spec: EngineSpec, settings: ArgumentSettings): string[] {
+  const { listen, knownFlags } = settings
+  const { options, mode } = spec
+  const knows = (flag: string) => knownFlags === undefined || knownFlags.has(flag)
+  const where =
+    'socketPath' in listen ? ['--host', listen.socketPath] : ['--host', listen.host, '--port', `${listen.port}`]
+
+  const list = ['--model', spec.modelPath]
+  if (spec.projectorPath !== undefined) list.push('--mmproj', spec.projectorPath)
+  list.push(...where, '--alias', spec.alias)
+  list.push('--ctx-size', `${options.num_ctx * options.num_parallel}`, '--parallel', `${options.num_parallel}`)
+  list.push('--cache-type-k', options.cache_type_k, '--cache-type-v', options.cache_type_v)
+  if (options.n_gpu_layers >= 0) list.push('--n-gpu-layers', `${options.n_gpu_layers}`)
+
+  if (mode === 'chat') {
+    if (knows('--jinja')) list.push('--jinja')
+  } else {
+    // A text is embedded in one piece: longer ones than the physical batch are refused.
+    const batch = Math.max(DEFAULT_BATCH, Math.ceil(options.num_ctx / CONTEXT_STEP) * CONTEXT_STEP)
+    if (mode === 'embedding') list.push('--embeddings', '--pooling', poolingOf(spec.variant))
+    else list.push('--rerank')
+    list.push('--batch-size', `${batch}`, '--ubatch-size', `${batch}`)
+  }
+
+  if (knows('--cache-ram')) list.push('--cache-ram', mode === 'chat' ? `${settings.promptCache}` : '0')
+  if (knows('--no-ui')) list.push('--no-ui')
+  else if (knows('--no-webui')) list.push('--no-webui')
+  if (knows('--offline')) list.push('--offline')
+  if (knows('--sse-ping-interval')) list.push('--sse-ping-interval', `${STREAM_PING}`)
+  if (knows('--log-jsonl')) list.push('--log-jsonl')
+  return [...list, ...(settings.extra ?? [])]
+}
+
+/** The long flags that a `--help` text names. */
+export function flagsInHelp(help: string): Set<string> {
+  return new Set(help.match(/(?<![\w-])--[a-z0-9][a-z0-9-]*/g) ?? [])
+}

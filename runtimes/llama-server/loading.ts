@@ -1,0 +1,145 @@
+import { text } from 'node:stream/consumers'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { CorralError } from '../../core/errors.ts'
+import type { Waiting } from '../../core/services.ts'
+import type { Upstream } from './upstream.ts'
+
+/** What an engine says about itself once it serves. */
+export interface LoadedFacts {
+  /** Tokens of one slot. */
+  contextSize: number
+  slots: number
+}
+
+/** The time between an engine's start and its first request: what it tells, and what may end it. */
+export interface Loading {
+  /** Aborted when the load has failed, with the error as reason. */
+  readonly signal: AbortSignal
+  readonly active: boolean
+  noteOutput(): void
+  noteFraction(fraction: number | undefined): void
+  noteReady(): void
+  fail(error: unknown): void
+  /** Resolves when the engine serves; rejects when the load has failed. */
+  untilServing(upstream: Upstream): Promise<LoadedFacts>
+  close(): void
+}
+
+/** Milliseconds between looks at `/health` of a build that does not tell its state. */
+const POLL_INTERVAL = 250
+
+async function getJson(
+  upstream: Upstream,
+  path: string,
+  signal: AbortSignal
+): Promise<{ status: number; value: unknown }> {
+  const { status, body } = await upstream.request({ method: 'GET', path, signal })
+  const content = await text(body)
+  try {
+    return { status, value: JSON.parse(content) }
+  } catch {
+    return { status, value: undefined }
+  }
+}
+
+/** Reads `/props`, in which builds of different age agree. */
+export function factsFromProps(props: unknown): LoadedFacts | undefined {
+  const { total_slots: slots, default_generation_settings: settings } = (props ?? {}) as Record<string, unknown>
+  const contextSize = (settings as { n_ctx?: unknown } | undefined)?.n_ctx
+  return typeof slots === 'number' && typeof contextSize === 'number' ? { contextSize, slots } : undefined
+}
+
+/** Follows a load for its caller: passes progress on, and gives up when the caller does or when nothing moves. */
+export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: number, subject: string): Loading {
+  const control = new AbortController()
+  const { signal } = control
+  let active = true
+  let fraction = 0
+  let speaksStates = false
+  let markReady = () => {}
+  const toldReady = new Promise<void>(resolve => {
+    markReady = resolve
+  })
+
+  const fail = (error: unknown) => {
+    if (!active) return
+    control.abort(error)
+  }
+  const onOuterAbort = () => fail(outer?.reason)
+  outer?.addEventListener('abort', onOuterAbort, { once: true })
+  if (outer?.aborted) onOuterAbort()
+
+  const stall = setTimeout(() => {
+    const seconds = Math.round(timeout / 1000)
+    fail(
+      new CorralError(
+        'load_timeout',
+        `Loading the model "${subject}" made no progress for ${seconds} s and was given up. Check the disk that it lies on, or raise load_timeout.`
+      )
+    )
+  }, timeout)
+
+  const failed = new Promise<never>((_, reject) => {
+    const refuse = () => reject(signal.reason)
+    if (signal.aborted) refuse()
+    else signal.addEventListener('abort', refuse, { once: true })
+  })
+  failed.catch(() => {
+    // Whoever waits for it is told; with nobody waiting the load has ended already.
+  })
+
+  /** For builds that do not speak the child protocol. */
+  async function pollHealth(upstream: Upstream): Promise<void> {
+    for (;;) {
+      await sleep(POLL_INTERVAL, undefined, { signal })
+      if (speaksStates) return toldReady
+      try {
+        const { status } = await getJson(upstream, '/health', signal)
+        if (status === 200) return
+      } catch {
+        // Not listening yet; the signal tells when it never will.
+        signal.throwIfAborted()
+      }
+    }
+  }
+
+  async function serve(upstream: Upstream): Promise<LoadedFacts> {
+    await Promise.race([toldReady, pollHealth(upstream)])
+    const { status, value } = await getJson(upstream, '/props', signal)
+    const facts = factsFromProps(value)
+    if (facts) return facts
+    throw new CorralError(
+      'load_failed',
+      `The engine of "${subject}" started, but does not describe itself (GET /props gave status ${status}). Use a newer llama.cpp build.`,
+      { details: { cause: 'unknown' } }
+    )
+  }
+
+  onProgress?.({ phase: 'loading', subject: '' })
+  return {
+    signal,
+    get active() {
+      return active
+    },
+    noteOutput() {
+      if (active) stall.refresh()
+    },
+    noteFraction(next) {
+      speaksStates = true
+      if (!active || next === undefined || next < fraction) return
+      fraction = next
+      onProgress?.({ phase: 'loading', subject: '', fraction })
+    },
+    noteReady() {
+      speaksStates = true
+      markReady()
+    },
+    fail,
+    untilServing: upstream => Promise.race([failed, serve(upstream)]),
+    close() {
+      active = false
+      clearTimeout(stall)
+      outer?.removeEventListener('abort', onOuterAbort)
+    }
+  }
+}

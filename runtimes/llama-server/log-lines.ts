@@ -1,0 +1,151 @@
+import { StringDecoder } from 'node:string_decoder'
+
+export type LogLevel = 'error' | 'warn' | 'info' | 'debug'
+
+/** What one line of llama-server's output says. */
+export type EngineLine =
+  | { type: 'text'; text: string; level: LogLevel | undefined }
+  /** How much of the model is loaded, 0 to 1; undefined where the line does not say. */
+  | { type: 'loading'; fraction: number | undefined }
+  | { type: 'ready' }
+  /** Another state of the child protocol. */
+  | { type: 'state' }
+  /** Bytes in all, and on GPUs. */
+  | { type: 'memory'; total: number; gpu: number }
+
+const STATE_PREFIX = 'cmd_child_to_router:state:'
+const MAIN_STAGE = 'text_model'
+/** The main model's part of the load compared with a draft model or a projector. */
+const MAIN_WEIGHT = 8
+const LEVELS: Record<string, LogLevel> = { E: 'error', W: 'warn', I: 'info', D: 'debug' }
+const PLAIN_LEVEL = /^(?:\[\d+\] )?(?:\d+\.\d\d\.\d{3}\.\d{3} )?([EWID]) /
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+function parseObject(text: string): Record<string, unknown> | undefined {
+  try {
+    const value: unknown = JSON.parse(text)
+    return isObject(value) ? value : undefined
+  } catch {
+    return undefined
+  }
+}
+
+function loadedFraction(payload: unknown): number | undefined {
+  if (!isObject(payload) || !Array.isArray(payload.stages)) return undefined
+  const { stages, current, value } = payload
+  const at = stages.indexOf(current)
+  if (at < 0 || typeof value !== 'number') return undefined
+  const weights = stages.map(stage => (stage === MAIN_STAGE ? MAIN_WEIGHT : 1))
+  const sum = (list: number[]) => list.reduce((total, weight) => total + weight, 0)
+  const done = sum(weights.slice(0, at)) + weights[at]! * Math.min(1, Math.max(0, value))
+  return done / sum(weights)
+}
+
+function parseState(text: string): EngineLine | undefined {
+  const message = parseObject(text)
+  if (!message || typeof message.state !== 'string') return undefined
+  if (message.state === 'ready') return { type: 'ready' }
+  if (message.state === 'loading') return { type: 'loading', fraction: loadedFraction(message.payload) }
+  return { type: 'state' }
+}
+
+function parseMemory(data: unknown): EngineLine | undefined {
+  if (!isObject(data) || data.unit !== 'MiB' || !Array.isArray(data.rows)) return undefined
+  let total = 0
+  let gpu = 0
+  for (const row of data.rows) {
+    if (!isObject(row) || typeof row.self !== 'number') return undefined
+    const bytes = row.self * 2 ** 20
+    total += bytes
+    if (row.kind === 'device') gpu += bytes
+  }
+  return { type: 'memory', total, gpu }
+}
+
+function parseJsonLine(line: string): EngineLine[] | undefined {
+  const entry = parseObject(line)
+  if (entry?.type === 'fit_memory_breakdown') {
+    const memory = parseMemory(entry.data)
+    return memory && [memory]
+  }
+  if (entry?.type !== 'log' || typeof entry.msg !== 'string') return undefined
+  const level = Object.values(LEVELS).find(name => name === entry.level)
+  return entry.msg
+    .split('\n')
+    .filter(text => text.trim() !== '')
+    .map(text => ({ type: 'text', text: text.trimEnd(), level }))
+}
+
+/** What a line of output says: plain or JSON log lines, messages of the child protocol; nothing for a blank line. */
+export function parseLine(line: string): EngineLine[] {
+  if (line.trim() === '') return []
+  if (line.startsWith(STATE_PREFIX)) {
+    const state = parseState(line.slice(STATE_PREFIX.length))
+    if (state) return [state]
+  }
+  if (line.startsWith('{')) {
+    const parsed = parseJsonLine(line)
+    if (parsed) return parsed
+  }
+  return [{ type: 'text', text: line.trimEnd(), level: LEVELS[PLAIN_LEVEL.exec(line)?.[1] ?? ''] }]
+}
+
+/** Longest line that is read whole, in characters; the rest of a longer one is dropped. */
+const MAX_LINE = 256 * 1024
+
+/** Cuts a stream of bytes into lines, however it is chunked. Invalid UTF-8 becomes replacement characters. */
+export function createLineSplitter(onLine: (line: string) => void): { write(chunk: Buffer): void; end(): void } {
+  const decoder = new StringDecoder('utf8')
+  let pending = ''
+  let skipping = false
+  const take = (text: string) => {
+    const lines = text.split('\n')
+    const last = lines.pop()!
+    for (const line of lines) {
+      const whole = pending + line
+      pending = ''
+      if (!skipping) onLine((whole.endsWith('\r') ? whole.slice(0, -1) : whole).slice(0, MAX_LINE))
+      skipping = false
+    }
+    if (skipping) return
+    pending += last
+    if (pending.length > MAX_LINE) {
+      onLine(pending.slice(0, MAX_LINE))
+      pending = ''
+      skipping = true
+    }
+  }
+  return {
+    write: chunk => take(decoder.write(chunk)),
+    end() {
+      take(decoder.end())
+      if (pending !== '' && !skipping) onLine(pending)
+      pending = ''
+    }
+  }
+}
+
+const KEPT_LINES = 200
+const KEPT_LENGTH = 2000
+
+/** The last lines of a log, oldest first, none longer than 2000 characters. */
+export function createLogTail(): { push(text: string): void; all(): string[]; mark(): void; sinceMark(): string[] } {
+  const lines: string[] = []
+  let since = 0
+  return {
+    push(text) {
+      lines.push(text.length > KEPT_LENGTH ? `${text.slice(0, KEPT_LENGTH)}…` : text)
+      since++
+      if (lines.length > KEPT_LINES) lines.shift()
+    },
+    all: () => [...lines],
+    /** From here on a new chapter begins, such as serving after loading. */
+    mark: () => {
+      since = 0
+    },
+    sinceMark: () => (since === 0 ? [] : lines.slice(-since))
+  }
+}
