@@ -25,11 +25,17 @@ export interface PluginOffer {
   services?: Partial<Services>
   /** Registered on the application itself before any routes: for what concerns all of them, such as access control. */
   hooks?: FastifyPluginAsync
-  /** Registered as an encapsulated Fastify plugin; must only register routes, hooks and handlers. */
+  /**
+   * Registered as an encapsulated Fastify plugin; must only register routes, hooks and handlers. `hooks` and `routes`
+   * may run more than once: optional plugins are tried on an application that is thrown away.
+   */
   routes?: FastifyPluginAsync
   /** Runs after all plugins are registered and before the server listens; must not do long work. */
   start?(): Promise<void> | void
-  /** Runs at shutdown in reverse order of start, when no more requests come in. */
+  /**
+   * Runs once at shutdown, in reverse order of start, when no more requests come in; also when the plugin is left out or
+   * the start ends early, before `start` ran.
+   */
   stop?(): Promise<void> | void
 }
 

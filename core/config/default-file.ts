@@ -80,12 +80,7 @@ function renderSettings(schema: SettingSchema, defaults: Record<string, unknown>
   return lines
 }
 
-function renderGroup(
-  name: string,
-  schema: SettingSchema,
-  defaults: Record<string, unknown>,
-  indent: string
-): string[] {
+function renderGroup(name: string, schema: SettingSchema, defaults: Record<string, unknown>, indent: string): string[] {
   const inner = renderSettings(schema, defaults, `${indent}  `)
   if (inner.length === 0) return []
   const said = schema.description ? [`${indent}# ${schema.description}`] : []

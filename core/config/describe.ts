@@ -36,6 +36,8 @@ export function inlineYaml(value: unknown): string {
 export function formatConfig({ file, settings }: ConfigDescription): string {
   const rows = settings.map(({ name, value, origin }) => [name, inlineYaml(value), origin] as const)
   const widths = [0, 1].map(column => Math.min(48, Math.max(...rows.map(row => row[column]!.length))))
-  const lines = rows.map(([name, value, origin]) => `${name.padEnd(widths[0]!)}  ${value.padEnd(widths[1]!)}  ${origin}`)
+  const lines = rows.map(
+    ([name, value, origin]) => `${name.padEnd(widths[0]!)}  ${value.padEnd(widths[1]!)}  ${origin}`
+  )
   return [file ? `Configuration file: ${file}` : 'No configuration file was found.', '', ...lines].join('\n')
 }

@@ -1,14 +1,7 @@
 import { CorralError } from '../errors.ts'
 import { modelKey, parseModelName } from '../model-name.ts'
 import { parseOptions } from '../options.ts'
-import {
-  type ConfigSchema,
-  isMapping,
-  isSecret,
-  type SettingSchema,
-  schemaAt,
-  settingName
-} from './setting-schema.ts'
+import { type ConfigSchema, isMapping, isSecret, type SettingSchema, schemaAt, settingName } from './setting-schema.ts'
 import { nearest } from './suggestion.ts'
 
 /** What is wrong at one place of a configuration's values. */

@@ -116,7 +116,7 @@ export function composeConfigSchema(definitions: readonly PluginDefinition[]): C
     }
     try {
       sections[name] = sectionSchema(definition)
-      newAjv().compile(sections[name])
+      newAjv().compile({ type: 'object', properties: { [name]: sections[name] } })
     } catch (error) {
       throw new PluginError(
         'plugin_options_invalid',

@@ -42,7 +42,9 @@ function sentence(code: string, message: string): string {
 function mapPair(node: unknown, key: string, document: Document, depth = 0): Pair | undefined {
   const map = isAlias(node) ? node.resolve(document) : node
   if (!isMap(map) || depth > 20) return undefined
-  const named = (pair: Pair, name: string) => isScalar(pair.key) && String(pair.key.value) === name
+  // A merge key's value is a symbol that is called as it is written.
+  const spelled = (value: unknown) => (typeof value === 'symbol' ? value.description : String(value))
+  const named = (pair: Pair, name: string) => isScalar(pair.key) && spelled(pair.key.value) === name
   const own = map.items.find(pair => named(pair as Pair, key))
   if (own) return own as Pair
   for (const merged of map.items.filter(pair => named(pair as Pair, '<<'))) {

@@ -1,0 +1,112 @@
+import { PLUGIN_API, type PluginDefinition } from './plugin.ts'
+import { PluginError, type PluginErrorCode } from './plugin-error.ts'
+
+/** A plugin that takes no part, and why. */
+export interface LeftOut {
+  definition: PluginDefinition
+  state: 'disabled' | 'failed'
+  reason: string
+}
+
+export interface PluginPlan {
+  /** Every plugin after those whose services it needs. The same whatever order the list came in. */
+  order: PluginDefinition[]
+  leftOut: LeftOut[]
+}
+
+const quoted = (name: string) => `"${name}"`
+
+/**
+ * Which plugins take part, in the order of their start. Optional ones that cannot take part are left out.
+ * @throws PluginError for two plugins of one name, two that offer one service, a cycle of needs, and a required plugin
+ *   of another contract or with a need that nobody meets.
+ */
+export function planPlugins(
+  definitions: readonly PluginDefinition[],
+  isEnabled: (definition: PluginDefinition) => boolean
+): PluginPlan {
+  const leftOut: LeftOut[] = []
+  const active = new Map<string, PluginDefinition>()
+  const fail = (definition: PluginDefinition, code: PluginErrorCode, reason: string) => {
+    if (!definition.optional) throw new PluginError(code, definition.name, reason)
+    active.delete(definition.name)
+    leftOut.push({ definition, state: 'failed', reason })
+  }
+
+  const names = new Set<string>()
+  for (const definition of [...definitions].sort((a, b) => (a.name < b.name ? -1 : 1))) {
+    const { name } = definition
+    if (names.has(name)) {
+      throw new PluginError('plugin_duplicate', name, `Two plugins are called "${name}"; rename one or leave one out.`)
+    }
+    names.add(name)
+    if (definition.optional && !isEnabled(definition)) {
+      leftOut.push({ definition, state: 'disabled', reason: `${name}.enabled is false` })
+    } else if (definition.api !== PLUGIN_API) {
+      fail(
+        definition,
+        'plugin_api_unsupported',
+        `Plugin "${name}" is written for version ${definition.api} of the plugin contract; this corral speaks version ${PLUGIN_API}. Install a version of either that fits.`
+      )
+    } else active.set(name, definition)
+  }
+
+  const providers = new Map<string, PluginDefinition>()
+  for (const definition of active.values()) {
+    for (const service of definition.offers ?? []) {
+      const other = providers.get(service)
+      if (other) {
+        throw new PluginError(
+          'plugin_service_conflict',
+          definition.name,
+          `Both plugins "${other.name}" and "${definition.name}" offer the service "${service}"; switch one of them off or leave it out.`
+        )
+      }
+      providers.set(service, definition)
+    }
+  }
+
+  const provider = (service: string) => {
+    const found = providers.get(service)
+    return found && active.has(found.name) ? found : undefined
+  }
+  // Each round may take away what others need; it ends when all needs of all that are left are met.
+  for (let settled = false; !settled; ) {
+    settled = true
+    for (const definition of active.values()) {
+      const missing = definition.needs?.find(service => !provider(service))
+      if (missing === undefined) continue
+      settled = false
+      const absent = leftOut.find(left => (left.definition.offers ?? []).some(service => service === missing))
+      const lacks = `Plugin "${definition.name}" needs the service "${missing}"`
+      if (absent?.state === 'disabled' && definition.optional) {
+        const reason = `${lacks}, and "${absent.definition.name}", which offers it, is switched off.`
+        active.delete(definition.name)
+        leftOut.push({ definition, state: 'disabled', reason })
+        continue
+      }
+      const why = absent
+        ? `, and "${absent.definition.name}", which offers it, is ${absent.state === 'disabled' ? 'switched off' : 'left out because it failed'}: ${absent.reason}`
+        : ', which no plugin offers. Add one that does, or leave this one out'
+      fail(definition, 'plugin_service_missing', `${lacks}${why}.`.replace(/\.\.$/, '.'))
+    }
+  }
+
+  const order: PluginDefinition[] = []
+  const visit = (definition: PluginDefinition, trail: string[]) => {
+    if (order.includes(definition)) return
+    const path = [...trail, definition.name]
+    if (trail.includes(definition.name)) {
+      const circle = path.slice(path.indexOf(definition.name)).map(quoted).join(' → ')
+      throw new PluginError(
+        'plugin_cycle',
+        definition.name,
+        `Plugins need each other in a circle: ${circle}. One of them must do without the other's service.`
+      )
+    }
+    for (const service of [...(definition.needs ?? [])].sort()) visit(provider(service)!, path)
+    order.push(definition)
+  }
+  for (const definition of active.values()) visit(definition, [])
+  return { order, leftOut }
+}

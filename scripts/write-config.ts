@@ -1,0 +1,9 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { renderDefaultConfig } from '../core/config/default-file.ts'
+import { packageRoot } from '../core/package-info.ts'
+import { builtInPlugins } from '../plugins/built-in.ts'
+
+const path = join(packageRoot, 'config.yaml')
+writeFileSync(path, renderDefaultConfig(builtInPlugins))
+console.log(`Wrote ${path}`)

@@ -1,0 +1,414 @@
+import { readFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { Type } from 'typebox'
+import { Bytes, Duration, Path } from '../../core/config/core-schema.ts'
+import { renderDefaultConfig } from '../../core/config/default-file.ts'
+import { describeConfig, formatConfig } from '../../core/config/describe.ts'
+import { type LoadedConfig, loadConfig } from '../../core/config/load.ts'
+import type { ConfigFlags } from '../../core/config/overrides.ts'
+import { ConfigError, type ConfigProblem, formatProblems } from '../../core/config/problems.ts'
+import { nearest } from '../../core/config/suggestion.ts'
+import { packageRoot } from '../../core/package-info.ts'
+import { definePlugin, type PluginDefinition } from '../../core/plugin.ts'
+import { builtInPlugins } from '../../plugins/built-in.ts'
+
+const security = definePlugin({
+  name: 'security',
+  api: 1,
+  description: 'Who may call',
+  options: Type.Object({
+    origins: Type.Array(Type.String({ minLength: 1 }), { default: [], description: 'Further origins' }),
+    api_keys: Type.Array(Type.String({ minLength: 3 }), { default: [], writeOnly: true, description: 'Keys' }),
+    insecure: Type.Boolean({ default: false, description: 'Allow an open bind' })
+  }),
+  setup: () => ({})
+})
+const runtimes = definePlugin({
+  name: 'runtimes',
+  api: 1,
+  description: 'Builds',
+  options: Type.Object({ llama_cpp: Path({ default: '', description: 'Folder with llama-server' }) }),
+  setup: () => ({})
+})
+const extra = definePlugin({
+  name: 'extra',
+  api: 1,
+  description: 'An optional one',
+  optional: true,
+  options: Type.Object({
+    pause: Duration({ default: '5m', description: 'Pause' }),
+    limit: Bytes({ default: '1MiB', description: 'Limit' }),
+    inner: Type.Object({ depth: Type.Integer({ default: 3, minimum: 1, description: 'Depth' }) }),
+    ratio: Type.Number({ default: 0.5, minimum: 0, description: 'Ratio' })
+  }),
+  setup: () => ({})
+})
+const definitions: PluginDefinition[] = [security, runtimes, extra]
+
+interface Given {
+  yaml?: string
+  flags?: ConfigFlags
+  env?: NodeJS.ProcessEnv
+}
+
+/** Loads with config.yaml in a fresh working directory; nothing of the tester's own machine takes part. */
+async function load(t: Test, { yaml, flags = {}, env = {} }: Given): Promise<LoadedConfig> {
+  const cwd = t.testdir({ ...(yaml === undefined ? {} : { 'config.yaml': yaml }), home: {} })
+  return loadConfig({ flags, env: { CORRAL_HOME: join(cwd, 'home'), ...env }, cwd, definitions })
+}
+
+async function problemsOf(t: Test, given: Given): Promise<readonly ConfigProblem[]> {
+  try {
+    await load(t, given)
+  } catch (error) {
+    if (error instanceof ConfigError) return error.problems
+    throw error
+  }
+  return []
+}
+
+t.test('defaults alone', async t => {
+  const config = await load(t, {})
+  t.equal(config.file, undefined)
+  t.equal(config.core.port, 11435)
+  t.equal(config.core.defaults.num_ctx, 4096)
+  t.same(config.core.models, {})
+  t.same(config.sections, {
+    security: { origins: [], api_keys: [], insecure: false },
+    runtimes: { llama_cpp: '' },
+    extra: { enabled: true, pause: '5m', limit: '1MiB', inner: { depth: 3 }, ratio: 0.5 }
+  })
+  t.equal(config.origins.port, 'default')
+  t.equal(config.origins['extra.inner.depth'], 'default')
+  t.ok(Object.isFrozen(config.core) && Object.isFrozen(config.core.defaults) && Object.isFrozen(config.sections.extra))
+  t.equal(config.paths.models, join(config.paths.home, 'models'))
+})
+
+t.test('flags, then environment, then the file, then defaults', async t => {
+  const yaml = 'host: from.file\nport: 1\nlog_level: warn\nsecurity:\n  insecure: true\n'
+  const env = { CORRAL_HOST: 'from.env', CORRAL_PORT: '2', CORRAL_LOG_LEVEL: '', CORRAL_API_KEYS: 'abc, def,,' }
+  const config = await load(t, { yaml, env, flags: { port: '3' } })
+  const { host, port, log_level, body_limit } = config.core
+  t.same({ host, port, log_level, body_limit }, { host: 'from.env', port: 3, log_level: 'warn', body_limit: '64MiB' })
+  t.same(config.sections.security, { origins: [], api_keys: ['abc', 'def'], insecure: true })
+  t.match(config.origins, {
+    home: 'env CORRAL_HOME',
+    host: 'env CORRAL_HOST',
+    port: 'flag --port',
+    log_level: 'config.yaml:3:1',
+    body_limit: 'default',
+    'security.insecure': 'config.yaml:5:3',
+    'security.api_keys': 'env CORRAL_API_KEYS'
+  })
+})
+
+t.test('every variable and flag reaches its setting', async t => {
+  const variables: [NodeJS.ProcessEnv, (config: LoadedConfig) => unknown, unknown][] = [
+    [{ CORRAL_MODELS: '/m' }, c => c.paths.models, '/m'],
+    [{ CORRAL_HOST: '::1' }, c => c.core.host, '::1'],
+    [{ CORRAL_PORT: ' 80 ' }, c => c.core.port, 80],
+    [{ CORRAL_LOG_LEVEL: 'debug' }, c => c.core.log_level, 'debug'],
+    [{ CORRAL_ORIGINS: 'https://a.b,null' }, c => c.sections.security!.origins, ['https://a.b', 'null']],
+    [{ CORRAL_API_KEYS: 'secret' }, c => c.sections.security!.api_keys, ['secret']],
+    [{ CORRAL_INSECURE: '1' }, c => c.sections.security!.insecure, true],
+    [{ CORRAL_INSECURE: 'off' }, c => c.sections.security!.insecure, false],
+    [{ CORRAL_LLAMA_CPP: '/opt/llama' }, c => c.sections.runtimes!.llama_cpp, '/opt/llama']
+  ]
+  for (const [env, read, expected] of variables) t.same(read(await load(t, { env })), expected, JSON.stringify(env))
+  const flags: [ConfigFlags, (config: LoadedConfig) => unknown, unknown][] = [
+    [{ home: '/h' }, c => c.paths.home, '/h'],
+    [{ models: '~/m' }, c => c.paths.models, join(homedir(), 'm')],
+    [{ host: 'h' }, c => c.core.host, 'h'],
+    [{ port: 0 }, c => c.core.port, 0],
+    [{ logLevel: 'silent' }, c => c.core.log_level, 'silent'],
+    [{ insecure: true }, c => c.sections.security!.insecure, true],
+    [{ llamaCpp: '/l' }, c => c.sections.runtimes!.llama_cpp, '/l']
+  ]
+  for (const [given, read, expected] of flags) {
+    t.same(read(await load(t, { flags: given })), expected, JSON.stringify(given))
+  }
+})
+
+t.test('which file counts, and where its relative paths start', async t => {
+  const cwd = t.testdir({
+    'config.yaml': 'port: 1',
+    other: { 'a.yaml': 'port: 2\nmodels_directory: stock\nruntimes: {llama_cpp: ../bin}', 'b.yaml': 'port: 3' },
+    empty: {},
+    home: { 'config.yaml': 'port: 4' }
+  })
+  const env = { CORRAL_HOME: 'home' }
+  const from = (flags: ConfigFlags, extra: NodeJS.ProcessEnv, sub = '') =>
+    loadConfig({ flags, env: { ...env, CORRAL_HOME: join(cwd, 'home'), ...extra }, cwd: join(cwd, sub), definitions })
+  t.equal((await from({}, {})).core.port, 1, 'the working directory before the data directory')
+  t.equal((await from({}, { CORRAL_CONFIG: '' }, 'empty')).core.port, 4, 'the data directory last')
+  t.equal((await from({}, { CORRAL_CONFIG: 'other/b.yaml' })).core.port, 3)
+  const named = await from({ config: 'other/a.yaml' }, { CORRAL_CONFIG: 'other/b.yaml' })
+  t.equal(named.core.port, 2)
+  t.equal(named.file, join(cwd, 'other/a.yaml'))
+  t.equal(named.origins.port, `${join('other', 'a.yaml')}:1:1`)
+  t.equal(named.paths.models, join(cwd, 'other/stock'), "a file's paths start at its folder")
+  t.equal(named.sections.runtimes!.llama_cpp, join(cwd, 'bin'))
+  const given = await from({ models: 'stock' }, { CORRAL_LLAMA_CPP: '../x' }, 'other')
+  t.equal(given.paths.models, join(cwd, 'other/stock'), 'others start at the working directory')
+  t.equal(given.sections.runtimes!.llama_cpp, join(cwd, 'x'))
+
+  for (const [flags, extra, where, message] of [
+    [{ config: 'nowhere.yaml' }, {}, 'flag --config', /nowhere\.yaml cannot be read: it does not exist\./],
+    [{}, { CORRAL_CONFIG: 'nowhere.yaml' }, 'env CORRAL_CONFIG', /does not exist/],
+    [{ config: 'other' }, {}, 'flag --config', /it is a folder/],
+    [{ home: '' }, {}, 'flag --home', /home must be a path; got ""/]
+  ] as const) {
+    await t.rejects(from(flags, extra), { name: 'ConfigError', code: 'invalid_config', problems: [{ where, message }] })
+  }
+})
+
+t.test('mistakes name place, setting, value and what is allowed', async t => {
+  const table: [yaml: string, where: string, message: string | RegExp][] = [
+    ['port: abc', '1:7', 'port must be a whole number from 0 to 65535; got "abc".'],
+    ['\nport:   70000', '2:9', 'port must be a whole number from 0 to 65535; got 70000.'],
+    ['port: 1.5', '1:7', /got 1\.5/],
+    ['port: [1]', '1:7', /got a list\./],
+    ['port: {a: 1}', '1:7', /got a group\./],
+    ['host: ""', '1:7', 'host must be a text that is not empty; got "".'],
+    ['host: 5', '1:7', 'host must be a text that is not empty; got 5.'],
+    ['log_level: loud', '1:12', 'log_level must be one of trace, debug, info, warn, error, fatal, silent; got "loud".'],
+    ['body_limit: much', '1:13', /an amount of bytes such as 64MiB.*got "much"/],
+    ['body_limit: -5', '1:13', /an amount of bytes.*got -5/],
+    ['body_limit: .inf', '1:13', /got Infinity/],
+    ['shutdown_grace: soon', '1:17', /a length of time such as 30s.*got "soon"/],
+    ['shutdown_grace: .nan', '1:17', /got NaN/],
+    ['shutdown_grace: true', '1:17', /got true/],
+    ['security:\n  insecure: yes', '2:13', 'security.insecure must be true or false; got "yes".'],
+    ['security:\n  origins: https://a.b', '2:12', /security\.origins must be a list, each entry a text.*got "https/],
+    ['security:\n  origins:\n    - ok\n    - 7', '4:7', /security\.origins\.1 must be a text that is not empty; got 7/],
+    ['security: yes', '1:11', /security must be a group of settings.*got a text, which is not shown/],
+    ['extra: {inner: {depth: 0}}', '1:24', 'extra.inner.depth must be a whole number, at least 1; got 0.'],
+    ['extra:\n  enabled: maybe', '2:12', 'extra.enabled must be true or false; got "maybe".'],
+    ['security:\n  enabled: false', '2:3', /security has no setting "enabled"/],
+    ['- port: 1', '1:1', /The configuration must be a group of settings.*got a list/],
+    ['prot: 1', '1:1', 'There is no setting "prot"; did you mean port?'],
+    ['prot:', '1:1', 'There is no setting "prot"; did you mean port?'],
+    ['Log-Level: info', '1:1', 'There is no setting "Log-Level"; did you mean log_level?'],
+    ['num_ctx: 1', '1:1', 'There is no setting "num_ctx"; did you mean defaults.num_ctx?'],
+    ['api_keys: [hush-hush]', '1:1', 'There is no setting "api_keys"; did you mean security.api_keys?'],
+    ['home: /x', '1:1', /home cannot be set in the file.*CORRAL_HOME or --home/],
+    ['zzzzzz: 1', '1:1', /There is no setting "zzzzzz"; known are host, port/],
+    ['security:\n  api_key: [hush-hush]', '2:3', 'security has no setting "api_key"; did you mean security.api_keys?'],
+    ['models:\n  tiny: {}', '2:3', /"tiny" is not a model name: the owner is missing/],
+    ['models:\n  "../x": {}', '2:3', /is not a model name/],
+    ['models:\n  a/b: {}\n  A/B:latest: {}', '3:3', '"A/B:latest" and "a/b" are the same model; keep one of them.'],
+    ['models:\n  a/b: {pim: true}', '2:9', 'models."a/b" has no setting "pim"; did you mean models."a/b".pin?'],
+    ['models:\n  a/b:\n    keep_alive: ages', '3:17', /models\."a\/b"\.keep_alive must be a length of time/],
+    [
+      'models:\n  a/b:\n    options:\n      num_ctx: 0',
+      '4:16',
+      /models\."a\/b"\.options\.num_ctx must be a whole number/
+    ],
+    ['defaults:\n  num_predict: lots', '2:16', /Option "num_predict" must be a whole number/],
+    ['defaults:\n  cache_type_k: q9', '2:17', /one of f32, f16/],
+    ['port: 1\nport: 2', '2:1', /set twice/],
+    ['security:\n\tinsecure: true', '2:1', /tab/],
+    ['host: "x', '1:9', /not valid YAML: Missing closing/],
+    ['host: a: b', '1:7', /share a line/],
+    ['host: !x y', '1:7', /Tags/],
+    ['host: *nope', '1:7', /alias.*names nothing/],
+    ['port: 1\n---\nport: 2', '2:1', /second document/],
+    ['port: &x [*x]', '1:1', /contain themselves/]
+  ]
+  for (const [yaml, where, message] of table) {
+    const problems = await problemsOf(t, { yaml })
+    t.match(problems, [{ where: `config.yaml:${where}`, message }], JSON.stringify(yaml))
+    t.equal(problems.length, 1, `one sentence for ${JSON.stringify(yaml)}`)
+  }
+})
+
+t.test('environment and flags are checked, and the file although they cover it', async t => {
+  const problems = await problemsOf(t, {
+    yaml: 'port: abc\nhost: 1\n',
+    env: { CORRAL_PORT: 'abc', CORRAL_LOG_LEVEL: 'loud', CORRAL_INSECURE: 'maybe', CORRAL_API_KEYS: 'x' },
+    flags: { port: '99999', logLevel: 'info' }
+  })
+  t.same(
+    problems.map(({ where, line, setting }) => [where, line, setting]),
+    [
+      ['config.yaml:1:7', 1, 'port'],
+      ['config.yaml:2:7', 2, 'host'],
+      ['env CORRAL_PORT', undefined, 'port'],
+      ['env CORRAL_LOG_LEVEL', undefined, 'log_level'],
+      ['env CORRAL_API_KEYS', undefined, 'security.api_keys'],
+      ['env CORRAL_INSECURE', undefined, 'security.insecure'],
+      ['flag --port', undefined, 'port']
+    ]
+  )
+  const text = formatProblems(problems)
+  t.match(text, /^The configuration has 7 mistakes:\n {2}config\.yaml:1:7 /)
+  t.match(text, /CORRAL_PORT +port must be a whole number from 0 to 65535; got "abc"\./)
+  t.match(formatProblems(problems.slice(0, 1)), /^The configuration has a mistake:/)
+})
+
+t.test('secrets are never printed', async t => {
+  const secret = 'hush-hush'
+  for (const yaml of [
+    `security:\n  api_keys: ${secret}`,
+    `security:\n  api_keys: {${secret}: 1}`,
+    `security:\n  api_keys: [[${secret}]]`,
+    `security: ${secret}`,
+    `security:\n  api_keys: ["${secret}]`,
+    `security:\n  api_keys: [*${secret}]`,
+    `security:\n  api_keys: [!${secret} x]`,
+    `security:\n  api_keys: [@${secret}]`,
+    `security:\n  api_keys:\n  - x\n ${secret}`,
+    `security:\n  api_keys: ${secret}: ${secret}`,
+    `security:\n  api_keys: | ${secret}\n  x`,
+    `api_key: ${secret}`
+  ]) {
+    const text = formatProblems(await problemsOf(t, { yaml }))
+    t.match(text, 'config.yaml:', JSON.stringify(yaml))
+    t.notMatch(text, secret, JSON.stringify(yaml))
+  }
+  const config = await load(t, { yaml: `security:\n  api_keys: [${secret}, ${secret}2]` })
+  const described = describeConfig(config, definitions)
+  t.notMatch(JSON.stringify(described), secret)
+  t.notMatch(formatConfig(described), secret)
+  t.match(
+    described.settings.find(({ name }) => name === 'security.api_keys'),
+    {
+      value: ['(hidden)', '(hidden)'],
+      origin: 'config.yaml:2:3'
+    }
+  )
+})
+
+t.test('what YAML offers', async t => {
+  const yaml = `
+defaults: &base
+  num_ctx: 2048
+  num_predict: 7
+  Temperature_Of_Engine: 1
+  seed:
+models:
+  a/b:
+    options:
+      <<: *base
+      num_gpu: 3
+      cache_type_k: q8_0
+  c/d:
+security:
+port:
+`
+  const config = await load(t, { yaml })
+  t.equal(config.core.port, 11435, 'a setting without value counts as left out')
+  t.same(config.sections.security, { origins: [], api_keys: [], insecure: false })
+  t.match(config.core.defaults, { num_ctx: 2048, max_tokens: 7, seed: -1, Temperature_Of_Engine: 1 })
+  t.notOk('num_predict' in config.core.defaults, 'an alias becomes the name it stands for')
+  t.match(config.core.models['a/b']?.options, { num_ctx: 2048, n_gpu_layers: 3, cache_type_k: 'q8_0' })
+  t.match(config.origins, {
+    'defaults.num_ctx': 'config.yaml:3:3',
+    'defaults.max_tokens': 'config.yaml:4:3',
+    'defaults.top_p': 'default',
+    'models."a/b".options.num_ctx': 'config.yaml:3:3',
+    'models."a/b".options.n_gpu_layers': 'config.yaml:11:7'
+  })
+  t.match(await problemsOf(t, { yaml: 'defaults: &b\n  num_ctx: x\nmodels:\n  a/b:\n    options: *b' }), [
+    { where: 'config.yaml:2:12', setting: 'defaults.num_ctx' },
+    { where: 'config.yaml:2:12', setting: 'models."a/b".options.num_ctx' }
+  ])
+  for (const empty of ['', '# nothing\n', '---\n', '\uFEFFport: 11435']) {
+    t.equal((await load(t, { yaml: empty })).core.port, 11435, JSON.stringify(empty))
+  }
+})
+
+t.test('hostile files end in a mistake, soon', async t => {
+  const bomb = Array.from({ length: 12 }, (_, i) => `x${i}: &x${i} [${Array(9).fill(i ? `*x${i - 1}` : 'lol')}]`)
+  t.match(await problemsOf(t, { yaml: bomb.join('\n') }), [{ message: /multiply/ }])
+  t.match(await problemsOf(t, { yaml: '['.repeat(100_000) }), [{ where: /^config\.yaml:/ }])
+  const cwd = t.testdir({ 'config.yaml': Buffer.from([0x70, 0x3a, 0x20, 0xff, 0xfe]) })
+  const binary = await loadConfig({ flags: {}, env: {}, cwd, definitions }).catch(error => error)
+  t.match(binary.problems, [{ message: /not UTF-8/ }])
+  const proto = await problemsOf(t, { yaml: '__proto__: {port: 1}\nconstructor: 1\ntoString:' })
+  t.equal(proto.length, 3)
+  t.notOk(({} as { port?: unknown }).port)
+  const found = await load(t, { yaml: 'nonsense: 1' }).catch(error => error)
+  t.match(found.message, /config\.yaml was read because it lies there; --config names another file/)
+})
+
+t.test('plugins whose names or options cannot be used', async t => {
+  const plugin = (name: string, options: unknown) =>
+    ({ name, api: 1, description: 'x', options, setup: () => ({}) }) as PluginDefinition
+  const ok = Type.Object({})
+  const table: [PluginDefinition[], code: string, message: RegExp][] = [
+    [[plugin('port', ok)], 'plugin_name_invalid', /"port"/],
+    [[plugin('home', ok)], 'plugin_name_invalid', /"home"/],
+    [[plugin('Bad Name', ok)], 'plugin_name_invalid', /lower-case/],
+    [[plugin('a', ok), plugin('a', ok)], 'plugin_duplicate', /Two plugins are called "a"/],
+    [[plugin('a', Type.Object({ x: Type.String() }))], 'plugin_options_invalid', /a\.x has neither a default/],
+    [[plugin('a', { type: 'object', tpye: 1 })], 'plugin_options_invalid', /"a" is unusable: .*unknown keyword/]
+  ]
+  for (const [definitions, code, message] of table) {
+    await t.rejects(loadConfig({ flags: {}, env: {}, cwd: t.testdir({}), definitions }), { code, message })
+  }
+})
+
+t.test('config show', async t => {
+  const config = await load(t, { yaml: 'port: 8080\nmodels:\n  a/b: {pin: true}\n', env: { CORRAL_HOST: '::1' } })
+  const described = describeConfig(config, definitions)
+  t.equal(described.file, config.file)
+  t.same(described.settings[0], { name: 'home', value: config.paths.home, origin: 'env CORRAL_HOME' })
+  const byName = Object.fromEntries(described.settings.map(({ name, ...rest }) => [name, rest]))
+  t.same(byName.port, { value: 8080, origin: 'config.yaml:1:1' })
+  t.same(byName['models."a/b".pin'], { value: true, origin: 'config.yaml:3:9' })
+  t.same(byName['extra.enabled'], { value: true, origin: 'default' })
+  t.equal(new Set(described.settings.map(({ name }) => name)).size, described.settings.length)
+  const text = formatConfig(described)
+  t.match(text, `Configuration file: ${config.file}`)
+  t.match(text, /\nport +8080 +config\.yaml:1:1\n/)
+  t.match(text, /\nhost +"?::1"? +env CORRAL_HOST\n/)
+  t.match(text, /\nsecurity\.origins +\[\] +default\n/)
+  t.match(formatConfig(describeConfig(await load(t, {}), definitions)), /^No configuration file was found/)
+})
+
+t.test('suggestions', async t => {
+  const names = ['port', 'host', 'log_level', 'models_directory']
+  for (const [typed, expected] of [
+    ['prot', 'port'],
+    ['PORT', 'port'],
+    ['loglevel', 'log_level'],
+    ['log-levle', 'log_level'],
+    ['model_directory', 'models_directory'],
+    ['colour', undefined],
+    ['', undefined],
+    ['x'.repeat(5000), undefined]
+  ] as const) {
+    t.equal(nearest(typed, names), expected, typed.slice(0, 20))
+  }
+})
+
+t.test('the rendered file states every default', async t => {
+  const config = await load(t, { yaml: renderDefaultConfig(definitions) })
+  const defaults = await load(t, {})
+  t.same(config.core, defaults.core)
+  t.same(config.sections, defaults.sections)
+  for (const [name, origin] of Object.entries(config.origins)) {
+    if (name !== 'home') t.match(origin, /^config\.yaml:\d+:\d+$/, `${name} is stated`)
+  }
+})
+
+t.test('the shipped config.yaml is up to date and states exactly the defaults', async t => {
+  const path = join(packageRoot, 'config.yaml')
+  t.equal(readFileSync(path, 'utf8'), renderDefaultConfig(builtInPlugins), 'run "npm run config:write"')
+  const from = (flags: ConfigFlags) =>
+    loadConfig({ flags, env: { CORRAL_HOME: '/nowhere' }, cwd: t.testdir({}), definitions: builtInPlugins })
+  const [shipped, defaults] = [await from({ config: path }), await from({})]
+  t.equal(defaults.file, undefined)
+  t.same(shipped.core, defaults.core)
+  t.same(shipped.sections, defaults.sections)
+  t.same(
+    Object.entries(shipped.origins)
+      .filter(([, origin]) => origin === 'default')
+      .map(([name]) => name),
+    [],
+    'every setting is stated'
+  )
+})

@@ -1,0 +1,437 @@
+import pino from 'pino'
+import t, { type Test } from 'tap'
+import { Type } from 'typebox'
+import { createApplication } from '../../core/application.ts'
+import { loadConfig } from '../../core/config/load.ts'
+import type { PluginContext, PluginDefinition, PluginOffer } from '../../core/plugin.ts'
+import { createPluginHost, type PluginHostOptions } from '../../core/plugin-host.ts'
+import { planPlugins } from '../../core/plugin-order.ts'
+import type { ServiceName } from '../../core/services.ts'
+
+interface Sketch {
+  optional?: boolean
+  offers?: string[]
+  needs?: string[]
+  api?: number
+  setup?: (context: PluginContext, options: Record<string, unknown>) => PluginOffer | Promise<PluginOffer>
+}
+
+/** A plugin of the contract; the services of tests are named freely. */
+function plugin(name: string, { offers = [], needs = [], api = 1, setup, ...rest }: Sketch = {}): PluginDefinition {
+  return {
+    name,
+    api: api as 1,
+    description: `The plugin ${name}`,
+    offers: offers as ServiceName[],
+    needs: needs as ServiceName[],
+    options: Type.Object({ size: Type.Integer({ default: 1, description: 'Size' }) }),
+    setup: (context, options) =>
+      setup ? setup(context, options) : { services: Object.fromEntries(offers.map(offer => [offer, { from: name }])) },
+    ...rest
+  }
+}
+
+const enabled = () => true
+const names = (list: readonly PluginDefinition[]) => list.map(({ name }) => name)
+
+function permutations<T>(list: T[]): T[][] {
+  if (list.length < 2) return [list]
+  return list.flatMap((first, i) =>
+    permutations([...list.slice(0, i), ...list.slice(i + 1)]).map(rest => [first, ...rest])
+  )
+}
+
+interface LogLine {
+  level: number
+  msg: string
+  plugin?: string
+}
+
+async function host(
+  t: Test,
+  definitions: PluginDefinition[],
+  { yaml = '', ...options }: { yaml?: string } & Partial<PluginHostOptions> = {}
+) {
+  const cwd = t.testdir({ 'config.yaml': yaml })
+  const config = await loadConfig({ flags: {}, env: { CORRAL_HOME: cwd }, cwd, definitions })
+  const lines: LogLine[] = []
+  const log = pino({ level: 'debug' }, { write: (line: string) => void lines.push(JSON.parse(line)) })
+  const made = createPluginHost({ definitions, config, log, signal: new AbortController().signal, ...options })
+  const app = await createApplication(config.core, pino({ level: 'silent' }))
+  t.teardown(() => app.close())
+  const run = async () => {
+    await made.register(app)
+    await app.ready()
+    await made.start()
+  }
+  const states = () => Object.fromEntries(made.report().map(({ name, state }) => [name, state]))
+  return { host: made, app, run, states, lines }
+}
+
+t.test('the order follows from needs, whatever order the list has', async t => {
+  const list = [
+    plugin('api', { needs: ['scheduler', 'storage'] }),
+    plugin('storage', { offers: ['storage'] }),
+    plugin('scheduler', { offers: ['scheduler'], needs: ['storage', 'runtimes'] }),
+    plugin('runtimes', { offers: ['runtimes'] }),
+    plugin('aside')
+  ]
+  for (const shuffled of permutations(list)) {
+    const order = names(planPlugins(shuffled, enabled).order)
+    if (order.join() !== 'runtimes,storage,scheduler,api,aside') t.fail(`${names(shuffled)} gave ${order}`)
+  }
+  t.equal(planPlugins(list, enabled).order.length, 5)
+})
+
+t.test('lists that cannot work', async t => {
+  const table: [PluginDefinition[], code: string, message: RegExp][] = [
+    [[plugin('a'), plugin('a', { optional: true })], 'plugin_duplicate', /Two plugins are called "a"/],
+    [
+      [plugin('a', { offers: ['x'] }), plugin('b', { offers: ['x'], optional: true })],
+      'plugin_service_conflict',
+      /Both plugins "a" and "b" offer the service "x"/
+    ],
+    [[plugin('a', { needs: ['x'] })], 'plugin_service_missing', /"a" needs the service "x", which no plugin offers/],
+    [
+      [plugin('a', { needs: ['x'], offers: ['y'] }), plugin('b', { needs: ['y'], offers: ['x'] })],
+      'plugin_cycle',
+      /"a" → "b" → "a"/
+    ],
+    [[plugin('a', { needs: ['x'], offers: ['x'] })], 'plugin_cycle', /"a" → "a"/],
+    [
+      [plugin('a', { api: 2 })],
+      'plugin_api_unsupported',
+      /version 2 of the plugin contract; this corral speaks version 1/
+    ],
+    [
+      [plugin('a', { needs: ['x'] }), plugin('b', { offers: ['x'], api: 9, optional: true })],
+      'plugin_service_missing',
+      /"b", which offers it, is left out because it failed: .*version 9/
+    ]
+  ]
+  for (const [definitions, code, message] of table) {
+    for (const list of [definitions, [...definitions].reverse()]) {
+      t.throws(() => planPlugins(list, enabled), { name: 'PluginError', code, message }, code)
+    }
+  }
+})
+
+t.test('optional plugins that cannot take part are left out, with those that need them', async t => {
+  const list = [
+    plugin('old', { api: 7, optional: true, offers: ['x'] }),
+    plugin('follower', { needs: ['x'], offers: ['y'], optional: true }),
+    plugin('last', { needs: ['y'], optional: true }),
+    plugin('lonely', { needs: ['z'], optional: true }),
+    plugin('off', { offers: ['w'], optional: true }),
+    plugin('shade', { needs: ['w'], optional: true }),
+    plugin('base')
+  ]
+  for (const shuffled of [list, [...list].reverse()]) {
+    const { order, leftOut } = planPlugins(shuffled, ({ name }) => name !== 'off')
+    t.same(names(order), ['base'])
+    t.match(Object.fromEntries(leftOut.map(({ definition, state, reason }) => [definition.name, [state, reason]])), {
+      old: ['failed', /version 7/],
+      follower: ['failed', /needs the service "x".*"old"/],
+      last: ['failed', /needs the service "y".*"follower"/],
+      lonely: ['failed', /which no plugin offers/],
+      off: ['disabled', 'off.enabled is false'],
+      shade: ['disabled', /"off", which offers it, is switched off/]
+    })
+  }
+  t.throws(() => planPlugins([plugin('a', { needs: ['w'] }), list[4]!], ({ name }) => name !== 'off'), {
+    code: 'plugin_service_missing',
+    message: /"off", which offers it, is switched off/
+  })
+  const either = [plugin('one', { offers: ['x'], optional: true }), plugin('two', { offers: ['x'] })]
+  t.same(names(planPlugins(either, ({ name }) => name === 'two').order), ['two'], 'a switched-off rival does not count')
+})
+
+t.test('setup, services, hooks, routes, start and stop', async t => {
+  const calls: string[] = []
+  const step = (name: string, offer: PluginOffer = {}): PluginOffer => ({
+    start: () => void calls.push(`start ${name}`),
+    stop: async () => void calls.push(`stop ${name}`),
+    ...offer
+  })
+  const store = { list: () => ['m'] }
+  const definitions = [
+    plugin('web', {
+      needs: ['storage'],
+      setup: (context, options) => {
+        calls.push(`setup web ${options.size}`)
+        const storage = context.service('storage') as unknown as typeof store
+        t.throws(() => context.service('scheduler'), { code: 'plugin_service_undeclared', message: /"scheduler"/ })
+        t.equal(context.config.port, 11435)
+        t.ok(Object.isFrozen(context.config) && Object.isFrozen(options))
+        return step('web', {
+          routes: async app => {
+            app.addHook('onRequest', async (_, reply) => void reply.header('x-only-web', 'yes'))
+            app.get('/list', async () => ({ list: storage.list(), decorated: 'storage' in app }))
+          }
+        })
+      }
+    }),
+    plugin('storage', {
+      offers: ['storage'],
+      setup: () => {
+        calls.push('setup storage')
+        return step('storage', { services: { storage: store } as object })
+      }
+    }),
+    plugin('guard', {
+      setup: () =>
+        step('guard', {
+          hooks: async app => {
+            app.addHook('onRequest', async (_, reply) => void reply.header('x-guard', 'yes'))
+          }
+        })
+    }),
+    plugin('other', {
+      setup: () => ({ routes: async app => void app.get('/other', async () => 'ok') })
+    })
+  ]
+  const { host: made, app, run, states } = await host(t, definitions, { yaml: 'web:\n  size: 7' })
+  t.same(new Set(Object.values(states())), new Set(['waiting']))
+  await run()
+  await made.start()
+  const list = await app.inject('/list')
+  t.same(list.json(), { list: ['m'], decorated: true })
+  t.match(list.headers, { 'x-guard': 'yes', 'x-only-web': 'yes' })
+  const other = await app.inject('/other')
+  t.equal(other.headers['x-guard'], 'yes', "hooks concern every plugin's routes")
+  t.notOk(other.headers['x-only-web'], 'what routes add stays in their own scope')
+  t.equal(made.service('storage'), store as unknown)
+  t.throws(() => made.service('scheduler'), { code: 'plugin_service_missing' })
+  await Promise.all([made.stop(), made.stop()])
+  t.same(calls, [
+    'setup storage',
+    'setup web 7',
+    ...['guard', 'storage', 'web'].map(name => `start ${name}`),
+    ...['web', 'storage', 'guard'].map(name => `stop ${name}`)
+  ])
+  t.match(made.report(), [
+    { name: 'guard', description: 'The plugin guard', state: 'active' },
+    { name: 'other', state: 'active' },
+    { name: 'storage', state: 'active' },
+    { name: 'web', state: 'active' }
+  ])
+})
+
+/** Ways for a plugin to fail, the step in which it does, and the code and reason it is given. */
+const failures: [title: string, setup: NonNullable<Sketch['setup']>, code: string, reason: RegExp][] = [
+  [
+    'setup throws',
+    () => {
+      throw new Error('no disk')
+    },
+    'plugin_setup_failed',
+    /"bad" could not be set up: no disk\./
+  ],
+  ['setup rejects', async () => Promise.reject('plain text'), 'plugin_setup_failed', /plain text/],
+  ['setup never ends', () => new Promise(() => {}), 'plugin_timeout', /could not be set up: it took longer than/],
+  ['offers less than it says', () => ({}), 'plugin_offer_mismatch', /"x" is named in "offers" but was not given/],
+  [
+    'offers more than it says',
+    () => ({ services: { x: {}, storage: {} } as object }),
+    'plugin_offer_mismatch',
+    /"storage" was given but is not named/
+  ],
+  [
+    'routes throw',
+    () => ({
+      services: { x: {} } as object,
+      routes: async () => {
+        throw new Error('bad routes')
+      }
+    }),
+    'plugin_register_failed',
+    /could not be registered: bad routes/
+  ],
+  [
+    'a route is taken',
+    () => ({ services: { x: {} } as object, routes: async app => void app.get('/good', async () => 'stolen') }),
+    'plugin_register_failed',
+    /GET.* already declared/
+  ],
+  [
+    'hooks throw',
+    () => ({
+      services: { x: {} } as object,
+      hooks: async () => {
+        throw new Error('bad hooks')
+      }
+    }),
+    'plugin_register_failed',
+    /bad hooks/
+  ],
+  [
+    'start throws',
+    () => ({
+      services: { x: {} } as object,
+      routes: async app => void app.get('/bad', async () => 'bad'),
+      start: () => {
+        throw new Error('no port')
+      }
+    }),
+    'plugin_start_failed',
+    /could not be started: no port/
+  ],
+  [
+    'start never ends',
+    () => ({ services: { x: {} } as object, start: () => new Promise<void>(() => {}) }),
+    'plugin_timeout',
+    /could not be started: it took longer than/
+  ]
+]
+
+for (const [title, setup, code, reason] of failures) {
+  t.test(`failure: ${title}`, async t => {
+    const deadlines = { setup: 150, start: 150, stop: 150 }
+    const stopped: string[] = []
+    const good = plugin('good', {
+      setup: () => ({
+        routes: async app => void app.get('/good', async () => 'good'),
+        stop: () => void stopped.push('good')
+      })
+    })
+    let signal: AbortSignal | undefined
+    const bad = (optional: boolean) =>
+      plugin('bad', {
+        offers: ['x'],
+        optional,
+        setup: async (context, options) => {
+          signal = context.signal
+          const offer = await setup(context, options)
+          return { ...offer, stop: () => void stopped.push('bad') }
+        }
+      })
+    const needy = plugin('needy', {
+      needs: ['x'],
+      optional: true,
+      setup: () => ({
+        routes: async app => void app.get('/needy', async () => 'needy'),
+        stop: () => void stopped.push('needy')
+      })
+    })
+
+    const tolerant = await host(t, [needy, bad(true), good], { deadlines })
+    await tolerant.run()
+    t.same(tolerant.states(), { bad: 'failed', good: 'active', needy: 'failed' })
+    const report = Object.fromEntries(tolerant.host.report().map(entry => [entry.name, entry.reason]))
+    t.match(report.bad, reason)
+    t.match(report.needy, /"needy" needs the service "x" of "bad", which failed/)
+    t.match(tolerant.lines, [{ level: 50, plugin: 'bad', msg: reason }], 'the log tells')
+    t.equal((await tolerant.app.inject('/good')).body, 'good')
+    t.equal((await tolerant.app.inject('/needy')).statusCode, 404)
+    t.equal((await tolerant.app.inject('/bad')).statusCode, 404)
+    t.equal(signal?.aborted, true, 'what its setup began is called off')
+    t.throws(() => tolerant.host.service('x' as ServiceName), { code: 'plugin_service_missing' })
+    await tolerant.host.stop()
+    const handedOver = !title.startsWith('setup')
+    t.equal(stopped.includes('bad'), handedOver, 'it is stopped if it was set up')
+    t.equal(stopped.at(-1), 'good')
+    t.same([...new Set(stopped)], stopped, 'each at most once')
+
+    stopped.length = 0
+    const strict = await host(t, [bad(false), good], { deadlines })
+    const error = await strict.run().then(
+      () => undefined,
+      error => error
+    )
+    t.match(error, { name: 'PluginError', code, message: reason })
+    if (title !== 'a route is taken') t.equal(error.plugin, 'bad')
+    await strict.host.stop()
+    t.equal(stopped.includes('bad'), handedOver)
+  })
+}
+
+t.test('what a setup hands over too late is stopped', async t => {
+  let release = () => {}
+  let stopped = () => {}
+  const wasStopped = new Promise<void>(resolve => {
+    stopped = resolve
+  })
+  const late = plugin('late', {
+    optional: true,
+    setup: async () => {
+      await new Promise<void>(resolve => {
+        release = resolve
+      })
+      return { stop: stopped }
+    }
+  })
+  const { run, states } = await host(t, [late], { deadlines: { setup: 50 } })
+  await run()
+  t.same(states(), { late: 'failed' })
+  release()
+  await wasStopped
+})
+
+t.test('a stop that fails or hangs does not keep the others from stopping', async t => {
+  const stopped: string[] = []
+  const definitions = [
+    plugin('a', { setup: () => ({ stop: () => void stopped.push('a') }) }),
+    plugin('b', { setup: () => ({ stop: () => new Promise<void>(() => {}) }) }),
+    plugin('c', { setup: () => ({ stop: () => Promise.reject(new Error('stuck')) }) }),
+    plugin('d', { setup: () => ({ stop: () => void stopped.push('d') }) })
+  ]
+  const { host: made, run, lines } = await host(t, definitions, { deadlines: { stop: 50 } })
+  await run()
+  await made.stop()
+  t.same(stopped, ['d', 'a'])
+  t.match(
+    lines.filter(({ level }) => level === 50),
+    [
+      { plugin: 'c', msg: /did not stop cleanly: stuck/ },
+      { plugin: 'b', msg: /did not stop cleanly: it took longer than 50 ms/ }
+    ]
+  )
+})
+
+t.test('enabled: false leaves a plugin out', async t => {
+  let setUp = false
+  const web = plugin('web', {
+    optional: true,
+    setup: () => {
+      setUp = true
+      return {}
+    }
+  })
+  const { run, host: made } = await host(t, [web, plugin('base')], { yaml: 'web: {enabled: false}' })
+  await run()
+  t.equal(setUp, false)
+  t.match(made.report(), [
+    { name: 'base', state: 'active' },
+    { name: 'web', state: 'disabled', reason: /enabled/ }
+  ])
+})
+
+t.test('two optional plugins with one route: the first by order keeps it', async t => {
+  const same = (name: string) =>
+    plugin(name, { optional: true, setup: () => ({ routes: async app => void app.get('/same', async () => name) }) })
+  const { run, app, states } = await host(t, [same('second'), same('first')])
+  await run()
+  t.same(states(), { first: 'active', second: 'failed' })
+  t.equal((await app.inject('/same')).body, 'first')
+})
+
+t.test('a shutdown ends the start', async t => {
+  const controller = new AbortController()
+  const first = plugin('first', {
+    setup: () => {
+      controller.abort()
+      return {}
+    }
+  })
+  const { run } = await host(t, [first, plugin('second')], { signal: controller.signal })
+  await t.rejects(run(), { code: 'shutting_down' })
+})
+
+t.test('a service cannot take a name that the application uses', async t => {
+  const clash = (optional: boolean) => plugin('clash', { offers: ['inject'], optional })
+  const strict = await host(t, [clash(false)])
+  await t.rejects(strict.run(), { code: 'plugin_register_failed', plugin: 'clash', message: /inject/ })
+  const tolerant = await host(t, [clash(true)])
+  await tolerant.run()
+  t.same(tolerant.states(), { clash: 'failed' })
+})
