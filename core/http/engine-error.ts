@@ -105,7 +105,7 @@ function withoutQuotes(message: string): string {
     .replace(/; last read: .*$/s, '')
     .replace(/\[json\.exception\.(\w+)\.\d+\]/g, 'json.exception $1:')
     .replace(/(; tools = |: |, got )["[{].*$/s, '')
-    .replace(/(?:[A-Za-z]:)?(?:[\\/][\w.+~-]+){2,}/g, '<path>')
+    .replace(/(^|[\s"'`(=])(?:[A-Za-z]:)?(?:[\\/][\w.+~-]+){2,}/g, '$1<path>')
     .replace(/\s+/g, ' ')
     .trim()
   return cut.length > LONGEST_MESSAGE ? `${cut.slice(0, LONGEST_MESSAGE)}…` : cut

@@ -1,0 +1,51 @@
+import { hostname } from 'node:os'
+import { Type } from 'typebox'
+import { definePlugin } from '../../core/plugin.ts'
+import { accessHooks } from './access.ts'
+import { nameKey } from './addresses.ts'
+import { judgeBind } from './bind.ts'
+import { ORIGIN_PATTERN, originPattern } from './origins.ts'
+
+export default definePlugin({
+  name: 'security',
+  api: 1,
+  description: 'Who may call: Host, Origin, CORS and API keys',
+  options: Type.Object(
+    {
+      origins: Type.Array(Type.String({ pattern: ORIGIN_PATTERN }), {
+        default: [],
+        description:
+          'Pages that may call besides those of this machine, such as https://chat.example.org or https://*.example.org; "*" is all, "null" is pages without an origin'
+      }),
+      hosts: Type.Array(Type.String({ minLength: 1 }), {
+        default: [],
+        description: 'Host names that this machine is called by besides localhost and its own, such as behind a proxy'
+      }),
+      api_keys: Type.Array(Type.String({ pattern: '^\\S+$', writeOnly: true }), {
+        default: [],
+        description: 'Keys of which each request must carry one; none are needed where the list is empty'
+      }),
+      insecure: Type.Boolean({
+        default: false,
+        description: 'Allow listening beyond this machine without API keys'
+      })
+    },
+    { additionalProperties: false }
+  ),
+  setup({ config, log }, options) {
+    const exposure = judgeBind(config.host, { keys: options.api_keys.length, insecure: options.insecure })
+    if (exposure === 'open') {
+      log.warn(
+        `INSECURE: everyone who can reach ${config.host}:${config.port} can use, load and delete models. Set security.api_keys to ask for keys.`
+      )
+    }
+    return {
+      hooks: accessHooks({
+        checkHost: exposure === 'local',
+        hostNames: new Set([hostname(), ...options.hosts].map(nameKey)),
+        origins: options.origins.map(originPattern),
+        keys: options.api_keys
+      })
+    }
+  }
+})
