@@ -10,6 +10,8 @@ import { CoreConfigSchema } from './core-schema.ts'
 export interface SettingSchema {
   type?: string | string[]
   description?: string
+  /** What is allowed, for people, where the schema's keywords do not say it well: "an origin such as https://a.org". */
+  title?: string
   default?: unknown
   examples?: unknown[]
   enum?: unknown[]
@@ -90,6 +92,30 @@ function newAjv(): Ajv {
   return ajv
 }
 
+const unusableOptions = (name: string, error: unknown) =>
+  new PluginError(
+    'plugin_options_invalid',
+    name,
+    `The options schema of plugin "${name}" is unusable: ${messageOf(error)}.`,
+    error
+  )
+
+function compile(root: SettingSchema, sections: Record<string, SettingSchema>): ValidateFunction {
+  try {
+    return newAjv().compile(root)
+  } catch (error) {
+    // Which plugin's it was shows when each section is compiled alone.
+    for (const [name, section] of Object.entries(sections)) {
+      try {
+        newAjv().compile({ type: 'object', properties: { [name]: section } })
+      } catch (cause) {
+        throw unusableOptions(name, cause)
+      }
+    }
+    throw error
+  }
+}
+
 export interface ConfigSchema {
   root: SettingSchema
   /** Fills in defaults, in place, and gives what is wrong. */
@@ -116,19 +142,13 @@ export function composeConfigSchema(definitions: readonly PluginDefinition[]): C
     }
     try {
       sections[name] = sectionSchema(definition)
-      newAjv().compile({ type: 'object', properties: { [name]: sections[name] } })
     } catch (error) {
-      throw new PluginError(
-        'plugin_options_invalid',
-        name,
-        `The options schema of plugin "${name}" is unusable: ${messageOf(error)}.`,
-        error
-      )
+      throw unusableOptions(name, error)
     }
   }
   const core = complete(structuredClone(CoreConfigSchema) as unknown as SettingSchema, 'core')
   const root: SettingSchema = { ...core, properties: { ...core.properties, ...sections } }
-  const validate: ValidateFunction = newAjv().compile(root)
+  const validate = compile(root, sections)
   return { root, check: value => (validate(value) ? [] : [...(validate.errors ?? [])]) }
 }
 

@@ -41,7 +41,9 @@ const extra = definePlugin({
     pause: Duration({ default: '5m', description: 'Pause' }),
     limit: Bytes({ default: '1MiB', description: 'Limit' }),
     inner: Type.Object({ depth: Type.Integer({ default: 3, minimum: 1, description: 'Depth' }) }),
-    ratio: Type.Number({ default: 0.5, minimum: 0, description: 'Ratio' })
+    ratio: Type.Number({ default: 0.5, minimum: 0, description: 'Ratio' }),
+    colour: Type.String({ default: 'a1', pattern: '^a', title: 'a colour such as a1', description: 'Colour' }),
+    secrets: Type.Array(Type.String({ writeOnly: true }), { default: [], description: 'Hidden one by one' })
   }),
   setup: () => ({})
 })
@@ -78,7 +80,7 @@ t.test('defaults alone', async t => {
   t.same(config.sections, {
     security: { origins: [], api_keys: [], insecure: false },
     runtimes: { llama_cpp: '' },
-    extra: { enabled: true, pause: '5m', limit: '1MiB', inner: { depth: 3 }, ratio: 0.5 }
+    extra: { enabled: true, pause: '5m', limit: '1MiB', inner: { depth: 3 }, ratio: 0.5, colour: 'a1', secrets: [] }
   })
   t.equal(config.origins.port, 'default')
   t.equal(config.origins['extra.inner.depth'], 'default')
@@ -185,6 +187,7 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
     ['security:\n  origins:\n    - ok\n    - 7', '4:7', /security\.origins\.1 must be a text that is not empty; got 7/],
     ['security: yes', '1:11', /security must be a group of settings.*got a text, which is not shown/],
     ['extra: {inner: {depth: 0}}', '1:24', 'extra.inner.depth must be a whole number, at least 1; got 0.'],
+    ['extra:\n  colour: blue', '2:11', 'extra.colour must be a colour such as a1; got "blue".'],
     ['extra:\n  enabled: maybe', '2:12', 'extra.enabled must be true or false; got "maybe".'],
     ['security:\n  enabled: false', '2:3', /security has no setting "enabled"/],
     ['- port: 1', '1:1', /The configuration must be a group of settings.*got a list/],
@@ -255,6 +258,8 @@ t.test('secrets are never printed', async t => {
     `security:\n  api_keys: {${secret}: 1}`,
     `security:\n  api_keys: [[${secret}]]`,
     `security: ${secret}`,
+    `extra:\n  secrets: ${secret}`,
+    `extra:\n  secrets: [[${secret}]]`,
     `security:\n  api_keys: ["${secret}]`,
     `security:\n  api_keys: [*${secret}]`,
     `security:\n  api_keys: [!${secret} x]`,
