@@ -39,8 +39,8 @@ interface ConfigFile {
   /** How the file is called in messages: relative to the working directory where it lies in it. */
   shownAs: string
   bytes: Buffer
-  /** Whether nobody named it. */
-  found: boolean
+  /** Where it was found when nobody named it. */
+  foundIn: string | undefined
 }
 
 function expandPath(text: string, base: string): string {
@@ -53,12 +53,17 @@ async function findFile({ flags, env, cwd }: ConfigSources, home: string): Promi
   const variable = env.CORRAL_CONFIG?.trim() || undefined
   const named = flags.config ?? variable
   const candidates =
-    named === undefined ? [join(cwd, 'config.yaml'), join(home, 'config.yaml')] : [expandPath(named, cwd)]
-  for (const path of candidates) {
+    named === undefined
+      ? [
+          { path: join(cwd, 'config.yaml'), foundIn: 'the working directory' },
+          { path: join(home, 'config.yaml'), foundIn: 'the data directory' }
+        ]
+      : [{ path: expandPath(named, cwd), foundIn: undefined }]
+  for (const { path, foundIn } of candidates) {
     const inside = relative(cwd, path)
     const shownAs = inside.startsWith('..') || isAbsolute(inside) ? path : inside
     try {
-      return { path, shownAs, bytes: await readFile(path), found: named === undefined }
+      return { path, shownAs, bytes: await readFile(path), foundIn }
     } catch (error) {
       const missing = isSystemError(error, 'ENOENT', 'ENOTDIR')
       if (missing && named === undefined) continue
@@ -205,11 +210,9 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   ]
   const problems = layers.flatMap(layer => layer.problems)
   if (problems.length > 0) {
-    const inFile = file?.found && problems.some(problem => problem.file)
-    throw new ConfigError(
-      problems,
-      inFile ? `${file.shownAs} was read because it lies there; --config names another file.` : undefined
-    )
+    const unasked = file?.foundIn && problems.some(problem => problem.file)
+    const hint = `${file?.path} was read because it lies in ${file?.foundIn}; --config names another file.`
+    throw new ConfigError(problems, unasked ? hint : undefined)
   }
 
   const values = layers.reduce<Values>((under, { values }) => merge(under, values), {})

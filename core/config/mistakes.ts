@@ -37,7 +37,8 @@ export function allowedValues(schema: SettingSchema): string {
     case 'number':
       return `a number${range(schema)}`
     case 'array':
-      return schema.items ? `a list, each entry ${allowedValues(schema.items)}` : 'a list'
+      // A pattern helps only the one who wrote it; each entry that breaks it is told on its own.
+      return schema.items && !schema.items.pattern ? `a list, each entry ${allowedValues(schema.items)}` : 'a list'
     case 'object':
       return 'a group of settings ("name: value" lines)'
     case 'null':
