@@ -1,0 +1,77 @@
+import type { ModelMetadata } from '../../core/services.ts'
+import { capabilitiesOf } from './capabilities.ts'
+import type { GgufFile } from './gguf-file.ts'
+
+/** The parser's own additions to the metadata. */
+const NOT_METADATA = new Set(['version', 'tensor_count', 'kv_count'])
+/** A manifest holds no more than this of what a file says, whatever the file says. */
+const MAX_INFO_ENTRIES = 2_000
+const MAX_INFO_STRING = 1_024
+const MAX_TEMPLATE = 1_000_000
+
+const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
+const number = (value: unknown) => {
+  const given = typeof value === 'bigint' ? Number(value) : value
+  return typeof given === 'number' && Number.isFinite(given) ? given : undefined
+}
+
+/**
+ * A GGUF model's metadata from its headers.
+ * @param shards the model's files in their order; the first one holds the metadata
+ * @param quantization label that the files are known by
+ */
+export function ggufMetadata(shards: GgufFile[], quantization: string, projector?: GgufFile): ModelMetadata {
+  const keys = shards[0]?.metadata ?? {}
+  const architecture = text(keys['general.architecture'])
+  const ofArchitecture = (key: string) => number(keys[`${architecture}.${key}`])
+  const parameters = shards.reduce((sum, shard) => sum + shard.parameters, 0)
+  const template = text(keys['tokenizer.chat_template'])
+  const chatTemplate = template && template.length <= MAX_TEMPLATE ? template : undefined
+  const vocabulary = keys['tokenizer.ggml.tokens']
+  return {
+    architecture,
+    contextLength: ofArchitecture('context_length'),
+    embeddingLength: ofArchitecture('embedding_length'),
+    parameters,
+    quantization,
+    chatTemplate,
+    capabilities: capabilitiesOf({
+      architecture,
+      poolingType: ofArchitecture('pooling_type'),
+      chatTemplate,
+      hasFillInToken:
+        keys['tokenizer.ggml.fim_pre_token_id'] !== undefined || keys['tokenizer.ggml.prefix_token_id'] !== undefined,
+      vocabulary: Array.isArray(vocabulary) ? vocabulary : [],
+      projector: projector && projectorFacts(projector)
+    }),
+    // Clients of Ollama look for the count under this key, which converters do not write.
+    info: { ...scalars(keys), 'general.parameter_count': parameters }
+  }
+}
+
+/** The keys that hold one value each; neither arrays nor texts of the length of a chat template. */
+function scalars(keys: Record<string, unknown>): ModelMetadata['info'] {
+  const entries: [string, string | number | boolean | null][] = []
+  for (const [key, value] of Object.entries(keys)) {
+    if (NOT_METADATA.has(key) || key.startsWith('tokenizer.chat_template')) continue
+    if (typeof value === 'boolean') entries.push([key, value])
+    else if (typeof value === 'string' && value.length <= MAX_INFO_STRING) entries.push([key, value])
+    else if (typeof value === 'number' || typeof value === 'bigint') entries.push([key, number(value) ?? null])
+    if (entries.length === MAX_INFO_ENTRIES) break
+  }
+  return Object.fromEntries(entries)
+}
+
+function projectorFacts({ metadata }: GgufFile): { vision: boolean; audio: boolean } {
+  const audio = metadata['clip.has_audio_encoder'] === true
+  // Files from before audio existed do not say what they are for.
+  return { audio, vision: metadata['clip.has_vision_encoder'] === true || !audio }
+}
+
+/** What a GGUF file is for, by its header: only a model can be loaded by itself. */
+export function ggufPurpose({ metadata }: GgufFile): 'model' | 'projector' | 'adapter' | 'imatrix' {
+  const type = metadata['general.type']
+  if (type === 'adapter') return 'adapter'
+  if (type === 'imatrix') return 'imatrix'
+  return type === 'mmproj' || metadata['general.architecture'] === 'clip' ? 'projector' : 'model'
+}

@@ -1,0 +1,120 @@
+import { Ajv } from 'ajv'
+import { type Static, Type } from 'typebox'
+import type { Capability } from '../../core/services.ts'
+
+/** The layout of manifests that this version writes. */
+export const MANIFEST_VERSION = 1
+
+const Sha256 = Type.String({ pattern: '^[0-9a-f]{64}$' })
+/** Relative, with forward slashes, and never out of its folder. */
+const RelativePath = Type.String({ pattern: '^(?!.*(^|/)\\.\\.?(/|$))[^/\\\\:\\u0000]+(/[^/\\\\:\\u0000]+)*$' })
+/** One path component that corral itself makes up. */
+const FolderName = Type.String({ pattern: '^[a-z0-9][a-z0-9._-]*$' })
+const Segment = Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]*$', maxLength: 96 })
+
+const VariantSchema = Type.Object({
+  label: Segment,
+  /** Also the name of the folder beside the manifest that holds the files. */
+  revision: FolderName,
+  format: Type.Union([Type.Literal('gguf'), Type.Literal('safetensors')]),
+  files: Type.Array(
+    Type.Object({
+      path: RelativePath,
+      size: Type.Integer({ minimum: 0 }),
+      sha256: Sha256,
+      role: Type.Union([Type.Literal('model'), Type.Literal('projector'), Type.Literal('other')])
+    }),
+    { minItems: 1 }
+  ),
+  size: Type.Integer({ minimum: 0 }),
+  digest: Sha256,
+  modifiedAt: Type.String({ pattern: '^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{3}Z$' }),
+  origin: Type.Object({
+    kind: Type.Union([Type.Literal('bundled'), Type.Literal('import'), Type.Literal('hub')]),
+    from: Type.String()
+  }),
+  metadata: Type.Object({
+    architecture: Type.Optional(Type.String()),
+    contextLength: Type.Optional(Type.Number()),
+    embeddingLength: Type.Optional(Type.Number()),
+    parameters: Type.Optional(Type.Number()),
+    quantization: Type.Optional(Type.String()),
+    chatTemplate: Type.Optional(Type.String()),
+    // Open, so that a later version may add one without making this one blind to the model.
+    capabilities: Type.Array(Type.Unsafe<Capability>({ type: 'string' })),
+    info: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number(), Type.Boolean(), Type.Null()]))
+  })
+})
+
+const ManifestSchema = Type.Object({
+  version: Type.Literal(MANIFEST_VERSION),
+  owner: Segment,
+  name: Segment,
+  /** Label of the default variant. */
+  default: Segment,
+  /** Oldest first. */
+  variants: Type.Array(VariantSchema, { minItems: 1 })
+})
+
+export type VariantRecord = Static<typeof VariantSchema>
+/** What `manifest.json` of one model holds: the only truth about what is stored. */
+export type Manifest = Static<typeof ManifestSchema>
+
+const ajv = new Ajv({ allowUnionTypes: true })
+const isManifest = ajv.compile<Manifest>(ManifestSchema)
+
+/**
+ * Reads a manifest's text.
+ * @returns the manifest, or a sentence on what is wrong with it
+ */
+export function parseManifest(text: string): Manifest | string {
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch {
+    return 'it is no JSON'
+  }
+  const { version } = (value ?? {}) as { version?: unknown }
+  if (typeof version === 'number' && version > MANIFEST_VERSION) {
+    return `a newer corral wrote it (layout ${version}; this one reads ${MANIFEST_VERSION})`
+  }
+  if (!isManifest(value)) return ajv.errorsText(isManifest.errors, { dataVar: 'manifest' })
+  if (!findLabel(value.variants, value.default)) return `its default variant ${value.default} is not among its variants`
+  return value
+}
+
+/** The variant of this label, whatever its case. */
+export function findLabel<Variant extends { label: string }>(variants: Variant[], label: string): Variant | undefined {
+  const wanted = label.toLowerCase()
+  return variants.find(variant => variant.label.toLowerCase() === wanted)
+}
+
+/** The manifest with a variant added, or put in the place of the one of its label. */
+export function withVariant(
+  manifest: Manifest | undefined,
+  name: { owner: string; name: string },
+  variant: VariantRecord
+): Manifest {
+  if (!manifest) {
+    return {
+      version: MANIFEST_VERSION,
+      owner: name.owner,
+      name: name.name,
+      default: variant.label,
+      variants: [variant]
+    }
+  }
+  const old = findLabel(manifest.variants, variant.label)
+  if (!old) return { ...manifest, variants: [...manifest.variants, variant] }
+  // The label keeps the case it was first stored with: `default` and settings name it so.
+  const next = { ...variant, label: old.label }
+  return { ...manifest, variants: manifest.variants.map(present => (present === old ? next : present)) }
+}
+
+/** The manifest without some revisions; undefined when none is left. The oldest of the rest follows a default that goes. */
+export function withoutRevisions(manifest: Manifest, revisions: ReadonlySet<string>): Manifest | undefined {
+  const variants = manifest.variants.filter(variant => !revisions.has(variant.revision))
+  const [oldest] = variants
+  if (!oldest) return undefined
+  return { ...manifest, variants, default: (findLabel(variants, manifest.default) ?? oldest).label }
+}

@@ -1,0 +1,155 @@
+import { randomBytes } from 'node:crypto'
+import { lstat, mkdir, open, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
+import { lock } from 'proper-lockfile'
+import writeFileAtomic from 'write-file-atomic'
+import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
+import type { ModelName } from '../../core/model-name.ts'
+import type { Manifest } from './manifest.ts'
+
+export const MANIFEST_FILE = 'manifest.json'
+/** Holds what is not yet, or no longer, part of a model. No owner's name begins with a dot. */
+export const STAGING_FOLDER = '.staging'
+/** Lies in each revision's folder and shows that corral made it: only such folders are ever swept. */
+export const REVISION_MARK = '.corral-revision'
+const MARK_TEXT = 'Made by corral. A folder with this file that no manifest.json names is deleted when corral starts.\n'
+/** The lock is held for some milliseconds; only a process killed in that moment leaves it to go stale. */
+const LOCK_STALE = 4_000
+
+/** Makes an empty folder, marked as a revision, on the disk of the models. */
+export async function createStagingFolder(models: string): Promise<string> {
+  const folder = join(models, STAGING_FOLDER, randomBytes(8).toString('hex'))
+  await mkdir(folder, { recursive: true })
+  await writeFile(join(folder, REVISION_MARK), MARK_TEXT)
+  return folder
+}
+
+/** Deletes a folder of the store: at once out of the way, then its files. A crash between the two leaves a staging folder. */
+export async function discardFolder(models: string, folder: string): Promise<void> {
+  let doomed = folder
+  if (basename(dirname(folder)) !== STAGING_FOLDER) {
+    doomed = join(models, STAGING_FOLDER, randomBytes(8).toString('hex'))
+    await mkdir(dirname(doomed), { recursive: true })
+    try {
+      await rename(folder, doomed)
+    } catch (error) {
+      if (isSystemError(error, 'ENOENT')) return
+      // Windows does not move a folder with open files; what can be deleted is.
+      doomed = folder
+    }
+  }
+  await rm(doomed, { recursive: true, force: true, maxRetries: 3 })
+}
+
+/**
+ * The folder of a model, made where it does not exist. An owner or model that is there in another case is reused, so
+ * that two spellings are one model on every file system.
+ * @throws CorralError `invalid_request` when a link or a file is in the way
+ */
+export async function modelFolder(models: string, name: ModelName): Promise<string> {
+  let folder = models
+  for (const segment of [name.owner, name.name]) {
+    const present = (await namesIn(folder)).find(entry => entry.toLowerCase() === segment.toLowerCase())
+    folder = join(folder, present ?? segment)
+    // Recursive: another model's removal may just have taken the owner's folder, which was empty.
+    if (!present) await mkdir(folder, { recursive: true })
+    if (!(await lstat(folder)).isDirectory()) {
+      throw new CorralError(
+        'invalid_request',
+        `${folder} is no folder but a file or a symbolic link, and models are kept inside ${models} only. ` +
+          'Move it away, or use another name.',
+        { param: 'name' }
+      )
+    }
+  }
+  return folder
+}
+
+async function namesIn(folder: string): Promise<string[]> {
+  try {
+    return await readdir(folder)
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return []
+    throw error
+  }
+}
+
+/**
+ * Moves a staged folder beside the manifest, where no manifest names it yet.
+ * @param name wanted folder name; a number is added when it is taken
+ * @returns the name it got
+ */
+export async function placeRevision(staged: string, model: string, name: string): Promise<string> {
+  const taken = new Set(await readdir(model))
+  let free = name
+  for (let number = 2; taken.has(free); number++) free = `${name}-${number}`
+  await rename(staged, join(model, free))
+  return free
+}
+
+/** Writes a model's manifest atomically and durably. From here on the model is what it says. */
+export async function writeManifest(model: string, manifest: Manifest): Promise<void> {
+  await locked(model, async () => {
+    await writeFileAtomic(join(model, MANIFEST_FILE), `${JSON.stringify(manifest)}\n`)
+    await syncFolder(model)
+  })
+}
+
+/** Takes the manifest away. From here on there is no model. */
+export async function removeManifest(model: string): Promise<void> {
+  try {
+    await locked(model, async () => {
+      await rm(join(model, MANIFEST_FILE), { force: true })
+      await syncFolder(model)
+    })
+  } catch (error) {
+    // The whole folder was deleted by hand.
+    if (!isSystemError(error, 'ENOENT')) throw error
+  }
+}
+
+/** Removes a model's folder, and its owner's, as far as nothing is left in them. */
+export async function removeEmptyFolders(model: string): Promise<void> {
+  for (const folder of [model, dirname(model)]) {
+    try {
+      await rmdir(folder)
+    } catch (error) {
+      if (isSystemError(error, 'ENOTEMPTY', 'EEXIST', 'ENOENT')) return
+      throw error
+    }
+  }
+}
+
+async function locked(model: string, write: () => Promise<void>): Promise<void> {
+  let compromised: Error | undefined
+  const unlock = await lock(join(model, MANIFEST_FILE), {
+    realpath: false,
+    stale: LOCK_STALE,
+    retries: { retries: 60, minTimeout: 50, maxTimeout: 200, randomize: true },
+    onCompromised: error => {
+      compromised = error
+    }
+  })
+  try {
+    await write()
+  } finally {
+    // The manifest is replaced whole in any case; a lost lock means that another writer's version may have won.
+    if (!compromised) await unlock()
+  }
+  if (compromised) {
+    throw new CorralError('internal', `Another process writes into ${model}: ${messageOf(compromised)}. Try again.`, {
+      cause: compromised
+    })
+  }
+}
+
+/** Makes a rename in a folder outlive a power failure, where the system lets folders be opened for that. */
+async function syncFolder(folder: string): Promise<void> {
+  if (process.platform === 'win32') return
+  const handle = await open(folder, 'r')
+  try {
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+}

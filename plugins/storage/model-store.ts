@@ -1,0 +1,299 @@
+import { access, mkdir, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
+import { CorralError, isSystemError } from '../../core/errors.ts'
+import { bareName, type ModelName, modelKey } from '../../core/model-name.ts'
+import type { ImportRequest, Origin, Storage, StoredVariant, Waiting } from '../../core/services.ts'
+import { inspectSource } from './import-source.ts'
+import { KeyedQueue } from './keyed-queue.ts'
+import { findLabel, type VariantRecord, withoutRevisions, withVariant } from './manifest.ts'
+import {
+  discardFolder,
+  MANIFEST_FILE,
+  modelFolder,
+  placeRevision,
+  removeEmptyFolders,
+  removeManifest,
+  writeManifest
+} from './model-folders.ts'
+import { ModelIndex } from './model-index.ts'
+import { scanModels } from './model-scan.ts'
+import { modelExists, modelNotFound, originConflict, writeFailure } from './refusals.ts'
+import { digestOfFiles, type StagedRevision, stageFiles } from './staging.ts'
+
+/** The models on disk. Reads are answered from memory; changes of one model happen one after another. */
+export class ModelStore implements Storage {
+  readonly #models: string
+  readonly #log: FastifyBaseLogger
+  readonly #index = new ModelIndex()
+  /** Whole imports, which may take minutes. */
+  readonly #imports = new KeyedQueue()
+  /** Changes of manifests, which are short: a removal does not wait for an import's copying. */
+  readonly #changes = new KeyedQueue()
+  readonly #listeners: ((variants: StoredVariant[]) => Promise<void>)[] = []
+  /** Who uses a revision's folder, by its path. */
+  readonly #holds = new Map<string, number>()
+  /** Folders that no manifest names any longer but somebody holds, and their models' keys. */
+  readonly #retired = new Map<string, string>()
+  readonly #clearing = new Set<Promise<void>>()
+
+  private constructor(models: string, log: FastifyBaseLogger) {
+    this.#models = models
+    this.#log = log
+  }
+
+  /** Reads what is stored below `models` and clears away what a crash left there. */
+  static async open(models: string, log: FastifyBaseLogger): Promise<ModelStore> {
+    const store = new ModelStore(models, log)
+    for (const { directory, manifest } of await scanModels(models, log)) {
+      store.#index.put(modelKey(manifest), directory, manifest)
+    }
+    return store
+  }
+
+  /** Settles when no files are being deleted any longer. */
+  async close(): Promise<void> {
+    await Promise.all(this.#clearing)
+  }
+
+  list(): StoredVariant[] {
+    return this.#index.list().slice()
+  }
+
+  variants(name: ModelName): StoredVariant[] {
+    return this.#index.variants(modelKey(name)).slice()
+  }
+
+  find(name: ModelName): StoredVariant | undefined {
+    const variants = this.#index.variants(modelKey(name))
+    return name.variant === undefined ? variants[0] : findLabel(variants, name.variant)
+  }
+
+  get(name: ModelName): StoredVariant {
+    const variant = this.find(name)
+    if (!variant) throw modelNotFound(name, this.variants(name))
+    return variant
+  }
+
+  async import(request: ImportRequest, waiting: Waiting = {}): Promise<StoredVariant> {
+    const origin: Origin = { kind: 'import', from: request.path }
+    return this.importFrom(request, { ...waiting, origin, allowHardLink: true })
+  }
+
+  /** As `import`, with the origin given. */
+  async importFrom(
+    { path, name }: ImportRequest,
+    options: Waiting & { origin: Origin; allowHardLink: boolean }
+  ): Promise<StoredVariant> {
+    // What came from a hub is refused before anything is copied; for the rest the content decides.
+    const hub = this.variants(name).find(variant => variant.origin.kind === 'hub')
+    if (hub && options.origin.kind !== 'hub') throw modelExists(hub)
+    const { label, format, files, metadata } = await inspectSource(path, name.variant)
+    return this.#imports.run(
+      modelKey(name),
+      async () => {
+        try {
+          const staged = await stageFiles(this.#models, files, options)
+          return await this.commit(name, { ...staged, label, format, metadata, origin: options.origin }, options.signal)
+        } catch (error) {
+          throw writeFailure(this.#models, error)
+        }
+      },
+      options.signal
+    )
+  }
+
+  /**
+   * Makes a staged revision a variant of a model, as its first, another, or a newer one of that label; the manifest
+   * decides, and is written last. The same content again is the variant that is there. The staging folder is used up.
+   * @throws CorralError `model_exists` when the model came from elsewhere
+   */
+  async commit(name: ModelName, staged: StagedRevision, signal?: AbortSignal): Promise<StoredVariant> {
+    const key = modelKey(name)
+    let folder = staged.folder
+    try {
+      return await this.#changes.run(
+        key,
+        async () => {
+          const variants = this.#index.variants(key)
+          const digest = digestOfFiles(staged.files)
+          const present = findLabel(variants, staged.label)
+          if (present?.digest === digest && (await isWhole(present))) {
+            await discardFolder(this.#models, folder)
+            return present
+          }
+          const other = variants.find(variant => originConflict(variant.origin, staged.origin))
+          if (other) throw modelExists(other)
+
+          const directory = await this.#folderFor(name)
+          const revision = await placeRevision(folder, directory, `${staged.label.toLowerCase()}-${digest.slice(0, 8)}`)
+          folder = join(directory, revision)
+          try {
+            await this.#record(name, directory, {
+              label: staged.label,
+              revision,
+              format: staged.format,
+              files: staged.files,
+              size: staged.files.reduce((sum, file) => sum + file.size, 0),
+              digest,
+              modifiedAt: new Date().toISOString(),
+              origin: staged.origin,
+              metadata: staged.metadata
+            })
+          } catch (error) {
+            await discardFolder(this.#models, folder)
+            await removeEmptyFolders(directory)
+            throw error
+          }
+          return findLabel(this.#index.variants(key), staged.label)!
+        },
+        signal
+      )
+    } catch (error) {
+      await discardFolder(this.#models, folder)
+      throw error
+    }
+  }
+
+  async remove(name: ModelName): Promise<StoredVariant[]> {
+    const key = modelKey(name)
+    const doomed = name.variant === undefined ? this.variants(name) : [this.get(name)]
+    if (doomed.length === 0) throw modelNotFound(name, [])
+    const revisions = new Set(doomed.map(variant => variant.revision))
+    this.#index.drop(key, revisions)
+    return this.#changes.run(key, async () => {
+      await this.#tellListeners(doomed)
+      try {
+        await this.#withdraw(key, revisions)
+      } catch (error) {
+        this.#index.restore(key, revisions)
+        throw writeFailure(this.#models, error)
+      }
+      for (const { directory } of doomed) await this.#retire(key, directory)
+      return doomed
+    })
+  }
+
+  async setDefault(name: ModelName): Promise<StoredVariant> {
+    this.get(name)
+    const key = modelKey(name)
+    return this.#changes.run(key, async () => {
+      const variant = this.get(name)
+      if (variant.isDefault) return variant
+      const { directory, manifest } = this.#index.get(key)!
+      const next = { ...manifest, default: variant.label }
+      try {
+        await writeManifest(directory, next)
+      } catch (error) {
+        throw writeFailure(this.#models, error)
+      }
+      this.#index.put(key, directory, next)
+      return this.get(name)
+    })
+  }
+
+  onRemove(listener: (variants: StoredVariant[]) => Promise<void>): void {
+    this.#listeners.push(listener)
+  }
+
+  hold({ directory }: StoredVariant): () => void {
+    this.#holds.set(directory, (this.#holds.get(directory) ?? 0) + 1)
+    let held = true
+    return () => {
+      if (!held) return
+      held = false
+      const rest = this.#holds.get(directory)! - 1
+      if (rest > 0) this.#holds.set(directory, rest)
+      else this.#letGo(directory)
+    }
+  }
+
+  #letGo(directory: string): void {
+    this.#holds.delete(directory)
+    const key = this.#retired.get(directory)
+    if (key === undefined) return
+    this.#retired.delete(directory)
+    // In the queue of its model: an import may be about to use the folder that this could find empty and remove.
+    const clearing = this.#changes
+      .run(key, () => this.#retire(key, directory))
+      .finally(() => this.#clearing.delete(clearing))
+    this.#clearing.add(clearing)
+  }
+
+  /** A model's folder for a new revision; not one whose manifest could not be read. */
+  async #folderFor(name: ModelName): Promise<string> {
+    const known = this.#index.get(modelKey(name))
+    if (known) {
+      // It may have been deleted by hand.
+      await mkdir(known.directory, { recursive: true })
+      return known.directory
+    }
+    const directory = await modelFolder(this.#models, name)
+    try {
+      await access(join(directory, MANIFEST_FILE))
+    } catch (error) {
+      if (isSystemError(error, 'ENOENT')) return directory
+      throw error
+    }
+    throw new CorralError(
+      'model_exists',
+      `${directory} holds a model whose ${MANIFEST_FILE} cannot be used (the log says why). ` +
+        `Repair it and restart corral, or delete the folder, before "${bareName(name)}" is stored anew.`
+    )
+  }
+
+  async #record(name: ModelName, directory: string, variant: VariantRecord): Promise<void> {
+    const key = modelKey(name)
+    const before = this.#index.get(key)?.manifest
+    const replaced = before && findLabel(before.variants, variant.label)
+    const manifest = withVariant(before, name, variant)
+    await writeManifest(directory, manifest)
+    this.#index.put(key, directory, manifest)
+    if (replaced) await this.#retire(key, join(directory, replaced.revision))
+  }
+
+  async #withdraw(key: string, revisions: ReadonlySet<string>): Promise<void> {
+    const { directory, manifest } = this.#index.get(key)!
+    const rest = withoutRevisions(manifest, revisions)
+    if (rest) {
+      await writeManifest(directory, rest)
+      this.#index.put(key, directory, rest)
+    } else {
+      await removeManifest(directory)
+      this.#index.delete(key)
+    }
+  }
+
+  /** Deletes a folder that no manifest names any longer, now or when nobody holds it. */
+  async #retire(key: string, directory: string): Promise<void> {
+    if (this.#holds.has(directory)) {
+      this.#retired.set(directory, key)
+      return
+    }
+    try {
+      await discardFolder(this.#models, directory)
+      await removeEmptyFolders(join(directory, '..'))
+    } catch (error) {
+      // The model is gone all the same; only its space is not free yet.
+      this.#log.warn(error, `The files in ${directory} cannot be deleted now; corral tries again at its next start`)
+    }
+  }
+
+  async #tellListeners(variants: StoredVariant[]): Promise<void> {
+    for (const result of await Promise.allSettled(this.#listeners.map(listener => listener(variants)))) {
+      if (result.status === 'rejected')
+        this.#log.error(result.reason, 'A part of corral could not let go of a removed model')
+    }
+  }
+}
+
+/** Whether a variant's files are still there: people delete folders by hand, and import again to repair. */
+async function isWhole({ directory, files }: StoredVariant): Promise<boolean> {
+  try {
+    const sizes = await Promise.all(files.map(async file => (await stat(join(directory, file.path))).size))
+    return sizes.every((size, index) => size === files[index]!.size)
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return false
+    throw error
+  }
+}

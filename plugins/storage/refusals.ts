@@ -1,0 +1,55 @@
+import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
+import { bareName, type ModelName } from '../../core/model-name.ts'
+import type { Origin, StoredVariant } from '../../core/services.ts'
+
+/** Whether files of one origin may not be stored under a name whose files have another. */
+export function originConflict(present: Origin, incoming: Origin): boolean {
+  return present.kind !== incoming.kind || (present.kind === 'hub' && present.from !== incoming.from)
+}
+
+/** A model that is there came from elsewhere than what is to be stored under its name. */
+export function modelExists({ model, origin }: StoredVariant): CorralError {
+  const name = bareName(model)
+  const source = {
+    bundled: 'came with corral',
+    import: `was imported from ${origin.from}`,
+    hub: `was downloaded from ${origin.from}`
+  }[origin.kind]
+  return new CorralError(
+    'model_exists',
+    `"${name}" is there already and ${source}; these files are not the same. ` +
+      `Choose another name, or remove it first with "corral rm ${name}".`,
+    { param: 'model' }
+  )
+}
+
+/** @param present the model's variants; empty when there is no such model */
+export function modelNotFound(name: ModelName, present: StoredVariant[]): CorralError {
+  const bare = bareName(name)
+  const message =
+    present.length === 0
+      ? `There is no model "${bare}" here. "corral list" shows what there is; "corral import" adds one.`
+      : `The model "${bare}" has no variant "${name.variant}". It has ${present
+          .map(({ label, isDefault }) => (isDefault ? `${label} (the default)` : label))
+          .join(', ')}.`
+  return new CorralError('model_not_found', message, { param: 'model' })
+}
+
+/** What a failed write into the models folder means for people; anything else as it is. */
+export function writeFailure(models: string, error: unknown): unknown {
+  if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
+    return new CorralError(
+      'insufficient_storage',
+      `The disk of ${models} is full. Remove models that are not needed, or choose another disk with CORRAL_MODELS.`,
+      { cause: error }
+    )
+  }
+  if (isSystemError(error, 'EACCES', 'EPERM', 'EROFS')) {
+    return new CorralError(
+      'internal',
+      `corral may not use ${error.path ?? models}: ${messageOf(error)}. Give its user the right to read and write there.`,
+      { cause: error }
+    )
+  }
+  return error
+}

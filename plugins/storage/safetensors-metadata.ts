@@ -1,0 +1,77 @@
+import type { Capability, ModelMetadata } from '../../core/services.ts'
+import { templateCapabilities } from './capabilities.ts'
+import { dtypeLabel } from './quantization-label.ts'
+import type { SafetensorsFile } from './safetensors-file.ts'
+
+/** The folder's files that describe the model, parsed; each may be absent. */
+export interface ModelDescription {
+  /** config.json */
+  config: Record<string, unknown>
+  /** tokenizer_config.json */
+  tokenizerConfig?: Record<string, unknown>
+  /** chat_template.jinja */
+  chatTemplate?: string
+  /** The folder is laid out for sentence-transformers (modules.json). */
+  isSentenceTransformer: boolean
+}
+
+type Fields = Record<string, unknown>
+const fields = (value: unknown): Fields => (value && typeof value === 'object' ? (value as Fields) : {})
+const number = (value: unknown) => (typeof value === 'number' && Number.isFinite(value) ? value : undefined)
+const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
+
+/** What GGUF calls the fields of config.json, so that readers of `info` need to know one vocabulary only. */
+const INFO_NAMES: Record<string, string> = {
+  max_position_embeddings: 'context_length',
+  hidden_size: 'embedding_length',
+  num_hidden_layers: 'block_count',
+  intermediate_size: 'feed_forward_length',
+  num_attention_heads: 'attention.head_count',
+  num_key_value_heads: 'attention.head_count_kv',
+  vocab_size: 'vocab_size',
+  rope_theta: 'rope.freq_base'
+}
+
+/** A SafeTensors model's metadata from its folder's description and the headers of its weights. */
+export function safetensorsMetadata(description: ModelDescription, weights: SafetensorsFile[]): ModelMetadata {
+  const { config } = description
+  // Models of several modalities keep what concerns the language model in a section of its own.
+  const language = { ...config, ...fields(config.text_config) }
+  const architecture = text(config.model_type) ?? text(fields(config.text_config).model_type)
+  const parameters = weights.reduce((sum, file) => sum + file.parameters, 0)
+  const chatTemplate = description.chatTemplate ?? templateOf(description.tokenizerConfig)
+  const info: ModelMetadata['info'] = { 'general.parameter_count': parameters }
+  if (architecture) info['general.architecture'] = architecture
+  for (const [field, name] of Object.entries(INFO_NAMES)) {
+    const value = number(language[field])
+    if (value !== undefined) info[`${architecture ?? 'model'}.${name}`] = value
+  }
+  return {
+    architecture,
+    contextLength: number(language.max_position_embeddings),
+    embeddingLength: number(language.hidden_size),
+    parameters,
+    quantization: dtypeLabel(
+      text(config.torch_dtype) ?? text(config.dtype) ?? text(language.dtype) ?? weights[0]?.dtype
+    ),
+    chatTemplate,
+    capabilities: capabilities(description, chatTemplate),
+    info
+  }
+}
+
+/** tokenizer_config.json holds one template, or a list of named ones of which `default` is for chats. */
+function templateOf(tokenizerConfig: Fields | undefined): string | undefined {
+  const template = tokenizerConfig?.chat_template
+  if (!Array.isArray(template)) return text(template)
+  const named = template.map(fields)
+  return text((named.find(({ name }) => name === 'default') ?? named[0])?.template)
+}
+
+function capabilities({ config, isSentenceTransformer }: ModelDescription, chatTemplate?: string): Capability[] {
+  const classes = Array.isArray(config.architectures) ? config.architectures.map(String) : []
+  if (classes.some(name => name.endsWith('ForSequenceClassification'))) return ['rerank']
+  const generates = classes.some(name => /For(CausalLM|ConditionalGeneration)$|LMHeadModel$/.test(name))
+  if (isSentenceTransformer || (classes.length > 0 && !generates)) return ['embedding']
+  return ['completion', ...templateCapabilities(chatTemplate)]
+}

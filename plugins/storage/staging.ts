@@ -1,0 +1,80 @@
+import { createHash } from 'node:crypto'
+import { mkdir } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { CorralError } from '../../core/errors.ts'
+import type { ModelMetadata, Origin, StoredFile, Waiting } from '../../core/services.ts'
+import { transferFile } from './file-transfer.ts'
+import type { SourceFile } from './import-source.ts'
+import { createStagingFolder, discardFolder } from './model-folders.ts'
+
+/** A revision whose files lie complete in a staging folder, ready to become part of a model. */
+export interface StagedRevision {
+  folder: string
+  label: string
+  format: 'gguf' | 'safetensors'
+  files: StoredFile[]
+  metadata: ModelMetadata
+  origin: Origin
+}
+
+/** At most this many reports of progress a second. */
+const REPORTS_PER_SECOND = 10
+
+/**
+ * Brings files into a new staging folder and takes their digests. Nothing is left behind when it fails.
+ * @throws CorralError `insufficient_storage`; `invalid_request` when a file changes meanwhile
+ */
+export async function stageFiles(
+  models: string,
+  sources: SourceFile[],
+  waiting: Waiting & { allowHardLink: boolean }
+): Promise<{ folder: string; files: StoredFile[] }> {
+  const { signal, onProgress, allowHardLink } = waiting
+  const total = sources.reduce((sum, file) => sum + file.size, 0)
+  const folder = await createStagingFolder(models)
+  try {
+    const files: StoredFile[] = []
+    let completed = 0
+    let reported = 0
+    for (const { source, path, role, size } of sources) {
+      const report = (force: boolean) => {
+        if (!force && performance.now() - reported < 1000 / REPORTS_PER_SECOND) return
+        reported = performance.now()
+        onProgress?.({ phase: 'copying', subject: path, fraction: total ? completed / total : 1, completed, total })
+      }
+      const before = completed
+      const target = join(folder, ...path.split('/'))
+      await mkdir(dirname(target), { recursive: true })
+      const sha256 = await transferFile(source, target, {
+        signal,
+        // Descriptions such as config.json are small, and people edit them in place.
+        allowHardLink: allowHardLink && role !== 'other',
+        bytesToCome: total - before,
+        onBytes: bytes => {
+          completed += bytes
+          report(false)
+        }
+      })
+      if (completed - before !== size) {
+        throw new CorralError(
+          'invalid_request',
+          `${source} changed while it was imported (${size} bytes before, ${completed - before} now). ` +
+            'Wait until it is complete, then repeat the import.',
+          { param: 'path' }
+        )
+      }
+      report(true)
+      files.push({ path, size, sha256, role })
+    }
+    return { folder, files }
+  } catch (error) {
+    await discardFolder(models, folder)
+    throw error
+  }
+}
+
+/** One digest for a set of files, whatever their names: 64 hex digits. */
+export function digestOfFiles(files: StoredFile[]): string {
+  const lines = [...files].sort((a, b) => (a.path < b.path ? -1 : 1)).map(file => `${file.role} ${file.sha256}\n`)
+  return createHash('sha256').update(lines.join('')).digest('hex')
+}
