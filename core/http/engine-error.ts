@@ -20,6 +20,7 @@ const UNSUPPORTED = /^(image|audio|video) input is not supported|does not suppor
 const LONGEST_MESSAGE = 400
 
 interface EngineFailure {
+  status: number
   message: string
   type: string
   promptTokens: number | undefined
@@ -29,28 +30,29 @@ interface EngineFailure {
 /**
  * What llama-server's error answer means to a client. It gives no more of the engine's text than a client may see:
  * llama-server quotes whole messages and tools in some of its errors.
- * @param status HTTP status, or the `code` of an error that came within a stream
+ * @param status HTTP status; the `code` within the body counts more, since an error may come in a stream
  * @param bodyText the answer's body, or the JSON of the event: `{"error":{"code","message","type"}}`
  */
 export function engineError(status: number, bodyText: string): CorralError {
-  const failure = readFailure(bodyText)
+  const failure = readFailure(status, bodyText)
   const { message, type } = failure
   if (type === 'exceed_context_size_error' || failure.contextSize !== undefined) return contextExceeded(failure)
   if (/^Context size has been exceeded/.test(message)) return contextExceeded(failure)
-  if (type === 'not_supported_error' || status === 501 || UNSUPPORTED.test(message)) {
+  if (type === 'not_supported_error' || failure.status === 501 || UNSUPPORTED.test(message)) {
     return new CorralError(
       'unsupported_capability',
       `The model cannot do what the request asks: ${sentence(message) || 'not supported.'}`
     )
   }
-  if (status === 404) {
+  if (failure.status === 404) {
     return new CorralError('not_implemented', "The model's engine does not offer this function.")
   }
-  if (status === 503 || type === 'unavailable_error') {
+  if (failure.status === 503 || type === 'unavailable_error') {
     return new CorralError('queue_full', "The model's engine is busy. Try again in a moment.", { retryAfter: 1 })
   }
-  const requestFault = status >= 500 && REQUEST_FAULTS.some(pattern => pattern.test(message))
-  if (requestFault || (status >= 400 && status < 500 && status !== 401 && status !== 403)) {
+  // A refused key is no fault of the client: corral makes the engine's key.
+  const isRefusal = failure.status >= 400 && failure.status < 500 && failure.status !== 401 && failure.status !== 403
+  if (isRefusal || REQUEST_FAULTS.some(pattern => pattern.test(message))) {
     return new CorralError(
       'invalid_request',
       `The request is not valid: ${sentence(message) || 'no reason was given.'}`
@@ -58,7 +60,7 @@ export function engineError(status: number, bodyText: string): CorralError {
   }
   return new CorralError(
     'internal',
-    `The model's engine could not answer: ${sentence(message) || `status ${status}.`} Send the request again; if it fails again, stop the model so that it is loaded anew.`
+    `The model's engine could not answer: ${sentence(message) || `status ${failure.status}.`} Send the request again; if it fails again, stop the model so that it is loaded anew.`
   )
 }
 
@@ -75,7 +77,7 @@ function contextExceeded({ promptTokens, contextSize }: EngineFailure): CorralEr
   })
 }
 
-function readFailure(bodyText: string): EngineFailure {
+function readFailure(status: number, bodyText: string): EngineFailure {
   let error: Record<string, unknown> = {}
   try {
     const body = JSON.parse(bodyText)
@@ -90,6 +92,7 @@ function readFailure(bodyText: string): EngineFailure {
   const batch = /^input \((\d+) tokens\) is too large to process.*current batch size: (\d+)/s.exec(full)
   const number = (value: unknown) => (typeof value === 'number' ? value : undefined)
   return {
+    status: number(error.code) ?? status,
     message: withoutQuotes(full),
     type: typeof error.type === 'string' ? error.type : '',
     promptTokens: batch ? Number(batch[1]) : number(error.n_prompt_tokens),

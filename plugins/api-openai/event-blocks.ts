@@ -1,0 +1,92 @@
+const NOTHING = Buffer.alloc(0)
+const LINE_FEED = 10
+const COLON = 58
+const END_OF_EVENT = Buffer.from('\n\n')
+const DONE = Buffer.from('data: [DONE]\n')
+const ERROR = Buffer.from('data: {"error":')
+const NULL = Buffer.from('data: null\n\n')
+
+/** What part of the engine's stream means, without its events being parsed. */
+export interface EventBlock {
+  /** Whole events, as they are to be passed on; empty when there is nothing to pass on. */
+  bytes: Buffer
+  /** Whether the answer is complete. */
+  done: boolean
+  /** The JSON of the engine's own error, with which its stream ends. */
+  error?: string
+}
+
+/**
+ * Cuts the engine's Server-Sent Events at the ends of events, without looking into them: a chunk that holds whole events,
+ * as nearly every one does, is passed on as it is.
+ */
+export class EventBlocks {
+  #rest: Buffer = NOTHING
+  readonly #rename: { from: string; to: string } | undefined
+
+  /** @param rename the member that names the model, where the name asked for is not the one that the engine reports */
+  constructor(rename?: { from: string; to: string }) {
+    this.#rename = rename
+  }
+
+  /** The events that this chunk completes; undefined when it completes none worth passing on. */
+  push(chunk: Buffer): EventBlock | undefined {
+    const data = this.#rest.length ? Buffer.concat([this.#rest, chunk]) : chunk
+    const end = endOfEvents(data)
+    this.#rest = end === data.length ? NOTHING : data.subarray(end)
+    if (end === 0) return undefined
+    let bytes = end === data.length ? data : data.subarray(0, end)
+    // A comment that only keeps the connection open: corral sends its own.
+    if (bytes[0] === COLON && bytes.indexOf('data:') === -1) return undefined
+    // llama-server begins each further choice of one request with an event that is no chunk.
+    if (bytes.includes(NULL)) bytes = replaceAll(bytes, NULL.toString('latin1'), '')
+    const at = startOf(bytes, ERROR)
+    if (at !== -1) {
+      const lineEnd = bytes.indexOf(LINE_FEED, at)
+      return {
+        bytes: this.#renamed(bytes.subarray(0, at)),
+        done: false,
+        error: bytes.toString('utf8', at + 'data: '.length, lineEnd)
+      }
+    }
+    return { bytes: this.#renamed(bytes), done: startOf(bytes, DONE) !== -1 }
+  }
+
+  #renamed(bytes: Buffer): Buffer {
+    return this.#rename ? replaceAll(bytes, this.#rename.from, this.#rename.to) : bytes
+  }
+}
+
+function endOfEvents(data: Buffer): number {
+  const { length } = data
+  if (length > 1 && data[length - 1] === LINE_FEED && data[length - 2] === LINE_FEED) return length
+  const at = data.lastIndexOf(END_OF_EVENT)
+  return at === -1 ? 0 : at + END_OF_EVENT.length
+}
+
+/** Where a line with these first bytes starts. Line feeds within JSON are escaped, so a line start is unambiguous. */
+function startOf(bytes: Buffer, line: Buffer): number {
+  let at = bytes.indexOf(line)
+  while (at > 0 && bytes[at - 1] !== LINE_FEED) at = bytes.indexOf(line, at + 1)
+  return at
+}
+
+/** Both texts are ASCII; other bytes stay as they are. */
+function replaceAll(bytes: Buffer, from: string, to: string): Buffer {
+  if (!bytes.includes(from, 0, 'latin1')) return bytes
+  return Buffer.from(
+    bytes.toString('latin1').replaceAll(from, () => to),
+    'latin1'
+  )
+}
+
+/** The member that names the model, as the engine writes it and as the reply is to have it; undefined when alike. */
+export function modelMember(alias: string, asked: string): { from: string; to: string } | undefined {
+  if (alias === asked) return undefined
+  return { from: `"model":${JSON.stringify(alias)}`, to: `"model":${JSON.stringify(asked)}` }
+}
+
+/** A whole answer with the model's name as it was asked for. */
+export function renameModel(body: Buffer, rename: { from: string; to: string } | undefined): Buffer {
+  return rename ? replaceAll(body, rename.from, rename.to) : body
+}
