@@ -41,6 +41,8 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
   }
 
   const timer = setInterval(() => {
+    // The request was answered with a status code instead.
+    if (!committed && raw.headersSent) return clearInterval(timer)
     commit()
     if (!raw.writableNeedDrain) raw.write(options.heartbeat(stream.status))
   }, options.heartbeatInterval)
