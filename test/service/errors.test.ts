@@ -1,0 +1,127 @@
+import t from 'tap'
+import { CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
+
+const corral = await startCorral(t, {
+  config:
+    'body_limit: 1MiB\nscheduler:\n  max_queue: 1\nmodels:\n  corral/tiny-chat:\n    options:\n      num_parallel: 1\n'
+})
+const chat = { model: DEMO, messages: [CAPITAL_QUESTION] }
+
+t.test('every request error of the native API has its status and code', async t => {
+  const table: [path: string, body: unknown, status: number, code: string][] = [
+    ['/api/chat', '{"model": ', 400, 'invalid_json'],
+    ['/api/chat', '', 400, 'missing_body'],
+    ['/api/chat', 'null', 400, 'missing_body'],
+    ['/api/chat', '[]', 400, 'invalid_request'],
+    ['/api/chat', '"x"', 400, 'invalid_request'],
+    ['/api/chat', {}, 400, 'invalid_model_name'],
+    ['/api/chat', { ...chat, model: 7 }, 400, 'invalid_model_name'],
+    ['/api/chat', { ...chat, model: 'tiny-chat' }, 400, 'invalid_model_name'],
+    ['/api/chat', { ...chat, model: '../../etc/passwd' }, 400, 'invalid_model_name'],
+    ['/api/chat', { ...chat, model: 'a/../b' }, 400, 'invalid_model_name'],
+    ['/api/chat', { ...chat, model: 'nobody/nothing' }, 404, 'model_not_found'],
+    ['/api/chat', { ...chat, model: `${DEMO}:Q2_K` }, 404, 'model_not_found'],
+    ['/api/chat', { ...chat, messages: 'Hi' }, 400, 'invalid_request'],
+    ['/api/chat', { ...chat, messages: [7] }, 400, 'invalid_request'],
+    ['/api/chat', { ...chat, messages: [{ role: 'wizard', content: 'x' }] }, 400, 'invalid_request'],
+    ['/api/chat', { ...chat, messages: [{ content: { a: 1 } }] }, 400, 'invalid_request'],
+    ['/api/chat', { ...chat, stream: 'yes' }, 400, 'invalid_request'],
+    ['/api/chat', { ...chat, options: [] }, 400, 'invalid_request'],
+    ['/api/chat', { ...chat, options: { temperature: 'hot' } }, 400, 'invalid_option'],
+    ['/api/chat', { ...chat, options: { num_ctx: -4 } }, 400, 'invalid_option'],
+    ['/api/chat', { ...chat, options: { cache_type_k: 'q99' } }, 400, 'invalid_option'],
+    ['/api/chat', { ...chat, keep_alive: 'soon' }, 400, 'invalid_option'],
+    ['/api/chat', { ...chat, format: 'xml' }, 400, 'invalid_request'],
+    ['/api/chat', { ...chat, messages: [{ content: 'x', images: ['iVBORw0KGgo='] }] }, 400, 'unsupported_capability'],
+    ['/api/generate', { model: DEMO, prompt: 'a', suffix: 'b' }, 400, 'unsupported_capability'],
+    ['/api/generate', { model: DEMO, prompt: ['a'] }, 400, 'invalid_request'],
+    ['/api/show', { model: 'nobody/nothing' }, 404, 'model_not_found'],
+    ['/api/stop', { model: 'nobody/nothing' }, 404, 'model_not_found'],
+    ['/api/load', { model: 'nobody/nothing' }, 404, 'model_not_found'],
+    ['/api/default', { model: 'nobody/nothing' }, 404, 'model_not_found'],
+    ['/api/pull', { model: 'bad name' }, 400, 'invalid_model_name'],
+    ['/api/pull', { model: 'hf:some/model:Q4_K_M@main' }, 501, 'not_implemented'],
+    ['/api/import', { model: 'x/y', path: 'relative.gguf' }, 400, 'invalid_request'],
+    ['/api/import', { model: 'x/y', path: '/does/not/exist.gguf' }, 400, 'invalid_request'],
+    ['/api/import', { model: '../y', path: '/tmp' }, 400, 'invalid_model_name'],
+    ['/api/nothing', {}, 404, 'route_not_found'],
+    ['/api/chat', 'x'.repeat(2 ** 21), 413, 'body_too_large']
+  ]
+  for (const [path, sent, status, code] of table) {
+    const shown = `${path} ${(typeof sent === 'string' ? sent : JSON.stringify(sent)).slice(0, 80)}`
+    const { status: got, body } = await corral.json(path, sent)
+    t.equal(got, status, shown)
+    t.match(body, { error: /\w{3,}.*\./s, errorCode: status, code, requestId: /^[0-9a-f-]{36}$/ }, shown)
+    t.notMatch(JSON.stringify(body), /node_modules|\.[jt]s:\d+| {4}at /, 'no stack trace')
+  }
+  t.equal((await corral.json('/api/stop', { model: DEMO })).body.code, 'model_not_loaded')
+})
+
+t.test('wrong methods are told the right ones', async t => {
+  const response = await corral.send('/api/chat')
+  t.equal(response.status, 405)
+  t.equal(response.headers.get('allow'), 'POST')
+  t.match(await response.json(), { code: 'method_not_allowed' })
+  t.equal((await corral.send('/api/tags', {}, { method: 'PUT' })).headers.get('allow'), 'GET, HEAD')
+})
+
+t.test('deep nesting, prototype names, odd encodings and huge numbers do no harm', async t => {
+  const deep = '['.repeat(200_000) + ']'.repeat(200_000)
+  const bodies = [
+    `{"model":"${DEMO}","messages":${deep}}`,
+    `{"model":"${DEMO}","messages":[{"content":"Hi"}],"tools":[{"a":${deep}}]}`,
+    `{"model":"${DEMO}","messages":[{"content":"Hi"}],"options":{"seed":1e400}}`,
+    `{"model":"${DEMO}","messages":[{"content":"Hi"}],"options":{"top_k":99999999999999999999}}`,
+    '{"__proto__":{"model":"x/y"},"constructor":{"prototype":{}}}',
+    '\u0000\u0001',
+    '{"model":"\ud800/x"}'
+  ]
+  for (const body of bodies) {
+    const { status } = await corral.json('/api/chat', body)
+    t.equal(status, 400, body.slice(0, 60))
+  }
+  t.match((await corral.json('/api/health')).body, { status: 'ok' })
+})
+
+t.test('a prompt longer than the context is refused with both numbers, streamed or not, on both surfaces', async t => {
+  const content = 'What is the capital of France? '.repeat(200)
+  const options = { num_ctx: 256 }
+  for (const stream of [true, false]) {
+    const native = await corral.json('/api/chat', { model: DEMO, messages: [{ content }], options, stream })
+    t.equal(native.status, 400)
+    t.match(native.body, { code: 'context_exceeded', error: /\d{3,}.*\d{3}/ })
+    const hosted = await corral.json('/v1/chat/completions', {
+      model: DEMO,
+      messages: [{ role: 'user', content }],
+      options,
+      stream
+    })
+    t.equal(hosted.status, 400)
+    t.match(hosted.body, {
+      error: { code: 'context_exceeded', type: 'invalid_request_error', message: /\d{3,}.*\d{3}/ }
+    })
+  }
+})
+
+t.test('a full queue is 503 with Retry-After, on both surfaces', async t => {
+  const story = { content: 'Count to 30.' }
+  const native = { model: DEMO, messages: [story], options: { temperature: 0 }, stream: false }
+  const hosted = { model: DEMO, messages: [{ role: 'user', ...story }], temperature: 0 }
+  for (const [path, body] of [
+    ['/api/chat', native],
+    ['/v1/chat/completions', hosted]
+  ] as const) {
+    const replies = await Promise.all(Array.from({ length: 12 }, () => corral.send(path, body)))
+    const full = replies.filter(reply => reply.status === 503)
+    t.ok(full.length > 0, 'some were refused')
+    t.ok(
+      replies.some(reply => reply.status === 200),
+      'some were answered'
+    )
+    t.equal(full[0]!.headers.get('retry-after'), '1')
+    t.equal(full[0]!.headers.get('x-should-retry'), null)
+    const refused = (await full[0]!.json()) as any
+    t.equal(refused.code ?? refused.error.code, 'queue_full')
+    for (const reply of replies) if (!reply.bodyUsed) await reply.text()
+  }
+})

@@ -1,0 +1,287 @@
+import { copyFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t, { type Test } from 'tap'
+import { packageRoot } from '../../core/package-info.ts'
+import {
+  alive,
+  CAPITAL_ANSWER,
+  CAPITAL_QUESTION,
+  type Corral,
+  DEMO,
+  joined,
+  startCorral,
+  until
+} from '../support/corral.ts'
+
+const corral = await startCorral(t)
+const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+
+/** A long answer: constrained to many words, whatever the model thinks of it. */
+const endless = (model: string, more: object = {}) => ({
+  model,
+  messages: [{ role: 'user', content: 'Count to 30.' }],
+  options: { temperature: 0, max_tokens: 20_000, num_ctx: 32_000, logit_bias: [['<|im_end|>', false]], ...more }
+})
+const endlessHosted = (model: string) => ({
+  model,
+  messages: [{ role: 'user', content: 'Count to 30.' }],
+  stream: true,
+  temperature: 0,
+  max_tokens: 20_000,
+  num_ctx: 32_000,
+  logit_bias: [['<|im_end|>', false]]
+})
+
+let copies = 0
+/** A model of its own for one test. */
+async function freshModel(): Promise<string> {
+  const model = `test/copy-${++copies}`
+  const path = join(corral.home, `copy-${copies}.gguf`)
+  copyFileSync(GGUF, path)
+  const { status, body } = await corral.json('/api/import', { model, path })
+  if (status !== 200) throw new Error(JSON.stringify(body))
+  return model
+}
+
+/** Begins a stream and waits for its first bytes. */
+async function begin(server: Corral, path: string, body: unknown) {
+  const response = await server.send(path, body)
+  if (response.status !== 200) throw new Error(await response.text())
+  const reader = response.body!.getReader()
+  const decoder = new TextDecoder()
+  let text = decoder.decode((await reader.read()).value)
+  return {
+    async rest(): Promise<string> {
+      for (;;) {
+        const { done, value } = await reader.read()
+        if (done) return text
+        text += decoder.decode(value, { stream: true })
+      }
+    },
+    leave: () => reader.cancel()
+  }
+}
+
+const lastEvent = (text: string) =>
+  JSON.parse(
+    text
+      .trim()
+      .split('\n\n')
+      .at(-1)!
+      .replace(/^data: /, '')
+  )
+
+/** Asks for something that loads slowly enough to be met while loading: the server holds the load until told. */
+async function loading(t: Test, model: string): Promise<Promise<any>> {
+  const asked = corral.json('/api/load', { model })
+  await until('it loads', async () => {
+    const { body } = await corral.json('/api/ps')
+    return (
+      body.loading.some((entry: any) => entry.model === model) ||
+      body.models.some((entry: any) => entry.model === model)
+    )
+  })
+  t.teardown(() => asked)
+  return asked
+}
+
+t.test('stop while answering ends streams with model_stopped, on both surfaces', async t => {
+  const model = await freshModel()
+  for (const [path, body] of [
+    ['/api/chat', endless(model)],
+    ['/v1/chat/completions', endlessHosted(model)]
+  ] as const) {
+    const stream = await begin(corral, path, body)
+    const engines = corral.enginePids()
+    t.match((await corral.json('/api/stop', { model })).body, { status: 'stopped' })
+    t.ok(
+      engines.every(pid => !alive(pid)),
+      'the reply comes when the engine has gone'
+    )
+    const text = await stream.rest()
+    t.notMatch(text, /\[DONE\]/)
+    if (path === '/api/chat')
+      t.match(lastEvent(text), { done: true, done_reason: 'error', code: 'model_stopped', errorCode: 503 })
+    else t.match(lastEvent(text), { error: { code: 'model_stopped' } })
+  }
+})
+
+t.test('stop while nothing is sent yet is status 503', async t => {
+  const model = await freshModel()
+  const waiting = corral.json('/api/chat', { ...endless(model), stream: false })
+  await until('it runs', async () =>
+    (await corral.json('/api/ps')).body.models.some((entry: any) => entry.running === 1)
+  )
+  await corral.json('/api/stop', { model })
+  t.match(await waiting, { status: 503, body: { code: 'model_stopped' } })
+})
+
+t.test('delete while answering: new requests 404 at once, the running one ends with model_deleted', async t => {
+  const model = await freshModel()
+  const stream = await begin(corral, '/api/chat', endless(model))
+  const deleted = corral.json('/api/delete', { model }, { method: 'DELETE' })
+  await sleep(0)
+  const next = await corral.json('/api/chat', { model, messages: [CAPITAL_QUESTION] })
+  t.match(next, { status: 404, body: { code: 'model_not_found' } })
+  t.match(await deleted, { status: 200, body: { status: 'deleted' } })
+  t.match(lastEvent(await stream.rest()), { done_reason: 'error', code: 'model_deleted' })
+  t.notOk((await corral.json('/api/tags')).body.models.some((entry: any) => entry.name === model))
+})
+
+t.test('stop and delete while loading', async t => {
+  const stopped = await freshModel()
+  const asked = corral.json('/api/load', { model: stopped })
+  await until('it loads', async () => (await corral.json('/api/ps')).body.loading.length > 0)
+  const { status } = await corral.json('/api/stop', { model: stopped })
+  const outcome = await asked
+  if (status === 200) t.match(outcome, { status: 503, body: { code: 'model_stopped' } })
+  const removed = await freshModel()
+  const asking = corral.json('/api/load', { model: removed })
+  await until('it loads', async () => (await corral.json('/api/ps')).body.loading.length > 0)
+  t.equal((await corral.json('/api/delete', { model: removed }, { method: 'DELETE' })).status, 200)
+  t.match(await asking, { status: 404, body: { code: 'model_not_found' } })
+  t.equal(corral.enginePids().length, 0 + (await corral.json('/api/ps')).body.models.length)
+})
+
+t.test(
+  'downloaded, not loaded: stop is 404, delete removes, import of the same succeeds at once, load loads',
+  async t => {
+    const model = await freshModel()
+    t.match(await corral.json('/api/stop', { model }), { status: 404, body: { code: 'model_not_loaded' } })
+    t.match(await corral.json('/api/import', { model, path: GGUF }), { status: 200, body: { status: 'success' } })
+    t.match(await corral.events('/api/pull', { model }), [{ status: `pulling ${model}` }, { status: 'success' }])
+    t.match(await corral.json('/api/load', { model }), { status: 200 })
+    await corral.json('/api/stop', { model })
+    t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 200)
+    for (const path of ['/api/stop', '/api/load', '/api/show']) {
+      t.match(await corral.json(path, { model }), { status: 404, body: { code: 'model_not_found' } }, `absent: ${path}`)
+    }
+    t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 404)
+  }
+)
+
+t.test('import of a new revision leaves the running engine alone; the next load uses it', async t => {
+  const model = await freshModel()
+  const stream = await begin(corral, '/api/chat', endless(model))
+  const before = (await corral.json('/api/show', { model })).body.details.digest
+  const other = join(corral.home, 'other.gguf')
+  const { writeFileSync, readFileSync } = await import('node:fs')
+  const bytes = readFileSync(GGUF)
+  // Another weight: the model says the same, the file is not the same.
+  bytes[bytes.length - 3] = bytes[bytes.length - 3]! ^ 1
+  writeFileSync(other, bytes)
+  t.match(await corral.json('/api/import', { model, path: other }), { status: 200 })
+  t.not((await corral.json('/api/show', { model })).body.details.digest, before)
+  t.equal((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).digest, before)
+  await stream.leave()
+  await until('the slot is free', async () =>
+    (await corral.json('/api/ps')).body.models.every((entry: any) => entry.running === 0)
+  )
+  await corral.json('/api/stop', { model })
+  const { body } = await corral.json('/api/chat', {
+    model,
+    messages: [CAPITAL_QUESTION],
+    options: { temperature: 0 },
+    stream: false
+  })
+  t.equal(body.message.content, CAPITAL_ANSWER)
+  t.not((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).digest, before)
+})
+
+t.test('a request that needs other load options drains, reloads and loses nobody', async t => {
+  const model = await freshModel()
+  const ask = (options: object) =>
+    corral.json('/api/chat', {
+      model,
+      messages: [CAPITAL_QUESTION],
+      stream: false,
+      options: { temperature: 0, ...options }
+    })
+  await ask({ num_ctx: 512 })
+  t.equal((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).options.num_ctx, 512)
+  const running = corral.events('/api/chat', {
+    model,
+    messages: [{ content: 'Tell me a story about a fox.' }],
+    options: { temperature: 0 }
+  })
+  const answers = await Promise.all([
+    ask({ num_ctx: 1024 }),
+    ask({}),
+    ask({ cache_type_k: 'q8_0', num_ctx: 100 }),
+    ask({})
+  ])
+  for (const { status, body } of answers)
+    t.equal(body.message?.content, CAPITAL_ANSWER, `${status} ${body.error ?? ''}`)
+  t.ok(joined(await running).length > 100, 'the story was told to its end')
+  t.match((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).options, {
+    num_ctx: 1024,
+    cache_type_k: 'q8_0'
+  })
+})
+
+t.test('a reload that fails restores what ran, and only who asked hears of it', async t => {
+  const model = await freshModel()
+  const ask = (options: object = {}) =>
+    corral.json('/api/chat', {
+      model,
+      messages: [CAPITAL_QUESTION],
+      stream: false,
+      options: { temperature: 0, ...options }
+    })
+  await ask()
+  // The head size of this model is no multiple of this type's block.
+  const [failed, fine] = await Promise.all([ask({ num_parallel: 1000, num_ctx: 32_768 }), ask()])
+  if (failed.status !== 200) {
+    t.match(failed.body, { code: /load_failed|insufficient_memory/, error: /\w/ })
+  }
+  t.equal(fine.body.message?.content, CAPITAL_ANSWER)
+})
+
+t.test('a client that leaves frees its slot', async t => {
+  const model = await freshModel()
+  await corral.json('/api/load', { model, options: { num_parallel: 1, num_ctx: 32_000 } })
+  for (const [path, body] of [
+    ['/api/chat', endless(model)],
+    ['/v1/chat/completions', endlessHosted(model)]
+  ] as const) {
+    const stream = await begin(corral, path, body)
+    const next = corral.json('/api/chat', {
+      model,
+      messages: [CAPITAL_QUESTION],
+      options: { temperature: 0 },
+      stream: false
+    })
+    await until('the next one waits', async () =>
+      (await corral.json('/api/ps')).body.models.some((entry: any) => entry.queued === 1)
+    )
+    await stream.leave()
+    t.equal((await next).body.message.content, CAPITAL_ANSWER)
+  }
+  // Before the first byte, too.
+  const controller = new AbortController()
+  const silent = corral
+    .send('/api/chat', { ...endless(model), stream: false }, { signal: controller.signal })
+    .catch(() => 'left')
+  await until('it runs', async () =>
+    (await corral.json('/api/ps')).body.models.some((entry: any) => entry.running === 1)
+  )
+  controller.abort()
+  t.equal(await silent, 'left')
+  await until('its slot is free', async () =>
+    (await corral.json('/api/ps')).body.models.every((entry: any) => entry.running === 0)
+  )
+})
+
+t.test('two names of one variant share an engine', async t => {
+  await loading(t, DEMO)
+  const before = corral.enginePids().length
+  const { body } = await corral.json('/api/chat', {
+    model: 'Corral/Tiny-Chat:f16',
+    messages: [CAPITAL_QUESTION],
+    options: { temperature: 0 },
+    stream: false
+  })
+  t.match(body, { model: 'Corral/Tiny-Chat:f16', message: { content: CAPITAL_ANSWER } })
+  t.equal(corral.enginePids().length, before)
+})

@@ -1,0 +1,168 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Test } from 'tap'
+import { Agent, type Dispatcher, fetch } from 'undici'
+import { EventLines } from '../../core/http/event-lines.ts'
+import { packageRoot } from '../../core/package-info.ts'
+import { engineBuildFolder } from './engine-build.ts'
+
+const MAIN = join(packageRoot, 'dist', 'core', 'command-line', 'main.js')
+export const DEMO = 'corral/tiny-chat'
+export const CAPITAL_QUESTION = { role: 'user', content: 'What is the capital of France?' }
+export const CAPITAL_ANSWER = 'The capital of France is Paris.'
+
+/** A real corral server: the built command line in a process of its own, with a data directory of its own. */
+export interface Corral {
+  url: string
+  home: string
+  process: ChildProcess
+  /** Everything it logged so far. */
+  log(): string
+  /** Sends JSON; no time limits. */
+  send(
+    path: string,
+    body?: unknown,
+    init?: { method?: string; headers?: Record<string, string>; signal?: AbortSignal }
+  ): ReturnType<typeof fetch>
+  json(
+    path: string,
+    body?: unknown,
+    init?: { method?: string; headers?: Record<string, string> }
+  ): Promise<{ status: number; body: any }>
+  /** The events of a streamed reply. */
+  events(path: string, body: unknown): Promise<any[]>
+  /** Ends it with a signal and gives its exit code. */
+  end(signal?: NodeJS.Signals): Promise<number | null>
+  /** Process ids of the llama-servers that it started. */
+  enginePids(): number[]
+}
+
+export interface CorralOptions {
+  env?: Record<string, string>
+  flags?: string[]
+  /** Text of its config.yaml. */
+  config?: string
+  /** A data directory to reuse; by default a new one, removed at the end. */
+  home?: string
+}
+
+/** Processes whose parent is `pid`, directly or through others, that are llama-servers (Linux only, from /proc). */
+export function llamaServersBelow(pid: number): number[] {
+  const parents = new Map<number, number>()
+  const engines: number[] = []
+  for (const entry of readdirSync('/proc')) {
+    if (!/^\d+$/.test(entry)) continue
+    try {
+      const stat = readFileSync(`/proc/${entry}/stat`, 'utf8')
+      const rest = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+      parents.set(Number(entry), Number(rest[1]))
+      if (rest[0] !== 'Z' && stat.includes('(llama-server')) engines.push(Number(entry))
+    } catch {
+      // It ended while we looked.
+    }
+  }
+  return engines.filter(engine => {
+    for (let at: number | undefined = engine; at !== undefined && at > 1; at = parents.get(at)) {
+      if (at === pid) return true
+    }
+    return false
+  })
+}
+
+export function alive(pid: number): boolean {
+  try {
+    return !readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z ')
+  } catch {
+    return false
+  }
+}
+
+/** Waits until `check` gives something truthy; fails with `what` after `limit` milliseconds. */
+export async function until<T>(what: string, check: () => T | Promise<T>, limit = 60_000): Promise<NonNullable<T>> {
+  const end = Date.now() + limit
+  for (;;) {
+    const value = await check()
+    if (value) return value
+    if (Date.now() > end) throw new Error(`Waited in vain: ${what}`)
+    await sleep(20)
+  }
+}
+
+export async function startCorral(t: Test, options: CorralOptions = {}): Promise<Corral> {
+  const home = options.home ?? mkdtempSync(join(tmpdir(), 'corral-test-'))
+  if (options.config !== undefined) writeFileSync(join(home, 'config.yaml'), options.config)
+  const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
+    // A working directory without a config.yaml, so that the data directory's counts.
+    cwd: home,
+    env: { ...process.env, CORRAL_LLAMA_CPP: engineBuildFolder(), CORRAL_HOME: home, ...options.env },
+    stdio: ['ignore', 'pipe', 'pipe']
+  })
+  let log = ''
+  child.stdout.setEncoding('utf8').on('data', text => {
+    log += text
+  })
+  child.stderr.setEncoding('utf8').on('data', text => {
+    log += text
+  })
+  const dispatcher: Dispatcher = new Agent({ headersTimeout: 0, bodyTimeout: 0, pipelining: 0 })
+  const exited = once(child, 'exit').then(([code]) => code as number | null)
+  const end = async (signal: NodeJS.Signals = 'SIGTERM') => {
+    if (child.exitCode === null && child.signalCode === null) child.kill(signal)
+    return await exited
+  }
+  t.teardown(async () => {
+    const engines = llamaServersBelow(child.pid!)
+    await end('SIGKILL')
+    await dispatcher.destroy()
+    await until('engines end with their gateway', () => engines.every(pid => !alive(pid)), 10_000)
+    if (options.home === undefined) rmSync(home, { recursive: true, force: true })
+  })
+  const address = await until('corral listens', () => {
+    if (child.exitCode !== null) throw new Error(`corral ended at its start:\n${log}`)
+    return /"address":"(http:[^"]+)"/.exec(log)?.[1]
+  })
+
+  const corral: Corral = {
+    url: address,
+    home,
+    process: child,
+    log: () => log,
+    send: (path, body, init) =>
+      fetch(address + path, {
+        method: init?.method ?? (body === undefined ? 'GET' : 'POST'),
+        ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+        headers: { ...(body === undefined ? {} : { 'content-type': 'application/json' }), ...init?.headers },
+        ...(init?.signal ? { signal: init.signal } : {}),
+        dispatcher
+      }),
+    async json(path, body, init) {
+      const response = await corral.send(path, body, init)
+      const text = await response.text()
+      return { status: response.status, body: text.startsWith('{') || text.startsWith('[') ? JSON.parse(text) : text }
+    },
+    async events(path, body) {
+      const response = await corral.send(path, body)
+      if (response.status !== 200) throw new Error(`${path} answered ${response.status}: ${await response.text()}`)
+      const lines = new EventLines()
+      const events: any[] = []
+      for await (const chunk of response.body!) {
+        for (const payload of lines.push(chunk)) events.push(payload === '[DONE]' ? payload : JSON.parse(payload))
+      }
+      return events
+    },
+    end,
+    enginePids: () => llamaServersBelow(child.pid!)
+  }
+  return corral
+}
+
+/** What the fragments of a native stream join to. */
+export function joined(events: any[]): string {
+  return events
+    .map(event => event.message?.content ?? event.response ?? event.choices?.[0]?.delta?.content ?? '')
+    .join('')
+}

@@ -1,0 +1,19 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { packageRoot } from '../../core/package-info.ts'
+
+/**
+ * The folder with the llama-server that tests run: CORRAL_LLAMA_CPP, else the one that `npm run prepare:engine` made.
+ * @throws when there is none: a test that needs an engine never passes without one.
+ */
+export function engineBuildFolder(): string {
+  const named = process.env.CORRAL_LLAMA_CPP
+  if (named) return named
+  try {
+    return JSON.parse(readFileSync(join(packageRoot, '.cache', 'engine', 'path.json'), 'utf8')).directory
+  } catch (error) {
+    throw new Error('No llama-server to test with. Run "npm run prepare:engine", or set CORRAL_LLAMA_CPP.', {
+      cause: error
+    })
+  }
+}

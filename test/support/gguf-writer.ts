@@ -1,0 +1,76 @@
+import { writeFileSync } from 'node:fs'
+
+type Scalar = string | number | boolean | bigint
+export interface GgufParts {
+  /** Strings, booleans, numbers (as float32 where they have a fraction, else uint32), bigints (uint64), arrays of strings. */
+  metadata?: Record<string, Scalar | string[]>
+  /** Name, shape and ggml type (0 is F32) of tensors; their data is filled with a pattern of `seed`. */
+  tensors?: { name: string; shape: number[]; type?: number }[]
+  seed?: number
+}
+
+const TYPE = { uint32: 4, float32: 6, bool: 7, string: 8, array: 9, uint64: 10 }
+const ALIGNMENT = 32
+const u32 = (value: number) => {
+  const bytes = Buffer.alloc(4)
+  bytes.writeUInt32LE(value)
+  return bytes
+}
+const u64 = (value: number | bigint) => {
+  const bytes = Buffer.alloc(8)
+  bytes.writeBigUInt64LE(BigInt(value))
+  return bytes
+}
+const text = (value: string) => Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)])
+
+function metadataValue(value: Scalar | string[]): Buffer {
+  if (typeof value === 'string') return Buffer.concat([u32(TYPE.string), text(value)])
+  if (typeof value === 'boolean') return Buffer.concat([u32(TYPE.bool), Buffer.from([value ? 1 : 0])])
+  if (typeof value === 'bigint') return Buffer.concat([u32(TYPE.uint64), u64(value)])
+  if (Array.isArray(value)) {
+    return Buffer.concat([u32(TYPE.array), u32(TYPE.string), u64(value.length), ...value.map(text)])
+  }
+  if (Number.isInteger(value)) return Buffer.concat([u32(TYPE.uint32), u32(value)])
+  const bytes = Buffer.alloc(4)
+  bytes.writeFloatLE(value)
+  return Buffer.concat([u32(TYPE.float32), bytes])
+}
+
+/** The bytes of a GGUF v3 file. Tensor types other than F32 and F16 are given F32's size. */
+export function ggufBytes({ metadata = {}, tensors = [{ name: 'a', shape: [8] }], seed = 1 }: GgufParts = {}): Buffer {
+  const keys = Object.entries(metadata)
+  const infos: Buffer[] = []
+  let offset = 0
+  for (const { name, shape, type = 0 } of tensors) {
+    infos.push(text(name), u32(shape.length), ...shape.map(u64), u32(type), u64(offset))
+    const bytes = shape.reduce((product, length) => product * length, 1) * (type === 1 ? 2 : 4)
+    offset += Math.ceil(bytes / ALIGNMENT) * ALIGNMENT
+  }
+  const header = Buffer.concat([
+    Buffer.from('GGUF'),
+    u32(3),
+    u64(tensors.length),
+    u64(keys.length),
+    ...keys.flatMap(([key, value]) => [text(key), metadataValue(value)]),
+    ...infos
+  ])
+  const padding = Buffer.alloc((ALIGNMENT - (header.length % ALIGNMENT)) % ALIGNMENT)
+  return Buffer.concat([header, padding, Buffer.alloc(offset, seed)])
+}
+
+/** Writes a small GGUF model of the Llama architecture; `metadata` adds keys or replaces them. */
+export function writeGguf(path: string, parts: GgufParts = {}): void {
+  const metadata = {
+    'general.architecture': 'llama',
+    'llama.context_length': 4096,
+    'llama.embedding_length': 64,
+    ...parts.metadata
+  }
+  writeFileSync(path, ggufBytes({ ...parts, metadata }))
+}
+
+/** The bytes of a SafeTensors file with one BF16 tensor of this many weights. */
+export function safetensorsBytes(weights = 16, seed = 1): Buffer {
+  const header = Buffer.from(JSON.stringify({ w: { dtype: 'BF16', shape: [weights], data_offsets: [0, weights * 2] } }))
+  return Buffer.concat([u64(header.length), header, Buffer.alloc(weights * 2, seed)])
+}
