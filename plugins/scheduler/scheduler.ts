@@ -8,7 +8,6 @@ import type { OnProgress, Progress } from '../../core/progress.ts'
 import type {
   Engine,
   EngineMode,
-  EngineSpec,
   Lease,
   LeaseRequest,
   LoadingModel,
@@ -18,8 +17,10 @@ import type {
   Storage,
   StoredVariant
 } from '../../core/services.ts'
+import { engineSpec, requireServable } from './engine-spec.ts'
 import { capContext } from './load-options.ts'
-import { createState, type Effect, type Event, type Limits, step } from './machine.ts'
+import { step } from './machine.ts'
+import { createState, type Effect, type Event, type Limits } from './machine-state.ts'
 
 /** What belongs to one engine key beside the machine's state. */
 interface Slot {
@@ -60,21 +61,6 @@ const LONGEST_TIMER = 2 ** 31 - 1
 
 function modelStopped(name: string): CorralError {
   return new CorralError('model_stopped', `Model "${name}" was stopped. Send the request again to load it anew.`)
-}
-
-function isReady(mode: EngineMode, variant: StoredVariant): void {
-  if (variant.format !== 'gguf') {
-    throw new CorralError(
-      'not_implemented',
-      `Model "${variant.publicName}" is in the ${variant.format} format, and this version of corral does not convert it yet. Import a GGUF of it instead: corral import <file.gguf> ${bareName(variant.model)}.`
-    )
-  }
-  if (mode === 'chat' && !variant.metadata.capabilities.includes('completion')) {
-    throw new CorralError(
-      'unsupported_capability',
-      `Model "${variant.publicName}" does not generate text (it can: ${variant.metadata.capabilities.join(', ') || 'nothing known'}).`
-    )
-  }
 }
 
 /** Owns what is in memory: carries out the decisions of `machine.ts` and tells it what came of them. */
@@ -149,7 +135,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
       // The newest revision counts at every load; the one that runs keeps its files until it ends.
       slot.variant = storage.get({ ...slot.variant.model, variant: slot.variant.label })
       const { variant } = slot
-      isReady(slot.mode, variant)
+      requireServable(slot.mode, variant)
       slot.releaseFiles = storage.hold(variant)
       const capped = capContext(options, variant.metadata.contextLength)
       if (capped !== options) {
@@ -254,7 +240,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     request.signal.throwIfAborted()
     const variant = storage.get(request.model)
     const mode = request.mode ?? 'chat'
-    isReady(mode, variant)
+    requireServable(mode, variant)
     const settings = settingsFor(config, variant)
     // dtype chooses what a SafeTensors model is converted to; others ignore it.
     const { dtype, ...others } = request.options
@@ -399,25 +385,6 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     return [
       { variant: slot.variant, mode: slot.mode, state: phase, progress: slot.progress, queued: engine.queue.length }
     ]
-  }
-}
-
-function engineSpec(variant: StoredVariant, mode: EngineMode, options: LoadOptions): EngineSpec {
-  const first = variant.files.filter(file => file.role === 'model').sort((a, b) => (a.path < b.path ? -1 : 1))[0]
-  if (!first) {
-    throw new CorralError(
-      'load_failed',
-      `Model "${variant.publicName}" has no model file. Delete it and import or pull it again.`
-    )
-  }
-  const projector = variant.files.find(file => file.role === 'projector')
-  return {
-    alias: variant.publicName,
-    mode,
-    variant,
-    modelPath: `${variant.directory}/${first.path}`,
-    ...(projector ? { projectorPath: `${variant.directory}/${projector.path}` } : {}),
-    options
   }
 }
 

@@ -2,7 +2,8 @@ import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/options.ts'
 import { capContext, firstLoad, satisfies, union } from '../../plugins/scheduler/load-options.ts'
-import { createState, type Effect, type Event, type SchedulerState, step } from '../../plugins/scheduler/machine.ts'
+import { step } from '../../plugins/scheduler/machine.ts'
+import { createState, type Effect, type Event, type SchedulerState } from '../../plugins/scheduler/machine-state.ts'
 
 const MINUTES_5 = 300_000
 const failure = new CorralError('load_failed', 'It does not load.')
