@@ -1,0 +1,37 @@
+import type { Command } from 'commander'
+import type { CommandContext } from '../context.ts'
+import { CommandFailure } from '../failure.ts'
+import { withServer } from '../server-connection.ts'
+
+export function defineRm(program: Command, context: CommandContext): void {
+  program
+    .command('rm')
+    .description('delete models from disk')
+    .argument('<model...>', 'owner/name (all its variants) or owner/name:variant')
+    .addHelpText(
+      'after',
+      `
+Does not ask. Running answers of the model end first. All models are tried, even when one fails.
+
+Examples:
+  corral rm me/old-model
+  corral rm me/model:Q8_0 me/model:Q4_K_M`
+    )
+    .action((models: string[]) =>
+      withServer(context, 'aside', async ({ client }) => {
+        const failures: CommandFailure[] = []
+        for (const model of models) {
+          try {
+            await client.json('DELETE', '/api/delete', { model })
+            process.stderr.write(`deleted ${model}\n`)
+          } catch (error) {
+            if (!(error instanceof CommandFailure)) throw error
+            failures.push(error)
+          }
+        }
+        if (failures.length > 0) {
+          throw new CommandFailure(failures[0]!.exitCode, failures.map(({ message }) => message).join('\n       '))
+        }
+      })
+    )
+}

@@ -1,0 +1,28 @@
+import type { Command } from 'commander'
+import type { CommandContext } from '../context.ts'
+import { CommandFailure, EXIT } from '../failure.ts'
+import { withServer } from '../server-connection.ts'
+
+export function defineStop(program: Command, context: CommandContext): void {
+  program
+    .command('stop')
+    .description('unload a model from memory; its running answers end')
+    .argument('<model>', 'owner/name or owner/name:variant')
+    .addHelpText(
+      'after',
+      `
+Exit codes: 0 unloaded, 3 no server runs (so nothing is loaded), 4 the model is not there or not loaded.
+
+Example:
+  corral stop corral/tiny-chat`
+    )
+    .action(async (model: string) => {
+      try {
+        await withServer(context, 'fail', ({ client }) => client.json('POST', '/api/stop', { model }))
+      } catch (error) {
+        if (!(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer) throw error
+        throw new CommandFailure(error.exitCode, `Nothing runs. ${error.message}`, error)
+      }
+      process.stderr.write(`stopped ${model}\n`)
+    })
+}

@@ -1,0 +1,88 @@
+import { Command } from 'commander'
+import { version } from '../package-info.ts'
+import { defineConfig } from './commands/config.ts'
+import { defineDoctor } from './commands/doctor.ts'
+import { defineImport } from './commands/import.ts'
+import { defineList } from './commands/list.ts'
+import { definePs } from './commands/ps.ts'
+import { defineRm } from './commands/rm.ts'
+import { defineRun } from './commands/run.ts'
+import { defineServe } from './commands/serve.ts'
+import { defineShow } from './commands/show.ts'
+import { defineStop } from './commands/stop.ts'
+import { defineVersion } from './commands/version.ts'
+import type { CommandContext } from './context.ts'
+
+const EXAMPLES = `
+Examples:
+  corral serve                                   serve models on http://127.0.0.1:11435
+  corral run corral/tiny-chat                    chat in the terminal
+  corral run corral/tiny-chat "Who are you?"     one answer
+  cat notes.txt | corral run me/model "Sum up:"  a prompt from a pipe
+  corral import ./model.gguf me/model            register a model file that is already here
+  corral doctor                                  see what works on this machine, and what is missing
+
+How commands find a server:
+  An address given by --host, --port, CORRAL_HOST or CORRAL_PORT; else the server that holds the data directory; else
+  the configured address. When none runs, list, show, rm, import and doctor do their work without one, and run starts
+  one for as long as it lasts.
+
+Environment:
+  CORRAL_HOME        the data directory (~/.corral): models, llama.cpp builds, logs
+  CORRAL_CONFIG      the configuration file
+  CORRAL_MODELS      where models lie, when not in the data directory
+  CORRAL_HOST        address to listen on, and where commands look for the server (127.0.0.1)
+  CORRAL_PORT        its port (11435)
+  CORRAL_API_KEYS    keys that the server wants, separated by commas; commands send the first
+  CORRAL_ORIGINS     web pages that may call the server, separated by commas
+  CORRAL_INSECURE    true lets a server without keys listen beyond this machine
+  CORRAL_LLAMA_CPP   a folder with llama-server and its companions
+  CORRAL_LOG_LEVEL   least severe messages that are logged (info)
+  CORRAL_DEBUG       shows where in corral an error came from
+  NO_COLOR           no colours
+
+Files:
+  config.yaml in the working directory, else in the data directory, holds settings; "corral config show" tells which
+  are in force and where each came from. The log of servers that commands start is logs/corral.log in the data
+  directory; "corral serve" logs to standard output.
+
+Exit codes:
+  0 done   1 it failed   2 wrong usage or configuration   3 no server can be reached   4 no such model, or not loaded
+  130 stopped by Ctrl-C`
+
+/** The whole command line. Parsing fails with a CommanderError, after commander has said why. */
+export function createProgram(context: CommandContext): Command {
+  const program = new Command('corral')
+    .description('Runs language models on this machine and serves them over REST.')
+    .version(version, '-v, --version', 'print the version')
+    .helpOption('-h, --help', 'show help')
+    .helpCommand('help [command]', 'show help on a command')
+    .option('--config <file>', 'configuration file')
+    .option('--home <folder>', 'data directory')
+    .option('--models <folder>', 'where models lie, when not in the data directory')
+    .option('--host <address>', 'address to listen on, or of the server to talk to')
+    .option('--port <number>', 'its port')
+    .option('--log-level <level>', 'least severe messages that are logged: trace, debug, info, warn, error, silent')
+    .option('--llama-cpp <folder>', 'a folder with llama-server and its companions')
+    .option('--insecure', 'let a server without keys listen beyond this machine')
+    .configureHelp({ showGlobalOptions: true, sortSubcommands: false })
+    .showHelpAfterError('(add --help to see how it is used)')
+    .exitOverride()
+    .addHelpText('after', EXAMPLES)
+  for (const define of [
+    defineServe,
+    defineRun,
+    defineList,
+    definePs,
+    defineShow,
+    defineStop,
+    defineRm,
+    defineImport,
+    defineDoctor,
+    defineConfig,
+    defineVersion
+  ]) {
+    define(program, context)
+  }
+  return program
+}
