@@ -1,5 +1,5 @@
 import sensible from '@fastify/sensible'
-import Fastify, { type FastifyBaseLogger, type FastifyInstance, type FastifyReply } from 'fastify'
+import Fastify, { type FastifyBaseLogger, type FastifyInstance, type FastifyReply, LogController } from 'fastify'
 import { parseBytes } from './bytes.ts'
 import type { CoreConfig } from './config/core-schema.ts'
 import { CorralError } from './errors.ts'
@@ -19,7 +19,8 @@ declare module 'fastify' {
 export async function createApplication(config: CoreConfig, log: FastifyBaseLogger): Promise<FastifyInstance> {
   const app = Fastify({
     loggerInstance: log,
-    disableRequestLogging: true,
+    // One line a request of our own instead of Fastify's two.
+    logController: new LogController({ disableRequestLogging: true }),
     genReqId: newRequestId,
     bodyLimit: parseBytes(config.body_limit)!,
     // Reading a request may take this long (Node's default); answering one may take any time.

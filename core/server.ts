@@ -54,7 +54,6 @@ export async function startServer({ config, definitions, log }: ServerOptions): 
     await host.start()
     const address = await listen(app, core.host, core.port)
     await claim.update(address)
-    log.info({ address, home: paths.home, version }, `corral ${version} listens on ${address}`)
     return { address, app, close }
   } catch (error) {
     await (close ? close() : claim.release())
@@ -64,7 +63,7 @@ export async function startServer({ config, definitions, log }: ServerOptions): 
 
 async function listen(app: FastifyInstance, host: string, port: number): Promise<string> {
   try {
-    await app.listen({ host, port, backlog: 1024 })
+    await app.listen({ host, port, backlog: 1024, listenTextResolver: url => `corral ${version} listens on ${url}` })
   } catch (error) {
     if (isSystemError(error, 'EADDRINUSE')) {
       throw new Error(

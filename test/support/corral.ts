@@ -123,7 +123,7 @@ export async function startCorral(t: Test, options: CorralOptions = {}): Promise
   })
   const address = await until('corral listens', () => {
     if (child.exitCode !== null) throw new Error(`corral ended at its start:\n${log}`)
-    return /"address":"(http:[^"]+)"/.exec(log)?.[1]
+    return /listens on (http:[^"\s]+)/.exec(log)?.[1]
   })
 
   const corral: Corral = {
