@@ -1,0 +1,243 @@
+import { accessSync, constants, statSync } from 'node:fs'
+import { constants as osConstants } from 'node:os'
+import { basename, delimiter, join, resolve } from 'node:path'
+import { execa } from 'execa'
+
+/** How many of a tool's last lines are kept. */
+const TAIL_LINES = 200
+/** Milliseconds that the output of an ended tool may stay open: someone else may hold its pipes. */
+const DRAIN_LIMIT = 1000
+
+/**
+ * Runs a tool so that it cannot outlive corral. The shell leads a group of its own; a helper in it waits for the end of
+ * standard input, which comes when corral closes it or dies, by `kill -9` too. It asks the group to end first, and the
+ * shell waits for the tool to do so: ninja puts its compilers into groups of their own, and only ninja can end those.
+ */
+const WATCHDOG = `
+exec 3<&0 </dev/null
+(
+  trap '' TERM
+  while read -r _ <&3; do :; done
+  kill -s TERM -- -$$
+  sleep 1
+  kill -s KILL -- -$$
+) >/dev/null 2>&1 &
+watcher=$!
+exec 3<&-
+trap : TERM
+"$@"
+status=$?
+kill -KILL $watcher 2>/dev/null
+exit $status
+`
+
+export interface ToolLog {
+  debug(object: object, message: string): void
+}
+
+export interface ToolOptions {
+  cwd?: string
+  /** The whole environment; corral's own by default. */
+  env?: NodeJS.ProcessEnv
+  /** Ends the tool and everything it started. */
+  signal?: AbortSignal
+  /** Milliseconds after which the tool is ended. */
+  timeout?: number
+  /** Each line as it comes; a progress display that rewrites its line gives one each time. */
+  onLine?: (line: string, stream: 'stdout' | 'stderr') => void
+  /** Gets every line too. */
+  log?: ToolLog
+}
+
+/** The last lines of what a tool printed, oldest first. */
+export interface ToolOutput {
+  stdout: string[]
+  stderr: string[]
+}
+
+/** A tool could not be started, failed, or took too long. */
+export class ToolError extends Error {
+  override readonly name = 'ToolError'
+  readonly command: string
+  /** Undefined when it could not be started or was ended by a signal. */
+  readonly exitCode: number | undefined
+  readonly exitSignal: string | undefined
+  /** Its last lines, both streams as they came. */
+  readonly tail: string[]
+
+  constructor(
+    command: string,
+    what: string,
+    facts: { exitCode?: number; exitSignal?: string; tail?: string[]; cause?: unknown } = {}
+  ) {
+    super(`${basename(command)} ${what}`, facts.cause === undefined ? undefined : { cause: facts.cause })
+    this.command = command
+    this.exitCode = facts.exitCode
+    this.exitSignal = facts.exitSignal
+    this.tail = facts.tail ?? []
+  }
+}
+
+/** Splits text that comes in pieces into lines; `\r` ends a line too. */
+export function lineSplitter(onLine: (line: string) => void): { push(text: string): void; end(): void } {
+  let rest = ''
+  return {
+    push(text) {
+      // A final \r may be the first half of \r\n, and is left for the next piece.
+      const lines = (rest + text).split(/\r\n|\n|\r(?!$)/)
+      rest = lines.pop()!
+      for (const line of lines) onLine(line)
+    },
+    end() {
+      const last = rest.replace(/\r$/, '')
+      if (last !== '') onLine(last)
+      rest = ''
+    }
+  }
+}
+
+function isExecutable(path: string): boolean {
+  try {
+    accessSync(path, constants.X_OK)
+    return statSync(path).isFile()
+  } catch {
+    return false
+  }
+}
+
+/**
+ * Absolute path of a program: on PATH, then in `more` folders; a name with a folder in it is taken as it is. Undefined
+ * when there is none that may be run.
+ */
+export function findExecutable(
+  name: string,
+  env: NodeJS.ProcessEnv = process.env,
+  more: readonly string[] = []
+): string | undefined {
+  const windows = process.platform === 'win32'
+  const endings = windows ? ['', ...(env.PATHEXT ?? '.EXE;.CMD;.BAT').toLowerCase().split(';')] : ['']
+  const path = (windows ? (env.Path ?? env.PATH) : env.PATH) ?? ''
+  const folders = /[\\/]/.test(name) ? [''] : [...path.split(delimiter).filter(folder => folder !== ''), ...more]
+  for (const folder of folders) {
+    for (const ending of endings) {
+      const file = resolve(join(folder, name + ending))
+      if (isExecutable(file)) return file
+    }
+  }
+  return undefined
+}
+
+function signalName(exitCode: number): string | undefined {
+  const found = Object.entries(osConstants.signals).find(([, number]) => number === exitCode - 128)
+  return exitCode > 128 ? found?.[0] : undefined
+}
+
+/**
+ * Runs a tool to its end. It has no input. When `signal` is aborted or corral dies, the tool and all that it started
+ * end; on Windows the death of corral is not noticed.
+ * @throws ToolError when it cannot be started, fails or takes too long; the signal's reason when that was aborted.
+ */
+export async function runTool(
+  command: string,
+  args: readonly string[],
+  options: ToolOptions = {}
+): Promise<ToolOutput> {
+  const { signal, onLine, log } = options
+  signal?.throwIfAborted()
+  const env = options.env ?? process.env
+  const program = findExecutable(command, env)
+  if (program === undefined) throw new ToolError(command, 'could not be started: it was not found.')
+
+  const windows = process.platform === 'win32'
+  const [file, fileArguments] = windows
+    ? [program, [...args]]
+    : ['/bin/sh', ['-c', WATCHDOG, 'corral-tool', program, ...args]]
+  const child = execa(file, fileArguments, {
+    cwd: options.cwd,
+    env,
+    extendEnv: false,
+    stdin: 'pipe',
+    buffer: false,
+    reject: false,
+    detached: !windows,
+    cleanup: windows,
+    windowsHide: true
+  })
+  if (windows) child.stdin.end()
+
+  const output: ToolOutput = { stdout: [], stderr: [] }
+  const tail: string[] = []
+  const keep = (lines: string[], line: string) => {
+    lines.push(line)
+    if (lines.length > TAIL_LINES) lines.shift()
+  }
+  let listenerFailure: unknown
+  const splitters = (['stdout', 'stderr'] as const).map(name => {
+    const splitter = lineSplitter(line => {
+      keep(output[name], line)
+      keep(tail, line)
+      log?.debug({ tool: basename(program) }, line)
+      try {
+        onLine?.(line, name)
+      } catch (error) {
+        listenerFailure ??= error
+        end()
+      }
+    })
+    child[name].setEncoding('utf8')
+    child[name].on('data', (text: string) => splitter.push(text))
+    return splitter
+  })
+
+  function end(): void {
+    if (windows) void execa('taskkill', ['/T', '/F', '/PID', String(child.pid)], { reject: false })
+    else child.stdin.destroy()
+  }
+  let tooLong = false
+  const timer =
+    options.timeout === undefined
+      ? undefined
+      : setTimeout(() => {
+          tooLong = true
+          end()
+        }, options.timeout)
+  signal?.addEventListener('abort', end, { once: true })
+  child.stdin.on('error', () => {
+    // The tool has ended; its input was never written to.
+  })
+  child.once('exit', () => {
+    // What the tool left running, such as a daemon of its own, must not keep the pipes open for ever.
+    setTimeout(() => {
+      child.stdout.destroy()
+      child.stderr.destroy()
+    }, DRAIN_LIMIT).unref()
+    if (child.pid !== undefined && !windows) killGroup(child.pid)
+  })
+
+  const result = await child
+  clearTimeout(timer)
+  signal?.removeEventListener('abort', end)
+  for (const splitter of splitters) splitter.end()
+
+  if (signal?.aborted) throw signal.reason
+  if (listenerFailure !== undefined) throw listenerFailure
+  if (tooLong) {
+    throw new ToolError(command, `was ended after ${options.timeout! / 1000} s without a result.`, { tail })
+  }
+  if (result.exitCode === 0) return output
+  const exitSignal = result.signal ?? (result.exitCode === undefined ? undefined : signalName(result.exitCode))
+  if (exitSignal !== undefined) throw new ToolError(command, `was ended by ${exitSignal}.`, { exitSignal, tail })
+  if (result.exitCode === undefined) {
+    throw new ToolError(command, 'could not be started.', { cause: result.cause, tail })
+  }
+  throw new ToolError(command, `failed with exit code ${result.exitCode}.`, { exitCode: result.exitCode, tail })
+}
+
+/** Ends what is left of a tool's group. */
+function killGroup(leader: number): void {
+  try {
+    process.kill(-leader, 'SIGKILL')
+  } catch {
+    // Nothing is left of it, as it should be.
+  }
+}

@@ -1,0 +1,169 @@
+import { spawn } from 'node:child_process'
+import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { pathToFileURL } from 'node:url'
+import t from 'tap'
+import { findExecutable, lineSplitter, runTool, ToolError } from '../../core/child-process.ts'
+import { packageRoot } from '../../core/package-info.ts'
+import { processStartTime } from '../../core/processes.ts'
+
+const isRunning = async (pid: number) => (await processStartTime(pid)) !== undefined
+
+async function until(what: string, check: () => boolean | Promise<boolean>): Promise<void> {
+  for (let tries = 0; tries < 400; tries++) {
+    if (await check()) return
+    await sleep(25)
+  }
+  throw new Error(`waited in vain for ${what}`)
+}
+
+/**
+ * A tool whose children are in its group, and one in a session of its own as ninja's compilers are in a group of their
+ * own: the tool ends it when it is asked to end.
+ */
+const TREE = `
+sleep 1000 & a=$!
+(sleep 1000 & echo $! > grandchild; wait) & b=$!
+perl -e 'setpgrp(0,0); exec "sleep", "1000"' & c=$!
+trap 'kill -TERM -$c; exit 1' TERM
+echo $a $b $c > children
+wait
+`
+
+async function startedTree(directory: string): Promise<number[]> {
+  const read = (name: string) => readFileSync(join(directory, name), 'utf8').trim()
+  await until('the tool tree', () => {
+    return ['children', 'grandchild'].every(name => existsSync(join(directory, name)) && read(name) !== '')
+  })
+  const pids = `${read('children')} ${read('grandchild')}`.split(' ').map(Number)
+  for (const pid of pids) if (!(await isRunning(pid))) throw new Error(`${pid} does not run`)
+  // The third one moves into its own group only after it has started.
+  await sleep(200)
+  return pids
+}
+
+t.test('lines', async t => {
+  const cases: [string[], string[]][] = [
+    [['a\nb\n'], ['a', 'b']],
+    [['a\r\nb'], ['a', 'b']],
+    [
+      ['a\r', '\nb\n'],
+      ['a', 'b']
+    ],
+    [
+      ['1%\r2%\r', '3%\r\n'],
+      ['1%', '2%', '3%']
+    ],
+    [
+      ['ab', 'c\n\nd'],
+      ['abc', '', 'd']
+    ],
+    [['last\r'], ['last']],
+    [[''], []]
+  ]
+  for (const [pieces, expected] of cases) {
+    const lines: string[] = []
+    const splitter = lineSplitter(line => lines.push(line))
+    for (const piece of pieces) splitter.push(piece)
+    splitter.end()
+    t.same(lines, expected, JSON.stringify(pieces))
+  }
+})
+
+t.test('findExecutable', async t => {
+  const directory = t.testdir({ tool: '#!/bin/sh\n', plain: 'x', folder: {} })
+  chmodSync(join(directory, 'tool'), 0o755)
+  const env = { PATH: `/nowhere:${directory}` }
+  t.equal(findExecutable('tool', env), join(directory, 'tool'))
+  t.equal(findExecutable('plain', env), undefined, 'a file that may not be run')
+  t.equal(findExecutable('folder', env), undefined)
+  t.equal(findExecutable('tool', { PATH: '' }, [directory]), join(directory, 'tool'))
+  t.equal(findExecutable(join(directory, 'tool'), { PATH: '' }), join(directory, 'tool'))
+})
+
+t.test('runTool', async t => {
+  const directory = t.testdir()
+  const sh = (script: string, options = {}) => runTool('sh', ['-c', script], { cwd: directory, ...options })
+
+  t.test('gives the output of both streams as it comes', async t => {
+    const seen: string[] = []
+    const output = await sh('echo a; echo b >&2; printf "10%%\\r20%%\\r"; cat; echo "$HOME-$X"', {
+      env: { PATH: process.env.PATH, X: 'x' },
+      onLine: (line: string, stream: string) => seen.push(`${stream} ${line}`)
+    })
+    t.same(output, { stdout: ['a', '10%', '20%', '-x'], stderr: ['b'] })
+    t.same(seen.toSorted(), ['stderr b', 'stdout -x', 'stdout 10%', 'stdout 20%', 'stdout a'])
+  })
+
+  t.test('keeps the last lines of a flood', async t => {
+    const { stdout } = await sh(
+      'i=0; while [ $i -lt 20000 ]; do echo "line $i of many that fill the pipe"; i=$((i+1)); done'
+    )
+    t.equal(stdout.length, 200)
+    t.equal(stdout.at(-1), 'line 19999 of many that fill the pipe')
+  })
+
+  t.test('passes arguments untouched', async t => {
+    const args = ['a b', '$HOME', "it's", '"', '*', '']
+    const { stdout } = await runTool(process.execPath, ['-p', 'JSON.stringify(process.argv.slice(1))', ...args])
+    t.same(JSON.parse(stdout[0]!), args)
+  })
+
+  t.test('failures', async t => {
+    const failure = await sh('echo why >&2; exit 3').catch(error => error)
+    t.type(failure, ToolError)
+    t.match(failure, { exitCode: 3, tail: ['why'], message: 'sh failed with exit code 3.' })
+    t.match(await sh('kill -SEGV $$').catch(error => error), {
+      exitSignal: 'SIGSEGV',
+      message: 'sh was ended by SIGSEGV.'
+    })
+    t.match(await runTool('no-such-tool', []).catch(error => error), {
+      exitCode: undefined,
+      message: 'no-such-tool could not be started: it was not found.'
+    })
+    t.match(await sh('echo begun; sleep 1000', { timeout: 300 }).catch(error => error), {
+      message: 'sh was ended after 0.3 s without a result.',
+      tail: ['begun']
+    })
+    const thrown = new Error('of the listener')
+    const fails = sh('echo a; sleep 1000', {
+      onLine() {
+        throw thrown
+      }
+    })
+    t.equal(await fails.catch(error => error), thrown, 'an error of the listener ends the tool')
+  })
+
+  t.test('does not wait for what a tool leaves behind', async () => {
+    const { stdout } = await sh('sleep 1000 & echo $!')
+    const left = Number(stdout[0])
+    await until('the end of what it left', async () => !(await isRunning(left)))
+  })
+
+  t.test('an aborted signal ends the whole tree', async t => {
+    const cwd = t.testdir()
+    const abort = new AbortController()
+    const running = runTool('sh', ['-c', TREE], { cwd, signal: abort.signal }).catch(error => error)
+    const pids = await startedTree(cwd)
+    const reason = new Error('enough')
+    abort.abort(reason)
+    t.equal(await running, reason)
+    await until('the end of the tree', async () => !(await Promise.all(pids.map(isRunning))).includes(true))
+    t.equal(await sh('true', { signal: abort.signal }).catch(error => error), reason, 'aborted before the start')
+  })
+
+  t.test('kill -9 of corral ends the whole tree', async t => {
+    const cwd = t.testdir()
+    const module = pathToFileURL(join(packageRoot, 'dist/core/child-process.js')).href
+    const script = join(cwd, 'corral.mjs')
+    writeFileSync(
+      script,
+      `import { runTool } from ${JSON.stringify(module)}\nawait runTool('sh', ['-c', process.argv[2]])\n`
+    )
+    const corral = spawn(process.execPath, [script, TREE], { cwd, stdio: 'ignore' })
+    const pids = await startedTree(cwd)
+    corral.kill('SIGKILL')
+    await until('the end of the tree', async () => !(await Promise.all(pids.map(isRunning))).includes(true))
+  })
+})
