@@ -17,11 +17,11 @@ import {
 const corral = await startCorral(t)
 const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
-/** A long answer: constrained to many words, whatever the model thinks of it. */
+/** An answer that goes on until max_tokens. */
 const endless = (model: string, more: object = {}) => ({
   model,
   messages: [{ role: 'user', content: 'Count to 30.' }],
-  options: { temperature: 0, max_tokens: 20_000, num_ctx: 32_000, logit_bias: [['<|im_end|>', false]], ...more }
+  options: { temperature: 0, max_tokens: 20_000, num_ctx: 32_000, ignore_eos: true, ...more }
 })
 const endlessHosted = (model: string) => ({
   model,
@@ -30,7 +30,7 @@ const endlessHosted = (model: string) => ({
   temperature: 0,
   max_tokens: 20_000,
   num_ctx: 32_000,
-  logit_bias: [['<|im_end|>', false]]
+  ignore_eos: true
 })
 
 let copies = 0
