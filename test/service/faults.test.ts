@@ -1,0 +1,147 @@
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { packageRoot } from '../../core/package-info.ts'
+import { alive, CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
+
+const ask = { model: DEMO, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
+const endless = {
+  model: DEMO,
+  messages: [CAPITAL_QUESTION],
+  options: { temperature: 0, max_tokens: 30_000, num_ctx: 32_000, ignore_eos: true }
+}
+const endlessHosted = { model: DEMO, messages: [CAPITAL_QUESTION], stream: true, ...endless.options }
+
+const lastEvent = (text: string) =>
+  JSON.parse(
+    text
+      .trim()
+      .split('\n\n')
+      .at(-1)!
+      .replace(/^data: /, '')
+  )
+
+t.test(
+  'kill -9 of the engine in mid-stream: the stream ends with an error event, the next request is answered',
+  async t => {
+    const corral = await startCorral(t)
+    for (const [path, body] of [
+      ['/api/chat', endless],
+      ['/v1/chat/completions', endlessHosted]
+    ] as const) {
+      const response = await corral.send(path, body)
+      const reader = response.body!.getReader()
+      const decoder = new TextDecoder()
+      let text = decoder.decode((await reader.read()).value)
+      const [pid] = corral.enginePids()
+      process.kill(pid!, 'SIGKILL')
+      for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
+      t.notMatch(text, /\[DONE\]/)
+      if (path === '/api/chat')
+        t.match(lastEvent(text), { done: true, done_reason: 'error', code: 'engine_crashed', errorCode: 500 })
+      else t.match(lastEvent(text), { error: { code: 'engine_crashed', message: /\w/ } })
+      t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
+      t.not(corral.enginePids()[0], pid)
+    }
+  }
+)
+
+t.test('a request that has sent nothing yet outlives the engine once', async t => {
+  const corral = await startCorral(t)
+  const story = { ...endless, stream: false, options: { ...endless.options, max_tokens: 3000 } }
+  const waiting = corral.json('/api/chat', story)
+  const pid = await until('it runs', async () => {
+    const { body } = await corral.json('/api/ps')
+    return body.models[0]?.running === 1 ? corral.enginePids()[0] : undefined
+  })
+  process.kill(pid, 'SIGKILL')
+  const { status, body } = await waiting
+  t.equal(status, 200, JSON.stringify(body).slice(0, 300))
+  t.equal(body.eval_count, 3000)
+  t.match(corral.log(), /trying once more/)
+})
+
+t.test('kill -9 of the gateway: no llama-server outlives it, and the next start is clean', async t => {
+  const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(home, { recursive: true, force: true }))
+  const first = await startCorral(t, { home })
+  const response = await first.send('/api/chat', endless)
+  await response.body!.getReader().read()
+  await first.json('/v1/embeddings', { model: DEMO, input: 'Hello' })
+  const engines = first.enginePids()
+  t.equal(engines.length, 2)
+  await first.end('SIGKILL')
+  const began = Date.now()
+  await until('the engines end', () => engines.every(pid => !alive(pid)), 10_000)
+  t.comment(`engines ended ${Date.now() - began} ms after their gateway`)
+  const second = await startCorral(t, { home })
+  t.equal((await second.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
+  t.equal((await second.json('/api/tags')).body.models.length, 1)
+})
+
+t.test(
+  'SIGTERM under load: short answers are finished, long ones end with shutting_down, the exit code is 0',
+  async t => {
+    const corral = await startCorral(t, { config: 'shutdown_grace: 2s\n' })
+    const long = await corral.send('/api/chat', endless)
+    const reader = long.body!.getReader()
+    const decoder = new TextDecoder()
+    let text = decoder.decode((await reader.read()).value)
+    const [pid] = corral.enginePids()
+    const ended = corral.end('SIGTERM')
+    for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
+    t.match(lastEvent(text), { code: 'shutting_down', errorCode: 503 })
+    t.equal(await ended, 0)
+    t.notOk(alive(pid!))
+  }
+)
+
+t.test('a second server on one data directory says who holds it', async t => {
+  const corral = await startCorral(t)
+  const { status, stderr, stdout } = spawnSync(
+    process.execPath,
+    [join(packageRoot, 'dist', 'core', 'command-line', 'main.js'), 'serve', '--port', '0'],
+    { cwd: corral.home, env: { ...process.env, CORRAL_HOME: corral.home }, encoding: 'utf8', timeout: 30_000 }
+  )
+  t.equal(status, 1)
+  t.match(stderr + stdout, new RegExp(`${corral.process.pid}`))
+  t.equal((await corral.json('/api/health')).body.status, 'ok')
+})
+
+t.test('a taken port and a mistake in config.yaml end the start with what to do', async t => {
+  const corral = await startCorral(t)
+  const run = (env: Record<string, string>, args: string[]) => {
+    const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
+    t.teardown(() => rmSync(home, { recursive: true, force: true }))
+    return spawnSync(
+      process.execPath,
+      [join(packageRoot, 'dist', 'core', 'command-line', 'main.js'), 'serve', ...args],
+      {
+        cwd: home,
+        env: { ...process.env, CORRAL_HOME: home, ...env },
+        encoding: 'utf8',
+        timeout: 30_000
+      }
+    )
+  }
+  const taken = run({}, ['--port', new URL(corral.url).port])
+  t.equal(taken.status, 1)
+  t.match(taken.stderr + taken.stdout, /Port \d+ .*taken/)
+  const wrong = run({ CORRAL_PORT: 'eleven' }, [])
+  t.equal(wrong.status, 2)
+  t.match(wrong.stderr, /CORRAL_PORT/)
+  const open = run({}, ['--port', '0', '--host', '0.0.0.0'])
+  t.equal(open.status, 2)
+  t.match(open.stderr, /insecure/)
+})
+
+t.test('a model that cannot be loaded says why, and a broken one does not stop the others', async t => {
+  const corral = await startCorral(t)
+  const { body } = await corral.json('/api/load', { model: DEMO, options: { cache_type_v: 'q8_0', num_parallel: 1 } })
+  t.equal(body.status, 'ready', 'a quantized cache works')
+  const refused = await corral.json('/api/load', { model: DEMO, options: { num_ctx: 32_768, num_parallel: 1024 } })
+  if (refused.status !== 200) t.match(refused.body, { code: /insufficient_memory|load_failed/, error: /\w+ .*\./ })
+  t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
+})
