@@ -45,7 +45,7 @@ export async function relay(
   }
 
   const stream = openReplyStream(reply, {
-    contentType: 'text/event-stream; charset=utf-8',
+    contentType: 'text/event-stream',
     heartbeatInterval: deps.heartbeat,
     heartbeat: status => `: ${status}\n\n`
   })

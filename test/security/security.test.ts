@@ -1,0 +1,476 @@
+import type { AddressInfo } from 'node:net'
+import { connect } from 'node:net'
+import { hostname } from 'node:os'
+import fp from 'fastify-plugin'
+import pino from 'pino'
+import t, { type Test } from 'tap'
+import { createApplication } from '../../core/application.ts'
+import type { CoreConfig } from '../../core/config/core-schema.ts'
+import { ConfigError } from '../../core/config/problems.ts'
+import { openReplyStream } from '../../core/http/reply-stream.ts'
+import type { PluginContext } from '../../core/plugin.ts'
+import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
+import { hostAllowed, hostOf, isLoopbackHost, nameKey } from '../../plugins/security/addresses.ts'
+import { judgeBind } from '../../plugins/security/bind.ts'
+import security from '../../plugins/security/index.ts'
+import { keyCheck } from '../../plugins/security/keys.ts'
+import { ORIGIN_PATTERN, originAllowed, originPattern } from '../../plugins/security/origins.ts'
+
+t.test('loopback hosts', async t => {
+  const loopback = [
+    'localhost',
+    'LOCALHOST',
+    'localhost.',
+    'corral.localhost',
+    'a.b.localhost',
+    'tauri.localhost',
+    '127.0.0.1',
+    '127.255.255.254',
+    '127.0.1.1',
+    '::1',
+    '0:0:0:0:0:0:0:1',
+    '::ffff:127.0.0.1',
+    '::FFFF:7F00:1'
+  ]
+  for (const host of loopback) t.equal(isLoopbackHost(host), true, host)
+  const others = [
+    '',
+    '0.0.0.0',
+    '::',
+    '127.1',
+    '0x7f.0.0.1',
+    '2130706433',
+    '0177.0.0.1',
+    '128.0.0.1',
+    '10.0.0.1',
+    '::2',
+    '::ffff:10.0.0.1',
+    '::1%lo',
+    'fe80::1',
+    '127.0.0.1.evil.com',
+    'localhost.evil.com',
+    'evil-localhost',
+    'evillocalhost',
+    '.localhost',
+    'a..localhost',
+    'localhost..',
+    'localhost:80',
+    '[::1]',
+    'a b.localhost',
+    '127.0.0.1.',
+    hostname() === 'localhost' ? 'other' : hostname()
+  ]
+  for (const host of others) t.equal(isLoopbackHost(host), false, host)
+})
+
+t.test('Host headers', async t => {
+  const names = new Set(['my-machine', 'models.example.org'])
+  const allowed = [
+    undefined,
+    'localhost',
+    'localhost:11435',
+    'LocalHost:1',
+    'localhost.:80',
+    '127.0.0.1',
+    '127.0.0.1:11435',
+    '[::1]',
+    '[::1]:1',
+    '[::ffff:127.0.0.1]:11435',
+    'x.localhost:3',
+    'My-Machine:11435',
+    'my-machine.',
+    'models.example.org'
+  ]
+  for (const header of allowed) t.equal(hostAllowed(header, names), true, String(header))
+  const refused = [
+    '',
+    ':80',
+    'evil.com',
+    'evil.com:11435',
+    '127.0.0.1.evil.com',
+    'localhost.evil.com:11435',
+    '127.1',
+    '0.0.0.0:11435',
+    '[::]',
+    '[::2]:1',
+    '::1',
+    '::1:80',
+    '[::1',
+    '[::1]x',
+    '[::1]evil.com',
+    'localhost@evil.com',
+    'evil.com@localhost',
+    'localhost:80:80',
+    'localhost:abc',
+    'localhost:',
+    'localhost/evil',
+    'localhost#',
+    'localhost?',
+    'localhost evil.com',
+    'evil.com\\localhost',
+    'x.models.example.org',
+    'my-machine.evil.com',
+    '[localhost]',
+    '192.168.1.7:11435'
+  ]
+  for (const header of refused) t.equal(hostAllowed(header, names), false, header)
+  t.equal(hostOf('[::1]:11435'), '::1')
+  t.equal(hostOf('a.b:1'), 'a.b')
+  t.equal(nameKey('A.B.'), 'a.b')
+})
+
+t.test('origins', async t => {
+  const host = 'box.lan:11435'
+  const allowed = [
+    undefined,
+    'http://localhost',
+    'https://localhost',
+    'http://localhost:3000',
+    'http://127.0.0.1:8080',
+    'https://[::1]:1',
+    'http://tauri.localhost',
+    'http://box.lan:11435',
+    'HTTP://BOX.LAN:11435',
+    'https://box.lan:11435',
+    'app://.',
+    'app://obsidian.md',
+    'tauri://localhost',
+    'vscode-webview://0a1b2c'
+  ]
+  for (const origin of allowed) t.equal(originAllowed(origin, host, []), true, String(origin))
+  const refused = [
+    '',
+    'null',
+    'http://evil.com',
+    'https://evil.com',
+    'http://localhost.evil.com',
+    'http://127.0.0.1.evil.com:80',
+    'http://localhost@evil.com',
+    'http://user:pass@localhost',
+    'http://localhost:80@evil.com',
+    'http://box.lan',
+    'http://box.lan:11436',
+    'http://evil.com\\@localhost',
+    'http://evil.com/localhost',
+    'http://localhost/',
+    'http://127.1',
+    'http://0.0.0.0:11435',
+    'http://',
+    'localhost',
+    '//localhost',
+    'file://',
+    'file:///etc/passwd',
+    'chrome-extension://abc',
+    'javascript://localhost',
+    'ftp://localhost',
+    'http://localhost http://evil.com',
+    'http://evil.com, http://localhost',
+    'apps://x',
+    'xapp://x',
+    'http://[::1',
+    'http://[::2]'
+  ]
+  for (const origin of refused) t.equal(originAllowed(origin, host, []), false, origin)
+
+  // The port that a scheme implies may be left out on either side.
+  t.equal(originAllowed('http://box.lan', 'box.lan:80', []), true)
+  t.equal(originAllowed('http://box.lan:80', 'box.lan', []), true)
+  t.equal(originAllowed('https://box.lan', 'box.lan', []), true)
+  t.equal(originAllowed('https://box.lan', 'box.lan:80', []), false)
+  t.equal(originAllowed('http://box.lan', undefined, []), false)
+
+  const table: [string, string[], string[]][] = [
+    ['*', ['http://evil.com', 'null', 'x'], []],
+    ['null', ['null'], ['http://null', 'nullx']],
+    [
+      'https://chat.example.org',
+      ['https://chat.example.org', 'https://CHAT.example.org'],
+      [
+        'http://chat.example.org',
+        'https://chat.example.org:8443',
+        'https://chatxexample.org',
+        'https://chat.example.org.evil.com'
+      ]
+    ],
+    [
+      'https://*.example.org',
+      ['https://a.example.org', 'https://a.b.example.org'],
+      [
+        'https://example.org',
+        'https://.example.org.evil.com',
+        'https://a.example.org:1',
+        'https://evil.com/.example.org',
+        'https://evil.com#.example.org',
+        'http://a.example.org',
+        'https://evilexample.org'
+      ]
+    ],
+    [
+      'http://lan.box:*',
+      ['http://lan.box', 'http://lan.box:1', 'http://lan.box:65535'],
+      ['http://lan.box:1x', 'http://lan.boxes:1']
+    ],
+    ['chrome-extension://*', ['chrome-extension://abcdef'], ['chrome-extensions://abcdef', 'chrome-extension://']]
+  ]
+  for (const [entry, yes, no] of table) {
+    t.match(entry, new RegExp(ORIGIN_PATTERN))
+    for (const origin of yes) t.equal(originAllowed(origin, host, [originPattern(entry)]), true, `${entry} ${origin}`)
+    for (const origin of no) t.equal(originAllowed(origin, host, [originPattern(entry)]), false, `${entry} ${origin}`)
+  }
+  for (const entry of ['', 'example.org', 'https://', 'https://a/b', 'https://a b', 'https://u@a', '**']) {
+    t.notMatch(entry, new RegExp(ORIGIN_PATTERN), `no entry: ${entry}`)
+  }
+})
+
+t.test('keys', async t => {
+  const check = keyCheck(['first-key', 'second-key'])
+  for (const headers of [
+    { authorization: 'Bearer first-key' },
+    { authorization: 'bearer   second-key ' },
+    { 'x-api-key': 'second-key' },
+    { authorization: 'Bearer wrong', 'x-api-key': 'first-key' },
+    { authorization: 'Basic abc', 'x-api-key': 'first-key' }
+  ]) {
+    t.equal(check(headers), true, JSON.stringify(headers))
+  }
+  for (const headers of [
+    {},
+    { authorization: '' },
+    { authorization: 'first-key' },
+    { authorization: 'Bearer' },
+    { authorization: 'Bearer ' },
+    { authorization: 'Bearer first-key second-key' },
+    { authorization: 'Bearer first-ke' },
+    { authorization: 'Bearer FIRST-KEY' },
+    { authorization: 'Basic first-key' },
+    { 'x-api-key': '' },
+    { 'x-api-key': 'first-key,second-key' }
+  ]) {
+    t.equal(check(headers), false, JSON.stringify(headers))
+  }
+})
+
+t.test('the address to listen on', async t => {
+  const closed = { keys: 0, insecure: false }
+  for (const host of ['127.0.0.1', 'localhost', '::1', '127.0.0.53']) {
+    t.equal(judgeBind(host, closed), 'local', host)
+    t.equal(judgeBind(host, { keys: 1, insecure: true }), 'local', host)
+  }
+  for (const host of ['0.0.0.0', '::', '192.168.1.7', 'box.lan', '', '127.1']) {
+    t.throws(() => judgeBind(host, closed), ConfigError, `refused: ${host}`)
+    t.equal(judgeBind(host, { keys: 1, insecure: false }), 'keys', host)
+    t.equal(judgeBind(host, { keys: 0, insecure: true }), 'open', host)
+  }
+  const message = (() => {
+    try {
+      judgeBind('0.0.0.0', closed)
+      return ''
+    } catch (error) {
+      return (error as Error).message
+    }
+  })()
+  for (const hint of ['0.0.0.0', 'security.api_keys', '127.0.0.1', 'security.insecure: true']) {
+    t.ok(message.includes(hint), `says ${hint}`)
+  }
+})
+
+interface Setting {
+  host?: string
+  options?: { origins?: string[]; hosts?: string[]; api_keys?: string[]; insecure?: boolean }
+}
+
+/** The plugin on an application with a few routes, and what it logged. */
+async function application(t: Test, { host = '127.0.0.1', options = {} }: Setting) {
+  const lines: string[] = []
+  const log = pino({ level: 'trace' }, { write: line => void lines.push(line) })
+  const config = {
+    host,
+    port: 11435,
+    body_limit: '1MiB',
+    shutdown_grace: '1s',
+    defaults: {},
+    models: {}
+  } as unknown as CoreConfig
+  const app = await createApplication(config, log)
+  const context = { config, log } as unknown as PluginContext
+  const offer = await security.setup(context, { origins: [], hosts: [], api_keys: [], insecure: false, ...options })
+  await app.register(fp(async instance => offer.hooks!(instance, {})))
+  app.get('/api/health', async () => ({ status: 'ok' }))
+  app.post('/api/echo', async request => request.body)
+  app.get('/api/stream', (_request, reply) => {
+    const stream = openReplyStream(reply, {
+      contentType: 'text/event-stream',
+      heartbeatInterval: 10_000,
+      heartbeat: () => ':\n\n'
+    })
+    void stream.write('data: 1\n\n')
+    stream.end()
+  })
+  const storage = { list: () => [] } as never
+  await app.register(openaiRoutes({ storage, scheduler: {} as never, config, heartbeat: 10_000 }), { prefix: '/v1' })
+  t.teardown(() => app.close())
+  await app.ready()
+  return { app, lines }
+}
+
+t.test('a foreign Host is refused on a loopback address, on every route', async t => {
+  const { app } = await application(t, { options: { hosts: ['proxy.example.org'] } })
+  for (const url of ['/api/health', '/api/echo', '/nothing', '/v1/models', '/v1/nothing']) {
+    const reply = await app.inject({
+      method: url === '/api/echo' ? 'POST' : 'GET',
+      url,
+      headers: { host: 'evil.com:11435' }
+    })
+    t.equal(reply.statusCode, 403, url)
+    const code = url.startsWith('/v1') ? reply.json().error.code : reply.json().code
+    t.equal(code, 'host_not_allowed', url)
+    t.ok(reply.headers['x-request-id'])
+  }
+  for (const host of ['localhost', `${hostname()}:1`, 'proxy.example.org', '[::1]:11435']) {
+    t.equal((await app.inject({ url: '/api/health', headers: { host } })).statusCode, 200, host)
+  }
+})
+
+t.test('HTTP/1.0 without a Host is answered; HTTP/1.1 needs one', async t => {
+  const { app } = await application(t, {})
+  await app.listen({ port: 0, host: '127.0.0.1' })
+  const { port } = app.server.address() as AddressInfo
+  const ask = (text: string) =>
+    new Promise<string>((resolve, reject) => {
+      const socket = connect(port, '127.0.0.1', () => socket.write(text))
+      let answer = ''
+      socket.on('data', data => {
+        answer += data
+      })
+      socket.on('end', () => resolve(answer)).on('error', reject)
+    })
+  t.match(await ask('GET /api/health HTTP/1.0\r\n\r\n'), /^HTTP\/1\.1 200 /)
+  t.match(await ask('GET /api/health HTTP/1.1\r\nConnection: close\r\n\r\n'), /^HTTP\/1\.1 400 /)
+  t.match(
+    await ask('GET /api/health HTTP/1.1\r\nHost: evil.com\r\nHost: localhost\r\nConnection: close\r\n\r\n'),
+    /^HTTP\/1\.1 4/
+  )
+})
+
+t.test('beyond loopback the Host is free, with keys or said to be insecure', async t => {
+  for (const options of [{ insecure: true }, { api_keys: ['secret-key-1'] }]) {
+    const { app, lines } = await application(t, { host: '0.0.0.0', options })
+    const reply = await app.inject({ url: '/api/health', headers: { host: 'box.lan:11435' } })
+    t.equal(reply.statusCode, 200)
+    t.equal(
+      lines.some(line => line.includes('INSECURE') && line.includes('"level":40')),
+      'insecure' in options
+    )
+  }
+  await t.rejects(application(t, { host: '0.0.0.0' }), ConfigError)
+  await t.rejects(application(t, { host: '::' }), ConfigError)
+})
+
+t.test('origins over HTTP: CORS on replies, errors and streams', async t => {
+  const { app } = await application(t, { options: { origins: ['https://*.example.org'] } })
+  for (const [origin, status] of [
+    ['https://chat.example.org', 200],
+    ['http://localhost:5173', 200],
+    ['https://evil.com', 403],
+    ['null', 403]
+  ] as const) {
+    const reply = await app.inject({ url: '/api/health', headers: { origin } })
+    t.equal(reply.statusCode, status, origin)
+    t.equal(reply.headers['access-control-allow-origin'], status === 200 ? origin : undefined)
+    t.match(reply.headers.vary, /Origin/)
+    if (status === 200) t.match(reply.headers['access-control-expose-headers'], /x-request-id/)
+    else t.match(reply.json(), { errorCode: 403, code: 'origin_not_allowed' })
+  }
+  t.match((await app.inject({ url: '/v1/models', headers: { origin: 'https://evil.com' } })).json(), {
+    error: { type: 'permission_error', code: 'origin_not_allowed', param: null }
+  })
+  // A form of a foreign page needs no preflight and sends any content type.
+  const form = await app.inject({
+    method: 'POST',
+    url: '/api/echo',
+    headers: { origin: 'https://evil.com', 'content-type': 'text/plain' },
+    payload: '{"a":1}'
+  })
+  t.equal(form.statusCode, 403)
+
+  const origin = 'http://localhost:5173'
+  const missing = await app.inject({ url: '/nothing', headers: { origin } })
+  t.equal(missing.statusCode, 404)
+  t.equal(missing.headers['access-control-allow-origin'], origin, 'a page can read the error')
+
+  await app.listen({ port: 0, host: '127.0.0.1' })
+  const { port } = app.server.address() as AddressInfo
+  const streamed = await fetch(`http://127.0.0.1:${port}/api/stream`, { headers: { origin } })
+  t.equal(await streamed.text(), 'data: 1\n\n')
+  t.equal(streamed.headers.get('access-control-allow-origin'), origin)
+  t.ok(streamed.headers.get('x-request-id'))
+})
+
+t.test('preflight requests', async t => {
+  const { app } = await application(t, { options: { api_keys: ['secret-key-1'] } })
+  const ask = (url: string, headers: Record<string, string>) => app.inject({ method: 'OPTIONS', url, headers })
+  for (const url of ['/v1/chat/completions', '/api/echo', '/nothing']) {
+    const reply = await ask(url, {
+      origin: 'http://localhost:5173',
+      'access-control-request-method': 'POST',
+      'access-control-request-headers': 'authorization,content-type,x-stainless-os',
+      'access-control-request-private-network': 'true'
+    })
+    t.equal(reply.statusCode, 204, url)
+    t.equal(reply.body, '')
+    t.match(reply.headers, {
+      'access-control-allow-origin': 'http://localhost:5173',
+      'access-control-allow-methods': /POST.*DELETE/,
+      'access-control-allow-headers': 'authorization,content-type,x-stainless-os',
+      'access-control-allow-private-network': 'true',
+      'access-control-max-age': '600'
+    })
+  }
+  const foreign = await ask('/api/echo', { origin: 'https://evil.com', 'access-control-request-method': 'POST' })
+  t.equal(foreign.statusCode, 403)
+  t.notOk(foreign.headers['access-control-allow-origin'])
+  const plain = await ask('/api/echo', { origin: 'http://localhost:5173' })
+  t.equal(plain.statusCode, 401, 'an OPTIONS request that is no preflight is like any other')
+})
+
+t.test('with keys every route but health asks for one', async t => {
+  const { app, lines } = await application(t, { options: { api_keys: ['secret-key-1', 'secret-key-2'] } })
+  t.equal((await app.inject('/api/health')).statusCode, 200)
+  t.equal((await app.inject('/api/health?x=1')).statusCode, 200)
+  t.equal((await app.inject({ method: 'HEAD', url: '/api/health' })).statusCode, 200)
+  const cases: ['GET' | 'POST', string][] = [
+    ['POST', '/api/echo'],
+    ['GET', '/api/nothing'],
+    ['GET', '/api/health/x'],
+    ['POST', '/api/health'],
+    ['GET', '/v1/models'],
+    ['POST', '/v1/chat/completions'],
+    ['GET', '/v1/nothing']
+  ]
+  for (const [method, url] of cases) {
+    for (const headers of [{}, { authorization: 'Bearer not-a-key-here' }, { 'x-api-key': 'not-a-key-here' }]) {
+      const reply = await app.inject({ method, url, headers: { ...headers, origin: 'http://localhost:1' } })
+      t.equal(reply.statusCode, 401, `${method} ${url}`)
+      t.equal(reply.headers['www-authenticate'], 'Bearer')
+      t.equal(reply.headers['access-control-allow-origin'], 'http://localhost:1', 'a page can read why')
+      if (url.startsWith('/v1')) {
+        t.match(reply.json(), { error: { type: 'authentication_error', code: 'unauthorized', param: null } })
+      } else {
+        t.match(reply.json(), { errorCode: 401, code: 'unauthorized', requestId: String })
+      }
+      t.notMatch(reply.body, /secret-key|not-a-key-here/)
+    }
+  }
+  for (const headers of [{ authorization: 'Bearer secret-key-1' }, { 'x-api-key': 'secret-key-2' }]) {
+    const reply = await app.inject({ method: 'POST', url: '/api/echo', headers, payload: '{"a":1}' })
+    t.equal(reply.statusCode, 200)
+    t.equal((await app.inject({ url: '/v1/models', headers })).statusCode, 200)
+    t.equal((await app.inject({ url: '/v1/nothing', headers })).statusCode, 404)
+  }
+  t.notMatch(lines.join(''), /secret-key|not-a-key-here/, 'no key is logged')
+})
+
+t.test('keys are marked as secret in the schema', async t => {
+  t.match(security.options.properties.api_keys, { items: { writeOnly: true } })
+  t.notOk(security.optional, 'the server does not start without it')
+})
