@@ -101,7 +101,8 @@ function onRequest(
     return
   }
   engine.pinned = event.pinned
-  if (engine.phase === 'absent' && !engine.queue.length) {
+  const ending = engine.phase === 'stopping' && !engine.next
+  if ((engine.phase === 'absent' || ending) && !engine.queue.length) {
     engine.keepAlive = event.initialKeepAlive ?? state.limits.keepAlive
     engine.options = event.defaults
   }

@@ -120,6 +120,11 @@ t.test('keep_alive: 0 unloads politely, for ever never, the last word holds, a p
   t.same(short(zero.send({ type: 'leave', id: 1, key: 'a' })), [], 'another request runs')
   t.same(short(zero.send({ type: 'leave', id: 2, key: 'a' })), ['unload a'])
 
+  t.same(short(zero.request(3)), [], 'one that comes while it is unloaded')
+  t.same(short(zero.send({ type: 'gone', key: 'a' })), ['load a'])
+  t.same(short(zero.send({ type: 'loaded', key: 'a' })), ['grant 3'])
+  t.same(short(zero.send({ type: 'leave', id: 3, key: 'a' })), [], 'begins anew with the default')
+
   const ever = machine()
   ever.request(1, 'a', { keepAlive: Number.POSITIVE_INFINITY })
   ever.send({ type: 'loaded', key: 'a' })
