@@ -1,0 +1,225 @@
+import { once } from 'node:events'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { PassThrough, Readable } from 'node:stream'
+import pino from 'pino'
+import type { Test } from 'tap'
+import { createApplication } from '../../core/application.ts'
+import type { CoreConfig, ModelSettings } from '../../core/config/core-schema.ts'
+import { CorralError } from '../../core/errors.ts'
+import { bareName, modelKey } from '../../core/model-name.ts'
+import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS } from '../../core/options.ts'
+import { packageRoot } from '../../core/package-info.ts'
+import type {
+  Capability,
+  Engine,
+  EngineExit,
+  EngineRequest,
+  EngineResponse,
+  EngineSpec,
+  Runtimes,
+  Scheduler,
+  Storage,
+  StoredVariant,
+  Waiting
+} from '../../core/services.ts'
+import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
+import { createScheduler } from '../../plugins/scheduler/scheduler.ts'
+
+const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model')
+
+/** A variant whose files are the demo model's, whatever it is called. */
+export function variantOf(
+  owner: string,
+  name: string,
+  given: { label?: string; isDefault?: boolean; capabilities?: Capability[] } = {}
+): StoredVariant {
+  const { label = 'F16', isDefault = true, capabilities = ['completion', 'tools'] } = given
+  return {
+    model: { owner, name },
+    label,
+    isDefault,
+    publicName: isDefault ? `${owner}/${name}` : `${owner}/${name}:${label}`,
+    key: `${owner}/${name}:${label}`.toLowerCase(),
+    revision: '1',
+    format: 'gguf',
+    directory: DEMO_MODEL,
+    files: [{ path: 'tiny-chat-f16.gguf', size: 1, sha256: '0'.repeat(64), role: 'model' }],
+    size: 1,
+    digest: '0'.repeat(64),
+    modifiedAt: '2026-01-02T03:04:05.678Z',
+    origin: { kind: 'bundled', from: 'test' },
+    metadata: { architecture: 'llama', contextLength: 4096, capabilities, info: {} }
+  }
+}
+
+/** Models in memory only. */
+function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Promise<void> } {
+  const listeners: ((gone: StoredVariant[]) => Promise<void>)[] = []
+  const unused = () => Promise.reject(new Error('not used here'))
+  const storage: Storage & { drop(key: string): Promise<void> } = {
+    list: () => variants,
+    variants: name => variants.filter(variant => modelKey(variant.model) === modelKey(name)),
+    find: name =>
+      storage
+        .variants(name)
+        .find(({ isDefault, label }) =>
+          name.variant === undefined ? isDefault : label.toLowerCase() === name.variant.toLowerCase()
+        ),
+    get(name) {
+      const found = storage.find(name)
+      if (found) return found
+      throw new CorralError('model_not_found', `Model "${bareName(name)}" is not here.`, { param: 'model' })
+    },
+    import: unused,
+    remove: unused,
+    setDefault: unused,
+    onRemove: listener => void listeners.push(listener),
+    hold: () => () => {},
+    async drop(key) {
+      const gone = variants.filter(variant => variant.key === key)
+      variants = variants.filter(variant => variant.key !== key)
+      for (const listener of listeners) await listener(gone)
+    }
+  }
+  return storage
+}
+
+/** What a fake engine does with a request. */
+export type Responder = (request: EngineRequest, engine: FakeEngine) => Promise<EngineResponse> | EngineResponse
+
+export interface FakeEngine extends Engine {
+  /** Dies as a process does: everything open breaks, `exited` settles. */
+  crash(): void
+}
+
+/** An engine without a process. What it is asked is kept in `asked`. */
+export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
+  let settle: (exit: EngineExit) => void = () => {}
+  const exited = new Promise<EngineExit>(resolve => {
+    settle = resolve
+  })
+  const open = new Set<(error: CorralError) => void>()
+  const engine: FakeEngine = {
+    id: 'fake',
+    spec,
+    contextSize: spec.options.num_ctx,
+    slots: spec.options.num_parallel,
+    memory: undefined,
+    pid: undefined,
+    exited,
+    async request(request) {
+      let cut: (error: Error) => void = () => {}
+      const broken = new Promise<never>((_, reject) => {
+        cut = reject
+      })
+      broken.catch(() => {})
+      open.add(cut)
+      request.signal.addEventListener('abort', () => cut(request.signal.reason))
+      const response = await Promise.race([respond(request, engine), broken])
+      broken.catch(error => response.body.destroy(error))
+      return response
+    },
+    async stop() {
+      for (const cut of open) cut(new CorralError('model_stopped', 'stopped'))
+      settle({ code: 0, signal: null, expected: true })
+    },
+    logTail: () => [],
+    crash() {
+      for (const cut of open)
+        cut(new CorralError('engine_crashed', `The engine of "${spec.alias}" ended while in use.`))
+      settle({ code: null, signal: 'SIGKILL', expected: false })
+    }
+  }
+  return engine
+}
+
+/** A response of an engine whose body the test writes. */
+export function eventStream(): EngineResponse & { body: PassThrough } {
+  return { status: 200, headers: { 'content-type': 'text/event-stream' }, body: new PassThrough() }
+}
+
+export function jsonResponse(status: number, body: unknown): EngineResponse {
+  const text = typeof body === 'string' ? body : JSON.stringify(body)
+  return {
+    status,
+    headers: { 'content-type': 'application/json; charset=utf-8' },
+    body: Readable.from([Buffer.from(text)])
+  }
+}
+
+export interface Service {
+  url: string
+  scheduler: Scheduler & { close(graceMs: number): Promise<void> }
+  storage: Storage & { drop(key: string): Promise<void> }
+  /** Sends JSON to a path below `/v1`. */
+  send(path: string, body?: unknown, init?: RequestInit): Promise<Response>
+  json(path: string, body?: unknown, init?: RequestInit): Promise<{ status: number; headers: Headers; body: any }>
+  /** What was logged, one JSON text a line. */
+  log: string[]
+}
+
+export interface ServiceOptions {
+  variants: StoredVariant[]
+  startEngine: (spec: EngineSpec, waiting: Waiting) => Promise<Engine>
+  heartbeat?: number
+  defaults?: Record<string, unknown>
+  models?: Record<string, ModelSettings>
+  maxQueue?: number
+}
+
+/** The `/v1` surface over the real scheduler, with models in memory and engines of the test's making. */
+export async function startService(t: Test, options: ServiceOptions): Promise<Service> {
+  const log: string[] = []
+  const logger = pino({ level: 'debug' }, { write: line => void log.push(line) })
+  const config = {
+    host: '127.0.0.1',
+    port: 0,
+    body_limit: '1MiB',
+    shutdown_grace: '1s',
+    defaults: { ...DEFAULT_SAMPLING_OPTIONS, ...DEFAULT_LOAD_OPTIONS, num_ctx: 1024, ...options.defaults },
+    models: options.models ?? {}
+  } as unknown as CoreConfig
+  const storage = storageOf(options.variants)
+  const scheduler = createScheduler({
+    storage,
+    runtimes: { startEngine: options.startEngine } as unknown as Runtimes,
+    config,
+    limits: { maxLoaded: 4, maxQueue: options.maxQueue ?? 512, keepAlive: 300_000 },
+    log: logger
+  })
+  const app = await createApplication(config, logger)
+  await app.register(openaiRoutes({ storage, scheduler, config, heartbeat: options.heartbeat ?? 10_000 }), {
+    prefix: '/v1'
+  })
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  t.teardown(async () => {
+    await scheduler.close(0)
+    app.server.closeAllConnections()
+    await app.close()
+  })
+  const url = `http://127.0.0.1:${(app.server.address() as AddressInfo).port}/v1`
+  const service: Service = {
+    url,
+    scheduler,
+    storage,
+    log,
+    send: (path, body, init) =>
+      fetch(url + path, {
+        method: body === undefined ? 'GET' : 'POST',
+        ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+        ...init
+      }),
+    async json(path, body, init) {
+      const response = await service.send(path, body, init)
+      const text = await response.text()
+      return { status: response.status, headers: response.headers, body: text === '' ? undefined : JSON.parse(text) }
+    }
+  }
+  return service
+}
+
+/** Resolves when a stream has been destroyed or has ended. */
+export async function closed(stream: Readable): Promise<void> {
+  if (!stream.closed) await once(stream, 'close')
+}
