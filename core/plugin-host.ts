@@ -3,6 +3,7 @@ import fp from 'fastify-plugin'
 import pino from 'pino'
 import { createApplication } from './application.ts'
 import type { LoadedConfig } from './config/load.ts'
+import { ConfigError } from './config/problems.ts'
 import { formatDuration, parseDuration } from './duration.ts'
 import { CorralError, messageOf } from './errors.ts'
 import type { PluginDefinition, PluginOffer } from './plugin.ts'
@@ -82,8 +83,9 @@ const VERBS = {
   plugin_start_failed: 'could not be started'
 } as const
 
-function pluginError(entry: Entry, code: keyof typeof VERBS, error: unknown): PluginError {
-  if (error instanceof PluginError) return error
+function pluginError(entry: Entry, code: keyof typeof VERBS, error: unknown): PluginError | ConfigError {
+  // What a plugin finds wrong with its settings is a mistake of the configuration like any other.
+  if (error instanceof PluginError || error instanceof ConfigError) return error
   const { name } = entry.definition
   const actual: PluginErrorCode = error instanceof DeadlineError ? 'plugin_timeout' : code
   const why = messageOf(error).replace(/\.$/, '')

@@ -54,6 +54,7 @@ t.test('every request error of the native API has its status and code', async t 
     t.match(body, { error: /\w{3,}.*\./s, errorCode: status, code, requestId: /^[0-9a-f-]{36}$/ }, shown)
     t.notMatch(JSON.stringify(body), /node_modules|\.[jt]s:\d+| {4}at /, 'no stack trace')
   }
+  await corral.json('/api/stop', { model: DEMO })
   t.equal((await corral.json('/api/stop', { model: DEMO })).body.code, 'model_not_loaded')
 })
 
@@ -86,6 +87,8 @@ t.test('deep nesting, prototype names, odd encodings and huge numbers do no harm
 t.test('a prompt longer than the context is refused with both numbers, streamed or not, on both surfaces', async t => {
   const content = 'What is the capital of France? '.repeat(200)
   const options = { num_ctx: 256 }
+  // A larger context that happens to be loaded would do.
+  await corral.json('/api/stop', { model: DEMO })
   for (const stream of [true, false]) {
     const native = await corral.json('/api/chat', { model: DEMO, messages: [{ content }], options, stream })
     t.equal(native.status, 400)
