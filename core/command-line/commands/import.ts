@@ -4,6 +4,7 @@ import type { Command } from 'commander'
 import { formatBytes } from '../../bytes.ts'
 import type { CommandContext } from '../context.ts'
 import { CommandFailure, EXIT } from '../failure.ts'
+import { modelArgument } from '../model-argument.ts'
 import { type ProgressLine, showProgress } from '../progress-line.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
@@ -13,7 +14,7 @@ export function defineImport(program: Command, context: CommandContext): void {
     .command('import')
     .description('register a model that is already on disk')
     .argument('<path>', 'a GGUF file (its other parts and projector are found beside it) or a SafeTensors folder')
-    .argument('<model>', 'owner/name to store it under, or owner/name:variant to set its label')
+    .argument('<model>', 'owner/name to store it under, or owner/name:variant to set its label', modelArgument)
     .addHelpText(
       'after',
       `

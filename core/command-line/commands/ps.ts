@@ -51,7 +51,7 @@ Examples:
       } catch (error) {
         if (!(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer) throw error
         if (json) printJson(reply)
-        throw new CommandFailure(error.exitCode, `Nothing runs. ${error.message}`, error)
+        throw new CommandFailure(error.exitCode, `Nothing is loaded. ${error.message}`, error)
       }
       if (json) printJson(reply)
       else printText(formatRunning(reply, new Date()))

@@ -1,13 +1,17 @@
 import type { Command } from 'commander'
 import type { CommandContext } from '../context.ts'
 import { CommandFailure } from '../failure.ts'
+import { modelArgument } from '../model-argument.ts'
 import { withServer } from '../server-connection.ts'
 
 export function defineRm(program: Command, context: CommandContext): void {
   program
     .command('rm')
     .description('delete models from disk')
-    .argument('<model...>', 'owner/name (all its variants) or owner/name:variant')
+    .argument('<model...>', 'owner/name (all its variants) or owner/name:variant', (name, others: string[] = []) => [
+      ...others,
+      modelArgument(name)
+    ])
     .addHelpText(
       'after',
       `

@@ -6,8 +6,8 @@ import type { CommandContext } from '../context.ts'
 import { type ChatSettings, type Conversation, createConversation, formatCounters } from '../conversation.ts'
 import { CommandFailure, EXIT } from '../failure.ts'
 import { interruption } from '../interruption.ts'
+import { modelArgument } from '../model-argument.ts'
 import { showProgress } from '../progress-line.ts'
-import { ServerRefusal } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
 interface RunOptions {
@@ -28,7 +28,7 @@ export function defineRun(program: Command, context: CommandContext): void {
   program
     .command('run')
     .description('chat with a model, or get one answer')
-    .argument('<model>', 'owner/name or owner/name:variant')
+    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .argument('[prompt...]', 'one question; without it, and at a terminal, a chat')
     .option('--system <text>', 'instructions for the model')
     .addOption(number('--temperature <number>', 'randomness; 0 always gives the likeliest answer'))
@@ -112,11 +112,6 @@ async function load(conversation: Conversation): Promise<void> {
   const line = showProgress('loading', 'nothing')
   try {
     await conversation.load(text => line.update(text))
-  } catch (error) {
-    if (error instanceof ServerRefusal && error.code === 'model_not_found') {
-      throw new CommandFailure(error.exitCode, `${error.message}\n"corral list" shows the models that are here.`, error)
-    }
-    throw error
   } finally {
     line.clear()
   }

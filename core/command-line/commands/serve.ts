@@ -33,9 +33,10 @@ async function serve(context: CommandContext): Promise<never> {
       import('close-with-grace')
     ])
   const log = createLogger(config.core.log_level)
-  const server = await startServer({ config, definitions, log })
+  const starting = startServer({ config, definitions, log })
   const delay = shutdownLimit(config)
-  closeWithGrace(
+  // Heeded from here on, because the data directory is claimed now: a signal during the start waits for its end.
+  const signals = closeWithGrace(
     {
       delay,
       onSecondSignal: signal => log.warn(`second ${signal}: ending at once`),
@@ -45,10 +46,15 @@ async function serve(context: CommandContext): Promise<never> {
     async ({ err, signal }) => {
       if (err) log.fatal({ err }, 'unexpected error: shutting down')
       else log.info(`${signal}: shutting down`)
-      await server.close()
+      // A start that fails has cleaned up behind itself, and is told below.
+      await (await starting.catch(() => undefined))?.close()
       log.info('stopped')
     }
   )
+  const server = await starting.catch(error => {
+    signals.uninstall()
+    throw error
+  })
   if (process.stdout.isTTY) process.stdout.write(`${welcome(server)}\n`)
   return await new Promise<never>(() => {})
 }

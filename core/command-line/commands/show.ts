@@ -1,6 +1,7 @@
 import type { Command } from 'commander'
 import { formatBytes } from '../../bytes.ts'
 import type { CommandContext } from '../context.ts'
+import { modelArgument } from '../model-argument.ts'
 import { printable, printJson, printText } from '../output.ts'
 import { relativeTime } from '../relative-time.ts'
 import { withServer } from '../server-connection.ts'
@@ -31,7 +32,7 @@ export function defineShow(program: Command, context: CommandContext): void {
   program
     .command('show')
     .description('show what is known of a model')
-    .argument('<model>', 'owner/name or owner/name:variant')
+    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .option('--json', 'print the reply of POST /api/show')
     .option('--template', "print the model's chat template only")
     .addHelpText(

@@ -1,13 +1,14 @@
 import type { Command } from 'commander'
 import type { CommandContext } from '../context.ts'
 import { CommandFailure, EXIT } from '../failure.ts'
+import { modelArgument } from '../model-argument.ts'
 import { withServer } from '../server-connection.ts'
 
 export function defineStop(program: Command, context: CommandContext): void {
   program
     .command('stop')
     .description('unload a model from memory; its running answers end')
-    .argument('<model>', 'owner/name or owner/name:variant')
+    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .addHelpText(
       'after',
       `
@@ -21,7 +22,7 @@ Example:
         await withServer(context, 'fail', ({ client }) => client.json('POST', '/api/stop', { model }))
       } catch (error) {
         if (!(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer) throw error
-        throw new CommandFailure(error.exitCode, `Nothing runs. ${error.message}`, error)
+        throw new CommandFailure(error.exitCode, `Nothing is loaded. ${error.message}`, error)
       }
       process.stderr.write(`stopped ${model}\n`)
     })
