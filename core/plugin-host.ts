@@ -171,7 +171,7 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
   }
 
   /** Leaves an optional plugin out, and those that need it before it; a required one ends the start. */
-  async function leaveOut(entry: Entry, error: PluginError): Promise<void> {
+  async function leaveOut(entry: Entry, error: PluginError | ConfigError): Promise<void> {
     if (!entry.definition.optional) throw error
     entry.state = 'failed'
     entry.reason = error.message
