@@ -122,6 +122,13 @@ async function startEngine(
   let stopping: Promise<void> | undefined
   const exited: Promise<EngineExit> = child.exited.then(exit => ({ ...exit, expected: stopping !== undefined }))
 
+  async function recordProcess(): Promise<void> {
+    const { pid } = child
+    const startTime = pid === undefined ? undefined : await processStartTime(pid)
+    if (startTime === undefined) return
+    await writeRunRecord(deps.runDirectory, id, { folder: address.folder, pid, startTime })
+  }
+
   function failureOf(exit: ProcessExit): CorralError {
     const failure = classifyFailure({ lines: ready ? tail.sinceMark() : tail.all(), exit, paths })
     const details = { cause: failure.cause, line: failure.line, exitCode: exit.code, signal: exit.signal }
@@ -149,11 +156,15 @@ async function startEngine(
       )
     }
   })
+  const recorded = recordProcess().catch(error => {
+    warn(`llama-server ${child.pid} could not be written down: ${messageOf(error)}`)
+  })
   const cleaned = exited.then(async exit => {
     gone = true
     const crash = await crashOf(exit)
     upstream.cut(crash)
     if (ready && !exit.expected) warn(`llama-server ${child.pid} ended by itself: ${crash.message}`)
+    await recorded
     await removeRunRecord(deps.runDirectory, id, address.folder).catch(error => {
       warn(`The folder of an engine could not be removed: ${messageOf(error)}`)
     })
@@ -170,9 +181,7 @@ async function startEngine(
         { cause: startError, details: { cause: 'executable_missing' } }
       )
     }
-    const startTime = await processStartTime(child.pid!)
-    if (startTime !== undefined)
-      await writeRunRecord(deps.runDirectory, id, { folder: address.folder, pid: child.pid, startTime })
+    await recorded
     void cleaned.then(crash => loading.fail(crash))
     facts = await loading.untilServing(upstream)
   } catch (error) {

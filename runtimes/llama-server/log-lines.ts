@@ -18,7 +18,8 @@ const MAIN_STAGE = 'text_model'
 /** The main model's part of the load compared with a draft model or a projector. */
 const MAIN_WEIGHT = 8
 const LEVELS: Record<string, LogLevel> = { E: 'error', W: 'warn', I: 'info', D: 'debug' }
-const PLAIN_LEVEL = /^(?:\[\d+\] )?(?:\d+\.\d\d\.\d{3}\.\d{3} )?([EWID]) /
+/** `[port] ` of a router's child, time since the start, level. */
+const PLAIN_PREFIX = /^(?:\[\d+\] )?(?:\d+\.\d\d\.\d{3}\.\d{3} )?([EWID]) /
 
 function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
@@ -90,7 +91,9 @@ export function parseLine(line: string): EngineLine[] {
     const parsed = parseJsonLine(line)
     if (parsed) return parsed
   }
-  return [{ type: 'text', text: line.trimEnd(), level: LEVELS[PLAIN_LEVEL.exec(line)?.[1] ?? ''] }]
+  const prefix = PLAIN_PREFIX.exec(line)
+  const text = line.slice(prefix?.[0].length ?? 0).trimEnd()
+  return [{ type: 'text', text, level: prefix ? LEVELS[prefix[1]!] : undefined }]
 }
 
 /** Longest line that is read whole, in characters; the rest of a longer one is dropped. */

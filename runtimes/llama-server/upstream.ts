@@ -40,6 +40,9 @@ function createBody(controller: Dispatcher.DispatchController, onClose: (error: 
       done(error)
     }
   })
+  body.on('error', () => {
+    // A stream that breaks while nobody reads it must not end the whole process; readers are told all the same.
+  })
   return {
     body,
     push(chunk: Buffer) {

@@ -1,0 +1,301 @@
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { json, text } from 'node:stream/consumers'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import type { CorralError } from '../../core/errors.ts'
+import { processStartTime } from '../../core/processes.ts'
+import type { Progress } from '../../core/progress.ts'
+import type { Engine, EngineSpec } from '../../core/services.ts'
+import { createLlamaServerEngine, type EngineDeps } from '../../runtimes/llama-server/engine.ts'
+import { buildOf, engineDeps, engineSpec, MODEL, realBuild } from './support.ts'
+
+// What an engine must not heed; see "surroundings" below.
+const strayConfig = t.testdir({ 'llama.cpp': { 'config.ini': 'metrics = 1\nn-predict = 3\n' } })
+process.env.XDG_CONFIG_HOME = strayConfig
+process.env.LLAMA_ARG_ENDPOINT_METRICS = '1'
+process.env.LLAMA_ARG_N_PREDICT = '3'
+
+const BUILD = realBuild()
+const NEVER = new AbortController().signal
+const QUESTION = { messages: [{ role: 'user', content: 'What is the capital of France?' }], temperature: 0 }
+const ANSWER = 'The capital of France is Paris.'
+/** Keeps an engine busy for many seconds. */
+const ENDLESS = { prompt: 'Once', n_predict: -1, ignore_eos: true }
+
+/** Room for an endless generation on one slot. */
+const LONG: Partial<EngineSpec> = { options: { ...engineSpec().options, num_ctx: 32768, num_parallel: 1 } }
+
+/** Starts an engine that the test's end stops. */
+async function start(
+  t: { teardown(end: () => Promise<void>): void },
+  spec: Partial<EngineSpec> = {},
+  deps: Partial<EngineDeps> = {}
+): Promise<{ engine: Engine; run: string }> {
+  const run = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  const engine = await createLlamaServerEngine(BUILD, engineSpec(spec), engineDeps(run, deps), {})
+  t.teardown(async () => {
+    await engine.stop()
+    rmSync(run, { recursive: true })
+  })
+  return { engine, run }
+}
+
+function post(engine: Engine, path: string, body: unknown, signal = NEVER) {
+  return engine.request({ method: 'POST', path, body: JSON.stringify(body), signal })
+}
+
+async function ask(engine: Engine): Promise<string> {
+  const { status, body } = await post(engine, '/v1/chat/completions', QUESTION)
+  const reply = (await json(body)) as { choices: { message: { content: string } }[] }
+  return status === 200 ? reply.choices[0]!.message.content : JSON.stringify(reply)
+}
+
+async function failure(promise: Promise<unknown>): Promise<CorralError> {
+  try {
+    await promise
+  } catch (error) {
+    return error as CorralError
+  }
+  throw new Error('It should have failed.')
+}
+
+/** Starts an endless stream and waits for its first bytes. */
+async function endlessStream(engine: Engine, signal = NEVER) {
+  const { body } = await post(engine, '/completion', { ...ENDLESS, stream: true }, signal)
+  await new Promise(resolve => body.once('readable', resolve))
+  return body
+}
+
+/** Starts an endless request that would be answered at its end, and waits until the engine works on it. */
+async function endlessReply(engine: Engine, signal = NEVER): Promise<{ error: Promise<CorralError> }> {
+  const error = failure(post(engine, '/completion', ENDLESS, signal))
+  while (!(await isBusy(engine))) await sleep(10)
+  return { error }
+}
+
+async function isBusy(engine: Engine): Promise<boolean> {
+  const { body } = await engine.request({ method: 'GET', path: '/slots', signal: NEVER })
+  return ((await json(body)) as { is_processing: boolean }[]).some(slot => slot.is_processing)
+}
+
+t.test('loads, tells its progress, answers, and leaves nothing behind', async t => {
+  const run = t.testdir({})
+  const progress: Progress[] = []
+  const engine = await createLlamaServerEngine(BUILD, engineSpec(), engineDeps(run), {
+    onProgress: step => progress.push(step)
+  })
+  t.match(progress[0], { phase: 'loading', subject: '' })
+  t.equal(progress.at(-1)?.fraction, 1)
+  const fractions = progress.map(step => step.fraction ?? 0)
+  t.same(fractions, [...fractions].sort())
+
+  t.equal(engine.contextSize, 4096)
+  t.equal(engine.slots, 2)
+  t.ok(engine.memory!.total > 2 ** 20)
+  t.equal(engine.memory!.gpu, 0)
+  t.ok(engine.logTail().some(line => line.includes('loading model')))
+  const listening = engine.logTail().find(line => line.includes('listening on'))
+  t.match(listening, 'unix:///')
+  t.equal(await ask(engine), ANSWER)
+
+  const [record] = readdirSync(run)
+  const { folder, pid } = JSON.parse(readFileSync(join(run, record!), 'utf8'))
+  t.equal(pid, engine.pid)
+  t.ok(existsSync(join(folder, 'engine.sock')))
+
+  const stops = [engine.stop(), engine.stop()]
+  await Promise.all(stops)
+  t.same(await engine.exited, { code: 0, signal: null, expected: true })
+  await engine.stop()
+  t.notOk(existsSync(folder), 'its private folder is gone')
+  t.same(readdirSync(run), [], 'its record is gone')
+  t.equal(await processStartTime(pid), undefined)
+  t.equal((await failure(ask(engine))).code, 'model_stopped')
+})
+
+t.test('over TCP where a socket cannot be: with a key', async t => {
+  const deep = t.testdir({ ['d'.repeat(100)]: {} })
+  const { engine } = await start(t, {}, { socketRoot: join(deep, 'd'.repeat(100)) })
+  t.equal(await ask(engine), ANSWER)
+  const address = /http:\/\/127\.0\.0\.1:\d+/.exec(engine.logTail().join('\n'))![0]
+  const stranger = await fetch(`${address}/v1/chat/completions`, { method: 'POST', body: JSON.stringify(QUESTION) })
+  t.equal(stranger.status, 401)
+  t.notMatch(readFileSync(`/proc/${engine.pid}/cmdline`, 'utf8'), /key/i, 'the key is not on the command line')
+})
+
+t.test('surroundings do not change it', async t => {
+  const { engine } = await start(t)
+  const { status } = await engine.request({ method: 'GET', path: '/metrics', signal: NEVER })
+  t.equal(status, 501, 'neither a variable nor a configuration file switched metrics on')
+  t.equal(await ask(engine), ANSWER, 'nor cut the answer')
+})
+
+t.test('embeddings and ranking', async t => {
+  const { engine } = await start(t, { mode: 'embedding' })
+  for (const input of ['Paris', 'word '.repeat(1500)]) {
+    const { status, body } = await post(engine, '/v1/embeddings', { input })
+    const reply = (await json(body)) as { data: { embedding: number[] }[] }
+    t.equal(status, 200, `${input.length} letters`)
+    t.equal(reply.data[0]!.embedding.length, 256)
+    t.ok(reply.data[0]!.embedding.some(value => value !== 0))
+  }
+  const { engine: ranker } = await start(t, { mode: 'rerank' })
+  const { status } = await post(ranker, '/v1/rerank', { query: 'Paris', documents: ['France', 'cheese'] })
+  t.equal(status, 200)
+})
+
+t.test('many requests, at once and in sequence, streamed or not', async t => {
+  const { engine } = await start(t)
+  const answers = await Promise.all(Array.from({ length: 150 }, () => ask(engine)))
+  t.same([...new Set(answers)], [ANSWER])
+  for (let n = 0; n < 100; n++) {
+    const { body } = await post(engine, '/v1/chat/completions', { ...QUESTION, stream: true })
+    const all = await text(body)
+    if (!all.trimEnd().endsWith('data: [DONE]')) t.fail(`stream ${n} ended early: ${all.slice(-200)}`)
+  }
+})
+
+t.test('an abort frees the slot at once', async t => {
+  const { engine } = await start(t, LONG)
+  const reason = new Error('The client left.')
+
+  const first = new AbortController()
+  const stream = await endlessStream(engine, first.signal)
+  first.abort(reason)
+  t.equal(await failure(text(stream)), reason)
+  t.equal(await ask(engine), ANSWER)
+
+  const second = new AbortController()
+  const reply = await endlessReply(engine, second.signal)
+  second.abort(reason)
+  t.equal(await reply.error, reason)
+  t.equal(await ask(engine), ANSWER)
+
+  const dropped = await endlessStream(engine)
+  dropped.destroy()
+  t.equal(await ask(engine), ANSWER)
+
+  t.equal(await failure(post(engine, '/completion', ENDLESS, AbortSignal.abort(reason))), reason)
+})
+
+t.test('stop while it works', async t => {
+  const { engine: streaming } = await start(t, LONG)
+  const cut = failure(text(await endlessStream(streaming)))
+  await streaming.stop()
+  t.equal((await cut).code, 'model_stopped')
+  t.same(await streaming.exited, { code: 0, signal: null, expected: true }, 'without force')
+
+  const { engine: replying } = await start(t, LONG)
+  const reply = await endlessReply(replying)
+  await replying.stop()
+  t.equal((await reply.error).code, 'model_stopped')
+  t.same(await replying.exited, { code: 0, signal: null, expected: true }, 'without force')
+})
+
+t.test('a stream that nobody reads breaks quietly', async t => {
+  const { engine } = await start(t, LONG)
+  const { body } = await post(engine, '/completion', { ...ENDLESS, stream: true })
+  await engine.stop()
+  await sleep(10)
+  t.match(body.errored, { code: 'model_stopped' })
+})
+
+t.test('killed in mid-stream', async t => {
+  const { engine, run } = await start(t, LONG)
+  const stream = await endlessStream(engine)
+  const waiting = failure(post(engine, '/completion', ENDLESS))
+  process.kill(engine.pid!, 'SIGKILL')
+  for (const error of [await failure(text(stream)), await waiting]) {
+    t.equal(error.code, 'engine_crashed')
+    t.match(error.message, /corral\/tiny-chat.*killed \(SIGKILL\)/)
+    t.match(error.details, { cause: 'killed', signal: 'SIGKILL' })
+  }
+  t.same(await engine.exited, { code: null, signal: 'SIGKILL', expected: false })
+  t.equal((await failure(ask(engine))).code, 'engine_crashed')
+  await engine.stop()
+  t.same(readdirSync(run), [])
+})
+
+t.test('given up while it loads', async t => {
+  const run = t.testdir({})
+  const reason = new Error('Not wanted any more.')
+  const control = new AbortController()
+  let pid: number | undefined
+  const given = failure(
+    createLlamaServerEngine(BUILD, engineSpec(), engineDeps(run), {
+      signal: control.signal,
+      onProgress({ fraction }) {
+        if (fraction === undefined) return
+        pid = JSON.parse(readFileSync(join(run, readdirSync(run)[0]!), 'utf8')).pid
+        control.abort(reason)
+      }
+    })
+  )
+  t.equal(await given, reason)
+  t.same(readdirSync(run), [])
+  if (pid !== undefined) t.equal(await processStartTime(pid), undefined)
+  const before = createLlamaServerEngine(BUILD, engineSpec(), engineDeps(run), { signal: AbortSignal.abort(reason) })
+  t.equal(await failure(before), reason)
+})
+
+t.test('loads that fail say why', async t => {
+  const model = readFileSync(MODEL)
+  const files = t.testdir({ 'page.gguf': '<html>no model here</html>', 'empty.gguf': '' })
+  writeFileSync(join(files, 'cut-header.gguf'), model.subarray(0, 2000))
+  writeFileSync(join(files, 'cut-data.gguf'), model.subarray(0, 1_000_000))
+  writeFileSync(join(files, 'other.gguf'), Buffer.from(model.toString('latin1').replace('llama', 'lamma'), 'latin1'))
+  const quantized = { ...engineSpec().options, cache_type_v: 'q8_0' as const }
+
+  const cases: [Partial<EngineSpec>, string[], code: string, cause: string][] = [
+    [{ modelPath: join(files, 'absent.gguf') }, [], 'load_failed', 'file_missing'],
+    [{ modelPath: join(files, 'page.gguf') }, [], 'load_failed', 'not_gguf'],
+    [{ modelPath: join(files, 'empty.gguf') }, [], 'load_failed', 'file_truncated'],
+    [{ modelPath: join(files, 'cut-header.gguf') }, [], 'load_failed', 'file_truncated'],
+    [{ modelPath: join(files, 'cut-data.gguf') }, [], 'load_failed', 'file_truncated'],
+    [{ modelPath: join(files, 'other.gguf') }, [], 'load_failed', 'unsupported_architecture'],
+    [{ projectorPath: MODEL }, [], 'load_failed', 'bad_projector'],
+    [{}, ['--no-such-flag'], 'load_failed', 'bad_argument'],
+    [{}, ['--ctx-size', 'many'], 'load_failed', 'bad_argument'],
+    [{ options: quantized }, ['-fa', 'off'], 'load_failed', 'flash_attention_required']
+  ]
+  for (const [spec, extraArguments, code, cause] of cases) {
+    const run = join(files, 'run')
+    const error = await failure(
+      createLlamaServerEngine(BUILD, engineSpec(spec), engineDeps(run, { extraArguments }), {})
+    )
+    t.same([error.code, error.details?.cause], [code, cause], error.message)
+    t.match(error.message, 'corral/tiny-chat')
+    t.type(error.details?.line, 'string')
+    t.notMatch(
+      `${error.message} ${error.details?.line}`,
+      /[\\/](?:tap|dist|plugins|fixtures)[\\/]/,
+      'no folder is shown'
+    )
+    t.same(readdirSync(run), [], 'nothing is left')
+  }
+})
+
+t.test('a build that cannot be started', async t => {
+  const files = t.testdir({ 'llama-server': 'not a program' })
+  mkdirSync(join(files, 'folder'))
+  const plain = join(files, 'llama-server')
+  chmodSync(plain, 0o644)
+  for (const server of [join(files, 'absent'), plain, join(files, 'gone', 'llama-server')]) {
+    const error = await failure(
+      createLlamaServerEngine(buildOf(server), engineSpec(), engineDeps(join(files, 'run')), {})
+    )
+    t.same([error.code, error.details?.cause], ['runtime_missing', 'executable_missing'], server)
+    t.same(readdirSync(join(files, 'run')), [])
+  }
+})
