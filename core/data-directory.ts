@@ -1,11 +1,11 @@
 import { mkdir, readFile, rm, stat, utimes } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { dirname, join, sep } from 'node:path'
-import { lock } from 'proper-lockfile'
 import writeFileAtomic from 'write-file-atomic'
 import type { DataPaths } from './data-paths.ts'
 import { isSystemError, messageOf } from './errors.ts'
 import { isSameProcess, processStartTime } from './processes.ts'
+import { withShortLock } from './short-lock.ts'
 
 /** The server that holds a data directory. */
 export interface Owner {
@@ -42,8 +42,6 @@ export class DataDirectoryError extends Error {
 /** How often a server shows that it lives to those on other machines, and how long its silence lasts before it is dead. */
 const BEAT_INTERVAL = 20_000
 const SILENCE_OF_THE_DEAD = 90_000
-/** The lock is held for some milliseconds; only a process killed in that moment leaves it to go stale. */
-const LOCK_STALE = 4_000
 
 /**
  * Creates the data directory's folders and makes this process their one server until `release`. The claim covers the
@@ -109,43 +107,22 @@ function ownerFiles(paths: DataPaths): string[] {
 const ownerText = (owner: Owner): string => `${JSON.stringify(owner, undefined, 2)}\n`
 
 async function claimFile(file: string, self: Owner): Promise<void> {
-  const unlock = await lockOwnerFile(file)
   try {
-    const owner = await livingOwner(file)
-    if (owner) throw heldError(dirname(file), owner, self)
-    await writeDurably(file, ownerText(self))
-  } finally {
-    await unlock()
-  }
-}
-
-/** Decides between servers that start at the same moment. It says nothing about which server runs. */
-async function lockOwnerFile(file: string): Promise<() => Promise<void>> {
-  let compromised: Error | undefined
-  try {
-    const unlock = await lock(file, {
-      realpath: false,
-      stale: LOCK_STALE,
-      retries: { retries: 60, minTimeout: 50, maxTimeout: 200, randomize: true },
-      // Only a process that stood still for seconds loses the lock; it must not go on as the owner.
-      onCompromised: error => {
-        compromised = error
-      }
+    // Decides between servers that start at the same moment.
+    await withShortLock(file, async () => {
+      const owner = await livingOwner(file)
+      if (owner) throw heldError(dirname(file), owner, self)
+      await writeDurably(file, ownerText(self))
     })
-    return async () => {
-      if (compromised) throw unusable(dirname(file), compromised)
-      await unlock()
-    }
   } catch (error) {
-    if (isSystemError(error, 'ELOCKED')) {
-      throw new DataDirectoryError(
-        'held',
-        `Another corral is starting on ${dirname(file)} and does not get on. Wait a moment and start again; ` +
-          `if no corral runs, delete ${file}.lock.`,
-        { cause: error }
-      )
-    }
-    throw unusable(dirname(file), error)
+    if (error instanceof DataDirectoryError) throw error
+    if (!isSystemError(error, 'ELOCKED')) throw unusable(dirname(file), error)
+    throw new DataDirectoryError(
+      'held',
+      `Another corral is starting on ${dirname(file)} and does not get on. Wait a moment and start again; ` +
+        `if no corral runs, delete ${file}.lock.`,
+      { cause: error }
+    )
   }
 }
 

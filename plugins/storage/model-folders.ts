@@ -1,10 +1,10 @@
 import { randomBytes } from 'node:crypto'
 import { lstat, mkdir, open, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
-import { lock } from 'proper-lockfile'
 import writeFileAtomic from 'write-file-atomic'
-import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
+import { CorralError, isSystemError } from '../../core/errors.ts'
 import type { ModelName } from '../../core/model-name.ts'
+import { withShortLock } from '../../core/short-lock.ts'
 import type { Manifest } from './manifest.ts'
 
 export const MANIFEST_FILE = 'manifest.json'
@@ -13,8 +13,6 @@ export const STAGING_FOLDER = '.staging'
 /** Lies in each revision's folder and shows that corral made it: only such folders are ever swept. */
 export const REVISION_MARK = '.corral-revision'
 const MARK_TEXT = 'Made by corral. A folder with this file that no manifest.json names is deleted when corral starts.\n'
-/** The lock is held for some milliseconds; only a process killed in that moment leaves it to go stale. */
-const LOCK_STALE = 4_000
 
 /** Makes an empty folder, marked as a revision, on the disk of the models. */
 export async function createStagingFolder(models: string): Promise<string> {
@@ -89,7 +87,7 @@ export async function placeRevision(staged: string, model: string, name: string)
 
 /** Writes a model's manifest atomically and durably. From here on the model is what it says. */
 export async function writeManifest(model: string, manifest: Manifest): Promise<void> {
-  await locked(model, async () => {
+  await withShortLock(join(model, MANIFEST_FILE), async () => {
     await writeFileAtomic(join(model, MANIFEST_FILE), `${JSON.stringify(manifest)}\n`)
     await syncFolder(model)
   })
@@ -98,7 +96,7 @@ export async function writeManifest(model: string, manifest: Manifest): Promise<
 /** Takes the manifest away. From here on there is no model. */
 export async function removeManifest(model: string): Promise<void> {
   try {
-    await locked(model, async () => {
+    await withShortLock(join(model, MANIFEST_FILE), async () => {
       await rm(join(model, MANIFEST_FILE), { force: true })
       await syncFolder(model)
     })
@@ -117,29 +115,6 @@ export async function removeEmptyFolders(model: string): Promise<void> {
       if (isSystemError(error, 'ENOTEMPTY', 'EEXIST', 'ENOENT')) return
       throw error
     }
-  }
-}
-
-async function locked(model: string, write: () => Promise<void>): Promise<void> {
-  let compromised: Error | undefined
-  const unlock = await lock(join(model, MANIFEST_FILE), {
-    realpath: false,
-    stale: LOCK_STALE,
-    retries: { retries: 60, minTimeout: 50, maxTimeout: 200, randomize: true },
-    onCompromised: error => {
-      compromised = error
-    }
-  })
-  try {
-    await write()
-  } finally {
-    // The manifest is replaced whole in any case; a lost lock means that another writer's version may have won.
-    if (!compromised) await unlock()
-  }
-  if (compromised) {
-    throw new CorralError('internal', `Another process writes into ${model}: ${messageOf(compromised)}. Try again.`, {
-      cause: compromised
-    })
   }
 }
 

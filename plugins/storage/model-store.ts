@@ -6,7 +6,7 @@ import { bareName, type ModelName, modelKey } from '../../core/model-name.ts'
 import type { ImportRequest, Origin, Storage, StoredVariant, Waiting } from '../../core/services.ts'
 import { inspectSource } from './import-source.ts'
 import { KeyedQueue } from './keyed-queue.ts'
-import { findLabel, type VariantRecord, withoutRevisions, withVariant } from './manifest.ts'
+import { findLabel, type Manifest, type VariantRecord, withoutRevisions, withVariant } from './manifest.ts'
 import {
   discardFolder,
   MANIFEST_FILE,
@@ -246,10 +246,12 @@ export class ModelStore implements Storage {
     const key = modelKey(name)
     const before = this.#index.get(key)?.manifest
     const replaced = before && findLabel(before.variants, variant.label)
-    const manifest = withVariant(before, name, variant)
+    // Memory holds what the disk says: without the fields that are undefined.
+    const manifest: Manifest = JSON.parse(JSON.stringify(withVariant(before, name, variant)))
     await writeManifest(directory, manifest)
     this.#index.put(key, directory, manifest)
-    if (replaced) await this.#retire(key, join(directory, replaced.revision))
+    // The same folder, when the old one was deleted by hand.
+    if (replaced && replaced.revision !== variant.revision) await this.#retire(key, join(directory, replaced.revision))
   }
 
   async #withdraw(key: string, revisions: ReadonlySet<string>): Promise<void> {

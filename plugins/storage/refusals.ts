@@ -51,5 +51,13 @@ export function writeFailure(models: string, error: unknown): unknown {
       { cause: error }
     )
   }
+  if (isSystemError(error, 'ELOCKED', 'ECOMPROMISED')) {
+    return new CorralError(
+      'internal',
+      `Another process writes into ${models} at the same time: ${messageOf(error)}. ` +
+        'Only one server may use a models folder; stop the other one, then try again.',
+      { cause: error }
+    )
+  }
   return error
 }

@@ -1,0 +1,330 @@
+import t from 'tap'
+import { capabilitiesOf } from '../../plugins/storage/capabilities.ts'
+import { ggufMetadata, ggufPurpose } from '../../plugins/storage/gguf-metadata.ts'
+import { planFolder, planGgufFile } from '../../plugins/storage/import-plan.ts'
+import { parseManifest, withoutRevisions, withVariant } from '../../plugins/storage/manifest.ts'
+import { storedVariants } from '../../plugins/storage/model-index.ts'
+import {
+  baseOfFileName,
+  dtypeLabel,
+  ggufLabel,
+  labelFromFileName,
+  labelFromFileType
+} from '../../plugins/storage/quantization-label.ts'
+import { originConflict } from '../../plugins/storage/refusals.ts'
+import { safetensorsMetadata } from '../../plugins/storage/safetensors-metadata.ts'
+import { digestOfFiles } from '../../plugins/storage/staging.ts'
+import { tensorSize } from '../../plugins/storage/tensor-size.ts'
+
+t.test('labels from file names', t => {
+  const table: [fileName: string, label: string | undefined][] = [
+    ['Qwen3-0.6B-Q4_K_M.gguf', 'Q4_K_M'],
+    ['qwen2.5-7b-instruct-q5_k_m-00001-of-00002.gguf', 'Q5_K_M'],
+    ['gemma-3-4b-it-UD-Q4_K_XL.gguf', 'UD-Q4_K_XL'],
+    ['DeepSeek-R1-UD-IQ1_S-00001-of-00003.gguf', 'UD-IQ1_S'],
+    ['Llama-3.2-1B-Instruct.IQ4_XS.gguf', 'IQ4_XS'],
+    ['model.i1-IQ2_XXS.gguf', 'IQ2_XXS'],
+    ['Phi-4-IQ4_NL.gguf', 'IQ4_NL'],
+    ['Phi-4-Q6_K.gguf', 'Q6_K'],
+    ['Phi-4-Q6_K_L.gguf', 'Q6_K_L'],
+    ['Phi-4-Q3_K_XL.gguf', 'Q3_K_XL'],
+    ['Phi-4-Q4_0_4_4.gguf', 'Q4_0_4_4'],
+    ['gemma-3-4b-it-qat-q4_0.gguf', 'Q4_0'],
+    ['model_q8_0.gguf', 'Q8_0'],
+    ['gpt-oss-20b-mxfp4.gguf', 'MXFP4'],
+    ['gpt-oss-20b-MXFP4_MOE.gguf', 'MXFP4_MOE'],
+    ['bitnet-TQ1_0.gguf', 'TQ1_0'],
+    ['tiny-chat-f16.gguf', 'F16'],
+    ['ggml-model-fp16.gguf', 'F16'],
+    ['x-BF16.gguf', 'BF16'],
+    ['x-fp32.gguf', 'F32'],
+    ['x-F16-to-Q8_0.gguf', 'Q8_0'],
+    ['Q4_K_M.gguf', 'Q4_K_M'],
+    ['model.gguf', undefined],
+    ['Qwen3-4B.gguf', undefined],
+    ['IQ-test-F160.gguf', undefined],
+    ['sha256-66fc52b9d588', undefined]
+  ]
+  for (const [fileName, label] of table) t.equal(labelFromFileName(fileName), label, fileName)
+  t.equal(labelFromFileType(15), 'Q4_K_M')
+  t.equal(labelFromFileType(15n), 'Q4_K_M')
+  t.equal(labelFromFileType(1024 + 7), 'Q8_0', 'a guessed type')
+  t.equal(labelFromFileType(999), undefined)
+  t.equal(labelFromFileType('x'), undefined)
+  t.equal(ggufLabel('a-UD-Q4_K_XL.gguf', 15), 'UD-Q4_K_XL', 'the name knows mixtures that the header does not')
+  t.equal(ggufLabel('a.gguf', 15), 'Q4_K_M')
+  t.equal(ggufLabel('a.gguf', undefined), 'GGUF')
+  t.same(['bfloat16', 'torch.float16', 'F32', 'float8_e4m3fn', undefined].map(dtypeLabel), [
+    'BF16',
+    'F16',
+    'F32',
+    'FP8',
+    'SAFETENSORS'
+  ])
+  t.equal(baseOfFileName('Qwen3-0.6B-Q4_K_M-00001-of-00002.gguf'), 'qwen3-0.6b')
+  t.equal(baseOfFileName('Qwen3-0.6B.UD-Q2_K_XL.gguf'), 'qwen3-0.6b')
+  t.end()
+})
+
+t.test('capabilities', t => {
+  const none = { hasFillInToken: false, vocabulary: [] }
+  const tools = '{% if tools %}{{ tools | tojson }}{% endif %}'
+  t.same(capabilitiesOf({ ...none, architecture: 'llama' }), ['completion'])
+  t.same(capabilitiesOf({ ...none, architecture: 'llama', chatTemplate: tools }), ['completion', 'tools'])
+  t.same(capabilitiesOf({ ...none, architecture: 'llama', chatTemplate: 'no tools here' }), ['completion'])
+  for (const sign of ['<think>', '{% if enable_thinking %}', '{{ message.reasoning_content }}', '[THINK]']) {
+    t.same(capabilitiesOf({ ...none, chatTemplate: sign }), ['completion', 'thinking'], sign)
+  }
+  t.same(capabilitiesOf({ ...none, architecture: 'bert' }), ['embedding'])
+  t.same(capabilitiesOf({ ...none, architecture: 'bert', poolingType: 4 }), ['rerank'])
+  t.same(capabilitiesOf({ ...none, architecture: 'qwen3', poolingType: 3, chatTemplate: tools }), ['embedding'])
+  t.same(capabilitiesOf({ ...none, architecture: 'llama', poolingType: 0 }), ['completion'])
+  t.same(capabilitiesOf({ ...none, projector: { vision: true, audio: true } }), ['completion', 'vision', 'audio'])
+  t.same(capabilitiesOf({ ...none, hasFillInToken: true }), ['completion', 'insert'])
+  t.same(capabilitiesOf({ ...none, vocabulary: ['a', '<|fim_prefix|>'] }), ['completion', 'insert'])
+  t.end()
+})
+
+t.test('metadata of GGUF files', t => {
+  const file = (metadata: Record<string, unknown>, parameters = 10) => ({ metadata, parameters, tensorCount: 1 })
+  const metadata = ggufMetadata(
+    [
+      file({
+        version: 3,
+        tensor_count: 1n,
+        kv_count: 9n,
+        'general.architecture': 'qwen3',
+        'qwen3.context_length': 40960,
+        'qwen3.embedding_length': 1024n,
+        'qwen3.rope.freq_base': 1e6,
+        'some.nan': Number.NaN,
+        'some.flag': true,
+        'some.text': 'x'.repeat(2000),
+        'tokenizer.chat_template': '{{ tools }}',
+        'tokenizer.chat_template.tool_use': 'x',
+        'tokenizer.ggml.tokens': ['a', 'b']
+      }),
+      file({}, 5)
+    ],
+    'Q8_0',
+    file({ 'general.architecture': 'clip', 'clip.has_vision_encoder': true })
+  )
+  t.same(metadata, {
+    architecture: 'qwen3',
+    contextLength: 40960,
+    embeddingLength: 1024,
+    parameters: 15,
+    quantization: 'Q8_0',
+    chatTemplate: '{{ tools }}',
+    capabilities: ['completion', 'tools', 'vision'],
+    info: {
+      'general.architecture': 'qwen3',
+      'qwen3.context_length': 40960,
+      'qwen3.embedding_length': 1024,
+      'qwen3.rope.freq_base': 1e6,
+      'some.nan': null,
+      'some.flag': true,
+      'general.parameter_count': 15
+    }
+  })
+  t.same(ggufMetadata([file({})], 'F16').capabilities, ['completion'], 'a file that says nothing')
+  t.equal(ggufPurpose(file({ 'general.type': 'adapter' })), 'adapter')
+  t.equal(ggufPurpose(file({ 'general.type': 'imatrix' })), 'imatrix')
+  t.equal(ggufPurpose(file({ 'general.architecture': 'clip' })), 'projector')
+  t.equal(ggufPurpose(file({ 'general.architecture': 'llama' })), 'model')
+  t.end()
+})
+
+t.test('metadata of SafeTensors folders', t => {
+  const weights = [
+    { parameters: 7, dtype: 'BF16' },
+    { parameters: 5, dtype: 'BF16' }
+  ]
+  const of = (config: object, more: object = {}) =>
+    safetensorsMetadata({ config: { ...config }, isSentenceTransformer: false, ...more }, weights)
+  t.match(
+    of({
+      architectures: ['Gemma3ForConditionalGeneration'],
+      model_type: 'gemma3',
+      text_config: { max_position_embeddings: 131072, hidden_size: 2560 }
+    }),
+    {
+      architecture: 'gemma3',
+      contextLength: 131072,
+      embeddingLength: 2560,
+      parameters: 12,
+      quantization: 'BF16',
+      capabilities: ['completion'],
+      info: { 'gemma3.context_length': 131072, 'general.architecture': 'gemma3', 'general.parameter_count': 12 }
+    }
+  )
+  t.equal(of({ torch_dtype: 'float16' }).quantization, 'F16')
+  const templates = {
+    tokenizerConfig: {
+      chat_template: [
+        { name: 'rag', template: 'r' },
+        { name: 'default', template: '{{ tools }}' }
+      ]
+    }
+  }
+  t.match(of({ architectures: ['CohereForCausalLM'] }, templates), {
+    chatTemplate: '{{ tools }}',
+    capabilities: ['completion', 'tools']
+  })
+  t.equal(of({}, { ...templates, chatTemplate: 'file' }).chatTemplate, 'file')
+  t.same(of({ architectures: ['BertModel'] }).capabilities, ['embedding'])
+  t.same(of({ architectures: ['Qwen3ForCausalLM'] }, { isSentenceTransformer: true }).capabilities, ['embedding'])
+  t.same(of({ architectures: ['XLMRobertaForSequenceClassification'] }).capabilities, ['rerank'])
+  t.end()
+})
+
+t.test('what belongs to a GGUF file', t => {
+  const sources = (fileName: string, names: string[]) =>
+    planGgufFile('/d', fileName, names).files.map(file => file.source)
+  t.same(sources('a-Q4_0.gguf', ['a-Q4_0.gguf', 'b.gguf']), ['a-Q4_0.gguf'])
+  const shards = ['m-00001-of-00003.gguf', 'm-00002-of-00003.gguf', 'm-00003-of-00003.gguf']
+  t.same(sources(shards[1]!, [...shards].reverse()), shards, 'any shard names the model')
+  t.throws(() => sources(shards[0]!, [shards[0]!, shards[2]!]), {
+    code: 'invalid_request',
+    message: /m-00002-of-00003\.gguf is missing/
+  })
+  t.same(sources('x-00001-of-00000.gguf', ['x-00001-of-00000.gguf']), ['x-00001-of-00000.gguf'], 'no shard set')
+
+  const projectors: [string, string[], string | undefined][] = [
+    ['a-Q4_0.gguf', ['a-Q4_0.gguf', 'mmproj-model-f16.gguf'], 'mmproj-model-f16.gguf'],
+    ['a-Q4_0.gguf', ['a-Q4_0.gguf', 'a-Q8_0.gguf', 'mmproj-F16.gguf'], 'mmproj-F16.gguf'],
+    ['a.gguf', ['a.gguf', 'mmproj-BF16.gguf', 'mmproj-F32.gguf', 'mmproj-F16.gguf'], 'mmproj-F16.gguf'],
+    ['a.gguf', ['a.gguf', 'b.gguf', 'mmproj-F16.gguf'], undefined],
+    ['aa-1.gguf', ['aa-1.gguf', 'b.gguf', 'mmproj-aa-1-f16.gguf'], 'mmproj-aa-1-f16.gguf'],
+    ['a.gguf', ['a.gguf', 'mmproj-x-F16.gguf', 'mmproj-y-F16.gguf'], undefined],
+    ['a.gguf', ['a.gguf'], undefined]
+  ]
+  for (const [fileName, names, projector] of projectors) {
+    t.same(sources(fileName, names), projector ? [fileName, projector] : [fileName], names.join(' '))
+  }
+  t.same(
+    planGgufFile('/d', '-a,b: c.gguf', ['-a,b: c.gguf']).files[0],
+    { source: '-a,b: c.gguf', path: '_a_b__c.gguf', role: 'model' },
+    'names that a file system or a command line would misread'
+  )
+  t.end()
+})
+
+t.test('what an import of a folder takes', t => {
+  const sources = (names: string[], variant?: string, index?: string[]) =>
+    planFolder('/d', names, index, variant).files.map(file => file.source)
+  t.same(sources(['README.md', 'a.gguf', 'imatrix.gguf']), ['a.gguf'])
+  t.same(sources(['a-Q4_0.gguf', 'a-Q8_0.gguf'], 'q8_0'), ['a-Q8_0.gguf'])
+  t.throws(() => sources(['a-Q4_0.gguf', 'a-Q8_0.gguf']), {
+    code: 'invalid_request',
+    message: /a-Q4_0\.gguf, a-Q8_0\.gguf/
+  })
+  t.throws(() => sources(['a-Q4_0.gguf', 'a-Q8_0.gguf'], 'Q5_0'), { message: /2 models/ })
+  t.throws(() => sources(['m-00002-of-00002.gguf']), { message: /m-00001-of-00002\.gguf is missing/ })
+  t.throws(() => sources(['README.md', 'pytorch_model.bin']), { message: /no model/ })
+
+  const whole = ['config.json', 'model.safetensors', 'tokenizer.json']
+  t.same(sources([...whole, 'chat_template.jinja', 'README.md', 'pytorch_model.bin', 'training_args.bin', 'a.gguf']), [
+    'model.safetensors',
+    'chat_template.jinja',
+    'config.json',
+    'tokenizer.json'
+  ])
+  t.same(sources([...whole, 'a-Q4_0.gguf'], 'Q4_0'), ['a-Q4_0.gguf'], 'the label asks for the GGUF file')
+  t.same(sources([...whole, '1_Pooling/config.json', '1_Pooling/notes.txt']).at(0), 'model.safetensors')
+  t.ok(sources([...whole, '1_Pooling/config.json']).includes('1_Pooling/config.json'))
+  const parts = ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors']
+  const rest = ['config.json', 'tokenizer.model']
+  t.same(sources([...parts, ...rest]).slice(0, 2), parts)
+  t.throws(() => sources([parts[0]!, ...rest]), { message: /model-00002-of-00002\.safetensors is missing/ })
+  t.same(sources([...parts, 'consolidated.safetensors', ...rest], undefined, parts).slice(0, 3), [
+    ...parts,
+    'config.json'
+  ])
+  t.throws(() => sources(['model.safetensors', ...rest], undefined, ['w.safetensors']), {
+    message: /w\.safetensors is missing/
+  })
+  t.throws(() => sources(['model.safetensors', 'tokenizer.json']), { message: /without config\.json/ })
+  t.throws(() => sources(['model.safetensors', 'config.json']), { message: /no tokenizer/ })
+  t.throws(() => sources(['adapter_model.safetensors', 'adapter_config.json']), { message: /LoRA/ })
+  t.throws(() => sources(['consolidated.safetensors', ...rest]), { message: /consolidated\.safetensors/ })
+  t.end()
+})
+
+t.test('manifests', t => {
+  const record = (label: string, revision: string) => ({
+    label,
+    revision,
+    format: 'gguf' as const,
+    files: [{ path: 'a.gguf', size: 1, sha256: '0'.repeat(64), role: 'model' as const }],
+    size: 1,
+    digest: '1'.repeat(64),
+    modifiedAt: '2026-01-02T03:04:05.678Z',
+    origin: { kind: 'import' as const, from: '/x' },
+    metadata: { capabilities: [], info: { a: null, b: 1 } }
+  })
+  const name = { owner: 'A', name: 'b' }
+  const one = withVariant(undefined, name, record('F16', 'f16-1'))
+  const two = withVariant(one, name, record('Q8_0', 'q8_0-1'))
+  t.equal(two.default, 'F16')
+  t.same(parseManifest(JSON.stringify(two)), two)
+  const replaced = withVariant(two, name, record('f16', 'f16-2'))
+  t.same(
+    replaced.variants.map(({ label, revision }) => [label, revision]),
+    [
+      ['F16', 'f16-2'],
+      ['Q8_0', 'q8_0-1']
+    ],
+    'the label keeps its case and its place'
+  )
+  t.equal(withoutRevisions(two, new Set(['f16-1']))?.default, 'Q8_0', 'the oldest of the rest becomes the default')
+  t.equal(withoutRevisions(two, new Set(['q8_0-1']))?.default, 'F16')
+  t.equal(withoutRevisions(two, new Set(['f16-1', 'q8_0-1'])), undefined)
+  t.match(storedVariants('/m/A/b', { ...two, default: 'q8_0' }), [
+    { label: 'Q8_0', isDefault: true, publicName: 'A/b', key: 'a/b:q8_0', directory: /q8_0-1$/ },
+    { label: 'F16', isDefault: false, publicName: 'A/b:F16', key: 'a/b:f16' }
+  ])
+
+  const broken: [change: (manifest: any) => unknown, why: RegExp][] = [
+    [() => null, /object/],
+    [() => [], /object/],
+    [m => ({ ...m, version: 2 }), /newer corral/],
+    [m => ({ ...m, version: undefined }), /version/],
+    [m => ({ ...m, owner: '../x' }), /owner/],
+    [m => ({ ...m, default: 'Q2_K' }), /default/],
+    [m => ({ ...m, variants: [] }), /variants/],
+    [m => ({ ...m, variants: [{ ...m.variants[0], revision: '../../x' }] }), /revision/],
+    [m => ({ ...m, variants: [{ ...m.variants[0], files: [{ ...m.variants[0].files[0], path: '../x' }] }] }), /path/],
+    [m => ({ ...m, variants: [{ ...m.variants[0], files: [{ ...m.variants[0].files[0], path: '/x' }] }] }), /path/],
+    [
+      m => ({ ...m, variants: [{ ...m.variants[0], files: [{ ...m.variants[0].files[0], path: 'a/../../x' }] }] }),
+      /path/
+    ],
+    [m => ({ ...m, variants: [{ ...m.variants[0], files: [{ ...m.variants[0].files[0], path: 'a\\b' }] }] }), /path/],
+    [m => ({ ...m, variants: [{ ...m.variants[0], digest: 'x' }] }), /digest/]
+  ]
+  for (const [change, why] of broken) t.match(parseManifest(JSON.stringify(change(one))), why)
+  t.match(parseManifest('{"version":1,'), /no JSON/)
+  t.end()
+})
+
+t.test('small rules', t => {
+  const from = (kind: 'bundled' | 'import' | 'hub', from = 'x') => ({ kind, from })
+  t.notOk(originConflict(from('import', 'a'), from('import', 'b')))
+  t.notOk(originConflict(from('bundled'), from('bundled')))
+  t.notOk(originConflict(from('hub', 'hf:a/b'), from('hub', 'hf:a/b')))
+  t.ok(originConflict(from('hub', 'hf:a/b'), from('hub', 'ms:a/b')))
+  t.ok(originConflict(from('hub'), from('import')))
+  t.ok(originConflict(from('bundled'), from('import')))
+
+  const file = (path: string, sha256: string) => ({ path, sha256, size: 1, role: 'model' as const })
+  t.equal(digestOfFiles([file('a', '1'), file('b', '2')]), digestOfFiles([file('b', '2'), file('a', '1')]))
+  t.equal(digestOfFiles([file('a', '1')]), digestOfFiles([file('z', '1')]), 'names are no content')
+  t.not(digestOfFiles([file('a', '1')]), digestOfFiles([file('a', '2')]))
+
+  t.equal(tensorSize(0, 10), 40)
+  t.equal(tensorSize(12, 256), 144)
+  t.equal(tensorSize(8, 33), 68, 'a started block is a whole one')
+  t.equal(tensorSize(999, 10), 0)
+  t.end()
+})
