@@ -282,6 +282,7 @@ t.test('two names of one variant share an engine', async t => {
     options: { temperature: 0 },
     stream: false
   })
+  t.equal(body.error, undefined)
   t.match(body, { model: 'Corral/Tiny-Chat:f16', message: { content: CAPITAL_ANSWER } })
   t.equal(corral.enginePids().length, before)
 })
