@@ -35,13 +35,25 @@ function comment(schema: SettingSchema): string {
   return `${schema.description ?? ''}${choice}`
 }
 
+/** Comment lines of at most the file's width. */
+function wrapped(text: string, indent: string): string[] {
+  const lines: string[] = []
+  for (const word of text.split(' ')) {
+    const longer = `${lines.at(-1)} ${word}`
+    if (lines.length > 0 && longer.length <= WIDTH) lines[lines.length - 1] = longer
+    else lines.push(`${indent}# ${word}`)
+  }
+  return lines
+}
+
 /** Lines of settings with their comments in one column; a comment too long for its line goes above it. */
 function withComments(rows: { text: string; comment: string }[]): string[] {
-  const column = Math.max(...rows.map(({ text }) => text.length)) + 2
+  const short = rows.filter(({ text, comment }) => text.length + comment.length + 4 <= WIDTH)
+  const column = Math.max(0, ...short.map(({ text }) => text.length)) + 2
   return rows.flatMap(({ text, comment }) => {
     if (comment === '') return [text]
     const line = `${text.padEnd(column)}# ${comment}`
-    return line.length <= WIDTH ? [line] : [`${/^ */.exec(text)![0]}# ${comment}`, text]
+    return line.length <= WIDTH ? [line] : [...wrapped(comment, /^ */.exec(text)![0]), text]
   })
 }
 
@@ -83,7 +95,7 @@ function renderSettings(schema: SettingSchema, defaults: Record<string, unknown>
 function renderGroup(name: string, schema: SettingSchema, defaults: Record<string, unknown>, indent: string): string[] {
   const inner = renderSettings(schema, defaults, `${indent}  `)
   if (inner.length === 0) return []
-  const said = schema.description ? [`${indent}# ${schema.description}`] : []
+  const said = schema.description ? wrapped(schema.description, indent) : []
   return ['', ...said, `${indent}${name}:`, ...inner]
 }
 

@@ -1,0 +1,22 @@
+import type { PluginDefinition } from '../core/plugin.ts'
+import runtimes from '../runtimes/index.ts'
+import apiNative from './api-native/index.ts'
+import apiOllama from './api-ollama/index.ts'
+import apiOpenai from './api-openai/index.ts'
+import scheduler from './scheduler/index.ts'
+import security from './security/index.ts'
+import storage from './storage/index.ts'
+
+/**
+ * The plugins that come with corral, in the order of their sections in `config.yaml`. The order of their start follows
+ * from what they need.
+ */
+export const builtInPlugins: PluginDefinition[] = [
+  security,
+  storage,
+  runtimes,
+  scheduler,
+  apiNative,
+  apiOpenai,
+  apiOllama
+]
