@@ -104,7 +104,8 @@ async function registerOn(app: FastifyInstance, entries: readonly Entry[]): Prom
   for (const entry of entries) {
     const decorate = async (instance: FastifyInstance) =>
       guarded(entry, () => {
-        for (const [name, service] of Object.entries(entry.offer?.services ?? {})) instance.decorate<unknown>(name, service)
+        for (const [name, service] of Object.entries(entry.offer?.services ?? {}))
+          instance.decorate<unknown>(name, service)
       })
     await app.register(fp(decorate, { name: `${entry.definition.name}-services` }))
   }
