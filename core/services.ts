@@ -211,6 +211,8 @@ export interface BuildSource {
   readonly name: string
   /** One line for people on what it looks for and where. */
   readonly description: string
+  /** Whether it answers without network or long work: then it is asked at each start, else its proven build is reused. */
+  readonly instant?: boolean
   /**
    * Looks for a build, or makes one, and returns it unproven; undefined with `explain` called when it has none to offer.
    * Throws for a failure worth telling (the next source is tried all the same).
@@ -219,7 +221,10 @@ export interface BuildSource {
 }
 
 /** A build before it is proven. */
-export interface BuildCandidate extends Omit<Build, 'version' | 'commit' | 'digest' | 'devices'> {}
+export interface BuildCandidate extends Omit<Build, 'version' | 'commit' | 'digest' | 'devices'> {
+  /** Whether the user asked for this very build: when it does not work, no other one takes its place. */
+  required?: boolean
+}
 
 /** What became of one source when a build was looked for. */
 export interface SourceReport {

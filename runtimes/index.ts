@@ -1,0 +1,30 @@
+import { messageOf } from '../core/errors.ts'
+import { definePlugin } from '../core/plugin.ts'
+import { createConfiguredRuntimes, runDirectoryOf } from './create.ts'
+import { reapStrayEngines } from './llama-server/run-records.ts'
+import { RuntimesOptions } from './options.ts'
+
+export default definePlugin({
+  name: 'runtimes',
+  api: 1,
+  description: 'llama.cpp builds, where they come from, and the engines they run',
+  offers: ['runtimes'],
+  options: RuntimesOptions,
+  setup({ log, paths }, options) {
+    const runtimes = createConfiguredRuntimes({ options, paths, env: process.env, log })
+    return {
+      services: { runtimes },
+      async start() {
+        await reapStrayEngines(runDirectoryOf(paths), log)
+        // Requests that need it wait for it; the server listens meanwhile.
+        runtimes.build().catch(error => {
+          log.debug(
+            { reason: messageOf(error) },
+            'No llama.cpp build yet; the next request that needs one looks again.'
+          )
+        })
+      },
+      stop: () => runtimes.stop()
+    }
+  }
+})

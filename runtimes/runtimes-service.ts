@@ -1,0 +1,170 @@
+import { CorralError, messageOf } from '../core/errors.ts'
+import { type OnProgress, type Progress, progressText } from '../core/progress.ts'
+import type {
+  Build,
+  BuildCandidate,
+  BuildSource,
+  Runtimes,
+  RuntimesReport,
+  SourceReport,
+  Waiting
+} from '../core/services.ts'
+import { type SearchLog, searchBuild } from './build-search.ts'
+import { prove } from './prove.ts'
+import { proveByAnswer, type StartEngine } from './prove-by-answer.ts'
+
+export interface RuntimesDeps {
+  sources: readonly BuildSource[]
+  /** Where builds and their records lie. */
+  directory: string
+  log: SearchLog
+  startEngine: StartEngine
+  /** Replaced by tests; proves a candidate. */
+  prove?: (candidate: BuildCandidate, own: boolean, signal: AbortSignal) => Promise<Build>
+  /** Milliseconds of a clock that only goes forward. */
+  now?: () => number
+}
+
+export interface RuntimesService extends Runtimes {
+  /** Calls a search off and settles when it has ended. */
+  stop(): Promise<void>
+}
+
+/** Milliseconds after a failed search in which it is not repeated; doubles with each failure in a row. */
+const BACK_OFF = 10_000
+const LONGEST_BACK_OFF = 300_000
+
+/** The `runtimes` service: one build for all, searched for once, however many wait for it. */
+export function createRuntimes(deps: RuntimesDeps): RuntimesService {
+  const { log, startEngine } = deps
+  const now = deps.now ?? (() => performance.now())
+  const sources = [...deps.sources]
+  const stopped = new AbortController()
+  const listeners = new Set<OnProgress>()
+  let reports: SourceReport[] = []
+  let progress: Progress | undefined
+  let build: Build | undefined
+  let search: Promise<Build> | undefined
+  let failure: { error: CorralError; at: number; count: number } | undefined
+
+  const proveCandidate =
+    deps.prove ??
+    (async (candidate: BuildCandidate, own: boolean, signal: AbortSignal) => {
+      const proven = await prove(candidate, { signal, log })
+      // A build that somebody else made and uses needs no such trial; corral's own must have been seen to answer.
+      if (own) await proveByAnswer(proven, startEngine, signal)
+      return proven
+    })
+
+  let told = ''
+  function onProgress(step: Progress): void {
+    progress = step
+    for (const listener of [...listeners]) listener(step)
+    const inSteps = step.fraction === undefined ? step : { ...step, fraction: Math.floor(step.fraction * 20) / 20 }
+    const line = progressText(inSteps)
+    if (line === told) return
+    told = line
+    log.info({ ...step }, line)
+  }
+
+  async function runSearch(): Promise<Build> {
+    reports = sources.map(({ name, description }) => ({
+      source: name,
+      description,
+      outcome: 'not tried',
+      reasons: []
+    }))
+    try {
+      const found = await searchBuild({
+        sources,
+        directory: deps.directory,
+        log,
+        signal: stopped.signal,
+        onProgress,
+        reports,
+        prove: proveCandidate
+      })
+      build = found
+      failure = undefined
+      const { version, kind, directory } = found
+      log.info({ build: found.id, version, kind, directory }, `llama.cpp ${version} (${kind}) is ready: ${directory}`)
+      return found
+    } catch (error) {
+      if (stopped.signal.aborted) throw stopped.signal.reason
+      const known =
+        error instanceof CorralError
+          ? error
+          : new CorralError('runtime_missing', `Looking for a llama.cpp build failed: ${messageOf(error)}`, {
+              cause: error
+            })
+      failure = { error: known, at: now(), count: (failure?.count ?? 0) + 1 }
+      log.warn({ sources: reports }, known.message)
+      throw known
+    } finally {
+      search = undefined
+      progress = undefined
+      told = ''
+    }
+  }
+
+  function current(): Promise<Build> {
+    if (search) return search
+    if (stopped.signal.aborted) return Promise.reject(stopped.signal.reason)
+    if (failure && now() - failure.at < Math.min(BACK_OFF * 2 ** (failure.count - 1), LONGEST_BACK_OFF)) {
+      return Promise.reject(failure.error)
+    }
+    search = runSearch()
+    return search
+  }
+
+  async function waitFor(pending: Promise<Build>, { signal, onProgress: listener }: Waiting): Promise<Build> {
+    if (listener) {
+      listeners.add(listener)
+      if (progress) listener(progress)
+    }
+    let onAbort: (() => void) | undefined
+    const aborted = new Promise<never>((_, reject) => {
+      onAbort = () => reject(signal!.reason)
+      signal?.addEventListener('abort', onAbort, { once: true })
+    })
+    try {
+      return await Promise.race([pending, aborted])
+    } finally {
+      if (listener) listeners.delete(listener)
+      if (onAbort) signal?.removeEventListener('abort', onAbort)
+    }
+  }
+
+  async function getBuild(waiting: Waiting = {}): Promise<Build> {
+    waiting.signal?.throwIfAborted()
+    return build ?? (await waitFor(current(), waiting))
+  }
+
+  return {
+    addSource(source) {
+      if (sources.some(({ name }) => name === source.name)) {
+        throw new Error(`There is a source of llama.cpp builds named "${source.name}" already.`)
+      }
+      sources.push(source)
+    },
+    build: getBuild,
+    async startEngine(spec, waiting) {
+      return startEngine(await getBuild(waiting), spec, waiting)
+    },
+    report(): RuntimesReport {
+      const state = build ? 'ready' : search ? 'searching' : failure ? 'failed' : 'idle'
+      return {
+        state,
+        ...(progress && { progress }),
+        ...(build && { build }),
+        sources: reports.map(report => ({ ...report, reasons: [...report.reasons] }))
+      }
+    },
+    async stop() {
+      stopped.abort(new CorralError('shutting_down', 'The server is shutting down.'))
+      await search?.catch(() => {
+        // Whoever waits for it is told.
+      })
+    }
+  }
+}

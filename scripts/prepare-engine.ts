@@ -1,0 +1,44 @@
+/**
+ * Makes sure that a working llama.cpp build is in `.cache/engine`, and writes its folder to `.cache/engine/path.json`,
+ * where the tests find it. The first run may take minutes; later ones only check.
+ */
+import { mkdirSync } from 'node:fs'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import pretty from 'pino-pretty'
+import { Value } from 'typebox/value'
+import writeFileAtomic from 'write-file-atomic'
+import { dataPaths } from '../core/data-paths.ts'
+import { formatDuration } from '../core/duration.ts'
+import { CorralError } from '../core/errors.ts'
+import { packageRoot } from '../core/package-info.ts'
+import { createConfiguredRuntimes } from '../runtimes/create.ts'
+import { RuntimesOptions } from '../runtimes/options.ts'
+
+const folder = join(packageRoot, '.cache', 'engine')
+const pathFile = join(folder, 'path.json')
+mkdirSync(folder, { recursive: true })
+
+const log = pino(
+  { level: process.env.CORRAL_LOG_LEVEL ?? 'info' },
+  pretty({ sync: true, ignore: 'pid,hostname', hideObject: true })
+)
+const options = { ...(Value.Create(RuntimesOptions) as RuntimesOptions), llama_cpp: process.env.CORRAL_LLAMA_CPP ?? '' }
+const runtimes = createConfiguredRuntimes({ options, paths: dataPaths(folder, undefined), env: process.env, log })
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => void runtimes.stop())
+
+const begun = performance.now()
+try {
+  const build = await runtimes.build()
+  const { directory, version, kind, source, origin } = build
+  await writeFileAtomic(pathFile, `${JSON.stringify({ directory, version, kind, source, origin }, null, 2)}\n`)
+  console.log(`llama.cpp ${version} in ${directory} (${formatDuration(performance.now() - begun)})`)
+} catch (error) {
+  if (!(error instanceof CorralError)) throw error
+  console.error(error.message)
+  for (const { source, outcome, reasons } of runtimes.report().sources) {
+    console.error(`  ${source}: ${outcome}`)
+    for (const reason of reasons) console.error(`    ${reason}`)
+  }
+  process.exitCode = 1
+}
