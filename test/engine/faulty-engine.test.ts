@@ -32,9 +32,8 @@ const STATE = `const state = (name, value) => console.log('\\ncmd_child_to_route
 `
 
 /** Starts an engine whose llama-server is this script. */
-function play(t: { teardown(end: () => void): void }, script: string, given: Partial<EngineDeps> = {}) {
+function play(t: { teardown(end: () => Promise<void>): void }, script: string, given: Partial<EngineDeps> = {}) {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true }))
   const server = join(folder, 'llama-server.mjs')
   const quietHelp = `if (process.argv.includes('--help')) process.exit(0)\n`
   writeFileSync(server, `#!${process.execPath}\nimport { writeSync } from 'node:fs'\n${quietHelp}${script}`)
@@ -43,6 +42,15 @@ function play(t: { teardown(end: () => void): void }, script: string, given: Par
   const progress: Progress[] = []
   const engine = createLlamaServerEngine(buildOf(server), engineSpec(), engineDeps(run, given), {
     onProgress: step => progress.push(step)
+  })
+  t.teardown(async () => {
+    await engine.then(
+      started => started.stop(),
+      () => {
+        // It failed, as most do here.
+      }
+    )
+    rmSync(folder, { recursive: true })
   })
   return { engine, run, progress }
 }
@@ -100,8 +108,10 @@ t.test('the last words of a process arrive, with and without a line end', async 
 t.test('a GPU that fails for good while the process lives on', async t => {
   const { engine, run } = play(
     t,
-    `${SERVER}
-setInterval(() => console.error('error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)'), 50)`
+    `const groan = () => writeSync(2, 'error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\\n')
+groan()
+setInterval(groan, 50)
+${SERVER}`
   )
   const error = await failure(engine)
   t.same([error.code, error.details?.cause], ['insufficient_memory', 'out_of_gpu_memory'])

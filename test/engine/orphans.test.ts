@@ -43,6 +43,18 @@ async function recordedEngine(run: string): Promise<number> {
   }
 }
 
+/** The engine of a parent that says it is ready. */
+async function readyEngine(parent: ChildProcess): Promise<number> {
+  const ended = once(parent, 'exit').then(([code]) => {
+    throw new Error(`The parent ended with ${code}.`)
+  })
+  ended.catch(() => {
+    // Later it is killed on purpose.
+  })
+  const [said] = await Promise.race([once(parent.stdout!, 'data'), ended])
+  return Number(/ready (\d+)/.exec(String(said))?.[1])
+}
+
 async function isGone(pid: number): Promise<boolean> {
   for (let waited = 0; waited < GONE_WITHIN; waited += 20) {
     if ((await processStartTime(pid)) === undefined) return true
@@ -69,8 +81,7 @@ t.test('no engine outlives a gateway that is killed', async t => {
     for (const what of ['idle', 'busy']) {
       const run = join(tools, `run-${Object.keys(paths).indexOf(guard)}-${what}`)
       const parent = startParent(run, path, what)
-      const [said] = await once(parent.stdout!, 'data')
-      const pid = Number(/ready (\d+)/.exec(String(said))?.[1])
+      const pid = await readyEngine(parent)
       t.ok(await processStartTime(pid), 'it runs')
       await killParent(parent)
       t.ok(await isGone(pid), `${guard}, ${what}`)
