@@ -71,7 +71,8 @@ export function formatDoctor(report: DoctorReport): string {
   if (engine) sections.push(`llama.cpp\n${formatEngine(engine)}`)
   const all = problems.length + config.problems.length
   if (problems.length > 0) sections.push(`Problems\n${problems.map(problem => `  ${problem}`).join('\n')}`)
-  sections.push(all > 0 ? 'Something needs your help; see above.' : 'All is well.')
+  const fine = engine?.state === 'ready' ? 'All is well.' : 'Nothing is wrong so far.'
+  sections.push(all > 0 ? 'Something needs your help; see above.' : fine)
   return sections.join('\n\n')
 }
 

@@ -1,6 +1,6 @@
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { createParser } from 'eventsource-parser'
-import { messageOf } from '../errors.ts'
+import { isSystemError, messageOf } from '../errors.ts'
 import { CommandFailure, EXIT, exitCodeFor } from './failure.ts'
 
 /** What a stream brings: events, and between them comments on what is being done (`loading 42%`). */
@@ -143,11 +143,18 @@ function parseJson(address: string, text: string): Record<string, unknown> {
 }
 
 function unreachable(address: string, error: unknown): CommandFailure {
+  // Someone took the connection and dropped it.
+  if (isSystemError(error, 'ECONNRESET', 'EPIPE')) return cutOff(address, error)
   return new CommandFailure(
     EXIT.noServer,
-    `No server answers at ${address} (${messageOf(error)}). Start one with: corral serve`,
+    `No server answers at ${address} (${reasonOf(error)}). Start one with: corral serve`,
     error
   )
+}
+
+/** Node gives no message when a name has several addresses and none answers. */
+function reasonOf(error: unknown): string {
+  return messageOf(error) || String((error as NodeJS.ErrnoException).code)
 }
 
 function cutOff(address: string, error: unknown): CommandFailure {

@@ -122,7 +122,7 @@ function asideConfig(config: LoadedConfig): LoadedConfig {
 /** A command that only looks at models should not set off a build of llama.cpp that its end would cut off. */
 function withoutEngineSearch(definitions: PluginDefinition[]): PluginDefinition[] {
   return definitions.map(definition =>
-    definition.name === 'runtimes'
+    definition.offers?.includes('runtimes')
       ? {
           ...definition,
           setup: async (...given) => ({ ...(await definition.setup(...given)), start: undefined })

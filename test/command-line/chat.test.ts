@@ -1,0 +1,220 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { createServer, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import t, { type Test } from 'tap'
+import { DEMO, startCorral, until } from '../support/corral.ts'
+import { commandEnvironment, corral, MAIN, newHome } from './command.ts'
+
+const CTRL_C = '\x03'
+const CTRL_D = '\x04'
+const ENTER = '\r'
+
+/** A command on a terminal (made by util-linux' `script`), driven by keys. */
+interface Terminal {
+  /** What the screen was sent since the last `press`. */
+  screen(): string
+  press(keys: string): void
+  sees(what: string | RegExp): Promise<void>
+  ended(): Promise<number | null>
+}
+
+function onTerminal(t: Test, args: string[], home: string): Terminal {
+  const quoted = [process.execPath, MAIN, ...args].map(word => `'${word}'`).join(' ')
+  const child: ChildProcess = spawn('script', ['-qec', quoted, '/dev/null'], {
+    cwd: home,
+    env: { ...commandEnvironment({ home }), TERM: 'xterm' },
+    stdio: ['pipe', 'pipe', 'inherit']
+  })
+  const exited = once(child, 'close').then(([code]) => code as number | null)
+  t.teardown(async () => {
+    child.kill('SIGKILL')
+    await exited
+  })
+  let output = ''
+  child.stdout!.setEncoding('utf8').on('data', text => {
+    output += text
+  })
+  return {
+    screen: () => output,
+    press(keys) {
+      output = ''
+      child.stdin!.write(keys)
+    },
+    async sees(what) {
+      const found = () => (typeof what === 'string' ? output.includes(what) : what.test(output))
+      await until(`"${what}" on the screen`, found, 30_000).catch(error => {
+        throw new Error(`${error.message}; it shows ${JSON.stringify(output)}`)
+      })
+    },
+    ended: () => exited
+  }
+}
+
+interface FakeServer {
+  flags: string[]
+  /** Bodies of the chats so far. */
+  chats: { messages: { role: string; content: string }[]; options: object }[]
+  /** Whether the client has left the last chat. */
+  left(): boolean
+}
+
+/** A server whose answers the test makes. */
+async function fakeServer(t: Test, answer: (reply: ServerResponse, count: number) => void): Promise<FakeServer> {
+  const chats: FakeServer['chats'] = []
+  let left = false
+  const server = createServer(async (request, reply) => {
+    const chunks: Buffer[] = []
+    for await (const chunk of request) chunks.push(chunk)
+    if (request.url === '/api/health') return reply.end('{"status":"ok"}')
+    reply.writeHead(200, { 'content-type': 'text/event-stream' })
+    if (request.url === '/api/load') return reply.end('data: {"status":"ready"}\n\n')
+    left = false
+    reply.once('close', () => {
+      left = !reply.writableFinished
+    })
+    chats.push(JSON.parse(Buffer.concat(chunks).toString()))
+    answer(reply, chats.length)
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  return { flags: ['--port', String((server.address() as AddressInfo).port)], chats, left: () => left }
+}
+
+const event = (value: object) => `data: ${JSON.stringify(value)}\n\n`
+const say = (content: string) => event({ message: { role: 'assistant', content }, done: false })
+const DONE = event({ done: true, done_reason: 'stop', eval_count: 2, eval_duration: 1e9 })
+
+t.test('a chat with the real model', async t => {
+  const server = await startCorral(t)
+  const terminal = onTerminal(t, ['run', DEMO, '--temperature', '0'], server.home)
+  await terminal.sees('>>> ')
+  terminal.press(`My name is Omar.${ENTER}`)
+  await terminal.sees(/Omar.*Omar.*>>> /s)
+  terminal.press(`What is my name?${ENTER}`)
+  await terminal.sees(/name\?.*Omar.*>>> /s)
+  terminal.press(`/clear${ENTER}`)
+  await terminal.sees(/Forgotten.*>>> /s)
+  terminal.press(`What is the capital of France?${ENTER}`)
+  await terminal.sees(/Paris.*>>> /s)
+  terminal.press(`/bye${ENTER}`)
+  t.equal(await terminal.ended(), 0)
+})
+
+t.test('Ctrl-C stops an answer, and the chat goes on', async t => {
+  const server = await fakeServer(t, (reply, count) => {
+    reply.write(': loading 42%\n\n')
+    reply.write(say(count === 1 ? 'endless ' : 'short'))
+    if (count > 1) reply.end(DONE)
+  })
+  const terminal = onTerminal(t, ['run', 'me/model', '--system', 'Be brief.', ...server.flags], newHome(t))
+  await terminal.sees('>>> ')
+  terminal.press(`first${ENTER}`)
+  await terminal.sees('endless')
+  terminal.press('typed meanwhile')
+  terminal.press(CTRL_C)
+  await terminal.sees('>>> ')
+  await until('the server is left alone', server.left)
+  terminal.press(`second${ENTER}`)
+  await terminal.sees(/short.*>>> /s)
+  t.same(server.chats[1]!.messages, [
+    { role: 'system', content: 'Be brief.' },
+    { role: 'user', content: 'first' },
+    { role: 'assistant', content: 'endless ' },
+    { role: 'user', content: 'second' }
+  ])
+  terminal.press(CTRL_D)
+  t.equal(await terminal.ended(), 0)
+})
+
+t.test('Ctrl-C at the prompt', async t => {
+  const server = await fakeServer(t, reply => reply.end(say('ok') + DONE))
+  const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t))
+  await terminal.sees('>>> ')
+  terminal.press('half a line')
+  await terminal.sees('half a line')
+  terminal.press(CTRL_C)
+  await terminal.sees('>>> ')
+  t.notMatch(terminal.screen(), 'leave', 'the first one only dropped the line')
+  terminal.press(`next${ENTER}`)
+  await terminal.sees(/ok.*>>> /s)
+  t.equal(server.chats[0]!.messages[0]!.content, 'next')
+  terminal.press(CTRL_C)
+  await terminal.sees(/leave\..*>>> /s)
+  terminal.press(CTRL_C)
+  t.equal(await terminal.ended(), 130)
+})
+
+t.test('texts of several lines', async t => {
+  const server = await fakeServer(t, reply => reply.end(say('ok') + DONE))
+  const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t))
+  await terminal.sees('>>> ')
+  terminal.press(`"""one${ENTER}`)
+  await terminal.sees('... ')
+  terminal.press(`two"""${ENTER}`)
+  await terminal.sees(/ok.*>>> /s)
+  terminal.press('\x1b[200~pasted\rlines\x1b[201~')
+  await terminal.sees('lines')
+  terminal.press(ENTER)
+  await terminal.sees(/ok.*>>> /s)
+  t.same(
+    server.chats.map(({ messages }) => messages.at(-1)!.content),
+    ['one\ntwo', 'pasted\nlines']
+  )
+  terminal.press(`/what${ENTER}`)
+  await terminal.sees('There is no command /what')
+  terminal.press(`/?${ENTER}`)
+  await terminal.sees('/clear')
+  terminal.press(CTRL_D)
+  t.equal(await terminal.ended(), 0)
+})
+
+t.test('what an answer shows', async t => {
+  const server = await fakeServer(t, (reply, count) => {
+    if (count === 2)
+      return reply.end(say('half') + event({ done: true, error: 'The engine crashed.', code: 'engine_crashed' }))
+    if (count === 3) return reply.end(say('cut'))
+    reply.write(': loading 42%\n\n')
+    setTimeout(() => {
+      reply.write(event({ message: { role: 'assistant', content: '', thinking: 'hmm' }, done: false }))
+      reply.end(say('an \x1b[2Janswer') + DONE)
+    }, 500)
+  })
+  const home = newHome(t)
+  const terminal = onTerminal(t, ['run', 'me/model', '--verbose', ...server.flags], home)
+  await terminal.sees('>>> ')
+  terminal.press(`go${ENTER}`)
+  await terminal.sees('loading 42%')
+  await terminal.sees(/hmm.*an \[2Janswer.*2 tokens in 1\.00 s, 2\.0 tokens\/s.*>>> /s)
+  terminal.press(`crash${ENTER}`)
+  await terminal.sees(/half.*The engine crashed\..*>>> /s)
+  terminal.press(`cut${ENTER}`)
+  await terminal.sees(/broke off.*>>> /s)
+  terminal.press(CTRL_D)
+  t.equal(await terminal.ended(), 0)
+
+  const plain = await corral(['run', 'me/model', 'go', '--seed', '7', '--num-ctx', '64', ...server.flags], { home })
+  t.match(plain, { code: 0, stdout: 'an \x1b[2Janswer\n', stderr: '' }, 'a pipe gets the answer and nothing else')
+  t.same(server.chats.at(-1)!.options, { seed: 7, num_ctx: 64 })
+})
+
+t.test('one answer: a failure is told, an interrupt ends it', async t => {
+  const server = await fakeServer(t, (reply, count) => {
+    if (count === 1) return reply.end(event({ done: true, error: 'Out of memory.', code: 'insufficient_memory' }))
+    if (count === 2) return reply.destroy()
+    reply.write(say('endless'))
+  })
+  const home = newHome(t)
+  const ask = ['run', 'me/model', 'go', ...server.flags]
+  t.match(await corral(ask, { home }), { code: 1, stdout: '', stderr: 'error: Out of memory.\n' })
+  t.match(await corral(ask, { home }), { code: 1, stdout: '', stderr: /broke off/ })
+  const terminal = onTerminal(t, ask, home)
+  await terminal.sees('endless')
+  terminal.press(CTRL_C)
+  t.equal(await terminal.ended(), 130)
+  t.ok(server.left())
+})

@@ -1,0 +1,68 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import { packageRoot } from '../../core/package-info.ts'
+import { engineBuildFolder } from '../support/engine-build.ts'
+
+export const MAIN = join(packageRoot, 'dist', 'core', 'command-line', 'main.js')
+
+export interface Ended {
+  code: number | null
+  signal: string | null
+  stdout: string
+  stderr: string
+}
+
+export interface CommandOptions {
+  home: string
+  env?: Record<string, string>
+  /** Text for standard input; none by default. */
+  input?: string
+  /** Called with all of standard error so far, as it comes. */
+  onStderr?: (text: string, kill: (signal: NodeJS.Signals) => void) => void
+  /** Stops reading standard output at once, as `| head -0` does. */
+  closeStdout?: boolean
+}
+
+/** An empty data directory, gone after the test. */
+export function newHome(t: Test): string {
+  const home = mkdtempSync(join(tmpdir(), 'corral-command-'))
+  t.teardown(() => rmSync(home, { recursive: true, force: true }))
+  return home
+}
+
+/** The environment of a command: nothing of the developer's own corral. */
+export function commandEnvironment({ home, env }: Pick<CommandOptions, 'home' | 'env'>): NodeJS.ProcessEnv {
+  const own = Object.entries(process.env).filter(([name]) => !/^(CORRAL_|NO_COLOR|FORCE_COLOR)/.test(name))
+  return { ...Object.fromEntries(own), CORRAL_HOME: home, CORRAL_LLAMA_CPP: engineBuildFolder(), ...env }
+}
+
+/** Runs the built command line in a process of its own and waits for its end. */
+export async function corral(args: string[], options: CommandOptions): Promise<Ended> {
+  const child = spawn(process.execPath, [MAIN, ...args], {
+    cwd: options.home,
+    env: commandEnvironment(options),
+    stdio: ['pipe', 'pipe', 'pipe']
+  })
+  let stdout = ''
+  let stderr = ''
+  if (options.closeStdout) child.stdout.destroy()
+  else {
+    child.stdout.setEncoding('utf8').on('data', text => {
+      stdout += text
+    })
+  }
+  child.stderr.setEncoding('utf8').on('data', text => {
+    stderr += text
+    options.onStderr?.(stderr, signal => child.kill(signal))
+  })
+  child.stdin.on('error', () => {
+    // A command that needs no input may end before it is given.
+  })
+  child.stdin.end(options.input ?? '')
+  const [code, signal] = await once(child, 'close')
+  return { code, signal, stdout, stderr }
+}

@@ -1,0 +1,122 @@
+import { copyFileSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { packageRoot, version } from '../../core/package-info.ts'
+import { DEMO } from '../support/corral.ts'
+import { corral, newHome } from './command.ts'
+
+const MODEL_FILE = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+
+t.test('help and wrong usage', async t => {
+  const home = newHome(t)
+  const help = await corral(['--help'], { home })
+  t.equal(help.code, 0)
+  for (const part of ['Examples:', 'CORRAL_HOME', 'Exit codes:', 'config.yaml', '11435']) t.match(help.stdout, part)
+  t.equal((await corral([], { home })).stdout, help.stdout, 'no command shows help')
+  t.same((await corral(['--version'], { home })).stdout, `${version}\n`)
+  const names = ['serve', 'run', 'list', 'ps', 'show', 'stop', 'rm', 'import', 'doctor', 'config', 'version']
+  for (const { name, code, stdout } of await Promise.all(
+    names.map(async name => ({ name, ...(await corral([name, '--help'], { home })) }))
+  )) {
+    t.equal(code, 0, name)
+    t.match(stdout, `Usage: corral ${name}`)
+  }
+  t.match(await corral(['lst'], { home }), { code: 2, stdout: '', stderr: /Did you mean .*list/ })
+  t.match(await corral(['list', '--colour'], { home }), { code: 2, stderr: /unknown option '--colour'/ })
+  t.match(await corral(['show'], { home }), { code: 2, stderr: /missing required argument 'model'/ })
+  t.match(await corral(['show', '../../etc'], { home }), { code: 2, stderr: /is not a model name/ })
+  t.match(await corral(['run', DEMO, '--seed', 'x'], { home }), { code: 2, stderr: /must be a whole number/ })
+  t.match(await corral(['run', DEMO], { home }), { code: 2, stderr: /There is no prompt/ })
+  t.same(readdirSync(home), [], 'nothing was started for any of these')
+})
+
+t.test('without a server', async t => {
+  const home = newHome(t)
+  const listed = await corral(['list', '--json'], { home })
+  t.equal(listed.code, 0, listed.stderr)
+  t.match(JSON.parse(listed.stdout), { models: [{ name: DEMO, format: 'gguf' }] })
+  t.match(await corral(['ls'], { home }), {
+    code: 0,
+    stdout: /^NAME +ID +SIZE +FORMAT +MODIFIED\ncorral\/tiny-chat /,
+    stderr: ''
+  })
+  t.match(await corral(['show', DEMO], { home }), { code: 0, stdout: /context length/ })
+  t.match(JSON.parse((await corral(['show', DEMO, '--json'], { home })).stdout), {
+    details: { name: DEMO },
+    model_info: {}
+  })
+  t.match((await corral(['show', DEMO, '--template'], { home })).stdout, /messages/)
+  t.match(await corral(['show', 'no/model'], { home }), {
+    code: 4,
+    stdout: '',
+    stderr: /^error: .*no\/model.*corral list/
+  })
+
+  t.match(await corral(['ps'], { home }), { code: 3, stdout: '', stderr: /Nothing is loaded.*corral serve/ })
+  const ps = await corral(['ps', '--json'], { home })
+  t.equal(ps.code, 3)
+  t.same(JSON.parse(ps.stdout), { models: [], loading: [] })
+  t.match(await corral(['stop', DEMO], { home }), { code: 3, stderr: /Nothing is loaded/ })
+  t.match(JSON.parse((await corral(['version', '--json'], { home })).stdout), { corral: version, server: null })
+
+  copyFileSync(MODEL_FILE, join(home, 'mine.gguf'))
+  t.match(await corral(['import', 'mine.gguf', 'me/mine'], { home }), {
+    code: 0,
+    stdout: '',
+    stderr: /imported me\/mine/
+  })
+  t.match(await corral(['list'], { home }), { stdout: /me\/mine/ })
+  t.match(await corral(['import', 'none.gguf', 'me/none'], { home }), { code: 2, stderr: /none\.gguf/ })
+  t.match(await corral(['rm', 'no/model', 'me/mine'], { home }), {
+    code: 4,
+    stderr: /deleted me\/mine.*error: .*no\/model/s
+  })
+  t.notMatch((await corral(['list'], { home })).stdout, 'me/mine', 'one failure does not keep the others')
+
+  const [first, second] = await Promise.all([corral(['list', '--json'], { home }), corral(['show', DEMO], { home })])
+  t.match([first.code, second.code], [0, 0], `side by side: ${first.stderr}${second.stderr}`)
+  t.notOk(existsSync(join(home, 'owner.json')), 'nobody holds the data directory')
+  t.ok(
+    readFileSync(join(home, 'logs', 'corral.log'), 'utf8').includes('listens on'),
+    'the log lies in the data directory'
+  )
+})
+
+t.test('a reader that goes away is no error', async t => {
+  const home = newHome(t)
+  t.match(await corral(['list'], { home, closeStdout: true }), { code: 0, stderr: '' })
+  t.match(await corral(['--help'], { home, closeStdout: true }), { code: 0, stderr: '' })
+  t.notOk(existsSync(join(home, 'owner.json')))
+})
+
+t.test('configuration', async t => {
+  const home = newHome(t)
+  t.match(await corral(['config', 'check'], { home }), { code: 0, stdout: /No mistakes/ })
+  const shown = await corral(['config', 'show', '--json'], { home, env: { CORRAL_API_KEYS: 'hidden-key' } })
+  t.match(JSON.parse(shown.stdout).settings[0], { name: 'home', value: home, origin: 'env CORRAL_HOME' })
+  t.notMatch(shown.stdout, 'hidden-key')
+  t.match((await corral(['config', 'show', '--port', '1234'], { home })).stdout, /^port +1234 +flag --port$/m)
+
+  writeFileSync(join(home, 'config.yaml'), 'port: 11435\nprot: 1\n')
+  const commands = [['config', 'check'], ['config', 'show'], ['serve'], ['list'], ['run', DEMO, 'hi']]
+  const all = await Promise.all(commands.map(async command => ({ command, ended: await corral(command, { home }) })))
+  for (const { command, ended } of all) {
+    t.match(ended, { code: 2, stdout: '', stderr: /config\.yaml:2:1 .*"prot".*port/ }, command.join(' '))
+    t.notMatch(ended.stderr, /\n\s+at /, 'no stack trace')
+  }
+  t.match(await corral(['doctor'], { home }), { code: 2, stdout: /config\.yaml:2:1/ })
+  t.match(JSON.parse((await corral(['doctor', '--json'], { home })).stdout).config.problems, [{ line: 2, column: 1 }])
+})
+
+t.test('doctor', async t => {
+  const home = newHome(t)
+  const known = JSON.parse((await corral(['doctor', '--json', '--no-build'], { home })).stdout)
+  t.match(known, { corral: version, engine: { state: 'idle' }, data: { home, holder: null }, problems: [] })
+  const { code, stdout, stderr } = await corral(['doctor', '--json'], { home })
+  t.equal(code, 0, stderr)
+  const report = JSON.parse(stdout)
+  t.match(report, { engine: { state: 'ready', build: { source: 'system', executables: { server: /llama-server/ } } } })
+  t.match(report.engine.sources[0], { source: 'system', outcome: 'chosen' })
+  t.ok(report.models.free > 0 && report.memory.total > 0 && report.cpu.threads > 0)
+  t.match(await corral(['doctor'], { home }), { code: 0, stdout: /All is well\./ })
+})

@@ -1,0 +1,228 @@
+import t from 'tap'
+import { formatModels } from '../../core/command-line/commands/list.ts'
+import { formatRunning, processorOf } from '../../core/command-line/commands/ps.ts'
+import { formatModel } from '../../core/command-line/commands/show.ts'
+import { formatCounters } from '../../core/command-line/conversation.ts'
+import { formatDoctor } from '../../core/command-line/doctor-report.ts'
+import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../core/command-line/failure.ts'
+import { printable } from '../../core/command-line/output.ts'
+import { PromptLines } from '../../core/command-line/prompt-lines.ts'
+import { relativeTime } from '../../core/command-line/relative-time.ts'
+import { clientAddress, planAddresses, recordedAddress } from '../../core/command-line/server-address.ts'
+import { formatTable } from '../../core/command-line/table.ts'
+import type { LoadedConfig } from '../../core/config/load.ts'
+import { ConfigError } from '../../core/config/problems.ts'
+import { CorralError } from '../../core/errors.ts'
+
+const NOW = new Date('2026-11-21T12:00:00.000Z')
+
+t.test('moments relative to now', async t => {
+  for (const [moment, text] of [
+    ['2026-11-21T12:00:00.000Z', 'now'],
+    ['2026-11-21T11:59:59.000Z', '1 second ago'],
+    ['2026-11-21T11:58:30.000Z', '1 minute ago'],
+    ['2026-11-21T12:04:59.700Z', 'in 5 minutes'],
+    ['2026-11-21T10:00:00.000Z', '2 hours ago'],
+    ['2026-11-18T11:00:00.000Z', '3 days ago'],
+    ['2026-11-01T11:00:00.000Z', '2 weeks ago'],
+    ['2026-08-21T12:00:00.000Z', '3 months ago'],
+    ['2024-11-20T12:00:00.000Z', '2 years ago'],
+    ['2999-12-31T23:59:59.000Z', 'for ever'],
+    ['unheard of', 'unheard of']
+  ] as const) {
+    t.equal(relativeTime(moment, NOW), text, moment)
+  }
+})
+
+t.test('tables', async t => {
+  t.equal(
+    formatTable(
+      [{ title: 'NAME' }, { title: 'SIZE', align: 'right' }, { title: 'END' }],
+      [
+        ['long name', '4 MB', ''],
+        ['x', '12 MB', 'y']
+      ]
+    ),
+    'NAME          SIZE    END\nlong name     4 MB\nx            12 MB    y'
+  )
+  const model = { digest: 'da5b44900113c8d0', size: 4_100_000, format: 'gguf', modified_at: '2026-11-21T11:00:00.000Z' }
+  t.equal(
+    formatModels(
+      [
+        { ...model, name: 'a/old', modified_at: '2026-11-20T11:00:00.000Z' },
+        { ...model, name: 'a/new' }
+      ],
+      NOW
+    ),
+    [
+      'NAME     ID                SIZE    FORMAT    MODIFIED',
+      'a/new    da5b44900113    4.1 MB    gguf      1 hour ago',
+      'a/old    da5b44900113    4.1 MB    gguf      1 day ago'
+    ].join('\n'),
+    'newest first'
+  )
+  const running = { ...model, name: 'a/b', size_vram: 0, context_length: 4096, expires_at: '2026-11-21T12:04:00.000Z' }
+  t.equal(
+    formatRunning({ models: [running], loading: [{ name: 'c/d', state: 'loading', status: 'loading 42%' }] }, NOW),
+    [
+      'NAME    ID                SIZE    PROCESSOR    CONTEXT    UNTIL',
+      'a/b     da5b44900113    4.1 MB    100% CPU        4096    in 4 minutes',
+      'c/d                                                       loading 42%'
+    ].join('\n')
+  )
+  t.equal(formatModels([], NOW), 'NAME    ID    SIZE    FORMAT    MODIFIED', 'titles alone')
+  for (const [size, vram, text] of [
+    [100, 0, '100% CPU'],
+    [100, 100, '100% GPU'],
+    [100, 52, '48%/52% CPU/GPU'],
+    [1000, 999, '1%/99% CPU/GPU'],
+    [0, 0, '100% CPU']
+  ] as const) {
+    t.equal(processorOf(size, vram), text)
+  }
+})
+
+t.test('what a model is', async t => {
+  const text = formatModel(
+    {
+      details: { name: 'a/b', size: 10, format: 'gguf', modified_at: NOW.toISOString(), family: 'llama\x1b[2J' },
+      capabilities: ['completion', 'tools'],
+      files: [{ path: 'm.gguf', size: 10, role: 'model' }],
+      license: 'MIT\nPermission is hereby granted'
+    },
+    NOW
+  )
+  t.match(text, /architecture {2}llama\[2J$/m, 'no control characters reach the terminal')
+  t.match(text, /license +MIT\n/, 'the first line of the licence')
+  t.match(text, 'completion, tools')
+  t.match(text, /m\.gguf {2}10 B {2}model/)
+  t.notMatch(text, 'undefined')
+  t.equal(printable('a\tb\nc\r\x1b]0;x\x07\u009b31m'), 'a\tb\nc]0;x31m')
+})
+
+t.test('lines become prompts and commands', async t => {
+  for (const [typed, expected] of [
+    [['hello there '], [{ kind: 'prompt', text: 'hello there ' }]],
+    [['   '], [{ kind: 'nothing' }]],
+    [[' /bye'], [{ kind: 'command', name: 'bye' }]],
+    [['/quit'], [{ kind: 'command', name: 'bye' }]],
+    [['/?'], [{ kind: 'command', name: 'help' }]],
+    [['/clear '], [{ kind: 'command', name: 'clear' }]],
+    [['/foo'], [{ kind: 'unknown command', text: '/foo' }]],
+    [['/constructor'], [{ kind: 'unknown command', text: '/constructor' }]],
+    [['/etc/hosts is what?'], [{ kind: 'prompt', text: '/etc/hosts is what?' }]],
+    [
+      ['"""one', 'two"""'],
+      [{ kind: 'more' }, { kind: 'prompt', text: 'one\ntwo' }]
+    ],
+    [
+      ['"""', '/bye', '', 'x', '"""'],
+      [{ kind: 'more' }, { kind: 'more' }, { kind: 'more' }, { kind: 'more' }, { kind: 'prompt', text: '/bye\n\nx' }]
+    ],
+    [['"""all in one"""'], [{ kind: 'prompt', text: 'all in one' }]],
+    [['"""a\nb"""'], [{ kind: 'prompt', text: 'a\nb' }]],
+    [['""""""'], [{ kind: 'nothing' }]],
+    [['pasted\nlines'], [{ kind: 'prompt', text: 'pasted\nlines' }]]
+  ] as const) {
+    const lines = new PromptLines()
+    t.same(
+      typed.map(line => lines.add(line)),
+      expected,
+      JSON.stringify(typed)
+    )
+    t.equal(lines.unfinished, false)
+  }
+  const lines = new PromptLines()
+  lines.add('"""open')
+  t.equal(lines.unfinished, true)
+  lines.reset()
+  t.same(lines.add('x'), { kind: 'prompt', text: 'x' })
+})
+
+t.test('where a command looks for a server', async t => {
+  const usual = 'http://127.0.0.1:11435'
+  for (const [what, origins, host, port, expected] of [
+    ['nothing named', {}, '127.0.0.1', 11435, { given: undefined, local: true, usual }],
+    ['configured in a file', { port: 'config.yaml:1:1' }, '127.0.0.1', 11435, { given: undefined, local: true, usual }],
+    [
+      'a home named',
+      { home: 'env CORRAL_HOME' },
+      '127.0.0.1',
+      11435,
+      { given: undefined, local: true, usual: undefined }
+    ],
+    ['a port named', { port: 'flag --port' }, '127.0.0.1', 11435, { given: usual, local: true, usual: undefined }],
+    ['all interfaces', { host: 'env CORRAL_HOST' }, '0.0.0.0', 11435, { given: usual, local: true, usual: undefined }],
+    ['any port', { port: 'flag --port' }, '127.0.0.1', 0, { given: undefined, local: true, usual: undefined }],
+    [
+      'another machine',
+      { host: 'flag --host' },
+      'gpu.example',
+      80,
+      { given: 'http://gpu.example:80', local: false, usual: undefined }
+    ]
+  ] as const) {
+    const config = { core: { host, port }, origins } as unknown as LoadedConfig
+    t.same(planAddresses(config), expected, what)
+  }
+  t.equal(clientAddress('::', 1), 'http://[::1]:1')
+  t.equal(clientAddress('[::1]', 1), 'http://[::1]:1')
+  t.equal(recordedAddress('http://0.0.0.0:8080'), 'http://127.0.0.1:8080')
+  t.equal(recordedAddress('http://[::]:8080'), 'http://[::1]:8080')
+  t.equal(recordedAddress('http://127.0.0.1:0'), undefined, 'not listening yet')
+  t.equal(recordedAddress(''), undefined)
+})
+
+t.test('failures and exit codes', async t => {
+  for (const [error, exitCode, text] of [
+    [new CommandFailure(EXIT.noServer, 'gone'), 3, 'gone'],
+    [new CorralError('model_not_found', 'no'), 4, 'no'],
+    [new CorralError('invalid_model_name', 'no'), 2, 'no'],
+    [new CorralError('load_failed', 'no'), 1, 'no'],
+    [new ConfigError([{ where: 'flag --port', message: 'bad' }]), 2, /flag --port {2}bad/],
+    [new Error('taken'), 1, 'taken'],
+    [new Interrupted(130), 130, undefined]
+  ] as const) {
+    const explained = explainFailure(error)
+    t.equal(explained.exitCode, exitCode)
+    if (text instanceof RegExp) t.match(explained.text, text)
+    else t.equal(explained.text, text)
+  }
+  t.equal(exitCodeFor('model_not_loaded'), 4)
+  t.equal(exitCodeFor(undefined), 1)
+})
+
+t.test('counters', async t => {
+  const text = formatCounters({ prompt_eval_count: 20, prompt_eval_duration: 2e9, eval_count: 0, load_duration: 5e8 })
+  t.match(text, 'prompt   20 tokens in 2.00 s, 10.0 tokens/s')
+  t.match(text, 'answer   0 tokens\n')
+  t.match(text, 'loading  0.50 s')
+})
+
+t.test("doctor's report", async t => {
+  const base = {
+    corral: '1',
+    node: 'v20',
+    platform: 'Linux',
+    cpu: { model: 'X', threads: 2 },
+    memory: { total: 2e9, available: 1e9 },
+    config: { file: null, problems: [] },
+    problems: []
+  }
+  const source = { source: 'source', description: 'Built here.' }
+  const failed = formatDoctor({
+    ...base,
+    engine: {
+      state: 'failed',
+      sources: [{ ...source, outcome: 'failed', reasons: ['cmake is missing\ninstall it: apt install cmake'] }]
+    },
+    problems: ['No build.']
+  })
+  t.match(failed, /1\. source: failed\. Built here\.\n {5}- cmake is missing\n {5}- install it: apt install cmake/)
+  t.match(failed, 'Something needs your help')
+  t.match(formatDoctor({ ...base, engine: { state: 'idle', sources: [] } }), 'Nothing is wrong so far.')
+  t.match(
+    formatDoctor({ ...base, config: { file: null, problems: [{ where: 'c.yaml:1:1', message: 'odd' }] } }),
+    /c\.yaml:1:1 {2}odd.*Something needs your help/s
+  )
+})

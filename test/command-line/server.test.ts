@@ -1,0 +1,91 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, readdirSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import t from 'tap'
+import { CAPITAL_ANSWER, DEMO, llamaServersBelow, startCorral, until } from '../support/corral.ts'
+import { commandEnvironment, corral, MAIN, newHome } from './command.ts'
+
+const CAPITAL = 'What is the capital of France?'
+
+t.test('beside a server', async t => {
+  const server = await startCorral(t, { env: { CORRAL_API_KEYS: 'sesame' } })
+  const { home } = server
+  const env = { CORRAL_API_KEYS: 'sesame' }
+  const port = new URL(server.url).port
+
+  t.match(await corral(['list'], { home }), { code: 1, stderr: /wants a key.*CORRAL_API_KEYS/ })
+  t.match(
+    await corral(['list'], { home, env }),
+    { code: 0, stdout: /corral\/tiny-chat/ },
+    'found by its data directory'
+  )
+  t.match(await corral(['version', '--json'], { home, env }), { stdout: new RegExp(`"address": "${server.url}"`) })
+
+  const asked = await corral(['run', DEMO, CAPITAL, '--temperature', '0', '--verbose'], { home, env })
+  t.match(asked, { code: 0, stdout: `${CAPITAL_ANSWER}\n`, stderr: /answer {3}\d+ tokens in .* tokens\/s/ })
+  t.notMatch(asked.stderr, 'No server is running')
+  const other = newHome(t)
+  t.match(
+    await corral(['run', DEMO, '--temperature', '0', '--port', port], { home: other, env, input: `${CAPITAL}\n` }),
+    { code: 0, stdout: `${CAPITAL_ANSWER}\n`, stderr: '' },
+    'found by its port, asked through a pipe'
+  )
+  t.same(readdirSync(other), [], "a server's client needs no data directory")
+  const short = await corral(['run', DEMO, CAPITAL, '--temperature', '0', '--max-tokens', '2'], { home, env })
+  t.ok(short.stdout.length < CAPITAL_ANSWER.length && CAPITAL_ANSWER.startsWith(short.stdout.trim()), short.stdout)
+  t.match(await corral(['run', 'no/model', 'hi'], { home, env }), { code: 4, stdout: '', stderr: /corral list/ })
+  t.match(await corral(['run', DEMO, 'word '.repeat(9000)], { home, env }), { code: 1, stderr: /context/ })
+
+  t.match(await corral(['ps'], { home, env }), { code: 0, stdout: /corral\/tiny-chat .*100% CPU +4096 +in \d/ })
+  t.match(JSON.parse((await corral(['ps', '--json'], { home, env })).stdout), { models: [{ name: DEMO }], loading: [] })
+  t.match(await corral(['stop', DEMO], { home, env }), { code: 0, stderr: /stopped/ })
+  t.match(await corral(['stop', DEMO], { home, env }), { code: 4, stderr: /^error: / })
+  const doctor = JSON.parse((await corral(['doctor', '--json'], { home, env })).stdout)
+  t.match(doctor.data.holder, { pid: server.process.pid, address: server.url })
+
+  t.match(await corral(['serve'], { home }), { code: 1, stderr: new RegExp(`process ${server.process.pid}`) })
+  t.match(await corral(['serve', '--port', port], { home: other }), {
+    code: 1,
+    stderr: /taken by another program.*--port/
+  })
+  t.equal(await server.end('SIGINT'), 0, 'Ctrl-C is a proper end of a server')
+})
+
+t.test('a signal while the server starts ends it cleanly', async t => {
+  const home = newHome(t)
+  const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0'], {
+    cwd: home,
+    env: commandEnvironment({ home }),
+    stdio: 'ignore'
+  })
+  await until('the data directory is claimed', () => existsSync(join(home, 'owner.json')))
+  child.kill('SIGTERM')
+  t.same(await once(child, 'exit'), [0, null])
+  t.notOk(existsSync(join(home, 'owner.json')))
+})
+
+t.test('run starts a server of its own', async t => {
+  const home = newHome(t)
+  const free = createServer().listen(0, '127.0.0.1')
+  await once(free, 'listening')
+  const { port } = free.address() as { port: number }
+  free.close()
+  const own = ['--port', String(port)]
+
+  const asked = await corral(['run', DEMO, 'What is the capital', 'of France?', '--temperature', '0', ...own], { home })
+  t.match(asked, { code: 0, stdout: `${CAPITAL_ANSWER}\n`, stderr: /No server is running.*corral serve/ })
+  t.notOk(existsSync(join(home, 'owner.json')), 'it ended with the answer')
+
+  const interrupted = await corral(['run', DEMO, CAPITAL, ...own], {
+    home,
+    onStderr: (text, kill) => {
+      if (text.includes('No server is running')) kill('SIGINT')
+    }
+  })
+  t.match(interrupted, { code: 130, stdout: '' })
+  t.notMatch(interrupted.stderr, 'error')
+  t.notOk(existsSync(join(home, 'owner.json')))
+  t.same(llamaServersBelow(process.pid), [], 'no engine is left')
+})
