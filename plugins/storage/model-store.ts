@@ -45,8 +45,12 @@ export class ModelStore implements Storage {
   /** Reads what is stored below `models` and clears away what a crash left there. */
   static async open(models: string, log: FastifyBaseLogger): Promise<ModelStore> {
     const store = new ModelStore(models, log)
-    for (const { directory, manifest } of await scanModels(models, log)) {
-      store.#index.put(modelKey(manifest), directory, manifest)
+    try {
+      for (const { directory, manifest } of await scanModels(models, log)) {
+        store.#index.put(modelKey(manifest), directory, manifest)
+      }
+    } catch (error) {
+      throw writeFailure(models, error)
     }
     return store
   }

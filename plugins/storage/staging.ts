@@ -49,7 +49,7 @@ export async function stageFiles(
         signal,
         // Descriptions such as config.json are small, and people edit them in place.
         allowHardLink: allowHardLink && role !== 'other',
-        bytesToCome: total - before,
+        space: { folder: models, bytes: total - before },
         onBytes: bytes => {
           completed += bytes
           report(false)

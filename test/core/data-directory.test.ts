@@ -149,7 +149,7 @@ t.test(
   { skip: process.platform !== 'linux' },
   async t => {
     // The shell becomes `sleep`, which never waits for the child that the shell left it.
-    const parent = spawn('sh', ['-c', 'true & echo $!; exec sleep 60'], { stdio: ['ignore', 'pipe', 'ignore'] })
+    const parent = spawn('sh', ['-c', 'sleep 1 & echo $!; exec sleep 60'], { stdio: ['ignore', 'pipe', 'ignore'] })
     t.teardown(() => kill(parent))
     const [line] = (await once(createInterface({ input: parent.stdout! }), 'line')) as [string]
     const pid = Number(line)

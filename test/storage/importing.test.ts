@@ -1,6 +1,15 @@
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { mkdirSync, readFileSync, statSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  constants,
+  copyFileSync,
+  mkdirSync,
+  readFileSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync
+} from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/package-info.ts'
@@ -246,11 +255,22 @@ t.test('no prefix of a GGUF file is taken for a model, and none brings the parse
   t.equal((await store.import({ path, name: name('a/b') })).metadata.architecture, 'llama')
 })
 
+/** Whether this disk copies by sharing blocks. */
+function clones(dir: string): boolean {
+  try {
+    copyFileSync(join(dir, 'source'), join(dir, 'clone'), constants.COPYFILE_FICLONE_FORCE)
+    return true
+  } catch {
+    return false
+  }
+}
+
 t.test('how a file comes into the store', async t => {
   const dir = t.testdir({ source: 'some bytes', other: {} })
-  const options = { allowHardLink: true, bytesToCome: 10 }
+  const options = { allowHardLink: true, space: { folder: dir, bytes: 10 } }
   const digest = createHash('sha256').update('some bytes').digest('hex')
   t.equal(await transferFile(join(dir, 'source'), join(dir, 'one'), options), digest)
+  t.equal(statSync(join(dir, 'one')).nlink, clones(dir) ? 1 : 2, 'no second copy of the bytes')
   t.equal(readFileSync(join(dir, 'one'), 'utf8'), 'some bytes')
   const counted: number[] = []
   const copying = { ...options, allowHardLink: false, onBytes: (bytes: number) => void counted.push(bytes) }
@@ -259,12 +279,15 @@ t.test('how a file comes into the store', async t => {
   writeFileSync(join(dir, 'source'), 'SOME BYTES')
   t.equal(readFileSync(join(dir, 'two'), 'utf8'), 'some bytes', 'a copy has one owner')
   await t.rejects(transferFile(join(dir, 'source'), join(dir, 'two'), options), { code: 'EEXIST' })
-  await t.rejects(transferFile(join(dir, 'source'), join(dir, 'three'), { ...copying, bytesToCome: 2 ** 60 }), {
-    code: 'insufficient_storage',
-    status: 507,
-    message: /needs .* TB .* has .* free/,
-    details: { required: 2 ** 60 }
-  })
+  await t.rejects(
+    transferFile(join(dir, 'source'), join(dir, 'three'), { ...copying, space: { folder: dir, bytes: 2 ** 60 } }),
+    {
+      code: 'insufficient_storage',
+      status: 507,
+      message: /needs .* TB .* has .* free/,
+      details: { required: 2 ** 60 }
+    }
+  )
   await t.rejects(transferFile(join(dir, 'source'), join(dir, 'four'), { ...copying, signal: AbortSignal.abort() }), {
     name: 'AbortError'
   })

@@ -197,7 +197,9 @@ t.test('many at once', async t => {
   const same = await Promise.all(Array.from({ length: 5 }, (_, index) => add(index % 2 ? 'a/b' : 'A/B', 1)))
   t.equal(new Set(same.map(variant => variant.directory)).size, 1, 'imports of the same content share one variant')
   await Promise.all([add('a/b:one', 2), add('a/b:two', 3), add('a/b', 4), add('c/d', 5), add('c/e', 6)])
-  t.same(names(store.list()), ['A/B', 'A/B:one', 'A/B:two', 'c/d', 'c/e'])
+  // Which spelling and which label came first is left to chance.
+  const keys = store.list().map(variant => variant.key)
+  t.same(keys.sort(), ['a/b:f16', 'a/b:one', 'a/b:two', 'c/d:f16', 'c/e:f16'])
 
   for (let round = 0; round < 10; round++) {
     await Promise.allSettled([

@@ -18,12 +18,12 @@ t.test('kill -9 in the middle of imports and removals', async t => {
   }
   let leftOvers = 0
   let found = 0
-  for (let round = 0; round < 12; round++) {
+  for (let round = 0; round < 7; round++) {
     const child = spawn(process.execPath, [CHURN, models, join(dir, 'sources')], {
       stdio: ['ignore', 'pipe', 'inherit']
     })
     await once(createInterface({ input: child.stdout }), 'line')
-    await new Promise(resolve => setTimeout(resolve, 3 + 29 * round))
+    await new Promise(resolve => setTimeout(resolve, 3 + 47 * round))
     t.equal(child.exitCode, null, 'it was still at work')
     child.kill('SIGKILL')
     await once(child, 'exit')
