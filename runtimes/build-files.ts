@@ -21,16 +21,12 @@ export function programFile(name: string): string {
 
 /** The programs that a folder holds; undefined when llama-server is not among them or may not be run. */
 export function programsIn(directory: string): Build['executables'] | undefined {
-  const path = (name: string) => findExecutable(join(directory, programFile(name)))
-  const server = path(PROGRAMS.server)
-  if (server === undefined) return undefined
-  return {
-    server,
-    quantize: path(PROGRAMS.quantize),
-    ggufSplit: path(PROGRAMS.ggufSplit),
-    fitParams: path(PROGRAMS.fitParams),
-    rpcServer: path(PROGRAMS.rpcServer)
-  }
+  const found = Object.entries(PROGRAMS).flatMap(([role, name]) => {
+    const path = findExecutable(join(directory, programFile(name)))
+    return path === undefined ? [] : [[role, path] as const]
+  })
+  const executables = Object.fromEntries(found) as Partial<Build['executables']>
+  return executables.server === undefined ? undefined : { ...executables, server: executables.server }
 }
 
 /** The folder that programs are in: the given one, or where builds and installations keep them inside it. */
