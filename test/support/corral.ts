@@ -92,7 +92,7 @@ export async function until<T>(what: string, check: () => T | Promise<T>, limit 
   }
 }
 
-export async function startCorral(t: Test, options: CorralOptions = {}): Promise<Corral> {
+export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOptions = {}): Promise<Corral> {
   const home = options.home ?? mkdtempSync(join(tmpdir(), 'corral-test-'))
   if (options.config !== undefined) writeFileSync(join(home, 'config.yaml'), options.config)
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
