@@ -1,10 +1,14 @@
 import { CorralError } from '../errors.ts'
 
+/** Stands for what C++ libraries say of an index that is not there, such as a token beyond the vocabulary. */
+const OUT_OF_RANGE = 'a number in it is out of range'
+
 /**
  * What llama-server's parsing of a request throws besides `std::invalid_argument`: it answers these with status 500,
  * but they are the request's fault and another try would fail alike.
  */
 const REQUEST_FAULTS = [
+  new RegExp(`^${OUT_OF_RANGE}`),
   /json\.exception/,
   /^Failed to (parse|load image|download image|tokenize prompt|format input)/,
   /^("prompt"|"json_schema")/,
@@ -105,6 +109,7 @@ function withoutQuotes(message: string): string {
   const jinja = message.lastIndexOf('\nError: ')
   const text = jinja === -1 ? message : message.slice(jinja + '\nError: '.length)
   const cut = text
+    .replace(/^(vector::|invalid vector subscript|vector$).*$/s, OUT_OF_RANGE)
     .replace(/; last read: .*$/s, '')
     .replace(/\[json\.exception\.(\w+)\.\d+\]/g, 'json.exception $1:')
     .replace(/(; tools = |: |, got )["[{].*$/s, '')

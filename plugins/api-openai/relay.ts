@@ -1,3 +1,4 @@
+import type { Readable } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { logFailure } from '../../core/application.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
@@ -109,13 +110,14 @@ async function passOn(
   let done = false
   try {
     const response = await ask(lease, target, body)
-    for await (const chunk of response.body) {
+    await forEachChunk(response.body, chunk => {
       const block = blocks.push(chunk)
-      if (!block) continue
+      if (!block) return undefined
       done ||= block.done
-      if (block.bytes.length) await stream.write(block.bytes)
+      const written = block.bytes.length ? stream.write(block.bytes) : undefined
       if (block.error !== undefined) throw engineError(500, block.error)
-    }
+      return written
+    })
     if (!done) {
       throw new CorralError(
         'engine_crashed',
@@ -125,6 +127,29 @@ async function passOn(
   } catch (error) {
     throw reasonOf(lease, error)
   }
+}
+
+/**
+ * Calls `take` with each chunk as it comes, and waits for what it returns before the next one; a failure of it ends the
+ * stream. An answer has hundreds of chunks, and iterating over them would cost a good part of all there is to do.
+ */
+function forEachChunk(body: Readable, take: (chunk: Buffer) => Promise<void> | undefined): Promise<void> {
+  return new Promise((resolve, reject) => {
+    body.on('data', chunk => {
+      try {
+        const wait = take(chunk)
+        if (!wait) return
+        body.pause()
+        void wait.then(() => body.resume())
+      } catch (error) {
+        reject(error)
+        body.destroy()
+      }
+    })
+    body.once('end', resolve)
+    body.once('error', reject)
+    body.once('close', () => reject(new Error('The answer was cut off.')))
+  })
 }
 
 /** Why an answer was cut: what took the engine or the client away explains more than the broken connection. */

@@ -98,6 +98,12 @@ t.test("what an engine's error means", async t => {
       /to be an object\.$/
     ],
     [500, error(500, '"prompt" is required'), 'invalid_request', /"prompt" is required/],
+    [
+      500,
+      error(500, 'vector::_M_range_check: __n (which is 99) >= this->size() (which is 10)'),
+      'invalid_request',
+      /out of range\.$/
+    ],
     [500, error(500, 'Unsupported param: best_of'), 'invalid_request', /best_of/],
     [500, error(500, 'Only no echo is supported'), 'invalid_request', /echo/],
     [
@@ -130,7 +136,7 @@ t.test("what an engine's error means", async t => {
     t.notMatch(failure.message, /secret/)
   }
   t.match(engineError(400, table[0]![1]).details, { n_prompt_tokens: 6012, n_ctx: 512 })
-  t.equal(engineError(503, table[24]![1]).retryAfter, 1)
+  t.equal(engineError(503, table.find(([status]) => status === 503)![1]).retryAfter, 1)
   t.ok(engineError(400, error(400, 'x'.repeat(5000))).message.length < 500)
 })
 
