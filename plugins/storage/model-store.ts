@@ -1,4 +1,4 @@
-import { access, mkdir, stat } from 'node:fs/promises'
+import { access, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { CorralError, isSystemError } from '../../core/errors.ts'
@@ -9,6 +9,7 @@ import { KeyedQueue } from './keyed-queue.ts'
 import { findLabel, type Manifest, type VariantRecord, withoutRevisions, withVariant } from './manifest.ts'
 import {
   discardFolder,
+  isWhole,
   MANIFEST_FILE,
   modelFolder,
   placeRevision,
@@ -35,7 +36,9 @@ export class ModelStore implements Storage {
   readonly #holds = new Map<string, number>()
   /** Folders that no manifest names any longer but somebody holds, and their models' keys. */
   readonly #retired = new Map<string, string>()
-  readonly #clearing = new Set<Promise<void>>()
+  /** Imports and deletions that are going on. */
+  readonly #work = new Set<Promise<unknown>>()
+  readonly #closing = new AbortController()
 
   private constructor(models: string, log: FastifyBaseLogger) {
     this.#models = models
@@ -55,9 +58,12 @@ export class ModelStore implements Storage {
     return store
   }
 
-  /** Settles when no files are being deleted any longer. */
+  /** Calls imports off and waits until nothing is written or deleted any longer. */
   async close(): Promise<void> {
-    await Promise.all(this.#clearing)
+    this.#closing.abort(
+      new CorralError('shutting_down', 'corral is shutting down. Repeat the import when it runs again.')
+    )
+    await Promise.allSettled(this.#work)
   }
 
   list(): StoredVariant[] {
@@ -87,24 +93,28 @@ export class ModelStore implements Storage {
   /** As `import`, with the origin given. */
   async importFrom(
     { path, name }: ImportRequest,
-    options: Waiting & { origin: Origin; allowHardLink: boolean }
+    { origin, allowHardLink, onProgress, signal: caller }: Waiting & { origin: Origin; allowHardLink: boolean }
   ): Promise<StoredVariant> {
     // What came from a hub is refused before anything is copied; for the rest the content decides.
     const hub = this.variants(name).find(variant => variant.origin.kind === 'hub')
-    if (hub && options.origin.kind !== 'hub') throw modelExists(hub)
+    if (hub && origin.kind !== 'hub') throw modelExists(hub)
+    const signal = caller ? AbortSignal.any([caller, this.#closing.signal]) : this.#closing.signal
     const { label, format, files, metadata } = await inspectSource(path, name.variant)
-    return this.#imports.run(
-      modelKey(name),
-      async () => {
-        try {
-          const staged = await stageFiles(this.#models, files, options)
-          return await this.commit(name, { ...staged, label, format, metadata, origin: options.origin }, options.signal)
-        } catch (error) {
-          throw writeFailure(this.#models, error)
-        }
-      },
-      options.signal
-    )
+    const stageAndCommit = async () => {
+      try {
+        const staged = await stageFiles(this.#models, files, { signal, onProgress, allowHardLink })
+        return await this.commit(name, { ...staged, label, format, metadata, origin }, signal)
+      } catch (error) {
+        throw writeFailure(this.#models, error)
+      }
+    }
+    return this.#tracked(this.#imports.run(modelKey(name), stageAndCommit, signal))
+  }
+
+  #tracked<T>(work: Promise<T>): Promise<T> {
+    const tracked = work.finally(() => this.#work.delete(tracked))
+    this.#work.add(tracked)
+    return tracked
   }
 
   /**
@@ -218,10 +228,7 @@ export class ModelStore implements Storage {
     if (key === undefined) return
     this.#retired.delete(directory)
     // In the queue of its model: an import may be about to use the folder that this could find empty and remove.
-    const clearing = this.#changes
-      .run(key, () => this.#retire(key, directory))
-      .finally(() => this.#clearing.delete(clearing))
-    this.#clearing.add(clearing)
+    void this.#tracked(this.#changes.run(key, () => this.#retire(key, directory)))
   }
 
   /** A model's folder for a new revision; not one whose manifest could not be read. */
@@ -290,16 +297,5 @@ export class ModelStore implements Storage {
       if (result.status === 'rejected')
         this.#log.error(result.reason, 'A part of corral could not let go of a removed model')
     }
-  }
-}
-
-/** Whether a variant's files are still there: people delete folders by hand, and import again to repair. */
-async function isWhole({ directory, files }: StoredVariant): Promise<boolean> {
-  try {
-    const sizes = await Promise.all(files.map(async file => (await stat(join(directory, file.path))).size))
-    return sizes.every((size, index) => size === files[index]!.size)
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return false
-    throw error
   }
 }

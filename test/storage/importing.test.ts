@@ -305,6 +305,12 @@ t.test('an import that is called off or whose source changes leaves nothing', as
   t.same(tree(models), [])
   t.same(store.list(), [])
 
+  const { store: closing } = await openStore(models)
+  const cut = closing.import({ path, name: name('a/b') }, { onProgress: () => void closing.close() })
+  await t.rejects(cut, { code: 'shutting_down', status: 503 })
+  await closing.close()
+  t.same(tree(models), [])
+
   const shrunk = store.import({ path, name: name('a/b') }, { onProgress: () => truncateSync(path, 600_000) })
   await t.rejects(shrunk, { code: 'invalid_request', message: /changed while it was imported/ })
   t.same(tree(models), [])

@@ -46,3 +46,8 @@ export function gate(): { opened: Promise<void>; open: () => void } {
   })
   return { opened, open }
 }
+
+/** Waits until something is so; the test's own time limit ends it otherwise. */
+export async function until(isSo: () => boolean): Promise<void> {
+  while (!isSo()) await new Promise(resolve => setTimeout(resolve, 5))
+}
