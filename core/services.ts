@@ -261,6 +261,8 @@ export interface Runtimes {
 export interface LeaseRequest extends Waiting {
   model: ModelName
   mode?: EngineMode
+  /** The model is to be loaded and nothing more: no slot is taken. */
+  loadOnly?: boolean
   /** Only what the request itself gives. */
   options: Partial<LoadOptions>
   /** Milliseconds; negative is for ever, 0 unloads once nothing runs; absent leaves what holds. */
@@ -307,7 +309,7 @@ export interface Scheduler {
    */
   withLease<T>(request: LeaseRequest & { mayRetry?: () => boolean }, use: (lease: Lease) => Promise<T>): Promise<T>
   /**
-   * Unloads a model in all its modes: running requests end with `model_stopped`.
+   * Unloads a variant (the default one for a bare name) in all its modes: running requests end with `model_stopped`.
    * @throws CorralError `model_not_found` or `model_not_loaded`
    */
   stop(model: ModelName): Promise<void>

@@ -103,7 +103,7 @@ export async function answer(
     return only(deps, reply, body, answering, shape, 'unload', { total_duration: 0, load_duration: 0 })
   }
   const signal = clientSignal(reply)
-  const lease = { model, options: given.load, keepAlive, signal }
+  const lease = { model, options: given.load, keepAlive, signal, loadOnly: !engineCall }
   if (body.stream === false) {
     return await deps.scheduler.withLease(lease, async held => {
       if (!engineCall) return whole(answering, shape, 'load', emptyDelta(), durations(began, held, undefined))

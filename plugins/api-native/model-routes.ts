@@ -86,7 +86,7 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
       const keepAlive = keepAliveOf(body.keep_alive)
       storage.get(model)
       return await withProgress(request, reply, body, async (signal, onProgress) => {
-        const lease = await scheduler.lease({ model, options, keepAlive, signal, onProgress })
+        const lease = await scheduler.lease({ model, options, keepAlive, signal, onProgress, loadOnly: true })
         lease.release()
         return { status: 'ready' }
       })

@@ -14,6 +14,8 @@ export type Phase = 'absent' | 'loading' | 'ready' | 'draining' | 'stopping'
 interface Waiter {
   id: number
   asked: Partial<LoadOptions>
+  /** Takes no slot: it is content once the engine is ready. */
+  loadOnly: boolean
 }
 
 export interface EngineState {
@@ -54,6 +56,7 @@ export type Event =
       id: number
       key: string
       asked: Partial<LoadOptions>
+      loadOnly: boolean
       defaults: LoadOptions
       /** Milliseconds, Infinity for ever; undefined leaves what holds. */
       keepAlive?: number

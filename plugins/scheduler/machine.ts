@@ -133,7 +133,7 @@ function onRequest(
     )
     return
   }
-  engine.queue.push({ id: event.id, asked: event.asked })
+  engine.queue.push({ id: event.id, asked: event.asked, loadOnly: event.loadOnly })
 }
 
 function onLoadFailed(engine: EngineState, error: CorralError, now: number, effects: Effect[]): void {
@@ -222,6 +222,11 @@ function advance(state: SchedulerState, engine: EngineState, now: number, effect
 /** Hands out slots in order of arrival; the first request that the engine cannot satisfy begins a drain. */
 function serve(state: SchedulerState, engine: EngineState, now: number, effects: Effect[]): void {
   const options = engine.options!
+  for (const waiter of engine.queue.filter(waiter => waiter.loadOnly && satisfies(options, waiter.asked))) {
+    engine.queue.splice(engine.queue.indexOf(waiter), 1)
+    engine.lastUsed = now
+    effects.push({ type: 'grant', id: waiter.id, key: engine.key })
+  }
   while (engine.queue.length) {
     const head = engine.queue[0]!
     if (!satisfies(options, head.asked)) {

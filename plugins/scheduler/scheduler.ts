@@ -10,8 +10,6 @@ import type {
   EngineMode,
   Lease,
   LeaseRequest,
-  LoadingModel,
-  RunningModel,
   Runtimes,
   Scheduler,
   Storage,
@@ -21,22 +19,7 @@ import { engineSpec, requireServable } from './engine-spec.ts'
 import { capContext } from './load-options.ts'
 import { step } from './machine.ts'
 import { createState, type Effect, type Event, type Limits } from './machine-state.ts'
-
-/** What belongs to one engine key beside the machine's state. */
-interface Slot {
-  key: string
-  variant: StoredVariant
-  mode: EngineMode
-  engine: Engine | undefined
-  loading: AbortController | undefined
-  progress: Progress | undefined
-  alarm: NodeJS.Timeout | undefined
-  releaseFiles: (() => void) | undefined
-  /** Milliseconds since the epoch; when the present engine became ready. */
-  loadedAt: number
-  /** Called when the engine has gone. */
-  goneListeners: (() => void)[]
-}
+import { createSlot, loadingModel, runningModel, type Slot, settleGone } from './slot.ts'
 
 interface Request {
   id: number
@@ -185,28 +168,11 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     dispatch({ type: 'loaded', key: slot.key })
   }
 
-  function settleGone(slot: Slot): void {
-    slot.releaseFiles?.()
-    slot.releaseFiles = undefined
-    for (const listener of slot.goneListeners.splice(0)) listener()
-  }
-
   function slotOf(variant: StoredVariant, mode: EngineMode): Slot {
     const key = `${variant.key}#${mode}`
     let slot = slots.get(key)
     if (!slot) {
-      slot = {
-        key,
-        variant,
-        mode,
-        engine: undefined,
-        loading: undefined,
-        progress: undefined,
-        alarm: undefined,
-        releaseFiles: undefined,
-        loadedAt: 0,
-        goneListeners: []
-      }
+      slot = createSlot(key, variant, mode)
       slots.set(key, slot)
     }
     return slot
@@ -292,6 +258,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
         id,
         key: slot.key,
         asked,
+        loadOnly: request.loadOnly ?? false,
         defaults: settings.load,
         keepAlive: request.keepAlive === undefined ? undefined : forEver(request.keepAlive),
         initialKeepAlive: settings.keepAlive === undefined ? undefined : forEver(settings.keepAlive),
@@ -319,9 +286,11 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     },
 
     async stop(model) {
-      const variants = model.variant === undefined ? storage.variants(model) : [storage.get(model)]
-      if (!variants.length) storage.get(model)
-      const ending = slotsOf(variants).filter(slot => state.engines.get(slot.key)!.phase !== 'absent' || waits(slot))
+      const slots = slotsOf([storage.get(model)])
+      const ending = slots.filter(({ key }) => {
+        const engine = state.engines.get(key)!
+        return engine.phase !== 'absent' || engine.queue.length > 0
+      })
       if (!ending.length) {
         throw new CorralError('model_not_loaded', `Model "${nameOf(model)}" is not loaded.`)
       }
@@ -330,15 +299,14 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     },
 
     keepAlive(model, ms) {
-      const variants = model.variant === undefined ? [storage.get(model)] : storage.variants(model)
-      for (const slot of slotsOf(variants)) {
+      for (const slot of slotsOf([storage.get(model)])) {
         dispatch({ type: 'keep-alive', key: slot.key, keepAlive: forEver(ms) })
       }
     },
 
-    running: () => [...slots.values()].flatMap(slot => runningModel(slot)),
+    running: () => [...slots.values()].flatMap(slot => runningModel(slot, state.engines.get(slot.key))),
 
-    loading: () => [...slots.values()].flatMap(slot => loadingModel(slot)),
+    loading: () => [...slots.values()].flatMap(slot => loadingModel(slot, state.engines.get(slot.key))),
 
     async close(graceMs) {
       dispatch({ type: 'close' })
@@ -354,37 +322,6 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
       await end(alive(), error, error)
       for (const slot of slots.values()) clearTimeout(slot.alarm)
     }
-  }
-
-  function waits(slot: Slot): boolean {
-    return state.engines.get(slot.key)!.queue.length > 0
-  }
-
-  function runningModel(slot: Slot): RunningModel[] {
-    const engine = state.engines.get(slot.key)
-    if (!slot.engine || engine?.phase !== 'ready') return []
-    const expires = (engine.running.size ? Date.now() : engine.lastUsed) + engine.keepAlive
-    return [
-      {
-        variant: slot.variant,
-        mode: slot.mode,
-        engine: slot.engine,
-        options: engine.options!,
-        expiresAt: Number.isFinite(expires) ? new Date(expires) : undefined,
-        running: engine.running.size,
-        queued: engine.queue.length
-      }
-    ]
-  }
-
-  function loadingModel(slot: Slot): LoadingModel[] {
-    const engine = state.engines.get(slot.key)
-    if (!engine || engine.phase === 'ready') return []
-    if (engine.phase === 'absent' && !engine.queue.length) return []
-    const phase = engine.phase === 'absent' ? 'queued' : engine.phase
-    return [
-      { variant: slot.variant, mode: slot.mode, state: phase, progress: slot.progress, queued: engine.queue.length }
-    ]
   }
 }
 

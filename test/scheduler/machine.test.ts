@@ -18,7 +18,20 @@ function machine(limits: Partial<{ maxLoaded: number; maxQueue: number; keepAliv
     },
     send: (event: Event) => step(state, event, now),
     request: (id: number, key = 'a', more: Partial<Extract<Event, { type: 'request' }>> = {}) =>
-      step(state, { type: 'request', id, key, asked: {}, defaults: DEFAULT_LOAD_OPTIONS, pinned: false, ...more }, now)
+      step(
+        state,
+        {
+          type: 'request',
+          id,
+          key,
+          asked: {},
+          loadOnly: false,
+          defaults: DEFAULT_LOAD_OPTIONS,
+          pinned: false,
+          ...more
+        },
+        now
+      )
   }
 }
 
@@ -77,6 +90,22 @@ t.test('fifty first requests make one load, and slots are handed out in order', 
   t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), ['grant 5'])
   t.same(short(m.send({ type: 'leave', id: 6, key: 'a' })), [], 'one that waits and goes away frees no slot')
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 7'])
+  t.end()
+})
+
+t.test('who only loads takes no slot and waits for none', t => {
+  const m = machine()
+  for (let id = 1; id <= 5; id++) m.request(id)
+  m.request(6, 'a', { loadOnly: true })
+  t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 6', ...[1, 2, 3, 4].map(id => `grant ${id}`)])
+  t.same(short(m.request(7, 'a', { loadOnly: true })), ['grant 7'])
+  t.same(
+    short(m.request(8, 'a', { loadOnly: true, asked: { num_ctx: 8192 } })),
+    [],
+    'one that asks for more keeps its turn'
+  )
+  t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 5'])
+  t.equal(m.state.engines.get('a')!.phase, 'draining')
   t.end()
 })
 
@@ -295,6 +324,7 @@ function simulate(seed: number): string[] {
   const ending = new Set<string>()
   const granted = new Map<number, string>()
   const waiting = new Map<number, string>()
+  const loadOnly = new Set<number>()
   let now = 0
   let id = 0
 
@@ -314,6 +344,7 @@ function simulate(seed: number): string[] {
         if (running) faults.push(`unloaded ${effect.key} under ${running} answers`)
       } else if (effect.type === 'grant') {
         if (!waiting.delete(effect.id)) faults.push(`granted ${effect.id}, which did not wait`)
+        if (loadOnly.delete(effect.id)) continue
         granted.set(effect.id, effect.key)
         const running = [...granted.values()].filter(key => key === effect.key).length
         if (running > (engines.get(effect.key) ?? 0)) faults.push(`${running} leases of ${effect.key}`)
@@ -354,12 +385,14 @@ function simulate(seed: number): string[] {
     const key = pick(keys)
     if (dice < 0.35) {
       waiting.set(++id, key)
+      if (random() < 0.1) loadOnly.add(id)
       const asked = random() < 0.2 ? { num_ctx: pick([512, 4096, 8192]), num_parallel: pick([1, 4, 6]) } : {}
       send({
         type: 'request',
         id,
         key,
         asked,
+        loadOnly: loadOnly.has(id),
         defaults: DEFAULT_LOAD_OPTIONS,
         pinned: false,
         ...(random() < 0.1 ? { keepAlive: 0 } : {})
