@@ -13,6 +13,7 @@ import { kindOfDevices, parseDevices, parseVersion, prove } from '../../runtimes
 import { proveByAnswer } from '../../runtimes/prove-by-answer.ts'
 import { createRuntimes, type RuntimesDeps } from '../../runtimes/runtimes-service.ts'
 import { systemSource } from '../../runtimes/sources/system.ts'
+import { engineBuildFolder } from '../support/engine-build.ts'
 import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'
 
 const neverStarts: RuntimesDeps['startEngine'] = async () => {
@@ -101,8 +102,7 @@ t.test('proof', async t => {
 })
 
 t.test('a real build', async t => {
-  const folder = process.env.CORRAL_LLAMA_CPP
-  if (!folder) throw new Error('CORRAL_LLAMA_CPP must name a folder with llama-server; "npm test" sets it.')
+  const folder = engineBuildFolder()
   const log = memoryLog()
   const home = t.testdir()
   const system = systemSource({ path: folder, namedBy: 'CORRAL_LLAMA_CPP', env: process.env })
