@@ -12,16 +12,19 @@ export default definePlugin({
   description: 'Who may call: Host, Origin, CORS and API keys',
   options: Type.Object(
     {
-      origins: Type.Array(Type.String({ pattern: ORIGIN_PATTERN }), {
-        default: [],
-        description:
-          'Pages that may call besides those of this machine, such as https://chat.example.org or https://*.example.org; "*" is all, "null" is pages without an origin'
-      }),
+      origins: Type.Array(
+        Type.String({ pattern: ORIGIN_PATTERN, title: 'an origin such as https://chat.example.org, "*" or "null"' }),
+        {
+          default: [],
+          description:
+            'Pages that may call besides those of this machine, such as https://chat.example.org or https://*.example.org; "*" is all, "null" is pages without an origin'
+        }
+      ),
       hosts: Type.Array(Type.String({ minLength: 1 }), {
         default: [],
         description: 'Host names that this machine is called by besides localhost and its own, such as behind a proxy'
       }),
-      api_keys: Type.Array(Type.String({ pattern: '^\\S+$', writeOnly: true }), {
+      api_keys: Type.Array(Type.String({ pattern: '^\\S+$', writeOnly: true, title: 'a text without spaces' }), {
         default: [],
         description: 'Keys of which each request must carry one; none are needed where the list is empty'
       }),

@@ -1,6 +1,8 @@
 import type { AddressInfo } from 'node:net'
 import { connect } from 'node:net'
 import { hostname } from 'node:os'
+import { join } from 'node:path'
+import { execa } from 'execa'
 import fp from 'fastify-plugin'
 import pino from 'pino'
 import t, { type Test } from 'tap'
@@ -8,6 +10,7 @@ import { createApplication } from '../../core/application.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { ConfigError } from '../../core/config/problems.ts'
 import { openReplyStream } from '../../core/http/reply-stream.ts'
+import { packageRoot } from '../../core/package-info.ts'
 import type { PluginContext } from '../../core/plugin.ts'
 import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
 import { hostAllowed, hostOf, isLoopbackHost, nameKey } from '../../plugins/security/addresses.ts'
@@ -473,4 +476,31 @@ t.test('with keys every route but health asks for one', async t => {
 t.test('keys are marked as secret in the schema', async t => {
   t.match(security.options.properties.api_keys, { items: { writeOnly: true } })
   t.notOk(security.optional, 'the server does not start without it')
+})
+
+t.test('the server itself: a start that is refused, and what is shown of keys', async t => {
+  const run = (args: string[], env: Record<string, string>) =>
+    execa(process.execPath, [join(packageRoot, 'dist', 'core', 'command-line', 'main.js'), ...args], {
+      env: { ...env, CORRAL_HOME: t.testdir({}) },
+      cwd: t.testdirName,
+      reject: false,
+      all: true
+    })
+  const open = await run(['serve', '--port', '0'], { CORRAL_HOST: '0.0.0.0' })
+  t.equal(open.exitCode, 2)
+  t.match(open.all, /0\.0\.0\.0.*security\.api_keys.*127\.0\.0\.1.*security\.insecure: true/)
+  for (const args of [
+    ['config', 'show'],
+    ['config', 'show', '--json'],
+    ['config', 'check']
+  ]) {
+    const shown = await run(args, { CORRAL_API_KEYS: 'secret-key-1' })
+    t.equal(shown.exitCode, 0)
+    t.notMatch(shown.all, /secret-key/)
+  }
+  const wrong = await run(['config', 'check'], { CORRAL_API_KEYS: 'secret key', CORRAL_ORIGINS: 'example.org' })
+  t.equal(wrong.exitCode, 2)
+  t.match(wrong.all, 'a text without spaces')
+  t.match(wrong.all, 'an origin such as https://chat.example.org')
+  t.notMatch(wrong.all, /secret key/)
 })
