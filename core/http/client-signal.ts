@@ -14,6 +14,7 @@ export class ClientGone extends Error {
  */
 export function clientSignal(reply: FastifyReply): AbortSignal {
   const controller = new AbortController()
+  if (reply.raw.destroyed) controller.abort(new ClientGone())
   reply.raw.once('close', () => {
     if (!reply.raw.writableFinished) controller.abort(new ClientGone())
   })
