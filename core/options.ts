@@ -1,4 +1,5 @@
 import { type Static, Type } from 'typebox'
+import { parseDuration } from './duration.ts'
 import { CorralError } from './errors.ts'
 
 /** Types that llama-server accepts for the KV cache (`--cache-type-k`, `--cache-type-v`). */
@@ -146,4 +147,19 @@ export function topLevelOptions(body: Record<string, unknown>): Record<string, u
     if (name in body) picked[name] = body[name]
   }
   return picked
+}
+
+/**
+ * A request's `keep_alive` in milliseconds: seconds or a duration such as `5m`; undefined where none is given.
+ * @throws CorralError `invalid_option`
+ */
+export function parseKeepAlive(value: unknown): number | undefined {
+  if (value === undefined || value === null) return undefined
+  const ms = parseDuration(value)
+  if (ms !== undefined) return ms
+  throw new CorralError(
+    'invalid_option',
+    `"keep_alive" must be seconds or a duration such as "5m" or "1h30m"; got ${kindOf(value)}.`,
+    { param: 'keep_alive' }
+  )
 }

@@ -1,6 +1,5 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
-import { parseDuration } from '../../core/duration.ts'
 import { CorralError } from '../../core/errors.ts'
 import { ClientGone, clientSignal } from '../../core/http/client-signal.ts'
 import { engineError } from '../../core/http/engine-error.ts'
@@ -9,7 +8,7 @@ import { toCorralError } from '../../core/http/native-error.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
 import { parseModelName } from '../../core/model-name.ts'
 import { settingsFor } from '../../core/model-settings.ts'
-import { parseOptions } from '../../core/options.ts'
+import { parseKeepAlive, parseOptions } from '../../core/options.ts'
 import { progressText } from '../../core/progress.ts'
 import type { Framing, Lease, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
 import { AnswerReader, type Counters, type Delta, type ToolCall } from './engine-answer.ts'
@@ -47,18 +46,7 @@ export interface AnswerDependencies {
   streams: NativeStreams
 }
 
-/** Milliseconds of a request's `keep_alive`, undefined where it gives none. @throws CorralError `invalid_option` */
-export function keepAliveOf(value: number | string | null | undefined): number | undefined {
-  if (value === undefined || value === null) return undefined
-  const ms = parseDuration(value)
-  if (ms !== undefined) return ms
-  throw new CorralError(
-    'invalid_option',
-    `"keep_alive" must be seconds or a duration such as "5m" or "1h30m"; got ${JSON.stringify(value).slice(0, 60)}.`,
-    { param: 'keep_alive' }
-  )
-}
-
+/** The model's name as a request gives it. */
 export function nameOf(request: { model?: string | null; name?: string | null }): string {
   return request.model ?? request.name ?? ''
 }
@@ -90,7 +78,7 @@ export async function answer(
   const began = process.hrtime.bigint()
   const asked = nameOf(body)
   const model = parseModelName(asked)
-  const keepAlive = keepAliveOf(body.keep_alive)
+  const keepAlive = parseKeepAlive(body.keep_alive)
   const given = parseOptions(body.options)
   const variant = deps.storage.get(model)
   const sampling = { ...settingsFor(deps.config, variant).sampling, ...given.sampling }

@@ -4,9 +4,9 @@ import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { parseModelName } from '../../core/model-name.ts'
-import { parseOptions } from '../../core/options.ts'
+import { parseKeepAlive, parseOptions } from '../../core/options.ts'
 import { type OnProgress, type Progress, progressText } from '../../core/progress.ts'
-import { keepAliveOf, nameOf } from './answer.ts'
+import { nameOf } from './answer.ts'
 import { loadingRecord, localRecord, runningRecord, showRecord } from './records.ts'
 import type { MountedDependencies } from './routes.ts'
 import { ImportRequestSchema, LoadRequestSchema, NamedRequestSchema, PullRequestSchema } from './schemas.ts'
@@ -83,7 +83,7 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
       const { body } = request
       const model = parseModelName(nameOf(body))
       const options = parseOptions(body.options).load
-      const keepAlive = keepAliveOf(body.keep_alive)
+      const keepAlive = parseKeepAlive(body.keep_alive)
       storage.get(model)
       return await withProgress(request, reply, body, async (signal, onProgress) => {
         const lease = await scheduler.lease({ model, options, keepAlive, signal, onProgress, loadOnly: true })

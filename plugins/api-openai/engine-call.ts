@@ -1,7 +1,5 @@
-import { parseDuration } from '../../core/duration.ts'
-import { CorralError } from '../../core/errors.ts'
 import { type ModelName, parseModelName } from '../../core/model-name.ts'
-import { type LoadOptions, parseOptions, topLevelOptions } from '../../core/options.ts'
+import { type LoadOptions, parseKeepAlive, parseOptions, topLevelOptions } from '../../core/options.ts'
 import type { EngineMode, StoredVariant } from '../../core/services.ts'
 import { checkFields, checkMessages } from './fields.ts'
 
@@ -56,7 +54,7 @@ export function readCall(body: Fields, target: EngineFunction): EngineCall {
     asked: asked as string,
     stream: target.generates && rest.stream === true,
     load: { ...nested.load, ...own.load },
-    keepAlive: keepAliveOf(body.keep_alive),
+    keepAlive: parseKeepAlive(body.keep_alive),
     fields
   }
 }
@@ -65,13 +63,4 @@ export function readCall(body: Fields, target: EngineFunction): EngineCall {
 export function engineBody(call: EngineCall, target: EngineFunction, defaults: Fields): Fields {
   if (!target.generates) return { ...call.fields, model: call.asked }
   return { ...defaults, ...call.fields, model: call.asked, stream: call.stream }
-}
-
-function keepAliveOf(value: unknown): number | undefined {
-  if (value === undefined || value === null) return undefined
-  const ms = parseDuration(value)
-  if (ms !== undefined) return ms
-  throw new CorralError('invalid_option', '"keep_alive" must be seconds or a duration such as "5m" or "1h30m".', {
-    param: 'keep_alive'
-  })
 }
