@@ -55,17 +55,17 @@ async function serve(context: CommandContext): Promise<never> {
     signals.uninstall()
     throw error
   })
-  if (process.stdout.isTTY) process.stdout.write(`${welcome(server)}\n`)
+  if (process.stdout.isTTY) process.stdout.write(`${welcome(server, context.env.npm_lifecycle_event ? 'npx corral' : 'corral')}\n`)
   return await new Promise<never>(() => {})
 }
 
-/** What to try next, for whoever started a server by hand. */
-function welcome({ address, app }: RunningServer): string {
+/** What to try next, for whoever started a server by hand; with `npm start`, corral is not on the path. */
+function welcome({ address, app }: RunningServer, command: string): string {
   const model = app.getDecorator<Storage>('storage').list()[0]?.publicName
-  if (!model) return `\n  No model is here yet. Register one:  corral import <path> <owner>/<name>\n`
+  if (!model) return `\n  No model is here yet. Register one:  ${command} import <path> <owner>/<name>\n`
   const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'What is the capital of France?' }] })
   return `
-  Chat:   corral run ${model}
+  Chat:   ${command} run ${model}
   Call:   curl ${address}/api/chat -d '${body}'
   SDKs:   ${address}/v1
   Ctrl-C ends the server.
