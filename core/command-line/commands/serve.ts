@@ -55,7 +55,8 @@ async function serve(context: CommandContext): Promise<never> {
     signals.uninstall()
     throw error
   })
-  if (process.stdout.isTTY) process.stdout.write(`${welcome(server, context.env.npm_lifecycle_event ? 'npx corral' : 'corral')}\n`)
+  if (process.stdout.isTTY)
+    process.stdout.write(`${welcome(server, context.env.npm_lifecycle_event ? 'npx corral' : 'corral')}\n`)
   return await new Promise<never>(() => {})
 }
 
