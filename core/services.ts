@@ -214,6 +214,11 @@ export interface BuildSource {
   /** Whether it answers without network or long work: then it is asked at each start, else its proven build is reused. */
   readonly instant?: boolean
   /**
+   * Whether a build that it brought earlier is still what it would bring, which its settings may have changed. All are
+   * by default; another one serves only when nothing better can be had.
+   */
+  wants?(build: Build): boolean
+  /**
    * Looks for a build, or makes one, and returns it unproven; undefined with `explain` called when it has none to offer.
    * Throws for a failure worth telling (the next source is tried all the same).
    */

@@ -78,7 +78,7 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
         settle(source, 'chosen', `${record.build.directory}, proven on ${record.provenAt}, still works`)
         return record.build
       }
-      const text = `${record.build.directory}, proven on ${record.provenAt}, does not work any more: ${damage}`
+      const text = `${record.build.directory}, proven on ${record.provenAt}, is not reused: ${damage}`
       reportOf(source).reasons.push(text)
       log.warn({ source: source.name, build: record.build.id }, `llama.cpp: ${text}`)
       await removeRecord(directory, record)
@@ -103,6 +103,9 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
       deps.onProgress({ phase: 'proving', subject: 'llama.cpp' })
       const build = await deps.prove(candidate, isOwn(candidate, directory), signal)
       await writeRecord(directory, build)
+      for (const record of await readRecords(directory)) {
+        if (record.build.source === source.name && !wanted(source, record)) await removeRecord(directory, record)
+      }
       settle(source, 'chosen', `${build.version}, ${build.origin}`)
       return build
     } catch (error) {
@@ -115,8 +118,10 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     }
   }
 
+  const wanted = (source: BuildSource, { build }: BuildRecord) => source.wants?.(build) ?? true
+
   for (const source of sources) {
-    const build = source.instant ? await ask(source) : await recorded(source, () => true)
+    const build = source.instant ? await ask(source) : await recorded(source, record => wanted(source, record))
     if (build) return build
   }
   const slow = sources.filter(source => !source.instant)
@@ -125,11 +130,15 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     try {
       for (const source of slow) {
         // Another process may have made one while this one waited for it.
-        const made = await recorded(source, () => true)
+        const made = await recorded(source, record => wanted(source, record))
         if (made) return made
         await removeLeftovers(directory)
         const build = await ask(source)
         if (build) return build
+      }
+      for (const source of slow) {
+        const former = await recorded(source, () => true)
+        if (former) return former
       }
     } finally {
       await release()

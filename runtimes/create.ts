@@ -5,8 +5,7 @@ import type { BuildSource } from '../core/services.ts'
 import type { SearchLog } from './build-search.ts'
 import { createLlamaServerEngine } from './llama-server/engine.ts'
 import type { RuntimesOptions } from './options.ts'
-import { prove } from './prove.ts'
-import { proveByAnswer, type StartEngine } from './prove-by-answer.ts'
+import { createProof, type StartEngine } from './prove-by-answer.ts'
 import { createRuntimes, type RuntimesService } from './runtimes-service.ts'
 import { releaseSource } from './sources/release.ts'
 import { compiledSource } from './sources/source.ts'
@@ -47,6 +46,7 @@ export function createConfiguredRuntimes({ options, paths, env, log }: CreateDep
       },
       waiting
     )
+  const prove = createProof(startEngine, log)
   const { platform, arch } = process
   const sources: Record<RuntimesOptions['sources'][number], () => BuildSource> = {
     system: () =>
@@ -76,11 +76,11 @@ export function createConfiguredRuntimes({ options, paths, env, log }: CreateDep
         platform,
         arch,
         glibc: glibcVersion(),
-        trial: async (candidate, signal) => proveByAnswer(await prove(candidate, { signal, log }), startEngine, signal)
+        trial: (candidate, signal) => prove(candidate, true, signal)
       })
   }
   // A folder that the user names counts even when the list leaves `system` out.
   const names = options.sources.filter(name => name !== 'system' || options.llama_cpp === '')
   if (options.llama_cpp !== '') names.unshift('system')
-  return createRuntimes({ sources: names.map(name => sources[name]()), directory, log, startEngine })
+  return createRuntimes({ sources: names.map(name => sources[name]()), directory, log, startEngine, prove })
 }

@@ -1,9 +1,11 @@
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
+import type { ToolLog } from '../core/child-process.ts'
 import { messageOf } from '../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../core/options.ts'
 import { packageRoot } from '../core/package-info.ts'
-import type { Build, Engine, EngineSpec, StoredVariant, Waiting } from '../core/services.ts'
+import type { Build, BuildCandidate, Engine, EngineSpec, StoredVariant, Waiting } from '../core/services.ts'
+import { prove } from './prove.ts'
 
 export type StartEngine = (build: Build, spec: EngineSpec, waiting: Waiting) => Promise<Engine>
 
@@ -31,6 +33,25 @@ function demoSpec(): EngineSpec {
   }
   const options = { ...DEFAULT_LOAD_OPTIONS, num_ctx: 256, num_parallel: 1 }
   return { alias: 'corral/tiny-chat', mode: 'chat', variant, modelPath: DEMO_MODEL, options }
+}
+
+/** Proves a candidate; `own` when corral made or downloaded it. */
+export type Prove = (candidate: BuildCandidate, own: boolean, signal: AbortSignal) => Promise<Build>
+
+/**
+ * Proves that builds start, and that corral's own ones answer; those that somebody else made and uses need no such
+ * trial. The same candidate is proven once.
+ */
+export function createProof(startEngine: StartEngine, log: ToolLog): Prove {
+  const proven = new WeakMap<BuildCandidate, Build>()
+  return async (candidate, own, signal) => {
+    const known = proven.get(candidate)
+    if (known) return known
+    const build = await prove(candidate, { signal, log })
+    if (own) await proveByAnswer(build, startEngine, signal)
+    proven.set(candidate, build)
+    return build
+  }
 }
 
 /**

@@ -1,17 +1,8 @@
 import { CorralError, messageOf } from '../core/errors.ts'
 import { type OnProgress, type Progress, progressText } from '../core/progress.ts'
-import type {
-  Build,
-  BuildCandidate,
-  BuildSource,
-  Runtimes,
-  RuntimesReport,
-  SourceReport,
-  Waiting
-} from '../core/services.ts'
+import type { Build, BuildSource, Runtimes, RuntimesReport, SourceReport, Waiting } from '../core/services.ts'
 import { type SearchLog, searchBuild } from './build-search.ts'
-import { prove } from './prove.ts'
-import { proveByAnswer, type StartEngine } from './prove-by-answer.ts'
+import type { Prove, StartEngine } from './prove-by-answer.ts'
 
 export interface RuntimesDeps {
   sources: readonly BuildSource[]
@@ -19,8 +10,7 @@ export interface RuntimesDeps {
   directory: string
   log: SearchLog
   startEngine: StartEngine
-  /** Replaced by tests; proves a candidate. */
-  prove?: (candidate: BuildCandidate, own: boolean, signal: AbortSignal) => Promise<Build>
+  prove: Prove
   /** Milliseconds of a clock that only goes forward. */
   now?: () => number
 }
@@ -46,15 +36,6 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
   let build: Build | undefined
   let search: Promise<Build> | undefined
   let failure: { error: CorralError; at: number; count: number } | undefined
-
-  const proveCandidate =
-    deps.prove ??
-    (async (candidate: BuildCandidate, own: boolean, signal: AbortSignal) => {
-      const proven = await prove(candidate, { signal, log })
-      // A build that somebody else made and uses needs no such trial; corral's own must have been seen to answer.
-      if (own) await proveByAnswer(proven, startEngine, signal)
-      return proven
-    })
 
   let told = ''
   function onProgress(step: Progress): void {
@@ -82,7 +63,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
         signal: stopped.signal,
         onProgress,
         reports,
-        prove: proveCandidate
+        prove: deps.prove
       })
       build = found
       failure = undefined

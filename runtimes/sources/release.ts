@@ -40,6 +40,8 @@ export function releaseSource(options: ReleaseOptions): BuildSource {
   return {
     name: 'release',
     description: `release "${options.tag}" of ${options.repository} from ${options.apiUrl}`,
+    wants: build =>
+      options.tag === 'latest' || build.id.startsWith(`release-${options.tag}-`) || !/^b\d/.test(options.tag),
     async provide({ signal = new AbortController().signal, onProgress, explain }) {
       const server = createReleaseServer({ ...options, signal })
       let folder: string | undefined

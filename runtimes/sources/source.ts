@@ -32,9 +32,13 @@ interface Route {
   origin: string
 }
 
+function originOf({ name, version }: SourcePackage): string {
+  return `npm package ${name}@${version}`
+}
+
 /** The ways of making a build here, the best first. */
 function routesOf(options: SourceOptions, tools: ToolChain, fetching: FetchOptions): Route[] {
-  const origin = `npm package ${options.name}@${options.version}`
+  const origin = originOf(options)
   const routes: Route[] = []
   const full = (kind: 'cpu' | 'cuda' | 'rocm' | 'metal', what: string) => {
     routes.push({ what, kind, origin, make: (compile, waiting) => compileAll(kind, compile, waiting) })
@@ -70,6 +74,7 @@ export function compiledSource(options: SourceOptions): BuildSource {
   return {
     name: 'source',
     description: `compiled here from the source in the npm package ${options.name}@${options.version}`,
+    wants: build => build.origin.split(',')[0] === originOf(options),
     async provide({ signal = new AbortController().signal, onProgress, explain }) {
       const tools = await findToolChain(env)
       const work = join(directory, WORK_FOLDER)
@@ -82,9 +87,9 @@ export function compiledSource(options: SourceOptions): BuildSource {
       let failure: unknown
       for (const route of routes) {
         const folder = await unfinishedFolder(directory)
+        const id = `source-${source.release}-${route.kind}`
+        const target = join(directory, id)
         try {
-          const id = `source-${source.release}-${route.kind}`
-          const target = join(directory, id)
           const compile = { source, tools, work: join(work, 'build'), target: folder, env, log }
           await route.make(compile, waiting)
           const converter = (await copyConverter(source, join(folder, 'converter')))
@@ -109,6 +114,7 @@ export function compiledSource(options: SourceOptions): BuildSource {
           return candidate
         } catch (error) {
           if (signal.aborted) throw signal.reason
+          await rm(target, { recursive: true, force: true })
           failure = error
           explain(`${route.what}: ${failureText(error)}`)
           log.debug({ route: route.what }, failureText(error))

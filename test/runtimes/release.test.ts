@@ -16,6 +16,7 @@ import t, { type Test } from 'tap'
 import * as tar from 'tar'
 import type { Progress } from '../../core/progress.ts'
 import { prove } from '../../runtimes/prove.ts'
+import { createProof, type StartEngine } from '../../runtimes/prove-by-answer.ts'
 import { createRuntimes } from '../../runtimes/runtimes-service.ts'
 import { releaseSource } from '../../runtimes/sources/release.ts'
 import { chooseAsset, newestComplete, type ReleaseAsset, sha256Of } from '../../runtimes/sources/release-assets.ts'
@@ -311,14 +312,12 @@ t.test('a binary for a newer system gives way to the next source', async t => {
   const tooNew = '#!/bin/sh\necho "version GLIBC_2.39 not found" >&2\nexit 1\n'
   const { url } = await emulate(t, { archive: await makeArchive(t, tooNew) })
   const { source } = provideFrom(url, directory)
-  const runtimes = createRuntimes({
-    sources: [source],
-    directory,
-    log: memoryLog(),
-    startEngine: async () => {
-      throw new Error('no engine is started here')
-    }
-  })
+  const log = memoryLog()
+  const startEngine: StartEngine = async () => {
+    throw new Error('no engine is started here')
+  }
+  const prove = createProof(startEngine, log)
+  const runtimes = createRuntimes({ sources: [source], directory, log, startEngine, prove })
   await t.rejects(runtimes.build(), { code: 'runtime_missing', message: /GLIBC_2\.39 not found/ })
   t.same(readdirSync(directory), [], 'and is removed')
 })

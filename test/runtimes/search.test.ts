@@ -10,7 +10,7 @@ import { programFile, programsIn } from '../../runtimes/build-files.ts'
 import { missingText } from '../../runtimes/build-search.ts'
 import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { kindOfDevices, parseDevices, parseVersion, prove } from '../../runtimes/prove.ts'
-import { proveByAnswer } from '../../runtimes/prove-by-answer.ts'
+import { createProof, proveByAnswer } from '../../runtimes/prove-by-answer.ts'
 import { createRuntimes, type RuntimesDeps } from '../../runtimes/runtimes-service.ts'
 import { systemSource } from '../../runtimes/sources/system.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
@@ -109,7 +109,13 @@ t.test('a real build', async t => {
   const engineDeps = { log, runDirectory: join(home, 'run'), loadTimeout: 60_000 }
   const startEngine: RuntimesDeps['startEngine'] = (build, spec, waiting) =>
     createLlamaServerEngine(build, spec, engineDeps, waiting)
-  const runtimes = createRuntimes({ sources: [system], directory: join(home, 'runtimes'), log, startEngine })
+  const runtimes = createRuntimes({
+    sources: [system],
+    directory: join(home, 'runtimes'),
+    log,
+    startEngine,
+    prove: createProof(startEngine, log)
+  })
   const build = await runtimes.build()
   t.match(build, {
     source: 'system',
@@ -265,6 +271,29 @@ t.test('a proven build is reused after a check, and made again when damaged', as
   )
   const record = JSON.parse(readFileSync(join(directory, 'made-1.build.json'), 'utf8'))
   t.match(record.build, { id: 'made-1', version: /0\.5\.0/, origin: 'a test', kind: 'cpu', digest: /^[0-9a-f]{64}$/ })
+})
+
+t.test('a build of another version serves only when nothing better can be had', async t => {
+  const directory = join(t.testdir(), 'runtimes')
+  let works = true
+  const maker = (version: string) =>
+    source(
+      'made',
+      async () => {
+        if (!works) throw new Error('no network')
+        const folder = writePrograms(join(directory, version), { 'llama-server': fakeServer({ version }) })
+        return candidateIn(folder, { id: version, origin: version })
+      },
+      { wants: build => build.origin === version }
+    )
+  t.equal((await runtimesWith(directory, [maker('v1')]).build()).id, 'v1')
+  works = false
+  const offline = runtimesWith(directory, [maker('v2')])
+  t.equal((await offline.build()).id, 'v1')
+  t.match(offline.report().sources, [{ outcome: 'chosen', reasons: [/still works/, 'no network'] }])
+  works = true
+  t.equal((await runtimesWith(directory, [maker('v2')]).build()).id, 'v2')
+  t.same(readdirSync(directory).sort(), ['v2', 'v2.build.json'], 'the former one is removed')
 })
 
 t.test('one search for all who wait', async t => {
