@@ -1,0 +1,80 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { createClient } from '../../scripts/bench/client.ts'
+import { residentMemory, startOf } from '../../scripts/bench/process-figures.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import { answerRequest, ONE_THREAD, pick, randomNumbers, record, within } from './support.ts'
+
+const STREAMS = Number(process.env.CORRAL_LONG_STREAMS ?? 500)
+
+/** How many of the engine's own slots are at work, asked at its socket. */
+async function busySlots(corral: Corral): Promise<number> {
+  const { args, env } = startOf(corral.enginePids()[0]!)
+  const engine = createClient({ origin: 'http://localhost', socketPath: args[args.indexOf('--host') + 1]! })
+  const { status, text } = await engine.ask({
+    method: 'GET',
+    path: '/slots',
+    headers: { authorization: `Bearer ${env.LLAMA_API_KEY}` },
+    stream: false
+  })
+  await engine.close()
+  if (status !== 200) throw new Error(`/slots answered ${status}: ${text}`)
+  return JSON.parse(text).filter((slot: { is_processing: boolean }) => slot.is_processing).length
+}
+
+t.test(`${STREAMS} clients leave in the middle, with 1 to 4 slots`, async t => {
+  const seed = Number(process.env.CORRAL_LONG_SEED ?? Date.now() % 1e6)
+  t.comment(`CORRAL_LONG_SEED=${seed}`)
+  const random = randomNumbers(seed)
+  const corral = await startCorral(t, { config: ONE_THREAD })
+  const memory: number[] = []
+  let early = 0
+  for (let slots = 1; slots <= 4; slots++) {
+    await corral.json('/api/stop', { model: DEMO })
+    await corral.json('/api/load', { model: DEMO, options: { num_parallel: slots, num_ctx: 4096 } })
+    let left = STREAMS / 4
+    const client = async () => {
+      while (left-- > 0) {
+        const { path, body, headers } = answerRequest(pick(random, ['sse', 'ndjson', 'hosted']), DEMO, 4000)
+        const controller = new AbortController()
+        const asked = random() < 0.2 ? { ...body, stream: false } : body
+        let bytes = 0
+        const reading = (async () => {
+          const response = await corral.send(path, asked, { headers, signal: controller.signal })
+          t.equal(response.status, 200)
+          for await (const chunk of response.body!) bytes += chunk.length
+        })()
+        await Promise.race([sleep(random() * 400), reading])
+        controller.abort()
+        await reading.catch(error => t.equal(error.name, 'AbortError'))
+        if (!bytes) early++
+      }
+    }
+    await within(300_000, `streams on ${slots} slots`, Promise.all(Array.from({ length: slots * 2 + 1 }, client)))
+    await until('corral has forgotten them', async () => {
+      const [model] = (await corral.json('/api/ps')).body.models
+      return model.running === 0 && model.queued === 0
+    })
+    await until('the engine has free slots only', async () => (await busySlots(corral)) === 0, 10_000)
+    t.equal(corral.enginePids().length, 1)
+    const asks = Array.from({ length: slots }, () =>
+      corral.json('/api/chat', {
+        model: DEMO,
+        messages: [CAPITAL_QUESTION],
+        options: { temperature: 0 },
+        stream: false
+      })
+    )
+    for (const { body } of await within(60_000, 'answers on all slots', Promise.all(asks))) {
+      t.equal(body.message.content, CAPITAL_ANSWER)
+    }
+    memory.push(residentMemory(corral.process.pid!))
+  }
+  record('Disconnects', {
+    'streams cut': `${STREAMS}, a quarter each with 1, 2, 3 and 4 slots`,
+    'of them before the first byte': early,
+    'slots at work afterwards': 0,
+    'memory of the gateway after each quarter': `${memory.map(mib => mib.toFixed(0)).join(', ')} MiB`,
+    seed
+  })
+})

@@ -1,0 +1,102 @@
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { EventLines } from '../../core/http/event-lines.ts'
+import { packageRoot } from '../../core/package-info.ts'
+import { CAPITAL_QUESTION, type Corral } from '../support/corral.ts'
+
+export const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+/** Where the trials leave their figures for `scripts/record-long.ts`. */
+export const FIGURES = join(packageRoot, '.cache', 'long-trials')
+
+/**
+ * Engines with one thread: with as many as there are cores they wait for each other whenever somebody else computes, and
+ * a trial takes many times as long.
+ */
+export const ONE_THREAD = 'runtimes:\n  engine_arguments: [--threads, "1", --threads-batch, "1"]\n'
+
+/** Numbers from 0 to 1 that look random and are the same for the same seed (mulberry32). */
+export function randomNumbers(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let value = Math.imul(state ^ (state >>> 15), 1 | state)
+    value = (value + Math.imul(value ^ (value >>> 7), 61 | value)) ^ value
+    return ((value ^ (value >>> 14)) >>> 0) / 2 ** 32
+  }
+}
+
+export function pick<T>(random: () => number, values: readonly T[]): T {
+  return values[Math.floor(random() * values.length)]!
+}
+
+/** Writes the demo model under another name, so that its content differs from that of others; it answers as ever. */
+export function writeModelCopy(path: string, number: number): void {
+  const bytes = readFileSync(GGUF)
+  const at = bytes.indexOf('Tiny Chat')
+  bytes.write(`T${String(number).padStart(8, '0')}`, at, 'latin1')
+  writeFileSync(path, bytes)
+}
+
+/** Fails loudly where something takes longer than `limit` milliseconds: a request that hangs is what trials look for. */
+export async function within<T>(limit: number, what: string, work: Promise<T>): Promise<T> {
+  const timer = new AbortController()
+  const late = sleep(limit, undefined, { signal: timer.signal }).then(() => {
+    throw new Error(`${what} did not end within ${limit} ms`)
+  })
+  try {
+    return await Promise.race([work, late])
+  } finally {
+    timer.abort()
+    late.catch(() => {
+      // The timer was not needed any more.
+    })
+  }
+}
+
+/** A request for an answer that goes on until it has so many tokens, on each surface. */
+export function answerRequest(surface: 'sse' | 'ndjson' | 'hosted', model: string, tokens: number, more: object = {}) {
+  const options = { max_tokens: tokens, temperature: 0, ignore_eos: true, ...more }
+  const messages = [CAPITAL_QUESTION]
+  if (surface === 'hosted') {
+    return { path: '/v1/chat/completions', body: { model, messages, stream: true, ...options }, headers: {} }
+  }
+  const headers = surface === 'ndjson' ? { accept: 'application/x-ndjson' } : {}
+  return { path: '/api/chat', body: { model, messages, options }, headers: headers as Record<string, string> }
+}
+
+/** How a reply ended: `done`, or the code of its error (`cut` where a stream has no end of either kind). */
+export async function outcomeOf(response: Awaited<ReturnType<Corral['send']>>): Promise<string> {
+  const type = response.headers.get('content-type') ?? ''
+  if (type.includes('application/json')) {
+    const body = (await response.json()) as { code?: string; error?: { code?: string } }
+    if (response.status === 200) return 'done'
+    return body.code ?? body.error?.code ?? `status ${response.status} without a code`
+  }
+  const lines = new EventLines()
+  let last = ''
+  for await (const chunk of response.body!) {
+    if (type.includes('ndjson')) last = lastLine(last, new TextDecoder().decode(chunk))
+    else for (const payload of lines.push(chunk)) last = payload
+  }
+  if (last === '[DONE]') return 'done'
+  try {
+    const event = JSON.parse(last)
+    return event.code ?? event.error?.code ?? (event.done ? 'done' : 'cut')
+  } catch {
+    return 'cut'
+  }
+}
+
+function lastLine(rest: string, text: string): string {
+  const whole = rest.endsWith('\n') ? text : rest + text
+  const lines = whole.trimEnd().split('\n')
+  return lines.at(-1)! + (whole.endsWith('\n') ? '\n' : '')
+}
+
+/** Keeps the figures of a trial that has passed. */
+export function record(trial: string, figures: Record<string, string | number>): void {
+  mkdirSync(FIGURES, { recursive: true })
+  const text = JSON.stringify({ trial, date: new Date().toISOString(), figures }, null, 2)
+  writeFileSync(join(FIGURES, `${trial.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-')}.json`), `${text}\n`)
+}
