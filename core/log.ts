@@ -17,6 +17,12 @@ export function createLogger(level: CoreConfig['log_level'], file?: string): pin
   if (!process.stdout.isTTY) return pino(options, pino.destination({ dest: 1, sync: true }))
   return pino(
     options,
-    pretty({ colorize: true, translateTime: 'SYS:HH:MM:ss', ignore: 'reqId,pid,hostname', singleLine: true, sync: true })
+    pretty({
+      colorize: true,
+      translateTime: 'SYS:HH:MM:ss',
+      ignore: 'reqId,pid,hostname',
+      singleLine: true,
+      sync: true
+    })
   )
 }
