@@ -1,0 +1,14 @@
+import { spawnSync } from 'node:child_process'
+import { createRequire } from 'node:module'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+/** Compiles the TypeScript of this checkout into dist; ends the process when that fails. */
+export function compile() {
+  const root = join(dirname(fileURLToPath(import.meta.url)), '..')
+  const typescript = dirname(createRequire(import.meta.url).resolve('typescript/package.json'))
+  const { status } = spawnSync(process.execPath, [join(typescript, 'bin', 'tsc'), '-p', root], {
+    stdio: ['inherit', 2, 'inherit']
+  })
+  if (status !== 0) process.exit(status ?? 1)
+}
