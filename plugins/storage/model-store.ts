@@ -143,7 +143,7 @@ export class ModelStore implements Storage {
           const revision = await placeRevision(folder, directory, `${staged.label.toLowerCase()}-${digest.slice(0, 8)}`)
           folder = join(directory, revision)
           try {
-            await this.#record(name, directory, {
+            return await this.#record(name, directory, {
               label: staged.label,
               revision,
               format: staged.format,
@@ -159,7 +159,6 @@ export class ModelStore implements Storage {
             await removeEmptyFolders(directory)
             throw error
           }
-          return findLabel(this.#index.variants(key), staged.label)!
         },
         signal
       )
@@ -253,7 +252,8 @@ export class ModelStore implements Storage {
     )
   }
 
-  async #record(name: ModelName, directory: string, variant: VariantRecord): Promise<void> {
+  /** Writes a variant into its model's manifest, and gives it as it is then: a removal may take it at any later moment. */
+  async #record(name: ModelName, directory: string, variant: VariantRecord): Promise<StoredVariant> {
     const key = modelKey(name)
     const before = this.#index.get(key)?.manifest
     const replaced = before && findLabel(before.variants, variant.label)
@@ -261,8 +261,10 @@ export class ModelStore implements Storage {
     const manifest: Manifest = JSON.parse(JSON.stringify(withVariant(before, name, variant)))
     await writeManifest(directory, manifest)
     this.#index.put(key, directory, manifest)
+    const stored = findLabel(this.#index.variants(key), variant.label)!
     // The same folder, when the old one was deleted by hand.
     if (replaced && replaced.revision !== variant.revision) await this.#retire(key, join(directory, replaced.revision))
+    return stored
   }
 
   async #withdraw(key: string, revisions: ReadonlySet<string>): Promise<void> {
