@@ -24,6 +24,11 @@ const EXPECTED = new Set([
   'load_failed'
 ])
 
+/** What the server itself logged as a fault of its own: it says why a reply was not to be expected. */
+function faultsIn(log: string): string[] {
+  return log.split('\n').filter(line => /"level":50/.test(line) && !/the engine died/.test(line))
+}
+
 t.test(`${CLIENTS} clients do everything at once for ${MINUTES} minutes, and engines are killed`, async t => {
   const seed = Number(process.env.CORRAL_LONG_SEED ?? Date.now() % 1e6)
   t.comment(`CORRAL_LONG_SEED=${seed}`)
@@ -105,6 +110,7 @@ t.test(`${CLIENTS} clients do everything at once for ${MINUTES} minutes, and eng
 
   t.comment(JSON.stringify(Object.fromEntries(outcomes)))
   const unexpected = [...outcomes.keys()].filter(outcome => !EXPECTED.has(outcome))
+  if (unexpected.length) for (const line of faultsIn(corral.log())) t.comment(line)
   t.same(unexpected, [], 'every reply is an answer or an error that fits')
   t.ok(outcomes.get('done')! > 100, 'it was no idle time')
   t.ok(kills > 0, 'engines were killed')
