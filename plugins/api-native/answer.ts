@@ -1,10 +1,11 @@
+import type { Readable } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
-import { CorralError } from '../../core/errors.ts'
-import { ClientGone, clientSignal } from '../../core/http/client-signal.ts'
+import { clientSignal } from '../../core/http/client-signal.ts'
 import { engineError } from '../../core/http/engine-error.ts'
+import { askEngine, cutInTheMiddle, forEachChunk, readAll, reasonOf } from '../../core/http/engine-reply.ts'
 import { EventLines } from '../../core/http/event-lines.ts'
-import { toCorralError } from '../../core/http/native-error.ts'
+import { withLeaseInStream } from '../../core/http/leased-stream.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
 import { parseModelName } from '../../core/model-name.ts'
 import { settingsFor } from '../../core/model-settings.ts'
@@ -100,33 +101,23 @@ export async function answer(
     })
   }
   const stream = deps.streams.open(request, reply, heartbeat(answering, shape))
-  return await deps.streams.run(stream, answering, request, async () => {
-    await deps.scheduler.withLease(
-      {
-        ...lease,
-        onProgress: progress => {
-          stream.status = progressText(progress)
-        },
-        mayRetry: () => !stream.written
-      },
-      async held => {
-        stream.status = 'generating'
-        const outcome = engineCall
-          ? await relay(held, engineCall, stream, answering, shape)
-          : { reason: 'load', counters: undefined }
-        stream.end(
-          deps.streams.frame(framing, {
-            model: asked,
-            created_at: now(),
-            ...shape.last(framing),
-            done: true,
-            done_reason: outcome.reason,
-            ...durations(began, held, outcome.counters)
-          })
-        )
-      }
-    )
-  })
+  return await deps.streams.run(stream, answering, request, () =>
+    withLeaseInStream(deps.scheduler, lease, stream, async held => {
+      const outcome = engineCall
+        ? await relay(held, engineCall, stream, answering, shape)
+        : { reason: 'load', counters: undefined }
+      stream.end(
+        deps.streams.frame(framing, {
+          model: asked,
+          created_at: now(),
+          ...shape.last(framing),
+          done: true,
+          done_reason: outcome.reason,
+          ...durations(began, held, outcome.counters)
+        })
+      )
+    })
+  )
 }
 
 /** On NDJSON a heartbeat must be a valid chunk, because clients parse every line. */
@@ -173,28 +164,15 @@ function only(
     .send(deps.streams.frame(answering.framing, event))
 }
 
-async function send(lease: Lease, call: EngineCall, stream: boolean): Promise<AsyncIterable<Uint8Array>> {
-  const response = await lease.engine.request({
-    method: 'POST',
-    path: call.path,
-    body: JSON.stringify({ ...call.body, stream, ...(stream ? { return_progress: true } : {}) }),
-    signal: lease.signal
-  })
-  if (response.status < 400) return response.body
-  const text = await readText(response.body)
-  throw engineError(response.status, text)
-}
-
-async function readText(body: AsyncIterable<Uint8Array>): Promise<string> {
-  const chunks: Uint8Array[] = []
-  for await (const chunk of body) chunks.push(chunk)
-  return Buffer.concat(chunks).toString('utf8')
+async function send(lease: Lease, call: EngineCall, stream: boolean): Promise<Readable> {
+  const body = JSON.stringify({ ...call.body, stream, ...(stream ? { return_progress: true } : {}) })
+  return (await askEngine(lease, { path: call.path, body })).body
 }
 
 async function askWhole(lease: Lease, call: EngineCall): Promise<Delta> {
   try {
-    const text = await readText(await send(lease, call, false))
-    const delta = new AnswerReader().read(JSON.parse(text))
+    const text = await readAll(await send(lease, call, false))
+    const delta = new AnswerReader().read(JSON.parse(text.toString('utf8')))
     if (delta.error !== undefined) throw engineError(500, JSON.stringify({ error: delta.error }))
     return delta
   } catch (error) {
@@ -216,7 +194,7 @@ async function relay(
   let reason: string | undefined
   let counters: Counters | undefined
   try {
-    for await (const chunk of await send(lease, call, true)) {
+    await forEachChunk(await send(lease, call, true), chunk => {
       let out = ''
       for (const payload of lines.push(chunk)) {
         if (payload === '[DONE]') continue
@@ -235,23 +213,11 @@ async function relay(
         reason ??= delta.finish
         counters = delta.counters ?? counters
       }
-      if (out) await stream.write(out)
-    }
+      return out ? stream.write(out) : undefined
+    })
+    if (reason === undefined) throw cutInTheMiddle(lease)
+    return { reason, counters }
   } catch (error) {
     throw reasonOf(lease, error)
   }
-  if (reason === undefined) {
-    throw reasonOf(
-      lease,
-      new CorralError('engine_crashed', 'The engine ended its answer in the middle. Send the request again.')
-    )
-  }
-  return { reason, counters }
-}
-
-/** Why an answer was cut: what took the engine or the client away explains more than the broken connection. */
-function reasonOf(lease: Lease, error: unknown): unknown {
-  if (!lease.signal.aborted) return error
-  const { reason } = lease.signal
-  return reason instanceof ClientGone ? reason : toCorralError(reason)
 }

@@ -1,7 +1,5 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { logFailure } from '../../core/application.ts'
-import { ClientGone } from '../../core/http/client-signal.ts'
-import { toCorralError } from '../../core/http/native-error.ts'
+import { endWithFailure } from '../../core/http/leased-stream.ts'
 import { openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
 import type { Framing } from '../../core/services.ts'
 import { chooseFraming, FRAMES } from './framing.ts'
@@ -50,15 +48,11 @@ export function createNativeStreams(options: {
         heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : FRAMES.ndjson.event(idleEvent(status)))
       })
     },
-    async run(stream, { model, framing }, request, work) {
-      try {
-        await work()
-      } catch (error) {
-        if (!stream.committed) throw error
-        if (error instanceof ClientGone) return
-        const failure = toCorralError(error)
-        logFailure(failure, request.log)
-        stream.end(
+    run: (stream, { model, framing }, request, work) =>
+      endWithFailure(
+        stream,
+        request.log,
+        failure =>
           FRAMES[framing].event({
             model,
             created_at: new Date().toISOString(),
@@ -68,9 +62,8 @@ export function createNativeStreams(options: {
             error: failure.message,
             errorCode: failure.status,
             code: failure.code
-          })
-        )
-      }
-    }
+          }),
+        work
+      )
   }
 }
