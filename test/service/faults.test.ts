@@ -50,7 +50,7 @@ t.test(
 
 t.test('a request that has sent nothing yet outlives the engine once', async t => {
   const corral = await startCorral(t)
-  const story = { ...endless, stream: false, options: { ...endless.options, max_tokens: 3000 } }
+  const story = { ...endless, stream: false, options: { ...endless.options, max_tokens: 1500 } }
   const waiting = corral.json('/api/chat', story)
   const pid = await until('it runs', async () => {
     const { body } = await corral.json('/api/ps')
@@ -59,7 +59,7 @@ t.test('a request that has sent nothing yet outlives the engine once', async t =
   process.kill(pid, 'SIGKILL')
   const { status, body } = await waiting
   t.equal(status, 200, JSON.stringify(body).slice(0, 300))
-  t.equal(body.eval_count, 3000)
+  t.equal(body.eval_count, 1500)
   t.match(corral.log(), /trying once more/)
 })
 
