@@ -15,7 +15,7 @@ import { measureManyModels } from './bench/many-models.ts'
 import { startOf } from './bench/process-figures.ts'
 import { formatReport, type Report } from './bench/report.ts'
 import { type Load, measure } from './bench/rounds.ts'
-import { measureLoads, measureStarts, withCorral } from './bench/starts.ts'
+import { ENGINE_THREADS, measureLoads, measureStarts, withCorral } from './bench/starts.ts'
 import { MODEL, targets } from './bench/targets.ts'
 
 const LOADS: Load[] = [
@@ -81,6 +81,7 @@ try {
       system: `${systemName()} ${release()}`,
       node: process.versions.node,
       engine: measured.engine,
+      engineThreads: ENGINE_THREADS,
       loadBefore
     },
     loads: measured.loads,

@@ -16,6 +16,8 @@ export interface Report {
     system: string
     node: string
     engine: string
+    /** Threads of each engine. */
+    engineThreads: number
     /** One-minute load average before the run: other people's work on the same cores. */
     loadBefore: number
   }
@@ -64,7 +66,7 @@ export function formatReport(report: Report): string {
   const against = (ms: number) => `${short(ms)} ms (${(ms / coldLoad.direct).toFixed(2)} of direct)`
   return [
     `corral ${report.corral}, ${report.date}${report.quick ? ', quick' : ''}`,
-    `${machine.processor}, ${machine.cores} cores, ${machine.memoryGiB} GiB, ${machine.system}, Node ${machine.node}, llama.cpp ${machine.engine}, load ${machine.loadBefore} before`,
+    `${machine.processor}, ${machine.cores} cores, ${machine.memoryGiB} GiB, ${machine.system}, Node ${machine.node}, llama.cpp ${machine.engine} with ${machine.engineThreads} threads, load ${machine.loadBefore} before`,
     '"direct" is the engine that corral started, asked at its own socket with the same work; ratios are the median of the rounds, speed against direct.',
     '',
     ...report.loads.flatMap(load => [loadTable(load), '']),

@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Corral, startCorral } from '../../test/support/corral.ts'
@@ -29,11 +29,21 @@ export interface LoadFigures {
   firstChat: number
 }
 
+/**
+ * Half of the cores: llama-server's threads wait for each other at every step, so with one for each core an engine that
+ * shares them with a gateway and its clients is slowed down by luck, many times over.
+ */
+export const ENGINE_THREADS = Math.max(1, Math.floor(availableParallelism() / 2))
+const CONFIG = `runtimes:\n  engine_arguments: [--threads, "${ENGINE_THREADS}", --threads-batch, "${ENGINE_THREADS}"]\n`
+
 /** Runs `use` with a corral of its own, which is ended afterwards. */
 export async function withCorral<T>(home: string, use: (corral: Corral, startedIn: number) => Promise<T>): Promise<T> {
   const endings: (() => unknown)[] = []
   const began = Date.now()
-  const corral = await startCorral({ teardown: (ending: () => unknown) => endings.push(ending) }, { home })
+  const corral = await startCorral(
+    { teardown: (ending: () => unknown) => endings.push(ending) },
+    { home, config: CONFIG }
+  )
   try {
     // Its own word counts: whoever waits for it looks only now and then.
     const listens = /"time":(\d+),"msg":"corral \S+ listens/.exec(corral.log())?.[1]

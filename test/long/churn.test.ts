@@ -139,7 +139,7 @@ t.test(`${CLIENTS} clients do everything at once for ${MINUTES} minutes, and eng
   t.equal(await corral.end('SIGTERM'), 0)
 
   const requests = [...outcomes.values()].reduce((sum, count) => sum + count, 0)
-  record('Churn', {
+  record(t, 'Churn', {
     'minutes, clients, models': `${MINUTES}, ${CLIENTS}, ${MODELS.length} (3 loaded at once)`,
     requests,
     'how they ended': [...outcomes].map(([outcome, count]) => `${outcome} ${count}`).join(', '),

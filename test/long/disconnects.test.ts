@@ -79,7 +79,7 @@ t.test(`${STREAMS} clients leave in the middle, with 1 to 4 slots`, async t => {
     }
     memory.push(residentMemory(corral.process.pid!))
   }
-  record('Disconnects', {
+  record(t, 'Disconnects', {
     'streams cut': `${STREAMS}, a quarter each with 1, 2, 3 and 4 slots`,
     'of them before the first byte': early,
     'slots at work afterwards': 0,

@@ -146,7 +146,7 @@ t.test(`${KILLS} times kill -9 of the gateway at a random moment`, async t => {
   }
   t.equal(await corral.end('SIGTERM'), 0)
   t.same(readdirSync(sockets), [], 'no socket is left')
-  record('Kills of the gateway', {
+  record(t, 'Kills of the gateway', {
     'kills with -9': KILLS,
     'of them with llama-servers running': engineKills,
     'slowest end of all llama-servers': `${slowest} ms after the kill`,

@@ -45,7 +45,7 @@ for (const [surface, more] of [
     t.equal(count, TOKENS, 'no token is lost')
     const grown = most - before
     t.ok(grown < 60, `the gateway grew by ${grown.toFixed(0)} MiB while ${(bytes / 2 ** 20).toFixed(0)} MiB passed`)
-    record(`Slow reader ${surface}`, {
+    record(t, `Slow reader ${surface}`, {
       tokens: TOKENS,
       'bytes passed on': `${(bytes / 2 ** 20).toFixed(0)} MiB in ${events} events`,
       'memory of the gateway': `${before.toFixed(0)} MiB before, ${most.toFixed(0)} MiB at most`

@@ -1,6 +1,7 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Test } from 'tap'
 import { EventLines } from '../../core/http/event-lines.ts'
 import { packageRoot } from '../../core/package-info.ts'
 import { CAPITAL_QUESTION, type Corral } from '../support/corral.ts'
@@ -94,8 +95,9 @@ function lastLine(rest: string, text: string): string {
   return lines.at(-1)! + (whole.endsWith('\n') ? '\n' : '')
 }
 
-/** Keeps the figures of a trial that has passed. */
-export function record(trial: string, figures: Record<string, string | number>): void {
+/** Keeps the figures of a trial, if it has passed. */
+export function record(t: Test, trial: string, figures: Record<string, string | number>): void {
+  if (!t.passing()) return
   mkdirSync(FIGURES, { recursive: true })
   const text = JSON.stringify({ trial, date: new Date().toISOString(), figures }, null, 2)
   writeFileSync(join(FIGURES, `${trial.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-')}.json`), `${text}\n`)
