@@ -1,7 +1,6 @@
 import { accessSync, constants, statSync } from 'node:fs'
 import { constants as osConstants } from 'node:os'
 import { basename, delimiter, join, resolve } from 'node:path'
-import { execa } from 'execa'
 
 /** How many of a tool's last lines are kept. */
 const TAIL_LINES = 200
@@ -142,6 +141,8 @@ export async function runTool(
   args: readonly string[],
   options: ToolOptions = {}
 ): Promise<ToolOutput> {
+  // Tools are rare, and what is not needed at the start should not slow it down.
+  const { execa } = await import('execa')
   const { signal, onLine, log } = options
   signal?.throwIfAborted()
   const env = options.env ?? process.env

@@ -1,5 +1,4 @@
 import { readFile } from 'node:fs/promises'
-import { execa } from 'execa'
 import { isSystemError } from './errors.ts'
 
 /** Given for a process that runs but whose start cannot be learned on this system. */
@@ -54,7 +53,7 @@ async function linuxStartTime(pid: number): Promise<string | undefined> {
 }
 
 async function unixStartTime(pid: number): Promise<string | undefined> {
-  const { stdout, failed } = await execa('ps', ['-o', 'stat=,lstart=', '-p', String(pid)], {
+  const { stdout, failed } = await (await import('execa')).execa('ps', ['-o', 'stat=,lstart=', '-p', String(pid)], {
     reject: false,
     // Week days and months are written in the user's language otherwise.
     env: { LC_ALL: 'C' }
@@ -66,10 +65,14 @@ async function unixStartTime(pid: number): Promise<string | undefined> {
 
 async function windowsStartTime(pid: number): Promise<string | undefined> {
   const script = `(Get-Process -Id ${pid}).StartTime.ToFileTimeUtc()`
-  const { stdout, failed } = await execa('powershell.exe', ['-NoProfile', '-NonInteractive', '-Command', script], {
-    reject: false,
-    windowsHide: true
-  })
+  const { stdout, failed } = await (await import('execa')).execa(
+    'powershell.exe',
+    ['-NoProfile', '-NonInteractive', '-Command', script],
+    {
+      reject: false,
+      windowsHide: true
+    }
+  )
   if (failed || !stdout?.trim()) return isAlive(pid) ? UNKNOWN_START : undefined
   return stdout.trim()
 }

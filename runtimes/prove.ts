@@ -15,7 +15,8 @@ const MIB = 1024 * 1024
 /** What `llama-server --version` prints, read; undefined when it is something else. */
 export function parseVersion(lines: readonly string[]): { version: string; commit?: string } | undefined {
   for (const line of lines) {
-    const version = /^version:\s*(\S.*)$/.exec(line.trim())?.[1]
+    // Its logging thread writes to the same place, so that a line of it may stand around the version.
+    const version = /(?:^|\s)version:\s*(\S+(?:\s+\([^()]*\))?|\S.*)/.exec(line.trim())?.[1]
     if (version === undefined) continue
     const commit = /\bcommit ([0-9a-f]{7,40})\b/.exec(version)?.[1] ?? /\(([0-9a-f]{7,40})\)$/.exec(version)?.[1]
     return commit === undefined ? { version } : { version, commit }

@@ -1,7 +1,6 @@
 import { existsSync } from 'node:fs'
 import { cp, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import * as tar from 'tar'
 import { findExecutable, runTool, type ToolLog } from '../../core/child-process.ts'
 import type { Waiting } from '../../core/services.ts'
 
@@ -56,6 +55,7 @@ export async function fetchPackage(spec: SourcePackage, options: FetchOptions, s
   await runTool(npm, [...npmArguments, ...args], { cwd: unfinished, env, signal, log })
   const archive = (await readdir(unfinished)).find(name => name.endsWith('.tgz'))
   if (archive === undefined) throw new Error(`npm pack ${spec.name}@${spec.version} brought no archive`)
+  const tar = await import('tar')
   await tar.x({ file: join(unfinished, archive), cwd: unfinished, strict: true, preserveOwner: false })
   signal?.throwIfAborted()
   await rename(join(unfinished, 'package'), folder)

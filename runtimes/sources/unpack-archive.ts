@@ -2,8 +2,6 @@ import { createWriteStream } from 'node:fs'
 import { chmod, mkdir } from 'node:fs/promises'
 import { dirname, join, posix } from 'node:path'
 import { pipeline } from 'node:stream/promises'
-import * as tar from 'tar'
-import { openPromise } from 'yauzl'
 
 /** An entry of an archive, as far as its safety goes. */
 export interface ArchiveEntry {
@@ -41,6 +39,7 @@ export async function unpackArchive(archive: string, folder: string): Promise<vo
 }
 
 async function unpackTar(archive: string, folder: string): Promise<void> {
+  const tar = await import('tar')
   const dangers: string[] = []
   await tar.t({
     file: archive,
@@ -56,6 +55,7 @@ async function unpackTar(archive: string, folder: string): Promise<void> {
 
 async function unpackZip(archive: string, folder: string): Promise<void> {
   // yauzl itself refuses names that leave the folder.
+  const { openPromise } = await import('yauzl')
   const zip = await openPromise(archive, { lazyEntries: true, autoClose: false })
   try {
     for await (const entry of zip.eachEntry()) {

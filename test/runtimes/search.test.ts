@@ -44,6 +44,10 @@ t.test('what llama-server says of itself', async t => {
     ['version: 4567 (abc1234)', { version: '4567 (abc1234)', commit: 'abc1234' }],
     ['version: b99', { version: 'b99' }],
     ['llama_server: initializing', undefined],
+    [
+      '0.00.000.350 version: 0.5.0-dev (build 1, commit de3ff81)0.00.002.873 I srv  llama_server: initializing ...',
+      { version: '0.5.0-dev (build 1, commit de3ff81)', commit: 'de3ff81' }
+    ],
     ['version:', undefined]
   ]
   for (const [line, expected] of versions) t.same(parseVersion(['x', line]), expected, line)
