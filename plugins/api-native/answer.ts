@@ -1,9 +1,8 @@
-import type { Readable } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { engineError } from '../../core/http/engine-error.ts'
-import { askEngine, cutInTheMiddle, forEachChunk, readAll, reasonOf } from '../../core/http/engine-reply.ts'
+import { askEngine, cutInTheMiddle, forEachChunk, reasonOf } from '../../core/http/engine-reply.ts'
 import { EventLines } from '../../core/http/event-lines.ts'
 import { withLeaseInStream } from '../../core/http/leased-stream.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
@@ -164,20 +163,53 @@ function only(
     .send(deps.streams.frame(answering.framing, event))
 }
 
-async function send(lease: Lease, call: EngineCall, stream: boolean): Promise<Readable> {
-  const body = JSON.stringify({ ...call.body, stream, ...(stream ? { return_progress: true } : {}) })
-  return (await askEngine(lease, { path: call.path, body })).body
-}
-
-async function askWhole(lease: Lease, call: EngineCall): Promise<Delta> {
+/**
+ * Asks the engine and gives what its events add, those of one chunk at a time; waits for what `take` returns before the
+ * next. The engine always streams, also for a reply in one piece: llama-server notices that the asker of an unstreamed
+ * answer has gone only while nothing else is generated, and would go on for nobody.
+ */
+async function readAnswer(
+  lease: Lease,
+  call: EngineCall,
+  take: (deltas: Delta[]) => Promise<void> | undefined
+): Promise<void> {
+  const lines = new EventLines()
+  const reader = new AnswerReader()
+  const body = JSON.stringify({ ...call.body, stream: true, return_progress: true })
+  let finished = false
   try {
-    const text = await readAll(await send(lease, call, false))
-    const delta = new AnswerReader().read(JSON.parse(text.toString('utf8')))
-    if (delta.error !== undefined) throw engineError(500, JSON.stringify({ error: delta.error }))
-    return delta
+    const response = await askEngine(lease, { path: call.path, body })
+    await forEachChunk(response.body, chunk => {
+      const deltas: Delta[] = []
+      for (const payload of lines.push(chunk)) {
+        if (payload === '[DONE]') continue
+        const delta = reader.read(JSON.parse(payload))
+        if (delta.error !== undefined) throw engineError(500, JSON.stringify({ error: delta.error }))
+        finished ||= delta.finish !== undefined
+        deltas.push(delta)
+      }
+      return take(deltas)
+    })
+    if (!finished) throw cutInTheMiddle(lease)
   } catch (error) {
     throw reasonOf(lease, error)
   }
+}
+
+/** The whole answer. */
+async function askWhole(lease: Lease, call: EngineCall): Promise<Delta> {
+  const answer = emptyDelta()
+  await readAnswer(lease, call, deltas => {
+    for (const delta of deltas) {
+      answer.content += delta.content
+      answer.thinking += delta.thinking
+      answer.toolCalls.push(...delta.toolCalls)
+      answer.finish ??= delta.finish
+      answer.counters = delta.counters ?? answer.counters
+    }
+    return undefined
+  })
+  return answer
 }
 
 /** Passes the engine's stream on, event by event. @returns why it ended and what it cost */
@@ -188,36 +220,26 @@ async function relay(
   { model, framing }: Answering,
   shape: AnswerShape
 ): Promise<{ reason: string; counters: Counters | undefined }> {
-  const lines = new EventLines()
-  const reader = new AnswerReader()
   const { event: frame } = FRAMES[framing]
-  let reason: string | undefined
+  let reason = 'stop'
   let counters: Counters | undefined
-  try {
-    await forEachChunk(await send(lease, call, true), chunk => {
-      let out = ''
-      for (const payload of lines.push(chunk)) {
-        if (payload === '[DONE]') continue
-        const delta = reader.read(JSON.parse(payload))
-        if (delta.error !== undefined) throw engineError(500, JSON.stringify({ error: delta.error }))
-        if (delta.promptRead !== undefined) {
-          stream.status = progressText({
-            phase: 'generating',
-            subject: '(reading the prompt)',
-            fraction: delta.promptRead
-          })
-        }
-        if (delta.content || delta.thinking || delta.toolCalls.length) {
-          out += frame({ model, created_at: now(), ...shape.fragment(delta), done: false })
-        }
-        reason ??= delta.finish
-        counters = delta.counters ?? counters
+  await readAnswer(lease, call, deltas => {
+    let out = ''
+    for (const delta of deltas) {
+      if (delta.promptRead !== undefined) {
+        stream.status = progressText({
+          phase: 'generating',
+          subject: '(reading the prompt)',
+          fraction: delta.promptRead
+        })
       }
-      return out ? stream.write(out) : undefined
-    })
-    if (reason === undefined) throw cutInTheMiddle(lease)
-    return { reason, counters }
-  } catch (error) {
-    throw reasonOf(lease, error)
-  }
+      if (delta.content || delta.thinking || delta.toolCalls.length) {
+        out += frame({ model, created_at: now(), ...shape.fragment(delta), done: false })
+      }
+      reason = delta.finish ?? reason
+      counters = delta.counters ?? counters
+    }
+    return out ? stream.write(out) : undefined
+  })
+  return { reason, counters }
 }

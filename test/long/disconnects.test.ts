@@ -87,3 +87,21 @@ t.test(`${STREAMS} clients leave in the middle, with 1 to 4 slots`, async t => {
     seed
   })
 })
+
+t.test('a reply in one piece that nobody waits for any more ends, also while others stream', async t => {
+  const corral = await startCorral(t, { config: ONE_THREAD })
+  await corral.json('/api/load', { model: DEMO, options: { num_parallel: 2, num_ctx: 30_000 } })
+  const leave = new AbortController()
+  const { path, body } = answerRequest('sse', DEMO, 25_000)
+  const other = await corral.send(path, body, { signal: leave.signal })
+  const reading = (async () => {
+    for await (const _ of other.body!);
+  })().catch(error => error.name)
+  await until('it streams', async () => (await busySlots(corral)) === 1)
+  const signal = AbortSignal.timeout(1000)
+  const name = await corral.send(path, { ...body, stream: false }, { signal }).catch(error => error.name)
+  t.equal(name, 'TimeoutError')
+  await until('its slot is free', async () => (await busySlots(corral)) === 1, 5000)
+  leave.abort()
+  t.equal(await reading, 'AbortError')
+})
