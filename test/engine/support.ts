@@ -1,8 +1,8 @@
-import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Build, EngineSpec } from '../../core/services.ts'
 import type { EngineDeps } from '../../runtimes/llama-server/engine.ts'
+import { engineBuildFolder } from '../support/engine-build.ts'
 
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url))
 
@@ -11,12 +11,7 @@ export const MODEL = join(ROOT, 'plugins/storage/demo-model/tiny-chat-f16.gguf')
 
 /** The real llama.cpp that the tests run with. */
 export function realBuild(): Build {
-  const directory = process.env.CORRAL_LLAMA_CPP ?? ''
-  const server = join(directory, 'llama-server')
-  if (!existsSync(server)) {
-    throw new Error(`CORRAL_LLAMA_CPP must name a folder with llama-server for this test; it is "${directory}".`)
-  }
-  return buildOf(server)
+  return buildOf(join(engineBuildFolder(), 'llama-server'))
 }
 
 export function buildOf(server: string): Build {
