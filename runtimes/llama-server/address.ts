@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdir } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -39,17 +39,18 @@ async function freePort(host: string): Promise<number> {
 
 /**
  * A fresh address: a Unix socket in a folder that only this user can enter, or where that cannot be (Windows, a long
- * temporary folder) a free port on loopback. The port may be taken by another process before the engine listens.
+ * temporary folder) a free port on loopback. The port may be taken by another process before the engine listens. The
+ * folder is only named: it is made once it is written down that it is to be removed.
  */
 export async function allocateAddress(socketRoot = tmpdir(), platform = process.platform): Promise<EngineAddress> {
-  const folder = await mkdtemp(join(socketRoot, FOLDER_PREFIX))
+  const folder = join(socketRoot, FOLDER_PREFIX + randomBytes(6).toString('hex'))
   const key = randomBytes(24).toString('base64url')
   const socketPath = join(folder, 'engine.sock')
   if (platform !== 'win32' && isUsableSocketPath(socketPath)) return { listen: { socketPath }, key, folder }
-  try {
-    return { listen: { host: '127.0.0.1', port: await freePort('127.0.0.1') }, key, folder }
-  } catch (error) {
-    await rm(folder, { recursive: true, force: true })
-    throw error
-  }
+  return { listen: { host: '127.0.0.1', port: await freePort('127.0.0.1') }, key, folder }
+}
+
+/** Makes the engine's folder. @throws when anything is there already: it would not be ours alone */
+export async function makePrivateFolder({ folder }: EngineAddress): Promise<void> {
+  await mkdir(folder, { mode: 0o700 })
 }

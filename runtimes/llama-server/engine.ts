@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { processStartTime } from '../../core/processes.ts'
 import type { Build, Engine, EngineExit, EngineSpec, Waiting } from '../../core/services.ts'
-import { allocateAddress, type EngineAddress } from './address.ts'
+import { allocateAddress, type EngineAddress, makePrivateFolder } from './address.ts'
 import { engineArguments, promptCacheSize } from './arguments.ts'
 import { knownFlags } from './build-flags.ts'
 import { engineEnvironment } from './environment.ts'
@@ -99,6 +99,7 @@ async function startEngine(
   let child: EngineProcess
   try {
     await writeRunRecord(deps.runDirectory, id, { folder: address.folder })
+    await makePrivateFolder(address)
     const flags = await knownFlags(build, environment)
     loading.signal.throwIfAborted()
     child = await startEngineProcess({

@@ -3,7 +3,7 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'
 import type { LoadOptions } from '../../core/options.ts'
-import { allocateAddress, isUsableSocketPath } from '../../runtimes/llama-server/address.ts'
+import { allocateAddress, isUsableSocketPath, makePrivateFolder } from '../../runtimes/llama-server/address.ts'
 import { engineArguments, flagsInHelp, promptCacheSize } from '../../runtimes/llama-server/arguments.ts'
 import { engineEnvironment } from '../../runtimes/llama-server/environment.ts'
 import { factsFromProps } from '../../runtimes/llama-server/loading.ts'
@@ -157,6 +157,7 @@ t.test('addresses', async t => {
   const unix = await allocateAddress()
   t.teardown(() => rm(unix.folder, { recursive: true }))
   t.same(unix.listen, { socketPath: join(unix.folder, 'engine.sock') })
+  await makePrivateFolder(unix)
   t.equal(statSync(unix.folder).mode & 0o777, 0o700)
   t.match(unix.key, /^[\w-]{32}$/)
 
@@ -171,7 +172,7 @@ t.test('addresses', async t => {
     t.match(tcp.listen, { host: '127.0.0.1', port: Number })
     t.not(tcp.key, unix.key)
   }
-  await t.rejects(allocateAddress(join(deep, 'absent')), { code: 'ENOENT' })
+  await t.rejects(makePrivateFolder(unix), { code: 'EEXIST' }, 'what is there already may belong to another')
 })
 
 t.test('lines', t => {
