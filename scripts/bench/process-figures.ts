@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { readdirSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 
 /*
  * What Linux tells of other processes under /proc. Times of a process come in clock ticks (10 ms), so they are only good
@@ -32,14 +32,9 @@ export function startOf(pid: number): { command: string; args: string[]; env: Re
   return { command, args, env: Object.fromEntries(env) }
 }
 
-/** Share of all processors that was busy since boot and the whole, in ticks: for differences. */
+/** Ticks that the processors were busy since boot, and all of them: for differences. */
 export function machineTicks(): { busy: number; all: number } {
   const fields = readFileSync('/proc/stat', 'utf8').split('\n')[0]!.split(/\s+/).slice(1).map(Number)
   const all = fields.reduce((total, value) => total + value, 0)
   return { busy: all - fields[3]! - fields[4]!, all }
-}
-
-/** Open files of a process, sockets included. */
-export function openFiles(pid: number): number {
-  return readdirSync(`/proc/${pid}/fd`).length
 }
