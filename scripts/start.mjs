@@ -1,7 +1,12 @@
-// `npm start`: compiles corral, then serves, all in one process, so that a signal to npm reaches the server. (npm runs
-// no "prestart" here, since .npmrc switches scripts of packages off.)
+// `npm start`: compiles corral, then serves. (npm runs no "prestart" here, since .npmrc switches scripts of packages
+// off.) npm passes a signal on to the shell that it started and to nothing below it, so the end of that shell counts as
+// a wish to end.
 import { compile } from './compile.mjs'
 
+const shell = process.ppid
 compile()
+setInterval(() => {
+  if (process.ppid !== shell) process.kill(process.pid, 'SIGTERM')
+}, 500).unref()
 process.argv.splice(2, 0, 'serve')
 await import('../dist/core/command-line/main.js')
