@@ -5,8 +5,10 @@ import { compile } from './compile.mjs'
 
 const shell = process.ppid
 compile()
-setInterval(() => {
-  if (process.ppid !== shell) process.kill(process.pid, 'SIGTERM')
+const watch = setInterval(() => {
+  if (process.ppid === shell) return
+  clearInterval(watch)
+  process.kill(process.pid, 'SIGTERM')
 }, 500).unref()
 process.argv.splice(2, 0, 'serve')
 await import('../dist/core/command-line/main.js')
