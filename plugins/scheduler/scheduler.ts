@@ -120,13 +120,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
       const { variant } = slot
       requireServable(slot.mode, variant)
       slot.releaseFiles = storage.hold(variant)
-      const capped = capContext(options, variant.metadata.contextLength)
-      if (capped !== options) {
-        log.warn(
-          { model: variant.publicName, asked: options.num_ctx, effective: capped.num_ctx },
-          'num_ctx is larger than the context this model was trained for and is capped to it'
-        )
-      }
+      const capped = cap(options, variant)
       const spec = engineSpec(variant, slot.mode, capped)
       log.info({ model: variant.publicName, options: capped }, 'loading')
       tell(slot, { phase: 'loading', subject: '' })
@@ -166,6 +160,17 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
       return
     }
     dispatch({ type: 'loaded', key: slot.key })
+  }
+
+  function cap<Options extends Partial<LoadOptions>>(options: Options, variant: StoredVariant): Options {
+    const capped = capContext(options, variant.metadata.contextLength)
+    if (capped !== options) {
+      log.warn(
+        { model: variant.publicName, asked: options.num_ctx, effective: capped.num_ctx },
+        'num_ctx is larger than the context this model was trained for and is capped to it'
+      )
+    }
+    return capped
   }
 
   function slotOf(variant: StoredVariant, mode: EngineMode): Slot {
@@ -210,7 +215,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     const settings = settingsFor(config, variant)
     // dtype chooses what a SafeTensors model is converted to; others ignore it.
     const { dtype, ...others } = request.options
-    const asked = capContext(variant.format === 'gguf' ? others : { ...others, dtype }, variant.metadata.contextLength)
+    const asked = cap(variant.format === 'gguf' ? others : { ...others, dtype }, variant)
     const slot = slotOf(variant, mode)
     const id = nextId++
     const began = Date.now()
