@@ -1,8 +1,8 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type AnswerShape, answer } from './answer.ts'
+import type { MountedDependencies } from './dependencies.ts'
 import { chatCall, generateCall } from './engine-body.ts'
-import type { MountedDependencies } from './routes.ts'
 import { ChatRequestSchema, GenerateRequestSchema } from './schemas.ts'
 
 const CHAT: AnswerShape = {

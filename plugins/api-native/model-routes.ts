@@ -7,8 +7,8 @@ import { parseModelName } from '../../core/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/options.ts'
 import { type OnProgress, type Progress, progressText } from '../../core/progress.ts'
 import { nameOf } from './answer.ts'
+import type { MountedDependencies } from './dependencies.ts'
 import { loadingRecord, localRecord, runningRecord, showRecord } from './records.ts'
-import type { MountedDependencies } from './routes.ts'
 import { ImportRequestSchema, LoadRequestSchema, NamedRequestSchema, PullRequestSchema } from './schemas.ts'
 
 /** A hub before the name and a revision behind it, as pulls may name them. */

@@ -1,26 +1,12 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
-import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { version } from '../../core/package-info.ts'
-import type { Framing, Runtimes, Scheduler, Storage } from '../../core/services.ts'
+import type { Framing } from '../../core/services.ts'
 import { answerRoutes } from './answer-routes.ts'
+import type { MountedDependencies, NativeDependencies } from './dependencies.ts'
 import { modelRoutes } from './model-routes.ts'
-import { createNativeStreams, type NativeStreams } from './native-streams.ts'
-
-export interface NativeDependencies {
-  storage: Storage
-  scheduler: Scheduler
-  runtimes: Runtimes
-  config: Readonly<CoreConfig>
-  negotiate: boolean
-  /** Milliseconds. */
-  heartbeat: number
-}
-
-export interface MountedDependencies extends NativeDependencies {
-  streams: NativeStreams
-}
+import { createNativeStreams } from './native-streams.ts'
 
 /** The native API without its prefix. */
 export function nativeRoutes(deps: NativeDependencies, defaultFraming: Framing): FastifyPluginAsync {

@@ -1,0 +1,19 @@
+import type { CoreConfig } from '../../core/config/core-schema.ts'
+import type { Runtimes, Scheduler, Storage } from '../../core/services.ts'
+import type { NativeStreams } from './native-streams.ts'
+
+/** What the native API works with, wherever it is mounted. */
+export interface NativeDependencies {
+  storage: Storage
+  scheduler: Scheduler
+  runtimes: Runtimes
+  config: Readonly<CoreConfig>
+  negotiate: boolean
+  /** Milliseconds. */
+  heartbeat: number
+}
+
+/** The same for one mount point, which has its own default framing. */
+export interface MountedDependencies extends NativeDependencies {
+  streams: NativeStreams
+}
