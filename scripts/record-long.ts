@@ -24,5 +24,5 @@ const sections = trials.map(({ trial, date, figures }) => {
 mkdirSync(join(packageRoot, 'docs'), { recursive: true })
 writeFileSync(
   join(packageRoot, 'docs', 'long-trials.md'),
-  `# Long trials\n\nThe last run of \`npm run test:long\` that passed, written by it. Engines are real llama-servers with the demo model, one thread each. Machine: ${machine}.\n\n${sections.join('\n')}`
+  `# Long trials\n\nThe last runs of \`npm run test:long\` that passed, written by it. Engines are real llama-servers with the demo model, one thread each. Machine: ${machine}.\n\n${sections.join('\n')}`
 )
