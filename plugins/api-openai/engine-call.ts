@@ -3,7 +3,7 @@ import { type LoadOptions, parseKeepAlive, parseOptions, topLevelOptions } from 
 import type { EngineMode, StoredVariant } from '../../core/services.ts'
 import { checkFields, checkMessages } from './fields.ts'
 
-type Fields = Record<string, unknown>
+export type Fields = Record<string, unknown>
 
 /** A function of the engine that `/v1` passes on. */
 export interface EngineFunction {

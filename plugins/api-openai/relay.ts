@@ -3,14 +3,18 @@ import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { engineError } from '../../core/http/engine-error.ts'
 import { askEngine, cutInTheMiddle, forEachChunk, readAll, reasonOf } from '../../core/http/engine-reply.ts'
+import { EventLines } from '../../core/http/event-lines.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { endWithFailure, withLeaseInStream } from '../../core/http/leased-stream.ts'
 import { openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
 import { settingsFor } from '../../core/model-settings.ts'
 import type { Lease, Scheduler, Storage } from '../../core/services.ts'
-import { type EngineCall, type EngineFunction, engineBody, readCall } from './engine-call.ts'
+import { type EngineCall, type EngineFunction, engineBody, type Fields, readCall } from './engine-call.ts'
 import { EventBlocks, modelMember, renameModel } from './event-blocks.ts'
 import { openaiErrorEvent } from './openai-error.ts'
+import { WholeAnswer } from './whole-answer.ts'
+
+const JSON_TYPE = 'application/json; charset=utf-8'
 
 export interface RelayDependencies {
   storage: Storage
@@ -36,7 +40,7 @@ export async function relay(
     keepAlive: call.keepAlive,
     signal: clientSignal(reply)
   }
-  const body = JSON.stringify(engineBody(call, target, settingsFor(deps.config, variant).sampling))
+  const body = engineBody(call, target, settingsFor(deps.config, variant).sampling)
   if (!call.stream) {
     const whole = await deps.scheduler.withLease(lease, held => askWhole(held, target, call, body))
     return reply.type(whole.type).send(whole.bytes)
@@ -56,14 +60,38 @@ export async function relay(
   return undefined
 }
 
-async function askWhole(lease: Lease, target: EngineFunction, call: EngineCall, body: string) {
+/** The engine's answer in one piece, under the name that was asked for. */
+async function askWhole(lease: Lease, target: EngineFunction, call: EngineCall, body: Fields) {
   try {
-    const response = await askEngine(lease, { path: target.path, body })
+    if (target.generates) return await assemble(lease, target, call, body)
+    const response = await askEngine(lease, { path: target.path, body: JSON.stringify(body) })
     const bytes = renameModel(await readAll(response.body), modelMember(lease.engine.spec.alias, call.asked))
-    return { bytes, type: String(response.headers['content-type'] ?? 'application/json; charset=utf-8') }
+    return { bytes, type: String(response.headers['content-type'] ?? JSON_TYPE) }
   } catch (error) {
     throw reasonOf(lease, error)
   }
+}
+
+async function assemble(lease: Lease, target: EngineFunction, call: EngineCall, body: Fields) {
+  const streamed = { ...body, stream: true, stream_options: { include_usage: true } }
+  const response = await askEngine(lease, { path: target.path, body: JSON.stringify(streamed) })
+  const lines = new EventLines()
+  const answer = new WholeAnswer()
+  let done = false
+  await forEachChunk(response.body, chunk => {
+    for (const payload of lines.push(chunk)) {
+      if (payload === '[DONE]') {
+        done = true
+        continue
+      }
+      const event = JSON.parse(payload)
+      if (event?.error !== undefined) throw engineError(500, payload)
+      answer.add(event)
+    }
+    return undefined
+  })
+  if (!done) throw cutInTheMiddle(lease)
+  return { bytes: JSON.stringify({ ...answer.body(), model: call.asked }), type: JSON_TYPE }
 }
 
 /** Passes the engine's events on as they come. Its own failure, or an end without `[DONE]`, is thrown. */
@@ -71,14 +99,14 @@ async function passOn(
   lease: Lease,
   target: EngineFunction,
   call: EngineCall,
-  body: string,
+  body: Fields,
   stream: ReplyStream
 ): Promise<void> {
   const { alias } = lease.engine.spec
   const blocks = new EventBlocks(modelMember(alias, call.asked))
   let done = false
   try {
-    const response = await askEngine(lease, { path: target.path, body })
+    const response = await askEngine(lease, { path: target.path, body: JSON.stringify(body) })
     await forEachChunk(response.body, chunk => {
       const block = blocks.push(chunk)
       if (!block) return undefined

@@ -18,7 +18,8 @@ import {
 } from './support.ts'
 
 const MODEL = 'corral/tiny-chat'
-const event = (content: string) => `data: {"choices":[{"delta":{"content":"${content}"}}],"model":"${MODEL}"}\n\n`
+const event = (content: string) =>
+  `data: {"choices":[{"index":0,"delta":{"content":"${content}"}}],"model":"${MODEL}","object":"chat.completion.chunk"}\n\n`
 const DONE = 'data: [DONE]\n\n'
 const chat = { model: MODEL, messages: [{ role: 'user', content: 'hi' }], stream: true }
 
@@ -114,8 +115,11 @@ t.test('an engine that dies before it answers is replaced once', async t => {
   t.equal(await response.text(), event('a') + DONE)
   t.equal(fine.engines.length, 2)
 
-  const whole = await serviceOf(t, [dies, () => jsonResponse(200, { model: MODEL, choices: [] })])
-  t.match(await whole.json('/chat/completions', { ...chat, stream: false }), { status: 200, body: { choices: [] } })
+  const whole = await serviceOf(t, [dies, answers(event('back'), DONE)])
+  t.match(await whole.json('/chat/completions', { ...chat, stream: false }), {
+    status: 200,
+    body: { choices: [{ message: { content: 'back' } }] }
+  })
   t.equal(whole.engines.length, 2)
 
   const hopeless = await serviceOf(t, [dies])
@@ -414,12 +418,12 @@ t.test('settings of the model and the server stand where the request gives none'
     { defaults: { temperature: 0.1, min_p: 0.05 }, models: { 'CORRAL/tiny-chat': { options: { top_k: 7 } } } }
   )
   await json('/chat/completions', { ...chat, stream: false, options: { top_p: 0.5 } })
-  t.match(bodies[0], { temperature: 0.1, min_p: 0.05, top_k: 7, top_p: 0.5, max_tokens: 2048, seed: -1, stream: false })
+  t.match(bodies[0], { temperature: 0.1, min_p: 0.05, top_k: 7, top_p: 0.5, max_tokens: 2048, seed: -1 })
   for (const name of ['num_ctx', 'options', 'keep_alive', 'dtype']) t.notOk(name in bodies[0]!)
 })
 
 t.test('requests that no model is needed for', async t => {
-  const { json, send, url } = await serviceOf(t, [() => jsonResponse(200, {})])
+  const { json, send, url } = await serviceOf(t, [answers(event('a'), DONE)])
   const error = (status: number, fields: object) => ({ status, body: { error: fields } })
   t.match(
     await json('/nothing'),

@@ -4,6 +4,7 @@ import { engineError } from '../../core/http/engine-error.ts'
 import { type EngineFunction, engineBody, readCall } from '../../plugins/api-openai/engine-call.ts'
 import { EventBlocks, modelMember, renameModel } from '../../plugins/api-openai/event-blocks.ts'
 import { openaiErrorBody, openaiErrorEvent } from '../../plugins/api-openai/openai-error.ts'
+import { WholeAnswer } from '../../plugins/api-openai/whole-answer.ts'
 
 t.test("what an engine's error means", async t => {
   const error = (code: number, message: string, type = 'server_error', more = {}) =>
@@ -378,4 +379,70 @@ t.test("the engine's events pass by whole, however they are cut", async t => {
   const body = Buffer.from('{"model":"a/b","text":"\\"model\\":\\"a/b\\" ä"}')
   t.equal(renameModel(body, renamed).toString(), '{"model":"A/b:latest","text":"\\"model\\":\\"a/b\\" ä"}')
   t.equal(renameModel(body, undefined), body)
+})
+
+t.test('a streamed answer is put together to the whole one', t => {
+  const answer = new WholeAnswer()
+  const chunk = (choices: any[], more: object = {}) =>
+    answer.add({ id: 'x1', created: 5, model: 'a/b', object: 'chat.completion.chunk', choices, ...more })
+  answer.add(null)
+  chunk([{ index: 1, finish_reason: null, delta: { role: 'assistant', content: null } }])
+  chunk([{ index: 1, finish_reason: null, delta: { content: 'Hi' }, logprobs: { content: [{ token: 'Hi' }] } }])
+  chunk([{ index: 0, finish_reason: null, delta: { reasoning_content: 'hm' } }])
+  chunk([
+    {
+      index: 0,
+      finish_reason: null,
+      delta: { tool_calls: [{ index: 0, id: 'c0', type: 'function', function: { name: 'f', arguments: '{' } }] }
+    }
+  ])
+  chunk([{ index: 1, finish_reason: null, delta: { content: '!' }, logprobs: { content: [{ token: '!' }] } }])
+  chunk([{ index: 0, finish_reason: null, delta: { tool_calls: [{ index: 0, function: { arguments: '}' } }] } }])
+  chunk([{ index: 1, finish_reason: 'stop', delta: {} }])
+  chunk([], { usage: { completion_tokens: 3 }, timings: { prompt_n: 1 } })
+  chunk([{ index: 0, finish_reason: 'tool_calls', delta: {} }])
+  chunk([], { usage: { completion_tokens: 9 } })
+  t.same(answer.body(), {
+    id: 'x1',
+    created: 5,
+    model: 'a/b',
+    object: 'chat.completion',
+    usage: { completion_tokens: 3 },
+    timings: { prompt_n: 1 },
+    choices: [
+      {
+        index: 0,
+        finish_reason: 'tool_calls',
+        message: {
+          role: 'assistant',
+          content: '',
+          reasoning_content: 'hm',
+          tool_calls: [{ id: 'c0', type: 'function', function: { name: 'f', arguments: '{}' } }]
+        }
+      },
+      {
+        index: 1,
+        finish_reason: 'stop',
+        message: { role: 'assistant', content: 'Hi!' },
+        logprobs: { content: [{ token: 'Hi' }, { token: '!' }] }
+      }
+    ]
+  })
+
+  const text = new WholeAnswer()
+  const piece = (index: number, part: string, finish: string | null) =>
+    text.add({ object: 'text_completion', choices: [{ index, text: part, logprobs: null, finish_reason: finish }] })
+  piece(0, 'a', null)
+  piece(1, 'c', null)
+  piece(0, 'b', null)
+  piece(0, '', 'length')
+  piece(1, '', 'stop')
+  t.same(text.body(), {
+    object: 'text_completion',
+    choices: [
+      { index: 0, text: 'ab', logprobs: null, finish_reason: 'length' },
+      { index: 1, text: 'c', logprobs: null, finish_reason: 'stop' }
+    ]
+  })
+  t.end()
 })

@@ -273,6 +273,27 @@ t.test('a client that leaves frees its slot', async t => {
   )
 })
 
+t.test('an unstreamed answer that nobody waits for ends at once, also while another is streamed', async t => {
+  const model = await freshModel()
+  await corral.json('/api/load', { model, options: { num_parallel: 2, num_ctx: 32_000 } })
+  for (const path of ['/api/chat', '/v1/chat/completions']) {
+    const stream = await begin(corral, '/api/chat', endless(model, { max_tokens: 15_000 }))
+    const controller = new AbortController()
+    const long = { ...endless(model, { max_tokens: 30_000 }), stream: false }
+    const left = corral.send(path, long, { signal: controller.signal }).catch(() => 'left')
+    const running = async () =>
+      (await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).running
+    await until('both run', async () => (await running()) === 2)
+    controller.abort()
+    t.equal(await left, 'left')
+    const ask = { model, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
+    t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
+    t.equal(await running(), 1, 'the other answer still goes on')
+    await stream.leave()
+    await until('it has ended', async () => (await running()) === 0)
+  }
+})
+
 t.test('two names of one variant share an engine', async t => {
   await loading(t, DEMO)
   const before = corral.enginePids().length
