@@ -34,7 +34,6 @@ export interface LoadFigures {
  * shares them with a gateway and its clients is slowed down by luck, many times over.
  */
 export const ENGINE_THREADS = Math.max(1, Math.floor(availableParallelism() / 2))
-const CONFIG = `runtimes:\n  engine_arguments: [--threads, "${ENGINE_THREADS}", --threads-batch, "${ENGINE_THREADS}"]\n`
 
 /** Runs `use` with a corral of its own, which is ended afterwards. */
 export async function withCorral<T>(home: string, use: (corral: Corral, startedIn: number) => Promise<T>): Promise<T> {
@@ -42,7 +41,7 @@ export async function withCorral<T>(home: string, use: (corral: Corral, startedI
   const began = Date.now()
   const corral = await startCorral(
     { teardown: (ending: () => unknown) => endings.push(ending) },
-    { home, config: CONFIG }
+    { home, threads: ENGINE_THREADS }
   )
   try {
     // Its own word counts: whoever waits for it looks only now and then.

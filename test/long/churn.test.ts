@@ -5,7 +5,7 @@ import t from 'tap'
 import { residentMemory } from '../../scripts/bench/process-figures.ts'
 import { median } from '../../scripts/bench/statistics.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral, until } from '../support/corral.ts'
-import { answerRequest, ONE_THREAD, outcomeOf, pick, randomNumbers, record, within, writeModelCopy } from './support.ts'
+import { answerRequest, outcomeOf, pick, randomNumbers, record, within, writeModelCopy } from './support.ts'
 
 const MINUTES = Number(process.env.CORRAL_LONG_MINUTES ?? 4)
 const CLIENTS = 16
@@ -32,7 +32,7 @@ function faultsIn(log: string): string[] {
 t.test(`${CLIENTS} clients do everything at once for ${MINUTES} minutes, and engines are killed`, async t => {
   const seed = Number(process.env.CORRAL_LONG_SEED ?? Date.now() % 1e6)
   t.comment(`CORRAL_LONG_SEED=${seed}`)
-  const corral = await startCorral(t, { config: `${ONE_THREAD}scheduler:\n  max_loaded_models: 3\n` })
+  const corral = await startCorral(t, { config: 'scheduler:\n  max_loaded_models: 3\n' })
   const files = MODELS.flatMap((_, index) => [
     join(corral.home, `${index}-a.gguf`),
     join(corral.home, `${index}-b.gguf`)

@@ -3,7 +3,7 @@ import t from 'tap'
 import { createClient } from '../../scripts/bench/client.ts'
 import { residentMemory, startOf } from '../../scripts/bench/process-figures.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
-import { answerRequest, ONE_THREAD, pick, randomNumbers, record, within } from './support.ts'
+import { answerRequest, pick, randomNumbers, record, within } from './support.ts'
 
 const STREAMS = Number(process.env.CORRAL_LONG_STREAMS ?? 500)
 
@@ -26,7 +26,7 @@ t.test(`${STREAMS} clients leave in the middle, with 1 to 4 slots`, async t => {
   const seed = Number(process.env.CORRAL_LONG_SEED ?? Date.now() % 1e6)
   t.comment(`CORRAL_LONG_SEED=${seed}`)
   const random = randomNumbers(seed)
-  const corral = await startCorral(t, { config: ONE_THREAD })
+  const corral = await startCorral(t)
   const memory: number[] = []
   let early = 0
   for (let slots = 1; slots <= 4; slots++) {
@@ -95,7 +95,7 @@ t.test(`${STREAMS} clients leave in the middle, with 1 to 4 slots`, async t => {
 })
 
 t.test('a reply in one piece that nobody waits for any more ends, also while others stream', async t => {
-  const corral = await startCorral(t, { config: ONE_THREAD })
+  const corral = await startCorral(t)
   await corral.json('/api/load', { model: DEMO, options: { num_parallel: 2, num_ctx: 30_000 } })
   const leave = new AbortController()
   const { path, body } = answerRequest('sse', DEMO, 25_000)

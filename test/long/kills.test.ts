@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { alive, CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
-import { answerRequest, ONE_THREAD, pick, randomNumbers, record, writeModelCopy } from './support.ts'
+import { answerRequest, pick, randomNumbers, record, writeModelCopy } from './support.ts'
 
 const KILLS = Number(process.env.CORRAL_LONG_KILLS ?? 100)
 const MODELS = ['kill/one', 'kill/two', 'kill/three']
@@ -67,7 +67,7 @@ t.test(`${KILLS} times kill -9 of the gateway at a random moment`, async t => {
   mkdirSync(sources)
   mkdirSync(sockets)
   for (let index = 0; index < SOURCES; index++) writeModelCopy(join(sources, `${index}.gguf`), index)
-  const start = () => startCorral(t, { home, config: ONE_THREAD, env: { TMPDIR: sockets } })
+  const start = () => startCorral(t, { home, env: { TMPDIR: sockets } })
 
   /** Something that a kill may hit. Its outcome does not count: it ends with the gateway. */
   const works: Record<string, (corral: Corral) => Promise<unknown>> = {

@@ -3,7 +3,7 @@ import t from 'tap'
 import { EventLines } from '../../core/http/event-lines.ts'
 import { residentMemory } from '../../scripts/bench/process-figures.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
-import { answerRequest, ONE_THREAD, record } from './support.ts'
+import { answerRequest, record } from './support.ts'
 
 const TOKENS = 30_000
 
@@ -16,7 +16,7 @@ for (const [surface, more] of [
   ['sse', {}]
 ] as const) {
   t.test(`${TOKENS} tokens to a reader that begins late and is slow (${surface})`, async t => {
-    const corral = await startCorral(t, { config: ONE_THREAD })
+    const corral = await startCorral(t)
     const pid = corral.process.pid!
     await corral.json('/api/load', { model: DEMO, options: { num_ctx: TOKENS + 1000, num_parallel: 1 } })
     const { path, body, headers } = answerRequest(surface, DEMO, TOKENS, more)

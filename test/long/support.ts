@@ -9,13 +9,6 @@ import { CAPITAL_QUESTION, type Corral } from '../support/corral.ts'
 export const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 /** Where the trials leave their figures for `scripts/record-long.ts`. */
 export const FIGURES = join(packageRoot, '.cache', 'long-trials')
-
-/**
- * Engines with one thread: with as many as there are cores they wait for each other whenever somebody else computes, and
- * a trial takes many times as long.
- */
-export const ONE_THREAD = 'runtimes:\n  engine_arguments: [--threads, "1", --threads-batch, "1"]\n'
-
 /** Numbers from 0 to 1 that look random and are the same for the same seed (mulberry32). */
 export function randomNumbers(seed: number): () => number {
   let state = seed

@@ -44,10 +44,19 @@ export interface Corral {
 export interface CorralOptions {
   env?: Record<string, string>
   flags?: string[]
-  /** Text of its config.yaml. */
+  /** Text of its config.yaml, without the section `runtimes`. */
   config?: string
+  /**
+   * Threads of each engine, by default one: servers run side by side in tests, and engines that each want all cores
+   * mostly wait for each other.
+   */
+  threads?: number
   /** A data directory to reuse; by default a new one, removed at the end. */
   home?: string
+}
+
+function threadsConfig(threads: number): string {
+  return `runtimes:\n  engine_arguments: [--threads, "${threads}", --threads-batch, "${threads}"]\n`
 }
 
 /** Processes whose parent is `pid`, directly or through others, that are llama-servers (Linux only, from /proc). */
@@ -94,7 +103,7 @@ export async function until<T>(what: string, check: () => T | Promise<T>, limit 
 
 export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOptions = {}): Promise<Corral> {
   const home = options.home ?? mkdtempSync(join(tmpdir(), 'corral-test-'))
-  if (options.config !== undefined) writeFileSync(join(home, 'config.yaml'), options.config)
+  writeFileSync(join(home, 'config.yaml'), `${options.config ?? ''}\n${threadsConfig(options.threads ?? 1)}`)
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
     // A working directory without a config.yaml, so that the data directory's counts.
     cwd: home,
