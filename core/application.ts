@@ -45,15 +45,8 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   })
   app.addHook('onResponse', async (request, reply) => {
     const level = request.method === 'GET' && reply.statusCode < 400 ? 'debug' : 'info'
-    request.log[level](
-      {
-        method: request.method,
-        path: request.url.split('?')[0],
-        status: reply.statusCode,
-        ms: Math.round(reply.elapsedTime)
-      },
-      'request'
-    )
+    const path = request.url.split('?')[0]
+    request.log[level]({ ms: Math.round(reply.elapsedTime) }, `${request.method} ${path} ${reply.statusCode}`)
   })
   app.setErrorHandler((error, request, reply) => {
     if (error instanceof ClientGone) return reply.hijack()

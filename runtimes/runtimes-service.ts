@@ -130,7 +130,14 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     },
     build: getBuild,
     async startEngine(spec, waiting) {
-      return startEngine(await getBuild(waiting), spec, waiting)
+      const used = await getBuild(waiting)
+      try {
+        return await startEngine(used, spec, waiting)
+      } catch (error) {
+        // The build does not work any more (its folder may have been deleted): the next request looks for one anew.
+        if (error instanceof CorralError && error.code === 'runtime_missing' && build === used) build = undefined
+        throw error
+      }
     },
     report(): RuntimesReport {
       const state = build ? 'ready' : search ? 'searching' : failure ? 'failed' : 'idle'

@@ -71,7 +71,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
         break
       case 'unload': {
         const { engine, variant } = slots.get(effect.key)!
-        log.info({ model: variant.publicName }, 'unloading')
+        log.info(`unloading ${variant.publicName}`)
         engine?.stop().catch(error => log.error({ err: error }, 'the engine did not stop'))
         break
       }
@@ -122,7 +122,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
       slot.releaseFiles = storage.hold(variant)
       const capped = cap(options, variant)
       const spec = engineSpec(variant, slot.mode, capped)
-      log.info({ model: variant.publicName, options: capped }, 'loading')
+      log.info({ options: capped }, `loading ${variant.publicName}`)
       tell(slot, { phase: 'loading', subject: '' })
       engine = await runtimes.startEngine(spec, {
         signal: controller.signal,
@@ -141,7 +141,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     slot.progress = undefined
     slot.engine = engine
     slot.loadedAt = Date.now()
-    log.info({ model: slot.variant.publicName, pid: engine.pid, ms: Date.now() - started }, 'loaded')
+    log.info({ pid: engine.pid, ms: Date.now() - started }, `loaded ${slot.variant.publicName}`)
     void engine.exited.then(exit => {
       slot.engine = undefined
       settleGone(slot)

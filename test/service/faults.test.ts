@@ -1,10 +1,11 @@
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { cpSync, mkdtempSync, renameSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/package-info.ts'
 import { alive, CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
+import { engineBuildFolder } from '../support/engine-build.ts'
 
 const ask = { model: DEMO, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
 const endless = {
@@ -144,4 +145,18 @@ t.test('a model that cannot be loaded says why, and a broken one does not stop t
   const refused = await corral.json('/api/load', { model: DEMO, options: { num_ctx: 32_768, num_parallel: 1024 } })
   if (refused.status !== 200) t.match(refused.body, { code: /insufficient_memory|load_failed/, error: /\w+ .*\./ })
   t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
+})
+
+t.test('a llama.cpp that vanishes is told, and found again when it is back', async t => {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const [build, moved] = [join(folder, 'build'), join(folder, 'moved')]
+  cpSync(engineBuildFolder(), build, { recursive: true, verbatimSymlinks: true })
+  const corral = await startCorral(t, { env: { CORRAL_LLAMA_CPP: build } })
+  t.equal((await corral.json('/api/chat', ask)).status, 200)
+  await corral.json('/api/stop', { model: DEMO })
+  renameSync(build, moved)
+  t.match(await corral.json('/api/chat', ask), { status: 503, body: { code: 'runtime_missing' } })
+  renameSync(moved, build)
+  t.equal((await corral.json('/api/chat', ask)).body.message?.content, CAPITAL_ANSWER)
 })
