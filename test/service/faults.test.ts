@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import { cpSync, mkdtempSync, renameSync, rmSync } from 'node:fs'
+import { cpSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
@@ -138,14 +138,38 @@ t.test('a taken port and a mistake in config.yaml end the start with what to do'
   t.match(open.stderr, /insecure/)
 })
 
-t.test('a model that cannot be loaded says why, and a broken one does not stop the others', async t => {
-  const corral = await startCorral(t)
-  const { body } = await corral.json('/api/load', { model: DEMO, options: { cache_type_v: 'q8_0', num_parallel: 1 } })
-  t.equal(body.status, 'ready', 'a quantized cache works')
-  const refused = await corral.json('/api/load', { model: DEMO, options: { num_ctx: 32_768, num_parallel: 1024 } })
-  if (refused.status !== 200) t.match(refused.body, { code: /insufficient_memory|load_failed/, error: /\w+ .*\./ })
-  t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
-})
+t.test(
+  'a model that cannot be loaded says why on both surfaces, is not tried at once for ever, and stops no other',
+  async t => {
+    const corral = await startCorral(t)
+    const gguf = readFileSync(join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
+    // An architecture that no llama.cpp knows, in the place of the first mention of "llama": the value of general.architecture.
+    const at = gguf.indexOf('llama')
+    gguf.write('lxama', at, 'latin1')
+    const path = join(corral.home, 'unknown.gguf')
+    writeFileSync(path, gguf)
+    t.equal((await corral.json('/api/import', { model: 'test/unknown', path })).status, 200)
+
+    const native = await corral.send('/api/chat', { ...ask, model: 'test/unknown' })
+    t.equal(native.status, 500)
+    t.equal(native.headers.get('x-should-retry'), 'false')
+    t.match(await native.json(), { code: 'load_failed', cause: 'unsupported_architecture', error: /lxama/ })
+    const streamed = await corral.json('/api/chat', { ...ask, model: 'test/unknown', stream: true })
+    t.match(streamed, { status: 500, body: { code: 'load_failed' } }, 'no stream has begun')
+    const hosted = await corral.send('/v1/chat/completions', { ...ask, model: 'test/unknown' })
+    t.equal(hosted.status, 500)
+    t.equal(hosted.headers.get('x-should-retry'), 'false')
+    t.match(await hosted.json(), {
+      error: { code: 'load_failed', message: /lxama.*2 times in a row.*tried again in/s }
+    })
+    t.ok(Number(hosted.headers.get('retry-after')) > 0)
+    const steps = await corral.json('/api/load', { model: 'test/unknown', stream: true })
+    t.equal(steps.status, 500)
+
+    t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
+    t.match(await corral.json('/api/import', { model: DEMO, path }), { status: 409, body: { code: 'model_exists' } })
+  }
+)
 
 t.test('a llama.cpp that vanishes is told, and found again when it is back', async t => {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
