@@ -4,33 +4,28 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/package-info.ts'
-import { alive, CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
+import {
+  alive,
+  CAPITAL_ANSWER,
+  CAPITAL_QUESTION,
+  DEMO,
+  endless,
+  endlessHosted,
+  lastEvent,
+  startCorral,
+  until
+} from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 
 const ask = { model: DEMO, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
-const endless = {
-  model: DEMO,
-  messages: [CAPITAL_QUESTION],
-  options: { temperature: 0, max_tokens: 30_000, num_ctx: 32_000, ignore_eos: true }
-}
-const endlessHosted = { model: DEMO, messages: [CAPITAL_QUESTION], stream: true, ...endless.options }
-
-const lastEvent = (text: string) =>
-  JSON.parse(
-    text
-      .trim()
-      .split('\n\n')
-      .at(-1)!
-      .replace(/^data: /, '')
-  )
 
 t.test(
   'kill -9 of the engine in mid-stream: the stream ends with an error event, the next request is answered',
   async t => {
     const corral = await startCorral(t)
     for (const [path, body] of [
-      ['/api/chat', endless],
-      ['/v1/chat/completions', endlessHosted]
+      ['/api/chat', endless(DEMO)],
+      ['/v1/chat/completions', endlessHosted(DEMO)]
     ] as const) {
       const response = await corral.send(path, body)
       const reader = response.body!.getReader()
@@ -51,7 +46,7 @@ t.test(
 
 t.test('a request that has sent nothing yet outlives the engine once', async t => {
   const corral = await startCorral(t)
-  const story = { ...endless, stream: false, options: { ...endless.options, max_tokens: 1500 } }
+  const story = { ...endless(DEMO, { max_tokens: 1500 }), stream: false }
   const waiting = corral.json('/api/chat', story)
   const pid = await until('it runs', async () => {
     const { body } = await corral.json('/api/ps')
@@ -68,7 +63,7 @@ t.test('kill -9 of the gateway: no llama-server outlives it, and the next start 
   const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(home, { recursive: true, force: true }))
   const first = await startCorral(t, { home })
-  const response = await first.send('/api/chat', endless)
+  const response = await first.send('/api/chat', endless(DEMO))
   await response.body!.getReader().read()
   await first.json('/v1/embeddings', { model: DEMO, input: 'Hello' })
   const engines = first.enginePids()
@@ -86,7 +81,7 @@ t.test(
   'SIGTERM under load: short answers are finished, long ones end with shutting_down, the exit code is 0',
   async t => {
     const corral = await startCorral(t, { config: 'shutdown_grace: 2s\n' })
-    const long = await corral.send('/api/chat', endless)
+    const long = await corral.send('/api/chat', endless(DEMO))
     const reader = long.body!.getReader()
     const decoder = new TextDecoder()
     let text = decoder.decode((await reader.read()).value)

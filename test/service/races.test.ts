@@ -9,29 +9,16 @@ import {
   CAPITAL_QUESTION,
   type Corral,
   DEMO,
+  endless,
+  endlessHosted,
   joined,
+  lastEvent,
   startCorral,
   until
 } from '../support/corral.ts'
 
 const corral = await startCorral(t)
 const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-
-/** An answer that goes on until max_tokens. */
-const endless = (model: string, more: object = {}) => ({
-  model,
-  messages: [{ role: 'user', content: 'Count to 30.' }],
-  options: { temperature: 0, max_tokens: 20_000, num_ctx: 32_000, ignore_eos: true, ...more }
-})
-const endlessHosted = (model: string) => ({
-  model,
-  messages: [{ role: 'user', content: 'Count to 30.' }],
-  stream: true,
-  temperature: 0,
-  max_tokens: 20_000,
-  num_ctx: 32_000,
-  ignore_eos: true
-})
 
 let copies = 0
 /** A model of its own for one test. */
@@ -62,15 +49,6 @@ async function begin(server: Corral, path: string, body: unknown) {
     leave: () => reader.cancel()
   }
 }
-
-const lastEvent = (text: string) =>
-  JSON.parse(
-    text
-      .trim()
-      .split('\n\n')
-      .at(-1)!
-      .replace(/^data: /, '')
-  )
 
 /** Asks for something that loads slowly enough to be met while loading: the server holds the load until told. */
 async function loading(t: Test, model: string): Promise<Promise<any>> {

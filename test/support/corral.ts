@@ -175,3 +175,29 @@ export function joined(events: any[]): string {
     .map(event => event.message?.content ?? event.response ?? event.choices?.[0]?.delta?.content ?? '')
     .join('')
 }
+
+/** The last event of an event stream's text. */
+export function lastEvent(text: string): any {
+  return JSON.parse(
+    text
+      .trim()
+      .split('\n\n')
+      .at(-1)!
+      .replace(/^data: /, '')
+  )
+}
+
+/** A chat whose answer goes on until max_tokens. */
+export function endless(model: string, more: object = {}) {
+  return {
+    model,
+    messages: [{ role: 'user', content: 'Count to 30.' }],
+    options: { temperature: 0, max_tokens: 20_000, num_ctx: 32_000, ignore_eos: true, ...more }
+  }
+}
+
+/** The same for the hosted-chat API. */
+export function endlessHosted(model: string) {
+  const { options, ...chat } = endless(model)
+  return { ...chat, ...options, stream: true }
+}
