@@ -26,10 +26,10 @@ export interface Delta {
 
 interface EngineEvent {
   choices?: {
+    index?: number
     text?: string
     finish_reason?: string | null
     delta?: EngineMessage
-    message?: EngineMessage
   }[]
   timings?: { cache_n?: number; prompt_n: number; prompt_ms: number; predicted_n: number; predicted_ms: number }
   prompt_progress?: { total: number; processed: number }
@@ -67,8 +67,8 @@ function parseArguments(text: string): unknown {
 }
 
 /**
- * Reads llama-server's answer, streamed or whole, of `/v1/chat/completions`, `/v1/completions` and `/infill`. Streamed
- * tool calls come in pieces; they are given once complete, because native clients expect whole ones.
+ * Reads llama-server's streamed answer of `/v1/chat/completions`, `/v1/completions` and `/infill`. Tool calls
+ * come in pieces; they are given once complete, because native clients expect whole ones.
  */
 export class AnswerReader {
   #calls: { id?: string; name: string; arguments: string }[] = []
@@ -81,7 +81,9 @@ export class AnswerReader {
     }
     if (event.timings) delta.counters = countersOf(event.timings)
     const choice = event.choices?.[0]
-    const message = choice?.delta ?? choice?.message
+    // Native answers have one choice, whatever "n" among the options says.
+    if (choice?.index) return delta
+    const message = choice?.delta
     delta.content = message?.content ?? choice?.text ?? event.content ?? ''
     delta.thinking = message?.reasoning_content ?? ''
     for (const piece of message?.tool_calls ?? []) this.#collect(piece)

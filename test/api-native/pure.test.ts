@@ -214,6 +214,10 @@ t.test('the engine’s events: text, thoughts, tool calls in pieces, counters', 
     eval_duration: 2_000_000
   })
   t.equal(new AnswerReader().read({ choices: [{ finish_reason: 'length', delta: {} }] }).finish, 'length')
+  t.match(new AnswerReader().read({ choices: [{ index: 1, finish_reason: 'stop', delta: { content: 'x' } }] }), {
+    content: '',
+    finish: undefined
+  })
   t.match(new AnswerReader().read({ content: 'x', stop: true, stop_type: 'limit' }), { content: 'x', finish: 'length' })
   t.equal(new AnswerReader().read({ prompt_progress: { total: 10, processed: 5 } }).promptRead, 0.5)
   t.end()
