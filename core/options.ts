@@ -3,7 +3,7 @@ import { parseDuration } from './duration.ts'
 import { CorralError } from './errors.ts'
 
 /** Types that llama-server accepts for the KV cache (`--cache-type-k`, `--cache-type-v`). */
-export const CACHE_TYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'iq4_nl', 'q5_0', 'q5_1'] as const
+const CACHE_TYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'iq4_nl', 'q5_0', 'q5_1'] as const
 
 const MAX_INT = 2 ** 31 - 1
 

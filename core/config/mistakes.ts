@@ -20,7 +20,7 @@ function range(schema: SettingSchema): string {
 }
 
 /** What a setting accepts, for people: `a whole number from 0 to 65535`. */
-export function allowedValues(schema: SettingSchema): string {
+function allowedValues(schema: SettingSchema): string {
   if (schema.title) return schema.title
   if (schema.enum) return `one of ${schema.enum.join(', ')}`
   if (schema.const !== undefined) return JSON.stringify(schema.const)

@@ -42,7 +42,7 @@ export interface GivenSetting {
 }
 
 /** A text as the value its setting wants; text that is none of its kind stays as it is, for the check to tell. */
-export function fromText(schema: SettingSchema | undefined, text: string): unknown {
+function fromText(schema: SettingSchema | undefined, text: string): unknown {
   const types = [schema?.type ?? []].flat()
   if (types.includes('array')) {
     return text

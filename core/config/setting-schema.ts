@@ -153,7 +153,7 @@ export function composeConfigSchema(definitions: readonly PluginDefinition[]): C
 }
 
 /** The schema of what lies under `key`, or undefined where the key is unknown or open. */
-export function childSchema(schema: SettingSchema | undefined, key: string): SettingSchema | undefined {
+function childSchema(schema: SettingSchema | undefined, key: string): SettingSchema | undefined {
   if (!schema) return undefined
   if (schema.properties && Object.hasOwn(schema.properties, key)) return schema.properties[key]
   for (const [pattern, inner] of Object.entries(schema.patternProperties ?? {})) {

@@ -19,7 +19,7 @@ const answering = {
   keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' }))
 }
 
-export const ToolCallSchema = Type.Object(
+const ToolCallSchema = Type.Object(
   {
     id: Given(Type.String()),
     function: Type.Object(
@@ -71,10 +71,8 @@ export const GenerateRequestSchema = Type.Object(
 export type GenerateRequest = Static<typeof GenerateRequestSchema>
 
 export const NamedRequestSchema = Type.Object(named, loose)
-export type NamedRequest = Static<typeof NamedRequestSchema>
 
 export const PullRequestSchema = Type.Object({ ...named, stream: answering.stream }, loose)
-export type PullRequest = Static<typeof PullRequestSchema>
 
 export const LoadRequestSchema = Type.Object(
   {
@@ -85,7 +83,6 @@ export const LoadRequestSchema = Type.Object(
   },
   loose
 )
-export type LoadRequest = Static<typeof LoadRequestSchema>
 
 export const ImportRequestSchema = Type.Object(
   {
@@ -95,4 +92,3 @@ export const ImportRequestSchema = Type.Object(
   },
   loose
 )
-export type ImportRequest = Static<typeof ImportRequestSchema>

@@ -3,7 +3,7 @@ import { type Static, Type } from 'typebox'
 import type { Capability } from '../../core/services.ts'
 
 /** The layout of manifests that this version writes. */
-export const MANIFEST_VERSION = 1
+const MANIFEST_VERSION = 1
 
 const Sha256 = Type.String({ pattern: '^[0-9a-f]{64}$' })
 /** Relative, with forward slashes, and never out of its folder. */

@@ -19,7 +19,7 @@ export interface ManyModelsFigures {
 }
 
 /** Copies the one model of a data directory under so many other names; its files are hard links. */
-export function multiplyModel(home: string, count: number): void {
+function multiplyModel(home: string, count: number): void {
   const models = join(home, 'models')
   const original = join(models, 'corral', 'tiny-chat')
   const manifest = JSON.parse(readFileSync(join(original, 'manifest.json'), 'utf8'))

@@ -6,9 +6,9 @@ import { EventLines } from '../../core/http/event-lines.ts'
 import { packageRoot } from '../../core/package-info.ts'
 import { CAPITAL_QUESTION, type Corral } from '../support/corral.ts'
 
-export const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 /** Where the trials leave their figures for `scripts/record-long.ts`. */
-export const FIGURES = join(packageRoot, '.cache', 'long-trials')
+const FIGURES = join(packageRoot, '.cache', 'long-trials')
 /** Numbers from 0 to 1 that look random and are the same for the same seed (mulberry32). */
 export function randomNumbers(seed: number): () => number {
   let state = seed
