@@ -10,7 +10,12 @@ const MAX_INT = 2 ** 31 - 1
 /** The options that decide how an engine is started. */
 export const LoadOptionsSchema = Type.Object({
   num_ctx: Type.Integer({ minimum: 1, maximum: MAX_INT, description: 'Context window of one conversation, in tokens' }),
-  num_parallel: Type.Integer({ minimum: 1, maximum: 1024, description: 'Parallel slots in the inference server' }),
+  num_parallel: Type.Integer({
+    minimum: 1,
+    // llama.cpp's LLAMA_MAX_SEQ.
+    maximum: 256,
+    description: 'Parallel slots in the inference server'
+  }),
   n_gpu_layers: Type.Integer({
     minimum: -1,
     maximum: MAX_INT,

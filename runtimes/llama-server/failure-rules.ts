@@ -193,6 +193,11 @@ export const FAILURE_RULES: FailureRule[] = [
     sentence: 'The GPU failed ($1). Check its driver; try fewer GPU layers (n_gpu_layers) or another llama.cpp build.'
   },
   {
+    cause: 'context_failed',
+    pattern: /failed to initialize the context: (.+)/,
+    sentence: 'llama.cpp cannot make this context: $1. Ask for other load options (num_ctx, num_parallel, cache types).'
+  },
+  {
     cause: 'assertion_failed',
     pattern: /GGML_ASSERT\(?(.*)/,
     sentence: `llama.cpp stopped itself after a fault of its own. ${OTHER_BUILD}`

@@ -59,6 +59,7 @@ t.test('options: aliases, checks, nulls', t => {
     { num_ctx: 0 },
     { num_ctx: 1e12 },
     { num_parallel: 0 },
+    { num_parallel: 257 },
     { n_gpu_layers: true },
     { cache_type_k: 'q9' },
     { cache_type_v: 8 },

@@ -105,6 +105,11 @@ t.test('texts of llama.cpp 0.5.0', t => {
       'out_of_memory'
     ],
     ['E common_init: std::bad_alloc', 'insufficient_memory', 'out_of_memory'],
+    [
+      'W llama_init_from_model: failed to initialize the context: n_seq_max must be <= 256',
+      'load_failed',
+      'context_failed'
+    ],
     ['setpriv: failed to execute /opt/llama-server: Permission denied', 'runtime_missing', 'executable_missing'],
     [
       "E gguf_init_from_file: failed to open GGUF file '/x/big-00003-of-00004.gguf' (No such file or directory)",
