@@ -1,0 +1,28 @@
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import { engineBuildFolder } from './engine-build.ts'
+
+/** The real llama-server, but for two KV cache types: with these it never gets ready, or fails to load. */
+export const NEVER_READY = { cache_type_k: 'q5_0' }
+export const FAILS_TO_LOAD = { cache_type_k: 'q5_1' }
+
+/** A folder for CORRAL_LLAMA_CPP, in which loads can be held and made to fail at will. */
+export function scriptedBuild(t: Pick<Test, 'teardown'>): string {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const script = join(folder, 'llama-server')
+  writeFileSync(
+    script,
+    `#!/bin/sh
+case "$*" in
+  *"--cache-type-k ${NEVER_READY.cache_type_k}"*) exec tail -f /dev/null ;;
+  *"--cache-type-k ${FAILS_TO_LOAD.cache_type_k}"*) echo "failed to initialize the context: told so" >&2; exit 1 ;;
+esac
+exec "${join(engineBuildFolder(), 'llama-server')}" "$@"
+`
+  )
+  chmodSync(script, 0o755)
+  return folder
+}
