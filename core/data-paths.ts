@@ -5,6 +5,8 @@ import { join, resolve } from 'node:path'
 export interface DataPaths {
   home: string
   models: string
+  /** What is being downloaded; on the disk of the models, so that it becomes one without being copied. */
+  downloads: string
   runtimes: string
   cache: string
   logs: string
@@ -15,9 +17,11 @@ export interface DataPaths {
 /** The data directory's folders: `home` is CORRAL_HOME or `~/.corral`; models may lie elsewhere (CORRAL_MODELS). */
 export function dataPaths(home: string | undefined, models: string | undefined): DataPaths {
   const root = resolve(home || join(homedir(), '.corral'))
+  const modelsRoot = models ? resolve(models) : join(root, 'models')
   return {
     home: root,
-    models: models ? resolve(models) : join(root, 'models'),
+    models: modelsRoot,
+    downloads: join(modelsRoot, '.downloads'),
     runtimes: join(root, 'runtimes'),
     cache: join(root, 'cache'),
     logs: join(root, 'logs'),

@@ -9,6 +9,7 @@ export interface Progress {
     | 'building'
     | 'proving'
     | 'copying'
+    | 'installing'
     | 'converting'
     | 'quantizing'
     | 'draining'
@@ -21,6 +22,8 @@ export interface Progress {
   /** Units done and in all (bytes for copies and downloads). */
   completed?: number
   total?: number
+  /** Which part of the work this is, where it has several that each count for themselves. */
+  step?: { number: number; of: number }
 }
 
 export type OnProgress = (progress: Progress) => void

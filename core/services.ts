@@ -1,5 +1,7 @@
 import type { Readable } from 'node:stream'
 import type { FastifyPluginAsync } from 'fastify'
+import type { Conversion } from './conversion.ts'
+import type { Downloads } from './downloads.ts'
 import type { ModelName } from './model-name.ts'
 import type { LoadOptions } from './options.ts'
 import type { OnProgress, Progress } from './progress.ts'
@@ -10,7 +12,9 @@ import type { OnProgress, Progress } from './progress.ts'
  */
 export interface Services {
   storage: Storage
+  downloads: Downloads
   runtimes: Runtimes
+  conversion: Conversion
   scheduler: Scheduler
   nativeApi: NativeApi
 }
@@ -71,7 +75,7 @@ export interface StoredVariant {
   /** Names these very files; another import under the same name gives another revision. */
   revision: string
   format: 'gguf' | 'safetensors'
-  /** Absolute path of the folder that holds `files`. */
+  /** Absolute path of the folder that holds `files`. What lies below its folder `converted` is the conversion's. */
   directory: string
   files: StoredFile[]
   /** Bytes of all files. */
@@ -91,6 +95,28 @@ export interface ImportRequest {
   name: ModelName
 }
 
+/** A file that is on this disk and is to become part of a model. */
+export interface AdoptedFile {
+  /** Absolute path of a regular file. */
+  source: string
+  /** Its name in the store, relative, with forward slashes. */
+  path: string
+  role: StoredFile['role']
+  /** 64 hex digits, where they were just computed from its bytes: it is not read for them again. */
+  sha256?: string
+}
+
+/** Files that somebody chose already, and whose names need not tell what they are. */
+export interface AdoptRequest {
+  name: ModelName
+  format: 'gguf' | 'safetensors'
+  /** Label that the variant gets; read from the files where absent. */
+  label?: string
+  origin: Origin
+  /** Model files first, in the order of their shards. */
+  files: AdoptedFile[]
+}
+
 export interface Storage {
   /** All variants, the default one of each model first. Answered from memory. */
   list(): StoredVariant[]
@@ -104,6 +130,12 @@ export interface Storage {
    * variant. Progress counts bytes.
    */
   import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
+  /**
+   * Makes files a variant, by link where possible; they stay where they are. Their headers are read, so that what is
+   * damaged never becomes a model.
+   * @throws CorralError `invalid_request` saying what is wrong with them, `model_exists`, `insufficient_storage`
+   */
+  adopt(request: AdoptRequest, waiting?: Waiting): Promise<StoredVariant>
   /**
    * Removes a variant (tagged name) or all variants (bare name): gone for new requests at once, files after every
    * `onRemove` listener has settled.
@@ -247,6 +279,18 @@ export interface RuntimesReport {
   sources: SourceReport[]
 }
 
+/** llama.cpp's tools for making GGUF files. */
+export interface ConversionTools {
+  /** Folder with `convert_hf_to_gguf.py` and what belongs to it. */
+  directory: string
+  /** Version of llama.cpp that it comes from, such as `v0.5.0` or `b10485`. */
+  version: string
+  /** Absolute path of llama-quantize; undefined where the engine's build has none. */
+  quantize: string | undefined
+  /** A sentence, when it is not of the same version as the engine. */
+  mismatch?: string
+}
+
 export interface Runtimes {
   /** Adds a place that builds come from, tried after those already there. */
   addSource(source: BuildSource): void
@@ -258,6 +302,11 @@ export interface Runtimes {
   build(waiting?: Waiting): Promise<Build>
   /** Starts an engine for a model; waits for a build first where there is none yet. Aborting ends the engine too. */
   startEngine(spec: EngineSpec, waiting: Waiting): Promise<Engine>
+  /**
+   * The converter of the engine's own version where it can be had, else the pinned one, fetched on first call.
+   * @throws CorralError `runtime_missing` with what was tried and what would help
+   */
+  conversionTools(waiting: Waiting): Promise<ConversionTools>
   report(): RuntimesReport
 }
 
