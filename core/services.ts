@@ -16,6 +16,7 @@ export interface Services {
   runtimes: Runtimes
   conversion: Conversion
   scheduler: Scheduler
+  adoption: Adoption
   nativeApi: NativeApi
 }
 export type ServiceName = keyof Services & string
@@ -104,6 +105,8 @@ export interface AdoptedFile {
   role: StoredFile['role']
   /** 64 hex digits, where they were just computed from its bytes: it is not read for them again. */
   sha256?: string
+  /** 64 hex digits that its bytes are said to have: the file is refused as damaged when they have others. */
+  claimedSha256?: string
 }
 
 /** Files that somebody chose already, and whose names need not tell what they are. */
@@ -371,6 +374,56 @@ export interface Scheduler {
   keepAlive(model: ModelName, ms: number): void
   running(): RunningModel[]
   loading(): LoadingModel[]
+}
+
+// ---- adoption ------------------------------------------------------------------------------------------------------
+
+/** A model in another tool's cache. */
+export interface FoundModel {
+  /** Names it for `adopt`: what it is called in that tool. */
+  found: string
+  /** What it would be called here: `owner/name` or `owner/name:LABEL`. */
+  name: string
+  format: 'gguf' | 'safetensors'
+  /** Bytes of all its files. */
+  size: number
+  /** Absolute path of its (first) file, or of its folder where it is one. */
+  path: string
+  /** Why it cannot be taken: a sentence. */
+  problem?: string
+  /** These files are stored already. */
+  present: boolean
+}
+
+export interface FoundModels {
+  /** The tool: `huggingface`, `ollama`, `lm-studio`. */
+  from: string
+  /** Where was looked: an absolute path, or several with commas between. */
+  folder: string
+  /** By name. */
+  models: FoundModel[]
+}
+
+/** Takes over models that other tools have downloaded. */
+export interface Adoption {
+  /**
+   * Looks into a tool's cache; empty where there is none.
+   * @throws CorralError `invalid_request` for an unknown tool, or when the cache may not be read
+   */
+  find(from: string): Promise<FoundModels>
+  /**
+   * Stores what was found, by link where possible.
+   * @param name undefined takes the name it was found with
+   * @returns `linked`: its weights take no space of their own
+   * @throws CorralError `model_not_found` where the cache has no such model, `invalid_request` with its problem, and
+   * whatever Storage.adopt throws
+   */
+  adopt(
+    from: string,
+    found: string,
+    name: ModelName | undefined,
+    waiting: Waiting
+  ): Promise<{ variant: StoredVariant; linked: boolean }>
 }
 
 // ---- REST surfaces -------------------------------------------------------------------------------------------------
