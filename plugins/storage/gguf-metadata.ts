@@ -1,6 +1,6 @@
+import type { GgufFile } from '../../core/gguf-file.ts'
 import type { ModelMetadata } from '../../core/services.ts'
 import { capabilitiesOf } from './capabilities.ts'
-import type { GgufFile } from './gguf-file.ts'
 
 /** The parser's own additions to the metadata. */
 const NOT_METADATA = new Set(['version', 'tensor_count', 'kv_count'])

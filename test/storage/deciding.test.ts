@@ -1,4 +1,5 @@
 import t from 'tap'
+import { tensorSize } from '../../core/tensor-size.ts'
 import { capabilitiesOf } from '../../plugins/storage/capabilities.ts'
 import { ggufMetadata, ggufPurpose } from '../../plugins/storage/gguf-metadata.ts'
 import { planFolder, planGgufFile } from '../../plugins/storage/import-plan.ts'
@@ -14,7 +15,6 @@ import {
 import { originConflict } from '../../plugins/storage/refusals.ts'
 import { safetensorsMetadata } from '../../plugins/storage/safetensors-metadata.ts'
 import { digestOfFiles } from '../../plugins/storage/staging.ts'
-import { tensorSize } from '../../plugins/storage/tensor-size.ts'
 
 t.test('labels from file names', t => {
   const table: [fileName: string, label: string | undefined][] = [

@@ -1,5 +1,5 @@
 import { open } from 'node:fs/promises'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError, messageOf } from './errors.ts'
 import { tensorSize } from './tensor-size.ts'
 
 /** What the header of a GGUF file says. */
