@@ -52,7 +52,8 @@ export async function claimDataDirectory(
   paths: DataPaths,
   server: { address: string; version: string }
 ): Promise<DataDirectoryClaim> {
-  for (const path of [paths.home, paths.models, paths.runtimes, paths.cache, paths.logs]) await createFolder(path)
+  for (const path of [paths.home, paths.models, paths.downloads, paths.runtimes, paths.cache, paths.logs])
+    await createFolder(path)
   const self: Owner = {
     pid: process.pid,
     startTime: (await processStartTime(process.pid)) ?? 'unknown',

@@ -59,8 +59,10 @@ export interface ModelMetadata {
 
 export interface Origin {
   kind: 'bundled' | 'import' | 'hub'
-  /** Where it came from: a path or an address, without credentials. */
+  /** Where it came from: a path, or a hub and what it has the model under (`huggingface:owner/name`); no credentials. */
   from: string
+  /** Names the content at a hub: a commit. */
+  revision?: string
 }
 
 /** One quantization of one model, as it lies on disk. A later revision of it is another object with another directory. */

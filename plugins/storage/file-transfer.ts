@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { constants, copyFile, type FileHandle, link, open, rm, statfs } from 'node:fs/promises'
+import { constants, copyFile, type FileHandle, link, open, rm, stat, statfs } from 'node:fs/promises'
 import { formatBytes } from '../../core/bytes.ts'
 import { CorralError, isSystemError } from '../../core/errors.ts'
 
@@ -12,6 +12,8 @@ export interface TransferOptions {
   onBytes?: (bytes: number) => void
   /** Whether the store may share the file with its other owner. */
   allowHardLink: boolean
+  /** Its SHA-256 where that was just computed: a linked file is not read for it once more. */
+  sha256?: string
   /** Where the copies go, and the bytes that this file and those after it will take there if they must be copied. */
   space: { folder: string; bytes: number }
 }
@@ -27,7 +29,11 @@ export interface TransferOptions {
  */
 export async function transferFile(source: string, target: string, options: TransferOptions): Promise<string> {
   options.signal?.throwIfAborted()
-  if ((await reflink(source, target)) || (options.allowHardLink && (await hardLink(source, target)))) {
+  if (await linkFile(source, target, options)) {
+    if (options.sha256 !== undefined) {
+      options.onBytes?.((await stat(target)).size)
+      return options.sha256
+    }
     // The store's own file: a reflink no longer follows its source.
     return digestOf(target, undefined, options)
   }
@@ -40,6 +46,13 @@ export async function transferFile(source: string, target: string, options: Tran
   } finally {
     await copy.close()
   }
+}
+
+async function linkFile(source: string, target: string, options: TransferOptions): Promise<boolean> {
+  const { allowHardLink, sha256 } = options
+  // A clone is read for the digest in any case; where the digest is known, the file's very bytes are what it is of.
+  if (allowHardLink && sha256 !== undefined) return (await hardLink(source, target)) || (await reflink(source, target))
+  return (await reflink(source, target)) || (allowHardLink && (await hardLink(source, target)))
 }
 
 async function reflink(source: string, target: string): Promise<boolean> {

@@ -31,7 +31,8 @@ const VariantSchema = Type.Object({
   modifiedAt: Type.String({ pattern: '^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{3}Z$' }),
   origin: Type.Object({
     kind: Type.Union([Type.Literal('bundled'), Type.Literal('import'), Type.Literal('hub')]),
-    from: Type.String()
+    from: Type.String(),
+    revision: Type.Optional(Type.String())
   }),
   metadata: Type.Object({
     architecture: Type.Optional(Type.String()),

@@ -132,7 +132,7 @@ export async function removeEmptyFolders(model: string): Promise<void> {
 }
 
 /** Makes a change in a folder outlive a power failure, where the system lets folders be opened for that. */
-async function syncFolder(folder: string): Promise<void> {
+export async function syncFolder(folder: string): Promise<void> {
   if (process.platform === 'win32') return
   let handle: FileHandle
   try {

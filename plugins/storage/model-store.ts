@@ -2,11 +2,13 @@ import { access, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { CorralError, isSystemError } from '../../core/errors.ts'
-import { bareName, type ModelName, modelKey } from '../../core/model-name.ts'
-import type { ImportRequest, Origin, Storage, StoredVariant, Waiting } from '../../core/services.ts'
+import { bareName, type ModelName, modelKey, parseModelName } from '../../core/model-name.ts'
+import type { AdoptRequest, ImportRequest, Origin, Storage, StoredVariant, Waiting } from '../../core/services.ts'
 import { inspectSource } from './import-source.ts'
+import { inspectFiles } from './inspect-files.ts'
 import { KeyedQueue } from './keyed-queue.ts'
 import { findLabel, type Manifest, type VariantRecord, withoutRevisions, withVariant } from './manifest.ts'
+import type { ModelSource } from './model-files.ts'
 import {
   discardFolder,
   isWhole,
@@ -93,13 +95,29 @@ export class ModelStore implements Storage {
   /** As `import`, with the origin given. */
   async importFrom(
     { path, name }: ImportRequest,
-    { origin, allowHardLink, onProgress, signal: caller }: Waiting & { origin: Origin; allowHardLink: boolean }
+    options: Waiting & { origin: Origin; allowHardLink: boolean }
   ): Promise<StoredVariant> {
     // What came from a hub is refused before anything is copied; for the rest the content decides.
     const hub = this.variants(name).find(variant => variant.origin.kind === 'hub')
-    if (hub && origin.kind !== 'hub') throw modelExists(hub)
+    if (hub && options.origin.kind !== 'hub') throw modelExists(hub)
+    return this.#take(name, await inspectSource(path, name.variant), options)
+  }
+
+  async adopt(request: AdoptRequest, waiting: Waiting = {}): Promise<StoredVariant> {
+    const { name, origin } = request
+    const label = request.label ?? name.variant
+    // The name becomes a label, and so a part of paths.
+    if (label !== undefined) parseModelName(`${bareName(name)}:${label}`)
+    return this.#take(name, await inspectFiles({ ...request, label }), { ...waiting, origin, allowHardLink: true })
+  }
+
+  /** Stages what was inspected and makes it part of a model. */
+  async #take(
+    name: ModelName,
+    { label, format, files, metadata }: ModelSource,
+    { origin, allowHardLink, onProgress, signal: caller }: Waiting & { origin: Origin; allowHardLink: boolean }
+  ): Promise<StoredVariant> {
     const signal = caller ? AbortSignal.any([caller, this.#closing.signal]) : this.#closing.signal
-    const { label, format, files, metadata } = await inspectSource(path, name.variant)
     const stageAndCommit = async () => {
       try {
         const staged = await stageFiles(this.#models, files, { signal, onProgress, allowHardLink })

@@ -73,5 +73,12 @@ function capabilities({ config, isSentenceTransformer }: ModelDescription, chatT
   if (classes.some(name => name.endsWith('ForSequenceClassification'))) return ['rerank']
   const generates = classes.some(name => /For(CausalLM|ConditionalGeneration)$|LMHeadModel$/.test(name))
   if (isSentenceTransformer || (classes.length > 0 && !generates)) return ['embedding']
-  return ['completion', ...templateCapabilities(chatTemplate)]
+  return ['completion', ...templateCapabilities(chatTemplate), ...senses(config)]
+}
+
+/** Encoders for images and sounds have sections of their own; models that speak too keep them one level deeper. */
+function senses(config: Fields): Capability[] {
+  const has = (section: string) =>
+    [config, fields(config.thinker_config)].some(level => Object.keys(fields(level[section])).length > 0)
+  return [...(has('vision_config') ? (['vision'] as const) : []), ...(has('audio_config') ? (['audio'] as const) : [])]
 }

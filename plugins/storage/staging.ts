@@ -4,8 +4,8 @@ import { dirname, join } from 'node:path'
 import { CorralError } from '../../core/errors.ts'
 import type { ModelMetadata, Origin, StoredFile, Waiting } from '../../core/services.ts'
 import { transferFile } from './file-transfer.ts'
-import type { SourceFile } from './import-source.ts'
-import { createStagingFolder, discardFolder } from './model-folders.ts'
+import type { SourceFile } from './model-files.ts'
+import { createStagingFolder, discardFolder, syncFolder } from './model-folders.ts'
 
 /** A revision whose files lie complete in a staging folder, ready to become part of a model. */
 export interface StagedRevision {
@@ -22,7 +22,7 @@ const REPORTS_PER_SECOND = 10
 
 /**
  * Brings files into a new staging folder and takes their digests. Nothing is left behind when it fails.
- * @throws CorralError `insufficient_storage`; `invalid_request` when a file changes meanwhile
+ * @throws CorralError `insufficient_storage`; `invalid_request` when a file changes meanwhile or is not what it is said to be
  */
 export async function stageFiles(
   models: string,
@@ -34,9 +34,10 @@ export async function stageFiles(
   const folder = await createStagingFolder(models)
   try {
     const files: StoredFile[] = []
+    const folders = new Set([folder])
     let completed = 0
     let reported = 0
-    for (const { source, path, role, size } of sources) {
+    for (const { source, path, role, size, sha256: known, claimedSha256 } of sources) {
       const report = (force: boolean) => {
         if (!force && performance.now() - reported < 1000 / REPORTS_PER_SECOND) return
         reported = performance.now()
@@ -45,10 +46,12 @@ export async function stageFiles(
       const before = completed
       const target = join(folder, ...path.split('/'))
       await mkdir(dirname(target), { recursive: true })
+      folders.add(dirname(target))
       const sha256 = await transferFile(source, target, {
         signal,
-        // Descriptions such as config.json are small, and people edit them in place.
-        allowHardLink: allowHardLink && role !== 'other',
+        // Descriptions such as config.json are small, and people edit them in place; not where they were downloaded to.
+        allowHardLink: allowHardLink && (role !== 'other' || known !== undefined),
+        sha256: known,
         space: { folder: models, bytes: total - before },
         onBytes: bytes => {
           completed += bytes
@@ -63,14 +66,25 @@ export async function stageFiles(
           { param: 'path' }
         )
       }
+      if (sha256 !== (known ?? claimedSha256 ?? sha256)) throw otherContent(source)
       report(true)
       files.push({ path, size, sha256, role })
     }
+    // A manifest that outlives a power failure must not name files that do not.
+    for (const path of folders) await syncFolder(path)
     return { folder, files }
   } catch (error) {
     await discardFolder(models, folder)
     throw error
   }
+}
+
+function otherContent(source: string): CorralError {
+  return new CorralError(
+    'invalid_request',
+    `${source} is damaged: its SHA-256 is not the one it should have. Download it again.`,
+    { param: 'path' }
+  )
 }
 
 /** One digest for a set of files, whatever their names: 64 hex digits. */

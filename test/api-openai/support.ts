@@ -72,6 +72,7 @@ function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Pr
       throw new CorralError('model_not_found', `Model "${bareName(name)}" is not here.`, { param: 'model' })
     },
     import: unused,
+    adopt: unused,
     remove: unused,
     setDefault: unused,
     onRemove: listener => void listeners.push(listener),

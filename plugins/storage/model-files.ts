@@ -1,0 +1,156 @@
+import { readFile, stat } from 'node:fs/promises'
+import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
+import { type GgufFile, readGguf } from '../../core/gguf-file.ts'
+import type { ModelMetadata, StoredFile } from '../../core/services.ts'
+import { ggufMetadata, ggufPurpose } from './gguf-metadata.ts'
+import { ggufLabel } from './quantization-label.ts'
+import { readSafetensors } from './safetensors-file.ts'
+import { safetensorsMetadata } from './safetensors-metadata.ts'
+
+/** A file to be taken into the store. */
+export interface SourceFile {
+  /** Absolute, without symbolic links. */
+  source: string
+  path: string
+  role: StoredFile['role']
+  /** Bytes. */
+  size: number
+  /** 64 hex digits just computed from its bytes, which are not read for them again. */
+  sha256?: string
+  /** 64 hex digits that its bytes are said to have. */
+  claimedSha256?: string
+}
+
+/** A model whose files were found on disk and are whole, as far as their headers tell. */
+export interface ModelSource {
+  format: 'gguf' | 'safetensors'
+  label: string
+  files: SourceFile[]
+  metadata: ModelMetadata
+}
+
+/** Texts that describe a model are read whole; nothing of this size is one. */
+const MAX_DESCRIPTION = 64_000_000
+
+/** Why files cannot become a model. */
+export const refuseSource = (message: string, cause?: unknown) =>
+  new CorralError('invalid_request', message, { param: 'path', cause })
+
+/** What a system's refusal to read means for people; anything else as it is. */
+export function explainedReading(path: string, error: unknown): unknown {
+  if (isSystemError(error, 'ENOENT', 'ENOTDIR')) {
+    return refuseSource(`There is no ${error.path ?? path} on the machine corral runs on. Check the path.`, error)
+  }
+  if (isSystemError(error, 'EACCES', 'EPERM')) {
+    return refuseSource(
+      `corral may not read ${error.path ?? path}. Let its user read the file and enter its folders.`,
+      error
+    )
+  }
+  if (isSystemError(error, 'ELOOP', 'ENAMETOOLONG', 'EIO')) {
+    return refuseSource(`${error.path ?? path} cannot be read: ${messageOf(error)}.`, error)
+  }
+  return error
+}
+
+/**
+ * Reads the headers of a model's files, and checks that they are one whole model.
+ * @param files model files first, in the order of their shards
+ * @param named name of the first one, as far as it tells the quantization
+ * @throws CorralError `invalid_request` naming the file and what is wrong with it
+ */
+export function readModelFiles(
+  format: 'gguf' | 'safetensors',
+  files: SourceFile[],
+  named: string
+): Promise<ModelMetadata> {
+  return format === 'gguf' ? readGgufModel(files, named) : readSafetensorsModel(files)
+}
+
+async function readGgufModel(files: SourceFile[], named: string): Promise<ModelMetadata> {
+  const shards: GgufFile[] = []
+  let projector: GgufFile | undefined
+  for (const file of files) {
+    if (file.role === 'other') continue
+    const gguf = await readGguf(file.source)
+    const purpose = ggufPurpose(gguf)
+    if (file.role === 'projector') {
+      if (purpose !== 'projector') throw refuseSource(`${file.source} is named as a projector but is none. Rename it.`)
+      projector = gguf
+    } else {
+      if (purpose !== 'model') throw refuseSource(NOT_A_MODEL[purpose](file.source))
+      shards.push(gguf)
+    }
+  }
+  const { source } = files[0]!
+  if (shards.every(shard => shard.tensorCount === 0)) {
+    throw refuseSource(`${source} holds no weights (it is a vocabulary only). Name a file that holds the whole model.`)
+  }
+  checkShards(source, shards)
+  return ggufMetadata(shards, ggufLabel(named, shards[0]!.metadata['general.file_type']), projector)
+}
+
+const NOT_A_MODEL = {
+  projector: (path: string) =>
+    `${path} is a projector, which a model uses to see or hear. Import the model's own file; a projector beside it is taken along.`,
+  adapter: (path: string) => `${path} is a LoRA adapter, no whole model. Merge it into its base model first.`,
+  imatrix: (path: string) => `${path} holds data for quantization (an importance matrix), no model.`
+}
+
+function checkShards(path: string, shards: GgufFile[]): void {
+  const { metadata } = shards[0]!
+  const count = Number(metadata['split.count'] ?? 1)
+  if (count > 1 && shards.length !== count) {
+    throw refuseSource(
+      `${path} is one of ${count} shards, but its name is not of the form <name>-00001-of-${String(count).padStart(5, '0')}.gguf, ` +
+        'by which the others are found. Give all shards their original names.'
+    )
+  }
+  const tensors = shards.reduce((sum, shard) => sum + shard.tensorCount, 0)
+  const expected = Number(metadata['split.tensors.count'] ?? tensors)
+  if (expected !== tensors) {
+    throw refuseSource(
+      `The shards of ${path} do not belong together: they hold ${tensors} tensors, the first one names ${expected}. ` +
+        'Download them again.'
+    )
+  }
+}
+
+async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata> {
+  const weights = []
+  for (const file of files) if (file.role === 'model') weights.push(await readSafetensors(file.source))
+  const sourceOf = (path: string) => files.find(file => file.path === path)?.source
+  const config = sourceOf('config.json')
+  if (!config) {
+    throw refuseSource(`The SafeTensors model of ${files[0]!.source} has no config.json. Get the model's whole folder.`)
+  }
+  const tokenizerConfig = sourceOf('tokenizer_config.json')
+  const chatTemplate = sourceOf('chat_template.jinja')
+  return safetensorsMetadata(
+    {
+      config: await readJson(config),
+      tokenizerConfig: tokenizerConfig === undefined ? undefined : await readJson(tokenizerConfig),
+      chatTemplate: chatTemplate === undefined ? undefined : await readDescription(chatTemplate),
+      isSentenceTransformer: sourceOf('modules.json') !== undefined
+    },
+    weights
+  )
+}
+
+/** Reads a JSON object that describes a model. @throws CorralError `invalid_request` when it is damaged or too large */
+export async function readJson(path: string): Promise<Record<string, unknown>> {
+  const text = await readDescription(path)
+  try {
+    const value = JSON.parse(text)
+    if (value && typeof value === 'object') return value
+  } catch (error) {
+    throw refuseSource(`${path} is damaged: it is no JSON (${messageOf(error)}). Download it again.`, error)
+  }
+  throw refuseSource(`${path} is damaged: it holds no JSON object. Download it again.`)
+}
+
+async function readDescription(path: string): Promise<string> {
+  const { size } = await stat(path)
+  if (size > MAX_DESCRIPTION) throw refuseSource(`${path} is too large (${size} bytes) to describe a model.`)
+  return readFile(path, 'utf8')
+}
