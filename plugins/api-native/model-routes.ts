@@ -1,54 +1,22 @@
-import { isAbsolute } from 'node:path'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyPluginAsync } from 'fastify'
 import { CorralError } from '../../core/errors.ts'
-import { clientSignal } from '../../core/http/client-signal.ts'
 import { parseModelName } from '../../core/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/options.ts'
-import { type OnProgress, type Progress, progressText } from '../../core/progress.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
+import { progressReplies } from './progress-replies.ts'
 import { loadingRecord, localRecord, runningRecord, showRecord } from './records.ts'
-import { ImportRequestSchema, LoadRequestSchema, NamedRequestSchema, PullRequestSchema } from './schemas.ts'
+import { LoadRequestSchema, NamedRequestSchema, PullRequestSchema } from './schemas.ts'
 
 /** A hub before the name and a revision behind it, as pulls may name them. */
 const PULL_SOURCE = /^(?:hf:|csghub:|modelscope:|hf\.co\/)/
 const PULL_REVISION = /@[^@]*$/
 
-/** At most ten progress events a second reach a client. */
-const EVENT_INTERVAL = 100
-
 /** Models on disk and in memory. */
 export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
-  const { storage, scheduler, streams } = deps
-
-  /**
-   * Runs long work that reports progress: streamed, each step is an event and the last one `last`; else it is the
-   * reply's only object.
-   */
-  async function withProgress(
-    request: FastifyRequest,
-    reply: FastifyReply,
-    body: { model?: string | null; name?: string | null; stream?: boolean | null },
-    work: (signal: AbortSignal, onProgress: OnProgress) => Promise<Record<string, unknown>>
-  ): Promise<unknown> {
-    const signal = clientSignal(reply)
-    if (!body.stream) return await work(signal, () => undefined)
-    const framing = streams.framingOf(request)
-    const stream = streams.open(request, reply, status => ({ status }))
-    let sent = 0
-    const onProgress = (progress: Progress) => {
-      stream.status = progressText(progress)
-      const done = progress.completed !== undefined && progress.completed === progress.total
-      if (Date.now() - sent < EVENT_INTERVAL && !done) return
-      sent = Date.now()
-      void stream.write(streams.frame(framing, progressEvent(progress)))
-    }
-    await streams.run(stream, { model: nameOf(body), framing }, request, async () => {
-      const last = await work(signal, onProgress)
-      stream.end(streams.frame(framing, last))
-    })
-  }
+  const { storage, scheduler } = deps
+  const withProgress = progressReplies(deps.streams)
 
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -92,20 +60,6 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
       })
     })
 
-    app.post('/import', { schema: { body: ImportRequestSchema } }, async (request, reply) => {
-      const { body } = request
-      const name = parseModelName(nameOf(body))
-      if (!isAbsolute(body.path)) {
-        throw new CorralError('invalid_request', `"path" must be absolute: the server does not know your folder.`, {
-          param: 'path'
-        })
-      }
-      return await withProgress(request, reply, body, async (signal, onProgress) => ({
-        status: 'success',
-        model: localRecord(await storage.import({ path: body.path, name }, { signal, onProgress }))
-      }))
-    })
-
     app.post('/pull', { schema: { body: PullRequestSchema } }, async (request, reply) => {
       const { body } = request
       const asked = nameOf(body)
@@ -126,15 +80,5 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
         }
       )
     })
-  }
-}
-
-function progressEvent(progress: Progress): Record<string, unknown> {
-  const { phase, subject, completed, total, fraction } = progress
-  // A load has no bytes to count; a hundred steps tell clients the same.
-  const steps = fraction === undefined ? {} : { completed: Math.round(fraction * 100), total: 100 }
-  return {
-    status: subject ? `${phase} ${subject}` : phase,
-    ...(completed === undefined || total === undefined ? steps : { completed, total })
   }
 }

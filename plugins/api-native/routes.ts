@@ -5,6 +5,7 @@ import { version } from '../../core/package-info.ts'
 import type { Framing } from '../../core/services.ts'
 import { answerRoutes } from './answer-routes.ts'
 import type { MountedDependencies, NativeDependencies } from './dependencies.ts'
+import { importRoutes } from './import-routes.ts'
 import { modelRoutes } from './model-routes.ts'
 import { createNativeStreams } from './native-streams.ts'
 
@@ -25,5 +26,6 @@ export function nativeRoutes(deps: NativeDependencies, defaultFraming: Framing):
     app.get('/runtimes', async () => deps.runtimes.report())
     await app.register(answerRoutes(mounted))
     await app.register(modelRoutes(mounted))
+    await app.register(importRoutes(mounted))
   }
 }

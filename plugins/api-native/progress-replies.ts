@@ -1,0 +1,50 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { clientSignal } from '../../core/http/client-signal.ts'
+import { type OnProgress, type Progress, progressText } from '../../core/progress.ts'
+import { nameOf } from './answer.ts'
+import type { NativeStreams } from './native-streams.ts'
+
+/** At most ten progress events a second reach a client. */
+const EVENT_INTERVAL = 100
+
+type Work = (signal: AbortSignal, onProgress: OnProgress) => Promise<Record<string, unknown>>
+
+/**
+ * How long work that reports progress is answered: streamed, each step is an event and what the work gives is the last
+ * one; else that is the reply's only object.
+ */
+export function progressReplies(streams: NativeStreams) {
+  return async (
+    request: FastifyRequest,
+    reply: FastifyReply,
+    body: { model?: string | null; name?: string | null; stream?: boolean | null },
+    work: Work
+  ): Promise<unknown> => {
+    const signal = clientSignal(reply)
+    if (!body.stream) return await work(signal, () => undefined)
+    const framing = streams.framingOf(request)
+    const stream = streams.open(request, reply, status => ({ status }))
+    let sent = 0
+    const onProgress = (progress: Progress) => {
+      stream.status = progressText(progress)
+      const done = progress.completed !== undefined && progress.completed === progress.total
+      if (Date.now() - sent < EVENT_INTERVAL && !done) return
+      sent = Date.now()
+      void stream.write(streams.frame(framing, progressEvent(progress)))
+    }
+    await streams.run(stream, { model: nameOf(body), framing }, request, async () => {
+      const last = await work(signal, onProgress)
+      stream.end(streams.frame(framing, last))
+    })
+  }
+}
+
+function progressEvent(progress: Progress): Record<string, unknown> {
+  const { phase, subject, completed, total, fraction } = progress
+  // A load has no bytes to count; a hundred steps tell clients the same.
+  const steps = fraction === undefined ? {} : { completed: Math.round(fraction * 100), total: 100 }
+  return {
+    status: subject ? `${phase} ${subject}` : phase,
+    ...(completed === undefined || total === undefined ? steps : { completed, total })
+  }
+}
