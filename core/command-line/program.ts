@@ -1,10 +1,13 @@
 import { Command } from 'commander'
 import { version } from '../package-info.ts'
 import { defineConfig } from './commands/config.ts'
+import { defineConvert } from './commands/convert.ts'
 import { defineDoctor } from './commands/doctor.ts'
 import { defineImport } from './commands/import.ts'
 import { defineList } from './commands/list.ts'
 import { definePs } from './commands/ps.ts'
+import { definePull } from './commands/pull.ts'
+import { definePulls } from './commands/pulls.ts'
 import { defineRm } from './commands/rm.ts'
 import { defineRun } from './commands/run.ts'
 import { defineServe } from './commands/serve.ts'
@@ -16,16 +19,18 @@ import type { CommandContext } from './context.ts'
 const EXAMPLES = `
 Examples:
   corral serve                                   serve models on http://127.0.0.1:11435
+  corral pull Qwen/Qwen3-0.6B-GGUF               download a model
   corral run corral/tiny-chat                    chat in the terminal
   corral run corral/tiny-chat "Who are you?"     one answer
   cat notes.txt | corral run me/model "Sum up:"  a prompt from a pipe
   corral import ./model.gguf me/model            register a model file that is already here
+  corral import --from ollama                    see what another tool has downloaded already
   corral doctor                                  see what works on this machine, and what is missing
 
 How commands find a server:
   An address given by --host, --port, CORRAL_HOST or CORRAL_PORT; else the server that holds the data directory; else
-  the configured address. When none runs, list, show, rm, import and doctor do their work without one, and run starts
-  one for as long as it lasts.
+  the configured address. When none runs, list, show, rm, import, pull, pulls, convert and doctor do their work without
+  one, and run starts one for as long as it lasts.
 
 Environment:
   CORRAL_HOME        the data directory (~/.corral): models, llama.cpp builds, logs
@@ -38,6 +43,8 @@ Environment:
   CORRAL_INSECURE    true lets a server without keys listen beyond this machine
   CORRAL_LLAMA_CPP   a folder with llama-server and its companions
   CORRAL_LOG_LEVEL   least severe messages that are logged (info)
+  HF_TOKEN           token for gated and private models of Hugging Face; HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE are heeded
+  HTTPS_PROXY        proxy for downloads; HTTP_PROXY, NO_PROXY are heeded too
   CORRAL_DEBUG       shows where in corral an error came from
   NO_COLOR           no colours
 
@@ -72,12 +79,15 @@ export function createProgram(context: CommandContext): Command {
   for (const define of [
     defineServe,
     defineRun,
+    definePull,
+    definePulls,
     defineList,
     definePs,
     defineShow,
     defineStop,
     defineRm,
     defineImport,
+    defineConvert,
     defineDoctor,
     defineConfig,
     defineVersion

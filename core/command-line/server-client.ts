@@ -104,7 +104,7 @@ export async function answersAt(address: string, patience: number): Promise<bool
 }
 
 /** A failure that the server reported, with its code, so that a command can say more about some. */
-class ServerRefusal extends CommandFailure {
+export class ServerRefusal extends CommandFailure {
   readonly code: string | undefined
 
   constructor(message: string, code: string | undefined) {

@@ -28,7 +28,8 @@ export function modelNotFound(name: ModelName, present: StoredVariant[]): Corral
   const bare = bareName(name)
   const message =
     present.length === 0
-      ? `There is no model "${bare}" here. "corral list" shows what there is; "corral import" adds one.`
+      ? `There is no model "${bare}" here. "corral list" shows what there is; ` +
+        `"corral pull ${bare}${name.variant === undefined ? '' : `:${name.variant}`}" downloads it.`
       : `The model "${bare}" has no variant "${name.variant}". It has ${present
           .map(({ label, isDefault }) => (isDefault ? `${label} (the default)` : label))
           .join(', ')}.`

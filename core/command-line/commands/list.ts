@@ -35,7 +35,7 @@ Examples:
       )
       if (json) return printJson(reply)
       if (process.stderr.isTTY && reply.models.length === 0) {
-        process.stderr.write('No model is here yet. Register one with: corral import <path> <owner>/<name>\n')
+        process.stderr.write('No model is here yet. Download one with: corral pull <owner>/<name>\n')
       }
       printText(formatModels(reply.models, new Date()))
     })

@@ -63,7 +63,7 @@ async function serve(context: CommandContext): Promise<never> {
 /** What to try next, for whoever started a server by hand; with `npm start`, corral is not on the path. */
 function welcome({ address, app }: RunningServer, command: string): string {
   const model = app.getDecorator<Storage>('storage').list()[0]?.publicName
-  if (!model) return `\n  No model is here yet. Register one:  ${command} import <path> <owner>/<name>\n`
+  if (!model) return `\n  No model is here yet. Download one:  ${command} pull <owner>/<name>\n`
   const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'What is the capital of France?' }] })
   return `
   Chat:   ${command} run ${model}

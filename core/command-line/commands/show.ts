@@ -24,6 +24,8 @@ interface ShowReply {
   capabilities?: string[]
   origin?: { kind: string; from: string }
   files?: { path: string; size: number; role: string }[]
+  /** What was made of a SafeTensors model. */
+  conversions?: { dtype: string; size: number; createdAt: string }[]
   license?: string
   template?: string
 }
@@ -52,7 +54,8 @@ Examples:
 }
 
 /** What is known of a model, for people. */
-export function formatModel({ details, capabilities, origin, files, license }: ShowReply, now: Date): string {
+export function formatModel(reply: ShowReply, now: Date): string {
+  const { details, capabilities, origin, files, conversions, license } = reply
   const model = formatPairs([
     ['architecture', details.family || undefined],
     ['parameters', details.parameter_size || undefined],
@@ -70,6 +73,13 @@ export function formatModel({ details, capabilities, origin, files, license }: S
   if (capabilities?.length) sections.push(`Capabilities\n  ${capabilities.join(', ')}`)
   if (files?.length) {
     sections.push(`Files\n${formatPairs(files.map(({ path, size, role }) => [path, `${formatBytes(size)}  ${role}`]))}`)
+  }
+  if (conversions?.length) {
+    const made = conversions.map(({ dtype, size, createdAt }): [string, string] => [
+      dtype,
+      `${formatBytes(size)}  ${relativeTime(createdAt, now)}`
+    ])
+    sections.push(`Conversions\n${formatPairs(made)}`)
   }
   return printable(sections.join('\n\n'))
 }
