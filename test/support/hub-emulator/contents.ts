@@ -1,0 +1,116 @@
+import { createHash } from 'node:crypto'
+import { closeSync, openSync, readSync, statSync } from 'node:fs'
+
+/** Bytes that a hub serves, without all of them being in memory. */
+export interface Content {
+  readonly size: number
+  /** Bytes from `start` to before `end`. */
+  read(start: number, end: number): Buffer
+}
+
+/** Bytes made as they are asked for: `head` first, then a pattern of `seed` that differs at every place. */
+export interface GeneratedFile {
+  size: number
+  seed?: number
+  head?: Buffer
+}
+
+/** A file of an emulated repository: its bytes, their text, a rule that makes them, or where they lie on disk. */
+export type EmulatedFile = Buffer | string | GeneratedFile | { from: string }
+
+const PAGE = 4096
+const PATTERN_PAGES = 256
+
+/** Pseudo-random bytes of a seed (xorshift32). */
+function pattern(seed: number): Buffer {
+  const words = new Uint32Array((PATTERN_PAGES * PAGE) / 4)
+  let state = (seed * 2_654_435_761 + 1) >>> 0 || 1
+  for (let index = 0; index < words.length; index++) {
+    state ^= state << 13
+    state ^= state >>> 17
+    state ^= state << 5
+    words[index] = state >>> 0
+  }
+  return Buffer.from(words.buffer)
+}
+
+function generated({ size, seed = 1, head = Buffer.alloc(0) }: GeneratedFile): Content {
+  let base: Buffer | undefined
+  return {
+    size,
+    read(start, end) {
+      base ??= pattern(seed)
+      const first = Math.floor(start / PAGE)
+      const last = Math.ceil(end / PAGE)
+      const pages = Buffer.allocUnsafe((last - first) * PAGE)
+      for (let page = first; page < last; page++) {
+        const at = (page - first) * PAGE
+        const from = (page % PATTERN_PAGES) * PAGE
+        base.copy(pages, at, from, from + PAGE)
+        // Each page carries its number, so that bytes at the wrong place never give the right digest.
+        pages.writeDoubleLE(page, at)
+      }
+      const bytes = pages.subarray(start - first * PAGE, end - first * PAGE)
+      if (start < head.length) head.copy(bytes, 0, start, Math.min(end, head.length))
+      return bytes
+    }
+  }
+}
+
+function fromDisk(path: string): Content {
+  return {
+    size: statSync(path).size,
+    read(start, end) {
+      const bytes = Buffer.alloc(end - start)
+      const file = openSync(path, 'r')
+      try {
+        readSync(file, bytes, 0, bytes.length, start)
+      } finally {
+        closeSync(file)
+      }
+      return bytes
+    }
+  }
+}
+
+export function contentOf(file: EmulatedFile): Content {
+  if (typeof file === 'string') return contentOf(Buffer.from(file))
+  if (Buffer.isBuffer(file)) return { size: file.length, read: (start, end) => file.subarray(start, end) }
+  return 'from' in file ? fromDisk(file.from) : generated(file)
+}
+
+/** What names a content: SHA-256, and the SHA-1 that git would give a blob of it; 64 and 40 hex digits. */
+export interface Digests {
+  sha256: string
+  gitSha1: string
+}
+
+const known = new WeakMap<Content, Promise<Digests>>()
+
+async function compute(content: Content): Promise<Digests> {
+  const sha256 = createHash('sha256')
+  const sha1 = createHash('sha1').update(`blob ${content.size}\0`)
+  const step = 4 * 1024 * 1024
+  for (let start = 0; start < content.size; start += step) {
+    const bytes = content.read(start, Math.min(start + step, content.size))
+    sha256.update(bytes)
+    sha1.update(bytes)
+    // Other requests are answered meanwhile.
+    await new Promise(setImmediate)
+  }
+  return { sha256: sha256.digest('hex'), gitSha1: sha1.digest('hex') }
+}
+
+export function digestsOf(content: Content): Promise<Digests> {
+  let digests = known.get(content)
+  if (!digests) {
+    digests = compute(content)
+    known.set(content, digests)
+  }
+  return digests
+}
+
+/** SHA-256 of a file, as a hub would tell it. */
+export async function sha256Of(file: EmulatedFile): Promise<string> {
+  return (await digestsOf(contentOf(file))).sha256
+}

@@ -1,0 +1,190 @@
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import type { Test } from 'tap'
+import type { EmulatedFile } from './contents.ts'
+import { CSGHUB_MANNERS, type CsgHubManners, serveCsgHub } from './csghub.ts'
+import { Exchange, type HubState } from './exchange.ts'
+import { type Fault, Faults, type SetFault } from './faults.ts'
+import { HUGGING_FACE_MANNERS, type HuggingFaceManners, serveHuggingFace } from './hugging-face.ts'
+import { MODELSCOPE_MANNERS, type ModelScopeManners, serveModelScope } from './model-scope.ts'
+import { type EmulatedRepository, Repository } from './repositories.ts'
+import { type SignedUrlRules, SignedUrls } from './signed-urls.ts'
+import { type Bandwidth, Traffic } from './traffic.ts'
+
+export interface HubEmulatorOptions {
+  /** Which hub it is; Hugging Face by default. */
+  hub?: 'huggingface' | 'csghub' | 'modelscope'
+  /** By `owner/name`. */
+  repositories: Record<string, EmulatedRepository>
+  /** Further tokens that are good, but open nothing private or gated. */
+  tokens?: string[]
+  /** Entries of one page of a listing; 1,000 by default. */
+  pageSize?: number
+  bandwidth?: Bandwidth
+  /** Most answers with bytes at once on one listener; more get 503. */
+  connectionLimit?: number
+  signedUrls?: Partial<SignedUrlRules>
+  huggingFace?: Partial<HuggingFaceManners>
+  csgHub?: Partial<CsgHubManners>
+  modelScope?: Partial<ModelScopeManners>
+  /** Ports of both listeners; free ones by default. */
+  port?: number
+  cdnPort?: number
+}
+
+export interface HubEmulator {
+  /** Address of the hub, without a slash at its end. */
+  url: string
+  cdn: {
+    url: string
+    /** Requests that brought credentials there. */
+    leaks: string[]
+  }
+  /** All requests, ranges, bytes served. */
+  traffic: Traffic
+  /** Can be changed at any time. */
+  bandwidth: Bandwidth
+  signedUrls: SignedUrlRules
+  huggingFace: HuggingFaceManners
+  csgHub: CsgHubManners
+  modelScope: ModelScopeManners
+  connectionLimit: number
+  pageSize: number
+  /** Sets a fault; several may strike one request. */
+  fault(fault: Fault): SetFault
+  clearFaults(): void
+  repository(name: string): Repository
+  add(name: string, repository: EmulatedRepository): Repository
+  /** Gives a repository other files, by a new commit. `forget`: the commit before is gone. */
+  change(name: string, files: Record<string, EmulatedFile>, forget?: boolean): void
+  /** Stops listening and resets all connections; `url` stays. */
+  goDown(): Promise<void>
+  /** Listens again at the same addresses. */
+  comeBack(): Promise<void>
+  close(): Promise<void>
+}
+
+async function listen(server: Server, port: number): Promise<number> {
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(port, '127.0.0.1', () => {
+      server.off('error', reject)
+      resolve()
+    })
+  })
+  return (server.address() as AddressInfo).port
+}
+
+async function stop(server: Server): Promise<void> {
+  if (!server.listening) return
+  const closed = new Promise(resolve => server.close(resolve))
+  server.closeAllConnections()
+  await closed
+}
+
+/**
+ * Starts a hub with a second listener for bytes, as hubs have their content network or object store. Credentials that
+ * reach the second listener fail the test at its end.
+ */
+export async function startHubEmulator(t: Pick<Test, 'teardown'>, options: HubEmulatorOptions): Promise<HubEmulator> {
+  const kind = options.hub ?? 'huggingface'
+  const defaultBranch = kind === 'modelscope' ? 'master' : 'main'
+  const signedUrls = new SignedUrls()
+  Object.assign(signedUrls.rules, options.signedUrls)
+  const state: HubState = {
+    repositories: new Map(),
+    tokens: new Set(options.tokens),
+    faults: new Faults(),
+    traffic: new Traffic(),
+    signedUrls,
+    connectionLimit: options.connectionLimit ?? Infinity,
+    pageSize: options.pageSize ?? 1000,
+    url: ''
+  }
+  state.traffic.bandwidth = options.bandwidth ?? {}
+  const huggingFace = { ...HUGGING_FACE_MANNERS, ...options.huggingFace }
+  const csgHub = { ...CSGHUB_MANNERS, ...options.csgHub }
+  const modelScope = { ...MODELSCOPE_MANNERS, ...options.modelScope }
+  const add = (name: string, settings: EmulatedRepository) => {
+    const repository = new Repository(name, settings, defaultBranch)
+    state.repositories.set(name, repository)
+    if (settings.token) state.tokens.add(settings.token)
+    return repository
+  }
+  for (const [name, settings] of Object.entries(options.repositories)) add(name, settings)
+
+  const answer = (serve: (exchange: Exchange) => Promise<void>, cdn: boolean) => {
+    return (request: IncomingMessage, response: ServerResponse) => {
+      response.on('error', () => {})
+      if (request.method !== 'GET' && request.method !== 'HEAD') {
+        response.writeHead(405).end()
+        return
+      }
+      serve(new Exchange(request, response, state, cdn)).catch(error => {
+        console.error('The hub emulator failed:', error)
+        response.destroy()
+      })
+    }
+  }
+  const hub = createServer(
+    answer(async exchange => {
+      if (kind === 'csghub') await serveCsgHub(exchange, csgHub)
+      else if (kind === 'modelscope') await serveModelScope(exchange, modelScope)
+      else await serveHuggingFace(exchange, huggingFace)
+    }, false)
+  )
+  const cdn = createServer(answer(exchange => signedUrls.serve(exchange), true))
+  const ports = { hub: await listen(hub, options.port ?? 0), cdn: await listen(cdn, options.cdnPort ?? 0) }
+  state.url = `http://127.0.0.1:${ports.hub}`
+  signedUrls.base = `http://127.0.0.1:${ports.cdn}`
+  const close = async () => {
+    await Promise.all([stop(hub), stop(cdn)])
+  }
+  const repository = (name: string) => {
+    const found = state.repositories.get(name)
+    if (!found) throw new Error(`The emulator has no repository ${name}.`)
+    return found
+  }
+  t.teardown(async () => {
+    await close()
+    if (signedUrls.leaks.length > 0) throw new Error(`Credentials left the hub: ${signedUrls.leaks.join('; ')}`)
+  })
+  return {
+    url: state.url,
+    cdn: { url: signedUrls.base, leaks: signedUrls.leaks },
+    traffic: state.traffic,
+    get bandwidth() {
+      return state.traffic.bandwidth
+    },
+    set bandwidth(bandwidth) {
+      state.traffic.bandwidth = bandwidth
+    },
+    signedUrls: signedUrls.rules,
+    huggingFace,
+    csgHub,
+    modelScope,
+    get connectionLimit() {
+      return state.connectionLimit
+    },
+    set connectionLimit(limit) {
+      state.connectionLimit = limit
+    },
+    get pageSize() {
+      return state.pageSize
+    },
+    set pageSize(size) {
+      state.pageSize = size
+    },
+    fault: fault => state.faults.add(fault),
+    clearFaults: () => state.faults.clear(),
+    repository,
+    add,
+    change: (name, files, forget) => repository(name).change(files, forget),
+    goDown: close,
+    async comeBack() {
+      await listen(hub, ports.hub)
+      await listen(cdn, ports.cdn)
+    },
+    close
+  }
+}

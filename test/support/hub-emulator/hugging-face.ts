@@ -1,0 +1,272 @@
+import type { Exchange } from './exchange.ts'
+import { type Commit, type Entry, listing, type Repository } from './repositories.ts'
+import { xetHashOf } from './signed-urls.ts'
+
+export interface HuggingFaceManners {
+  /** `?blobs=true` is understood: sizes and digests in the info. */
+  blobs: boolean
+  /** There is a listing of files besides the info. */
+  tree: boolean
+  /** Where bytes come from: an address elsewhere, or the answer itself as from a simple mirror. */
+  delivery: 'cdn' | 'direct'
+  /** What a name in another case leads to: nothing, a redirect to the right one, or the repository. */
+  casing: 'strict' | 'redirect' | 'lenient'
+  /** What an anonymous caller's refusal says in `X-Error-Code`: as a rule nothing. */
+  anonymousErrorCode: boolean
+  /** Terms that were not agreed to close the info too, not only the files. */
+  gatedInfo: boolean
+  /** Host that links to next pages name, as mirrors that pass on the hub's own; by default the one asked. */
+  linkBase: string | undefined
+}
+
+export const HUGGING_FACE_MANNERS: HuggingFaceManners = {
+  blobs: true,
+  tree: true,
+  delivery: 'cdn',
+  casing: 'strict',
+  anonymousErrorCode: false,
+  gatedInfo: false,
+  linkBase: undefined
+}
+
+const LIMITS = { ratelimit: '"api";r=499;t=300', 'ratelimit-policy': '"fixed window";"api";q=500;w=300' }
+const BAD_LOGIN = { error: 'Invalid username or password.' }
+
+/** Hugging Face's answers. */
+export async function serveHuggingFace(exchange: Exchange, manners: HuggingFaceManners): Promise<void> {
+  const { segments } = exchange
+  if (segments[0] === 'api' && segments[1] === 'models' && segments.length >= 4) {
+    const [, , owner, name, what, revision, ...rest] = segments
+    const repository = await open(exchange, manners, `${owner}/${name}`, 'info')
+    if (!repository) return
+    if (what === undefined || what === '') return await info(exchange, manners, repository, undefined)
+    if (what === 'revision' && revision) return await info(exchange, manners, repository, revision)
+    if (what === 'refs') return await refs(exchange, repository)
+    if (what === 'tree' && revision) return await tree(exchange, manners, repository, revision, rest.join('/'))
+    if (what === 'xet-read-token') {
+      return exchange.json(200, { accessToken: 'xet_x', exp: 1_848_535_668, casUrl: 'https://cas-server.invalid' })
+    }
+  }
+  if (segments[0] === 'api' && segments[1] === 'resolve-cache' && segments[2] === 'models') {
+    const [, , , owner, name, commit, ...path] = segments
+    return await file(exchange, manners, `${owner}/${name}`, commit!, path.join('/'), true)
+  }
+  if (segments[2] === 'resolve' && segments.length >= 5) {
+    const [owner, name, , revision, ...path] = segments
+    return await file(exchange, manners, `${owner}/${name}`, revision!, path.join('/'), false)
+  }
+  exchange.json(404, { error: "Sorry, we can't find the page you are looking for." }, LIMITS)
+}
+
+function refuse(exchange: Exchange, status: number, code: string | undefined, message: string, body?: unknown): void {
+  exchange.json(status, body ?? { error: message }, {
+    ...LIMITS,
+    ...(code ? { 'x-error-code': code } : {}),
+    'x-error-message': message,
+    ...(status === 401 ? { 'www-authenticate': 'Bearer realm="Authentication required", charset="UTF-8"' } : {})
+  })
+}
+
+/** The repository as far as the caller may know of it; undefined when it was refused. */
+async function open(
+  exchange: Exchange,
+  manners: HuggingFaceManners,
+  name: string,
+  purpose: 'info' | 'file'
+): Promise<Repository | undefined> {
+  const { bearer, state } = exchange
+  if (exchange.request.headers.authorization && !(bearer && state.tokens.has(bearer))) {
+    refuse(exchange, 401, undefined, 'Invalid credentials in Authorization header', BAD_LOGIN)
+    return undefined
+  }
+  let repository = exchange.repository(name)
+  if (!repository && manners.casing !== 'strict') {
+    repository = [...state.repositories.values()].find(other => other.name.toLowerCase() === name.toLowerCase())
+    if (repository && manners.casing === 'redirect') {
+      const location = exchange.request.url!.replace(name, repository.name)
+      exchange.text(307, `Temporary Redirect. Redirecting to ${location}`, { location })
+      return undefined
+    }
+  }
+  const allowed = bearer !== undefined && bearer === repository?.settings.token
+  if (!repository || (repository.settings.private && !allowed)) {
+    if (bearer) refuse(exchange, 404, 'RepoNotFound', 'Repository not found')
+    else if (manners.anonymousErrorCode) refuse(exchange, 401, 'RepoNotFound', 'Repository not found', BAD_LOGIN)
+    else exchange.json(401, BAD_LOGIN, LIMITS)
+    return undefined
+  }
+  if (repository.settings.disabled) {
+    refuse(exchange, 403, undefined, 'Access to this resource is disabled.')
+    return undefined
+  }
+  if (repository.settings.gated && !allowed && (purpose === 'file' || manners.gatedInfo)) {
+    const start = `Access to model ${repository.name} is restricted`
+    if (!bearer) refuse(exchange, 401, 'GatedRepo', `${start}. You must be authenticated to access it.`)
+    else {
+      const page = `https://huggingface.co/${repository.name}`
+      const message = `${start} and you are not in the authorized list. Visit ${page} to ask for access.`
+      refuse(exchange, 403, 'GatedRepo', message)
+    }
+    return undefined
+  }
+  return repository
+}
+
+async function commitAt(exchange: Exchange, repository: Repository, revision?: string): Promise<Commit | undefined> {
+  const commit = await repository.at(revision)
+  if (!commit) refuse(exchange, 404, 'RevisionNotFound', `Invalid rev id: ${revision}`)
+  return commit
+}
+
+async function info(
+  exchange: Exchange,
+  manners: HuggingFaceManners,
+  repository: Repository,
+  revision: string | undefined
+): Promise<void> {
+  if (!(await exchange.begin('info', repository.name))) return
+  const commit = await commitAt(exchange, repository, revision)
+  if (!commit) return
+  const blobs = manners.blobs && ['true', '1'].includes(exchange.url.searchParams.get('blobs') ?? '')
+  const siblings = commit.entries.map(entry => ({
+    rfilename: entry.path,
+    ...(blobs ? { blobId: entry.blobId, size: entry.size } : {}),
+    ...(blobs && entry.lfs ? { lfs: { sha256: entry.sha256, size: entry.size, pointerSize: entry.pointerSize } } : {})
+  }))
+  const { name, settings } = repository
+  exchange.json(
+    200,
+    {
+      _id: '66f0c0ffee0000000000abcd',
+      id: name,
+      modelId: name,
+      author: name.split('/')[0],
+      sha: commit.id,
+      lastModified: '2026-01-02T03:04:05.000Z',
+      private: settings.private ?? false,
+      gated: settings.gated ?? false,
+      disabled: false,
+      tags: ['gguf'],
+      downloads: 3,
+      likes: 0,
+      siblings
+    },
+    LIMITS
+  )
+}
+
+async function refs(exchange: Exchange, repository: Repository): Promise<void> {
+  if (!(await exchange.begin('info', repository.name))) return
+  const branches = []
+  for (const name of repository.branches()) {
+    branches.push({ name, ref: `refs/heads/${name}`, targetCommit: (await repository.at(name))!.id })
+  }
+  exchange.json(200, { branches, tags: [], converts: [] }, LIMITS)
+}
+
+async function tree(
+  exchange: Exchange,
+  manners: HuggingFaceManners,
+  repository: Repository,
+  revision: string,
+  folder: string
+): Promise<void> {
+  if (!manners.tree) return exchange.json(404, { error: 'Not found' }, LIMITS)
+  if (!(await exchange.begin('tree', repository.name))) return
+  const commit = await commitAt(exchange, repository, revision)
+  if (!commit) return
+  const query = exchange.url.searchParams
+  const recursive = ['true', '1'].includes(query.get('recursive') ?? '')
+  const all = listing(commit.entries, folder, recursive)
+  if (folder !== '' && all.length === 0) {
+    return refuse(exchange, 404, 'EntryNotFound', `${folder} does not exist on "${revision}"`)
+  }
+  const from = Number(Buffer.from(query.get('cursor') ?? '', 'base64').toString() || 0)
+  const to = from + exchange.state.pageSize
+  const headers: Record<string, string> = { ...LIMITS, 'x-repo-commit': commit.id }
+  if (to < all.length) {
+    const next = new URL(exchange.request.url!, manners.linkBase ?? exchange.state.url)
+    next.searchParams.set('cursor', Buffer.from(String(to)).toString('base64'))
+    headers.link = `<${next.href}>; rel="next"`
+  }
+  exchange.json(200, all.slice(from, to).map(treeEntry), headers)
+}
+
+function treeEntry({ path, entry }: { path: string; entry?: Entry }) {
+  if (!entry) return { type: 'directory', oid: 'c86d67c722720df4843d5cf40001ecf4c381d5bb', size: 0, path }
+  const { size, blobId: oid } = entry
+  const lfs = { oid: entry.sha256, size, pointerSize: entry.pointerSize }
+  return { type: 'file', oid, size, path, ...(entry.lfs ? { lfs, xetHash: xetHashOf(entry) } : {}) }
+}
+
+async function file(
+  exchange: Exchange,
+  manners: HuggingFaceManners,
+  name: string,
+  revision: string,
+  path: string,
+  cached: boolean
+): Promise<void> {
+  const repository = await open(exchange, manners, name, 'file')
+  if (!repository) return
+  const commit = await commitAt(exchange, repository, revision)
+  if (!commit) return
+  const entry = commit.entries.find(other => other.path === path)
+  const headers = { 'x-repo-commit': commit.id, 'accept-ranges': 'bytes' }
+  if (!entry) return exchange.text(404, 'Entry not found', { ...headers, 'x-error-code': 'EntryNotFound' })
+  const linked = {
+    'x-linked-size': String(entry.size),
+    'x-linked-etag': `"${entry.lfs ? entry.sha256 : entry.blobId}"`
+  }
+  if (cached || manners.delivery === 'direct') {
+    const faults = await exchange.begin(exchange.isHead ? 'resolve' : 'bytes', repository.name, entry)
+    if (faults) await direct(exchange, entry, faults, { ...headers, ...(entry.lfs ? linked : {}) })
+    return
+  }
+  if (!(await exchange.begin('resolve', repository.name, entry))) return
+  if (!entry.lfs) {
+    const encoded = path.split('/').map(encodeURIComponent).join('/')
+    const asked = encodeURIComponent(exchange.url.pathname)
+    const location = `/api/resolve-cache/models/${repository.name}/${commit.id}/${encoded}?${asked}=&etag=%22${entry.blobId}%22`
+    return redirect(exchange, 307, location, headers)
+  }
+  const hash = xetHashOf(entry)
+  const token = `<${exchange.state.url}/api/models/${repository.name}/xet-read-token/${commit.id}>; rel="xet-auth"`
+  const rebuild = `<https://cas-server.invalid/v1/reconstructions/${hash}>; rel="xet-reconstruction-info"`
+  redirect(exchange, 302, exchange.state.signedUrls.sign(repository, entry, 'cdn'), {
+    ...headers,
+    ...linked,
+    'x-xet-hash': hash,
+    link: `${token}, ${rebuild}`
+  })
+}
+
+/** A redirect as its framework writes it: the length is that of this text, not of the file. */
+function redirect(exchange: Exchange, status: number, location: string, headers: Record<string, string>): void {
+  const body = `${status === 302 ? 'Found' : 'Temporary Redirect'}. Redirecting to ${location}`.padEnd(913)
+  exchange.log.status = status
+  exchange.response.writeHead(status, {
+    ...headers,
+    ...LIMITS,
+    location,
+    vary: 'Accept',
+    'content-type': 'text/plain; charset=utf-8',
+    'content-length': Buffer.byteLength(body)
+  })
+  exchange.response.end(exchange.isHead ? undefined : body)
+}
+
+async function direct(
+  exchange: Exchange,
+  entry: Entry,
+  faults: Parameters<Exchange['bytes']>[1],
+  headers: Record<string, string>
+): Promise<void> {
+  const etag = `"${entry.lfs ? entry.sha256 : entry.blobId}"`
+  const gzip = /\bgzip\b/.test(String(exchange.request.headers['accept-encoding'] ?? ''))
+  if (!entry.lfs && gzip && exchange.request.headers.range === undefined) {
+    exchange.log.bytes += exchange.isHead ? 0 : entry.size
+    return exchange.text(200, entry.content.read(0, entry.size), { ...headers, etag: `W/${etag}` })
+  }
+  await exchange.bytes(entry, faults, { ...headers, etag, 'content-type': 'application/octet-stream' }, { etag })
+}

@@ -1,0 +1,128 @@
+import type { Exchange } from './exchange.ts'
+import { type Entry, listing, type Repository } from './repositories.ts'
+
+export interface ModelScopeManners {
+  /** Bytes come with the answer itself, or from an address elsewhere. */
+  delivery: 'direct' | 'redirect'
+  /** The answer itself carries ranges with status 200. */
+  rangeWith200: boolean
+  upperCaseDigests: boolean
+  /** How something unknown is refused: by the status, or by `Success: false` under 200. */
+  refusal: 'status' | 'success-false'
+  /** What carries the login: only the cookie in older endpoints. */
+  login: 'either' | 'cookie'
+}
+
+export const MODELSCOPE_MANNERS: ModelScopeManners = {
+  delivery: 'direct',
+  rangeWith200: true,
+  upperCaseDigests: true,
+  refusal: 'status',
+  login: 'either'
+}
+
+/** ModelScope's answers. */
+export async function serveModelScope(exchange: Exchange, manners: ModelScopeManners): Promise<void> {
+  const { segments, url } = exchange
+  const query = url.searchParams
+  if (segments[0] === 'api' && segments[1] === 'v1' && segments[2] === 'models' && segments.length >= 5) {
+    const [, , , owner, name, what, more] = segments
+    const repository = open(exchange, manners, `${owner}/${name}`)
+    if (!repository) return
+    if (what === undefined) return await info(exchange, repository)
+    if (what === 'revisions') return await revisions(exchange, repository)
+    if (what === 'repo' && more === 'files') return await files(exchange, manners, repository)
+    if (what === 'repo' && more === undefined) {
+      return await file(exchange, manners, repository, query.get('Revision'), query.get('FilePath') ?? '')
+    }
+  }
+  if (segments[0] === 'models' && segments[3] === 'resolve' && segments.length >= 6) {
+    const [, owner, name, , revision, ...path] = segments
+    const repository = open(exchange, manners, `${owner}/${name}`)
+    if (repository) await file(exchange, manners, repository, revision!, path.join('/'))
+    return
+  }
+  exchange.json(404, envelope(404, 'Not found'))
+}
+
+const envelope = (Code: number, Message: string, Data?: unknown) => ({
+  Code,
+  ...(Data === undefined ? {} : { Data }),
+  Message,
+  RequestId: '0000-1111',
+  Success: Code === 200
+})
+
+function refuse(exchange: Exchange, manners: ModelScopeManners, code: number, message: string): void {
+  exchange.json(manners.refusal === 'status' ? code : 200, envelope(code, message))
+}
+
+function open(exchange: Exchange, manners: ModelScopeManners, name: string): Repository | undefined {
+  const repository = exchange.repository(name)
+  const cookie = /(?:^|;\s*)m_session_id=([^;]+)/.exec(exchange.request.headers.cookie ?? '')?.[1]
+  const token = cookie ?? (manners.login === 'either' ? exchange.bearer : undefined)
+  if (repository && (!repository.settings.private || token === repository.settings.token)) return repository
+  if (repository && !token) refuse(exchange, manners, 403, 'Please login first.')
+  else refuse(exchange, manners, 404, 'Model not found.')
+  return undefined
+}
+
+async function info(exchange: Exchange, repository: Repository): Promise<void> {
+  if (!(await exchange.begin('info', repository.name))) return
+  const [Path, Name] = repository.name.split('/')
+  exchange.json(200, envelope(200, '', { Id: 7, Name, Path, Revision: 'master', ModelType: ['text-generation'] }))
+}
+
+async function revisions(exchange: Exchange, repository: Repository): Promise<void> {
+  if (!(await exchange.begin('info', repository.name))) return
+  const Branches = repository.branches().map(Revision => ({ Revision, CreatedAt: 1_775_179_795 }))
+  exchange.json(200, envelope(200, '', { RevisionMap: { Branches, Tags: [] } }))
+}
+
+async function files(exchange: Exchange, manners: ModelScopeManners, repository: Repository): Promise<void> {
+  if (!(await exchange.begin('tree', repository.name))) return
+  const query = exchange.url.searchParams
+  const commit = await repository.at(query.get('Revision') || undefined)
+  if (!commit) return refuse(exchange, manners, 404, 'Revision not found.')
+  // Only with a capital T: anything else is the root alone.
+  const recursive = query.get('Recursive') === 'True'
+  const Files = listing(commit.entries, query.get('Root') ?? '', recursive).map(({ path, size, entry }) => ({
+    Name: path.split('/').at(-1),
+    Path: path,
+    Type: entry ? 'blob' : 'tree',
+    Size: size,
+    Sha256: entry ? (manners.upperCaseDigests ? entry.sha256.toUpperCase() : entry.sha256) : '',
+    IsLFS: entry?.lfs ?? false,
+    Mode: entry ? '33188' : '16384',
+    Revision: commit.id,
+    InCheck: false,
+    CommitMessage: '',
+    CommittedDate: 1_775_179_795,
+    CommitterName: 'someone'
+  }))
+  const LatestCommitter = { Name: 'someone', Email: 's@example.com' }
+  exchange.json(200, envelope(200, '', { Files, IsVisual: false, LatestCommitter }))
+}
+
+async function file(
+  exchange: Exchange,
+  manners: ModelScopeManners,
+  repository: Repository,
+  revision: string | null,
+  path: string
+): Promise<void> {
+  const commit = await repository.at(revision || undefined)
+  const entry: Entry | undefined = commit?.entries.find(other => other.path === path)
+  if (!entry) return refuse(exchange, manners, 404, 'File not found.')
+  const redirects = manners.delivery === 'redirect' && entry.lfs
+  const faults = await exchange.begin(redirects || exchange.isHead ? 'resolve' : 'bytes', repository.name, entry)
+  if (!faults) return
+  if (redirects) {
+    return exchange.text(302, '', { location: exchange.state.signedUrls.sign(repository, entry, 'store') })
+  }
+  const headers = {
+    'content-type': 'application/octet-stream',
+    'content-disposition': `attachment; filename="${path.split('/').at(-1)}"`
+  }
+  await exchange.bytes(entry, faults, headers, { rangeWith200: manners.rangeWith200 })
+}

@@ -1,0 +1,111 @@
+import { createHash } from 'node:crypto'
+import { type Content, contentOf, digestsOf, type EmulatedFile } from './contents.ts'
+
+export interface EmulatedRepository {
+  files: Record<string, EmulatedFile>
+  /** Further branches and tags with the files that they have. */
+  revisions?: Record<string, Record<string, EmulatedFile>>
+  private?: boolean
+  gated?: 'auto' | 'manual'
+  disabled?: boolean
+  /** Whoever sends it may read the repository although it is private or gated. */
+  token?: string
+}
+
+/** A file at one commit, with all that hubs tell of it. */
+export interface Entry {
+  path: string
+  size: number
+  content: Content
+  sha256: string
+  /** Kept by git-lfs: what git itself holds is a pointer. */
+  lfs: boolean
+  /** Git's name of the blob: of the bytes, or of the pointer where git-lfs keeps them. */
+  blobId: string
+  pointerSize: number
+}
+
+export interface Commit {
+  id: string
+  entries: Entry[]
+}
+
+const LARGE = 10 * 1024 * 1024
+
+async function entryOf(path: string, file: EmulatedFile): Promise<Entry> {
+  const content = contentOf(file)
+  const { sha256, gitSha1 } = await digestsOf(content)
+  const lfs = /\.(gguf|safetensors|bin|pth|pt|onnx|h5|msgpack|model)$/.test(path) || content.size > LARGE
+  const pointer = `version https://git-lfs.github.com/spec/v1\noid sha256:${sha256}\nsize ${content.size}\n`
+  const blobId = lfs ? createHash('sha1').update(`blob ${pointer.length}\0${pointer}`).digest('hex') : gitSha1
+  return { path, size: content.size, content, sha256, lfs, blobId, pointerSize: pointer.length }
+}
+
+async function commitOf(name: string, files: Record<string, EmulatedFile>): Promise<Commit> {
+  const entries: Entry[] = []
+  for (const path of Object.keys(files).sort()) entries.push(await entryOf(path, files[path]!))
+  const listing = entries.map(entry => `${entry.path} ${entry.blobId}`).join('\n')
+  return { id: createHash('sha1').update(`${name}\n${listing}`).digest('hex'), entries }
+}
+
+/** A repository with its history: branches and tags move, commits stay. */
+export class Repository {
+  readonly name: string
+  readonly settings: EmulatedRepository
+  readonly defaultBranch: string
+  readonly #names = new Map<string, Promise<Commit>>()
+  readonly #past: Promise<Commit>[] = []
+
+  constructor(name: string, settings: EmulatedRepository, defaultBranch: string) {
+    this.name = name
+    this.settings = settings
+    this.defaultBranch = defaultBranch
+    this.#names.set(defaultBranch, commitOf(name, settings.files))
+    for (const [revision, files] of Object.entries(settings.revisions ?? {})) {
+      this.#names.set(revision, commitOf(name, files))
+    }
+  }
+
+  /** Gives a branch other files and so another commit. What was there before can still be had by its commit, unless
+   * `forget`, as after a rewritten history. */
+  change(files: Record<string, EmulatedFile>, forget = false, branch = this.defaultBranch): void {
+    const before = this.#names.get(branch)
+    if (before && !forget) this.#past.push(before)
+    this.#names.set(branch, commitOf(this.name, files))
+  }
+
+  branches(): string[] {
+    return [...this.#names.keys()]
+  }
+
+  /** @param revision a branch, a tag or a whole commit id */
+  async at(revision = this.defaultBranch): Promise<Commit | undefined> {
+    const named = this.#names.get(revision)
+    if (named) return named
+    for (const commit of await Promise.all([...this.#names.values(), ...this.#past])) {
+      if (commit.id === revision) return commit
+    }
+    return undefined
+  }
+}
+
+/** The entries of one folder, or of all below it; folders themselves are `{path, size: 0}` without `entry`. */
+export function listing(
+  entries: Entry[],
+  folder: string,
+  recursive: boolean
+): { path: string; size: number; entry?: Entry }[] {
+  const prefix = folder === '' ? '' : `${folder.replace(/\/$/, '')}/`
+  const found = new Map<string, Entry | undefined>()
+  for (const entry of entries) {
+    if (!entry.path.startsWith(prefix)) continue
+    const parts = entry.path.slice(prefix.length).split('/')
+    for (let depth = 1; depth < parts.length; depth++) {
+      if (recursive || depth === 1) found.set(prefix + parts.slice(0, depth).join('/'), undefined)
+    }
+    if (recursive || parts.length === 1) found.set(entry.path, entry)
+  }
+  return [...found.entries()]
+    .sort(([one], [other]) => (one < other ? -1 : 1))
+    .map(([path, entry]) => ({ path, size: entry?.size ?? 0, ...(entry ? { entry } : {}) }))
+}
