@@ -82,9 +82,12 @@ async function sendBytes(
   const trickle = find(faults, 'trickle')?.bytesPerSecond
   const last = Math.max(start, end - early)
   let gone = response.destroyed
+  let wake = () => {}
   response.once('close', () => {
     gone = true
+    wake()
   })
+  response.on('drain', () => wake())
   for (let at = start; at < last && !gone; ) {
     const sent = at - start
     if (sent >= stall) return
@@ -111,8 +114,7 @@ async function sendBytes(
     at = stop
     if (!room && !gone) {
       await new Promise<void>(resolve => {
-        response.once('drain', resolve)
-        response.once('close', resolve)
+        wake = resolve
       })
     } else {
       // Aborts and other requests are heard between two chunks.
