@@ -1,6 +1,8 @@
 import { CorralError } from '../../core/errors.ts'
+import { labelFromFileName, parseGgufFileName, projectorFor, shardNames } from '../../core/gguf-file-name.ts'
+import { describesSafetensors, isTokenizer } from '../../core/safetensors-layout.ts'
 import type { StoredFile } from '../../core/services.ts'
-import { baseOfFileName, labelFromFileName } from './quantization-label.ts'
+import { storedName } from '../../core/stored-name.ts'
 
 /** A file that an import takes: where it lies below the source folder, and its name in the store. */
 export interface PlannedFile {
@@ -15,19 +17,7 @@ export interface ImportPlan {
   files: PlannedFile[]
 }
 
-const SHARD = /^(.*)-(\d{5})-of-(\d{5})\.(gguf|safetensors)$/i
-/** The precision of a projector that is taken where a folder offers several. */
-const PROJECTOR_LABELS = ['F16', 'BF16', 'F32', 'Q8_0']
-
-/** What the converter reads of a SafeTensors folder besides the weights. */
-const DESCRIPTION =
-  /^(.*config.*\.json|tokenizer.*\.(json|model|txt)|special_tokens_map\.json|added_tokens\.json|tekken\.json|vocab\.(json|txt)|merges\.txt|.*\.model|.*\.tiktoken|.*\.jinja|modules\.json|model\.safetensors\.index\.json)$/i
-const MODULE_FILE = /^\d+_\w+\/(config\.json|model\.safetensors)$/
-const TOKENIZER = /^(tokenizer\.json|tokenizer\.model|tekken\.json|vocab\.(json|txt)|.*\.model|.*\.tiktoken)$/i
-
-const isGguf = (name: string) => /\.gguf$/i.test(name) && !name.includes('/')
-const isProjector = (name: string) => isGguf(name) && /mmproj/i.test(name)
-const isModelGguf = (name: string) => isGguf(name) && !isProjector(name) && !/imatrix/i.test(name)
+const isModelGguf = (name: string) => !name.includes('/') && parseGgufFileName(name).role === 'model'
 const refuse = (message: string) => new CorralError('invalid_request', message, { param: 'path' })
 
 /**
@@ -45,7 +35,10 @@ export function planGgufFile(folder: string, fileName: string, names: string[]):
     )
   }
   const files: PlannedFile[] = shards.map(name => ({ source: name, path: storedName(name), role: 'model' }))
-  const projector = projectorFor(fileName, names)
+  const projector = projectorFor(
+    fileName,
+    names.filter(name => !name.includes('/'))
+  )
   if (projector) files.push({ source: projector, path: storedName(projector), role: 'projector' })
   return { format: 'gguf', files }
 }
@@ -110,12 +103,10 @@ function planSafetensors(folder: string, names: string[], weightsInIndex: string
         'Download the rest, then repeat the import.'
     )
   }
-  if (!names.some(name => TOKENIZER.test(name))) {
+  if (!names.some(isTokenizer)) {
     throw refuse(`${folder} holds no tokenizer (tokenizer.json or tokenizer.model). Download the model's whole folder.`)
   }
-  const others = names.filter(
-    name => !expected.has(name) && (MODULE_FILE.test(name) || (!name.includes('/') && DESCRIPTION.test(name)))
-  )
+  const others = names.filter(name => !expected.has(name) && describesSafetensors(name))
   return {
     format: 'safetensors',
     files: [
@@ -123,44 +114,6 @@ function planSafetensors(folder: string, names: string[], weightsInIndex: string
       ...others.sort().map(name => ({ source: name, path: name, role: 'other' as const }))
     ]
   }
-}
-
-/** All shards of the set that a file belongs to, in order; the file itself when it is no shard. */
-function shardNames(fileName: string): string[] {
-  const match = SHARD.exec(fileName)
-  const count = Number(match?.[3] ?? 0)
-  if (!match || count === 0) return [fileName]
-  const [, prefix, , total, extension] = match
-  return Array.from(
-    { length: count },
-    (_, index) => `${prefix}-${String(index + 1).padStart(5, '0')}-of-${total}.${extension}`
-  )
-}
-
-/**
- * The projector of a model: one that bears its name, or, where the folder holds this model only, the one that lies
- * there. Of several precisions the most compatible one. Undefined where it cannot be told which one belongs to it.
- */
-function projectorFor(fileName: string, names: string[]): string | undefined {
-  const base = baseOfFileName(fileName)
-  const alone = new Set(names.filter(isModelGguf).map(baseOfFileName)).size <= 1
-  const candidates = names.filter(isProjector)
-  const named = candidates.filter(name => base !== '' && baseOfFileName(name).includes(base))
-  const fitting = named.length > 0 || !alone ? named : candidates
-  if (new Set(fitting.map(baseOfFileName)).size > 1) return undefined
-  const rank = (name: string) => {
-    const index = PROJECTOR_LABELS.indexOf(labelFromFileName(name) ?? '')
-    return index === -1 ? PROJECTOR_LABELS.length : index
-  }
-  return fitting.sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1))[0]
-}
-
-/**
- * A file's name in the store: characters that some file system refuses, or that llama-server would read as a list, are
- * replaced.
- */
-function storedName(name: string): string {
-  return name.replace(/[^A-Za-z0-9._+-]/g, '_').replace(/^[.-]/, '_')
 }
 
 function listed(names: string[]): string {

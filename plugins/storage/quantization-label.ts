@@ -1,3 +1,5 @@
+import { labelFromFileName } from '../../core/gguf-file-name.ts'
+
 /** llama.cpp's names of `general.file_type` (enum llama_ftype), by number. */
 const FILE_TYPES: Record<number, string> = {
   0: 'F32',
@@ -38,18 +40,6 @@ const FILE_TYPES: Record<number, string> = {
   41: 'Q2_0'
 }
 
-const LABEL =
-  /(?<![A-Za-z0-9])(?:UD-)?(?:I?Q[1-8]_(?:K(?:_(?:XS|XL|[SMLP]))?|NL(?:_XL)?|XXS|XS|[SML]|[01](?:_[48]_[48])?)|TQ[12]_0|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32)(?![A-Za-z0-9])/gi
-
-/**
- * The quantization label that a file's name tells, in capitals (`Q4_K_M`, `UD-Q4_K_XL`, `F16`); undefined when it tells
- * none. The last one counts: `x-F16-to-Q8_0.gguf` is Q8_0.
- */
-export function labelFromFileName(fileName: string): string | undefined {
-  const label = fileName.match(LABEL)?.at(-1)?.toUpperCase()
-  return label === 'FP16' ? 'F16' : label === 'FP32' ? 'F32' : label
-}
-
 /** The name of a GGUF file's `general.file_type`; undefined for numbers without one (1024 marks a guess and is ignored). */
 export function labelFromFileType(fileType: unknown): string | undefined {
   const number = typeof fileType === 'bigint' ? Number(fileType) : fileType
@@ -62,24 +52,4 @@ export function labelFromFileType(fileType: unknown): string | undefined {
  */
 export function ggufLabel(fileName: string, fileType: unknown): string {
   return labelFromFileName(fileName) ?? labelFromFileType(fileType) ?? 'GGUF'
-}
-
-/** The label of SafeTensors weights, from the name that transformers or the file format gives their type. */
-export function dtypeLabel(dtype: string | undefined): string {
-  const name = (dtype ?? '').toLowerCase().replace(/^torch\./, '')
-  if (name === 'bfloat16' || name === 'bf16') return 'BF16'
-  if (name === 'float16' || name === 'half' || name === 'f16') return 'F16'
-  if (name === 'float32' || name === 'float' || name === 'f32') return 'F32'
-  if (/^(float8|f8)/.test(name)) return 'FP8'
-  return 'SAFETENSORS'
-}
-
-/** What is left of a file's name without folder, extension, shard number and label: the same for all quantizations. */
-export function baseOfFileName(fileName: string): string {
-  return fileName
-    .replace(/\.gguf$/i, '')
-    .replace(/-\d{5}-of-\d{5}$/, '')
-    .replace(LABEL, '')
-    .replace(/[-._]+$/, '')
-    .toLowerCase()
 }

@@ -1,6 +1,6 @@
+import { dtypeLabel } from '../../core/safetensors-layout.ts'
 import type { Capability, ModelMetadata } from '../../core/services.ts'
 import { templateCapabilities } from './capabilities.ts'
-import { dtypeLabel } from './quantization-label.ts'
 import type { SafetensorsFile } from './safetensors-file.ts'
 
 /** The folder's files that describe the model, parsed; each may be absent. */

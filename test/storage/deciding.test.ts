@@ -1,17 +1,13 @@
 import t from 'tap'
+import { baseOfFileName, labelFromFileName } from '../../core/gguf-file-name.ts'
+import { dtypeLabel } from '../../core/safetensors-layout.ts'
 import { tensorSize } from '../../core/tensor-size.ts'
 import { capabilitiesOf } from '../../plugins/storage/capabilities.ts'
 import { ggufMetadata, ggufPurpose } from '../../plugins/storage/gguf-metadata.ts'
 import { planFolder, planGgufFile } from '../../plugins/storage/import-plan.ts'
 import { parseManifest, withoutRevisions, withVariant } from '../../plugins/storage/manifest.ts'
 import { storedVariants } from '../../plugins/storage/model-index.ts'
-import {
-  baseOfFileName,
-  dtypeLabel,
-  ggufLabel,
-  labelFromFileName,
-  labelFromFileType
-} from '../../plugins/storage/quantization-label.ts'
+import { ggufLabel, labelFromFileType } from '../../plugins/storage/quantization-label.ts'
 import { originConflict } from '../../plugins/storage/refusals.ts'
 import { safetensorsMetadata } from '../../plugins/storage/safetensors-metadata.ts'
 import { digestOfFiles } from '../../plugins/storage/staging.ts'

@@ -1,0 +1,145 @@
+/** What a file of a model repository is for, as far as its name tells. */
+export type FileRole =
+  | 'model'
+  /** Gives a model eyes or ears (`mmproj`). */
+  | 'projector'
+  /** Guesses ahead for another model and runs with that one only. */
+  | 'draft'
+  /** Data for quantization. */
+  | 'imatrix'
+  /** A piece of a file that was cut at any byte: nothing loads it before the pieces are joined. */
+  | 'split'
+  | 'other'
+
+export interface GgufFileName {
+  role: FileRole
+  /** Quantization in capitals, such as `Q4_K_M`, `UD-Q4_K_XL`, `Q4_K_M-F16`; from a folder where the name has none. */
+  label: string | undefined
+  /** What all quantizations of one model share: the name in lower case without folder, shard number and label. */
+  base: string
+  /** For one of several files of a model: `group` is the same for all of them, `index` counts from 1. */
+  shard?: { index: number; count: number; group: string }
+}
+
+const FLOAT = 'BF16|FP?16|FP?32'
+const QUANTIZED =
+  '(?:UD-)?(?:IQ[1-6]_(?:XXS|XS|NL(?:_XL)?|S|M|K(?:SS|S|L|T)?)(?:_R[48])?' +
+  '|Q[1-8]_K(?:_(?:XXL|XL|XXS|XS|[SMLP]))?(?:_R[48])?|Q[1-8]_[01](?:_[48]_[48]|_L|_R[48])?' +
+  '|TQ[12]_0|I2_S|MXFP4(?:_MOE)?|NVFP4)'
+const LABEL = new RegExp(`(?<![A-Za-z0-9])(?:${QUANTIZED}|${FLOAT})(?![A-Za-z0-9])`, 'gi')
+/** Embeddings and output in another type than the rest: another file than the plain one. */
+const COMPOSITE = new RegExp(`(?<![A-Za-z0-9])(?:(${QUANTIZED})[-._](${FLOAT}|Q[2-8])|(${FLOAT})[-._](Q[2-8]))$`, 'i')
+/** `phi-3-q4.gguf`: only at the very end, because names such as `Q3-30B` begin like this. */
+const BARE = /(?<![A-Za-z0-9])Q[2-8]$/i
+const RAW_SPLIT = /(\.gguf)(?:\.part-?\d+of\d+|-split-[a-z]|\.part-?[a-z]{1,2})$/i
+const SHARD = /^(.*)-(\d{5})-of-(\d{5})\.(gguf|safetensors)$/i
+/** Added by those who quantize; no part of the model's name. */
+const MAKERS_MARK = /[-._](?:i1|imat|imatrix)(?=[-._]|$)/gi
+/** How llama.cpp tells drafts. */
+const DRAFT = /^(?:mtp|eagle3|dflash|dspark)-/i
+/** Parts of speech models, and vocabularies that llama.cpp tests with. */
+const NO_MODEL = /^(?:ggml-vocab|tokenizer|vocoder|audiodecoder)(?:[-._]|$)/i
+/** The precision of a projector that is taken where there are several. */
+const PROJECTOR_LABELS = ['F16', 'BF16', 'F32', 'Q8_0']
+
+const fileNameOf = (path: string) => path.slice(path.lastIndexOf('/') + 1)
+const stemOf = (path: string) =>
+  fileNameOf(path)
+    .replace(RAW_SPLIT, '$1')
+    .replace(/\.gguf$/i, '')
+    .replace(/(?:-split)?-\d{5}-of-\d{5}$/, '')
+
+function labelOfStem(stem: string): string | undefined {
+  const composite = COMPOSITE.exec(stem)?.slice(1).filter(Boolean).join('-')
+  const label = composite ?? stem.match(LABEL)?.at(-1) ?? BARE.exec(stem)?.[0]
+  return label?.toUpperCase().replace(/FP(?=16|32)/g, 'F')
+}
+
+/**
+ * The quantization label that a file's own name tells, in capitals (`Q4_K_M`, `UD-Q4_K_XL`, `F16`); undefined when it
+ * tells none. The last one counts: `x-F16-to-Q8_0.gguf` is Q8_0.
+ */
+export function labelFromFileName(fileName: string): string | undefined {
+  return labelOfStem(stemOf(fileName))
+}
+
+/** What is left of a file's name without folder, extension, shard number and label: the same for all quantizations. */
+export function baseOfFileName(fileName: string): string {
+  return stemOf(fileName)
+    .replace(COMPOSITE, '')
+    .replace(LABEL, '')
+    .replace(BARE, '')
+    .replace(MAKERS_MARK, '')
+    .replace(/[-._]+$/, '')
+    .toLowerCase()
+}
+
+/** Reads the name of a file in a repository. @param path with forward slashes, folders included */
+export function parseGgufFileName(path: string): GgufFileName {
+  const role = roleOf(path)
+  const folders = path.split('/').slice(0, -1).reverse()
+  const label =
+    labelFromFileName(path) ?? folders.map(folder => labelOfStem(folder.replace(/\.gguf$/i, ''))).find(Boolean)
+  const name: GgufFileName = { role, label, base: baseOfFileName(path) }
+  const [, stem, index, count] = SHARD.exec(path) ?? []
+  if (Number(count) > 0 && Number(index) > 0 && Number(index) <= Number(count)) {
+    name.shard = { index: Number(index), count: Number(count), group: `${stem}-of-${count}` }
+  }
+  return name
+}
+
+function roleOf(path: string): FileRole {
+  const fileName = fileNameOf(path)
+  if (RAW_SPLIT.test(fileName)) return 'split'
+  if (/imatrix.*\.(?:gguf_file|dat)$|\.imatrix$/i.test(fileName)) return 'imatrix'
+  if (!/\.gguf$/i.test(fileName)) return 'other'
+  if (/mmproj/i.test(fileName)) return 'projector'
+  // `x-imatrix-Q4_K_M.gguf` was quantized with such data, `x-f16-imatrix.gguf` holds them.
+  const [, afterImatrix] = /imatrix(.*)$/i.exec(fileName) ?? []
+  if (afterImatrix !== undefined && labelFromFileName(afterImatrix) === undefined) return 'imatrix'
+  if (DRAFT.test(fileName) || /(?:^|\/)mtp\//i.test(path)) return 'draft'
+  return NO_MODEL.test(fileName) ? 'other' : 'model'
+}
+
+/** All shards of the set that a file belongs to, in order; the file itself when it is no shard. */
+export function shardNames(path: string): string[] {
+  const match = SHARD.exec(path)
+  const count = Number(match?.[3] ?? 0)
+  if (!match || count === 0) return [path]
+  const [, prefix, , total, extension] = match
+  return Array.from(
+    { length: count },
+    (_, index) => `${prefix}-${String(index + 1).padStart(5, '0')}-of-${total}.${extension}`
+  )
+}
+
+/**
+ * The projector of a model: of those that share most folders with it, the one that bears its name, or, where there is
+ * this model only, the one that lies there. Of several precisions the most compatible one. Undefined where it cannot be
+ * told which one belongs to it.
+ * @param modelPath the model's (first) file
+ * @param paths all files there are
+ */
+export function projectorFor(modelPath: string, paths: readonly string[]): string | undefined {
+  const projectors = paths.filter(path => roleOf(path) === 'projector')
+  const depth = Math.max(...projectors.map(path => sharedFolders(path, modelPath)))
+  const nearest = projectors.filter(path => sharedFolders(path, modelPath) === depth)
+  const base = baseOfFileName(modelPath)
+  const bases = new Set(
+    paths.filter(path => roleOf(path) === 'model' && sharedFolders(path, modelPath) >= depth).map(baseOfFileName)
+  )
+  const named = nearest.filter(path => base !== '' && baseOfFileName(path).includes(base))
+  const fitting = named.length > 0 || bases.size > 1 ? named : nearest
+  if (new Set(fitting.map(baseOfFileName)).size > 1) return undefined
+  const rank = (path: string) => {
+    const index = PROJECTOR_LABELS.indexOf(labelFromFileName(path) ?? '')
+    return index === -1 ? PROJECTOR_LABELS.length : index
+  }
+  return fitting.sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1))[0]
+}
+
+function sharedFolders(a: string, b: string): number {
+  const [left, right] = [a.split('/').slice(0, -1), b.split('/').slice(0, -1)]
+  const parting = left.findIndex((folder, index) => folder !== right[index])
+  return parting === -1 ? left.length : parting
+}
