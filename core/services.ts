@@ -404,6 +404,8 @@ export interface FoundModels {
   folder: string
   /** By name. */
   models: FoundModel[]
+  /** What could not be looked at, a sentence each. */
+  unreadable?: string[]
 }
 
 /** Takes over models that other tools have downloaded. */

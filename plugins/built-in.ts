@@ -1,5 +1,7 @@
 import type { PluginDefinition } from '../core/plugin.ts'
 import runtimes from '../runtimes/index.ts'
+import adoption from './adoption/index.ts'
+import apiFiles from './api-files/index.ts'
 import apiNative from './api-native/index.ts'
 import apiOllama from './api-ollama/index.ts'
 import apiOpenai from './api-openai/index.ts'
@@ -16,7 +18,9 @@ export const builtInPlugins: PluginDefinition[] = [
   storage,
   runtimes,
   scheduler,
+  adoption,
   apiNative,
   apiOpenai,
-  apiOllama
+  apiOllama,
+  apiFiles
 ]

@@ -1,5 +1,5 @@
 import type { CoreConfig } from '../../core/config/core-schema.ts'
-import type { Runtimes, Scheduler, Storage } from '../../core/services.ts'
+import type { Adoption, Runtimes, Scheduler, Storage } from '../../core/services.ts'
 import type { NativeStreams } from './native-streams.ts'
 
 /** What the native API works with, wherever it is mounted. */
@@ -7,6 +7,7 @@ export interface NativeDependencies {
   storage: Storage
   scheduler: Scheduler
   runtimes: Runtimes
+  adoption: Adoption
   config: Readonly<CoreConfig>
   negotiate: boolean
   /** Milliseconds. */

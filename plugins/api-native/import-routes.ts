@@ -1,8 +1,10 @@
 import { isAbsolute } from 'node:path'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
+import type { Static } from 'typebox'
 import { CorralError } from '../../core/errors.ts'
 import { parseModelName } from '../../core/model-name.ts'
+import type { Waiting } from '../../core/services.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
 import { progressReplies } from './progress-replies.ts'
@@ -10,24 +12,50 @@ import { localRecord } from './records.ts'
 import { ImportRequestSchema } from './schemas.ts'
 
 /** Models that are on this machine's disk already. */
-export function importRoutes({ storage, streams }: MountedDependencies): FastifyPluginAsync {
+export function importRoutes({ storage, adoption, streams }: MountedDependencies): FastifyPluginAsync {
   const withProgress = progressReplies(streams)
 
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
+    app.get<{ Querystring: { from?: string } }>('/import/found', async ({ query }) =>
+      adoption.find(String(query.from ?? ''))
+    )
+
     app.post('/import', { schema: { body: ImportRequestSchema } }, async (request, reply) => {
       const { body } = request
-      const name = parseModelName(nameOf(body))
-      if (!isAbsolute(body.path)) {
-        throw new CorralError('invalid_request', `"path" must be absolute: the server does not know your folder.`, {
-          param: 'path'
-        })
-      }
-      return await withProgress(request, reply, body, async (signal, onProgress) => ({
+      const take = importOf(body)
+      const shown = { ...body, model: nameOf(body) || body.found }
+      return await withProgress(request, reply, shown, async (signal, onProgress) => ({
         status: 'success',
-        model: localRecord(await storage.import({ path: body.path, name }, { signal, onProgress }))
+        ...(await take({ signal, onProgress }))
       }))
     })
+  }
+
+  /** What a request asks for, checked before anything is sent. */
+  function importOf(body: Static<typeof ImportRequestSchema>): (waiting: Waiting) => Promise<Record<string, unknown>> {
+    const { path, from, found } = body
+    if (from && found && !path) {
+      const name = nameOf(body) === '' ? undefined : parseModelName(nameOf(body))
+      return async waiting => {
+        const { variant, linked } = await adoption.adopt(from, found, name, waiting)
+        return { model: localRecord(variant), linked }
+      }
+    }
+    if (!path || from || found) {
+      throw new CorralError(
+        'invalid_request',
+        'Say what to import: either "path" of files on the server, or "from" and "found" as GET /api/import/found names them.',
+        { param: 'path' }
+      )
+    }
+    const name = parseModelName(nameOf(body))
+    if (!isAbsolute(path)) {
+      throw new CorralError('invalid_request', `"path" must be absolute: the server does not know your folder.`, {
+        param: 'path'
+      })
+    }
+    return async waiting => ({ model: localRecord(await storage.import({ path, name }, waiting)) })
   }
 }

@@ -9,7 +9,7 @@ export default definePlugin({
   api: 1,
   description: 'The native API under /api',
   offers: ['nativeApi'],
-  needs: ['storage', 'scheduler', 'runtimes'],
+  needs: ['storage', 'scheduler', 'runtimes', 'adoption'],
   options: Type.Object(
     {
       negotiate: Type.Boolean({
@@ -28,6 +28,7 @@ export default definePlugin({
       storage: context.service('storage'),
       scheduler: context.service('scheduler'),
       runtimes: context.service('runtimes'),
+      adoption: context.service('adoption'),
       config: context.config,
       negotiate: options.negotiate,
       heartbeat: parseDuration(options.heartbeat)!

@@ -87,7 +87,11 @@ export const LoadRequestSchema = Type.Object(
 export const ImportRequestSchema = Type.Object(
   {
     ...named,
-    path: Type.String({ minLength: 1, description: 'Absolute path of a GGUF file or a model folder on the server' }),
+    path: Given(
+      Type.String({ minLength: 1, description: 'Absolute path of a GGUF file or a model folder on the server' })
+    ),
+    from: Given(Type.String({ minLength: 1, description: 'Instead of a path: the tool that has the model' })),
+    found: Given(Type.String({ minLength: 1, description: 'With from: what GET /api/import/found names the model' })),
     stream: Given(Type.Boolean({ default: false }))
   },
   loose

@@ -1,0 +1,162 @@
+import { stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { CorralError } from '../../core/errors.ts'
+import { bareName, type ModelName } from '../../core/model-name.ts'
+import type { Adoption, FoundModel, FoundModels, Storage, StoredVariant, Waiting } from '../../core/services.ts'
+import { CacheDisk } from './cache-disk.ts'
+import type { Candidate } from './candidate.ts'
+import { validName } from './valid-name.ts'
+
+/** A tool whose models can be taken over. */
+export interface Tool {
+  /** As requests name it. */
+  name: string
+  /** As people name it. */
+  title: string
+  /** Key of the plugin's setting that says where its cache is. */
+  setting: string
+  /** Where its cache may be. */
+  folders(disk: CacheDisk): Promise<string[]>
+  /** The models in one of these folders; none when it is not there. */
+  models(folder: string, disk: CacheDisk): Promise<Candidate[]>
+}
+
+/** Takes over models from the caches of these tools. */
+export class CacheAdoption implements Adoption {
+  readonly #tools: readonly Tool[]
+  readonly #storage: Storage
+
+  constructor(tools: readonly Tool[], storage: Storage) {
+    this.#tools = tools
+    this.#storage = storage
+  }
+
+  async find(from: string): Promise<FoundModels> {
+    const tool = this.#tool(from)
+    const { folders, candidates, unreadable } = await search(tool)
+    if (candidates.length === 0 && unreadable.length > 0) {
+      throw new CorralError(
+        'invalid_request',
+        `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`,
+        { param: 'from' }
+      )
+    }
+    const stored = this.#storage.list()
+    const models = candidates.map((candidate): FoundModel => {
+      const { found, name, format, files, path, problem } = candidate
+      return {
+        found,
+        name: fullName(name),
+        format,
+        size: files.reduce((sum, file) => sum + file.size, 0),
+        path,
+        ...(problem ? { problem } : {}),
+        present: !problem && stored.some(variant => holds(variant, candidate))
+      }
+    })
+    models.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : a.found < b.found ? -1 : 1))
+    return { from, folder: folders.join(', '), models, ...(unreadable.length > 0 ? { unreadable } : {}) }
+  }
+
+  async adopt(from: string, found: string, name: ModelName | undefined, waiting: Waiting) {
+    const tool = this.#tool(from)
+    const { folders, candidates } = await search(tool)
+    const candidate = candidates.find(candidate => candidate.found === found)
+    if (!candidate) {
+      throw new CorralError(
+        'model_not_found',
+        `There is no model ${JSON.stringify(found)} in ${folders.join(', ')}. ` +
+          `"corral import --from ${from} --list" shows what ${tool.title} has.`,
+        { param: 'found' }
+      )
+    }
+    if (candidate.problem) {
+      throw new CorralError('invalid_request', `${found} cannot be taken over. ${candidate.problem}`, {
+        param: 'found'
+      })
+    }
+    const { owner, name: bare, variant: label } = name ?? candidate.name
+    const variant = await this.#storage.adopt(
+      {
+        name: { owner, name: bare },
+        format: candidate.format,
+        label: label ?? candidate.name.variant,
+        origin: { kind: 'import', from: candidate.path },
+        files: candidate.files.map(({ size: _, ...file }) => file)
+      },
+      waiting
+    )
+    return { variant, linked: await sharesWeights(variant, candidate) }
+  }
+
+  #tool(from: string): Tool {
+    const tool = this.#tools.find(tool => tool.name === from)
+    if (tool) return tool
+    const names = this.#tools.map(tool => tool.name)
+    throw new CorralError(
+      'invalid_request',
+      `corral does not know the models of ${JSON.stringify(from)}. "from" is one of ${names.join(', ')}.`,
+      { param: 'from' }
+    )
+  }
+}
+
+async function search(tool: Tool): Promise<{ folders: string[]; candidates: Candidate[]; unreadable: string[] }> {
+  const disk = new CacheDisk()
+  const folders = await tool.folders(disk)
+  const candidates: Candidate[] = []
+  for (const folder of folders) candidates.push(...(await tool.models(folder, disk)))
+  // The same model in two folders of one tool is named once.
+  const found = new Map<string, Candidate>()
+  for (const candidate of candidates) {
+    const present = found.get(candidate.found)
+    if (!present || (present.problem && !candidate.problem)) found.set(candidate.found, candidate)
+  }
+  return { folders, candidates: distinctNames([...found.values()]), unreadable: disk.unreadable }
+}
+
+/** Two that would be stored under one name, where the second would take the first one's place, get two names. */
+function distinctNames(candidates: Candidate[]): Candidate[] {
+  const taken = new Set<string>()
+  const keyOf = ({ name, format }: Candidate) => `${format} ${fullName(name).toLowerCase()}`
+  return [...candidates]
+    .sort((a, b) => (a.found < b.found ? -1 : 1))
+    .map(candidate => {
+      let distinct = candidate
+      for (let number = 2; taken.has(keyOf(distinct)); number++) {
+        const { owner, name, variant } = candidate.name
+        distinct = { ...candidate, name: validName(owner, `${name}-${number}`, variant) }
+      }
+      taken.add(keyOf(distinct))
+      return distinct
+    })
+}
+
+const fullName = (name: ModelName) => (name.variant ? `${bareName(name)}:${name.variant}` : bareName(name))
+
+/** Whether a stored variant has a candidate's very files, as far as names, sizes and claims tell. */
+function holds(variant: StoredVariant, { format, files, path }: Candidate): boolean {
+  if (variant.format !== format || variant.files.length !== files.length) return false
+  const isFrom = variant.origin.kind === 'import' && variant.origin.from === path
+  return files.every(({ path, role, size, claimedSha256 }) =>
+    variant.files.some(stored =>
+      claimedSha256
+        ? stored.sha256 === claimedSha256 && stored.role === role
+        : stored.path === path && stored.size === size && (isFrom || role === 'other')
+    )
+  )
+}
+
+/** Whether the weights in the store are the very files of the cache. */
+async function sharesWeights(variant: StoredVariant, { files }: Candidate): Promise<boolean> {
+  const identityOf = async (path: string) => {
+    const { dev, ino } = await stat(path, { bigint: true })
+    return `${dev}:${ino}`
+  }
+  const stored = new Set<string>()
+  for (const { path } of variant.files) stored.add(await identityOf(join(variant.directory, ...path.split('/'))))
+  for (const { source, role } of files) {
+    if (role !== 'other' && !stored.has(await identityOf(source))) return false
+  }
+  return true
+}

@@ -1,0 +1,66 @@
+import type { ModelName } from '../../core/model-name.ts'
+import type { AdoptedFile } from '../../core/services.ts'
+import { storedName } from '../../core/stored-name.ts'
+
+/** A file as it lies in a cache. */
+export interface CacheFile {
+  /** Below the folder of its model, with forward slashes. */
+  path: string
+  /** Absolute, symbolic links followed; where a link leads nowhere, the link itself. */
+  source: string
+  /** Bytes. */
+  size: number
+  /** What its first bytes tell, or why they could not be read. */
+  content: 'gguf' | 'pointer' | 'other' | 'missing' | 'unreadable'
+  /** Why it is unreadable. */
+  why?: string
+  /** Digest that the cache says it has, 64 hex digits. */
+  claimedSha256?: string
+}
+
+/** A model in a cache, and which of its files would be taken. */
+export interface Candidate {
+  /** What the tool calls it. */
+  found: string
+  name: ModelName
+  format: 'gguf' | 'safetensors'
+  /** Absolute path of what people know it by: its first file, folder or manifest. */
+  path: string
+  files: (AdoptedFile & { size: number })[]
+  /** Why it cannot be taken. */
+  problem?: string
+}
+
+/** What one look into a cache gave. */
+export interface Search {
+  candidates: Candidate[]
+  /** What could not be looked at, a sentence each. */
+  unreadable: string[]
+}
+
+/** Why weights cannot be taken from this file; undefined when nothing speaks against it. */
+export function fileProblem(
+  { source, size, content, why }: CacheFile,
+  format: Candidate['format']
+): string | undefined {
+  switch (content) {
+    case 'missing':
+      return `${source} is missing: its download was not finished, or it was deleted. Download the model again.`
+    case 'unreadable':
+      return `corral cannot read ${source} (${why}). Let its user read that file and enter the folders above it.`
+    case 'pointer':
+      return `${source} is no model but a pointer to one, as git leaves it without LFS. Run "git lfs pull" there.`
+  }
+  if (size === 0) return `${source} is empty: its download was not finished. Download the model again.`
+  if (format === 'gguf' && content !== 'gguf') {
+    return `${source} is no GGUF file: it does not begin with the four letters "GGUF". Download the model again.`
+  }
+  return undefined
+}
+
+/** A file of a candidate, under a name that every file system takes. */
+export function adopted(file: CacheFile, path: string, role: AdoptedFile['role']): Candidate['files'][number] {
+  const { source, size, claimedSha256 } = file
+  const stored = path.split('/').map(storedName).join('/')
+  return { source, path: stored, role, size, ...(claimedSha256 ? { claimedSha256 } : {}) }
+}

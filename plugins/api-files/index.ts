@@ -1,0 +1,16 @@
+import { Type } from 'typebox'
+import { definePlugin } from '../../core/plugin.ts'
+import { fileRoutes } from './routes.ts'
+
+export default definePlugin({
+  name: 'api-files',
+  api: 1,
+  description: "The models' files under /api/files, from which other corrals pull",
+  optional: true,
+  needs: ['storage'],
+  options: Type.Object({}, { additionalProperties: false }),
+  setup(context) {
+    const storage = context.service('storage')
+    return { routes: async app => void (await app.register(fileRoutes(storage), { prefix: '/api/files' })) }
+  }
+})
