@@ -1,0 +1,49 @@
+import type { HubFile, PullPlan } from '../../../core/downloads.ts'
+
+/** What somebody asked for within a repository. Nothing is the default. */
+export interface Wanted {
+  /** A label, a file's path or name with or without `.gguf`, or a folder. */
+  variant?: string
+  /** Exact path of a file, as an address names it. */
+  file?: string
+}
+
+/** Bytes that this machine has in all: main memory (no more than the process may use), and graphics memory or 0. */
+export interface MemoryFacts {
+  ram: number
+  gpu: number
+}
+
+export interface ChoiceRequest extends Wanted {
+  /** As the hub spells it, for messages; tells the label where no file does. */
+  id: string
+  files: readonly HubFile[]
+  /** What `weightsOfIndex` read of the file that `indexToRead` named. */
+  weightsInIndex?: string[]
+  /** Parsed config.json of SafeTensors weights, where it was read already: tells their type. */
+  config?: unknown
+  memory: MemoryFacts
+}
+
+/** The part of a pull's plan that listing and memory decide. */
+export interface Choice
+  extends Pick<PullPlan, 'format' | 'files' | 'size' | 'reason' | 'choices' | 'memory' | 'warnings'> {
+  /** Undefined for SafeTensors weights whose config was not given: `safetensorsLabel` tells it. */
+  label: string | undefined
+}
+
+/** Byte order, so that hubs that list in different orders give the same choice. */
+export const byPath = (a: { path: string }, b: { path: string }) => (a.path < b.path ? -1 : a.path > b.path ? 1 : 0)
+
+export const folderOf = (path: string) => path.slice(0, path.lastIndexOf('/') + 1)
+export const fileNameOf = (path: string) => path.slice(path.lastIndexOf('/') + 1)
+
+/** Bytes of all files whose size is known. */
+export const sizeOf = (files: readonly { size: number | undefined }[]) =>
+  files.reduce((sum, file) => sum + (file.size ?? 0), 0)
+
+/** Names for a sentence, shortened. */
+export function listed(names: readonly string[]): string {
+  const shown = names.slice(0, 12).join(', ')
+  return names.length > 12 ? `${shown} and ${names.length - 12} more` : shown
+}

@@ -1,0 +1,188 @@
+import type { HubFile, PlannedDownload } from '../../../core/downloads.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { labelFromFileName } from '../../../core/gguf-file-name.ts'
+import { storedName } from '../../../core/stored-name.ts'
+import { byPath, type Choice, type ChoiceRequest, fileNameOf, folderOf, sizeOf, type Wanted } from './choice.ts'
+import { defaultQuantization, needOf } from './default-quantization.ts'
+import { type GgufCandidate, type GgufOffer, ggufOffer, matchingGguf } from './gguf-offer.ts'
+import { budgetOf, gib, memoryFor } from './memory.ts'
+import { isForeign } from './quality.ts'
+import { ambiguous, choicesOf, incompleteText, notAModel, nothingUsable, unknownVariant } from './refusals.ts'
+import { chooseSafetensors } from './safetensors-choice.ts'
+import { indexOf, safetensorsFolders } from './safetensors-offer.ts'
+
+/** Small texts that come along with GGUF models: what they are, whose, and how they are to be talked to. */
+const COMPANION =
+  /^(?:readme\.md|licen[cs]e(?:\.(?:md|txt))?|notice(?:\.(?:md|txt))?|config\.json|[^/]+\.jinja|template|system|params)$/i
+const MAX_COMPANION = 2 ** 20
+
+/**
+ * Decides which files of a repository a pull fetches: those of one quantization of one model. The order of the listing
+ * does not matter.
+ * @throws CorralError `unsupported_capability` where nothing can be run, saying what there is instead; `repo_not_found`
+ * where only what was asked for is missing, listing what there is; `invalid_request` where several models answer
+ */
+export function chooseFiles(request: ChoiceRequest): Choice {
+  const { id, files } = request
+  const offer = ggufOffer(id, files)
+  const route = routeOf(request, offer)
+  if (route.folder !== undefined) return chooseSafetensors(request, route.folder)
+  if (route.candidate) return ggufChoice(request, offer, route.candidate, route.reason)
+  throw nothingUsable(id, files, offer)
+}
+
+/**
+ * The index that tells which SafeTensors weights belong together. Where this is defined, its text is to be read first
+ * and given to `chooseFiles` by way of `weightsOfIndex`. Undefined where it is not needed.
+ */
+export function indexToRead(files: readonly HubFile[], wanted: Wanted = {}): string | undefined {
+  const folder = folderToRead(files, wanted)
+  return folder === undefined ? undefined : indexOf(files, folder)
+}
+
+/** The config.json of the SafeTensors weights that would be chosen; undefined for GGUF. */
+export function configToRead(files: readonly HubFile[], wanted: Wanted = {}): string | undefined {
+  const folder = folderToRead(files, wanted)
+  const path = `${folder}config.json`
+  return folder !== undefined && files.some(file => file.path === path) ? path : undefined
+}
+
+function folderToRead(files: readonly HubFile[], wanted: Wanted): string | undefined {
+  try {
+    return routeOf({ id: 'x/x', files, memory: { ram: 0, gpu: 0 }, ...wanted }, ggufOffer('x/x', files)).folder
+  } catch (error) {
+    // What cannot be chosen is for `chooseFiles` to refuse, with the repository's name.
+    if (error instanceof CorralError) return undefined
+    throw error
+  }
+}
+
+type Route = { candidate?: GgufCandidate; reason: string; folder?: string }
+
+/** GGUF goes before SafeTensors, which are to be converted first. */
+function routeOf(request: ChoiceRequest, offer: GgufOffer): Route {
+  const { id, files, memory } = request
+  const wanted = request.file ?? request.variant
+  const folders = safetensorsFolders(files)
+  if (wanted !== undefined) return wantedRoute(request, offer, folders, wanted)
+
+  const { candidates } = offer
+  if (candidates.length === 1 && !isForeign(candidates[0]!.quantization ?? '')) {
+    const [candidate] = candidates
+    return { candidate, reason: `${candidate!.label} is the only model in the repository.` }
+  }
+  const quantized = candidates.filter(({ quantization }) => quantization)
+  const twins = quantized.filter(one => quantized.some(two => one !== two && one.quantization === two.quantization))
+  if (twins.length > 0) throw ambiguous(id, candidates, undefined)
+  const best = defaultQuantization(candidates, budgetOf(memory))
+  if (best) return best
+  const unlabelled = candidates.filter(({ quantization }) => !quantization)
+  if (unlabelled.length === 1) {
+    return { candidate: unlabelled[0]!, reason: `${unlabelled[0]!.label} is the only model that llama.cpp loads.` }
+  }
+  if (unlabelled.length > 1) throw ambiguous(id, candidates, undefined)
+  return { reason: '', folder: oneFolder(id, folders) }
+}
+
+function oneFolder(id: string, folders: string[]): string | undefined {
+  if (folders.length <= 1) return folders[0]
+  const labels = folders.map(folder => folder.slice(0, -1))
+  throw new CorralError(
+    'invalid_request',
+    `${id} has ${folders.length} sets of SafeTensors weights: ${labels.join(', ')}. Name one after a colon, as in ${id}:${labels[0]}.`,
+    { param: 'model', details: { choices: labels.map(label => ({ label, size: 0 })) } }
+  )
+}
+
+function wantedRoute(request: ChoiceRequest, offer: GgufOffer, folders: string[], wanted: string): Route {
+  const { id, files } = request
+  const found = matchingGguf(offer, wanted)
+  if (found.length > 1) throw ambiguous(id, found, wanted)
+  const [candidate] = found
+  if (candidate) return { candidate, reason: reasonOfWanted(candidate, wanted) }
+
+  const named = files.filter(({ path }) => path === wanted || fileNameOf(path) === wanted)
+  const weights = named.find(({ path }) => path.endsWith('.safetensors') && folders.includes(folderOf(path)))
+  if (weights) return { reason: '', folder: folderOf(weights.path) }
+  if (named.length > 0) throw notAModel(id, named[0]!.path, offer)
+  const text = wanted.toLowerCase()
+  const folder = folders.find(name => name.toLowerCase() === `${text}/`)
+  if (folder) return { reason: '', folder }
+  // Whether the weights in the root are of this type is known once their config is read.
+  if (folders[0] === '' && /^(?:safetensors|b?f16|f32|fp16|fp32|fp8)$/.test(text)) return { reason: '', folder: '' }
+  if (offer.candidates.length === 0 && folders[0] === '' && request.file === undefined) {
+    if (labelFromFileName(wanted)) return { reason: '', folder: '' }
+  }
+  if (offer.candidates.length + folders.length === 0) throw nothingUsable(id, files, offer)
+  const choices = [
+    ...choicesOf(offer.candidates),
+    ...folders.map(name => ({ label: name === '' ? 'SAFETENSORS' : name.slice(0, -1), size: 0 }))
+  ]
+  throw unknownVariant(id, wanted, choices, offer.incomplete)
+}
+
+function reasonOfWanted({ label, quantization, path }: GgufCandidate, wanted: string): string {
+  const same = [label, quantization, path, fileNameOf(path)].some(name => name?.toLowerCase() === wanted.toLowerCase())
+  return same ? `${wanted} was asked for.` : `${label} answers to ${wanted}, which was asked for.`
+}
+
+function ggufChoice(request: ChoiceRequest, offer: GgufOffer, candidate: GgufCandidate, reason: string): Choice {
+  const { projector } = candidate
+  const files: PlannedDownload[] = candidate.files.map(file => planned(file, 'model'))
+  if (projector) files.push(planned(projector, 'projector'))
+  const names = new Set(files.map(file => file.storedPath.toLowerCase()))
+  for (const text of companions(request.files, folderOf(candidate.path))) {
+    const file = planned(text, 'other')
+    if (names.has(file.storedPath.toLowerCase())) continue
+    names.add(file.storedPath.toLowerCase())
+    files.push(file)
+  }
+  const memory = memoryFor(needOf(candidate), budgetOf(request.memory))
+  const warnings: string[] = []
+  if (!memory.fits) {
+    warnings.push(
+      `${candidate.label} needs about ${gib(memory.required)} of memory, but ${gib(memory.available)} can be used ` +
+        'on this machine. It will be slow or not load at all.'
+    )
+  }
+  if (isForeign(candidate.quantization ?? '')) {
+    warnings.push(`${candidate.label} is for other engines or old versions: llama.cpp is unlikely to load it.`)
+  }
+  if (!projector && offer.looseProjectors.length > 0) {
+    warnings.push(
+      `It is not clear which projector belongs to the model (${offer.looseProjectors.join(', ')}), so none is taken: ` +
+        'the model will read text only.'
+    )
+  }
+  for (const set of offer.incomplete) warnings.push(`Left aside: ${incompleteText(set)}.`)
+  return {
+    format: 'gguf',
+    label: candidate.label,
+    files,
+    size: sizeOf(files),
+    reason,
+    choices: choicesOf(offer.candidates).filter(({ label }) => label !== candidate.label),
+    memory,
+    warnings
+  }
+}
+
+function planned({ path, size, sha256, gitSha1 }: HubFile, role: PlannedDownload['role']): PlannedDownload {
+  return {
+    path,
+    storedPath: storedName(fileNameOf(path)),
+    role,
+    size,
+    ...(sha256 === undefined ? {} : { sha256 }),
+    ...(gitSha1 === undefined ? {} : { gitSha1 })
+  }
+}
+
+/** Those beside the model go before those in the root. */
+function companions(files: readonly HubFile[], folder: string): HubFile[] {
+  const small = files.filter(
+    ({ path, size }) => COMPANION.test(fileNameOf(path)) && size !== undefined && size > 0 && size <= MAX_COMPANION
+  )
+  const of = (where: string) => small.filter(({ path }) => folderOf(path) === where).sort(byPath)
+  return folder === '' ? of('') : [...of(folder), ...of('')]
+}

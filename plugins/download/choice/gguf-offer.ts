@@ -1,0 +1,156 @@
+import type { HubFile } from '../../../core/downloads.ts'
+import {
+  type FileRole,
+  labelFromFileName,
+  parseGgufFileName,
+  projectorFor,
+  shardNames
+} from '../../../core/gguf-file-name.ts'
+import { byPath, fileNameOf, folderOf, sizeOf } from './choice.ts'
+
+/** A whole model in GGUF, of one file or of shards. */
+export interface GgufCandidate {
+  /** Unlike all others of the repository; the quantization's wherever that is enough. */
+  label: string
+  /** As far as names tell it. */
+  quantization: string | undefined
+  base: string
+  /** Path of the first file. */
+  path: string
+  /** In the order of shards. */
+  files: HubFile[]
+  /** Bytes. */
+  size: number
+  projector: HubFile | undefined
+}
+
+/** What a repository has in GGUF. */
+export interface GgufOffer {
+  candidates: GgufCandidate[]
+  /** Sets of shards that are not whole, with what they lack. */
+  incomplete: { path: string; label: string | undefined; missing: string[] }[]
+  /** Projectors of which none could be told to belong to the models. */
+  looseProjectors: string[]
+  roles: Map<string, FileRole>
+}
+
+/** Sorts a listing into models that can be had. @param id tells the label of a single file that has none */
+export function ggufOffer(id: string, files: readonly HubFile[]): GgufOffer {
+  const sorted = [...files].sort(byPath)
+  const byName = new Map(sorted.map(file => [file.path, file]))
+  const roles = new Map(sorted.map(({ path }) => [path, parseGgufFileName(path).role]))
+  const found: Omit<GgufCandidate, 'label' | 'projector'>[] = []
+  const incomplete: GgufOffer['incomplete'] = []
+  const seen = new Set<string>()
+  for (const { path } of sorted) {
+    const { role, label, base, shard } = parseGgufFileName(path)
+    const group = shard?.group ?? path
+    if (role !== 'model' || seen.has(group)) continue
+    seen.add(group)
+    const names = shardNames(path)
+    const missing = names.filter(name => !byName.has(name))
+    if (missing.length > 0) incomplete.push({ path, label, missing })
+    else {
+      const parts = names.map(name => byName.get(name)!)
+      found.push({ quantization: label, base, path: parts[0]!.path, files: parts, size: sizeOf(parts) })
+    }
+  }
+  const distinct = found.filter(candidate => !found.some(other => isSpare(candidate, other)))
+  const paths = sorted.map(file => file.path)
+  const candidates = labelled(id, distinct).map(candidate => ({
+    ...candidate,
+    projector: byName.get(projectorFor(candidate.path, paths) ?? '')
+  }))
+  const taken = new Set(candidates.map(candidate => candidate.projector?.path))
+  const projectors = paths.filter(path => roles.get(path) === 'projector')
+  const looseProjectors = projectors.some(path => taken.has(path)) ? [] : projectors
+  return { candidates, incomplete, looseProjectors, roles }
+}
+
+type Found = Omit<GgufCandidate, 'label' | 'projector'>
+
+/** Whether a candidate is the same as another one, which is the one to take: in one file, else the first by path. */
+function isSpare(candidate: Found, other: Found): boolean {
+  if (candidate === other || candidate.quantization !== other.quantization) return false
+  const digest = ({ files }: Found) => files.map(file => file.sha256 ?? file.gitSha1).join()
+  const same = candidate.files.every(file => file.sha256 ?? file.gitSha1) && digest(candidate) === digest(other)
+  if (same) return other.path < candidate.path
+  // Some repositories have the same quantization whole and in shards.
+  const near = Math.abs(candidate.size - other.size) <= other.size / 100
+  return candidate.base === other.base && candidate.files.length > 1 && other.files.length === 1 && near
+}
+
+/** Gives each candidate a label of its own: where the quantization does not do, what its path tells. */
+function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[] {
+  const count = <Key>(keyOf: (candidate: Found) => Key, candidate: Found) =>
+    found.filter(other => keyOf(other) === keyOf(candidate)).length
+  const nameOf = ({ path }: Found) => withoutExtension(fileNameOf(path)).toLowerCase()
+  return found.map(candidate => {
+    const { quantization, path } = candidate
+    if (quantization && count(other => other.quantization, candidate) === 1)
+      return { ...candidate, label: quantization }
+    if (found.length === 1) {
+      const fromId = labelAtEnd(id)
+      return { ...candidate, quantization: fromId, label: fromId ?? 'GGUF' }
+    }
+    return { ...candidate, label: asLabel(count(nameOf, candidate) === 1 ? fileNameOf(path) : path) }
+  })
+}
+
+/** `acme/Tiny-Q8_0-GGUF` is Q8_0. */
+function labelAtEnd(id: string): string | undefined {
+  const name = id.replace(/[-_.]gguf$/i, '')
+  const label = labelFromFileName(name)
+  return label && name.toUpperCase().endsWith(label) ? label : undefined
+}
+
+/** A path without extension and shard number. */
+export function withoutExtension(path: string): string {
+  return path.replace(/\.gguf$/i, '').replace(/(?:-split)?-\d{5}-of-\d{5}$/, '')
+}
+
+/** A path as a label: of the characters and the length that labels may have. */
+function asLabel(path: string): string {
+  const text = withoutExtension(path)
+    .replace(/[^A-Za-z0-9._-]+/g, '-')
+    .replace(/\.{2,}/g, '.')
+  return (
+    text
+      .slice(-96)
+      .replace(/^[^A-Za-z0-9]+/, '')
+      .replace(/[^A-Za-z0-9]+$/, '') || 'GGUF'
+  )
+}
+
+/** The candidates that a variant or a file's name asks for, by the closest reading that gives any. */
+export function matchingGguf({ candidates }: GgufOffer, wanted: string): GgufCandidate[] {
+  const text = wanted.toLowerCase().replace(/\/+$/, '')
+  const label = (labelFromFileName(wanted) ?? wanted).toLowerCase()
+  const readings: ((candidate: GgufCandidate) => boolean)[] = [
+    candidate => candidate.files.some(file => file.path === wanted),
+    candidate => candidate.files.some(({ path }) => namesOf(path).includes(text)),
+    candidate => candidate.label.toLowerCase() === text,
+    candidate => isLabel(wanted) && candidate.quantization?.toLowerCase() === label,
+    candidate => isLabel(wanted) && candidate.quantization?.toLowerCase() === `ud-${label}`,
+    candidate => folderOf(candidate.path).toLowerCase() === `${text}/`
+  ]
+  for (const reading of readings) {
+    const found = candidates.filter(reading)
+    if (found.length > 0) return found
+  }
+  return []
+}
+
+/** Whether a text is a label and nothing more. */
+function isLabel(text: string): boolean {
+  const label = labelFromFileName(text)
+  return label !== undefined && label.length >= text.replace(/FP(?=16|32)/gi, 'F').length
+}
+
+/** All ways to name a file: with and without folders, extension and shard number; in lower case. */
+function namesOf(path: string): string[] {
+  const lower = path.toLowerCase()
+  const name = fileNameOf(lower)
+  const stems = [lower, name].flatMap(text => [text.replace(/\.gguf$/, ''), withoutExtension(text)])
+  return [lower, name, ...stems, ...stems.map(stem => `${stem}.gguf`)]
+}

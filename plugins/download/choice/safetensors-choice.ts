@@ -1,0 +1,103 @@
+import type { HubFile, PlannedDownload } from '../../../core/downloads.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { labelFromFileName } from '../../../core/gguf-file-name.ts'
+import { describesSafetensors } from '../../../core/safetensors-layout.ts'
+import { storedName } from '../../../core/stored-name.ts'
+import { byPath, type Choice, type ChoiceRequest, listed, sizeOf } from './choice.ts'
+import { budgetOf, gib, memoryFor, requiredMemory } from './memory.ts'
+import { onlySafetensors, unreadableWeights } from './refusals.ts'
+import { safetensorsLabel, safetensorsOffer } from './safetensors-offer.ts'
+
+const TEXT = /^(?:readme\.md|licen[cs]e(?:\.(?:md|txt))?|notice(?:\.(?:md|txt))?)$/i
+/** Says that it was made for Apple's MLX with fewer bits: tensors that only MLX reads. */
+const MLX_NAME = /^mlx-community\/.*\b\d(?:[._]\d+)?-?bit\b|[-_.]mlx[-_.]?(?:\d|q\d|int\d|mxfp\d).*$/i
+
+/** The files of a folder's SafeTensors model. @throws CorralError as `chooseFiles` */
+export function chooseSafetensors(request: ChoiceRequest, folder: string): Choice {
+  const { id, files, config } = request
+  const label = folder !== '' ? folder.slice(0, -1) : config === undefined ? undefined : safetensorsLabel(config)
+  refuseOtherTypes(request, folder, label)
+  refuseMlx(id, config)
+  const { weights, missing } = safetensorsOffer(id, files, folder, request.weightsInIndex)
+  if (missing.length > 0) {
+    throw new CorralError(
+      'unsupported_capability',
+      `${id} is not a whole model: it lacks ${listed(missing)}. Look for another repository of this model.`,
+      { param: 'model' }
+    )
+  }
+  const planned: PlannedDownload[] = weights.map(file => {
+    const name = file.path.slice(folder.length)
+    return plan(
+      file,
+      'model',
+      /^model/.test(name) ? name : convertibleName(name, weights.length, request.weightsInIndex)
+    )
+  })
+  for (const file of [...files].sort(byPath)) {
+    const name = file.path.slice(folder.length)
+    if (!file.path.startsWith(folder) || weights.includes(file) || name === 'adapter_config.json') continue
+    if (describesSafetensors(name) || TEXT.test(name)) planned.push(plan(file, 'other', name))
+  }
+  const bytes = sizeOf(weights)
+  // Loaded as 16-bit floats, unless another type is asked for.
+  const factor = label === 'F32' ? 0.5 : label === 'FP8' ? 2 : 1
+  const memory = memoryFor(requiredMemory(bytes * factor, 0), budgetOf(request.memory))
+  const warnings = ['These are SafeTensors weights: they are converted to GGUF when the model is loaded first.']
+  if (!memory.fits) {
+    warnings.push(
+      `In 16 bits the model needs about ${gib(memory.required)} of memory, but ${gib(memory.available)} can be used on ` +
+        'this machine. Load it with a smaller type, such as "dtype": "q4_k_m".'
+    )
+  }
+  return {
+    format: 'safetensors',
+    label,
+    files: planned,
+    size: sizeOf(planned),
+    reason:
+      request.file || request.variant
+        ? 'These weights were asked for.'
+        : 'The repository has SafeTensors weights only.',
+    choices: [],
+    memory,
+    warnings
+  }
+}
+
+/** A single file under another name gets the one that the converter looks for. */
+function convertibleName(name: string, count: number, weightsInIndex: string[] | undefined): string {
+  if (weightsInIndex) return name
+  return count === 1 ? 'model.safetensors' : name.replace(/^.*(?=-\d{5}-of-\d{5}\.safetensors$)/, 'model')
+}
+
+function plan({ path, size, sha256, gitSha1 }: HubFile, role: PlannedDownload['role'], name: string): PlannedDownload {
+  return {
+    path,
+    storedPath: name.split('/').map(storedName).join('/'),
+    role,
+    size,
+    ...(sha256 === undefined ? {} : { sha256 }),
+    ...(gitSha1 === undefined ? {} : { gitSha1 })
+  }
+}
+
+/** A tag on a repository of SafeTensors weights can only be the type that they have. */
+function refuseOtherTypes({ id, variant }: ChoiceRequest, folder: string, label: string | undefined): void {
+  const wanted = variant === undefined || folder !== '' ? undefined : labelFromFileName(variant)
+  if (variant === undefined || wanted === undefined || !/^[\w-]+$/.test(variant)) return
+  const isType = /^(?:B?F16|F32)$/.test(wanted)
+  if (!isType || (label !== undefined && label !== wanted)) throw onlySafetensors(id, wanted, label)
+}
+
+function refuseMlx(id: string, config: unknown): void {
+  const { quantization, quantization_config: other } = (config ?? {}) as Record<string, unknown>
+  const isMlx =
+    config === undefined
+      ? MLX_NAME.test(id)
+      : typeof quantization === 'object' &&
+        quantization !== null &&
+        'bits' in quantization &&
+        !(typeof other === 'object' && other !== null && 'quant_method' in other)
+  if (isMlx) throw unreadableWeights(id, "has weights quantized for Apple's MLX, which llama.cpp cannot convert")
+}
