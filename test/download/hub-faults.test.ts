@@ -1,0 +1,194 @@
+import { join } from 'node:path'
+import t from 'tap'
+import { sha256Of } from '../support/hub-emulator/contents.ts'
+import type { Fault } from '../support/hub-emulator/faults.ts'
+import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
+import {
+  contractFaults,
+  corralWithHub,
+  largeGguf,
+  listed,
+  MIB,
+  pulls,
+  quantizedModels,
+  refusal,
+  sha256,
+  storedDigests
+} from './support.ts'
+
+const { Q8_0, Q4_K_M } = quantizedModels()
+const FILES = { 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M, 'README.md': '# Tiny\n' }
+/** Transfers lose patience sooner than they would outside of tests. */
+const IMPATIENT = 'downloads:\n  stall_timeout: 1s\n'
+
+/** A pull of a small model for each fault; each ends with the right bytes. */
+const CURED: [string, Fault[]][] = [
+  ['a connection that is cut', [{ kind: 'cut', after: 500_000, times: 3 }]],
+  ['connections that are reset before any answer', [{ kind: 'reset', times: 2 }]],
+  ['a connection that falls silent', [{ kind: 'stall', after: 700_000, times: 2 }]],
+  ['one that never says a word', [{ kind: 'stall', after: 0, times: 1 }]],
+  ['a wrong byte', [{ kind: 'wrong-byte', at: 1_000_000, times: 1 }]],
+  ['a body that is too short', [{ kind: 'short', missing: 1000, times: 2 }]],
+  ['a body that is too short and says so', [{ kind: 'less-than-asked', missing: 1000, times: 2 }]],
+  ['chunks that end too early', [{ kind: 'short-chunked', missing: 1000, times: 2 }]],
+  ['bytes from elsewhere', [{ kind: 'wrong-range', shift: 512, times: 1 }]],
+  ['ranges that are ignored', [{ kind: 'range-ignored' }]],
+  ['a cut where ranges are ignored', [{ kind: 'range-ignored' }, { kind: 'cut', after: 900_000, times: 2 }]],
+  ['ranges with status 200', [{ kind: 'range-with-200' }]],
+  ['an expired address', [{ kind: 'expired', times: 1 }]],
+  [
+    'errors of the server',
+    [
+      { kind: 'status', status: 500, times: 1 },
+      { kind: 'status', status: 503, times: 1 }
+    ]
+  ],
+  ['errors of the hub', [{ kind: 'status', status: 502, on: 'resolve', times: 1 }]],
+  ['errors where it is looked up', [{ kind: 'status', status: 500, on: 'info', times: 1 }]],
+  ['a page in place of bytes, once', [{ kind: 'html', times: 1 }]],
+  ['a limit, with the window', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1 }]],
+  ['a limit, with seconds', [{ kind: 'rate-limit', form: 'retry-after', seconds: 1, times: 1 }]],
+  ['a limit, with a fraction', [{ kind: 'rate-limit', form: 'retry-after-fraction', seconds: 0.5, times: 1 }]],
+  ['a limit, with a date', [{ kind: 'rate-limit', form: 'retry-after-date', seconds: 1, times: 1 }]],
+  ['a limit without a word', [{ kind: 'rate-limit', form: 'none', seconds: 1, times: 1 }]],
+  ['a limit where it is looked up', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'info' }]],
+  ['a limit of the resolver', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'resolve' }]],
+  ['slow beginnings', [{ kind: 'latency', milliseconds: 600 }]]
+]
+
+t.test('faults that a pull outlives', async t => {
+  const hub = await startHubEmulator(t, { repositories: {} })
+  const corral = await corralWithHub(t, hub, { config: IMPATIENT })
+  let number = 0
+  for (const [what, faults] of CURED) {
+    const name = `test/fault-${++number}`
+    hub.add(name, { files: FILES })
+    hub.clearFaults()
+    const set = faults.map(fault => hub.fault({ ...(fault.on ? {} : { path: 'tiny-Q8_0.gguf' }), ...fault }))
+    const events = await corral.events('/api/pull', { model: `${name}:Q8_0` })
+    t.same(contractFaults(events, `${name}:Q8_0`, true), [], what)
+    t.ok(
+      set.every(({ hits }) => hits > 0),
+      `${what}: it was met`
+    )
+    const models = join(corral.home, 'models', 'test', `fault-${number}`)
+    t.same(await storedDigests(models, '.gguf'), [sha256(Q8_0)], `${what}: the right bytes`)
+  }
+  t.same(await pulls(corral), [])
+})
+
+t.test('a large file, over several connections', async t => {
+  const file = largeGguf(160 * MIB, 5)
+  const digest = await sha256Of(file)
+  const size = file.size
+  const hub = await startHubEmulator(t, { repositories: {} })
+  const corral = await corralWithHub(t, hub, { config: IMPATIENT })
+  let number = 0
+  const pull = async (what: string) => {
+    const name = `test/large-${++number}`
+    hub.add(name, { files: { 'large-Q8_0.gguf': file } })
+    const before = hub.traffic.bytes()
+    const events = await corral.events('/api/pull', { model: name })
+    t.same(contractFaults(events, name, true), [], what)
+    t.same(await storedDigests(join(corral.home, 'models', 'test', `large-${number}`), '.gguf'), [digest], what)
+    await corral.json('/api/delete', { model: name }, { method: 'DELETE' })
+    return hub.traffic.bytes() - before
+  }
+
+  t.equal(await pull('undisturbed'), size, 'each byte once')
+  t.ok(new Set(hub.traffic.transfers().map(transfer => transfer.connection)).size > 1, 'several connections')
+
+  const wrong = hub.fault({ kind: 'wrong-byte', at: 100 * MIB, times: 1 })
+  const served = await pull('a wrong byte in the middle')
+  t.equal(wrong.hits, 1)
+  t.ok(served <= size + 70 * MIB, `only what is needed is fetched again: ${served - size} bytes of ${size}`)
+
+  hub.signedUrls.lifeBytes = 20 * MIB
+  t.ok((await pull('addresses that expire while bytes flow')) < size * 1.5, 'what came is kept')
+  hub.signedUrls.lifeBytes = Infinity
+
+  hub.signedUrls.lifeMs = 700
+  hub.bandwidth = { total: 60 * MIB }
+  t.ok((await pull('addresses that live less than the pull')) < size * 1.5)
+  hub.signedUrls.announced = false
+  t.ok((await pull('the same, unannounced')) < size * 1.5)
+  hub.signedUrls.announced = true
+  hub.signedUrls.lifeMs = 3_600_000
+  hub.bandwidth = {}
+
+  hub.fault({ kind: 'cut', after: 3 * MIB, times: 12 })
+  t.ok((await pull('a line that keeps breaking')) < size * 1.3)
+  hub.clearFaults()
+
+  hub.connectionLimit = 1
+  await pull('a server that takes one connection')
+  hub.connectionLimit = Infinity
+
+  hub.fault({ kind: 'stall', after: 2 * MIB, times: 2 })
+  t.ok((await pull('connections that fall silent')) < size * 1.3)
+  hub.clearFaults()
+
+  hub.fault({ kind: 'range-ignored' })
+  await pull('ranges that are ignored')
+  hub.clearFaults()
+})
+
+t.test('faults that no patience cures', async t => {
+  const hub = await startHubEmulator(t, { repositories: { 'test/tiny-GGUF': { files: FILES } } })
+  const corral = await corralWithHub(t, hub, { config: IMPATIENT })
+  const ask = async (fault: Fault) => {
+    hub.clearFaults()
+    hub.fault({ path: 'tiny-Q8_0.gguf', ...fault })
+    const failure = await refusal(corral, { model: 'test/tiny-GGUF:Q8_0' })
+    t.same(await listed(corral), [], `${fault.kind}: nothing is listed`)
+    return failure
+  }
+  const wrong = await ask({ kind: 'wrong-byte', at: 77_777 })
+  t.match(wrong, { status: 502, code: 'checksum_mismatch', error: /tiny-Q8_0\.gguf/ })
+  t.ok(hub.traffic.bytes('tiny-Q8_0.gguf') <= 4 * Q8_0.length, 'it is not fetched for ever')
+
+  const requests = hub.traffic.requests.length
+  const forbidden = await ask({ kind: 'forbidden' })
+  t.match(forbidden, { status: 403, code: 'hub_forbidden', error: /not available in your region/ }, 'its words')
+  t.notMatch(forbidden.error, /Signature=/)
+  t.ok(hub.traffic.requests.length - requests < 30, 'a handful of requests')
+
+  const unsatisfiable = await ask({ kind: 'range-unsatisfiable' })
+  t.match(unsatisfiable.code, /^(hub_unreachable|checksum_mismatch|hub_forbidden|repo_not_found)$/)
+
+  hub.clearFaults()
+  const events = await corral.events('/api/pull', { model: 'test/tiny-GGUF:Q8_0' })
+  t.same(contractFaults(events, 'test/tiny-GGUF:Q8_0', true), [], 'the next pull works')
+  t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)])
+})
+
+t.test('a file that changes at the hub while it is pulled', async t => {
+  const [one, other] = [largeGguf(24 * MIB, 1), largeGguf(24 * MIB, 2)]
+  const hub = await startHubEmulator(t, {
+    repositories: { 'test/moving-GGUF': { files: { 'm-Q8_0.gguf': one } } },
+    bandwidth: { total: 12 * MIB }
+  })
+  const corral = await corralWithHub(t, hub, { config: IMPATIENT })
+  const events: any[] = []
+  const { timedPull } = await import('./support.ts')
+  await timedPull(
+    corral,
+    { model: 'test/moving-GGUF' },
+    {
+      onEvent(event) {
+        events.push(event)
+        if (events.length === 6) {
+          hub.change('test/moving-GGUF', { 'm-Q8_0.gguf': other })
+          hub.fault({ kind: 'cut', after: 0, times: 1 })
+        }
+      }
+    }
+  )
+  t.same(contractFaults(events, 'test/moving-GGUF', true), [])
+  const models = join(corral.home, 'models')
+  t.same(await storedDigests(models, '.gguf'), [await sha256Of(one)], 'the commit that was begun is finished')
+  hub.bandwidth = {}
+  await corral.events('/api/pull', { model: 'test/moving-GGUF' })
+  const shown = await storedDigests(models, '.gguf')
+  t.same(shown, [await sha256Of(other)], 'the next pull brings the new revision in its place')
+})

@@ -1,0 +1,171 @@
+import t from 'tap'
+import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
+import { corralWithHub, listed, partialBytes, pulls, quantizedModels, refusal } from './support.ts'
+
+const { Q8_0, Q4_K_M } = quantizedModels()
+const TWO = { 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M }
+const GOOD_TOKEN = 'hf_goodgoodgoodgoodgoodgoodgoodgood12'
+const OTHER_TOKEN = 'hf_otherotherotherotherotherother1234'
+
+const REPOSITORIES = {
+  'test/tiny-GGUF': { files: TWO },
+  'test/gated-GGUF': { files: TWO, gated: 'manual' as const, token: GOOD_TOKEN },
+  'test/private-GGUF': { files: TWO, private: true, token: GOOD_TOKEN },
+  'test/disabled-GGUF': { files: TWO, disabled: true },
+  'test/empty': { files: { 'README.md': '# Nothing\n', '.gitattributes': '' } },
+  'test/pickle': { files: { 'pytorch_model.bin': Q8_0, 'config.json': '{}' } },
+  'test/damaged-GGUF': { files: { 'damaged-Q8_0.gguf': Buffer.alloc(100_000, 7) } },
+  'test/shards-GGUF': { files: { 'x-Q8_0-00001-of-00003.gguf': Q8_0, 'x-Q8_0-00003-of-00003.gguf': Q8_0 } },
+  'test/evil-GGUF': { files: { '../../evil-Q8_0.gguf': Q8_0 } }
+}
+
+/** Each of these leaves nothing behind, and says what to do. */
+const clean = async (t: Tap, corral: Awaited<ReturnType<typeof corralWithHub>>) => {
+  t.same(await listed(corral), [], 'nothing is listed')
+  t.same(await pulls(corral), [], 'no pull is left')
+  t.equal(partialBytes(corral.home), 0, 'nothing lies on the disk')
+}
+type Tap = Pick<typeof t, 'same' | 'equal'>
+
+t.test('without a token', async t => {
+  const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
+  const corral = await corralWithHub(t, hub)
+  const cases: [string, number, string, RegExp][] = [
+    ['test/unknown-GGUF', 404, 'repo_not_found', /test\/unknown-GGUF/],
+    ['test/TINY-gguf', 404, 'repo_not_found', /test\/TINY-gguf/],
+    ['test/private-GGUF', 404, 'repo_not_found', /HF_TOKEN|token/i],
+    ['test/gated-GGUF', 403, 'hub_forbidden', /token|agree|access/i],
+    ['test/disabled-GGUF', 403, 'hub_forbidden', /disabled/i],
+    ['test/empty', 400, 'unsupported_capability', /test\/empty/],
+    ['test/pickle', 400, 'unsupported_capability', /\.bin|pickle|SafeTensors/i],
+    ['test/shards-GGUF', 400, 'unsupported_capability', /2|missing|incomplete/i],
+    ['test/tiny-GGUF:Q2_K', 404, 'model_not_found', /Q8_0/],
+    ['test/tiny-GGUF@nowhere', 404, 'repo_not_found', /nowhere/],
+    ['tiny', 400, 'invalid_model_name', /tiny/],
+    ['../etc/passwd', 400, 'invalid_model_name', /passwd/],
+    ['test/tiny GGUF', 400, 'invalid_model_name', /tiny GGUF/],
+    ['test/..', 400, 'invalid_model_name', /\.\./],
+    ['con/aux', 400, 'invalid_model_name', /reserved/i],
+    ['', 400, 'invalid_model_name', /./]
+  ]
+  for (const [model, status, code, words] of cases) {
+    const got = await refusal(corral, { model })
+    const { events, ...failure } = got
+    t.match(failure, { code, error: words }, JSON.stringify(model))
+    if (model !== 'test/tiny-GGUF:Q2_K') t.equal(failure.status, status, JSON.stringify(model))
+    t.ok(got.early, `${JSON.stringify(model)} is refused before the stream`)
+    t.notMatch(got.error, /\n\s+at |undefined|\[object/, 'words for people')
+    t.ok(/[.!?]$/.test(got.error), `a sentence: ${got.error}`)
+    const dry = await corral.json('/api/pull', { model, dry_run: true })
+    t.equal(dry.status, got.status, `the same for a dry run of ${JSON.stringify(model)}`)
+  }
+  await clean(t, corral)
+
+  const missing = await refusal(corral, {})
+  t.match(missing, { status: 400, code: 'invalid_model_name' })
+  const evil = await refusal(corral, { model: 'test/evil-GGUF' })
+  t.ok(evil.status >= 400 && evil.code !== 'internal', `a path that leads outside: ${evil.status} ${evil.code}`)
+  const damaged = await refusal(corral, { model: 'test/damaged-GGUF' })
+  t.not(damaged.code, 'internal')
+  t.match(damaged.error, /damaged-Q8_0\.gguf|GGUF/, 'what is no model never becomes one')
+  t.same(await listed(corral), [])
+})
+
+t.test('with tokens', async t => {
+  const hub = await startHubEmulator(t, { repositories: REPOSITORIES, tokens: [OTHER_TOKEN] })
+  const other = await corralWithHub(t, hub, { env: { HF_TOKEN: OTHER_TOKEN } })
+  t.match(await refusal(other, { model: 'test/unknown-GGUF' }), { status: 404, code: 'repo_not_found' })
+  t.match(await refusal(other, { model: 'test/private-GGUF' }), { status: 404, code: 'repo_not_found' })
+  const gated = await refusal(other, { model: 'test/gated-GGUF' })
+  t.match(gated, { status: 403, code: 'hub_forbidden', error: /huggingface\.co|127\.0\.0\.1|terms|access/i })
+  hub.huggingFace.gatedInfo = true
+  t.match(await refusal(other, { model: 'test/gated-GGUF' }), { status: 403, code: 'hub_forbidden', early: true })
+  hub.huggingFace.gatedInfo = false
+  await clean(t, other)
+
+  const bad = await corralWithHub(t, hub, { env: { HF_TOKEN: 'hf_badbadbadbadbadbadbadbadbadbadbad12' } })
+  const refused = await refusal(bad, { model: 'test/tiny-GGUF' })
+  t.match(refused, { status: 403, code: 'hub_forbidden', error: /token/i }, 'a token that the hub does not know')
+  t.notMatch(refused.error, /hf_bad/, 'it is not repeated')
+  await clean(t, bad)
+})
+
+t.test('a name in another case, where the hub leads to the right one', async t => {
+  const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
+  const corral = await corralWithHub(t, hub)
+  for (const casing of ['redirect', 'lenient'] as const) {
+    hub.huggingFace.casing = casing
+    const response = await corral.json('/api/pull', { model: 'Test/TINY-gguf:Q8_0', stream: false })
+    if (response.status === 200) {
+      t.match(await listed(corral), [/^test\/tiny-gguf$/i], `${casing}: one model`)
+      const asked = await corral.json('/api/show', { model: 'test/tiny-GGUF' })
+      t.equal(asked.status, 200, 'found by either spelling')
+      await corral.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
+    } else {
+      t.match(response.body, { code: 'repo_not_found', error: /test\/tiny-GGUF/ }, `${casing}: it names the right one`)
+    }
+  }
+})
+
+t.test('hubs that are no hubs', async t => {
+  const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
+  const corral = await corralWithHub(t, hub)
+  const faults = [
+    { kind: 'html', on: 'info' },
+    { kind: 'html', on: 'info', status: 404 },
+    { kind: 'html', on: 'info', status: 403 },
+    { kind: 'broken-json', on: 'info' },
+    { kind: 'status', on: 'info', status: 200, body: '[]' },
+    { kind: 'status', on: 'info', status: 200, body: '{"siblings":"none"}' },
+    { kind: 'status', on: 'info', status: 204 }
+  ] as const
+  for (const fault of faults) {
+    hub.clearFaults()
+    hub.fault(fault)
+    const got = await refusal(corral, { model: 'test/tiny-GGUF' })
+    const what = JSON.stringify(fault)
+    t.ok(['hub_unreachable', 'hub_forbidden', 'repo_not_found'].includes(got.code), `${what}: ${got.code}`)
+    if (!('status' in fault) || fault.status === 200) t.equal(got.code, 'hub_unreachable', what)
+    t.ok(got.early, what)
+    t.notMatch(got.error, /Unexpected token|SyntaxError|Cannot read/, got.error)
+    t.match(got.error, /127\.0\.0\.1|Hugging Face/, 'it says who answered so')
+    await clean(t, corral)
+  }
+  hub.clearFaults()
+  hub.fault({ kind: 'html', on: 'bytes' })
+  const page = await refusal(corral, { model: 'test/tiny-GGUF:Q8_0' })
+  t.ok(['hub_unreachable', 'checksum_mismatch'].includes(page.code), `a page in place of bytes: ${page.code}`)
+  t.same(await listed(corral), [])
+  hub.clearFaults()
+  t.equal(
+    (await corral.events('/api/pull', { model: 'test/tiny-GGUF:Q8_0' })).at(-1).status,
+    'success',
+    'then it works'
+  )
+})
+
+t.test('a hub that is down, and one that limits', async t => {
+  const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
+  const corral = await corralWithHub(t, hub)
+  await hub.goDown()
+  const down = await refusal(corral, { model: 'test/tiny-GGUF' })
+  t.match(down, { status: 502, code: 'hub_unreachable', early: true, error: /127\.0\.0\.1/ })
+  t.notMatch(down.error, /fetch failed/)
+  await clean(t, corral)
+  await hub.comeBack()
+  hub.fault({ kind: 'rate-limit', form: 'retry-after', seconds: 900, on: 'info' })
+  const response = await corral.send('/api/pull', { model: 'test/tiny-GGUF' })
+  const body: any = await response.json()
+  t.equal(response.status, 503)
+  t.equal(body.code, 'hub_rate_limited')
+  t.ok(Number(response.headers.get('retry-after')) > 800, 'the hub says when')
+  await clean(t, corral)
+})
+
+t.test('offline', async t => {
+  const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
+  const corral = await corralWithHub(t, hub, { env: { HF_HUB_OFFLINE: '1' } })
+  const offline = await refusal(corral, { model: 'test/tiny-GGUF' })
+  t.match(offline, { status: 502, code: 'hub_unreachable', error: /HF_HUB_OFFLINE|offline/i })
+  t.equal(hub.traffic.requests.length, 0, 'nobody was asked')
+})
