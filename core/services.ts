@@ -354,7 +354,7 @@ export interface RunningModel {
 export interface LoadingModel {
   variant: StoredVariant
   mode: EngineMode
-  state: 'queued' | 'loading' | 'draining' | 'stopping'
+  state: 'queued' | 'converting' | 'loading' | 'draining' | 'stopping'
   progress: Progress | undefined
   queued: number
 }
@@ -395,6 +395,8 @@ export interface FoundModel {
   problem?: string
   /** These files are stored already. */
   present: boolean
+  /** Under which name they are. */
+  storedAs?: string
 }
 
 export interface FoundModels {

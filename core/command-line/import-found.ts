@@ -11,6 +11,7 @@ export async function listFound(client: ServerClient, from: string, { json }: { 
   const found = await findModels(client, from)
   if (json) return printJson(found)
   printText(formatFound(found))
+  for (const reason of found.unreadable ?? []) process.stderr.write(`${printable(reason)}\n`)
   const some = found.models.find(model => !model.present && model.problem === undefined)
   process.stderr.write(
     found.models.length === 0
@@ -26,7 +27,8 @@ export async function listFound(client: ServerClient, from: string, { json }: { 
  * @param names as `listFound` shows them; none takes all that can be taken
  */
 export async function importFound(client: ServerClient, from: string, names: string[]): Promise<void> {
-  const { models, folder } = await findModels(client, from)
+  const { models, folder, unreadable = [] } = await findModels(client, from)
+  for (const reason of unreadable) process.stderr.write(`${printable(reason)}\n`)
   const failures: CommandFailure[] = []
   const chosen = names.length === 0 ? models.filter(({ problem }) => problem === undefined) : []
   for (const name of names) {
@@ -37,7 +39,7 @@ export async function importFound(client: ServerClient, from: string, names: str
   let taken = 0
   for (const model of chosen) {
     if (model.present) {
-      process.stderr.write(`${printable(model.name)} is here already\n`)
+      process.stderr.write(`${printable(model.name)} is here already${storedElsewhere(model)}\n`)
       continue
     }
     try {
@@ -85,11 +87,11 @@ export function formatFound({ models }: FoundModels): string {
   return printable(
     formatTable(
       [{ title: 'NAME' }, { title: 'SIZE', align: 'right' }, { title: 'FORMAT' }, { title: 'STATE' }],
-      models.map(({ name, size, format, present, problem }) => [
-        name,
-        formatBytes(size),
-        format,
-        present ? 'is here already' : (problem ?? 'can be taken')
+      models.map(model => [
+        model.name,
+        formatBytes(model.size),
+        model.format,
+        model.present ? `is here already${storedElsewhere(model)}` : (model.problem ?? 'can be taken')
       ])
     )
   )
@@ -112,6 +114,11 @@ async function importOne(client: ServerClient, from: string, { found, name }: Fo
   process.stderr.write(
     `imported ${printable(stored.name ?? name)} (${[size, how].filter(part => part !== '').join(', ')})\n`
   )
+}
+
+/** The name that it is stored under, where that is not its own. */
+function storedElsewhere({ name, storedAs }: FoundModel): string {
+  return storedAs === undefined || storedAs.toLowerCase() === name.toLowerCase() ? '' : ` as ${printable(storedAs)}`
 }
 
 function bare(name: string): string {

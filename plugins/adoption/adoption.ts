@@ -44,6 +44,7 @@ export class CacheAdoption implements Adoption {
     const stored = this.#storage.list()
     const models = candidates.map((candidate): FoundModel => {
       const { found, name, format, files, path, problem } = candidate
+      const twin = problem ? undefined : stored.find(variant => holds(variant, candidate))
       return {
         found,
         name: fullName(name),
@@ -51,7 +52,8 @@ export class CacheAdoption implements Adoption {
         size: files.reduce((sum, file) => sum + file.size, 0),
         path,
         ...(problem ? { problem } : {}),
-        present: !problem && stored.some(variant => holds(variant, candidate))
+        present: twin !== undefined,
+        ...(twin ? { storedAs: twin.publicName } : {})
       }
     })
     models.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : a.found < b.found ? -1 : 1))

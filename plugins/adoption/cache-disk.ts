@@ -36,14 +36,13 @@ export class CacheDisk {
     return names
   }
 
-  /** Relative paths of all files and links to files below a folder, hidden ones left out. */
+  /** Relative paths of all files and links below a folder, hidden ones left out; links to folders are not followed. */
   async files(folder: string, prefix = '', depth = 0): Promise<string[]> {
     const paths: string[] = []
     for (const entry of (await this.entries(join(folder, prefix))) ?? []) {
       if (entry.name.startsWith('.')) continue
       const path = prefix ? `${prefix}/${entry.name}` : entry.name
-      const isDirectory = entry.isDirectory() || (entry.isSymbolicLink() && (await isFolder(join(folder, path))))
-      if (!isDirectory) paths.push(path)
+      if (!entry.isDirectory()) paths.push(path)
       else if (depth < MAX_DEPTH) paths.push(...(await this.files(folder, path, depth + 1)))
     }
     return paths
