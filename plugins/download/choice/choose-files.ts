@@ -47,9 +47,9 @@ export function configToRead(files: readonly HubFile[], wanted: Wanted = {}): st
   return folder !== undefined && files.some(file => file.path === path) ? path : undefined
 }
 
-function folderToRead(files: readonly HubFile[], wanted: Wanted): string | undefined {
+function folderToRead(files: readonly HubFile[], { variant, file }: Wanted): string | undefined {
   try {
-    return routeOf({ id: 'x/x', files, memory: { ram: 0, gpu: 0 }, ...wanted }, ggufOffer('x/x', files)).folder
+    return routeOf({ id: '', files, memory: { ram: 0, gpu: 0 }, variant, file }, ggufOffer('', files)).folder
   } catch (error) {
     // What cannot be chosen is for `chooseFiles` to refuse, with the repository's name.
     if (error instanceof CorralError) return undefined

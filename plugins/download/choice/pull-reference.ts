@@ -1,0 +1,152 @@
+import type { Hub, HubRequest } from '../../../core/downloads.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { type ModelName, parseModelName } from '../../../core/model-name.ts'
+import type { Wanted } from './choice.ts'
+
+/** What a pull's text names. */
+export interface PullReference extends HubRequest, Wanted {
+  /** Name of the hub that the text asks for; undefined leaves it to the configured order. */
+  hub?: string
+  /** Where to store it, without variant; undefined for addresses that tell none. */
+  name?: ModelName
+}
+
+/** Pages of hubs that are no models. */
+const NOT_MODELS = /^(?:api\/(?:v1\/)?)?(?:datasets|spaces|collections|buckets|papers|blog|docs)\//i
+/** What hubs put before the owner in the addresses of their pages. */
+const BEFORE_OWNER = /^(?:api\/v1\/models|api\/models|csg\/api\/models|models|csg)\/(?=[^/]+\/[^/]+)/i
+const REVISION = /^(?!.*(?:\.\.|\/\/))[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}(?<!\/)$/
+/** Relative, without control characters; backslashes are Windows' folders. */
+const FILE_PATH = /^(?!.*(?:^|\/)\.{0,2}(?:\/|$))[^\\\p{Cc}]{1,1024}$/u
+
+const refuse = (code: 'invalid_request' | 'invalid_model_name', message: string) =>
+  new CorralError(code, message, { param: 'model' })
+const quoted = (text: string) => JSON.stringify(text.length > 120 ? `${text.slice(0, 120)}…` : text)
+
+/**
+ * Reads `[prefix]owner/name[:variant][@revision]` or an address: of a page or file at a hub that is known
+ * (`https://huggingface.co/owner/name/blob/main/a.gguf`), of a model at another corral
+ * (`corral://host:port/owner/name`), or of any file.
+ * @param hubs those that there are; the longest prefix that fits wins, whatever its case
+ * @throws CorralError `invalid_model_name`, `invalid_request`
+ */
+export function parsePullReference(text: unknown, hubs: readonly Pick<Hub, 'name' | 'prefixes'>[]): PullReference {
+  const whole = typeof text === 'string' ? text.trim() : ''
+  if (whole === '') throw refuse('invalid_model_name', 'The model name is missing. Send "model": "<owner>/<name>".')
+  const found = hubs
+    .flatMap(({ name, prefixes }) => prefixes.map(prefix => ({ hub: name, prefix })))
+    .filter(({ prefix }) => whole.toLowerCase().startsWith(prefix.toLowerCase()))
+    .sort((a, b) => b.prefix.length - a.prefix.length)[0]
+  if (!found) {
+    refuseUnknownPrefix(whole, hubs)
+    return nameReference(whole, whole)
+  }
+  const { hub, prefix } = found
+  const rest = whole.slice(prefix.length)
+  // Signed addresses hold colons and at signs: they go to the hub as they are.
+  if (/^https?:\/\/$/i.test(prefix)) return { hub, id: whole }
+  if (prefix.endsWith('://')) return { hub, ...serverReference(prefix, rest, whole) }
+  const page = prefix.includes('/') ? withoutQuery(rest) : undefined
+  return { hub, ...nameReference(page?.path ?? rest, whole, page?.query ?? new URLSearchParams()) }
+}
+
+function refuseUnknownPrefix(whole: string, hubs: readonly Pick<Hub, 'prefixes'>[]): void {
+  const prefix = /^[^/]*:(?:\/\/)?/.exec(whole)?.[0]
+  if (prefix === undefined) return
+  const known = hubs.flatMap(({ prefixes }) => prefixes)
+  const short = known.filter(name => !name.includes('/') || name.endsWith('://')).join(', ')
+  throw refuse(
+    'invalid_request',
+    `${quoted(whole)} begins with ${quoted(prefix)}, which no hub that is switched on answers to` +
+      `${short ? ` (there are ${short})` : ''}. Send <owner>/<name>, with or without one of these before it.`
+  )
+}
+
+/** `host:port/owner/name…` behind the scheme of a kind of server. */
+function serverReference(prefix: string, rest: string, whole: string): Omit<PullReference, 'hub'> {
+  const [, host, path] = /^([A-Za-z0-9._-]+(?::\d+)?|\[[0-9A-Fa-f:.]+\](?::\d+)?)\/(.+)$/.exec(rest) ?? []
+  if (host === undefined || path === undefined) {
+    throw refuse(
+      'invalid_model_name',
+      `${quoted(whole)} is no address of a model: write ${prefix}<host>:<port>/<owner>/<name>.`
+    )
+  }
+  const reference = nameReference(path, whole)
+  return { ...reference, id: `${prefix}${host}/${reference.id}` }
+}
+
+function withoutQuery(rest: string): { path: string; query: URLSearchParams } {
+  const [, path = '', query = ''] = /^([^?#]*)(?:\?([^#]*))?/.exec(rest)!
+  const bare = path.replace(/^\/+|\/+$/g, '')
+  if (NOT_MODELS.test(bare)) throw refuse('invalid_model_name', `${quoted(bare)} is no model. Give the address of one.`)
+  return { path: bare.replace(BEFORE_OWNER, ''), query: new URLSearchParams(query) }
+}
+
+/** @param query of a page; undefined where there can be no page's path behind the name */
+function nameReference(text: string, whole: string, query?: URLSearchParams): Omit<PullReference, 'hub'> {
+  const [, owner = text, model = '', tail = ''] = /^([^/]*)\/([^/:@]*)(.*)$/s.exec(text) ?? []
+  const id = model === '' && tail === '' ? owner : `${owner}/${model}`
+  const name = parseModelName(tail.startsWith('/') && !query ? text : id)
+  if (tail.startsWith('/'))
+    return { id, name, ...checked(pageParts(tail.slice(1).split('/').map(decoded), query!, whole), whole) }
+  const [, variant, revision] = /^(?::([^@]*))?(?:@(.*))?$/s.exec(tail)!
+  const file = query?.get('show_file_info') ?? undefined
+  return { id, name, ...checked({ variant, revision, file }, whole) }
+}
+
+interface Parts {
+  variant?: string | undefined
+  revision?: string | undefined
+  file?: string | undefined
+}
+
+/** What the path of a hub's page says behind the name. */
+function pageParts([kind = '', ...more]: string[], query: URLSearchParams, whole: string): Parts {
+  // refs/pr/1 is one revision although it has slashes.
+  const parts = more[0] === 'refs' ? 3 : 1
+  const [revision, path] = [more.slice(0, parts).join('/'), more.slice(parts).join('/')]
+  if (['resolve', 'blob', 'raw'].includes(kind)) return { revision, file: path || undefined }
+  if (kind === 'tree') return { revision: revision || undefined, variant: path || undefined }
+  if (kind === 'commit' || kind === 'commits' || kind === 'revision') return { revision: revision || undefined }
+  // ModelScope
+  if (kind === 'file' && more[0] === 'view')
+    return { revision: more[1] ?? '', file: more.slice(2).join('/') || undefined }
+  if (kind === 'repo') return { revision: query.get('Revision') ?? undefined, file: query.get('FilePath') ?? undefined }
+  const last = more.at(-1) ?? kind
+  if (/\.(?:gguf|safetensors)$/i.test(last)) return { file: [kind, ...more].join('/') }
+  if (['', 'files', 'summary', 'discussions', 'community'].includes(kind)) return {}
+  throw refuse(
+    'invalid_model_name',
+    `${quoted(whole)} has more behind the name than <owner>/<name>[:<variant>][@<revision>].`
+  )
+}
+
+function checked({ variant, revision, file }: Parts, whole: string): Parts {
+  if (variant !== undefined && (!FILE_PATH.test(variant) || variant.includes(':'))) {
+    throw refuse(
+      'invalid_model_name',
+      `What follows ":" in ${quoted(whole)} is neither a label such as Q4_K_M nor a file's name.`
+    )
+  }
+  if (revision !== undefined && !REVISION.test(revision)) {
+    throw refuse(
+      'invalid_request',
+      `${quoted(revision)} is not the name of a revision. Write <owner>/<name>:<variant>@<revision>.`
+    )
+  }
+  if (file !== undefined && !FILE_PATH.test(file))
+    throw refuse('invalid_request', `${quoted(file)} is not the path of a file.`)
+  return {
+    ...(variant === undefined || variant.toLowerCase() === 'latest' ? {} : { variant }),
+    ...(revision === undefined ? {} : { revision }),
+    ...(file === undefined ? {} : { file })
+  }
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    throw refuse('invalid_request', `${quoted(text)} is not a part of an address: its % signs code nothing.`)
+  }
+}
