@@ -1,0 +1,277 @@
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { packageRoot } from '../../core/package-info.ts'
+import type { Progress } from '../../core/progress.ts'
+import { CacheAdoption, type Tool } from '../../plugins/adoption/adoption.ts'
+import { findHuggingFace } from '../../plugins/adoption/huggingface-cache.ts'
+import { findLmStudio } from '../../plugins/adoption/lm-studio-cache.ts'
+import { findOllama } from '../../plugins/adoption/ollama-cache.ts'
+import { faultsOf, name, openStore, tree } from '../storage/support.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral } from '../support/corral.ts'
+import { ggufBytes } from '../support/gguf-writer.ts'
+import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layouts.ts'
+
+const DEMO = readFileSync(join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
+const COMMIT = 'c'.repeat(40)
+
+/** A model of the Llama architecture; other seeds give other content. */
+const gguf = (seed: number) =>
+  ggufBytes({ seed, metadata: { 'general.architecture': 'llama', 'llama.context_length': 64 } })
+
+/** Adoption from folders below `dir`, into a store there. */
+async function openAdoption(dir: string) {
+  const { store } = await openStore(join(dir, 'models'))
+  const tool = (toolName: string, models: Tool['models']): Tool => ({
+    name: toolName,
+    title: toolName,
+    setting: `${toolName}_folder`,
+    folders: async () => [join(dir, toolName)],
+    models
+  })
+  const tools = [tool('huggingface', findHuggingFace), tool('ollama', findOllama), tool('lm-studio', findLmStudio)]
+  return { store, adoption: new CacheAdoption(tools, store) }
+}
+
+t.test('files are shared, named and described', async t => {
+  const dir = t.testdir()
+  const { store, adoption } = await openAdoption(dir)
+  const projector = ggufBytes({ metadata: { 'general.architecture': 'clip', 'clip.has_vision_encoder': true } })
+  layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/see/4b', [
+    { kind: 'model', bytes: gguf(1) },
+    { kind: 'projector', bytes: projector },
+    { kind: 'params', bytes: '{"temperature":0}' }
+  ])
+  const manifest = join(dir, 'ollama', 'manifests', 'registry.ollama.ai', 'library', 'see', '4b')
+  t.same(await adoption.find('ollama'), {
+    from: 'ollama',
+    folder: join(dir, 'ollama'),
+    models: [
+      {
+        found: 'see:4b',
+        name: 'library/see-4b',
+        format: 'gguf',
+        size: gguf(1).length + projector.length,
+        path: manifest,
+        present: false
+      }
+    ]
+  })
+  const progress: Progress[] = []
+  const { variant, linked } = await adoption.adopt('ollama', 'see:4b', undefined, {
+    onProgress: step => progress.push(step)
+  })
+  t.ok(linked)
+  t.match(variant, {
+    publicName: 'library/see-4b',
+    format: 'gguf',
+    origin: { kind: 'import', from: manifest },
+    files: [
+      { path: 'see-4b.gguf', role: 'model', sha256: sha256(gguf(1)) },
+      { path: 'mmproj-see-4b.gguf', role: 'projector', sha256: sha256(projector) }
+    ]
+  })
+  t.ok(variant.metadata.capabilities.includes('vision'))
+  t.same(faultsOf(variant), [])
+  t.match(progress.at(-1), { phase: 'copying', completed: variant.size, total: variant.size })
+  const blob = join(dir, 'ollama', 'blobs', `sha256-${sha256(gguf(1))}`)
+  t.equal(statSync(join(variant.directory, 'see-4b.gguf')).ino, statSync(blob).ino, 'one file with two names')
+  t.match(await adoption.find('ollama'), { models: [{ present: true, storedAs: 'library/see-4b' }] })
+  t.same(await adoption.adopt('ollama', 'see:4b', undefined, {}), { variant, linked: true }, 'once more')
+
+  const renamed = await adoption.adopt('ollama', 'see:4b', name('me/eyes:Q9'), {})
+  t.match(renamed.variant, { publicName: 'me/eyes', label: 'Q9' })
+  t.equal(store.list().length, 2)
+})
+
+t.test('quantizations and SafeTensors of one repository', async t => {
+  const dir = t.testdir()
+  const { store, adoption } = await openAdoption(dir)
+  layOutSnapshot(join(dir, 'huggingface'), 'o/m', COMMIT, {
+    'm-Q4_K_M.gguf': gguf(4),
+    'm-Q8_0.gguf': gguf(8),
+    'x+y..z.gguf': gguf(9)
+  })
+  const { models } = await adoption.find('huggingface')
+  t.same(
+    models.map(model => model.name),
+    ['o/m', 'o/m:Q4_K_M', 'o/m:Q8_0']
+  )
+  const taken = await Promise.all(models.map(({ found }) => adoption.adopt('huggingface', found, undefined, {})))
+  t.ok(taken.every(({ linked }) => linked))
+  t.same(
+    store
+      .list()
+      .map(variant => variant.label)
+      .sort(),
+    ['GGUF', 'Q4_K_M', 'Q8_0']
+  )
+  t.ok((await adoption.find('huggingface')).models.every(({ present }) => present))
+
+  const source = join(packageRoot, 'test', 'fixtures', 'tiny-chat-safetensors')
+  const files = ['config.json', 'tokenizer.model', 'tokenizer_config.json', 'model.safetensors']
+  const snapshot = Object.fromEntries(files.map(file => [file, readFileSync(join(source, file))]))
+  layOutSnapshot(join(dir, 'huggingface'), 'o/st', COMMIT, snapshot, 'main')
+  const { variant, linked } = await adoption.adopt('huggingface', 'o/st', undefined, {})
+  t.match(variant, { publicName: 'o/st', format: 'safetensors' })
+  t.same(variant.files.map(({ path }) => path).sort(), [...files].sort())
+  t.ok(linked, 'the weights; its small texts are copies, which people edit in place')
+  t.match(
+    (await adoption.find('huggingface')).models.find(({ found }) => found === 'o/st'),
+    { format: 'safetensors', present: true, path: join(dir, 'huggingface', 'models--o--st', 'snapshots', COMMIT) }
+  )
+})
+
+t.test('what is damaged, unknown or not for corral is refused', async t => {
+  const dir = t.testdir()
+  const { store, adoption } = await openAdoption(dir)
+  const damaged = Buffer.from(gguf(1))
+  damaged.writeUInt8(99, damaged.length - 1)
+  layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/bad/latest', [
+    { kind: 'model', bytes: gguf(1), stored: damaged }
+  ])
+  layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/lora/latest', [
+    { kind: 'model', bytes: gguf(2) },
+    { kind: 'adapter', bytes: 'x' }
+  ])
+  await t.rejects(adoption.adopt('ollama', 'bad:latest', undefined, {}), {
+    code: 'invalid_request',
+    message: /is damaged: its SHA-256 is not the one/
+  })
+  await t.rejects(adoption.adopt('ollama', 'lora:latest', undefined, {}), {
+    code: 'invalid_request',
+    message: /^lora:latest cannot be taken over\. It is a LoRA adapter/
+  })
+  await t.rejects(adoption.adopt('ollama', 'none:latest', undefined, {}), {
+    code: 'model_not_found',
+    message: /There is no model "none:latest" in .*corral import --from ollama --list/
+  })
+  for (const call of [() => adoption.find('gpt4all'), () => adoption.adopt('gpt4all', 'x', undefined, {})]) {
+    await t.rejects(async () => void (await call()), {
+      code: 'invalid_request',
+      message: /"gpt4all".* one of huggingface, ollama, lm-studio/
+    })
+  }
+  t.same(store.list(), [])
+  t.same(tree(join(dir, 'models')), [], 'nothing is left behind')
+
+  const controller = new AbortController()
+  layOutFiles(join(dir, 'lm-studio'), { 'me/big/m-Q8_0.gguf': gguf(3) })
+  controller.abort(new Error('gone'))
+  await t.rejects(adoption.adopt('lm-studio', 'me/big/m-Q8_0.gguf', undefined, { signal: controller.signal }), {
+    message: 'gone'
+  })
+  t.same(tree(join(dir, 'models')), [])
+})
+
+t.test('names that meet are told apart', async t => {
+  const dir = t.testdir()
+  const { adoption } = await openAdoption(dir)
+  layOutFiles(join(dir, 'lm-studio'), { 'me/a b/m.gguf': gguf(1), 'me/a-b/m.gguf': gguf(2), 'me/a_b/m.gguf': gguf(3) })
+  const { models } = await adoption.find('lm-studio')
+  t.same(
+    models.map(({ name, found }) => [name, found]),
+    [
+      ['me/a-b', 'me/a b/m.gguf'],
+      ['me/a-b-2', 'me/a-b/m.gguf'],
+      ['me/a_b', 'me/a_b/m.gguf']
+    ]
+  )
+})
+
+t.test('what may not be read is explained', { skip: process.platform === 'win32' }, async t => {
+  // Where every user may enter.
+  const dir = mkdtempSync(join(tmpdir(), 'corral-adoption-'))
+  chmodSync(dir, 0o755)
+  const { adoption } = await openAdoption(dir)
+  layOutFiles(join(dir, 'lm-studio'), { 'me/open/m-Q8_0.gguf': gguf(1), 'me/shut/m-Q8_0.gguf': gguf(2) })
+  layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/x/latest', [{ kind: 'model', bytes: gguf(1) }])
+  const shut = [join(dir, 'lm-studio', 'me', 'shut'), join(dir, 'ollama', 'manifests')]
+  for (const folder of shut) chmodSync(folder, 0)
+  // The superuser may read everything.
+  const isRoot = process.geteuid?.() === 0
+  if (isRoot) process.seteuid?.(65534)
+  t.teardown(() => {
+    if (isRoot) process.seteuid?.(0)
+    for (const folder of shut) chmodSync(folder, 0o755)
+    rmSync(dir, { recursive: true })
+  })
+  const found = await adoption.find('lm-studio')
+  t.match(found, { models: [{ name: 'me/open:Q8_0' }], unreadable: [/corral may not read .*shut\. Let its user/] })
+  t.equal(found.models.length, 1)
+  await t.rejects(adoption.find('ollama'), {
+    code: 'invalid_request',
+    message: /may not read .*manifests\. .*adoption\.ollama_folder in config\.yaml/
+  })
+})
+
+t.test('a corral takes models over from all three tools', async t => {
+  const dir = t.testdir()
+  const home = join(dir, 'home')
+  const user = join(dir, 'user')
+  mkdirSync(home)
+  layOutSnapshot(join(dir, 'hf', 'hub'), 'o/tiny-GGUF', COMMIT, { 'tiny-F16.gguf': DEMO }, 'main')
+  layOutOllama(join(dir, 'ollama'), 'hf.co/o/tiny/F16', [{ kind: 'model', bytes: DEMO }])
+  layOutFiles(user, { '.lmstudio/settings.json': JSON.stringify({ downloadsFolder: join(dir, 'moved') }) })
+  layOutFiles(join(dir, 'moved'), { 'pub/tiny/tiny-F16.gguf': DEMO })
+  const corral = await startCorral(t, {
+    home,
+    config: 'storage:\n  demo_model: false',
+    env: {
+      HOME: user,
+      USERPROFILE: user,
+      HF_HOME: join(dir, 'hf'),
+      HF_HUB_CACHE: '',
+      HUGGINGFACE_HUB_CACHE: '',
+      LLAMA_CACHE: '',
+      OLLAMA_MODELS: join(dir, 'ollama')
+    }
+  })
+  for (const [from, found, stored, original] of [
+    ['huggingface', 'o/tiny-GGUF/tiny-F16.gguf', 'o/tiny-GGUF', join('hf', 'hub', 'models--o--tiny-GGUF')],
+    ['ollama', 'hf.co/o/tiny:F16', 'o/tiny', 'ollama'],
+    ['lm-studio', 'pub/tiny/tiny-F16.gguf', 'pub/tiny', 'moved']
+  ] as const) {
+    const { status, body } = await corral.json(`/api/import/found?from=${from}`)
+    t.equal(status, 200)
+    t.match(body, { from, models: [{ found, name: `${stored}:F16`, format: 'gguf', size: DEMO.length }] })
+    const [streamed, plain] = await Promise.all([
+      corral.events('/api/import', { from, found, stream: true }),
+      corral.json('/ollama/api/import', { from, found })
+    ])
+    t.match(streamed.at(-1), { status: 'success', linked: true, model: { name: stored, format: 'gguf' } })
+    t.match(plain, { status: 200, body: { status: 'success', linked: true, model: { name: stored } } }, 'two at once')
+    t.match(
+      streamed.find(event => event.completed),
+      { status: /^copying .*\.gguf$/, total: DEMO.length }
+    )
+    t.match((await corral.json(`/ollama/api/import/found?from=${from}`)).body, { models: [{ present: true }] })
+    rmSync(join(dir, original), { recursive: true })
+    const { body: answer } = await corral.json('/api/chat', {
+      model: stored,
+      messages: [CAPITAL_QUESTION],
+      stream: false,
+      options: { temperature: 0 }
+    })
+    t.equal(answer.message?.content, CAPITAL_ANSWER, `${stored} answers without its original`)
+  }
+  t.equal((await corral.json('/api/tags')).body.models.length, 3)
+
+  layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/mine/latest', [{ kind: 'model', bytes: gguf(1) }])
+  t.match((await corral.json('/api/import', { from: 'ollama', found: 'mine:latest', model: 'me/mine' })).body, {
+    model: { name: 'me/mine' }
+  })
+  for (const [body, code, message] of [
+    [{ from: 'ollama' }, 'invalid_request', /either "path".* or "from" and "found"/],
+    [{ found: 'x' }, 'invalid_request', /either "path"/],
+    [{ from: 'ollama', found: 'x', path: '/x', model: 'a/b' }, 'invalid_request', /either "path"/],
+    [{ from: 'x', found: 'x' }, 'invalid_request', /one of huggingface, ollama, lm-studio/],
+    [{ from: 'ollama', found: 'mine:latest', model: 'nope' }, 'invalid_model_name', /nope/],
+    [{ from: 'ollama', found: 'nope' }, 'model_not_found', /There is no model "nope"/]
+  ] as const) {
+    t.match((await corral.json('/api/import', body)).body, { code, error: message })
+  }
+  t.match(await corral.json('/api/import/found'), { status: 400, body: { code: 'invalid_request' } })
+  t.match(await corral.json('/api/import/found?from=ollama&from=x'), { status: 400 })
+})
