@@ -8,6 +8,7 @@ const RESERVED = /^(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)/i
 export function storedName(name: string): string {
   const plain = name
     .replace(/[^A-Za-z0-9._+-]/g, '_')
+    .replace(/\.{2,}/g, '.')
     .replace(/^[.-]/, '_')
     .replace(/\.$/, '_')
   return RESERVED.test(plain) ? `_${plain}` : plain
