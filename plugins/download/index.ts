@@ -1,0 +1,71 @@
+import { Type } from 'typebox'
+import { parseBytes } from '../../core/bytes.ts'
+import { Bytes, Duration } from '../../core/config/core-schema.ts'
+import { parseDuration } from '../../core/duration.ts'
+import { definePlugin } from '../../core/plugin.ts'
+import { createDownloads } from './pulls/downloads-service.ts'
+import { machineMemory } from './pulls/machine-room.ts'
+import { createTransfers } from './transfer/create.ts'
+
+/** Milliseconds before a detached pull is tried again whose hub does not answer: the first pause, and the longest. */
+const RETRY_PAUSES = [30_000, 600_000] as const
+
+export default definePlugin({
+  name: 'downloads',
+  api: 1,
+  description: 'Pulls of models from hubs: which files, how they come here, and what goes on when nobody watches',
+  offers: ['downloads'],
+  needs: ['storage', 'runtimes'],
+  options: Type.Object(
+    {
+      search: Type.Array(Type.String({ minLength: 1 }), {
+        default: ['huggingface'],
+        description: 'Hubs that a name without prefix is looked for at, in this order'
+      }),
+      connections: Type.Integer({
+        default: 8,
+        minimum: 1,
+        maximum: 64,
+        description: 'Most connections of all downloads together'
+      }),
+      connections_per_file: Type.Integer({
+        default: 4,
+        minimum: 1,
+        maximum: 64,
+        description: 'Most connections for one file'
+      }),
+      bandwidth_limit: Bytes({
+        default: '0',
+        description: 'Most bytes a second of all downloads together; 0 is no limit'
+      }),
+      stall_timeout: Duration({
+        default: '30s',
+        description: 'Silence after which a connection is replaced by a new one'
+      }),
+      pause_after: Duration({
+        default: '5s',
+        description: 'How long a pull goes on when the last client that watched it has left; "detach" lets it go on'
+      })
+    },
+    { additionalProperties: false }
+  ),
+  setup(context, options) {
+    const runtimes = context.service('runtimes')
+    const downloads = createDownloads({
+      storage: context.service('storage'),
+      transfers: createTransfers({
+        connections: options.connections,
+        connectionsPerFile: options.connections_per_file,
+        bandwidthLimit: parseBytes(options.bandwidth_limit)!,
+        stallTimeout: parseDuration(options.stall_timeout)!
+      }),
+      paths: context.paths,
+      search: options.search,
+      memory: () => machineMemory(runtimes.report()),
+      pauseAfter: Math.max(0, parseDuration(options.pause_after)!),
+      retryPauses: RETRY_PAUSES,
+      log: context.log
+    })
+    return { services: { downloads }, start: () => downloads.start(), stop: () => downloads.stop() }
+  }
+})

@@ -1,0 +1,229 @@
+import { randomBytes } from 'node:crypto'
+import { mkdir, readdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
+import type { DataPaths } from '../../../core/data-paths.ts'
+import type { Downloads, Hub, Pull, PullPlan, PullRecord, PullRequest } from '../../../core/downloads.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/model-name.ts'
+import type { Storage, Waiting } from '../../../core/services.ts'
+import type { Transfers } from '../transfer/transfer.ts'
+import { JOB_FILE, type JobRecord, readJob } from './job-file.ts'
+import { diskRoom, insufficientStorage } from './machine-room.ts'
+import { bytesOnDisk } from './partial-files.ts'
+import { createPlanner } from './planning.ts'
+import { PullJob } from './pull-job.ts'
+import { otherOriginGoingOn, pullNotFound, severalPulls, shuttingDown } from './pull-refusals.ts'
+import { createPullWork } from './pull-work.ts'
+import { originOf, storedBytes } from './stored-files.ts'
+
+export interface DownloadsOptions {
+  storage: Storage
+  transfers: Transfers
+  paths: DataPaths
+  /** Names of the hubs that a name without prefix is looked for at, in order. */
+  search: readonly string[]
+  /** Bytes that models can have at most. */
+  memory: () => { ram: number; gpu: number }
+  /** Milliseconds after the last watcher has left. */
+  pauseAfter: number
+  /** Shortest and longest pause, in milliseconds, before a detached pull is tried again whose hub does not answer. */
+  retryPauses: readonly [number, number]
+  log: FastifyBaseLogger
+}
+
+export interface DownloadsService extends Downloads {
+  /** Finds the pulls of earlier runs, and continues those that nobody paused. */
+  start(): Promise<void>
+  /** Ends all work; settles when nothing is written any longer. */
+  stop(): Promise<void>
+}
+
+/** `owner/name:label` in lower case: there is one pull of a variant at a time. */
+const keyOf = ({ name, label }: Pick<PullPlan, 'name' | 'label'>) => `${modelKey(name)}:${label.toLowerCase()}`
+
+export function createDownloads(options: DownloadsOptions): DownloadsService {
+  const { storage, transfers, paths, log } = options
+  const hubs: Hub[] = []
+  const jobs = new Map<string, PullJob>()
+  let closing = false
+
+  const hubOf = (name: string) => hubs.find(hub => hub.name === name)
+  const work = createPullWork({ storage, transfers, hubOf })
+  const planner = createPlanner({ ...options, hubs, hubOf, partial: plan => jobs.get(keyOf(plan))?.folder })
+  const working = () => {
+    if (closing) throw shuttingDown()
+  }
+
+  function addJob(record: JobRecord): PullJob {
+    const key = keyOf(record.plan)
+    const job = new PullJob(record, {
+      folder: join(paths.downloads, record.id),
+      work,
+      pauseAfter: options.pauseAfter,
+      retryPauses: options.retryPauses,
+      log,
+      onEnd: () => {
+        if (jobs.get(key) === job) jobs.delete(key)
+      }
+    })
+    jobs.set(key, job)
+    return job
+  }
+
+  /** Jobs of a model; of one variant where the name has a label. */
+  function jobsOf(name: ModelName): PullJob[] {
+    return [...jobs.values()].filter(
+      ({ plan }) =>
+        modelKey(plan.name) === modelKey(name) &&
+        (name.variant === undefined || plan.label.toLowerCase() === name.variant.toLowerCase())
+    )
+  }
+
+  /** @throws CorralError `model_not_found`, or `invalid_request` when a name has several pulls */
+  function jobNamed(id: string): PullJob {
+    const named = [...jobs.values()].find(job => job.id === id)
+    if (named) return named
+    let name: ModelName
+    try {
+      name = parseModelName(id)
+    } catch (error) {
+      if (error instanceof CorralError) throw pullNotFound(id)
+      throw error
+    }
+    const found = jobsOf(name)
+    if (found.length > 1)
+      throw severalPulls(
+        bareName(name),
+        found.map(job => job.record())
+      )
+    if (!found[0]) throw pullNotFound(id)
+    return found[0]
+  }
+
+  /** What a crash left: pulls to be continued, and folders that belong to none. */
+  async function findJob(id: string): Promise<void> {
+    const folder = join(paths.downloads, id)
+    const names = await readdir(folder)
+    if (!names.includes(JOB_FILE)) {
+      await rm(folder, { recursive: true, force: true, maxRetries: 3 })
+      return
+    }
+    const record = await readJob(folder)
+    if (typeof record === 'string' || record.id !== id) {
+      const why = typeof record === 'string' ? record : `it is that of ${record.id}`
+      log.error(
+        `The pull in ${folder} cannot be continued: its ${JOB_FILE} cannot be used: ${why}. Delete the folder and pull again.`
+      )
+      return
+    }
+    if (jobs.has(keyOf(record.plan))) {
+      log.warn(`The pull in ${folder} is skipped: there is another one of the same model. Delete the folder.`)
+      return
+    }
+    const job = addJob(record)
+    if (!job.unfinished) return
+    log.info(`The pull of ${job.record().model} goes on where it was interrupted`)
+    await job.resume()
+  }
+
+  const service: DownloadsService = {
+    addHub(hub) {
+      if (hubOf(hub.name)) throw new Error(`There is a hub "${hub.name}" already. Give this one another name.`)
+      hubs.push(hub)
+    },
+
+    hubs: () => hubs,
+
+    async plan(request: PullRequest, waiting: Waiting) {
+      working()
+      return await planner.plan(request, waiting)
+    },
+
+    async pull(plan, { detached }): Promise<Pull | undefined> {
+      working()
+      // It may have been stored since it was planned.
+      if (plan.present || (await work.stored(plan))) return undefined
+      for (;;) {
+        const waiting = jobs.get(keyOf(plan))
+        // What runs has looked for itself, and goes on looking.
+        if (!waiting?.running) {
+          const stored = storedBytes(plan, storage.variants(plan.name))
+          const there = (waiting ? await bytesOnDisk(waiting.folder) : 0) + stored
+          const disk = await diskRoom(paths.downloads, Math.max(0, plan.size - there))
+          if (!disk.fits) throw insufficientStorage(paths.downloads, plan, disk)
+        }
+        working()
+        const other = jobsOf({ owner: plan.name.owner, name: plan.name.name }).find(
+          job => originOf(job.plan.repository).from !== originOf(plan.repository).from
+        )
+        if (other) throw otherOriginGoingOn(other.record(), plan)
+        const present = jobs.get(keyOf(plan))
+        if (present) {
+          await present.join(plan, detached)
+          if (!present.ended) return present
+          if (await work.stored(plan)) return undefined
+        } else {
+          const job = addJob({
+            id: randomBytes(6).toString('hex'),
+            createdAt: new Date().toISOString(),
+            state: 'downloading',
+            detached,
+            completed: [],
+            plan
+          })
+          await job.create()
+          return job
+        }
+      }
+    },
+
+    list: () => [...jobs.values()].map(job => job.record()).sort((a, b) => (a.createdAt < b.createdAt ? -1 : 1)),
+
+    async pause(id): Promise<PullRecord> {
+      const job = jobNamed(id)
+      await job.pause()
+      return job.record()
+    },
+
+    async resume(id): Promise<PullRecord> {
+      working()
+      const job = jobNamed(id)
+      await job.resume()
+      return job.record()
+    },
+
+    async cancel(id) {
+      if (!(await jobNamed(id).cancel())) throw pullNotFound(id)
+    },
+
+    async cancelModel(name, error) {
+      const cancelled = await Promise.all(jobsOf(name).map(job => job.cancel(error)))
+      return cancelled.filter(Boolean).length
+    },
+
+    async start() {
+      const missing = options.search.filter(name => !hubOf(name))
+      if (missing.length > 0) {
+        const there = hubs.map(hub => hub.name).join(', ') || 'none'
+        log.warn(`"search" names hubs that are not switched on: ${missing.join(', ')}. Hubs: ${there}`)
+      }
+      await mkdir(paths.downloads, { recursive: true, mode: 0o700 })
+      for (const entry of await readdir(paths.downloads, { withFileTypes: true })) {
+        if (!entry.isDirectory()) continue
+        try {
+          await findJob(entry.name)
+        } catch (error) {
+          log.error(error, `The pull in ${join(paths.downloads, entry.name)} cannot be continued`)
+        }
+      }
+    },
+
+    async stop() {
+      closing = true
+      await Promise.all([...jobs.values()].map(job => job.stop(shuttingDown())))
+      await transfers.close()
+    }
+  }
+  return service
+}

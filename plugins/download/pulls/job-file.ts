@@ -1,0 +1,96 @@
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { Ajv } from 'ajv'
+import { type Static, Type } from 'typebox'
+import writeFileAtomic from 'write-file-atomic'
+import type { PullPlan } from '../../../core/downloads.ts'
+import { messageOf } from '../../../core/errors.ts'
+
+/** Lies in each pull's folder, beside the folder with its files. */
+export const JOB_FILE = 'job.json'
+const JOB_VERSION = 1
+
+const RelativePath = Type.String({ pattern: '^(?!.*(^|/)\\.\\.?(/|$))[^/\\\\:\\u0000]+(/[^/\\\\:\\u0000]+)*$' })
+const Size = Type.Optional(Type.Integer({ minimum: 0 }))
+const Room = Type.Object({ required: Type.Number(), available: Type.Number(), fits: Type.Boolean() })
+
+const PlanSchema = Type.Object({
+  name: Type.Object({ owner: Type.String(), name: Type.String(), variant: Type.Optional(Type.String()) }),
+  label: Type.String(),
+  format: Type.Union([Type.Literal('gguf'), Type.Literal('safetensors')]),
+  repository: Type.Object({
+    hub: Type.String(),
+    id: Type.String(),
+    revision: Type.String(),
+    address: Type.String(),
+    gated: Type.Boolean(),
+    more: Type.Optional(Type.Record(Type.String(), Type.String()))
+  }),
+  files: Type.Array(
+    Type.Object({
+      path: Type.String(),
+      storedPath: RelativePath,
+      role: Type.Union([Type.Literal('model'), Type.Literal('projector'), Type.Literal('other')]),
+      size: Size,
+      sha256: Type.Optional(Type.String({ pattern: '^[0-9a-f]{64}$' })),
+      gitSha1: Type.Optional(Type.String({ pattern: '^[0-9a-f]{40}$' }))
+    }),
+    { minItems: 1 }
+  ),
+  size: Type.Number(),
+  reason: Type.String(),
+  choices: Type.Array(Type.Object({ label: Type.String(), size: Type.Number() })),
+  memory: Room,
+  disk: Room,
+  warnings: Type.Array(Type.String()),
+  present: Type.Boolean()
+})
+
+const JobSchema = Type.Object({
+  version: Type.Literal(JOB_VERSION),
+  id: Type.String({ pattern: '^[0-9a-f]{12}$' }),
+  createdAt: Type.String(),
+  /** What it was doing; `downloading` and `storing` go on at the next start. */
+  state: Type.Union([
+    Type.Literal('downloading'),
+    Type.Literal('storing'),
+    Type.Literal('paused'),
+    Type.Literal('failed')
+  ]),
+  detached: Type.Boolean(),
+  /** Why it is paused or failed. */
+  reason: Type.Optional(Type.String()),
+  /** Bytes of each file that were on disk when this was written. */
+  completed: Type.Array(Type.Number()),
+  plan: PlanSchema
+})
+
+/** What is kept of a pull while it is not done. It holds no locations and no secrets. */
+export type JobRecord = Omit<Static<typeof JobSchema>, 'plan' | 'version'> & { plan: PullPlan }
+
+const isJob = new Ajv().compile<Static<typeof JobSchema>>(JobSchema)
+
+/** Records a pull, so that it survives the end of the process at any moment. */
+export async function writeJob(folder: string, job: JobRecord): Promise<void> {
+  await writeFileAtomic(join(folder, JOB_FILE), `${JSON.stringify({ version: JOB_VERSION, ...job })}\n`, {
+    mode: 0o600
+  })
+}
+
+/**
+ * Reads a pull's record.
+ * @returns the record, or a sentence on what is wrong with it
+ */
+export async function readJob(folder: string): Promise<JobRecord | string> {
+  let value: unknown
+  try {
+    value = JSON.parse(await readFile(join(folder, JOB_FILE), 'utf8'))
+  } catch (error) {
+    return messageOf(error)
+  }
+  const { version } = (value ?? {}) as { version?: unknown }
+  if (typeof version === 'number' && version > JOB_VERSION) return `a newer corral wrote it (layout ${version})`
+  if (!isJob(value)) return new Ajv().errorsText(isJob.errors, { dataVar: 'job' })
+  const { version: _, ...job } = value
+  return job as JobRecord
+}

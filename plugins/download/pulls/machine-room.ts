@@ -1,0 +1,49 @@
+import { statfs } from 'node:fs/promises'
+import { totalmem } from 'node:os'
+import { formatBytes } from '../../../core/bytes.ts'
+import type { PullPlan } from '../../../core/downloads.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { bareName } from '../../../core/model-name.ts'
+import type { RuntimesReport } from '../../../core/services.ts'
+
+/** What stays free on the disk beyond a model's files: journals, manifests, and whoever else writes there. */
+const RESERVE_SHARE = 0.02
+const LEAST_RESERVE = 16 * 2 ** 20
+const MOST_RESERVE = 2 ** 30
+
+/** Bytes of memory that models can have: of this machine, or of the container that corral runs in, and of its GPUs. */
+export function machineMemory(report: RuntimesReport): { ram: number; gpu: number } {
+  // 0 or more than there is, where nothing limits it.
+  const limit = process.constrainedMemory()
+  const total = totalmem()
+  return {
+    ram: limit > 0 ? Math.min(limit, total) : total,
+    gpu: (report.build?.devices ?? []).reduce((sum, device) => sum + device.totalMemory, 0)
+  }
+}
+
+/**
+ * Whether files fit on a disk.
+ * @param missing bytes that are still to be fetched
+ */
+export async function diskRoom(folder: string, missing: number): Promise<PullPlan['disk']> {
+  const { bavail, bsize } = await statfs(folder)
+  const available = bavail * bsize
+  const reserve = Math.round(Math.min(MOST_RESERVE, Math.max(LEAST_RESERVE, missing * RESERVE_SHARE)))
+  const required = missing === 0 ? 0 : missing + reserve
+  return { required, available, fits: available >= required }
+}
+
+export function insufficientStorage(
+  folder: string,
+  plan: PullPlan,
+  { required, available }: PullPlan['disk']
+): CorralError {
+  return new CorralError(
+    'insufficient_storage',
+    `"${bareName(plan.name)}" (${plan.label}) needs ${formatBytes(required)} more on the disk of ${folder}, which has ` +
+      `${formatBytes(available)} free. Remove models that are not needed, choose a smaller variant, or choose another ` +
+      'disk with CORRAL_MODELS.',
+    { details: { required, available } }
+  )
+}

@@ -1,0 +1,240 @@
+import { randomBytes } from 'node:crypto'
+import { readFile, rm, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { formatBytes } from '../../../core/bytes.ts'
+import type { DataPaths } from '../../../core/data-paths.ts'
+import type { Hub, HubFile, HubRepository, PullPlan, PullRequest } from '../../../core/downloads.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+import { bareName, type ModelName, parseModelName } from '../../../core/model-name.ts'
+import type { Storage, StoredVariant, Waiting } from '../../../core/services.ts'
+import { chooseFiles, configToRead, indexToRead } from '../choice/choose-files.ts'
+import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
+import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-offer.ts'
+import type { Transfers } from '../transfer/transfer.ts'
+import { findRepository } from './hub-search.ts'
+import { diskRoom } from './machine-room.ts'
+import { bytesOnDisk } from './partial-files.ts'
+import { originOf, storedBytes, variantWithFiles } from './stored-files.ts'
+
+export interface PlannerOptions {
+  storage: Storage
+  transfers: Transfers
+  paths: DataPaths
+  hubs: readonly Hub[]
+  hubOf(name: string): Hub | undefined
+  search: readonly string[]
+  memory: () => { ram: number; gpu: number }
+  /** Folder of a pull of the same variant that is not done. */
+  partial(plan: Pick<PullPlan, 'name' | 'label'>): string | undefined
+}
+
+/** Files that describe a model are read before anything is chosen; nothing of this size is one. */
+const MAX_DESCRIPTION = 64_000_000
+const NO_ROOM = { required: 0, available: 0, fits: true }
+
+/** Finds out what pulls would fetch. */
+export function createPlanner(options: PlannerOptions): {
+  plan: (request: PullRequest, waiting: Waiting) => Promise<PullPlan>
+} {
+  const { storage, transfers, paths, hubs, hubOf, search } = options
+
+  async function plan(request: PullRequest, waiting: Waiting): Promise<PullPlan> {
+    const reference = parsePullReference(request.model, hubs)
+    const as = request.as === undefined || request.as === '' ? undefined : parseModelName(request.as)
+    const bundled = as || reference.hub || reference.revision ? undefined : findBundled(reference)
+    if (bundled) return presentPlan(bundled)
+
+    const asked = reference.hub === undefined ? search.flatMap(name => hubOf(name) ?? []) : [hubOf(reference.hub)!]
+    const { hub, repository } = await findRepository(
+      asked,
+      { id: reference.id, ...(reference.revision ? { revision: reference.revision } : {}) },
+      waiting
+    )
+    const stored = nameFor(as ?? reference.name, repository, request.model)
+    const choice = await choose(hub, repository, reference, waiting.signal)
+    const files = await withSizes(hub, repository, choice.files, waiting.signal)
+    const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
+    const { files: _, ...place } = repository
+    const name = { owner: stored.owner, name: stored.name }
+    const planned = {
+      ...choice,
+      name,
+      label: stored.variant ?? choice.label,
+      repository: place,
+      files,
+      size
+    }
+    const variants = storage.variants(name)
+    const present = (await variantWithFiles(planned, variants)) !== undefined
+    if (!present) refuseOtherOrigin(repository, variants)
+    const partial = options.partial(planned)
+    const there = (partial ? await bytesOnDisk(partial) : 0) + storedBytes(planned, variants)
+    const missing = present ? 0 : Math.max(0, size - there)
+    const disk = await diskRoom(paths.downloads, missing)
+    const warnings = [...choice.warnings]
+    if (!disk.fits) {
+      warnings.push(
+        `It needs ${formatBytes(disk.required)} more on the disk of ${paths.downloads}, which has ${formatBytes(disk.available)} free.`
+      )
+    }
+    return { ...planned, disk, warnings, present }
+  }
+
+  function findBundled({ name, variant }: PullReference): StoredVariant | undefined {
+    if (!name || variant?.includes('/')) return undefined
+    const found = storage.find(variant === undefined ? name : { ...name, variant })
+    return found?.origin.kind === 'bundled' ? found : undefined
+  }
+
+  async function choose(hub: Hub, repository: HubRepository, wanted: PullReference, signal: AbortSignal | undefined) {
+    const { id, files } = repository
+    const read = async (path: string | undefined) =>
+      path === undefined ? undefined : await readText(hub, repository, path, signal)
+    const index = indexToRead(files, wanted)
+    const weights = await read(index)
+    const described = await read(configToRead(files, wanted))
+    const config = described === undefined ? undefined : configOf(repository, described)
+    const choice = chooseFiles({
+      ...wantedOf(wanted),
+      id,
+      files,
+      memory: options.memory(),
+      ...(weights === undefined ? {} : { weightsInIndex: weightsOfIndex(weights, index) }),
+      ...(config === undefined ? {} : { config })
+    })
+    return { ...choice, label: choice.label ?? safetensorsLabel(config) }
+  }
+
+  /** The text of a repository's file: fetched as everything is, so that it is verified too. */
+  async function readText(
+    hub: Hub,
+    repository: HubRepository,
+    path: string,
+    signal: AbortSignal | undefined
+  ): Promise<string> {
+    const file = repository.files.find(listed => listed.path === path)!
+    if ((file.size ?? 0) > MAX_DESCRIPTION) throw undescribed(repository, file, `it has ${file.size} bytes`)
+    // A folder without a record of a pull: what a crash leaves of it is removed at the next start.
+    const folder = join(paths.downloads, `plan-${randomBytes(6).toString('hex')}`)
+    const target = join(folder, 'description.json')
+    try {
+      await transfers.run({
+        identity: `${repository.hub} ${repository.id} ${repository.revision}`,
+        files: [{ ...file, target }],
+        locate: async (_, aborted) => {
+          const location = await hub.locate(repository, file, aborted)
+          if ((location.size ?? 0) > MAX_DESCRIPTION) {
+            throw undescribed(repository, file, `it has ${location.size} bytes`)
+          }
+          return location
+        },
+        signal: signal ?? new AbortController().signal,
+        onProgress: () => undefined
+      })
+      if ((await stat(target)).size > MAX_DESCRIPTION) throw undescribed(repository, file, 'it is too large')
+      return await readFile(target, 'utf8')
+    } finally {
+      await rm(folder, { recursive: true, force: true, maxRetries: 3 })
+    }
+  }
+
+  return { plan }
+}
+
+/** The name that a model is stored under, in the hub's spelling where that differs by case only. */
+function nameFor(wanted: ModelName | undefined, repository: HubRepository, asked: string): ModelName {
+  if (!wanted) {
+    throw new CorralError(
+      'invalid_model_name',
+      `${JSON.stringify(asked)} tells no name to store the model under. Add one: "as": "<owner>/<name>".`,
+      { param: 'as' }
+    )
+  }
+  if (bareName(wanted).toLowerCase() !== repository.id.toLowerCase()) return wanted
+  return { ...wanted, ...parseModelName(repository.id) }
+}
+
+/**
+ * Asks where the weights are, so that it is known before anything starts whether they may be had, and where files are
+ * whose size the listing does not tell.
+ */
+async function withSizes(
+  hub: Hub,
+  repository: HubRepository,
+  files: PullPlan['files'],
+  signal: AbortSignal = new AbortController().signal
+): Promise<PullPlan['files']> {
+  const sized: PullPlan['files'] = []
+  for (const [index, file] of files.entries()) {
+    if (index > 0 && file.size !== undefined) {
+      sized.push(file)
+      continue
+    }
+    const { size, sha256 } = await hub.locate(repository, file, signal)
+    sized.push({
+      ...file,
+      size: file.size ?? size,
+      ...(!file.sha256 && !file.gitSha1 && sha256 ? { sha256 } : {})
+    })
+  }
+  return sized
+}
+
+/** @throws CorralError `model_exists` when a model of this name came from elsewhere */
+function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[]): void {
+  const { from } = originOf(repository)
+  const other = variants.find(({ origin }) => origin.kind !== 'hub' || origin.from !== from)
+  if (!other) return
+  const { model, origin } = other
+  const name = bareName(model)
+  const source = {
+    bundled: 'came with corral',
+    import: `was imported from ${origin.from}`,
+    hub: `was downloaded from ${origin.from}`
+  }[origin.kind]
+  throw new CorralError(
+    'model_exists',
+    `"${name}" is there already and ${source}; the files of ${repository.address} are others. Store them under another ` +
+      `name ("as"), or remove the model first with "corral rm ${name}".`,
+    { param: 'model' }
+  )
+}
+
+/** A plan for what came with corral: no hub is asked for it. */
+function presentPlan(variant: StoredVariant): PullPlan {
+  const { model, label, format, files, size, origin, revision } = variant
+  return {
+    name: { owner: model.owner, name: model.name },
+    label,
+    format,
+    repository: { hub: origin.kind, id: bareName(model), revision, address: origin.from, gated: false },
+    files: files.map(({ path, size, sha256, role }) => ({ path, storedPath: path, role, size, sha256 })),
+    size,
+    reason: 'It came with corral.',
+    choices: [],
+    memory: NO_ROOM,
+    disk: NO_ROOM,
+    warnings: [],
+    present: true
+  }
+}
+
+function wantedOf({ variant, file }: PullReference): { variant?: string; file?: string } {
+  return { ...(variant === undefined ? {} : { variant }), ...(file === undefined ? {} : { file }) }
+}
+
+function configOf(repository: HubRepository, text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    throw undescribed(repository, { path: 'config.json' }, `it is no JSON (${messageOf(error)})`)
+  }
+}
+
+function undescribed({ address }: HubRepository, { path }: Pick<HubFile, 'path'>, why: string): CorralError {
+  return new CorralError(
+    'unsupported_capability',
+    `${path} of ${address} cannot be used: ${why}. Ask its author, or choose another repository.`,
+    { param: 'model' }
+  )
+}

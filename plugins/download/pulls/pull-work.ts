@@ -1,0 +1,99 @@
+import { link, mkdir } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import type { Hub, PullPlan } from '../../../core/downloads.ts'
+import { CorralError, isSystemError } from '../../../core/errors.ts'
+import type { Storage, StoredVariant } from '../../../core/services.ts'
+import type { Transfers } from '../transfer/transfer.ts'
+import type { PullWork } from './pull-job.ts'
+import { originOf, storedPaths, variantWithFiles } from './stored-files.ts'
+
+/** Names the content of a plan's files for the transfer; files with digests are the same in all revisions. */
+function identityOf({ repository: { hub, id, revision }, files }: PullPlan): string {
+  return files.every(file => file.sha256 ?? file.gitSha1) ? `${hub} ${id}` : `${hub} ${id} ${revision}`
+}
+
+/** What pulls do, with the services they do it with. */
+export function createPullWork(services: {
+  storage: Storage
+  transfers: Transfers
+  hubOf(name: string): Hub | undefined
+}): PullWork {
+  const { storage, transfers, hubOf } = services
+  return {
+    stored: plan => variantWithFiles(plan, storage.variants(plan.name)),
+
+    async fetch(plan, folder, progress, signal) {
+      const { repository, files } = plan
+      const hub = hubOf(repository.hub)
+      if (!hub) {
+        throw new CorralError(
+          'hub_unreachable',
+          `This pull comes from the hub "${repository.hub}", which is switched off. Switch it on in config.yaml, or cancel the pull.`
+        )
+      }
+      await linkStored(plan, folder, storage.variants(plan.name))
+      return await transfers.run({
+        identity: identityOf(plan),
+        files: files.map(({ path, storedPath, size, sha256, gitSha1 }) => ({
+          path,
+          target: join(folder, ...storedPath.split('/')),
+          size,
+          ...(sha256 ? { sha256 } : {}),
+          ...(gitSha1 ? { gitSha1 } : {})
+        })),
+        locate: (index, aborted) => hub.locate({ ...repository, files }, files[index]!, aborted),
+        signal,
+        onProgress: (index, completed, total) => progress.report(index, completed, total)
+      })
+    },
+
+    store: (plan, folder, files, signal) =>
+      storage.adopt(
+        {
+          name: { owner: plan.name.owner, name: plan.name.name },
+          format: plan.format,
+          label: plan.label,
+          origin: originOf(plan.repository),
+          files: plan.files.map(({ storedPath, role }, index) => ({
+            source: join(folder, ...storedPath.split('/')),
+            path: storedPath,
+            role,
+            sha256: files[index]!.sha256
+          }))
+        },
+        { signal }
+      )
+  }
+}
+
+/**
+ * Takes what other revisions and variants of the model have already: projectors are mostly the same for all of them, and
+ * a new revision may be new in its description only. The transfer verifies it as everything.
+ */
+async function linkStored(plan: PullPlan, folder: string, variants: StoredVariant[]): Promise<void> {
+  for (const [index, source] of storedPaths(plan, variants)) {
+    const target = join(folder, ...plan.files[index]!.storedPath.split('/'))
+    await mkdir(dirname(target), { recursive: true })
+    try {
+      await link(source, target)
+    } catch (error) {
+      // It is there from before, or cannot be linked, or was deleted: then it is fetched.
+      if (
+        !isSystemError(
+          error,
+          'EEXIST',
+          'ENOENT',
+          'EPERM',
+          'EXDEV',
+          'EMLINK',
+          'ENOTSUP',
+          'EOPNOTSUPP',
+          'ENOSYS',
+          'EISDIR'
+        )
+      ) {
+        throw error
+      }
+    }
+  }
+}

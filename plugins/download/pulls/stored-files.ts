@@ -1,0 +1,95 @@
+import { createHash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
+import { stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { HubRepository, PlannedDownload, PullPlan } from '../../../core/downloads.ts'
+import { isSystemError } from '../../../core/errors.ts'
+import type { Origin, StoredFile, StoredVariant } from '../../../core/services.ts'
+
+/** What a model from a hub is recorded to come from. Mirrors of one hub are the same origin, so no server is named. */
+export function originOf({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {
+  // An address as an id may be signed.
+  return { kind: 'hub', from: id.includes('://') ? address : `${hub}:${id}`, revision }
+}
+
+/**
+ * The variant that has exactly a plan's files, and has them still on disk.
+ * @param variants those of the plan's model
+ */
+export async function variantWithFiles(
+  plan: Pick<PullPlan, 'label' | 'format' | 'files' | 'repository'>,
+  variants: StoredVariant[]
+): Promise<StoredVariant | undefined> {
+  const isLabelled = ({ label }: StoredVariant) => label.toLowerCase() === plan.label.toLowerCase()
+  for (const variant of [...variants].sort((a, b) => Number(isLabelled(b)) - Number(isLabelled(a)))) {
+    if (variant.format === plan.format && variant.files.length === plan.files.length) {
+      if ((await hasFiles(variant, plan)) && (await isOnDisk(variant))) return variant
+    }
+  }
+  return undefined
+}
+
+/** Absolute paths of a plan's files that variants have already, by the file's place in the plan. */
+export function storedPaths({ files }: Pick<PullPlan, 'files'>, variants: StoredVariant[]): Map<number, string> {
+  const paths = new Map<number, string>()
+  for (const [index, { sha256 }] of files.entries()) {
+    if (sha256 === undefined) continue
+    for (const { directory, files: stored } of variants) {
+      const same = stored.find(file => file.sha256 === sha256)
+      if (same) paths.set(index, join(directory, ...same.path.split('/')))
+    }
+  }
+  return paths
+}
+
+/** Bytes of a plan's files that variants have already. */
+export function storedBytes(plan: Pick<PullPlan, 'files'>, variants: StoredVariant[]): number {
+  return [...storedPaths(plan, variants).keys()].reduce((sum, index) => sum + (plan.files[index]!.size ?? 0), 0)
+}
+
+async function hasFiles(variant: StoredVariant, plan: Pick<PullPlan, 'files' | 'repository'>): Promise<boolean> {
+  const origin = originOf(plan.repository)
+  const sameOrigin = variant.origin.kind === 'hub' && variant.origin.from === origin.from
+  const sameRevision = sameOrigin && variant.origin.revision === origin.revision
+  for (const file of plan.files) {
+    if (!(await hasFile(variant, file, { sameOrigin, sameRevision }))) return false
+  }
+  return true
+}
+
+async function hasFile(
+  { directory, files }: StoredVariant,
+  file: PlannedDownload,
+  { sameOrigin, sameRevision }: { sameOrigin: boolean; sameRevision: boolean }
+): Promise<boolean> {
+  const { sha256, gitSha1 } = file
+  if (sha256) return files.some(stored => stored.role === file.role && stored.sha256 === sha256)
+  const stored = files.find(({ path }) => path === file.storedPath)
+  if (!stored || (file.size !== undefined && stored.size !== file.size)) return false
+  // A revision names its content for good.
+  if (sameRevision) return true
+  return gitSha1 ? (await gitDigest(directory, stored)) === gitSha1 : sameOrigin && file.size !== undefined
+}
+
+/** Git's name for a file's content. Read anew each time: it is asked of small files only, others have a SHA-256. */
+async function gitDigest(directory: string, { path, size }: StoredFile): Promise<string | undefined> {
+  const hash = createHash('sha1').update(`blob ${size}\0`)
+  try {
+    for await (const chunk of createReadStream(join(directory, path))) hash.update(chunk)
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
+    throw error
+  }
+  return hash.digest('hex')
+}
+
+/** People delete folders by hand, and pull again to repair. */
+async function isOnDisk({ directory, files }: StoredVariant): Promise<boolean> {
+  try {
+    const sizes = await Promise.all(files.map(async file => (await stat(join(directory, file.path))).size))
+    return sizes.every((size, index) => size === files[index]!.size)
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return false
+    throw error
+  }
+}

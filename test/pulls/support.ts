@@ -1,0 +1,255 @@
+import { createHash } from 'node:crypto'
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import pino from 'pino'
+import type { Test } from 'tap'
+import { dataPaths } from '../../core/data-paths.ts'
+import type { FileProgress, Hub, HubFile, HubRepository, Pull, PullPlan } from '../../core/downloads.ts'
+import { CorralError } from '../../core/errors.ts'
+import type { StoredVariant } from '../../core/services.ts'
+import { createDownloads, type DownloadsService } from '../../plugins/download/pulls/downloads-service.ts'
+import type { TransferRequest, TransferredFile, Transfers } from '../../plugins/download/transfer/transfer.ts'
+import { ModelStore } from '../../plugins/storage/model-store.ts'
+import { ggufBytes } from '../support/gguf-writer.ts'
+
+export const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex')
+export const gitSha1 = (bytes: Buffer) =>
+  createHash('sha1').update(`blob ${bytes.length}\0`).update(bytes).digest('hex')
+
+/** A whole GGUF model; another seed gives other weights. */
+export function model(seed = 1): Buffer {
+  const metadata = { 'general.architecture': 'llama', 'llama.context_length': 4096, 'llama.embedding_length': 64 }
+  return ggufBytes({ metadata, tensors: [{ name: 'a', shape: [4096] }], seed })
+}
+
+/** Repositories by id, each a listing of its files' bytes. */
+export type Contents = Record<string, Record<string, Buffer>>
+
+export interface ScriptedHub extends Hub {
+  contents: Contents
+  /** Thrown by whatever it is asked, while set. */
+  failure: CorralError | undefined
+  /** Ids and paths it was asked for. */
+  asked: string[]
+  /** Files that it tells nothing of but the path. */
+  silentOn: Set<string>
+}
+
+/** Large files have a SHA-256, small ones git's digest, as at real hubs. */
+export function scriptedHub(name: string, contents: Contents, prefixes: string[] = [`${name}:`]): ScriptedHub {
+  const hub: ScriptedHub = {
+    name,
+    title: name,
+    prefixes,
+    contents,
+    failure: undefined,
+    asked: [],
+    silentOn: new Set(),
+    async repository({ id, revision }) {
+      hub.asked.push(id)
+      if (hub.failure) throw hub.failure
+      const found = Object.keys(hub.contents).find(key => key.toLowerCase() === id.toLowerCase())
+      if (!found) throw new CorralError('repo_not_found', `${name} has no ${id}.`)
+      const files = Object.entries(hub.contents[found]!).map(([path, bytes]): HubFile => {
+        if (hub.silentOn.has(path)) return { path, size: undefined }
+        const digest = /\.(gguf|safetensors)$/.test(path) ? { sha256: sha256(bytes) } : { gitSha1: gitSha1(bytes) }
+        return { path, size: bytes.length, ...digest }
+      })
+      const listing = sha256(Buffer.from(JSON.stringify(files))).slice(0, 40)
+      return {
+        hub: name,
+        id: found,
+        revision: revision ?? listing,
+        address: `https://${name}.test/${found}`,
+        gated: false,
+        files
+      }
+    },
+    async locate(repository: HubRepository, file: HubFile) {
+      hub.asked.push(`${repository.id}/${file.path}`)
+      if (hub.failure) throw hub.failure
+      const bytes = hub.contents[repository.id]![file.path]!
+      return {
+        url: `https://${name}.test/${repository.id}/${file.path}?signature=secret`,
+        headers: {},
+        size: bytes.length
+      }
+    }
+  }
+  return hub
+}
+
+export interface ScriptedTransfers extends Transfers {
+  /** Paths of the files fetched anew, in order. */
+  fetched: string[]
+  /** Paths whose partial data were continued. */
+  continued: string[]
+  /** Files matching it stop in the middle until it is cleared by `release`. */
+  holdAt: RegExp | undefined
+  release(): void
+  /** Thrown in the middle of the next file that matches. */
+  failAt: { path: RegExp; error: unknown } | undefined
+  requests: TransferRequest[]
+}
+
+/** Fetches from the hubs' own contents: half of a file, then the rest. */
+export function scriptedTransfers(hubs: readonly ScriptedHub[]): ScriptedTransfers {
+  const waiting = new Set<() => void>()
+  const bytesAt = (url: string) => {
+    const { hostname, pathname } = new URL(url)
+    const [, owner, name, ...path] = pathname.split('/')
+    return hubs.find(hub => `${hub.name}.test` === hostname)!.contents[`${owner}/${name}`]![path.join('/')]!
+  }
+  const transfers: ScriptedTransfers = {
+    fetched: [],
+    continued: [],
+    requests: [],
+    holdAt: undefined,
+    failAt: undefined,
+    release() {
+      transfers.holdAt = undefined
+      for (const go of [...waiting]) go()
+    },
+    async run(request) {
+      transfers.requests.push(request)
+      const { files, signal, onProgress } = request
+      const done: TransferredFile[] = []
+      for (const [index, { path, target }] of files.entries()) {
+        signal.throwIfAborted()
+        if (!existsSync(target)) {
+          const bytes = bytesAt((await request.locate(index, signal)).url)
+          mkdirSync(dirname(target), { recursive: true })
+          const part = `${target}.part`
+          const list = existsSync(part) ? transfers.continued : transfers.fetched
+          list.push(path)
+          writeFileSync(part, bytes.subarray(0, bytes.length / 2))
+          onProgress(index, Math.floor(bytes.length / 2), bytes.length)
+          if (transfers.failAt?.path.test(path)) {
+            const { error } = transfers.failAt
+            transfers.failAt = undefined
+            throw error
+          }
+          if (transfers.holdAt?.test(path)) {
+            await new Promise<void>((resolve, reject) => {
+              const go = () => {
+                waiting.delete(go)
+                signal.removeEventListener('abort', stop)
+                resolve()
+              }
+              const stop = () => {
+                waiting.delete(go)
+                reject(signal.reason)
+              }
+              waiting.add(go)
+              signal.addEventListener('abort', stop)
+              if (signal.aborted) stop()
+            })
+          }
+          signal.throwIfAborted()
+          writeFileSync(part, bytes)
+          renameSync(part, target)
+        }
+        const bytes = readFileSync(target)
+        onProgress(index, bytes.length, bytes.length)
+        done.push({ size: bytes.length, sha256: sha256(bytes) })
+      }
+      return done
+    },
+    async close() {}
+  }
+  return transfers
+}
+
+export interface Setting {
+  store: ModelStore
+  downloads: DownloadsService
+  transfers: ScriptedTransfers
+  hub: ScriptedHub
+  other: ScriptedHub
+  home: string
+  /** Folders of pulls that are not done. */
+  folders(): string[]
+  log: string[]
+  /** Starts pulling, by name. */
+  pull(model: string, options?: { detached?: boolean }): Promise<{ pull: Pull; plan: PullPlan }>
+}
+
+export interface SettingOptions {
+  home?: string
+  contents?: Contents
+  pauseAfter?: number
+  retryPauses?: readonly [number, number]
+  search?: string[]
+}
+
+/** Q4_K_M and Q8_0 of one model. */
+export const TINY: Contents = {
+  'Acme/Tiny-GGUF': {
+    'README.md': Buffer.from('# Tiny\n'),
+    'tiny-Q4_K_M.gguf': model(4),
+    'tiny-Q8_0.gguf': model(8)
+  }
+}
+
+/** A downloads service on real folders, with hubs and transfers of the test's making. */
+export async function setting(t: Test, options: SettingOptions = {}): Promise<Setting> {
+  const home = options.home ?? t.testdir()
+  const log: string[] = []
+  const logger = pino({ level: 'debug' }, { write: line => void log.push(line) })
+  const paths = dataPaths(home, undefined)
+  const store = await ModelStore.open(paths.models, logger)
+  const hub = scriptedHub('huggingface', structuredClone(options.contents ?? TINY), ['hf:', 'hf.co/'])
+  for (const [id, files] of Object.entries(options.contents ?? TINY)) hub.contents[id] = { ...files }
+  const other = scriptedHub('modelscope', {})
+  const transfers = scriptedTransfers([hub, other])
+  const downloads = createDownloads({
+    storage: store,
+    transfers,
+    paths,
+    search: options.search ?? ['huggingface', 'modelscope'],
+    memory: () => ({ ram: 16e9, gpu: 0 }),
+    pauseAfter: options.pauseAfter ?? 5_000,
+    retryPauses: options.retryPauses ?? [30_000, 600_000],
+    log: logger
+  })
+  downloads.addHub(hub)
+  downloads.addHub(other)
+  await downloads.start()
+  t.teardown(async () => {
+    await downloads.stop()
+    await store.close()
+  })
+  return {
+    store,
+    downloads,
+    transfers,
+    hub,
+    other,
+    home,
+    log,
+    folders: () => readdirSync(paths.downloads),
+    async pull(name, { detached = false } = {}) {
+      const plan = await downloads.plan({ model: name }, {})
+      const pull = await downloads.pull(plan, { detached })
+      if (!pull) throw new Error(`${name} is there already`)
+      return { pull, plan }
+    }
+  }
+}
+
+/** Watches a pull and keeps what it was told. */
+export function watching(pull: Pull): {
+  result: Promise<StoredVariant>
+  events: FileProgress[]
+  leave(): void
+} {
+  const events: FileProgress[] = []
+  const client = new AbortController()
+  const result = pull.watch(files => void events.push(...files), client.signal)
+  // Tests that never look at it must not end by it.
+  result.catch(() => undefined)
+  return { result, events, leave: () => client.abort(new Error('left')) }
+}
+
+/** The downloads folder of a home. */
+export const downloadsOf = (home: string) => join(home, 'models', '.downloads')
