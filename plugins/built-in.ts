@@ -5,6 +5,13 @@ import apiFiles from './api-files/index.ts'
 import apiNative from './api-native/index.ts'
 import apiOllama from './api-ollama/index.ts'
 import apiOpenai from './api-openai/index.ts'
+import conversion from './conversion/index.ts'
+import downloads from './download/index.ts'
+import corralHub from './hubs/corral/index.ts'
+import csghub from './hubs/csghub/index.ts'
+import huggingface from './hubs/huggingface/index.ts'
+import modelscope from './hubs/modelscope/index.ts'
+import url from './hubs/url/index.ts'
 import scheduler from './scheduler/index.ts'
 import security from './security/index.ts'
 import storage from './storage/index.ts'
@@ -17,6 +24,13 @@ export const builtInPlugins: PluginDefinition[] = [
   security,
   storage,
   runtimes,
+  downloads,
+  huggingface,
+  csghub,
+  modelscope,
+  corralHub,
+  url,
+  conversion,
   scheduler,
   adoption,
   apiNative,

@@ -1,0 +1,33 @@
+import { Type } from 'typebox'
+import { definePlugin } from '../../../core/plugin.ts'
+import { connectionOptions, hubFetch, serverOptions, withoutSlash } from '../hub-options.ts'
+import { createCorralHub } from './hub.ts'
+
+export default definePlugin({
+  name: 'corral-hub',
+  api: 1,
+  description: 'Models from another corral (corral://host:port/owner/name)',
+  needs: ['downloads'],
+  optional: true,
+  options: Type.Object(
+    {
+      ...serverOptions({
+        endpoint: 'Address of the corral that corral:owner/name means, such as http://big-machine:11435; empty is none',
+        token: 'API key of that corral'
+      }),
+      ...connectionOptions
+    },
+    { additionalProperties: false }
+  ),
+  setup(context, options) {
+    const fetch = hubFetch('The other corral', options, context)
+    const hub = createCorralHub({
+      fetch,
+      endpoint: withoutSlash(options.endpoint),
+      key: options.token,
+      proxy: options.proxy
+    })
+    context.service('downloads').addHub(hub)
+    return { stop: () => fetch.close() }
+  }
+})

@@ -1,0 +1,40 @@
+/** An ETag without its quotes; undefined where there is none. Bare values are taken too. */
+export function parseEtag(header: string | undefined): { value: string; weak: boolean } | undefined {
+  const match = /^\s*(W\/)?(?:"([^"]*)"|([^\s"]+))\s*$/.exec(header ?? '')
+  const value = match?.[2] ?? match?.[3]
+  return value ? { value, weak: match?.[1] !== undefined } : undefined
+}
+
+/** A strong ETag as it is to be sent back; undefined for weak and missing ones. */
+export function strongEtag(header: string | undefined): string | undefined {
+  const tag = parseEtag(header)
+  return tag && !tag.weak ? `"${tag.value}"` : undefined
+}
+
+/** 64 hex digits in lower case, from whatever spelling of a SHA-256 (`sha256:…`, quoted, upper case). */
+export function sha256Hex(value: unknown): string | undefined {
+  if (typeof value !== 'string') return undefined
+  const hex = (parseEtag(value)?.value ?? '').replace(/^sha-?256[:-]/i, '')
+  return /^[0-9a-f]{64}$/i.test(hex) ? hex.toLowerCase() : undefined
+}
+
+/** 40 hex digits in lower case. */
+export function sha1Hex(value: unknown): string | undefined {
+  return typeof value === 'string' && /^[0-9a-f]{40}$/i.test(value) ? value.toLowerCase() : undefined
+}
+
+function hexOfBase64(text: string | undefined): string | undefined {
+  if (!text || !/^[A-Za-z0-9+/]{43}=$/.test(text)) return undefined
+  return Buffer.from(text, 'base64').toString('hex')
+}
+
+/** The SHA-256 of a whole file as its server's headers give it, in any of the ways in use. */
+export function sha256OfHeaders(headers: Record<string, string>): string | undefined {
+  return (
+    sha256Hex(headers['x-linked-etag']) ??
+    hexOfBase64(/(?:^|,)\s*sha-256=:([^:]+):/i.exec(headers['repr-digest'] ?? '')?.[1]) ??
+    hexOfBase64(/(?:^|,)\s*sha-256=([^,\s]+)/i.exec(headers.digest ?? '')?.[1]) ??
+    // Of several parts it is a digest of digests, with their number after it.
+    hexOfBase64(headers['x-amz-checksum-sha256'])
+  )
+}

@@ -1,0 +1,69 @@
+import type { FileLocation } from '../../../core/downloads.ts'
+import { type HubAnswer, type HubQuestion, LOCATE_PATIENCE, USER_AGENT } from '../http/hub-fetch.ts'
+import { sha256Hex, strongEtag } from './etag.ts'
+import { expiryOf } from './expiry.ts'
+
+type Headers = Record<string, string>
+
+/** Bytes of the whole file, as an answer about it or its first byte says; undefined where it does not. */
+export function sizeOfAnswer({ status, headers }: Pick<HubAnswer, 'status' | 'headers'>): number | undefined {
+  const total = /^bytes\s+[\d*-]+\/(\d+)$/i.exec(headers['content-range'] ?? '')?.[1]
+  if (total !== undefined) return Number(total)
+  const length = headers['content-length'] ?? ''
+  return status === 200 && !headers['content-encoding'] && /^\d+$/.test(length) ? Number(length) : undefined
+}
+
+/** Whether an answer says where a file is; an empty file has no first byte to ask for (416). */
+export function isPlace(answer: HubAnswer): boolean {
+  const { status, foreignPlace, headers } = answer
+  const empty = status === 416 && /^bytes\s+\*\/0$/i.test(headers['content-range'] ?? '')
+  return foreignPlace !== undefined || (status >= 200 && status < 300) || empty
+}
+
+/**
+ * Where a file is, from the answer to a question about it. What a hub links to is named by its own headers
+ * (`X-Linked-…`): the length of a redirect is its own, and the ETag of the place behind it is no SHA-256 although it may
+ * look like one.
+ */
+export function locationOf(answer: HubAnswer, proxy: string, now: number): FileLocation {
+  const url = answer.foreignPlace ?? answer.url
+  const linked = (name: string) => answer.hops.find(hop => hop[name])?.[name]
+  const linkedSize = linked('x-linked-size') ?? ''
+  const size = /^\d+$/.test(linkedSize) ? Number(linkedSize) : answer.foreignPlace ? undefined : sizeOfAnswer(answer)
+  const sha256 = sha256Hex(linked('x-linked-etag'))
+  const identity = answer.foreignPlace ? undefined : strongEtag(answer.headers.etag)
+  const expiresAt = expiryOf(url, now)
+  return {
+    url,
+    headers: locationHeaders(answer.foreignPlace ? undefined : answer.credentials),
+    ...(proxy ? { proxy } : {}),
+    ...(expiresAt === undefined ? {} : { expiresAt }),
+    ...(size === undefined ? {} : { size }),
+    ...(sha256 ? { sha256 } : {}),
+    ...(identity ? { identity } : {})
+  }
+}
+
+/** What goes with each request for bytes. */
+export function locationHeaders(credentials: Headers | undefined): Headers {
+  return { 'user-agent': USER_AGENT, 'accept-encoding': 'identity', ...credentials }
+}
+
+export type PlaceQuestion = Pick<HubQuestion, 'method' | 'headers' | 'foreign' | 'headersOnly' | 'patience' | 'isFinal'>
+
+/**
+ * Asks where a file is: its head, where that leads on; else its first byte, since some servers know no HEAD and others
+ * only redirect what asks for bytes.
+ */
+export async function askPlace(
+  ask: (question: PlaceQuestion) => Promise<HubAnswer>,
+  foreign: 'stop' | 'follow',
+  withHead: boolean
+): Promise<HubAnswer> {
+  const common = { foreign, headersOnly: true, patience: LOCATE_PATIENCE } as const
+  // Whatever else a HEAD is refused with is settled by the question for the first byte.
+  const head = withHead ? await ask({ ...common, method: 'HEAD', isFinal: ({ status }) => status !== 429 }) : undefined
+  if (head && (head.status === 429 || (isPlace(head) && head.hops.length > 1) || head.foreignPlace)) return head
+  const answer = await ask({ ...common, headers: { range: 'bytes=0-0' } })
+  return head && isPlace(head) ? { ...answer, hops: [...head.hops, ...answer.hops] } : answer
+}

@@ -1,0 +1,89 @@
+import { createHash } from 'node:crypto'
+import { CorralError } from '../../../core/errors.ts'
+import { isUsablePath } from '../files/listing-path.ts'
+
+/** Parameters that are secrets or run out: of signatures, keys and tokens. */
+const SECRET =
+  /sig|token|key|credential|secret|passw|auth|policy|expires|^(se|sp|sv|sr|st|x-amz-.*|x-goog-.*|x-oss-.*)$/i
+
+/** An address, taken apart into what may be kept and shown and what may not. */
+export interface PlainAddress {
+  /** Without credentials and fragment; without its query where that is a signature. */
+  id: string
+  /** What is sent to its host, and never kept. */
+  credentials: Record<string, string> | undefined
+  /** The query with a signature in it, and never kept; else empty. */
+  secretQuery: string
+}
+
+/** @throws CorralError `repo_not_found` for what is no address */
+export function parseAddress(text: string): PlainAddress {
+  const address = text.includes('://') ? text : `https://${text}`
+  const url = /^https?:\/\//i.test(address) && URL.canParse(address) ? new URL(address) : undefined
+  if (!url) {
+    throw new CorralError('repo_not_found', `"${text.slice(0, 120)}" is not the address of a file (https://…).`, {
+      param: 'model'
+    })
+  }
+  const { username, password, search } = url
+  const isSecret = [...url.searchParams.keys()].some(name => SECRET.test(name))
+  url.username = ''
+  url.password = ''
+  url.hash = ''
+  if (isSecret) url.search = ''
+  const user = `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
+  return {
+    id: url.href,
+    credentials: username || password ? { authorization: `Basic ${Buffer.from(user).toString('base64')}` } : undefined,
+    secretQuery: isSecret ? search : ''
+  }
+}
+
+/** The last part of an address's path; undefined where it is no file's name. */
+export function nameOfAddress(id: string): string | undefined {
+  const last = new URL(id).pathname.split('/').at(-1)!
+  return nameFrom(() => decodeURIComponent(last))
+}
+
+/** The file name of a `Content-Disposition` header; undefined where it gives none that can be used. */
+export function nameOfDisposition(header: string | undefined): string | undefined {
+  const extended = /filename\*\s*=\s*UTF-8'[^']*'([^;\s]+)/i.exec(header ?? '')?.[1]
+  if (extended !== undefined) return nameFrom(() => decodeURIComponent(extended))
+  const plain = /filename\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]+))/i.exec(header ?? '')
+  return nameFrom(() => (plain?.[1]?.replace(/\\(.)/g, '$1') ?? plain?.[2])!)
+}
+
+function nameFrom(read: () => string | undefined): string | undefined {
+  try {
+    const name = read()
+    return isUsablePath(name) && !name.includes('/') ? name : undefined
+  } catch {
+    // It is badly encoded, and so no name.
+    return undefined
+  }
+}
+
+const SHARD = /-(\d{5})-of-(\d{5})(?=\.gguf$)/i
+/** Above this a number of shards is a mistake. */
+const MAX_SHARDS = 500
+
+/** The names of all shards of the set that a file belongs to, in order; the name alone where it is no shard. */
+export function shardsOf(name: string): string[] {
+  const count = Number(SHARD.exec(name)?.[2] ?? 0)
+  if (count < 2 || count > MAX_SHARDS) return [name]
+  return Array.from({ length: count }, (_, i) => {
+    return name.replace(SHARD, (_whole, _index, of: string) => `-${String(i + 1).padStart(5, '0')}-of-${of}`)
+  })
+}
+
+/** The address of another file beside one. */
+export function addressBeside(id: string, name: string): string {
+  const url = new URL(id)
+  url.pathname = url.pathname.replace(/[^/]*$/, encodeURIComponent(name))
+  return url.href
+}
+
+/** Names what lies at addresses, by whatever their servers say about it. */
+export function contentFingerprint(facts: readonly (string | number | undefined)[][]): string {
+  return `content-${createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 40)}`
+}

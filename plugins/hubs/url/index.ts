@@ -1,0 +1,18 @@
+import { Type } from 'typebox'
+import { definePlugin } from '../../../core/plugin.ts'
+import { connectionOptions, hubFetch } from '../hub-options.ts'
+import { createUrlHub } from './hub.ts'
+
+export default definePlugin({
+  name: 'url',
+  api: 1,
+  description: 'Models from plain addresses (https://…/model.gguf)',
+  needs: ['downloads'],
+  optional: true,
+  options: Type.Object(connectionOptions, { additionalProperties: false }),
+  setup(context, options) {
+    const fetch = hubFetch('The address', options, context)
+    context.service('downloads').addHub(createUrlHub(fetch, options.proxy))
+    return { stop: () => fetch.close() }
+  }
+})
