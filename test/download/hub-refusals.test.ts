@@ -59,6 +59,13 @@ t.test('without a token', async t => {
     const dry = await corral.json('/api/pull', { model, dry_run: true })
     t.equal(dry.status, got.status, `the same for a dry run of ${JSON.stringify(model)}`)
   }
+  t.match(
+    (await refusal(corral, { model: 'test/TINY-gguf' })).error,
+    /test\/tiny-GGUF/,
+    'a hub that can be searched tells the right spelling'
+  )
+  hub.huggingFace.search = false
+  t.match(await refusal(corral, { model: 'test/TINY-gguf' }), { status: 404, code: 'repo_not_found' })
   await clean(t, corral)
 
   const missing = await refusal(corral, {})

@@ -13,6 +13,8 @@ export interface HuggingFaceManners {
   casing: 'strict' | 'redirect' | 'lenient'
   /** What an anonymous caller's refusal says in `X-Error-Code`: as a rule nothing. */
   anonymousErrorCode: boolean
+  /** Repositories can be looked for by a part of their name, whatever its case. */
+  search: boolean
   /** Terms that were not agreed to close the info too, not only the files. */
   gatedInfo: boolean
   /** Host that links to next pages name, as mirrors that pass on the hub's own; by default the one asked. */
@@ -24,6 +26,7 @@ export const HUGGING_FACE_MANNERS: HuggingFaceManners = {
   tree: true,
   delivery: 'cdn',
   casing: 'strict',
+  search: true,
   anonymousErrorCode: false,
   gatedInfo: false,
   linkBase: undefined
@@ -47,6 +50,9 @@ export async function serveHuggingFace(exchange: Exchange, manners: HuggingFaceM
       return exchange.json(200, { accessToken: 'xet_x', exp: 1_848_535_668, casUrl: 'https://cas-server.invalid' })
     }
   }
+  if (segments[0] === 'api' && segments[1] === 'models' && segments.length === 2 && manners.search) {
+    return await search(exchange)
+  }
   if (segments[0] === 'api' && segments[1] === 'resolve-cache' && segments[2] === 'models') {
     const [, , , owner, name, commit, ...path] = segments
     return await file(exchange, manners, `${owner}/${name}`, commit!, path.join('/'), true)
@@ -56,6 +62,19 @@ export async function serveHuggingFace(exchange: Exchange, manners: HuggingFaceM
     return await file(exchange, manners, `${owner}/${name}`, revision!, path.join('/'), false)
   }
   exchange.json(404, { error: "Sorry, we can't find the page you are looking for." }, LIMITS)
+}
+
+async function search(exchange: Exchange): Promise<void> {
+  const query = exchange.url.searchParams
+  const words = (query.get('search') ?? '').toLowerCase()
+  const author = query.get('author')?.toLowerCase()
+  const found = [...exchange.state.repositories.values()].filter(({ name, settings }) => {
+    const [owner] = name.toLowerCase().split('/')
+    return !settings.private && name.toLowerCase().includes(words) && (!author || owner === author)
+  })
+  const limit = Number(query.get('limit') ?? 1000)
+  const records = found.slice(0, limit).map(({ name }) => ({ _id: '66f0', id: name, modelId: name, private: false }))
+  exchange.json(200, records, LIMITS)
 }
 
 function refuse(exchange: Exchange, status: number, code: string | undefined, message: string, body?: unknown): void {
