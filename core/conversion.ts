@@ -17,8 +17,11 @@ export interface ConvertedModel {
 }
 
 export interface Conversion {
-  /** @throws CorralError `invalid_option` naming the types there are */
-  requireDtype(dtype: string): void
+  /**
+   * The name under which a type is kept: in lower case, and one for all of its spellings.
+   * @throws CorralError `invalid_option` naming the types there are
+   */
+  requireDtype(dtype: string): string
   /**
    * The GGUF of a SafeTensors variant in a type: what is there, or made now. Callers of one model and type share the
    * work; it is called off when the last of them has left.

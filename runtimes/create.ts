@@ -3,6 +3,7 @@ import type { DataPaths } from '../core/data-paths.ts'
 import { parseDuration } from '../core/duration.ts'
 import type { BuildSource } from '../core/services.ts'
 import type { SearchLog } from './build-search.ts'
+import { createFindConverter } from './find-converter.ts'
 import { createLlamaServerEngine } from './llama-server/engine.ts'
 import type { RuntimesOptions } from './options.ts'
 import { createProof, type StartEngine } from './prove-by-answer.ts'
@@ -48,6 +49,12 @@ export function createConfiguredRuntimes({ options, paths, env, log }: CreateDep
     )
   const prove = createProof(startEngine, log)
   const { platform, arch } = process
+  const releaseServer = {
+    apiUrl: options.release.api_url,
+    downloadUrl: options.release.download_url,
+    repository: options.release.repository,
+    connectTimeout: parseDuration(options.release.connect_timeout)!
+  }
   const sources: Record<RuntimesOptions['sources'][number], () => BuildSource> = {
     system: () =>
       systemSource({
@@ -57,11 +64,8 @@ export function createConfiguredRuntimes({ options, paths, env, log }: CreateDep
       }),
     release: () =>
       releaseSource({
-        apiUrl: options.release.api_url,
-        downloadUrl: options.release.download_url,
-        repository: options.release.repository,
+        ...releaseServer,
         tag: options.release.tag,
-        connectTimeout: parseDuration(options.release.connect_timeout)!,
         directory,
         platform: { platform, arch }
       }),
@@ -82,5 +86,17 @@ export function createConfiguredRuntimes({ options, paths, env, log }: CreateDep
   // A folder that the user names counts even when the list leaves `system` out.
   const names = options.sources.filter(name => name !== 'system' || options.llama_cpp === '')
   if (options.llama_cpp !== '') names.unshift('system')
-  return createRuntimes({ sources: names.map(name => sources[name]()), directory, log, startEngine, prove })
+  const findConverter = createFindConverter({
+    directory,
+    release: releaseServer,
+    source: { name: options.source.package, version: options.source.version, env, log }
+  })
+  return createRuntimes({
+    sources: names.map(name => sources[name]()),
+    directory,
+    log,
+    startEngine,
+    prove,
+    findConverter
+  })
 }

@@ -1,7 +1,9 @@
+import { join } from 'node:path'
 import { CorralError, messageOf } from '../core/errors.ts'
 import { type OnProgress, type Progress, progressText } from '../core/progress.ts'
 import type { Build, BuildSource, Runtimes, RuntimesReport, SourceReport, Waiting } from '../core/services.ts'
 import { type SearchLog, searchBuild } from './build-search.ts'
+import type { Converter, FindConverter } from './find-converter.ts'
 import type { Prove, StartEngine } from './prove-by-answer.ts'
 
 export interface RuntimesDeps {
@@ -11,6 +13,7 @@ export interface RuntimesDeps {
   log: SearchLog
   startEngine: StartEngine
   prove: Prove
+  findConverter: FindConverter
   /** Milliseconds of a clock that only goes forward. */
   now?: () => number
 }
@@ -35,6 +38,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
   let progress: Progress | undefined
   let build: Build | undefined
   let search: Promise<Build> | undefined
+  let converter: Promise<Converter> | undefined
   let failure: { error: CorralError; at: number; count: number } | undefined
 
   let told = ''
@@ -98,7 +102,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     return search
   }
 
-  async function waitFor(pending: Promise<Build>, { signal, onProgress: listener }: Waiting): Promise<Build> {
+  async function waitFor<T>(pending: Promise<T>, { signal, onProgress: listener }: Waiting): Promise<T> {
     if (listener) {
       listeners.add(listener)
       if (progress) listener(progress)
@@ -129,6 +133,27 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       sources.push(source)
     },
     build: getBuild,
+    async conversionTools(waiting) {
+      const used = await getBuild(waiting)
+      // A fetch goes on when its caller has left: the next one will be glad of it.
+      converter ??= deps.findConverter(used, { signal: stopped.signal, onProgress }).finally(() => {
+        converter = undefined
+        progress = undefined
+      })
+      try {
+        return { ...(await waitFor(converter, waiting)), quantize: used.executables.quantize }
+      } catch (error) {
+        waiting.signal?.throwIfAborted()
+        stopped.signal.throwIfAborted()
+        throw new CorralError(
+          'runtime_missing',
+          `llama.cpp's converter for SafeTensors models could not be had: ${messageOf(error)}. ` +
+            'Check the network and its proxy, or put convert_hf_to_gguf.py with its folders conversion, gguf-py and ' +
+            `requirements of llama.cpp's source into ${join(used.directory, 'converter')}.`,
+          { cause: error }
+        )
+      }
+    },
     async startEngine(spec, waiting) {
       const used = await getBuild(waiting)
       try {
@@ -150,6 +175,9 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     },
     async stop() {
       stopped.abort(new CorralError('shutting_down', 'The server is shutting down.'))
+      await converter?.catch(() => {
+        // As below.
+      })
       await search?.catch(() => {
         // Whoever waits for it is told.
       })

@@ -1,4 +1,5 @@
 import type { CoreConfig } from '../../core/config/core-schema.ts'
+import type { Conversion } from '../../core/conversion.ts'
 import type { Adoption, Runtimes, Scheduler, Storage } from '../../core/services.ts'
 import type { NativeStreams } from './native-streams.ts'
 
@@ -8,6 +9,7 @@ export interface NativeDependencies {
   scheduler: Scheduler
   runtimes: Runtimes
   adoption: Adoption
+  conversion: Conversion
   config: Readonly<CoreConfig>
   negotiate: boolean
   /** Milliseconds. */

@@ -9,7 +9,7 @@ export default definePlugin({
   api: 1,
   description: 'The native API under /api',
   offers: ['nativeApi'],
-  needs: ['storage', 'scheduler', 'runtimes', 'adoption'],
+  needs: ['storage', 'scheduler', 'runtimes', 'adoption', 'conversion'],
   options: Type.Object(
     {
       negotiate: Type.Boolean({
@@ -29,6 +29,7 @@ export default definePlugin({
       scheduler: context.service('scheduler'),
       runtimes: context.service('runtimes'),
       adoption: context.service('adoption'),
+      conversion: context.service('conversion'),
       config: context.config,
       negotiate: options.negotiate,
       heartbeat: parseDuration(options.heartbeat)!

@@ -4,6 +4,7 @@ import { CorralError } from '../../core/errors.ts'
 import { parseModelName } from '../../core/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/options.ts'
 import { nameOf } from './answer.ts'
+import { conversionRecord } from './convert-routes.ts'
 import type { MountedDependencies } from './dependencies.ts'
 import { progressReplies } from './progress-replies.ts'
 import { loadingRecord, localRecord, runningRecord, showRecord } from './records.ts'
@@ -15,7 +16,7 @@ const PULL_REVISION = /@[^@]*$/
 
 /** Models on disk and in memory. */
 export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
-  const { storage, scheduler } = deps
+  const { storage, scheduler, conversion } = deps
   const withProgress = progressReplies(deps.streams)
 
   return async instance => {
@@ -28,9 +29,11 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
       loading: scheduler.loading().map(loadingRecord)
     }))
 
-    app.post('/show', { schema: { body: NamedRequestSchema } }, async ({ body }) =>
-      showRecord(storage.get(parseModelName(nameOf(body))))
-    )
+    app.post('/show', { schema: { body: NamedRequestSchema } }, async ({ body }) => {
+      const variant = storage.get(parseModelName(nameOf(body)))
+      const conversions = (await conversion.list(variant)).map(conversionRecord)
+      return { ...showRecord(variant), ...(variant.format === 'gguf' ? {} : { conversions }) }
+    })
 
     app.delete('/delete', { schema: { body: NamedRequestSchema } }, async ({ body }) => {
       await storage.remove(parseModelName(nameOf(body)))

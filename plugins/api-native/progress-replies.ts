@@ -25,10 +25,13 @@ export function progressReplies(streams: NativeStreams) {
     const framing = streams.framingOf(request)
     const stream = streams.open(request, reply, status => ({ status }))
     let sent = 0
+    let doing = ''
     const onProgress = (progress: Progress) => {
       stream.status = progressText(progress)
       const done = progress.completed !== undefined && progress.completed === progress.total
-      if (Date.now() - sent < EVENT_INTERVAL && !done) return
+      const does = `${progress.phase} ${progress.step?.number ?? ''}`
+      if (Date.now() - sent < EVENT_INTERVAL && !done && does === doing) return
+      doing = does
       sent = Date.now()
       void stream.write(streams.frame(framing, progressEvent(progress)))
     }
@@ -40,11 +43,12 @@ export function progressReplies(streams: NativeStreams) {
 }
 
 function progressEvent(progress: Progress): Record<string, unknown> {
-  const { phase, subject, completed, total, fraction } = progress
+  const { phase, subject, completed, total, fraction, step } = progress
   // A load has no bytes to count; a hundred steps tell clients the same.
   const steps = fraction === undefined ? {} : { completed: Math.round(fraction * 100), total: 100 }
   return {
     status: subject ? `${phase} ${subject}` : phase,
+    ...(step && { step: step.number, steps: step.of }),
     ...(completed === undefined || total === undefined ? steps : { completed, total })
   }
 }

@@ -4,6 +4,7 @@ import { bodyObject } from '../../core/http/json-body.ts'
 import { version } from '../../core/package-info.ts'
 import type { Framing } from '../../core/services.ts'
 import { answerRoutes } from './answer-routes.ts'
+import { convertRoutes } from './convert-routes.ts'
 import type { MountedDependencies, NativeDependencies } from './dependencies.ts'
 import { importRoutes } from './import-routes.ts'
 import { modelRoutes } from './model-routes.ts'
@@ -27,5 +28,6 @@ export function nativeRoutes(deps: NativeDependencies, defaultFraming: Framing):
     await app.register(answerRoutes(mounted))
     await app.register(modelRoutes(mounted))
     await app.register(importRoutes(mounted))
+    await app.register(convertRoutes(mounted))
   }
 }

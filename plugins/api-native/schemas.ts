@@ -84,6 +84,15 @@ export const LoadRequestSchema = Type.Object(
   loose
 )
 
+export const ConvertRequestSchema = Type.Object(
+  {
+    ...named,
+    dtype: Given(Type.String({ minLength: 1, description: 'f32, f16, bf16, q8_0, q4_k_m, …' })),
+    stream: answering.stream
+  },
+  loose
+)
+
 export const ImportRequestSchema = Type.Object(
   {
     ...named,

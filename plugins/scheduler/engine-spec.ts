@@ -1,17 +1,10 @@
 import { join } from 'node:path'
 import { CorralError } from '../../core/errors.ts'
-import { bareName } from '../../core/model-name.ts'
 import type { LoadOptions } from '../../core/options.ts'
 import type { EngineMode, EngineSpec, StoredVariant } from '../../core/services.ts'
 
-/** @throws CorralError when this variant cannot be loaded, or not in this mode. */
+/** @throws CorralError when this variant cannot be loaded in this mode. */
 export function requireServable(mode: EngineMode, variant: StoredVariant): void {
-  if (variant.format !== 'gguf') {
-    throw new CorralError(
-      'not_implemented',
-      `Model "${variant.publicName}" is in the ${variant.format} format, and this version of corral does not convert it yet. Import a GGUF of it instead: corral import <file.gguf> ${bareName(variant.model)}.`
-    )
-  }
   if (mode === 'chat' && !variant.metadata.capabilities.includes('completion')) {
     throw new CorralError(
       'unsupported_capability',
@@ -20,8 +13,14 @@ export function requireServable(mode: EngineMode, variant: StoredVariant): void 
   }
 }
 
-/** What an engine for this variant is started with. A sharded model is named by its first shard. */
-export function engineSpec(variant: StoredVariant, mode: EngineMode, options: LoadOptions): EngineSpec {
+/** The files that an engine loads, absolute. */
+export interface EngineFiles {
+  modelPath: string
+  projectorPath?: string
+}
+
+/** The files of a GGUF variant. A sharded model is named by its first shard. */
+export function ownFiles(variant: StoredVariant): EngineFiles {
   const first = variant.files.filter(file => file.role === 'model').sort((a, b) => (a.path < b.path ? -1 : 1))[0]
   if (!first) {
     throw new CorralError(
@@ -31,11 +30,17 @@ export function engineSpec(variant: StoredVariant, mode: EngineMode, options: Lo
   }
   const projector = variant.files.find(file => file.role === 'projector')
   return {
-    alias: variant.publicName,
-    mode,
-    variant,
     modelPath: join(variant.directory, first.path),
-    ...(projector ? { projectorPath: join(variant.directory, projector.path) } : {}),
-    options
+    ...(projector ? { projectorPath: join(variant.directory, projector.path) } : {})
   }
+}
+
+/** What an engine for this variant is started with. */
+export function engineSpec(
+  variant: StoredVariant,
+  mode: EngineMode,
+  { modelPath, projectorPath }: EngineFiles,
+  options: LoadOptions
+): EngineSpec {
+  return { alias: variant.publicName, mode, variant, modelPath, ...(projectorPath ? { projectorPath } : {}), options }
 }

@@ -9,7 +9,7 @@ export default definePlugin({
   api: 1,
   description: 'Decides which models are in memory',
   offers: ['scheduler'],
-  needs: ['storage', 'runtimes'],
+  needs: ['storage', 'runtimes', 'conversion'],
   options: Type.Object(
     {
       keep_alive: Duration({
@@ -30,6 +30,7 @@ export default definePlugin({
     const scheduler = createScheduler({
       storage: context.service('storage'),
       runtimes: context.service('runtimes'),
+      conversion: context.service('conversion'),
       config: context.config,
       limits: {
         maxLoaded: options.max_loaded_models,

@@ -1,5 +1,6 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
+import type { Conversion } from '../../core/conversion.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { bareName, type ModelName } from '../../core/model-name.ts'
 import { settingsFor } from '../../core/model-settings.ts'
@@ -15,7 +16,7 @@ import type {
   Storage,
   StoredVariant
 } from '../../core/services.ts'
-import { engineSpec, requireServable } from './engine-spec.ts'
+import { engineSpec, ownFiles, requireServable } from './engine-spec.ts'
 import { capContext } from './load-options.ts'
 import { step } from './machine.ts'
 import { createState, type Effect, type Event, type Limits } from './machine-state.ts'
@@ -34,6 +35,7 @@ interface Request {
 export interface SchedulerDependencies {
   storage: Storage
   runtimes: Runtimes
+  conversion: Conversion
   config: CoreConfig
   limits: Limits
   log: FastifyBaseLogger
@@ -48,7 +50,7 @@ function modelStopped(name: string): CorralError {
 
 /** Owns what is in memory: carries out the decisions of `machine.ts` and tells it what came of them. */
 export function createScheduler(deps: SchedulerDependencies): Scheduler & { close(graceMs: number): Promise<void> } {
-  const { storage, runtimes, config, log } = deps
+  const { storage, runtimes, conversion, config, log } = deps
   const state = createState(deps.limits)
   const slots = new Map<string, Slot>()
   const requests = new Map<number, Request>()
@@ -121,13 +123,12 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
       requireServable(slot.mode, variant)
       slot.releaseFiles = storage.hold(variant)
       const capped = cap(options, variant)
-      const spec = engineSpec(variant, slot.mode, capped)
+      const waiting = { signal: controller.signal, onProgress: (progress: Progress) => tell(slot, progress) }
+      const files =
+        variant.format === 'gguf' ? ownFiles(variant) : await conversion.convert(variant, capped.dtype, waiting)
       log.info({ options: capped }, `loading ${variant.publicName}`)
       tell(slot, { phase: 'loading', subject: '' })
-      engine = await runtimes.startEngine(spec, {
-        signal: controller.signal,
-        onProgress: progress => tell(slot, progress)
-      })
+      engine = await runtimes.startEngine(engineSpec(variant, slot.mode, files, capped), waiting)
     } catch (error) {
       slot.loading = undefined
       slot.progress = undefined
@@ -215,7 +216,9 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     const settings = settingsFor(config, variant)
     // dtype chooses what a SafeTensors model is converted to; others ignore it.
     const { dtype, ...others } = request.options
-    const asked = cap(variant.format === 'gguf' ? others : { ...others, dtype }, variant)
+    const askedDtype = dtype === undefined ? undefined : conversion.requireDtype(dtype)
+    if (variant.format !== 'gguf') conversion.requireDtype(settings.load.dtype)
+    const asked = cap(variant.format === 'gguf' ? others : { ...others, dtype: askedDtype }, variant)
     const slot = slotOf(variant, mode)
     const id = nextId++
     const began = Date.now()

@@ -2,6 +2,9 @@ import type { Progress } from '../../core/progress.ts'
 import type { Engine, EngineMode, LoadingModel, RunningModel, StoredVariant } from '../../core/services.ts'
 import type { EngineState } from './machine-state.ts'
 
+/** What a load does before there is a GGUF to load. */
+const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'converting', 'quantizing'])
+
 /** What belongs to one engine key beside the machine's state. */
 export interface Slot {
   key: string
@@ -61,7 +64,9 @@ export function runningModel(slot: Slot, engine: EngineState | undefined): Runni
 export function loadingModel(slot: Slot, engine: EngineState | undefined): LoadingModel[] {
   if (!engine || engine.phase === 'ready') return []
   if (engine.phase === 'absent' && !engine.queue.length) return []
-  const phase = engine.phase === 'absent' ? 'queued' : engine.phase
+  const converts = slot.progress !== undefined && CONVERTING.has(slot.progress.phase)
+  const phase =
+    engine.phase === 'absent' ? 'queued' : engine.phase === 'loading' && converts ? 'converting' : engine.phase
   return [
     { variant: slot.variant, mode: slot.mode, state: phase, progress: slot.progress, queued: engine.queue.length }
   ]

@@ -86,7 +86,15 @@ export async function fetchSource(options: FetchOptions, { signal, onProgress }:
   return { directory, release: info.tag }
 }
 
-const CONVERTER = ['convert_hf_to_gguf.py', 'conversion', 'gguf-py', 'requirements', 'requirements.txt', 'LICENSE']
+/** What the converter consists of, in the source tree. */
+export const CONVERTER = [
+  'convert_hf_to_gguf.py',
+  'conversion',
+  'gguf-py',
+  'requirements',
+  'requirements.txt',
+  'LICENSE'
+]
 
 /** Copies llama.cpp's converter out of its source tree. Returns whether there is one. */
 export async function copyConverter(source: LlamaSource, target: string): Promise<boolean> {

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { createWriteStream } from 'node:fs'
-import { Transform } from 'node:stream'
+import { type Readable, Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { EnvHttpProxyAgent, interceptors, request } from 'undici'
 import { messageOf } from '../../core/errors.ts'
@@ -85,6 +85,13 @@ export function createReleaseServer(options: ReleaseServerOptions) {
     latest: async () => checked(await json('releases/latest')),
     byTag: async (tag: string) => checked(await json(`releases/tags/${encodeURIComponent(tag)}`)),
     recent: async () => ((await json('releases?per_page=30')) as unknown[]).map(checked),
+
+    /** The archive of the source that a tag names, as `.tar.gz`. GitHub announces no digest of it. */
+    async source(tag: string): Promise<Readable> {
+      const host = (options.downloadUrl || 'https://github.com').replace(/\/$/, '')
+      const url = `${host}/${options.repository}/archive/refs/tags/${encodeURIComponent(tag)}.tar.gz`
+      return (await get(url, '*/*')).body
+    },
 
     /** The text of a small file of a release. */
     async text(asset: ReleaseAsset): Promise<string> {

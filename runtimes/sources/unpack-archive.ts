@@ -38,19 +38,36 @@ export async function unpackArchive(archive: string, folder: string): Promise<vo
   await (archive.endsWith('.zip') ? unpackZip(archive, folder) : unpackTar(archive, folder))
 }
 
-async function unpackTar(archive: string, folder: string): Promise<void> {
+/**
+ * Unpacks a part of a `.tar.gz` as `unpackArchive` does: the entries that `wanted` says, without the first folder of
+ * their paths. What is not unpacked need not be harmless.
+ */
+export async function unpackPart(archive: string, folder: string, wanted: (path: string) => boolean): Promise<void> {
+  await unpackTar(archive, folder, { wanted, strip: 1 })
+}
+
+async function unpackTar(
+  archive: string,
+  folder: string,
+  { wanted = () => true, strip = 0 }: { wanted?: (path: string) => boolean; strip?: number } = {}
+): Promise<void> {
   const tar = await import('tar')
   const dangers: string[] = []
   await tar.t({
     file: archive,
     strict: true,
+    filter: wanted,
     onReadEntry(entry) {
-      const danger = dangerOf({ path: entry.path, type: entry.type, linkpath: entry.linkpath })
+      // Without its first folder, a link that stays inside may lead out.
+      const link = strip > 0 && entry.type.endsWith('Link')
+      const danger = link
+        ? `"${entry.path}" is a link`
+        : dangerOf({ path: entry.path, type: entry.type, linkpath: entry.linkpath })
       if (danger !== undefined) dangers.push(danger)
     }
   })
   if (dangers.length > 0) throw new Error(`The archive is refused: ${dangers[0]}.`)
-  await tar.x({ file: archive, cwd: folder, strict: true, preserveOwner: false })
+  await tar.x({ file: archive, cwd: folder, strict: true, preserveOwner: false, filter: wanted, strip })
 }
 
 async function unpackZip(archive: string, folder: string): Promise<void> {

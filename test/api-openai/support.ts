@@ -6,6 +6,7 @@ import pino from 'pino'
 import type { Test } from 'tap'
 import { createApplication } from '../../core/application.ts'
 import type { CoreConfig, ModelSettings } from '../../core/config/core-schema.ts'
+import type { Conversion } from '../../core/conversion.ts'
 import { CorralError } from '../../core/errors.ts'
 import { bareName, modelKey } from '../../core/model-name.ts'
 import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS } from '../../core/options.ts'
@@ -185,6 +186,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   const scheduler = createScheduler({
     storage,
     runtimes: { startEngine: options.startEngine } as unknown as Runtimes,
+    conversion: { requireDtype: (dtype: string) => dtype } as unknown as Conversion,
     config,
     limits: { maxLoaded: 4, maxQueue: options.maxQueue ?? 512, keepAlive: 300_000 },
     log: logger

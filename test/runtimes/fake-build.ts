@@ -22,6 +22,11 @@ export function writePrograms(directory: string, programs: Record<string, string
   return directory
 }
 
+/** For what never converts. */
+export async function noConverter(): Promise<never> {
+  throw new Error('there is no converter here')
+}
+
 /** A log that remembers its messages. */
 export function memoryLog() {
   const lines: string[] = []

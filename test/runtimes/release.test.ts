@@ -21,7 +21,7 @@ import { createRuntimes } from '../../runtimes/runtimes-service.ts'
 import { releaseSource } from '../../runtimes/sources/release.ts'
 import { chooseAsset, newestComplete, type ReleaseAsset, sha256Of } from '../../runtimes/sources/release-assets.ts'
 import { dangerOf, unpackArchive } from '../../runtimes/sources/unpack-archive.ts'
-import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'
+import { fakeServer, memoryLog, noConverter, writePrograms } from './fake-build.ts'
 
 const PLATFORM = { platform: 'linux', arch: 'x64' } as const
 const sha256 = (data: Buffer) => createHash('sha256').update(data).digest('hex')
@@ -317,7 +317,7 @@ t.test('a binary for a newer system gives way to the next source', async t => {
     throw new Error('no engine is started here')
   }
   const prove = createProof(startEngine, log)
-  const runtimes = createRuntimes({ sources: [source], directory, log, startEngine, prove })
+  const runtimes = createRuntimes({ sources: [source], directory, log, startEngine, prove, findConverter: noConverter })
   await t.rejects(runtimes.build(), { code: 'runtime_missing', message: /GLIBC_2\.39 not found/ })
   t.same(readdirSync(directory), [], 'and is removed')
 })

@@ -14,7 +14,7 @@ import { createProof, proveByAnswer } from '../../runtimes/prove-by-answer.ts'
 import { createRuntimes, type RuntimesDeps } from '../../runtimes/runtimes-service.ts'
 import { systemSource } from '../../runtimes/sources/system.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
-import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'
+import { fakeServer, memoryLog, noConverter, writePrograms } from './fake-build.ts'
 
 const neverStarts: RuntimesDeps['startEngine'] = async () => {
   throw new Error('no engine is started here')
@@ -32,7 +32,18 @@ function source(name: string, provide: BuildSource['provide'], more: Partial<Bui
 function runtimesWith(directory: string, sources: BuildSource[], more: Partial<RuntimesDeps> = {}) {
   const log = memoryLog()
   const proveIt = (candidate: BuildCandidate, _: boolean, signal: AbortSignal) => prove(candidate, { signal })
-  return { log, ...createRuntimes({ sources, directory, log, startEngine: neverStarts, prove: proveIt, ...more }) }
+  return {
+    log,
+    ...createRuntimes({
+      sources,
+      directory,
+      log,
+      startEngine: neverStarts,
+      prove: proveIt,
+      findConverter: noConverter,
+      ...more
+    })
+  }
 }
 
 t.test('what llama-server says of itself', async t => {
@@ -118,7 +129,8 @@ t.test('a real build', async t => {
     directory: join(home, 'runtimes'),
     log,
     startEngine,
-    prove: createProof(startEngine, log)
+    prove: createProof(startEngine, log),
+    findConverter: noConverter
   })
   const build = await runtimes.build()
   t.match(build, {

@@ -1,0 +1,67 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import type { ConvertedModel } from '../../core/conversion.ts'
+import { CorralError } from '../../core/errors.ts'
+import { parseModelName } from '../../core/model-name.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../core/options.ts'
+import type { StoredVariant } from '../../core/services.ts'
+import { nameOf } from './answer.ts'
+import type { MountedDependencies } from './dependencies.ts'
+import { progressReplies } from './progress-replies.ts'
+import { ConvertRequestSchema } from './schemas.ts'
+
+/** A GGUF made of a SafeTensors model, as `/api/show` and `/api/convert` tell of it. */
+export function conversionRecord({ dtype, size, createdAt, converter, projectorPath }: ConvertedModel) {
+  return { dtype, size, created_at: createdAt, converter, projector: projectorPath !== undefined }
+}
+
+/** Conversions ahead of time, and the end of what they made. */
+export function convertRoutes(deps: MountedDependencies): FastifyPluginAsync {
+  const { storage, scheduler, conversion } = deps
+  const withProgress = progressReplies(deps.streams)
+
+  function requireUnused(variant: StoredVariant, dtype: string, made: ConvertedModel | undefined): void {
+    const runs = scheduler.running().some(({ engine }) => made && engine.spec.modelPath === made.modelPath)
+    const loads = scheduler.loading().some(loading => loading.variant.key === variant.key)
+    if (!runs && !loads) return
+    throw new CorralError(
+      'invalid_request',
+      `The ${dtype} of "${variant.publicName}" is in use: the model is ${runs ? 'loaded' : 'being loaded'}. ` +
+        `Stop it first ("corral stop ${variant.publicName}", POST /api/stop), then delete it.`,
+      { param: 'model' }
+    )
+  }
+
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    app.post('/convert', { schema: { body: ConvertRequestSchema } }, async (request, reply) => {
+      const { body } = request
+      const variant = storage.get(parseModelName(nameOf(body)))
+      const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
+      return await withProgress(
+        request,
+        reply,
+        { ...body, stream: body.stream ?? true },
+        async (signal, onProgress) => {
+          const made = await conversion.convert(variant, dtype, { signal, onProgress })
+          return { status: 'success', model: nameOf(body), ...conversionRecord(made) }
+        }
+      )
+    })
+
+    app.delete('/convert', { schema: { body: ConvertRequestSchema } }, async ({ body }) => {
+      const variant = storage.get(parseModelName(nameOf(body)))
+      if (!body.dtype) {
+        throw new CorralError('invalid_request', 'Say which type is to be deleted: "dtype", such as "q4_k_m".', {
+          param: 'dtype'
+        })
+      }
+      const dtype = conversion.requireDtype(body.dtype)
+      const made = (await conversion.list(variant)).find(model => model.dtype === dtype)
+      requireUnused(variant, dtype, made)
+      await conversion.remove(variant, dtype)
+      return { status: 'deleted' }
+    })
+  }
+}

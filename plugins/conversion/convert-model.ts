@@ -1,0 +1,249 @@
+import { link, mkdir, readFile, rm, stat, symlink } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { runTool, ToolError } from '../../core/child-process.ts'
+import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
+import { readGguf } from '../../core/gguf-file.ts'
+import type { Progress } from '../../core/progress.ts'
+import type { ConversionTools, StoredVariant, Waiting } from '../../core/services.ts'
+import type { ConversionLog } from './conversion-log.ts'
+import { type ConversionRecord, createUnfinished, discard, publish } from './converted-folders.ts'
+import type { DtypePlan } from './dtypes.ts'
+import { type ConverterPython, distrust, pythonEnvironment } from './python/environment.ts'
+import { causeOf, type FailureCause } from './tool-failure.ts'
+import { converterProgress, quantizeProgress, type ToolProgress } from './tool-progress.ts'
+
+export interface ConversionJob {
+  variant: StoredVariant
+  plan: DtypePlan
+  tools: ConversionTools
+  /** Version of the build that llama-quantize belongs to. */
+  engine: string
+  python: ConverterPython
+  log: ConversionLog
+  env: NodeJS.ProcessEnv
+  /** Told what the reader of the server's log should know. */
+  warn: (message: string) => void
+}
+
+/** A tool failed for a reason that is known or not. */
+class ConversionFailure extends CorralError {
+  readonly known: FailureCause['cause']
+  constructor(known: FailureCause['cause'], code: FailureCause['code'], message: string, cause: unknown) {
+    super(code, message, { cause })
+    this.known = known
+  }
+}
+
+/**
+ * Converts a variant and puts the result in its place. Nothing is left behind when it fails.
+ * @throws CorralError `conversion_failed` or `insufficient_storage` naming the cause and the log
+ */
+export async function convertModel(job: ConversionJob, { signal, onProgress }: Required<Waiting>): Promise<void> {
+  const { variant, plan, tools, python } = job
+  const folder = await createUnfinished(variant)
+  try {
+    // Beside the files: what the tools need and what is half made is never part of the result.
+    const work = join(folder, 'work')
+    const result = join(folder, 'result')
+    await mkdir(result, { recursive: true })
+    const input = await linkInput(variant, work)
+    const { name } = variant.model
+    const perceives = await hasProjector(input)
+    const steps = 1 + (perceives ? 1 : 0) + (plan.quantize ? 1 : 0)
+    let step = 0
+    const tell = (phase: Progress['phase'], total = 1) => {
+      const number = ++step
+      const report = (at: ToolProgress) =>
+        onProgress({ phase, subject: '', fraction: at.completed / at.total, ...at, step: { number, of: steps } })
+      report({ completed: 0, total: Math.max(1, Math.round(total)) })
+      return report
+    }
+
+    const label = plan.dtype.toUpperCase()
+    const files: ConversionRecord['files'] = []
+    const keep = async (file: string, role: 'model' | 'projector') => {
+      const path = join(result, file)
+      await checkResult(path, job)
+      files.push({ name: file, size: (await stat(path)).size, role })
+    }
+
+    const modelFile = `${name}-${label}.gguf`
+    const converted = plan.quantize ? join(work, 'converted.gguf') : join(result, modelFile)
+    const report = tell('converting', ((variant.metadata.parameters ?? 0) * plan.bits.converted) / 8)
+    await runConverter(job, work, input, ['--outfile', converted, '--outtype', plan.outtype], report, signal)
+    if (plan.quantize) {
+      const { size } = await stat(converted)
+      await runQuantize(job, converted, join(result, modelFile), tell('quantizing', size), signal)
+      await rm(converted)
+    }
+    await keep(modelFile, 'model')
+    if (perceives) {
+      const projector = `mmproj-${name}-${plan.projectorOuttype.toUpperCase()}.gguf`
+      const args = ['--mmproj', '--outfile', join(result, projector), '--outtype', plan.projectorOuttype]
+      try {
+        await runConverter(job, work, input, args, tell('converting'), signal)
+        await keep(projector, 'projector')
+      } catch (error) {
+        if (!(error instanceof ConversionFailure) || error.known !== 'unsupported-architecture') throw error
+        await rm(join(result, projector), { force: true })
+        job.warn(`${variant.publicName} will not see images or hear: llama.cpp cannot convert what it does that with`)
+      }
+    }
+    signal.throwIfAborted()
+    await publish(variant, result, {
+      dtype: plan.dtype,
+      converter: tools.version,
+      ...(plan.quantize && { quantize: job.engine }),
+      files,
+      createdAt: new Date().toISOString()
+    })
+  } catch (error) {
+    if (signal.aborted) throw signal.reason
+    if (error instanceof ConversionFailure && error.known === 'python-packages' && python.environment) {
+      await distrust(python.environment)
+    }
+    throw named(error, job)
+  } finally {
+    await discard(folder)
+  }
+}
+
+/**
+ * A folder with links to the files that the converter may read, under the name that it puts into the GGUF. Code and
+ * pickled weights are left out: the converter would run them.
+ */
+async function linkInput(variant: StoredVariant, work: string): Promise<string> {
+  const input = join(work, variant.model.name)
+  for (const { path } of variant.files) {
+    if (/\.(py|pyc|bin|pt|pth|pkl|ckpt)$/i.test(path)) continue
+    const source = join(variant.directory, ...path.split('/'))
+    const target = join(input, ...path.split('/'))
+    await mkdir(dirname(target), { recursive: true })
+    try {
+      await symlink(source, target)
+    } catch (error) {
+      // Windows wants a privilege for symbolic links, and none for hard ones.
+      if (!isSystemError(error, 'EPERM', 'ENOSYS')) throw error
+      await link(source, target)
+    }
+  }
+  return input
+}
+
+async function hasProjector(input: string): Promise<boolean> {
+  try {
+    const config = JSON.parse(await readFile(join(input, 'config.json'), 'utf8')) as Record<string, unknown> | null
+    return ['vision_config', 'audio_config'].some(name => config?.[name] && typeof config[name] === 'object')
+  } catch {
+    // The converter says better what is wrong with it.
+    return false
+  }
+}
+
+async function runConverter(
+  job: ConversionJob,
+  work: string,
+  input: string,
+  args: string[],
+  report: (at: ToolProgress) => void,
+  signal: AbortSignal
+): Promise<void> {
+  const { HF_TOKEN, HUGGING_FACE_HUB_TOKEN, ...env } = pythonEnvironment(job.env)
+  const script = join(job.tools.directory, 'convert_hf_to_gguf.py')
+  const dense = job.variant.files.some(({ path }) => /^\d+_Dense\/model\.safetensors$/.test(path))
+  const more = dense && !args.includes('--mmproj') ? ['--sentence-transformers-dense-modules'] : []
+  await runLogged(job, job.python.executable, [script, input, ...args, ...more], {
+    env: {
+      ...env,
+      // Never to the network, and no code that an earlier download of somebody left in a cache.
+      HF_HUB_OFFLINE: '1',
+      TRANSFORMERS_OFFLINE: '1',
+      HF_HUB_DISABLE_TELEMETRY: '1',
+      HF_HOME: join(work, 'hugging-face'),
+      PYTHONDONTWRITEBYTECODE: '1'
+    },
+    signal,
+    progress: converterProgress,
+    report
+  })
+}
+
+async function runQuantize(
+  job: ConversionJob,
+  source: string,
+  target: string,
+  report: (at: ToolProgress) => void,
+  signal: AbortSignal
+): Promise<void> {
+  const { size } = await stat(source)
+  await runLogged(job, job.tools.quantize!, [source, target, job.plan.quantize!], {
+    env: job.env,
+    signal,
+    progress: quantizeProgress(size),
+    report
+  })
+  report({ completed: size, total: size })
+}
+
+async function runLogged(
+  { log }: ConversionJob,
+  command: string,
+  args: string[],
+  options: {
+    env: NodeJS.ProcessEnv
+    signal: AbortSignal
+    progress: (line: string) => ToolProgress | undefined
+    report: (at: ToolProgress) => void
+  }
+): Promise<void> {
+  log.line(`$ ${[command, ...args].join(' ')}`)
+  try {
+    await runTool(command, args, {
+      env: options.env,
+      signal: options.signal,
+      onLine: line => {
+        const at = options.progress(line)
+        if (at) options.report(at)
+        else log.line(line)
+      }
+    })
+  } catch (error) {
+    if (!(error instanceof ToolError)) throw error
+    log.line(error.message)
+    const { cause, code, sentence } = causeOf({ lines: error.tail, signal: error.exitSignal })
+    throw new ConversionFailure(cause, code, cause === 'unknown' ? `${error.message} ${sentence}` : sentence, error)
+  }
+}
+
+/** A file that llama.cpp could not load must never count as made. */
+async function checkResult(path: string, { log }: ConversionJob): Promise<void> {
+  try {
+    await readGguf(path)
+  } catch (error) {
+    log.line(messageOf(error))
+    throw new CorralError('conversion_failed', `What the tools wrote is no whole GGUF: ${messageOf(error)}`, {
+      cause: error
+    })
+  }
+}
+
+/** The error with the model, the type and the log in its sentence. */
+function named(error: unknown, { variant, plan, log }: ConversionJob): unknown {
+  const what = `Model "${variant.publicName}" could not be converted to ${plan.dtype}`
+  if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
+    return new CorralError(
+      'insufficient_storage',
+      `${what}: the disk of ${variant.directory} is full. Make room, then try again.`,
+      {
+        cause: error
+      }
+    )
+  }
+  if (!(error instanceof CorralError)) {
+    return new CorralError('conversion_failed', `${what}: ${messageOf(error)} (log: ${log.path})`, { cause: error })
+  }
+  return new CorralError(error.code, `${what}. ${error.message} (log: ${log.path})`, {
+    cause: error,
+    details: { ...error.details, log: log.path, ...(error instanceof ConversionFailure && { cause: error.known }) }
+  })
+}

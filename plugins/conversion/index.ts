@@ -1,0 +1,45 @@
+import { Type } from 'typebox'
+import { definePlugin } from '../../core/plugin.ts'
+import { createConversion } from './conversion-service.ts'
+
+export default definePlugin({
+  name: 'conversion',
+  api: 1,
+  description: 'Makes GGUF files of SafeTensors models, with the tools of llama.cpp',
+  offers: ['conversion'],
+  needs: ['storage', 'runtimes'],
+  options: Type.Object(
+    {
+      python: Type.String({
+        default: '',
+        description: "Python that has the converter's packages already; empty makes an environment of corral's own"
+      }),
+      package_index: Type.String({
+        default: '',
+        pattern: '^($|https?://)',
+        description: 'Package index to install from; empty leaves it to pip and uv, which have settings of their own'
+      }),
+      torch_index: Type.String({
+        default: 'https://download.pytorch.org/whl/cpu',
+        pattern: '^($|https?://)',
+        description: 'Index with builds of torch for processors, used where it can be reached; empty is none'
+      })
+    },
+    { additionalProperties: false }
+  ),
+  setup(context, options) {
+    const conversion = createConversion({
+      storage: context.service('storage'),
+      runtimes: context.service('runtimes'),
+      settings: { python: options.python, packageIndex: options.package_index, torchIndex: options.torch_index },
+      paths: context.paths,
+      env: process.env,
+      log: context.log
+    })
+    return {
+      services: { conversion },
+      start: () => conversion.start(),
+      stop: () => conversion.stop()
+    }
+  }
+})

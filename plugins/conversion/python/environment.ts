@@ -1,0 +1,247 @@
+import { existsSync } from 'node:fs'
+import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
+import writeFileAtomic from 'write-file-atomic'
+import { findExecutable, runTool, ToolError } from '../../../core/child-process.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+import type { OnProgress } from '../../../core/progress.ts'
+import type { Waiting } from '../../../core/services.ts'
+import { requireSpace } from '../disk-space.ts'
+import { causeOf } from '../tool-failure.ts'
+import { findPython, UV_PYTHON } from './find-python.ts'
+import { indexHas } from './index-reach.ts'
+import { installFailure } from './install-failure.ts'
+import { environmentName, readRequirements } from './requirements.ts'
+
+export interface PythonSettings {
+  /** Path of a Python that has the packages; empty makes an environment. */
+  python: string
+  /** Address of a package index; empty leaves pip's and uv's own settings. */
+  packageIndex: string
+  /** Index with builds of torch for processors; empty is none. */
+  torchIndex: string
+}
+
+export interface EnvironmentOptions {
+  settings: PythonSettings
+  /** Where environments lie. */
+  directory: string
+  /** Folder of the converter that the packages are for. */
+  converter: string
+  env: NodeJS.ProcessEnv
+  log: FastifyBaseLogger
+  /** Named Pythons that have proven to work, so that it is not done again for each conversion. */
+  proven: Set<string>
+}
+
+/** A Python that has proven to have the converter's packages. */
+export interface ConverterPython {
+  /** Absolute path. */
+  executable: string
+  /** Folder of the environment, where it is corral's own. */
+  environment?: string
+}
+
+/** Written when an environment has proven to work; one without it is made anew. */
+const MARK = 'complete.json'
+/** Bytes on disk of an environment while it is made: with torch for processors, and with its CUDA libraries. */
+const SIZE = { cpu: 2.5e9, cuda: 9e9 }
+
+/** Imports what the converter imports, and says the versions. */
+const PROOF = `
+import json, sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + '/gguf-py']
+import torch, numpy, transformers, sentencepiece, google.protobuf, yaml, tqdm, requests, gguf, conversion
+names = {'torch': torch, 'numpy': numpy, 'transformers': transformers, 'sentencepiece': sentencepiece}
+print(json.dumps({'python': sys.version.split()[0], **{name: str(module.__version__) for name, module in names.items()}}))
+`
+
+/** The environment variables that Python tools run with: nothing of the user's own Python set-up, no questions. */
+export function pythonEnvironment(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  const { PYTHONPATH, PYTHONHOME, PYTHONSTARTUP, VIRTUAL_ENV, CONDA_PREFIX, ...rest } = env
+  return { ...rest, PYTHONNOUSERSITE: '1', PYTHONUTF8: '1', PYTHONUNBUFFERED: '1', PIP_NO_INPUT: '1' }
+}
+
+const executableIn = (folder: string) =>
+  process.platform === 'win32' ? join(folder, 'Scripts', 'python.exe') : join(folder, 'bin', 'python')
+
+/** Versions of the packages. @throws ToolError when something cannot be imported */
+async function provePython(
+  executable: string,
+  { converter, env, log }: EnvironmentOptions,
+  signal?: AbortSignal
+): Promise<Record<string, string>> {
+  const { stdout } = await runTool(executable, ['-c', PROOF, converter], {
+    env: { ...pythonEnvironment(env), PYTHONDONTWRITEBYTECODE: '1', HF_HUB_OFFLINE: '1' },
+    signal,
+    log
+  })
+  return JSON.parse(stdout.at(-1) ?? '') as Record<string, string>
+}
+
+/**
+ * The Python for a converter: the one that the settings name, else an environment of corral's own with the packages that
+ * this version of the converter asks for, made where there is none yet.
+ * @throws CorralError `conversion_failed` or `insufficient_storage` saying what is in the way and what to do
+ */
+export async function preparePython(options: EnvironmentOptions, waiting: Waiting): Promise<ConverterPython> {
+  const named = options.settings.python
+  if (named !== '') return await namedPython(named, options, waiting)
+  const packages = await readRequirements(options.converter)
+  const name = environmentName(packages)
+  const environment = join(options.directory, name)
+  const executable = executableIn(environment)
+  if (existsSync(join(environment, MARK)) && existsSync(executable)) return { executable, environment }
+  await makeEnvironment(environment, packages, options, waiting)
+  await removeOthers(options, name)
+  return { executable, environment }
+}
+
+async function namedPython(named: string, options: EnvironmentOptions, { signal }: Waiting): Promise<ConverterPython> {
+  const executable = findExecutable(named, options.env)
+  if (executable === undefined) {
+    throw new CorralError(
+      'conversion_failed',
+      `conversion.python names ${named}, where there is no program that may be run. Correct it in config.yaml, ` +
+        'or leave it empty and corral makes a Python environment of its own.'
+    )
+  }
+  const proof = `${executable} ${options.converter}`
+  if (options.proven.has(proof)) return { executable }
+  try {
+    const versions = await provePython(executable, options, signal)
+    options.proven.add(proof)
+    options.log.debug({ executable, ...versions }, 'the Python for conversions')
+    return { executable }
+  } catch (error) {
+    if (!(error instanceof ToolError)) throw error
+    const { cause, sentence } = causeOf({ lines: error.tail, signal: error.exitSignal })
+    const why = cause === 'unknown' ? `${messageOf(error)} ${sentence}` : sentence
+    throw new CorralError(
+      'conversion_failed',
+      `conversion.python names ${executable}, which cannot run llama.cpp's converter. ${why} Install ` +
+        `${join(options.converter, 'requirements', 'requirements-convert_hf_to_gguf.txt')} there, ` +
+        'or leave conversion.python empty and corral makes an environment of its own.',
+      { cause: error }
+    )
+  }
+}
+
+/** Makes an unusable environment one that is made anew at the next need. */
+export async function distrust(environment: string): Promise<void> {
+  await rm(join(environment, MARK), { force: true })
+}
+
+async function makeEnvironment(
+  environment: string,
+  packages: string[],
+  options: EnvironmentOptions,
+  { signal, onProgress }: Waiting
+): Promise<void> {
+  const { settings, log } = options
+  const env = pythonEnvironment(options.env)
+  const begun = performance.now()
+  onProgress?.({ phase: 'installing', subject: 'Python packages' })
+  const uv = findExecutable('uv', env)
+  // uv brings a Python of its own where this machine has none that does.
+  const python = await findPython({ env, signal, log }).catch(error => {
+    if (signal?.aborted || !uv) throw error
+    return undefined
+  })
+  const torchIndex =
+    settings.torchIndex !== '' && (await indexHas(settings.torchIndex, 'torch', signal))
+      ? settings.torchIndex
+      : undefined
+  const cuda = torchIndex === undefined && process.platform === 'linux' && process.arch === 'x64'
+  if (cuda) {
+    log.warn(
+      `${settings.torchIndex || 'An index with torch for processors'} cannot be reached: torch comes from the package index, ` +
+        'with about 3 GB of CUDA libraries that conversions do not need'
+    )
+  }
+  await mkdir(options.directory, { recursive: true })
+  await rm(environment, { recursive: true, force: true })
+  await requireSpace(options.directory, cuda ? SIZE.cuda : SIZE.cpu, 'The Python environment for conversions')
+  log.info({ environment, python: python?.executable, uv, packages }, 'making the Python environment for conversions')
+
+  const temporary = join(environment, 'tmp')
+  const run = async (command: string, args: string[]) => {
+    try {
+      await runTool(command, args, {
+        // What is unpacked on the way lies on the disk that was looked at.
+        env: { ...env, TMPDIR: temporary, TEMP: temporary, TMP: temporary },
+        signal,
+        log,
+        onLine: line => tellProgress(line, onProgress)
+      })
+    } catch (error) {
+      if (!(error instanceof ToolError)) throw error
+      const { code, sentence } = installFailure(error.tail)
+      throw new CorralError(
+        code,
+        `The Python environment for conversions could not be made in ${environment}: ${messageOf(error)} ${sentence}`,
+        { cause: error }
+      )
+    }
+  }
+  try {
+    await mkdir(temporary, { recursive: true })
+    const list = join(environment, 'requirements.txt')
+    await writeFile(list, `${packages.join('\n')}\n`)
+    const indexes = [
+      ...(settings.packageIndex === '' ? [] : ['--index-url', settings.packageIndex]),
+      ...(torchIndex === undefined ? [] : ['--extra-index-url', torchIndex])
+    ]
+    const executable = executableIn(environment)
+    if (uv) {
+      await run(uv, ['venv', '--allow-existing', '--python', python?.executable ?? UV_PYTHON, environment])
+      // Of all indexes the best version, as pip does: else what the index of torch has by chance would count.
+      const strategy = ['--index-strategy', 'unsafe-best-match']
+      await run(uv, ['pip', 'install', '--python', executable, '--requirements', list, ...indexes, ...strategy])
+    } else {
+      await run(python!.executable, ['-I', '-m', 'venv', environment])
+      const pip = ['-m', 'pip', 'install', '--no-cache-dir', '--prefer-binary', '--progress-bar', 'off']
+      await run(executable, [...pip, '--requirement', list, ...indexes])
+    }
+    await rm(temporary, { recursive: true, force: true })
+    onProgress?.({ phase: 'proving', subject: 'Python packages' })
+    const versions = await provePython(executable, options, signal).catch(error => {
+      if (!(error instanceof ToolError)) throw error
+      throw new CorralError(
+        'conversion_failed',
+        `The Python packages for conversions were installed but do not work: ${causeOf({ lines: error.tail, signal: error.exitSignal }).sentence}`,
+        { cause: error }
+      )
+    })
+    const seconds = Math.round((performance.now() - begun) / 1000)
+    await writeFileAtomic(join(environment, MARK), `${JSON.stringify({ ...versions, seconds }, null, 2)}\n`)
+    log.info({ environment, ...versions, seconds }, 'the Python environment for conversions is ready')
+  } catch (error) {
+    await rm(environment, { recursive: true, force: true, maxRetries: 3 })
+    throw error
+  }
+}
+
+/** `Downloading torch-2.11.0-cp311-….whl (530.7 MB)` of pip, `Downloading torch (506.1MiB)` of uv. */
+export function downloadedPackage(line: string): string | undefined {
+  const match = /^\s*Downloading ([A-Za-z0-9_.]+?)(?:-(\d[^-]*)-\S*)? \(([\d.]+ ?[kKMG]i?B)\)/.exec(line)
+  return match ? `${match[1]}${match[2] ? ` ${match[2]}` : ''} (${match[3]})` : undefined
+}
+
+function tellProgress(line: string, onProgress: OnProgress | undefined): void {
+  const subject = downloadedPackage(line)
+  if (subject !== undefined) onProgress?.({ phase: 'installing', subject })
+  else if (/^Installing collected packages|^Prepared \d+ packages/.test(line)) {
+    onProgress?.({ phase: 'installing', subject: 'Python packages' })
+  }
+}
+
+/** Environments of other versions are of no use any more, and large. */
+async function removeOthers({ directory, log }: EnvironmentOptions, name: string): Promise<void> {
+  for (const other of await readdir(directory)) {
+    if (other === name || !/^converter-[0-9a-f]{12}$/.test(other)) continue
+    log.info(`removing ${join(directory, other)}, which no converter here needs any longer`)
+    await rm(join(directory, other), { recursive: true, force: true, maxRetries: 3 })
+  }
+}

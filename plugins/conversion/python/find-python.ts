@@ -1,0 +1,77 @@
+import { findExecutable, runTool, type ToolLog } from '../../../core/child-process.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+
+export interface PythonFacts {
+  /** Absolute path of the interpreter itself. */
+  executable: string
+  version: [major: number, minor: number]
+  bits: number
+}
+
+/** Versions that the converter's packages exist for, the best tried first. */
+const MINORS = [12, 13, 11, 10, 14]
+const OLDEST = Math.min(...MINORS)
+const NEWEST = Math.max(...MINORS)
+const PYTHON_RANGE = `3.${OLDEST} to 3.${NEWEST}`
+/** The same as uv takes it. */
+export const UV_PYTHON = `>=3.${OLDEST},<3.${NEWEST + 1}`
+
+const QUESTION =
+  'import json, struct, sys; print(json.dumps({"executable": sys.executable, "version": list(sys.version_info[:2]), "bits": 8 * struct.calcsize("P")}))'
+/** Milliseconds in which a Python must say what it is. */
+const ANSWER_LIMIT = 20_000
+
+/** Why a Python cannot run the converter; undefined when it can. Pure. */
+export function shortcomingOf({ version: [major, minor], bits }: PythonFacts): string | undefined {
+  if (major !== 3 || minor < OLDEST) return `it is ${major}.${minor}, which is too old`
+  if (minor > NEWEST) return `it is ${major}.${minor}, which is too new for the packages`
+  if (bits < 64) return 'it has 32 bits, and the packages need 64'
+  return undefined
+}
+
+/** Names under which Pythons are found, in the order they are tried. */
+export function pythonNames(platform: NodeJS.Platform): string[] {
+  if (platform === 'win32') return ['python', 'python3', 'py']
+  return [...MINORS.map(minor => `python3.${minor}`), 'python3', 'python']
+}
+
+export async function askPython(
+  command: string,
+  options: { env: NodeJS.ProcessEnv; signal?: AbortSignal; log?: ToolLog }
+): Promise<PythonFacts> {
+  const { stdout } = await runTool(command, ['-I', '-c', QUESTION], { ...options, timeout: ANSWER_LIMIT })
+  return JSON.parse(stdout.at(-1) ?? '') as PythonFacts
+}
+
+/**
+ * A Python of this machine that can run the converter.
+ * @throws CorralError `conversion_failed` saying what was found in its place and what to do
+ */
+export async function findPython(options: {
+  env: NodeJS.ProcessEnv
+  signal?: AbortSignal
+  log?: ToolLog
+}): Promise<PythonFacts> {
+  const refused: string[] = []
+  for (const name of pythonNames(process.platform)) {
+    const path = findExecutable(name, options.env)
+    if (path === undefined) continue
+    try {
+      const facts = await askPython(path, options)
+      const shortcoming = shortcomingOf(facts)
+      if (shortcoming === undefined) return facts
+      refused.push(`${path}: ${shortcoming}`)
+    } catch (error) {
+      options.signal?.throwIfAborted()
+      // Wrappers such as pyenv's are on PATH for versions that are not installed.
+      refused.push(`${path}: ${messageOf(error)}`)
+    }
+  }
+  const found =
+    refused.length > 0 ? `What was found does not do (${[...new Set(refused)].join('; ')}).` : 'None was found.'
+  throw new CorralError(
+    'conversion_failed',
+    `Converting SafeTensors models needs Python ${PYTHON_RANGE}. ${found} Install one (Debian and Ubuntu: "apt install python3 ` +
+      'python3-venv"), or uv, which brings its own; or name a Python that has the packages as conversion.python in config.yaml.'
+  )
+}
