@@ -14,7 +14,7 @@ export function rememberRoutes(app: FastifyInstance): (path: string) => string[]
     const source = route.url
       .replace(/[.+?^${}()|[\]\\]/g, '\\$&')
       .replace(/:[A-Za-z_]+/g, '[^/]+')
-      .replace(/\*/g, '.*')
+      .replace(/\*/g, '.+')
     routes.push({ pattern: new RegExp(`^${source}/?$`), methods })
   })
   return path => [...new Set(routes.filter(route => route.pattern.test(path)).flatMap(route => route.methods))].sort()
