@@ -1,5 +1,6 @@
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { Conversion } from '../../core/conversion.ts'
+import type { Downloads } from '../../core/downloads.ts'
 import type { Adoption, Runtimes, Scheduler, Storage } from '../../core/services.ts'
 import type { NativeStreams } from './native-streams.ts'
 
@@ -8,6 +9,7 @@ export interface NativeDependencies {
   storage: Storage
   scheduler: Scheduler
   runtimes: Runtimes
+  downloads: Downloads
   adoption: Adoption
   conversion: Conversion
   config: Readonly<CoreConfig>

@@ -9,7 +9,7 @@ export default definePlugin({
   api: 1,
   description: 'The native API under /api',
   offers: ['nativeApi'],
-  needs: ['storage', 'scheduler', 'runtimes', 'adoption', 'conversion'],
+  needs: ['storage', 'scheduler', 'runtimes', 'downloads', 'adoption', 'conversion'],
   options: Type.Object(
     {
       negotiate: Type.Boolean({
@@ -28,6 +28,7 @@ export default definePlugin({
       storage: context.service('storage'),
       scheduler: context.service('scheduler'),
       runtimes: context.service('runtimes'),
+      downloads: context.service('downloads'),
       adoption: context.service('adoption'),
       conversion: context.service('conversion'),
       config: context.config,

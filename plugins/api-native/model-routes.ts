@@ -1,22 +1,18 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { CorralError } from '../../core/errors.ts'
-import { parseModelName } from '../../core/model-name.ts'
+import { bareName, type ModelName, parseModelName } from '../../core/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/options.ts'
 import { nameOf } from './answer.ts'
 import { conversionRecord } from './convert-routes.ts'
 import type { MountedDependencies } from './dependencies.ts'
 import { progressReplies } from './progress-replies.ts'
 import { loadingRecord, localRecord, runningRecord, showRecord } from './records.ts'
-import { LoadRequestSchema, NamedRequestSchema, PullRequestSchema } from './schemas.ts'
-
-/** A hub before the name and a revision behind it, as pulls may name them. */
-const PULL_SOURCE = /^(?:hf:|csghub:|modelscope:|hf\.co\/)/
-const PULL_REVISION = /@[^@]*$/
+import { LoadRequestSchema, NamedRequestSchema } from './schemas.ts'
 
 /** Models on disk and in memory. */
 export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
-  const { storage, scheduler, conversion } = deps
+  const { storage, scheduler, conversion, downloads } = deps
   const withProgress = progressReplies(deps.streams)
 
   return async instance => {
@@ -36,7 +32,10 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
     })
 
     app.delete('/delete', { schema: { body: NamedRequestSchema } }, async ({ body }) => {
-      await storage.remove(parseModelName(nameOf(body)))
+      const name = parseModelName(nameOf(body))
+      const cancelled = await downloads.cancelModel(name, deletedWhilePulled(name))
+      // There may be nothing but the pull.
+      if (cancelled === 0 || storage.find(name)) await storage.remove(name)
       return { status: 'deleted' }
     })
 
@@ -62,26 +61,15 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
         return { status: 'ready' }
       })
     })
-
-    app.post('/pull', { schema: { body: PullRequestSchema } }, async (request, reply) => {
-      const { body } = request
-      const asked = nameOf(body)
-      const name = parseModelName(asked.replace(PULL_SOURCE, '').replace(PULL_REVISION, ''))
-      if (!storage.find(name)) {
-        throw new CorralError(
-          'not_implemented',
-          `Model "${asked}" is not on this machine, and this version of corral cannot download models. Register files that you have with: corral import <path> <owner>/<name>.`
-        )
-      }
-      return await withProgress(
-        request,
-        reply,
-        { ...body, stream: body.stream ?? true },
-        async (_signal, onProgress) => {
-          onProgress({ phase: 'pulling', subject: asked })
-          return { status: 'success' }
-        }
-      )
-    })
   }
+}
+
+function deletedWhilePulled(name: ModelName): CorralError {
+  return new CorralError(
+    'pull_cancelled',
+    `"${bareName(name)}" was deleted while it was pulled. Pull it again to have it.`,
+    {
+      param: 'model'
+    }
+  )
 }

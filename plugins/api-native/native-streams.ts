@@ -1,4 +1,5 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { CorralError } from '../../core/errors.ts'
 import { endWithFailure } from '../../core/http/leased-stream.ts'
 import { openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
 import type { Framing } from '../../core/services.ts'
@@ -14,7 +15,12 @@ export interface NativeStreams {
   /** Runs `work`; its failure is a status code while nothing is sent, and an event in the stream after that. */
   run(
     stream: ReplyStream,
-    answering: { model: string; framing: Framing },
+    answering: {
+      model: string
+      framing: Framing
+      /** What a failure looks like, where it is not that of an answer. */
+      failureEvent?: (failure: CorralError) => Record<string, unknown>
+    },
     request: FastifyRequest,
     work: () => Promise<void>
   ): Promise<void>
@@ -48,21 +54,23 @@ export function createNativeStreams(options: {
         heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : FRAMES.ndjson.event(idleEvent(status)))
       })
     },
-    run: (stream, { model, framing }, request, work) =>
+    run: (stream, { model, framing, failureEvent }, request, work) =>
       endWithFailure(
         stream,
         request.log,
         failure =>
-          FRAMES[framing].event({
-            model,
-            created_at: new Date().toISOString(),
-            done: true,
-            done_reason: 'error',
-            ...failure.details,
-            error: failure.message,
-            errorCode: failure.status,
-            code: failure.code
-          }),
+          FRAMES[framing].event(
+            failureEvent?.(failure) ?? {
+              model,
+              created_at: new Date().toISOString(),
+              done: true,
+              done_reason: 'error',
+              ...failure.details,
+              error: failure.message,
+              errorCode: failure.status,
+              code: failure.code
+            }
+          ),
         work
       )
   }

@@ -9,6 +9,7 @@ import type { MountedDependencies, NativeDependencies } from './dependencies.ts'
 import { importRoutes } from './import-routes.ts'
 import { modelRoutes } from './model-routes.ts'
 import { createNativeStreams } from './native-streams.ts'
+import { pullRoutes } from './pull-routes.ts'
 
 /** The native API without its prefix. */
 export function nativeRoutes(deps: NativeDependencies, defaultFraming: Framing): FastifyPluginAsync {
@@ -27,6 +28,7 @@ export function nativeRoutes(deps: NativeDependencies, defaultFraming: Framing):
     app.get('/runtimes', async () => deps.runtimes.report())
     await app.register(answerRoutes(mounted))
     await app.register(modelRoutes(mounted))
+    await app.register(pullRoutes(mounted))
     await app.register(importRoutes(mounted))
     await app.register(convertRoutes(mounted))
   }

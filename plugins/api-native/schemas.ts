@@ -72,7 +72,24 @@ export type GenerateRequest = Static<typeof GenerateRequestSchema>
 
 export const NamedRequestSchema = Type.Object(named, loose)
 
-export const PullRequestSchema = Type.Object({ ...named, stream: answering.stream }, loose)
+export const PullRequestSchema = Type.Object(
+  {
+    model: Given(
+      Type.String({ description: '[hf:|csghub:|modelscope:]<owner>/<name>[:<variant>][@<revision>], or an address' })
+    ),
+    name: named.name,
+    as: Given(Type.String({ description: 'Name to store it under' })),
+    stream: answering.stream,
+    detach: Given(Type.Boolean({ default: false, description: 'Go on without anybody watching; the answer is a 202' })),
+    dry_run: Given(Type.Boolean({ default: false, description: 'Only say what would be fetched' }))
+  },
+  loose
+)
+
+export const PullsRequestSchema = Type.Object(
+  { ...named, id: Given(Type.String({ description: "A pull's id; its model does too" })) },
+  loose
+)
 
 export const LoadRequestSchema = Type.Object(
   {

@@ -182,12 +182,12 @@ export interface SettingOptions {
   search?: string[]
 }
 
-/** Q4_K_M and Q8_0 of one model. */
+/** Q4_K_M and Q2_K of one model. */
 export const TINY: Contents = {
   'Acme/Tiny-GGUF': {
     'README.md': Buffer.from('# Tiny\n'),
     'tiny-Q4_K_M.gguf': model(4),
-    'tiny-Q8_0.gguf': model(8)
+    'tiny-Q2_K.gguf': model(8)
   }
 }
 

@@ -1,0 +1,155 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import type { Downloads, FileProgress, PullPlan, PullRecord } from '../../core/downloads.ts'
+import { CorralError } from '../../core/errors.ts'
+import { clientSignal } from '../../core/http/client-signal.ts'
+import type { ReplyStream } from '../../core/http/reply-stream.ts'
+import { bareName, type ModelName } from '../../core/model-name.ts'
+import { progressText } from '../../core/progress.ts'
+import { nameOf } from './answer.ts'
+import type { MountedDependencies } from './dependencies.ts'
+import { PullRequestSchema, PullsRequestSchema } from './schemas.ts'
+
+/** Pulls of models from hubs. */
+export function pullRoutes({ downloads, streams }: MountedDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    app.post('/pull', { schema: { body: PullRequestSchema } }, async (request, reply) => {
+      const { body } = request
+      const asked = nameOf(body)
+      const wanted = { model: asked, ...(body.as ? { as: body.as } : {}) }
+      const signal = clientSignal(reply)
+
+      if (body.dry_run) return planReply(await downloads.plan(wanted, { signal }))
+      if (body.detach) {
+        const pull = await downloads.pull(await downloads.plan(wanted, { signal }), { detached: true })
+        if (!pull) return { status: 'success' }
+        return await reply.code(202).send(pullReply(pull.record()))
+      }
+      if (body.stream === false) {
+        const pull = await downloads.pull(await downloads.plan(wanted, { signal }), { detached: false })
+        await pull?.watch(() => undefined, signal)
+        return { status: 'success' }
+      }
+
+      const framing = streams.framingOf(request)
+      const frame = (event: unknown) => streams.frame(framing, event)
+      const stream = streams.open(request, reply, status => ({ status }))
+      stream.status = progressText({ phase: 'pulling', subject: asked })
+      await streams.run(stream, { model: asked, framing, failureEvent }, request, async () => {
+        const plan = await downloads.plan(wanted, {
+          signal,
+          onProgress: progress => {
+            stream.status = progressText(progress)
+          }
+        })
+        const pull = await downloads.pull(plan, { detached: false })
+        void stream.write(frame({ status: `pulling ${asked}`, ...planSummary(plan) }))
+        const events = newestEvents(stream, frame)
+        await pull?.watch(events.add, signal)
+        events.flush()
+        stream.end(frame({ status: 'success' }))
+      })
+    })
+
+    app.get('/pulls', async () => ({ pulls: downloads.list().map(pullReply) }))
+
+    app.get<{ Params: { id: string } }>('/pulls/:id', async ({ params: { id } }) => {
+      const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
+      if (record) return pullReply(record)
+      throw new CorralError('model_not_found', `There is no pull ${JSON.stringify(id)}. GET /api/pulls lists them.`, {
+        param: 'id'
+      })
+    })
+
+    app.post('/pulls/pause', { schema: { body: PullsRequestSchema } }, async ({ body }) =>
+      pullReply(await downloads.pause(body.id ?? nameOf(body)))
+    )
+    app.post('/pulls/resume', { schema: { body: PullsRequestSchema } }, async ({ body }) =>
+      pullReply(await downloads.resume(body.id ?? nameOf(body)))
+    )
+    app.post('/pulls/cancel', { schema: { body: PullsRequestSchema } }, async ({ body }) => {
+      await downloads.cancel(body.id ?? nameOf(body))
+      return { status: 'cancelled' }
+    })
+  }
+}
+
+/**
+ * Nothing else may become a model of this name while it is being pulled.
+ * @throws CorralError `model_exists`
+ */
+export function refuseWhilePulled(downloads: Downloads, name: ModelName): void {
+  const bare = bareName(name)
+  const going = downloads
+    .list()
+    .filter(({ state }) => state === 'downloading' || state === 'storing')
+    .find(({ model }) => model.toLowerCase().startsWith(`${bare}:`.toLowerCase()))
+  if (!going) return
+  throw new CorralError(
+    'model_exists',
+    `"${bare}" is being pulled from ${going.origin}. Choose another name, or cancel that pull first with ` +
+      `"corral pulls cancel ${going.model}".`,
+    { param: 'model' }
+  )
+}
+
+function failureEvent(failure: CorralError): Record<string, unknown> {
+  return {
+    ...failure.details,
+    status: `error: ${failure.message}`,
+    error: failure.message,
+    errorCode: failure.status,
+    code: failure.code
+  }
+}
+
+/** Sends what changed to a client: to one that reads slowly only the newest of each file. */
+function newestEvents(stream: ReplyStream, frame: (event: unknown) => string) {
+  const waiting = new Map<string, FileProgress>()
+  let full = false
+  const flush = () => {
+    if (waiting.size === 0) return
+    const text = [...waiting.values()].map(file => frame(fileEvent(file))).join('')
+    waiting.clear()
+    const drained = stream.write(text)
+    if (!drained) return
+    full = true
+    void drained.then(() => {
+      full = false
+      flush()
+    })
+  }
+  return {
+    add(files: FileProgress[]) {
+      for (const file of files) waiting.set(file.path, file)
+      if (!full) flush()
+    },
+    flush
+  }
+}
+
+function fileEvent({ path, completed, total }: FileProgress): Record<string, unknown> {
+  return { status: `downloading ${path}`, digest: path, total, completed }
+}
+
+/** What the first event of a pull says beside its status. */
+function planSummary({ name, label, format, size, reason, warnings, present }: PullPlan): Record<string, unknown> {
+  return { model: bareName(name), label, format, size, reason, warnings, present }
+}
+
+/** A plan as `dry_run` shows it. */
+function planReply({ name, repository, files, ...plan }: PullPlan): Record<string, unknown> {
+  const { hub, id, revision, address, gated } = repository
+  return {
+    model: bareName(name),
+    ...plan,
+    repository: { hub, id, revision, address, gated },
+    files: files.map(({ storedPath: _, ...file }) => file)
+  }
+}
+
+function pullReply({ createdAt, ...record }: PullRecord): Record<string, unknown> {
+  return { ...record, created_at: createdAt }
+}

@@ -1,0 +1,107 @@
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { until } from '../support/corral.ts'
+import { downloadsOf, type Setting, setting, watching } from './support.ts'
+
+const statesOf = ({ downloads }: Setting) => downloads.list().map(({ model, state }) => `${model} ${state}`)
+
+t.test('a kill', async t => {
+  const homes = t.testdir({ a: {}, b: {} })
+  const at = await setting(t, { home: join(homes, 'a') })
+  at.transfers.holdAt = /Q4_K_M/
+  const { pull } = await at.pull('Acme/Tiny-GGUF')
+  const one = watching(pull)
+  await until('it is under way', () => pull.record().completed > 0)
+  const home = join(homes, 'b')
+  cpSync(at.home, home, { recursive: true })
+  at.transfers.release()
+  await one.result
+
+  const next = await setting(t, { home })
+  await until('it goes on by itself', () => next.store.list().length === 1)
+  t.same(next.transfers.continued, ['tiny-Q4_K_M.gguf'], 'from where it was')
+  t.same([next.downloads.list(), next.folders()], [[], []])
+})
+
+t.test('a kill while it is stored', async t => {
+  const homes = t.testdir({ a: {}, b: {}, c: {} })
+  const at = await setting(t, { home: join(homes, 'a') })
+  const adopt = at.store.adopt.bind(at.store)
+  const copyTo = (name: string) => cpSync(at.home, join(homes, name), { recursive: true })
+  at.store.adopt = async (request, waiting) => {
+    copyTo('b')
+    const stored = await adopt(request, waiting)
+    copyTo('c')
+    return stored
+  }
+  await watching((await at.pull('Acme/Tiny-GGUF')).pull).result
+  for (const [name, what] of [
+    ['b', 'before'],
+    ['c', 'after']
+  ] as const) {
+    const [id] = readdirSync(downloadsOf(join(homes, name)))
+    t.match(JSON.parse(readFileSync(join(downloadsOf(join(homes, name)), id!, 'job.json'), 'utf8')), { state: 'storing' })
+    const next = await setting(t, { home: join(homes, name) })
+    await until(`it is stored, killed ${what}`, () => next.downloads.list().length === 0)
+    t.equal(next.store.list().length, 1)
+    t.same(next.transfers.fetched, [], 'nothing is fetched again')
+    t.same(next.folders(), [])
+  }
+})
+
+t.test('a stop', async t => {
+  const at = await setting(t)
+  at.transfers.holdAt = /gguf/
+  const watched = watching((await at.pull('Acme/Tiny-GGUF')).pull)
+  await at.pull('Acme/Tiny-GGUF:Q2_K', { detached: true })
+  await until('both are under way', () => at.downloads.list().every(({ completed }) => completed > 0))
+  await at.downloads.stop()
+  await t.rejects(watched.result, { code: 'shutting_down' })
+  await t.rejects(at.downloads.plan({ model: 'Acme/Tiny-GGUF' }, {}), { code: 'shutting_down' })
+
+  const next = await setting(t, { home: at.home })
+  t.match(statesOf(next), ['Acme/Tiny-GGUF:Q4_K_M paused', /Q2_K/])
+  await until('the detached one goes on', () => next.store.list().length === 1)
+  t.equal(next.store.list()[0]?.label, 'Q2_K')
+  const [paused] = next.downloads.list()
+  t.match(paused, { state: 'paused', reason: /stopped/ })
+  t.ok(paused!.completed > 0, 'what is on disk is remembered')
+  await watching((await next.pull('Acme/Tiny-GGUF')).pull).result
+  t.same(next.transfers.continued.sort(), ['tiny-Q2_K.gguf', 'tiny-Q4_K_M.gguf'])
+})
+
+t.test('paused and failed ones wait', async t => {
+  const at = await setting(t)
+  at.transfers.holdAt = /gguf/
+  await at.pull('Acme/Tiny-GGUF')
+  await until('it is under way', () => at.transfers.fetched.includes('tiny-Q4_K_M.gguf'))
+  await at.downloads.pause('Acme/Tiny-GGUF')
+  at.transfers.failAt = { path: /Q2_K/, error: new Error('boom') }
+  const failing = watching((await at.pull('Acme/Tiny-GGUF:Q2_K')).pull)
+  await t.rejects(failing.result, { code: 'internal' })
+  await at.downloads.stop()
+  const next = await setting(t, { home: at.home })
+  t.same(statesOf(next), ['Acme/Tiny-GGUF:Q4_K_M paused', 'Acme/Tiny-GGUF:Q2_K failed'])
+  t.match(next.downloads.list()[1], { reason: /inside corral/ })
+  await next.downloads.cancel('Acme/Tiny-GGUF:Q2_K')
+  t.equal(next.folders().length, 1)
+})
+
+t.test('what is none of its own', async t => {
+  const home = t.testdir()
+  const folder = downloadsOf(home)
+  for (const name of ['0123456789ab', 'broken', 'newer', 'other']) mkdirSync(join(folder, name, 'files'), { recursive: true })
+  writeFileSync(join(folder, '0123456789ab', 'files', 'x.gguf'), 'a part')
+  writeFileSync(join(folder, 'broken', 'job.json'), '{ "version": 1')
+  writeFileSync(join(folder, 'newer', 'job.json'), '{ "version": 2 }')
+  writeFileSync(join(folder, 'other', 'job.json'), '{ "version": 1, "id": "../../../etc" }')
+  writeFileSync(join(folder, 'a file'), 'left alone')
+  const at = await setting(t, { home })
+  t.same(at.folders().sort(), ['a file', 'broken', 'newer', 'other'], 'a folder without a record is debris')
+  t.same(at.downloads.list(), [])
+  const log = at.log.join('')
+  for (const name of ['broken', 'newer', 'other']) t.match(log, new RegExp(`The pull in \\S*/${name} cannot be continued`))
+  t.match(log, /a newer corral wrote it/)
+  t.ok(existsSync(join(folder, 'a file')))
+})
