@@ -101,7 +101,8 @@ function wantedRoute(request: ChoiceRequest, offer: GgufOffer, folders: string[]
   const [candidate] = found
   if (candidate) return { candidate, reason: reasonOfWanted(candidate, wanted) }
 
-  const named = files.filter(({ path }) => path === wanted || fileNameOf(path) === wanted)
+  const isNamed = (name: string) => name === wanted || name === `${wanted}.gguf`
+  const named = files.filter(({ path }) => isNamed(path) || isNamed(fileNameOf(path))).sort(byPath)
   const weights = named.find(({ path }) => path.endsWith('.safetensors') && folders.includes(folderOf(path)))
   if (weights) return { reason: '', folder: folderOf(weights.path) }
   if (named.length > 0) throw notAModel(id, named[0]!.path, offer)

@@ -7,7 +7,7 @@ import { folderOf, listed } from './choice.ts'
 const INDEX = 'model.safetensors.index.json'
 /** No whole model by itself: adapters, other layouts, other precisions of the same, states of training. */
 const NO_WEIGHTS =
-  /^(?:adapter|consolidated|optimizer|scheduler|diffusion_pytorch_model|ae|vae)\b.*|.*[._-](?:lora|ema|non_ema)\b.*|.*\.(?:fp16|fp32|bf16|int8)(?:-\d{5}-of-\d{5})?\.safetensors$/i
+  /^(?:adapter|consolidated|optimizer|scheduler|diffusion_pytorch_model|ae|vae)[._-]|[._-](?:lora|ema|non_ema|fp16|fp32|bf16|int8)(?:-\d{5}-of-\d{5})?\.safetensors$/i
 
 /** A folder of a repository that holds a SafeTensors model, or would if it were whole. */
 export interface SafetensorsOffer {

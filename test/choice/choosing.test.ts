@@ -1,0 +1,304 @@
+import t, { type Test } from 'tap'
+import type { HubFile } from '../../core/downloads.ts'
+import { CorralError } from '../../core/errors.ts'
+import { parseGgufFileName } from '../../core/gguf-file-name.ts'
+import type { Choice, ChoiceRequest } from '../../plugins/download/choice/choice.ts'
+import { chooseFiles, configToRead, indexToRead } from '../../plugins/download/choice/choose-files.ts'
+import { safetensorsLabel, weightsOfIndex } from '../../plugins/download/choice/safetensors-offer.ts'
+import { LISTINGS, listing } from './listings.ts'
+
+const GIB = 2 ** 30
+const CPU_32 = { ram: 32 * GIB, gpu: 0 }
+const choose = (request: Partial<ChoiceRequest> & { files: readonly HubFile[] }) =>
+  chooseFiles({ id: 'a/b', memory: CPU_32, ...request })
+
+/** Any order that is not the one given; the same in each run. */
+function shuffled<Item>(items: readonly Item[], seed: number): Item[] {
+  const order = items.map((item, index) => ({ item, key: Math.sin(seed * 1000 + index * 7919) }))
+  return order.sort((a, b) => a.key - b.key).map(({ item }) => item)
+}
+
+t.test('what repositories as they are give', t => {
+  t.ok(LISTINGS.length >= 40)
+  for (const { id, files, gives, weightsInIndex } of LISTINGS) {
+    for (const [tag, expected] of Object.entries(gives)) {
+      const request = { id, files, weightsInIndex, ...(tag === '' ? {} : { variant: tag }) }
+      const title = tag === '' ? id : `${id}:${tag}`
+      if (expected instanceof RegExp) {
+        t.throws(() => choose(request), { message: expected, param: 'model' }, title)
+        continue
+      }
+      const [label, ...paths] = expected
+      const choice = choose(request)
+      t.equal(choice.label, label, `${title}: label`)
+      t.same(
+        choice.files.map(file => file.path),
+        paths,
+        title
+      )
+    }
+  }
+  t.end()
+})
+
+t.test('what holds for every choice', t => {
+  const budgets = [CPU_32, { ram: 8 * GIB, gpu: 0 }, { ram: 64 * GIB, gpu: 24 * GIB }, { ram: 1 * GIB, gpu: 0 }]
+  let chosen = 0
+  for (const { id, files, gives, weightsInIndex } of LISTINGS) {
+    for (const tag of Object.keys(gives)) {
+      for (const memory of budgets) {
+        const request = { id, weightsInIndex, memory, ...(tag === '' ? {} : { variant: tag }) }
+        const title = `${id}:${tag} ${memory.ram / GIB}`
+        const outcome = (listed: HubFile[]): Choice | string => {
+          try {
+            return choose({ ...request, files: listed })
+          } catch (error) {
+            if (error instanceof CorralError) return `${error.code} ${error.message}`
+            throw error
+          }
+        }
+        const choice = outcome(files)
+        for (const seed of [1, 2, 3]) t.same(outcome(shuffled(files, seed)), choice, `${title}: whatever the order`)
+        if (typeof choice === 'string') continue
+        chosen++
+        checkChoice(t, title, choice)
+      }
+    }
+  }
+  t.ok(chosen > 200, `${chosen} choices`)
+  t.end()
+})
+
+function checkChoice(t: Test, title: string, choice: Choice) {
+  const models = choice.files.filter(file => file.role === 'model')
+  const names = models.map(file => parseGgufFileName(file.path))
+  t.ok(models.length > 0, `${title}: has weights`)
+  t.equal(new Set(names.map(name => name.label)).size, 1, `${title}: one quantization`)
+  t.notOk(
+    choice.files.some(file => /\.(bin|pt|pth|py|onnx|h5)$/.test(file.path)),
+    `${title}: nothing that runs code or is for others`
+  )
+  const extensions = new Set(models.map(file => file.path.slice(file.path.lastIndexOf('.'))))
+  t.same([...extensions], [choice.format === 'gguf' ? '.gguf' : '.safetensors'], `${title}: one format`)
+  if (choice.format === 'gguf') {
+    t.equal(models.length, names[0]!.shard?.count ?? 1, `${title}: all shards`)
+    t.same(
+      names.map(name => name.shard?.index ?? 1),
+      names.map((_, index) => index + 1),
+      `${title}: in order`
+    )
+  }
+  t.ok(choice.files.filter(file => file.role === 'projector').length <= 1, `${title}: one projector at most`)
+  const stored = choice.files.map(file => file.storedPath.toLowerCase())
+  t.equal(new Set(stored).size, stored.length, `${title}: no name twice`)
+  for (const name of stored) t.match(name, /^([a-z0-9_][a-z0-9._+-]*\/)?[a-z0-9_][a-z0-9._+-]*$/, `${title}: safe name`)
+  t.equal(
+    choice.size,
+    choice.files.reduce((sum, file) => sum + file.size!, 0),
+    `${title}: size`
+  )
+  t.match(choice.reason, /^[^\n]+\.$/, `${title}: a sentence`)
+  t.equal(
+    choice.warnings.some(text => /needs about/.test(text)),
+    !choice.memory.fits,
+    `${title}: tells a misfit`
+  )
+}
+
+t.test('the default by memory', t => {
+  const files = listing(
+    'm-{IQ2_M:2.9,Q3_K_M:4,IQ4_XS:4.4,Q4_0:4.6,Q4_0_4_4:4.6,Q4_K_M:4.9,Q5_K_M:5.7,Q6_K:6.6,Q8_0:8.5,UD-Q8_K_XL:10,F16:16}.gguf'
+  )
+  const table: [ram: number, gpu: number, label: string, fits: boolean, reason: RegExp][] = [
+    [
+      64,
+      0,
+      'Q8_0',
+      true,
+      /^Q8_0 is the best quantization for this machine: it needs 9\.2 GiB of 44\.8 GiB of usable memory\.$/
+    ],
+    [
+      12,
+      0,
+      'Q6_K',
+      true,
+      /^Q6_K is the best .* needs 7\.3 GiB of 8\.4 GiB of usable memory; Q8_0 would need 9\.2 GiB\.$/
+    ],
+    [10, 0, 'Q5_K_M', true, /Q6_K would need 7\.3 GiB/],
+    [8, 0, 'Q4_K_M', true, /Q5_K_M would need/],
+    [7.3, 0, 'IQ4_XS', true, /Q4_0 would need/],
+    [7, 0, 'Q3_K_M', true, /IQ4_XS would need/],
+    [5.2, 0, 'IQ2_M', true, /Q3_K_M would need/],
+    [4, 0, 'Q4_K_M', false, /^Q4_K_M is taken although no quantization fits 2\.8 GiB of usable memory\.$/],
+    [64, 24, 'Q8_0', true, /of 21\.6 GiB of usable graphics memory\.$/],
+    [64, 8, 'Q5_K_M', true, /of 7\.2 GiB of usable graphics memory; Q6_K would need/],
+    [32, 4, 'Q4_K_M', true, /more than the 3\.6 GiB of usable graphics memory; the rest of it goes to main memory/],
+    [32, 2, 'Q8_0', true, /of 22\.4 GiB of usable memory/],
+    [1, 4, 'Q3_K_M', true, /needs 4\.6 GiB of 4\.7 GiB of memory; IQ4_XS would need/],
+    [1, 4.5, 'IQ4_XS', true, /Q4_0 would need/],
+    [0, 0, 'Q4_K_M', false, /although/]
+  ]
+  for (const [ram, gpu, label, fits, reason] of table) {
+    const choice = choose({ files, memory: { ram: ram * GIB, gpu: gpu * GIB } })
+    const title = `${ram} GiB, GPU ${gpu} GiB`
+    t.equal(choice.label, label, title)
+    t.equal(choice.memory.fits, fits, `${title}: fits`)
+    t.equal(choice.memory.required <= choice.memory.available, fits, `${title}: numbers`)
+    t.match(choice.reason, reason, title)
+    t.notOk(
+      choice.choices.some(({ label }) => label === choice.label),
+      'what else there is'
+    )
+  }
+  t.same(
+    choose({ files }).choices.map(({ label }) => label),
+    ['F16', 'UD-Q8_K_XL', 'Q6_K', 'Q5_K_M', 'Q4_K_M', 'Q4_0_4_4', 'Q4_0', 'IQ4_XS', 'Q3_K_M', 'IQ2_M'],
+    'the best first'
+  )
+  const projector = listing('m-{Q4_K_M:4.9,Q6_K:6.6}.gguf\nmmproj-F16.gguf 3')
+  t.equal(choose({ files: projector, memory: { ram: 12 * GIB, gpu: 0 } }).label, 'Q4_K_M', 'the projector counts')
+  t.end()
+})
+
+t.test('the class of Q4_K_M where there is none', t => {
+  const small = { ram: 1 * GIB, gpu: 0 }
+  const table: [labels: string, taken: string][] = [
+    ['Q2_K:1,Q4_K_S:2,Q4_0:2,UD-Q4_K_XL:2,Q5_K_M:2', 'UD-Q4_K_XL'],
+    ['Q2_K:1,IQ4_NL:2,IQ4_XS:2,Q5_K_M:2', 'IQ4_XS'],
+    ['Q2_K:1,MXFP4_MOE:2,Q4_0:2', 'MXFP4_MOE'],
+    ['Q3_K_M:1,Q5_K_S:2,Q6_K:2', 'Q5_K_S'],
+    ['Q3_K_M:2,Q2_K:1', 'Q2_K'],
+    ['Q8_0:2,F16:4', 'Q8_0'],
+    ['BF16:4,F32:8', 'BF16'],
+    ['F16:4,BF16:4', 'F16'],
+    ['UD-Q8_K_XL:3,BF16:4', 'UD-Q8_K_XL'],
+    ['Q4_0_4_4:1,Q4_0_8_8:1,F16:4', 'F16']
+  ]
+  for (const [labels, taken] of table) {
+    const choice = choose({ files: listing(`m-{${labels}}.gguf`), memory: small })
+    t.equal(choice.label, taken, labels)
+    t.notOk(choice.memory.fits)
+    t.match(choice.warnings.join(), /needs about .* of memory/, 'tells that it does not fit')
+  }
+  t.end()
+})
+
+t.test('files that are named', t => {
+  const files = listing('a-Q4_K_M.gguf 2\na-Q8_0.gguf 4\nsub/a-Q8_0[2].gguf 9\nmmproj-F16.gguf 1\nREADME.md')
+  const paths = (request: Partial<ChoiceRequest>) => choose({ files, ...request }).files.map(file => file.path)
+  t.same(paths({ file: 'sub/a-Q8_0-00002-of-00002.gguf' }).slice(0, 2), [
+    'sub/a-Q8_0-00001-of-00002.gguf',
+    'sub/a-Q8_0-00002-of-00002.gguf'
+  ])
+  t.same(paths({ file: 'a-Q4_K_M.gguf' }), ['a-Q4_K_M.gguf', 'mmproj-F16.gguf', 'README.md'])
+  t.same(paths({ variant: 'A-q4_k_m.GGUF' }).slice(0, 1), ['a-Q4_K_M.gguf'], 'whatever the case')
+  t.throws(() => paths({ variant: 'Q8_0' }), { code: 'invalid_request', message: /a-Q8_0 \(4\.0 GB\)|sub-a-Q8_0/ })
+  t.throws(() => paths({ file: 'nowhere.gguf' }), { code: 'repo_not_found', message: /has no nowhere\.gguf/ })
+  t.throws(() => paths({ file: 'README.md' }), { code: 'unsupported_capability', message: /is no model file/ })
+  const broken = listing('a-Q4_K_M.gguf 2\nb-Q8_0[3].gguf 9').filter(({ path }) => !path.includes('00003-of'))
+  t.throws(() => choose({ files: broken, file: 'b-Q8_0-00002-of-00003.gguf' }), {
+    code: 'unsupported_capability',
+    message: /lacks b-Q8_0-00003-of-00003\.gguf/
+  })
+  t.throws(() => choose({ files: broken, variant: 'q8_0' }), { message: /lacks b-Q8_0-00003/ })
+  t.match(choose({ files: broken }).warnings, [/Left aside: b-Q8_0-00001-of-00003\.gguf .* lacks b-Q8_0-00003/])
+  t.match(choose({ files: listing('m-Q4_K_M.gguf 90'), variant: 'Q4_K_M' }).warnings, [/needs about 92\.\d GiB/])
+  t.match(choose({ files: listing('m-Q4_0_4_4.gguf 1'), variant: 'Q4_0_4_4' }).warnings, [/old versions/])
+  const strange = choose({ files: listing('my model, v1: Q8_0.gguf 1\nAUX.jinja') })
+  t.same(
+    strange.files.map(file => file.storedPath),
+    ['my_model__v1__Q8_0.gguf', '_AUX.jinja']
+  )
+  t.match(choose({ files: listing('a-Q8_0.gguf 1\nmmproj-x-F16.gguf 1\nmmproj-y-F16.gguf 1') }), {
+    files: { length: 1 },
+    warnings: [/not clear which projector/]
+  })
+  const unsized: HubFile[] = [{ path: 'x-Q8_0.gguf', size: undefined }]
+  t.match(choose({ files: unsized }), { label: 'Q8_0', size: 0, memory: { fits: true } }, 'sizes may be unknown')
+  t.end()
+})
+
+t.test('SafeTensors', t => {
+  const rest = 'config.json 1k\ntokenizer.json 900k'
+  const files = listing(`model[2].safetensors 8\nmodel.safetensors.index.json 1k\nextra.safetensors 1\n${rest}`)
+  t.equal(indexToRead(files), 'model.safetensors.index.json')
+  t.equal(configToRead(files), 'config.json')
+  const whole = [...files, ...listing('a-Q4_0.gguf 1')]
+  t.equal(indexToRead(whole), undefined, 'GGUF goes first')
+  t.equal(configToRead(whole), undefined)
+  t.equal(indexToRead(whole, { variant: 'safetensors' }), 'model.safetensors.index.json')
+  t.equal(indexToRead(whole, { variant: 'Q4_0' }), undefined)
+  t.equal(indexToRead(whole, { variant: 'Q3_K_M' }), undefined, 'what is refused needs no index')
+  t.equal(indexToRead(whole, { file: 'model-00002-of-00002.safetensors' }), 'model.safetensors.index.json')
+  t.equal(choose({ files: whole, variant: 'safetensors' }).format, 'safetensors')
+  const inFolder = listing(
+    'BF16/model.safetensors 8\nBF16/model.safetensors.index.json 1k\nBF16/config.json\nBF16/tokenizer.json'
+  )
+  t.equal(indexToRead(inFolder, { variant: 'bf16' }), 'BF16/model.safetensors.index.json')
+  t.same(
+    choose({ files: inFolder, weightsInIndex: ['model.safetensors'] }).files.map(file => file.storedPath),
+    ['model.safetensors', 'config.json', 'model.safetensors.index.json', 'tokenizer.json']
+  )
+  const two = [...inFolder, ...listing('F32/model.safetensors 16\nF32/config.json\nF32/tokenizer.json')]
+  t.throws(() => choose({ files: two }), { code: 'invalid_request', message: /BF16, F32/ })
+  t.equal(choose({ files: two, variant: 'f32' }).label, 'F32')
+
+  t.same(weightsOfIndex('{"weight_map":{"b":"m-2.safetensors","a":"m-1.safetensors","c":"m-2.safetensors"}}'), [
+    'm-1.safetensors',
+    'm-2.safetensors'
+  ])
+  for (const text of [
+    '{',
+    '[]',
+    'null',
+    '{"weight_map":{}}',
+    '{"weight_map":{"a":"../x.safetensors"}}',
+    '{"weight_map":{"a":1}}',
+    '{"weight_map":{"a":"pytorch_model.bin"}}'
+  ]) {
+    t.throws(
+      () => weightsOfIndex(text),
+      { code: 'unsupported_capability', message: /index\.json cannot be used/ },
+      text
+    )
+  }
+  t.throws(() => choose({ files, weightsInIndex: ['model-00001-of-00002.safetensors', 'gone.safetensors'] }), {
+    code: 'unsupported_capability',
+    message: /lacks gone\.safetensors/
+  })
+  t.same(
+    choose({ files: listing(`llama-7b.safetensors 8\n${rest}`) }).files[0]?.storedPath,
+    'model.safetensors',
+    'the name that the converter looks for'
+  )
+  t.throws(() => choose({ files: listing(`a.safetensors 8\nb.safetensors 8\n${rest}`) }), {
+    message: /2 SafeTensors files/
+  })
+
+  const config = { torch_dtype: 'bfloat16' }
+  const plain = listing(`model.safetensors 8\n${rest}`)
+  t.equal(choose({ files: plain, config }).label, 'BF16')
+  t.equal(choose({ files: plain, config, variant: 'bf16' }).label, 'BF16')
+  t.throws(() => choose({ files: plain, config, variant: 'F16' }), {
+    code: 'repo_not_found',
+    message: /weights in BF16 only/
+  })
+  t.throws(() => choose({ files: plain, config, variant: 'Q8_0' }), { message: /--dtype q8_0/ })
+  t.throws(() => choose({ files: plain, config, variant: 'nonsense' }), {
+    code: 'repo_not_found',
+    message: /has no nonsense/
+  })
+  t.throws(() => choose({ files: plain, config: { quantization: { bits: 4, group_size: 64 } } }), { message: /MLX/ })
+  t.ok(choose({ files: plain, config: { quantization_config: { quant_method: 'gptq', bits: 4 } } }))
+  const need = (dtype: string) => choose({ files: plain, config: { torch_dtype: dtype } }).memory.required
+  t.ok(need('float32') < need('bfloat16'), 'memory is for 16 bits')
+  t.match(choose({ files: plain, memory: { ram: 8 * GIB, gpu: 0 } }).warnings, [/converted to GGUF/, /smaller type/])
+  t.same([config, { dtype: 'float16' }, { text_config: { dtype: 'float32' } }, {}, null].map(safetensorsLabel), [
+    'BF16',
+    'F16',
+    'F32',
+    'SAFETENSORS',
+    'SAFETENSORS'
+  ])
+  t.end()
+})
