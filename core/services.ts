@@ -111,6 +111,8 @@ export interface AdoptedFile {
   claimedSha256?: string
 }
 
+export type OnCopied = (file: { path: string; role: StoredFile['role'] }) => void
+
 /** Files that somebody chose already, and whose names need not tell what they are. */
 export interface AdoptRequest {
   name: ModelName
@@ -137,10 +139,10 @@ export interface Storage {
   import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
   /**
    * Makes files a variant, by link where possible; they stay where they are. Their headers are read, so that what is
-   * damaged never becomes a model.
+   * damaged never becomes a model. `onCopied` is told of each file that had to be copied.
    * @throws CorralError `invalid_request` saying what is wrong with them, `model_exists`, `insufficient_storage`
    */
-  adopt(request: AdoptRequest, waiting?: Waiting): Promise<StoredVariant>
+  adopt(request: AdoptRequest, waiting?: Waiting & { onCopied?: OnCopied }): Promise<StoredVariant>
   /**
    * Removes a variant (tagged name) or all variants (bare name): gone for new requests at once, files after every
    * `onRemove` listener has settled.
@@ -420,7 +422,7 @@ export interface Adoption {
   /**
    * Stores what was found, by link where possible.
    * @param name undefined takes the name it was found with
-   * @returns `linked`: its weights take no space of their own
+   * @returns `linked`: its weights were not copied
    * @throws CorralError `model_not_found` where the cache has no such model, `invalid_request` with its problem, and
    * whatever Storage.adopt throws
    */

@@ -1,8 +1,14 @@
-import { stat } from 'node:fs/promises'
-import { join } from 'node:path'
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName } from '../../core/model-name.ts'
-import type { Adoption, FoundModel, FoundModels, Storage, StoredVariant, Waiting } from '../../core/services.ts'
+import type {
+  Adoption,
+  FoundModel,
+  FoundModels,
+  OnCopied,
+  Storage,
+  StoredVariant,
+  Waiting
+} from '../../core/services.ts'
 import { CacheDisk } from './cache-disk.ts'
 import type { Candidate } from './candidate.ts'
 import { validName } from './valid-name.ts'
@@ -62,13 +68,13 @@ export class CacheAdoption implements Adoption {
 
   async adopt(from: string, found: string, name: ModelName | undefined, waiting: Waiting) {
     const tool = this.#tool(from)
-    const { folders, candidates } = await search(tool)
+    const { folders, candidates, unreadable } = await search(tool)
     const candidate = candidates.find(candidate => candidate.found === found)
     if (!candidate) {
       throw new CorralError(
         'model_not_found',
         `There is no model ${JSON.stringify(found)} in ${folders.join(', ')}. ` +
-          `"corral import --from ${from} --list" shows what ${tool.title} has.`,
+          [`"corral import --from ${from} --list" shows what ${tool.title} has.`, ...unreadable].join(' '),
         { param: 'found' }
       )
     }
@@ -78,6 +84,11 @@ export class CacheAdoption implements Adoption {
       })
     }
     const { owner, name: bare, variant: label } = name ?? candidate.name
+    let linked = true
+    // Small texts are always copies.
+    const onCopied: OnCopied = ({ role }) => {
+      if (role !== 'other') linked = false
+    }
     const variant = await this.#storage.adopt(
       {
         name: { owner, name: bare },
@@ -86,9 +97,9 @@ export class CacheAdoption implements Adoption {
         origin: { kind: 'import', from: candidate.path },
         files: candidate.files.map(({ size: _, ...file }) => file)
       },
-      waiting
+      { ...waiting, onCopied }
     )
-    return { variant, linked: await sharesWeights(variant, candidate) }
+    return { variant, linked }
   }
 
   #tool(from: string): Tool {
@@ -147,18 +158,4 @@ function holds(variant: StoredVariant, { format, files, path }: Candidate): bool
         : stored.path === path && stored.size === size && (isFrom || role === 'other')
     )
   )
-}
-
-/** Whether the weights in the store are the very files of the cache. */
-async function sharesWeights(variant: StoredVariant, { files }: Candidate): Promise<boolean> {
-  const identityOf = async (path: string) => {
-    const { dev, ino } = await stat(path, { bigint: true })
-    return `${dev}:${ino}`
-  }
-  const stored = new Set<string>()
-  for (const { path } of variant.files) stored.add(await identityOf(join(variant.directory, ...path.split('/'))))
-  for (const { source, role } of files) {
-    if (role !== 'other' && !stored.has(await identityOf(source))) return false
-  }
-  return true
 }

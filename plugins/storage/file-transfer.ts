@@ -10,6 +10,8 @@ export interface TransferOptions {
   signal?: AbortSignal
   /** Called with the bytes done since the last call. */
   onBytes?: (bytes: number) => void
+  /** Called when it is copied because it cannot be linked. */
+  onCopy?: () => void
   /** Whether the store may share the file with its other owner. */
   allowHardLink: boolean
   /** Its SHA-256 where that was just computed: a linked file is not read for it once more. */
@@ -37,6 +39,7 @@ export async function transferFile(source: string, target: string, options: Tran
     // The store's own file: a reflink no longer follows its source.
     return digestOf(target, undefined, options)
   }
+  options.onCopy?.()
   await requireSpace(options.space.folder, options.space.bytes)
   const copy = await open(target, 'wx', 0o644)
   try {

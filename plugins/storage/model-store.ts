@@ -3,7 +3,15 @@ import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { CorralError, isSystemError } from '../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/model-name.ts'
-import type { AdoptRequest, ImportRequest, Origin, Storage, StoredVariant, Waiting } from '../../core/services.ts'
+import type {
+  AdoptRequest,
+  ImportRequest,
+  OnCopied,
+  Origin,
+  Storage,
+  StoredVariant,
+  Waiting
+} from '../../core/services.ts'
 import { inspectSource } from './import-source.ts'
 import { inspectFiles } from './inspect-files.ts'
 import { KeyedQueue } from './keyed-queue.ts'
@@ -103,7 +111,7 @@ export class ModelStore implements Storage {
     return this.#take(name, await inspectSource(path, name.variant), options)
   }
 
-  async adopt(request: AdoptRequest, waiting: Waiting = {}): Promise<StoredVariant> {
+  async adopt(request: AdoptRequest, waiting: Waiting & { onCopied?: OnCopied } = {}): Promise<StoredVariant> {
     const { name, origin } = request
     const label = request.label ?? name.variant
     // The name becomes a label, and so a part of paths.
@@ -115,12 +123,12 @@ export class ModelStore implements Storage {
   async #take(
     name: ModelName,
     { label, format, files, metadata }: ModelSource,
-    { origin, allowHardLink, onProgress, signal: caller }: Waiting & { origin: Origin; allowHardLink: boolean }
+    { origin, signal: caller, ...staging }: Waiting & { origin: Origin; allowHardLink: boolean; onCopied?: OnCopied }
   ): Promise<StoredVariant> {
     const signal = caller ? AbortSignal.any([caller, this.#closing.signal]) : this.#closing.signal
     const stageAndCommit = async () => {
       try {
-        const staged = await stageFiles(this.#models, files, { signal, onProgress, allowHardLink })
+        const staged = await stageFiles(this.#models, files, { ...staging, signal })
         return await this.commit(name, { ...staged, label, format, metadata, origin }, signal)
       } catch (error) {
         throw writeFailure(this.#models, error)

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { mkdir } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { CorralError } from '../../core/errors.ts'
-import type { ModelMetadata, Origin, StoredFile, Waiting } from '../../core/services.ts'
+import type { ModelMetadata, OnCopied, Origin, StoredFile, Waiting } from '../../core/services.ts'
 import { transferFile } from './file-transfer.ts'
 import type { SourceFile } from './model-files.ts'
 import { createStagingFolder, discardFolder, syncFolder } from './model-folders.ts'
@@ -27,9 +27,9 @@ const REPORTS_PER_SECOND = 10
 export async function stageFiles(
   models: string,
   sources: SourceFile[],
-  waiting: Waiting & { allowHardLink: boolean }
+  waiting: Waiting & { allowHardLink: boolean; onCopied?: OnCopied }
 ): Promise<{ folder: string; files: StoredFile[] }> {
-  const { signal, onProgress, allowHardLink } = waiting
+  const { signal, onProgress, allowHardLink, onCopied } = waiting
   const total = sources.reduce((sum, file) => sum + file.size, 0)
   const folder = await createStagingFolder(models)
   try {
@@ -52,6 +52,7 @@ export async function stageFiles(
         // Descriptions such as config.json are small, and people edit them in place; not where they were downloaded to.
         allowHardLink: allowHardLink && (role !== 'other' || known !== undefined),
         sha256: known,
+        onCopy: () => onCopied?.({ path, role }),
         space: { folder: models, bytes: total - before },
         onBytes: bytes => {
           completed += bytes
