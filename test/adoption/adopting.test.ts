@@ -1,4 +1,4 @@
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
@@ -21,13 +21,13 @@ const gguf = (seed: number) =>
   ggufBytes({ seed, metadata: { 'general.architecture': 'llama', 'llama.context_length': 64 } })
 
 /** Adoption from folders below `dir`, into a store there. */
-async function openAdoption(dir: string) {
+async function openAdoption(dir: string, lmStudio = join(dir, 'lm-studio')) {
   const { store } = await openStore(join(dir, 'models'))
   const tool = (toolName: string, models: Tool['models']): Tool => ({
     name: toolName,
     title: toolName,
     setting: `${toolName}_folder`,
-    folders: async () => [join(dir, toolName)],
+    folders: async () => [toolName === 'lm-studio' ? lmStudio : join(dir, toolName)],
     models
   })
   const tools = [tool('huggingface', findHuggingFace), tool('ollama', findOllama), tool('lm-studio', findLmStudio)]
@@ -83,6 +83,19 @@ t.test('files are shared, named and described', async t => {
   const renamed = await adoption.adopt('ollama', 'see:4b', name('me/eyes:Q9'), {})
   t.match(renamed.variant, { publicName: 'me/eyes', label: 'Q9' })
   t.equal(store.list().length, 2)
+})
+
+const otherDisk = '/dev/shm'
+const hasOtherDisk = existsSync(otherDisk) && statSync(otherDisk).dev !== statSync('.').dev
+t.test('files of another disk are copied', { skip: !hasOtherDisk && 'needs /dev/shm' }, async t => {
+  const dir = t.testdir()
+  const shared = mkdtempSync(join(otherDisk, 'corral-adoption-'))
+  t.teardown(() => rmSync(shared, { recursive: true }))
+  layOutFiles(shared, { 'me/far/m-Q8_0.gguf': gguf(1) })
+  const { adoption } = await openAdoption(dir, shared)
+  const { variant, linked } = await adoption.adopt('lm-studio', 'me/far/m-Q8_0.gguf', undefined, {})
+  t.notOk(linked)
+  t.same(faultsOf(variant), [])
 })
 
 t.test('quantizations and SafeTensors of one repository', async t => {
