@@ -129,13 +129,22 @@ export function projectorFor(modelPath: string, paths: readonly string[]): strin
     paths.filter(path => roleOf(path) === 'model' && sharedFolders(path, modelPath) >= depth).map(baseOfFileName)
   )
   const named = nearest.filter(path => base !== '' && baseOfFileName(path).includes(base))
-  const fitting = named.length > 0 || bases.size > 1 ? named : nearest
+  const fitting = named.length > 0 || !areAkin([...bases]) ? named : nearest
   if (new Set(fitting.map(baseOfFileName)).size > 1) return undefined
   const rank = (path: string) => {
     const index = PROJECTOR_LABELS.indexOf(labelFromFileName(path) ?? '')
     return index === -1 ? PROJECTOR_LABELS.length : index
   }
   return fitting.sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1))[0]
+}
+
+/** Whether bases name one model, made with unusual names for its quantizations: most of what they are is the same. */
+function areAkin(bases: string[]): boolean {
+  const longest = Math.max(...bases.map(base => base.length))
+  const [first = ''] = bases
+  let shared = first.length
+  while (!bases.every(base => base.startsWith(first.slice(0, shared)))) shared--
+  return bases.length <= 1 || shared > 0.7 * longest
 }
 
 function sharedFolders(a: string, b: string): number {

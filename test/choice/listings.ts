@@ -436,7 +436,11 @@ export const LISTINGS: Expectation[] = [
     files: listing('Qwen3.5-35B-A3B-APEX-{Compact:17,Quality:22.8,I-Mini:13}.gguf\nmmproj.gguf 0.9'),
     gives: {
       '': /3 models: /,
-      'Qwen3.5-35B-A3B-APEX-Compact': ['Qwen3.5-35B-A3B-APEX-Compact', 'Qwen3.5-35B-A3B-APEX-Compact.gguf']
+      'Qwen3.5-35B-A3B-APEX-Compact': [
+        'Qwen3.5-35B-A3B-APEX-Compact',
+        'Qwen3.5-35B-A3B-APEX-Compact.gguf',
+        'mmproj.gguf'
+      ]
     }
   },
   {

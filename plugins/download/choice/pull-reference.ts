@@ -84,8 +84,7 @@ function withoutQuery(rest: string): { path: string; query: URLSearchParams } {
 
 /** @param query of a page; undefined where there can be no page's path behind the name */
 function nameReference(text: string, whole: string, query?: URLSearchParams): Omit<PullReference, 'hub'> {
-  const [, owner = text, model = '', tail = ''] = /^([^/]*)\/([^/:@]*)(.*)$/s.exec(text) ?? []
-  const id = model === '' && tail === '' ? owner : `${owner}/${model}`
+  const [, id = text, tail = ''] = /^([^/]*\/[^/:@]*)(.*)$/s.exec(text) ?? []
   const name = parseModelName(tail.startsWith('/') && !query ? text : id)
   if (tail.startsWith('/'))
     return { id, name, ...checked(pageParts(tail.slice(1).split('/').map(decoded), query!, whole), whole) }
