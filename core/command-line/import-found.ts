@@ -116,9 +116,9 @@ async function importOne(client: ServerClient, from: string, { found, name }: Fo
   )
 }
 
-/** The name that it is stored under, where that is not its own. */
+/** The name that it is stored under, where that is another model's. */
 function storedElsewhere({ name, storedAs }: FoundModel): string {
-  return storedAs === undefined || storedAs.toLowerCase() === name.toLowerCase() ? '' : ` as ${printable(storedAs)}`
+  return storedAs === undefined || bare(storedAs) === bare(name) ? '' : ` as ${printable(storedAs)}`
 }
 
 function bare(name: string): string {
