@@ -8,11 +8,12 @@ import type { Waiting } from '../../core/services.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
 import { progressReplies } from './progress-replies.ts'
+import { refuseWhilePulled } from './pull-routes.ts'
 import { localRecord } from './records.ts'
 import { ImportRequestSchema } from './schemas.ts'
 
 /** Models that are on this machine's disk already. */
-export function importRoutes({ storage, adoption, streams }: MountedDependencies): FastifyPluginAsync {
+export function importRoutes({ storage, adoption, downloads, streams }: MountedDependencies): FastifyPluginAsync {
   const withProgress = progressReplies(streams)
 
   return async instance => {
@@ -38,6 +39,7 @@ export function importRoutes({ storage, adoption, streams }: MountedDependencies
     const { path, from, found } = body
     if (from && found && !path) {
       const name = nameOf(body) === '' ? undefined : parseModelName(nameOf(body))
+      if (name) refuseWhilePulled(downloads, name)
       return async waiting => {
         const { variant, linked } = await adoption.adopt(from, found, name, waiting)
         return { model: localRecord(variant), linked }
@@ -56,6 +58,7 @@ export function importRoutes({ storage, adoption, streams }: MountedDependencies
         param: 'path'
       })
     }
+    refuseWhilePulled(downloads, name)
     return async waiting => ({ model: localRecord(await storage.import({ path, name }, waiting)) })
   }
 }

@@ -62,9 +62,11 @@ t.test('pulls of one variant join', async t => {
   const second = await at.pull('ACME/tiny-gguf:Q4_K_M')
   t.equal(second.pull, first.pull)
   const two = watching(second.pull)
-  t.match(two.events.find(({ path }) => path.endsWith('.gguf')), { completed: statSync(
-    join(downloadsOf(at.home), only(at).id, 'files', 'tiny-Q4_K_M.gguf.part')
-  ).size }, 'who joins hears at once how far it is')
+  t.match(
+    two.events.find(({ path }) => path.endsWith('.gguf')),
+    { completed: statSync(join(downloadsOf(at.home), only(at).id, 'files', 'tiny-Q4_K_M.gguf.part')).size },
+    'who joins hears at once how far it is'
+  )
   at.transfers.release()
   t.equal(await one.result, await two.result)
   t.equal(at.transfers.fetched.filter(path => path.endsWith('.gguf')).length, 1)
@@ -77,18 +79,18 @@ t.test('pulls of one variant join', async t => {
 })
 
 t.test('who watches decides whether it goes on', async t => {
-  const at = await setting(t, { pauseAfter: 50 })
+  const at = await setting(t, { pauseAfter: 400 })
   at.transfers.holdAt = /gguf/
   const { pull } = await at.pull('Acme/Tiny-GGUF')
   const one = watching(pull)
   const two = watching(pull)
   one.leave()
   await t.rejects(one.result, /left/)
-  await sleep(150)
+  await sleep(600)
   t.equal(only(at).state, 'downloading', 'while one stays')
   two.leave()
-  const three = watching((await at.pull('Acme/Tiny-GGUF')).pull)
-  await sleep(150)
+  const three = watching(pull)
+  await sleep(600)
   t.equal(only(at).state, 'downloading', 'one who comes in time takes over')
   three.leave()
   await until('it pauses', () => only(at).state === 'paused')
@@ -109,7 +111,7 @@ t.test('who watches decides whether it goes on', async t => {
   const detached = await at.pull('Acme/Tiny-GGUF:Q2_K', { detached: true })
   const five = watching(detached.pull)
   five.leave()
-  await sleep(150)
+  await sleep(600)
   t.match(only(at), { state: 'downloading', detached: true })
   at.transfers.release()
   await until('a detached one is stored', () => at.store.list().length === 2)
@@ -153,7 +155,10 @@ t.test('pause, resume, cancel', async t => {
   // The op that comes between: a pull that is asked for while it is being cancelled begins anew.
   const going = await at.pull('Acme/Tiny-GGUF')
   const plan = await downloads.plan({ model: 'Acme/Tiny-GGUF' }, {})
-  const [, fresh] = await Promise.all([downloads.cancel(going.pull.record().id), downloads.pull(plan, { detached: false })])
+  const [, fresh] = await Promise.all([
+    downloads.cancel(going.pull.record().id),
+    downloads.pull(plan, { detached: false })
+  ])
   t.not(fresh, going.pull)
   transfers.release()
   t.equal((await watching(fresh!).result).publicName, 'Acme/Tiny-GGUF')
@@ -178,8 +183,13 @@ t.test('a failure is told and kept, and can be continued', async t => {
   await until('it is stored', () => at.store.list().length === 2)
 
   t.test('what is no model is refused, however well it arrived', async t => {
-    const at = await setting(t, { contents: { 'Acme/Bad-GGUF': { 'bad-Q4_K_M.gguf': Buffer.from('this is no GGUF file') } } })
-    await t.rejects(watching((await at.pull('Acme/Bad-GGUF')).pull).result, { code: 'invalid_request', message: /not a GGUF file/ })
+    const at = await setting(t, {
+      contents: { 'Acme/Bad-GGUF': { 'bad-Q4_K_M.gguf': Buffer.from('this is no GGUF file') } }
+    })
+    await t.rejects(watching((await at.pull('Acme/Bad-GGUF')).pull).result, {
+      code: 'invalid_request',
+      message: /not a GGUF file/
+    })
     t.same(at.store.list(), [])
     t.match(only(at), { state: 'failed' })
     await at.downloads.cancel('Acme/Bad-GGUF')
@@ -211,7 +221,7 @@ t.test('a detached pull waits for its hub', async t => {
 
 t.test('another revision', async t => {
   const contents = {
-    'Acme/Seer-GGUF': { 'seer-Q4_K_M.gguf': model(1), 'LICENSE': Buffer.from('as is') }
+    'Acme/Seer-GGUF': { 'seer-Q4_K_M.gguf': model(1), LICENSE: Buffer.from('as is') }
   }
   const at = await setting(t, { contents })
   at.transfers.holdAt = /LICENSE/
@@ -227,14 +237,22 @@ t.test('another revision', async t => {
   t.equal(second.pull.record().id, first.pull.record().id)
   at.transfers.release()
   const stored = await watching(second.pull).result
-  t.same(at.transfers.fetched, ['seer-Q4_K_M.gguf', 'LICENSE', 'LICENSE'], 'what is the same is kept, the rest is not continued')
+  t.same(
+    at.transfers.fetched,
+    ['seer-Q4_K_M.gguf', 'LICENSE', 'LICENSE'],
+    'what is the same is kept, the rest is not continued'
+  )
   t.same(at.transfers.continued, [])
   t.equal(readFileSync(join(stored.directory, 'LICENSE'), 'utf8'), 'as was')
 
   at.hub.contents['Acme/Seer-GGUF']!.LICENSE = Buffer.from('as will be')
   const third = await watching((await at.pull('Acme/Seer-GGUF')).pull).result
   t.not(third.revision, stored.revision)
-  t.equal(at.transfers.fetched.filter(path => path.endsWith('.gguf')).length, 1, 'weights that are stored are not fetched again')
+  t.equal(
+    at.transfers.fetched.filter(path => path.endsWith('.gguf')).length,
+    1,
+    'weights that are stored are not fetched again'
+  )
   t.equal(readFileSync(join(third.directory, 'LICENSE'), 'utf8'), 'as will be')
   t.notOk(existsSync(stored.directory), 'one revision of a variant at a time')
   t.same(readdirSync(downloadsOf(at.home)), [])

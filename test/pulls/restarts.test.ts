@@ -41,7 +41,9 @@ t.test('a kill while it is stored', async t => {
     ['c', 'after']
   ] as const) {
     const [id] = readdirSync(downloadsOf(join(homes, name)))
-    t.match(JSON.parse(readFileSync(join(downloadsOf(join(homes, name)), id!, 'job.json'), 'utf8')), { state: 'storing' })
+    t.match(JSON.parse(readFileSync(join(downloadsOf(join(homes, name)), id!, 'job.json'), 'utf8')), {
+      state: 'storing'
+    })
     const next = await setting(t, { home: join(homes, name) })
     await until(`it is stored, killed ${what}`, () => next.downloads.list().length === 0)
     t.equal(next.store.list().length, 1)
@@ -91,7 +93,8 @@ t.test('paused and failed ones wait', async t => {
 t.test('what is none of its own', async t => {
   const home = t.testdir()
   const folder = downloadsOf(home)
-  for (const name of ['0123456789ab', 'broken', 'newer', 'other']) mkdirSync(join(folder, name, 'files'), { recursive: true })
+  for (const name of ['0123456789ab', 'broken', 'newer', 'other'])
+    mkdirSync(join(folder, name, 'files'), { recursive: true })
   writeFileSync(join(folder, '0123456789ab', 'files', 'x.gguf'), 'a part')
   writeFileSync(join(folder, 'broken', 'job.json'), '{ "version": 1')
   writeFileSync(join(folder, 'newer', 'job.json'), '{ "version": 2 }')
@@ -101,7 +104,8 @@ t.test('what is none of its own', async t => {
   t.same(at.folders().sort(), ['a file', 'broken', 'newer', 'other'], 'a folder without a record is debris')
   t.same(at.downloads.list(), [])
   const log = at.log.join('')
-  for (const name of ['broken', 'newer', 'other']) t.match(log, new RegExp(`The pull in \\S*/${name} cannot be continued`))
+  for (const name of ['broken', 'newer', 'other'])
+    t.match(log, new RegExp(`The pull in \\S*/${name} cannot be continued`))
   t.match(log, /a newer corral wrote it/)
   t.ok(existsSync(join(folder, 'a file')))
 })

@@ -1,4 +1,4 @@
-import { statfs } from 'node:fs/promises'
+import { mkdir, statfs } from 'node:fs/promises'
 import { totalmem } from 'node:os'
 import { formatBytes } from '../../../core/bytes.ts'
 import type { PullPlan } from '../../../core/downloads.ts'
@@ -23,10 +23,12 @@ export function machineMemory(report: RuntimesReport): { ram: number; gpu: numbe
 }
 
 /**
- * Whether files fit on a disk.
+ * Whether files fit on a disk, by the folder that they go to.
  * @param missing bytes that are still to be fetched
  */
 export async function diskRoom(folder: string, missing: number): Promise<PullPlan['disk']> {
+  // People tidy up by hand.
+  await mkdir(folder, { recursive: true, mode: 0o700 })
   const { bavail, bsize } = await statfs(folder)
   const available = bavail * bsize
   const reserve = Math.round(Math.min(MOST_RESERVE, Math.max(LEAST_RESERVE, missing * RESERVE_SHARE)))

@@ -1,0 +1,254 @@
+import { rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import type { FileProgress, PullPlan } from '../../core/downloads.ts'
+import { CorralError } from '../../core/errors.ts'
+import { parseModelName } from '../../core/model-name.ts'
+import { diskRoom, insufficientStorage, machineMemory } from '../../plugins/download/pulls/machine-room.ts'
+import { sameFiles } from '../../plugins/download/pulls/partial-files.ts'
+import { PullProgress } from '../../plugins/download/pulls/pull-progress.ts'
+import { safetensorsBytes } from '../support/gguf-writer.ts'
+import { downloadsOf, model, setting, watching } from './support.ts'
+
+const plan = (model: string, as?: string) => ({ model, ...(as === undefined ? {} : { as }) })
+
+t.test('where a name is looked for', async t => {
+  const at = await setting(t)
+  const { downloads, hub, other } = at
+  other.contents = { 'acme/Else-GGUF': { 'else-F16.gguf': model(1) }, 'Acme/Tiny-GGUF': { 'tiny-Q2_K.gguf': model(2) } }
+  t.match(
+    await downloads.plan(plan('acme/tiny-gguf'), {}),
+    {
+      name: { owner: 'Acme', name: 'Tiny-GGUF' },
+      repository: { hub: 'huggingface', address: 'https://huggingface.test/Acme/Tiny-GGUF' }
+    },
+    'the first hub that has it, in its spelling'
+  )
+  t.same(other.asked, [])
+  t.match(await downloads.plan(plan('acme/else-gguf'), {}), { repository: { hub: 'modelscope' } }, 'else the next')
+  t.match(await downloads.plan(plan('modelscope:Acme/Tiny-GGUF'), {}), { label: 'Q2_K' }, 'the one that is named')
+  t.match(await downloads.plan(plan('hf:Acme/Tiny-GGUF:Q2_K@v1', 'me/mine'), {}), {
+    name: { owner: 'me', name: 'mine' },
+    label: 'Q2_K',
+    repository: { revision: 'v1' }
+  })
+  t.match(await downloads.plan(plan('Acme/Tiny-GGUF', 'me/mine:Small'), {}), { label: 'Small' })
+  await t.rejects(downloads.plan(plan('acme/none'), {}), {
+    code: 'repo_not_found',
+    message: /huggingface, nor at modelscope/
+  })
+  await t.rejects(downloads.plan(plan('hf:acme/none'), {}), {
+    code: 'repo_not_found',
+    message: 'huggingface has no acme/none.'
+  })
+
+  hub.failure = new CorralError('hub_unreachable', 'It is down.')
+  t.match(
+    await downloads.plan(plan('acme/else-gguf'), {}),
+    { repository: { hub: 'modelscope' } },
+    'one that is down is passed'
+  )
+  await t.rejects(downloads.plan(plan('acme/none'), {}), { code: 'hub_unreachable', message: 'It is down.' })
+  for (const bad of ['', 'tiny', 'a/b/c/d', '../x', 'ftp:acme/x', 'acme/x:']) {
+    await t.rejects(downloads.plan(plan(bad), {}), { code: /invalid_(model_name|request)/ }, bad)
+  }
+  await t.rejects(downloads.plan(plan('Acme/Tiny-GGUF', 'no name'), {}), { code: 'invalid_model_name' })
+  t.throws(() => downloads.addHub(hub), /already/)
+
+  const gone = new AbortController()
+  gone.abort(new Error('left'))
+  await t.rejects(downloads.plan(plan('acme/tiny-gguf'), { signal: gone.signal }), /left/)
+  const none = await setting(t, { search: ['nowhere'] })
+  t.match(none.log.join(''), /names hubs that are not switched on: nowhere/)
+  await t.rejects(none.downloads.plan(plan('Acme/Tiny-GGUF'), {}), { code: 'repo_not_found', message: /hf:/ })
+})
+
+t.test('what is there already', async t => {
+  const at = await setting(t)
+  const { downloads, hub, store, transfers } = at
+  const q4 = join(at.home, 'x-Q4_K_M.gguf')
+  writeFileSync(q4, model(4))
+  const readme = hub.contents['Acme/Tiny-GGUF']!['README.md']!
+  delete hub.contents['Acme/Tiny-GGUF']!['README.md']
+
+  await store.importFrom(
+    { path: q4, name: parseModelName('corral/tiny') },
+    { origin: { kind: 'bundled', from: 'corral' }, allowHardLink: false }
+  )
+  hub.failure = new CorralError('hub_unreachable', 'It is down.')
+  t.match(
+    await downloads.plan(plan('corral/tiny'), {}),
+    { present: true, label: 'Q4_K_M' },
+    'no hub is asked for what came along'
+  )
+  t.equal(await downloads.pull(await downloads.plan(plan('corral/tiny'), {}), { detached: false }), undefined)
+  await t.rejects(downloads.plan(plan('corral/tiny:Q2_K'), {}), { code: 'hub_unreachable' })
+  hub.failure = undefined
+  await t.rejects(downloads.plan(plan('Acme/Tiny-GGUF:Q2_K', 'corral/tiny'), {}), {
+    code: 'model_exists',
+    message: /came with corral/
+  })
+
+  await store.import({ path: q4, name: parseModelName('Acme/Tiny-GGUF') })
+  t.match(
+    await downloads.plan(plan('Acme/Tiny-GGUF'), {}),
+    { present: true },
+    'the same files, wherever they came from'
+  )
+  await t.rejects(downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {}), { code: 'model_exists', message: /imported from/ })
+  t.equal(transfers.fetched.length, 0)
+  await store.remove(parseModelName('Acme/Tiny-GGUF'))
+
+  hub.contents['Acme/Tiny-GGUF']!['README.md'] = readme
+  const stored = await watching((await at.pull('Acme/Tiny-GGUF')).pull).result
+  at.other.contents = { 'Acme/Tiny-GGUF': { 'tiny-Q2_K.gguf': model(22) } }
+  await t.rejects(downloads.plan(plan('modelscope:Acme/Tiny-GGUF'), {}), {
+    code: 'model_exists',
+    message: /downloaded from huggingface:Acme/
+  })
+  t.match(await downloads.plan(plan('Acme/Tiny-GGUF@another'), {}), { present: true }, 'git digests are compared too')
+  hub.contents['Acme/Tiny-GGUF']!['README.md'] = Buffer.from(readme.toString().toUpperCase())
+  t.match(await downloads.plan(plan('Acme/Tiny-GGUF'), {}), { present: false })
+  hub.contents['Acme/Tiny-GGUF']!['README.md'] = readme
+  rmSync(join(stored.directory, 'tiny-Q4_K_M.gguf'))
+  t.match(await downloads.plan(plan('Acme/Tiny-GGUF'), {}), { present: false }, 'what was deleted by hand is repaired')
+  t.equal((await watching((await at.pull('Acme/Tiny-GGUF')).pull).result).publicName, 'Acme/Tiny-GGUF')
+
+  at.transfers.holdAt = /gguf/
+  const going = await at.pull('Acme/Tiny-GGUF:Q2_K')
+  await store.remove(parseModelName('Acme/Tiny-GGUF'))
+  const elsewhere = await downloads.plan(plan('modelscope:Acme/Tiny-GGUF'), {})
+  await t.rejects(downloads.pull(elsewhere, { detached: false }), {
+    code: 'model_exists',
+    message: /being pulled from/
+  })
+  t.equal(going.pull.record().state, 'downloading')
+})
+
+t.test('SafeTensors', async t => {
+  const tokenizer = Buffer.from('{}')
+  const index = Buffer.from(
+    JSON.stringify({ weight_map: { a: 'model-00001-of-00002.safetensors', b: 'model-00002-of-00002.safetensors' } })
+  )
+  const config = {
+    architectures: ['LlavaForConditionalGeneration'],
+    model_type: 'llava',
+    torch_dtype: 'float16',
+    vision_config: { x: 1 },
+    audio_config: { x: 1 }
+  }
+  const files = {
+    'config.json': Buffer.from(JSON.stringify(config)),
+    'tokenizer.json': tokenizer,
+    'model.safetensors.index.json': index,
+    'model-00001-of-00002.safetensors': safetensorsBytes(16, 1),
+    'model-00002-of-00002.safetensors': safetensorsBytes(16, 2),
+    'model-00003-of-00003.safetensors': safetensorsBytes(16, 3)
+  }
+  const at = await setting(t, {
+    contents: { 'acme/st': files, 'acme/bad': { ...files, 'config.json': Buffer.from('<html>') } }
+  })
+  const { pull, plan: made } = await at.pull('acme/st')
+  t.match(made, { format: 'safetensors', label: 'F16' })
+  t.same(
+    made.files.filter(({ role }) => role === 'model').map(({ path }) => path),
+    ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors']
+  )
+  t.same(at.folders().length, 1, 'what was read to plan is gone')
+  const stored = await watching(pull).result
+  t.match(stored, { format: 'safetensors', label: 'F16' })
+  t.same(stored.metadata.capabilities, ['completion', 'vision', 'audio'])
+  await t.rejects(at.downloads.plan(plan('acme/bad'), {}), {
+    code: 'unsupported_capability',
+    message: /config.json.*no JSON/
+  })
+  t.same(at.folders(), [])
+})
+
+t.test('what the listing does not tell', async t => {
+  const at = await setting(t)
+  at.hub.silentOn.add('tiny-Q4_K_M.gguf')
+  const { pull, plan: made } = await at.pull('Acme/Tiny-GGUF:Q4_K_M')
+  t.equal(made.files[0]?.size, model(4).length)
+  const stored = await watching(pull).result
+  t.equal(stored.files[0]?.size, model(4).length)
+  t.match(await at.downloads.plan(plan('Acme/Tiny-GGUF:Q4_K_M'), {}), { present: true })
+  at.hub.locate = async () => {
+    throw new CorralError('hub_forbidden', 'Agree to its terms first.')
+  }
+  const gated = at.downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {})
+  await t.rejects(gated, { code: 'hub_forbidden' }, 'what may not be had is known before anything starts')
+})
+
+t.test('room', async t => {
+  const at = await setting(t)
+  const repository = at.hub.repository.bind(at.hub)
+  at.hub.repository = async (request, waiting) => {
+    const found = await repository(request, waiting)
+    return { ...found, files: found.files.map(file => (file.path.endsWith('.gguf') ? { ...file, size: 1e17 } : file)) }
+  }
+  const huge = await at.downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {})
+  t.match(huge, { disk: { fits: false }, memory: { fits: false } })
+  t.match(huge.warnings.join(' '), /on the disk of/)
+  await t.rejects(at.downloads.pull(huge, { detached: false }), { code: 'insufficient_storage', status: 507 })
+  t.same([at.downloads.list(), at.folders()], [[], []])
+  rmSync(downloadsOf(at.home), { recursive: true })
+  t.match(
+    await at.downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {}),
+    { present: false },
+    'a folder that was deleted by hand'
+  )
+
+  const room = await diskRoom(at.home, 1e9)
+  t.ok(room.required > 1e9 && room.required < 1.1e9)
+  t.equal((await diskRoom(at.home, 0)).required, 0)
+  t.match(insufficientStorage('/x', huge, { ...room, fits: false }).details, { required: room.required })
+  const report = { state: 'ready' as const, sources: [] }
+  t.equal(machineMemory(report).gpu, 0)
+  t.ok(machineMemory(report).ram > 1e8)
+  const device = { id: 'CUDA0', description: '', totalMemory: 8e9, freeMemory: 1 }
+  t.equal(machineMemory({ ...report, build: { devices: [device, device] } as never }).gpu, 16e9)
+})
+
+t.test('progress', async t => {
+  const files = [
+    { path: 'a', storedPath: 'a', role: 'model', size: 1000 },
+    { path: 'b', storedPath: 'b', role: 'other', size: undefined }
+  ]
+  const progress = new PullProgress({ files } as PullPlan, [10])
+  const events: FileProgress[] = []
+  const stop = progress.listen(changed => void events.push(...changed))
+  t.same(events, [{ path: 'a', completed: 10, total: 1000 }], 'what is not known is not told')
+  const began = performance.now()
+  for (let step = 0; step <= 100; step++) {
+    progress.report(0, 10 + step * 5, 1000)
+    await sleep(5)
+  }
+  t.ok(progress.speed() > 0 && progress.speed() < 1000, `${progress.speed()} bytes a second`)
+  t.ok(events.length - 1 <= Math.ceil((performance.now() - began) / 100), `${events.length - 1} events`)
+  t.ok(events.length > 2)
+  progress.finish([1000, 5])
+  stop()
+  t.same(events.slice(-2), [
+    { path: 'a', completed: 1000, total: 1000 },
+    { path: 'b', completed: 5, total: 5 }
+  ])
+  t.equal(progress.speed(), 0)
+  const count = events.length
+  progress.report(0, 1, 1000)
+  await sleep(150)
+  t.equal(events.length, count, 'who has left hears nothing')
+})
+
+t.test('when two plans are the same', async t => {
+  const made = (files: object[], revision = '1') =>
+    ({ files, repository: { hub: 'h', id: 'i', revision } }) as unknown as PullPlan
+  const a = { storedPath: 'a', path: 'a', sha256: '1' }
+  t.ok(sameFiles(made([a]), made([a], '2')))
+  t.notOk(sameFiles(made([a]), made([{ ...a, sha256: '2' }])))
+  t.notOk(sameFiles(made([a]), made([a, { ...a, storedPath: 'b' }])))
+  const unknown = { storedPath: 'a', path: 'a' }
+  t.ok(sameFiles(made([unknown]), made([unknown])))
+  t.notOk(sameFiles(made([unknown]), made([unknown], '2')), 'without digests the revision tells')
+})
