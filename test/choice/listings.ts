@@ -476,7 +476,7 @@ export const LISTINGS: Expectation[] = [
       '': ['Q8_0', 'Q8_0/tiny-chat.gguf'],
       Q4_K_M: ['Q4_K_M', 'Q4_K_M/tiny-chat.gguf', 'Q4_K_M/README.md'],
       bf16: ['BF16', 'BF16/model.safetensors', 'BF16/config.json', 'BF16/tokenizer.json'],
-      mine: ['mine-tiny-chat', 'mine/tiny-chat.gguf']
+      mine: ['mine', 'mine/tiny-chat.gguf']
     }
   },
   // ---- SafeTensors

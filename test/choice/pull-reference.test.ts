@@ -5,7 +5,7 @@ const HUBS = [
   { name: 'huggingface', prefixes: ['hf:', 'hf.co/', 'huggingface.co/', 'https://huggingface.co/', 'https://hf.co/'] },
   { name: 'csghub', prefixes: ['csghub:', 'https://hub.opencsg.com/'] },
   { name: 'modelscope', prefixes: ['modelscope:', 'https://modelscope.cn/'] },
-  { name: 'corral', prefixes: ['corral://'] },
+  { name: 'corral', prefixes: ['corral://', 'corral:'] },
   { name: 'url', prefixes: ['https://', 'http://'] }
 ]
 
@@ -66,12 +66,13 @@ t.test('what a pull names', t => {
     ],
     [
       'corral://box.local:11435/Qwen/Qwen3-0.6B-GGUF',
-      { ...N, hub: 'corral', id: 'corral://box.local:11435/Qwen/Qwen3-0.6B-GGUF' }
+      { ...N, hub: 'corral', id: 'box.local:11435/Qwen/Qwen3-0.6B-GGUF' }
     ],
     [
       'corral://[::1]:11435/Qwen/Qwen3-0.6B-GGUF:Q8_0',
-      { ...N, hub: 'corral', id: 'corral://[::1]:11435/Qwen/Qwen3-0.6B-GGUF', variant: 'Q8_0' }
+      { ...N, hub: 'corral', id: '[::1]:11435/Qwen/Qwen3-0.6B-GGUF', variant: 'Q8_0' }
     ],
+    ['corral:Qwen/Qwen3-0.6B-GGUF', { ...N, hub: 'corral' }],
     ['https://example.org/a.gguf?sig=a:b@c', { hub: 'url', id: 'https://example.org/a.gguf?sig=a:b@c' }]
   ]
   for (const [text, reference] of table) t.same(parsePullReference(text, HUBS), reference, text)
@@ -112,7 +113,7 @@ t.test('what it may not name', t => {
     [
       'ollama:a/b',
       'invalid_request',
-      /"ollama:", which no hub .* \(there are hf:, csghub:, modelscope:, corral:\/\/, https:\/\/, http:\/\/\)/
+      /"ollama:", which no hub .* \(there are hf:, csghub:, modelscope:, corral:\/\/, corral:, https:\/\/, http:\/\/\)/
     ],
     ['ftp://x/a/b', 'invalid_request', /"ftp:\/\/"/],
     ['C:\\models\\a.gguf', 'invalid_request', /./],

@@ -89,10 +89,13 @@ function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[
     const { quantization, path } = candidate
     if (quantization && count(other => other.quantization, candidate) === 1)
       return { ...candidate, label: quantization }
+    const folder = folderOf(path).slice(0, -1)
+    const isOwn = asLabel(folder) === folder && count(other => folderOf(other.path), candidate) === 1
     if (found.length === 1) {
       const fromId = labelAtEnd(id)
-      return { ...candidate, quantization: fromId, label: fromId ?? 'GGUF' }
+      return { ...candidate, quantization: fromId, label: fromId ?? (isOwn ? folder : 'GGUF') }
     }
+    if (isOwn) return { ...candidate, label: folder }
     return { ...candidate, label: asLabel(count(nameOf, candidate) === 1 ? fileNameOf(path) : path) }
   })
 }
@@ -110,7 +113,7 @@ export function withoutExtension(path: string): string {
 }
 
 /** A path as a label: of the characters and the length that labels may have. */
-function asLabel(path: string): string {
+export function asLabel(path: string): string {
   const text = withoutExtension(path)
     .replace(/[^A-Za-z0-9._-]+/g, '-')
     .replace(/\.{2,}/g, '.')

@@ -72,7 +72,7 @@ function serverReference(prefix: string, rest: string, whole: string): Omit<Pull
     )
   }
   const reference = nameReference(path, whole)
-  return { ...reference, id: `${prefix}${host}/${reference.id}` }
+  return { ...reference, id: `${host}/${reference.id}` }
 }
 
 function withoutQuery(rest: string): { path: string; query: URLSearchParams } {

@@ -3,6 +3,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { shardNames } from '../../../core/gguf-file-name.ts'
 import { dtypeLabel, isTokenizer } from '../../../core/safetensors-layout.ts'
 import { folderOf, listed } from './choice.ts'
+import { asLabel } from './gguf-offer.ts'
 
 const INDEX = 'model.safetensors.index.json'
 /** No whole model by itself: adapters, other layouts, other precisions of the same, states of training. */
@@ -31,7 +32,7 @@ export function safetensorsFolders(files: readonly HubFile[]): string[] {
   const whole = (folder: string) =>
     has.has(`${folder}config.json`) &&
     files.some(({ path }) => path.startsWith(folder) && isTokenizer(path.slice(folder.length)))
-  return [...folders].filter(folder => /^[^/]+\/$/.test(folder) && whole(folder)).sort()
+  return [...folders].filter(folder => asLabel(folder) === folder.slice(0, -1) && whole(folder)).sort()
 }
 
 function isWeights(path: string): boolean {
