@@ -38,7 +38,7 @@ export interface FileLocation {
   url: string
   /** Sent with each request for bytes. */
   headers: Record<string, string>
-  /** Proxy to go through; undefined heeds HTTPS_PROXY, HTTP_PROXY and NO_PROXY. */
+  /** Proxy to go through; empty is none, undefined heeds HTTPS_PROXY, HTTP_PROXY and NO_PROXY. */
   proxy?: string
   /** When it stops being valid, in epoch milliseconds, as far as that is known. */
   expiresAt?: number

@@ -14,57 +14,42 @@ import { isLoopback, isPrivateHost } from '../../plugins/hubs/http/private-addre
 import { judgeRedirect, mayHaveCredentials } from '../../plugins/hubs/http/redirects.ts'
 import { isPassing, retryAfterSeconds, retryDelay } from '../../plugins/hubs/http/retry-delay.ts'
 import { endpointOf, hostsWith } from '../../plugins/hubs/hub-options.ts'
+import { requireRequest } from '../../plugins/hubs/hub-request.ts'
 import { offlineVariable, tokenFile, tokenSources } from '../../plugins/hubs/huggingface/environment.ts'
 import { readListing } from '../../plugins/hubs/modelscope/listing.ts'
 import { isGood, modelScopeRefusal } from '../../plugins/hubs/modelscope/refusal.ts'
 import { findToken } from '../../plugins/hubs/token.ts'
 import { nameOfAddress, nameOfDisposition, parseAddress, shardsOf } from '../../plugins/hubs/url/address.ts'
-import { splitWebPath } from '../../plugins/hubs/web-address.ts'
 
 const SHA256 = 'ab'.repeat(32)
 const SHA1 = 'cd'.repeat(20)
 const NOW = Date.UTC(2026, 0, 2, 3, 4, 5)
 
-t.test('web addresses', async t => {
-  const table: [string, object][] = [
-    ['acme/Tiny-GGUF', { id: 'acme/Tiny-GGUF' }],
-    ['acme/Tiny-GGUF/', { id: 'acme/Tiny-GGUF' }],
-    ['acme/Tiny-GGUF:Q8_0', { id: 'acme/Tiny-GGUF:Q8_0' }],
-    ['acme/Tiny?download=true#files', { id: 'acme/Tiny' }],
-    ['acme/Tiny?show_file_info=a%2Fb.gguf', { id: 'acme/Tiny', file: 'a/b.gguf' }],
-    ['acme/Tiny/resolve/main/a.gguf?download=true', { id: 'acme/Tiny', revision: 'main', file: 'a.gguf' }],
-    ['acme/Tiny/blob/v1.0/Q4/a%20b.gguf', { id: 'acme/Tiny', revision: 'v1.0', file: 'Q4/a b.gguf' }],
-    ['acme/Tiny/resolve/refs%2Fpr%2F1/a.gguf', { id: 'acme/Tiny', revision: 'refs/pr/1', file: 'a.gguf' }],
-    ['acme/Tiny/resolve/refs/pr/1/a.gguf', { id: 'acme/Tiny', revision: 'refs/pr/1', file: 'a.gguf' }],
-    ['acme/Tiny/tree/main', { id: 'acme/Tiny', revision: 'main' }],
-    ['acme/Tiny/tree/main/Q4_K_M', { id: 'acme/Tiny', revision: 'main' }],
-    ['acme/Tiny/commit/1111', { id: 'acme/Tiny', revision: '1111' }],
-    ['acme/Tiny/discussions/3', { id: 'acme/Tiny' }],
-    ['models/acme', { id: 'models/acme' }],
-    ['models/acme/Tiny', { id: 'acme/Tiny' }],
-    ['models/acme/Tiny/files', { id: 'acme/Tiny' }],
-    ['models/acme/Tiny/file/view/master/Q4/a.gguf', { id: 'acme/Tiny', revision: 'master', file: 'Q4/a.gguf' }],
-    ['models/acme/Tiny/resolve/master/a.gguf', { id: 'acme/Tiny', revision: 'master', file: 'a.gguf' }],
-    [
-      'api/v1/models/acme/Tiny/repo?Revision=master&FilePath=Q4%2Fa.gguf',
-      { id: 'acme/Tiny', revision: 'master', file: 'Q4/a.gguf' }
-    ],
-    ['api/models/acme/Tiny/revision/v1', { id: 'acme/Tiny', revision: 'v1' }],
-    ['csg/acme/Tiny/resolve/main/a.gguf', { id: 'acme/Tiny', revision: 'main', file: 'a.gguf' }]
-  ]
-  for (const [rest, expected] of table) t.strictSame(splitWebPath(rest), expected, rest)
-  for (const rest of [
+t.test('what may be asked for', async t => {
+  for (const revision of [undefined, 'main', 'v1.0', 'refs/pr/1', 'feature/x_y']) {
+    t.doesNotThrow(
+      () => requireRequest({ id: 'acme/Tiny-GGUF', ...(revision ? { revision } : {}) }),
+      revision ?? 'none'
+    )
+  }
+  for (const id of [
     '',
     'acme',
-    'acme//',
+    'acme/',
+    '/Tiny',
     '../x',
     'acme/..',
-    'datasets/acme/x',
-    'spaces/a/b',
-    'api/datasets/a/b',
-    '%zz/x'
+    'acme/./x',
+    'acme/Tiny/blob',
+    'acme/Ti ny',
+    'a/b?c',
+    'a/b#c',
+    'a\\b/c'
   ]) {
-    t.throws(() => splitWebPath(rest), { code: 'invalid_model_name' }, rest)
+    t.throws(() => requireRequest({ id }), { code: 'invalid_model_name' }, id)
+  }
+  for (const revision of ['', '..', '.', 'a/../b', 'a b', 'a?b', 'a\nb']) {
+    t.throws(() => requireRequest({ id: 'acme/Tiny', revision }), { code: 'repo_not_found' }, JSON.stringify(revision))
   }
 })
 
@@ -630,9 +615,18 @@ t.test('listings of ModelScope and of other corrals', async t => {
 
   t.strictSame(parseCorralReference('acme/Tiny'), { id: 'acme/Tiny' })
   t.strictSame(parseCorralReference('//big:1234/acme/Tiny'), { id: 'acme/Tiny', endpoint: 'http://big:1234' })
+  t.strictSame(parseCorralReference('corral://big/acme/Tiny'), { id: 'acme/Tiny', endpoint: 'http://big:11435' })
   t.strictSame(parseCorralReference('big:1234/acme/Tiny'), { id: 'acme/Tiny', endpoint: 'http://big:1234' })
   t.strictSame(parseCorralReference('[::1]/acme/Tiny'), { id: 'acme/Tiny', endpoint: 'http://[::1]:11435' })
-  for (const text of ['', 'acme', '//acme/Tiny', 'a/b/c/d', 'user@host/acme/Tiny', 'acme/Ti ny']) {
+  for (const text of [
+    '',
+    'acme',
+    '//acme/Tiny',
+    'corral://acme/Tiny',
+    'a/b/c/d',
+    'user@host/acme/Tiny',
+    'acme/Ti ny'
+  ]) {
     t.throws(() => parseCorralReference(text), { code: 'invalid_model_name' }, text)
   }
 })

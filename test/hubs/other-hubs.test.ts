@@ -33,7 +33,7 @@ t.test('ModelScope', async t => {
     return { body: { Code: 403, Success: false, Message: 'in check' } }
   })
   const hub = await hubOf(t, modelscope, {}, { MODELSCOPE_ENDPOINT: server.url, MODELSCOPE_API_TOKEN: 'ms_secret' })
-  const found = await hub.repository({ id: 'models/acme/Tiny/summary' }, {})
+  const found = await hub.repository({ id: 'acme/Tiny' }, {})
   t.match(found, {
     hub: 'modelscope',
     id: 'acme/Tiny',

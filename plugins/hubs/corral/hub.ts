@@ -3,7 +3,7 @@ import { CorralError } from '../../../core/errors.ts'
 import type { Waiting } from '../../../core/services.ts'
 import { fingerprint } from '../files/fingerprint.ts'
 import { encodePath } from '../files/listing-path.ts'
-import { locationHeaders } from '../files/location.ts'
+import { locationHeaders, proxyOf } from '../files/location.ts'
 import type { HubFetch } from '../http/hub-fetch.ts'
 import { isObject, jsonOf } from '../http/json-answer.ts'
 import { mayHaveCredentials } from '../http/redirects.ts'
@@ -79,10 +79,11 @@ export function createCorralHub({ fetch, endpoint, key, proxy }: CorralHubOption
       const revisions: unknown = JSON.parse(more?.revisions ?? '{}')
       const [label, ...path] = file.path.split('/') as [string, ...string[]]
       const revision = isObject(revisions) ? revisions[label] : undefined
+      const url = `${server}/api/files/${encodePath(id)}/${encodePath(label)}/${encodePath(String(revision))}/${encodePath(path.join('/'))}`
       return {
-        url: `${server}/api/files/${encodePath(id)}/${encodePath(label)}/${encodePath(String(revision))}/${encodePath(path.join('/'))}`,
+        url,
         headers: locationHeaders(credentialsFor(server)),
-        ...(proxy ? { proxy } : {}),
+        ...proxyOf(url, proxy),
         ...(file.size === undefined ? {} : { size: file.size }),
         ...(file.sha256 === undefined ? {} : { sha256: file.sha256, identity: `"${file.sha256}"` })
       }

@@ -11,13 +11,14 @@ export interface CorralReference {
 }
 
 /**
- * Reads `owner/name`, `host:port/owner/name` or `//host:port/owner/name`.
+ * Reads `owner/name` or `[[corral:]//]host:port/owner/name`.
  * @throws CorralError `invalid_model_name` for anything else
  */
 export function parseCorralReference(text: string): CorralReference {
-  const match = /^(?:\/\/)?(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?\/)?([^/\s]+\/[^/\s]+)$/.exec(text)
+  const match =
+    /^(?:(?:corral:)?\/\/)?(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?\/)?([^/\s]+\/[^/\s]+)$/.exec(text)
   const [, host, port, id] = match ?? []
-  if (!id || (text.startsWith('//') && !host)) {
+  if (!id || (/^(corral:)?\/\//.test(text) && !host)) {
     throw new CorralError(
       'invalid_model_name',
       `"${text.slice(0, 120)}" names no model of another corral. Write corral://<host>:<port>/<owner>/<name>, or corral:<owner>/<name> with corral-hub.endpoint set.`,

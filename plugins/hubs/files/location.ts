@@ -1,5 +1,6 @@
 import type { FileLocation } from '../../../core/downloads.ts'
 import { type HubAnswer, type HubQuestion, LOCATE_PATIENCE, USER_AGENT } from '../http/hub-fetch.ts'
+import { isLoopback } from '../http/private-address.ts'
 import { sha256Hex, strongEtag } from './etag.ts'
 import { expiryOf } from './expiry.ts'
 
@@ -36,12 +37,17 @@ export function locationOf(answer: HubAnswer, proxy: string, now: number): FileL
   return {
     url,
     headers: locationHeaders(answer.foreignPlace ? undefined : answer.credentials),
-    ...(proxy ? { proxy } : {}),
+    ...proxyOf(url, proxy),
     ...(expiresAt === undefined ? {} : { expiresAt }),
     ...(size === undefined ? {} : { size }),
     ...(sha256 ? { sha256 } : {}),
     ...(identity ? { identity } : {})
   }
+}
+
+/** The proxy to a place: the hub's own; none to this machine, which a proxy of the network cannot reach. */
+export function proxyOf(url: string, proxy: string): Pick<FileLocation, 'proxy'> {
+  return proxy || isLoopback(new URL(url).hostname) ? { proxy } : {}
 }
 
 /** What goes with each request for bytes. */

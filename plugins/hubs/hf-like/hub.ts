@@ -8,7 +8,7 @@ import type { AskHub, EndpointAnswer } from '../http/endpoints.ts'
 import type { HubAnswer } from '../http/hub-fetch.ts'
 import { isObject, jsonOf } from '../http/json-answer.ts'
 import { isPassing } from '../http/retry-delay.ts'
-import { requireRevision, splitWebPath } from '../web-address.ts'
+import { requireRequest } from '../hub-request.ts'
 import { completed, filesOfInfo, filesOfTree, isIncomplete, nextPage } from './listing.ts'
 import { isFinalWord, refusalOf, type Subject, verdictOf } from './refusal.ts'
 import { similarName } from './similar-name.ts'
@@ -150,17 +150,16 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
 
     async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
       refuseOffline()
-      const split = splitWebPath(request.id)
-      const revision = request.revision ?? split.revision
-      requireRevision(revision)
+      requireRequest(request)
+      const { id: asked, revision } = request
       const ref = revision ?? options.defaultBranch ?? 'main'
-      const { info, answer, elsewhere } = await describe(split.id, revision, signal)
+      const { info, answer, elsewhere } = await describe(asked, revision, signal)
       const refuseDescription = () =>
-        refuse(elsewhere ? withErrorCode(answer, 'RevisionNotFound') : answer, subject(split.id, revision), signal)
+        refuse(elsewhere ? withErrorCode(answer, 'RevisionNotFound') : answer, subject(asked, revision), signal)
       // What was refused for good is not asked for under another address.
       if (!info && (answer.status !== 404 || answer.headers['x-error-code'])) return await refuseDescription()
 
-      const id = info ? spelling(split.id, info, answer) : split.id
+      const id = info ? spelling(asked, info, answer) : asked
       let sha = typeof info?.sha === 'string' && /^[\w.-]+$/.test(info.sha) ? info.sha : undefined
       let files = info && filesOfInfo(info)
       if (files === undefined || isIncomplete(files, options.treeHasDigests)) {

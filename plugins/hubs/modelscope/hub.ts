@@ -6,7 +6,7 @@ import { encodePath } from '../files/listing-path.ts'
 import { askPlace, isPlace, locationOf } from '../files/location.ts'
 import type { AskHub } from '../http/endpoints.ts'
 import { jsonOf } from '../http/json-answer.ts'
-import { splitWebPath } from '../web-address.ts'
+import { requireRequest } from '../hub-request.ts'
 import { readListing } from './listing.ts'
 import { isGood, modelScopeRefusal } from './refusal.ts'
 
@@ -31,8 +31,8 @@ export function createModelScopeHub({ title, prefixes, endpoint, ask, proxy }: M
     prefixes,
 
     async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
-      const { id, revision: named } = splitWebPath(request.id)
-      const revision = request.revision ?? named ?? DEFAULT_BRANCH
+      requireRequest(request)
+      const { id, revision = DEFAULT_BRANCH } = request
       // "True" with a capital letter: anything else lists the top folder only, without a word.
       const query = new URLSearchParams({ Revision: revision, Recursive: 'True' })
       const answer = await ask({ path: `${api(id)}/repo/files?${query}`, signal })
