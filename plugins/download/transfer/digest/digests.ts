@@ -1,0 +1,78 @@
+import { Worker } from 'node:worker_threads'
+import type { DigestOrder, DigestReply } from './digest-work.ts'
+
+export interface DigestListener {
+  /** 64 and 40 hex digits. */
+  onDone(sha256: string, gitSha1: string | undefined): void
+  /** The disk does not give back what was written. */
+  onBad(chunk: number): void
+  onFailed(error: Error): void
+}
+
+/** The digest of one file, computed as its chunks come. */
+export interface FileDigest {
+  /** Chunks from `first` on are on disk; -1 stands for a CRC-32 that is not known. */
+  chunks(first: number, crcs: number[]): void
+  close(): void
+}
+
+/** Digests of files, computed in a thread of their own: they cost as much as the transfer. */
+export class Digests {
+  #worker: Worker | undefined
+  #next = 0
+  readonly #listeners = new Map<number, DigestListener>()
+
+  follow(file: { path: string; size: number; chunkSize: number; git: boolean }, listener: DigestListener): FileDigest {
+    const id = this.#next++
+    this.#listeners.set(id, listener)
+    this.#send({ type: 'open', id, ...file })
+    return {
+      chunks: (first, crcs) => this.#send({ type: 'chunks', id, first, crcs }),
+      close: () => {
+        if (this.#listeners.delete(id)) this.#send({ type: 'close', id })
+      }
+    }
+  }
+
+  /** Settles when no file is open any longer. */
+  async close(): Promise<void> {
+    this.#listeners.clear()
+    await this.#worker?.terminate()
+    this.#worker = undefined
+  }
+
+  #send(order: DigestOrder): void {
+    this.#worker ??= this.#start()
+    this.#worker.postMessage(order)
+  }
+
+  #start(): Worker {
+    const worker = new Worker(new URL('./digest-worker.js', import.meta.url), {
+      resourceLimits: { maxYoungGenerationSizeMb: 4, maxOldGenerationSizeMb: 64 }
+    })
+    worker.on('message', (reply: DigestReply) => this.#onReply(reply))
+    worker.on('error', error => this.#onEnd(worker, error))
+    worker.on('exit', () => this.#onEnd(worker, new Error('the thread that computes digests ended')))
+    return worker
+  }
+
+  #onReply(reply: DigestReply): void {
+    const listener = this.#listeners.get(reply.id)
+    if (!listener) return
+    if (reply.type === 'bad') {
+      listener.onBad(reply.chunk)
+      return
+    }
+    this.#listeners.delete(reply.id)
+    if (reply.type === 'done') listener.onDone(reply.sha256, reply.gitSha1)
+    else listener.onFailed(Object.assign(new Error(reply.message), { code: reply.code }))
+  }
+
+  #onEnd(worker: Worker, error: Error): void {
+    if (this.#worker !== worker) return
+    this.#worker = undefined
+    const listeners = [...this.#listeners.values()]
+    this.#listeners.clear()
+    for (const listener of listeners) listener.onFailed(error)
+  }
+}

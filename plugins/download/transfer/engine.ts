@@ -1,0 +1,263 @@
+import type { FileLocation } from '../../../core/downloads.ts'
+import { Bandwidth } from './bandwidth.ts'
+import { ConnectionCount } from './connection-count.ts'
+import { Digests } from './digest/digests.ts'
+import { assertSpace, diskFull, freeSpace } from './disk-space.ts'
+import { FileTransfer } from './file-transfer.ts'
+import { Connections } from './http/connections.ts'
+import { loadJournal } from './journal.ts'
+import { GATHERED } from './part-writer.ts'
+import type { TransferFile, TransferOptions, TransferRequest, TransferredFile } from './transfer.ts'
+
+/** Files of one run that are fetched at once. */
+const FILES = 4
+/** Milliseconds between two looks at everything, and so between two reports of progress. */
+const TICK = 100
+/** Milliseconds between journals, and the bytes from which on they are written sooner. A kill may cost 8 MiB or a second. */
+const JOURNAL_TIME = 500
+const JOURNAL_TIME_LEAST = 250
+const JOURNAL_BYTES = 3 * 1024 * 1024
+/** Milliseconds between two looks at free space and speed. */
+const SLOW_TICK = 1000
+
+/** What the transfers of files share. */
+export interface EngineParts {
+  readonly connectionsPerFile: number
+  readonly stallTimeout: number
+  /** Milliseconds of the first back-off at most. */
+  readonly firstDelay: number
+  readonly connections: Connections
+  readonly bandwidth: Bandwidth
+  readonly digests: Digests
+  readonly buffers: Buffers
+  /** Something may be started, or is done. */
+  changed(): void
+  received(host: string | undefined, bytes: number): void
+  /** A server has had enough. */
+  trouble(host: string): void
+  log(message: string): void
+}
+
+export interface EngineOptions extends TransferOptions {
+  /** Milliseconds of the first back-off at most. */
+  firstDelay: number
+  log(message: string): void
+}
+
+/** Memory that requests read into; used again and again. */
+export class Buffers {
+  readonly #free: Buffer[] = []
+
+  take(): Buffer {
+    return this.#free.pop() ?? Buffer.allocUnsafeSlow(GATHERED)
+  }
+
+  give(buffer: Buffer): void {
+    this.#free.push(buffer)
+  }
+}
+
+interface Run {
+  request: TransferRequest
+  files: FileTransfer[]
+  reported: number[]
+  controller: AbortController
+}
+
+/** Fetches the files of all runs over a few connections; everything happens in the thread that calls it. */
+export class Engine {
+  readonly #options: EngineOptions
+  readonly #parts: EngineParts
+  readonly #connections = new Connections()
+  readonly #digests = new Digests()
+  readonly #hosts = new Map<string, ConnectionCount>()
+  readonly #runs = new Set<Run>()
+  #timer: NodeJS.Timeout | undefined
+  #pumping = false
+  #received = 0
+  #journalled = { at: 0, received: 0, running: false }
+  #slowTickAt = 0
+
+  constructor(options: EngineOptions) {
+    this.#options = options
+    this.#parts = {
+      connectionsPerFile: options.connectionsPerFile,
+      stallTimeout: options.stallTimeout,
+      firstDelay: options.firstDelay,
+      connections: this.#connections,
+      bandwidth: new Bandwidth(options.bandwidthLimit, performance.now()),
+      digests: this.#digests,
+      buffers: new Buffers(),
+      changed: () => this.#pumpSoon(),
+      received: (host, bytes) => {
+        this.#received += bytes
+        this.#host(host).add(bytes)
+      },
+      trouble: host => this.#host(host).trouble(performance.now()),
+      log: options.log
+    }
+  }
+
+  /** As `Transfers.run`. */
+  async run(request: TransferRequest): Promise<TransferredFile[]> {
+    request.signal.throwIfAborted()
+    await this.#assertSpace(request.files)
+    const controller = new AbortController()
+    const abort = () => controller.abort(request.signal.reason)
+    request.signal.addEventListener('abort', abort, { once: true })
+    if (request.signal.aborted) abort()
+    const files = request.files.map((file, index) => {
+      const locate = (): Promise<FileLocation> => request.locate(index, controller.signal)
+      return new FileTransfer(file, request.identity, locate, controller.signal, this.#parts)
+    })
+    const run: Run = { request, files, reported: files.map(() => -1), controller }
+    this.#runs.add(run)
+    this.#timer ??= setInterval(() => this.#tick(), TICK)
+    try {
+      return await this.#all(run)
+    } finally {
+      request.signal.removeEventListener('abort', abort)
+      this.#runs.delete(run)
+      if (this.#runs.size === 0) {
+        clearInterval(this.#timer)
+        this.#timer = undefined
+      }
+    }
+  }
+
+  /** To be called when no run is left. */
+  async close(): Promise<void> {
+    this.#connections.close()
+    await this.#digests.close()
+  }
+
+  async #all(run: Run): Promise<TransferredFile[]> {
+    const results: TransferredFile[] = []
+    let next = 0
+    let failure: { error: unknown } | undefined
+    const oneAfterAnother = async () => {
+      while (next < run.files.length && !failure) {
+        const index = next++
+        try {
+          const result = await run.files[index]!.run()
+          results[index] = result
+          run.request.onProgress(index, result.size, result.size)
+          run.reported[index] = result.size
+        } catch (error) {
+          failure ??= { error }
+          run.controller.abort(error)
+        }
+      }
+    }
+    await Promise.all(Array.from({ length: Math.min(FILES, run.files.length) }, oneAfterAnother))
+    if (failure) throw failure.error
+    return results
+  }
+
+  async #assertSpace(files: readonly TransferFile[]): Promise<void> {
+    if (files.length === 0) return
+    let needed = 0
+    for (const { target, size } of files) {
+      const journal = await loadJournal(target)
+      needed += Math.max(0, (size ?? 0) - (journal?.map.completed ?? 0))
+    }
+    await assertSpace(files[0]!.target, needed)
+  }
+
+  #host(name: string | undefined): ConnectionCount {
+    const key = name ?? ''
+    let count = this.#hosts.get(key)
+    if (!count) {
+      count = new ConnectionCount(this.#options.connections)
+      this.#hosts.set(key, count)
+    }
+    return count
+  }
+
+  #pumpSoon(): void {
+    if (this.#pumping) return
+    this.#pumping = true
+    setImmediate(() => {
+      this.#pumping = false
+      this.#pump()
+    })
+  }
+
+  /** Starts connections where there is work for them: files with the fewest come first. */
+  #pump(): void {
+    const now = performance.now()
+    const files = [...this.#runs].flatMap(run => run.files).filter(file => !file.fetched)
+    let total = files.reduce((sum, file) => sum + file.running, 0)
+    const perHost = new Map<string | undefined, number>()
+    for (const { host, running } of files) perHost.set(host, (perHost.get(host) ?? 0) + running)
+    const waiting = new Set(files)
+    while (total < this.#options.connections && waiting.size > 0) {
+      let file: FileTransfer | undefined
+      for (const other of waiting) if (!file || other.running < file.running) file = other
+      const used = perHost.get(file!.host) ?? 0
+      if (used >= this.#host(file!.host).limit || !file!.start(now)) {
+        waiting.delete(file!)
+        continue
+      }
+      total += 1
+      perHost.set(file!.host, used + 1)
+    }
+  }
+
+  #tick(): void {
+    const now = performance.now()
+    for (const run of this.#runs) this.#report(run)
+    this.#measure(now)
+    void this.#journal(now)
+    if (now - this.#slowTickAt >= SLOW_TICK) {
+      this.#slowTickAt = now
+      for (const run of this.#runs) {
+        for (const file of run.files) file.tick(now)
+        void this.#watchSpace(run)
+      }
+    }
+    this.#pump()
+  }
+
+  #report(run: Run): void {
+    for (const [index, file] of run.files.entries()) {
+      const { completed, total } = file
+      if (completed === run.reported[index] || completed === 0 || run.reported[index] === total) continue
+      // The last report of a file comes when it is verified.
+      if (completed === total) continue
+      run.reported[index] = completed
+      run.request.onProgress(index, completed, total)
+    }
+  }
+
+  #measure(now: number): void {
+    const figures = new Map<string, { delivering: number; wanted: number }>()
+    for (const run of this.#runs) {
+      for (const file of run.files) {
+        if (file.host === undefined || file.fetched) continue
+        const sum = figures.get(file.host) ?? { delivering: 0, wanted: 0 }
+        figures.set(file.host, { delivering: sum.delivering + file.delivering, wanted: sum.wanted + file.wanted })
+      }
+    }
+    for (const [host, { delivering, wanted }] of figures) this.#host(host).tick(now, delivering, wanted)
+  }
+
+  async #journal(now: number): Promise<void> {
+    const state = this.#journalled
+    const bytes = this.#received - state.received
+    const due = now - state.at >= (bytes >= JOURNAL_BYTES ? JOURNAL_TIME_LEAST : JOURNAL_TIME)
+    if (state.running || bytes === 0 || !due) return
+    this.#journalled = { at: now, received: this.#received, running: true }
+    await Promise.all([...this.#runs].flatMap(run => run.files).map(file => file.save()))
+    this.#journalled.running = false
+  }
+
+  async #watchSpace(run: Run): Promise<void> {
+    const first = run.request.files[0]
+    if (!first) return
+    const { free, reserve } = await freeSpace(first.target).catch(() => ({ free: 1, reserve: 0 }))
+    const missing = run.files.reduce((sum, file) => sum + (file.fetched ? 0 : file.total - file.completed), 0)
+    if (missing === 0 || free >= reserve / 2) return
+    run.controller.abort(diskFull(first.target, missing + reserve, free))
+  }
+}

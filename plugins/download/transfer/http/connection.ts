@@ -1,0 +1,394 @@
+import { connect as connectPlain, isIP, type Socket } from 'node:net'
+import type { ConnectionOptions } from 'node:tls'
+import { ChunkedBody } from './chunked-body.ts'
+import { proxyAuthorization } from './proxy.ts'
+import { BadAnswer, HEAD_LIMIT, parseHead, type ResponseHead } from './response-head.ts'
+
+/** Takes a response as it comes. The bytes are read straight into its memory: no copies, no garbage. */
+export interface Receiver {
+  /** False when the body is not wanted. */
+  onHead(head: ResponseHead): boolean
+  /** Where the next bytes of the body go; never empty, and the same until `onBytes` is told of some. */
+  room(): Buffer
+  /** So many bytes are in the room now. False when it was enough. */
+  onBytes(length: number): boolean
+}
+
+export interface Exchange {
+  /** With the query, or a whole address when a proxy takes it. */
+  path: string
+  headers: Record<string, string>
+  signal: AbortSignal
+  /** Milliseconds without a byte after which it fails. */
+  stallTimeout: number
+  receiver: Receiver
+  /** Milliseconds to wait after so many bytes, so that a limit is kept. */
+  pace?(bytes: number): number
+}
+
+export type FailureKind = 'connect' | 'cut' | 'stall' | 'protocol'
+
+/** An exchange that did not reach its end. */
+export class ConnectionFailure extends Error {
+  override readonly name = 'ConnectionFailure'
+  readonly kind: FailureKind
+
+  constructor(kind: FailureKind, message: string, cause?: unknown) {
+    super(message, { cause })
+    this.kind = kind
+  }
+}
+
+interface Running extends Exchange {
+  phase: 'head' | 'body'
+  head: string
+  /** Of the body; undefined where only its end tells. */
+  left: number | undefined
+  chunked: ChunkedBody | undefined
+  keepAlive: boolean
+  resolve(end: 'whole' | 'stopped'): void
+  reject(error: unknown): void
+}
+
+/** Bytes that are read at once while a head is expected. */
+const HEAD_READ = 16 * 1024
+
+/** One connection for one exchange after the other. */
+export class Connection {
+  readonly #socket: Socket
+  /** Memory for what is not read straight into a receiver's. */
+  readonly #scratch: Buffer
+  #running: Running | undefined
+  #lastByte = 0
+  #heldUntil = 0
+  #timers: NodeJS.Timeout[] = []
+  /** Exchanges that it has carried. */
+  exchanges = 0
+  /** Something of the answer to the newest exchange has come. */
+  answered = false
+  closed = false
+
+  private constructor(
+    open: (onread: { buffer: () => Buffer; callback: (length: number, from: Uint8Array) => boolean }) => Socket
+  ) {
+    this.#scratch = Buffer.allocUnsafeSlow(HEAD_READ)
+    this.#socket = open({
+      buffer: () => this.#room(),
+      callback: (length, from) => {
+        this.#onRead(length, from)
+        return true
+      }
+    })
+    this.#socket.on('error', error => this.#fail(new ConnectionFailure('cut', error.message, error)))
+    this.#socket.on('end', () => this.#onEnd())
+    this.#socket.on('close', () => this.#onEnd())
+  }
+
+  /**
+   * Connects to where `target` is served.
+   * @throws ConnectionFailure, the signal's reason
+   */
+  static async open(target: URL, proxy: URL | undefined, timeout: number, signal: AbortSignal): Promise<Connection> {
+    signal.throwIfAborted()
+    const first = proxy ?? target
+    const tunnel = proxy !== undefined && target.protocol === 'https:'
+    const tls = target.protocol === 'https:' || first.protocol === 'https:' ? await import('node:tls') : undefined
+    const secure = (url: URL): ConnectionOptions => ({
+      ...(isIP(hostOf(url)) ? {} : { servername: hostOf(url) }),
+      ALPNProtocols: ['http/1.1']
+    })
+    const place = { host: hostOf(first), port: Number(first.port || (first.protocol === 'https:' ? 443 : 80)) }
+    if (!tunnel) {
+      let ready: Promise<void> | undefined
+      const connection = new Connection(onread => {
+        const options = { ...place, onread: onread as never, noDelay: true }
+        const socket =
+          first.protocol === 'https:' ? tls!.connect({ ...options, ...secure(first) }) : connectPlain(options)
+        ready = connected(socket, first.protocol === 'https:' ? 'secureConnect' : 'connect', timeout, signal)
+        return socket
+      })
+      await ready
+      return connection
+    }
+    const outer =
+      first.protocol === 'https:'
+        ? tls!.connect({ ...place, ...secure(first) })
+        : connectPlain({ ...place, noDelay: true })
+    await connected(outer, first.protocol === 'https:' ? 'secureConnect' : 'connect', timeout, signal)
+    await tunnelled(outer, target, proxy, timeout, signal)
+    const inner = tls!.connect({ socket: outer, ...secure(target) })
+    await connected(inner, 'secureConnect', timeout, signal)
+    const connection = new Connection(() => inner)
+    // A socket inside another one cannot be read straight into a receiver's memory.
+    inner.on('data', (bytes: Buffer) => connection.#onBytes(bytes))
+    return connection
+  }
+
+  /**
+   * Sends one GET; settles when the body is whole, or `stopped` when the receiver had enough (which costs the
+   * connection unless the body was whole by then).
+   * @throws ConnectionFailure, the signal's reason
+   */
+  exchange(exchange: Exchange): Promise<'whole' | 'stopped'> {
+    this.exchanges += 1
+    this.answered = false
+    const { signal } = exchange
+    const abort = () => this.#fail(signal.reason)
+    const settled = new Promise<'whole' | 'stopped'>((resolve, reject) => {
+      this.#running = {
+        ...exchange,
+        phase: 'head',
+        head: '',
+        left: undefined,
+        chunked: undefined,
+        keepAlive: false,
+        resolve,
+        reject
+      }
+      if (signal.aborted) return abort()
+      if (this.closed) return this.#fail(new ConnectionFailure('cut', 'the connection was closed'))
+      signal.addEventListener('abort', abort, { once: true })
+      this.#lastByte = performance.now()
+      this.#watch(exchange.stallTimeout)
+      const lines = Object.entries(exchange.headers).map(([name, value]) => `${name}: ${value}\r\n`)
+      this.#socket.write(`GET ${exchange.path} HTTP/1.1\r\n${lines.join('')}\r\n`, 'latin1')
+    })
+    return settled.finally(() => {
+      signal.removeEventListener('abort', abort)
+      for (const timer of this.#timers.splice(0)) clearTimeout(timer)
+    })
+  }
+
+  close(): void {
+    this.closed = true
+    this.#socket.destroy()
+  }
+
+  /** Milliseconds since the last byte came, not counting time in which none was let in. */
+  get silence(): number {
+    return Math.max(0, performance.now() - Math.max(this.#lastByte, this.#heldUntil))
+  }
+
+  #watch(stallTimeout: number): void {
+    const check = () => {
+      const left = stallTimeout - this.silence
+      if (left > 0) return void this.#timers.splice(0, 1, setTimeout(check, left))
+      // This thread may have been busy: what waits in the socket is read before it is called a stall.
+      setImmediate(() =>
+        setImmediate(() => {
+          if (this.silence < stallTimeout) check()
+          else this.#fail(new ConnectionFailure('stall', `no byte came for ${stallTimeout / 1000} s`))
+        })
+      )
+    }
+    this.#timers.unshift(setTimeout(check, stallTimeout))
+  }
+
+  #room(): Buffer {
+    const running = this.#running
+    if (running?.phase !== 'body' || running.chunked) return this.#scratch
+    const room = running.receiver.room()
+    return running.left === undefined || running.left >= room.length ? room : room.subarray(0, running.left)
+  }
+
+  #onRead(length: number, from: Uint8Array): void {
+    if (from.buffer === this.#scratch.buffer) this.#onBytes(this.#scratch.subarray(0, length))
+    else if (this.#running) this.#guarded(running => this.#onBody(running, length))
+  }
+
+  /** Bytes that lie somewhere else than where they belong. */
+  #onBytes(bytes: Buffer): void {
+    if (!this.#running) {
+      this.close()
+      return
+    }
+    this.#guarded(running => {
+      if (running.phase === 'body') return this.#copyBody(running, bytes)
+      const before = running.head.length
+      running.head += bytes.toString('latin1')
+      this.answered = true
+      this.#lastByte = performance.now()
+      const end = running.head.indexOf('\r\n\r\n', Math.max(0, before - 3))
+      if (end === -1) {
+        if (running.head.length > HEAD_LIMIT) throw new BadAnswer('the answer has headers without end')
+        return
+      }
+      const rest = bytes.subarray(end + 4 - before)
+      this.#onHead(running, parseHead(running.head.slice(0, end)), rest)
+    })
+  }
+
+  #onHead(running: Running, head: ResponseHead, rest: Buffer): void {
+    if (head.status < 200) {
+      running.head = ''
+      if (head.status === 101) throw new BadAnswer('the server wants to speak something else')
+      if (rest.length > 0) this.#onBytes(Buffer.from(rest))
+      return
+    }
+    running.phase = 'body'
+    running.keepAlive = head.keepAlive
+    running.left = head.body.kind === 'length' ? head.body.length : undefined
+    running.chunked = head.body.kind === 'chunked' ? new ChunkedBody() : undefined
+    if (!running.receiver.onHead(head)) {
+      this.#done(running, running.left === 0 && rest.length === 0)
+      return
+    }
+    if (running.left === 0) {
+      this.#done(running, rest.length === 0)
+      return
+    }
+    if (rest.length > 0) this.#copyBody(running, rest)
+  }
+
+  #copyBody(running: Running, bytes: Buffer): void {
+    if (!running.chunked) {
+      const used = this.#copy(running, running.left === undefined ? bytes : bytes.subarray(0, running.left))
+      if (this.#running === running && used < bytes.length) throw new BadAnswer('the answer is longer than it says')
+      return
+    }
+    const { chunked } = running
+    const used = chunked.push(bytes, data => {
+      this.#copy(running, data)
+      return this.#running === running
+    })
+    if (this.#running === running && chunked.ended) this.#done(running, used === bytes.length)
+  }
+
+  #copy(running: Running, bytes: Buffer): number {
+    let at = 0
+    while (at < bytes.length && this.#running === running) {
+      const room = running.receiver.room()
+      const length = Math.min(room.length, bytes.length - at)
+      bytes.copy(room, 0, at, at + length)
+      at += length
+      this.#onBody(running, length)
+    }
+    return at
+  }
+
+  #onBody(running: Running, length: number): void {
+    this.#lastByte = performance.now()
+    if (running.left !== undefined) running.left -= length
+    const goesOn = running.receiver.onBytes(length)
+    if (running.left === 0) {
+      this.#done(running, true)
+      return
+    }
+    if (!goesOn) {
+      this.#done(running, false)
+      return
+    }
+    const delay = running.pace?.(length) ?? 0
+    if (delay > 0) this.#hold(delay)
+  }
+
+  #hold(delay: number): void {
+    this.#heldUntil = performance.now() + delay
+    this.#socket.pause()
+    this.#timers.push(setTimeout(() => this.#socket.resume(), delay))
+  }
+
+  #done(running: Running, whole: boolean): void {
+    this.#running = undefined
+    if (!whole || !running.keepAlive) this.close()
+    else this.#socket.resume()
+    running.resolve(whole ? 'whole' : 'stopped')
+  }
+
+  #guarded(action: (running: Running) => void): void {
+    try {
+      action(this.#running!)
+    } catch (error) {
+      // Receivers throw what ends the transfer, such as a full disk.
+      this.#fail(error instanceof BadAnswer ? new ConnectionFailure('protocol', error.message, error) : error)
+    }
+  }
+
+  #onEnd(): void {
+    this.closed = true
+    const running = this.#running
+    if (running?.phase === 'body' && running.left === undefined && !running.chunked) this.#done(running, true)
+    else this.#fail(new ConnectionFailure('cut', 'the connection was closed before the end'))
+  }
+
+  #fail(error: unknown): void {
+    const running = this.#running
+    this.#running = undefined
+    this.close()
+    running?.reject(error)
+  }
+}
+
+function hostOf(url: URL): string {
+  return url.hostname.replace(/^\[|\]$/g, '')
+}
+
+function connected(
+  socket: Socket,
+  event: 'connect' | 'secureConnect',
+  timeout: number,
+  signal: AbortSignal
+): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const end = (error?: unknown) => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', abort)
+      socket.off('error', fail).off('close', closed)
+      if (error === undefined) return resolve()
+      socket.on('error', () => {
+        // It was given up already.
+      })
+      socket.destroy()
+      reject(error)
+    }
+    const fail = (error: Error & { errors?: Error[] }) =>
+      end(new ConnectionFailure('connect', error.message || error.errors?.[0]?.message || 'it failed', error))
+    const closed = () => end(new ConnectionFailure('connect', 'the connection was closed'))
+    const abort = () => end(signal.reason)
+    const timer = setTimeout(
+      () => end(new ConnectionFailure('connect', `no connection within ${timeout / 1000} s`)),
+      timeout
+    )
+    signal.addEventListener('abort', abort, { once: true })
+    socket.once(event, () => end())
+    socket.on('error', fail).on('close', closed)
+    if (signal.aborted) abort()
+  })
+}
+
+/** Asks a proxy to connect a socket through to the target. */
+function tunnelled(socket: Socket, target: URL, proxy: URL, timeout: number, signal: AbortSignal): Promise<void> {
+  const authority = `${target.hostname}:${target.port || 443}`
+  const authorization = proxyAuthorization(proxy)
+  return new Promise((resolve, reject) => {
+    let text = ''
+    const end = (error?: unknown) => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', abort)
+      socket.off('data', read).off('close', closed)
+      socket.pause()
+      if (error === undefined) return resolve()
+      socket.destroy()
+      reject(error)
+    }
+    const refused = (why: string) => end(new ConnectionFailure('connect', `the proxy ${why}`))
+    const read = (bytes: Buffer) => {
+      text += bytes.toString('latin1')
+      if (text.length > HEAD_LIMIT) return refused('does not answer as a proxy does')
+      if (!text.includes('\r\n\r\n')) return
+      const status = /^HTTP\/1\.[01] (\d{3})/.exec(text)?.[1]
+      if (status?.startsWith('2')) end()
+      else if (status === '407') refused('wants other credentials (407)')
+      else refused(`refuses to connect (${status ?? 'no HTTP answer'})`)
+    }
+    const closed = () => refused('closed the connection')
+    const abort = () => end(signal.reason)
+    const timer = setTimeout(() => refused(`did not answer within ${timeout / 1000} s`), timeout)
+    signal.addEventListener('abort', abort, { once: true })
+    socket.on('error', closed)
+    socket.on('data', read).on('close', closed)
+    const credentials = authorization === undefined ? '' : `Proxy-Authorization: ${authorization}\r\n`
+    socket.write(`CONNECT ${authority} HTTP/1.1\r\nHost: ${authority}\r\n${credentials}\r\n`)
+    if (signal.aborted) abort()
+  })
+}

@@ -1,0 +1,75 @@
+/** The first part of an HTTP/1.x response. */
+export interface ResponseHead {
+  status: number
+  /** By their names in lower case; repeated ones are joined by commas. */
+  headers: ReadonlyMap<string, string>
+  /** The connection can carry another exchange once the body is whole. */
+  keepAlive: boolean
+  /** How the end of the body is told. */
+  body: { kind: 'length'; length: number } | { kind: 'chunked' } | { kind: 'until-close' }
+}
+
+/** A server says something that is not HTTP. */
+export class BadAnswer extends Error {
+  override readonly name = 'BadAnswer'
+}
+
+/** Bytes of the largest head that is read. */
+export const HEAD_LIMIT = 64 * 1024
+
+/**
+ * Parses what stands before the empty line of a response to GET.
+ * @throws BadAnswer when it is not HTTP/1.x, or says two things at once about its length
+ */
+export function parseHead(text: string): ResponseHead {
+  const lines = text.split('\r\n')
+  const first = /^HTTP\/1\.([01]) (\d{3})(?: |$)/.exec(lines[0]!)
+  if (!first) throw new BadAnswer('the answer is not HTTP/1.1')
+  const status = Number(first[2])
+  const headers = new Map<string, string>()
+  for (const line of lines.slice(1)) {
+    const parts = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*$/.exec(line)
+    if (!parts) throw new BadAnswer('the answer has a header line that is none')
+    const name = parts[1]!.toLowerCase()
+    const before = headers.get(name)
+    headers.set(name, before === undefined ? parts[2]! : `${before}, ${parts[2]!}`)
+  }
+  const connection = (headers.get('connection') ?? '').toLowerCase()
+  const keepAlive = first[1] === '1' ? !/\bclose\b/.test(connection) : /\bkeep-alive\b/.test(connection)
+  return withBody(status, headers, keepAlive)
+}
+
+function withBody(status: number, headers: Map<string, string>, keepAlive: boolean): ResponseHead {
+  if (status < 200 || status === 204 || status === 304) {
+    return { status, headers, keepAlive, body: { kind: 'length', length: 0 } }
+  }
+  const encoding = headers.get('transfer-encoding')
+  const length = headers.get('content-length')
+  if (encoding !== undefined) {
+    if (length !== undefined) throw new BadAnswer('the answer tells its length in two ways')
+    if (encoding.toLowerCase() !== 'chunked') throw new BadAnswer(`the answer uses the transfer encoding "${encoding}"`)
+    return { status, headers, keepAlive, body: { kind: 'chunked' } }
+  }
+  if (length === undefined) return { status, headers, keepAlive: false, body: { kind: 'until-close' } }
+  const lengths = new Set(length.split(/\s*,\s*/))
+  const only = [...lengths][0]!
+  if (lengths.size !== 1 || !/^\d{1,15}$/.test(only)) throw new BadAnswer('the answer has no usable length')
+  return { status, headers, keepAlive, body: { kind: 'length', length: Number(only) } }
+}
+
+/** Bytes first to last of `size` (undefined where the server does not know it), from a `Content-Range` header. */
+export function parseContentRange(
+  value: string | undefined
+): { first: number; last: number; size: number | undefined } | undefined {
+  const parts = /^bytes\s+(\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/i.exec(value?.trim() ?? '')
+  if (!parts) return undefined
+  const [first, last] = [Number(parts[1]), Number(parts[2])]
+  const size = parts[3] === '*' ? undefined : Number(parts[3])
+  if (last < first || (size !== undefined && last >= size)) return undefined
+  return { first, last, size }
+}
+
+/** An ETag that stands for exactly these bytes; undefined for weak ones and none. */
+export function strongTag(value: string | undefined): string | undefined {
+  return value === undefined || value === '' || value.startsWith('W/') ? undefined : value
+}

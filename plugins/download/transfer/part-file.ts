@@ -1,0 +1,153 @@
+import { closeSync, fstatSync, ftruncateSync, mkdirSync, openSync, readSync } from 'node:fs'
+import { open, rename } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { crc32 } from 'node:zlib'
+import { ChunkMap } from './chunk-map.ts'
+import {
+  continues,
+  type JournalSubject,
+  journalText,
+  loadJournal,
+  partPath,
+  removeJournal,
+  removePartial,
+  saveJournal
+} from './journal.ts'
+
+const READ = 1024 * 1024
+
+/** A file's partial data with their journal. */
+export class PartFile {
+  readonly target: string
+  readonly descriptor: number
+  /** Undefined while the size is unknown. */
+  map: ChunkMap | undefined
+  /** Names the content at its place, for files without a digest. */
+  place: string | undefined
+  readonly #subject: Omit<JournalSubject, 'size' | 'place'>
+  #saving: Promise<void> = Promise.resolve()
+  #saved = ''
+  #closed = false
+
+  private constructor(target: string, descriptor: number, subject: Omit<JournalSubject, 'size' | 'place'>) {
+    this.target = target
+    this.descriptor = descriptor
+    this.#subject = subject
+  }
+
+  /** Opens what is there of a file, or begins it. */
+  static async open(
+    target: string,
+    wanted: Omit<JournalSubject, 'size' | 'place'> & { size: number | undefined }
+  ): Promise<PartFile> {
+    const { size, ...subject } = wanted
+    mkdirSync(dirname(target), { recursive: true })
+    const journal = await loadJournal(target)
+    const known = journal && continues(journal.subject, wanted) ? journal : undefined
+    if (!known) await removeJournal(target)
+    const part = new PartFile(target, openSync(partPath(target), known ? 'r+' : 'w+'), subject)
+    if (known) {
+      part.map = known.map
+      part.place = known.subject.place
+      part.#dropDamaged()
+    } else if (size !== undefined) part.setSize(size)
+    return part
+  }
+
+  get path(): string {
+    return partPath(this.target)
+  }
+
+  setSize(size: number): ChunkMap {
+    this.map = new ChunkMap(size)
+    return this.map
+  }
+
+  /** Begins anew. */
+  reset(): void {
+    ftruncateSync(this.descriptor, 0)
+    this.map = this.map && new ChunkMap(this.map.size)
+  }
+
+  /** Notes in the journal what is on disk. */
+  save(): Promise<void> {
+    // One after the other: they replace the same file.
+    this.#saving = this.#saving.catch(() => {}).then(() => this.#save())
+    return this.#saving
+  }
+
+  async #save(): Promise<void> {
+    if (!this.map || this.#closed) return
+    const text = journalText({ ...this.#subject, size: this.map.size, place: this.place }, this.map)
+    if (text === this.#saved) return
+    await saveJournal(this.target, text)
+    this.#saved = text
+  }
+
+  /** Closes it; partial data stay. */
+  async close(): Promise<void> {
+    if (this.#closed) return
+    try {
+      await this.save()
+    } finally {
+      this.#closed = true
+      closeSync(this.descriptor)
+    }
+  }
+
+  /** Removes it with its journal. */
+  async discard(): Promise<void> {
+    await this.#saving.catch(() => {})
+    if (!this.#closed) closeSync(this.descriptor)
+    this.#closed = true
+    await removePartial(this.target)
+  }
+
+  /** Makes it the target, for good. */
+  async finish(): Promise<void> {
+    const size = this.map!.size
+    if (fstatSync(this.descriptor).size !== size) ftruncateSync(this.descriptor, size)
+    await this.#saving.catch(() => {})
+    this.#closed = true
+    closeSync(this.descriptor)
+    await synced(this.path, 'r+')
+    await rename(this.path, this.target)
+    await syncFolder(dirname(this.target))
+    await removeJournal(this.target)
+  }
+
+  /** Begun chunks are continued at once, so that they are read back first; whole ones are read for the digest anyway. */
+  #dropDamaged(): void {
+    const map = this.map!
+    for (let chunk = 0; chunk < map.count; chunk++) {
+      if (map.have[chunk] === 0 || map.isWhole(chunk)) continue
+      if (crcOnDisk(this.descriptor, map.start(chunk), map.have[chunk]!) !== map.crc[chunk]) map.drop(chunk)
+    }
+  }
+}
+
+function crcOnDisk(descriptor: number, start: number, length: number): number | undefined {
+  const buffer = Buffer.allocUnsafe(Math.min(READ, length))
+  let crc = 0
+  for (let at = 0; at < length; ) {
+    const bytes = readSync(descriptor, buffer, 0, Math.min(buffer.length, length - at), start + at)
+    if (bytes === 0) return undefined
+    crc = crc32(buffer.subarray(0, bytes), crc)
+    at += bytes
+  }
+  return crc
+}
+
+async function synced(path: string, flags: string): Promise<void> {
+  const handle = await open(path, flags)
+  try {
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+}
+
+/** Makes a rename last; Windows cannot and need not. */
+async function syncFolder(path: string): Promise<void> {
+  if (process.platform !== 'win32') await synced(path, 'r')
+}
