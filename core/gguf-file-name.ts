@@ -114,41 +114,52 @@ export function shardNames(path: string): string[] {
 }
 
 /**
- * The projector of a model: of those that share most folders with it, the one that bears its name, or, where there is
- * this model only, the one that lies there. Of several precisions the most compatible one. Undefined where it cannot be
- * told which one belongs to it.
- * @param modelPath the model's (first) file
+ * Tells which projector belongs to a model: of those that share most folders with it, the one that bears its name, or,
+ * where there is this model only, the one that lies there. Of several precisions the most compatible one. The function
+ * gives undefined where it cannot be told.
  * @param paths all files there are
  */
-export function projectorFor(modelPath: string, paths: readonly string[]): string | undefined {
-  const projectors = paths.filter(path => roleOf(path) === 'projector')
-  const depth = Math.max(...projectors.map(path => sharedFolders(path, modelPath)))
-  const nearest = projectors.filter(path => sharedFolders(path, modelPath) === depth)
-  const base = baseOfFileName(modelPath)
-  const bases = new Set(
-    paths.filter(path => roleOf(path) === 'model' && sharedFolders(path, modelPath) >= depth).map(baseOfFileName)
-  )
-  const named = nearest.filter(path => base !== '' && baseOfFileName(path).includes(base))
-  const fitting = named.length > 0 || !areAkin([...bases]) ? named : nearest
-  if (new Set(fitting.map(baseOfFileName)).size > 1) return undefined
-  const rank = (path: string) => {
+export function projectorFinder(paths: readonly string[]): (modelPath: string) => string | undefined {
+  const files = paths.map(path => ({ path, role: roleOf(path), base: baseOfFileName(path), folders: foldersOf(path) }))
+  const projectors = files.filter(({ role }) => role === 'projector')
+  const models = files.filter(({ role }) => role === 'model')
+  const rank = ({ path }: { path: string }) => {
     const index = PROJECTOR_LABELS.indexOf(labelFromFileName(path) ?? '')
     return index === -1 ? PROJECTOR_LABELS.length : index
   }
-  return fitting.sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1))[0]
+  return modelPath => {
+    const folders = foldersOf(modelPath)
+    const shared = (file: { folders: string[] }) => sharedFolders(file.folders, folders)
+    const depth = Math.max(...projectors.map(shared))
+    const nearest = projectors.filter(file => shared(file) === depth)
+    const base = baseOfFileName(modelPath)
+    const named = nearest.filter(file => base !== '' && file.base.includes(base))
+    const isAlone = () => areAkin(new Set(models.filter(file => shared(file) >= depth).map(file => file.base)))
+    const fitting = named.length > 0 ? named : nearest.length > 0 && isAlone() ? nearest : []
+    if (new Set(fitting.map(file => file.base)).size > 1) return undefined
+    return fitting.sort((a, b) => rank(a) - rank(b) || (a.path < b.path ? -1 : 1))[0]?.path
+  }
+}
+
+/** `projectorFinder` for one model. */
+export function projectorFor(modelPath: string, paths: readonly string[]): string | undefined {
+  return projectorFinder(paths)(modelPath)
 }
 
 /** Whether bases name one model, made with unusual names for its quantizations: most of what they are is the same. */
-function areAkin(bases: string[]): boolean {
-  const longest = Math.max(...bases.map(base => base.length))
-  const [first = ''] = bases
-  let shared = first.length
-  while (!bases.every(base => base.startsWith(first.slice(0, shared)))) shared--
-  return bases.length <= 1 || shared > 0.7 * longest
+function areAkin(bases: ReadonlySet<string>): boolean {
+  if (bases.size <= 1) return true
+  const sorted = [...bases].sort()
+  // What the first and the last of them share, all share.
+  const [first, last] = [sorted[0]!, sorted.at(-1)!]
+  const parting = [...first].findIndex((letter, index) => letter !== last[index])
+  const longest = Math.max(...sorted.map(base => base.length))
+  return (parting === -1 ? first.length : parting) > 0.7 * longest
 }
 
-function sharedFolders(a: string, b: string): number {
-  const [left, right] = [a.split('/').slice(0, -1), b.split('/').slice(0, -1)]
+const foldersOf = (path: string) => path.split('/').slice(0, -1)
+
+function sharedFolders(left: string[], right: string[]): number {
   const parting = left.findIndex((folder, index) => folder !== right[index])
   return parting === -1 ? left.length : parting
 }

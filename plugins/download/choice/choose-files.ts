@@ -72,8 +72,8 @@ function routeOf(request: ChoiceRequest, offer: GgufOffer): Route {
     return { candidate, reason: `${candidate!.label} is the only model in the repository.` }
   }
   const quantized = candidates.filter(({ quantization }) => quantization)
-  const twins = quantized.filter(one => quantized.some(two => one !== two && one.quantization === two.quantization))
-  if (twins.length > 0) throw ambiguous(id, candidates, undefined)
+  const hasTwins = new Set(quantized.map(({ quantization }) => quantization)).size < quantized.length
+  if (hasTwins) throw ambiguous(id, candidates, undefined)
   const best = defaultQuantization(candidates, budgetOf(memory))
   if (best) return best
   const unlabelled = candidates.filter(({ quantization }) => !quantization)

@@ -3,7 +3,7 @@ import {
   type FileRole,
   labelFromFileName,
   parseGgufFileName,
-  projectorFor,
+  projectorFinder,
   shardNames
 } from '../../../core/gguf-file-name.ts'
 import { byPath, fileNameOf, folderOf, sizeOf } from './choice.ts'
@@ -55,11 +55,11 @@ export function ggufOffer(id: string, files: readonly HubFile[]): GgufOffer {
       found.push({ quantization: label, base, path: parts[0]!.path, files: parts, size: sizeOf(parts) })
     }
   }
-  const distinct = found.filter(candidate => !found.some(other => isSpare(candidate, other)))
   const paths = sorted.map(file => file.path)
-  const candidates = labelled(id, distinct).map(candidate => ({
+  const projectorOf = projectorFinder(paths)
+  const candidates = labelled(id, withoutSpares(found)).map(candidate => ({
     ...candidate,
-    projector: byName.get(projectorFor(candidate.path, paths) ?? '')
+    projector: byName.get(projectorOf(candidate.path) ?? '')
   }))
   const taken = new Set(candidates.map(candidate => candidate.projector?.path))
   const projectors = paths.filter(path => roles.get(path) === 'projector')
@@ -69,35 +69,48 @@ export function ggufOffer(id: string, files: readonly HubFile[]): GgufOffer {
 
 type Found = Omit<GgufCandidate, 'label' | 'projector'>
 
-/** Whether a candidate is the same as another one, which is the one to take: in one file, else the first by path. */
-function isSpare(candidate: Found, other: Found): boolean {
-  if (candidate === other || candidate.quantization !== other.quantization) return false
-  const digest = ({ files }: Found) => files.map(file => file.sha256 ?? file.gitSha1).join()
-  const same = candidate.files.every(file => file.sha256 ?? file.gitSha1) && digest(candidate) === digest(other)
-  if (same) return other.path < candidate.path
-  // Some repositories have the same quantization whole and in shards.
-  const near = Math.abs(candidate.size - other.size) <= other.size / 100
-  return candidate.base === other.base && candidate.files.length > 1 && other.files.length === 1 && near
+/** Leaves out what is there twice: the same bytes under another path, or a quantization in shards beside it whole. */
+function withoutSpares(found: Found[]): Found[] {
+  const contents = new Set<string>()
+  const distinct = found.filter(({ files, quantization }) => {
+    const digests = files.map(file => file.sha256 ?? file.gitSha1)
+    const content = `${quantization} ${digests.join()}`
+    if (contents.has(content)) return false
+    if (digests.every(Boolean)) contents.add(content)
+    return true
+  })
+  const makingOf = ({ quantization, base }: Found) => `${quantization} ${base}`
+  const whole = new Map(distinct.filter(({ files }) => files.length === 1).map(one => [makingOf(one), one.size]))
+  return distinct.filter(candidate => {
+    const size = whole.get(makingOf(candidate))
+    return candidate.files.length === 1 || size === undefined || Math.abs(candidate.size - size) > size / 100
+  })
 }
 
 /** Gives each candidate a label of its own: where the quantization does not do, what its path tells. */
 function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[] {
-  const count = <Key>(keyOf: (candidate: Found) => Key, candidate: Found) =>
-    found.filter(other => keyOf(other) === keyOf(candidate)).length
   const nameOf = ({ path }: Found) => withoutExtension(fileNameOf(path)).toLowerCase()
+  const quantizations = countBy(found, candidate => candidate.quantization)
+  const folders = countBy(found, candidate => folderOf(candidate.path))
+  const names = countBy(found, nameOf)
   return found.map(candidate => {
     const { quantization, path } = candidate
-    if (quantization && count(other => other.quantization, candidate) === 1)
-      return { ...candidate, label: quantization }
+    if (quantization && quantizations.get(quantization) === 1) return { ...candidate, label: quantization }
     const folder = folderOf(path).slice(0, -1)
-    const isOwn = asLabel(folder) === folder && count(other => folderOf(other.path), candidate) === 1
+    const isOwn = asLabel(folder) === folder && folders.get(folderOf(path)) === 1
     if (found.length === 1) {
       const fromId = labelAtEnd(id)
       return { ...candidate, quantization: fromId, label: fromId ?? (isOwn ? folder : 'GGUF') }
     }
     if (isOwn) return { ...candidate, label: folder }
-    return { ...candidate, label: asLabel(count(nameOf, candidate) === 1 ? fileNameOf(path) : path) }
+    return { ...candidate, label: asLabel(names.get(nameOf(candidate)) === 1 ? fileNameOf(path) : path) }
   })
+}
+
+function countBy<Key>(found: Found[], keyOf: (candidate: Found) => Key): Map<Key, number> {
+  const counts = new Map<Key, number>()
+  for (const candidate of found) counts.set(keyOf(candidate), (counts.get(keyOf(candidate)) ?? 0) + 1)
+  return counts
 }
 
 /** `acme/Tiny-Q8_0-GGUF` is Q8_0. */
