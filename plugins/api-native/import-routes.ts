@@ -12,6 +12,8 @@ import { refuseWhilePulled } from './pull-routes.ts'
 import { localRecord } from './records.ts'
 import { ImportRequestSchema } from './schemas.ts'
 
+type Take = (waiting: Waiting) => Promise<Record<string, unknown>>
+
 /** Models that are on this machine's disk already. */
 export function importRoutes({ storage, adoption, downloads, streams }: MountedDependencies): FastifyPluginAsync {
   const withProgress = progressReplies(streams)
@@ -25,7 +27,7 @@ export function importRoutes({ storage, adoption, downloads, streams }: MountedD
 
     app.post('/import', { schema: { body: ImportRequestSchema } }, async (request, reply) => {
       const { body } = request
-      const take = importOf(body)
+      const take = await importOf(body)
       const shown = { ...body, model: nameOf(body) || body.found }
       return await withProgress(request, reply, shown, async (signal, onProgress) => ({
         status: 'success',
@@ -35,10 +37,12 @@ export function importRoutes({ storage, adoption, downloads, streams }: MountedD
   }
 
   /** What a request asks for, checked before anything is sent. */
-  function importOf(body: Static<typeof ImportRequestSchema>): (waiting: Waiting) => Promise<Record<string, unknown>> {
+  async function importOf(body: Static<typeof ImportRequestSchema>): Promise<Take> {
     const { path, from, found } = body
     if (from && found && !path) {
-      const name = nameOf(body) === '' ? undefined : parseModelName(nameOf(body))
+      const own = async () => (await adoption.find(from)).models.find(model => model.found === found)?.name
+      const text = nameOf(body) || (await own())
+      const name = text === undefined ? undefined : parseModelName(text)
       if (name) refuseWhilePulled(downloads, name)
       return async waiting => {
         const { variant, linked } = await adoption.adopt(from, found, name, waiting)
