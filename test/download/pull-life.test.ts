@@ -58,7 +58,7 @@ t.test('two clients that ask for the same', async t => {
   const whole = corral.json('/api/pull', { ...MODEL, stream: false })
   const record = await only(corral)
   t.match(record, { model: `${NAME}:Q8_0`, state: 'downloading', detached: false, total: FILE.size })
-  t.match(record, { id: /./, origin: /slow-GGUF/, createdAt: /^\d{4}-\d\d-\d\dT/, files: [{ path: PATH }] })
+  t.match(record, { id: /./, origin: /slow-GGUF/, created_at: /^\d{4}-\d\d-\d\dT/, files: [{ path: PATH }] })
   t.ok(record.completed > 0 && record.completed < record.total, 'it is on its way')
   t.same(contractFaults(await first, MODEL.model), [])
   const events = await joined

@@ -178,7 +178,11 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       }
     },
 
-    list: () => [...jobs.values()].map(job => job.record()).sort((a, b) => (a.createdAt < b.createdAt ? -1 : 1)),
+    list: () =>
+      [...jobs.values()]
+        .filter(job => !job.stored)
+        .map(job => job.record())
+        .sort((a, b) => (a.createdAt < b.createdAt ? -1 : 1)),
 
     async pause(id): Promise<PullRecord> {
       const job = jobNamed(id)

@@ -1,7 +1,8 @@
 import { readdir, rm, stat } from 'node:fs/promises'
-import { basename, dirname, join } from 'node:path'
+import { join } from 'node:path'
 import type { PlannedDownload, PullPlan } from '../../../core/downloads.ts'
 import { isSystemError } from '../../../core/errors.ts'
+import { removePartial } from '../transfer/create.ts'
 
 /** Holds, below a pull's folder, its files and their partial data. */
 export const FILES_FOLDER = 'files'
@@ -25,14 +26,8 @@ export async function dropChangedPartials(folder: string, from: PullPlan, to: Pu
   for (const [path, content] of contents(from)) {
     if (kept.get(path) === content) continue
     const target = join(folder, FILES_FOLDER, ...path.split('/'))
-    const name = basename(target)
-    for (const entry of await entriesOf(dirname(target))) {
-      // With its partial data and their journal, whose names begin with the file's. One that is hit by chance, such as
-      // an index beside its weights, is small and fetched again.
-      if (entry === name || entry.startsWith(`${name}.`)) {
-        await rm(join(dirname(target), entry), { recursive: true, force: true })
-      }
-    }
+    await rm(target, { force: true })
+    await removePartial(target)
   }
 }
 

@@ -60,6 +60,8 @@ export class PullJob implements Pull {
   #run: { controller: AbortController; ended: Promise<void> } | undefined
   /** Why it does not run. */
   #stopped: unknown
+  /** The model is there; what is left of the pull is on its way out. */
+  #stored = false
   /** Set when there is nothing left of it. */
   #outcome: Outcome | undefined
   readonly #watchers = new Set<(outcome: Outcome) => void>()
@@ -86,6 +88,10 @@ export class PullJob implements Pull {
 
   get ended(): boolean {
     return this.#outcome !== undefined
+  }
+
+  get stored(): boolean {
+    return this.#stored
   }
 
   get running(): boolean {
@@ -256,6 +262,7 @@ export class PullJob implements Pull {
     await Promise.resolve()
     try {
       const stored = (await work.stored(this.#plan)) ?? (await this.#fetchAndStore(signal))
+      this.#stored = true
       try {
         await this.#remove()
       } catch (error) {
