@@ -527,7 +527,12 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
     t.notMatch(error.message, /hf_secret|undefined/, name)
     t.match(error.message, /[.?]$/, name)
   }
-  t.equal(refusalOf(answer(429, { headers: { 'retry-after': '9' } }), {} as any, NOW).retryAfter, 9)
+  const limited = refusalOf(
+    answer(429, { headers: { 'retry-after': '9' } }),
+    { title: 'The Hub', id: 'a/b' } as any,
+    NOW
+  )
+  t.match(limited, { retryAfter: 9, details: { hub: 'The Hub', repository: 'a/b', hubStatus: 429 } })
   t.equal(isFinalWord(answer(500, { said: { code: 'AUTH-ERR-0' } })), true)
   t.equal(isFinalWord(answer(500, { said: { code: 'SYS-ERR-0' } })), false)
   t.equal(isFinalWord(answer(500)), false)

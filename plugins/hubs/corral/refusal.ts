@@ -8,7 +8,7 @@ export function corralRefusal(answer: HubAnswer, server: string, id: string, now
   const { status, text } = answer
   const words = serverWords(answer)
   const said = words ? ` It says: ${words.replace(/[.!?]?$/, '.')}` : ''
-  const details = { hub: server, repository: id, status }
+  const details = { hub: server, repository: id, hubStatus: status }
   const retryAfter = retryAfterSeconds(answer.headers, now)
   const later = retryAfter === undefined ? {} : { retryAfter }
   if (status === 404 && /"model_not_found"/.test(text)) {

@@ -90,7 +90,7 @@ export function refusalOf(answer: HubAnswer, subject: Subject, now: number): Cor
   const what = subject.file ? `the file "${subject.file}" of "${id}"` : `"${id}"`
   const anything = subject.file ? 'file' : 'repository'
   const verdict = verdictOf(answer, subject.file !== undefined)
-  const details = { hub: title, repository: id, status: answer.status }
+  const details = { hub: title, repository: id, hubStatus: answer.status }
   switch (verdict) {
     case 'unknown-repository': {
       const html = isHtml(answer) ? ' It answers with an HTML page: is it the right endpoint?' : ''

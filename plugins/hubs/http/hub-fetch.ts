@@ -17,7 +17,7 @@ const ERROR_BODY_LIMIT = 64 * 1024
 /** Milliseconds after the first attempt in which others may begin, where the question does not say. */
 const PATIENCE = 8_000
 /** The same for where a file is: work that has begun is not given up as soon. */
-export const LOCATE_PATIENCE = 60_000
+export const LOCATE_PATIENCE = 20_000
 
 export const USER_AGENT = `corral/${version}`
 

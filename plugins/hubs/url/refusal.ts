@@ -8,7 +8,7 @@ export function addressRefusal(answer: HubAnswer, shown: string, now: number): C
   const { status } = answer
   const words = serverWords(answer)
   const said = words ? ` It says: ${words.replace(/[.!?]?$/, '.')}` : ''
-  const details = { address: shown, status }
+  const details = { address: shown, hubStatus: status }
   const retryAfter = retryAfterSeconds(answer.headers, now)
   const later = retryAfter === undefined ? {} : { retryAfter }
   if (status === 401 || status === 403 || status === 407) {
