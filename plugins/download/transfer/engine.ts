@@ -1,3 +1,5 @@
+import { mkdir } from 'node:fs/promises'
+import { dirname } from 'node:path'
 import type { FileLocation } from '../../../core/downloads.ts'
 import { Bandwidth } from './bandwidth.ts'
 import { ConnectionCount } from './connection-count.ts'
@@ -161,6 +163,7 @@ export class Engine {
       const journal = await loadJournal(target)
       needed += Math.max(0, (size ?? 0) - (journal?.map.completed ?? 0))
     }
+    await mkdir(dirname(files[0]!.target), { recursive: true })
     await assertSpace(files[0]!.target, needed)
   }
 
