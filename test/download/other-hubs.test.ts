@@ -65,7 +65,7 @@ t.test('CSGHub', async t => {
   t.type(both, Error, 'the folder is in use')
   await corral.end()
   const second = await corralWithHub(t, other, { config: settings, home: corral.home })
-  const elsewhere = await refusal(second, { model: 'hf:test/tiny-GGUF:Q8_0' })
+  const elsewhere = await refusal(second, { model: 'hf:test/tiny-GGUF:Q4_K_M' })
   t.match(elsewhere, { status: 409, code: 'model_exists', error: /test\/tiny-GGUF/ }, 'a name from another origin')
 })
 

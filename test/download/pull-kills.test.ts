@@ -49,7 +49,7 @@ t.test('a pull whose corral is killed ten times', { timeout: 240_000 }, async t 
       `kill ${index + 1}: ${(lost / MIB).toFixed(2)} MiB of ${(useful / MIB).toFixed(1)} are to be fetched again`
     )
   }
-  hub.bandwidth = {}
+  hub.bandwidth = { total: 4 * RATE }
   await until('the model is listed', async () => (await listed(corral)).length === 1)
   t.same(await storedDigests(join(home, 'models'), '.gguf'), [await sha256Of(file)])
   t.same(await pulls(corral), [])

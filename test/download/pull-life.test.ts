@@ -24,6 +24,8 @@ const DIGEST = await sha256Of(FILE)
 const PATH = 'slow-Q8_0.gguf'
 const NAME = 'test/slow-GGUF'
 const SLOW = { total: 6 * MIB }
+/** Soon done, and yet so slow that no bytes wait in sockets, which would count as served. */
+const QUICK = { total: 24 * MIB }
 
 /** A hub that serves a model slowly, and a corral that asks it. `config`: more of its settings. */
 async function slowHub(t: Parameters<typeof startHubEmulator>[0], config = '') {
@@ -65,7 +67,7 @@ t.test('two clients that ask for the same', async t => {
   t.same(contractFaults(events, MODEL.model), [])
   t.ok(events.find(event => event.digest).completed > 0, 'who joins sees how far it is at once')
   t.match(await whole, { status: 200, body: { status: 'success' } })
-  t.equal(served(hub), FILE.size, 'the bytes were fetched once')
+  t.ok(served(hub) <= FILE.size + MIB, 'the bytes were fetched once')
   t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [DIGEST])
 })
 
@@ -92,7 +94,7 @@ t.test('a client that leaves', async t => {
   t.equal(served(hub), before, 'nothing flows any more')
   t.same(await listed(corral), [])
   t.ok(partialBytes(corral.home) > 0, 'what came is kept')
-  hub.bandwidth = {}
+  hub.bandwidth = QUICK
   const events = await corral.events('/api/pull', MODEL)
   t.same(contractFaults(events, MODEL.model), [])
   t.ok(events.find(event => event.digest).completed >= 2 * MIB, 'the next pull begins where it stood')
@@ -116,7 +118,7 @@ t.test('pulls that nobody watches', async t => {
   t.ok(served(hub) > before)
 
   await corral.end('SIGTERM')
-  hub.bandwidth = {}
+  hub.bandwidth = QUICK
   const restarted = await corralWithHub(t, hub, { home: corral.home })
   await done(restarted)
   t.same(await pulls(restarted), [], 'a restart goes on with it by itself')
@@ -148,7 +150,7 @@ t.test('a paused pull waits across a restart', async t => {
   const before = served(hub)
   await sleep(700)
   t.equal(served(hub), before)
-  hub.bandwidth = {}
+  hub.bandwidth = QUICK
   t.equal((await restarted.events('/api/pull', MODEL)).at(-1).status, 'success')
   t.ok(served(hub) <= FILE.size + 9 * MIB)
   t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [DIGEST])
@@ -200,7 +202,7 @@ t.test('other requests while a model is pulled', async t => {
   const imported = await corral.json('/api/import', { path, model: MODEL.model, stream: false })
   t.match(imported, { status: 409, body: { code: 'model_exists' } }, 'an import of the same is refused')
   t.same(await listed(corral), [])
-  hub.bandwidth = {}
+  hub.bandwidth = QUICK
   t.same(contractFaults(await watched, MODEL.model), [])
 })
 
@@ -213,5 +215,6 @@ t.test('the other variant, at the same time', async t => {
   t.same(contractFaults(one, MODEL.model), [])
   t.same(contractFaults(other, `${NAME}:Q4_K_M`), [])
   t.equal((await listed(corral)).length, 2)
-  t.equal(hub.traffic.bytes(), FILE.size + Q4_K_M.length)
+  // Where one connection hands the rest of its range to another, what is in the line is for nothing.
+  t.ok(hub.traffic.bytes() <= FILE.size + Q4_K_M.length + MIB, 'the bytes were fetched once')
 })
