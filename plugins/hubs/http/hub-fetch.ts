@@ -72,6 +72,7 @@ export function shownAddress(address: string): string {
 
 /** Asks a server, once redirects are followed and what passes is retried; `close` ends its connections. */
 export function createHubFetch(options: HubFetchOptions) {
+  const via = options.proxy ? ' (through the proxy of its settings)' : ''
   let agents: Promise<{ proxied: Dispatcher; direct: Dispatcher }> | undefined
 
   // undici is loaded with the first question: a start needs none.
@@ -148,7 +149,7 @@ export function createHubFetch(options: HubFetchOptions) {
     for (let redirects = 0; ; redirects++) {
       const { status, headers, text } = await send(question, url, credentials, signal).catch(error => {
         if (signal.aborted) throw signal.reason
-        throw error instanceof CorralError ? error : unreachable(connectionWords(error, url.host), error)
+        throw error instanceof CorralError ? error : unreachable(connectionWords(error, url.host) + via, error)
       })
       hops.push(headers)
       const answer = { status, url: url.href, headers, hops, text, credentials }

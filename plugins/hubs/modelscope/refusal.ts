@@ -45,7 +45,7 @@ export function modelScopeRefusal(answer: HubAnswer, subject: ModelScopeSubject,
   const said = words ? ` ${title} says: ${words.replace(/\.?$/, '.')}` : ''
   const authorised = answer.credentials !== undefined
   const what = file ? `the file "${file}" of "${id}"` : `"${id}"`
-  const details = { hub: title, repository: id, hubStatus: answer.status, ...(code ? { code } : {}) }
+  const details = { hub: title, repository: id, hubStatus: answer.status, ...(code ? { hubCode: code } : {}) }
   const { status } = answer
   const is = (number: number) => status === number || code === String(number)
 
