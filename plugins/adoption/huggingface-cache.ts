@@ -53,7 +53,7 @@ async function findRepository(
  * Of several snapshots, the newest first: the models of the first one, and what only others have, for llama.cpp fetches
  * each quantization at the commit of its day.
  */
-export function newestOf(snapshots: Candidate[][]): Candidate[] {
+function newestOf(snapshots: Candidate[][]): Candidate[] {
   const chosen = new Map<string, Candidate>()
   for (const candidate of snapshots.flat()) {
     const present = chosen.get(candidate.found)
