@@ -213,6 +213,11 @@ t.test('files that are named', t => {
     files: { length: 1 },
     warnings: [/not clear which projector/]
   })
+  t.same(
+    choose({ files: listing('a-Q8_0.gguf 1\nLICENSE\nLicense\nREADME.md') }).files.map(file => file.path),
+    ['a-Q8_0.gguf', 'LICENSE', 'README.md'],
+    'names that differ by case only are one on some disks'
+  )
   const unsized: HubFile[] = [{ path: 'x-Q8_0.gguf', size: undefined }]
   t.match(choose({ files: unsized }), { label: 'Q8_0', size: 0, memory: { fits: true } }, 'sizes may be unknown')
   t.end()

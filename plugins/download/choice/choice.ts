@@ -1,4 +1,4 @@
-import type { HubFile, PullPlan } from '../../../core/downloads.ts'
+import type { HubFile, PlannedDownload, PullPlan } from '../../../core/downloads.ts'
 
 /** What somebody asked for within a repository. Nothing is the default. */
 export interface Wanted {
@@ -37,6 +37,18 @@ export const byPath = (a: { path: string }, b: { path: string }) => (a.path < b.
 
 export const folderOf = (path: string) => path.slice(0, path.lastIndexOf('/') + 1)
 export const fileNameOf = (path: string) => path.slice(path.lastIndexOf('/') + 1)
+
+/** A listed file as one to fetch. */
+export function planned(file: HubFile, role: PlannedDownload['role'], storedPath: string): PlannedDownload {
+  const { path, size, sha256, gitSha1 } = file
+  return { path, storedPath, role, size, ...(sha256 ? { sha256 } : {}), ...(gitSha1 ? { gitSha1 } : {}) }
+}
+
+/** Only the first of those whose names in the store some file system takes for the same. */
+export function withoutNameTwins(files: readonly PlannedDownload[]): PlannedDownload[] {
+  const names = new Set<string>()
+  return files.filter(({ storedPath }) => names.size < names.add(storedPath.toLowerCase()).size)
+}
 
 /** Bytes of all files whose size is known. */
 export const sizeOf = (files: readonly { size: number | undefined }[]) =>

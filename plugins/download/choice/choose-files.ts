@@ -2,7 +2,17 @@ import type { HubFile, PlannedDownload } from '../../../core/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { labelFromFileName } from '../../../core/gguf-file-name.ts'
 import { storedName } from '../../../core/stored-name.ts'
-import { byPath, type Choice, type ChoiceRequest, fileNameOf, folderOf, sizeOf, type Wanted } from './choice.ts'
+import {
+  byPath,
+  type Choice,
+  type ChoiceRequest,
+  fileNameOf,
+  folderOf,
+  planned,
+  sizeOf,
+  type Wanted,
+  withoutNameTwins
+} from './choice.ts'
 import { defaultQuantization, needOf } from './default-quantization.ts'
 import { type GgufCandidate, type GgufOffer, ggufOffer, matchingGguf } from './gguf-offer.ts'
 import { budgetOf, gib, memoryFor } from './memory.ts'
@@ -69,7 +79,7 @@ function routeOf(request: ChoiceRequest, offer: GgufOffer): Route {
   const { candidates } = offer
   if (candidates.length === 1 && !isForeign(candidates[0]!.quantization ?? '')) {
     const [candidate] = candidates
-    return { candidate, reason: `${candidate!.label} is the only model in the repository.` }
+    return { candidate, reason: `${fileNameOf(candidate!.path)} is the only model in the repository.` }
   }
   const quantized = candidates.filter(({ quantization }) => quantization)
   const hasTwins = new Set(quantized.map(({ quantization }) => quantization)).size < quantized.length
@@ -78,7 +88,10 @@ function routeOf(request: ChoiceRequest, offer: GgufOffer): Route {
   if (best) return best
   const unlabelled = candidates.filter(({ quantization }) => !quantization)
   if (unlabelled.length === 1) {
-    return { candidate: unlabelled[0]!, reason: `${unlabelled[0]!.label} is the only model that llama.cpp loads.` }
+    return {
+      candidate: unlabelled[0]!,
+      reason: `${fileNameOf(unlabelled[0]!.path)} is the only model that llama.cpp loads.`
+    }
   }
   if (unlabelled.length > 1) throw ambiguous(id, candidates, undefined)
   return { reason: '', folder: oneFolder(id, folders) }
@@ -129,15 +142,12 @@ function reasonOfWanted({ label, quantization, path }: GgufCandidate, wanted: st
 
 function ggufChoice(request: ChoiceRequest, offer: GgufOffer, candidate: GgufCandidate, reason: string): Choice {
   const { projector } = candidate
-  const files: PlannedDownload[] = candidate.files.map(file => planned(file, 'model'))
-  if (projector) files.push(planned(projector, 'projector'))
-  const names = new Set(files.map(file => file.storedPath.toLowerCase()))
-  for (const text of companions(request.files, folderOf(candidate.path))) {
-    const file = planned(text, 'other')
-    if (names.has(file.storedPath.toLowerCase())) continue
-    names.add(file.storedPath.toLowerCase())
-    files.push(file)
-  }
+  const plan = (file: HubFile, role: PlannedDownload['role']) => planned(file, role, storedName(fileNameOf(file.path)))
+  const files = withoutNameTwins([
+    ...candidate.files.map(file => plan(file, 'model')),
+    ...(projector ? [plan(projector, 'projector')] : []),
+    ...companions(request.files, folderOf(candidate.path)).map(file => plan(file, 'other'))
+  ])
   const memory = memoryFor(needOf(candidate), budgetOf(request.memory))
   const warnings: string[] = []
   if (!memory.fits) {
@@ -165,17 +175,6 @@ function ggufChoice(request: ChoiceRequest, offer: GgufOffer, candidate: GgufCan
     choices: choicesOf(offer.candidates).filter(({ label }) => label !== candidate.label),
     memory,
     warnings
-  }
-}
-
-function planned({ path, size, sha256, gitSha1 }: HubFile, role: PlannedDownload['role']): PlannedDownload {
-  return {
-    path,
-    storedPath: storedName(fileNameOf(path)),
-    role,
-    size,
-    ...(sha256 === undefined ? {} : { sha256 }),
-    ...(gitSha1 === undefined ? {} : { gitSha1 })
   }
 }
 

@@ -3,7 +3,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { labelFromFileName } from '../../../core/gguf-file-name.ts'
 import { describesSafetensors } from '../../../core/safetensors-layout.ts'
 import { storedName } from '../../../core/stored-name.ts'
-import { byPath, type Choice, type ChoiceRequest, listed, sizeOf } from './choice.ts'
+import { byPath, type Choice, type ChoiceRequest, listed, planned, sizeOf, withoutNameTwins } from './choice.ts'
 import { budgetOf, gib, memoryFor, requiredMemory } from './memory.ts'
 import { onlySafetensors, unreadableWeights } from './refusals.ts'
 import { safetensorsLabel, safetensorsOffer } from './safetensors-offer.ts'
@@ -26,19 +26,19 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
       { param: 'model' }
     )
   }
-  const planned: PlannedDownload[] = weights.map(file => {
+  const inStore = (file: HubFile, role: PlannedDownload['role'], name = file.path.slice(folder.length)) =>
+    planned(file, role, name.split('/').map(storedName).join('/'))
+  const others = [...files].sort(byPath).filter(file => {
     const name = file.path.slice(folder.length)
-    return plan(
-      file,
-      'model',
-      /^model/.test(name) ? name : convertibleName(name, weights.length, request.weightsInIndex)
-    )
+    if (!file.path.startsWith(folder) || weights.includes(file) || name === 'adapter_config.json') return false
+    return describesSafetensors(name) || TEXT.test(name)
   })
-  for (const file of [...files].sort(byPath)) {
-    const name = file.path.slice(folder.length)
-    if (!file.path.startsWith(folder) || weights.includes(file) || name === 'adapter_config.json') continue
-    if (describesSafetensors(name) || TEXT.test(name)) planned.push(plan(file, 'other', name))
-  }
+  const chosen = withoutNameTwins([
+    ...weights.map(file =>
+      inStore(file, 'model', convertibleName(request, file.path.slice(folder.length), weights.length))
+    ),
+    ...others.map(file => inStore(file, 'other'))
+  ])
   const bytes = sizeOf(weights)
   // Loaded as 16-bit floats, unless another type is asked for.
   const factor = label === 'F32' ? 0.5 : label === 'FP8' ? 2 : 1
@@ -53,8 +53,8 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   return {
     format: 'safetensors',
     label,
-    files: planned,
-    size: sizeOf(planned),
+    files: chosen,
+    size: sizeOf(chosen),
     reason:
       request.file || request.variant
         ? 'These weights were asked for.'
@@ -65,21 +65,10 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   }
 }
 
-/** A single file under another name gets the one that the converter looks for. */
-function convertibleName(name: string, count: number, weightsInIndex: string[] | undefined): string {
-  if (weightsInIndex) return name
+/** Weights under another name get the one that the converter looks for; an index names them as they are. */
+function convertibleName({ weightsInIndex }: ChoiceRequest, name: string, count: number): string {
+  if (weightsInIndex || name.startsWith('model')) return name
   return count === 1 ? 'model.safetensors' : name.replace(/^.*(?=-\d{5}-of-\d{5}\.safetensors$)/, 'model')
-}
-
-function plan({ path, size, sha256, gitSha1 }: HubFile, role: PlannedDownload['role'], name: string): PlannedDownload {
-  return {
-    path,
-    storedPath: name.split('/').map(storedName).join('/'),
-    role,
-    size,
-    ...(sha256 === undefined ? {} : { sha256 }),
-    ...(gitSha1 === undefined ? {} : { gitSha1 })
-  }
 }
 
 /** A tag on a repository of SafeTensors weights can only be the type that they have. */
