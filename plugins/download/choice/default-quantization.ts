@@ -2,7 +2,7 @@ import type { GgufCandidate } from './gguf-offer.ts'
 import { type Budget, gib, requiredMemory } from './memory.ts'
 import { isFloat, isForeign, quality, standInRank } from './quality.ts'
 
-export interface DefaultQuantization {
+interface DefaultQuantization {
   candidate: GgufCandidate
   reason: string
 }

@@ -121,7 +121,7 @@ function labelAtEnd(id: string): string | undefined {
 }
 
 /** A path without extension and shard number. */
-export function withoutExtension(path: string): string {
+function withoutExtension(path: string): string {
   return path.replace(/\.gguf$/i, '').replace(/(?:-split)?-\d{5}-of-\d{5}$/, '')
 }
 

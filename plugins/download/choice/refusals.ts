@@ -52,7 +52,7 @@ export function ambiguous(id: string, candidates: readonly GgufCandidate[], aske
 }
 
 /** A set of shards that lacks some. */
-export function incompleteSet(id: string, sets: readonly { path: string; missing: string[] }[]): CorralError {
+function incompleteSet(id: string, sets: readonly { path: string; missing: string[] }[]): CorralError {
   return refuse('unsupported_capability', `${id} is not usable: ${sets.map(incompleteText).join('; ')}.`)
 }
 
