@@ -10,7 +10,7 @@ import type { Storage, Waiting } from '../../../core/services.ts'
 import type { Transfers } from '../transfer/transfer.ts'
 import { JOB_FILE, type JobRecord, readJob } from './job-file.ts'
 import { diskRoom, insufficientStorage } from './machine-room.ts'
-import { bytesOnDisk } from './partial-files.ts'
+import { bytesOnDisk, fetchedBytes } from './partial-files.ts'
 import { createPlanner } from './planning.ts'
 import { PullJob } from './pull-job.ts'
 import { otherOriginGoingOn, pullNotFound, severalPulls, shuttingDown } from './pull-refusals.ts'
@@ -55,9 +55,9 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     if (closing) throw shuttingDown()
   }
 
-  function addJob(record: JobRecord): PullJob {
+  function addJob(record: JobRecord, completed: readonly number[] = []): PullJob {
     const key = keyOf(record.plan)
-    const job = new PullJob(record, {
+    const job = new PullJob(record, completed, {
       folder: join(paths.downloads, record.id),
       work,
       pauseAfter: options.pauseAfter,
@@ -121,7 +121,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       log.warn(`The pull in ${folder} is skipped: there is another one of the same model. Delete the folder.`)
       return
     }
-    const job = addJob(record)
+    const job = addJob(record, await fetchedBytes(folder, record.plan))
     if (!job.unfinished) return
     log.info(`The pull of ${job.record().model} goes on where it was interrupted`)
     await job.resume()
@@ -169,7 +169,6 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
             createdAt: new Date().toISOString(),
             state: 'downloading',
             detached,
-            completed: [],
             plan
           })
           await job.create()

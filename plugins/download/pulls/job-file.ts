@@ -60,8 +60,6 @@ const JobSchema = Type.Object({
   detached: Type.Boolean(),
   /** Why it is paused or failed. */
   reason: Type.Optional(Type.String()),
-  /** Bytes of each file that were on disk when this was written. */
-  completed: Type.Array(Type.Number()),
   plan: PlanSchema
 })
 

@@ -1,15 +1,12 @@
-import { mkdir, statfs } from 'node:fs/promises'
+import { mkdir } from 'node:fs/promises'
 import { totalmem } from 'node:os'
+import { join } from 'node:path'
 import { formatBytes } from '../../../core/bytes.ts'
 import type { PullPlan } from '../../../core/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { bareName } from '../../../core/model-name.ts'
 import type { RuntimesReport } from '../../../core/services.ts'
-
-/** What stays free on the disk beyond a model's files: journals, manifests, and whoever else writes there. */
-const RESERVE_SHARE = 0.02
-const LEAST_RESERVE = 16 * 2 ** 20
-const MOST_RESERVE = 2 ** 30
+import { freeSpace } from '../transfer/disk-space.ts'
 
 /** Bytes of memory that models can have: of this machine, or of the container that corral runs in, and of its GPUs. */
 export function machineMemory(report: RuntimesReport): { ram: number; gpu: number } {
@@ -29,9 +26,7 @@ export function machineMemory(report: RuntimesReport): { ram: number; gpu: numbe
 export async function diskRoom(folder: string, missing: number): Promise<PullPlan['disk']> {
   // People tidy up by hand.
   await mkdir(folder, { recursive: true, mode: 0o700 })
-  const { bavail, bsize } = await statfs(folder)
-  const available = bavail * bsize
-  const reserve = Math.round(Math.min(MOST_RESERVE, Math.max(LEAST_RESERVE, missing * RESERVE_SHARE)))
+  const { free: available, reserve } = await freeSpace(join(folder, 'files'))
   const required = missing === 0 ? 0 : missing + reserve
   return { required, available, fits: available >= required }
 }

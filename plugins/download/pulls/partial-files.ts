@@ -2,7 +2,7 @@ import { readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { PlannedDownload, PullPlan } from '../../../core/downloads.ts'
 import { isSystemError } from '../../../core/errors.ts'
-import { removePartial } from '../transfer/create.ts'
+import { partialBytes, removePartial } from '../transfer/create.ts'
 
 /** Holds, below a pull's folder, its files and their partial data. */
 export const FILES_FOLDER = 'files'
@@ -29,6 +29,21 @@ export async function dropChangedPartials(folder: string, from: PullPlan, to: Pu
     await rm(target, { force: true })
     await removePartial(target)
   }
+}
+
+/** Bytes of each of a plan's files that were fetched. */
+export async function fetchedBytes(folder: string, { files }: PullPlan): Promise<number[]> {
+  const completed: number[] = []
+  for (const { storedPath } of files) {
+    const target = join(folder, FILES_FOLDER, ...storedPath.split('/'))
+    try {
+      completed.push((await stat(target)).size)
+    } catch (error) {
+      if (!isSystemError(error, 'ENOENT')) throw error
+      completed.push(await partialBytes(target))
+    }
+  }
+  return completed
 }
 
 /** Bytes that a pull's files take on disk by themselves, holes not counted. */

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { readFile, rm, stat } from 'node:fs/promises'
+import { mkdir, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { formatBytes } from '../../../core/bytes.ts'
 import type { DataPaths } from '../../../core/data-paths.ts'
@@ -117,6 +117,7 @@ export function createPlanner(options: PlannerOptions): {
     // A folder without a record of a pull: what a crash leaves of it is removed at the next start.
     const folder = join(paths.downloads, `plan-${randomBytes(6).toString('hex')}`)
     const target = join(folder, 'description.json')
+    await mkdir(folder, { recursive: true, mode: 0o700 })
     try {
       await transfers.run({
         identity: `${repository.hub} ${repository.id} ${repository.revision}`,

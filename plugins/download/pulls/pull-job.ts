@@ -7,7 +7,7 @@ import { bareName } from '../../../core/model-name.ts'
 import type { StoredVariant } from '../../../core/services.ts'
 import type { TransferredFile } from '../transfer/transfer.ts'
 import { JOB_FILE, type JobRecord, writeJob } from './job-file.ts'
-import { dropChangedPartials, FILES_FOLDER, sameFiles } from './partial-files.ts'
+import { dropChangedPartials, FILES_FOLDER, fetchedBytes, sameFiles } from './partial-files.ts'
 import { PullProgress } from './pull-progress.ts'
 import { otherRevisionGoingOn, pullCancelled, pullFailure, pullPaused } from './pull-refusals.ts'
 
@@ -70,7 +70,8 @@ export class PullJob implements Pull {
   #retries = 0
   #turn: Promise<unknown> = Promise.resolve()
 
-  constructor(record: JobRecord, options: PullJobOptions) {
+  /** @param completed bytes of each file that are on disk */
+  constructor(record: JobRecord, completed: readonly number[], options: PullJobOptions) {
     this.#options = options
     this.folder = options.folder
     this.id = record.id
@@ -79,7 +80,7 @@ export class PullJob implements Pull {
     this.#state = record.state
     this.#detached = record.detached
     this.#reason = record.reason
-    this.#progress = new PullProgress(record.plan, record.completed)
+    this.#progress = new PullProgress(record.plan, completed)
   }
 
   get plan(): PullPlan {
@@ -183,12 +184,7 @@ export class PullJob implements Pull {
       }
       // What of the files is the same is kept; the plan may have been made anew for other reasons too.
       await dropChangedPartials(this.#options.folder, this.#plan, plan)
-      const completed = this.#progress.completed()
-      const known = new Map(this.#plan.files.map((file, index) => [file.sha256 ?? file.gitSha1, completed[index]!]))
-      this.#progress = new PullProgress(
-        plan,
-        plan.files.map(file => known.get(file.sha256 ?? file.gitSha1 ?? '') ?? 0)
-      )
+      this.#progress = new PullProgress(plan, await fetchedBytes(this.folder, plan))
       this.#plan = plan
       this.#detached ||= detached
       this.#start()
@@ -369,7 +365,6 @@ export class PullJob implements Pull {
       state: this.#state,
       detached: this.#detached,
       ...(this.#reason === undefined ? {} : { reason: this.#reason }),
-      completed: this.#progress.completed(),
       plan: this.#plan
     }
   }

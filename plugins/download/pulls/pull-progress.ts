@@ -24,14 +24,9 @@ export class PullProgress {
   #received = 0
   #samples: { at: number; received: number }[] = []
 
-  /** @param completed bytes of each file that are on disk, as far as known */
-  constructor(plan: PullPlan, completed: number[] = []) {
+  /** @param completed bytes of each file that are on disk */
+  constructor(plan: PullPlan, completed: readonly number[] = []) {
     this.#files = plan.files.map(({ path, size }, index) => ({ path, completed: completed[index] ?? 0, total: size }))
-  }
-
-  /** Bytes of each file that are on disk. */
-  completed(): number[] {
-    return this.#files.map(file => file.completed)
   }
 
   /** The files of which is known how large they are. */
