@@ -148,6 +148,8 @@ export function createConversion(deps: ConversionDependencies): ConversionServic
       if (present) return present
       const key = variant.directory + SEPARATOR + plan.dtype
       return await conversions.run(key, waiting, async shared => {
+        // It may have been deleted since the caller got hold of it.
+        storage.get({ ...variant.model, variant: variant.label })
         const release = storage.hold(variant)
         try {
           shared.onProgress({ phase: 'queued', subject: '' })

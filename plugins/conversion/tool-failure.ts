@@ -28,8 +28,14 @@ export interface FailureCause {
 
 interface Rule extends Omit<FailureCause, 'sentence'> {
   pattern: RegExp
+  /** Looked for in the code of a Python traceback, where the message itself says too little. */
+  inCode?: boolean
   sentence: (match: RegExpExecArray) => string
 }
+
+const NO_TOKENIZER =
+  "The model's tokenizer is missing or cannot be read (tokenizer.json or tokenizer.model with tokenizer_config.json). " +
+  'Get the whole folder of the model and import it again.'
 
 /** The first rule that fits counts: what is more exact stands first. */
 const RULES: Rule[] = [
@@ -105,10 +111,15 @@ const RULES: Rule[] = [
     cause: 'tokenizer',
     code: 'conversion_failed',
     pattern:
-      /File not found: .*tokenizer|tokenizer file not found|Can't load tokenizer|unknown tokenizer|Couldn't instantiate the backend tokenizer|get_spm_processor|vocab_file|Tokenizer class (\S+) does not exist|Error while attempting to unpickle Tokenizer/,
-    sentence: () =>
-      "The model's tokenizer is missing or cannot be read (tokenizer.json or tokenizer.model with tokenizer_config.json). " +
-      'Get the whole folder of the model and import it again.'
+      /File not found: .*tokenizer|tokenizer file not found|Can't load tokenizer|unknown tokenizer|Couldn't instantiate the backend tokenizer|Tokenizer class (\S+) does not exist|Error while attempting to unpickle Tokenizer/,
+    sentence: () => NO_TOKENIZER
+  },
+  {
+    cause: 'tokenizer',
+    code: 'conversion_failed',
+    pattern: /get_spm_processor|load_vocab|self\.vocab_file/,
+    inCode: true,
+    sentence: () => NO_TOKENIZER
   },
   {
     cause: 'python-packages',
@@ -147,6 +158,7 @@ export function causeOf({ lines, signal }: ToolOutcome): FailureCause {
   const relevant = start === -1 ? lines.filter(line => !line.startsWith('WARNING:')) : lines.slice(start)
   for (const rule of RULES) {
     for (const line of relevant) {
+      if (line.startsWith('  ') !== (rule.inCode ?? false)) continue
       const match = rule.pattern.exec(line)
       if (match) return { cause: rule.cause, code: rule.code, sentence: rule.sentence(match) }
     }

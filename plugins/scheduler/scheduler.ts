@@ -216,9 +216,9 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     const settings = settingsFor(config, variant)
     // dtype chooses what a SafeTensors model is converted to; others ignore it.
     const { dtype, ...others } = request.options
-    const askedDtype = dtype === undefined ? undefined : conversion.requireDtype(dtype)
+    const type = dtype === undefined ? {} : { dtype: conversion.requireDtype(dtype) }
     if (variant.format !== 'gguf') conversion.requireDtype(settings.load.dtype)
-    const asked = cap(variant.format === 'gguf' ? others : { ...others, dtype: askedDtype }, variant)
+    const asked = cap(variant.format === 'gguf' ? others : { ...others, ...type }, variant)
     const slot = slotOf(variant, mode)
     const id = nextId++
     const began = Date.now()

@@ -1,0 +1,165 @@
+/**
+ * Makes a Python that can run llama.cpp's converter for the tests, and writes its path to
+ * `.cache/conversion-python/path.json`. On Debian and Ubuntu, as root, the system's own torch is used, which is small
+ * and without CUDA; elsewhere, and with `--full`, the environment is made as corral itself makes it for its users.
+ */
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import pretty from 'pino-pretty'
+import { Value } from 'typebox/value'
+import { dataPaths } from '../core/data-paths.ts'
+import { formatDuration } from '../core/duration.ts'
+import { messageOf } from '../core/errors.ts'
+import { packageRoot } from '../core/package-info.ts'
+import { type Progress, progressText } from '../core/progress.ts'
+import { preparePython } from '../plugins/conversion/python/environment.ts'
+import { readRequirements } from '../plugins/conversion/python/requirements.ts'
+import { createConfiguredRuntimes } from '../runtimes/create.ts'
+import { RuntimesOptions } from '../runtimes/options.ts'
+
+const folder = join(packageRoot, '.cache', 'conversion-python')
+const pathFile = join(folder, 'path.json')
+const SYSTEM_PYTHON = '/usr/bin/python3'
+
+/**
+ * Names that the converter mentions for types of tensors that few models have, and that only a newer torch knows. The
+ * module stands in the environment itself: what corral hands to its users has the real torch.
+ */
+const TORCH_NAMES = `import importlib.abc
+import importlib.machinery
+import sys
+
+NAMES = ('float8_e4m3fn', 'float8_e5m2', 'uint16', 'uint32', 'uint64')
+
+
+class Loader(importlib.abc.Loader):
+    def __init__(self, real):
+        self.real = real
+
+    def create_module(self, spec):
+        return self.real.create_module(spec)
+
+    def exec_module(self, module):
+        self.real.exec_module(module)
+        for name in NAMES:
+            if not hasattr(module, name):
+                setattr(module, name, name)
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != 'torch':
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader = Loader(spec.loader)
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+`
+
+const log = pino(
+  { level: process.env.CORRAL_LOG_LEVEL ?? 'info' },
+  pretty({ sync: true, ignore: 'pid,hostname', hideObject: true })
+)
+
+function run(command: string, args: string[]): void {
+  console.log(`$ ${[command, ...args].join(' ')}`)
+  const { status, error } = spawnSync(command, args, {
+    stdio: 'inherit',
+    env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
+  })
+  if (status !== 0) throw new Error(`${command} failed${error ? `: ${error.message}` : ` with exit code ${status}`}`)
+}
+
+const canImport = (python: string, module: string) =>
+  spawnSync(python, ['-c', `import ${module}`], { stdio: 'ignore' }).status === 0
+
+/** A virtual environment over the system's own torch and numpy. Returns its Python. */
+async function cheapPython(converter: string): Promise<string> {
+  if (!existsSync(SYSTEM_PYTHON) || !existsSync('/usr/bin/apt-get')) throw new Error('this is no Debian or Ubuntu')
+  if (!canImport(SYSTEM_PYTHON, 'torch') || !canImport(SYSTEM_PYTHON, 'ensurepip')) {
+    if (process.getuid?.() !== 0) throw new Error('packages can be installed by root only')
+    run('apt-get', ['update', '-qq'])
+    run('apt-get', ['install', '-y', '-qq', '--no-install-recommends', 'python3-torch', 'python3-venv'])
+  }
+  const environment = join(folder, 'system-torch')
+  rmSync(environment, { recursive: true, force: true })
+  run(SYSTEM_PYTHON, ['-m', 'venv', '--system-site-packages', environment])
+  const python = join(environment, 'bin', 'python')
+  // torch and the numpy it was compiled for are the system's, and gguf is the converter's own.
+  const packages = (await readRequirements(converter)).filter(name => !/^(torch|numpy|gguf)\b/.test(name))
+  run(python, ['-m', 'pip', 'install', '--quiet', ...packages, 'tqdm', 'pyyaml', 'requests'])
+  const lib = join(environment, 'lib')
+  const site = join(lib, readdirSync(lib).find(name => name.startsWith('python3'))!, 'site-packages')
+  writeFileSync(join(site, 'corral_torch_names.py'), TORCH_NAMES)
+  writeFileSync(join(site, 'corral-torch-names.pth'), 'import corral_torch_names\n')
+  return python
+}
+
+mkdirSync(folder, { recursive: true })
+const begun = performance.now()
+const options = { ...(Value.Create(RuntimesOptions) as RuntimesOptions), llama_cpp: process.env.CORRAL_LLAMA_CPP ?? '' }
+const engine = dataPaths(join(packageRoot, '.cache', 'engine'), undefined)
+const runtimes = createConfiguredRuntimes({ options, paths: engine, env: process.env, log })
+const controller = new AbortController()
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => controller.abort(new Error(signal)))
+const waiting = { signal: controller.signal, onProgress: (progress: Progress) => log.info(progressText(progress)) }
+
+try {
+  const { directory: converter, version } = await runtimes.conversionTools(waiting)
+  const prepare = (python: string) =>
+    preparePython(
+      {
+        settings: { python, packageIndex: '', torchIndex: 'https://download.pytorch.org/whl/cpu' },
+        directory: folder,
+        converter,
+        env: process.env,
+        log,
+        proven: new Set()
+      },
+      waiting
+    )
+  const full = process.argv.includes('--full')
+  const made = await present(prepare, full)
+  const route = made?.route ?? (full ? 'full' : 'system-torch')
+  const done =
+    made ?? (full ? { python: (await prepare('')).executable, route } : await cheapElseFull(converter, prepare))
+  writeFileSync(pathFile, `${JSON.stringify({ ...done, converter: version }, null, 2)}\n`)
+  console.log(`Python for conversions: ${done.python} (${done.route}, ${formatDuration(performance.now() - begun)})`)
+} catch (error) {
+  console.error(messageOf(error))
+  process.exitCode = 1
+} finally {
+  await runtimes.stop()
+}
+
+type Prepare = (python: string) => Promise<{ executable: string }>
+
+/** What an earlier run made, where it still works. */
+async function present(prepare: Prepare, full: boolean): Promise<{ python: string; route: string } | undefined> {
+  try {
+    const { python, route } = JSON.parse(readFileSync(pathFile, 'utf8')) as { python: string; route: string }
+    if (full && route !== 'full') return undefined
+    await prepare(python)
+    return { python, route }
+  } catch {
+    return undefined
+  }
+}
+
+async function cheapElseFull(converter: string, prepare: Prepare): Promise<{ python: string; route: string }> {
+  try {
+    const python = await cheapPython(converter)
+    await prepare(python)
+    return { python, route: 'system-torch' }
+  } catch (error) {
+    controller.signal.throwIfAborted()
+    console.log(`The system's torch does not do: ${messageOf(error)}. Installing torch from the package index instead.`)
+    return { python: (await prepare('')).executable, route: 'full' }
+  }
+}
