@@ -4,7 +4,10 @@ import { printable } from './output.ts'
 import { formatPairs, formatTable } from './table.ts'
 
 /** What `POST /api/pull {dry_run: true}` answers: a plan, with the model's name as text. */
-export type PlanReply = Omit<PullPlan, 'name'> & { model: string }
+export type PlanReply = Omit<PullPlan, 'name' | 'files'> & {
+  model: string
+  files: Omit<PullPlan['files'][number], 'storedPath'>[]
+}
 
 /** What a pull would fetch and why, for people. */
 export function formatPlan(plan: PlanReply, reference: string): string {

@@ -14,15 +14,16 @@ interface PullEvent {
   digest?: string
   completed?: number
   total?: number
-  model?: string | { name: string }
+  /** `owner/name`. */
+  model?: string
   label?: string
   reason?: string
   size?: number
   warnings?: string[]
 }
 
-/** Failures after which nothing is kept. */
-const FINAL_CODES = ['pull_cancelled', 'model_deleted']
+/** Failures whose own words say what becomes of the download. */
+const FINAL_CODES = ['pull_cancelled', 'model_deleted', 'shutting_down']
 
 /**
  * Downloads a model, joins its download or goes on with it; on standard error it says what was chosen and how far it is.
@@ -38,7 +39,7 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
     for await (const part of client.stream('/api/pull', { ...request, stream: true })) {
       if ('status' in part) continue
       const event: PullEvent = part.event
-      name = modelOf(event) ?? name
+      if (event.model) name = event.label ? `${event.model}:${event.label}` : event.model
       if (event.status === 'success') last = event
       else if (!display) {
         waiting.clear()
@@ -64,26 +65,21 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
       `The server ended the download of ${name} without a result. Its log says more. What was fetched is kept; go on with: corral pull ${reference}`
     )
   }
-  const total = display?.transfers.total ?? 0
+  const fetched = display && display.transfers.items.length > 0 ? display.transfers.total : undefined
   const done =
-    total > 0
-      ? `pulled ${name} (${formatBytes(total)}) in ${formatDuration(Date.now() - began)}`
-      : `${name} is here already`
+    fetched === undefined
+      ? `${name} is here already`
+      : `pulled ${name} (${formatBytes(fetched)}) in ${formatDuration(Date.now() - began)}`
   process.stderr.write(`${printable(done)}. Try it with: corral run ${printable(name)}\n`)
 }
 
 /** What was chosen and why, and what people should know before. */
-function introduction(name: string, { label, reason, size, warnings = [] }: PullEvent): string {
-  const chosen = [label, size ? formatBytes(size) : undefined].filter(part => part !== undefined).join(', ')
+function introduction(name: string, { reason, size, warnings = [] }: PullEvent): string {
   return [
-    `pulling ${name}${chosen && `: ${chosen}`}`,
+    `pulling ${name}${size ? ` (${formatBytes(size)})` : ''}`,
     ...(reason ? [`  ${reason}`] : []),
     ...warnings.map(warning => `warning: ${warning}`)
   ].join('\n')
-}
-
-function modelOf({ model }: PullEvent): string | undefined {
-  return typeof model === 'object' ? model.name : model
 }
 
 /** A download that ended early, with what becomes of it. */

@@ -20,8 +20,8 @@ const MOST_LINES = 12
 const MOST_COLUMNS = 110
 const PERCENT_WIDTH = 4
 const AMOUNT_WIDTH = 15
-/** Speed and time left, as long as they commonly get. */
-const PACE_WIDTH = 20
+/** The longest that speed and time left get: `999 MB/s  59 min 59 s left`. */
+const PACE_WIDTH = 26
 const GAP = 2
 const BAR = { least: 8, most: 30 }
 
@@ -46,7 +46,8 @@ export function transferLines(transfers: Transfers, shown: Shown, size: ScreenSi
   const visible = all ? items : moving(items, most - 2)
   const done = items.filter(({ completed, total }) => completed >= total).length
   const last = { name: pace || 'total', completed: transfers.completed, total: transfers.total }
-  const columns = columnsFor([...visible, last], shown.unit, width)
+  // Its width must not change with the speed: all bars would jump.
+  const columns = columnsFor([...visible, { name: last.name.padEnd(PACE_WIDTH) }], shown.unit, width)
   return [
     ...visible.map(item => transferLine(item, columns)),
     ...(all ? [] : [`${done} of ${items.length} files done`]),
@@ -90,11 +91,11 @@ function paceText(transfers: Transfers, unit: Shown['unit'], separator: string, 
   return [...pace, `${left} left`].join(separator)
 }
 
-/** The unfinished ones that moved last, in their own order. */
+/** The unfinished ones that moved last, in the order in which they appeared. */
 function moving(items: Transfer[], most: number): Transfer[] {
   const chosen = new Set(
     items
-      .filter(({ completed, total }) => completed < total)
+      .filter(({ completed, total, movedAt }) => completed < total && movedAt > 0)
       .toSorted((a, b) => b.movedAt - a.movedAt)
       .slice(0, most)
   )

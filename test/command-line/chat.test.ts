@@ -1,91 +1,30 @@
-import { type ChildProcess, spawn } from 'node:child_process'
-import { once } from 'node:events'
-import { createServer, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import type { ServerResponse } from 'node:http'
 import t, { type Test } from 'tap'
 import { DEMO, startCorral, until } from '../support/corral.ts'
-import { commandEnvironment, corral, MAIN, newHome } from './command.ts'
+import { corral, newHome } from './command.ts'
+import { event, scriptedServer } from './scripted-server.ts'
+import { CTRL_C, CTRL_D, ENTER, onTerminal } from './terminal.ts'
 
-const CTRL_C = '\x03'
-const CTRL_D = '\x04'
-const ENTER = '\r'
-
-/** A command on a terminal (made by util-linux' `script`), driven by keys. */
-interface Terminal {
-  /** What the screen was sent since the last `press`. */
-  screen(): string
-  press(keys: string): void
-  sees(what: string | RegExp): Promise<void>
-  ended(): Promise<number | null>
+interface Chat {
+  messages: { role: string; content: string }[]
+  options: object
 }
 
-function onTerminal(t: Test, args: string[], home: string): Terminal {
-  const quoted = [process.execPath, MAIN, ...args].map(word => `'${word}'`).join(' ')
-  const child: ChildProcess = spawn('script', ['-qec', quoted, '/dev/null'], {
-    cwd: home,
-    env: { ...commandEnvironment({ home }), TERM: 'xterm' },
-    stdio: ['pipe', 'pipe', 'inherit']
-  })
-  const exited = once(child, 'close').then(([code]) => code as number | null)
-  t.teardown(async () => {
-    child.kill('SIGKILL')
-    await exited
-  })
-  let output = ''
-  child.stdout!.setEncoding('utf8').on('data', text => {
-    output += text
+/** A server whose answers to chats the test makes. */
+async function fakeServer(t: Test, answer: (reply: ServerResponse, count: number) => void) {
+  const server = await scriptedServer(t, {
+    'POST /api/load': reply => reply.end('data: {"status":"ready"}\n\n'),
+    'POST /api/chat': (reply, _body, count) => answer(reply, count)
   })
   return {
-    screen: () => output,
-    press(keys) {
-      output = ''
-      child.stdin!.write(keys)
-    },
-    async sees(what) {
-      const found = () => (typeof what === 'string' ? output.includes(what) : what.test(output))
-      await until(`"${what}" on the screen`, found, 30_000).catch(error => {
-        throw new Error(`${error.message}; it shows ${JSON.stringify(output)}`)
-      })
-    },
-    ended: () => exited
+    ...server,
+    /** Bodies of the chats so far. */
+    get chats() {
+      return server.bodies('POST /api/chat') as unknown as Chat[]
+    }
   }
 }
 
-interface FakeServer {
-  flags: string[]
-  /** Bodies of the chats so far. */
-  chats: { messages: { role: string; content: string }[]; options: object }[]
-  /** Whether the client has left the last chat. */
-  left(): boolean
-}
-
-/** A server whose answers the test makes. */
-async function fakeServer(t: Test, answer: (reply: ServerResponse, count: number) => void): Promise<FakeServer> {
-  const chats: FakeServer['chats'] = []
-  let left = false
-  const server = createServer(async (request, reply) => {
-    const chunks: Buffer[] = []
-    for await (const chunk of request) chunks.push(chunk)
-    if (request.url === '/api/health') return reply.end('{"status":"ok"}')
-    reply.writeHead(200, { 'content-type': 'text/event-stream' })
-    if (request.url === '/api/load') return reply.end('data: {"status":"ready"}\n\n')
-    left = false
-    reply.once('close', () => {
-      left = !reply.writableFinished
-    })
-    chats.push(JSON.parse(Buffer.concat(chunks).toString()))
-    answer(reply, chats.length)
-  })
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  return { flags: ['--port', String((server.address() as AddressInfo).port)], chats, left: () => left }
-}
-
-const event = (value: object) => `data: ${JSON.stringify(value)}\n\n`
 const say = (content: string) => event({ message: { role: 'assistant', content }, done: false })
 const DONE = event({ done: true, done_reason: 'stop', eval_count: 2, eval_duration: 1e9 })
 

@@ -14,7 +14,22 @@ t.test('help and wrong usage', async t => {
   for (const part of ['Examples:', 'CORRAL_HOME', 'Exit codes:', 'config.yaml', '11435']) t.match(help.stdout, part)
   t.equal((await corral([], { home })).stdout, help.stdout, 'no command shows help')
   t.same((await corral(['--version'], { home })).stdout, `${version}\n`)
-  const names = ['serve', 'run', 'list', 'ps', 'show', 'stop', 'rm', 'import', 'doctor', 'config', 'version']
+  const names = [
+    'serve',
+    'run',
+    'list',
+    'ps',
+    'show',
+    'stop',
+    'rm',
+    'import',
+    'doctor',
+    'config',
+    'version',
+    'pull',
+    'pulls',
+    'convert'
+  ]
   for (const { name, code, stdout } of await Promise.all(
     names.map(async name => ({ name, ...(await corral([name, '--help'], { home })) }))
   )) {

@@ -27,10 +27,14 @@ Examples:
   corral pulls cancel Qwen/Qwen3-32B-GGUF:Q8_0`
     )
     .action(async ({ json }: { json?: boolean }) => {
-      const reply = await withServer(context, 'aside', ({ client }) =>
-        client.json<{ pulls: PullRecord[] }>('GET', '/api/pulls')
-      )
+      const { reply, own } = await withServer(context, 'aside', async ({ client, own }) => ({
+        reply: await client.json<{ pulls: PullRecord[] }>('GET', '/api/pulls'),
+        own
+      }))
       if (json) return printJson(reply)
+      if (own && reply.pulls.length > 0) {
+        process.stderr.write('No server runs: what is to go on by itself does so once one runs ("corral serve").\n')
+      }
       if (process.stderr.isTTY && reply.pulls.length === 0) {
         process.stderr.write('Nothing is being downloaded. Begin with: corral pull <owner>/<name>\n')
       }

@@ -25,7 +25,7 @@ interface ShowReply {
   origin?: { kind: string; from: string }
   files?: { path: string; size: number; role: string }[]
   /** What was made of a SafeTensors model. */
-  conversions?: { dtype: string; size: number; createdAt: string }[]
+  conversions?: { dtype: string; size: number; created_at: string }[]
   license?: string
   template?: string
 }
@@ -75,9 +75,9 @@ export function formatModel(reply: ShowReply, now: Date): string {
     sections.push(`Files\n${formatPairs(files.map(({ path, size, role }) => [path, `${formatBytes(size)}  ${role}`]))}`)
   }
   if (conversions?.length) {
-    const made = conversions.map(({ dtype, size, createdAt }): [string, string] => [
+    const made = conversions.map(({ dtype, size, created_at }): [string, string] => [
       dtype,
-      `${formatBytes(size)}  ${relativeTime(createdAt, now)}`
+      `${formatBytes(size)}  ${relativeTime(created_at, now)}`
     ])
     sections.push(`Conversions\n${formatPairs(made)}`)
   }

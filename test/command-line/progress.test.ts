@@ -1,0 +1,319 @@
+import t from 'tap'
+import { formatPulls } from '../../core/command-line/commands/pulls.ts'
+import { formatModel } from '../../core/command-line/commands/show.ts'
+import { chooseFound, formatFound } from '../../core/command-line/import-found.ts'
+import { formatPlan, type PlanReply } from '../../core/command-line/pull-plan.ts'
+import { percentOf, shorten, transferLines, transferText } from '../../core/command-line/transfer-layout.ts'
+import { formatTimeLeft, speedOf } from '../../core/command-line/transfer-speed.ts'
+import { Transfers } from '../../core/command-line/transfers.ts'
+
+const MB = 1e6
+
+t.test('speed over the last seconds', async t => {
+  const steady = Array.from({ length: 31 }, (_, second) => ({ at: second * 1000, moved: second * 5 }))
+  for (const [what, samples, now, expected] of [
+    ['nothing seen', [], 5000, undefined],
+    ['too little seen', [{ at: 0, moved: 0 }], 999, undefined],
+    [
+      'one second is enough',
+      [
+        { at: 0, moved: 0 },
+        { at: 900, moved: 40 }
+      ],
+      1000,
+      40
+    ],
+    ['even', steady, 30_000, 5],
+    [
+      'silence counts as time',
+      [
+        { at: 0, moved: 0 },
+        { at: 1000, moved: 100 }
+      ],
+      5000,
+      20
+    ],
+    [
+      'a long silence is a standstill',
+      [
+        { at: 0, moved: 0 },
+        { at: 1000, moved: 100 }
+      ],
+      11_000,
+      0
+    ],
+    [
+      'what was long ago does not count',
+      [
+        { at: 0, moved: 0 },
+        { at: 5000, moved: 1e9 },
+        { at: 20_000, moved: 1e9 },
+        { at: 25_000, moved: 1e9 + 50 }
+      ],
+      30_000,
+      5
+    ],
+    [
+      'first sample of a continued download',
+      [
+        { at: 0, moved: 0 },
+        { at: 2000, moved: 8 }
+      ],
+      2000,
+      4
+    ]
+  ] as const) {
+    t.equal(speedOf(samples, now), expected, what)
+  }
+})
+
+t.test('time left', async t => {
+  for (const [remaining, speed, text] of [
+    [100, undefined, undefined],
+    [100, 0, undefined],
+    [0, 10, '0 s'],
+    [101, 10, '11 s'],
+    [599, 10, '1 min 0 s'],
+    [1850, 10, '3 min 5 s'],
+    [36_000, 10, '1 h 0 min'],
+    [130 * 600, 10, '2 h 10 min'],
+    [3 * 864_000, 10, '3 days']
+  ] as const) {
+    t.equal(formatTimeLeft(remaining, speed), text, `${remaining} at ${speed}`)
+  }
+})
+
+t.test('what is moved', async t => {
+  const transfers = new Transfers(1000)
+  t.match({ completed: transfers.completed, total: transfers.total }, { completed: 0, total: 1000 })
+  transfers.update('a', 400, 500, 0)
+  t.equal(transfers.speed(0), undefined)
+  transfers.update('a', 450, 500, 1000)
+  transfers.update('b', 300, 500, 2000)
+  t.equal(transfers.speed(2000), 25, 'bytes that were there when a file was first heard of are no speed')
+  transfers.update('a', 100, 500, 2500)
+  transfers.update('a', 150, 500, 4000)
+  t.equal(transfers.speed(4000), 25, 'a damaged part that is dropped is no speed backwards')
+  t.match({ completed: transfers.completed, total: transfers.total }, { completed: 450, total: 1000 })
+  transfers.update('c', 0, 500, 4000)
+  t.equal(transfers.total, 1500, 'more than was expected')
+  t.same(
+    transfers.items.map(({ name }) => name),
+    ['a', 'b', 'c']
+  )
+  for (let at = 5000; at <= 60_000; at += 100) transfers.update('c', (at - 5000) / 200, 500, at)
+  t.equal(transfers.speed(60_000), 5, 'only the last seconds count')
+  transfers.reset()
+  t.match({ completed: transfers.completed, total: transfers.total }, { completed: 0, total: 1000 })
+  t.equal(transfers.speed(60_000), undefined)
+})
+
+/** Files of 1000 MB, `completed` of each in MB, moving at 10 MB/s each. */
+function moved(completed: number[], name = (index: number) => `model-${index + 1}.gguf`) {
+  const transfers = new Transfers()
+  completed.forEach((amount, index) => {
+    transfers.update(name(index), Math.max(0, amount - 20) * MB, 1000 * MB, 0)
+  })
+  completed.forEach((amount, index) => {
+    transfers.update(name(index), amount * MB, 1000 * MB, 2000)
+  })
+  return transfers
+}
+
+t.test('bars', async t => {
+  const bytes = { unit: 'bytes' } as const
+  const wide = { columns: 80, rows: 24 }
+  t.same(transferLines(moved([450]), bytes, wide, 2000), [
+    'model-1.gguf  ██████░░░░░░░░   45%  450 MB / 1.0 GB  10 MB/s  55 s left'
+  ])
+  t.same(
+    transferLines(moved([450, 1000]), bytes, wide, 2000),
+    [
+      'model-1.gguf                ████████████░░░░░░░░░░░░░░░░   45%  450 MB / 1.0 GB',
+      'model-2.gguf                ████████████████████████████  100%  1.0 GB / 1.0 GB',
+      '20 MB/s  28 s left          ████████████████████░░░░░░░░   72%  1.4 GB / 2.0 GB'
+    ],
+    'the last line is the total'
+  )
+  t.same(
+    transferLines(moved([450]), bytes, { columns: 50, rows: 24 }, 2000),
+    ['model-1.gguf  █████░░░░░░░   45%  450 MB / 1.0 GB', '10 MB/s  55 s left'],
+    'speed and time left move to a line of their own'
+  )
+  t.same(transferLines(moved([450]), bytes, { columns: 36, rows: 24 }, 2000), [
+    'model-1.gguf   45%  450 MB / 1.0 GB',
+    '10 MB/s  55 s left'
+  ])
+  t.same(transferLines(moved([450]), bytes, { columns: 14, rows: 24 }, 2000), ['mo…gguf   45%', '10 MB/s  55 s'])
+  t.same(
+    transferLines(moved([450]), { unit: 'parts' }, wide, 2000),
+    ['model-1.gguf  █████████████░░░░░░░░░░░░░░░░░   45%  55 s left'],
+    'what people do not count has a share and a time'
+  )
+  t.same(
+    transferLines(moved([1000, 1000]), { unit: 'bytes', status: 'storing' }, wide, 2000)
+      .at(-1)!
+      .slice(0, 9),
+    'storing  '
+  )
+  t.match(transferLines(moved([450]), bytes, wide, 60_000)[0], 'nothing arrives')
+  t.notMatch(transferLines(moved([450]), bytes, wide, 500)[0], '/s', 'no speed yet')
+})
+
+t.test('bars of many files', async t => {
+  const shard = (index: number) => `Some-Very-Long-Model-Name-123B-Instruct-BF16-0000${index}-of-00030.gguf`
+  const transfers = moved([...Array(10).fill(1000), ...Array(20).fill(0)], shard)
+  for (const index of [12, 20, 11]) transfers.update(shard(index), 100 * MB, 1000 * MB, 3000 + index)
+  const lines = transferLines(transfers, { unit: 'bytes' }, { columns: 80, rows: 8 }, 4000)
+  t.equal(lines.length, 5)
+  t.match(
+    lines[0],
+    /^Some.*….*-000011-of-00030\.gguf .* 10%/,
+    'those that move, in their order, with the end of the name'
+  )
+  t.match(lines[1], '000012-of')
+  t.match(lines[2], '000020-of')
+  t.equal(lines[3], '10 of 30 files done')
+  t.match(lines[4], /34% {2} 10 GB \/ {2}30 GB/)
+  for (const columns of [20, 21, 39, 40, 41, 60, 79, 80, 81, 120, 300]) {
+    for (const rows of [1, 5, 24, 80]) {
+      const drawn = transferLines(transfers, { unit: 'bytes' }, { columns, rows }, 4000)
+      t.ok(
+        drawn.every(line => line.length < columns && line.length <= 110),
+        `${columns} columns`
+      )
+      t.ok(drawn.length <= Math.max(3, Math.min(12, rows - 1)), `${rows} rows`)
+    }
+  }
+})
+
+t.test('progress in one line', async t => {
+  t.equal(transferText(moved([450]), { unit: 'bytes' }, 2000), '45%, 450 MB of 1.0 GB, 10 MB/s, 55 s left')
+  t.equal(transferText(moved([450]), { unit: 'parts' }, 2000), '45%, 55 s left')
+  t.equal(transferText(moved([1000]), { unit: 'bytes', status: 'storing' }, 2000), '100%, 1.0 GB of 1.0 GB, storing')
+  for (const [completed, total, text] of [
+    [0, 0, '100%'],
+    [5, 0, ''],
+    [999, 1000, '99%'],
+    [1000, 1000, '100%'],
+    [2000, 1000, '100%']
+  ] as const) {
+    t.equal(percentOf(completed, total), text, `${completed} of ${total}`)
+  }
+  for (const [text, width, expected] of [
+    ['abc', 3, 'abc'],
+    ['model-00001-of-00002.gguf', 12, 'mod…002.gguf'],
+    ['abcdef', 2, '…f'],
+    ['abcdef', 1, 'a'],
+    ['abcdef', 0, '']
+  ] as const) {
+    t.equal(shorten(text, width), expected)
+  }
+})
+
+const PLAN: PlanReply = {
+  model: 'Qwen/Qwen3-GGUF',
+  label: 'Q8_0',
+  format: 'gguf',
+  repository: {
+    hub: 'huggingface',
+    id: 'Qwen/Qwen3-GGUF',
+    revision: 'abc123',
+    address: 'https://huggingface.co/Qwen/Qwen3-GGUF',
+    gated: false
+  },
+  files: [
+    { path: 'Qwen3-Q8_0.gguf', role: 'model', size: 639 * MB },
+    { path: 'mmproj.gguf', role: 'projector', size: undefined }
+  ],
+  size: 639 * MB,
+  reason: 'It is the best that fits.',
+  choices: [
+    { label: 'Q8_0', size: 639 * MB },
+    { label: 'Q4_K_M', size: 397 * MB }
+  ],
+  memory: { required: 900 * MB, available: 8e9, fits: true },
+  disk: { required: 639 * MB, available: 5 * MB, fits: false },
+  warnings: ['The disk is too \x1b[2Jsmall.'],
+  present: false
+}
+
+t.test('what would be pulled', async t => {
+  const text = formatPlan(PLAN, 'Qwen/Qwen3-GGUF')
+  t.match(text, /^Qwen\/Qwen3-GGUF\n {2}variant +Q8_0\n/)
+  t.match(text, /chosen +It is the best that fits\./)
+  t.match(text, /disk +639 MB needed, 5\.0 MB free: not enough\n/)
+  t.match(text, /memory +900 MB needed, 8\.0 GB available\n/)
+  t.match(text, /639 MB {4}model {8}Qwen3-Q8_0\.gguf\n +unknown {4}projector {4}mmproj\.gguf\n +639 MB +in all\n/)
+  t.match(text, /Other choices\n.*\n +397 MB {4}Q4_K_M\n/)
+  t.notMatch(text, /Q8_0\n\nWarnings/, 'what was chosen is no other choice')
+  t.match(text, 'The disk is too [2Jsmall.')
+  t.match(text, /Nothing was downloaded\. Get it with: corral pull Qwen\/Qwen3-GGUF$/)
+  const present = formatPlan({ ...PLAN, present: true, warnings: [], choices: [], files: [PLAN.files[0]!] }, 'x/y')
+  t.match(present, /It is here already: nothing would be downloaded\.$/)
+  t.notMatch(present, /Warnings|Other choices|in all/)
+})
+
+t.test('downloads as a table', async t => {
+  const pull = {
+    id: 'a1',
+    model: 'a/b:Q8_0',
+    state: 'downloading' as const,
+    detached: true,
+    origin: 'huggingface:a/b',
+    createdAt: '2026-11-21T12:00:00.000Z',
+    completed: 450 * MB,
+    total: 1000 * MB,
+    speed: 10 * MB,
+    files: []
+  }
+  const failed = { ...pull, model: 'c/d', state: 'failed' as const, speed: 0, reason: 'The hub cannot be reached.' }
+  t.equal(
+    formatPulls([pull, failed]),
+    [
+      'MODEL       STATE          DONE    AMOUNT                SPEED    LEFT    WHY',
+      'a/b:Q8_0    downloading     45%    450 MB of 1.0 GB    10 MB/s    55 s',
+      'c/d         failed          45%    450 MB of 1.0 GB                       The hub cannot be reached.'
+    ].join('\n')
+  )
+  t.equal(formatPulls([]).split('\n').length, 1, 'titles alone')
+})
+
+t.test('models of other tools', async t => {
+  const found = (name: string, more: object = {}) => ({
+    found: name.toLowerCase(),
+    name,
+    format: 'gguf' as const,
+    size: 5 * MB,
+    path: '/x',
+    present: false,
+    ...more
+  })
+  const models = [
+    found('library/llama3:Q4_K_M', { found: 'llama3:8b' }),
+    found('library/llama3:Q8_0', { found: 'llama3:70b' }),
+    found('me/odd', { problem: 'Its file is missing.' }),
+    found('me/fine:F16', { present: true })
+  ]
+  for (const [asked, expected] of [
+    ['LIBRARY/llama3:q8_0', { model: { found: 'llama3:70b' } }],
+    ['llama3:8b', { model: { found: 'llama3:8b' } }],
+    ['me/fine', { model: { name: 'me/fine:F16' } }],
+    ['library/llama3', { exitCode: 2, refusal: /may be several: library\/llama3:Q4_K_M, library\/llama3:Q8_0/ }],
+    ['me/odd', { exitCode: 1, refusal: /cannot be taken: Its file is missing\./ }],
+    ['me/none', { exitCode: 4, refusal: /no "me\/none"/ }]
+  ] as const) {
+    t.match(chooseFound(models, asked), expected, asked)
+  }
+  const table = formatFound({ from: 'ollama', folder: '/x', models })
+  t.match(table, /me\/odd +5\.0 MB +gguf +Its file is missing\.\n/)
+  t.match(table, /me\/fine:F16 .* is here already$/)
+})
+
+t.test('what was converted', async t => {
+  const details = { name: 'a/b', size: 10, format: 'safetensors', modified_at: '2026-11-21T12:00:00.000Z' }
+  const made = { dtype: 'q4_k_m', size: 5 * MB, created_at: '2026-11-21T11:57:00.000Z' }
+  const now = new Date('2026-11-21T12:00:00.000Z')
+  t.match(formatModel({ details, conversions: [made] }, now), /Conversions\n {2}q4_k_m {2}5\.0 MB {2}3 minutes ago$/)
+  t.notMatch(formatModel({ details, conversions: [] }, now), 'Conversions')
+})

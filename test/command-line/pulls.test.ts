@@ -1,0 +1,359 @@
+import type { ServerResponse } from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { until } from '../support/corral.ts'
+import { corral, newHome } from './command.ts'
+import { event, refuse, scriptedServer } from './scripted-server.ts'
+import { CTRL_C, linesOnScreen, onTerminal } from './terminal.ts'
+
+const MB = 1e6
+const REFERENCE = 'hf:Qwen/Qwen3-GGUF'
+const PULLING = {
+  status: `pulling ${REFERENCE}`,
+  model: 'Qwen/Qwen3-GGUF',
+  label: 'Q8_0',
+  reason: 'It is the best that fits.',
+  size: 600 * MB,
+  warnings: ['Memory is \x1b[2Jscarce.']
+}
+const SUCCESS = event({ status: 'success' })
+const file = (digest: string, completed: number, total: number) =>
+  event({ status: `downloading ${digest}`, digest, completed: completed * MB, total: total * MB })
+
+/** Lets one file of 600 MB grow by 1 MB each 10 ms, from what is there. */
+async function grow(reply: ServerResponse, from: number, to: number): Promise<void> {
+  for (let amount = from; amount <= to && !reply.destroyed; amount++) {
+    reply.write(file('q8.gguf', amount, 600))
+    await sleep(10)
+  }
+}
+
+t.test('a download elsewhere than on a terminal', async t => {
+  const server = await scriptedServer(t, {
+    'POST /api/pull': async reply => {
+      reply.write(': heartbeat\n\n')
+      reply.write(event(PULLING))
+      await grow(reply, 0, 599)
+      await sleep(1000)
+      reply.write(file('q8.gguf', 600, 600))
+      reply.end(SUCCESS)
+    }
+  })
+  const pulled = await corral(['pull', REFERENCE, '--as', 'me/qwen', ...server.flags], { home: newHome(t) })
+  t.match(pulled, { code: 0, stdout: '' })
+  const lines = pulled.stderr.trimEnd().split('\n')
+  t.equal(lines.shift(), 'pulling Qwen/Qwen3-GGUF:Q8_0 (600 MB)')
+  t.equal(lines.shift(), '  It is the best that fits.')
+  t.equal(lines.shift(), 'warning: Memory is [2Jscarce.')
+  t.equal(lines.shift(), 'starting the download of Qwen/Qwen3-GGUF:Q8_0')
+  t.match(lines.pop(), /^pulled Qwen\/Qwen3-GGUF:Q8_0 \(600 MB\) in \d+\.\d s\. Try it with: corral run Qwen/)
+  t.ok(lines.length >= 1 && lines.length <= 3, `a line every few seconds: ${lines.join('\n')}`)
+  t.match(lines[0], /^Qwen\/Qwen3-GGUF:Q8_0: \d+%, \d+ MB of 600 MB, \d+ MB\/s, \d+ s left$/)
+  t.same(server.bodies('POST /api/pull'), [{ model: REFERENCE, as: 'me/qwen', stream: true }])
+})
+
+t.test('how a download ends', async t => {
+  const began = (reply: ServerResponse) => reply.write(event(PULLING) + file('q8.gguf', 300, 600))
+  const server = await scriptedServer(t, {
+    'POST /api/pull': (reply, _body, count) => {
+      if (count === 1) return reply.end(event(PULLING) + SUCCESS)
+      if (count === 2) return refuse(reply, 404, 'repo_not_found', 'There is no "Qwen/Qwen3" at Hugging Face.')
+      if (count === 3) return refuse(reply, 507, 'insufficient_storage', 'The disk is too small.')
+      began(reply)
+      if (count === 4) reply.end(event({ error: 'The bytes are wrong.', errorCode: 502, code: 'checksum_mismatch' }))
+      if (count === 5) reply.end(event({ error: 'The pull was cancelled.', errorCode: 409, code: 'pull_cancelled' }))
+      if (count === 6) setTimeout(() => reply.destroy(), 300)
+      if (count === 7) reply.end()
+    }
+  })
+  const home = newHome(t)
+  const pull = () => corral(['pull', REFERENCE, ...server.flags], { home })
+  const kept = new RegExp(`What was fetched is kept; go on with: corral pull ${REFERENCE}\n$`)
+  t.match(await pull(), { code: 0, stderr: /^Qwen\/Qwen3-GGUF:Q8_0 is here already\. .*corral run/m })
+  t.match(await pull(), { code: 4, stdout: '', stderr: 'error: There is no "Qwen/Qwen3" at Hugging Face.\n' })
+  t.match(await pull(), { code: 1, stderr: 'error: The disk is too small.\n' }, 'nothing was fetched')
+  const wrong = await pull()
+  t.match(wrong, { code: 1, stderr: /^error: The bytes are wrong\. /m })
+  t.match(wrong.stderr, kept)
+  t.match(await pull(), { code: 1, stderr: /^error: The pull was cancelled\.\n$/m }, 'nothing is kept of it')
+  const cut = await pull()
+  t.match(cut, { code: 1, stderr: /broke off/ })
+  t.match(cut.stderr, kept)
+  const silent = await pull()
+  t.match(silent, { code: 1, stderr: /ended the download of .* without a result/ })
+  t.match(silent.stderr, kept)
+})
+
+t.test('Ctrl-C pauses a download', async t => {
+  const server = await scriptedServer(t, {
+    'POST /api/pull': (reply, _body, count) => {
+      if (count === 1) reply.write(event(PULLING) + file('q8.gguf', 300, 600))
+    }
+  })
+  const home = newHome(t)
+  const interrupted = await corral(['pull', REFERENCE, ...server.flags], {
+    home,
+    onStderr: (text, kill) => {
+      if (text.includes('%,')) kill('SIGINT')
+    }
+  })
+  t.match(interrupted, { code: 130, stdout: '' })
+  t.match(
+    interrupted.stderr,
+    /\npaused at 50% \(300 MB\)\. What was fetched is kept; go on with: corral pull hf:Qwen\/Qwen3-GGUF\n$/
+  )
+  await until('the server is left alone', server.left)
+})
+
+t.test('a download on a terminal', async t => {
+  let finish = async () => {}
+  const server = await scriptedServer(t, {
+    'POST /api/pull': async (reply, _body, count) => {
+      reply.write(event(PULLING))
+      if (count > 1) return void (await grow(reply, 300, 600))
+      const shards = Array.from({ length: 20 }, (_, index) => `q8-${index + 1}.gguf`)
+      for (const shard of shards) reply.write(file(shard, 0, 30))
+      reply.write(file('q8-1.gguf', 15, 30))
+      finish = async () => {
+        for (const shard of shards) reply.write(file(shard, 30, 30))
+        await sleep(600)
+        reply.write(event({ status: 'storing' }))
+        await sleep(600)
+        reply.end(SUCCESS)
+      }
+    }
+  })
+  const home = newHome(t)
+  const terminal = onTerminal(t, ['pull', REFERENCE, ...server.flags], home)
+  await terminal.sees(/0 of 20 files done.* 2% /s)
+  const lines = linesOnScreen(terminal.screen())
+  t.match(lines.slice(0, 3), [/^pulling Qwen/, /best that fits/, /^warning: Memory is \[2Jscarce\.$/])
+  t.match(lines.slice(3), [
+    /^q8-1\.gguf +█+░+ +50% +15 MB \/ {2}30 MB$/,
+    '0 of 20 files done',
+    /░ +2% +15 MB \/ 600 MB$/
+  ])
+  const finished = finish()
+  await terminal.sees('20 of 20 files done')
+  await terminal.sees('storing')
+  await finished
+  t.equal(await terminal.ended(), 0)
+  t.match(
+    linesOnScreen(terminal.screen()).slice(3),
+    [/^pulled Qwen.* \(600 MB\) in .*$/, ''],
+    'no bars are left behind'
+  )
+  t.equal(terminal.screen().includes('\x1b[?25h'), true, 'the cursor is back')
+
+  const again = onTerminal(t, ['pull', REFERENCE, ...server.flags], home, { columns: 50, rows: 24 })
+  await again.sees('q8.gguf')
+  t.match(again.screen(), /q8\.gguf +█+░+ +5\d%/, 'a bar begins at what is there')
+  await again.sees(/\d MB\/s +\d+ s left/)
+  const speed = Number(/(\d+) MB\/s/.exec(again.screen())?.[1])
+  t.ok(speed > 10 && speed < 150, `what is there is no speed: ${speed} MB/s`)
+  again.press(CTRL_C)
+  t.equal(await again.ended(), 130)
+  t.match(again.screen(), /paused at \d+% .*corral pull hf:Qwen/s)
+  t.match(again.screen(), '\x1b[?25h', 'the cursor is back')
+})
+
+const PLAN = {
+  model: 'Qwen/Qwen3-GGUF',
+  label: 'Q8_0',
+  format: 'gguf',
+  repository: { hub: 'huggingface', id: 'Qwen/Qwen3-GGUF', revision: 'abc', address: 'https://hub', gated: false },
+  files: [{ path: 'q8.gguf', role: 'model', size: 600 * MB }],
+  size: 600 * MB,
+  reason: 'It is the best that fits.',
+  choices: [],
+  memory: { required: 1, available: 2, fits: true },
+  disk: { required: 1, available: 2, fits: true },
+  warnings: [],
+  present: false
+}
+
+t.test('what would be downloaded', async t => {
+  const tight = { ...PLAN, disk: { required: 2, available: 1, fits: false } }
+  const server = await scriptedServer(t, {
+    'POST /api/pull': (reply, _body, count) => reply.end(JSON.stringify(count < 3 ? PLAN : tight))
+  })
+  const home = newHome(t)
+  const dry = ['pull', REFERENCE, '--dry-run', ...server.flags]
+  t.match(await corral(dry, { home }), { code: 0, stderr: '', stdout: /chosen +It is the best.*Files\n.*q8\.gguf/s })
+  const json = await corral([...dry, '--json'], { home })
+  t.same(JSON.parse(json.stdout), PLAN)
+  t.match(await corral(dry, { home }), { code: 1, stdout: /not enough/ }, 'too small a disk')
+  t.same(server.bodies('POST /api/pull')[0], { model: REFERENCE, dry_run: true })
+})
+
+t.test('a download that goes on by itself', async t => {
+  const server = await scriptedServer(t, {
+    'POST /api/pull': (reply, _body, count) => {
+      reply.writeHead(count === 1 ? 202 : 200).end(JSON.stringify({ status: count === 1 ? 'downloading' : 'success' }))
+    }
+  })
+  const home = newHome(t)
+  const detach = ['pull', REFERENCE, '--detach']
+  t.match(await corral([...detach, ...server.flags], { home }), { code: 0, stdout: '', stderr: /corral pulls\n$/ })
+  t.match(await corral([...detach, ...server.flags], { home }), { code: 0, stderr: /is here already/ })
+  t.same(server.bodies('POST /api/pull')[0], { model: REFERENCE, detach: true, stream: false })
+  t.match(await corral(detach, { home }), { code: 3, stdout: '', stderr: /needs a running server.*corral serve/ })
+})
+
+t.test('downloads that are not done', async t => {
+  const pulls = [
+    {
+      id: 'abc',
+      model: 'a/b:Q8_0',
+      state: 'paused',
+      detached: false,
+      origin: 'huggingface:a/b',
+      created_at: '2026-11-21T12:00:00.000Z',
+      completed: 30,
+      total: 60,
+      speed: 0,
+      files: [],
+      reason: 'Nobody watched it.'
+    }
+  ]
+  const server = await scriptedServer(t, {
+    'GET /api/pulls': reply => reply.end(JSON.stringify({ pulls })),
+    'POST /api/pulls/pause': reply => reply.end(JSON.stringify(pulls[0])),
+    'POST /api/pulls/resume': reply => reply.end(JSON.stringify(pulls[0])),
+    'POST /api/pulls/cancel': (reply, body) =>
+      body.id === 'none'
+        ? refuse(reply, 404, 'model_not_found', 'There is no pull "none".')
+        : reply.end('{"status":"cancelled"}')
+  })
+  const home = newHome(t)
+  const ask = (...args: string[]) => corral(['pulls', ...args, ...server.flags], { home })
+  t.match(await ask(), { code: 0, stderr: '', stdout: /^MODEL .*\na\/b:Q8_0 +paused +50% .*Nobody watched it\.\n$/ })
+  t.same(JSON.parse((await ask('--json')).stdout), { pulls })
+  t.match(await ask('pause', 'a/b:Q8_0'), { code: 0, stdout: '', stderr: 'paused a/b:Q8_0\n' })
+  t.same(JSON.parse((await ask('resume', 'abc', '--json')).stdout), pulls)
+  t.match(await ask('cancel', 'none', 'a/b'), {
+    code: 4,
+    stdout: '',
+    stderr: 'cancelled a/b\nerror: There is no pull "none".\n'
+  })
+  t.same(
+    ['pause', 'resume', 'cancel'].map(action => server.bodies(`POST /api/pulls/${action}`)),
+    [[{ model: 'a/b:Q8_0' }], [{ id: 'abc' }], [{ id: 'none' }, { model: 'a/b' }]]
+  )
+  t.match(await corral(['pulls', 'resume', 'a/b'], { home }), {
+    code: 3,
+    stderr: /Only a running server.*corral serve.*corral pull a\/b/
+  })
+  t.match(await ask('stop', 'a/b'), { code: 2, stdout: '' })
+})
+
+t.test('conversion', async t => {
+  const server = await scriptedServer(t, {
+    'POST /api/convert': async (reply, _body, count) => {
+      if (count === 2) return refuse(reply, 500, 'conversion_failed', 'The architecture is unknown.')
+      reply.write(event({ status: 'preparing' }))
+      for (const [step, status] of ['converting', 'quantizing'].entries()) {
+        for (let completed = 0; completed <= 20; completed++) {
+          reply.write(event({ status, step: step + 1, steps: 2, completed, total: 20 }))
+          await sleep(50)
+        }
+      }
+      reply.end(event({ status: 'success', model: 'me/st', dtype: 'q4_k_m', size: 5 * MB }))
+    },
+    'DELETE /api/convert': reply => reply.end('{"status":"deleted"}')
+  })
+  const home = newHome(t)
+  const convert = ['convert', 'me/st', '--dtype', 'q4_k_m', ...server.flags]
+  const terminal = onTerminal(t, convert, home)
+  await terminal.sees(/converting \(step 1 of 2\) +█+░+ +\d+%/)
+  await terminal.sees(/quantizing \(step 2 of 2\) +█+░+ +\d+%/)
+  t.equal(await terminal.ended(), 0)
+  t.match(linesOnScreen(terminal.screen()), [/^me\/st is there as q4_k_m \(5\.0 MB\)\./, ''])
+  t.match(await corral(convert, { home }), { code: 1, stdout: '', stderr: /error: The architecture is unknown\.\n$/ })
+  t.match(await corral([...convert, '--remove'], { home }), { code: 0, stdout: '', stderr: /removed the q4_k_m/ })
+  t.same(server.bodies('POST /api/convert')[0], { model: 'me/st', dtype: 'q4_k_m', stream: true })
+  t.same(server.bodies('DELETE /api/convert'), [{ model: 'me/st', dtype: 'q4_k_m' }])
+})
+
+t.test('import from another tool', async t => {
+  const found = (name: string, more: object = {}) => ({
+    found: `id of ${name}`,
+    name,
+    format: 'gguf',
+    size: 5 * MB,
+    path: '/x',
+    present: false,
+    ...more
+  })
+  const listed = {
+    from: 'ollama',
+    folder: '/home/me/.ollama/models',
+    models: [
+      found('a/one:Q8_0'),
+      found('a/two:Q8_0'),
+      found('a/bad', { problem: 'A file is missing.' }),
+      found('a/old', { present: true })
+    ]
+  }
+  const server = await scriptedServer(t, {
+    'GET /api/import/found?from=ollama': reply => reply.end(JSON.stringify(listed)),
+    'GET /api/import/found?from=lm-studio': reply =>
+      reply.end(JSON.stringify({ from: 'lm-studio', folder: '/none', models: [] })),
+    'POST /api/import': (reply, body) => {
+      if (body.found === 'id of a/two:Q8_0')
+        return reply.end(event({ error: 'Its digest is wrong.', errorCode: 400, code: 'invalid_request' }))
+      reply.write(event({ status: 'copying one.gguf', completed: 2 * MB, total: 5 * MB }))
+      reply.end(event({ status: 'success', model: { name: 'a/one', size: 5 * MB }, linked: true }))
+    }
+  })
+  const home = newHome(t)
+  const take = (...args: string[]) => corral(['import', '--from', ...args, ...server.flags], { home })
+  t.match(await take('ollama'), {
+    code: 0,
+    stdout: /^NAME .*\na\/one:Q8_0 +5\.0 MB +gguf +can be taken\n/,
+    stderr: /Take one with: corral import --from ollama a\/one:Q8_0\n.* --all/
+  })
+  t.same(JSON.parse((await take('ollama', '--list', '--json')).stdout), listed)
+  t.match(await take('lm-studio'), { code: 0, stderr: 'Nothing was found in /none.\n' })
+  t.same(server.bodies('POST /api/import'), [], 'nothing was taken so far')
+  t.match(await take('ollama', 'a/one'), {
+    code: 0,
+    stdout: '',
+    stderr: /imported a\/one \(5\.0 MB, shared with the original\)\n$/
+  })
+  t.match(await take('ollama', 'a/none', 'a/old', 'a/bad'), {
+    code: 4,
+    stderr: /^a\/old is here already\nerror: There is no "a\/none".*\n +a\/bad cannot be taken: A file is missing\.\n$/
+  })
+  t.match(await take('ollama', '--all'), {
+    code: 2,
+    stderr: /imported a\/one .*1 imported of 4 .*; 1 cannot be taken.*error: a\/two:Q8_0: Its digest is wrong\./s
+  })
+  t.same(
+    server.bodies('POST /api/import').map(({ found }) => found),
+    ['id of a/one:Q8_0', 'id of a/one:Q8_0', 'id of a/two:Q8_0']
+  )
+  t.same(server.bodies('POST /api/import')[0], { from: 'ollama', found: 'id of a/one:Q8_0', stream: true })
+})
+
+t.test('wrong usage starts nothing', async t => {
+  const home = newHome(t)
+  for (const [args, stderr] of [
+    [['pull'], /missing required argument 'reference'/],
+    [['pull', 'a/b', '--json'], /--json goes with --dry-run/],
+    [['pull', 'a/b', '--dry-run', '--detach'], /do not go together/],
+    [['pull', 'https://x/y.gguf', '--as', 'nowhere'], /is not a model name/],
+    [['convert', 'a/b'], /required option '--dtype <type>'/],
+    [['import', 'x.gguf'], /Give a path and the name/],
+    [['import', 'x.gguf', 'a/b', 'c'], /Give a path and the name/],
+    [['import', 'x.gguf', 'noname'], /is not a model name/],
+    [['import', '--all'], /need --from/],
+    [['import', '--from', 'word'], /Allowed choices are huggingface, ollama, lm-studio/],
+    [['import', '--from', 'ollama', '--all', 'a/b'], /but not both/],
+    [['import', '--from', 'ollama', '--all', '--list'], /give one of them/],
+    [['import', '--from', 'ollama', '--list', 'a/b'], /leave the names out/]
+  ] as const) {
+    const ended = await corral([...args], { home })
+    t.match(ended, { code: 2, stdout: '', stderr }, args.join(' '))
+  }
+})

@@ -1,0 +1,60 @@
+import { once } from 'node:events'
+import { createServer, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import type { Test } from 'tap'
+
+/** @param count how often this route was asked, this time included */
+export type Answer = (reply: ServerResponse, body: Record<string, unknown>, count: number) => void
+
+export interface ScriptedServer {
+  /** Make a command find it. */
+  flags: string[]
+  /** Bodies that a route got, in order. */
+  bodies(route: string): Record<string, unknown>[]
+  /** Whether the client has left the last request before its answer was whole. */
+  left(): boolean
+}
+
+/** A server whose answers the test makes; `routes` are such as `POST /api/pull`. */
+export async function scriptedServer(t: Test, routes: Record<string, Answer>): Promise<ScriptedServer> {
+  const asked = new Map<string, Record<string, unknown>[]>()
+  let left = false
+  const server = createServer(async (request, reply) => {
+    const chunks: Buffer[] = []
+    for await (const chunk of request) chunks.push(chunk)
+    if (request.url === '/api/health') return reply.end('{"status":"ok"}')
+    const route = `${request.method} ${request.url}`
+    const answer = routes[route]
+    if (!answer) return refuse(reply, 404, 'route_not_found', `There is no ${route}.`)
+    const bodies = asked.get(route) ?? []
+    const body = JSON.parse(Buffer.concat(chunks).toString() || '{}')
+    asked.set(route, [...bodies, body])
+    left = false
+    reply.once('close', () => {
+      left = !reply.writableFinished
+    })
+    answer(reply, body, bodies.length + 1)
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  return {
+    flags: ['--port', String((server.address() as AddressInfo).port)],
+    bodies: route => asked.get(route) ?? [],
+    left: () => left
+  }
+}
+
+/** One event of a stream. */
+export function event(value: object): string {
+  return `data: ${JSON.stringify(value)}\n\n`
+}
+
+export function refuse(reply: ServerResponse, status: number, code: string, error: string): void {
+  reply
+    .writeHead(status, { 'content-type': 'application/json' })
+    .end(JSON.stringify({ error, errorCode: status, code }))
+}

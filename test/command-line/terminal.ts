@@ -1,0 +1,78 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import type { Test } from 'tap'
+import { until } from '../support/corral.ts'
+import { commandEnvironment, MAIN } from './command.ts'
+
+export const CTRL_C = '\x03'
+export const CTRL_D = '\x04'
+export const ENTER = '\r'
+
+/** A command on a terminal (made by util-linux' `script`), driven by keys. */
+export interface Terminal {
+  /** What the screen was sent since the last `press`. */
+  screen(): string
+  press(keys: string): void
+  sees(what: string | RegExp): Promise<void>
+  ended(): Promise<number | null>
+}
+
+export function onTerminal(t: Test, args: string[], home: string, size = { columns: 80, rows: 24 }): Terminal {
+  const quoted = [process.execPath, MAIN, ...args].map(word => `'${word}'`).join(' ')
+  const command = `stty cols ${size.columns} rows ${size.rows}; exec ${quoted}`
+  const child: ChildProcess = spawn('script', ['-qec', command, '/dev/null'], {
+    cwd: home,
+    env: { ...commandEnvironment({ home }), TERM: 'xterm' },
+    stdio: ['pipe', 'pipe', 'inherit']
+  })
+  const exited = once(child, 'close').then(([code]) => code as number | null)
+  t.teardown(async () => {
+    child.kill('SIGKILL')
+    await exited
+  })
+  let output = ''
+  child.stdout!.setEncoding('utf8').on('data', text => {
+    output += text
+  })
+  return {
+    screen: () => output,
+    press(keys) {
+      output = ''
+      child.stdin!.write(keys)
+    },
+    async sees(what) {
+      const found = () => (typeof what === 'string' ? output.includes(what) : what.test(output))
+      await until(`"${what}" on the screen`, found, 30_000).catch(error => {
+        throw new Error(`${error.message}; it shows ${JSON.stringify(output)}`)
+      })
+    },
+    ended: () => exited
+  }
+}
+
+/** The lines that stand on a terminal after it was sent this; it knows what progress bars use. */
+export function linesOnScreen(output: string): string[] {
+  const lines: string[] = ['']
+  let row = 0
+  let column = 0
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is interpreted
+  for (const [piece, parameter, command] of output.matchAll(/\x1b\[([?\d]*)([A-Za-z])|[\s\S]/gu)) {
+    const count = Number(parameter) || 0
+    if (piece === '\n') {
+      row++
+      lines[row] ??= ''
+    } else if (piece === '\r') column = 0
+    else if (command === undefined) {
+      const line = lines[row]!.padEnd(column)
+      lines[row] = line.slice(0, column) + piece + line.slice(column + 1)
+      column++
+    } else if (command === 'A') row = Math.max(0, row - (count || 1))
+    else if (command === 'G') column = Math.max(0, count - 1)
+    else if (command === 'K') lines[row] = count === 2 ? '' : lines[row]!.slice(0, column)
+    else if (command === 'J') {
+      lines[row] = lines[row]!.slice(0, column)
+      lines.length = row + 1
+    } else if (command !== 'h' && command !== 'l') throw new Error(`the terminal was sent ${JSON.stringify(piece)}`)
+  }
+  return lines.map(line => line.trimEnd())
+}
