@@ -114,6 +114,27 @@ t.test('ModelScope', async t => {
   t.same(hub.cdn.leaks, [])
 })
 
+t.test('a plain address', async t => {
+  const hub = await startHubEmulator(t, {
+    repositories: { 'test/tiny-GGUF': { files: { ...TWO, 'page-Q8_0.gguf': '<html></html>' } } },
+    huggingFace: { delivery: 'direct' }
+  })
+  const corral = await corralWithHub(t, { url: 'http://127.0.0.1:9' }, { config: 'downloads:\n  stall_timeout: 1s\n' })
+  const model = `${hub.url}/test/tiny-GGUF/resolve/main/tiny-Q8_0.gguf`
+  hub.fault({ kind: 'cut', after: 700_000, times: 1 })
+  const events = await corral.events('/api/pull', { model, as: 'me/from-address' })
+  t.same(contractFaults(events, model, true), [])
+  t.same(await listed(corral), ['me/from-address'])
+  t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)])
+  hub.huggingFace.delivery = 'cdn'
+  t.equal((await corral.events('/api/pull', { model, as: 'me/redirected' })).at(-1).status, 'success')
+  const page = await refusal(corral, { model: model.replace('tiny-Q8', 'page-Q8'), as: 'me/page' })
+  t.ok(page.status >= 400 && page.code !== 'internal', `${page.status} ${page.code}: ${page.error}`)
+  const missing = await refusal(corral, { model: `${model}-not`, as: 'me/missing' })
+  t.match(missing, { status: 404, code: 'repo_not_found', early: true })
+  t.same(await listed(corral), ['me/from-address', 'me/redirected'])
+})
+
 t.test('a SafeTensors repository', async t => {
   const files: Record<string, EmulatedFile> = {}
   for (const name of readdirSync(TINY_SAFETENSORS)) files[name] = { from: join(TINY_SAFETENSORS, name) }

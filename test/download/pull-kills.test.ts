@@ -42,8 +42,8 @@ t.test('a pull whose corral is killed ten times', { timeout: 240_000 }, async t 
     const useful = hub.traffic.bytes()
     corral = await corralWithHub(t, hub, { home })
     t.same(await listed(corral), [], 'nothing half-made is listed')
-    const [record] = await pulls(corral)
-    const lost = useful - record.completed
+    const completed = await until('it is known what is there', async () => (await pulls(corral))[0].completed)
+    const lost = useful - completed
     t.ok(
       lost <= (index + 1) * (Math.max(8 * MIB, RATE) + IN_THE_LINE),
       `kill ${index + 1}: ${(lost / MIB).toFixed(2)} MiB of ${(useful / MIB).toFixed(1)} are to be fetched again`
