@@ -23,6 +23,8 @@ export class ChunkMap {
   readonly crc: Uint32Array
   /** Bytes of all chunks. */
   completed = 0
+  /** Whether the checksums are known. */
+  hasCrcs = true
 
   constructor(size: number, chunkSize: number = chunkSizeFor(size)) {
     this.size = size
@@ -53,6 +55,13 @@ export class ChunkMap {
     this.have[chunk]! += bytes
     this.crc[chunk] = crc
     this.completed += bytes
+  }
+
+  /** Notes that all is there, by the bytes' number alone. */
+  fill(): void {
+    for (let chunk = 0; chunk < this.count; chunk++) this.have[chunk] = this.end(chunk) - this.start(chunk)
+    this.completed = this.size
+    this.hasCrcs = false
   }
 
   /** Forgets a chunk. */

@@ -1,14 +1,25 @@
+import type { StatsFs } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { formatBytes } from '../../../core/bytes.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, isSystemError } from '../../../core/errors.ts'
 
 const LARGEST_RESERVE = 256 * 1024 * 1024
 
 /** Bytes that can be written beside `path`, and those that are left free. */
 export async function freeSpace(path: string): Promise<{ free: number; reserve: number }> {
-  const { bavail, blocks, bsize } = await statfs(dirname(path))
+  const { bavail, blocks, bsize } = await statsOf(dirname(path))
   return { free: bavail * bsize, reserve: Math.min(LARGEST_RESERVE, Math.floor(blocks * bsize * 0.02)) }
+}
+
+/** Of the disk on which a folder is or will be. */
+async function statsOf(folder: string): Promise<StatsFs> {
+  try {
+    return await statfs(folder)
+  } catch (error) {
+    if (!isSystemError(error, 'ENOENT') || dirname(folder) === folder) throw error
+    return await statsOf(dirname(folder))
+  }
 }
 
 /** @throws CorralError `insufficient_storage` when so many bytes do not fit */

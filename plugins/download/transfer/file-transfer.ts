@@ -1,25 +1,23 @@
 import type { FileLocation } from '../../../core/downloads.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { messageOf } from '../../../core/errors.ts'
 import type { Answer } from './answer.ts'
 import { wishedDelay } from './back-off.ts'
-import type { FileDigest } from './digest/digests.ts'
 import type { EngineParts } from './engine.ts'
 import { type FetchResult, fetchBytes, type Sink } from './fetch.ts'
-import { checkTarget, type Expected, mismatch } from './file-check.ts'
+import { checkTarget } from './file-check.ts'
 import { storageError, type Trouble, troubleError, wrongContent } from './file-errors.ts'
 import { ConnectionFailure } from './http/connection.ts'
 import { PartFile } from './part-file.ts'
 import { PartWriter } from './part-writer.ts'
 import { follow, Place, type Spot } from './place.ts'
-import { Recheck } from './recheck.ts'
 import { Retries } from './retries.ts'
 import { freeSpan, requestSize, type Span, stolenSpan, unclaimedBytes } from './span-plan.ts'
 import { StreamWriter } from './stream-writer.ts'
 import type { TransferFile, TransferredFile } from './transfer.ts'
+import { Verification, type Wrong } from './verification.ts'
 
-/** Times that a file's content may change while it is fetched, and that the disk may give back something else. */
+/** Times that a file's content may change while it is fetched. */
 const MOST_CHANGES = 2
-const MOST_DAMAGES = 16
 /** Milliseconds over which a connection is compared with the others, and how much slower it may be. */
 const CRAWL_TIME = 10_000
 const CRAWL = 20
@@ -49,6 +47,7 @@ export class FileTransfer {
   readonly #signal: AbortSignal
   readonly #place: Place
   readonly #retries: Retries
+  readonly #verification: Verification
   readonly #fetches = new Set<Fetch>()
   readonly #settled: Promise<TransferredFile>
   #resolve!: (file: TransferredFile) => void
@@ -56,7 +55,6 @@ export class FileTransfer {
   #part: PartFile | undefined
   /** Of a target that was there already. */
   #doneSize: number | undefined
-  #expected: Expected
   #ranges: 'unknown' | 'yes' | 'no' = 'unknown'
   #ended = false
   /** Bytes that have come, in all; never less than before. */
@@ -67,14 +65,6 @@ export class FileTransfer {
   #measured = { at: 0, arrived: 0 }
   #replacedAt = 0
   #changes = 0
-  #damages = 0
-  #digest: FileDigest | undefined
-  /** Chunks before it were given to the digest. */
-  #frontier = 0
-  #digestFrom: 'disk' | 'unknown' = 'disk'
-  #recheck: Recheck | undefined
-  #lastWrong: { expected: string; got: string } | undefined
-  #suspicion = new Uint8Array(0)
 
   constructor(
     file: TransferFile,
@@ -89,7 +79,13 @@ export class FileTransfer {
     this.#signal = signal
     this.#place = new Place(locate)
     this.#retries = new Retries(parts.firstDelay, file.size, performance.now())
-    this.#expected = { sha256: file.sha256, gitSha1: file.gitSha1 }
+    this.#verification = new Verification({ sha256: file.sha256, gitSha1: file.gitSha1 }, parts.digests, {
+      onRight: sha256 => void this.#finish(sha256),
+      onMissing: () => this.#step(),
+      onAllMissing: wrong => this.#changed(wrong),
+      onWrong: wrong => void this.#giveUp(wrong),
+      onFailed: error => this.#fail(error)
+    })
     this.#settled = new Promise((resolve, reject) => {
       this.#resolve = resolve
       this.#reject = reject
@@ -217,6 +213,12 @@ export class FileTransfer {
     slowest.fetch.controller.abort(new Ended())
   }
 
+  /** Bytes a second of one connection, before it was measured for a whole second. */
+  #firstSpeed(): number | undefined {
+    const speeds = [...this.#fetches].map(({ bytes, startedAt }) => (bytes * 1000) / (performance.now() - startedAt))
+    return speeds.length === 0 ? undefined : Math.max(...speeds)
+  }
+
   #spans(): Span[] {
     return [...this.#fetches].flatMap(fetch => fetch.span ?? [])
   }
@@ -224,8 +226,9 @@ export class FileTransfer {
   #nextSpan(): Span | undefined {
     const map = this.#part!.map!
     const taken = this.#spans()
-    const bytes = requestSize(unclaimedBytes(map, taken), this.#parts.connectionsPerFile, this.#speed)
-    return freeSpan(map, taken, bytes) ?? stolenSpan(map, taken, this.#speed)
+    const speed = this.#speed ?? this.#firstSpeed()
+    const bytes = requestSize(unclaimedBytes(map, taken), this.#parts.connectionsPerFile, speed)
+    return freeSpan(map, taken, bytes) ?? stolenSpan(map, taken, speed)
   }
 
   async #fetch(fetch: Fetch): Promise<void> {
@@ -243,7 +246,7 @@ export class FileTransfer {
     } catch (error) {
       if (error instanceof Ended || this.#ended) return
       if (!(error instanceof ConnectionFailure)) throw error
-      this.#suspect(fetch)
+      if (fetch.span) this.#verification.suspect(fetch.from, fetch.span.at)
       this.#failed(fetch, spot, { kind: 'failed', what: failureText(error) })
     } finally {
       this.#flush(fetch)
@@ -275,7 +278,7 @@ export class FileTransfer {
 
   /** What the place's owner says of the file where the listing did not. */
   #learn({ location }: Spot): void {
-    this.#expected.sha256 ??= location.sha256
+    this.#verification.expected.sha256 ??= location.sha256
     if (location.size !== undefined && !this.#part!.map) {
       this.#part!.setSize(location.size)
       this.#begin()
@@ -286,7 +289,8 @@ export class FileTransfer {
     const part = this.#part!
     if (answer.kind === 'rangeless' && this.#ranges === 'unknown') this.#ranges = 'no'
     if (answer.kind !== 'range' && answer.kind !== 'whole') return undefined
-    const named = this.#expected.sha256 === undefined && this.#expected.gitSha1 === undefined
+    const { sha256, gitSha1 } = this.#verification.expected
+    const named = sha256 === undefined && gitSha1 === undefined
     if (named && tag !== undefined) {
       if (part.place !== undefined && part.place !== tag && this.completed > 0) {
         this.#changed({ expected: part.place, got: tag })
@@ -300,6 +304,7 @@ export class FileTransfer {
     }
     if (answer.kind === 'range') this.#ranges = 'yes'
     else if (this.#ranges === 'unknown') this.#ranges = 'no'
+    this.#verification.allowParts(this.#ranges === 'yes')
     const { map } = part
     if (!map) {
       fetch.writer = new StreamWriter(part.descriptor, buffer)
@@ -312,7 +317,7 @@ export class FileTransfer {
     const { span } = fetch
     fetch.writer = new PartWriter(part.descriptor, map, span, buffer, this.#parts.bandwidth.readSize, length => {
       this.#written(length)
-      if (map.isWhole(span.at)) this.#advance()
+      if (map.isWhole(span.at)) this.#verification.advance()
     })
     return this.#counting(fetch, fetch.writer)
   }
@@ -377,9 +382,7 @@ export class FileTransfer {
     if (writer instanceof StreamWriter) {
       writer.flush()
       this.#written(writer.written)
-      const map = this.#part!.setSize(writer.written)
-      for (let chunk = 0; chunk < map.count; chunk++) map.add(chunk, map.end(chunk) - map.start(chunk), 0)
-      this.#digestFrom = 'unknown'
+      this.#part!.setSize(writer.written).fill()
       this.#begin()
     } else if (
       answer.kind === 'whole' &&
@@ -412,10 +415,10 @@ export class FileTransfer {
   }
 
   /** The place has another content than before: nothing of what is there can be used. */
-  #changed(what: { expected: string; got: string }): void {
+  #changed(what: Wrong): void {
     if (this.#ended) return
     this.#changes += 1
-    if (this.#changes > MOST_CHANGES) return void this.#wrong(what)
+    if (this.#changes > MOST_CHANGES) return void this.#giveUp(what)
     this.#reset()
     if (this.file.size === undefined) this.#part!.map = undefined
     this.#part!.place = undefined
@@ -429,18 +432,7 @@ export class FileTransfer {
       fetch.controller.abort(new Ended())
     }
     this.#part!.reset()
-    this.#recheck = undefined
     this.#begin()
-  }
-
-  /** Chunks near a failure are looked at first when the digest turns out to be wrong. */
-  #suspect(fetch: Fetch): void {
-    const { span } = fetch
-    if (!span) return
-    for (let chunk = fetch.from; chunk <= span.at && chunk < this.#suspicion.length; chunk++) {
-      const weight = chunk >= span.at - 1 ? 2 : 1
-      this.#suspicion[chunk] = Math.max(this.#suspicion[chunk]!, weight)
-    }
   }
 
   #flush(fetch: Fetch): void {
@@ -451,81 +443,14 @@ export class FileTransfer {
     }
   }
 
-  /** The map is new: the digest starts with it. */
+  /** The map is new: verification starts with it. */
   #begin(): void {
-    this.#digest?.close()
-    this.#digest = undefined
-    const { map } = this.#part!
-    if (!map) return
-    if (this.#suspicion.length !== map.count) this.#suspicion = new Uint8Array(map.count)
-    this.#followDigest()
-  }
-
-  #followDigest(): void {
     const { map, path } = this.#part!
-    this.#frontier = 0
-    const { size, chunkSize } = map!
-    this.#digest = this.#parts.digests.follow(
-      { path, size, chunkSize, git: this.#expected.gitSha1 !== undefined },
-      {
-        onDone: (sha256, gitSha1) => this.#judge(sha256, gitSha1),
-        onBad: chunk => this.#damaged(chunk),
-        onFailed: error => this.#fail(error)
-      }
-    )
-    this.#advance()
+    if (map) this.#verification.begin(path, map)
+    else this.#verification.end()
   }
 
-  /** Tells the digest which chunks are there. */
-  #advance(): void {
-    const map = this.#part!.map!
-    if (!this.#digest) return
-    const first = this.#frontier
-    const crcs: number[] = []
-    while (this.#frontier < map.count && map.isWhole(this.#frontier)) {
-      crcs.push(this.#digestFrom === 'disk' ? map.crc[this.#frontier]! : -1)
-      this.#frontier += 1
-    }
-    if (crcs.length > 0) this.#digest.chunks(first, crcs)
-  }
-
-  #damaged(chunk: number): void {
-    this.#damages += 1
-    if (this.#damages > MOST_DAMAGES && this.#arrived > 0) {
-      this.#fail(
-        new CorralError(
-          'internal',
-          `The disk does not give back what was written to ${this.#part!.path}. Check the disk.`
-        )
-      )
-      return
-    }
-    this.#part!.map!.drop(chunk)
-    this.#frontier = chunk
-    this.#step()
-  }
-
-  #judge(sha256: string, gitSha1: string | undefined): void {
-    if (this.#ended) return
-    this.#digest = undefined
-    const wrong = mismatch(this.#expected, sha256, gitSha1)
-    if (!wrong) return void this.#finish(sha256)
-    const map = this.#part!.map!
-    if (this.#ranges === 'no' || this.#digestFrom === 'unknown') {
-      this.#changed(wrong)
-      return
-    }
-    this.#recheck ??= new Recheck(map, this.#suspicion)
-    this.#again(wrong)
-  }
-
-  #again(wrong: { expected: string; got: string }): void {
-    this.#lastWrong = wrong
-    if (this.#recheck!.next()) this.#step()
-    else void this.#wrong(wrong)
-  }
-
-  async #wrong(what: { expected: string; got: string }): Promise<void> {
+  async #giveUp(what: Wrong): Promise<void> {
     this.#ended = true
     await this.#endFetches()
     await this.#part!.discard()
@@ -535,14 +460,10 @@ export class FileTransfer {
   /** Goes on with whatever is next. */
   #step(): void {
     const map = this.#part?.map
-    if (!this.#ended && map?.whole && this.#fetches.size === 0 && this.#recheck && !this.#digest) {
-      // Chunks that were fetched again are all there.
-      if (this.#recheck.differs) this.#followDigest()
-      else {
-        this.#again(this.#lastWrong!)
-        return
-      }
-    } else if (!this.#ended && map) this.#advance()
+    if (!this.#ended && map) {
+      this.#verification.advance()
+      if (map.whole && this.#fetches.size === 0) this.#verification.complete()
+    }
     this.#parts.changed()
   }
 
@@ -571,8 +492,7 @@ export class FileTransfer {
 
   async #close(): Promise<void> {
     this.#ended = true
-    this.#digest?.close()
-    this.#digest = undefined
+    this.#verification.end()
     await this.#endFetches()
     try {
       await this.#part?.close()
@@ -595,6 +515,6 @@ function failureText(error: ConnectionFailure): string {
     : `failed: ${error.message}`
 }
 
-function sizes(expected: number | undefined, got: number): { expected: string; got: string } {
+function sizes(expected: number | undefined, got: number): Wrong {
   return { expected: expected === undefined ? 'another size' : `${expected} bytes`, got: `${got} bytes` }
 }

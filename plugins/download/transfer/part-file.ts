@@ -77,7 +77,8 @@ export class PartFile {
   }
 
   async #save(): Promise<void> {
-    if (!this.map || this.#closed) return
+    // What has no checksums could not be trusted later.
+    if (!this.map?.hasCrcs || this.#closed) return
     const text = journalText({ ...this.#subject, size: this.map.size, place: this.place }, this.map)
     if (text === this.#saved) return
     await saveJournal(this.target, text)

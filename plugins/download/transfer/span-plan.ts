@@ -14,6 +14,8 @@ const SMALLEST_REQUEST = 8 * 1024 * 1024
 const LARGEST_REQUEST = 256 * 1024 * 1024
 /** Milliseconds of work that must be left for a second connection to be worth it. */
 const WORTH_SHARING = 500
+/** Bytes that must be left for it: what is on its way to the first one is lost. */
+const LEAST_SHARED = 4 * 1024 * 1024
 
 /**
  * Bytes of a connection's next request: half of its fair share of what nobody fetches yet, at least some seconds'
@@ -71,7 +73,7 @@ export function stolenSpan(map: ChunkMap, taken: readonly Span[], speed: number 
   let longest: Span | undefined
   for (const span of taken) if (!longest || spanBytes(map, span) > spanBytes(map, longest)) longest = span
   if (!longest || longest.to - longest.at < 2) return undefined
-  if (speed !== undefined && spanBytes(map, longest) < (speed * WORTH_SHARING) / 1000) return undefined
+  if (spanBytes(map, longest) < Math.max(LEAST_SHARED, ((speed ?? 0) * WORTH_SHARING) / 1000)) return undefined
   const to = longest.to
   const at = longest.at + Math.ceil((to - longest.at) / 2)
   longest.to = at

@@ -1,0 +1,156 @@
+import { createCipheriv, createHash } from 'node:crypto'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo, Socket } from 'node:net'
+
+/** How one answer goes wrong; all fields are independent. */
+export interface ByteFault {
+  /** Sent instead of bytes. */
+  status?: number
+  headers?: Record<string, string>
+  body?: string
+  /** Bytes of the body after which the connection is cut, or nothing more comes. */
+  cutAfter?: number
+  stallAfter?: number
+  /** Position in the file of a byte that is sent wrong. */
+  flip?: number
+  /** Answer with the whole file; `rangeAs200` is right but for its status; `chunked` tells no length. */
+  ignoreRange?: boolean
+  rangeAs200?: boolean
+  chunked?: boolean
+  /** The body ends with the connection, and no length is told. */
+  untilClose?: boolean
+  /** Milliseconds before the head. */
+  delay?: number
+  /** Bytes a second of this connection. */
+  rate?: number
+  /** Bytes of other content. */
+  content?: Buffer
+}
+
+export interface ByteRequest {
+  /** Of all requests to the server, from 0 on. */
+  number: number
+  path: string
+  query: URLSearchParams
+  headers: IncomingMessage['headers']
+  start: number
+  end: number
+}
+
+/** Bytes that look random and are always the same. */
+export function sampleBytes(size: number, seed = 0): Buffer {
+  const key = createHash('sha256').update(String(seed)).digest()
+  return createCipheriv('aes-256-ctr', key, Buffer.alloc(16)).update(Buffer.alloc(size))
+}
+
+export function sha256(bytes: Buffer): string {
+  return createHash('sha256').update(bytes).digest('hex')
+}
+
+export function gitSha1(bytes: Buffer): string {
+  return createHash('sha1').update(`blob ${bytes.length}\0`).update(bytes).digest('hex')
+}
+
+/** Serves files by ranges, with the faults that a test wants. */
+export async function startByteServer(
+  files: Record<string, Buffer>,
+  fault: (request: ByteRequest) => ByteFault = () => ({})
+) {
+  const requests: ByteRequest[] = []
+  const sockets = new Set<Socket>()
+  const state = { sent: 0, open: 0, mostOpen: 0, fault }
+  const server = createServer((request, response) => {
+    state.open += 1
+    state.mostOpen = Math.max(state.mostOpen, state.open)
+    response.on('close', () => {
+      state.open -= 1
+    })
+    const url = new URL(request.url!, 'http://localhost')
+    const number = requests.length
+    const range = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? '')
+    const own = files[url.pathname]
+    const size = own?.length ?? 0
+    const start = range ? Number(range[1]) : 0
+    const end = range?.[2] ? Math.min(size, Number(range[2]) + 1) : size
+    const asked: ByteRequest = {
+      number,
+      path: url.pathname,
+      query: url.searchParams,
+      headers: request.headers,
+      start,
+      end
+    }
+    requests.push(asked)
+    const now = state.fault(asked)
+    setTimeout(() => void answer(response, own, asked, now, range !== null), now.delay ?? 0)
+  })
+  server.on('connection', socket => {
+    sockets.add(socket)
+    socket.on('close', () => sockets.delete(socket))
+  })
+
+  async function answer(
+    response: ServerResponse,
+    own: Buffer | undefined,
+    asked: ByteRequest,
+    now: ByteFault,
+    ranged: boolean
+  ) {
+    const content = now.content ?? own
+    if (now.status !== undefined || content === undefined) {
+      response.writeHead(now.status ?? 404, now.headers).end(now.body ?? 'no such file')
+      return
+    }
+    const partial = ranged && !now.ignoreRange
+    const [start, end] = partial
+      ? [asked.start, now.content ? Math.min(asked.end, content.length) : asked.end]
+      : [0, content.length]
+    if (partial && start >= content.length) {
+      response.writeHead(416, { 'content-range': `bytes */${content.length}` }).end()
+      return
+    }
+    if (now.untilClose) {
+      response.shouldKeepAlive = false
+      response.useChunkedEncodingByDefault = false
+    }
+    response.writeHead(partial && !now.rangeAs200 ? 206 : 200, {
+      ...(now.chunked || now.untilClose ? {} : { 'content-length': end - start }),
+      ...(partial ? { 'content-range': `bytes ${start}-${end - 1}/${content.length}` } : {}),
+      ...now.headers
+    })
+    const stop = Math.min(end, start + (now.cutAfter ?? now.stallAfter ?? Number.POSITIVE_INFINITY))
+    const piece = now.rate === undefined ? 65536 : Math.max(1024, Math.min(65536, Math.floor(now.rate / 40)))
+    const began = performance.now()
+    for (let at = start; at < stop; at += piece) {
+      let bytes = content.subarray(at, Math.min(stop, at + piece))
+      if (now.flip !== undefined && now.flip >= at && now.flip < at + bytes.length) {
+        bytes = Buffer.from(bytes)
+        bytes[now.flip - at]! ^= 1
+      }
+      const flushed = response.write(bytes)
+      state.sent += bytes.length
+      if (response.destroyed) return
+      if (!flushed) await new Promise(resolve => response.once('drain', resolve).once('close', resolve))
+      if (now.rate !== undefined) {
+        const due = began + ((at + bytes.length - start) * 1000) / now.rate
+        await new Promise(resolve => setTimeout(resolve, Math.max(0, due - performance.now())))
+      }
+    }
+    if (stop < end && now.cutAfter !== undefined) response.destroy()
+    else if (stop === end) response.end()
+  }
+
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  return {
+    url,
+    requests,
+    state,
+    async close() {
+      for (const socket of sockets) socket.destroy()
+      await new Promise(resolve => server.close(resolve))
+    }
+  }
+}
+
+export type ByteServer = Awaited<ReturnType<typeof startByteServer>>

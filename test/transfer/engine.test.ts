@@ -1,0 +1,415 @@
+import { existsSync, mkdirSync, openSync, readdirSync, readFileSync, statSync, writeFileSync, writeSync } from 'node:fs'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import type { FileLocation } from '../../core/downloads.ts'
+import { CorralError } from '../../core/errors.ts'
+import { Engine } from '../../plugins/download/transfer/engine.ts'
+import { partialBytes, removePartial } from '../../plugins/download/transfer/journal.ts'
+import type { TransferFile, TransferOptions, TransferredFile } from '../../plugins/download/transfer/transfer.ts'
+import {
+  type ByteFault,
+  type ByteRequest,
+  gitSha1,
+  sampleBytes,
+  sha256,
+  startByteServer
+} from '../support/byte-server.ts'
+
+const MiB = 1024 * 1024
+const content = sampleBytes(24 * MiB + 12_345)
+
+interface Given {
+  fault?: (request: ByteRequest) => ByteFault
+  bytes?: Buffer
+  /** What the hub says of it. */
+  file?: Partial<TransferFile>
+  options?: Partial<TransferOptions>
+  locate?: (url: string, times: number) => FileLocation
+}
+
+/** A server with one file, and an engine to fetch it. */
+async function setUp(t: Test, { fault, bytes = content, file, options, locate }: Given = {}) {
+  const server = await startByteServer({ '/file': bytes }, fault)
+  const folder = t.testdir()
+  const target = join(folder, 'deep', 'file')
+  let located = 0
+  const reports: [completed: number, total: number][] = []
+  const log: string[] = []
+  const engines: Engine[] = []
+  t.teardown(async () => {
+    for (const engine of engines) await engine.close()
+    await server.close()
+  })
+  async function run(
+    more: { signal?: AbortSignal; identity?: string; onProgress?: (completed: number) => void } = {}
+  ): Promise<TransferredFile> {
+    // Each run has an engine of its own, as after a restart.
+    const engine = new Engine({
+      connections: 8,
+      connectionsPerFile: 4,
+      bandwidthLimit: 0,
+      stallTimeout: 2000,
+      firstDelay: 20,
+      log: message => log.push(message),
+      ...options
+    })
+    engines.push(engine)
+    const known = { size: bytes.length, sha256: sha256(bytes) }
+    const [done] = await engine.run({
+      identity: more.identity ?? 'test@1',
+      files: [{ path: 'file', target, ...known, ...file }],
+      signal: more.signal ?? new AbortController().signal,
+      locate: async () => {
+        located += 1
+        return locate ? locate(server.url, located) : { url: `${server.url}/file`, headers: {} }
+      },
+      onProgress: (_, completed, total) => {
+        reports.push([completed, total])
+        more.onProgress?.(completed)
+      }
+    })
+    return done!
+  }
+  /** Runs until so many bytes are there, then aborts. */
+  async function runUntil(bytesThere: number): Promise<void> {
+    const controller = new AbortController()
+    const reason = new Error('enough')
+    await t.rejects(
+      run({ signal: controller.signal, onProgress: completed => completed >= bytesThere && controller.abort(reason) }),
+      reason
+    )
+  }
+  return { server, folder, target, run, runUntil, reports, log, located: () => located }
+}
+
+async function failure(promise: Promise<unknown>): Promise<CorralError> {
+  try {
+    await promise
+  } catch (error) {
+    if (error instanceof CorralError) return error
+    throw error
+  }
+  throw new Error('it did not fail')
+}
+
+t.test('fetches a file over several connections and verifies it', async t => {
+  const { server, target, run, reports } = await setUp(t, { fault: () => ({ rate: 8 * MiB }) })
+  t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+  t.ok(readFileSync(target).equals(content))
+  t.strictSame(readdirSync(join(target, '..')), ['file'], 'nothing else is left')
+  t.ok(server.state.mostOpen > 1 && server.state.mostOpen <= 4, `${server.state.mostOpen} connections`)
+  t.equal(reports.at(-1)![0], content.length)
+  t.ok(reports.every(([, total]) => total === content.length))
+  t.ok(reports.every(([completed], i) => i === 0 || completed >= reports[i - 1]![0]))
+})
+
+t.test('what a place may say and be like', async t => {
+  const small = sampleBytes(300_000, 1)
+  const cases: [what: string, given: Given, most?: number][] = [
+    ['a range with status 200', { fault: () => ({ rangeAs200: true }) }],
+    ['no ranges', { fault: () => ({ ignoreRange: true }) }],
+    ['no ranges and no length', { fault: () => ({ ignoreRange: true, chunked: true }) }],
+    ['no ranges, and the end is the end of the connection', { fault: () => ({ ignoreRange: true, untilClose: true }) }],
+    ['a range in chunks', { fault: () => ({ chunked: true }) }],
+    ['nothing of the size before', { file: { size: undefined } as never }],
+    [
+      'nothing of the size at all',
+      { file: { size: undefined } as never, fault: () => ({ ignoreRange: true, chunked: true }) }
+    ],
+    ['no digest', { file: { sha256: undefined } as never }],
+    ['a git digest', { bytes: small, file: { sha256: undefined, gitSha1: gitSha1(small) } as never }],
+    ['a file without a byte', { bytes: Buffer.alloc(0) }],
+    ['a file without a byte, of which nobody knew', { bytes: Buffer.alloc(0), file: { size: undefined } as never }],
+    ['one byte', { bytes: Buffer.from('x') }],
+    [
+      'what the listing did not say',
+      {
+        file: { size: undefined, sha256: undefined } as never,
+        locate: url => ({ url: `${url}/file`, headers: {}, size: content.length, sha256: sha256(content) })
+      }
+    ]
+  ]
+  for (const [what, given] of cases) {
+    await t.test(what, async t => {
+      const { target, run } = await setUp(t, given)
+      const bytes = given.bytes ?? content
+      t.strictSame(await run(), { size: bytes.length, sha256: sha256(bytes) })
+      t.ok(readFileSync(target).equals(bytes))
+      t.strictSame(readdirSync(join(target, '..')), ['file'])
+    })
+  }
+})
+
+t.test('faults that are outlived', async t => {
+  /** Most bytes that may be sent beyond the file's. */
+  const cases: [what: string, given: Given, most: number][] = [
+    ['connections are cut', { fault: ({ number }) => (number < 8 ? { cutAfter: 1_000_000 + number } : {}) }, 12 * MiB],
+    ['all connections are cut, always', { fault: () => ({ cutAfter: 3 * MiB }) }, 12 * MiB],
+    [
+      'connections are cut before the head',
+      { fault: ({ number }) => (number % 2 === 0 ? { cutAfter: 0 } : {}) },
+      12 * MiB
+    ],
+    [
+      'a connection stalls',
+      { options: { stallTimeout: 300 }, fault: ({ number }) => (number === 1 ? { stallAfter: 500_000 } : {}) },
+      12 * MiB
+    ],
+    [
+      '429 with Retry-After',
+      { fault: ({ number }) => (number === 1 ? { status: 429, headers: { 'retry-after': '1' } } : {}) },
+      12 * MiB
+    ],
+    ['503', { fault: ({ number }) => (number < 3 ? { status: 503 } : {}) }, 12 * MiB],
+    ['500', { fault: ({ number }) => (number < 3 ? { status: 500, body: 'oops' } : {}) }, 12 * MiB],
+    [
+      'other bytes than asked for',
+      {
+        fault: ({ number }) =>
+          number === 2
+            ? { status: 206, headers: { 'content-range': 'bytes 0-9/10', 'content-length': '10' }, body: '0123456789' }
+            : {}
+      },
+      3 * content.length
+    ],
+    [
+      'an answer packed with gzip',
+      { fault: ({ number }) => (number === 0 ? { headers: { 'content-encoding': 'gzip' } } : {}) },
+      12 * MiB
+    ],
+    [
+      'an address that ends on the way',
+      {
+        locate: (url, times) => ({ url: `${url}/file?ticket=${times}`, headers: {} }),
+        fault: ({ query, number }) =>
+          query.get('ticket') === '1' && number > 1
+            ? { status: 403, body: 'Request has expired' }
+            : { cutAfter: 2 * MiB }
+      },
+      12 * MiB
+    ]
+  ]
+  for (const [what, given, most] of cases) {
+    await t.test(what, async t => {
+      const { server, target, run } = await setUp(t, given)
+      t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+      t.ok(readFileSync(target).equals(content))
+      const more = server.state.sent - content.length
+      t.ok(more <= most, `${more} bytes more than the file`)
+    })
+  }
+})
+
+t.test('wrong bytes', async t => {
+  await t.test('one wrong byte near a cut: only what is near is fetched again', async t => {
+    const { server, run } = await setUp(t, {
+      fault: ({ number }) => (number === 1 ? { flip: 10 * MiB, cutAfter: 5 * MiB } : {})
+    })
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    const again = server.state.sent - content.length
+    t.ok(again > 0 && again <= 12 * MiB, `${again} bytes were fetched again`)
+  })
+
+  await t.test('one wrong byte anywhere', async t => {
+    const wrong = new Set<number>()
+    const { server, run } = await setUp(t, {
+      fault: ({ start, end, number }) => {
+        const flip = 20 * MiB + 5
+        if (wrong.size > 0 || start > flip || end <= flip) return {}
+        wrong.add(number)
+        return { flip }
+      }
+    })
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.equal(wrong.size, 1)
+    t.ok(server.state.sent <= 2 * content.length + 12 * MiB)
+  })
+
+  await t.test('always wrong', async t => {
+    const { server, folder, target, run } = await setUp(t, { fault: () => ({ flip: 5 * MiB }) })
+    const error = await failure(run())
+    t.equal(error.code, 'checksum_mismatch')
+    t.match(
+      error.message,
+      /^file is not what the hub says it is: SHA-256 [0-9a-f]{64} was expected and [0-9a-f]{64} came/
+    )
+    t.notOk(existsSync(target))
+    t.strictSame(readdirSync(join(folder, 'deep')), [], 'the next try starts clean')
+    t.ok(server.state.sent <= 2 * content.length + 12 * MiB, 'each byte was fetched twice')
+  })
+
+  await t.test('another size', async t => {
+    const { run } = await setUp(t, { fault: () => ({ content: content.subarray(0, 1000) }) })
+    const error = await failure(run())
+    t.equal(error.code, 'checksum_mismatch')
+    t.match(error.message, `${content.length} bytes was expected and 1000 bytes came`)
+  })
+
+  await t.test('HTML instead of the file', async t => {
+    const html = { ignoreRange: true, chunked: true, content: Buffer.from('<html>Please log in</html>') }
+    const { folder, run } = await setUp(t, { fault: () => html })
+    t.equal((await failure(run())).code, 'checksum_mismatch')
+    t.strictSame(readdirSync(join(folder, 'deep')), [])
+  })
+
+  await t.test('the content changes on the way', async t => {
+    const other = sampleBytes(content.length, 9)
+    let sent = 0
+    const { target, run } = await setUp(t, {
+      file: { sha256: undefined } as never,
+      fault: () =>
+        sent++ === 0 ? { headers: { etag: '"a"' }, cutAfter: MiB } : { headers: { etag: '"b"' }, content: other }
+    })
+    await run()
+    t.ok(readFileSync(target).equals(other), 'nothing of the older content is in it')
+  })
+})
+
+t.test('continuing', async t => {
+  await t.test('what is there is not fetched again', async t => {
+    const { server, target, run, runUntil } = await setUp(t, { fault: () => ({ rate: 6 * MiB }) })
+    await runUntil(8 * MiB)
+    const claimed = await partialBytes(target)
+    t.ok(claimed >= 8 * MiB)
+    t.notOk(existsSync(target))
+    await runUntil(16 * MiB)
+    server.state.fault = () => ({})
+    const before = server.state.sent
+    const there = await partialBytes(target)
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    // What was on its way to a connection that was replaced counts as sent.
+    const sent = server.state.sent - before
+    t.ok(sent >= content.length - there && sent <= content.length - there + 6 * MiB, `${sent} bytes`)
+    t.ok(readFileSync(target).equals(content))
+  })
+
+  await t.test('damaged partial data are found and only they are fetched again', async t => {
+    const { server, target, run, runUntil } = await setUp(t, {
+      options: { connectionsPerFile: 1 },
+      fault: () => ({ rate: 6 * MiB })
+    })
+    await runUntil(16 * MiB)
+    writeSync(openSync(`${target}.part`, 'r+'), 'damage', 1000)
+    server.state.fault = () => ({})
+    const before = server.state.sent
+    const there = await partialBytes(target)
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.equal(server.state.sent - before, content.length - there + MiB, 'one chunk')
+  })
+
+  await t.test('partial data of something else, or with a journal that is none, are not continued', async t => {
+    const { server, target, run, runUntil } = await setUp(t, { fault: () => ({ rate: 6 * MiB }) })
+    await runUntil(8 * MiB)
+    server.state.fault = () => ({})
+    let before = server.state.sent
+    t.strictSame(await run({ identity: 'test@2' }), { size: content.length, sha256: sha256(content) })
+    t.equal(server.state.sent - before, content.length)
+    for (const journal of ['', '{"version":1}', 'null', '[]']) {
+      writeFileSync(target, 'not it')
+      writeFileSync(`${target}.part`, content.subarray(0, 1000))
+      writeFileSync(`${target}.part.json`, journal)
+      t.equal(await partialBytes(target), 0)
+      before = server.state.sent
+      t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+      t.equal(server.state.sent - before, content.length)
+    }
+    t.ok(readFileSync(target).equals(content))
+  })
+
+  await t.test('a target that is there is verified and kept', async t => {
+    const { server, target, run } = await setUp(t)
+    mkdirSync(join(target, '..'))
+    writeFileSync(target, content)
+    const { ino } = statSync(target)
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.equal(server.requests.length, 0)
+    t.equal(statSync(target).ino, ino)
+    writeSync(openSync(target, 'r+'), 'damage', 1000)
+    await run()
+    t.ok(readFileSync(target).equals(content), 'or replaced')
+  })
+
+  await t.test('partial data can be removed', async t => {
+    const { folder, target, runUntil } = await setUp(t, { fault: () => ({ rate: 6 * MiB }) })
+    await runUntil(2 * MiB)
+    await removePartial(target)
+    t.strictSame(readdirSync(join(folder, 'deep')), [])
+    t.equal(await partialBytes(target), 0)
+  })
+})
+
+t.test('what is not outlived has an error that says what happened', async t => {
+  const host = /127\.0\.0\.1:\d+/
+  const cases: [given: Given, code: string, message: RegExp][] = [
+    [
+      { fault: () => ({ status: 403, body: 'You are not on the list' }) },
+      'hub_forbidden',
+      /file may not be fetched: .* answers 403: You are not on the list\. Check/
+    ],
+    [
+      { fault: () => ({ status: 404, body: 'see https://a.b/c?secret=x' }) },
+      'hub_unreachable',
+      /answers 404: see https:\/\/a\.b\/c\. Pull again/
+    ],
+    [{ fault: () => ({ status: 500 }) }, 'hub_unreachable', /answers 500/],
+    [{ fault: () => ({ status: 429, headers: { 'retry-after': '0' } }) }, 'hub_rate_limited', /answers 429/],
+    [{ fault: () => ({ cutAfter: 0 }) }, 'hub_unreachable', /failed: the connection was closed before the end/],
+    [
+      { options: { stallTimeout: 100 }, fault: () => ({ stallAfter: 0 }) },
+      'hub_unreachable',
+      /no byte came for 0\.1 s/
+    ],
+    [
+      { locate: () => ({ url: 'http://127.0.0.1:1/file', headers: {} }) },
+      'hub_unreachable',
+      /cannot be reached: .*ECONNREFUSED/
+    ]
+  ]
+  for (const [given, code, message] of cases) {
+    await t.test(String(message), async t => {
+      const { folder, run } = await setUp(t, given)
+      const error = await failure(run())
+      t.equal(error.code, code)
+      t.match(error.message, message)
+      t.match(error.message, host)
+      t.notOk(existsSync(join(folder, 'deep', 'file')))
+    })
+  }
+
+  await t.test('an error of whoever says where the file is', async t => {
+    const gated = new CorralError('hub_forbidden', 'agree to the terms')
+    const { run } = await setUp(t, {
+      locate: () => {
+        throw gated
+      }
+    })
+    t.equal(await failure(run()), gated)
+  })
+})
+
+t.test('redirects', async t => {
+  const other = await startByteServer({ '/file': content })
+  t.teardown(() => other.close())
+  await t.test('lead to another host without the token, and are asked for once', async t => {
+    const { server, run } = await setUp(t, {
+      locate: url => ({ url: `${url}/file`, headers: { Authorization: 'Bearer secret', 'X-Other': 'yes' } }),
+      fault: () => ({ status: 302, headers: { location: `${other.url}/file?signed=1` } })
+    })
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.equal(server.requests.length, 1)
+    t.equal(server.requests[0]!.headers.authorization, 'Bearer secret')
+    t.ok(other.requests.every(({ headers }) => headers.authorization === undefined && headers['x-other'] === 'yes'))
+  })
+  await t.test('on the same host keep it', async t => {
+    const { server, run } = await setUp(t, {
+      locate: url => ({ url: `${url}/old`, headers: { Authorization: 'Bearer secret' } }),
+      fault: ({ path }) => (path === '/old' ? { status: 307, headers: { location: '/file' } } : {})
+    })
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.ok(server.requests.every(({ headers }) => headers.authorization === 'Bearer secret'))
+  })
+  await t.test('in a circle end', async t => {
+    const { run } = await setUp(t, { fault: () => ({ status: 302, headers: { location: '/file' } }) })
+    t.match((await failure(run())).message, /redirects more than 5 times/)
+  })
+})

@@ -1,0 +1,183 @@
+import { execFileSync } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { CorralError } from '../../core/errors.ts'
+import { createTransfers, partialBytes } from '../../plugins/download/transfer/create.ts'
+import type { TransferOptions, TransferRequest } from '../../plugins/download/transfer/transfer.ts'
+import { sampleBytes, sha256, startByteServer } from '../support/byte-server.ts'
+
+const MiB = 1024 * 1024
+const content = sampleBytes(16 * MiB)
+
+function make(t: Test, options: Partial<TransferOptions> = {}) {
+  const transfers = createTransfers({
+    connections: 8,
+    connectionsPerFile: 4,
+    bandwidthLimit: 0,
+    stallTimeout: 5000,
+    ...options
+  })
+  t.teardown(() => transfers.close())
+  return transfers
+}
+
+function request(url: string, folder: string, names: string[], more: Partial<TransferRequest> = {}): TransferRequest {
+  return {
+    identity: 'test@1',
+    files: names.map(name => ({
+      path: name,
+      target: join(folder, name),
+      size: content.length,
+      sha256: sha256(content)
+    })),
+    locate: async () => ({ url: `${url}/file`, headers: {} }),
+    signal: new AbortController().signal,
+    onProgress: () => {},
+    ...more
+  }
+}
+
+t.test('several files at once, with their progress', async t => {
+  const server = await startByteServer({ '/file': content }, () => ({ rate: 8 * MiB }))
+  t.teardown(() => server.close())
+  const folder = t.testdir()
+  const names = ['a', 'b', 'c', 'd', 'e', 'f']
+  const last = new Map<number, number>()
+  let reports = 0
+  const began = performance.now()
+  const done = await make(t).run(
+    request(server.url, folder, names, {
+      onProgress(index, completed, total) {
+        reports += 1
+        t.ok(completed <= total && total === content.length)
+        last.set(index, completed)
+      }
+    })
+  )
+  t.equal(done.length, names.length)
+  t.ok(server.state.mostOpen <= 8, `${server.state.mostOpen} connections`)
+  for (const [index, name] of names.entries()) {
+    t.ok(readFileSync(join(folder, name)).equals(content))
+    t.equal(last.get(index), content.length)
+  }
+  const seconds = (performance.now() - began) / 1000
+  t.ok(reports <= names.length * (seconds * 10 + 2), `${reports} reports in ${seconds} s`)
+  t.strictSame(readdirSync(folder).sort(), names)
+})
+
+t.test('an abort ends it soon, and what has come stays', async t => {
+  const server = await startByteServer({ '/file': content }, () => ({ rate: 2 * MiB }))
+  t.teardown(() => server.close())
+  const folder = t.testdir()
+  const controller = new AbortController()
+  const transfers = make(t)
+  const reason = new Error('paused')
+  const running = transfers.run(
+    request(server.url, folder, ['a'], {
+      signal: controller.signal,
+      onProgress: (_, completed) => completed > 2 * MiB && controller.abort(reason)
+    })
+  )
+  await t.rejects(running, reason)
+  await new Promise(resolve => setTimeout(resolve, 1000))
+  t.equal(server.state.open, 0, 'no connection is left')
+  t.ok((await partialBytes(join(folder, 'a'))) > 2 * MiB)
+})
+
+t.test('the errors of whoever says where the files are come through as they are', async t => {
+  const folder = t.testdir()
+  const gated = new CorralError('hub_forbidden', 'agree to the terms')
+  const locate = async () => {
+    throw gated
+  }
+  await t.rejects(make(t).run(request('', folder, ['a'], { locate })), gated)
+  await t.rejects(
+    make(t).run(
+      request('', folder, ['a'], { locate: async () => ({ url: 'http://127.0.0.1:1/x', headers: { 'bad name': '' } }) })
+    )
+  )
+})
+
+t.test('closing ends what runs', async t => {
+  const server = await startByteServer({ '/file': content }, () => ({ rate: MiB }))
+  t.teardown(() => server.close())
+  const transfers = make(t)
+  const folder = t.testdir()
+  const running = t.rejects(transfers.run(request(server.url, folder, ['a'])), { code: 'shutting_down' })
+  while (server.state.sent < 100_000) await new Promise(resolve => setTimeout(resolve, 10))
+  await transfers.close()
+  await running
+  await t.rejects(transfers.run(request(server.url, folder, ['a'])), { code: 'shutting_down' })
+  t.ok((await partialBytes(join(folder, 'a'))) > 0)
+})
+
+t.test('a bandwidth limit holds for all files together', async t => {
+  const server = await startByteServer({ '/file': content })
+  t.teardown(() => server.close())
+  const folder = t.testdir()
+  const limit = 16 * MiB
+  const began = performance.now()
+  await make(t, { bandwidthLimit: limit }).run(request(server.url, folder, ['a', 'b']))
+  const seconds = (performance.now() - began) / 1000
+  const least = (2 * content.length) / limit
+  // A quarter of a second may come at once.
+  t.ok(seconds >= least - 0.3, `${seconds} s for what must take ${least} s`)
+  const free = performance.now()
+  await make(t).run(request(server.url, folder, ['c', 'd']))
+  t.ok((performance.now() - free) / 1000 < seconds, 'without a limit it is faster')
+})
+
+t.test('memory does not grow with the file', async t => {
+  const big = sampleBytes(192 * MiB)
+  const server = await startByteServer({ '/file': big })
+  t.teardown(() => server.close())
+  const folder = t.testdir()
+  const transfers = make(t)
+  let most = 0
+  const watch = setInterval(() => {
+    most = Math.max(most, process.memoryUsage.rss())
+  }, 20)
+  globalThis.gc?.()
+  const before = process.memoryUsage.rss()
+  const size = big.length
+  const files = [{ path: 'big', target: join(folder, 'big'), size, sha256: sha256(big) }]
+  await transfers.run(request(server.url, folder, [], { files }))
+  clearInterval(watch)
+  // The server, in this very process, has its share in it.
+  t.ok(most - before < 100 * MiB, `${Math.round((most - before) / MiB)} MiB more than before`)
+})
+
+t.test('a full disk', { skip: canMount() ? false : 'mounting needs root on Linux' }, async t => {
+  const server = await startByteServer({ '/file': content })
+  t.teardown(() => server.close())
+  const disk = join(t.testdir({ disk: {} }), 'disk')
+  const transfers = make(t)
+  execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'tmpfs', disk])
+  try {
+    const both = transfers.run(request(server.url, disk, ['a', 'b']))
+    await t.rejects(both, { code: 'insufficient_storage', message: /free and .* are needed/ }, 'found before')
+    t.equal(server.requests.length, 0)
+
+    const target = join(disk, 'a')
+    const files = [{ path: 'a', target, size: undefined, sha256: sha256(content) }]
+    const filler = join(disk, 'filler')
+    execFileSync('dd', ['if=/dev/zero', `of=${filler}`, 'bs=1M', 'count=14', 'status=none'])
+    const running = transfers.run(request(server.url, disk, [], { files }))
+    await t.rejects(running, { code: 'insufficient_storage', message: /what was fetched is kept/ }, 'found on the way')
+    t.notOk(existsSync(target))
+    execFileSync('rm', [filler])
+    const there = await partialBytes(target)
+    const before = server.state.sent
+    const [done] = await transfers.run(request(server.url, disk, [], { files }))
+    t.strictSame(done, { size: content.length, sha256: sha256(content) })
+    t.ok(server.state.sent - before <= content.length - there + 6 * MiB)
+  } finally {
+    await transfers.close()
+    execFileSync('umount', ['-l', disk])
+  }
+})
+
+function canMount(): boolean {
+  return process.platform === 'linux' && process.getuid?.() === 0
+}
