@@ -217,6 +217,7 @@ t.test('a detached pull waits for its hub', async t => {
   await at.downloads.pull(q2, { detached: true })
   await until('what no waiting cures is not tried again', () => only(at).state === 'failed')
   t.match(only(at), { reason: 'Agree to its terms first.' })
+  t.match(await at.downloads.pause('Acme/Tiny-GGUF'), { state: 'failed', reason: 'Agree to its terms first.' })
 })
 
 t.test('another revision', async t => {

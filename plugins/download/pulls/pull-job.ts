@@ -5,26 +5,12 @@ import type { OnPullEvent, Pull, PullPlan, PullRecord, PullState } from '../../.
 import type { CorralError } from '../../../core/errors.ts'
 import { bareName } from '../../../core/model-name.ts'
 import type { StoredVariant } from '../../../core/services.ts'
-import type { TransferredFile } from '../transfer/transfer.ts'
 import { JOB_FILE, type JobRecord, writeJob } from './job-file.ts'
 import { dropChangedPartials, FILES_FOLDER, fetchedBytes, sameFiles } from './partial-files.ts'
 import { PullProgress } from './pull-progress.ts'
 import { otherRevisionGoingOn, pullCancelled, pullFailure, pullPaused } from './pull-refusals.ts'
-
-/** What a pull consists of. */
-export interface PullWork {
-  /** The variant with exactly the plan's files, where it is stored. */
-  stored(plan: PullPlan): Promise<StoredVariant | undefined>
-  /** Fetches and verifies the plan's files into a folder. */
-  fetch(
-    plan: PullPlan,
-    folder: string,
-    progress: PullProgress,
-    signal: AbortSignal
-  ): Promise<readonly TransferredFile[]>
-  /** Makes them a variant; they stay where they are. */
-  store(plan: PullPlan, folder: string, files: readonly TransferredFile[], signal: AbortSignal): Promise<StoredVariant>
-}
+import { type Outcome, PullWatchers } from './pull-watchers.ts'
+import type { PullWork } from './pull-work.ts'
 
 export interface PullJobOptions {
   folder: string
@@ -37,8 +23,6 @@ export interface PullJobOptions {
   /** It is done or cancelled: there is nothing of it left. */
   onEnd(): void
 }
-
-type Outcome = { stored: StoredVariant } | { error: unknown }
 
 /** What may be different a little later without anybody doing anything. */
 const RETRIED = new Set(['hub_unreachable', 'hub_rate_limited'])
@@ -64,10 +48,13 @@ export class PullJob implements Pull {
   #stored = false
   /** Set when there is nothing left of it. */
   #outcome: Outcome | undefined
-  readonly #watchers = new Set<(outcome: Outcome) => void>()
+  readonly #watchers = new PullWatchers()
   #pauseTimer: NodeJS.Timeout | undefined
   #retryTimer: NodeJS.Timeout | undefined
+  /** Tries in a row that brought nothing. */
   #retries = 0
+  /** Bytes that had been received when the run began. */
+  #before = 0
   #turn: Promise<unknown> = Promise.resolve()
 
   /** @param completed bytes of each file that are on disk */
@@ -122,31 +109,13 @@ export class PullJob implements Pull {
     }
   }
 
-  watch(onEvent: OnPullEvent, signal: AbortSignal): Promise<StoredVariant> {
-    return new Promise((resolve, reject) => {
-      if (this.#outcome || !this.#run) {
-        const outcome = this.#outcome ?? { error: this.#stopped }
-        if ('stored' in outcome) resolve(outcome.stored)
-        else reject(outcome.error)
-        return
-      }
-      if (signal.aborted) return reject(signal.reason)
-      const stopListening = this.#progress.listen(onEvent)
-      const settle = (outcome: Outcome) => {
-        stopListening()
-        signal.removeEventListener('abort', onAbort)
-        this.#watchers.delete(settle)
-        if ('stored' in outcome) resolve(outcome.stored)
-        else reject(outcome.error)
-      }
-      const onAbort = () => {
-        settle({ error: signal.reason })
-        this.#armPause()
-      }
-      signal.addEventListener('abort', onAbort)
-      this.#watchers.add(settle)
-      clearTimeout(this.#pauseTimer)
-    })
+  async watch(onEvent: OnPullEvent, signal: AbortSignal): Promise<StoredVariant> {
+    if (this.#outcome && 'stored' in this.#outcome) return this.#outcome.stored
+    if (this.#outcome) throw this.#outcome.error
+    if (!this.#run) throw this.#stopped
+    signal.throwIfAborted()
+    clearTimeout(this.#pauseTimer)
+    return await this.#watchers.add(this.#progress, onEvent, signal, () => this.#armPause())
   }
 
   /** Writes its folder and starts it. @throws what keeps it from being recorded */
@@ -187,8 +156,7 @@ export class PullJob implements Pull {
       this.#progress = new PullProgress(plan, await fetchedBytes(this.folder, plan))
       this.#plan = plan
       this.#detached ||= detached
-      this.#start()
-      await this.#save()
+      await this.#restart()
     })
   }
 
@@ -197,8 +165,7 @@ export class PullJob implements Pull {
     return this.#serial(async () => {
       if (this.#outcome) return
       this.#detached = true
-      this.#start()
-      await this.#save()
+      await this.#restart()
     })
   }
 
@@ -239,6 +206,16 @@ export class PullJob implements Pull {
     return turn
   }
 
+  /** Starts it once that is recorded: when it has ended there is no folder to record anything in. */
+  async #restart(): Promise<void> {
+    if (!this.#run) {
+      this.#state = 'downloading'
+      this.#reason = undefined
+    }
+    await this.#save()
+    this.#start()
+  }
+
   #start(): void {
     clearTimeout(this.#retryTimer)
     this.#retryTimer = undefined
@@ -247,6 +224,7 @@ export class PullJob implements Pull {
     this.#reason = undefined
     this.#stopped = undefined
     this.#progress.rest()
+    this.#before = this.#progress.received
     const controller = new AbortController()
     this.#run = { controller, ended: this.#work(controller.signal) }
     this.#armPause()
@@ -278,7 +256,6 @@ export class PullJob implements Pull {
     const { work, folder } = this.#options
     const plan = this.#plan
     const files = await work.fetch(plan, join(folder, FILES_FOLDER), this.#progress, signal)
-    this.#retries = 0
     this.#progress.finish(files.map(file => file.size))
     this.#state = 'storing'
     await this.#save()
@@ -290,6 +267,7 @@ export class PullJob implements Pull {
     this.#stopped = failure
     this.#reason = failure.message
     const { log, retryPauses } = this.#options
+    if (this.#progress.received > this.#before) this.#retries = 0
     if (this.#detached && RETRIED.has(failure.code)) {
       const [shortest, longest] = retryPauses
       const pause = Math.max(Math.min(shortest * 2 ** this.#retries++, longest), (failure.retryAfter ?? 0) * 1000)
@@ -301,12 +279,13 @@ export class PullJob implements Pull {
       this.#state = 'failed'
     }
     log.warn({ err: failure.cause, code: failure.code }, `The pull of ${this.record().model}: ${this.#reason}`)
-    this.#settleWatchers({ error: failure })
+    this.#watchers.settle({ error: failure })
     await this.#save()
   }
 
   async #pause(reason: string, error: CorralError): Promise<void> {
-    if (this.#outcome) return
+    // What failed goes on telling why.
+    if (this.#outcome || (!this.#run && !this.#retryTimer)) return
     await this.#interrupt(error)
     if (this.#outcome) return
     this.#state = 'paused'
@@ -325,7 +304,7 @@ export class PullJob implements Pull {
     await run?.ended
     if (this.#outcome) return
     this.#stopped = reason
-    this.#settleWatchers({ error: reason })
+    this.#watchers.settle({ error: reason })
   }
 
   /** Lets it pause in a while when nobody watches it. */
@@ -345,11 +324,7 @@ export class PullJob implements Pull {
     clearTimeout(this.#pauseTimer)
     this.#outcome = outcome
     this.#options.onEnd()
-    this.#settleWatchers(outcome)
-  }
-
-  #settleWatchers(outcome: Outcome): void {
-    for (const settle of [...this.#watchers]) settle(outcome)
+    this.#watchers.settle(outcome)
   }
 
   /** Removes its folder; first what makes it one, so that a crash leaves nothing that would be continued. */

@@ -34,6 +34,11 @@ export class PullProgress {
     return this.#files.flatMap(file => (file.total === undefined ? [] : [snapshot(file)]))
   }
 
+  /** Bytes that came since this was made. */
+  get received(): number {
+    return this.#received
+  }
+
   /** Bytes a second in the last seconds. */
   speed(now = performance.now()): number {
     const first = this.#samples.find(({ at }) => now - at <= SPEED_WINDOW)

@@ -3,9 +3,24 @@ import { dirname, join } from 'node:path'
 import type { Hub, PullPlan } from '../../../core/downloads.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
 import type { Storage, StoredVariant } from '../../../core/services.ts'
-import type { Transfers } from '../transfer/transfer.ts'
-import type { PullWork } from './pull-job.ts'
+import type { TransferredFile, Transfers } from '../transfer/transfer.ts'
+import type { PullProgress } from './pull-progress.ts'
 import { originOf, storedPaths, variantWithFiles } from './stored-files.ts'
+
+/** What a pull consists of. */
+export interface PullWork {
+  /** The variant with exactly the plan's files, where it is stored. */
+  stored(plan: PullPlan): Promise<StoredVariant | undefined>
+  /** Fetches and verifies the plan's files into a folder. */
+  fetch(
+    plan: PullPlan,
+    folder: string,
+    progress: PullProgress,
+    signal: AbortSignal
+  ): Promise<readonly TransferredFile[]>
+  /** Makes them a variant; they stay where they are. */
+  store(plan: PullPlan, folder: string, files: readonly TransferredFile[], signal: AbortSignal): Promise<StoredVariant>
+}
 
 /** Names the content of a plan's files for the transfer; files with digests are the same in all revisions. */
 function identityOf({ repository: { hub, id, revision }, files }: PullPlan): string {
