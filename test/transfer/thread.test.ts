@@ -1,5 +1,6 @@
 import { execFileSync } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmdirSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { CorralError } from '../../core/errors.ts'
@@ -151,7 +152,8 @@ t.test('memory does not grow with the file', async t => {
 t.test('a full disk', { skip: canMount() ? false : 'mounting needs root on Linux' }, async t => {
   const server = await startByteServer({ '/file': content })
   t.teardown(() => server.close())
-  const disk = join(t.testdir({ disk: {} }), 'disk')
+  // Not a folder of the test runner, which could not remove it after a test that was killed.
+  const disk = mkdtempSync(join(tmpdir(), 'corral-full-disk-'))
   const transfers = make(t)
   execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'tmpfs', disk])
   try {
@@ -175,6 +177,7 @@ t.test('a full disk', { skip: canMount() ? false : 'mounting needs root on Linux
   } finally {
     await transfers.close()
     execFileSync('umount', ['-l', disk])
+    rmdirSync(disk)
   }
 })
 

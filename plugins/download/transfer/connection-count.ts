@@ -1,5 +1,5 @@
 /** Milliseconds over which speed is measured before a connection is added. */
-const WINDOW = 250
+const WINDOW = 100
 /** Milliseconds before another connection is tried after one that brought nothing. */
 const TRY_AGAIN = 5000
 /** Milliseconds without more connections after a server had enough. */

@@ -1,0 +1,117 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { writeFileSync } from 'node:fs'
+import { connect, createServer } from 'node:net'
+import { join } from 'node:path'
+
+/** Bytes a second that a connection gets where there is a limit. */
+export const LIMIT = 25_000_000
+/** Milliseconds each way, and bytes of a connection that may be on their way at once, where there is a delay. */
+export const DELAY = 20
+const WINDOW = 1024 * 1024
+
+/** What each kind of line is like, and the port that stands for it. */
+export interface Lines {
+  unlimited: string
+  limited: string
+  delayed: string
+  close(): Promise<void>
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as { port: number }
+  server.close()
+  await once(server, 'close')
+  return port
+}
+
+async function untilOpen(port: number): Promise<void> {
+  for (let tries = 0; tries < 200; tries++) {
+    const socket = connect(port, '127.0.0.1')
+    const open = await new Promise<boolean>(resolve => {
+      socket.once('connect', () => resolve(true)).once('error', () => resolve(false))
+    })
+    socket.destroy()
+    if (open) return
+    await new Promise(resolve => setTimeout(resolve, 25))
+  }
+  throw new Error(`nothing listens at port ${port}`)
+}
+
+async function end(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  child.kill('SIGTERM')
+  await once(child, 'exit')
+}
+
+/** Serves `folder/www` with nginx over three kinds of line. */
+export async function startLines(nginx: string, folder: string): Promise<Lines> {
+  const [plain, limited, delayed] = [await freePort(), await freePort(), await freePort()]
+  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
+    .map(name => `${name}_temp_path ${join(folder, `nginx-${name}`)};`)
+    .join('\n  ')
+  const server = (port: number, more: string) =>
+    `server { listen 127.0.0.1:${port}; root ${join(folder, 'www')}; ${more} }`
+  writeFileSync(
+    join(folder, 'nginx.conf'),
+    `daemon off;
+worker_processes 1;
+pid ${join(folder, 'nginx.pid')};
+error_log ${join(folder, 'nginx.log')};
+events { worker_connections 256; }
+http {
+  access_log off;
+  sendfile on;
+  tcp_nopush on;
+  ${temporary}
+  ${server(plain, '')}
+  ${server(limited, `limit_rate ${LIMIT};`)}
+}
+`
+  )
+  const web = spawn(nginx, ['-p', folder, '-c', join(folder, 'nginx.conf'), '-e', join(folder, 'nginx.log')], {
+    stdio: ['ignore', 'inherit', 'inherit']
+  })
+  const slow = spawn(process.execPath, [process.argv[1]!, '--delay', String(delayed), String(plain)], {
+    stdio: ['ignore', 'inherit', 'inherit']
+  })
+  await Promise.all([plain, limited, delayed].map(untilOpen))
+  const address = (port: number) => `http://127.0.0.1:${port}/file`
+  return {
+    unlimited: address(plain),
+    limited: address(limited),
+    delayed: address(delayed),
+    async close() {
+      await Promise.all([end(web), end(slow)])
+    }
+  }
+}
+
+/** Passes connections on, each byte later by the delay; runs in a process of its own. */
+export function serveDelayed(port: number, to: number): void {
+  createServer(client => {
+    const server = connect(to, '127.0.0.1')
+    const pass = (from: typeof client, target: typeof client) => {
+      let onTheWay = 0
+      from.on('data', bytes => {
+        onTheWay += bytes.length
+        if (onTheWay >= WINDOW) from.pause()
+        setTimeout(() => {
+          target.write(bytes)
+          // The sender learns that they have arrived as much later.
+          setTimeout(() => {
+            onTheWay -= bytes.length
+            if (onTheWay < WINDOW) from.resume()
+          }, DELAY)
+        }, DELAY)
+      })
+      from.on('end', () => setTimeout(() => target.end(), DELAY))
+      from.on('error', () => target.destroy())
+      from.on('close', () => setTimeout(() => target.destroy(), DELAY * 4))
+    }
+    pass(client, server)
+    pass(server, client)
+  }).listen(port, '127.0.0.1')
+}
