@@ -177,6 +177,17 @@ t.test('hubs that know less than Hugging Face', async t => {
     'neither of both': { blobs: false, tree: false },
     'bytes from the hub itself': { delivery: 'direct' },
     'nothing but names and bytes': { blobs: false, tree: false, delivery: 'direct' },
+    'no revisions': { revisions: false },
+    'no HEAD': { heads: false },
+    'redirects that stay at the hub': { relative: true },
+    'a file server with an info': {
+      blobs: false,
+      tree: false,
+      revisions: false,
+      heads: false,
+      search: false,
+      delivery: 'direct'
+    },
     'next pages that name the real hub': { blobs: false, linkBase: 'https://huggingface.co' }
   }
   const hub = await startHubEmulator(t, { repositories: {}, pageSize: 1 })

@@ -7,6 +7,12 @@ export interface HuggingFaceManners {
   blobs: boolean
   /** There is a listing of files besides the info. */
   tree: boolean
+  /** The info can be asked for at a revision, and names its commit. */
+  revisions: boolean
+  /** HEAD is understood. */
+  heads: boolean
+  /** Signed addresses are written without the host, as where one server does everything. */
+  relative: boolean
   /** Where bytes come from: an address elsewhere, or the answer itself as from a simple mirror. */
   delivery: 'cdn' | 'direct'
   /** What a name in another case leads to: nothing, a redirect to the right one, or the repository. */
@@ -24,6 +30,9 @@ export interface HuggingFaceManners {
 export const HUGGING_FACE_MANNERS: HuggingFaceManners = {
   blobs: true,
   tree: true,
+  revisions: true,
+  heads: true,
+  relative: false,
   delivery: 'cdn',
   casing: 'strict',
   search: true,
@@ -38,12 +47,13 @@ const BAD_LOGIN = { error: 'Invalid username or password.' }
 /** Hugging Face's answers. */
 export async function serveHuggingFace(exchange: Exchange, manners: HuggingFaceManners): Promise<void> {
   const { segments } = exchange
+  if (exchange.isHead && !manners.heads) return exchange.text(405, 'Method Not Allowed')
   if (segments[0] === 'api' && segments[1] === 'models' && segments.length >= 4) {
     const [, , owner, name, what, revision, ...rest] = segments
     const repository = await open(exchange, manners, `${owner}/${name}`, 'info')
     if (!repository) return
     if (what === undefined || what === '') return await info(exchange, manners, repository, undefined)
-    if (what === 'revision' && revision) return await info(exchange, manners, repository, revision)
+    if (what === 'revision' && revision && manners.revisions) return await info(exchange, manners, repository, revision)
     if (what === 'refs') return await refs(exchange, repository)
     if (what === 'tree' && revision) return await tree(exchange, manners, repository, revision, rest.join('/'))
     if (what === 'xet-read-token') {
@@ -61,6 +71,7 @@ export async function serveHuggingFace(exchange: Exchange, manners: HuggingFaceM
     const [owner, name, , revision, ...path] = segments
     return await file(exchange, manners, `${owner}/${name}`, revision!, path.join('/'), false)
   }
+  if (segments[0] === 'xet-bridge-us' && manners.relative) return await exchange.state.signedUrls.serve(exchange)
   exchange.json(404, { error: "Sorry, we can't find the page you are looking for." }, LIMITS)
 }
 
@@ -160,7 +171,7 @@ async function info(
       id: name,
       modelId: name,
       author: name.split('/')[0],
-      sha: commit.id,
+      ...(manners.revisions ? { sha: commit.id } : {}),
       lastModified: '2026-01-02T03:04:05.000Z',
       private: settings.private ?? false,
       gated: settings.gated ?? false,
@@ -252,7 +263,9 @@ async function file(
   const hash = xetHashOf(entry)
   const token = `<${exchange.state.url}/api/models/${repository.name}/xet-read-token/${commit.id}>; rel="xet-auth"`
   const rebuild = `<https://cas-server.invalid/v1/reconstructions/${hash}>; rel="xet-reconstruction-info"`
-  redirect(exchange, 302, exchange.state.signedUrls.sign(repository, entry, 'cdn'), {
+  const signed = exchange.state.signedUrls.sign(repository, entry, 'cdn')
+  const location = manners.relative ? signed.slice(exchange.state.signedUrls.base.length) : signed
+  redirect(exchange, 302, location, {
     ...headers,
     ...linked,
     'x-xet-hash': hash,
