@@ -1,4 +1,5 @@
 import { formatBytes } from '../bytes.ts'
+import type { PullRecord } from '../downloads.ts'
 import { formatDuration } from '../duration.ts'
 import { CommandFailure, EXIT, Interrupted } from './failure.ts'
 import { printable } from './output.ts'
@@ -20,6 +21,8 @@ interface PullEvent {
   reason?: string
   size?: number
   warnings?: string[]
+  /** Nothing is to be fetched. */
+  present?: boolean
 }
 
 /** Failures whose own words say what becomes of the download. */
@@ -35,12 +38,14 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
   let display: TransferDisplay | undefined
   let name = reference
   let last: PullEvent | undefined
+  let goesOn: Promise<boolean> | undefined
   try {
     for await (const part of client.stream('/api/pull', { ...request, stream: true })) {
       if ('status' in part) continue
       const event: PullEvent = part.event
       if (event.model) name = event.label ? `${event.model}:${event.label}` : event.model
       if (event.status === 'success') last = event
+      else if (event.present) continue
       else if (!display) {
         waiting.clear()
         process.stderr.write(`${printable(introduction(name, event))}\n`)
@@ -50,11 +55,12 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
           unit: 'bytes',
           expected: event.size
         })
+        goesOn = isDetached(client, name)
       } else if (event.digest === undefined) display.status(event.status)
       else display.update(event.digest, event.completed ?? 0, event.total ?? 0)
     }
   } catch (error) {
-    throw display ? interrupted(error, display, reference) : error
+    throw display ? await interrupted(error, display, reference, goesOn) : error
   } finally {
     waiting.clear()
     display?.clear()
@@ -82,14 +88,34 @@ function introduction(name: string, { reason, size, warnings = [] }: PullEvent):
   ].join('\n')
 }
 
-/** A download that ended early, with what becomes of it. */
-function interrupted(error: unknown, display: TransferDisplay, reference: string): unknown {
+/** Whether the server downloads this without anybody watching: it was joined, and leaving does not pause it. */
+async function isDetached(client: ServerClient, name: string): Promise<boolean> {
+  try {
+    const { pulls } = await client.json<{ pulls: PullRecord[] }>('GET', '/api/pulls')
+    return pulls.some(({ model, detached }) => detached && model.toLowerCase() === name.toLowerCase())
+  } catch {
+    // It only decides on a word of farewell; a server in trouble is told of by the download itself.
+    return false
+  }
+}
+
+/** A download that ended early for this command, with what becomes of it. */
+async function interrupted(
+  error: unknown,
+  display: TransferDisplay,
+  reference: string,
+  goesOn: Promise<boolean> | undefined
+): Promise<unknown> {
   const { completed, total, items } = display.transfers
   const again = `go on with: corral pull ${reference}`
   if (error instanceof Interrupted && error.exitCode !== 0) {
     const amount = items.length > 0 ? ` at ${percentOf(completed, total)} (${formatBytes(completed)})` : ''
     display.clear()
-    process.stderr.write(`paused${amount}. What was fetched is kept; ${again}\n`)
+    process.stderr.write(
+      (await goesOn)
+        ? `left${amount}. The server goes on with it; see "corral pulls", or ${again}\n`
+        : `paused${amount}. What was fetched is kept; ${again}\n`
+    )
     return error
   }
   if (!(error instanceof CommandFailure)) return error

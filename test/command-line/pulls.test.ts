@@ -56,7 +56,7 @@ t.test('how a download ends', async t => {
   const began = (reply: ServerResponse) => reply.write(event(PULLING) + file('q8.gguf', 300, 600))
   const server = await scriptedServer(t, {
     'POST /api/pull': (reply, _body, count) => {
-      if (count === 1) return reply.end(event(PULLING) + SUCCESS)
+      if (count === 1) return reply.end(event({ ...PULLING, present: true }) + SUCCESS)
       if (count === 2) return refuse(reply, 404, 'repo_not_found', 'There is no "Qwen/Qwen3" at Hugging Face.')
       if (count === 3) return refuse(reply, 507, 'insufficient_storage', 'The disk is too small.')
       began(reply)
@@ -69,7 +69,7 @@ t.test('how a download ends', async t => {
   const home = newHome(t)
   const pull = () => corral(['pull', REFERENCE, ...server.flags], { home })
   const kept = new RegExp(`What was fetched is kept; go on with: corral pull ${REFERENCE}\n$`)
-  t.match(await pull(), { code: 0, stderr: /^Qwen\/Qwen3-GGUF:Q8_0 is here already\. .*corral run/m })
+  t.match(await pull(), { code: 0, stderr: /^Qwen\/Qwen3-GGUF:Q8_0 is here already\. .*corral run/ })
   t.match(await pull(), { code: 4, stdout: '', stderr: 'error: There is no "Qwen/Qwen3" at Hugging Face.\n' })
   t.match(await pull(), { code: 1, stderr: 'error: The disk is too small.\n' }, 'nothing was fetched')
   const wrong = await pull()
@@ -87,22 +87,31 @@ t.test('how a download ends', async t => {
 t.test('Ctrl-C pauses a download', async t => {
   const server = await scriptedServer(t, {
     'POST /api/pull': (reply, _body, count) => {
-      if (count === 1) reply.write(event(PULLING) + file('q8.gguf', 300, 600))
-    }
+      if (count < 3) reply.write(event(PULLING) + file('q8.gguf', 300, 600))
+    },
+    'GET /api/pulls': (reply, _body, count) =>
+      reply.end(JSON.stringify({ pulls: [{ model: 'qwen/Qwen3-GGUF:q8_0', detached: count > 1 }] }))
   })
   const home = newHome(t)
-  const interrupted = await corral(['pull', REFERENCE, ...server.flags], {
-    home,
-    onStderr: (text, kill) => {
-      if (text.includes('%,')) kill('SIGINT')
-    }
-  })
+  const interrupt = () =>
+    corral(['pull', REFERENCE, ...server.flags], {
+      home,
+      onStderr: (text, kill) => {
+        if (text.includes('%,')) kill('SIGINT')
+      }
+    })
+  const interrupted = await interrupt()
   t.match(interrupted, { code: 130, stdout: '' })
   t.match(
     interrupted.stderr,
     /\npaused at 50% \(300 MB\)\. What was fetched is kept; go on with: corral pull hf:Qwen\/Qwen3-GGUF\n$/
   )
   await until('the server is left alone', server.left)
+  t.match(
+    await interrupt(),
+    { code: 130, stdout: '', stderr: /\nleft at 50% \(300 MB\)\. The server goes on with it; / },
+    'what was joined does not wait for anybody'
+  )
 })
 
 t.test('a download on a terminal', async t => {
@@ -245,115 +254,4 @@ t.test('downloads that are not done', async t => {
     stderr: /Only a running server.*corral serve.*corral pull a\/b/
   })
   t.match(await ask('stop', 'a/b'), { code: 2, stdout: '' })
-})
-
-t.test('conversion', async t => {
-  const server = await scriptedServer(t, {
-    'POST /api/convert': async (reply, _body, count) => {
-      if (count === 2) return refuse(reply, 500, 'conversion_failed', 'The architecture is unknown.')
-      reply.write(event({ status: 'preparing' }))
-      for (const [step, status] of ['converting', 'quantizing'].entries()) {
-        for (let completed = 0; completed <= 20; completed++) {
-          reply.write(event({ status, step: step + 1, steps: 2, completed, total: 20 }))
-          await sleep(50)
-        }
-      }
-      reply.end(event({ status: 'success', model: 'me/st', dtype: 'q4_k_m', size: 5 * MB }))
-    },
-    'DELETE /api/convert': reply => reply.end('{"status":"deleted"}')
-  })
-  const home = newHome(t)
-  const convert = ['convert', 'me/st', '--dtype', 'q4_k_m', ...server.flags]
-  const terminal = onTerminal(t, convert, home)
-  await terminal.sees(/converting \(step 1 of 2\) +█+░+ +\d+%/)
-  await terminal.sees(/quantizing \(step 2 of 2\) +█+░+ +\d+%/)
-  t.equal(await terminal.ended(), 0)
-  t.match(linesOnScreen(terminal.screen()), [/^me\/st is there as q4_k_m \(5\.0 MB\)\./, ''])
-  t.match(await corral(convert, { home }), { code: 1, stdout: '', stderr: /error: The architecture is unknown\.\n$/ })
-  t.match(await corral([...convert, '--remove'], { home }), { code: 0, stdout: '', stderr: /removed the q4_k_m/ })
-  t.same(server.bodies('POST /api/convert')[0], { model: 'me/st', dtype: 'q4_k_m', stream: true })
-  t.same(server.bodies('DELETE /api/convert'), [{ model: 'me/st', dtype: 'q4_k_m' }])
-})
-
-t.test('import from another tool', async t => {
-  const found = (name: string, more: object = {}) => ({
-    found: `id of ${name}`,
-    name,
-    format: 'gguf',
-    size: 5 * MB,
-    path: '/x',
-    present: false,
-    ...more
-  })
-  const listed = {
-    from: 'ollama',
-    folder: '/home/me/.ollama/models',
-    models: [
-      found('a/one:Q8_0'),
-      found('a/two:Q8_0'),
-      found('a/bad', { problem: 'A file is missing.' }),
-      found('a/old', { present: true })
-    ]
-  }
-  const server = await scriptedServer(t, {
-    'GET /api/import/found?from=ollama': reply => reply.end(JSON.stringify(listed)),
-    'GET /api/import/found?from=lm-studio': reply =>
-      reply.end(JSON.stringify({ from: 'lm-studio', folder: '/none', models: [] })),
-    'POST /api/import': (reply, body) => {
-      if (body.found === 'id of a/two:Q8_0')
-        return reply.end(event({ error: 'Its digest is wrong.', errorCode: 400, code: 'invalid_request' }))
-      reply.write(event({ status: 'copying one.gguf', completed: 2 * MB, total: 5 * MB }))
-      reply.end(event({ status: 'success', model: { name: 'a/one', size: 5 * MB }, linked: true }))
-    }
-  })
-  const home = newHome(t)
-  const take = (...args: string[]) => corral(['import', '--from', ...args, ...server.flags], { home })
-  t.match(await take('ollama'), {
-    code: 0,
-    stdout: /^NAME .*\na\/one:Q8_0 +5\.0 MB +gguf +can be taken\n/,
-    stderr: /Take one with: corral import --from ollama a\/one:Q8_0\n.* --all/
-  })
-  t.same(JSON.parse((await take('ollama', '--list', '--json')).stdout), listed)
-  t.match(await take('lm-studio'), { code: 0, stderr: 'Nothing was found in /none.\n' })
-  t.same(server.bodies('POST /api/import'), [], 'nothing was taken so far')
-  t.match(await take('ollama', 'a/one'), {
-    code: 0,
-    stdout: '',
-    stderr: /imported a\/one \(5\.0 MB, shared with the original\)\n$/
-  })
-  t.match(await take('ollama', 'a/none', 'a/old', 'a/bad'), {
-    code: 4,
-    stderr: /^a\/old is here already\nerror: There is no "a\/none".*\n +a\/bad cannot be taken: A file is missing\.\n$/
-  })
-  t.match(await take('ollama', '--all'), {
-    code: 2,
-    stderr: /imported a\/one .*1 imported of 4 .*; 1 cannot be taken.*error: a\/two:Q8_0: Its digest is wrong\./s
-  })
-  t.same(
-    server.bodies('POST /api/import').map(({ found }) => found),
-    ['id of a/one:Q8_0', 'id of a/one:Q8_0', 'id of a/two:Q8_0']
-  )
-  t.same(server.bodies('POST /api/import')[0], { from: 'ollama', found: 'id of a/one:Q8_0', stream: true })
-})
-
-t.test('wrong usage starts nothing', async t => {
-  const home = newHome(t)
-  for (const [args, stderr] of [
-    [['pull'], /missing required argument 'reference'/],
-    [['pull', 'a/b', '--json'], /--json goes with --dry-run/],
-    [['pull', 'a/b', '--dry-run', '--detach'], /do not go together/],
-    [['pull', 'https://x/y.gguf', '--as', 'nowhere'], /is not a model name/],
-    [['convert', 'a/b'], /required option '--dtype <type>'/],
-    [['import', 'x.gguf'], /Give a path and the name/],
-    [['import', 'x.gguf', 'a/b', 'c'], /Give a path and the name/],
-    [['import', 'x.gguf', 'noname'], /is not a model name/],
-    [['import', '--all'], /need --from/],
-    [['import', '--from', 'word'], /Allowed choices are huggingface, ollama, lm-studio/],
-    [['import', '--from', 'ollama', '--all', 'a/b'], /but not both/],
-    [['import', '--from', 'ollama', '--all', '--list'], /give one of them/],
-    [['import', '--from', 'ollama', '--list', 'a/b'], /leave the names out/]
-  ] as const) {
-    const ended = await corral([...args], { home })
-    t.match(ended, { code: 2, stdout: '', stderr }, args.join(' '))
-  }
 })

@@ -32,8 +32,8 @@ Examples:
         own
       }))
       if (json) return printJson(reply)
-      if (own && reply.pulls.length > 0) {
-        process.stderr.write('No server runs: what is to go on by itself does so once one runs ("corral serve").\n')
+      if (own && reply.pulls.some(({ state }) => state !== 'paused' && state !== 'failed')) {
+        process.stderr.write('No server runs: downloads go on by themselves once one does ("corral serve").\n')
       }
       if (process.stderr.isTTY && reply.pulls.length === 0) {
         process.stderr.write('Nothing is being downloaded. Begin with: corral pull <owner>/<name>\n')

@@ -1,0 +1,121 @@
+import { readdirSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { corral, newHome } from './command.ts'
+import { event, refuse, scriptedServer } from './scripted-server.ts'
+import { linesOnScreen, onTerminal } from './terminal.ts'
+
+const MB = 1e6
+
+t.test('conversion', async t => {
+  const server = await scriptedServer(t, {
+    'POST /api/convert': async (reply, _body, count) => {
+      if (count === 2) return refuse(reply, 500, 'conversion_failed', 'The architecture is unknown.')
+      reply.write(event({ status: 'preparing' }))
+      for (const [step, status] of ['converting', 'quantizing'].entries()) {
+        for (let completed = 0; completed <= 20; completed++) {
+          reply.write(event({ status, step: step + 1, steps: 2, completed, total: 20 }))
+          await sleep(50)
+        }
+      }
+      reply.end(event({ status: 'success', model: 'me/st', dtype: 'q4_k_m', size: 5 * MB }))
+    },
+    'DELETE /api/convert': reply => reply.end('{"status":"deleted"}')
+  })
+  const home = newHome(t)
+  const convert = ['convert', 'me/st', '--dtype', 'q4_k_m', ...server.flags]
+  const terminal = onTerminal(t, convert, home)
+  await terminal.sees(/converting \(step 1 of 2\) +█+░+ +\d+%/)
+  await terminal.sees(/quantizing \(step 2 of 2\) +█+░+ +\d+%/)
+  t.equal(await terminal.ended(), 0)
+  t.match(linesOnScreen(terminal.screen()), [/^me\/st is there as q4_k_m \(5\.0 MB\)\./, ''])
+  t.match(await corral(convert, { home }), { code: 1, stdout: '', stderr: /error: The architecture is unknown\.\n$/ })
+  t.match(await corral([...convert, '--remove'], { home }), { code: 0, stdout: '', stderr: /removed the q4_k_m/ })
+  t.same(server.bodies('POST /api/convert')[0], { model: 'me/st', dtype: 'q4_k_m', stream: true })
+  t.same(server.bodies('DELETE /api/convert'), [{ model: 'me/st', dtype: 'q4_k_m' }])
+})
+
+t.test('import from another tool', async t => {
+  const found = (name: string, more: object = {}) => ({
+    found: `id of ${name}`,
+    name,
+    format: 'gguf',
+    size: 5 * MB,
+    path: '/x',
+    present: false,
+    ...more
+  })
+  const listed = {
+    from: 'ollama',
+    folder: '/home/me/.ollama/models',
+    models: [
+      found('a/one:Q8_0'),
+      found('a/two:Q8_0'),
+      found('a/bad', { problem: 'A file is missing.' }),
+      found('a/old', { present: true })
+    ]
+  }
+  const server = await scriptedServer(t, {
+    'GET /api/import/found?from=ollama': reply => reply.end(JSON.stringify(listed)),
+    'GET /api/import/found?from=lm-studio': reply =>
+      reply.end(JSON.stringify({ from: 'lm-studio', folder: '/none', models: [] })),
+    'POST /api/import': (reply, body) => {
+      if (body.found === 'id of a/two:Q8_0')
+        return reply.end(event({ error: 'Its digest is wrong.', errorCode: 400, code: 'invalid_request' }))
+      reply.write(event({ status: 'copying one.gguf', completed: 2 * MB, total: 5 * MB }))
+      reply.end(event({ status: 'success', model: { name: 'a/one', size: 5 * MB }, linked: true }))
+    }
+  })
+  const home = newHome(t)
+  const take = (...args: string[]) => corral(['import', '--from', ...args, ...server.flags], { home })
+  t.match(await take('ollama'), {
+    code: 0,
+    stdout: /^NAME .*\na\/one:Q8_0 +5\.0 MB +gguf +can be taken\n/,
+    stderr: /Take one with: corral import --from ollama a\/one:Q8_0\n.* --all/
+  })
+  t.same(JSON.parse((await take('ollama', '--list', '--json')).stdout), listed)
+  t.match(await take('lm-studio'), { code: 0, stderr: 'Nothing was found in /none.\n' })
+  t.same(server.bodies('POST /api/import'), [], 'nothing was taken so far')
+  t.match(await take('ollama', 'a/one'), {
+    code: 0,
+    stdout: '',
+    stderr: /imported a\/one \(5\.0 MB, shared with the original\)\n$/
+  })
+  t.match(await take('ollama', 'a/none', 'a/old', 'a/bad'), {
+    code: 4,
+    stderr: /^a\/old is here already\nerror: There is no "a\/none".*\n +a\/bad cannot be taken: A file is missing\.\n$/
+  })
+  t.match(await take('ollama', '--all'), {
+    code: 2,
+    stderr: /imported a\/one .*1 imported of 4 .*; 1 cannot be taken.*error: a\/two:Q8_0: Its digest is wrong\./s
+  })
+  t.same(
+    server.bodies('POST /api/import').map(({ found }) => found),
+    ['id of a/one:Q8_0', 'id of a/one:Q8_0', 'id of a/two:Q8_0']
+  )
+  t.same(server.bodies('POST /api/import')[0], { from: 'ollama', found: 'id of a/one:Q8_0', stream: true })
+})
+
+t.test('wrong usage starts nothing', async t => {
+  const home = newHome(t)
+  const mistakes: [args: string[], stderr: RegExp][] = [
+    [['pull'], /missing required argument 'reference'/],
+    [['pull', 'a/b', '--json'], /--json goes with --dry-run/],
+    [['pull', 'a/b', '--dry-run', '--detach'], /do not go together/],
+    [['pull', 'https://x/y.gguf', '--as', 'nowhere'], /is not a model name/],
+    [['convert', 'a/b'], /required option '--dtype <type>'/],
+    [['import', 'x.gguf'], /Give a path and the name/],
+    [['import', 'x.gguf', 'a/b', 'c'], /Give a path and the name/],
+    [['import', 'x.gguf', 'noname'], /is not a model name/],
+    [['import', '--all'], /need --from/],
+    [['import', '--from', 'word'], /Allowed choices are huggingface, ollama, lm-studio/],
+    [['import', '--from', 'ollama', '--all', 'a/b'], /but not both/],
+    [['import', '--from', 'ollama', '--all', '--list'], /give one of them/],
+    [['import', '--from', 'ollama', '--list', 'a/b'], /leave the names out/]
+  ]
+  const all = await Promise.all(
+    mistakes.map(async ([args, stderr]) => ({ args, stderr, ended: await corral(args, { home }) }))
+  )
+  for (const { args, stderr, ended } of all) t.match(ended, { code: 2, stdout: '', stderr }, args.join(' '))
+  t.same(readdirSync(home), [])
+})
