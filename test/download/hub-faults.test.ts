@@ -13,13 +13,20 @@ import {
   quantizedModels,
   refusal,
   sha256,
-  storedDigests
+  storedDigests,
+  timedPull
 } from './support.ts'
 
 const { Q8_0, Q4_K_M } = quantizedModels()
 const FILES = { 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M, 'README.md': '# Tiny\n' }
 /** Transfers lose patience sooner than they would outside of tests. */
 const IMPATIENT = 'downloads:\n  stall_timeout: 1s\n'
+
+/**
+ * What four connections' sockets may hold that is served and never read: where a connection hands the rest of its range
+ * to another one, it is for nothing.
+ */
+const IN_SOCKETS = 16 * MIB
 
 /** A pull of a small model for each fault; each ends with the right bytes. */
 const CURED: [string, Fault[]][] = [
@@ -82,7 +89,7 @@ t.test('a large file, over several connections', async t => {
   const file = largeGguf(96 * MIB, 5)
   const digest = await sha256Of(file)
   const size = file.size
-  const hub = await startHubEmulator(t, { repositories: {} })
+  const hub = await startHubEmulator(t, { repositories: {}, bandwidth: { total: 60 * MIB } })
   const corral = await corralWithHub(t, hub, { config: IMPATIENT })
   let number = 0
   const pull = async (what: string) => {
@@ -96,27 +103,29 @@ t.test('a large file, over several connections', async t => {
     return hub.traffic.bytes() - before
   }
 
-  t.equal(await pull('undisturbed'), size, 'each byte once')
+  const undisturbed = await pull('undisturbed')
+  t.ok(undisturbed <= size + IN_SOCKETS, `each byte is used: ${undisturbed - size} more were served`)
   t.ok(new Set(hub.traffic.transfers().map(transfer => transfer.connection)).size > 1, 'several connections')
 
   // The hub knows one digest of the whole file: the wrong byte is found by fetching again what is before it.
   const wrong = hub.fault({ kind: 'wrong-byte', at: 20 * MIB, times: 1 })
   const served = await pull('a wrong byte in the middle')
   t.equal(wrong.hits, 1)
-  t.ok(served <= size + 48 * MIB, `what is right is not fetched again: ${served - size} bytes of ${size}`)
+  t.ok(
+    served <= size + 28 * MIB + 2 * IN_SOCKETS,
+    `what is right is not fetched again: ${served - size} bytes of ${size}`
+  )
 
   hub.signedUrls.lifeBytes = 20 * MIB
   t.ok((await pull('addresses that expire while bytes flow')) < size * 1.5, 'what came is kept')
   hub.signedUrls.lifeBytes = Infinity
 
   hub.signedUrls.lifeMs = 700
-  hub.bandwidth = { total: 60 * MIB }
   t.ok((await pull('addresses that live less than the pull')) < size * 1.5)
   hub.signedUrls.announced = false
   t.ok((await pull('the same, unannounced')) < size * 1.5)
   hub.signedUrls.announced = true
   hub.signedUrls.lifeMs = 3_600_000
-  hub.bandwidth = {}
 
   hub.fault({ kind: 'cut', after: 3 * MIB, times: 12 })
   t.ok((await pull('a line that keeps breaking')) < size * 1.3)
@@ -172,7 +181,6 @@ t.test('a file that changes at the hub while it is pulled', async t => {
   })
   const corral = await corralWithHub(t, hub, { config: IMPATIENT })
   const events: any[] = []
-  const { timedPull } = await import('./support.ts')
   await timedPull(
     corral,
     { model: 'test/moving-GGUF' },

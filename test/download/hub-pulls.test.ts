@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_ANSWER } from '../support/corral.ts'
@@ -220,7 +220,6 @@ t.test('tokens go to the hub and nowhere else', async t => {
   t.same(hub.cdn.leaks, [], 'the second listener never saw it')
   t.notMatch(corral.log(), /hf_abcdef/, 'neither did the log')
   t.notMatch(corral.log(), /Signature=/, 'signatures are not logged')
-  const { readdirSync } = await import('node:fs')
   for (const entry of readdirSync(corral.home, { recursive: true, withFileTypes: true })) {
     if (!entry.isFile() || entry.name.endsWith('.gguf')) continue
     t.notMatch(readFileSync(join(entry.parentPath, entry.name), 'latin1'), /hf_abcdef|Signature=/, entry.name)
