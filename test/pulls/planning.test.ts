@@ -98,6 +98,12 @@ t.test('what is there already', async t => {
   )
   await t.rejects(downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {}), { code: 'model_exists', message: /imported from/ })
   t.equal(transfers.fetched.length, 0)
+  await store.import({ path: q4, name: parseModelName('me/own') })
+  t.match(await downloads.plan(plan('me/own'), {}), { present: true, warnings: [/no "?me\/own/] }, 'no hub has it')
+  hub.failure = new CorralError('hub_unreachable', 'It is down.')
+  t.match(await downloads.plan(plan('ME/own:q4_k_m'), {}), { present: true, warnings: ['It is down.'] })
+  hub.failure = undefined
+  await t.rejects(downloads.plan(plan('hf:me/own'), {}), { code: 'repo_not_found' }, 'which one was asked for by name')
   await store.remove(parseModelName('Acme/Tiny-GGUF'))
 
   hub.contents['Acme/Tiny-GGUF']!['README.md'] = readme

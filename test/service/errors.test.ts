@@ -2,6 +2,8 @@ import t from 'tap'
 import { CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
 
 const corral = await startCorral(t, {
+  // No hub of the world is asked.
+  env: { HF_HUB_OFFLINE: '1' },
   config:
     'body_limit: 1MiB\nscheduler:\n  max_queue: 1\nmodels:\n  corral/tiny-chat:\n    options:\n      num_parallel: 1\n'
 })
@@ -40,7 +42,12 @@ t.test('every request error of the native API has its status and code', async t 
     ['/api/load', { model: 'nobody/nothing' }, 404, 'model_not_found'],
     ['/api/default', { model: 'nobody/nothing' }, 404, 'model_not_found'],
     ['/api/pull', { model: 'bad name' }, 400, 'invalid_model_name'],
-    ['/api/pull', { model: 'hf:some/model:Q4_K_M@main' }, 501, 'not_implemented'],
+    ['/api/pull', { model: 'hf:some/model:Q4_K_M@main' }, 502, 'hub_unreachable'],
+    ['/api/pull', { model: 'ftp:some/model' }, 400, 'invalid_request'],
+    ['/api/pull', { model: 'https://a.test/x.gguf', as: 'no name' }, 400, 'invalid_model_name'],
+    ['/api/pulls/pause', { id: 'nothing' }, 404, 'model_not_found'],
+    ['/api/pulls/resume', { model: 'no/such' }, 404, 'model_not_found'],
+    ['/api/pulls/cancel', {}, 404, 'model_not_found'],
     ['/api/import', { model: 'x/y', path: 'relative.gguf' }, 400, 'invalid_request'],
     ['/api/import', { model: 'x/y', path: '/does/not/exist.gguf' }, 400, 'invalid_request'],
     ['/api/import', { model: '../y', path: '/tmp' }, 400, 'invalid_model_name'],

@@ -3,7 +3,7 @@ import { mkdir, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { formatBytes } from '../../../core/bytes.ts'
 import type { DataPaths } from '../../../core/data-paths.ts'
-import type { Hub, HubFile, HubRepository, PullPlan, PullRequest } from '../../../core/downloads.ts'
+import type { Hub, HubFile, HubRepository, HubRequest, PullPlan, PullRequest } from '../../../core/downloads.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { bareName, type ModelName, parseModelName } from '../../../core/model-name.ts'
 import type { Storage, StoredVariant, Waiting } from '../../../core/services.ts'
@@ -41,15 +41,17 @@ export function createPlanner(options: PlannerOptions): {
   async function plan(request: PullRequest, waiting: Waiting): Promise<PullPlan> {
     const reference = parsePullReference(request.model, hubs)
     const as = request.as === undefined || request.as === '' ? undefined : parseModelName(request.as)
-    const bundled = as || reference.hub || reference.revision ? undefined : findBundled(reference)
-    if (bundled) return presentPlan(bundled)
-
-    const asked = reference.hub === undefined ? search.flatMap(name => hubOf(name) ?? []) : [hubOf(reference.hub)!]
-    const { hub, repository } = await findRepository(
-      asked,
-      { id: reference.id, ...(reference.revision ? { revision: reference.revision } : {}) },
-      waiting
-    )
+    const here = as || reference.hub || reference.revision ? undefined : findStored(reference)
+    if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
+    let found: Awaited<ReturnType<typeof findRepository>>
+    try {
+      found = await findRepository(hubsFor(reference), requestOf(reference), waiting)
+    } catch (error) {
+      // An import is what it is, also where no hub has anything of its name.
+      if (here?.origin.kind !== 'import' || !isAbsence(error)) throw error
+      return presentPlan(here, `It was imported from ${here.origin.from}.`, [error.message])
+    }
+    const { hub, repository } = found
     const stored = nameFor(as ?? reference.name, repository, request.model)
     const choice = await choose(hub, repository, reference, waiting.signal)
     const files = await withSizes(hub, repository, choice.files, waiting.signal)
@@ -80,10 +82,13 @@ export function createPlanner(options: PlannerOptions): {
     return { ...planned, disk, warnings, present }
   }
 
-  function findBundled({ name, variant }: PullReference): StoredVariant | undefined {
+  function findStored({ name, variant }: PullReference): StoredVariant | undefined {
     if (!name || variant?.includes('/')) return undefined
-    const found = storage.find(variant === undefined ? name : { ...name, variant })
-    return found?.origin.kind === 'bundled' ? found : undefined
+    return storage.find(variant === undefined ? name : { ...name, variant })
+  }
+
+  function hubsFor({ hub }: PullReference): Hub[] {
+    return (hub === undefined ? search : [hub]).flatMap(name => hubOf(name) ?? [])
   }
 
   async function choose(hub: Hub, repository: HubRepository, wanted: PullReference, signal: AbortSignal | undefined) {
@@ -201,8 +206,16 @@ function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[])
   )
 }
 
-/** A plan for what came with corral: no hub is asked for it. */
-function presentPlan(variant: StoredVariant): PullPlan {
+function requestOf({ id, revision }: PullReference): HubRequest {
+  return { id, ...(revision === undefined ? {} : { revision }) }
+}
+
+function isAbsence(error: unknown): error is CorralError {
+  return error instanceof CorralError && (error.code === 'repo_not_found' || error.code === 'hub_unreachable')
+}
+
+/** A plan for what is stored and has no counterpart at any hub. */
+function presentPlan(variant: StoredVariant, reason: string, warnings: string[] = []): PullPlan {
   const { model, label, format, files, size, origin, revision } = variant
   return {
     name: { owner: model.owner, name: model.name },
@@ -211,11 +224,11 @@ function presentPlan(variant: StoredVariant): PullPlan {
     repository: { hub: origin.kind, id: bareName(model), revision, address: origin.from, gated: false },
     files: files.map(({ path, size, sha256, role }) => ({ path, storedPath: path, role, size, sha256 })),
     size,
-    reason: 'It came with corral.',
+    reason,
     choices: [],
     memory: NO_ROOM,
     disk: NO_ROOM,
-    warnings: [],
+    warnings,
     present: true
   }
 }
