@@ -6,7 +6,16 @@ import t from 'tap'
 import { readGguf } from '../../core/gguf-file.ts'
 import { conversionPython, realConversion, TINY_SAFETENSORS } from '../support/conversion-python.ts'
 import { CAPITAL_ANSWER, lastEvent } from '../support/corral.ts'
-import { capital, convertedFolders, importModel, MODEL, modelFolder, startConverting, storedFolder } from './support.ts'
+import {
+  capital,
+  convertedFolders,
+  importModel,
+  MODEL,
+  modelFolder,
+  startConverting,
+  storedFolder,
+  temporaryFolder
+} from './support.ts'
 
 // What the real tools make. Faults and races are met with a scripted Python in faults.test.ts.
 
@@ -153,7 +162,7 @@ t.test('what is broken is refused with its cause', realConversion, async t => {
 
 t.test("a model's code is never run", realConversion, async t => {
   const corral = await startConverting(t, conversionPython)
-  const mark = join(t.testdir(), 'it-ran')
+  const mark = join(temporaryFolder(t), 'it-ran')
   await importModel(
     corral,
     modelFolder(t, folder => {
@@ -202,7 +211,7 @@ t.test(
     rmSync(filler)
 
     // It gets full while the converter writes: the estimate is right, but others write too.
-    const wrapper = join(t.testdir(), 'python')
+    const wrapper = join(temporaryFolder(t), 'python')
     writeFileSync(
       wrapper,
       `#!/bin/sh\ncase "$*" in *convert_hf_to_gguf.py*) fallocate -l $(($(df --output=avail -B1 '${models}' | tail -1) - 2000000)) '${filler}' ;; esac\nexec '${conversionPython}' "$@"\n`,

@@ -152,6 +152,11 @@ t.test('why an installation failed', async t => {
       /cannot be reached \(https:\/\/pypi/
     ],
     [
+      'ERROR: Could not find a version that satisfies the requirement torch==2.11.0 (from versions: none)',
+      'conversion_failed',
+      /gave no torch==2\.11\.0: it cannot be reached, or/
+    ],
+    [
       'ERROR: No matching distribution found for torch==2.11.0',
       'conversion_failed',
       /no torch==2\.11\.0 for this Python/

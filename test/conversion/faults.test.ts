@@ -10,7 +10,8 @@ import {
   MODEL,
   type ScriptedPython,
   scriptedPython,
-  startConverting
+  startConverting,
+  temporaryFolder
 } from './support.ts'
 
 // Conversions that stand still and fail at will. What the real tools make is in converting.test.ts.
@@ -202,7 +203,7 @@ t.test('failures', async t => {
 })
 
 t.test('tools that are missing', async t => {
-  const nowhere = await startConverting(t, join(t.testdir(), 'no-python'))
+  const nowhere = await startConverting(t, join(temporaryFolder(t), 'no-python'))
   await importModel(nowhere, TINY_SAFETENSORS)
   const convert = (corral: Corral, dtype: string) => corral.json('/api/convert', { model: MODEL, dtype, stream: false })
   t.match(await convert(nowhere, 'f16'), {
@@ -210,7 +211,7 @@ t.test('tools that are missing', async t => {
     body: { code: 'conversion_failed', error: /conversion\.python names .*no-python, where there is no program/ }
   })
 
-  const empty = join(t.testdir(), 'python')
+  const empty = join(temporaryFolder(t), 'python')
   writeFileSync(empty, `#!/bin/sh\necho "ModuleNotFoundError: No module named 'torch'" >&2\nexit 1\n`, { mode: 0o755 })
   await nowhere.end()
   const without = await startConverting(t, empty, { home: nowhere.home })

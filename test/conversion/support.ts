@@ -9,6 +9,13 @@ import { CAPITAL_QUESTION, type Corral, type CorralOptions, startCorral } from '
 export const MODEL = 'test/tiny-st'
 const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
+/** A folder that goes with the test. Unlike `t.testdir()`, which gives the same one each time and empties it. */
+export function temporaryFolder(t: Test): string {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  return folder
+}
+
 /** A corral whose conversions run with this Python. */
 export function startConverting(t: Test, python: string, options: CorralOptions = {}): Promise<Corral> {
   return startCorral(t, {
@@ -19,7 +26,7 @@ export function startConverting(t: Test, python: string, options: CorralOptions 
 
 /** A folder with the SafeTensors demo model that a test may change. */
 export function modelFolder(t: Test, change: (folder: string) => void = () => undefined): string {
-  const folder = join(t.testdir(), 'model')
+  const folder = join(temporaryFolder(t), 'model')
   cpSync(TINY_SAFETENSORS, folder, { recursive: true })
   change(folder)
   return folder
@@ -66,8 +73,7 @@ export interface ScriptedPython {
 }
 
 export function scriptedPython(t: Test): ScriptedPython {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = temporaryFolder(t)
   const path = join(folder, 'python')
   writeFileSync(
     path,

@@ -59,8 +59,9 @@ print(json.dumps({'python': sys.version.split()[0], **{name: str(module.__versio
 
 /** The environment variables that Python tools run with: nothing of the user's own Python set-up, no questions. */
 export function pythonEnvironment(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
-  const { PYTHONPATH, PYTHONHOME, PYTHONSTARTUP, VIRTUAL_ENV, CONDA_PREFIX, ...rest } = env
-  return { ...rest, PYTHONNOUSERSITE: '1', PYTHONUTF8: '1', PYTHONUNBUFFERED: '1', PIP_NO_INPUT: '1' }
+  const { PYTHONPATH, PYTHONHOME, PYTHONSTARTUP, VIRTUAL_ENV, CONDA_PREFIX, FORCE_COLOR, ...rest } = env
+  const plain = { NO_COLOR: '1', PIP_NO_COLOR: '1', PIP_NO_INPUT: '1' }
+  return { ...rest, ...plain, PYTHONNOUSERSITE: '1', PYTHONUTF8: '1', PYTHONUNBUFFERED: '1' }
 }
 
 const executableIn = (folder: string) =>
@@ -198,11 +199,11 @@ async function makeEnvironment(
       await run(uv, ['venv', '--allow-existing', '--python', python?.executable ?? UV_PYTHON, environment])
       // Of all indexes the best version, as pip does: else what the index of torch has by chance would count.
       const strategy = ['--index-strategy', 'unsafe-best-match']
-      await run(uv, ['pip', 'install', '--python', executable, '--requirements', list, ...indexes, ...strategy])
+      await run(uv, ['pip', 'install', '--python', executable, '-r', list, ...indexes, ...strategy])
     } else {
       await run(python!.executable, ['-I', '-m', 'venv', environment])
       const pip = ['-m', 'pip', 'install', '--no-cache-dir', '--prefer-binary', '--progress-bar', 'off']
-      await run(executable, [...pip, '--requirement', list, ...indexes])
+      await run(executable, [...pip, '-r', list, ...indexes])
     }
     await rm(temporary, { recursive: true, force: true })
     onProgress?.({ phase: 'proving', subject: 'Python packages' })

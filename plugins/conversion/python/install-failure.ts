@@ -48,6 +48,12 @@ const RULES: Rule[] = [
       `The package index cannot be reached${match[1] ? ` (${match[1]})` : ''}. Check the network and its proxy (HTTPS_PROXY), name a mirror as conversion.package_index, ${INSTEAD}.`
   },
   {
+    pattern: /Could not find a version that satisfies the requirement (\S+).*from versions: none/,
+    sentence: match =>
+      `The package index gave no ${match[1]}: it cannot be reached, or has none for this Python and machine. ` +
+      `Check the network and its proxy, try another Python or another index (conversion.package_index), ${INSTEAD}.`
+  },
+  {
     pattern:
       /No matching distribution found for (\S+)|Because there (?:is|are) no versions? of (\S+)|(\S+) has no wheels with a matching/,
     sentence: match =>
