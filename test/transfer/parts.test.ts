@@ -1,0 +1,391 @@
+import { crc32 } from 'node:zlib'
+import t from 'tap'
+import { readAnswer } from '../../plugins/download/transfer/answer.ts'
+import { backOff, wishedDelay } from '../../plugins/download/transfer/back-off.ts'
+import { Bandwidth } from '../../plugins/download/transfer/bandwidth.ts'
+import { ChunkMap, chunkSizeFor } from '../../plugins/download/transfer/chunk-map.ts'
+import { ConnectionCount } from '../../plugins/download/transfer/connection-count.ts'
+import { withoutQueries } from '../../plugins/download/transfer/fetch.ts'
+import { ChunkedBody } from '../../plugins/download/transfer/http/chunked-body.ts'
+import { proxyFor } from '../../plugins/download/transfer/http/proxy.ts'
+import { parseContentRange, parseHead } from '../../plugins/download/transfer/http/response-head.ts'
+import { continues, journalText, parseJournal } from '../../plugins/download/transfer/journal.ts'
+import { follow, Place } from '../../plugins/download/transfer/place.ts'
+import { Recheck } from '../../plugins/download/transfer/recheck.ts'
+import { Retries } from '../../plugins/download/transfer/retries.ts'
+import {
+  freeSpan,
+  requestSize,
+  spanBytes,
+  stolenSpan,
+  unclaimedBytes
+} from '../../plugins/download/transfer/span-plan.ts'
+
+const KiB = 1024
+const MiB = 1024 * KiB
+
+t.test('the head of a response', async t => {
+  const head = (lines: string[]) => parseHead(lines.join('\r\n'))
+  const cases: [lines: string[], status: number, body: object, keepAlive: boolean][] = [
+    [['HTTP/1.1 206 Partial Content', 'Content-Length: 5'], 206, { kind: 'length', length: 5 }, true],
+    [['HTTP/1.1 200', 'content-length:  5  ', 'Connection: close'], 200, { kind: 'length', length: 5 }, false],
+    [['HTTP/1.0 200 OK', 'Content-Length: 5, 5'], 200, { kind: 'length', length: 5 }, false],
+    [['HTTP/1.0 200 OK', 'Connection: keep-alive', 'Content-Length: 0'], 200, { kind: 'length', length: 0 }, true],
+    [['HTTP/1.1 200 OK', 'Transfer-Encoding: Chunked'], 200, { kind: 'chunked' }, true],
+    [['HTTP/1.1 200 OK'], 200, { kind: 'until-close' }, false],
+    [['HTTP/1.1 304 Not Modified'], 304, { kind: 'length', length: 0 }, true]
+  ]
+  for (const [lines, status, body, keepAlive] of cases) {
+    const { headers: _, ...rest } = head(lines)
+    t.strictSame(rest, { status, body, keepAlive }, lines.join(' | '))
+  }
+  t.equal(head(['HTTP/1.1 200 OK', 'X-A: 1', 'x-a: 2']).headers.get('x-a'), '1, 2')
+  const wrong = [
+    ['SSH-2.0-OpenSSH'],
+    ['HTTP/2 200'],
+    ['HTTP/1.1 200 OK', 'no colon'],
+    ['HTTP/1.1 200 OK', 'Content-Length: x'],
+    ['HTTP/1.1 200 OK', 'Content-Length: 5, 6'],
+    ['HTTP/1.1 200 OK', 'Content-Length: 5', 'Transfer-Encoding: chunked'],
+    ['HTTP/1.1 200 OK', 'Transfer-Encoding: gzip, chunked']
+  ]
+  for (const lines of wrong) t.throws(() => head(lines), { name: 'BadAnswer' }, lines.join(' | '))
+})
+
+t.test('a body in chunks, however it is cut into pieces', async t => {
+  const text = '4\r\nWiki\r\n6;name=value\r\npedia \r\nE\r\nin \r\n\r\nchunks.\r\n0\r\nTrailer: x\r\n\r\n'
+  for (let size = 1; size <= text.length; size++) {
+    const body = new ChunkedBody()
+    let got = ''
+    for (let at = 0; at < text.length; at += size) {
+      body.push(Buffer.from(text.slice(at, at + size)), data => {
+        got += data
+        return true
+      })
+    }
+    t.equal(got, 'Wikipedia in \r\n\r\nchunks.')
+    t.ok(body.ended)
+  }
+  t.equal(
+    new ChunkedBody().push(Buffer.from('0\r\n\r\nmore'), () => true),
+    5,
+    'what follows is not its own'
+  )
+  for (const wrong of ['x\r\n', '\r\n', '1\r\nab\r\n', `${'1'.repeat(20_000)}`]) {
+    t.throws(() => new ChunkedBody().push(Buffer.from(wrong), () => true), { name: 'BadAnswer' })
+  }
+})
+
+t.test('what an answer means', async t => {
+  const answer = (status: number, headers: Record<string, string>, start: number, end?: number, size?: number) => {
+    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
+    return readAnswer(parseHead([`HTTP/1.1 ${status} x`, ...lines].join('\r\n')), start, end, size)
+  }
+  const range = (text: string, length?: number) => ({
+    'content-range': text,
+    ...(length === undefined ? {} : { 'content-length': String(length) })
+  })
+  const cases: [what: string, got: ReturnType<typeof answer>, wanted: object][] = [
+    ['a range', answer(206, range('bytes 10-19/100', 10), 10, 20, 100), { kind: 'range', end: 20, size: 100 }],
+    ['a shorter one', answer(206, range('bytes 10-14/100', 5), 10, 20, 100), { kind: 'range', end: 15, size: 100 }],
+    [
+      'of unknown size',
+      answer(206, range('bytes 10-19/*', 10), 10, 20, 100),
+      { kind: 'range', end: 20, size: undefined }
+    ],
+    ['with status 200', answer(200, range('bytes 10-19/100', 10), 10, 20, 100), { kind: 'range', end: 20, size: 100 }],
+    ['200 whose length is another', answer(200, range('bytes 10-19/100', 100), 10, 20, 100), { kind: 'rangeless' }],
+    ['another start', answer(206, range('bytes 0-9/100', 10), 10, 20, 100), { kind: 'unusable' }],
+    ['a longer one', answer(206, range('bytes 10-29/100', 20), 10, 20, 100), { kind: 'unusable' }],
+    ['206 without range', answer(206, { 'content-length': '10' }, 10, 20, 100), { kind: 'unusable' }],
+    ['another size', answer(206, range('bytes 10-19/101', 10), 10, 20, 100), { kind: 'size', size: 101 }],
+    ['the whole file', answer(200, { 'content-length': '100' }, 0, 20, 100), { kind: 'whole', size: 100 }],
+    [
+      'the whole file where a part is wanted',
+      answer(200, { 'content-length': '100' }, 10, 20, 100),
+      { kind: 'rangeless' }
+    ],
+    ['a whole of another size', answer(200, { 'content-length': '7' }, 0, 20, 100), { kind: 'size', size: 7 }],
+    ['packed', answer(200, { 'content-encoding': 'gzip' }, 0, 20, 100), { kind: 'unusable' }],
+    ['no bytes', answer(416, { 'content-range': 'bytes */0' }, 0), { kind: 'empty' }],
+    ['beyond the end', answer(416, { 'content-range': 'bytes */50' }, 60, 100, 100), { kind: 'size', size: 50 }],
+    ['elsewhere', answer(302, { location: '/x' }, 0), { kind: 'redirect', to: '/x' }],
+    ['403', answer(403, {}, 0), { kind: 'refused' }],
+    ['429', answer(429, {}, 0), { kind: 'busy' }],
+    ['500', answer(500, {}, 0), { kind: 'unusable', why: 'answers 500' }]
+  ]
+  for (const [what, got, wanted] of cases) t.match(got, wanted, what)
+  t.equal(parseContentRange('bytes 5-4/10'), undefined)
+  t.equal(parseContentRange('bytes 5-10/10'), undefined)
+  t.equal(parseContentRange('items 0-1/2'), undefined)
+})
+
+t.test('delays', async t => {
+  const most = Array.from({ length: 9 }, (_, failures) => backOff(failures, 500, () => 1))
+  t.strictSame(most, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000, 30_000])
+  t.equal(
+    backOff(3, 500, () => 0.25),
+    1000
+  )
+  const now = Date.parse('2026-01-01T00:00:00Z')
+  const wish = (headers: Record<string, string>) => wishedDelay(new Map(Object.entries(headers)), now)
+  t.equal(wish({ 'retry-after': '55' }), 55_000)
+  t.equal(wish({ 'retry-after': '0.5' }), 500)
+  t.equal(wish({ 'retry-after': 'Thu, 01 Jan 2026 00:00:30 GMT' }), 30_000)
+  t.equal(wish({ 'retry-after': 'Thu, 01 Jan 2025 00:00:30 GMT' }), 0)
+  t.equal(wish({ 'retry-after': 'soon' }), undefined)
+  t.equal(wish({ 'retry-after': '86400' }), 900_000)
+  t.equal(wish({ ratelimit: '"api";r=0;t=55', 'retry-after': '1' }), 56_000)
+  t.equal(wish({ ratelimit: '"api";r=7;t=55' }), undefined)
+})
+
+t.test('when a file is given up', async t => {
+  const give = (step: (retries: Retries, i: number) => boolean) => {
+    const retries = new Retries(0, 100 * MiB, 0)
+    for (let i = 0; i < 1000; i++) if (!step(retries, i)) return i
+    return undefined
+  }
+  t.equal(
+    give((retries, i) => retries.failed(i, i, 0, undefined)),
+    6,
+    'failures without a byte'
+  )
+  t.equal(
+    give((retries, i) => retries.failed(i, 0, 0, undefined)),
+    undefined,
+    'connections that fail together count once'
+  )
+  t.equal(
+    give((retries, i) => retries.failed(i, i, i * MiB, undefined)),
+    undefined,
+    'failures that get on'
+  )
+  t.equal(
+    give((retries, i) => retries.failed(i * 1000, i * 1000, i, undefined)),
+    900,
+    'a quarter of an hour with next to nothing'
+  )
+  t.equal(
+    give((retries, i) => retries.refused(i, 0)),
+    2,
+    'fresh locations'
+  )
+  t.equal(
+    give((retries, i) => retries.refused(i, i * MiB)),
+    undefined,
+    'fresh locations that help'
+  )
+})
+
+t.test('chunks and spans', async t => {
+  t.equal(chunkSizeFor(1), MiB)
+  t.equal(chunkSizeFor(4096 * MiB), MiB)
+  t.equal(chunkSizeFor(4096 * MiB + 1), 2 * MiB)
+  t.equal(chunkSizeFor(1e12) * 4096 >= 1e12, true)
+
+  const map = new ChunkMap(10 * MiB + 5)
+  t.equal(map.count, 11)
+  map.add(0, MiB, 1)
+  map.add(1, 100, 1)
+  map.add(4, 100, 1)
+  t.strictSame(freeSpan(map, [], 100 * MiB), { at: 1, to: 4 }, 'up to a chunk that was begun')
+  t.strictSame(freeSpan(map, [], 1), { at: 1, to: 2 }, 'at least a chunk')
+  t.strictSame(freeSpan(map, [{ at: 1, to: 4 }], 100 * MiB), { at: 4, to: 11 })
+  t.strictSame(freeSpan(map, [{ at: 4, to: 6 }], 100 * MiB), { at: 1, to: 4 })
+  t.equal(freeSpan(map, [{ at: 1, to: 11 }], MiB), undefined)
+  t.equal(spanBytes(map, { at: 4, to: 11 }), 6 * MiB + 5 - 100)
+  t.equal(spanBytes(map, { at: 4, to: 4 }), 0)
+  t.equal(unclaimedBytes(map, [{ at: 4, to: 11 }]), 3 * MiB - 100)
+
+  const taken = [
+    { at: 1, to: 2 },
+    { at: 2, to: 11 }
+  ]
+  t.strictSame(stolenSpan(map, taken, undefined), { at: 7, to: 11 })
+  t.strictSame(taken[1], { at: 2, to: 7 })
+  t.equal(stolenSpan(map, taken, 100 * MiB), undefined, 'not what is done in a moment anyway')
+  t.equal(stolenSpan(map, [{ at: 10, to: 11 }], undefined), undefined, 'not one chunk')
+
+  t.equal(requestSize(1000 * MiB, 4, undefined), 125 * MiB)
+  t.equal(requestSize(10 * MiB, 4, undefined), 8 * MiB)
+  t.equal(requestSize(10 * MiB, 4, 2 * MiB), 16 * MiB, 'eight seconds')
+  t.equal(requestSize(1e12, 4, 1e12), 256 * MiB)
+})
+
+t.test('the journal', async t => {
+  const subject = {
+    identity: 'hub owner/name@1',
+    path: 'a/b.gguf',
+    size: 5 * MiB + 7,
+    sha256: 'ab',
+    gitSha1: undefined,
+    place: '"tag"'
+  }
+  const map = new ChunkMap(subject.size)
+  map.add(0, MiB, 0xdeadbeef)
+  map.add(2, 1000, 7)
+  map.add(5, 7, 0)
+  const text = journalText(subject, map)
+  const read = parseJournal(text)!
+  t.strictSame(read.subject, subject)
+  t.strictSame([...read.map.have], [...map.have])
+  t.strictSame([...read.map.crc], [...map.crc])
+  t.equal(read.map.completed, MiB + 1007)
+
+  const value = JSON.parse(text)
+  const damages: [string, object][] = [
+    ['version', { version: 2 }],
+    ['size', { size: 100 * MiB }],
+    ['negative', { size: -1 }],
+    ['chunk size', { chunkSize: 0 }],
+    ['checksums', { whole: value.whole.replace('deadbeef', 'deadbeez') }],
+    ['too few', { whole: value.whole.slice(8) }],
+    ['a chunk begun that is whole', { begun: [[0, 5, '00000000']] }],
+    ['a chunk that is none', { begun: [[6, 5, '00000000']] }],
+    ['too long', { begun: [[2, MiB, '00000000']] }],
+    ['no list', { begun: { 2: 1 } }],
+    ['identity', { identity: 7 }]
+  ]
+  for (const [what, damage] of damages) t.equal(parseJournal(JSON.stringify({ ...value, ...damage })), undefined, what)
+  for (const cut of [0, 1, 50, text.length - 1]) t.equal(parseJournal(text.slice(0, cut)), undefined)
+
+  const { place: _, ...wanted } = subject
+  t.ok(continues(subject, wanted))
+  t.ok(continues(subject, { ...wanted, size: undefined }))
+  for (const other of [
+    { identity: 'x' },
+    { path: 'x' },
+    { size: 1 },
+    { sha256: 'cd' },
+    { sha256: undefined },
+    { gitSha1: 'x' }
+  ]) {
+    t.notOk(continues(subject, { ...wanted, ...other }), JSON.stringify(other))
+  }
+})
+
+t.test('how many connections a server gets', async t => {
+  /** Ticks with a speed that depends on the connections. */
+  const settle = (count: ConnectionCount, speed: (connections: number) => number, from: number, seconds: number) => {
+    for (let now = from; now < from + seconds * 1000; now += 100) {
+      count.add(speed(count.limit) / 10)
+      count.tick(now, count.limit, 8)
+    }
+    return count.limit
+  }
+  const each = (connections: number) => connections * 1000
+  const shared = (connections: number) => Math.min(3, connections) * 1000
+  t.equal(settle(new ConnectionCount(8), each, 0, 10), 8, 'as many as help')
+  t.ok(settle(new ConnectionCount(8), shared, 0, 4) <= 4, 'hardly more than help')
+  t.equal(settle(new ConnectionCount(1), each, 0, 10), 1)
+
+  const count = new ConnectionCount(8)
+  settle(count, each, 0, 10)
+  count.trouble(10_000)
+  count.trouble(10_010)
+  t.equal(count.limit, 4, 'halved once for connections that are refused together')
+  t.equal(settle(count, each, 10_100, 9), 4, 'calm at first')
+  t.equal(settle(count, each, 20_100, 10), 8, 'then raised again')
+  for (let now = 40_000; now < 50_000; now += 2000) count.trouble(now)
+  t.equal(count.limit, 1, 'never none')
+})
+
+t.test('the bandwidth limit', async t => {
+  t.equal(new Bandwidth(0, 0).delay(1e9, 0), 0)
+  const bandwidth = new Bandwidth(1000, 0)
+  let now = 0
+  let bytes = 0
+  while (now < 60_000) {
+    bytes += 200
+    now += bandwidth.delay(200, now)
+    now += 1
+  }
+  t.ok(Math.abs(bytes - 60_000) <= 60_000 * 0.02, `${bytes} bytes in a minute`)
+})
+
+t.test('wrong chunks are looked for where they are likely', async t => {
+  const map = new ChunkMap(20 * MiB)
+  for (let chunk = 0; chunk < 20; chunk++) map.add(chunk, MiB, chunk)
+  const suspicion = new Uint8Array(20)
+  suspicion[17] = 2
+  suspicion[3] = 1
+  const recheck = new Recheck(map, suspicion)
+  const dropped: number[][] = []
+  while (recheck.next()) {
+    const group = Array.from({ length: 20 }, (_, chunk) => chunk).filter(chunk => map.have[chunk] === 0)
+    dropped.push(group)
+    for (const chunk of group) map.add(chunk, MiB, chunk === 9 ? 99 : chunk)
+    t.equal(recheck.differs, group.includes(9))
+  }
+  t.strictSame(dropped, [
+    [0, 1, 2, 3, 4, 5, 6, 17],
+    [7, 8, 9, 10, 11, 12, 13, 14],
+    [15, 16, 18, 19]
+  ])
+})
+
+t.test('places', async t => {
+  let asked = 0
+  let now = 0
+  const place = new Place(
+    async () => ({
+      url: `https://hub.example/file?${++asked}`,
+      headers: { Authorization: 'x' },
+      expiresAt: now + 120_000
+    }),
+    () => now
+  )
+  const [one, other] = await Promise.all([place.spot(), place.spot()])
+  t.equal(one, other, 'asked once for all connections')
+  now = 61_000
+  t.not(await place.spot(), one, 'asked again a minute before the end')
+  t.equal(asked, 2)
+  t.notOk(place.drop(one), 'an older one is not dropped twice')
+  const spot = await place.spot()
+  place.failed(spot)
+  t.equal(await place.spot(), spot)
+  place.failed(spot)
+  t.not(await place.spot(), spot, 'a fresh one after two failures')
+
+  const last = await place.spot()
+  t.equal(follow(last, '/other'), undefined)
+  t.strictSame(last.headers, { Authorization: 'x' })
+  t.equal(follow(last, 'https://cdn.example/x'), undefined)
+  t.strictSame(last.headers, {})
+  t.match(follow(last, 'http://cdn.example/x'), /not secure/)
+  t.match(follow(last, 'file:///etc/passwd'), /not secure/)
+  t.match(follow(last, undefined), /nowhere/)
+})
+
+t.test('proxies', async t => {
+  const env = {
+    HTTPS_PROXY: 'http://user:pass@proxy:8080',
+    http_proxy: 'plain:3128',
+    NO_PROXY: 'localhost,.internal,10.0.0.1:8000 ::1'
+  }
+  const cases: [address: string, proxy: string | undefined][] = [
+    ['https://hub.example/x', 'http://user:pass@proxy:8080/'],
+    ['http://hub.example/x', 'http://plain:3128/'],
+    ['http://localhost:1/x', undefined],
+    ['https://a.internal/x', undefined],
+    ['https://internal/x', undefined],
+    ['https://notinternal/x', 'http://user:pass@proxy:8080/'],
+    ['http://10.0.0.1:8000/x', undefined],
+    ['http://10.0.0.1/x', 'http://plain:3128/'],
+    ['http://[::1]/x', undefined]
+  ]
+  for (const [address, proxy] of cases) t.equal(proxyFor(new URL(address), undefined, env)?.href, proxy, address)
+  t.equal(proxyFor(new URL('https://x/'), undefined, {}), undefined)
+  t.equal(proxyFor(new URL('https://x/'), undefined, { ...env, NO_PROXY: '*' }), undefined)
+  t.equal(
+    proxyFor(new URL('http://localhost/'), 'http://own:1', env)?.href,
+    'http://own:1/',
+    'one that is given counts'
+  )
+  t.throws(() => proxyFor(new URL('https://x/'), 'socks5://secret@x', {}), /^(?!.*secret)/)
+})
+
+t.test('addresses in messages lose what may be secret', async t => {
+  t.equal(withoutQueries('see https://a.b/c?X-Amz-Signature=1&x=2, or http://d/e'), 'see https://a.b/c or http://d/e')
+  t.equal(crc32(Buffer.from('b'), crc32(Buffer.from('a'))), crc32(Buffer.from('ab')), 'checksums can be continued')
+})
