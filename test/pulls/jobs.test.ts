@@ -187,8 +187,8 @@ t.test('a failure is told and kept, and can be continued', async t => {
       contents: { 'Acme/Bad-GGUF': { 'bad-Q4_K_M.gguf': Buffer.from('this is no GGUF file') } }
     })
     await t.rejects(watching((await at.pull('Acme/Bad-GGUF')).pull).result, {
-      code: 'invalid_request',
-      message: /not a GGUF file/
+      code: 'unsupported_capability',
+      message: /^What "Acme\/Bad-GGUF" has at .* cannot be run: bad-Q4_K_M\.gguf is not a GGUF file/
     })
     t.same(at.store.list(), [])
     t.match(only(at), { state: 'failed' })

@@ -62,8 +62,8 @@ export function createPullWork(services: {
       })
     },
 
-    store: (plan, folder, files, signal) =>
-      storage.adopt(
+    async store(plan, folder, files, signal) {
+      const adopted = storage.adopt(
         {
           name: { owner: plan.name.owner, name: plan.name.name },
           format: plan.format,
@@ -78,7 +78,21 @@ export function createPullWork(services: {
         },
         { signal }
       )
+      return await adopted.catch(error => {
+        throw error instanceof CorralError && error.code === 'invalid_request' ? unusable(plan, folder, error) : error
+      })
+    }
   }
+}
+
+/** The hub has just these bytes, so that what the store advises whoever imports files would not help. */
+function unusable({ repository: { id, address } }: PullPlan, folder: string, error: CorralError): CorralError {
+  const [reason] = error.message.replaceAll(join(folder, '/'), '').split(/(?<=[^.])\.(?:\s+(?=[A-Z])|$)/)
+  return new CorralError(
+    'unsupported_capability',
+    `What "${id}" has at ${address} cannot be run: ${reason}. Cancel the pull and choose another variant or repository.`,
+    { cause: error }
+  )
 }
 
 /**
