@@ -29,7 +29,7 @@ export function progressReplies(streams: NativeStreams) {
     const onProgress = (progress: Progress) => {
       stream.status = progressText(progress)
       const done = progress.completed !== undefined && progress.completed === progress.total
-      const does = `${progress.phase} ${progress.step?.number ?? ''}`
+      const does = `${progress.phase} ${progress.subject} ${progress.step?.number}`
       if (Date.now() - sent < EVENT_INTERVAL && !done && does === doing) return
       doing = does
       sent = Date.now()

@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { TINY_SAFETENSORS } from '../support/conversion-python.ts'
@@ -8,9 +8,11 @@ import {
   convertedFolders,
   importModel,
   MODEL,
+  modelFolder,
   type ScriptedPython,
   scriptedPython,
   startConverting,
+  storedFolder,
   temporaryFolder
 } from './support.ts'
 
@@ -158,6 +160,30 @@ t.test('two types of one model one after the other, two models side by side', as
   python.letGo()
   for (const { status } of await Promise.all([first, second, other])) t.equal(status, 200)
   t.same(convertedFolders(corral), ['bf16', 'f16'])
+})
+
+t.test('what sees gets a projector beside it, or does without', async t => {
+  const python = scriptedPython(t)
+  const corral = await startConverting(t, python.path)
+  const seeing = modelFolder(t, folder => {
+    const config = join(folder, 'config.json')
+    writeFileSync(config, readFileSync(config, 'utf8').replace('{', '{"vision_config":{"hidden_size":64},'))
+  })
+  await importModel(corral, seeing)
+  const convert = (dtype: string) => corral.events('/api/convert', { model: MODEL, dtype })
+  const events = await convert('q8_0')
+  t.match(events.at(-1), { status: 'success', projector: true })
+  t.same([...new Set(events.filter(event => event.step).map(event => `${event.step}/${event.steps}`))], ['1/2', '2/2'])
+  t.same(readdirSync(join(storedFolder(corral), 'converted', 'q8_0')).sort(), [
+    'conversion.json',
+    'mmproj-tiny-st-F16.gguf',
+    'tiny-st-Q8_0.gguf'
+  ])
+
+  python.failWith('ERROR:hf-to-gguf:Model LlamaForCausalLM is not supported\n', 'projector')
+  t.match((await convert('f16')).at(-1), { status: 'success', projector: false })
+  t.match(corral.log(), /will not see images or hear/)
+  t.equal(python.runs().length, 4)
 })
 
 t.test('failures', async t => {

@@ -67,7 +67,7 @@ export interface ScriptedPython {
   hold(): void
   letGo(): void
   /** From now on conversions print this and fail. */
-  failWith(text: string): void
+  failWith(text: string, where?: 'projector'): void
   /** Process ids of the converters that ran so far. */
   runs(): number[]
 }
@@ -83,6 +83,9 @@ case "$*" in
   *) echo '{}'; exit 0 ;;
 esac
 echo $$ >> '${folder}/runs'
+case "$*" in
+  *--mmproj*) if [ -e '${folder}/failure-projector' ]; then cat '${folder}/failure-projector' >&2; exit 1; fi ;;
+esac
 while [ "$1" != --outfile ]; do shift; done
 head -c 100000 '${GGUF}' > "$2"
 echo 'Writing:   0%|          | 0.00/4.07M [00:00<?, ?byte/s]' >&2
@@ -98,7 +101,7 @@ echo 'Writing: 100%|##########| 4.07M/4.07M [00:00<00:00, 44.4Mbyte/s]' >&2
     path,
     hold: () => writeFileSync(join(folder, 'hold'), ''),
     letGo: () => rmSync(join(folder, 'hold'), { force: true }),
-    failWith: text => writeFileSync(join(folder, 'failure'), text),
+    failWith: (text, where) => writeFileSync(join(folder, where ? `failure-${where}` : 'failure'), text),
     runs: () =>
       existsSync(join(folder, 'runs')) ? readFileSync(join(folder, 'runs'), 'utf8').trim().split('\n').map(Number) : []
   }
