@@ -127,9 +127,9 @@ export async function startByteServer(
         bytes = Buffer.from(bytes)
         bytes[now.flip - at]! ^= 1
       }
+      if (response.destroyed) return
       const flushed = response.write(bytes)
       state.sent += bytes.length
-      if (response.destroyed) return
       if (!flushed) await new Promise(resolve => response.once('drain', resolve).once('close', resolve))
       if (now.rate !== undefined) {
         const due = began + ((at + bytes.length - start) * 1000) / now.rate

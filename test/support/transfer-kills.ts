@@ -9,7 +9,7 @@ import { sampleBytes, sha256, startByteServer } from './byte-server.ts'
 const MiB = 1024 * 1024
 /** Bytes of the file, and bytes a second of each of its connections. */
 const SIZE = 24 * MiB
-const RATE = 4 * MiB
+const RATE = 2 * MiB
 const CONNECTIONS = 4
 
 /** Waits until the process that fetches says that it is done, or is gone. */

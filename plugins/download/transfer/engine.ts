@@ -190,13 +190,15 @@ export class Engine {
   #pump(): void {
     const now = performance.now()
     const files = [...this.#runs].flatMap(run => run.files).filter(file => !file.fetched)
-    let total = files.reduce((sum, file) => sum + file.running, 0)
+    let total = files.reduce((sum, file) => sum + file.connections.running, 0)
     const perHost = new Map<string | undefined, number>()
-    for (const { host, running } of files) perHost.set(host, (perHost.get(host) ?? 0) + running)
+    for (const { host, connections } of files) perHost.set(host, (perHost.get(host) ?? 0) + connections.running)
     const waiting = new Set(files)
     while (total < this.#options.connections && waiting.size > 0) {
       let file: FileTransfer | undefined
-      for (const other of waiting) if (!file || other.running < file.running) file = other
+      for (const other of waiting) {
+        if (!file || other.connections.running < file.connections.running) file = other
+      }
       const used = perHost.get(file!.host) ?? 0
       if (used >= this.#host(file!.host).limit || !file!.start(now)) {
         waiting.delete(file!)
@@ -239,7 +241,8 @@ export class Engine {
       for (const file of run.files) {
         if (file.host === undefined || file.fetched) continue
         const sum = figures.get(file.host) ?? { delivering: 0, wanted: 0 }
-        figures.set(file.host, { delivering: sum.delivering + file.delivering, wanted: sum.wanted + file.wanted })
+        const { delivering, wanted } = file.connections
+        figures.set(file.host, { delivering: sum.delivering + delivering, wanted: sum.wanted + wanted })
       }
     }
     for (const [host, { delivering, wanted }] of figures) this.#host(host).tick(now, delivering, wanted)

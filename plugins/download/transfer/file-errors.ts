@@ -9,7 +9,7 @@ export interface Trouble {
   what: string
   status?: number
   /** Milliseconds that the server wants to be left alone. */
-  wish?: number
+  wish?: number | undefined
 }
 
 /** What a client is told when trying again has been given up. */

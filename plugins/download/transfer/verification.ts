@@ -45,6 +45,11 @@ export class Verification {
     this.#events = events
   }
 
+  /** Whether anything but its size says what the file is to be. */
+  get hasDigest(): boolean {
+    return this.expected.sha256 !== undefined || this.expected.gitSha1 !== undefined
+  }
+
   /** Starts with what is there of a file. */
   begin(path: string, map: ChunkMap): void {
     this.#path = path

@@ -1,7 +1,6 @@
-import { connect as connectPlain, isIP, type Socket } from 'node:net'
-import type { ConnectionOptions } from 'node:tls'
+import type { Socket } from 'node:net'
 import { ChunkedBody } from './chunked-body.ts'
-import { proxyAuthorization } from './proxy.ts'
+import { ConnectionFailure, openSocket } from './open-socket.ts'
 import { BadAnswer, HEAD_LIMIT, parseHead, type ResponseHead } from './response-head.ts'
 
 /** Takes a response as it comes. The bytes are read straight into its memory: no copies, no garbage. */
@@ -26,19 +25,6 @@ export interface Exchange {
   pace?(bytes: number): number
 }
 
-export type FailureKind = 'connect' | 'cut' | 'stall' | 'protocol'
-
-/** An exchange that did not reach its end. */
-export class ConnectionFailure extends Error {
-  override readonly name = 'ConnectionFailure'
-  readonly kind: FailureKind
-
-  constructor(kind: FailureKind, message: string, cause?: unknown) {
-    super(message, { cause })
-    this.kind = kind
-  }
-}
-
 interface Running extends Exchange {
   phase: 'head' | 'body'
   head: string
@@ -55,7 +41,7 @@ const HEAD_READ = 16 * 1024
 
 /** One connection for one exchange after the other. */
 export class Connection {
-  readonly #socket: Socket
+  #socket!: Socket
   /** Memory for what is not read straight into a receiver's. */
   readonly #scratch: Buffer
   #running: Running | undefined
@@ -68,20 +54,8 @@ export class Connection {
   answered = false
   closed = false
 
-  private constructor(
-    open: (onread: { buffer: () => Buffer; callback: (length: number, from: Uint8Array) => boolean }) => Socket
-  ) {
+  private constructor() {
     this.#scratch = Buffer.allocUnsafeSlow(HEAD_READ)
-    this.#socket = open({
-      buffer: () => this.#room(),
-      callback: (length, from) => {
-        this.#onRead(length, from)
-        return true
-      }
-    })
-    this.#socket.on('error', error => this.#fail(new ConnectionFailure('cut', error.message, error)))
-    this.#socket.on('end', () => this.#onEnd())
-    this.#socket.on('close', () => this.#onEnd())
   }
 
   /**
@@ -89,38 +63,20 @@ export class Connection {
    * @throws ConnectionFailure, the signal's reason
    */
   static async open(target: URL, proxy: URL | undefined, timeout: number, signal: AbortSignal): Promise<Connection> {
-    signal.throwIfAborted()
-    const first = proxy ?? target
-    const tunnel = proxy !== undefined && target.protocol === 'https:'
-    const tls = target.protocol === 'https:' || first.protocol === 'https:' ? await import('node:tls') : undefined
-    const secure = (url: URL): ConnectionOptions => ({
-      ...(isIP(hostOf(url)) ? {} : { servername: hostOf(url) }),
-      ALPNProtocols: ['http/1.1']
-    })
-    const place = { host: hostOf(first), port: Number(first.port || (first.protocol === 'https:' ? 443 : 80)) }
-    if (!tunnel) {
-      let ready: Promise<void> | undefined
-      const connection = new Connection(onread => {
-        const options = { ...place, onread: onread as never, noDelay: true }
-        const socket =
-          first.protocol === 'https:' ? tls!.connect({ ...options, ...secure(first) }) : connectPlain(options)
-        ready = connected(socket, first.protocol === 'https:' ? 'secureConnect' : 'connect', timeout, signal)
-        return socket
-      })
-      await ready
-      return connection
+    const connection = new Connection()
+    const onread = {
+      buffer: () => connection.#room(),
+      callback: (length: number, from: Uint8Array) => {
+        connection.#onRead(length, from)
+        return true
+      }
     }
-    const outer =
-      first.protocol === 'https:'
-        ? tls!.connect({ ...place, ...secure(first) })
-        : connectPlain({ ...place, noDelay: true })
-    await connected(outer, first.protocol === 'https:' ? 'secureConnect' : 'connect', timeout, signal)
-    await tunnelled(outer, target, proxy, timeout, signal)
-    const inner = tls!.connect({ socket: outer, ...secure(target) })
-    await connected(inner, 'secureConnect', timeout, signal)
-    const connection = new Connection(() => inner)
-    // A socket inside another one cannot be read straight into a receiver's memory.
-    inner.on('data', (bytes: Buffer) => connection.#onBytes(bytes))
+    const { socket, direct } = await openSocket(target, proxy, onread, timeout, signal)
+    connection.#socket = socket
+    socket.on('error', error => connection.#fail(new ConnectionFailure('cut', error.message, error)))
+    socket.on('end', () => connection.#onEnd())
+    socket.on('close', () => connection.#onEnd())
+    if (!direct) socket.on('data', (bytes: Buffer) => connection.#onBytes(bytes))
     return connection
   }
 
@@ -317,78 +273,4 @@ export class Connection {
     this.close()
     running?.reject(error)
   }
-}
-
-function hostOf(url: URL): string {
-  return url.hostname.replace(/^\[|\]$/g, '')
-}
-
-function connected(
-  socket: Socket,
-  event: 'connect' | 'secureConnect',
-  timeout: number,
-  signal: AbortSignal
-): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const end = (error?: unknown) => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', abort)
-      socket.off('error', fail).off('close', closed)
-      if (error === undefined) return resolve()
-      socket.on('error', () => {
-        // It was given up already.
-      })
-      socket.destroy()
-      reject(error)
-    }
-    const fail = (error: Error & { errors?: Error[] }) =>
-      end(new ConnectionFailure('connect', error.message || error.errors?.[0]?.message || 'it failed', error))
-    const closed = () => end(new ConnectionFailure('connect', 'the connection was closed'))
-    const abort = () => end(signal.reason)
-    const timer = setTimeout(
-      () => end(new ConnectionFailure('connect', `no connection within ${timeout / 1000} s`)),
-      timeout
-    )
-    signal.addEventListener('abort', abort, { once: true })
-    socket.once(event, () => end())
-    socket.on('error', fail).on('close', closed)
-    if (signal.aborted) abort()
-  })
-}
-
-/** Asks a proxy to connect a socket through to the target. */
-function tunnelled(socket: Socket, target: URL, proxy: URL, timeout: number, signal: AbortSignal): Promise<void> {
-  const authority = `${target.hostname}:${target.port || 443}`
-  const authorization = proxyAuthorization(proxy)
-  return new Promise((resolve, reject) => {
-    let text = ''
-    const end = (error?: unknown) => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', abort)
-      socket.off('data', read).off('close', closed)
-      socket.pause()
-      if (error === undefined) return resolve()
-      socket.destroy()
-      reject(error)
-    }
-    const refused = (why: string) => end(new ConnectionFailure('connect', `the proxy ${why}`))
-    const read = (bytes: Buffer) => {
-      text += bytes.toString('latin1')
-      if (text.length > HEAD_LIMIT) return refused('does not answer as a proxy does')
-      if (!text.includes('\r\n\r\n')) return
-      const status = /^HTTP\/1\.[01] (\d{3})/.exec(text)?.[1]
-      if (status?.startsWith('2')) end()
-      else if (status === '407') refused('wants other credentials (407)')
-      else refused(`refuses to connect (${status ?? 'no HTTP answer'})`)
-    }
-    const closed = () => refused('closed the connection')
-    const abort = () => end(signal.reason)
-    const timer = setTimeout(() => refused(`did not answer within ${timeout / 1000} s`), timeout)
-    signal.addEventListener('abort', abort, { once: true })
-    socket.on('error', closed)
-    socket.on('data', read).on('close', closed)
-    const credentials = authorization === undefined ? '' : `Proxy-Authorization: ${authorization}\r\n`
-    socket.write(`CONNECT ${authority} HTTP/1.1\r\nHost: ${authority}\r\n${credentials}\r\n`)
-    if (signal.aborted) abort()
-  })
 }

@@ -1,0 +1,135 @@
+import { connect as connectPlain, isIP, type Socket } from 'node:net'
+import type { ConnectionOptions } from 'node:tls'
+import { proxyAuthorization } from './proxy.ts'
+import { HEAD_LIMIT } from './response-head.ts'
+
+export type FailureKind = 'connect' | 'cut' | 'stall' | 'protocol'
+
+/** A connection was not made, or an exchange did not reach its end. */
+export class ConnectionFailure extends Error {
+  override readonly name = 'ConnectionFailure'
+  readonly kind: FailureKind
+
+  constructor(kind: FailureKind, message: string, cause?: unknown) {
+    super(message, { cause })
+    this.kind = kind
+  }
+}
+
+/** How a socket is read straight into memory of the reader's: Node's `onread`. */
+export interface OnRead {
+  buffer(): Buffer
+  callback(length: number, from: Uint8Array): boolean
+}
+
+/**
+ * Connects to where `target` is served.
+ * @returns the socket, and whether it is read by `onread`; else it gives `data` events
+ * @throws ConnectionFailure, the signal's reason
+ */
+export async function openSocket(
+  target: URL,
+  proxy: URL | undefined,
+  onread: OnRead,
+  timeout: number,
+  signal: AbortSignal
+): Promise<{ socket: Socket; direct: boolean }> {
+  signal.throwIfAborted()
+  const first = proxy ?? target
+  const firstSecure = first.protocol === 'https:'
+  const tls = target.protocol === 'https:' || firstSecure ? await import('node:tls') : undefined
+  const place = { host: hostOf(first), port: Number(first.port || (firstSecure ? 443 : 80)), noDelay: true }
+  const open = (more: object): Socket =>
+    firstSecure ? tls!.connect({ ...place, ...secure(first), ...more }) : connectPlain({ ...place, ...more })
+  const event = firstSecure ? 'secureConnect' : 'connect'
+  if (!proxy || target.protocol === 'http:') {
+    const socket = open({ onread })
+    await connected(socket, event, timeout, signal)
+    return { socket, direct: true }
+  }
+  const outer = open({})
+  await connected(outer, event, timeout, signal)
+  await tunnelled(outer, target, proxy, timeout, signal)
+  // A socket inside another one cannot be read straight into a reader's memory.
+  const socket = tls!.connect({ socket: outer, ...secure(target) })
+  await connected(socket, 'secureConnect', timeout, signal)
+  return { socket, direct: false }
+}
+
+function secure(url: URL): ConnectionOptions {
+  return { ...(isIP(hostOf(url)) ? {} : { servername: hostOf(url) }), ALPNProtocols: ['http/1.1'] }
+}
+
+function hostOf(url: URL): string {
+  return url.hostname.replace(/^\[|\]$/g, '')
+}
+
+function connected(
+  socket: Socket,
+  event: 'connect' | 'secureConnect',
+  timeout: number,
+  signal: AbortSignal
+): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const end = (error?: unknown) => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', abort)
+      socket.off('error', fail).off('close', closed)
+      if (error === undefined) return resolve()
+      socket.on('error', () => {
+        // It was given up already.
+      })
+      socket.destroy()
+      reject(error)
+    }
+    const fail = (error: Error & { errors?: Error[] }) =>
+      end(new ConnectionFailure('connect', error.message || error.errors?.[0]?.message || 'it failed', error))
+    const closed = () => end(new ConnectionFailure('connect', 'the connection was closed'))
+    const abort = () => end(signal.reason)
+    const timer = setTimeout(
+      () => end(new ConnectionFailure('connect', `no connection within ${timeout / 1000} s`)),
+      timeout
+    )
+    signal.addEventListener('abort', abort, { once: true })
+    socket.once(event, () => end())
+    socket.on('error', fail).on('close', closed)
+    if (signal.aborted) abort()
+  })
+}
+
+/** Asks a proxy to connect a socket through to the target. */
+function tunnelled(socket: Socket, target: URL, proxy: URL, timeout: number, signal: AbortSignal): Promise<void> {
+  const authority = `${target.hostname}:${target.port || 443}`
+  const authorization = proxyAuthorization(proxy)
+  return new Promise((resolve, reject) => {
+    let text = ''
+    const end = (error?: unknown) => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', abort)
+      socket.off('data', read).off('close', closed)
+      socket.pause()
+      if (error === undefined) return resolve()
+      socket.destroy()
+      reject(error)
+    }
+    const refused = (why: string) => end(new ConnectionFailure('connect', `the proxy ${why}`))
+    const read = (bytes: Buffer) => {
+      text += bytes.toString('latin1')
+      if (text.length > HEAD_LIMIT) return refused('does not answer as a proxy does')
+      if (!text.includes('\r\n\r\n')) return
+      const status = /^HTTP\/1\.[01] (\d{3})/.exec(text)?.[1]
+      if (status?.startsWith('2')) end()
+      else if (status === '407') refused('wants other credentials (407)')
+      else refused(`refuses to connect (${status ?? 'no HTTP answer'})`)
+    }
+    const closed = () => refused('closed the connection')
+    const abort = () => end(signal.reason)
+    const timer = setTimeout(() => refused(`did not answer within ${timeout / 1000} s`), timeout)
+    signal.addEventListener('abort', abort, { once: true })
+    socket.on('error', closed)
+    socket.on('data', read).on('close', closed)
+    const credentials = authorization === undefined ? '' : `Proxy-Authorization: ${authorization}\r\n`
+    socket.write(`CONNECT ${authority} HTTP/1.1\r\nHost: ${authority}\r\n${credentials}\r\n`)
+    if (signal.aborted) abort()
+  })
+}
