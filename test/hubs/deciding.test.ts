@@ -1,4 +1,5 @@
 import t from 'tap'
+import { isLoopback, isPrivateHost } from '../../core/private-address.ts'
 import { readCorralListing } from '../../plugins/hubs/corral/listing.ts'
 import { parseCorralReference } from '../../plugins/hubs/corral/reference.ts'
 import { parseEtag, sha256Hex, sha256OfHeaders, strongEtag } from '../../plugins/hubs/files/etag.ts'
@@ -10,7 +11,6 @@ import { isFinalWord, refusalOf, verdictOf } from '../../plugins/hubs/hf-like/re
 import { sameButForCase } from '../../plugins/hubs/hf-like/similar-name.ts'
 import { connectionWords } from '../../plugins/hubs/http/connection-words.ts'
 import type { HubAnswer } from '../../plugins/hubs/http/hub-fetch.ts'
-import { isLoopback, isPrivateHost } from '../../plugins/hubs/http/private-address.ts'
 import { judgeRedirect, mayHaveCredentials } from '../../plugins/hubs/http/redirects.ts'
 import { isPassing, retryAfterSeconds, retryDelay } from '../../plugins/hubs/http/retry-delay.ts'
 import { endpointOf, hostsWith } from '../../plugins/hubs/hub-options.ts'

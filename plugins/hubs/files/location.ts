@@ -1,6 +1,6 @@
 import type { FileLocation } from '../../../core/downloads.ts'
+import { isLoopback } from '../../../core/private-address.ts'
 import { type HubAnswer, type HubQuestion, LOCATE_PATIENCE, USER_AGENT } from '../http/hub-fetch.ts'
-import { isLoopback } from '../http/private-address.ts'
 import { sha256Hex, strongEtag } from './etag.ts'
 import { expiryOf } from './expiry.ts'
 

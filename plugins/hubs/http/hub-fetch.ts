@@ -1,11 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { brotliDecompress, unzip } from 'node:zlib'
-import type { Dispatcher } from 'undici'
 import { CorralError } from '../../../core/errors.ts'
 import { version } from '../../../core/package-info.ts'
+import { openWays, type ServerWays } from '../../../core/server-ways.ts'
 import { connectionWords } from './connection-words.ts'
-import { isLoopback } from './private-address.ts'
 import { isRedirect, judgeRedirect, MAX_REDIRECTS } from './redirects.ts'
 import { type Headers, isPassing, retryDelay } from './retry-delay.ts'
 
@@ -73,27 +72,19 @@ export function shownAddress(address: string): string {
 /** Asks a server, once redirects are followed and what passes is retried; `close` ends its connections. */
 export function createHubFetch(options: HubFetchOptions) {
   const via = options.proxy ? ' (through the proxy of its settings)' : ''
-  let agents: Promise<{ proxied: Dispatcher; direct: Dispatcher }> | undefined
+  let ways: Promise<ServerWays> | undefined
 
-  // undici is loaded with the first question: a start needs none.
-  async function openAgents() {
-    const { Agent, EnvHttpProxyAgent, ProxyAgent } = await import('undici')
-    const limits = {
+  async function send(question: HubQuestion, url: URL, credentials: Headers | undefined, signal: AbortSignal) {
+    // An empty setting leaves it to the environment.
+    ways ??= openWays(options.proxy || undefined, {
       connect: { timeout: options.connectTimeout },
       headersTimeout: ANSWER_LIMIT,
       bodyTimeout: ANSWER_LIMIT
-    }
-    const proxied = options.proxy ? new ProxyAgent({ uri: options.proxy, ...limits }) : new EnvHttpProxyAgent(limits)
-    // A proxy of the network cannot reach what runs on this machine.
-    return { proxied, direct: options.proxy ? proxied : new Agent(limits) }
-  }
-
-  async function send(question: HubQuestion, url: URL, credentials: Headers | undefined, signal: AbortSignal) {
-    agents ??= openAgents()
-    const { proxied, direct } = await agents
+    })
+    const dispatcher = (await ways).to(url)
     const { request } = await import('undici')
     const response = await request(url, {
-      dispatcher: isLoopback(url.hostname) ? direct : proxied,
+      dispatcher,
       method: question.method ?? 'GET',
       signal,
       headers: {
@@ -196,8 +187,7 @@ export function createHubFetch(options: HubFetchOptions) {
     },
 
     async close(): Promise<void> {
-      const opened = await agents?.catch(() => undefined)
-      await Promise.all([opened?.proxied.destroy(), opened?.direct.destroy()])
+      await (await ways)?.close()
     }
   }
 }
