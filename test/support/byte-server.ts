@@ -1,6 +1,8 @@
 import { createCipheriv, createHash } from 'node:crypto'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { createServer as createSecureServer } from 'node:https'
 import type { AddressInfo, Socket } from 'node:net'
+import { localhostCertificate } from './localhost-certificate.ts'
 
 /** How one answer goes wrong; all fields are independent. */
 export interface ByteFault {
@@ -54,12 +56,13 @@ export function gitSha1(bytes: Buffer): string {
 /** Serves files by ranges, with the faults that a test wants. */
 export async function startByteServer(
   files: Record<string, Buffer>,
-  fault: (request: ByteRequest) => ByteFault = () => ({})
+  fault: (request: ByteRequest) => ByteFault = () => ({}),
+  secure = false
 ) {
   const requests: ByteRequest[] = []
   const sockets = new Set<Socket>()
   const state = { sent: 0, open: 0, mostOpen: 0, fault }
-  const server = createServer((request, response) => {
+  const onRequest = (request: IncomingMessage, response: ServerResponse) => {
     state.open += 1
     state.mostOpen = Math.max(state.mostOpen, state.open)
     response.on('close', () => {
@@ -83,7 +86,8 @@ export async function startByteServer(
     requests.push(asked)
     const now = state.fault(asked)
     setTimeout(() => void answer(response, own, asked, now, range !== null), now.delay ?? 0)
-  })
+  }
+  const server = secure ? createSecureServer(localhostCertificate, onRequest) : createServer(onRequest)
   server.on('connection', socket => {
     sockets.add(socket)
     socket.on('close', () => sockets.delete(socket))
@@ -141,7 +145,7 @@ export async function startByteServer(
   }
 
   await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const url = `${secure ? 'https' : 'http'}://127.0.0.1:${(server.address() as AddressInfo).port}`
   return {
     url,
     requests,

@@ -1,0 +1,21 @@
+/** A certificate for localhost that nobody trusts, with its key; for tests only. */
+export const localhostCertificate = {
+  key: `-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgsoq0JEFxoYMyn2W8
+/80mMzwhr2kYDel1xDrDUv7JAR2hRANCAARtfOLwlmjcTTwW+Q0m1/poE4jEuSuE
+WD00q/d8ZXwS1emwO/B0s3ic4JSc/ZzozivtzsSE8Oh1W5I07XUYxbu1
+-----END PRIVATE KEY-----
+`,
+  cert: `-----BEGIN CERTIFICATE-----
+MIIBmjCCAUGgAwIBAgIUScsjDR1u55U22SE+0kRvcOguPs8wCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyMTEyNDY0NVoYDzIxMjYxMDI4
+MTI0NjQ1WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAARtfOLwlmjcTTwW+Q0m1/poE4jEuSuEWD00q/d8ZXwS1emwO/B0s3ic
+4JSc/ZzozivtzsSE8Oh1W5I07XUYxbu1o28wbTAdBgNVHQ4EFgQUllxrHc3WumEU
+cyiZieXgovzpBygwHwYDVR0jBBgwFoAUllxrHc3WumEUcyiZieXgovzpBygwDwYD
+VR0TAQH/BAUwAwEB/zAaBgNVHREEEzARgglsb2NhbGhvc3SHBH8AAAEwCgYIKoZI
+zj0EAwIDRwAwRAIgUGUQ8dPdmWFdyNeS6/V8SPk1DybDamWqmMBNzyek160CIBeB
+5DE4KwIsV8RO7Ul8Td96rRrfLCwVZpfXEo1bVjtM
+-----END CERTIFICATE-----
+`
+}
