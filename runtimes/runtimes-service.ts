@@ -103,6 +103,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
   }
 
   async function waitFor<T>(pending: Promise<T>, { signal, onProgress: listener }: Waiting): Promise<T> {
+    signal?.throwIfAborted()
     if (listener) {
       listeners.add(listener)
       if (progress) listener(progress)

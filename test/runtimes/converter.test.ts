@@ -140,8 +140,9 @@ t.test('the pinned converter serves other builds, and says that it is another ve
 })
 
 t.test('one search for all who ask; what is missing is said', async t => {
-  const directory = join(t.testdir(), 'runtimes')
-  const used = build(join(directory, 'one'))
+  const home = t.testdir()
+  const directory = join(home, 'runtimes')
+  const used = build(join(home, 'one'))
   writePrograms(used.directory, { 'llama-server': fakeServer() })
   let searches = 0
   let fails = true
