@@ -134,7 +134,7 @@ export async function startByteServer(
       if (response.destroyed) return
       const flushed = response.write(bytes)
       state.sent += bytes.length
-      if (!flushed) await new Promise(resolve => response.once('drain', resolve).once('close', resolve))
+      if (!flushed) await drained(response)
       if (now.rate !== undefined) {
         const due = began + ((at + bytes.length - start) * 1000) / now.rate
         await new Promise(resolve => setTimeout(resolve, Math.max(0, due - performance.now())))
@@ -155,6 +155,16 @@ export async function startByteServer(
       await new Promise(resolve => server.close(resolve))
     }
   }
+}
+
+function drained(response: ServerResponse): Promise<void> {
+  return new Promise(resolve => {
+    const end = () => {
+      response.off('drain', end).off('close', end)
+      resolve()
+    }
+    response.on('drain', end).on('close', end)
+  })
 }
 
 export type ByteServer = Awaited<ReturnType<typeof startByteServer>>

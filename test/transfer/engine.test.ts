@@ -97,7 +97,8 @@ t.test('fetches a file over several connections and verifies it', async t => {
   t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
   t.ok(readFileSync(target).equals(content))
   t.strictSame(readdirSync(join(target, '..')), ['file'], 'nothing else is left')
-  t.ok(server.state.mostOpen > 1 && server.state.mostOpen <= 4, `${server.state.mostOpen} connections`)
+  // The server may still see one that was left for another.
+  t.ok(server.state.mostOpen > 1 && server.state.mostOpen <= 4 + 2, `${server.state.mostOpen} connections`)
   t.equal(reports.at(-1)![0], content.length)
   t.ok(reports.every(([, total]) => total === content.length))
   t.ok(reports.every(([completed], i) => i === 0 || completed >= reports[i - 1]![0]))
@@ -203,11 +204,13 @@ t.test('faults that are outlived', async t => {
 t.test('wrong bytes', async t => {
   await t.test('one wrong byte near a cut: only what is near is fetched again', async t => {
     const { server, run } = await setUp(t, {
-      fault: ({ number }) => (number === 1 ? { flip: 10 * MiB, cutAfter: 5 * MiB } : {})
+      options: { connectionsPerFile: 1 },
+      fault: ({ number, start }) => (number === 1 ? { flip: start + 1000, cutAfter: MiB + MiB / 2 } : {})
     })
     t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
     const again = server.state.sent - content.length
-    t.ok(again > 0 && again <= 12 * MiB, `${again} bytes were fetched again`)
+    // Two chunks, and what was lost with the connection.
+    t.ok(again > 0 && again <= 4 * MiB, `${again} bytes were fetched again`)
   })
 
   await t.test('one wrong byte anywhere', async t => {

@@ -208,7 +208,8 @@ t.test('chunks and spans', async t => {
 
   t.equal(requestSize(1000 * MiB, 4, undefined), 125 * MiB)
   t.equal(requestSize(10 * MiB, 4, undefined), 8 * MiB)
-  t.equal(requestSize(10 * MiB, 4, 2 * MiB), 16 * MiB, 'eight seconds')
+  t.equal(requestSize(100 * MiB, 4, 2 * MiB), 16 * MiB, 'eight seconds')
+  t.equal(requestSize(40 * MiB, 4, 2 * MiB), 10 * MiB, 'but not more than its share')
   t.equal(requestSize(1e12, 4, 1e12), 256 * MiB)
 })
 
@@ -274,9 +275,10 @@ t.test('how many connections a server gets', async t => {
     return count.limit
   }
   const each = (connections: number) => connections * 1000
-  const shared = (connections: number) => Math.min(3, connections) * 1000
+  const shared = (connections: number) => Math.min(5, connections) * 1000
   t.equal(settle(new ConnectionCount(8), each, 0, 10), 8, 'as many as help')
-  t.ok(settle(new ConnectionCount(8), shared, 0, 4) <= 4, 'hardly more than help')
+  t.equal(settle(new ConnectionCount(8), shared, 0, 4), 5, 'no more than help')
+  t.ok(settle(new ConnectionCount(8), shared, 0, 60) <= 6, 'not after many tries either')
   t.equal(settle(new ConnectionCount(1), each, 0, 10), 1)
 
   const count = new ConnectionCount(8)
@@ -317,11 +319,7 @@ t.test('wrong chunks are looked for where they are likely', async t => {
     for (const chunk of group) map.add(chunk, MiB, chunk === 9 ? 99 : chunk)
     t.equal(recheck.differs, group.includes(9))
   }
-  t.strictSame(dropped, [
-    [0, 1, 2, 3, 4, 5, 6, 17],
-    [7, 8, 9, 10, 11, 12, 13, 14],
-    [15, 16, 18, 19]
-  ])
+  t.strictSame(dropped, [[17], [3], [0, 1, 2, 4, 5, 6, 7, 8], [9, 10, 11, 12, 13, 14, 15, 16], [18, 19]])
 })
 
 t.test('places', async t => {

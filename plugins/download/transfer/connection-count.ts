@@ -6,15 +6,17 @@ const TRY_AGAIN = 5000
 const CALM = 10_000
 /** Growth of the speed that a connection must bring. */
 const WORTH = 1.1
-const FIRST = 2
+/** Connections at first: few for a server, and enough where each of them is limited. */
+const FIRST = 4
 
 /** How many connections a server gets: more as long as that is faster, half as many when it complains. */
 export class ConnectionCount {
   readonly #most: number
   #limit: number
-  #windowStart = 0
+  #windowStart: number | undefined
   #windowBytes = 0
-  #speedBefore = 0
+  /** Of one connection less, while the newest one is on trial. */
+  #speedBefore: number | undefined
   #waitUntil = 0
   #calmUntil = 0
   /** What bytes have come since, in all. */
@@ -40,22 +42,24 @@ export class ConnectionCount {
    */
   tick(now: number, delivering: number, wanted: number): void {
     // Speed says something only while all connections deliver.
-    if (delivering < this.#limit || now < this.#waitUntil) {
-      if (now >= this.#waitUntil && wanted <= this.#limit) this.#speedBefore = 0
+    if (this.#windowStart === undefined || delivering < this.#limit || now < this.#waitUntil) {
       this.#restart(now)
       return
     }
     if (now - this.#windowStart < WINDOW) return
     const speed = ((this.#bytes - this.#windowBytes) * 1000) / (now - this.#windowStart)
     this.#restart(now)
-    if (this.#limit >= this.#most || wanted <= this.#limit) return
-    if (speed > this.#speedBefore * WORTH) {
-      this.#speedBefore = speed
-      this.#limit += 1
-    } else {
-      this.#speedBefore = 0
+    if (this.#speedBefore !== undefined && speed < this.#speedBefore * WORTH) {
+      // The newest one brought nothing, and is given back.
+      this.#limit -= 1
+      this.#speedBefore = undefined
       this.#waitUntil = now + TRY_AGAIN
+      return
     }
+    this.#speedBefore = undefined
+    if (this.#limit >= this.#most || wanted <= this.#limit) return
+    this.#speedBefore = speed
+    this.#limit += 1
   }
 
   /** The server answered that it is too much. */
@@ -63,7 +67,7 @@ export class ConnectionCount {
     // Connections that were refused together count once.
     if (now < this.#calmUntil - CALM + 1000) return
     this.#limit = Math.max(1, Math.floor(this.#limit / 2))
-    this.#speedBefore = 0
+    this.#speedBefore = undefined
     this.#calmUntil = now + CALM
     this.#waitUntil = this.#calmUntil
   }

@@ -103,6 +103,7 @@ export class Engine {
   /** As `Transfers.run`. */
   async run(request: TransferRequest): Promise<TransferredFile[]> {
     request.signal.throwIfAborted()
+    this.#digests.prepare()
     await this.#assertSpace(request.files)
     const controller = new AbortController()
     const abort = () => controller.abort(request.signal.reason)

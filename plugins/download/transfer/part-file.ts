@@ -1,6 +1,15 @@
-import { closeSync, fstatSync, ftruncateSync, mkdirSync, openSync, readSync } from 'node:fs'
+import {
+  closeSync,
+  fdatasync as fdatasyncCallback,
+  fstatSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readSync
+} from 'node:fs'
 import { open, rename } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
 import { ChunkMap } from './chunk-map.ts'
 import {
@@ -15,6 +24,7 @@ import {
 } from './journal.ts'
 
 const READ = 1024 * 1024
+const fdatasync = promisify(fdatasyncCallback)
 
 /** A file's partial data with their journal. */
 export class PartFile {
@@ -28,6 +38,9 @@ export class PartFile {
   #saving: Promise<void> = Promise.resolve()
   #saved = ''
   #closed = false
+  /** Data on their way to the disk. */
+  #syncing: Promise<void> | undefined
+  #syncError: { error: unknown } | undefined
 
   private constructor(target: string, descriptor: number, subject: Omit<JournalSubject, 'size' | 'place'>) {
     this.target = target
@@ -81,8 +94,28 @@ export class PartFile {
     if (!this.map?.hasCrcs || this.#closed) return
     const text = journalText({ ...this.#subject, size: this.map.size, place: this.place }, this.map)
     if (text === this.#saved) return
+    // Little by little, so that not all of a large file is left for its end.
+    this.#syncing ??= this.#sync()
     await saveJournal(this.target, text)
     this.#saved = text
+  }
+
+  async #sync(): Promise<void> {
+    try {
+      await fdatasync(this.descriptor)
+    } catch (error) {
+      // Linux tells it only once.
+      this.#syncError = { error }
+    }
+    this.#syncing = undefined
+  }
+
+  /** Closes the descriptor when nothing uses it any longer. */
+  async #release(): Promise<void> {
+    await this.#saving.catch(() => {})
+    this.#closed = true
+    await this.#syncing
+    closeSync(this.descriptor)
   }
 
   /** Closes it; partial data stay. */
@@ -91,16 +124,13 @@ export class PartFile {
     try {
       await this.save()
     } finally {
-      this.#closed = true
-      closeSync(this.descriptor)
+      await this.#release()
     }
   }
 
   /** Removes it with its journal. */
   async discard(): Promise<void> {
-    await this.#saving.catch(() => {})
-    if (!this.#closed) closeSync(this.descriptor)
-    this.#closed = true
+    if (!this.#closed) await this.#release()
     await removePartial(this.target)
   }
 
@@ -108,9 +138,8 @@ export class PartFile {
   async finish(): Promise<void> {
     const size = this.map!.size
     if (fstatSync(this.descriptor).size !== size) ftruncateSync(this.descriptor, size)
-    await this.#saving.catch(() => {})
-    this.#closed = true
-    closeSync(this.descriptor)
+    await this.#release()
+    if (this.#syncError) throw this.#syncError.error
     await synced(this.path, 'r+')
     await rename(this.path, this.target)
     await syncFolder(dirname(this.target))

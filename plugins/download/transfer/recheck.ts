@@ -9,12 +9,14 @@ const GROUP = 8 * 1024 * 1024
  */
 export class Recheck {
   readonly #map: ChunkMap
+  readonly #suspicion: Uint8Array
   readonly #queue: number[]
   readonly #before = new Map<number, number>()
 
   /** @param suspicion of each chunk; the higher the sooner */
   constructor(map: ChunkMap, suspicion: Uint8Array) {
     this.#map = map
+    this.#suspicion = suspicion
     this.#queue = Array.from({ length: map.count }, (_, chunk) => chunk)
     this.#queue.sort((a, b) => suspicion[b]! - suspicion[a]! || a - b)
   }
@@ -23,7 +25,9 @@ export class Recheck {
   next(): boolean {
     this.#before.clear()
     let bytes = 0
-    while (bytes < GROUP && this.#queue.length > 0) {
+    const level = this.#suspicion[this.#queue[0] ?? 0]
+    // What is suspicious comes by itself: it may be all there is to it.
+    while (bytes < GROUP && this.#queue.length > 0 && this.#suspicion[this.#queue[0]!] === level) {
       const chunk = this.#queue.shift()!
       bytes += this.#map.have[chunk]!
       this.#before.set(chunk, this.#map.crc[chunk]!)

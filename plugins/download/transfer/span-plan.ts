@@ -13,18 +13,19 @@ const REQUEST_TIME = 8000
 const SMALLEST_REQUEST = 8 * 1024 * 1024
 const LARGEST_REQUEST = 256 * 1024 * 1024
 /** Milliseconds of work that must be left for a second connection to be worth it. */
-const WORTH_SHARING = 500
+const WORTH_SHARING = 250
 /** Bytes that must be left for it: what is on its way to the first one is lost. */
-const LEAST_SHARED = 4 * 1024 * 1024
+const LEAST_SHARED = 2 * 1024 * 1024
 
 /**
- * Bytes of a connection's next request: half of its fair share of what nobody fetches yet, at least some seconds'
- * worth, so that requests are few and yet all connections end at about the same time.
+ * Bytes of a connection's next request: half of its fair share of what nobody fetches yet, or as much as lasts some
+ * seconds where that is not more than its fair share. So requests are few, and all connections end at about the same time.
  * @param speed bytes a second of one connection; undefined while unknown
  */
 export function requestSize(unclaimed: number, connections: number, speed: number | undefined): number {
-  const least = Math.max(SMALLEST_REQUEST, Math.min(LARGEST_REQUEST, ((speed ?? 0) * REQUEST_TIME) / 1000))
-  return Math.min(LARGEST_REQUEST, Math.max(least, unclaimed / (2 * connections)))
+  const fair = unclaimed / connections
+  const lasting = Math.min(fair, ((speed ?? 0) * REQUEST_TIME) / 1000)
+  return Math.min(LARGEST_REQUEST, Math.max(SMALLEST_REQUEST, fair / 2, lasting))
 }
 
 function isFree(map: ChunkMap, taken: readonly Span[], chunk: number): boolean {

@@ -22,6 +22,11 @@ export class Digests {
   #next = 0
   readonly #listeners = new Map<number, DigestListener>()
 
+  /** Starts the thread, which takes a moment. */
+  prepare(): void {
+    this.#worker ??= this.#start()
+  }
+
   follow(file: { path: string; size: number; chunkSize: number; git: boolean }, listener: DigestListener): FileDigest {
     const id = this.#next++
     this.#listeners.set(id, listener)
@@ -42,8 +47,8 @@ export class Digests {
   }
 
   #send(order: DigestOrder): void {
-    this.#worker ??= this.#start()
-    this.#worker.postMessage(order)
+    this.prepare()
+    this.#worker!.postMessage(order)
   }
 
   #start(): Worker {
