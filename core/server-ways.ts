@@ -24,12 +24,14 @@ export async function openWays(proxy: string | undefined, limits: WayLimits): Pr
   // Loaded with the first request: a start needs none.
   const { Agent, EnvHttpProxyAgent, ProxyAgent } = await import('undici')
   const direct = new Agent(limits)
+  // Tunnels are for TLS: many proxies refuse them to other ports.
+  const passing = { ...limits, proxyTunnel: false }
   const proxied =
     proxy === undefined
-      ? new EnvHttpProxyAgent(limits)
+      ? new EnvHttpProxyAgent(passing)
       : proxy === ''
         ? direct
-        : new ProxyAgent({ uri: proxy, ...limits })
+        : new ProxyAgent({ uri: proxy, ...passing })
   return {
     to: url => (proxy === undefined && isLoopback(url.hostname) ? direct : proxied),
     close: async () => {

@@ -370,7 +370,8 @@ t.test('proxies', async t => {
     ['https://notinternal/x', 'http://user:pass@proxy:8080/'],
     ['http://10.0.0.1:8000/x', undefined],
     ['http://10.0.0.1/x', 'http://plain:3128/'],
-    ['http://[::1]/x', undefined]
+    ['http://[::1]/x', undefined],
+    ['http://127.1.2.3/x', undefined]
   ]
   for (const [address, proxy] of cases) t.equal(proxyFor(new URL(address), undefined, env)?.href, proxy, address)
   t.equal(proxyFor(new URL('https://x/'), undefined, {}), undefined)

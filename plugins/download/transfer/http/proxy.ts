@@ -1,6 +1,8 @@
+import { isLoopback } from '../../../../core/private-address.ts'
+
 /**
  * The proxy for an address: the given one, else what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say (lower case first, as
- * curl reads them). Undefined is none.
+ * curl reads them); to this machine itself theirs are passed by. Undefined is none.
  * @throws Error when it is not an http or https address
  */
 export function proxyFor(target: URL, given: string | undefined, env: NodeJS.ProcessEnv): URL | undefined {
@@ -19,7 +21,7 @@ export function proxyFor(target: URL, given: string | undefined, env: NodeJS.Pro
 }
 
 function fromEnvironment(target: URL, env: NodeJS.ProcessEnv): string | undefined {
-  if (isExempt(target, env.no_proxy ?? env.NO_PROXY ?? '')) return undefined
+  if (isLoopback(target.hostname) || isExempt(target, env.no_proxy ?? env.NO_PROXY ?? '')) return undefined
   const plain = env.http_proxy || env.HTTP_PROXY
   return target.protocol === 'https:' ? env.https_proxy || env.HTTPS_PROXY || plain : plain
 }
