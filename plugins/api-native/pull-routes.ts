@@ -1,5 +1,6 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
+import type { Static } from 'typebox'
 import type { Downloads, FileProgress, PullPlan, PullRecord } from '../../core/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
@@ -64,16 +65,29 @@ export function pullRoutes({ downloads, streams }: MountedDependencies): Fastify
     })
 
     app.post('/pulls/pause', { schema: { body: PullsRequestSchema } }, async ({ body }) =>
-      pullReply(await downloads.pause(body.id ?? nameOf(body)))
+      pullReply(await downloads.pause(pullOf(body)))
     )
     app.post('/pulls/resume', { schema: { body: PullsRequestSchema } }, async ({ body }) =>
-      pullReply(await downloads.resume(body.id ?? nameOf(body)))
+      pullReply(await downloads.resume(pullOf(body)))
     )
     app.post('/pulls/cancel', { schema: { body: PullsRequestSchema } }, async ({ body }) => {
-      await downloads.cancel(body.id ?? nameOf(body))
+      await downloads.cancel(pullOf(body))
       return { status: 'cancelled' }
     })
   }
+}
+
+/** @throws CorralError `invalid_request` when a request names no pull */
+function pullOf(body: Static<typeof PullsRequestSchema>): string {
+  const named = body.id || nameOf(body)
+  if (named) return named
+  throw new CorralError(
+    'invalid_request',
+    'The request names no pull. Send its "id", or the "model" that it fetches.',
+    {
+      param: 'id'
+    }
+  )
 }
 
 /**

@@ -41,6 +41,8 @@ export function createPlanner(options: PlannerOptions): {
   async function plan(request: PullRequest, waiting: Waiting): Promise<PullPlan> {
     const reference = parsePullReference(request.model, hubs)
     const as = request.as === undefined || request.as === '' ? undefined : parseModelName(request.as)
+    const wanted = as ?? reference.name
+    if (!wanted) throw nameless(request.model)
     const here = as || reference.hub || reference.revision ? undefined : findStored(reference)
     if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
     let found: Awaited<ReturnType<typeof findRepository>>
@@ -52,7 +54,7 @@ export function createPlanner(options: PlannerOptions): {
       return presentPlan(here, `It was imported from ${here.origin.from}.`, [error.message])
     }
     const { hub, repository } = found
-    const stored = nameFor(as ?? reference.name, repository, request.model)
+    const stored = nameFor(wanted, repository)
     const choice = await choose(hub, repository, reference, waiting.signal)
     const files = await withSizes(hub, repository, choice.files, waiting.signal)
     const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
@@ -147,15 +149,16 @@ export function createPlanner(options: PlannerOptions): {
   return { plan }
 }
 
+function nameless(asked: string): CorralError {
+  return new CorralError(
+    'invalid_model_name',
+    `${JSON.stringify(asked)} tells no name to store the model under. Add one: "as": "<owner>/<name>".`,
+    { param: 'as' }
+  )
+}
+
 /** The name that a model is stored under, in the hub's spelling where that differs by case only. */
-function nameFor(wanted: ModelName | undefined, repository: HubRepository, asked: string): ModelName {
-  if (!wanted) {
-    throw new CorralError(
-      'invalid_model_name',
-      `${JSON.stringify(asked)} tells no name to store the model under. Add one: "as": "<owner>/<name>".`,
-      { param: 'as' }
-    )
-  }
+function nameFor(wanted: ModelName, repository: HubRepository): ModelName {
   if (bareName(wanted).toLowerCase() !== repository.id.toLowerCase()) return wanted
   return { ...wanted, ...parseModelName(repository.id) }
 }

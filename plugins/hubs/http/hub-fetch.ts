@@ -128,7 +128,8 @@ export function createHubFetch(options: HubFetchOptions) {
   }
 
   function unreachable(why: string, cause?: unknown): CorralError {
-    return new CorralError('hub_unreachable', `${options.title} cannot be used: ${why}.`, { cause })
+    const sentence = /[.?]$/.test(why) ? why : `${why}.`
+    return new CorralError('hub_unreachable', `${options.title} cannot be used: ${sentence}`, { cause })
   }
 
   /** One attempt, with its redirects. */
