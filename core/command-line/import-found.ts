@@ -1,5 +1,5 @@
+import type { FoundModel, FoundModels } from '../adoption.ts'
 import { formatBytes } from '../bytes.ts'
-import type { FoundModel, FoundModels } from '../services.ts'
 import { CommandFailure, EXIT } from './failure.ts'
 import { printable, printJson, printText } from './output.ts'
 import type { ServerClient } from './server-client.ts'

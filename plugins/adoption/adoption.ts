@@ -1,14 +1,7 @@
+import type { Adoption, FoundModel, FoundModels } from '../../core/adoption.ts'
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName } from '../../core/model-name.ts'
-import type {
-  Adoption,
-  FoundModel,
-  FoundModels,
-  OnCopied,
-  Storage,
-  StoredVariant,
-  Waiting
-} from '../../core/services.ts'
+import type { OnCopied, Storage, StoredVariant, Waiting } from '../../core/services.ts'
 import { CacheDisk } from './cache-disk.ts'
 import type { Candidate } from './candidate.ts'
 import { validName } from './valid-name.ts'

@@ -1,7 +1,8 @@
+import type { Adoption } from '../../core/adoption.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { Conversion } from '../../core/conversion.ts'
 import type { Downloads } from '../../core/downloads.ts'
-import type { Adoption, Runtimes, Scheduler, Storage } from '../../core/services.ts'
+import type { Runtimes, Scheduler, Storage } from '../../core/services.ts'
 import type { NativeStreams } from './native-streams.ts'
 
 /** What the native API works with, wherever it is mounted. */
