@@ -24,15 +24,17 @@ async function outcome(child: ChildProcess): Promise<{ sha256: string } | undefi
 
 /**
  * Fetches a file in a process that is killed at random moments, until it has been killed so many times; each file must
- * be the right one in the end, and a kill must not cost more than 8 MiB or a second of transfer.
+ * be the right one in the end, and a kill must not cost more than 8 MiB or a second of transfer. Gives how many files
+ * there were and the bytes that were sent twice.
  */
-export async function killTransfers(t: Test, kills: number): Promise<void> {
+export async function killTransfers(t: Test, kills: number): Promise<{ files: number; twice: number }> {
   const bytes = sampleBytes(SIZE)
   const server = await startByteServer({ '/file': bytes }, () => ({ rate: RATE }))
   const program = fileURLToPath(new URL('./transfer-child.js', import.meta.url))
   t.teardown(() => server.close())
   let killed = 0
   let round = 0
+  let twice = 0
   while (killed < kills) {
     round += 1
     const target = join(t.testdirName, `file-${round}`)
@@ -63,9 +65,11 @@ export async function killTransfers(t: Test, kills: number): Promise<void> {
     }
     t.ok(readFileSync(target).equals(bytes), `file ${round} is right after ${killsOfFile} kills`)
     const again = server.state.sent - sentBefore - SIZE
+    twice += again
     // Besides, what was on its way to connections that were replaced in the end counts as sent.
     const allowed = killsOfFile * Math.max(8 * MiB, RATE * CONNECTIONS) + MiB
     t.ok(again <= allowed, `${again} bytes were fetched twice, ${allowed} may be after ${killsOfFile} kills`)
     rmSync(target)
   }
+  return { files: round, twice }
 }
