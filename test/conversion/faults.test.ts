@@ -54,7 +54,10 @@ t.test('who waits is told what is done, and so is /api/ps', async t => {
     messages: [{ role: 'user', content: 'What is the capital of France?' }],
     options: { temperature: 0 }
   })
-  const text = response.text()
+  let text = ''
+  const ended = (async () => {
+    for await (const piece of response.body!) text += Buffer.from(piece).toString()
+  })()
   await until('it is 42% done', async () => (await loading(corral))?.progress > 0.4)
   t.match(await loading(corral), {
     model: MODEL,
@@ -63,10 +66,11 @@ t.test('who waits is told what is done, and so is /api/ps', async t => {
     status: 'converting 42%',
     queued: 1
   })
+  await until('heartbeats say it', () => /^: converting 42%$/m.test(text))
   const steps = corral.events('/api/load', { model: MODEL, stream: true })
   python.letGo()
-  t.match(await text, /^: converting 42%$/m, 'heartbeats say it')
-  t.match(lastEvent(await text), { done: true, done_reason: 'stop' })
+  await ended
+  t.match(lastEvent(text), { done: true, done_reason: 'stop' })
   t.match(await steps, [{ status: 'converting' }])
   t.equal((await steps).at(-1).status, 'ready')
   t.equal(python.runs().length, 1)

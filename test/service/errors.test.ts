@@ -47,7 +47,7 @@ t.test('every request error of the native API has its status and code', async t 
     ['/api/pull', { model: 'https://a.test/x.gguf', as: 'no name' }, 400, 'invalid_model_name'],
     ['/api/pulls/pause', { id: 'nothing' }, 404, 'model_not_found'],
     ['/api/pulls/resume', { model: 'no/such' }, 404, 'model_not_found'],
-    ['/api/pulls/cancel', {}, 404, 'model_not_found'],
+    ['/api/pulls/cancel', {}, 400, 'invalid_request'],
     ['/api/import', { model: 'x/y', path: 'relative.gguf' }, 400, 'invalid_request'],
     ['/api/import', { model: 'x/y', path: '/does/not/exist.gguf' }, 400, 'invalid_request'],
     ['/api/import', { model: '../y', path: '/tmp' }, 400, 'invalid_model_name'],

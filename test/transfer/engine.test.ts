@@ -238,7 +238,8 @@ t.test('wrong bytes', async t => {
     )
     t.notOk(existsSync(target))
     t.strictSame(readdirSync(join(folder, 'deep')), [], 'the next try starts clean')
-    t.ok(server.state.sent <= 2 * content.length + 12 * MiB, 'each byte was fetched twice')
+    // What was on its way to connections that were given up counts as sent, too.
+    t.ok(server.state.sent <= 3 * content.length, 'each byte was fetched about twice, and no more')
   })
 
   await t.test('another size', async t => {
