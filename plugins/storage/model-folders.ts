@@ -1,10 +1,9 @@
 import { randomBytes } from 'node:crypto'
-import { type FileHandle, lstat, mkdir, open, readdir, rename, rm, rmdir, stat, writeFile } from 'node:fs/promises'
+import { type FileHandle, lstat, mkdir, open, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { CorralError, isSystemError } from '../../core/errors.ts'
 import type { ModelName } from '../../core/model-name.ts'
-import type { StoredVariant } from '../../core/services.ts'
 import { withShortLock } from '../../core/short-lock.ts'
 import type { Manifest } from './manifest.ts'
 
@@ -106,17 +105,6 @@ export async function writeManifest(model: string, manifest: Manifest): Promise<
 export async function removeManifest(model: string): Promise<void> {
   await rm(join(model, MANIFEST_FILE), { force: true })
   await syncFolder(model)
-}
-
-/** Whether a variant's files are still there: people delete folders by hand, and import again to repair. */
-export async function isWhole({ directory, files }: Pick<StoredVariant, 'directory' | 'files'>): Promise<boolean> {
-  try {
-    const sizes = await Promise.all(files.map(async file => (await stat(join(directory, file.path))).size))
-    return sizes.every((size, index) => size === files[index]!.size)
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return false
-    throw error
-  }
 }
 
 /** Removes a model's folder, and its owner's, as far as nothing is left in them. */

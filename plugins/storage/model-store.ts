@@ -12,6 +12,7 @@ import type {
   StoredVariant,
   Waiting
 } from '../../core/services.ts'
+import { isWhole, originConflict } from '../../core/stored-variant.ts'
 import { inspectSource } from './import-source.ts'
 import { inspectFiles } from './inspect-files.ts'
 import { KeyedQueue } from './keyed-queue.ts'
@@ -19,7 +20,6 @@ import { findLabel, type Manifest, type VariantRecord, withoutRevisions, withVar
 import type { ModelSource } from './model-files.ts'
 import {
   discardFolder,
-  isWhole,
   MANIFEST_FILE,
   modelFolder,
   placeRevision,
@@ -29,7 +29,7 @@ import {
 } from './model-folders.ts'
 import { ModelIndex } from './model-index.ts'
 import { scanModels } from './model-scan.ts'
-import { modelExists, modelNotFound, originConflict, writeFailure } from './refusals.ts'
+import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
 import { digestOfFiles, type StagedRevision, stageFiles } from './staging.ts'
 
 /** The models on disk. Reads are answered from memory; changes of one model happen one after another. */

@@ -1,23 +1,14 @@
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { bareName, type ModelName } from '../../core/model-name.ts'
-import type { Origin, StoredVariant } from '../../core/services.ts'
-
-/** Whether files of one origin may not be stored under a name whose files have another. */
-export function originConflict(present: Origin, incoming: Origin): boolean {
-  return present.kind !== incoming.kind || (present.kind === 'hub' && present.from !== incoming.from)
-}
+import type { StoredVariant } from '../../core/services.ts'
+import { originInWords } from '../../core/stored-variant.ts'
 
 /** A model that is there came from elsewhere than what is to be stored under its name. */
 export function modelExists({ model, origin }: StoredVariant): CorralError {
   const name = bareName(model)
-  const source = {
-    bundled: 'came with corral',
-    import: `was imported from ${origin.from}`,
-    hub: `was downloaded from ${origin.from}`
-  }[origin.kind]
   return new CorralError(
     'model_exists',
-    `"${name}" is there already and ${source}; these files are not the same. ` +
+    `"${name}" is there already and ${originInWords(origin)}; these files are not the same. ` +
       `Choose another name, or remove it first with "corral rm ${name}".`,
     { param: 'model' }
   )

@@ -7,6 +7,7 @@ import type { Hub, HubFile, HubRepository, HubRequest, PullPlan, PullRequest } f
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { bareName, type ModelName, parseModelName } from '../../../core/model-name.ts'
 import type { Storage, StoredVariant, Waiting } from '../../../core/services.ts'
+import { originConflict, originInWords } from '../../../core/stored-variant.ts'
 import { chooseFiles, configToRead, indexToRead } from '../choice/choose-files.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
 import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-offer.ts'
@@ -191,20 +192,13 @@ async function withSizes(
 
 /** @throws CorralError `model_exists` when a model of this name came from elsewhere */
 function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[]): void {
-  const { from } = originOf(repository)
-  const other = variants.find(({ origin }) => origin.kind !== 'hub' || origin.from !== from)
+  const other = variants.find(({ origin }) => originConflict(origin, originOf(repository)))
   if (!other) return
-  const { model, origin } = other
-  const name = bareName(model)
-  const source = {
-    bundled: 'came with corral',
-    import: `was imported from ${origin.from}`,
-    hub: `was downloaded from ${origin.from}`
-  }[origin.kind]
+  const name = bareName(other.model)
   throw new CorralError(
     'model_exists',
-    `"${name}" is there already and ${source}; the files of ${repository.address} are others. Store them under another ` +
-      `name ("as"), or remove the model first with "corral rm ${name}".`,
+    `"${name}" is there already and ${originInWords(other.origin)}; the files of ${repository.address} are others. ` +
+      `Store them under another name ("as"), or remove the model first with "corral rm ${name}".`,
     { param: 'model' }
   )
 }

@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
-import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { HubRepository, PlannedDownload, PullPlan } from '../../../core/downloads.ts'
 import { isSystemError } from '../../../core/errors.ts'
 import type { Origin, StoredFile, StoredVariant } from '../../../core/services.ts'
+import { isWhole } from '../../../core/stored-variant.ts'
 
 /** What a model from a hub is recorded to come from. Mirrors of one hub are the same origin, so no server is named. */
 export function originOf({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {
@@ -23,7 +23,7 @@ export async function variantWithFiles(
   const isLabelled = ({ label }: StoredVariant) => label.toLowerCase() === plan.label.toLowerCase()
   for (const variant of [...variants].sort((a, b) => Number(isLabelled(b)) - Number(isLabelled(a)))) {
     if (variant.format === plan.format && variant.files.length === plan.files.length) {
-      if ((await hasFiles(variant, plan)) && (await isOnDisk(variant))) return variant
+      if ((await hasFiles(variant, plan)) && (await isWhole(variant))) return variant
     }
   }
   return undefined
@@ -81,15 +81,4 @@ async function gitDigest(directory: string, { path, size }: StoredFile): Promise
     throw error
   }
   return hash.digest('hex')
-}
-
-/** People delete folders by hand, and pull again to repair. */
-async function isOnDisk({ directory, files }: StoredVariant): Promise<boolean> {
-  try {
-    const sizes = await Promise.all(files.map(async file => (await stat(join(directory, file.path))).size))
-    return sizes.every((size, index) => size === files[index]!.size)
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return false
-    throw error
-  }
 }
