@@ -1,9 +1,8 @@
-import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { Duration } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import type { PluginContext } from '../../core/plugin.ts'
-import { createHubFetch } from './http/hub-fetch.ts'
+import { createHubFetch, type HubFetch } from './http/hub-fetch.ts'
 
 const ADDRESS = { pattern: '^(https?://[^\\s@?#]+)?$', title: 'an address such as https://example.org' }
 
@@ -44,47 +43,22 @@ export const mirrorOptions = {
 
 const connectionSchema = Type.Object(connectionOptions)
 
-/** The connections of one hub, by its settings. */
-export function hubFetch(title: string, options: Static<typeof connectionSchema>, context: PluginContext) {
-  return createHubFetch({
+/**
+ * The connections of one hub, by its settings. They are closed at the very end of corral, since downloads that are being
+ * stopped may still ask.
+ */
+export function hubFetch(title: string, options: Static<typeof connectionSchema>, context: PluginContext): HubFetch {
+  const fetch = createHubFetch({
     title,
     proxy: options.proxy,
     connectTimeout: parseDuration(options.connect_timeout)!,
     signal: context.signal
   })
-}
-
-/**
- * Where a hub is: the setting, else the ecosystem's variable, else the usual place; without a slash at the end. A
- * variable without `https://` is taken for a host.
- * @throws Error when the variable is no address
- */
-export function endpointOf(setting: string, variable: string, usual: string, env: NodeJS.ProcessEnv): string {
-  const named = setting || env[variable]?.trim() || usual
-  const text = named.includes('://') ? named : `https://${named}`
-  const url = URL.canParse(text) ? new URL(text) : undefined
-  if (!url || !/^https?:$/.test(url.protocol) || url.username || url.search || url.hash) {
-    throw new Error(`${variable} is no address of a hub such as ${usual}`)
-  }
-  return withoutSlash(url.href)
+  context.signal.addEventListener('abort', () => void fetch.close(), { once: true })
+  return fetch
 }
 
 /** An address that paths can be put behind. */
 export function withoutSlash(address: string): string {
   return address.replace(/\/+$/, '')
-}
-
-/** A hub's name in messages, with its address where that is not the usual one. */
-export function titleAt(title: string, endpoint: string, usual: string): string {
-  return endpoint === usual ? title : `${title} at ${endpoint}`
-}
-
-/** The hosts of one hub, where its endpoint is one of them: else its token is not for them. */
-export function hostsWith(endpoint: string, hosts: readonly string[]): readonly string[] {
-  return hosts.includes(new URL(endpoint).host) ? hosts : []
-}
-
-/** Logs which server stands in for a hub, since models are trusted for where they come from. */
-export function logEndpoint(log: FastifyBaseLogger, title: string, endpoint: string, usual: string): void {
-  if (endpoint !== usual) log.info(`${title} is asked at ${endpoint}.`)
 }

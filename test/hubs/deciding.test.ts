@@ -13,11 +13,11 @@ import { connectionWords } from '../../plugins/hubs/http/connection-words.ts'
 import type { HubAnswer } from '../../plugins/hubs/http/hub-fetch.ts'
 import { judgeRedirect, mayHaveCredentials } from '../../plugins/hubs/http/redirects.ts'
 import { isPassing, retryAfterSeconds, retryDelay } from '../../plugins/hubs/http/retry-delay.ts'
-import { endpointOf, hostsWith } from '../../plugins/hubs/hub-options.ts'
 import { requireRequest } from '../../plugins/hubs/hub-request.ts'
 import { offlineVariable, tokenFile, tokenSources } from '../../plugins/hubs/huggingface/environment.ts'
 import { readListing } from '../../plugins/hubs/modelscope/listing.ts'
 import { isGood, modelScopeRefusal } from '../../plugins/hubs/modelscope/refusal.ts'
+import { endpointOf } from '../../plugins/hubs/public-hub.ts'
 import { findToken } from '../../plugins/hubs/token.ts'
 import { nameOfAddress, nameOfDisposition, parseAddress, shardsOf } from '../../plugins/hubs/url/address.ts'
 
@@ -680,8 +680,6 @@ t.test('endpoints, tokens and the environment of Hugging Face', async t => {
   t.equal(at('', 'hub.example.org'), 'https://hub.example.org')
   for (const text of ['ftp://x', 'https://user@x', 'https://x?y', 'https://x#y', ':::'])
     t.throws(() => at('', text), /HUB/, text)
-  t.strictSame(hostsWith('https://hf.co', ['huggingface.co', 'hf.co']), ['huggingface.co', 'hf.co'])
-  t.strictSame(hostsWith('https://mirror.org', ['huggingface.co']), [])
 
   const folder = t.testdir({ token: 'hf_file\r\n', empty: '\n', odd: 'a b\n' })
   const find = (sources: object, env = {}) =>

@@ -28,6 +28,6 @@ export default definePlugin({
       proxy: options.proxy
     })
     context.service('downloads').addHub(hub)
-    return { stop: () => fetch.close() }
+    return {}
   }
 })

@@ -1,21 +1,10 @@
 import { join } from 'node:path'
-import { Type } from 'typebox'
 import { definePlugin } from '../../../core/plugin.ts'
 import { createHfLikeHub } from '../hf-like/hub.ts'
-import { createEndpoints } from '../http/endpoints.ts'
-import {
-  connectionOptions,
-  endpointOf,
-  hubFetch,
-  logEndpoint,
-  mirrorOptions,
-  serverOptions,
-  titleAt,
-  withoutSlash
-} from '../hub-options.ts'
+import { openPublicHub, publicHubOptions } from '../public-hub.ts'
 import { bearer, findToken } from '../token.ts'
 
-const USUAL = 'https://hub.opencsg.com'
+const PLACE = { usual: 'https://hub.opencsg.com', variable: 'CSGHUB_DOMAIN' }
 
 /** The token file of CSGHub's own client, where the environment says that there is one. */
 function tokenFile(env: NodeJS.ProcessEnv): string | undefined {
@@ -28,29 +17,14 @@ export default definePlugin({
   description: 'Models from CSGHub, the hub of OpenCSG (csghub:owner/name)',
   needs: ['downloads'],
   optional: true,
-  options: Type.Object(
-    {
-      ...serverOptions({
-        endpoint: `Address of the hub; empty is CSGHUB_DOMAIN, else ${USUAL}`,
-        token: "Access token; empty is CSGHUB_TOKEN, else the token file of CSGHub's own client"
-      }),
-      ...mirrorOptions,
-      ...connectionOptions
-    },
-    { additionalProperties: false }
-  ),
+  options: publicHubOptions(PLACE, "CSGHUB_TOKEN, else the token file of CSGHub's own client"),
   setup(context, options) {
     const { env } = process
-    const endpoint = endpointOf(options.endpoint, 'CSGHUB_DOMAIN', USUAL, env)
-    const title = titleAt('CSGHub', endpoint, USUAL)
-    logEndpoint(context.log, 'CSGHub', endpoint, USUAL)
-    const fetch = hubFetch(title, options, context)
     const sources = { setting: options.token, variables: ['CSGHUB_TOKEN'], file: tokenFile(env) }
-    const ask = createEndpoints({
-      fetch,
-      endpoint,
-      mirrors: options.mirrors.map(withoutSlash),
-      trustedHosts: [],
+    const { endpoint, title, ask } = openPublicHub(context, options, {
+      ...PLACE,
+      title: 'CSGHub',
+      hosts: [],
       credentials: async () => bearer(await findToken(sources, env))
     })
     context.service('downloads').addHub(
@@ -69,6 +43,6 @@ export default definePlugin({
         offline: () => undefined
       })
     )
-    return { stop: () => fetch.close() }
+    return {}
   }
 })

@@ -1,22 +1,10 @@
-import { Type } from 'typebox'
 import { definePlugin } from '../../../core/plugin.ts'
 import { createHfLikeHub } from '../hf-like/hub.ts'
-import { createEndpoints } from '../http/endpoints.ts'
-import {
-  connectionOptions,
-  endpointOf,
-  hostsWith,
-  hubFetch,
-  logEndpoint,
-  mirrorOptions,
-  serverOptions,
-  titleAt,
-  withoutSlash
-} from '../hub-options.ts'
+import { openPublicHub, publicHubOptions } from '../public-hub.ts'
 import { bearer, findToken } from '../token.ts'
 import { offlineVariable, tokenSources } from './environment.ts'
 
-const USUAL = 'https://huggingface.co'
+const PLACE = { usual: 'https://huggingface.co', variable: 'HF_ENDPOINT' }
 
 export default definePlugin({
   name: 'huggingface',
@@ -24,28 +12,13 @@ export default definePlugin({
   description: 'Models from Hugging Face (hf:owner/name)',
   needs: ['downloads'],
   optional: true,
-  options: Type.Object(
-    {
-      ...serverOptions({
-        endpoint: `Address of the hub; empty is HF_ENDPOINT, else ${USUAL}`,
-        token: 'Access token; empty is HF_TOKEN, else the one that "hf auth login" stored'
-      }),
-      ...mirrorOptions,
-      ...connectionOptions
-    },
-    { additionalProperties: false }
-  ),
+  options: publicHubOptions(PLACE, 'HF_TOKEN, else the one that "hf auth login" stored'),
   setup(context, options) {
     const { env } = process
-    const endpoint = endpointOf(options.endpoint, 'HF_ENDPOINT', USUAL, env)
-    const title = titleAt('Hugging Face', endpoint, USUAL)
-    logEndpoint(context.log, 'Hugging Face', endpoint, USUAL)
-    const fetch = hubFetch(title, options, context)
-    const ask = createEndpoints({
-      fetch,
-      endpoint,
-      mirrors: options.mirrors.map(withoutSlash),
-      trustedHosts: hostsWith(endpoint, ['huggingface.co', 'hf.co']),
+    const { endpoint, title, ask } = openPublicHub(context, options, {
+      ...PLACE,
+      title: 'Hugging Face',
+      hosts: ['huggingface.co', 'hf.co'],
       credentials: async () => bearer(await findToken(tokenSources(options.token, env), env))
     })
     context.service('downloads').addHub(
@@ -79,6 +52,6 @@ export default definePlugin({
         }
       })
     )
-    return { stop: () => fetch.close() }
+    return {}
   }
 })

@@ -13,6 +13,6 @@ export default definePlugin({
   setup(context, options) {
     const fetch = hubFetch('The address', options, context)
     context.service('downloads').addHub(createUrlHub(fetch, options.proxy))
-    return { stop: () => fetch.close() }
+    return {}
   }
 })
