@@ -3,9 +3,12 @@ import type { FastifyPluginAsync } from 'fastify'
 import type { Adoption } from './adoption.ts'
 import type { Conversion } from './conversion.ts'
 import type { Downloads } from './downloads.ts'
+import type { HardwareService } from './hardware.ts'
 import type { ModelName } from './model-name.ts'
+import type { EngineSettings } from './model-settings.ts'
 import type { LoadOptions } from './options.ts'
 import type { OnProgress, Progress } from './progress.ts'
+import type { Build, MemoryUse, Runtimes } from './runtimes.ts'
 
 /**
  * The services that plugins offer each other, by the name they are reached under. An outside plugin that offers one of
@@ -14,6 +17,7 @@ import type { OnProgress, Progress } from './progress.ts'
 export interface Services {
   storage: Storage
   downloads: Downloads
+  hardware: HardwareService
   runtimes: Runtimes
   conversion: Conversion
   scheduler: Scheduler
@@ -157,38 +161,7 @@ export interface Storage {
   hold(variant: StoredVariant): () => void
 }
 
-// ---- runtimes ------------------------------------------------------------------------------------------------------
-
-/** A device as llama-server's `--list-devices` names it. Memory in bytes. */
-export interface BuildDevice {
-  id: string
-  description: string
-  totalMemory: number
-  freeMemory: number
-}
-
-/** A proven llama.cpp build: its llama-server has started and listed its devices. */
-export interface Build {
-  /** Unique among builds, such as `source-v0.5.0-cpu`. */
-  id: string
-  /** The hardware it is for. */
-  kind: 'cpu' | 'cuda' | 'rocm' | 'metal' | 'vulkan' | 'unknown'
-  /** Name of the source that brought it: `system`, `release`, `source`. */
-  source: string
-  /** As `llama-server --version` says, such as `0.5.0-dev (build 1, commit de3ff81)`. */
-  version: string
-  commit?: string
-  directory: string
-  /** Absolute paths. */
-  executables: { server: string; quantize?: string; ggufSplit?: string; fitParams?: string; rpcServer?: string }
-  /** SHA-256 of llama-server itself, 64 hex digits. */
-  digest: string
-  /** Where it came from: a path, an address or a package. */
-  origin: string
-  devices: BuildDevice[]
-  /** Folder with `convert_hf_to_gguf.py` of a llama.cpp version, where the source brings one. */
-  converter?: { directory: string; version: string }
-}
+// ---- engines -------------------------------------------------------------------------------------------------------
 
 export type EngineMode = 'chat' | 'embedding' | 'rerank'
 
@@ -202,6 +175,10 @@ export interface EngineSpec {
   modelPath: string
   projectorPath?: string
   options: LoadOptions
+  /** What `config.yaml` says of the model beyond its options; files in it are absolute. */
+  settings?: EngineSettings
+  /** Folder that the engine may save its slots' caches in (`--slot-save-path`); none are saved where absent. */
+  slotFolder?: string
 }
 
 export interface EngineExit {
@@ -233,8 +210,10 @@ export interface Engine {
   /** Tokens of context that each slot really has. */
   readonly contextSize: number
   readonly slots: number
-  /** Bytes the engine holds, and how many of them on GPUs; absent where unknown. */
-  readonly memory: { total: number; gpu: number } | undefined
+  /** Bytes the engine holds in each memory pool, as it reports itself; absent where unknown. */
+  readonly memory: MemoryUse | undefined
+  /** The build it runs on. */
+  readonly build: Build
   readonly pid: number | undefined
   /** Settles when the engine has gone, whoever ended it. Never rejects. */
   readonly exited: Promise<EngineExit>
@@ -244,78 +223,6 @@ export interface Engine {
   stop(): Promise<void>
   /** The last lines it printed, oldest first. */
   logTail(): string[]
-}
-
-/** A place where llama.cpp builds come from. */
-export interface BuildSource {
-  readonly name: string
-  /** One line for people on what it looks for and where. */
-  readonly description: string
-  /** Whether it answers without network or long work: then it is asked at each start, else its proven build is reused. */
-  readonly instant?: boolean
-  /**
-   * Whether a build that it brought earlier is still what it would bring, which its settings may have changed. All are
-   * by default; another one serves only when nothing better can be had.
-   */
-  wants?(build: Build): boolean
-  /**
-   * Looks for a build, or makes one, and returns it unproven; undefined with `explain` called when it has none to offer.
-   * Throws for a failure worth telling (the next source is tried all the same).
-   */
-  provide(waiting: Waiting & { explain: (reason: string) => void }): Promise<BuildCandidate | undefined>
-}
-
-/** A build before it is proven. */
-export interface BuildCandidate extends Omit<Build, 'version' | 'commit' | 'digest' | 'devices'> {
-  /** Whether the user asked for this very build: when it does not work, no other one takes its place. */
-  required?: boolean
-}
-
-/** What became of one source when a build was looked for. */
-export interface SourceReport {
-  source: string
-  description: string
-  outcome: 'chosen' | 'unavailable' | 'failed' | 'not tried'
-  /** Why, one line each. */
-  reasons: string[]
-}
-
-export interface RuntimesReport {
-  state: 'idle' | 'searching' | 'ready' | 'failed'
-  progress?: Progress
-  build?: Build
-  sources: SourceReport[]
-}
-
-/** llama.cpp's tools for making GGUF files. */
-export interface ConversionTools {
-  /** Folder with `convert_hf_to_gguf.py` and what belongs to it. */
-  directory: string
-  /** Version of llama.cpp that it comes from, such as `v0.5.0` or `b10485`. */
-  version: string
-  /** Absolute path of llama-quantize; undefined where the engine's build has none. */
-  quantize: string | undefined
-  /** A sentence, when it is not of the same version as the engine. */
-  mismatch?: string
-}
-
-export interface Runtimes {
-  /** Adds a place that builds come from, tried after those already there. */
-  addSource(source: BuildSource): void
-  /**
-   * The proven build, found or made on first call; callers share one search. A caller's `signal` ends its own waiting
-   * only, not the search.
-   * @throws CorralError `runtime_missing` with what was tried and what would help
-   */
-  build(waiting?: Waiting): Promise<Build>
-  /** Starts an engine for a model; waits for a build first where there is none yet. Aborting ends the engine too. */
-  startEngine(spec: EngineSpec, waiting: Waiting): Promise<Engine>
-  /**
-   * The converter of the engine's own version where it can be had, else the pinned one, fetched on first call.
-   * @throws CorralError `runtime_missing` with what was tried and what would help
-   */
-  conversionTools(waiting: Waiting): Promise<ConversionTools>
-  report(): RuntimesReport
 }
 
 // ---- scheduler -----------------------------------------------------------------------------------------------------

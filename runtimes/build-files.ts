@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { findExecutable } from '../core/child-process.ts'
-import type { Build } from '../core/services.ts'
+import type { Build } from '../core/runtimes.ts'
 
 /** The programs of a llama.cpp build that corral uses, by their names without ending. */
 export const PROGRAMS = {

@@ -2,7 +2,7 @@ import { mkdir, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { join, relative, sep } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { isSystemError, messageOf } from '../core/errors.ts'
-import type { Build } from '../core/services.ts'
+import type { Build } from '../core/runtimes.ts'
 import { askVersion, fileDigest, type ProveOptions } from './prove.ts'
 
 const SUFFIX = '.build.json'

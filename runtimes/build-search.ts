@@ -6,7 +6,7 @@ import { check, lock } from 'proper-lockfile'
 import { ToolError } from '../core/child-process.ts'
 import { CorralError, isSystemError, messageOf } from '../core/errors.ts'
 import type { OnProgress } from '../core/progress.ts'
-import type { Build, BuildCandidate, BuildSource, SourceReport } from '../core/services.ts'
+import type { Attempt, Build, BuildCandidate, BuildSource } from '../core/runtimes.ts'
 import { type BuildRecord, damageOf, isOwn, readRecords, removeRecord, writeRecord } from './build-records.ts'
 
 export interface SearchLog {
@@ -24,7 +24,7 @@ export interface SearchDeps {
   signal: AbortSignal
   onProgress: OnProgress
   /** One entry for each source, kept current. */
-  reports: SourceReport[]
+  reports: Attempt[]
   /** Proves a build that was found or made; `own` when corral made or downloaded it. */
   prove(candidate: BuildCandidate, own: boolean, signal: AbortSignal): Promise<Build>
 }
@@ -59,7 +59,7 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
   const { sources, directory, reports, log, signal } = deps
   const reportOf = (source: BuildSource) => reports.find(report => report.source === source.name)!
 
-  const settle = (source: BuildSource, outcome: SourceReport['outcome'], ...reasons: string[]) => {
+  const settle = (source: BuildSource, outcome: Attempt['outcome'], ...reasons: string[]) => {
     const report = reportOf(source)
     report.outcome = outcome
     // The decisive reason comes first, then what was explained on the way.
@@ -148,7 +148,7 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
 }
 
 /** What was tried, in one sentence a source. Pure. */
-export function missingText(reports: readonly SourceReport[]): string {
+export function missingText(reports: readonly Attempt[]): string {
   const tried = reports.map(({ source, outcome, reasons }) => {
     return `${source}: ${reasons.length > 0 ? reasons[0]!.replace(/\.$/, '') : outcome}`
   })

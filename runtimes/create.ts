@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { DataPaths } from '../core/data-paths.ts'
 import { parseDuration } from '../core/duration.ts'
-import type { BuildSource } from '../core/services.ts'
+import type { BuildSource } from '../core/runtimes.ts'
 import type { SearchLog } from './build-search.ts'
 import { createFindConverter } from './find-converter.ts'
 import { createLlamaServerEngine } from './llama-server/engine.ts'

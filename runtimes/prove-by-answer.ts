@@ -4,7 +4,8 @@ import type { ToolLog } from '../core/child-process.ts'
 import { messageOf } from '../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../core/options.ts'
 import { packageRoot } from '../core/package-info.ts'
-import type { Build, BuildCandidate, Engine, EngineSpec, StoredVariant, Waiting } from '../core/services.ts'
+import type { Build, BuildCandidate } from '../core/runtimes.ts'
+import type { Engine, EngineSpec, StoredVariant, Waiting } from '../core/services.ts'
 import { prove } from './prove.ts'
 
 export type StartEngine = (build: Build, spec: EngineSpec, waiting: Waiting) => Promise<Engine>

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { runTool, ToolError, type ToolLog } from '../core/child-process.ts'
 import { messageOf } from '../core/errors.ts'
-import type { Build, BuildCandidate, BuildDevice } from '../core/services.ts'
+import type { Build, BuildCandidate, BuildDevice } from '../core/runtimes.ts'
 import { engineEnvironment } from './llama-server/environment.ts'
 
 /** Milliseconds that each question may take: drivers can be slow to start. */

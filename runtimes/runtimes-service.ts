@@ -1,7 +1,8 @@
 import { join } from 'node:path'
 import { CorralError, messageOf } from '../core/errors.ts'
 import { type OnProgress, type Progress, progressText } from '../core/progress.ts'
-import type { Build, BuildSource, Runtimes, RuntimesReport, SourceReport, Waiting } from '../core/services.ts'
+import type { Attempt, Build, BuildSource, Runtimes, RuntimesReport } from '../core/runtimes.ts'
+import type { Waiting } from '../core/services.ts'
 import { type SearchLog, searchBuild } from './build-search.ts'
 import type { Converter, FindConverter } from './find-converter.ts'
 import type { Prove, StartEngine } from './prove-by-answer.ts'
@@ -34,7 +35,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
   const sources = [...deps.sources]
   const stopped = new AbortController()
   const listeners = new Set<OnProgress>()
-  let reports: SourceReport[] = []
+  let reports: Attempt[] = []
   let progress: Progress | undefined
   let build: Build | undefined
   let search: Promise<Build> | undefined

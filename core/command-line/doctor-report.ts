@@ -3,7 +3,7 @@ import { arch, availableParallelism, cpus, release, totalmem, type } from 'node:
 import { formatBytes } from '../bytes.ts'
 import type { ConfigProblem } from '../config/problems.ts'
 import { version } from '../package-info.ts'
-import type { RuntimesReport, SourceReport } from '../services.ts'
+import type { Attempt, RuntimesReport } from '../runtimes.ts'
 import { formatPairs } from './table.ts'
 
 /** What `corral doctor --json` prints. Sizes are bytes. */
@@ -105,7 +105,7 @@ function formatEngine({ state, build, sources }: RuntimesReport): string {
   return lines.join('\n')
 }
 
-function formatSource({ source, description, outcome, reasons }: SourceReport, index: number): string[] {
+function formatSource({ source, description, outcome, reasons }: Attempt, index: number): string[] {
   return [
     `  ${index + 1}. ${source}: ${outcome}. ${description}`,
     ...reasons.flatMap(reason => reason.split('\n')).map(reason => `     - ${reason}`)

@@ -43,6 +43,65 @@ export const ModelSettingsSchema = Type.Object(
     pin: Type.Optional(
       Type.Boolean({ description: 'Never unload it for idleness or to make room; keep_alive of requests is ignored' })
     ),
+    preload: Type.Optional(Type.Boolean({ description: 'Load it when corral starts' })),
+    aliases: Type.Optional(
+      Type.Array(Type.String(), { uniqueItems: true, description: 'Other names (owner/name) that requests may use' })
+    ),
+    groups: Type.Optional(
+      Type.Array(Type.String({ minLength: 1 }), {
+        uniqueItems: true,
+        description: 'Models that share a group are never in memory together'
+      })
+    ),
+    max_concurrent: Type.Optional(
+      Type.Integer({ minimum: 1, description: 'Most requests that are answered at once; more wait' })
+    ),
+    runtime: Type.Optional(
+      Type.String({
+        description: "llama.cpp build to run on: a kind (cpu, cuda-13, vulkan, …) or an installed build's id"
+      })
+    ),
+    arguments: Type.Optional(
+      Type.Array(Type.String(), { description: "More flags for llama-server, after corral's own" })
+    ),
+    environment: Type.Optional(
+      Type.Record(Type.String(), Type.String(), { description: 'More environment variables for llama-server' })
+    ),
+    draft: Type.Optional(
+      Type.Object(
+        {
+          model: Type.String({
+            minLength: 1,
+            description: 'A model that is here (owner/name[:variant]) or a GGUF file'
+          }),
+          max_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'Most tokens guessed at once' })),
+          min_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'Fewest tokens guessed at once' })),
+          min_probability: Type.Optional(Type.Number({ minimum: 0, maximum: 1, description: 'Least sure guess' })),
+          n_gpu_layers: Type.Optional(
+            Type.Integer({ minimum: -1, description: 'Its layers on the GPU; -1 is automatic' })
+          )
+        },
+        { additionalProperties: false, description: 'Small model that guesses ahead (speculative decoding)' }
+      )
+    ),
+    ngram: Type.Optional(
+      Type.Boolean({ description: 'Guess ahead from what the conversation says already (needs no second model)' })
+    ),
+    lora: Type.Optional(
+      Type.Array(
+        Type.Object(
+          {
+            path: Type.String({ minLength: 1, description: 'GGUF file of the adapter' }),
+            scale: Type.Optional(Type.Number({ description: '1 where absent' }))
+          },
+          { additionalProperties: false }
+        ),
+        { description: 'LoRA adapters' }
+      )
+    ),
+    projector: Type.Optional(
+      Type.String({ description: 'GGUF file of the projector for images in the place of its own; "none" loads none' })
+    ),
     options: Type.Optional(
       Type.Object(
         { ...partial(LoadOptionsSchema).properties, ...partial(SamplingOptionsSchema).properties },

@@ -2,7 +2,8 @@ import type { Adoption } from '../../core/adoption.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { Conversion } from '../../core/conversion.ts'
 import type { Downloads } from '../../core/downloads.ts'
-import type { Runtimes, Scheduler, Storage } from '../../core/services.ts'
+import type { Runtimes } from '../../core/runtimes.ts'
+import type { Scheduler, Storage } from '../../core/services.ts'
 import type { NativeStreams } from './native-streams.ts'
 
 /** What the native API works with, wherever it is mounted. */

@@ -65,7 +65,9 @@ export function showRecord(variant: StoredVariant): Record<string, unknown> {
 
 /** The running model record of `/api/ps`. */
 export function runningRecord({ variant, mode, engine, options, expiresAt, running, queued }: RunningModel) {
-  const size = engine.memory?.total || variant.size
+  const pools = Object.entries(engine.memory ?? {})
+  const sum = (list: typeof pools) => list.reduce((total, [, bytes]) => total + bytes, 0)
+  const size = sum(pools) || variant.size
   return {
     name: variant.publicName,
     model: variant.publicName,
@@ -74,7 +76,7 @@ export function runningRecord({ variant, mode, engine, options, expiresAt, runni
     expires_at: expiresAt?.toISOString() ?? NEVER,
     digest: variant.digest,
     details: detailsOf(variant),
-    size_vram: Math.min(engine.memory?.gpu ?? 0, size),
+    size_vram: Math.min(sum(pools.filter(([pool]) => pool !== 'host')), size),
     context_length: engine.contextSize,
     mode,
     options: { ...options, num_ctx: engine.contextSize },

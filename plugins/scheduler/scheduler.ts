@@ -6,16 +6,8 @@ import { bareName, type ModelName } from '../../core/model-name.ts'
 import { settingsFor } from '../../core/model-settings.ts'
 import type { LoadOptions } from '../../core/options.ts'
 import type { OnProgress, Progress } from '../../core/progress.ts'
-import type {
-  Engine,
-  EngineMode,
-  Lease,
-  LeaseRequest,
-  Runtimes,
-  Scheduler,
-  Storage,
-  StoredVariant
-} from '../../core/services.ts'
+import type { Runtimes } from '../../core/runtimes.ts'
+import type { Engine, EngineMode, Lease, LeaseRequest, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
 import { engineSpec, ownFiles, requireServable } from './engine-spec.ts'
 import { capContext } from './load-options.ts'
 import { step } from './machine.ts'

@@ -4,7 +4,8 @@ import { basename } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { processStartTime } from '../../core/processes.ts'
-import type { Build, Engine, EngineExit, EngineSpec, Waiting } from '../../core/services.ts'
+import type { Build } from '../../core/runtimes.ts'
+import type { Engine, EngineExit, EngineSpec, Waiting } from '../../core/services.ts'
 import { allocateAddress, type EngineAddress, makePrivateFolder } from './address.ts'
 import { engineArguments, promptCacheSize } from './arguments.ts'
 import { knownFlags } from './build-flags.ts'
@@ -84,7 +85,7 @@ async function startEngine(
     for (const said of parseLine(line)) {
       if (said.type === 'loading') loading.noteFraction(said.fraction)
       else if (said.type === 'ready') loading.noteReady()
-      else if (said.type === 'memory') memory = { total: said.total, gpu: said.gpu }
+      else if (said.type === 'memory') memory = said.use
       else if (said.type === 'text') {
         tail.push(said.level === undefined ? said.text : `${said.level[0]!.toUpperCase()} ${said.text}`)
         if (loading.active && isFatal(said.text)) loading.fail(failureOf({ code: null, signal: null }))
@@ -210,6 +211,7 @@ async function startEngine(
     contextSize: facts.contextSize,
     slots: facts.slots,
     memory,
+    build,
     pid: child.pid,
     exited,
     request: request => upstream.request(request),

@@ -1,4 +1,5 @@
 import { StringDecoder } from 'node:string_decoder'
+import type { MemoryUse } from '../../core/runtimes.ts'
 
 export type LogLevel = 'error' | 'warn' | 'info' | 'debug'
 
@@ -10,8 +11,8 @@ export type EngineLine =
   | { type: 'ready' }
   /** Another state of the child protocol. */
   | { type: 'state' }
-  /** Bytes in all, and on GPUs. */
-  | { type: 'memory'; total: number; gpu: number }
+  /** What the engine holds. */
+  | { type: 'memory'; use: MemoryUse }
 
 const STATE_PREFIX = 'cmd_child_to_router:state:'
 const MAIN_STAGE = 'text_model'
@@ -55,15 +56,14 @@ function parseState(text: string): EngineLine | undefined {
 
 function parseMemory(data: unknown): EngineLine | undefined {
   if (!isObject(data) || data.unit !== 'MiB' || !Array.isArray(data.rows)) return undefined
-  let total = 0
-  let gpu = 0
+  const use: MemoryUse = {}
   for (const row of data.rows) {
     if (!isObject(row) || typeof row.self !== 'number') return undefined
-    const bytes = row.self * 2 ** 20
-    total += bytes
-    if (row.kind === 'device') gpu += bytes
+    // Whatever is no device's lies in the machine's memory, such as weights that were packed anew for the processor.
+    const pool = row.kind === 'device' ? String(row.name) : 'host'
+    use[pool] = (use[pool] ?? 0) + row.self * 2 ** 20
   }
-  return { type: 'memory', total, gpu }
+  return { type: 'memory', use }
 }
 
 function parseJsonLine(line: string): EngineLine[] | undefined {

@@ -1,6 +1,6 @@
 import { readdir, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { BuildSource } from '../../core/services.ts'
+import type { BuildSource } from '../../core/runtimes.ts'
 import { programFolder, programsIn } from '../build-files.ts'
 import { unfinishedFolder } from '../build-search.ts'
 import { chooseAsset, newestComplete, type Platform, type Release } from './release-assets.ts'

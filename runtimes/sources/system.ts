@@ -3,7 +3,7 @@ import { realpathSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import { findExecutable } from '../../core/child-process.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { BuildCandidate, BuildSource } from '../../core/services.ts'
+import type { BuildCandidate, BuildSource } from '../../core/runtimes.ts'
 import { PROGRAMS, programFile, programFolder, programsIn } from '../build-files.ts'
 
 export interface SystemOptions {

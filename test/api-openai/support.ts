@@ -11,6 +11,7 @@ import { CorralError } from '../../core/errors.ts'
 import { bareName, modelKey } from '../../core/model-name.ts'
 import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS } from '../../core/options.ts'
 import { packageRoot } from '../../core/package-info.ts'
+import type { Runtimes } from '../../core/runtimes.ts'
 import type {
   Capability,
   Engine,
@@ -18,7 +19,6 @@ import type {
   EngineRequest,
   EngineResponse,
   EngineSpec,
-  Runtimes,
   Scheduler,
   Storage,
   StoredVariant,

@@ -198,7 +198,7 @@ t.test('lines', t => {
     { kind: 'host', name: 'Host', self: 10, model: 5, context: 5, compute: 0 }
   ]
   const memory = (data: unknown) => parseLine(JSON.stringify({ type: 'fit_memory_breakdown', data }))
-  t.same(memory({ unit: 'MiB', rows }), [{ type: 'memory', total: 42 * 2 ** 20, gpu: 30 * 2 ** 20 }])
+  t.same(memory({ unit: 'MiB', rows }), [{ type: 'memory', use: { CUDA0: 30 * 2 ** 20, host: 12 * 2 ** 20 } }])
   t.match(memory({ unit: 'GiB', rows }), [{ type: 'text' }], 'other units are not guessed')
 
   t.same(parseLine('{"type":"log","time":5,"level":"error","msg":"a\\nb\\n\\n"}'), [

@@ -5,7 +5,7 @@ import { formatBytes } from '../../../core/bytes.ts'
 import type { PullPlan } from '../../../core/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { bareName } from '../../../core/model-name.ts'
-import type { RuntimesReport } from '../../../core/services.ts'
+import type { RuntimesReport } from '../../../core/runtimes.ts'
 import { freeSpace } from '../transfer/disk-space.ts'
 
 /** Bytes of memory that models can have: of this machine, or of the container that corral runs in, and of its GPUs. */

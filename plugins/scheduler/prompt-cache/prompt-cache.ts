@@ -1,0 +1,11 @@
+import type { Engine, EngineSpec } from '../../../core/services.ts'
+
+/** The caches of engines' slots on disk: a conversation goes on after its model was unloaded without being read again. */
+export interface PromptCache {
+  /** Folder for `EngineSpec.slotFolder`; undefined where this engine's caches cannot be saved. Never rejects. */
+  folderFor(spec: EngineSpec): Promise<string | undefined>
+  /** Gives an engine that has just started what was saved of its like, before it serves. Never rejects; is bounded. */
+  restore(engine: Engine, signal: AbortSignal): Promise<void>
+  /** Saves the caches of an engine that is about to be stopped and answers nothing. Never rejects; is bounded. */
+  save(engine: Engine): Promise<void>
+}
