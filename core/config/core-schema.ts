@@ -13,7 +13,7 @@ export const Bytes = (options: { default: string; description: string }) =>
  * A file or folder; an empty one is none. It is absolute once the configuration is loaded: `~/` is the user's home, and
  * a relative path starts at the file's folder or, for flags and environment, at the working directory.
  */
-export const Path = (options: { default: string; description: string }) =>
+export const Path = (options: { default?: string; description: string; minLength?: number }) =>
   Type.String({ format: 'corral-path', ...options })
 
 /** An object schema of which every property may be left out. */
@@ -70,10 +70,7 @@ export const ModelSettingsSchema = Type.Object(
     draft: Type.Optional(
       Type.Object(
         {
-          model: Type.String({
-            minLength: 1,
-            description: 'A model that is here (owner/name[:variant]) or a GGUF file'
-          }),
+          model: Type.String({ minLength: 1, description: 'A model that is here: owner/name or owner/name:variant' }),
           max_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'Most tokens guessed at once' })),
           min_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'Fewest tokens guessed at once' })),
           min_probability: Type.Optional(Type.Number({ minimum: 0, maximum: 1, description: 'Least sure guess' })),
@@ -91,7 +88,7 @@ export const ModelSettingsSchema = Type.Object(
       Type.Array(
         Type.Object(
           {
-            path: Type.String({ minLength: 1, description: 'GGUF file of the adapter' }),
+            path: Path({ description: 'GGUF file of the adapter', minLength: 1 }),
             scale: Type.Optional(Type.Number({ description: '1 where absent' }))
           },
           { additionalProperties: false }
@@ -100,7 +97,7 @@ export const ModelSettingsSchema = Type.Object(
       )
     ),
     projector: Type.Optional(
-      Type.String({ description: 'GGUF file of the projector for images in the place of its own; "none" loads none' })
+      Path({ description: 'GGUF file of the projector for images, in the place of its own; empty loads none' })
     ),
     options: Type.Optional(
       Type.Object(

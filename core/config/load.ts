@@ -9,7 +9,14 @@ import type { CoreConfig } from './core-schema.ts'
 import { findMistakes, optionGroups, valueAt, withoutEmpty } from './mistakes.ts'
 import { type ConfigFlags, fromEnvironment, fromFlags, type GivenSetting } from './overrides.ts'
 import { ConfigError, type ConfigProblem } from './problems.ts'
-import { type ConfigSchema, composeConfigSchema, isMapping, listSettings, settingName } from './setting-schema.ts'
+import {
+  type ConfigSchema,
+  composeConfigSchema,
+  isMapping,
+  listSettings,
+  type SettingSchema,
+  settingName
+} from './setting-schema.ts'
 import { readYaml } from './yaml-file.ts'
 
 /** The configuration in force. All of it is frozen. */
@@ -105,8 +112,17 @@ function canonicalOptions(values: Values, note: (group: string[], canonical: str
 /** Makes the paths among the values absolute. */
 function resolvePaths(schema: ConfigSchema, values: Values, base: string): void {
   for (const setting of listSettings(schema.root, values)) {
-    if (setting.schema?.format === 'corral-path') setAt(values, setting.path, expandPath(String(setting.value), base))
+    const resolved = withPaths(setting.schema, setting.value, base)
+    if (resolved !== setting.value) setAt(values, setting.path, resolved)
   }
+}
+
+function withPaths(schema: SettingSchema | undefined, value: unknown, base: string): unknown {
+  if (schema?.format === 'corral-path') return expandPath(String(value), base)
+  const { items, properties } = schema ?? {}
+  if (items && Array.isArray(value)) return value.map(entry => withPaths(items, entry, base))
+  if (!properties || !isMapping(value)) return value
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, withPaths(properties[key], inner, base)]))
 }
 
 interface Layer {

@@ -37,22 +37,24 @@ const RESERVED = new Set([...Object.keys(CoreConfigSchema.properties), 'home', '
 /**
  * The schema with what the author may leave unsaid: unknown keys are mistakes, and a group that is left out holds its
  * members' defaults.
+ * @param chosen whether people decide that there is such a group at all: then it may ask for settings outright
  */
-function complete(schema: SettingSchema, path: string): SettingSchema {
+function complete(schema: SettingSchema, path: string, chosen = false): SettingSchema {
   const { properties, patternProperties, items } = schema
   const completed = { ...schema }
-  if (items) completed.items = complete(items, `${path}[]`)
+  if (items) completed.items = complete(items, `${path}[]`, true)
   if (patternProperties) {
     completed.patternProperties = Object.fromEntries(
-      Object.entries(patternProperties).map(([pattern, inner]) => [pattern, complete(inner, `${path}.*`)])
+      Object.entries(patternProperties).map(([pattern, inner]) => [pattern, complete(inner, `${path}.*`, true)])
     )
   }
   if (properties) {
     completed.additionalProperties = schema.additionalProperties ?? false
     completed.properties = {}
     for (const [name, inner] of Object.entries(properties)) {
-      const child = complete(inner, `${path}.${name}`)
-      if (schema.required?.includes(name) && child.default === undefined) {
+      const required = schema.required?.includes(name) ?? false
+      const child = complete(inner, `${path}.${name}`, chosen || !required)
+      if (required && !chosen && child.default === undefined) {
         if (!child.properties) throw new Error(`${path}.${name} has neither a default nor Type.Optional`)
         child.default = {}
       }
