@@ -4,17 +4,23 @@ import { type LoadOptions, parseOptions } from './options.ts'
 import type { StoredVariant } from './services.ts'
 
 /** How tokens are guessed ahead. */
-export type Speculation =
-  | { kind: 'ngram' }
-  | {
-      kind: 'draft'
-      /** Absolute path of its (first) model file once an engine is started with it; before that as `config.yaml` has it. */
-      model: string
-      maxTokens?: number
-      minTokens?: number
-      minProbability?: number
-      gpuLayers?: number
-    }
+export interface Speculation {
+  /** From what the conversation says already. */
+  ngram: boolean
+  /** By a small model. */
+  draft?: {
+    /** `owner/name` with or without a variant. */
+    model: string
+    /** Absolute path of its (first) model file, once an engine is started with it. */
+    modelPath?: string
+    maxTokens?: number
+    minTokens?: number
+    /** 0 to 1: the least sure guess. */
+    minProbability?: number
+    /** -1 is automatic. */
+    gpuLayers?: number
+  }
+}
 
 /** How a model's engines are started, beyond its load options. */
 export interface EngineSettings {
@@ -23,7 +29,7 @@ export interface EngineSettings {
   /** Flags of llama-server, after corral's own. */
   arguments: readonly string[]
   environment: Readonly<Record<string, string>>
-  speculation?: Speculation
+  speculation: Speculation
   /** Absolute paths. */
   loras: readonly { path: string; scale: number }[]
   /** Absolute path; null loads none; absent leaves the model's own. */
@@ -63,14 +69,44 @@ export function settingsFor(config: CoreConfig, variant: StoredVariant): Effecti
     preload: false,
     groups: [],
     maxConcurrent: undefined,
-    engine: { arguments: [], environment: {}, loras: [] }
+    engine: { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
   }
   for (const section of sections) {
     const own = parseOptions(section.options)
     settings.load = { ...settings.load, ...own.load }
     settings.sampling = { ...settings.sampling, ...own.sampling }
     if (section.keep_alive !== undefined) settings.keepAlive = parseDuration(section.keep_alive)
-    if (section.pin !== undefined) settings.pin = section.pin
+    settings.pin = section.pin ?? settings.pin
+    settings.preload = section.preload ?? settings.preload
+    settings.groups = section.groups?.map(group => group.toLowerCase()) ?? settings.groups
+    settings.maxConcurrent = section.max_concurrent ?? settings.maxConcurrent
+    settings.engine = engineSettings(settings.engine, section)
   }
   return settings
+}
+
+/** A section's word on engines over what held before. */
+function engineSettings(before: EngineSettings, section: ModelSettings): EngineSettings {
+  const { runtime, draft, projector } = section
+  return {
+    ...(runtime === undefined ? before : { ...before, runtime }),
+    arguments: section.arguments ?? before.arguments,
+    environment: { ...before.environment, ...section.environment },
+    speculation: {
+      ...before.speculation,
+      ngram: section.ngram ?? before.speculation.ngram,
+      ...(draft && {
+        draft: {
+          model: draft.model,
+          maxTokens: draft.max_tokens,
+          minTokens: draft.min_tokens,
+          minProbability: draft.min_probability,
+          gpuLayers: draft.n_gpu_layers
+        }
+      })
+    },
+    loras: section.lora?.map(({ path, scale = 1 }) => ({ path, scale })) ?? before.loras,
+    // An empty path is the word for none.
+    ...(projector !== undefined && { projector: projector === '' ? null : projector })
+  }
 }

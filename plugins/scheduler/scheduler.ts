@@ -120,7 +120,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
         variant.format === 'gguf' ? ownFiles(variant) : await conversion.convert(variant, capped.dtype, waiting)
       log.info({ options: capped }, `loading ${variant.publicName}`)
       tell(slot, { phase: 'loading', subject: '' })
-      engine = await runtimes.startEngine(engineSpec(variant, slot.mode, files, capped), waiting)
+      engine = await runtimes.startEngine(engineSpec(variant, slot.mode, files, capped, settingsFor(config, variant).engine, storage), waiting)
     } catch (error) {
       slot.loading = undefined
       slot.progress = undefined

@@ -1,3 +1,5 @@
+import { CorralError } from '../../core/errors.ts'
+import type { EngineSettings } from '../../core/model-settings.ts'
 import type { EngineSpec, StoredVariant } from '../../core/services.ts'
 
 /** Where an engine listens: a Unix socket, or a TCP port on loopback. */
@@ -71,7 +73,51 @@ export function engineArguments(spec: EngineSpec, settings: ArgumentSettings): s
   if (knows('--offline')) list.push('--offline')
   if (knows('--sse-ping-interval')) list.push('--sse-ping-interval', `${STREAM_PING}`)
   if (knows('--log-jsonl')) list.push('--log-jsonl')
-  return [...list, ...(settings.extra ?? [])]
+  // Plainly concatenated with file names by llama-server.
+  if (spec.slotFolder !== undefined) list.push('--slot-save-path', `${spec.slotFolder}/`)
+  const own = spec.settings
+  if (own) {
+    list.push(...loraArguments(own.loras))
+    // Embeddings are not generated token by token.
+    if (mode === 'chat') list.push(...speculationArguments(own.speculation))
+  }
+  return [...list, ...(settings.extra ?? []), ...(own?.arguments ?? [])]
+}
+
+/** llama-server's `common/arg.cpp`: a row of comma-separated values, in which a scale follows its file after a colon. */
+function loraArguments(loras: EngineSettings['loras']): string[] {
+  const cell = (text: string) => (/[",]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text)
+  const plain = loras.filter(({ scale }) => scale === 1)
+  const scaled = loras.filter(({ scale }) => scale !== 1)
+  const colon = scaled.find(({ path }) => path.includes(':'))
+  if (colon) {
+    throw new CorralError(
+      'load_failed',
+      `llama-server cannot scale the LoRA adapter ${colon.path}, since its path holds a colon. Move it to another folder.`
+    )
+  }
+  return [
+    ...(plain.length > 0 ? ['--lora', plain.map(({ path }) => cell(path)).join(',')] : []),
+    ...(scaled.length > 0 ? ['--lora-scaled', scaled.map(({ path, scale }) => cell(`${path}:${scale}`)).join(',')] : [])
+  ]
+}
+
+/** Tokens that are guessed at once from the conversation: llama.cpp's documents advise so many, its default is 3. */
+const NGRAM_GUESS = 64
+
+function speculationArguments({ ngram, draft }: EngineSettings['speculation']): string[] {
+  const list: string[] = []
+  if (draft?.modelPath !== undefined) {
+    list.push('--model-draft', draft.modelPath)
+    if (draft.minTokens !== undefined) list.push('--spec-draft-n-min', `${draft.minTokens}`)
+    if (draft.minProbability !== undefined) list.push('--spec-draft-p-min', `${draft.minProbability}`)
+    if (draft.gpuLayers !== undefined && draft.gpuLayers >= 0) list.push('--n-gpu-layers-draft', `${draft.gpuLayers}`)
+  }
+  // What kind of draft model it is, llama-server reads from its file.
+  if (ngram) list.push('--spec-type', draft ? 'draft-simple,ngram-map-k' : 'ngram-map-k')
+  const most = draft?.maxTokens ?? (ngram && !draft ? NGRAM_GUESS : undefined)
+  if (most !== undefined) list.push('--spec-draft-n-max', `${most}`)
+  return list
 }
 
 /** The long flags that a `--help` text names. */

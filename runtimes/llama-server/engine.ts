@@ -96,7 +96,11 @@ async function startEngine(
   }
 
   const warn = (message: string) => log.warn({ engine: id, model: spec.alias }, message)
-  const environment = engineEnvironment(process.env, { configHome: address.folder, apiKey: address.key })
+  const environment = engineEnvironment(process.env, {
+    configHome: address.folder,
+    apiKey: address.key,
+    more: spec.settings?.environment
+  })
   let child: EngineProcess
   try {
     await writeRunRecord(deps.runDirectory, id, { folder: address.folder })

@@ -51,6 +51,8 @@ export interface EngineEnvironment {
   configHome: string
   /** Every request must carry it. Given here since command lines are visible to all users. */
   apiKey: string
+  /** What the build and the model's settings add. */
+  more?: Readonly<Record<string, string>>
 }
 
 /**
@@ -59,7 +61,7 @@ export interface EngineEnvironment {
  */
 export function engineEnvironment(
   ambient: NodeJS.ProcessEnv,
-  { configHome, apiKey }: EngineEnvironment
+  { configHome, apiKey, more }: EngineEnvironment
 ): Record<string, string> {
   const environment: Record<string, string> = {}
   for (const [name, value] of Object.entries(ambient)) {
@@ -70,6 +72,7 @@ export function engineEnvironment(
   }
   return {
     ...environment,
+    ...more,
     XDG_CONFIG_HOME: configHome,
     APPDATA: configHome,
     PROGRAMDATA: configHome,
