@@ -1,13 +1,10 @@
-import { randomUUID } from 'node:crypto'
-import { mkdir, readdir, rm } from 'node:fs/promises'
-import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { check, lock } from 'proper-lockfile'
+import { rm } from 'node:fs/promises'
 import { ToolError } from '../core/child-process.ts'
-import { CorralError, isSystemError, messageOf } from '../core/errors.ts'
+import { CorralError, messageOf } from '../core/errors.ts'
 import type { OnProgress } from '../core/progress.ts'
 import type { Attempt, Build, BuildCandidate, BuildSource } from '../core/runtimes.ts'
 import { type BuildRecord, damageOf, isOwn, readRecords, removeRecord, writeRecord } from './build-records.ts'
+import { lockDirectory, removeLeftovers } from './builds-directory.ts'
 
 export interface SearchLog {
   debug(object: object, message: string): void
@@ -27,19 +24,6 @@ export interface SearchDeps {
   reports: Attempt[]
   /** Proves a build that was found or made; `own` when corral made or downloaded it. */
   prove(candidate: BuildCandidate, own: boolean, signal: AbortSignal): Promise<Build>
-}
-
-/** Folder for unfinished work in the builds' directory; what is whole in it is reused. */
-export const WORK_FOLDER = 'work'
-/** Milliseconds after which the lock of a process that died is taken over. */
-const LOCK_STALE = 20_000
-const LOCK_RETRY = 500
-
-/** A folder to make something in, in the builds' directory; renamed when it is whole. */
-export async function unfinishedFolder(directory: string): Promise<string> {
-  const folder = join(directory, `unfinished-${randomUUID().slice(0, 8)}`)
-  await mkdir(folder, { recursive: true })
-  return folder
 }
 
 /** The reasons in an error, one line each, with a failed tool's last lines. */
@@ -156,42 +140,4 @@ export function missingText(reports: readonly Attempt[]): string {
     `No llama.cpp build was found that works here. ${tried.join('; ')}. ` +
     'Set CORRAL_LLAMA_CPP to a folder with llama-server, or cure one of these; "corral doctor" tells more.'
   )
-}
-
-/** Keeps other processes from building in the same directory at the same time; waits for the one that does. */
-async function lockDirectory(directory: string, signal: AbortSignal, log: SearchLog): Promise<() => Promise<void>> {
-  await mkdir(directory, { recursive: true })
-  for (let told = false; ; ) {
-    signal.throwIfAborted()
-    try {
-      let lost: Error | undefined
-      const release = await lock(directory, {
-        stale: LOCK_STALE,
-        onCompromised: error => {
-          lost = error
-          log.warn({ reason: error.message }, 'The lock of the llama.cpp builds was lost; this process slept too long.')
-        }
-      })
-      return async () => {
-        if (!lost) await release()
-      }
-    } catch (error) {
-      if (!isSystemError(error, 'ELOCKED')) throw error
-      if (!told)
-        log.info({ directory }, 'Another process is getting a llama.cpp build into this directory; waiting for it.')
-      told = true
-      while (await check(directory, { stale: LOCK_STALE })) await sleep(LOCK_RETRY, undefined, { signal })
-    }
-  }
-}
-
-/** Removes what an interrupted search left: folders that are neither a recorded build nor reusable work. */
-async function removeLeftovers(directory: string): Promise<void> {
-  const kept = new Set((await readRecords(directory)).map(record => record.build.directory))
-  for (const entry of await readdir(directory, { withFileTypes: true })) {
-    const path = join(directory, entry.name)
-    if (entry.isDirectory() && entry.name !== WORK_FOLDER && !entry.name.startsWith('converter-') && !kept.has(path)) {
-      await rm(path, { recursive: true, force: true })
-    }
-  }
 }

@@ -1,0 +1,67 @@
+import { randomUUID } from 'node:crypto'
+import { mkdir, readdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { check, lock } from 'proper-lockfile'
+import { isSystemError } from '../core/errors.ts'
+import { readRecords } from './build-records.ts'
+
+export interface LockLog {
+  info(object: object, message: string): void
+  warn(object: object, message: string): void
+}
+
+/** Folder for unfinished work in the builds' directory; what is whole in it is reused. */
+export const WORK_FOLDER = 'work'
+/** Milliseconds after which the lock of a process that died is taken over. */
+const LOCK_STALE = 20_000
+const LOCK_RETRY = 500
+
+/** A folder to make something in, in the builds' directory; renamed when it is whole. */
+export async function unfinishedFolder(directory: string): Promise<string> {
+  const folder = join(directory, `unfinished-${randomUUID().slice(0, 8)}`)
+  await mkdir(folder, { recursive: true })
+  return folder
+}
+
+/** Keeps other processes from building in the same directory at the same time; waits for the one that does. */
+export async function lockDirectory(
+  directory: string,
+  signal: AbortSignal,
+  log: LockLog
+): Promise<() => Promise<void>> {
+  await mkdir(directory, { recursive: true })
+  for (let told = false; ; ) {
+    signal.throwIfAborted()
+    try {
+      let lost: Error | undefined
+      const release = await lock(directory, {
+        stale: LOCK_STALE,
+        onCompromised: error => {
+          lost = error
+          log.warn({ reason: error.message }, 'The lock of the llama.cpp builds was lost; this process slept too long.')
+        }
+      })
+      return async () => {
+        if (!lost) await release()
+      }
+    } catch (error) {
+      if (!isSystemError(error, 'ELOCKED')) throw error
+      if (!told)
+        log.info({ directory }, 'Another process is getting a llama.cpp build into this directory; waiting for it.')
+      told = true
+      while (await check(directory, { stale: LOCK_STALE })) await sleep(LOCK_RETRY, undefined, { signal })
+    }
+  }
+}
+
+/** Removes what an interrupted search left: folders that are neither a recorded build nor reusable work. */
+export async function removeLeftovers(directory: string): Promise<void> {
+  const kept = new Set((await readRecords(directory)).map(record => record.build.directory))
+  for (const entry of await readdir(directory, { withFileTypes: true })) {
+    const path = join(directory, entry.name)
+    if (entry.isDirectory() && entry.name !== WORK_FOLDER && !entry.name.startsWith('converter-') && !kept.has(path)) {
+      await rm(path, { recursive: true, force: true })
+    }
+  }
+}
