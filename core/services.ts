@@ -134,8 +134,9 @@ export interface Storage {
   list(): StoredVariant[]
   /** The variants of one model, the default one first; empty when it is absent. */
   variants(name: ModelName): StoredVariant[]
+  /** By its name or an alias that `config.yaml` gives it. */
   find(name: ModelName): StoredVariant | undefined
-  /** @throws CorralError `model_not_found`, naming the variants there are when only the label is unknown. */
+  /** As `find`. @throws CorralError `model_not_found`, naming the variants there are when only the label is unknown. */
   get(name: ModelName): StoredVariant
   /**
    * Registers files that are on disk, by reflink or hard link where possible. The same content again is the present

@@ -1,5 +1,5 @@
 import { CorralError } from '../errors.ts'
-import { modelKey, parseModelName } from '../model-name.ts'
+import { type ModelName, modelKey, parseModelName } from '../model-name.ts'
 import { parseOptions } from '../options.ts'
 import { type ConfigSchema, isMapping, isSecret, type SettingSchema, schemaAt, settingName } from './setting-schema.ts'
 import { nearest } from './suggestion.ts'
@@ -143,6 +143,37 @@ function modelNameMistakes(models: unknown): Mistake[] {
   return mistakes
 }
 
+/** Names inside of models' settings: aliases, each of one model only, and draft models. */
+function innerNameMistakes(models: unknown): Mistake[] {
+  const mistakes: Mistake[] = []
+  const seen = new Map<string, string>()
+  for (const [model, settings] of Object.entries(isMapping(models) ? models : {})) {
+    if (!isMapping(settings)) continue
+    const { aliases, draft } = settings
+    const check = (path: string[], name: unknown, use: (name: ModelName) => string | undefined) => {
+      const full = ['models', model, ...path]
+      try {
+        const message = use(parseModelName(name))
+        if (message) mistakes.push({ path: full, atKey: false, message: `${settingName(full)}: ${message}` })
+      } catch (error) {
+        if (!(error instanceof CorralError)) throw error
+        mistakes.push({ path: full, atKey: false, message: error.message })
+      }
+    }
+    if (isMapping(draft) && 'model' in draft) check(['draft', 'model'], draft.model, () => undefined)
+    for (const [index, alias] of (Array.isArray(aliases) ? aliases : []).entries()) {
+      check(['aliases', String(index)], alias, name => {
+        const shown = JSON.stringify(alias)
+        if (name.variant !== undefined) return `${shown} names a variant; an alias is <owner>/<name>.`
+        const other = seen.get(modelKey(name))
+        seen.set(modelKey(name), model)
+        return other && `${shown} is an alias of ${JSON.stringify(other)} already; keep one of them.`
+      })
+    }
+  }
+  return mistakes
+}
+
 /** Where options of requests are set: the server's defaults and those of models. */
 export function optionGroups(values: unknown): string[][] {
   const models = valueAt(values, ['models'])
@@ -170,7 +201,8 @@ function optionMistakes(values: unknown): Mistake[] {
 export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   const mistakes = schemaMistakes(schema, values)
   const places = new Set(mistakes.map(({ path }) => path.join('\0')))
-  for (const mistake of [...modelNameMistakes(valueAt(values, ['models'])), ...optionMistakes(values)]) {
+  const models = valueAt(values, ['models'])
+  for (const mistake of [...modelNameMistakes(models), ...innerNameMistakes(models), ...optionMistakes(values)]) {
     if (!places.has(mistake.path.join('\0'))) mistakes.push(mistake)
   }
   return mistakes

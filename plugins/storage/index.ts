@@ -1,6 +1,7 @@
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugin.ts'
 import { DEMO_MODEL, installDemoModel } from './demo-model.ts'
+import { aliasesOf } from './model-aliases.ts'
 import { ModelStore } from './model-store.ts'
 
 export default definePlugin({
@@ -17,8 +18,8 @@ export default definePlugin({
     },
     { additionalProperties: false }
   ),
-  async setup({ log, paths }, options) {
-    const store = await ModelStore.open(paths.models, log)
+  async setup({ log, paths, config }, options) {
+    const store = await ModelStore.open(paths.models, log, aliasesOf(config.models))
     if (options.demo_model) {
       try {
         await installDemoModel(store, paths.home)

@@ -17,6 +17,7 @@ import { inspectSource } from './import-source.ts'
 import { inspectFiles } from './inspect-files.ts'
 import { KeyedQueue } from './keyed-queue.ts'
 import { findLabel, type Manifest, type VariantRecord, withoutRevisions, withVariant } from './manifest.ts'
+import { behindAlias } from './model-aliases.ts'
 import type { ModelSource } from './model-files.ts'
 import {
   discardFolder,
@@ -29,7 +30,7 @@ import {
 } from './model-folders.ts'
 import { ModelIndex } from './model-index.ts'
 import { scanModels } from './model-scan.ts'
-import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
+import { isAlias, modelExists, modelNotFound, writeFailure } from './refusals.ts'
 import { digestOfFiles, type StagedRevision, stageFiles } from './staging.ts'
 
 /** The models on disk. Reads are answered from memory; changes of one model happen one after another. */
@@ -50,14 +51,24 @@ export class ModelStore implements Storage {
   readonly #work = new Set<Promise<unknown>>()
   readonly #closing = new AbortController()
 
-  private constructor(models: string, log: FastifyBaseLogger) {
+  readonly #aliases: ReadonlyMap<string, ModelName>
+
+  private constructor(models: string, log: FastifyBaseLogger, aliases: ReadonlyMap<string, ModelName>) {
     this.#models = models
     this.#log = log
+    this.#aliases = aliases
   }
 
-  /** Reads what is stored below `models` and clears away what a crash left there. */
-  static async open(models: string, log: FastifyBaseLogger): Promise<ModelStore> {
-    const store = new ModelStore(models, log)
+  /**
+   * Reads what is stored below `models` and clears away what a crash left there.
+   * @param aliases other names of models, in lower case; a model that is stored under such a name goes before it
+   */
+  static async open(
+    models: string,
+    log: FastifyBaseLogger,
+    aliases: ReadonlyMap<string, ModelName> = new Map()
+  ): Promise<ModelStore> {
+    const store = new ModelStore(models, log, aliases)
     try {
       for (const { directory, manifest } of await scanModels(models, log)) {
         store.#index.put(modelKey(manifest), directory, manifest)
@@ -86,7 +97,14 @@ export class ModelStore implements Storage {
 
   find(name: ModelName): StoredVariant | undefined {
     const variants = this.#index.variants(modelKey(name))
-    return name.variant === undefined ? variants[0] : findLabel(variants, name.variant)
+    const target = variants.length === 0 ? behindAlias(this.#aliases, name) : undefined
+    // A name behind an alias is no alias itself.
+    if (target) return this.#findLabel(this.#index.variants(modelKey(target)), target)
+    return this.#findLabel(variants, name)
+  }
+
+  #findLabel(variants: StoredVariant[], { variant }: ModelName): StoredVariant | undefined {
+    return variant === undefined ? variants[0] : findLabel(variants, variant)
   }
 
   get(name: ModelName): StoredVariant {
@@ -196,8 +214,9 @@ export class ModelStore implements Storage {
 
   async remove(name: ModelName): Promise<StoredVariant[]> {
     const key = modelKey(name)
-    const doomed = name.variant === undefined ? this.variants(name) : [this.get(name)]
-    if (doomed.length === 0) throw modelNotFound(name, [])
+    const variants = this.variants(name)
+    if (variants.length === 0) throw this.find(name) ? isAlias(name, this.get(name)) : modelNotFound(name, [])
+    const doomed = name.variant === undefined ? variants : [this.get(name)]
     const revisions = new Set(doomed.map(variant => variant.revision))
     this.#index.drop(key, revisions)
     return this.#changes.run(key, async () => {
@@ -213,8 +232,8 @@ export class ModelStore implements Storage {
     })
   }
 
-  async setDefault(name: ModelName): Promise<StoredVariant> {
-    this.get(name)
+  async setDefault(asked: ModelName): Promise<StoredVariant> {
+    const name = this.get(asked).model
     const key = modelKey(name)
     return this.#changes.run(key, async () => {
       const variant = this.get(name)

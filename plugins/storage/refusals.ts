@@ -27,6 +27,16 @@ export function modelNotFound(name: ModelName, present: StoredVariant[]): Corral
   return new CorralError('model_not_found', message, { param: 'model' })
 }
 
+/** Whoever removes something by another name of it may not know what else goes with it. */
+export function isAlias(alias: ModelName, { model }: StoredVariant): CorralError {
+  const name = bareName(model)
+  return new CorralError(
+    'model_not_found',
+    `"${bareName(alias)}" is only another name of "${name}", given in config.yaml. Remove "${name}" itself.`,
+    { param: 'model' }
+  )
+}
+
 /** What a failed write into the models folder means for people; anything else as it is. */
 export function writeFailure(models: string, error: unknown): unknown {
   if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {

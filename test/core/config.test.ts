@@ -209,6 +209,20 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
       '4:16',
       /models\."a\/b"\.options\.num_ctx must be a whole number/
     ],
+    ['models:\n  a/b:\n    aliases: [c]', '3:15', /"c" is not a model name: the owner is missing/],
+    ['models:\n  a/b:\n    aliases: ["c/d:Q8_0"]', '3:15', /names a variant; an alias is <owner>\/<name>/],
+    [
+      'models:\n  a/b: {aliases: [c/d]}\n  e/f: {aliases: [C/D]}',
+      '3:19',
+      /"C\/D" is an alias of "a\/b" already; keep one of them/
+    ],
+    ['models:\n  a/b:\n    draft: {model: "../x"}', '3:20', /is not a model name/],
+    [
+      'models:\n  a/b:\n    draft: {max_tokens: 3}',
+      '3:12',
+      /models\."a\/b"\.draft must have required property 'model'/
+    ],
+    ['models:\n  a/b:\n    lora: [{scale: 2}]', '3:12', /must have required property 'path'/],
     ['defaults:\n  num_predict: lots', '2:16', /Option "num_predict" must be a whole number/],
     ['defaults:\n  cache_type_k: q9', '2:17', /one of f32, f16/],
     ['port: 1\nport: 2', '2:1', /set twice/],

@@ -2,7 +2,9 @@ import { statSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'
+import type { EngineSettings } from '../../core/model-settings.ts'
 import type { LoadOptions } from '../../core/options.ts'
+import type { EngineMode } from '../../core/services.ts'
 import { allocateAddress, isUsableSocketPath, makePrivateFolder } from '../../runtimes/llama-server/address.ts'
 import { engineArguments, flagsInHelp, promptCacheSize } from '../../runtimes/llama-server/arguments.ts'
 import { engineEnvironment } from '../../runtimes/llama-server/environment.ts'
@@ -98,6 +100,52 @@ t.test('the command line', t => {
   for (const flag of ['--no-ui', '--log-jsonl', '--sse-ping-interval', '--cache-ram', '--offline', '--jinja']) {
     t.notOk(flag in old, `${flag} is left out where the build does not know it`)
   }
+  t.end()
+})
+
+t.test("flags of a model's own settings", t => {
+  const of = (given: Partial<EngineSettings>, mode: EngineMode = 'chat') => {
+    const base: EngineSettings = { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
+    const plain = engineArguments(engineSpec({ mode }), settings)
+    const list = engineArguments(engineSpec({ mode, settings: { ...base, ...given } }), settings)
+    return list.slice(plain.length)
+  }
+  const draft = { model: 'a/b', modelPath: '/m/draft.gguf' }
+  const table: [Partial<EngineSettings>, string[]][] = [
+    [{}, []],
+    [{ arguments: ['--no-warmup', '-fa', 'off'] }, ['--no-warmup', '-fa', 'off']],
+    [{ speculation: { ngram: true } }, ['--spec-type', 'ngram-map-k', '--spec-draft-n-max', '64']],
+    [{ speculation: { ngram: false, draft: { model: 'a/b' } } }, []],
+    [{ speculation: { ngram: false, draft } }, ['--model-draft', '/m/draft.gguf']],
+    [
+      {
+        speculation: {
+          ngram: true,
+          draft: { ...draft, maxTokens: 8, minTokens: 2, minProbability: 0.5, gpuLayers: 0 }
+        }
+      },
+      [
+        ...['--model-draft', '/m/draft.gguf', '--spec-draft-n-min', '2', '--spec-draft-p-min', '0.5'],
+        ...['--n-gpu-layers-draft', '0', '--spec-type', 'draft-simple,ngram-map-k', '--spec-draft-n-max', '8']
+      ]
+    ],
+    [{ speculation: { ngram: false, draft: { ...draft, gpuLayers: -1 } } }, ['--model-draft', '/m/draft.gguf']],
+    [{ loras: [{ path: '/l/a.gguf', scale: 1 }] }, ['--lora', '/l/a.gguf']],
+    [
+      {
+        loras: [
+          { path: '/l/a,b.gguf', scale: 1 },
+          { path: '/l/c.gguf', scale: 0.5 },
+          { path: '/l/d"e.gguf', scale: 1 }
+        ]
+      },
+      ['--lora', '"/l/a,b.gguf","/l/d""e.gguf"', '--lora-scaled', '/l/c.gguf:0.5']
+    ]
+  ]
+  for (const [given, flags] of table) t.same(of(given), flags, JSON.stringify(given))
+  t.same(of({ speculation: { ngram: true } }, 'embedding'), [], 'nothing is generated there')
+  t.throws(() => of({ loras: [{ path: 'C:\\a.gguf', scale: 2 }] }), { code: 'load_failed', message: /colon/ })
+  t.equal(flags(engineArguments(engineSpec({ slotFolder: '/s' }), settings))['--slot-save-path'], '/s/')
   t.end()
 })
 

@@ -6,6 +6,7 @@ import { dataPaths } from '../../core/data-paths.ts'
 import type { PluginContext } from '../../core/plugin.ts'
 import type { Storage, StoredVariant } from '../../core/services.ts'
 import storagePlugin from '../../plugins/storage/index.ts'
+import { aliasesOf } from '../../plugins/storage/model-aliases.ts'
 import { stageFiles } from '../../plugins/storage/staging.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 import { faultsOf, gate, name, openStore, tree, until } from './support.ts'
@@ -61,6 +62,32 @@ t.test('variants of a model', async t => {
   t.notOk(existsSync(join(models, 'Own')), "an owner's folder goes with its last model")
   await t.rejects(store.remove(name('own/model')), { code: 'model_not_found' })
   await t.rejects(store.remove(name('a/first:Q2_K')), { code: 'model_not_found' })
+})
+
+t.test('other names of a model', async t => {
+  const dir = t.testdir()
+  const { models, add } = await setUp(dir)
+  await add('a/b:Q1', 1)
+  await add('a/b:Q2', 2)
+  await add('own/model', 3)
+  const settings = { 'a/b': { aliases: ['Some/Alias', 'own/model'] }, 'a/b:q2': { aliases: ['other/alias'] } }
+  const aliased = (await openStore(models, aliasesOf(settings))).store
+  const label = (text: string) => aliased.find(name(text))?.publicName
+  t.equal(label('some/ALIAS'), 'a/b')
+  t.equal(label('some/alias:q2'), 'a/b:Q2')
+  t.equal(label('other/alias'), 'a/b:Q2')
+  t.equal(label('other/alias:q1'), 'a/b', "a request's own variant counts")
+  t.equal(label('own/model'), 'own/model', 'what is stored goes before an alias')
+  t.equal(label('some/other'), undefined)
+  t.throws(() => aliased.get(name('some/alias:Q9')), { code: 'model_not_found' })
+  t.same(aliased.variants(name('some/alias')), [], 'an alias has nothing of its own')
+  for (const text of ['some/alias', 'some/alias:q2']) {
+    await t.rejects(aliased.remove(name(text)), { code: 'model_not_found', message: /another name of "a\/b"/ }, text)
+  }
+  t.equal((await aliased.setDefault(name('other/alias'))).publicName, 'a/b')
+  t.equal(aliased.get(name('a/b')).label, 'Q2')
+  t.equal((await aliased.remove(name('a/b'))).length, 2)
+  t.equal(label('some/alias'), undefined)
 })
 
 t.test('the same content again, and another one', async t => {
@@ -314,10 +341,11 @@ t.test('what a start finds', async t => {
 
 t.test('the demo model', async t => {
   const paths = dataPaths(join(t.testdir(), 'home'), join(t.testdirName, 'models'))
+  const config = { models: {} }
   const lines: string[] = []
   const log = pino({}, { write: (line: string) => void lines.push(line) }) as unknown as PluginContext['log']
   const start = async (demo_model = true): Promise<Storage> => {
-    const context = { log, paths, signal: new AbortController().signal } as unknown as PluginContext
+    const context = { log, paths, config, signal: new AbortController().signal } as unknown as PluginContext
     const offer = await storagePlugin.setup(context, { demo_model })
     t.teardown(() => offer.stop?.())
     return offer.services!.storage!
@@ -342,7 +370,9 @@ t.test('the demo model', async t => {
 
   t.test('a failure is told, and the rest works', async t => {
     const blocked = { ...paths, home: join(other, 'home') }
-    const offer = await storagePlugin.setup({ log, paths: blocked } as unknown as PluginContext, { demo_model: true })
+    const offer = await storagePlugin.setup({ log, paths: blocked, config } as unknown as PluginContext, {
+      demo_model: true
+    })
     t.ok(offer.services?.storage)
     t.ok(lines.some(line => line.includes('corral/tiny-chat cannot be stored')))
   })

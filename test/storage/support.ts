@@ -2,15 +2,18 @@ import { createHash } from 'node:crypto'
 import { type Dirent, existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import pino from 'pino'
-import { parseModelName } from '../../core/model-name.ts'
+import { type ModelName, parseModelName } from '../../core/model-name.ts'
 import type { StoredVariant } from '../../core/services.ts'
 import { ModelStore } from '../../plugins/storage/model-store.ts'
 
 /** A store whose log lines are kept in `lines`. */
-export async function openStore(models: string): Promise<{ store: ModelStore; lines: string[] }> {
+export async function openStore(
+  models: string,
+  aliases?: ReadonlyMap<string, ModelName>
+): Promise<{ store: ModelStore; lines: string[] }> {
   const lines: string[] = []
   const log = pino({ level: 'info' }, { write: (line: string) => void lines.push(line) })
-  return { store: await ModelStore.open(models, log), lines }
+  return { store: await ModelStore.open(models, log, aliases), lines }
 }
 
 export const name = parseModelName

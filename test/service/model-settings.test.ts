@@ -1,0 +1,57 @@
+import { readFileSync } from 'node:fs'
+import t from 'tap'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
+
+const QUESTION = { messages: [CAPITAL_QUESTION], stream: false, options: { temperature: 0 } }
+
+/** Command line and environment of a process (Linux). */
+const commandLine = (pid: number) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
+const environment = (pid: number) => readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0')
+
+t.test('what config.yaml says of a model reaches its engine', async t => {
+  const corral = await startCorral(t, {
+    config: `models:
+  ${DEMO}:
+    aliases: [my/helper, other/name]
+    arguments: [--no-warmup]
+    environment: {GGML_MARK: "of this model"}
+    draft: {model: ${DEMO}, max_tokens: 4}
+    ngram: true
+`
+  })
+  const { status, body } = await corral.json('/api/chat', { ...QUESTION, model: 'My/Helper' })
+  t.equal(status, 200)
+  t.equal(body.message.content, CAPITAL_ANSWER)
+  t.equal(body.model, 'My/Helper', 'the name that was asked for')
+  const hosted = await corral.json('/v1/chat/completions', { ...QUESTION, model: 'other/name' })
+  t.equal(hosted.body.choices[0].message.content, CAPITAL_ANSWER)
+  t.ok(hosted.body.timings.draft_n > 0, 'tokens were guessed ahead')
+  t.equal((await corral.json(`/v1/models/other/name`)).body.id, DEMO)
+
+  const [pid, ...others] = corral.enginePids()
+  t.same(others, [], 'one engine for all names')
+  const words = commandLine(pid!)
+  t.ok(words.includes('--no-warmup'))
+  t.equal(words[words.indexOf('--spec-draft-n-max') + 1], '4')
+  t.ok(environment(pid!).includes('GGML_MARK=of this model'))
+
+  const remove = await corral.json('/api/delete', { model: 'my/helper' }, { method: 'DELETE' })
+  t.match(remove, { status: 404, body: { code: 'model_not_found', error: /another name of "corral\/tiny-chat"/ } })
+  t.equal((await corral.json('/api/show', { model: 'my/helper' })).status, 200)
+})
+
+t.test('settings that cannot work', async t => {
+  const config = (settings: string) => `models:\n  ${DEMO}:\n    ${settings}\n`
+  const cases: [settings: string, code: string, message: RegExp][] = [
+    ['arguments: [--no-such-flag]', 'load_failed', /does not know the flag --no-such-flag/],
+    ['draft: {model: not/here}', 'load_failed', /draft model "not\/here".* is not here\. Pull or import it/],
+    ['lora: [{path: nowhere.gguf}]', 'load_failed', /adapter/]
+  ]
+  for (const [settings, code, message] of cases) {
+    const corral = await startCorral(t, { config: config(settings) })
+    const { body } = await corral.json('/api/chat', { ...QUESTION, model: DEMO })
+    t.equal(body.code, code, settings)
+    t.match(body.error, message, settings)
+    await corral.end()
+  }
+})
