@@ -221,6 +221,8 @@ export type InstallRequest =
       companions?: string[]
       /** 64 hex digits that the archive must have; what it has is told where absent. */
       sha256?: string
+      /** Name of a descriptor, where the archive's own name does not tell. */
+      runtime?: string
     }
 
 /** Bytes by memory pool: `host`, or the id of a build's device such as `CUDA0`. */

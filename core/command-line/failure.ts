@@ -25,7 +25,7 @@ export class Interrupted extends Error {
   }
 }
 
-const NOT_FOUND: ErrorCode[] = ['model_not_found', 'model_not_loaded', 'repo_not_found']
+const NOT_FOUND: ErrorCode[] = ['model_not_found', 'model_not_loaded', 'repo_not_found', 'runtime_not_found']
 const USAGE: ErrorCode[] = ['invalid_model_name', 'invalid_option', 'invalid_request']
 
 /** The exit code that goes with an error of the API. */
