@@ -141,7 +141,24 @@ export const CoreConfigSchema = Type.Object(
       default: {},
       description: 'Settings of single models, by <owner>/<name> or <owner>/<name>:<variant>',
       examples: [
-        { 'corral/tiny-chat': { keep_alive: '30m', pin: false, options: { num_ctx: 2048, temperature: 0.2 } } }
+        {
+          'corral/tiny-chat': {
+            keep_alive: '30m',
+            pin: false,
+            preload: false,
+            aliases: ['my/helper'],
+            groups: ['large'],
+            max_concurrent: 2,
+            runtime: 'cpu',
+            arguments: ['--no-warmup'],
+            environment: { GGML_VK_VISIBLE_DEVICES: '0' },
+            draft: { model: 'corral/tiny-chat', max_tokens: 8 },
+            ngram: false,
+            lora: [{ path: 'adapters/style.gguf', scale: 0.8 }],
+            projector: 'projectors/mmproj.gguf',
+            options: { num_ctx: 2048, temperature: 0.2 }
+          }
+        }
       ]
     })
   },

@@ -47,13 +47,13 @@ function wrapped(text: string, indent: string): string[] {
 }
 
 /** Lines of settings with their comments in one column; a comment too long for its line goes above it. */
-function withComments(rows: { text: string; comment: string }[]): string[] {
+function withComments(rows: { text: string; comment: string }[], indent?: string): string[] {
   const short = rows.filter(({ text, comment }) => text.length + comment.length + 4 <= WIDTH)
   const column = Math.max(0, ...short.map(({ text }) => text.length)) + 2
   return rows.flatMap(({ text, comment }) => {
     if (comment === '') return [text]
     const line = `${text.padEnd(column)}# ${comment}`
-    return line.length <= WIDTH ? [line] : [...wrapped(comment, /^ */.exec(text)![0]), text]
+    return line.length <= WIDTH ? [line] : [...wrapped(comment, indent ?? /^ */.exec(text)![0]), text]
   })
 }
 
@@ -61,8 +61,25 @@ function withComments(rows: { text: string; comment: string }[]): string[] {
 function example(name: string, schema: SettingSchema, indent: string): string[] {
   const value = schema.examples?.[0]
   if (value === undefined) return []
+  const entry = Object.values(schema.patternProperties ?? {})[0]?.properties
+  if (entry) return entryExample(name, entry, value as Record<string, object>, indent)
   const text = stringify({ [name]: value }, { lineWidth: 0 }).trimEnd()
   return text.split('\n').map(line => `${indent}# ${line}`)
+}
+
+/** One entry of a group that people fill, with all settings that it may have and what they are. */
+function entryExample(
+  name: string,
+  settings: Record<string, SettingSchema>,
+  example: Record<string, object>,
+  indent: string
+): string[] {
+  const [[key, values]] = Object.entries(example) as [[string, Record<string, unknown>]]
+  const rows = Object.entries(settings).map(([setting, schema]) => ({
+    text: `${indent}#     ${setting}: ${inlineYaml(values[setting])}`,
+    comment: comment(schema)
+  }))
+  return [`${indent}# ${name}:`, `${indent}#   ${key}:`, ...withComments(rows, `${indent}#     `)]
 }
 
 function renderSettings(schema: SettingSchema, defaults: Record<string, unknown>, indent: string): string[] {
