@@ -5,12 +5,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { runTool, ToolError, type ToolLog } from '../core/child-process.ts'
 import { messageOf } from '../core/errors.ts'
-import type { Build, BuildCandidate, BuildDevice } from '../core/runtimes.ts'
+import type { Build, BuildCandidate } from '../core/runtimes.ts'
+import { parseDevices } from './llama-server/device-list.ts'
 import { engineEnvironment } from './llama-server/environment.ts'
 
 /** Milliseconds that each question may take: drivers can be slow to start. */
 const ANSWER_LIMIT = 60_000
-const MIB = 1024 * 1024
 
 /** What `llama-server --version` prints, read; undefined when it is something else. */
 export function parseVersion(lines: readonly string[]): { version: string; commit?: string } | undefined {
@@ -22,25 +22,6 @@ export function parseVersion(lines: readonly string[]): { version: string; commi
     return commit === undefined ? { version } : { version, commit }
   }
   return undefined
-}
-
-/** What `llama-server --list-devices` prints, read; undefined when there is no list in it. */
-export function parseDevices(lines: readonly string[]): BuildDevice[] | undefined {
-  const start = lines.findIndex(line => line.trim() === 'Available devices:')
-  if (start < 0) return undefined
-  const devices: BuildDevice[] = []
-  for (const line of lines.slice(start + 1)) {
-    const match = /^\s+([^\s:]+): (.*) \((\d+) MiB, (\d+) MiB free\)\s*$/.exec(line)
-    if (!match) continue
-    const [, id, description, total, free] = match
-    devices.push({
-      id: id!,
-      description: description!,
-      totalMemory: Number(total) * MIB,
-      freeMemory: Number(free) * MIB
-    })
-  }
-  return devices
 }
 
 /** The hardware that devices of these names stand for; none means the processor. */
