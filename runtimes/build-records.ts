@@ -1,9 +1,10 @@
+import { readdirSync, readFileSync } from 'node:fs'
 import { mkdir, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { join, relative, sep } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { isSystemError, messageOf } from '../core/errors.ts'
 import type { Build } from '../core/runtimes.ts'
-import { askVersion, fileDigest, type ProveOptions } from './prove.ts'
+import { type AskOptions, askVersion, fileDigest } from './prove.ts'
 
 const SUFFIX = '.build.json'
 const FORMAT = 1
@@ -18,6 +19,18 @@ export interface BuildRecord {
   files: Record<string, number>
   /** What llama-server's file looked like: when nothing of it has changed, its digest need not be made again. */
   server: { size: number; mtimeMs: number }
+  /** Whether the user asked for this very build: then it goes only when the user removes it. */
+  installed?: boolean
+  /** Why it did not work when it was used or proven last; it serves only when nothing better can be had. */
+  failure?: BuildFailure
+}
+
+export interface BuildFailure {
+  reason: string
+  /** ISO 8601 UTC. */
+  at: string
+  /** The machine as it was then, see `machineMark`: another driver may be its cure. */
+  machine: string
 }
 
 /** Whether a build lies in corral's own folder, so that corral may remove it. */
@@ -37,18 +50,39 @@ async function filesOf(directory: string): Promise<Record<string, number>> {
   return files
 }
 
-/** Writes a proven build down, whole or not at all. */
-export async function writeRecord(directory: string, build: Build): Promise<void> {
+/** Writes a proven build down, whole or not at all. A failure written down before is forgotten. */
+export async function writeRecord(
+  directory: string,
+  build: Build,
+  { installed }: Pick<BuildRecord, 'installed'> = {}
+): Promise<BuildRecord> {
   const { size, mtimeMs } = await stat(build.executables.server)
   const record: BuildRecord = {
     format: FORMAT,
     provenAt: new Date().toISOString(),
     build,
     files: isOwn(build, directory) ? await filesOf(build.directory) : {},
-    server: { size, mtimeMs }
+    server: { size, mtimeMs },
+    ...(installed && { installed })
   }
+  await save(directory, record)
+  return record
+}
+
+async function save(directory: string, record: BuildRecord): Promise<void> {
   await mkdir(directory, { recursive: true })
-  await writeFileAtomic(join(directory, build.id + SUFFIX), `${JSON.stringify(record, null, 2)}\n`)
+  await writeFileAtomic(join(directory, record.build.id + SUFFIX), `${JSON.stringify(record, null, 2)}\n`)
+}
+
+/** Writes down that a recorded build does not work here. Does nothing when there is no such record. */
+export async function markFailed(directory: string, id: string, failure: BuildFailure): Promise<void> {
+  const record = (await readRecords(directory)).find(({ build }) => build.id === id)
+  if (record) await save(directory, { ...record, failure })
+}
+
+/** Bytes of a recorded build's files; 0 when it is not corral's own. */
+export function sizeOf({ files }: BuildRecord): number {
+  return Object.values(files).reduce((sum, size) => sum + size, 0)
 }
 
 /** The builds written down, the latest first. Unreadable records are removed. */
@@ -68,6 +102,19 @@ export async function readRecords(directory: string): Promise<BuildRecord[]> {
     else await rm(path, { force: true })
   }
   return records.sort((a, b) => b.provenAt.localeCompare(a.provenAt))
+}
+
+/** The builds written down, the latest first, at once: for reports, which do not wait. */
+export function recordsNow(directory: string): BuildRecord[] {
+  try {
+    const names = readdirSync(directory).filter(name => name.endsWith(SUFFIX))
+    const records = names.map(name => parseRecord(readFileSync(join(directory, name), 'utf8')))
+    return records.filter(record => record !== undefined).sort((a, b) => b.provenAt.localeCompare(a.provenAt))
+  } catch (error) {
+    // One may be removed at this moment.
+    if (isSystemError(error, 'ENOENT')) return []
+    throw error
+  }
 }
 
 function parseRecord(text: string): BuildRecord | undefined {
@@ -95,7 +142,7 @@ export async function removeRecord(directory: string, { build }: BuildRecord): P
 /** Why a build that was proven once cannot be used any more; undefined when it still is what it was, and runs. */
 export async function damageOf(
   { build, files, server }: BuildRecord,
-  options: ProveOptions
+  options: AskOptions
 ): Promise<string | undefined> {
   try {
     for (const [name, size] of Object.entries(files)) {

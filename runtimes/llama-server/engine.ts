@@ -32,6 +32,8 @@ export interface EngineDeps {
   socketRoot?: string
   /** Flags of llama-server put after corral's own. */
   extraArguments?: readonly string[]
+  /** Variables that the build's kind wants on this machine; those of the model go before. */
+  environment?: Readonly<Record<string, string>>
 }
 
 /** Milliseconds that an engine gets to end politely. */
@@ -99,7 +101,7 @@ async function startEngine(
   const environment = engineEnvironment(process.env, {
     configHome: address.folder,
     apiKey: address.key,
-    more: spec.settings?.environment
+    more: { ...deps.environment, ...spec.settings?.environment }
   })
   let child: EngineProcess
   try {
