@@ -166,6 +166,16 @@ export interface Storage {
 
 export type EngineMode = 'chat' | 'embedding' | 'rerank'
 
+/** How much an engine may take of what it would take more and more of. */
+export interface EngineBounds {
+  /** Bytes of the machine's memory for the states of earlier prompts (`--cache-ram`). */
+  promptCache: number
+  /** Most checkpoints of each slot, which models with windows or states have (`--ctx-checkpoints`). */
+  checkpoints: number
+  /** Bytes of each of the build's devices that are left free when layers are placed by themselves (`--fit-target`). */
+  deviceMargins?: readonly number[]
+}
+
 /** What an engine is started for. */
 export interface EngineSpec {
   /** The name the engine reports. */
@@ -180,6 +190,8 @@ export interface EngineSpec {
   settings?: EngineSettings
   /** Folder that the engine may save its slots' caches in (`--slot-save-path`); none are saved where absent. */
   slotFolder?: string
+  /** llama-server's defaults and corral's own hold where absent. */
+  bounds?: EngineBounds
 }
 
 export interface EngineExit {

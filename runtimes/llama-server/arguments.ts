@@ -1,6 +1,6 @@
 import { CorralError } from '../../core/errors.ts'
 import type { EngineSettings } from '../../core/model-settings.ts'
-import type { EngineSpec, StoredVariant } from '../../core/services.ts'
+import type { EngineBounds, EngineSpec, StoredVariant } from '../../core/services.ts'
 
 /** Where an engine listens: a Unix socket, or a TCP port on loopback. */
 export type Listen = { socketPath: string } | { host: string; port: number }
@@ -67,7 +67,9 @@ export function engineArguments(spec: EngineSpec, settings: ArgumentSettings): s
     list.push('--batch-size', `${batch}`, '--ubatch-size', `${batch}`)
   }
 
-  if (knows('--cache-ram')) list.push('--cache-ram', mode === 'chat' ? `${settings.promptCache}` : '0')
+  const promptCache = spec.bounds ? mebibytes(spec.bounds.promptCache) : settings.promptCache
+  if (knows('--cache-ram')) list.push('--cache-ram', mode === 'chat' ? `${promptCache}` : '0')
+  if (spec.bounds) list.push(...boundArguments(spec.bounds, knows))
   if (knows('--no-ui')) list.push('--no-ui')
   else if (knows('--no-webui')) list.push('--no-webui')
   if (knows('--offline')) list.push('--offline')
@@ -82,6 +84,17 @@ export function engineArguments(spec: EngineSpec, settings: ArgumentSettings): s
     if (mode === 'chat') list.push(...speculationArguments(own.speculation))
   }
   return [...list, ...(settings.extra ?? []), ...(own?.arguments ?? [])]
+}
+
+const mebibytes = (bytes: number) => Math.floor(bytes / 2 ** 20)
+
+function boundArguments({ checkpoints, deviceMargins }: EngineBounds, knows: (flag: string) => boolean): string[] {
+  const list: string[] = []
+  if (knows('--ctx-checkpoints')) list.push('--ctx-checkpoints', `${checkpoints}`)
+  if (deviceMargins?.length && knows('--fit-target')) {
+    list.push('--fit-target', deviceMargins.map(mebibytes).join(','))
+  }
+  return list
 }
 
 /** llama-server's `common/arg.cpp`: a row of comma-separated values, in which a scale follows its file after a colon. */

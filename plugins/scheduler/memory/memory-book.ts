@@ -1,5 +1,5 @@
 import type { MemoryUse } from '../../../core/runtimes.ts'
-import type { Engine, EngineSpec } from '../../../core/services.ts'
+import type { Engine, EngineBounds, EngineSpec } from '../../../core/services.ts'
 
 /** What an engine will take, before it is started. */
 export interface MemoryNeed {
@@ -9,6 +9,8 @@ export interface MemoryNeed {
   from: 'learned' | 'fit' | 'metadata'
   /** Bytes in all pools together, for messages. */
   parts: { weights: number; cache: number; compute: number }
+  /** What the engine has to be started with (`EngineSpec.bounds`), so that it keeps to this. */
+  bounds: EngineBounds
 }
 
 /** What is known about memory: what models need, and how much there is. */
@@ -20,8 +22,11 @@ export interface MemoryBook {
    * reserve; and never more than is free now plus `held`, what corral's engines hold by their own account.
    */
   budget(held: MemoryUse): Promise<MemoryUse>
-  /** Remembers what an engine really takes, also for later starts of corral. */
-  learn(engine: Engine): void
+  /**
+   * Remembers what an engine really takes, also for later starts of corral, and tells what it is to be counted with:
+   * what it reports, what it does not report (its process, a driver's part), and what it may still grow to.
+   */
+  learn(engine: Engine): MemoryUse
   /** Remembers that this need was too small: the next estimate for the like of it is larger. */
   learnOutOfMemory(spec: EngineSpec, need: MemoryNeed): void
   /** A sentence with the numbers and what would help (a smaller context, a q8_0 cache, fewer slots, a smaller variant). */
