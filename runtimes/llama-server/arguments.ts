@@ -75,8 +75,12 @@ export function engineArguments(spec: EngineSpec, settings: ArgumentSettings): s
   if (knows('--offline')) list.push('--offline')
   if (knows('--sse-ping-interval')) list.push('--sse-ping-interval', `${STREAM_PING}`)
   if (knows('--log-jsonl')) list.push('--log-jsonl')
-  // Plainly concatenated with file names by llama-server.
-  if (spec.slotFolder !== undefined) list.push('--slot-save-path', `${spec.slotFolder}/`)
+  if (spec.slotFolder !== undefined) {
+    // Plainly concatenated with file names by llama-server.
+    list.push('--slot-save-path', `${spec.slotFolder}/`)
+    // How fast it reads prompts tells whether a saved one is worth its while.
+    if (knows('--metrics')) list.push('--metrics')
+  }
   const own = spec.settings
   if (own) {
     list.push(...loraArguments(own.loras))

@@ -8,4 +8,6 @@ export interface PromptCache {
   restore(engine: Engine, signal: AbortSignal): Promise<void>
   /** Saves the caches of an engine that is about to be stopped and answers nothing. Never rejects; is bounded. */
   save(engine: Engine): Promise<void>
+  /** Deletes all that was saved of a variant (`StoredVariant.key`), as when it is removed. Never rejects. */
+  forget(variantKey: string): Promise<void>
 }

@@ -1,0 +1,230 @@
+import { createHash, randomBytes } from 'node:crypto'
+import { chmod, mkdir, readdir, readFile, rm, stat, statfs } from 'node:fs/promises'
+import { join } from 'node:path'
+import { type Static, Type } from 'typebox'
+import writeFileAtomic from 'write-file-atomic'
+import { isSystemError, messageOf } from '../../../core/errors.ts'
+
+/*
+ * The saved caches on disk:
+ *
+ *   <directory>/<hash of the variant's key>/manifest.json
+ *                                           <random>.slot …
+ *
+ * A file counts once the manifest names it, which is written last and in one step; what no manifest names is left from
+ * an interrupted save and goes at the next start. Folders are 0700 and files 0600: they hold what people wrote.
+ */
+
+const SavedSlotSchema = Type.Object({
+  file: Type.String({ pattern: '^[0-9a-f]{16}\\.slot$' }),
+  /** From `cacheKey`. */
+  key: Type.String(),
+  revision: Type.String(),
+  tokens: Type.Integer({ minimum: 1 }),
+  bytes: Type.Integer({ minimum: 1 }),
+  crc32: Type.Integer({ minimum: 0 }),
+  /** Slots of the engine that wrote it. */
+  slots: Type.Integer({ minimum: 1 }),
+  /** Streams of its file; absent where the file is of an unknown form. */
+  streams: Type.Optional(Type.Integer({ minimum: 1 })),
+  /** Milliseconds that reading a token of a prompt took the engine. */
+  pace: Type.Optional(Type.Number({ minimum: 0 })),
+  /** When the conversation went on last; milliseconds since 1970. */
+  usedAt: Type.Number()
+})
+export type SavedSlot = Static<typeof SavedSlotSchema>
+
+const ManifestSchema = Type.Object({
+  version: Type.Literal(1),
+  /** The variant's key. */
+  variant: Type.String(),
+  slots: Type.Array(SavedSlotSchema)
+})
+
+const MANIFEST = 'manifest.json'
+/** Bytes of the disk that are left to others. */
+const KEPT_FREE = 256 * 2 ** 20
+/** Conversations kept of a variant, however small they are. */
+const MOST_PER_VARIANT = 32
+
+export interface ShelfLog {
+  debug(object: object, message: string): void
+  warn(object: object, message: string): void
+}
+
+export interface Shelf {
+  /** The variant's folder, made where it is missing. */
+  open(variant: string): Promise<string>
+  slots(variant: string): readonly SavedSlot[]
+  path(variant: string, file: string): string
+  /**
+   * Sets bytes aside for a file that is to be written, deleting the least recently used ones where the budget asks for
+   * it, `expendable` before all others. Returns how to give them back; undefined when budget or disk have no room.
+   */
+  reserve(bytes: number, expendable?: string): Promise<(() => void) | undefined>
+  /** Adds complete files and deletes others of the variant. Afterwards the budget holds again. */
+  replace(variant: string, added: SavedSlot[], removed: readonly SavedSlot[]): Promise<void>
+  forget(variant: string): Promise<void>
+}
+
+export function newFileName(): string {
+  return `${randomBytes(8).toString('hex')}.slot`
+}
+
+/** Deletes a file; one that stays (Windows keeps what is open) goes at the next start. */
+export async function discard(path: string): Promise<void> {
+  await rm(path, { force: true }).catch(() => {
+    // No manifest names it.
+  })
+}
+
+/**
+ * Opens the saved caches under a folder, which need not exist, sweeps what is incomplete or damaged and keeps to the
+ * budget (bytes; 0 deletes all).
+ */
+export async function openShelf(directory: string, budget: number, log: ShelfLog): Promise<Shelf> {
+  const shelf = new Map<string, SavedSlot[]>()
+  let reserved = 0
+  let queue: Promise<unknown> = Promise.resolve()
+
+  const folderOf = (variant: string) => join(directory, createHash('sha256').update(variant).digest('hex').slice(0, 32))
+  const pathOf = (variant: string, file: string) => join(folderOf(variant), file)
+
+  /** Changes of the shelf come one after another. */
+  function alone<T>(work: () => Promise<T>): Promise<T> {
+    const done = queue.then(work)
+    queue = done.catch(() => {
+      // Its caller hears of it.
+    })
+    return done
+  }
+
+  function all(): { variant: string; slot: SavedSlot }[] {
+    return [...shelf].flatMap(([variant, slots]) => slots.map(slot => ({ variant, slot })))
+  }
+
+  async function put(variant: string, slots: SavedSlot[]): Promise<void> {
+    const manifest: Static<typeof ManifestSchema> = { version: 1, variant, slots }
+    await writeFileAtomic(pathOf(variant, MANIFEST), `${JSON.stringify(manifest)}\n`, { mode: 0o600 })
+    const kept = new Set(slots.map(slot => slot.file))
+    const gone = (shelf.get(variant) ?? []).filter(slot => !kept.has(slot.file))
+    shelf.set(variant, slots)
+    for (const { file } of gone) await discard(pathOf(variant, file))
+  }
+
+  /** Deletes files until so many bytes are free within the budget. */
+  async function makeRoom(bytes: number, expendable?: string): Promise<boolean> {
+    if (bytes + reserved > budget) return false
+    const size = all().reduce((sum, { slot }) => sum + slot.bytes, reserved + bytes)
+    const leaving = leastUsed(all(), size - budget, expendable)
+    for (const variant of new Set(leaving.map(entry => entry.variant))) {
+      const files = new Set(leaving.filter(entry => entry.variant === variant).map(entry => entry.slot.file))
+      await put(
+        variant,
+        shelf.get(variant)!.filter(slot => !files.has(slot.file))
+      )
+    }
+    if (leaving.length) log.debug({ files: leaving.length }, 'saved prompt caches made room for newer ones')
+    return true
+  }
+
+  async function load(folder: string): Promise<void> {
+    const path = join(directory, folder)
+    const manifest = await readManifest(join(path, MANIFEST))
+    if (!manifest || folderOf(manifest.variant) !== path) {
+      await rm(path, { recursive: true, force: true })
+      return
+    }
+    const slots: SavedSlot[] = []
+    for (const slot of manifest.slots) {
+      const found = await stat(join(path, slot.file)).catch(() => undefined)
+      if (found?.size === slot.bytes) slots.push(slot)
+    }
+    const wanted = new Set([MANIFEST, ...slots.map(slot => slot.file)])
+    for (const name of await readdir(path)) {
+      if (!wanted.has(name)) await rm(join(path, name), { recursive: true, force: true })
+    }
+    if (slots.length) shelf.set(manifest.variant, slots)
+    else await rm(path, { recursive: true, force: true })
+  }
+
+  if (budget === 0) await rm(directory, { recursive: true, force: true })
+  for (const entry of await readdir(directory, { withFileTypes: true }).catch(noFolder)) {
+    if (entry.isDirectory()) await load(entry.name)
+    else await rm(join(directory, entry.name), { force: true })
+  }
+  await makeRoom(0)
+
+  return {
+    async open(variant) {
+      const folder = folderOf(variant)
+      await mkdir(folder, { recursive: true, mode: 0o700 })
+      await chmod(directory, 0o700)
+      return folder
+    },
+    slots: variant => shelf.get(variant) ?? [],
+    path: pathOf,
+    reserve: (bytes, expendable) =>
+      alone(async () => {
+        if (!(await makeRoom(bytes, expendable))) return undefined
+        const { bavail, bsize } = await statfs(directory)
+        if (bavail * bsize < bytes + KEPT_FREE) return undefined
+        reserved += bytes
+        return () => {
+          reserved -= bytes
+        }
+      }),
+    replace: (variant, added, removed) =>
+      alone(async () => {
+        const leaving = new Set(removed.map(slot => slot.file))
+        const slots = [...(shelf.get(variant) ?? []).filter(slot => !leaving.has(slot.file)), ...added]
+        slots.sort((a, b) => b.usedAt - a.usedAt)
+        const extra = slots.splice(MOST_PER_VARIANT)
+        await put(variant, slots)
+        for (const { file } of extra) await discard(pathOf(variant, file))
+        await makeRoom(0)
+      }),
+    forget: variant =>
+      alone(async () => {
+        shelf.delete(variant)
+        await rm(folderOf(variant), { recursive: true, force: true })
+      })
+  }
+
+  async function readManifest(path: string): Promise<Static<typeof ManifestSchema> | undefined> {
+    try {
+      const manifest: unknown = JSON.parse(await readFile(path, 'utf8'))
+      const { Value } = await import('typebox/value')
+      if (Value.Check(ManifestSchema, manifest)) return manifest
+      log.warn({ path }, 'a list of saved prompt caches is of another form; they are deleted')
+    } catch (error) {
+      // A folder without one is left from a save that did not end.
+      if (!isSystemError(error, 'ENOENT')) {
+        log.warn({ path }, `saved prompt caches cannot be used and are deleted: ${messageOf(error)}`)
+      }
+    }
+    return undefined
+  }
+}
+
+/** Which files to delete to be rid of so many bytes: the expendable one first, then the least recently used. */
+export function leastUsed<Entry extends { slot: SavedSlot }>(
+  entries: readonly Entry[],
+  bytes: number,
+  expendable?: string
+): Entry[] {
+  const rank = ({ slot }: Entry) => (slot.file === expendable ? Number.NEGATIVE_INFINITY : slot.usedAt)
+  const leaving: Entry[] = []
+  let left = bytes
+  for (const entry of [...entries].sort((a, b) => rank(a) - rank(b))) {
+    if (left <= 0) break
+    leaving.push(entry)
+    left -= entry.slot.bytes
+  }
+  return leaving
+}
+
+function noFolder(error: unknown): never[] {
+  if (isSystemError(error, 'ENOENT')) return []
+  throw error
+}

@@ -1,0 +1,145 @@
+import { type FileHandle, open } from 'node:fs/promises'
+import { crc32 } from 'node:zlib'
+
+/*
+ * Files that llama-server writes for a slot (`llama_context::state_seq_save_file`, `server_tokens::serialize`,
+ * `llama_kv_cache::state_write`), little-endian words of 32 bits:
+ *
+ *   magic "ggsq", version, count of token words, token words,
+ *   count of streams, then for each stream its count of cells and, unless that is 0, the cells
+ *
+ * An engine has a stream for each of its slots, and a slot's cells lie in one of them. llama-server refuses a file with
+ * another count of streams than its own, and aborts when one is cut short; a flipped bit in the cells it cannot notice.
+ * So a file is checked by its sum before it is handed over.
+ */
+
+const MAGIC = 0x67677371
+/** Lists of tokens were plain in version 2. */
+const VERSIONS = [2, 3]
+const HEADER = 12
+const MOST_TOKEN_WORDS = 2 ** 26
+const MOST_STREAMS = 1024
+const CHUNK = 4 * 2 ** 20
+
+export interface StateLayout {
+  /** Offset of the count of streams. */
+  streamsAt: number
+  streams: number
+  /** Which stream has the cells. */
+  stream: number
+  /** Whether images or sounds are among the tokens. */
+  media: boolean
+  /** The tokens, and what else llama-server notes with them. */
+  tokenWords: Uint32Array
+}
+
+/** How a file is laid out; undefined when it is of another form than is known here. */
+export async function readLayout(path: string): Promise<StateLayout | undefined> {
+  const file = await open(path)
+  try {
+    const { size } = await file.stat()
+    const header = await wordsAt(file, 0, 3)
+    if (!header || header[0] !== MAGIC || !VERSIONS.includes(header[1]!) || header[2]! > MOST_TOKEN_WORDS)
+      return undefined
+    const tokens = await wordsAt(file, HEADER, header[2]!)
+    if (!tokens) return undefined
+    const streamsAt = HEADER + 4 * header[2]!
+    const streams = (await wordsAt(file, streamsAt, 1))?.[0]
+    if (!streams || streams > MOST_STREAMS) return undefined
+    const counts = await wordsAt(file, streamsAt + 4, streams)
+    const stream = counts?.findIndex(count => count > 0) ?? -1
+    if (stream < 0) return undefined
+    const after = streams - 1 - stream
+    const rest = await wordsAt(file, size - 4 * after, after)
+    if (!rest || rest.some(count => count > 0)) return undefined
+    return { streamsAt, streams, stream, media: hasMedia(tokens), tokenWords: tokens }
+  } finally {
+    await file.close()
+  }
+}
+
+/** Token words are a mark, a version, a list of tokens and a list of where media begin, each list after its length. */
+function hasMedia(words: Uint32Array): boolean {
+  if (words[0] !== 0xffffffff) return false
+  return words[1] !== 1 || words[3 + words[2]!] !== 0
+}
+
+/** Words that a list of tokens has before its first one: the mark, the version and the length. */
+const LIST_HEAD = 3
+/** Of an earlier state of a conversation, the last tokens may be worded anew by the chat template. */
+const SAME_SHARE = 0.9
+
+/** Whether one conversation goes on from another one, whose files these are. */
+export function continues(later: StateLayout, earlier: StateLayout): boolean {
+  // A list's length differs, and after it only tokens count.
+  const from = earlier.tokenWords[0] === 0xffffffff ? LIST_HEAD : 0
+  const length = earlier.tokenWords.length - from
+  let same = 0
+  while (same < length && earlier.tokenWords[from + same] === later.tokenWords[from + same]) same++
+  return same >= SAME_SHARE * length
+}
+
+async function wordsAt(file: FileHandle, offset: number, count: number): Promise<Uint32Array | undefined> {
+  const bytes = Buffer.alloc(4 * count)
+  const { bytesRead } = await file.read(bytes, 0, bytes.length, offset)
+  if (bytesRead < bytes.length) return undefined
+  return Uint32Array.from({ length: count }, (_, i) => bytes.readUInt32LE(4 * i))
+}
+
+/** CRC-32 of a whole file, and its size. @throws the signal's reason */
+export async function checksumOf(path: string, signal: AbortSignal): Promise<{ size: number; crc32: number }> {
+  const file = await open(path)
+  try {
+    const chunk = Buffer.allocUnsafe(CHUNK)
+    let size = 0
+    let sum = 0
+    for (;;) {
+      signal.throwIfAborted()
+      const { bytesRead } = await file.read(chunk, 0, CHUNK, size)
+      if (bytesRead === 0) return { size, crc32: sum }
+      sum = crc32(chunk.subarray(0, bytesRead), sum)
+      size += bytesRead
+    }
+  } finally {
+    await file.close()
+  }
+}
+
+/** Writes the same cache for an engine with another count of slots. @throws the signal's reason */
+export async function rewriteForStreams(
+  source: string,
+  target: string,
+  layout: StateLayout,
+  streams: number,
+  signal: AbortSignal
+): Promise<void> {
+  const from = await open(source)
+  try {
+    const to = await open(target, 'wx', 0o600)
+    try {
+      const { size } = await from.stat()
+      const cellsAt = layout.streamsAt + 4 + 4 * layout.stream
+      const end = size - 4 * (layout.streams - 1 - layout.stream)
+      const count = Buffer.alloc(4)
+      count.writeUInt32LE(streams)
+      const chunk = Buffer.allocUnsafe(CHUNK)
+      const copy = async (start: number, stop: number) => {
+        for (let at = start; at < stop; ) {
+          signal.throwIfAborted()
+          const { bytesRead } = await from.read(chunk, 0, Math.min(CHUNK, stop - at), at)
+          if (bytesRead === 0) throw new Error(`${source} ends too early`)
+          await to.writeFile(chunk.subarray(0, bytesRead))
+          at += bytesRead
+        }
+      }
+      await copy(0, layout.streamsAt)
+      await to.writeFile(count)
+      await copy(cellsAt, end)
+      await to.writeFile(Buffer.alloc(4 * (streams - 1)))
+    } finally {
+      await to.close()
+    }
+  } finally {
+    await from.close()
+  }
+}
