@@ -75,6 +75,8 @@ export interface ArchivePattern {
   archive: RegExp
   /** The archive with libraries that go into the same folder, given the match of `archive`. */
   companion?: (match: RegExpExecArray) => RegExp
+  /** Lowest glibc that its programs start with; a system with another C library cannot run them. Linux only. */
+  glibc?: string
 }
 
 /** A kind of llama.cpp build, as plain data and pure functions. */
@@ -85,10 +87,11 @@ export interface RuntimeDescriptor {
   /** For people, such as `CUDA 13 (NVIDIA)`. */
   title: string
   fit(hardware: Hardware): Fit
+  /** The better ones first where a platform has several; empty where only sources of its own bring it. */
   archives: readonly ArchivePattern[]
   /**
-   * Whether the archive's version of the toolkit works with this machine's driver, by the match of its name; all do
-   * where absent.
+   * Whether this machine's driver serves the archive's version of the toolkit, by the match of its name; all do where
+   * absent. Of those it serves the highest is taken, else the lowest there is: minor versions are mostly compatible.
    */
   accepts?(match: RegExpExecArray, hardware: Hardware): boolean
   /** Variables for its processes on this machine, such as which of several GPUs to use. */
@@ -113,7 +116,9 @@ export const RankedCandidateSchema = Type.Object({
   ),
   gpus: Type.Array(Type.String(), { description: 'Ids of the GPUs of `hardware` that it would use' }),
   assets: Type.Array(Type.String(), {
-    description: 'Files of the release that serve it here: the archive and its companions; none where it has none'
+    description:
+      'Files of the release for this platform and driver: the archive and its companions; none where it has none. ' +
+      '`missing` tells where this system is too old to run them'
   })
 })
 export type RankedCandidate = Static<typeof RankedCandidateSchema>
