@@ -1,0 +1,69 @@
+import { CorralError } from '../core/errors.ts'
+import type { Build, InstalledBuild, RuntimeDescriptor } from '../core/runtimes.ts'
+import { isMeant } from './build-place.ts'
+import type { BuildRecord } from './build-records.ts'
+import type { Selection } from './selection.ts'
+import { releaseTag } from './sources/release.ts'
+
+/** What an installed build is for corral now. Pure. */
+export function stateOf(
+  { build, failure }: Pick<BuildRecord, 'build' | 'failure'>,
+  { selected, previous }: Selection,
+  current: Build | undefined
+): InstalledBuild['state'] {
+  if (build.id === current?.id) return 'in use'
+  if (failure) return 'failed'
+  if (build.id === selected) return 'selected'
+  return build.id === previous ? 'previous' : 'installed'
+}
+
+function installedText(records: readonly BuildRecord[]): string {
+  const ids = records.map(({ build }) => build.id)
+  return ids.length > 0 ? `Installed are: ${ids.join(', ')}.` : 'None is installed.'
+}
+
+/** The record of an id. Pure. @throws CorralError `runtime_not_found`, saying what there is */
+export function recordOf(records: readonly BuildRecord[], id: string): BuildRecord {
+  const record = records.find(({ build }) => build.id.toLowerCase() === id.toLowerCase())
+  if (record) return record
+  throw new CorralError('runtime_not_found', `No llama.cpp build "${id}" is installed. ${installedText(records)}`, {
+    param: 'runtime'
+  })
+}
+
+const numberOf = ({ build }: BuildRecord) => Number(releaseTag(build.id)?.match(/^b(\d+)$/)?.[1] ?? -1)
+
+/**
+ * The record that a name means: an id, else the newest build of that kind, those that failed last. Pure.
+ * @throws CorralError `runtime_not_found`, saying what there is
+ */
+export function findInstalled(
+  records: readonly BuildRecord[],
+  choice: string,
+  kinds: readonly RuntimeDescriptor[]
+): BuildRecord {
+  const byId = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
+  if (byId) return byId
+  const [newest] = records
+    .filter(({ build }) => isMeant(choice, build))
+    .sort(
+      (a, b) =>
+        Number(a.failure !== undefined) - Number(b.failure !== undefined) ||
+        numberOf(b) - numberOf(a) ||
+        b.provenAt.localeCompare(a.provenAt)
+    )
+  if (newest) return newest
+  if (kinds.some(kind => isMeant(choice, { runtime: kind.name, kind: kind.kind }))) {
+    throw new CorralError(
+      'runtime_not_found',
+      `No llama.cpp build of the kind "${choice}" is installed. Get one with: corral runtime install ${choice}`,
+      { param: 'runtime' }
+    )
+  }
+  throw new CorralError(
+    'runtime_not_found',
+    `No llama.cpp build "${choice}" is installed, and no kind is named so. ${installedText(records)} ` +
+      `Kinds are: ${kinds.map(({ name }) => name).join(', ')}.`,
+    { param: 'runtime' }
+  )
+}
