@@ -61,7 +61,7 @@ export async function createLlamaServerEngine(
     try {
       return await startEngine(build, spec, deps, waiting, address)
     } catch (error) {
-      const taken = error instanceof CorralError && error.details?.cause === 'address_in_use'
+      const taken = error instanceof CorralError && error.details?.cause === 'cannot_listen'
       if (!taken || 'socketPath' in address.listen || attempt === ADDRESS_ATTEMPTS) throw error
     }
   }
