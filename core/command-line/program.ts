@@ -10,6 +10,7 @@ import { definePull } from './commands/pull.ts'
 import { definePulls } from './commands/pulls.ts'
 import { defineRm } from './commands/rm.ts'
 import { defineRun } from './commands/run.ts'
+import { defineRuntime } from './commands/runtime.ts'
 import { defineServe } from './commands/serve.ts'
 import { defineShow } from './commands/show.ts'
 import { defineStop } from './commands/stop.ts'
@@ -26,11 +27,12 @@ Examples:
   corral import ./model.gguf me/model            register a model file that is already here
   corral import --from ollama                    see what another tool has downloaded already
   corral doctor                                  see what works on this machine, and what is missing
+  corral runtime list                            see the llama.cpp builds that are here
 
 How commands find a server:
   An address given by --host, --port, CORRAL_HOST or CORRAL_PORT; else the server that holds the data directory; else
-  the configured address. When none runs, list, show, rm, import, pull, pulls, convert and doctor do their work without
-  one, and run starts one for as long as it lasts.
+  the configured address. When none runs, list, show, rm, import, pull, pulls, convert, doctor and runtime do their work
+  without one, and run starts one for as long as it lasts.
 
 Environment:
   CORRAL_HOME        the data directory (~/.corral): models, llama.cpp builds, logs
@@ -61,7 +63,6 @@ Exit codes:
 export function createProgram(context: CommandContext): Command {
   const program = new Command('corral')
     .description('Runs language models on this machine and serves them over REST.')
-    .version(version, '-v, --version', 'print the version')
     .helpOption('-h, --help', 'show help')
     .helpCommand('help [command]', 'show help on a command')
     .option('--config <file>', 'configuration file')
@@ -76,6 +77,8 @@ export function createProgram(context: CommandContext): Command {
     .showHelpAfterError('(add --help to see how it is used)')
     .exitOverride()
     .addHelpText('after', EXAMPLES)
+  // The program would take the one of "corral runtime install" for its own.
+  if (!process.argv.includes('runtime')) program.version(version, '-v, --version', 'print the version')
   for (const define of [
     defineServe,
     defineRun,
@@ -89,6 +92,7 @@ export function createProgram(context: CommandContext): Command {
     defineImport,
     defineConvert,
     defineDoctor,
+    defineRuntime,
     defineConfig,
     defineVersion
   ]) {

@@ -3,6 +3,7 @@ import { Duration } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { nativeRoutes } from './routes.ts'
+import { runtimeRoutes } from './runtime-routes.ts'
 
 export default definePlugin({
   name: 'api-native',
@@ -41,6 +42,7 @@ export default definePlugin({
         const banner = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'
         app.get('/', async (_request, reply) => reply.type('text/plain; charset=utf-8').send(banner))
         await app.register(nativeRoutes(deps, 'sse'), { prefix: '/api' })
+        await app.register(runtimeRoutes(deps), { prefix: '/api' })
       }
     }
   }

@@ -25,7 +25,6 @@ export function nativeRoutes(deps: NativeDependencies, defaultFraming: Framing):
     })
     app.get('/health', async () => ({ status: 'ok' }))
     app.get('/version', async () => ({ version }))
-    app.get('/runtimes', async () => deps.runtimes.report())
     await app.register(answerRoutes(mounted))
     await app.register(modelRoutes(mounted))
     await app.register(pullRoutes(mounted))

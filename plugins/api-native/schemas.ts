@@ -122,3 +122,33 @@ export const ImportRequestSchema = Type.Object(
   },
   loose
 )
+
+export const InstallRequestSchema = Type.Object(
+  {
+    runtime: Given(
+      Type.String({ minLength: 1, description: 'Kind of build, such as cuda-13; the best one by default' })
+    ),
+    version: Given(
+      Type.String({ pattern: '^[\\w.-]+$', description: 'Release such as b11347; the newest by default' })
+    ),
+    archive: Given(
+      Type.String({ minLength: 1, description: 'Absolute path of a release archive on the server instead' })
+    ),
+    companions: Given(
+      Type.Array(Type.String({ minLength: 1 }), { description: 'With archive: those with its libraries' })
+    ),
+    sha256: Given(Type.String({ minLength: 1, description: 'With archive: 64 hex digits that it must have' })),
+    stream: answering.stream
+  },
+  loose
+)
+
+export const UseRequestSchema = Type.Object(
+  {
+    runtime: Type.String({ minLength: 1, description: 'Id of an installed build, a kind of build, or auto' }),
+    stream: Given(Type.Boolean({ default: false }))
+  },
+  loose
+)
+
+export const UpgradeRequestSchema = Type.Object({ stream: answering.stream }, loose)
