@@ -7,6 +7,7 @@ import apiOllama from './api-ollama/index.ts'
 import apiOpenai from './api-openai/index.ts'
 import conversion from './conversion/index.ts'
 import downloads from './download/index.ts'
+import hardware from './hardware/index.ts'
 import corralHub from './hubs/corral/index.ts'
 import csghub from './hubs/csghub/index.ts'
 import huggingface from './hubs/huggingface/index.ts'
@@ -23,6 +24,7 @@ import storage from './storage/index.ts'
 export const builtInPlugins: PluginDefinition[] = [
   security,
   storage,
+  hardware,
   runtimes,
   downloads,
   huggingface,

@@ -1,0 +1,61 @@
+import { bytesOf, type Findings, known, type Sighting } from '../findings.ts'
+import { pciAddress, pciId, vendorOfName } from '../pci/address.ts'
+import { type Probe, ProbeFailure } from '../probe.ts'
+
+/** Devices that are asked for one by one at most. */
+const MOST_DEVICES = 16
+
+/** The devices of `xpu-smi discovery`, and of one with `-d`; by their numbers. */
+export function parseXpuSmi(text: string): Map<number, Sighting> {
+  const devices = new Map<number, Map<string, string>>()
+  let fields: Map<string, string> | undefined
+  for (const line of text.split(/\r?\n/)) {
+    const match = /^[\s|]*?(?:(\d{1,3})[\s|]+)?([A-Z][\w ]*?):\s*(.*?)[\s|]*$/.exec(line)
+    if (!match) continue
+    if (match[1] !== undefined) {
+      fields = new Map()
+      devices.set(Number(match[1]), fields)
+    }
+    fields?.set(match[2]!.toLowerCase(), match[3]!)
+  }
+  const sightings = new Map<number, Sighting>()
+  for (const [id, found] of devices) {
+    const field = (name: string) => found.get(name)
+    const name = field('device name')
+    if (vendorOfName(field('vendor name') ?? name ?? '') !== 'intel') continue
+    const type = field('device type') ?? ''
+    const size = /^(\d{1,9}(?:\.\d+)?) MiB/.exec(field('memory physical size') ?? '')?.[1]
+    sightings.set(id, {
+      vendor: 'intel',
+      ...known({
+        name,
+        type: /discrete/i.test(type) ? 'discrete' : /integrated/i.test(type) ? 'integrated' : undefined,
+        pciId: pciId(field('pci device id')),
+        pciBus: pciAddress(field('pci bdf address')),
+        totalMemory: bytesOf(size ?? '', 2 ** 20),
+        driver: field('driver version') === undefined ? undefined : { version: field('driver version')! }
+      } as const),
+      // It speaks to devices through Level Zero, as SYCL builds do.
+      api: 'sycl',
+      usable: true
+    })
+  }
+  return sightings
+}
+
+export const xpuSmi: Probe = {
+  name: 'xpu-smi',
+  platforms: ['linux', 'win32'],
+  async find(machine): Promise<Findings> {
+    const { stdout, failure } = await machine.run('xpu-smi', ['discovery'])
+    const devices = parseXpuSmi(stdout)
+    if (devices.size === 0 && !/no device/i.test(stdout)) {
+      throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no device in what xpu-smi printed')
+    }
+    for (const id of [...devices.keys()].slice(0, MOST_DEVICES)) {
+      const details = parseXpuSmi((await machine.run('xpu-smi', ['discovery', '-d', String(id)])).stdout).get(id)
+      devices.set(id, { ...devices.get(id)!, ...details })
+    }
+    return { gpus: [...devices.values()] }
+  }
+}

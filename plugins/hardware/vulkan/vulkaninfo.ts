@@ -1,0 +1,97 @@
+import type { Gpu } from '../../../core/hardware.ts'
+import { type Findings, known, type Sighting } from '../findings.ts'
+import { pciId, vendorOfId, vendorOfName } from '../pci/address.ts'
+import { type Probe, ProbeFailure } from '../probe.ts'
+
+const SOFTWARE = /llvmpipe|lavapipe|softpipe|swiftshader|microsoft basic render/i
+
+const TYPES: Record<string, Gpu['type']> = {
+  PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: 'discrete',
+  PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: 'integrated',
+  PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: 'virtual'
+}
+
+/** Fields of each device. A value may go on over several lines: what has no ` = ` belongs to the one above. */
+function devicesIn(text: string): Map<string, string>[] {
+  const devices: Map<string, string>[] = []
+  let last: string | undefined
+  for (const line of text.split(/\r?\n/)) {
+    if (/^\s*GPU\d{1,3}:\s*$/.test(line)) {
+      devices.push(new Map())
+      last = undefined
+      continue
+    }
+    const device = devices.at(-1)
+    if (!device) continue
+    const field = /^\s*(\w+)\s+= ?(.*?)\s*$/.exec(line)
+    if (field) {
+      last = field[1]!
+      // The long form repeats names in other sections; the first ones are of the device.
+      if (!device.has(last)) device.set(last, field[2]!)
+      else last = undefined
+    } else if (last !== undefined && line.trim() !== '') {
+      device.set(last, `${device.get(last)} ${line.trim()}`)
+    }
+  }
+  return devices
+}
+
+/** NVIDIA's driver writes 580.95.05 as `580.95.5.0`. */
+function nvidiaVersion(version: string): string | undefined {
+  const match = /^(\d{3,4})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.\d+)?$/.exec(version)
+  if (!match) return undefined
+  const rest = Number(match[3] ?? 0) === 0 ? '' : `.${match[3]!.padStart(2, '0')}`
+  return `${match[1]}.${match[2]!.padStart(2, '0')}${rest}`
+}
+
+function driverOf(device: ReadonlyMap<string, string>): Gpu['driver'] {
+  const version = device.get('driverVersion') ?? ''
+  const ofNvidia = device.get('driverID') === 'DRIVER_ID_NVIDIA_PROPRIETARY' ? nvidiaVersion(version) : undefined
+  const inInfo = /\b\d+\.\d+(\.\d+)*\b/.exec(device.get('driverInfo') ?? '')?.[0]
+  // Older vulkaninfo prints the version as one number.
+  const dotted = /^\d+(\.\d+)+$/.test(version) ? version : undefined
+  return known({ name: device.get('driverName'), version: ofNvidia ?? inInfo ?? dotted })
+}
+
+/** The GPUs of `vulkaninfo --summary`; undefined when there is no list of devices in it. */
+export function parseVulkaninfo(text: string): Sighting[] | undefined {
+  const devices = devicesIn(text)
+  if (devices.length === 0) return undefined
+  return devices.flatMap((device): Sighting[] => {
+    const name = device.get('deviceName') ?? ''
+    const type = device.get('deviceType') ?? ''
+    if (name === '' || /_CPU$/.test(type) || SOFTWARE.test(name)) return []
+    const driver = device.get('driverID') ?? ''
+    // Direct3D in disguise, which lacks what llama.cpp needs.
+    if (driver === 'DRIVER_ID_MESA_DOZEN' || /Microsoft Direct3D12/i.test(name)) return []
+    const byId = vendorOfId(device.get('vendorID')?.toLowerCase())
+    const vendor = byId === 'other' ? vendorOfName(name) : byId
+    // Venus passes calls on to the GPU of another system.
+    const kind = driver === 'DRIVER_ID_MESA_VENUS' ? 'virtual' : (TYPES[type] ?? 'unknown')
+    return [
+      {
+        vendor,
+        // Mesa puts its driver and chip behind the name.
+        name: name.replace(/ \((RADV|LLVM|ACO)\b[^()]*\)$/, ''),
+        type: kind,
+        unifiedMemory: TYPES[type] === 'integrated',
+        ...known({ pciId: pciId(device.get('deviceID')) }),
+        driver: driverOf(device),
+        api: 'vulkan',
+        usable: true
+      }
+    ]
+  })
+}
+
+export const vulkaninfo: Probe = {
+  name: 'vulkaninfo',
+  platforms: ['linux', 'win32'],
+  async find(machine): Promise<Findings> {
+    const { stdout, text, failure } = await machine.run('vulkaninfo', ['--summary'])
+    const gpus = parseVulkaninfo(stdout)
+    if (gpus) return { gpus, ...(gpus.length === 0 ? { detail: 'software renderers only' } : {}) }
+    const why = failure ?? 'no devices in what vulkaninfo printed'
+    throw new ProbeFailure(failure ? 'failed' : 'unreadable', `${why} ${text.trim().split('\n').at(-1) ?? ''}`)
+  }
+}
