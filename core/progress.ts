@@ -2,6 +2,7 @@
 export interface Progress {
   phase:
     | 'queued'
+    | 'waiting'
     | 'pulling'
     | 'downloading'
     | 'unpacking'

@@ -3,6 +3,7 @@ import type { FastifyPluginAsync } from 'fastify'
 import type { Adoption } from './adoption.ts'
 import type { Conversion } from './conversion.ts'
 import type { Downloads } from './downloads.ts'
+import type { CorralError } from './errors.ts'
 import type { HardwareService } from './hardware.ts'
 import type { ModelName } from './model-name.ts'
 import type { EngineSettings } from './model-settings.ts'
@@ -200,6 +201,8 @@ export interface EngineExit {
   signal: string | null
   /** Whether corral asked for it. */
   expected: boolean
+  /** Why it ended, where corral did not ask for it: `engine_crashed` with `details.cause`. */
+  failure?: CorralError
 }
 
 export interface EngineRequest {
@@ -277,7 +280,8 @@ export interface RunningModel {
 export interface LoadingModel {
   variant: StoredVariant
   mode: EngineMode
-  state: 'queued' | 'converting' | 'loading' | 'draining' | 'stopping'
+  /** waiting: for room that other models hold; whose, its progress says. */
+  state: 'queued' | 'waiting' | 'converting' | 'loading' | 'draining' | 'stopping'
   progress: Progress | undefined
   queued: number
 }

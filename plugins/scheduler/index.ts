@@ -1,15 +1,30 @@
+import { join } from 'node:path'
 import { Type } from 'typebox'
-import { Duration } from '../../core/config/core-schema.ts'
+import { parseBytes } from '../../core/bytes.ts'
+import { Bytes, Duration } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
+import { createMemoryBook } from './memory/create-memory-book.ts'
+import { createPromptCache } from './prompt-cache/create-prompt-cache.ts'
 import { createScheduler } from './scheduler.ts'
+
+/** An amount of memory as `parseBytes` reads it, or nothing. */
+const Memory = (description: string) =>
+  Type.Unsafe<string | number>({
+    type: ['string', 'number'],
+    title: 'an amount such as 12GiB, or nothing',
+    pattern: '^(\\d+(\\.\\d+)? *([bB]|[kKmMgGtT]([iI]?[bB])?)?)?$',
+    minimum: 1,
+    default: '',
+    description
+  })
 
 export default definePlugin({
   name: 'scheduler',
   api: 1,
   description: 'Decides which models are in memory',
   offers: ['scheduler'],
-  needs: ['storage', 'runtimes', 'conversion'],
+  needs: ['storage', 'runtimes', 'conversion', 'hardware'],
   options: Type.Object(
     {
       keep_alive: Duration({
@@ -21,27 +36,73 @@ export default definePlugin({
         default: 512,
         minimum: 0,
         description: 'Most requests that wait for one model; more get 503 queue_full'
+      }),
+      memory: Memory('All models together take at most this of the main memory; empty is what the machine can spare'),
+      gpu_memory: Memory('All models together take at most this of each GPU; empty is what it can spare'),
+      prompt_cache: Bytes({
+        default: '4GiB',
+        description:
+          'Disk for what models have read when they are unloaded, so that they need not read it again; 0 is none'
+      }),
+      fair_wait: Duration({
+        default: '15s',
+        description: 'How long a busy model begins answers while another waits for its room …'
+      }),
+      fair_count: Type.Integer({ default: 64, minimum: 1, description: '… and how many' }),
+      room_timeout: Duration({
+        default: '5m',
+        description: 'How long a request waits for room in memory until it gets 503 insufficient_memory'
       })
     },
     { additionalProperties: false }
   ),
   setup(context, options) {
+    const { log, paths, config } = context
     const keepAlive = parseDuration(options.keep_alive)!
+    const runtimes = context.service('runtimes')
+    const memory = createMemoryBook({
+      runtimes,
+      hardware: context.service('hardware'),
+      directory: join(paths.cache, 'memory'),
+      options: { ...limit('memory', options.memory), ...limit('gpuMemory', options.gpu_memory) },
+      log
+    })
+    const promptCache = createPromptCache({
+      directory: join(paths.cache, 'prompts'),
+      budget: parseBytes(options.prompt_cache)!,
+      log
+    })
     const scheduler = createScheduler({
       storage: context.service('storage'),
-      runtimes: context.service('runtimes'),
+      runtimes,
       conversion: context.service('conversion'),
-      config: context.config,
+      memory,
+      promptCache,
+      config,
       limits: {
         maxLoaded: options.max_loaded_models,
         maxQueue: options.max_queue,
-        keepAlive: keepAlive < 0 ? Number.POSITIVE_INFINITY : keepAlive
+        keepAlive: keepAlive < 0 ? Number.POSITIVE_INFINITY : keepAlive,
+        fairWait: parseDuration(options.fair_wait)!,
+        fairCount: options.fair_count,
+        roomTimeout: parseDuration(options.room_timeout)!
       },
-      log: context.log
+      log
     })
     return {
       services: { scheduler },
-      stop: () => scheduler.close(parseDuration(context.config.shutdown_grace)!)
+      start() {
+        // The server listens meanwhile.
+        void scheduler.preload(context.signal)
+      },
+      async stop() {
+        await scheduler.close(parseDuration(config.shutdown_grace)!)
+        await memory.close()
+      }
     }
   }
 })
+
+function limit<Name extends string>(name: Name, given: string | number): { [name in Name]?: number } {
+  return given === '' ? {} : ({ [name]: parseBytes(given)! } as { [name in Name]?: number })
+}

@@ -1,91 +1,111 @@
 import { CorralError } from '../../core/errors.ts'
-import type { LoadOptions } from '../../core/options.ts'
-import { firstLoad, satisfies, union } from './load-options.ts'
-import type { Effect, EngineState, Event, SchedulerState } from './machine-state.ts'
+import { firstLoad, satisfies } from './load-options.ts'
+import { abortLoad, dropPlan, newPlan, prepare, refuseAll, revokeAll, unload, waitFor } from './machine-actions.ts'
+import { serve, undoReload } from './machine-serve.ts'
+import { createEngine, type Effect, type EngineState, type Event, type SchedulerState } from './machine-state.ts'
+import { seatWaiting, unloadSurplus } from './machine-waiting.ts'
 
 /*
  * The scheduler's decisions: events in, effects out. No process, clock or promise is touched here; the driver beside it
- * (`scheduler.ts`) carries the effects out and reports back.
+ * (`scheduler.ts`) carries the effects out and reports back. `machine-serve.ts` hands out slots, `machine-waiting.ts`
+ * gives room to models, `machine-room.ts` knows where there is some.
  */
 
 const FIRST_BACK_OFF = 1000
 const LONGEST_BACK_OFF = 60_000
 
-function engineOf(state: SchedulerState, key: string): EngineState {
-  let engine = state.engines.get(key)
-  if (!engine) {
-    engine = {
-      key,
-      phase: 'absent',
-      options: undefined,
-      next: undefined,
-      reload: undefined,
-      running: new Set(),
-      queue: [],
-      keepAlive: state.limits.keepAlive,
-      pinned: false,
-      lastUsed: 0,
-      failure: undefined
-    }
-    state.engines.set(key, engine)
-  }
-  return engine
-}
-
 /** Takes one event at time `now` (milliseconds) and returns what is to be done, in order. Changes `state`. */
 export function step(state: SchedulerState, event: Event, now: number): Effect[] {
   const effects: Effect[] = []
-  if (event.type === 'close') {
-    state.closing = true
-    const error = new CorralError('shutting_down', 'corral is shutting down. Try again when it is back.')
-    for (const engine of state.engines.values()) {
-      engine.next = undefined
-      refuseQueue(engine, error, effects)
-      if (engine.phase === 'loading') abortLoad(engine, effects)
-      advance(state, engine, now, effects)
-    }
-    return effects
+  if (event.type === 'close') close(state, now, effects)
+  else if (event.type === 'budget') state.budget = event.budget
+  else {
+    const engine = engineOf(state, event.key)
+    heed(state, engine, event, now, effects)
+    advance(state, engine, now, effects)
   }
-  const engine = engineOf(state, event.key)
+  if (!state.closing) seatWaiting(state, now, effects)
+  unloadSurplus(state, now, effects)
+  for (const engine of state.engines.values()) forget(state, engine, effects)
+  return effects
+}
+
+function engineOf(state: SchedulerState, key: string): EngineState {
+  const engine = state.engines.get(key) ?? createEngine(key, state.limits.keepAlive)
+  state.engines.set(key, engine)
+  return engine
+}
+
+function heed(
+  state: SchedulerState,
+  engine: EngineState,
+  event: Exclude<Event, { type: 'close' | 'budget' }>,
+  now: number,
+  effects: Effect[]
+): void {
   switch (event.type) {
     case 'request':
       onRequest(state, engine, event, now, effects)
-      break
+      return
     case 'leave':
       engine.queue = engine.queue.filter(waiter => waiter.id !== event.id)
       if (engine.running.delete(event.id)) engine.lastUsed = now
-      if (engine.phase === 'draining' && engine.reload?.asker === event.id) {
-        engine.phase = 'ready'
-        engine.next = undefined
-        engine.reload = undefined
-      }
       // A load that nobody waits for any more goes on: the next request will be glad of it.
-      break
+      if (engine.reload?.asker === event.id && engine.phase !== 'loading') {
+        undoReload(state, engine, undefined, now, effects)
+      }
+      return
+    case 'prepared':
+      if (event.run !== engine.preparing) return
+      engine.preparing = undefined
+      if (engine.plan?.run === event.run) {
+        const { need, certain, advice } = event
+        Object.assign(engine.plan, { need, certain, advice, since: Math.min(engine.plan.since, now) })
+      }
+      return
+    case 'prepare-failed':
+      if (event.run !== engine.preparing) return
+      engine.preparing = undefined
+      if (engine.plan?.run === event.run) onFailure(state, engine, event.error, now, effects)
+      return
     case 'loaded':
+      if (event.run !== engine.run || engine.phase !== 'loading') return
       engine.phase = 'ready'
+      engine.plan = undefined
       engine.failure = undefined
       engine.reload = undefined
+      engine.reserved = event.use ?? engine.reserved
+      engine.cost = event.cost
+      engine.turn = now
       engine.lastUsed = now
-      break
+      return
     case 'load-failed':
-      onLoadFailed(engine, event.error, now, effects)
-      break
+      if (event.run === engine.run) onLoadFailed(state, engine, event.error, now, effects)
+      return
     case 'gone':
-      onGone(engine, event.error, effects)
-      break
+      if (event.run === engine.run) onGone(state, engine, event.error, now, effects)
+      return
     case 'stop':
-      onStop(engine, event.running, event.waiting, effects)
-      break
+      onStop(engine, event, effects)
+      return
     case 'keep-alive':
       if (!engine.pinned) engine.keepAlive = event.keepAlive
-      break
+      return
     case 'idle':
-      break
+      engine.alarm = undefined
   }
-  advance(state, engine, now, effects)
-  advanceWaiting(state, engine, now, effects)
-  if (engine.phase === 'absent' && !engine.queue.length && !engine.failure) state.engines.delete(engine.key)
-  return effects
+}
+
+function close(state: SchedulerState, now: number, effects: Effect[]): void {
+  state.closing = true
+  const error = new CorralError('shutting_down', 'corral is shutting down. Try again when it is back.')
+  for (const engine of state.engines.values()) {
+    refuseAll(engine, error, effects)
+    if (engine.phase === 'loading') abortLoad(engine, effects)
+    else dropPlan(engine, effects)
+    if (engine.phase === 'draining') engine.phase = 'ready'
+    advance(state, engine, now, effects)
+  }
 }
 
 function onRequest(
@@ -95,17 +115,18 @@ function onRequest(
   now: number,
   effects: Effect[]
 ): void {
-  const refuse = (error: CorralError) => effects.push({ type: 'refuse', id: event.id, error })
+  const deny = (error: CorralError) => effects.push({ type: 'refuse', id: event.id, error })
   if (state.closing) {
-    refuse(new CorralError('shutting_down', 'corral is shutting down. Try again when it is back.'))
+    deny(new CorralError('shutting_down', 'corral is shutting down. Try again when it is back.'))
     return
   }
+  const ending = engine.phase === 'absent' || engine.phase === 'stopping'
+  if (ending && !engine.queue.length) engine.keepAlive = event.initialKeepAlive ?? state.limits.keepAlive
+  engine.name = event.name
+  engine.defaults = event.defaults
+  engine.groups = event.groups
+  engine.maxConcurrent = event.maxConcurrent
   engine.pinned = event.pinned
-  const ending = engine.phase === 'stopping' && !engine.next
-  if ((engine.phase === 'absent' || ending) && !engine.queue.length) {
-    engine.keepAlive = event.initialKeepAlive ?? state.limits.keepAlive
-    engine.options = event.defaults
-  }
   if (event.pinned) engine.keepAlive = Number.POSITIVE_INFINITY
   else if (event.keepAlive !== undefined) engine.keepAlive = event.keepAlive
   const failure = engine.failure
@@ -113,7 +134,7 @@ function onRequest(
     const asks = firstLoad(event.defaults, [event.asked])
     if (satisfies(asks, failure.options) && satisfies(failure.options, asks)) {
       const seconds = Math.ceil((failure.retryAt - now) / 1000)
-      refuse(
+      deny(
         new CorralError(
           failure.error.code,
           `${failure.error.message} It failed ${failure.count} times in a row and is tried again in ${seconds} s at the earliest.`,
@@ -124,7 +145,7 @@ function onRequest(
     }
   }
   if (engine.queue.length >= state.limits.maxQueue) {
-    refuse(
+    deny(
       new CorralError(
         'queue_full',
         `${state.limits.maxQueue} requests wait for this model already. Try again in a moment.`,
@@ -133,26 +154,44 @@ function onRequest(
     )
     return
   }
-  engine.queue.push({ id: event.id, asked: event.asked, loadOnly: event.loadOnly })
+  engine.queue.push({ id: event.id, asked: event.asked, loadOnly: event.loadOnly, at: now })
 }
 
-function onLoadFailed(engine: EngineState, error: CorralError, now: number, effects: Effect[]): void {
-  const { reload, options } = engine
-  if (engine.phase === 'stopping') {
-    // An aborted load: who waited has been told.
-    engine.phase = 'absent'
-    return
-  }
+function onLoadFailed(
+  state: SchedulerState,
+  engine: EngineState,
+  error: CorralError,
+  now: number,
+  effects: Effect[]
+): void {
+  if (engine.phase !== 'loading' && engine.phase !== 'stopping') return
+  const aborted = engine.phase === 'stopping'
   engine.phase = 'absent'
-  if (reload) {
-    // Only the request that asked for the new options hears of it; the old ones come back for the others.
-    const waiting = engine.queue.length
-    engine.queue = engine.queue.filter(waiter => waiter.id !== reload.asker)
-    if (engine.queue.length < waiting) effects.push({ type: 'refuse', id: reload.asker, error })
-    engine.reload = undefined
-    engine.next = reload.previous
+  engine.reserved = {}
+  // After an abort, who waited has been told; a plan is that of later requests.
+  if (aborted) return
+  const { plan } = engine
+  if (error.code === 'insufficient_memory' && plan && !plan.alone && engine.queue.length) {
+    Object.assign(plan, { alone: true, since: now, claims: new Map() })
     return
   }
+  onFailure(state, engine, error, now, effects)
+}
+
+/** A plan could not be carried out. */
+function onFailure(
+  state: SchedulerState,
+  engine: EngineState,
+  error: CorralError,
+  now: number,
+  effects: Effect[]
+): void {
+  if (engine.reload) {
+    // Only the request that asked for the new options hears of it; the old ones come back for the others.
+    undoReload(state, engine, error, now, effects)
+    return
+  }
+  const options = engine.plan?.options
   const count = (engine.failure?.count ?? 0) + 1
   const wait = count === 1 ? 0 : Math.min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2 ** (count - 2))
   // Without a runtime there is nothing to hold against the model: the search for one has a back-off of its own.
@@ -160,128 +199,65 @@ function onLoadFailed(engine: EngineState, error: CorralError, now: number, effe
     error.code === 'runtime_missing' || error.code === 'shutting_down' || !options
       ? undefined
       : { count, options, error, retryAt: now + wait }
-  refuseQueue(engine, error, effects)
+  dropPlan(engine, effects)
+  refuseAll(engine, error, effects)
 }
 
-function onGone(engine: EngineState, error: CorralError | undefined, effects: Effect[]): void {
+function onGone(
+  state: SchedulerState,
+  engine: EngineState,
+  error: CorralError | undefined,
+  now: number,
+  effects: Effect[]
+): void {
   const reason = error ?? new CorralError('engine_crashed', 'The engine ended. Send the request again.')
-  for (const id of engine.running) effects.push({ type: 'revoke', id, error: reason })
-  engine.running.clear()
-  if (engine.phase === 'ready' || engine.phase === 'draining') {
-    // It went by itself. What it ran with is what the waiting ones expect.
-    engine.next = engine.queue.length ? (engine.next ?? engine.options) : undefined
+  if (engine.phase === 'loading') {
+    onLoadFailed(state, engine, reason, now, effects)
+    return
   }
+  if (engine.phase === 'absent') return
+  revokeAll(engine, reason, effects)
+  // When it went by itself, what it ran with is what the waiting ones expect.
+  if (engine.phase === 'ready' && engine.queue.length) engine.plan = newPlan(engine.options!)
   engine.phase = 'absent'
+  engine.reserved = {}
+  engine.giveWay = undefined
 }
 
-function onStop(engine: EngineState, running: CorralError, waiting: CorralError, effects: Effect[]): void {
-  for (const id of engine.running) effects.push({ type: 'revoke', id, error: running })
-  engine.running.clear()
-  refuseQueue(engine, waiting, effects)
-  engine.next = undefined
-  engine.reload = undefined
+function onStop(engine: EngineState, event: Extract<Event, { type: 'stop' }>, effects: Effect[]): void {
+  const save = event.save && !engine.running.size
+  revokeAll(engine, event.running, effects)
+  refuseAll(engine, event.waiting, effects)
   engine.failure = undefined
-  if (engine.phase === 'loading') abortLoad(engine, effects)
-  else if (engine.phase === 'ready' || engine.phase === 'draining') unload(engine, effects)
-}
-
-function refuseQueue(engine: EngineState, error: CorralError, effects: Effect[]): void {
-  for (const waiter of engine.queue) effects.push({ type: 'refuse', id: waiter.id, error })
-  engine.queue = []
-}
-
-function abortLoad(engine: EngineState, effects: Effect[]): void {
-  engine.phase = 'stopping'
-  engine.reload = undefined
-  effects.push({ type: 'abort-load', key: engine.key })
-}
-
-function unload(engine: EngineState, effects: Effect[]): void {
-  engine.phase = 'stopping'
-  effects.push({ type: 'alarm', key: engine.key, at: undefined }, { type: 'unload', key: engine.key })
-}
-
-function load(engine: EngineState, options: LoadOptions, effects: Effect[]): void {
-  engine.phase = 'loading'
-  engine.options = options
-  engine.next = undefined
-  effects.push({ type: 'load', key: engine.key, options })
+  if (engine.phase === 'loading') {
+    abortLoad(engine, effects)
+    return
+  }
+  dropPlan(engine, effects)
+  if (engine.phase === 'ready' || engine.phase === 'draining') unload(engine, save, effects)
 }
 
 /** Does for one engine whatever its state allows now. */
 function advance(state: SchedulerState, engine: EngineState, now: number, effects: Effect[]): void {
   if (engine.phase === 'ready') serve(state, engine, now, effects)
-  if (engine.phase === 'draining' && !engine.running.size) unload(engine, effects)
-  if (engine.phase === 'absent' && !state.closing && engine.queue.length) start(state, engine, effects)
-  else if (engine.phase === 'absent') {
-    engine.next = undefined
-    engine.reload = undefined
-  }
+  if (engine.phase === 'draining') prepare(state, engine, effects)
+  if (engine.phase !== 'absent' || state.closing || !engine.queue.length) return
+  engine.plan ??= newPlan(
+    firstLoad(
+      engine.defaults!,
+      engine.queue.map(waiter => waiter.asked)
+    )
+  )
+  prepare(state, engine, effects)
 }
 
-/** Hands out slots in order of arrival; the first request that the engine cannot satisfy begins a drain. */
-function serve(state: SchedulerState, engine: EngineState, now: number, effects: Effect[]): void {
-  const options = engine.options!
-  for (const waiter of engine.queue.filter(waiter => waiter.loadOnly && satisfies(options, waiter.asked))) {
-    engine.queue.splice(engine.queue.indexOf(waiter), 1)
-    engine.lastUsed = now
-    effects.push({ type: 'grant', id: waiter.id, key: engine.key })
+/** Drops what nobody needs any more. */
+function forget(state: SchedulerState, engine: EngineState, effects: Effect[]): void {
+  if (engine.phase !== 'absent' || engine.queue.length) return
+  // What is being prepared goes on, as a load does: a conversion is good for the next request too.
+  if (engine.plan && engine.plan.run !== engine.preparing) dropPlan(engine, effects)
+  if (!engine.failure && !engine.plan && engine.preparing === undefined) {
+    waitFor(engine, [], effects)
+    state.engines.delete(engine.key)
   }
-  while (engine.queue.length) {
-    const head = engine.queue[0]!
-    if (!satisfies(options, head.asked)) {
-      engine.phase = 'draining'
-      engine.next = union(options, head.asked)
-      engine.reload = { previous: options, asker: head.id }
-      break
-    }
-    if (engine.running.size >= options.num_parallel) break
-    engine.queue.shift()
-    engine.running.add(head.id)
-    engine.lastUsed = now
-    effects.push({ type: 'grant', id: head.id, key: engine.key })
-  }
-  if (engine.phase !== 'ready') return
-  if (engine.running.size || engine.queue.length) {
-    effects.push({ type: 'alarm', key: engine.key, at: undefined })
-  } else if (state.closing || now >= engine.lastUsed + engine.keepAlive) {
-    unload(engine, effects)
-  } else {
-    const at = engine.lastUsed + engine.keepAlive
-    effects.push({ type: 'alarm', key: engine.key, at: Number.isFinite(at) ? at : undefined })
-  }
-}
-
-/** Starts a load when there is room, else makes room by unloading whoever has been idle longest. */
-function start(state: SchedulerState, engine: EngineState, effects: Effect[]): void {
-  const others = [...state.engines.values()].filter(other => other !== engine && other.phase !== 'absent')
-  if (others.length >= state.limits.maxLoaded) {
-    const leaving = others.filter(other => other.phase === 'stopping' && !other.next).length
-    if (others.length - leaving < state.limits.maxLoaded) return
-    const idle = others
-      .filter(other => other.phase === 'ready' && !other.running.size && !other.queue.length && !other.pinned)
-      .sort((a, b) => a.lastUsed - b.lastUsed)[0]
-    if (idle) unload(idle, effects)
-    else if (others.every(other => other.pinned)) {
-      refuseQueue(
-        engine,
-        new CorralError(
-          'insufficient_memory',
-          `No room for another model: ${others.length} pinned models are loaded and at most ${state.limits.maxLoaded} may be. Unpin one or raise scheduler.max_loaded_models in config.yaml.`
-        ),
-        effects
-      )
-    }
-    return
-  }
-  const asked = engine.queue.map(waiter => waiter.asked)
-  load(engine, engine.next ?? firstLoad(engine.options!, asked), effects)
-}
-
-/** What one engine did may make room for others: those that wait for it get their chance, longest waiting first. */
-function advanceWaiting(state: SchedulerState, except: EngineState, now: number, effects: Effect[]): void {
-  const waiting = [...state.engines.values()]
-    .filter(engine => engine !== except && engine.phase === 'absent' && engine.queue.length)
-    .sort((a, b) => a.queue[0]!.id - b.queue[0]!.id)
-  for (const engine of waiting) advance(state, engine, now, effects)
 }

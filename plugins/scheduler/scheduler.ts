@@ -1,18 +1,13 @@
-import type { FastifyBaseLogger } from 'fastify'
-import type { CoreConfig } from '../../core/config/core-schema.ts'
-import type { Conversion } from '../../core/conversion.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import { bareName, type ModelName } from '../../core/model-name.ts'
+import { bareName, type ModelName, parseModelName } from '../../core/model-name.ts'
 import { settingsFor } from '../../core/model-settings.ts'
-import type { LoadOptions } from '../../core/options.ts'
 import type { OnProgress, Progress } from '../../core/progress.ts'
-import type { Runtimes } from '../../core/runtimes.ts'
-import type { Engine, EngineMode, Lease, LeaseRequest, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
-import { engineSpec, ownFiles, requireServable } from './engine-spec.ts'
-import { capContext } from './load-options.ts'
+import type { Engine, EngineMode, Lease, LeaseRequest, Scheduler, StoredVariant } from '../../core/services.ts'
+import { cappedOptions, createEngineLoads, type LoadDependencies } from './engine-loads.ts'
+import { requireServable } from './engine-spec.ts'
 import { step } from './machine.ts'
 import { createState, type Effect, type Event, type Limits } from './machine-state.ts'
-import { createSlot, loadingModel, runningModel, type Slot, settleGone } from './slot.ts'
+import { createSlot, isOccupied, loadingModel, runningModel, type Slot } from './slot.ts'
 
 interface Request {
   id: number
@@ -24,13 +19,8 @@ interface Request {
   revoke: (error: CorralError) => void
 }
 
-export interface SchedulerDependencies {
-  storage: Storage
-  runtimes: Runtimes
-  conversion: Conversion
-  config: CoreConfig
+export interface SchedulerDependencies extends LoadDependencies {
   limits: Limits
-  log: FastifyBaseLogger
 }
 
 /** Node's timers count to 2^31 - 1 ms; later alarms are set again when they go off early. */
@@ -40,35 +30,48 @@ function modelStopped(name: string): CorralError {
   return new CorralError('model_stopped', `Model "${name}" was stopped. Send the request again to load it anew.`)
 }
 
+export interface OwnedScheduler extends Scheduler {
+  /** Loads the models that `config.yaml` wants loaded at the start, one after the other; failures are logged. */
+  preload(signal: AbortSignal): Promise<void>
+  close(graceMs: number): Promise<void>
+}
+
 /** Owns what is in memory: carries out the decisions of `machine.ts` and tells it what came of them. */
-export function createScheduler(deps: SchedulerDependencies): Scheduler & { close(graceMs: number): Promise<void> } {
-  const { storage, runtimes, conversion, config, log } = deps
+export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
+  const { storage, conversion, promptCache, config, log } = deps
   const state = createState(deps.limits)
   const slots = new Map<string, Slot>()
   const requests = new Map<number, Request>()
   let nextId = 1
+  const loads = createEngineLoads(deps, state, { dispatch, tell })
 
   function dispatch(event: Event): void {
     for (const effect of step(state, event, Date.now())) perform(effect)
     for (const [key, slot] of slots) {
-      if (!state.engines.has(key) && !slot.engine && !slot.loading) slots.delete(key)
+      if (!state.engines.has(key) && !isOccupied(slot)) slots.delete(key)
     }
   }
 
   function perform(effect: Effect): void {
     switch (effect.type) {
+      case 'prepare':
+        void loads.prepare(slots.get(effect.key)!, effect.run, effect.options)
+        break
+      case 'abort-prepare':
+        slots.get(effect.key)?.preparing?.abort(modelStopped(slots.get(effect.key)!.variant.publicName))
+        break
       case 'load':
-        void load(slots.get(effect.key)!, effect.options)
+        void loads.load(slots.get(effect.key)!, effect.run, effect.options)
         break
       case 'abort-load':
         slots.get(effect.key)?.loading?.abort(modelStopped(slots.get(effect.key)!.variant.publicName))
         break
-      case 'unload': {
-        const { engine, variant } = slots.get(effect.key)!
-        log.info(`unloading ${variant.publicName}`)
-        engine?.stop().catch(error => log.error({ err: error }, 'the engine did not stop'))
+      case 'unload':
+        void loads.unload(slots.get(effect.key)!, effect.save)
         break
-      }
+      case 'waiting':
+        tellWaiting(slots.get(effect.key), effect.holders)
+        break
       case 'grant':
         requests.get(effect.id)?.grant(slots.get(effect.key)!.engine!)
         break
@@ -101,69 +104,12 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     }
   }
 
-  async function load(slot: Slot, options: LoadOptions): Promise<void> {
-    const controller = new AbortController()
-    slot.loading = controller
-    // The effects of one event are carried out to the end before any outcome comes back.
-    await Promise.resolve()
-    const started = Date.now()
-    let engine: Engine
-    try {
-      // The newest revision counts at every load; the one that runs keeps its files until it ends.
-      slot.variant = storage.get({ ...slot.variant.model, variant: slot.variant.label })
-      const { variant } = slot
-      requireServable(slot.mode, variant)
-      slot.releaseFiles = storage.hold(variant)
-      const capped = cap(options, variant)
-      const waiting = { signal: controller.signal, onProgress: (progress: Progress) => tell(slot, progress) }
-      const files =
-        variant.format === 'gguf' ? ownFiles(variant) : await conversion.convert(variant, capped.dtype, waiting)
-      log.info({ options: capped }, `loading ${variant.publicName}`)
-      tell(slot, { phase: 'loading', subject: '' })
-      engine = await runtimes.startEngine(engineSpec(variant, slot.mode, files, capped, settingsFor(config, variant).engine, storage), waiting)
-    } catch (error) {
-      slot.loading = undefined
-      slot.progress = undefined
-      settleGone(slot)
-      const failure = controller.signal.aborted ? controller.signal.reason : error
-      if (!controller.signal.aborted) log.error({ model: slot.variant.publicName, err: error }, 'loading failed')
-      dispatch({ type: 'load-failed', key: slot.key, error: asCorralError(failure) })
-      return
-    }
-    slot.loading = undefined
-    slot.progress = undefined
-    slot.engine = engine
-    slot.loadedAt = Date.now()
-    log.info({ pid: engine.pid, ms: Date.now() - started }, `loaded ${slot.variant.publicName}`)
-    void engine.exited.then(exit => {
-      slot.engine = undefined
-      settleGone(slot)
-      const name = slot.variant.publicName
-      if (!exit.expected) log.error({ model: name, ...exit, tail: engine.logTail().slice(-20) }, 'the engine died')
-      const how = exit.signal ? `signal ${exit.signal}` : `exit code ${exit.code}`
-      const error = new CorralError(
-        'engine_crashed',
-        `The engine of model "${name}" ended unexpectedly (${how}). Send the request again; it starts anew.`
-      )
-      dispatch(exit.expected ? { type: 'gone', key: slot.key } : { type: 'gone', key: slot.key, error })
-    })
-    if (controller.signal.aborted) {
-      // Stopped in the instant that it became ready: the machine waits for the end of the load.
-      await engine.stop()
-      return
-    }
-    dispatch({ type: 'loaded', key: slot.key })
-  }
-
-  function cap<Options extends Partial<LoadOptions>>(options: Options, variant: StoredVariant): Options {
-    const capped = capContext(options, variant.metadata.contextLength)
-    if (capped !== options) {
-      log.warn(
-        { model: variant.publicName, asked: options.num_ctx, effective: capped.num_ctx },
-        'num_ctx is larger than the context this model was trained for and is capped to it'
-      )
-    }
-    return capped
+  function tellWaiting(slot: Slot | undefined, holders: readonly string[]): void {
+    if (!slot) return
+    if (holders.length) {
+      const names = new Set(holders.map(key => slots.get(key)?.variant.publicName ?? key))
+      tell(slot, { phase: 'waiting', subject: `for room that ${[...names].join(' and ')} holds` })
+    } else if (slot.progress?.phase === 'waiting') slot.progress = undefined
   }
 
   function slotOf(variant: StoredVariant, mode: EngineMode): Slot {
@@ -181,13 +127,21 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     return [...slots.values()].filter(slot => keys.has(slot.variant.key) && state.engines.has(slot.key))
   }
 
-  /** Ends engines, loads and waiting requests of these slots; settles when no process is left. */
-  async function end(ending: Slot[], running: (slot: Slot) => CorralError, waiting: (slot: Slot) => CorralError) {
-    const gone = ending
-      .filter(slot => slot.engine || slot.loading)
-      .map(slot => new Promise<void>(resolve => slot.goneListeners.push(resolve)))
+  /**
+   * Ends engines, loads and waiting requests of these slots; settles when no process is left.
+   * @param save whether engines that answer nothing may take the time to save what their slots have read
+   */
+  async function end(
+    ending: Slot[],
+    running: (slot: Slot) => CorralError,
+    waiting: (slot: Slot) => CorralError,
+    save: boolean
+  ) {
+    const gone = ending.filter(isOccupied).map(slot => new Promise<void>(resolve => slot.goneListeners.push(resolve)))
     for (const slot of ending) {
-      dispatch({ type: 'stop', key: slot.key, running: running(slot), waiting: waiting(slot) })
+      // One that is saving already does not go on with it.
+      if (!save && state.engines.get(slot.key)?.phase === 'stopping') void loads.unload(slot, false)
+      dispatch({ type: 'stop', key: slot.key, running: running(slot), waiting: waiting(slot), save })
     }
     await Promise.all(gone)
   }
@@ -197,7 +151,8 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
       new CorralError('model_deleted', `Model "${slot.variant.publicName}" was deleted while it answered.`)
     const missing = (slot: Slot) =>
       new CorralError('model_not_found', `Model "${slot.variant.publicName}" was deleted.`)
-    await end(slotsOf(variants), deleted, missing)
+    await end(slotsOf(variants), deleted, missing, false)
+    await Promise.all(variants.map(variant => promptCache.forget(variant.key)))
   })
 
   async function lease(request: LeaseRequest): Promise<Lease> {
@@ -210,7 +165,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
     const { dtype, ...others } = request.options
     const type = dtype === undefined ? {} : { dtype: conversion.requireDtype(dtype) }
     if (variant.format !== 'gguf') conversion.requireDtype(settings.load.dtype)
-    const asked = cap(variant.format === 'gguf' ? others : { ...others, ...type }, variant)
+    const asked = cappedOptions(variant.format === 'gguf' ? others : { ...others, ...type }, variant, log)
     const slot = slotOf(variant, mode)
     const id = nextId++
     const began = Date.now()
@@ -257,13 +212,20 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
         type: 'request',
         id,
         key: slot.key,
+        name: variant.publicName,
         asked,
         loadOnly: request.loadOnly ?? false,
         defaults: settings.load,
         keepAlive: request.keepAlive === undefined ? undefined : forEver(request.keepAlive),
         initialKeepAlive: settings.keepAlive === undefined ? undefined : forEver(settings.keepAlive),
-        pinned: settings.pin
+        pinned: settings.pin,
+        groups: settings.groups,
+        maxConcurrent: settings.maxConcurrent
       })
+      const phase = state.engines.get(slot.key)?.phase
+      if (phase === 'ready' || phase === 'draining') {
+        requests.get(id)?.onProgress?.({ phase: phase === 'ready' ? 'queued' : phase, subject: '' })
+      }
     })
   }
 
@@ -289,13 +251,13 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
       const slots = slotsOf([storage.get(model)])
       const ending = slots.filter(({ key }) => {
         const engine = state.engines.get(key)!
-        return engine.phase !== 'absent' || engine.queue.length > 0
+        return engine.phase !== 'absent' || engine.queue.length > 0 || engine.plan !== undefined
       })
       if (!ending.length) {
         throw new CorralError('model_not_loaded', `Model "${nameOf(model)}" is not loaded.`)
       }
       const stopped = (slot: Slot) => modelStopped(slot.variant.publicName)
-      await end(ending, stopped, stopped)
+      await end(ending, stopped, stopped, true)
     },
 
     keepAlive(model, ms) {
@@ -308,9 +270,23 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
 
     loading: () => [...slots.values()].flatMap(slot => loadingModel(slot, state.engines.get(slot.key))),
 
+    async preload(signal) {
+      for (const name of Object.keys(config.models)) {
+        try {
+          const variant = storage.find(parseModelName(name))
+          if (!variant || !settingsFor(config, variant).preload) continue
+          const held = await lease({ model: variant.model, options: {}, loadOnly: true, signal })
+          held.release()
+        } catch (error) {
+          if (signal.aborted) return
+          log.error({ model: name, reason: messageOf(error) }, 'a model that was to be loaded at the start was not')
+        }
+      }
+    },
+
     async close(graceMs) {
       dispatch({ type: 'close' })
-      const alive = () => [...slots.values()].filter(slot => slot.engine || slot.loading)
+      const alive = () => [...slots.values()].filter(isOccupied)
       const gone = alive().map(slot => new Promise<void>(resolve => slot.goneListeners.push(resolve)))
       let timer: NodeJS.Timeout | undefined
       const grace = new Promise<void>(resolve => {
@@ -319,7 +295,7 @@ export function createScheduler(deps: SchedulerDependencies): Scheduler & { clos
       await Promise.race([Promise.all(gone), grace])
       clearTimeout(timer)
       const error = () => new CorralError('shutting_down', 'corral is shutting down; this answer was cut short.')
-      await end(alive(), error, error)
+      await end(alive(), error, error, false)
       for (const slot of slots.values()) clearTimeout(slot.alarm)
     }
   }
@@ -331,9 +307,4 @@ function nameOf(model: ModelName): string {
 
 function forEver(ms: number): number {
   return ms < 0 ? Number.POSITIVE_INFINITY : ms
-}
-
-function asCorralError(error: unknown): CorralError {
-  if (error instanceof CorralError) return error
-  return new CorralError('load_failed', `The model could not be loaded: ${messageOf(error)}`, { cause: error })
 }

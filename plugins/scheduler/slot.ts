@@ -1,6 +1,7 @@
 import type { Progress } from '../../core/progress.ts'
 import type { Engine, EngineMode, LoadingModel, RunningModel, StoredVariant } from '../../core/services.ts'
 import type { EngineState } from './machine-state.ts'
+import type { MemoryNeed } from './memory/memory-book.ts'
 
 /** What a load does before there is a GGUF to load. */
 const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'converting', 'quantizing'])
@@ -11,13 +12,16 @@ export interface Slot {
   variant: StoredVariant
   mode: EngineMode
   engine: Engine | undefined
+  preparing: AbortController | undefined
   loading: AbortController | undefined
+  /** What the next load takes, from when it is prepared. */
+  need: MemoryNeed | undefined
   progress: Progress | undefined
   alarm: NodeJS.Timeout | undefined
   releaseFiles: (() => void) | undefined
   /** Milliseconds since the epoch; when the present engine became ready. */
   loadedAt: number
-  /** Called when the engine has gone. */
+  /** Called when nothing of it is left. */
   goneListeners: (() => void)[]
 }
 
@@ -27,7 +31,9 @@ export function createSlot(key: string, variant: StoredVariant, mode: EngineMode
     variant,
     mode,
     engine: undefined,
+    preparing: undefined,
     loading: undefined,
+    need: undefined,
     progress: undefined,
     alarm: undefined,
     releaseFiles: undefined,
@@ -36,10 +42,18 @@ export function createSlot(key: string, variant: StoredVariant, mode: EngineMode
   }
 }
 
-/** What follows the end of an engine or of a load: its files are free, and who waited for the end is told. */
+/** Whether it has an engine, loads one or prepares a load. */
+export function isOccupied({ engine, loading, preparing }: Slot): boolean {
+  return engine !== undefined || loading !== undefined || preparing !== undefined
+}
+
+/** What follows the end of an engine, a load or a preparation: files are free, and who waited for the end is told. */
 export function settleGone(slot: Slot): void {
-  slot.releaseFiles?.()
-  slot.releaseFiles = undefined
+  if (!slot.engine && !slot.loading) {
+    slot.releaseFiles?.()
+    slot.releaseFiles = undefined
+  }
+  if (isOccupied(slot)) return
   for (const listener of slot.goneListeners.splice(0)) listener()
 }
 
@@ -63,11 +77,21 @@ export function runningModel(slot: Slot, engine: EngineState | undefined): Runni
 /** The slot as `/api/ps` lists it while its engine is not ready; else nothing. */
 export function loadingModel(slot: Slot, engine: EngineState | undefined): LoadingModel[] {
   if (!engine || engine.phase === 'ready') return []
-  if (engine.phase === 'absent' && !engine.queue.length) return []
-  const converts = slot.progress !== undefined && CONVERTING.has(slot.progress.phase)
-  const phase =
-    engine.phase === 'absent' ? 'queued' : engine.phase === 'loading' && converts ? 'converting' : engine.phase
+  if (engine.phase === 'absent' && !engine.queue.length && !engine.plan) return []
   return [
-    { variant: slot.variant, mode: slot.mode, state: phase, progress: slot.progress, queued: engine.queue.length }
+    {
+      variant: slot.variant,
+      mode: slot.mode,
+      state: stateOf(slot, engine),
+      progress: slot.progress,
+      queued: engine.queue.length
+    }
   ]
+}
+
+function stateOf({ progress }: Slot, { phase, plan, waitsFor }: EngineState): LoadingModel['state'] {
+  if (phase === 'draining' || phase === 'stopping') return phase
+  if (waitsFor.length) return 'waiting'
+  if (progress !== undefined && CONVERTING.has(progress.phase)) return 'converting'
+  return phase === 'loading' || plan ? 'loading' : 'queued'
 }

@@ -3,51 +3,13 @@ import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/options.ts'
 import { capContext, firstLoad, satisfies, union } from '../../plugins/scheduler/load-options.ts'
 import { step } from '../../plugins/scheduler/machine.ts'
-import { createState, type Effect, type Event, type SchedulerState } from '../../plugins/scheduler/machine-state.ts'
+import { createState, type Event, type SchedulerState } from '../../plugins/scheduler/machine-state.ts'
+import { alarmOf, LIMITS, loadOf, machine, randomOf, short } from './support.ts'
 
 const MINUTES_5 = 300_000
 const failure = new CorralError('load_failed', 'It does not load.')
-
-function machine(limits: Partial<{ maxLoaded: number; maxQueue: number; keepAlive: number }> = {}) {
-  const state = createState({ maxLoaded: 3, maxQueue: 512, keepAlive: MINUTES_5, ...limits })
-  let now = 0
-  return {
-    state,
-    at(time: number) {
-      now = time
-    },
-    send: (event: Event) => step(state, event, now),
-    request: (id: number, key = 'a', more: Partial<Extract<Event, { type: 'request' }>> = {}) =>
-      step(
-        state,
-        {
-          type: 'request',
-          id,
-          key,
-          asked: {},
-          loadOnly: false,
-          defaults: DEFAULT_LOAD_OPTIONS,
-          pinned: false,
-          ...more
-        },
-        now
-      )
-  }
-}
-
-/** An effect in short: `load a`, `grant 1`, `refuse 2 queue_full`; alarms are left out. */
-function short(effects: Effect[]): string[] {
-  return effects.flatMap(effect => {
-    if (effect.type === 'alarm') return []
-    if (effect.type === 'grant') return [`grant ${effect.id}`]
-    if (effect.type === 'refuse' || effect.type === 'revoke')
-      return [`${effect.type} ${effect.id} ${effect.error.code}`]
-    return [`${effect.type} ${effect.key}`]
-  })
-}
-
-const loadOf = (effects: Effect[]) => effects.find(effect => effect.type === 'load')?.options
-const alarmOf = (effects: Effect[]) => effects.findLast(effect => effect.type === 'alarm')?.at
+const stopped = new CorralError('model_stopped', 'stopped')
+const stop: Event = { type: 'stop', key: 'a', running: stopped, waiting: stopped, save: true }
 
 t.test('whether loaded options satisfy a request', t => {
   const loaded: LoadOptions = { ...DEFAULT_LOAD_OPTIONS, num_ctx: 8192, num_parallel: 2 }
@@ -235,9 +197,6 @@ t.test('a crash ends the running requests, and those that wait get a fresh engin
   t.end()
 })
 
-const stopped = new CorralError('model_stopped', 'stopped')
-const stop: Event = { type: 'stop', key: 'a', running: stopped, waiting: stopped }
-
 t.test('stop in every phase', t => {
   const answering = machine({ maxQueue: 10 })
   for (let id = 1; id <= 5; id++) answering.request(id)
@@ -297,17 +256,6 @@ t.test('closing refuses who waits, lets answers end and unloads', t => {
   t.end()
 })
 
-/** A small generator of numbers from 0 to 1 that repeats for a seed (mulberry32). */
-function randomOf(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let x = Math.imul(state ^ (state >>> 15), 1 | state)
-    x = (x + Math.imul(x ^ (x >>> 7), 61 | x)) ^ x
-    return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32
-  }
-}
-
 /**
  * Drives the machine with random arrivals, ends, cancels, crashes, failures and stops, and checks what must always hold:
  * never more engines than allowed or leases than slots, each request is granted or refused once, and all end.
@@ -315,10 +263,18 @@ function randomOf(seed: number): () => number {
 function simulate(seed: number): string[] {
   const random = randomOf(seed)
   const pick = <T>(list: T[]): T => list[Math.floor(random() * list.length)]!
-  const limits = { maxLoaded: 1 + Math.floor(random() * 3), maxQueue: 5 + Math.floor(random() * 20), keepAlive: 50 }
+  const limits = {
+    ...LIMITS,
+    maxLoaded: 1 + Math.floor(random() * 3),
+    maxQueue: 5 + Math.floor(random() * 20),
+    keepAlive: 50,
+    fairWait: 200
+  }
   const state: SchedulerState = createState(limits)
   const keys = ['a', 'b', 'c', 'd', 'e']
   const faults: string[] = []
+  const preparing = new Map<string, number>()
+  const runs = new Map<string, number>()
   const loads = new Set<string>()
   const engines = new Map<string, number>()
   const ending = new Set<string>()
@@ -330,7 +286,11 @@ function simulate(seed: number): string[] {
 
   const send = (event: Event) => {
     for (const effect of step(state, event, now)) {
-      if (effect.type === 'load') {
+      if (effect.type === 'prepare') {
+        if (preparing.has(effect.key)) faults.push(`${effect.key} is prepared twice`)
+        preparing.set(effect.key, effect.run)
+      } else if (effect.type === 'load') {
+        runs.set(effect.key, effect.run)
         if (loads.has(effect.key) || engines.has(effect.key)) faults.push(`two engines of ${effect.key}`)
         loads.add(effect.key)
         engines.set(effect.key, effect.options.num_parallel)
@@ -360,24 +320,31 @@ function simulate(seed: number): string[] {
     const wasLoading = loads.delete(key)
     engines.delete(key)
     ending.delete(key)
-    if (wasLoading) send({ type: 'load-failed', key, error: error ?? failure })
-    else send(error ? { type: 'gone', key, error } : { type: 'gone', key })
+    const run = runs.get(key)!
+    if (wasLoading) send({ type: 'load-failed', key, run, error: error ?? failure })
+    else send(error ? { type: 'gone', key, run, error } : { type: 'gone', key, run })
   }
   const work = () => {
     if (ending.size && random() < 0.6) return endOf(pick([...ending]))
+    if (preparing.size && random() < 0.6) {
+      const [key, run] = pick([...preparing])
+      preparing.delete(key)
+      if (random() < 0.05) return send({ type: 'prepare-failed', key, run, error: failure })
+      return send({ type: 'prepared', key, run, need: {}, certain: random() < 0.7, advice: '' })
+    }
     const ready = [...loads].filter(key => !ending.has(key))
     if (ready.length && random() < 0.5) {
       const key = pick(ready)
       if (random() < 0.15) return endOf(key)
       loads.delete(key)
-      return send({ type: 'loaded', key })
+      return send({ type: 'loaded', key, run: runs.get(key)!, cost: 100 })
     }
     if (granted.size && random() < 0.8) {
       const [runningId, key] = pick([...granted])
       granted.delete(runningId)
       return send({ type: 'leave', id: runningId, key })
     }
-    for (const key of engines.keys()) send({ type: 'idle', key })
+    for (const key of state.engines.keys()) send({ type: 'idle', key })
   }
   for (let turn = 0; turn < 300; turn++) {
     now += Math.floor(random() * 20)
@@ -391,10 +358,13 @@ function simulate(seed: number): string[] {
         type: 'request',
         id,
         key,
+        name: key,
         asked,
         loadOnly: loadOnly.has(id),
         defaults: DEFAULT_LOAD_OPTIONS,
         pinned: false,
+        groups: [],
+        maxConcurrent: undefined,
         ...(random() < 0.1 ? { keepAlive: 0 } : {})
       })
     } else if (dice < 0.4 && waiting.size) {
@@ -402,7 +372,7 @@ function simulate(seed: number): string[] {
       waiting.delete(waitingId)
       send({ type: 'leave', id: waitingId, key: waitingKey })
     } else if (dice < 0.43) {
-      send({ type: 'stop', key, running: stopped, waiting: stopped })
+      send({ type: 'stop', key, running: stopped, waiting: stopped, save: true })
     } else if (dice < 0.46 && engines.has(key) && !loads.has(key)) {
       endOf(key, new CorralError('engine_crashed', 'crash'))
     } else {

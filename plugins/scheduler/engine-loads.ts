@@ -1,0 +1,198 @@
+import type { FastifyBaseLogger } from 'fastify'
+import type { CoreConfig } from '../../core/config/core-schema.ts'
+import type { Conversion } from '../../core/conversion.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
+import { settingsFor } from '../../core/model-settings.ts'
+import type { LoadOptions } from '../../core/options.ts'
+import type { Progress } from '../../core/progress.ts'
+import type { MemoryUse, Runtimes } from '../../core/runtimes.ts'
+import type { Engine, EngineSpec, Storage, StoredVariant, Waiting } from '../../core/services.ts'
+import { engineSpec, ownFiles, requireServable } from './engine-spec.ts'
+import { capContext } from './load-options.ts'
+import type { Event, SchedulerState } from './machine-state.ts'
+import type { MemoryBook } from './memory/memory-book.ts'
+import type { PromptCache } from './prompt-cache/prompt-cache.ts'
+import { type Slot, settleGone } from './slot.ts'
+
+export interface LoadDependencies {
+  storage: Storage
+  runtimes: Runtimes
+  conversion: Conversion
+  memory: MemoryBook
+  promptCache: PromptCache
+  config: CoreConfig
+  log: FastifyBaseLogger
+}
+
+/** `num_ctx` as far as the model can use it; a larger one is told in the log. */
+export function cappedOptions<Options extends Partial<LoadOptions>>(
+  options: Options,
+  variant: StoredVariant,
+  log: Pick<FastifyBaseLogger, 'warn'>
+): Options {
+  const capped = capContext(options, variant.metadata.contextLength)
+  if (capped !== options) {
+    log.warn(
+      { model: variant.publicName, asked: options.num_ctx, effective: capped.num_ctx },
+      'num_ctx is larger than the context this model was trained for and is capped to it'
+    )
+  }
+  return capped
+}
+
+/** Carries out what `machine.ts` decides about engines, and tells it what came of it by `dispatch`. */
+export function createEngineLoads(
+  deps: LoadDependencies,
+  state: SchedulerState,
+  { dispatch, tell }: { dispatch: (event: Event) => void; tell: (slot: Slot, progress: Progress) => void }
+) {
+  const { storage, runtimes, conversion, memory, promptCache, config, log } = deps
+  let measured = false
+
+  /** What engines are started with, made of the newest revision; converts it first where that is needed. */
+  async function specOf(
+    slot: Slot,
+    variant: StoredVariant,
+    options: LoadOptions,
+    waiting: Waiting
+  ): Promise<EngineSpec> {
+    requireServable(slot.mode, variant)
+    const capped = capContext(options, variant.metadata.contextLength)
+    const files =
+      variant.format === 'gguf' ? ownFiles(variant) : await conversion.convert(variant, capped.dtype, waiting)
+    return engineSpec(variant, slot.mode, files, capped, settingsFor(config, variant).engine, storage)
+  }
+
+  function waitingOf(slot: Slot, { signal }: AbortController): Waiting {
+    return { signal, onProgress: progress => tell(slot, progress) }
+  }
+
+  /**
+   * Measures how much memory there is. While something loads nobody can tell how much of its share it has taken
+   * already, so that what was measured last stays in force.
+   */
+  async function measureBudget(): Promise<void> {
+    const engines = [...state.engines.values()]
+    if (measured && engines.some(({ phase }) => phase === 'loading')) return
+    const held: MemoryUse = {}
+    for (const { phase, reserved } of engines) {
+      if (phase === 'loading') continue
+      for (const [pool, bytes] of Object.entries(reserved)) held[pool] = (held[pool] ?? 0) + bytes
+    }
+    const budget = await memory.budget(held)
+    measured = true
+    dispatch({ type: 'budget', budget })
+  }
+
+  /** Finds out what a load takes; converts the model's files first where that is needed. */
+  async function prepare(slot: Slot, run: number, options: LoadOptions): Promise<void> {
+    const controller = new AbortController()
+    const { signal } = controller
+    slot.preparing = controller
+    // The effects of one event are carried out to the end before any outcome comes back.
+    await Promise.resolve()
+    let release: (() => void) | undefined
+    let outcome: Event
+    try {
+      const variant = storage.get({ ...slot.variant.model, variant: slot.variant.label })
+      release = storage.hold(variant)
+      const waiting = waitingOf(slot, controller)
+      const spec = await specOf(slot, variant, cappedOptions(options, variant, log), waiting)
+      // Also so that whoever waits hears of a build that is still to be made.
+      await runtimes.build(waiting, spec.settings?.runtime)
+      const need = await memory.estimate(spec, signal)
+      await measureBudget()
+      signal.throwIfAborted()
+      slot.need = need
+      const advice = memory.explain(spec, need, state.budget)
+      outcome = { type: 'prepared', key: slot.key, run, need: need.use, certain: need.from !== 'metadata', advice }
+    } catch (error) {
+      outcome = { type: 'prepare-failed', key: slot.key, run, error: failureOf(slot, signal, error) }
+    }
+    release?.()
+    slot.preparing = undefined
+    slot.progress = undefined
+    settleGone(slot)
+    dispatch(outcome)
+  }
+
+  async function load(slot: Slot, run: number, options: LoadOptions): Promise<void> {
+    const controller = new AbortController()
+    slot.loading = controller
+    await Promise.resolve()
+    const started = Date.now()
+    const need = slot.need!
+    let spec: EngineSpec | undefined
+    let engine: Engine
+    try {
+      // The newest revision counts at every load; the one that runs keeps its files until it ends.
+      slot.variant = storage.get({ ...slot.variant.model, variant: slot.variant.label })
+      slot.releaseFiles = storage.hold(slot.variant)
+      const waiting = waitingOf(slot, controller)
+      spec = { ...(await specOf(slot, slot.variant, options, waiting)), bounds: need.bounds }
+      const slotFolder = await promptCache.folderFor(spec)
+      if (slotFolder !== undefined) spec.slotFolder = slotFolder
+      log.info({ options: spec.options, need: need.use, from: need.from }, `loading ${slot.variant.publicName}`)
+      tell(slot, { phase: 'loading', subject: '' })
+      engine = await runtimes.startEngine(spec, waiting)
+      await promptCache.restore(engine, controller.signal)
+    } catch (error) {
+      const failure = failureOf(slot, controller.signal, error)
+      if (spec && failure.code === 'insufficient_memory') memory.learnOutOfMemory(spec, need)
+      slot.loading = undefined
+      slot.progress = undefined
+      settleGone(slot)
+      dispatch({ type: 'load-failed', key: slot.key, run, error: failure })
+      return
+    }
+    slot.loading = undefined
+    slot.progress = undefined
+    slot.engine = engine
+    slot.loadedAt = Date.now()
+    const cost = slot.loadedAt - started
+    void engine.exited.then(exit => {
+      slot.engine = undefined
+      settleGone(slot)
+      const name = slot.variant.publicName
+      if (!exit.expected) log.error({ model: name, ...exit, tail: engine.logTail().slice(-20) }, 'the engine died')
+      const how = exit.signal ? `signal ${exit.signal}` : `exit code ${exit.code}`
+      const error = new CorralError(
+        'engine_crashed',
+        `The engine of model "${name}" ended unexpectedly (${how}). Send the request again; it starts anew.`
+      )
+      dispatch({ type: 'gone', key: slot.key, run, ...(exit.expected ? {} : { error }) })
+    })
+    if (controller.signal.aborted) {
+      // Stopped in the instant that it became ready: the machine waits for its end.
+      await engine.stop()
+      return
+    }
+    const use = memory.learn(engine)
+    log.info({ pid: engine.pid, ms: cost, use }, `loaded ${slot.variant.publicName}`)
+    dispatch({ type: 'loaded', key: slot.key, run, use, cost })
+    measureBudget().catch(error => log.error({ err: error }, 'the memory of this machine cannot be measured'))
+  }
+
+  function failureOf(slot: Slot, signal: AbortSignal, error: unknown): CorralError {
+    if (!signal.aborted) log.error({ model: slot.variant.publicName, err: error }, 'loading failed')
+    return asCorralError(signal.aborted ? signal.reason : error)
+  }
+
+  async function unload({ engine, variant }: Slot, save: boolean): Promise<void> {
+    if (!engine) return
+    log.info(`unloading ${variant.publicName}`)
+    try {
+      if (save) await promptCache.save(engine)
+      await engine.stop()
+    } catch (error) {
+      log.error({ err: error }, 'the engine did not stop')
+    }
+  }
+
+  return { prepare, load, unload }
+}
+
+function asCorralError(error: unknown): CorralError {
+  if (error instanceof CorralError) return error
+  return new CorralError('load_failed', `The model could not be loaded: ${messageOf(error)}`, { cause: error })
+}
