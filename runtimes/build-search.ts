@@ -1,16 +1,24 @@
 import { rm } from 'node:fs/promises'
-import { ToolError } from '../core/child-process.ts'
 import { CorralError, messageOf } from '../core/errors.ts'
+import type { Hardware } from '../core/hardware.ts'
 import type { OnProgress } from '../core/progress.ts'
-import type { Attempt, Build, BuildCandidate, BuildSource } from '../core/runtimes.ts'
-import { type BuildRecord, damageOf, isOwn, readRecords, removeRecord, writeRecord } from './build-records.ts'
+import type {
+  Attempt,
+  Build,
+  BuildCandidate,
+  BuildSource,
+  RankedCandidate,
+  RuntimeDescriptor
+} from '../core/runtimes.ts'
+import { isMeant, placeOf, runtimeOf } from './build-place.ts'
+import { type BuildRecord, isOwn, readRecords, removeRecord, writeRecord } from './build-records.ts'
 import { lockDirectory, removeLeftovers } from './builds-directory.ts'
-
-export interface SearchLog {
-  debug(object: object, message: string): void
-  info(object: object, message: string): void
-  warn(object: object, message: string): void
-}
+import { machineMark, noteFailedAttempt, readFailedAttempts, stillCounts } from './failed-attempts.ts'
+import { type AtHand, askInstantSource } from './instant-builds.ts'
+import type { Prove } from './prove-by-answer.ts'
+import { checkRecord, findRecorded, isOfKind } from './recorded-builds.ts'
+import { keepAttempts, missingText, reasonsOf, type SearchLog } from './search-attempts.ts'
+import { BuildImpossible, isOutOfOrder } from './sources/out-of-order.ts'
 
 export interface SearchDeps {
   /** Asked in this order. */
@@ -20,124 +28,202 @@ export interface SearchDeps {
   log: SearchLog
   signal: AbortSignal
   onProgress: OnProgress
-  /** One entry for each source, kept current. */
-  reports: Attempt[]
-  /** Proves a build that was found or made; `own` when corral made or downloaded it. */
-  prove(candidate: BuildCandidate, own: boolean, signal: AbortSignal): Promise<Build>
-}
-
-/** The reasons in an error, one line each, with a failed tool's last lines. */
-function reasonsOf(error: unknown): string[] {
-  const reasons = [messageOf(error)]
-  for (let cause = error; cause instanceof Error; cause = cause.cause) {
-    if (cause instanceof ToolError) return [...reasons, ...cause.tail.filter(line => line.trim() !== '').slice(-15)]
-  }
-  return reasons
+  /** What was tried, kept current. */
+  attempts: Attempt[]
+  hardware: Hardware
+  kinds: readonly RuntimeDescriptor[]
+  /** Best first: by what is known at once, and by the files that the release really has. */
+  ranking: { known: readonly RankedCandidate[]; live(): Promise<readonly RankedCandidate[]> }
+  /** Ids of builds: the one that the user chose, and what an upgrade returns to. */
+  selection: { selected?: string; previous?: string }
+  /** Name of a kind of build to find, instead of the best one. */
+  choice?: string
+  prove: Prove
 }
 
 /**
- * Finds a build that works: one that a source has at hand or that was proven before, else what the sources bring.
+ * Finds a build that works, the best kind of the ranking first: one that is at hand or that was proven before, else what
+ * the sources bring. What failed on this machine lately is tried again only when there is nothing else.
  * @throws CorralError `runtime_missing` with what was tried; the signal's reason when that was aborted
  */
 export async function searchBuild(deps: SearchDeps): Promise<Build> {
-  const { sources, directory, reports, log, signal } = deps
-  const reportOf = (source: BuildSource) => reports.find(report => report.source === source.name)!
+  const { sources, directory, log, signal, hardware, kinds, choice, selection, prove } = deps
+  const attempts = keepAttempts(deps.attempts, sources, log)
+  const machine = machineMark(hardware)
+  const slow = sources.filter(source => !source.instant)
+  const records = { directory, hardware, machine, log, signal }
+  const wanted = (source: BuildSource, { build }: BuildRecord) => source.wants?.(build) ?? true
+  const considered = (ranking: readonly RankedCandidate[]) =>
+    ranking.filter(candidate => (choice === undefined ? candidate.usable : isMeant(choice, candidate)))
+  const descriptorOf = ({ runtime }: RankedCandidate) => kinds.find(({ name }) => name === runtime)!
+  const failedBefore = (await readFailedAttempts(directory)).filter(attempt => stillCounts(attempt, machine))
+  const failureOf = (source: BuildSource, { name }: RuntimeDescriptor) =>
+    failedBefore.find(attempt => {
+      return attempt.source === source.name && attempt.runtime === name && attempt.description === source.description
+    })
 
-  const settle = (source: BuildSource, outcome: Attempt['outcome'], ...reasons: string[]) => {
-    const report = reportOf(source)
-    report.outcome = outcome
-    // The decisive reason comes first, then what was explained on the way.
-    report.reasons = [...reasons.slice(0, 1), ...report.reasons, ...reasons.slice(1)]
-    log[outcome === 'failed' ? 'warn' : 'info'](
-      { source: source.name, outcome, reasons: report.reasons },
-      `llama.cpp, source "${source.name}": ${outcome}${report.reasons.length > 0 ? ` (${report.reasons[0]})` : ''}`
-    )
+  /** Has a source bring a build of a kind, proves it and writes it down. */
+  async function ask(source: BuildSource, runtime: RuntimeDescriptor): Promise<Build | 'out of order' | undefined> {
+    const { name, description } = source
+    let candidate: BuildCandidate | undefined
+    try {
+      candidate = await source.provide({
+        signal,
+        onProgress: deps.onProgress,
+        runtime,
+        hardware,
+        explain: reason => attempts.explain(source, runtime.name, reason)
+      })
+      if (candidate === undefined) {
+        attempts.settle(source, runtime.name, 'unavailable')
+        return undefined
+      }
+      deps.onProgress({ phase: 'proving', subject: 'llama.cpp' })
+      const build = await prove(candidate, { own: isOwn(candidate, directory), signal, hardware, runtime })
+      await writeRecord(directory, build)
+      await removeSuperseded(source, runtime)
+      attempts.settle(source, runtime.name, 'chosen', `${build.version}, ${build.origin}`)
+      return build
+    } catch (error) {
+      if (signal.aborted) throw signal.reason
+      attempts.settle(source, runtime.name, 'failed', ...reasonsOf(error))
+      if (candidate && isOwn(candidate, directory)) await rm(candidate.directory, { recursive: true, force: true })
+      if (candidate || error instanceof BuildImpossible) {
+        const at = new Date().toISOString()
+        const attempt = { source: name, description, runtime: runtime.name, reason: messageOf(error), at, machine }
+        await noteFailedAttempt(directory, attempt)
+      }
+      return isOutOfOrder(error) ? 'out of order' : undefined
+    }
   }
 
-  async function recorded(source: BuildSource, fits: (record: BuildRecord) => boolean): Promise<Build | undefined> {
+  /** Builds of the same kind that the source's settings want no more, but for those that somebody counts on. */
+  async function removeSuperseded(source: BuildSource, runtime: RuntimeDescriptor): Promise<void> {
     for (const record of await readRecords(directory)) {
-      if (record.build.source !== source.name || !fits(record)) continue
-      const damage = await damageOf(record, { signal, log })
-      if (damage === undefined) {
-        settle(source, 'chosen', `${record.build.directory}, proven on ${record.provenAt}, still works`)
-        return record.build
-      }
-      const text = `${record.build.directory}, proven on ${record.provenAt}, is not reused: ${damage}`
-      reportOf(source).reasons.push(text)
-      log.warn({ source: source.name, build: record.build.id }, `llama.cpp: ${text}`)
-      await removeRecord(directory, record)
+      const { id } = record.build
+      const counted = record.installed || id === selection.selected || id === selection.previous
+      const same = record.build.source === source.name && isOfKind(record, runtime)
+      if (same && !wanted(source, record) && !counted) await removeRecord(directory, record)
+    }
+  }
+
+  /** What serves a candidate of the ranking without network or long work. */
+  async function atHand(
+    candidate: RankedCandidate,
+    ranking: readonly RankedCandidate[],
+    found: readonly AtHand[],
+    heedFailures: boolean
+  ): Promise<Build | undefined> {
+    const at = found.find(({ runtime }) => ranking[placeOf(runtime, ranking)] === candidate)
+    if (at) return take(at)
+    for (const source of slow) {
+      const fits = (record: BuildRecord) => wanted(source, record)
+      const build = await findRecorded(source, descriptorOf(candidate), fits, heedFailures, attempts, records)
+      if (build) return build
     }
     return undefined
   }
 
-  async function ask(source: BuildSource): Promise<Build | undefined> {
-    let required = false
-    let candidate: BuildCandidate | undefined
-    try {
-      const explain = (reason: string) => reportOf(source).reasons.push(reason)
-      candidate = await source.provide({ signal, onProgress: deps.onProgress, explain })
-      if (candidate === undefined) {
-        settle(source, 'unavailable')
-        return undefined
-      }
-      required = candidate.required ?? false
-      const { server } = candidate.executables
-      const known = await recorded(source, ({ build }) => build.executables.server === server)
-      if (known) return known
-      deps.onProgress({ phase: 'proving', subject: 'llama.cpp' })
-      const build = await deps.prove(candidate, isOwn(candidate, directory), signal)
-      await writeRecord(directory, build)
-      for (const record of await readRecords(directory)) {
-        if (record.build.source === source.name && !wanted(source, record)) await removeRecord(directory, record)
-      }
-      settle(source, 'chosen', `${build.version}, ${build.origin}`)
-      return build
-    } catch (error) {
-      if (signal.aborted) throw signal.reason
-      settle(source, 'failed', ...reasonsOf(error))
-      if (candidate && isOwn(candidate, directory)) await rm(candidate.directory, { recursive: true, force: true })
-      if (required) throw new CorralError('runtime_missing', messageOf(error), { cause: error })
-      if (error instanceof CorralError && error.code === 'runtime_missing') throw error
+  function take({ build, source }: AtHand): Build {
+    attempts.settle(source, undefined, 'chosen', `${build.version}, ${build.origin}`)
+    return build
+  }
+
+  /** What `corral runtime use` wrote down, if it still works. */
+  async function selected(): Promise<Build | undefined> {
+    const id = selection.selected
+    if (id === undefined || choice !== undefined) return undefined
+    const record = (await readRecords(directory)).find(({ build }) => build.id === id)
+    const runtime = record && runtimeOf(record.build, kinds, deps.ranking.known, hardware.gpus)
+    let found: Build | string = 'it is not installed any more'
+    if (record?.failure && stillCounts(record.failure, machine)) found = `it failed: ${record.failure.reason}`
+    else if (record) found = await checkRecord(record, runtime, records)
+    if (typeof found === 'string') {
+      const text = `llama.cpp: ${id}, chosen with "corral runtime use", cannot be used: ${found}. The best other one is taken.`
+      log.warn({ build: id }, text)
       return undefined
     }
+    const source = sources.find(({ name }) => name === record!.build.source)
+    if (source) attempts.settle(source, runtime?.name, 'chosen', `${id} was chosen with "corral runtime use"`)
+    return found
   }
 
-  const wanted = (source: BuildSource, { build }: BuildRecord) => source.wants?.(build) ?? true
-
-  for (const source of sources) {
-    const build = source.instant ? await ask(source) : await recorded(source, record => wanted(source, record))
-    if (build) return build
+  /** The ranking from its top, as far as everything better is known to fail. */
+  async function quick(found: readonly AtHand[]): Promise<Build | undefined> {
+    const ranking = considered(deps.ranking.known)
+    for (const candidate of ranking) {
+      const build = await atHand(candidate, ranking, found, true)
+      if (build) return build
+      if (!slow.every(source => failureOf(source, descriptorOf(candidate)))) return undefined
+    }
+    return undefined
   }
-  const slow = sources.filter(source => !source.instant)
-  if (slow.length > 0) {
+
+  /** All of the ranking, with all that it takes. */
+  async function thorough(found: readonly AtHand[]): Promise<Build | undefined> {
+    const ranking = considered(await deps.ranking.live())
     const release = await lockDirectory(directory, signal, log)
     try {
-      for (const source of slow) {
-        // Another process may have made one while this one waited for it.
-        const made = await recorded(source, record => wanted(source, record))
-        if (made) return made
-        await removeLeftovers(directory)
-        const build = await ask(source)
-        if (build) return build
+      const down = new Set<BuildSource>()
+      const asked = new Set<string>()
+      for (const heedFailures of [true, false]) {
+        for (const candidate of ranking) {
+          const runtime = descriptorOf(candidate)
+          // Another process may have made one while this one waited for it.
+          const known = await atHand(candidate, ranking, found, heedFailures)
+          if (known) return known
+          for (const source of candidate.usable ? slow : []) {
+            const failure = failureOf(source, runtime)
+            const question = `${source.name} ${runtime.name}`
+            if (heedFailures && failure) {
+              const advice = 'It is tried again when a day has passed, or the hardware or its driver has changed.'
+              attempts.settle(source, runtime.name, 'failed', `it failed on ${failure.at}: ${failure.reason}`, advice)
+            } else if (down.has(source)) {
+              attempts.settle(source, runtime.name, 'not tried', 'it was out of order for another kind already')
+            } else if (!asked.has(question)) {
+              asked.add(question)
+              await removeLeftovers(directory)
+              const build = await ask(source, runtime)
+              if (build === 'out of order') down.add(source)
+              else if (build) return build
+            }
+          }
+          for (const source of slow) {
+            const former = await findRecorded(source, runtime, () => true, heedFailures, attempts, records)
+            if (former) return former
+          }
+        }
       }
-      for (const source of slow) {
-        const former = await recorded(source, () => true)
-        if (former) return former
-      }
+      return undefined
     } finally {
       await release()
     }
   }
-  throw new CorralError('runtime_missing', missingText(reports), { details: { sources: reports } })
-}
 
-/** What was tried, in one sentence a source. Pure. */
-export function missingText(reports: readonly Attempt[]): string {
-  const tried = reports.map(({ source, outcome, reasons }) => {
-    return `${source}: ${reasons.length > 0 ? reasons[0]!.replace(/\.$/, '') : outcome}`
+  const found: AtHand[] = []
+  const instant = {
+    ...records,
+    kinds,
+    ranking: deps.ranking.known,
+    prove,
+    attempts,
+    heedFailures: choice === undefined
+  }
+  let build: Build | undefined
+  for (const source of sources.filter(source => source.instant)) {
+    deps.onProgress({ phase: 'proving', subject: 'llama.cpp' })
+    const at = await askInstantSource(source, instant)
+    if (at?.required && choice === undefined) build ??= take(at)
+    else if (at && (choice === undefined || isMeant(choice, at.build))) found.push(at)
+  }
+  build ??= await selected()
+  build ??= await quick(found)
+  if (slow.length > 0) build ??= await thorough(found)
+  // Of no kind in the ranking, but it works.
+  if (found[0]) build ??= take(found[0])
+  attempts.close(considered(deps.ranking.known))
+  if (build) return build
+  throw new CorralError('runtime_missing', missingText(deps.attempts, considered(deps.ranking.known)), {
+    details: { attempts: deps.attempts }
   })
-  return (
-    `No llama.cpp build was found that works here. ${tried.join('; ')}. ` +
-    'Set CORRAL_LLAMA_CPP to a folder with llama-server, or cure one of these; "corral doctor" tells more.'
-  )
 }

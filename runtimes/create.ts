@@ -1,14 +1,20 @@
 import { join } from 'node:path'
 import type { DataPaths } from '../core/data-paths.ts'
 import { parseDuration } from '../core/duration.ts'
+import type { HardwareService } from '../core/hardware.ts'
 import type { BuildSource } from '../core/runtimes.ts'
-import type { SearchLog } from './build-search.ts'
 import { createFindConverter } from './find-converter.ts'
+import { builtInKinds } from './kinds/index.ts'
 import { createLlamaServerEngine } from './llama-server/engine.ts'
+import { createEngineLogBook, type EngineLogBook } from './llama-server/log-book.ts'
+import { estimateMemory } from './llama-server/memory-estimate.ts'
 import type { RuntimesOptions } from './options.ts'
 import { createProof, type StartEngine } from './prove-by-answer.ts'
 import { createRuntimes, type RuntimesService } from './runtimes-service.ts'
+import type { SearchLog } from './search-attempts.ts'
+import { archiveSource } from './sources/archive.ts'
 import { releaseSource } from './sources/release.ts'
+import { createReleases } from './sources/releases.ts'
 import { compiledSource } from './sources/source.ts'
 import { systemSource } from './sources/system.ts'
 
@@ -17,6 +23,7 @@ export interface CreateDeps {
   paths: Pick<DataPaths, 'home' | 'runtimes'>
   env: NodeJS.ProcessEnv
   log: SearchLog
+  hardware: HardwareService
 }
 
 /** Where running engines of a data directory are written down. */
@@ -24,51 +31,40 @@ export function runDirectoryOf(paths: Pick<DataPaths, 'home'>): string {
   return join(paths.home, 'run')
 }
 
-/** Version of glibc; undefined on systems with another C library. */
-function glibcVersion(): string | undefined {
-  if (process.platform !== 'linux') return undefined
-  // Names of hosts are looked up otherwise, which can take seconds.
-  const report = Object.assign(process.report, { excludeNetwork: true }).getReport()
-  return (report as { header?: { glibcVersionRuntime?: string } }).header?.glibcVersionRuntime
-}
-
 /** The `runtimes` service with the sources that the options name. */
-export function createConfiguredRuntimes({ options, paths, env, log }: CreateDeps): RuntimesService {
+export function createConfiguredRuntimes({ options, paths, env, log, hardware }: CreateDeps): RuntimesService {
   const directory = paths.runtimes
-  const startEngine: StartEngine = (build, spec, waiting) =>
-    createLlamaServerEngine(
-      build,
-      spec,
-      {
-        log,
-        runDirectory: runDirectoryOf(paths),
-        loadTimeout: parseDuration(options.load_timeout)!,
-        extraArguments: options.engine_arguments
-      },
-      waiting
-    )
-  const prove = createProof(startEngine, log)
-  const { platform, arch } = process
+  const logBook = createEngineLogBook()
+  const startWith =
+    (book: EngineLogBook | undefined): StartEngine =>
+    (build, spec, waiting, environment) =>
+      createLlamaServerEngine(
+        build,
+        spec,
+        {
+          log,
+          ...(book && { logBook: book }),
+          runDirectory: runDirectoryOf(paths),
+          loadTimeout: parseDuration(options.load_timeout)!,
+          extraArguments: options.engine_arguments,
+          environment
+        },
+        waiting
+      )
+  // The logs of the demo model are not those of a proof.
+  const prove = createProof(startWith(undefined), log)
   const releaseServer = {
     apiUrl: options.release.api_url,
     downloadUrl: options.release.download_url,
     repository: options.release.repository,
     connectTimeout: parseDuration(options.release.connect_timeout)!
   }
+  const { tag } = options.release
+  const releases = createReleases({ ...releaseServer, tag, log })
+  const namedBy = env.CORRAL_LLAMA_CPP ? 'CORRAL_LLAMA_CPP' : 'runtimes.llama_cpp'
   const sources: Record<RuntimesOptions['sources'][number], () => BuildSource> = {
-    system: () =>
-      systemSource({
-        path: options.llama_cpp,
-        namedBy: env.CORRAL_LLAMA_CPP ? 'CORRAL_LLAMA_CPP' : 'runtimes.llama_cpp',
-        env
-      }),
-    release: () =>
-      releaseSource({
-        ...releaseServer,
-        tag: options.release.tag,
-        directory,
-        platform: { platform, arch }
-      }),
+    system: () => systemSource({ path: options.llama_cpp, namedBy, env }),
+    release: () => releaseSource({ ...releaseServer, releases, tag, directory }),
     source: () =>
       compiledSource({
         name: options.source.package,
@@ -77,10 +73,7 @@ export function createConfiguredRuntimes({ options, paths, env, log }: CreateDep
         directory,
         env,
         log,
-        platform,
-        arch,
-        glibc: glibcVersion(),
-        trial: (candidate, signal) => prove(candidate, true, signal)
+        trial: (candidate, { signal, hardware, runtime }) => prove(candidate, { own: true, signal, hardware, runtime })
       })
   }
   // A folder that the user names counts even when the list leaves `system` out.
@@ -92,10 +85,18 @@ export function createConfiguredRuntimes({ options, paths, env, log }: CreateDep
     source: { name: options.source.package, version: options.source.version, env, log }
   })
   return createRuntimes({
-    sources: names.map(name => sources[name]()),
+    // Last: what was installed by hand serves by itself only where nothing else is at hand.
+    sources: [...names.map(name => sources[name]()), archiveSource()],
+    kinds: builtInKinds,
+    hardware,
+    releases,
+    ...(options.llama_cpp !== '' && { named: { folder: options.llama_cpp, by: namedBy } }),
     directory,
     log,
-    startEngine,
+    startEngine: startWith(logBook),
+    estimateMemory: (build, spec, { signal }, environment) =>
+      estimateMemory(build, spec, { log, signal, environment, extraArguments: options.engine_arguments }),
+    engineLogs: variant => logBook.records(variant.key),
     prove,
     findConverter
   })

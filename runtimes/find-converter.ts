@@ -5,6 +5,7 @@ import type { Build, ConversionTools } from '../core/runtimes.ts'
 import type { Waiting } from '../core/services.ts'
 import { WORK_FOLDER } from './builds-directory.ts'
 import { type FetchOptions, fetchConverter } from './sources/llama-source.ts'
+import { releaseTag } from './sources/release.ts'
 import { fetchReleaseConverter } from './sources/release-converter.ts'
 import type { ReleaseServerOptions } from './sources/release-server.ts'
 
@@ -30,17 +31,11 @@ function converterBeside(directory: string): string | undefined {
   return places.find(isConverter)
 }
 
-/** The release that a downloaded build is of. */
-function releaseTag({ source, id, kind }: Build): string | undefined {
-  const match = /^release-(.+)-([a-z]+)$/.exec(id)
-  return source === 'release' && match?.[2] === kind ? match[1] : undefined
-}
-
 /** Of the engine's own version where that can be had, else the one of the pinned source. */
 export function createFindConverter(options: ConverterOptions): FindConverter {
   return async (build, waiting) => {
     if (build.converter && isConverter(build.converter.directory)) return build.converter
-    const tag = releaseTag(build)
+    const tag = releaseTag(build.id)
     const beside = converterBeside(build.directory)
     if (beside !== undefined) return { directory: beside, version: tag ?? build.version }
     let failure: unknown

@@ -9,9 +9,11 @@ export default definePlugin({
   api: 1,
   description: 'llama.cpp builds, where they come from, and the engines they run',
   offers: ['runtimes'],
+  needs: ['hardware'],
   options: RuntimesOptions,
-  setup({ log, paths }, options) {
-    const runtimes = createConfiguredRuntimes({ options, paths, env: process.env, log })
+  setup({ log, paths, service }, options) {
+    const hardware = service('hardware')
+    const runtimes = createConfiguredRuntimes({ options, paths, env: process.env, log, hardware })
     return {
       services: { runtimes },
       async start() {

@@ -1,18 +1,57 @@
 import { join } from 'node:path'
 import { CorralError, messageOf } from '../core/errors.ts'
-import { type OnProgress, type Progress, progressText } from '../core/progress.ts'
-import type { Attempt, Build, BuildSource, Runtimes, RuntimesReport } from '../core/runtimes.ts'
-import type { Waiting } from '../core/services.ts'
-import { type SearchLog, searchBuild } from './build-search.ts'
+import type { HardwareService } from '../core/hardware.ts'
+import type {
+  Attempt,
+  Build,
+  BuildCandidate,
+  BuildSource,
+  EngineLogRecord,
+  MemoryUse,
+  RankedCandidate,
+  RuntimeDescriptor,
+  Runtimes,
+  RuntimesReport
+} from '../core/runtimes.ts'
+import type { Engine, EngineSpec, StoredVariant, Waiting } from '../core/services.ts'
+import { isMeant, runtimeOf } from './build-place.ts'
+import { markFailed, readRecords } from './build-records.ts'
+import { searchBuild } from './build-search.ts'
+import { warningsFor } from './build-warnings.ts'
+import { machineMark, noteFailedAttempt } from './failed-attempts.ts'
 import type { Converter, FindConverter } from './find-converter.ts'
+import { createInstallation } from './installation.ts'
+import { reactionTo } from './llama-server/reactions.ts'
+import { askDevices } from './prove.ts'
 import type { Prove, StartEngine } from './prove-by-answer.ts'
+import { rankRuntimes } from './ranking.ts'
+import { checkRecord } from './recorded-builds.ts'
+import { snapshot } from './release-snapshot.ts'
+import type { SearchLog } from './search-attempts.ts'
+import { createSearches, createSharedProgress } from './searches.ts'
+import { readSelection } from './selection.ts'
+import type { ReleaseListing, Releases } from './sources/releases.ts'
 
 export interface RuntimesDeps {
   sources: readonly BuildSource[]
+  /** Kinds of builds to begin with. */
+  kinds: readonly RuntimeDescriptor[]
+  hardware: HardwareService
+  /** Asked for the names of files only where `release` is among the sources. */
+  releases: Releases
+  /** The folder of a build that the user names, and what names it. */
+  named?: { folder: string; by: string }
   /** Where builds and their records lie. */
   directory: string
   log: SearchLog
   startEngine: StartEngine
+  estimateMemory(
+    build: Build,
+    spec: EngineSpec,
+    waiting: Waiting,
+    environment: Readonly<Record<string, string>>
+  ): Promise<MemoryUse | undefined>
+  engineLogs(variant: StoredVariant): EngineLogRecord[]
   prove: Prove
   findConverter: FindConverter
   /** Milliseconds of a clock that only goes forward. */
@@ -20,133 +59,244 @@ export interface RuntimesDeps {
 }
 
 export interface RuntimesService extends Runtimes {
-  /** Calls a search off and settles when it has ended. */
+  /** Calls all work off and settles when it has ended. */
   stop(): Promise<void>
 }
 
-/** Milliseconds after a failed search in which it is not repeated; doubles with each failure in a row. */
-const BACK_OFF = 10_000
-const LONGEST_BACK_OFF = 300_000
-
-/** The `runtimes` service: one build for all, searched for once, however many wait for it. */
+/** The `runtimes` service: the builds that there are, the one that is used, and the engines on them. */
 export function createRuntimes(deps: RuntimesDeps): RuntimesService {
-  const { log, startEngine } = deps
-  const now = deps.now ?? (() => performance.now())
+  const { log, directory, hardware, prove } = deps
   const sources = [...deps.sources]
+  const kinds = [...deps.kinds]
   const stopped = new AbortController()
-  const listeners = new Set<OnProgress>()
-  let reports: Attempt[] = []
-  let progress: Progress | undefined
-  let build: Build | undefined
-  let search: Promise<Build> | undefined
+  const { signal } = stopped
+  const progress = createSharedProgress(log)
+  /** Engines by the id of their build. */
+  const engines = new Map<string, Set<Engine>>()
+  let listing: ReleaseListing = { tag: snapshot.tag, list: 'snapshot', assets: snapshot.assets }
+  let attempts: Attempt[] = []
   let converter: Promise<Converter> | undefined
-  let failure: { error: CorralError; at: number; count: number } | undefined
 
-  let told = ''
-  function onProgress(step: Progress): void {
-    progress = step
-    for (const listener of [...listeners]) listener(step)
-    const inSteps = step.fraction === undefined ? step : { ...step, fraction: Math.floor(step.fraction * 20) / 20 }
-    const line = progressText(inSteps)
-    if (line === told) return
-    told = line
-    log.info({ ...step }, line)
+  function ranking(): RankedCandidate[] {
+    const machine = hardware.known()
+    if (!machine) return []
+    return rankRuntimes(
+      kinds,
+      machine,
+      listing.assets.map(({ name }) => name)
+    )
   }
 
-  async function runSearch(): Promise<Build> {
-    reports = sources.map(({ name, description }) => ({
-      source: name,
-      description,
-      outcome: 'not tried',
-      reasons: []
-    }))
-    try {
-      const found = await searchBuild({
-        sources,
-        directory: deps.directory,
-        log,
-        signal: stopped.signal,
-        onProgress,
-        reports,
-        prove: deps.prove
-      })
-      build = found
-      failure = undefined
-      const { version, kind, directory } = found
-      log.info({ build: found.id, version, kind, directory }, `llama.cpp ${version} (${kind}) is ready: ${directory}`)
-      return found
-    } catch (error) {
-      if (stopped.signal.aborted) throw stopped.signal.reason
-      const known =
-        error instanceof CorralError
-          ? error
-          : new CorralError('runtime_missing', `Looking for a llama.cpp build failed: ${messageOf(error)}`, {
-              cause: error
-            })
-      failure = { error: known, at: now(), count: (failure?.count ?? 0) + 1 }
-      log.warn({ sources: reports }, known.message)
-      throw known
-    } finally {
-      search = undefined
-      progress = undefined
-      told = ''
-    }
+  async function liveRanking(): Promise<RankedCandidate[]> {
+    await hardware.detect()
+    if (sources.some(({ name }) => name === 'release')) listing = await deps.releases.listing()
+    return ranking()
   }
 
-  function current(): Promise<Build> {
-    if (search) return search
-    if (stopped.signal.aborted) return Promise.reject(stopped.signal.reason)
-    if (failure && now() - failure.at < Math.min(BACK_OFF * 2 ** (failure.count - 1), LONGEST_BACK_OFF)) {
-      return Promise.reject(failure.error)
-    }
-    search = runSearch()
-    return search
+  async function findUsual(): Promise<Build> {
+    const tried: Attempt[] = []
+    attempts = tried
+    const machine = await hardware.detect()
+    const found = await searchFor(undefined, tried)
+    const warnings = [...(found.warnings ?? []), ...warningsFor(found, ranking(), machine, tried)]
+    for (const warning of warnings) log.warn({ build: found.id }, `llama.cpp: ${warning}`)
+    const { version, kind, directory: folder } = found
+    log.info(
+      { build: found.id, version, kind, directory: folder },
+      `llama.cpp ${version} (${kind}) is ready: ${folder}`
+    )
+    return warnings.length > 0 ? { ...found, warnings } : found
   }
 
-  async function waitFor<T>(pending: Promise<T>, { signal, onProgress: listener }: Waiting): Promise<T> {
-    signal?.throwIfAborted()
-    if (listener) {
-      listeners.add(listener)
-      if (progress) listener(progress)
-    }
-    let onAbort: (() => void) | undefined
-    const aborted = new Promise<never>((_, reject) => {
-      onAbort = () => reject(signal!.reason)
-      signal?.addEventListener('abort', onAbort, { once: true })
+  async function searchFor(choice: string | undefined, tried: Attempt[]): Promise<Build> {
+    return await searchBuild({
+      sources,
+      directory,
+      log,
+      signal,
+      onProgress: progress.tell,
+      attempts: tried,
+      hardware: await hardware.detect(),
+      kinds,
+      ranking: { known: ranking(), live: liveRanking },
+      selection: await readSelection(directory),
+      ...(choice !== undefined && { choice }),
+      prove
     })
+  }
+
+  /** A build that a model is to run on: one that is installed, else a kind of them. */
+  async function findChosen(choice: string): Promise<Build> {
+    const machine = await hardware.detect()
+    const records = await readRecords(directory)
+    const record = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
+    if (record) {
+      const runtime = runtimeOf(record.build, kinds, ranking(), machine.gpus)
+      const deps = { directory, hardware: machine, machine: machineMark(machine), log, signal }
+      const found = await checkRecord(record, runtime, deps)
+      if (typeof found !== 'string') return found
+      throw new CorralError('runtime_missing', `The llama.cpp build "${choice}" cannot be used: ${found}.`)
+    }
+    if (kinds.some(kind => isMeant(choice, { runtime: kind.name, kind: kind.kind }))) return await searchFor(choice, [])
+    throw new CorralError(
+      'runtime_missing',
+      `There is no llama.cpp build "${choice}". Kinds are ${kinds.map(({ name }) => name).join(', ')}; ` +
+        `installed are ${records.map(({ build }) => build.id).join(', ') || 'none'}. Correct the setting "runtime".`
+    )
+  }
+
+  const searches = createSearches({
+    search: choice => (choice === undefined ? findUsual() : findChosen(choice)),
+    progress,
+    log,
+    signal,
+    now: deps.now ?? (() => performance.now())
+  })
+
+  async function getBuild(waiting: Waiting = {}, choice?: string): Promise<Build> {
+    waiting.signal?.throwIfAborted()
+    const usual = searches.usual.build
+    const served = usual && (choice === undefined || usual.id === choice || isMeant(choice, usual))
+    return served ? usual : await searches.get(choice, waiting)
+  }
+
+  const environmentOf = (build: Build): Record<string, string> => {
+    const machine = hardware.known()
+    return (machine && kinds.find(({ name }) => name === build.runtime)?.environment?.(machine)) ?? {}
+  }
+
+  async function proveInstalled(candidate: BuildCandidate, signal: AbortSignal): Promise<Build> {
+    const machine = await hardware.detect()
+    let runtime = kinds.find(({ name }) => name === candidate.runtime)
+    if (!runtime) {
+      const devices = await askDevices(candidate.executables.server, { signal, log, hardware: machine })
+      runtime = runtimeOf({ kind: candidate.kind, devices }, kinds, ranking(), machine.gpus)
+    }
+    return await prove(candidate, { own: true, signal, hardware: machine, ...(runtime && { runtime }) })
+  }
+
+  const installation = createInstallation({
+    directory,
+    log,
+    hardware: () => hardware.detect(),
+    kinds: () => kinds,
+    ranking: liveRanking,
+    releases: deps.releases,
+    prove: proveInstalled,
+    current: () => searches.usual.build,
+    setCurrent(build) {
+      searches.set(build)
+      if (!build) search()
+    },
+    search: waiting => getBuild(waiting),
+    inUse: id => (engines.get(id)?.size ?? 0) > 0,
+    ...(deps.named && { named: deps.named }),
+    stopped: signal
+  })
+
+  /** Looks for the usual build in the background. */
+  function search(): void {
+    getBuild().catch(error => {
+      log.debug({ reason: messageOf(error) }, 'No llama.cpp build yet; the next request that needs one looks again.')
+    })
+  }
+
+  async function start(build: Build, spec: EngineSpec, waiting: Waiting): Promise<Engine> {
+    return await installation.start(build, async build => {
+      const engine = await deps.startEngine(build, spec, waiting, environmentOf(build))
+      const running = engines.get(build.id) ?? new Set()
+      engines.set(build.id, running.add(engine))
+      void engine.exited.then(() => running.delete(engine))
+      return engine
+    })
+  }
+
+  /** What to start on after a failure that the build is to blame for; undefined when there is nothing else. */
+  async function otherBuild(
+    build: Build,
+    error: unknown,
+    waiting: Waiting,
+    choice?: string
+  ): Promise<Build | undefined> {
+    if (!(error instanceof CorralError) || waiting.signal?.aborted) return undefined
+    const cause = error.details?.cause
+    if (reactionTo(typeof cause === 'string' ? cause : undefined) !== 'other_build') return undefined
+    searches.forget(build)
+    // A folder that is gone is found out about by the search; the rest is the build's fault.
+    if (cause !== 'executable_missing') {
+      const { runtime, source } = build
+      const description = sources.find(({ name }) => name === source)?.description
+      const at = new Date().toISOString()
+      const failure = { reason: error.message, at, machine: machineMark(await hardware.detect()) }
+      await markFailed(directory, build.id, failure)
+      if (runtime && description !== undefined) {
+        await noteFailedAttempt(directory, { ...failure, source, description, runtime })
+      }
+    }
     try {
-      return await Promise.race([pending, aborted])
-    } finally {
-      if (listener) listeners.delete(listener)
-      if (onAbort) signal?.removeEventListener('abort', onAbort)
+      const other = await getBuild(waiting, choice)
+      return other.id === build.id && cause !== 'executable_missing' ? undefined : other
+    } catch (reason) {
+      waiting.signal?.throwIfAborted()
+      log.warn({ build: build.id }, `llama.cpp: ${build.id} does not work, and there is no other: ${messageOf(reason)}`)
+      return undefined
     }
   }
 
-  async function getBuild(waiting: Waiting = {}): Promise<Build> {
-    waiting.signal?.throwIfAborted()
-    return build ?? (await waitFor(current(), waiting))
-  }
-
+  const { list, start: _, ...installing } = installation
   return {
+    ...installing,
     addSource(source) {
       if (sources.some(({ name }) => name === source.name)) {
         throw new Error(`There is a source of llama.cpp builds named "${source.name}" already.`)
       }
       sources.push(source)
     },
+    addRuntime(runtime) {
+      if (kinds.some(({ name }) => name === runtime.name)) {
+        throw new Error(`There is a kind of llama.cpp build named "${runtime.name}" already.`)
+      }
+      kinds.push(runtime)
+    },
     build: getBuild,
+    async startEngine(spec, waiting) {
+      const choice = spec.settings?.runtime
+      const build = await getBuild(waiting, choice)
+      try {
+        return await start(build, spec, waiting)
+      } catch (error) {
+        const other = await otherBuild(build, error, waiting, choice)
+        if (!other) throw error
+        log.warn(
+          { build: build.id, other: other.id },
+          `llama.cpp: ${build.id} does not work here (${messageOf(error)}); "${spec.alias}" is started on ${other.id}.`
+        )
+        return await start(other, spec, waiting)
+      }
+    },
+    async estimateMemory(spec, waiting) {
+      try {
+        const build = await getBuild(waiting, spec.settings?.runtime)
+        return await deps.estimateMemory(build, spec, waiting, environmentOf(build))
+      } catch (error) {
+        waiting.signal?.throwIfAborted()
+        log.debug({ model: spec.alias, reason: messageOf(error) }, 'How much memory it takes could not be told.')
+        return undefined
+      }
+    },
+    engineLogs: deps.engineLogs,
     async conversionTools(waiting) {
       const used = await getBuild(waiting)
       // A fetch goes on when its caller has left: the next one will be glad of it.
-      converter ??= deps.findConverter(used, { signal: stopped.signal, onProgress }).finally(() => {
+      converter ??= deps.findConverter(used, { signal, onProgress: progress.tell }).finally(() => {
         converter = undefined
-        progress = undefined
+        progress.clear()
       })
       try {
-        return { ...(await waitFor(converter, waiting)), quantize: used.executables.quantize }
+        return { ...(await progress.waitFor(converter, waiting)), quantize: used.executables.quantize }
       } catch (error) {
         waiting.signal?.throwIfAborted()
-        stopped.signal.throwIfAborted()
+        signal.throwIfAborted()
         throw new CorralError(
           'runtime_missing',
           `llama.cpp's converter for SafeTensors models could not be had: ${messageOf(error)}. ` +
@@ -156,23 +306,22 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
         )
       }
     },
-    async startEngine(spec, waiting) {
-      const used = await getBuild(waiting)
-      try {
-        return await startEngine(used, spec, waiting)
-      } catch (error) {
-        // The build does not work any more (its folder may have been deleted): the next request looks for one anew.
-        if (error instanceof CorralError && error.code === 'runtime_missing' && build === used) build = undefined
-        throw error
-      }
+    async rank(waiting = {}) {
+      await progress.waitFor(liveRanking(), waiting.signal ? { signal: waiting.signal } : {})
     },
     report(): RuntimesReport {
-      const state = build ? 'ready' : search ? 'searching' : failure ? 'failed' : 'idle'
+      const { build, running, failure } = searches.usual
+      const machine = hardware.known()
+      const { tag, list: from } = listing
       return {
-        state,
-        ...(progress && { progress }),
-        ...(build && { build }),
-        sources: reports.map(report => ({ ...report, reasons: [...report.reasons] }))
+        state: build ? 'ready' : running ? 'searching' : failure ? 'failed' : 'idle',
+        ...(progress.now && { progress: progress.now }),
+        ...(machine && { hardware: machine }),
+        ranking: ranking(),
+        release: { tag, list: from },
+        ...(build && { chosen: build }),
+        attempts: attempts.map(attempt => ({ ...attempt, reasons: [...attempt.reasons] })),
+        installed: list()
       }
     },
     async stop() {
@@ -180,9 +329,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       await converter?.catch(() => {
         // As below.
       })
-      await search?.catch(() => {
-        // Whoever waits for it is told.
-      })
+      await searches.settled()
     }
   }
 }

@@ -65,13 +65,17 @@ export function reasonsOf(error: unknown): string[] {
   return reasons
 }
 
-/** What was tried, in one sentence an attempt. Pure. */
-export function missingText(attempts: readonly Attempt[]): string {
+/** What was tried, in one sentence an attempt, and what keeps the rest from working. Pure. */
+export function missingText(attempts: readonly Attempt[], ranking: readonly RankedCandidate[] = []): string {
   const tried = attempts.filter(({ outcome }) => outcome !== 'not tried')
   const sentences = (tried.length > 0 ? tried : attempts).map(({ runtime, source, outcome, reasons }) => {
     const what = runtime === undefined ? source : `${runtime} from ${source}`
     return `${what}: ${reasons.length > 0 ? reasons[0]!.replace(/\.$/, '') : outcome}`
   })
+  for (const { title, missing } of ranking.filter(({ usable }) => !usable)) {
+    const lacks = missing.map(({ what, fix }) => (fix === undefined ? what : `${what} (${fix})`)).join(', ')
+    sentences.push(`${title} cannot work on this machine: ${lacks || 'it has no such GPU'}`)
+  }
   return (
     `No llama.cpp build was found that works here. ${sentences.join('; ')}. ` +
     'Set CORRAL_LLAMA_CPP to a folder with llama-server, or cure one of these; "corral doctor" tells more.'

@@ -12,6 +12,7 @@ import { dataPaths } from '../core/data-paths.ts'
 import { formatDuration } from '../core/duration.ts'
 import { CorralError } from '../core/errors.ts'
 import { packageRoot } from '../core/package-info.ts'
+import { createHardware } from '../plugins/hardware/hardware-service.ts'
 import { createConfiguredRuntimes } from '../runtimes/create.ts'
 import { RuntimesOptions } from '../runtimes/options.ts'
 
@@ -23,8 +24,15 @@ const log = pino(
   { level: process.env.CORRAL_LOG_LEVEL ?? 'info' },
   pretty({ sync: true, ignore: 'pid,hostname', hideObject: true })
 )
+const hardware = createHardware({ sysroot: '', probeTimeout: 5000, env: process.env, log })
 const options = { ...(Value.Create(RuntimesOptions) as RuntimesOptions), llama_cpp: process.env.CORRAL_LLAMA_CPP ?? '' }
-const runtimes = createConfiguredRuntimes({ options, paths: dataPaths(folder, undefined), env: process.env, log })
+const runtimes = createConfiguredRuntimes({
+  options,
+  paths: dataPaths(folder, undefined),
+  env: process.env,
+  log,
+  hardware
+})
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => void runtimes.stop())
 
 const begun = performance.now()
@@ -36,8 +44,8 @@ try {
 } catch (error) {
   if (!(error instanceof CorralError)) throw error
   console.error(error.message)
-  for (const { source, outcome, reasons } of runtimes.report().sources) {
-    console.error(`  ${source}: ${outcome}`)
+  for (const { runtime, source, outcome, reasons } of runtimes.report().attempts) {
+    console.error(`  ${runtime === undefined ? '' : `${runtime} from `}${source}: ${outcome}`)
     for (const reason of reasons) console.error(`    ${reason}`)
   }
   process.exitCode = 1

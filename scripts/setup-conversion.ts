@@ -16,6 +16,7 @@ import { packageRoot } from '../core/package-info.ts'
 import { type Progress, progressText } from '../core/progress.ts'
 import { preparePython } from '../plugins/conversion/python/environment.ts'
 import { readRequirements } from '../plugins/conversion/python/requirements.ts'
+import { createHardware } from '../plugins/hardware/hardware-service.ts'
 import { createConfiguredRuntimes } from '../runtimes/create.ts'
 import { RuntimesOptions } from '../runtimes/options.ts'
 
@@ -103,9 +104,10 @@ async function cheapPython(converter: string): Promise<string> {
 
 mkdirSync(folder, { recursive: true })
 const begun = performance.now()
+const hardware = createHardware({ sysroot: '', probeTimeout: 5000, env: process.env, log })
 const options = { ...(Value.Create(RuntimesOptions) as RuntimesOptions), llama_cpp: process.env.CORRAL_LLAMA_CPP ?? '' }
 const engine = dataPaths(join(packageRoot, '.cache', 'engine'), undefined)
-const runtimes = createConfiguredRuntimes({ options, paths: engine, env: process.env, log })
+const runtimes = createConfiguredRuntimes({ options, paths: engine, env: process.env, log, hardware })
 const controller = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => controller.abort(new Error(signal)))
 const waiting = { signal: controller.signal, onProgress: (progress: Progress) => log.info(progressText(progress)) }

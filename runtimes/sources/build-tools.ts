@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { findExecutable } from '../../core/child-process.ts'
+import { SourceOutOfOrder } from './out-of-order.ts'
 
 /** What compiling llama.cpp needs. */
 export type BuildTool = 'git' | 'cmake' | 'C++ compiler' | 'make or ninja'
@@ -12,6 +13,8 @@ export interface ToolChain {
   /** Paths of compilers for GPUs, where they are installed. */
   nvcc: string | undefined
   hipcc: string | undefined
+  /** Compiler of Vulkan's shaders. */
+  glslc: string | undefined
 }
 
 const PACKAGES: Record<string, Record<BuildTool, string>> = {
@@ -70,7 +73,7 @@ export function installCommand(
   return commands.join(' && ')
 }
 
-/** Looks for the tools that compiling needs. @throws Error naming the missing ones and how to install them */
+/** Looks for the tools that compiling needs. @throws SourceOutOfOrder naming the missing ones and how to install them */
 export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> {
   const windows = process.platform === 'win32'
   const find = (...names: string[]) => names.map(name => findExecutable(name, env)).find(path => path !== undefined)
@@ -88,7 +91,7 @@ export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> 
   if (missing.length > 0) {
     const osRelease = await readFile('/etc/os-release', 'utf8').catch(() => '')
     const command = installCommand(missing, process.platform, osRelease)
-    throw new Error(
+    throw new SourceOutOfOrder(
       `compiling llama.cpp needs what is not installed: ${missing.join(', ')}` +
         (command === undefined ? '' : `; install with: ${command}`)
     )
@@ -98,7 +101,8 @@ export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> 
     cmake: cmake!,
     generator: windows ? undefined : ninja ? 'Ninja' : 'Unix Makefiles',
     nvcc: findExecutable('nvcc', env, ['/usr/local/cuda/bin']),
-    hipcc: findExecutable('hipcc', env, ['/opt/rocm/bin'])
+    hipcc: findExecutable('hipcc', env, ['/opt/rocm/bin']),
+    glslc: findExecutable('glslc', env)
   }
 }
 

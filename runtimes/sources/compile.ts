@@ -3,7 +3,9 @@ import { cp, mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import { availableParallelism, freemem } from 'node:os'
 import { join } from 'node:path'
 import { runTool, type ToolLog } from '../../core/child-process.ts'
+import type { Hardware } from '../../core/hardware.ts'
 import { packageRoot } from '../../core/package-info.ts'
+import type { BuildKind } from '../../core/runtimes.ts'
 import type { Waiting } from '../../core/services.ts'
 import { isProgramOrLibrary, PROGRAMS, prebuiltLibraries } from '../build-files.ts'
 import { buildFraction, type ToolChain } from './build-tools.ts'
@@ -77,9 +79,13 @@ async function copyBinaries(from: string, target: string): Promise<void> {
 
 const ORIGIN_RPATH = process.platform === 'darwin' ? '@loader_path' : '$ORIGIN'
 
+/** Kinds of builds that can be compiled. */
+export type CompiledKind = 'cpu' | 'cuda' | 'rocm' | 'metal' | 'vulkan'
+
 /** Compiles all of llama.cpp for this machine. */
 export async function compileAll(
-  kind: 'cpu' | 'cuda' | 'rocm' | 'metal',
+  kind: CompiledKind,
+  hardware: Hardware,
   options: CompileOptions,
   waiting: Waiting
 ): Promise<void> {
@@ -99,16 +105,24 @@ export async function compileAll(
     LLAMA_OPENSSL: 'OFF'
   }
   if (kind === 'cuda') Object.assign(settings, { GGML_CUDA: 'ON', CMAKE_CUDA_COMPILER: tools.nvcc! })
-  if (kind === 'rocm') settings.GGML_HIP = 'ON'
+  if (kind === 'rocm') {
+    settings.GGML_HIP = 'ON'
+    // For all that there are it takes hours.
+    const targets = hardware.gpus.flatMap(({ architecture }) => (architecture?.startsWith('gfx') ? [architecture] : []))
+    if (targets.length > 0) settings.GPU_TARGETS = [...new Set(targets)].join(';')
+  }
+  if (kind === 'vulkan') settings.GGML_VULKAN = 'ON'
   await build(source.directory, settings, Object.values(PROGRAMS), options, waiting)
 }
 
 /**
  * Compiles only the programs, against the libraries of the platform package of the same release.
  * @param packageFolder the unpacked platform package
+ * @param replacements folder of libraries that take the place of those of the package
  */
 export async function compileAgainstPrebuilt(
   packageFolder: string,
+  replacements: string | undefined,
   options: CompileOptions,
   waiting: Waiting
 ): Promise<void> {
@@ -128,19 +142,22 @@ export async function compileAgainstPrebuilt(
   const project = join(packageRoot, 'runtimes', 'prebuilt-server')
   await build(project, settings, ['all'], options, waiting)
   await copyBinaries(folder, options.target)
+  if (replacements !== undefined) await copyBinaries(replacements, options.target)
 }
 
-/** The npm package with prebuilt libraries for a machine; undefined when there is none that can be linked to. Pure. */
+/** The npm package with prebuilt libraries of a kind; undefined when there is none that can be linked to. Pure. */
 export function prebuiltPackage(
-  platform: NodeJS.Platform,
+  kind: BuildKind,
+  platform: string,
   arch: string,
   glibc: string | undefined
-): { name: string; kind: 'cpu' | 'metal' } | undefined {
+): string | undefined {
   if (platform === 'darwin') {
-    if (arch === 'arm64') return { name: '@node-llama-cpp/mac-arm64-metal', kind: 'metal' }
-    return arch === 'x64' ? { name: '@node-llama-cpp/mac-x64', kind: 'cpu' } : undefined
+    if (arch === 'arm64') return kind === 'metal' ? '@node-llama-cpp/mac-arm64-metal' : undefined
+    return arch === 'x64' && kind === 'cpu' ? '@node-llama-cpp/mac-x64' : undefined
   }
   // The libraries are linked to glibc; Windows' ones come without what a linker needs.
   if (platform !== 'linux' || glibc === undefined) return undefined
-  return arch === 'x64' || arch === 'arm64' ? { name: `@node-llama-cpp/linux-${arch}`, kind: 'cpu' } : undefined
+  if (kind === 'cpu') return arch === 'x64' || arch === 'arm64' ? `@node-llama-cpp/linux-${arch}` : undefined
+  return arch === 'x64' && (kind === 'vulkan' || kind === 'cuda') ? `@node-llama-cpp/linux-x64-${kind}` : undefined
 }

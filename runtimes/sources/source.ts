@@ -2,13 +2,14 @@ import { mkdir, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { ToolError, type ToolLog } from '../../core/child-process.ts'
 import { messageOf } from '../../core/errors.ts'
-import type { BuildCandidate, BuildSource } from '../../core/runtimes.ts'
+import type { BuildCandidate, BuildRequest, BuildSource } from '../../core/runtimes.ts'
 import type { Waiting } from '../../core/services.ts'
 import { programsIn } from '../build-files.ts'
 import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
-import { findToolChain, type ToolChain } from './build-tools.ts'
-import { type CompileOptions, compileAgainstPrebuilt, compileAll, prebuiltPackage } from './compile.ts'
-import { copyConverter, type FetchOptions, fetchPackage, fetchSource, type SourcePackage } from './llama-source.ts'
+import { findToolChain } from './build-tools.ts'
+import { canCompile, routesFor } from './compile-routes.ts'
+import { copyConverter, type FetchOptions, fetchSource, type LlamaSource, type SourcePackage } from './llama-source.ts'
+import { BuildImpossible, isOutOfOrder, SourceOutOfOrder } from './out-of-order.ts'
 
 export interface SourceOptions extends SourcePackage {
   /** Where builds lie. */
@@ -17,51 +18,12 @@ export interface SourceOptions extends SourcePackage {
   prebuilt: boolean
   env: NodeJS.ProcessEnv
   log: ToolLog
-  platform: NodeJS.Platform
-  arch: string
-  /** Version of the C library; undefined when it is not glibc. */
-  glibc: string | undefined
   /** Throws when a build does not work: the next way of making one is tried. */
-  trial(candidate: BuildCandidate, signal: AbortSignal): Promise<unknown>
-}
-
-/** One way of making a build. */
-interface Route {
-  what: string
-  kind: BuildCandidate['kind']
-  make(options: CompileOptions, waiting: Waiting): Promise<void>
-  origin: string
+  trial(candidate: BuildCandidate, request: BuildRequest & { signal: AbortSignal }): Promise<unknown>
 }
 
 function originOf({ name, version }: SourcePackage): string {
   return `npm package ${name}@${version}`
-}
-
-/** The ways of making a build here, the best first. */
-function routesOf(options: SourceOptions, tools: ToolChain, fetching: FetchOptions): Route[] {
-  const origin = originOf(options)
-  const routes: Route[] = []
-  const full = (kind: 'cpu' | 'cuda' | 'rocm' | 'metal', what: string) => {
-    routes.push({ what, kind, origin, make: (compile, waiting) => compileAll(kind, compile, waiting) })
-  }
-  if (tools.nvcc) full('cuda', 'with CUDA')
-  if (tools.hipcc) full('rocm', 'with HIP')
-  const prebuilt = options.prebuilt ? prebuiltPackage(options.platform, options.arch, options.glibc) : undefined
-  if (prebuilt) {
-    const { name, kind } = prebuilt
-    routes.push({
-      what: `against the libraries of ${name}`,
-      kind,
-      origin: `${origin}, with the libraries of ${name}`,
-      async make(compile, waiting) {
-        const folder = await fetchPackage({ name, version: options.version }, fetching, waiting.signal)
-        await compileAgainstPrebuilt(folder, compile, waiting)
-      }
-    })
-  }
-  if (options.platform === 'darwin' && options.arch === 'arm64') full('metal', 'with Metal')
-  else full('cpu', 'for the processor')
-  return routes
 }
 
 function failureText(error: unknown): string {
@@ -76,19 +38,34 @@ export function compiledSource(options: SourceOptions): BuildSource {
     name: 'source',
     description: `compiled here from the source in the npm package ${options.name}@${options.version}`,
     wants: build => build.origin.split(',')[0] === originOf(options),
-    async provide({ signal = new AbortController().signal, onProgress, explain }) {
+    async provide(request) {
+      const { runtime, hardware, onProgress, explain } = request
+      const { signal = new AbortController().signal } = request
+      if (!canCompile(runtime, hardware)) {
+        explain(`corral does not compile ${runtime.name} builds for ${hardware.platform} ${hardware.arch}`)
+        return undefined
+      }
       const tools = await findToolChain(env)
       const work = join(directory, WORK_FOLDER)
       await mkdir(work, { recursive: true })
       const fetching: FetchOptions = { name: options.name, version: options.version, work, env, log }
       const waiting: Waiting = { signal, onProgress }
-      const routes = routesOf(options, tools, fetching)
-      const source = await fetchSource(fetching, waiting)
+      const { prebuilt } = options
+      const routes = await routesFor({ runtime, hardware, explain, prebuilt, tools, fetching }, signal)
+      if (routes.length === 0) return undefined
+      let source: LlamaSource
+      try {
+        source = await fetchSource(fetching, waiting)
+      } catch (error) {
+        if (signal.aborted) throw signal.reason
+        throw new SourceOutOfOrder(failureText(error), { cause: error })
+      }
 
       let failure: unknown
+      let unreachable = false
       for (const route of routes) {
         const folder = await unfinishedFolder(directory)
-        const id = `source-${source.release}-${route.kind}`
+        const id = `source-${source.release}-${runtime.name}`
         const target = join(directory, id)
         try {
           const compile = { source, tools, work: join(work, 'build'), target: folder, env, log }
@@ -100,30 +77,34 @@ export function compiledSource(options: SourceOptions): BuildSource {
           await rename(folder, target)
           const executables = programsIn(target)
           if (!executables) throw new Error('the build left no llama-server')
+          const libraries = route.packages.length === 0 ? '' : `, with the libraries of ${route.packages.join(' and ')}`
           const candidate: BuildCandidate = {
             id,
-            kind: route.kind,
+            kind: runtime.kind,
+            runtime: runtime.name,
             source: 'source',
             directory: target,
             executables,
-            origin: route.origin,
+            origin: originOf(options) + libraries,
             ...(converter && { converter })
           }
           onProgress?.({ phase: 'proving', subject: `llama.cpp ${source.release}` })
-          await options.trial(candidate, signal)
+          await options.trial(candidate, { ...request, signal })
           await rm(work, { recursive: true, force: true })
           return candidate
         } catch (error) {
           if (signal.aborted) throw signal.reason
           await rm(target, { recursive: true, force: true })
           failure = error
+          unreachable ||= isOutOfOrder(error)
           explain(`${route.what}: ${failureText(error)}`)
           log.debug({ route: route.what }, failureText(error))
         } finally {
           await rm(folder, { recursive: true, force: true })
         }
       }
-      throw new Error(`llama.cpp ${source.release} could not be compiled: ${failureText(failure)}`, { cause: failure })
+      const text = `llama.cpp ${source.release} could not be compiled: ${failureText(failure)}`
+      throw new (unreachable ? SourceOutOfOrder : BuildImpossible)(text, { cause: failure })
     }
   }
 }

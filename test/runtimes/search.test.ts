@@ -5,47 +5,26 @@ import { lock } from 'proper-lockfile'
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
 import type { Progress } from '../../core/progress.ts'
-import type { Build, BuildCandidate, BuildSource } from '../../core/runtimes.ts'
-import { programFile, programsIn } from '../../runtimes/build-files.ts'
-import { missingText } from '../../runtimes/build-search.ts'
-import { parseDevices } from '../../runtimes/llama-server/device-list.ts'
+import type { Build } from '../../core/runtimes.ts'
+import { programFile } from '../../runtimes/build-files.ts'
 import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { kindOfDevices, parseVersion, prove } from '../../runtimes/prove.ts'
-import { createProof, proveByAnswer } from '../../runtimes/prove-by-answer.ts'
-import { createRuntimes, type RuntimesDeps } from '../../runtimes/runtimes-service.ts'
+import { createProof, proveByAnswer, type StartEngine } from '../../runtimes/prove-by-answer.ts'
+import { missingText } from '../../runtimes/search-attempts.ts'
 import { systemSource } from '../../runtimes/sources/system.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
-import { fakeServer, memoryLog, noConverter, writePrograms } from './fake-build.ts'
+import {
+  candidateIn,
+  fakeServer,
+  memoryLog,
+  plainMachine,
+  runtimesWith,
+  source,
+  testKinds,
+  writePrograms
+} from './fake-build.ts'
 
-const neverStarts: RuntimesDeps['startEngine'] = async () => {
-  throw new Error('no engine is started here')
-}
-
-function candidateIn(directory: string, more: Partial<BuildCandidate> = {}): BuildCandidate {
-  const executables = programsIn(directory)!
-  return { id: 'made-1', kind: 'cpu', source: 'made', directory, executables, origin: 'a test', ...more }
-}
-
-function source(name: string, provide: BuildSource['provide'], more: Partial<BuildSource> = {}): BuildSource {
-  return { name, description: `test source ${name}`, provide, ...more }
-}
-
-function runtimesWith(directory: string, sources: BuildSource[], more: Partial<RuntimesDeps> = {}) {
-  const log = memoryLog()
-  const proveIt = (candidate: BuildCandidate, _: boolean, signal: AbortSignal) => prove(candidate, { signal })
-  return {
-    log,
-    ...createRuntimes({
-      sources,
-      directory,
-      log,
-      startEngine: neverStarts,
-      prove: proveIt,
-      findConverter: noConverter,
-      ...more
-    })
-  }
-}
+const options = { hardware: plainMachine }
 
 t.test('what llama-server says of itself', async t => {
   const versions: [string, ReturnType<typeof parseVersion>][] = [
@@ -64,24 +43,6 @@ t.test('what llama-server says of itself', async t => {
   ]
   for (const [line, expected] of versions) t.same(parseVersion(['x', line]), expected, line)
 
-  t.same(parseDevices(['noise', 'Available devices:', '  (none)']), [])
-  t.equal(parseDevices(['usage: llama-server']), undefined)
-  t.same(
-    parseDevices([
-      'Available devices:',
-      '  CUDA0: NVIDIA GeForce RTX 4090 (D): x (24080 MiB, 23000 MiB free)',
-      '  Vulkan1: Intel(R) Arc(tm) (1024 MiB, 512 MiB free)'
-    ]),
-    [
-      {
-        id: 'CUDA0',
-        description: 'NVIDIA GeForce RTX 4090 (D): x',
-        totalMemory: 24080 * 2 ** 20,
-        freeMemory: 23000 * 2 ** 20
-      },
-      { id: 'Vulkan1', description: 'Intel(R) Arc(tm)', totalMemory: 2 ** 30, freeMemory: 2 ** 29 }
-    ]
-  )
   const kinds: [string[], Build['kind']][] = [
     [[], 'cpu'],
     [['CUDA0', 'CUDA1'], 'cuda'],
@@ -89,7 +50,8 @@ t.test('what llama-server says of itself', async t => {
     [['MTL0'], 'metal'],
     [['Vulkan0'], 'vulkan'],
     [['BLAS'], 'cpu'],
-    [['SYCL0'], 'unknown']
+    [['SYCL0'], 'sycl'],
+    [['XYZ0'], 'unknown']
   ]
   for (const [ids, kind] of kinds) t.equal(kindOfDevices(ids), kind, ids.join())
 })
@@ -97,7 +59,8 @@ t.test('what llama-server says of itself', async t => {
 t.test('proof', async t => {
   const folder = (server: string) => writePrograms(t.testdir(), { 'llama-server': server })
   const build = await prove(
-    candidateIn(folder(fakeServer({ devices: ['  CUDA0: X (2 MiB, 1 MiB free)'] })), { kind: 'unknown' })
+    candidateIn(folder(fakeServer({ devices: ['  CUDA0: X (2 MiB, 1 MiB free)'] })), { kind: 'unknown' }),
+    options
   )
   t.match(build, { kind: 'cuda', commit: 'de3ff81', digest: /^[0-9a-f]{64}$/, devices: [{ id: 'CUDA0' }] })
 
@@ -109,12 +72,12 @@ t.test('proof', async t => {
     ['#!/bin/sh\necho "version: 1" >&2', /no list of devices/],
     ['not a program', /does not work here/]
   ]
-  for (const [server, expected] of failures) await t.rejects(prove(candidateIn(folder(server))), expected)
+  for (const [server, expected] of failures) await t.rejects(prove(candidateIn(folder(server)), options), expected)
 
   process.env.LLAMA_ARG_CTX_SIZE = '1'
   t.teardown(() => delete process.env.LLAMA_ARG_CTX_SIZE)
   const strict = fakeServer().replace('case', '[ -z "$LLAMA_ARG_CTX_SIZE" ] || exit 9\ncase')
-  await t.resolves(prove(candidateIn(folder(strict))), 'the environment is cleaned')
+  await t.resolves(prove(candidateIn(folder(strict)), options), 'the environment is cleaned')
 })
 
 t.test('a real build', async t => {
@@ -123,16 +86,9 @@ t.test('a real build', async t => {
   const home = t.testdir()
   const system = systemSource({ path: folder, namedBy: 'CORRAL_LLAMA_CPP', env: process.env })
   const engineDeps = { log, runDirectory: join(home, 'run'), loadTimeout: 60_000 }
-  const startEngine: RuntimesDeps['startEngine'] = (build, spec, waiting) =>
-    createLlamaServerEngine(build, spec, engineDeps, waiting)
-  const runtimes = createRuntimes({
-    sources: [system],
-    directory: join(home, 'runtimes'),
-    log,
-    startEngine,
-    prove: createProof(startEngine, log),
-    findConverter: noConverter
-  })
+  const startEngine: StartEngine = (build, spec, waiting) => createLlamaServerEngine(build, spec, engineDeps, waiting)
+  const prove = createProof(startEngine, log)
+  const runtimes = runtimesWith(join(home, 'runtimes'), [system], { startEngine, prove })
   const build = await runtimes.build()
   t.match(build, {
     source: 'system',
@@ -140,23 +96,26 @@ t.test('a real build', async t => {
     digest: /^[0-9a-f]{64}$/,
     executables: { quantize: /llama-quantize/ }
   })
-  await proveByAnswer(build, startEngine)
+  t.same(await proveByAnswer(build, startEngine, options), [])
   t.same(
-    runtimes.report().sources.map(({ outcome }) => outcome),
+    runtimes.report().attempts.map(({ outcome }) => outcome),
     ['chosen']
   )
 
-  const failing: RuntimesDeps['startEngine'] = async () => {
+  const failing: StartEngine = async () => {
     throw new Error('out of memory')
   }
-  await t.rejects(proveByAnswer(build, failing), /could not be made to answer: out of memory/)
+  await t.rejects(proveByAnswer(build, failing, options), /could not be made to answer: out of memory/)
 })
 
 t.test('system', async t => {
   const provide = (options: Parameters<typeof systemSource>[0]) => {
     const reasons: string[] = []
     const explain = (reason: string) => reasons.push(reason)
-    return { reasons, candidate: systemSource(options).provide({ explain }) }
+    return {
+      reasons,
+      candidate: systemSource(options).provide({ explain, runtime: testKinds.at(-1)!, hardware: plainMachine })
+    }
   }
   const directory = t.testdir({ nothing: {} })
   const tree = join(directory, 'tree')
@@ -210,10 +169,10 @@ t.test('sources are tried in order, each explained', async t => {
   const report = runtimes.report()
   t.equal(report.state, 'ready')
   t.same(
-    report.sources.map(({ outcome }) => outcome),
+    report.attempts.map(({ outcome }) => outcome),
     ['unavailable', 'failed', 'failed', 'chosen', 'not tried']
   )
-  t.match(report.sources, [
+  t.match(report.attempts, [
     { reasons: ['nothing here'] },
     { reasons: ['broken'] },
     { reasons: [/does not work here: .*too old/, 'too old'] }
@@ -234,7 +193,7 @@ t.test('a required build stands in for no other', async t => {
   await t.rejects(runtimes.build(), { code: 'runtime_missing', message: /does not work here/ })
   t.equal(asked, 0)
   t.same(
-    runtimes.report().sources.map(({ outcome }) => outcome),
+    runtimes.report().attempts.map(({ outcome }) => outcome),
     ['failed', 'not tried']
   )
   t.ok(existsSync(join(broken, 'llama-server')), "what is not corral's stays")
@@ -307,7 +266,7 @@ t.test('a build of another version serves only when nothing better can be had', 
   works = false
   const offline = runtimesWith(directory, [maker('v2')])
   t.equal((await offline.build()).id, 'v1')
-  t.match(offline.report().sources, [{ outcome: 'chosen', reasons: [/still works/, 'no network'] }])
+  t.match(offline.report().attempts, [{ outcome: 'chosen', reasons: [/still works/, 'no network'] }])
   works = true
   t.equal((await runtimesWith(directory, [maker('v2')]).build()).id, 'v2')
   t.same(readdirSync(directory).sort(), ['v2', 'v2.build.json'], 'the former one is removed')

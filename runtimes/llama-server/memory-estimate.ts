@@ -1,0 +1,105 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { runTool, type ToolLog } from '../../core/child-process.ts'
+import { messageOf } from '../../core/errors.ts'
+import type { Build, MemoryUse } from '../../core/runtimes.ts'
+import type { EngineSpec } from '../../core/services.ts'
+import { engineArguments, flagsInHelp } from './arguments.ts'
+import { engineEnvironment } from './environment.ts'
+
+/** Milliseconds: it reads a header and asks the devices, which takes a fraction of a second. */
+const LIMIT = 15_000
+const MIB = 2 ** 20
+/** Flags that would change what it prints, or make it do something else. */
+const NOT_SHARED = new Set(['--log-jsonl', '--log-file', '--verbosity', '-lv', '--log-verbosity', '-v', '--verbose'])
+
+export interface EstimateDeps {
+  log: ToolLog
+  signal?: AbortSignal
+  environment?: Readonly<Record<string, string>>
+  /** Flags of llama-server put after corral's own. */
+  extraArguments?: readonly string[]
+}
+
+/** Whether an argument is a flag; `-1` is a value. */
+const isFlag = (argument: string) => /^--?[a-z]/i.test(argument)
+
+/** The flags with their values that another program knows as well, by its `--help`. Pure. */
+export function sharedArguments(list: readonly string[], known: ReadonlySet<string>): string[] {
+  let kept = true
+  return list.filter(argument => {
+    if (isFlag(argument)) kept = known.has(argument) && !NOT_SHARED.has(argument)
+    return kept
+  })
+}
+
+/** Flags in a `--help` text, the short ones too. */
+function allFlags(help: readonly string[]): Set<string> {
+  const flags = flagsInHelp(help.join('\n'))
+  for (const line of help) {
+    // Only before the description, which names flags of other programs: `-c,    --ctx-size N   size of the context`.
+    for (const name of /^(?:-{1,2}[\w-]+,?\s+)+/.exec(line)?.[0].match(/-{1,2}[\w-]+/g) ?? []) flags.add(name)
+  }
+  return flags
+}
+
+/**
+ * What `llama-fit-params --fit-print on` prints, read: a row for each pool with MiB of weights, context and compute
+ * buffers; undefined where it is something else. Of a device it says nothing when it takes nothing there. Pure.
+ */
+export function parseFitPrint(lines: readonly string[]): MemoryUse | undefined {
+  const use: MemoryUse = {}
+  for (const line of lines) {
+    const row = /^(\S+) (\d+) (\d+) (\d+)\s*$/.exec(line.trim())
+    if (!row) continue
+    const [, name, ...parts] = row
+    const bytes = parts.reduce((sum, part) => sum + Number(part), 0) * MIB
+    if (name === 'Host') use.host = bytes
+    else if (bytes > 0) use[name!] = bytes
+  }
+  return use.host === undefined ? undefined : use
+}
+
+/** By digest and path of the program. */
+const flagsOf = new Map<string, ReadonlySet<string>>()
+
+/**
+ * Bytes by pool that an engine of this build would take for the model itself, by llama.cpp's own reckoning; projector
+ * and draft model are not counted. Undefined where the build has no such program or it fails.
+ * @throws the signal's reason when it is aborted
+ */
+export async function estimateMemory(
+  build: Build,
+  spec: EngineSpec,
+  { log, signal, environment, extraArguments }: EstimateDeps
+): Promise<MemoryUse | undefined> {
+  const program = build.executables.fitParams
+  if (program === undefined) return undefined
+  const folder = await mkdtemp(join(tmpdir(), 'corral-estimate-'))
+  try {
+    const more = { ...environment, ...spec.settings?.environment }
+    const env = engineEnvironment(process.env, { configHome: folder, apiKey: '', more })
+    const run = async (args: string[]) =>
+      (await runTool(program, args, { env, signal, log, timeout: LIMIT, cwd: folder })).stdout
+    const key = `${build.digest} ${program}`
+    const known = flagsOf.get(key) ?? allFlags(await run(['--help']))
+    flagsOf.set(key, known)
+    if (!known.has('--fit-print')) return undefined
+    const list = engineArguments(spec, {
+      listen: { host: '127.0.0.1', port: 0 },
+      promptCache: 0,
+      extra: extraArguments
+    })
+    return parseFitPrint(await run([...sharedArguments(list, known), '--fit-print', 'on']))
+  } catch (error) {
+    signal?.throwIfAborted()
+    log.debug(
+      { model: spec.alias, reason: messageOf(error) },
+      'llama-fit-params could not tell how much memory it takes.'
+    )
+    return undefined
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
+}
