@@ -36,3 +36,9 @@ export function formatBytes(bytes: number): string {
   } while (value >= 999.5 && unit < units.length - 1)
   return `${value < 9.95 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`
 }
+
+/** Short text for people in binary units, as memory is counted: `7.1 GiB`, `384 MiB`. */
+export function formatMemory(bytes: number): string {
+  const mebibytes = bytes / 2 ** 20
+  return mebibytes < 999.5 ? `${Math.round(mebibytes)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`
+}

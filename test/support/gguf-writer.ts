@@ -1,15 +1,19 @@
-import { writeFileSync } from 'node:fs'
+import { truncateSync, writeFileSync } from 'node:fs'
+import { tensorSize } from '../../core/tensor-size.ts'
 
 type Scalar = string | number | boolean | bigint
 export interface GgufParts {
-  /** Strings, booleans, numbers (as float32 where they have a fraction, else uint32), bigints (uint64), arrays of strings. */
-  metadata?: Record<string, Scalar | string[]>
+  /**
+   * Strings, booleans, numbers (as float32 where they have a fraction, else uint32), bigints (uint64), arrays of strings,
+   * whole numbers (int32) or booleans.
+   */
+  metadata?: Record<string, Scalar | string[] | number[] | boolean[]>
   /** Name, shape and ggml type (0 is F32) of tensors; their data is filled with a pattern of `seed`. */
   tensors?: { name: string; shape: number[]; type?: number }[]
   seed?: number
 }
 
-const TYPE = { uint32: 4, float32: 6, bool: 7, string: 8, array: 9, uint64: 10 }
+const TYPE = { uint32: 4, int32: 5, float32: 6, bool: 7, string: 8, array: 9, uint64: 10 }
 const ALIGNMENT = 32
 const u32 = (value: number) => {
   const bytes = Buffer.alloc(4)
@@ -23,12 +27,19 @@ const u64 = (value: number | bigint) => {
 }
 const text = (value: string) => Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)])
 
-function metadataValue(value: Scalar | string[]): Buffer {
+function arrayItem(value: string | number | boolean): Buffer {
+  if (typeof value === 'string') return text(value)
+  if (typeof value === 'boolean') return Buffer.from([value ? 1 : 0])
+  return u32(value)
+}
+
+function metadataValue(value: Scalar | string[] | number[] | boolean[]): Buffer {
   if (typeof value === 'string') return Buffer.concat([u32(TYPE.string), text(value)])
   if (typeof value === 'boolean') return Buffer.concat([u32(TYPE.bool), Buffer.from([value ? 1 : 0])])
   if (typeof value === 'bigint') return Buffer.concat([u32(TYPE.uint64), u64(value)])
   if (Array.isArray(value)) {
-    return Buffer.concat([u32(TYPE.array), u32(TYPE.string), u64(value.length), ...value.map(text)])
+    const type = { string: TYPE.string, boolean: TYPE.bool, number: TYPE.int32 }[typeof value[0] as 'string']
+    return Buffer.concat([u32(TYPE.array), u32(type ?? TYPE.string), u64(value.length), ...value.map(arrayItem)])
   }
   if (Number.isInteger(value)) return Buffer.concat([u32(TYPE.uint32), u32(value)])
   const bytes = Buffer.alloc(4)
@@ -36,15 +47,18 @@ function metadataValue(value: Scalar | string[]): Buffer {
   return Buffer.concat([u32(TYPE.float32), bytes])
 }
 
-/** The bytes of a GGUF v3 file. Tensor types other than F32 and F16 are given F32's size. */
-export function ggufBytes({ metadata = {}, tensors = [{ name: 'a', shape: [8] }], seed = 1 }: GgufParts = {}): Buffer {
+/** The header of a GGUF v3 file, and the bytes of the data behind it. */
+function ggufStart({ metadata = {}, tensors = [{ name: 'a', shape: [8] }] }: GgufParts): {
+  start: Buffer
+  data: number
+} {
   const keys = Object.entries(metadata)
   const infos: Buffer[] = []
   let offset = 0
   for (const { name, shape, type = 0 } of tensors) {
     infos.push(text(name), u32(shape.length), ...shape.map(u64), u32(type), u64(offset))
-    const bytes = shape.reduce((product, length) => product * length, 1) * (type === 1 ? 2 : 4)
-    offset += Math.ceil(bytes / ALIGNMENT) * ALIGNMENT
+    const weights = shape.reduce((product, length) => product * length, 1)
+    offset += Math.ceil((tensorSize(type, weights) || weights * 4) / ALIGNMENT) * ALIGNMENT
   }
   const header = Buffer.concat([
     Buffer.from('GGUF'),
@@ -55,7 +69,20 @@ export function ggufBytes({ metadata = {}, tensors = [{ name: 'a', shape: [8] }]
     ...infos
   ])
   const padding = Buffer.alloc((ALIGNMENT - (header.length % ALIGNMENT)) % ALIGNMENT)
-  return Buffer.concat([header, padding, Buffer.alloc(offset, seed)])
+  return { start: Buffer.concat([header, padding]), data: offset }
+}
+
+/** The bytes of a GGUF v3 file. A tensor type that ggml does not have takes as much as F32. */
+export function ggufBytes(parts: GgufParts = {}): Buffer {
+  const { start, data } = ggufStart(parts)
+  return Buffer.concat([start, Buffer.alloc(data, parts.seed ?? 1)])
+}
+
+/** Writes a GGUF file of any size whose weights are zeros that take no place on a disk with sparse files. */
+export function writeSparseGguf(path: string, parts: GgufParts): void {
+  const { start, data } = ggufStart(parts)
+  writeFileSync(path, start)
+  truncateSync(path, start.length + data)
 }
 
 /** Writes a small GGUF model of the Llama architecture; `metadata` adds keys or replaces them. */

@@ -1,0 +1,62 @@
+import type { LoadOptions } from '../../../core/options.ts'
+import type { LayerShape, ModelShape } from './model-shape.ts'
+
+/** Bytes of a number in the cache, by ggml's blocks of 32 with their scales. */
+const BYTES: Record<LoadOptions['cache_type_k'], number> = {
+  f32: 4,
+  f16: 2,
+  bf16: 2,
+  q8_0: 34 / 32,
+  q5_1: 24 / 32,
+  q5_0: 22 / 32,
+  q4_1: 20 / 32,
+  q4_0: 18 / 32,
+  iq4_nl: 18 / 32
+}
+
+/** How an engine is asked to keep conversations. */
+export interface CacheOptions extends Pick<LoadOptions, 'num_ctx' | 'num_parallel' | 'cache_type_k' | 'cache_type_v'> {
+  /** Tokens that are evaluated at once. */
+  batch: number
+  /** All slots share one cache (`--kv-unified`). */
+  unified?: boolean
+  /** Layers with a window keep everything (`--swa-full`). */
+  fullWindow?: boolean
+}
+
+const pad = (tokens: number) => Math.ceil(tokens / 256) * 256
+
+/**
+ * Tokens that the cache of each slot holds, in layers without and with a window. Both are multiples of 256
+ * (`llama_context::llama_context`, `llama_kv_cache_iswa` in llama.cpp's src/).
+ */
+export function cells(shape: Pick<ModelShape, 'window'>, options: CacheOptions): { full: number; windowed: number } {
+  const slots = options.num_parallel
+  const all = pad(options.num_ctx * slots)
+  const full = options.unified ? all / slots : pad(Math.floor(all / slots))
+  if (options.fullWindow || shape.window === 0) return { full, windowed: full }
+  const windows = options.unified ? shape.window * slots : shape.window
+  const windowed = pad(Math.min(options.unified ? all : full, windows + options.batch))
+  return { full, windowed: options.unified ? windowed / slots : windowed }
+}
+
+/** Bytes that one slot's cache takes in a layer. */
+function slotBytes(layer: LayerShape, tokens: number, options: CacheOptions): number {
+  return tokens * (layer.keys * BYTES[options.cache_type_k] + layer.values * BYTES[options.cache_type_v]) + layer.state
+}
+
+/** Bytes of each layer's cache for all slots: keys and values (`llama_kv_cache`), states (`llama_memory_recurrent`). */
+export function cacheByLayer(shape: ModelShape, options: CacheOptions): number[] {
+  const { full, windowed } = cells(shape, options)
+  return shape.layers.map(layer => options.num_parallel * slotBytes(layer, layer.windowed ? windowed : full, options))
+}
+
+/**
+ * Bytes of a checkpoint of a slot: what cannot be rolled back, which llama-server copies now and then where a model has
+ * windows or states (`--ctx-checkpoints`); 0 for other models.
+ */
+export function checkpointSize(shape: ModelShape, options: CacheOptions): number {
+  const { windowed } = cells(shape, options)
+  const size = (layer: LayerShape) => (layer.windowed ? slotBytes(layer, windowed, options) : layer.state)
+  return options.fullWindow ? 0 : shape.layers.reduce((sum, layer) => sum + size(layer), 0)
+}

@@ -1,0 +1,125 @@
+import type { Gpu, MemoryNow } from '../../../core/hardware.ts'
+import type { Build, BuildDevice, MemoryUse } from '../../../core/runtimes.ts'
+import type { Device } from './placement.ts'
+
+const MIB = 2 ** 20
+const GIB = 2 ** 30
+/** llama-server's own `--fit-target`. */
+const MARGIN = GIB
+
+/** What a process takes of a device by using it: its driver's context and the kernels, as seen with llama-server. */
+const OVERHEAD: Record<Build['kind'], number> = {
+  cpu: 0,
+  cuda: 512 * MIB,
+  rocm: 512 * MIB,
+  metal: 64 * MIB,
+  vulkan: 192 * MIB,
+  sycl: 256 * MIB,
+  unknown: 256 * MIB
+}
+
+/** A build's device, and the GPU of this machine that it is. */
+export interface MatchedDevice {
+  device: BuildDevice
+  gpu: Gpu | undefined
+}
+
+const words = (name: string) =>
+  new Set(
+    name
+      .toLowerCase()
+      .replace(/\((r|tm)\)/g, ' ')
+      .split(/[^a-z0-9]+/)
+      .filter(word => word !== '')
+  )
+
+/** How sure it is that both are one: the name's words in common, and a total within a twentieth. */
+function likeness(device: BuildDevice, gpu: Gpu): number {
+  const own = words(device.description)
+  const theirs = words(gpu.name)
+  const common = [...own].filter(word => theirs.has(word)).length
+  const names = common / Math.max(1, Math.min(own.size, theirs.size))
+  const close =
+    device.totalMemory !== undefined &&
+    gpu.totalMemory !== undefined &&
+    Math.abs(device.totalMemory - gpu.totalMemory) < gpu.totalMemory / 20
+  return names + (close ? 1 : 0)
+}
+
+/**
+ * Finds the GPU behind each device of a build: the likest by name and size, of equal ones the next in order. Builds
+ * number devices by themselves, with the order and choice that a driver's variables ask for.
+ */
+export function matchDevices(devices: readonly BuildDevice[], gpus: readonly Gpu[]): MatchedDevice[] {
+  const free = [...gpus]
+  return devices.map(device => {
+    const best = free.reduce<Gpu | undefined>(
+      (found, gpu) => (found === undefined || likeness(device, gpu) > likeness(device, found) ? gpu : found),
+      undefined
+    )
+    if (best === undefined || (likeness(device, best) < 0.5 && devices.length > gpus.length)) {
+      return { device, gpu: undefined }
+    }
+    free.splice(free.indexOf(best), 1)
+    return { device, gpu: best }
+  })
+}
+
+/** What is known of a build's devices, by their ids. */
+export interface DevicePools {
+  /** The pool that a device's bytes are counted in; a device that nobody knows has its own. */
+  poolOf(device: string): string
+  /** Bytes that engines may take of each pool but the machine's memory, given what they hold of it now. */
+  budgets(now: MemoryNow | undefined, held: MemoryUse): MemoryUse
+  /** Where layers can be put when no other engine is there. */
+  devices: Device[]
+  /** Bytes of each device to be left free, where that is configured. */
+  margins: number[] | undefined
+}
+
+/**
+ * The memory pools of a build's devices. A device with the machine's own memory (Metal, integrated GPUs) has no pool of
+ * its own: what it takes counts as `host`, since both would be the same bytes. A GPU that another build names
+ * differently is the pool that `main` has for it.
+ * @param limit bytes of each GPU that may be taken; undefined is all but llama-server's margin
+ */
+export function devicePools(
+  build: Build,
+  gpus: readonly Gpu[],
+  { limit, main }: { limit: number | undefined; main: readonly MatchedDevice[] }
+): DevicePools {
+  const matched = matchDevices(build.devices, gpus)
+  const nameOf = ({ device, gpu }: MatchedDevice) => {
+    if (gpu?.unifiedMemory || (gpu === undefined && build.kind === 'metal')) return 'host'
+    const same = gpu && main.find(other => other.gpu?.id === gpu.id)
+    return same?.device.id ?? device.id
+  }
+  const totalOf = ({ device, gpu }: MatchedDevice, now?: MemoryNow) =>
+    (gpu && now?.gpus[gpu.id]?.total) ?? gpu?.totalMemory ?? device.totalMemory
+  const allowed = (total: number) => Math.min(limit ?? Number.POSITIVE_INFINITY, total - Math.min(MARGIN, total / 4))
+  const pools = new Map(matched.map(entry => [entry.device.id, nameOf(entry)]))
+  const known = matched.filter(entry => totalOf(entry) !== undefined)
+  return {
+    poolOf: device => pools.get(device) ?? device,
+    budgets(now, held) {
+      const budgets: MemoryUse = {}
+      for (const entry of known) {
+        const pool = nameOf(entry)
+        if (pool === 'host') continue
+        const free = entry.gpu && now?.gpus[entry.gpu.id]?.free
+        const most = free === undefined ? Number.POSITIVE_INFINITY : free + (held[pool] ?? 0)
+        budgets[pool] = Math.max(0, Math.floor(Math.min(allowed(totalOf(entry, now)!), most)))
+      }
+      return budgets
+    },
+    devices: known.map(entry => ({
+      pool: nameOf(entry),
+      budget: allowed(totalOf(entry)!),
+      overhead: OVERHEAD[build.kind]
+    })),
+    margins:
+      limit === undefined || known.length < matched.length
+        ? undefined
+        : known.map(entry => Math.max(0, Math.floor(totalOf(entry)! - allowed(totalOf(entry)!))))
+  }
+}

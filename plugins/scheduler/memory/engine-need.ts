@@ -1,0 +1,212 @@
+import type { MemoryUse } from '../../../core/runtimes.ts'
+import type { EngineBounds, EngineSpec } from '../../../core/services.ts'
+import { promptCacheSize } from '../../../runtimes/llama-server/arguments.ts'
+import { cacheByLayer, checkpointSize } from './cache-size.ts'
+import { type ComputeOptions, computeSize } from './compute-size.ts'
+import { type EngineFlags, engineFlags } from './engine-flags.ts'
+import type { MemoryNeed } from './memory-book.ts'
+import { type ModelShape, weightsOf } from './model-shape.ts'
+import { type Device, type Parts, place } from './placement.ts'
+
+const MIB = 2 ** 20
+/** llama-server's defaults. */
+const BATCH = 512
+const CHECKPOINTS = 32
+const DRAFT_TOKENS = 3
+const NGRAM_TOKENS = 64
+/** What a llama-server takes beside what it reports: code, threads, buffers of requests … */
+const PROCESS = 32 * MIB
+/** … and its vocabulary, for each token, with the merges. */
+const VOCABULARY = 512
+
+/** What is known of the files that an engine loads. Sizes are bytes. */
+export interface EngineFiles {
+  shape: ModelShape | undefined
+  size: number
+  loras: number
+  projector?: { size: number; compute: number }
+  draft?: { shape: ModelShape | undefined; size: number }
+}
+
+/** What is known of where it runs. */
+export interface EnginePlace {
+  devices: readonly Device[]
+  /** Bytes of memory that corral may think of as its own, for what grows with it. */
+  memory: number
+  /** As Node says it. */
+  arch: string
+  /** Bytes of each device to leave free, where that is configured. */
+  deviceMargins?: readonly number[]
+}
+
+/** What an engine takes, by its files' metadata. Sizes are bytes. */
+export interface Reckoning {
+  /** What llama-server reports as its own, by pool. */
+  core: MemoryUse
+  /** What it takes beside that from the start. */
+  beside: MemoryUse
+  /** What it may grow by in the machine's memory, within its bounds. */
+  growth: number
+  bounds: EngineBounds
+  weights: number
+  cache: number
+  /** Of the core: buffers that hold an answer's numbers for each token of a batch, which not every build reserves. */
+  logits: number
+  /** Whether all layers are on devices, or there is none. */
+  whole: boolean
+}
+
+/** Sums uses by pool. */
+export function addUse(...uses: readonly MemoryUse[]): MemoryUse {
+  const all: MemoryUse = {}
+  for (const use of uses) {
+    for (const [pool, bytes] of Object.entries(use)) all[pool] = (all[pool] ?? 0) + bytes
+  }
+  return all
+}
+
+/** Bytes of all pools. */
+export function totalOf(use: MemoryUse): number {
+  return Object.values(use).reduce((sum, bytes) => sum + bytes, 0)
+}
+
+/** How an engine is started, as far as it decides about memory: options, and flags that win over them. */
+function computeOptions(spec: EngineSpec, flags: EngineFlags): ComputeOptions {
+  const { options, mode, settings } = spec
+  const num_parallel = Math.max(1, flags.slots ?? options.num_parallel)
+  const context = flags.context || options.num_ctx * options.num_parallel
+  const num_ctx = Math.max(1, context / num_parallel)
+  const pooled = mode !== 'chat'
+  const whole = Math.max(BATCH, Math.ceil(options.num_ctx / 256) * 256)
+  const { draft, ngram } = settings?.speculation ?? { ngram: false }
+  const guessed = draft ? (draft.maxTokens ?? DRAFT_TOKENS) : ngram ? NGRAM_TOKENS : 0
+  return {
+    num_ctx,
+    num_parallel,
+    cache_type_k: flags.cacheTypes.cache_type_k ?? options.cache_type_k,
+    cache_type_v: flags.cacheTypes.cache_type_v ?? options.cache_type_v,
+    batch: flags.batch || (pooled ? whole : BATCH),
+    unified: flags.unified,
+    fullWindow: flags.fullWindow,
+    flashAttention: flags.flashAttention,
+    pooled,
+    guessed: pooled ? 0 : guessed
+  }
+}
+
+function partsOf(shape: ModelShape, options: ComputeOptions, loras: number, copies: boolean): Parts {
+  const cache = cacheByLayer(shape, options)
+  const { input, output, tied, other } = shape.weights
+  return {
+    input,
+    layers: shape.layers.map(({ weights }, at) => ({
+      weights: weights + loras / shape.layers.length,
+      cache: cache[at]!
+    })),
+    output: output + other,
+    copied: tied && !copies ? output : 0,
+    compute: computeSize(shape, options)
+  }
+}
+
+/**
+ * Whether the processor's code packs these weights anew (ggml-cpu's repack.cpp): then a table of tokens that is the
+ * output too is there twice.
+ */
+function packed({ weights, vocabulary, embedding }: ModelShape, arch: string): boolean {
+  const bits = (8 * weights.output) / (vocabulary * embedding)
+  return bits < (arch === 'arm64' ? 9 : 5)
+}
+
+/** A model whose metadata says nothing: its files, and as much again as usual models take. */
+function unknownParts(size: number, context: number): Parts {
+  const perToken = Math.min(512 * 1024, 16 * 1024 + size / 32768)
+  return {
+    input: 0,
+    layers: [{ weights: size, cache: perToken * context }],
+    output: 0,
+    copied: 0,
+    compute: { layers: 256 * MIB + size / 16, io: 64 * MIB }
+  }
+}
+
+/**
+ * Reckons what an engine takes of each pool by its files' metadata.
+ *
+ * The caches that llama-server fills with use are bounded and counted whole: a sixteenth of the machine's memory, as
+ * `promptCacheSize` says, for the states of earlier prompts, never more than the slots' own caches together; and the
+ * same for checkpoints, which models with windows or states make for each slot, one at least.
+ */
+export function reckon(spec: EngineSpec, files: EngineFiles, where: EnginePlace): Reckoning {
+  const flags = engineFlags(spec.settings?.arguments ?? [])
+  const options = computeOptions(spec, flags)
+  const { shape } = files
+  const devices = flags.hostOnly ? [] : where.devices
+  const asked = flags.gpuLayers ?? spec.options.n_gpu_layers
+  const context = options.num_ctx * options.num_parallel
+  const first = devices[0]?.pool ?? 'host'
+
+  const copies = shape !== undefined && devices.length === 0 && packed(shape, where.arch)
+  const parts = shape ? partsOf(shape, options, files.loras, copies) : unknownParts(files.size + files.loras, context)
+  const projector = files.projector ? files.projector.size + files.projector.compute : 0
+  const drafted = draftPlacement(spec, files, options, devices, where.arch)
+  const reserved = addUse({ [first]: projector }, drafted)
+  // What lies on the devices beside the layers is no room for layers.
+  const roomier = devices.map(device => ({
+    ...device,
+    overhead: device.overhead + (device.pool === 'host' ? 0 : (reserved[device.pool] ?? 0))
+  }))
+  const placement = place(parts, roomier, asked, flags.hostCache)
+
+  const cache = parts.layers.reduce((sum, layer) => sum + layer.cache, 0)
+  const limit = promptCacheSize(where.memory) * MIB
+  const chat = spec.mode === 'chat'
+  const promptCache = chat ? (flags.promptCache ?? Math.floor(Math.min(limit, cache) / MIB) * MIB) : 0
+  const checkpoint = chat && shape ? checkpointSize(shape, options) * options.num_parallel : 0
+  const most = Math.max(1, Math.min(CHECKPOINTS, Math.floor(limit / Math.max(1, checkpoint))))
+  const checkpoints = flags.checkpoints ?? (checkpoint > 0 ? most : CHECKPOINTS)
+  const overheads = devices.slice(0, placement.devices.length).map(({ pool, overhead }) => ({ [pool]: overhead }))
+  const process = PROCESS + VOCABULARY * (shape?.vocabulary ?? 0)
+  return {
+    core: placement.use,
+    beside: addUse({ host: process }, reserved, ...overheads),
+    growth: promptCache + checkpoints * checkpoint,
+    bounds: {
+      promptCache,
+      checkpoints,
+      ...(where.deviceMargins && asked < 0 ? { deviceMargins: where.deviceMargins } : {})
+    },
+    weights: shape ? weightsOf(shape) + files.loras : files.size + files.loras,
+    cache,
+    logits: shape && chat ? 4 * shape.vocabulary * options.batch : 0,
+    whole: devices.length === 0 || placement.layers === parts.layers.length + 1
+  }
+}
+
+/** What a draft model takes: a model of its own with the same conversations, its cache in 16 bits. */
+function draftPlacement(
+  spec: EngineSpec,
+  { draft }: EngineFiles,
+  options: ComputeOptions,
+  devices: readonly Device[],
+  arch: string
+): MemoryUse {
+  if (!draft) return {}
+  const own: ComputeOptions = { ...options, cache_type_k: 'f16', cache_type_v: 'f16', guessed: 0 }
+  const context = options.num_ctx * options.num_parallel
+  const { shape } = draft
+  const copies = shape !== undefined && devices.length === 0 && packed(shape, arch)
+  const parts = shape ? partsOf(shape, own, 0, copies) : unknownParts(draft.size, context)
+  const shared = devices.map(device => ({ ...device, overhead: 0 }))
+  return place(parts, shared, spec.settings?.speculation.draft?.gpuLayers ?? -1).use
+}
+
+/** A need out of what an engine takes from the start and what it may grow by. */
+export function needOf(reckoning: Reckoning, start: MemoryUse, from: MemoryNeed['from']): MemoryNeed {
+  const use = addUse(start, { host: reckoning.growth })
+  for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.ceil(bytes)
+  const weights = reckoning.weights
+  const cache = reckoning.cache + reckoning.growth
+  const compute = Math.max(0, totalOf(use) - weights - cache)
+  return { use, from, parts: { weights, cache, compute }, bounds: reckoning.bounds }
+}

@@ -1,0 +1,119 @@
+import { createHash } from 'node:crypto'
+import { mkdir, readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { type Static, Type } from 'typebox'
+import { Value } from 'typebox/value'
+import writeFileAtomic from 'write-file-atomic'
+import { messageOf } from '../../../core/errors.ts'
+import type { Build, MemoryUse } from '../../../core/runtimes.ts'
+import type { EngineSpec } from '../../../core/services.ts'
+
+const UseSchema = Type.Record(Type.String({ maxLength: 100 }), Type.Number({ minimum: 0 }))
+const EntrySchema = Type.Object({
+  /** Bytes by pool that an engine took from the start. */
+  use: Type.Optional(UseSchema),
+  /** Bytes by pool that were too little. */
+  tooLittle: Type.Optional(UseSchema),
+  /** For people who read the file. */
+  model: Type.String(),
+  /** ISO 8601 UTC. */
+  at: Type.String()
+})
+const FileSchema = Type.Object({ version: Type.Literal(1), needs: Type.Record(Type.String(), EntrySchema) })
+type Entry = Static<typeof EntrySchema>
+
+const FILE = 'memory-needs.json'
+const MOST = 500
+/** Milliseconds after which memory that ran out is thought to have been another's fault. */
+const FORGET = 7 * 24 * 3_600_000
+
+/** What engines took, and what was too little, in a file that outlives corral. */
+export interface LearnedNeeds {
+  /** Resolves once what earlier runs of corral learned is known. */
+  loaded: Promise<void>
+  find(key: string): { use?: MemoryUse | undefined; tooLittle?: MemoryUse | undefined }
+  note(key: string, model: string, learned: { use: MemoryUse } | { tooLittle: MemoryUse }): void
+  /** Waits until all is on the disk. */
+  close(): Promise<void>
+}
+
+/**
+ * Names engines that take the same: the same files, options and flags on the same kind of build. A later version of the
+ * build may take another amount, which is learned at its first load.
+ */
+export function needKey(spec: EngineSpec, build: Build): string {
+  const { dtype: _, ...options } = spec.options
+  const { arguments: flags = [], environment, speculation, loras, projector } = spec.settings ?? {}
+  const facts = [
+    [spec.variant.key, spec.variant.revision, spec.modelPath, spec.mode, spec.projectorPath ?? null],
+    Object.entries(options).sort(),
+    [flags, environment ?? null, speculation ?? null, loras ?? null, projector ?? null],
+    [build.kind, build.devices.map(({ id, description }) => [id, description])]
+  ]
+  return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 32)
+}
+
+/** A damaged file is forgotten, one that cannot be written is told of in the log: all of it can be learned again. */
+export function createLearnedNeeds(
+  directory: string,
+  log: { warn(object: object, message: string): void },
+  now: () => number = Date.now
+): LearnedNeeds {
+  const path = join(directory, FILE)
+  const needs = new Map<string, Entry>()
+  let writing: Promise<void> | undefined
+  let changed = false
+
+  async function load(): Promise<void> {
+    const text = await readFile(path, 'utf8').catch(() => '')
+    let file: unknown
+    try {
+      file = JSON.parse(text)
+    } catch {
+      return
+    }
+    if (!Value.Check(FileSchema, file)) return
+    // What was learned meanwhile is newer.
+    for (const [key, entry] of Object.entries(file.needs)) if (!needs.has(key)) needs.set(key, entry)
+  }
+  const loaded = load()
+
+  function forgetOldest(): void {
+    const oldest = [...needs].sort(([, a], [, b]) => (a.at < b.at ? -1 : 1))
+    for (const [key] of oldest.slice(0, needs.size - MOST)) needs.delete(key)
+  }
+
+  async function write(): Promise<void> {
+    await loaded
+    while (changed) {
+      changed = false
+      forgetOldest()
+      try {
+        await mkdir(directory, { recursive: true })
+        await writeFileAtomic(path, `${JSON.stringify({ version: 1, needs: Object.fromEntries(needs) }, null, 1)}\n`)
+      } catch (error) {
+        log.warn({ path, reason: messageOf(error) }, 'What engines take of memory could not be written down.')
+      }
+    }
+    writing = undefined
+  }
+
+  return {
+    loaded,
+    find(key) {
+      const entry = needs.get(key)
+      const recent = entry && now() - Date.parse(entry.at) < FORGET
+      return { use: entry?.use, tooLittle: recent ? entry.tooLittle : undefined }
+    },
+    note(key, model, learned) {
+      // An engine that runs shows that there was enough; what it takes outlives what was too little.
+      const kept = 'use' in learned ? undefined : needs.get(key)?.use
+      needs.set(key, { ...(kept ? { use: kept } : {}), ...learned, model, at: new Date(now()).toISOString() })
+      changed = true
+      writing ??= write()
+    },
+    async close() {
+      await writing
+    }
+  }
+}

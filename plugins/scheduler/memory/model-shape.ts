@@ -1,0 +1,251 @@
+import type { GgufHeader } from './gguf-header.ts'
+import { slidingWindow } from './sliding-window.ts'
+
+/** What one layer of a model takes. */
+export interface LayerShape {
+  /** Bytes of its weights. */
+  weights: number
+  /** Numbers that each token leaves in the cache, as keys and as values. */
+  keys: number
+  values: number
+  /** Whether the cache keeps only the tokens of the window. */
+  windowed: boolean
+  /** Bytes that each conversation has here however long it is: the state of a recurrent layer. */
+  state: number
+}
+
+/** What decides a model's need for memory. */
+export interface ModelShape {
+  architecture: string
+  /**
+   * Bytes of the weights outside of layers: what turns tokens into numbers, which stays in the machine's memory; the
+   * output, which may be the table of tokens a second time; others.
+   */
+  weights: { input: number; output: number; tied: boolean; other: number }
+  layers: LayerShape[]
+  /** Tokens of the window; 0 without one. */
+  window: number
+  embedding: number
+  /** Numbers that a token is in the widest part of a layer's feed-forward net. */
+  feedForward: number
+  /** The same of all experts that a token goes through; 0 without experts. */
+  expertsFeedForward: number
+  expertsUsed: number
+  heads: number
+  /** Numbers in the queries of all heads. */
+  queries: number
+  vocabulary: number
+}
+
+const RECURRENT = new Set(['mamba', 'mamba2', 'rwkv6', 'rwkv6qwen2', 'rwkv7', 'arwkv7'])
+/** Encoders and diffusion models, which llama.cpp gives no cache (`llama_model::create_memory`). */
+const UNCACHED = new Set(
+  'bert jina-bert-v2 jina-bert-v3 nomic-bert nomic-bert-moe neo-bert eurobert wavtokenizer-dec modern-bert gemma-embedding dream llada llada-moe rnd1'.split(
+    ' '
+  )
+)
+/** Its layers have both attention and a recurrent part. */
+const BOTH = new Set(['falcon-h1'])
+const GEMMA_3N_CACHED_LAYERS = 20
+/** A part of a recurrent layer, by the name of its tensor. */
+const STATE_TENSOR = /^(ssm_|time_mix_|shortconv\.)/
+const ATTENTION_TENSOR = /^attn_(k|v|qkv|kv_a_mqa|kv_b)\./
+const F32 = 4
+
+type Keys = Readonly<Record<string, unknown>>
+
+function keysOf(keys: Keys, architecture: string) {
+  const value = (name: string) => keys[`${architecture}.${name}`]
+  const list = (name: string) => {
+    const found = value(name)
+    return Array.isArray(found) ? found : undefined
+  }
+  const number = (name: string) => {
+    const found = value(name)
+    return typeof found === 'number' && Number.isFinite(found) && found >= 0 ? found : undefined
+  }
+  return {
+    list,
+    number,
+    /** Of one layer, where layers differ. */
+    at: (name: string, layer: number) => {
+      const found: unknown = list(name)?.[layer]
+      return typeof found === 'number' ? found : number(name)
+    },
+    largest: (name: string) => {
+      const found = list(name)?.filter(entry => typeof entry === 'number')
+      return found?.length ? Math.max(...found) : number(name)
+    }
+  }
+}
+type KeyReader = ReturnType<typeof keysOf>
+
+/** Bytes of state of a recurrent layer for one conversation: `llama_hparams::n_embd_r` and `n_embd_s`, kept as F32. */
+function stateOf(read: KeyReader, embedding: number, heads: number): number {
+  const of = (name: string) => read.number(name) ?? 0
+  const wkv = of('wkv.head_size')
+  if (wkv) return F32 * embedding * ((read.number('token_shift_count') ?? 2) + wkv)
+  const short = of('shortconv.l_cache')
+  if (short) return F32 * embedding * (short - 1)
+  const kernel = of('ssm.conv_kernel')
+  const kda = of('kda.head_dim')
+  if (kda) return F32 * heads * kda * (3 * (kernel ? kernel - 1 : 3) + kda)
+  const inner = of('ssm.inner_size')
+  const size = of('ssm.state_size')
+  return F32 * (Math.max(kernel - 1, 0) * (inner + 2 * of('ssm.group_count') * size) + size * inner)
+}
+
+interface Attention {
+  keys: number
+  values: number
+}
+
+/** Numbers that a token leaves in a layer with attention: `llama_hparams::n_embd_k_gqa`, `n_embd_v_gqa`, `is_mla`. */
+function attentionOf(read: KeyReader, layer: number, headLength: number, windowed: boolean): Attention {
+  const kvHeads = read.at('attention.head_count_kv', layer) ?? read.at('attention.head_count', layer) ?? 0
+  const length = (name: string) => (windowed ? read.number(`attention.${name}_swa`) : undefined)
+  const keyLength = length('key_length') ?? read.number('attention.key_length') ?? headLength
+  const valueLength = length('value_length') ?? read.number('attention.value_length') ?? headLength
+  // With multi-head latent attention the keys hold the values too.
+  const latent = read.number('attention.key_length_mla') && read.number('attention.value_length_mla')
+  const indexer = read.number('attention.indexer.key_length') ?? 0
+  return { keys: keyLength * kvHeads + indexer, values: latent ? 0 : valueLength * kvHeads }
+}
+
+interface LayerTensors {
+  bytes: number
+  state: boolean
+  attention: boolean
+}
+
+function layerTensors(tensors: GgufHeader['tensors'], count: number): LayerTensors[] {
+  const layers = Array.from({ length: count }, () => ({ bytes: 0, state: false, attention: false }))
+  for (const { name, bytes } of tensors) {
+    const match = /^blk\.(\d+)\.(.*)$/.exec(name)
+    const layer = match && layers[Number(match[1])]
+    if (!layer) continue
+    layer.bytes += bytes
+    layer.state ||= STATE_TENSOR.test(match[2]!)
+    layer.attention ||= ATTENTION_TENSOR.test(match[2]!)
+  }
+  return layers
+}
+
+/** What a layer is by the keys alone; both kinds where they do not tell. */
+function guessedLayer(architecture: string, read: KeyReader, layer: number, state: number) {
+  if (RECURRENT.has(architecture)) return { attention: false, state: true }
+  if (state === 0) return { attention: true, state: false }
+  const interval = read.number('full_attention_interval') ?? (/^qwen3(next|5)/.test(architecture) ? 4 : undefined)
+  if (interval) {
+    const attention = (layer + 1) % interval === 0
+    return { attention, state: !attention }
+  }
+  const kvHeads = read.list('attention.head_count_kv')?.[layer]
+  return { attention: kvHeads !== 0, state: kvHeads === undefined || kvHeads === 0 || BOTH.has(architecture) }
+}
+
+/**
+ * A model's shape by its metadata and, where known, its tensors.
+ * @param keys of the (first) file; lists such as heads by layer may be missing, then what is guessed is rather too much
+ * @param tensors of all files
+ * @param bytes of all model files, which count where the tensors are not known
+ * @returns undefined where the keys do not say what a model is made of
+ */
+export function modelShape(
+  keys: Keys,
+  tensors: GgufHeader['tensors'] | undefined,
+  bytes: number
+): ModelShape | undefined {
+  const architecture = keys['general.architecture']
+  if (typeof architecture !== 'string') return undefined
+  const read = keysOf(keys, architecture)
+  const count = read.number('block_count')
+  const embedding = read.number('embedding_length')
+  if (!count || !embedding || count > 4096) return undefined
+
+  const heads = read.largest('attention.head_count') ?? 0
+  const headLength = heads > 0 ? embedding / heads : 0
+  const trunk = count - (read.number('nextn_predict_layers') ?? 0)
+  const shared = read.number('attention.shared_kv_layers')
+  const cached = architecture === 'gemma3n' ? GEMMA_3N_CACHED_LAYERS : shared ? count - shared : count
+  const window = slidingWindow(architecture, count, {
+    window: read.number('attention.sliding_window'),
+    list: read.list('attention.sliding_window_pattern'),
+    period: read.number('attention.sliding_window_pattern')
+  })
+  const state = stateOf(read, embedding, heads)
+  const known = tensors?.length ? layerTensors(tensors, count) : undefined
+  const vocabulary = vocabularyOf(keys, read, tensors)
+
+  const layerOf = (layer: number): LayerShape => {
+    const own = known?.[layer] ?? { ...guessedLayer(architecture, read, layer, state), bytes: 0 }
+    const windowed = window?.has(layer) ?? false
+    const recurrent = own.state && state > 0
+    const attends =
+      own.attention &&
+      (!recurrent || BOTH.has(architecture) || !known) &&
+      layer < Math.min(trunk, cached) &&
+      !UNCACHED.has(architecture) &&
+      !RECURRENT.has(architecture)
+    const attention = attends ? attentionOf(read, layer, headLength, windowed) : { keys: 0, values: 0 }
+    return { weights: own.bytes, ...attention, windowed, state: recurrent ? state : 0 }
+  }
+
+  const layers = Array.from({ length: count }, (_, layer) => layerOf(layer))
+  const expertsUsed = read.largest('expert_used_count') ?? 0
+  const feedForward = read.largest('feed_forward_length') ?? 0
+  const expertLength = read.largest('expert_feed_forward_length') ?? feedForward
+  return {
+    architecture,
+    weights: placeWeights(layers, tensors, bytes, vocabulary * embedding),
+    layers,
+    window: window?.tokens ?? 0,
+    embedding,
+    feedForward: Math.max(feedForward, read.number('ssm.inner_size') ?? 0),
+    expertsFeedForward: expertsUsed * expertLength,
+    expertsUsed,
+    heads,
+    queries: heads * (read.number('attention.key_length_mla') ?? read.number('attention.key_length') ?? headLength),
+    vocabulary
+  }
+}
+
+function vocabularyOf(keys: Keys, read: KeyReader, tensors: GgufHeader['tensors'] | undefined): number {
+  const table = tensors?.find(tensor => tensor.name === 'token_embd.weight')
+  const named = table?.shape[1] ?? read.number('vocab_size') ?? keys['tokenizer.ggml.tokens']
+  // Few models that people run have a larger one.
+  return typeof named === 'number' ? named : 262_144
+}
+
+/** Gives layers their weights where the tensors do not tell; the rest is what lies outside of them. */
+function placeWeights(
+  layers: LayerShape[],
+  tensors: GgufHeader['tensors'] | undefined,
+  bytes: number,
+  table: number
+): ModelShape['weights'] {
+  const inLayers = layers.reduce((sum, layer) => sum + layer.weights, 0)
+  if (tensors && inLayers > 0) {
+    const named = (name: string) => tensors.find(tensor => tensor.name === name)?.bytes ?? 0
+    const tokens = named('token_embd.weight')
+    const output = named('output.weight')
+    const input = tokens + named('per_layer_token_embd.weight') + named('position_embd.weight')
+    const all = tensors.reduce((sum, tensor) => sum + tensor.bytes, 0)
+    return {
+      input,
+      output: output || tokens,
+      tied: output === 0,
+      other: all - inLayers - input - output
+    }
+  }
+  // A byte for each number lies between usual quantizations and F16.
+  const input = Math.min(table, bytes / 3)
+  for (const layer of layers) layer.weights = (bytes - input) / layers.length
+  return { input, output: input, tied: true, other: 0 }
+}
+
+/** Bytes of all weights, each once. */
+export function weightsOf({ weights, layers }: ModelShape): number {
+  const outside = weights.input + (weights.tied ? 0 : weights.output) + weights.other
+  return layers.reduce((sum, layer) => sum + layer.weights, outside)
+}
