@@ -7,15 +7,17 @@ import type { Engine, EngineSpec, StoredVariant, Waiting } from './services.ts'
  * llama.cpp builds: what kinds there are (descriptors), where they come from (sources), which one is used and why.
  */
 
-export const BuildKindSchema = Type.Enum(['cpu', 'cuda', 'rocm', 'metal', 'vulkan', 'sycl', 'unknown'])
+export const BuildKindSchema = Type.Enum(['cpu', 'cuda', 'rocm', 'metal', 'vulkan', 'sycl', 'unknown'], {
+  description: 'What it computes with'
+})
 export type BuildKind = Static<typeof BuildKindSchema>
 
 /** A device as llama-server's `--list-devices` names it. Memory in bytes; absent where it is not told. */
 export const BuildDeviceSchema = Type.Object({
   id: Type.String({ description: 'Such as CUDA0' }),
-  description: Type.String(),
-  totalMemory: Type.Optional(Type.Integer()),
-  freeMemory: Type.Optional(Type.Integer())
+  description: Type.String({ description: 'For people' }),
+  totalMemory: Type.Optional(Type.Integer({ description: 'Bytes' })),
+  freeMemory: Type.Optional(Type.Integer({ description: 'Bytes that were free when it was proven' }))
 })
 export type BuildDevice = Static<typeof BuildDeviceSchema>
 
@@ -26,24 +28,35 @@ export const BuildSchema = Type.Object({
   runtime: Type.Optional(Type.String({ description: 'Name of the descriptor that it serves, such as cuda-13' })),
   source: Type.String({ description: 'What brought it: system, release, archive, source' }),
   version: Type.String({ description: 'As llama-server --version says' }),
-  commit: Type.Optional(Type.String()),
-  directory: Type.String(),
-  executables: Type.Object({
-    server: Type.String(),
-    quantize: Type.Optional(Type.String()),
-    ggufSplit: Type.Optional(Type.String()),
-    fitParams: Type.Optional(Type.String()),
-    rpcServer: Type.Optional(Type.String())
-  }),
+  commit: Type.Optional(Type.String({ description: "Of llama.cpp's source" })),
+  directory: Type.String({ description: 'Where it lies' }),
+  executables: Type.Object(
+    {
+      server: Type.String({ description: 'llama-server' }),
+      quantize: Type.Optional(Type.String({ description: 'llama-quantize' })),
+      ggufSplit: Type.Optional(Type.String({ description: 'llama-gguf-split' })),
+      fitParams: Type.Optional(Type.String({ description: 'llama-fit-params' })),
+      rpcServer: Type.Optional(Type.String({ description: 'ggml-rpc-server' }))
+    },
+    { description: 'Absolute paths of its programs' }
+  ),
   digest: Type.String({ description: 'SHA-256 of llama-server itself' }),
   origin: Type.String({ description: 'A path, an address or a package' }),
-  devices: Type.Array(BuildDeviceSchema),
+  devices: Type.Array(BuildDeviceSchema, { description: 'What it computes on beside the processor' }),
   warnings: Type.Optional(
     Type.Array(Type.String(), {
       description: 'What the proof found wanting, such as a GPU of this machine that the build does not use'
     })
   ),
-  converter: Type.Optional(Type.Object({ directory: Type.String(), version: Type.String() }))
+  converter: Type.Optional(
+    Type.Object(
+      {
+        directory: Type.String({ description: 'Where convert_hf_to_gguf.py lies' }),
+        version: Type.String({ description: 'Of the llama.cpp that it comes from' })
+      },
+      { description: 'Of SafeTensors models, where one came with it' }
+    )
+  )
 })
 export type Build = Static<typeof BuildSchema>
 
@@ -103,13 +116,13 @@ export interface RuntimeDescriptor {
 export const RankedCandidateSchema = Type.Object({
   runtime: Type.String({ description: 'Name of the kind of build, such as cuda-13' }),
   kind: BuildKindSchema,
-  title: Type.String(),
+  title: Type.String({ description: 'For people' }),
   score: Type.Number({ description: 'The highest one is tried first; 0 cannot work here' }),
   usable: Type.Boolean({ description: 'Whether it can work here, by all that is known' }),
   reasons: Type.Array(Type.String(), { description: 'Why it stands where it stands' }),
   missing: Type.Array(
     Type.Object({
-      what: Type.String(),
+      what: Type.String({ description: 'In a sentence' }),
       fix: Type.Optional(Type.String({ description: 'The command or step that mends it' }))
     }),
     { description: 'What keeps it from working, or from working better' }
@@ -156,9 +169,11 @@ export const AttemptSchema = Type.Object(
     runtime: Type.Optional(
       Type.String({ description: 'Kind of build that was asked for; absent where any was taken' })
     ),
-    source: Type.String(),
-    description: Type.String(),
-    outcome: Type.Enum(['chosen', 'unavailable', 'failed', 'not tried']),
+    source: Type.String({ description: 'Where builds come from: system, release, source' }),
+    description: Type.String({ description: 'What it looks for and where' }),
+    outcome: Type.Enum(['chosen', 'unavailable', 'failed', 'not tried'], {
+      description: 'unavailable: it has none for this machine; failed: it had one, which does not work'
+    }),
     reasons: Type.Array(Type.String(), { description: 'Why, one line each' })
   },
   { description: 'What became of one source for one kind of build' }
@@ -244,7 +259,9 @@ export interface EngineLogRecord {
   exit?: { code: number | null; signal: string | null }
   /** Why it failed, where it did. */
   failure?: { code: string; cause: string; message: string }
-  /** The last lines, oldest first. */
+  /** How many earlier lines are not kept any more. */
+  dropped: number
+  /** The last lines, oldest first; of paths only the last part is left. */
   lines: string[]
 }
 

@@ -17,6 +17,10 @@ export const RuntimesOptions = Type.Object({
     default: '5m',
     description: 'How long loading a model may go on without progress until it is given up'
   }),
+  hang_timeout: Duration({
+    default: '2m',
+    description: 'How long an engine may show no sign of life, with requests open, until it is ended'
+  }),
   engine_arguments: Type.Array(Type.String(), {
     default: [],
     description: "More flags for each llama-server, after corral's own"

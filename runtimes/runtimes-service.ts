@@ -23,6 +23,7 @@ import type { Converter, FindConverter } from './find-converter.ts'
 import { createInstallation } from './installation.ts'
 import { reactionTo } from './llama-server/reactions.ts'
 import { askDevices } from './prove.ts'
+import type { EngineLogBook } from './llama-server/log-book.ts'
 import type { Prove, StartEngine } from './prove-by-answer.ts'
 import { rankRuntimes } from './ranking.ts'
 import { checkRecord } from './recorded-builds.ts'
@@ -44,6 +45,7 @@ export interface RuntimesDeps {
   /** Where builds and their records lie. */
   directory: string
   log: SearchLog
+  logBook: Pick<EngineLogBook, 'records'>
   startEngine: StartEngine
   estimateMemory(
     build: Build,
@@ -309,6 +311,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     async rank(waiting = {}) {
       await progress.waitFor(liveRanking(), waiting.signal ? { signal: waiting.signal } : {})
     },
+    engineLogs: variant => deps.logBook.records(variant.key),
     report(): RuntimesReport {
       const { build, running, failure } = searches.usual
       const machine = hardware.known()

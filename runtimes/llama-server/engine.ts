@@ -1,33 +1,32 @@
 import { randomUUID } from 'node:crypto'
-import { totalmem } from 'node:os'
-import { basename } from 'node:path'
+import { basename, dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import { processStartTime } from '../../core/processes.ts'
 import type { Build } from '../../core/runtimes.ts'
 import type { Engine, EngineExit, EngineSpec, Waiting } from '../../core/services.ts'
-import { allocateAddress, type EngineAddress, makePrivateFolder } from './address.ts'
-import { engineArguments, promptCacheSize } from './arguments.ts'
-import { knownFlags } from './build-flags.ts'
-import { engineEnvironment } from './environment.ts'
-import { classifyFailure, isFatal } from './failure.ts'
+import { allocateAddress, type EngineAddress } from './address.ts'
+import { engineFailure, hungFailure, startFailure } from './engine-failure.ts'
+import { createEngineOutput, type EngineLog } from './engine-output.ts'
+import { processorTime, watchForHang } from './hang-watch.ts'
+import { launchEngine, recordProcess } from './launch.ts'
 import { type LoadedFacts, loadingOf } from './loading.ts'
-import { createLogTail, parseLine } from './log-lines.ts'
-import { type EngineProcess, type ProcessExit, startEngineProcess } from './process.ts'
-import { removeRunRecord, writeRunRecord } from './run-records.ts'
+import { createEngineLogBook, type EngineLogBook } from './log-book.ts'
+import { watchOomKills } from './oom-kills.ts'
+import type { EngineProcess } from './process.ts'
+import { reactionTo } from './reactions.ts'
+import { removeRunRecord } from './run-records.ts'
 import { createUpstream } from './upstream.ts'
-
-export interface EngineLog {
-  debug(object: object, message: string): void
-  warn(object: object, message: string): void
-}
 
 export interface EngineDeps {
   log: EngineLog
+  /** Keeps what the engine prints, also after it has gone. */
+  logBook?: EngineLogBook
   /** Where running engines are written down, for `reapStrayEngines`. */
   runDirectory: string
   /** Milliseconds without a sign of progress after which a load is given up. */
   loadTimeout: number
+  /** Milliseconds without a sign of life after which an engine that serves is ended; never where absent. */
+  hangTimeout?: number
   /** Where sockets' private folders are made; the system's temporary folder by default. */
   socketRoot?: string
   /** Flags of llama-server put after corral's own. */
@@ -40,11 +39,14 @@ export interface EngineDeps {
 const STOP_GRACE = 2000
 /** Milliseconds in which the death of a process follows the breaking of its connections. */
 const EXIT_LAG = 1000
-/** A port found free may be taken before the engine listens on it. */
+/** A port found free may be taken before the engine listens on it; a folder may not allow sockets. */
 const ADDRESS_ATTEMPTS = 3
+/** Something outside ended the engine while it loaded: that may have been meant for another one. */
+const OTHER_ATTEMPTS = 2
 
 /**
- * Starts a llama-server for a model and resolves once it serves. Progress is told while it loads.
+ * Starts a llama-server for a model and resolves once it serves. Progress is told while it loads. What the same once
+ * more may mend (`reactionTo`) is tried again before it is an error.
  * @throws CorralError `load_failed`, `insufficient_memory` or `runtime_missing` with `details.cause` and the decisive
  * line of its log, `load_timeout` when nothing moved for `loadTimeout`; the signal's reason when the caller gave up.
  * Nothing of the engine is left then.
@@ -55,158 +57,168 @@ export async function createLlamaServerEngine(
   deps: EngineDeps,
   waiting: Waiting
 ): Promise<Engine> {
+  const loras = spec.settings?.loras.map(({ path }) => path) ?? []
+  const others = [spec.projectorPath, spec.settings?.speculation.draft?.modelPath]
+  const paths = [spec.modelPath, ...others, ...loras].filter(path => path !== undefined)
+  const logBook = deps.logBook ?? createEngineLogBook()
+  let tcp = false
   for (let attempt = 1; ; attempt++) {
     waiting.signal?.throwIfAborted()
-    const address = await allocateAddress(deps.socketRoot)
+    const address = await allocateAddress(deps.socketRoot, process.platform, tcp)
     try {
-      return await startEngine(build, spec, deps, waiting, address)
+      return await startEngine({ build, spec, deps: { ...deps, logBook }, waiting, address, paths })
     } catch (error) {
-      const taken = error instanceof CorralError && error.details?.cause === 'cannot_listen'
-      if (!taken || 'socketPath' in address.listen || attempt === ADDRESS_ATTEMPTS) throw error
+      const cause = error instanceof CorralError ? String(error.details?.cause) : undefined
+      const attempts = cause === 'cannot_listen' ? ADDRESS_ATTEMPTS : OTHER_ATTEMPTS
+      if (waiting.signal?.aborted || reactionTo(cause) !== 'retry' || attempt >= attempts) throw error
+      if (cause === 'cannot_listen') tcp = true
+      deps.log.warn({ model: spec.alias, cause, reason: messageOf(error) }, 'the load failed; it is tried once more')
     }
   }
 }
 
-async function startEngine(
-  build: Build,
-  spec: EngineSpec,
-  deps: EngineDeps,
-  waiting: Waiting,
+async function startEngine(start: {
+  build: Build
+  spec: EngineSpec
+  deps: EngineDeps & { logBook: EngineLogBook }
+  waiting: Waiting
   address: EngineAddress
-): Promise<Engine> {
-  const { log } = deps
+  paths: readonly string[]
+}): Promise<Engine> {
+  const { build, spec, deps, address } = start
+  const { log, runDirectory } = deps
   const id = randomUUID().slice(0, 8)
-  const tail = createLogTail()
-  const paths = [spec.modelPath, ...(spec.projectorPath === undefined ? [] : [spec.projectorPath])]
-  const loading = loadingOf(waiting, deps.loadTimeout, spec.alias)
+  const names = { engine: id, model: spec.alias }
+  const warn = (message: string) => log.warn(names, message)
+  const paths = [...start.paths, address.folder, dirname(build.executables.server)]
+  const page = deps.logBook.open({ id, variant: spec.variant.key, build: build.id, paths })
+  const loading = loadingOf(start.waiting, deps.loadTimeout, spec.alias)
   let ready = false
-  let memory: Engine['memory']
+  /** Why corral itself ended it, where that is the engine's fault. */
+  let verdict: CorralError | undefined
 
-  const onLine = (line: string) => {
-    loading.noteOutput()
-    for (const said of parseLine(line)) {
-      if (said.type === 'loading') loading.noteFraction(said.fraction)
-      else if (said.type === 'ready') loading.noteReady()
-      else if (said.type === 'memory') memory = said.use
-      else if (said.type === 'text') {
-        tail.push(said.level === undefined ? said.text : `${said.level[0]!.toUpperCase()} ${said.text}`)
-        if (loading.active && isFatal(said.text)) loading.fail(failureOf({ code: null, signal: null }))
-        const grave = loading.active && (said.level === 'error' || said.level === 'warn')
-        log[grave ? 'warn' : 'debug']({ engine: id, model: spec.alias }, said.text)
-      }
-    }
+  const describe = (exit: { code: number | null; signal: string | null; oomKilled?: boolean }) =>
+    engineFailure({ alias: spec.alias, ready, tail: page, paths, exit })
+  function condemn(error: CorralError): void {
+    verdict ??= error
+    child?.kill()
   }
-
-  const warn = (message: string) => log.warn({ engine: id, model: spec.alias }, message)
-  const environment = engineEnvironment(process.env, {
-    configHome: address.folder,
-    apiKey: address.key,
-    more: { ...deps.environment, ...spec.settings?.environment }
+  const output = createEngineOutput({
+    names,
+    loading,
+    tail: page,
+    log,
+    onFatal: () => condemn(describe({ code: null, signal: null }))
   })
-  let child: EngineProcess
+
+  let child: EngineProcess | undefined
+  const oomKilled = await watchOomKills()
   try {
-    await writeRunRecord(deps.runDirectory, id, { folder: address.folder })
-    await makePrivateFolder(address)
-    const flags = await knownFlags(build, environment)
-    loading.signal.throwIfAborted()
-    child = await startEngineProcess({
-      executable: build.executables.server,
-      arguments: engineArguments(spec, {
-        listen: address.listen,
-        promptCache: promptCacheSize(Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY)),
-        knownFlags: flags,
-        extra: deps.extraArguments
-      }),
-      environment,
-      onLine,
+    child = await launchEngine({
+      id,
+      build,
+      spec,
+      address,
+      runDirectory,
+      extraArguments: deps.extraArguments,
+      environment: deps.environment,
+      signal: loading.signal,
+      onLine: output.onLine,
       warn
     })
   } catch (error) {
     loading.close()
-    await removeRunRecord(deps.runDirectory, id, address.folder)
+    page.end(undefined, error instanceof CorralError ? error : undefined)
     throw error
   }
-
-  let stopping: Promise<void> | undefined
-  const exited: Promise<EngineExit> = child.exited.then(exit => ({ ...exit, expected: stopping !== undefined }))
-
-  async function recordProcess(): Promise<void> {
-    const { pid } = child
-    const startTime = pid === undefined ? undefined : await processStartTime(pid)
-    if (startTime === undefined) return
-    await writeRunRecord(deps.runDirectory, id, { folder: address.folder, pid, startTime })
-  }
-
-  function failureOf(exit: ProcessExit): CorralError {
-    const failure = classifyFailure({ lines: ready ? tail.sinceMark() : tail.all(), exit, paths })
-    const details = { cause: failure.cause, line: failure.line, exitCode: exit.code, signal: exit.signal }
-    const name = `"${spec.alias}"`
-    return ready
-      ? new CorralError('engine_crashed', `The engine of ${name} ended while in use. ${failure.sentence}`, { details })
-      : new CorralError(failure.code, `The model ${name} could not be loaded. ${failure.sentence}`, { details })
-  }
-
-  async function crashOf(exit: EngineExit): Promise<CorralError> {
-    await child.drained
-    return exit.expected ? new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`) : failureOf(exit)
-  }
-
-  let gone = false
+  const running = child
   const upstream = createUpstream(address, {
     alive: () => !gone,
     async explain(error) {
-      const exit = await Promise.race([exited, sleep(EXIT_LAG, undefined, { ref: false })])
-      if (exit) return crashOf(exit)
+      const exit = await Promise.race([running.exited, sleep(EXIT_LAG, undefined, { ref: false })])
+      if (exit) return crash
       return new CorralError(
         'engine_crashed',
         `The engine of "${spec.alias}" closed the connection before it had answered (${error.message}). Try again.`,
-        { cause: error }
+        { cause: error, details: { cause: 'unknown' } }
       )
     }
   })
-  const recorded = recordProcess().catch(error => {
-    warn(`llama-server ${child.pid} could not be written down: ${messageOf(error)}`)
-  })
-  const cleaned = exited.then(async exit => {
+
+  let stopping: Promise<void> | undefined
+  let stopWatching = () => {}
+  let gone = false
+  /** Settles when all that it said has been read, with the error for those who waited for it. */
+  const crash = running.exited.then(async exit => {
     gone = true
-    const crash = await crashOf(exit)
-    upstream.cut(crash)
-    if (ready && !exit.expected) warn(`llama-server ${child.pid} ended by itself: ${crash.message}`)
+    stopWatching()
+    await running.drained
+    if (verdict) return verdict
+    if (stopping) return new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`)
+    return describe({ ...exit, oomKilled: await oomKilled() })
+  })
+  const exited = Promise.all([running.exited, crash]).then(([exit, failure]): EngineExit => {
+    const expected = stopping !== undefined
+    return expected ? { ...exit, expected } : { ...exit, expected, failure }
+  })
+  const recorded = recordProcess(runDirectory, id, address, running.pid).catch(error => {
+    warn(`llama-server ${running.pid} could not be written down: ${messageOf(error)}`)
+  })
+  const cleaned = crash.then(async failure => {
+    upstream.cut(failure)
+    const exit = await running.exited
+    const expected = stopping !== undefined || (!ready && start.waiting.signal?.aborted)
+    page.end(exit, expected ? undefined : failure)
+    if (ready && !expected) warn(`llama-server ${running.pid} ended by itself: ${failure.message}`)
     await recorded
-    await removeRunRecord(deps.runDirectory, id, address.folder).catch(error => {
+    await removeRunRecord(runDirectory, id, address.folder).catch(error => {
       warn(`The folder of an engine could not be removed: ${messageOf(error)}`)
     })
-    return crash
+    return failure
   })
 
   let facts: LoadedFacts
   try {
-    const startError = await child.startError
-    if (startError) {
-      throw new CorralError(
-        'runtime_missing',
-        `llama-server could not be started (${startError.code}: ${basename(build.executables.server)}). Choose another llama.cpp build (corral doctor shows which there are).`,
-        { cause: startError, details: { cause: 'executable_missing' } }
-      )
-    }
+    const startError = await running.startError
+    if (startError) throw startFailure(basename(build.executables.server), startError)
     await recorded
-    void cleaned.then(crash => loading.fail(crash))
+    void cleaned.then(failure => loading.fail(failure))
     facts = await loading.untilServing(upstream)
   } catch (error) {
-    child.kill()
+    if (error instanceof CorralError) verdict ??= error
+    running.kill()
     await cleaned
     throw error
   } finally {
     loading.close()
   }
   ready = true
-  tail.mark()
+  page.mark()
+  if (deps.hangTimeout !== undefined) {
+    const probe = createUpstream(address, { alive: () => false, explain: async error => error })
+    const limit = deps.hangTimeout
+    const endWatch = watchForHang({
+      limit,
+      activity: () => upstream.activity(),
+      async healthy(signal) {
+        const { body } = await probe.request({ method: 'GET', path: '/health', signal })
+        body.destroy()
+        return true
+      },
+      processorTime: () => processorTime(running.pid),
+      onHung: () => condemn(hungFailure(spec.alias, limit))
+    })
+    stopWatching = () => {
+      endWatch()
+      probe.cut(new Error('The engine has gone.'))
+    }
+  }
 
   async function stop(): Promise<void> {
     upstream.cut(new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`))
-    child.end()
-    const timer = setTimeout(() => child.kill(), STOP_GRACE)
-    await exited
+    running.end()
+    const timer = setTimeout(() => running.kill(), STOP_GRACE)
+    await running.exited
     clearTimeout(timer)
     await cleaned
   }
@@ -216,12 +228,12 @@ async function startEngine(
     spec,
     contextSize: facts.contextSize,
     slots: facts.slots,
-    memory,
+    memory: output.memory(),
     build,
-    pid: child.pid,
+    pid: running.pid,
     exited,
     request: request => upstream.request(request),
     stop: () => (stopping ??= stop()),
-    logTail: () => tail.all()
+    logTail: () => page.all()
   }
 }

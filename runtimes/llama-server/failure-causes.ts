@@ -1,7 +1,7 @@
 import type { ErrorCode } from '../../core/errors.ts'
 
 /** The error's code when an engine failed while loading; `runtime_missing` is a fault of the build. */
-export type FailureCode = Extract<ErrorCode, 'load_failed' | 'insufficient_memory' | 'runtime_missing'>
+export type FailureCode = Extract<ErrorCode, 'load_failed' | 'load_timeout' | 'insufficient_memory' | 'runtime_missing'>
 
 /**
  * What corral does about a failure by itself.
@@ -204,6 +204,11 @@ export const CAUSES = {
     code: 'load_failed',
     reaction: 'retry',
     meaning: 'Something outside corral asked the engine to end (SIGTERM, SIGHUP, SIGINT, …)'
+  },
+  stalled: {
+    code: 'load_timeout',
+    reaction: 'give_up',
+    meaning: 'A load made no progress for `runtimes.load_timeout`'
   },
   hung: {
     code: 'load_failed',

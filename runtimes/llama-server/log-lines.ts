@@ -130,25 +130,3 @@ export function createLineSplitter(onLine: (line: string) => void): { write(chun
     }
   }
 }
-
-const KEPT_LINES = 200
-const KEPT_LENGTH = 2000
-
-/** The last lines of a log, oldest first, none longer than 2000 characters. */
-export function createLogTail(): { push(text: string): void; all(): string[]; mark(): void; sinceMark(): string[] } {
-  const lines: string[] = []
-  let since = 0
-  return {
-    push(text) {
-      lines.push(text.length > KEPT_LENGTH ? `${text.slice(0, KEPT_LENGTH)}…` : text)
-      since++
-      if (lines.length > KEPT_LINES) lines.shift()
-    },
-    all: () => [...lines],
-    /** From here on a new chapter begins, such as serving after loading. */
-    mark: () => {
-      since = 0
-    },
-    sinceMark: () => (since === 0 ? [] : lines.slice(-since))
-  }
-}

@@ -10,6 +10,8 @@ export interface Upstream {
   request(request: EngineRequest): Promise<EngineResponse>
   /** Ends all open requests with this error, and refuses new ones with it. */
   cut(error: Error): void
+  /** Requests that are open, and bytes and answers received so far. */
+  activity(): { open: number; received: number }
 }
 
 export interface UpstreamHooks {
@@ -75,6 +77,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
   /** Ends one open request each. */
   const open = new Set<(error: Error) => void>()
   let closed: Error | undefined
+  let received = 0
 
   function send({ method, path, body, headers, signal }: EngineRequest): Promise<EngineResponse> {
     return new Promise((resolve, reject) => {
@@ -116,6 +119,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
             if (over) started.abort(over)
           },
           onResponseStart(started, status, headers) {
+            received++
             // An informational answer comes before the real one.
             if (status < 200) return
             response = createBody(started, error => {
@@ -124,7 +128,10 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
             })
             resolve({ status, headers, body: response.body })
           },
-          onResponseData: (_, chunk) => response?.push(chunk),
+          onResponseData(_, chunk) {
+            received += chunk.length
+            response?.push(chunk)
+          },
           onResponseEnd() {
             forget()
             response?.end()
@@ -174,6 +181,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       closed ??= error
       for (const finish of [...open]) finish(error)
       void agent.destroy(error)
-    }
+    },
+    activity: () => ({ open: open.size, received })
   }
 }

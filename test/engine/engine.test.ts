@@ -219,10 +219,10 @@ t.test('killed in mid-stream', async t => {
   process.kill(engine.pid!, 'SIGKILL')
   for (const error of [await failure(text(stream)), await waiting]) {
     t.equal(error.code, 'engine_crashed')
-    t.match(error.message, /corral\/tiny-chat.*killed \(SIGKILL\)/)
+    t.match(error.message, /corral\/tiny-chat.*killed from outside \(SIGKILL\)/)
     t.match(error.details, { cause: 'killed', signal: 'SIGKILL' })
   }
-  t.same(await engine.exited, { code: null, signal: 'SIGKILL', expected: false })
+  t.match(await engine.exited, { code: null, signal: 'SIGKILL', expected: false, failure: { code: 'engine_crashed' } })
   t.equal((await failure(ask(engine))).code, 'engine_crashed')
   await engine.stop()
   t.same(readdirSync(run), [])
@@ -261,13 +261,13 @@ t.test('loads that fail say why', async t => {
   const cases: [Partial<EngineSpec>, string[], code: string, cause: string][] = [
     [{ modelPath: join(files, 'absent.gguf') }, [], 'load_failed', 'file_missing'],
     [{ modelPath: join(files, 'page.gguf') }, [], 'load_failed', 'not_gguf'],
-    [{ modelPath: join(files, 'empty.gguf') }, [], 'load_failed', 'file_truncated'],
-    [{ modelPath: join(files, 'cut-header.gguf') }, [], 'load_failed', 'file_truncated'],
-    [{ modelPath: join(files, 'cut-data.gguf') }, [], 'load_failed', 'file_truncated'],
+    [{ modelPath: join(files, 'empty.gguf') }, [], 'load_failed', 'file_damaged'],
+    [{ modelPath: join(files, 'cut-header.gguf') }, [], 'load_failed', 'file_damaged'],
+    [{ modelPath: join(files, 'cut-data.gguf') }, [], 'load_failed', 'file_damaged'],
     [{ modelPath: join(files, 'other.gguf') }, [], 'load_failed', 'unsupported_architecture'],
-    [{ projectorPath: MODEL }, [], 'load_failed', 'bad_projector'],
-    [{}, ['--no-such-flag'], 'load_failed', 'bad_argument'],
-    [{}, ['--ctx-size', 'many'], 'load_failed', 'bad_argument'],
+    [{ projectorPath: MODEL }, [], 'load_failed', 'projector_mismatch'],
+    [{}, ['--no-such-flag'], 'load_failed', 'unknown_flag'],
+    [{}, ['--ctx-size', 'many'], 'load_failed', 'bad_flag_value'],
     [{ options: quantized }, ['-fa', 'off'], 'load_failed', 'flash_attention_required']
   ]
   for (const [spec, extraArguments, code, cause] of cases) {

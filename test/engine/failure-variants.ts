@@ -100,6 +100,7 @@ export const VARIANTS: [cause: FailureCause, line: string, ...more: string[]][] 
     '[12345.678] Out of memory: Killed process 4242 (llama-server) total-vm:33554432kB, anon-rss:16000000kB'
   ],
   ['oom_killed', 'Memory cgroup out of memory: Killed process 77 (llama-server)'],
+  ['out_of_memory', 'Fatal signal: Segmentation fault', '----- Backtrace -----', 'error creating backtrace: mmap: 12'],
   ['oom_killed', "llama.service: Failed with result 'oom-kill'."],
 
   // Build, libraries, drivers.

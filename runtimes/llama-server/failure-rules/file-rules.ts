@@ -75,10 +75,10 @@ export const FILE_RULES: FailureRule[] = [
     sentence: 'The projector file is incomplete or damaged ($1). Fetch the model and its projector again.'
   },
   {
-    cause: 'projector_damaged',
+    cause: 'projector_mismatch',
     weak: true,
     pattern: /Failed to load CLIP model|failed to load multimodal model|failed to load mmproj/i,
-    sentence: 'The projector file cannot be used. Fetch the one that belongs to this model.'
+    sentence: 'The file that was given as projector cannot be used as one. Fetch the one that belongs to this model.'
   },
 
   // What they hold.

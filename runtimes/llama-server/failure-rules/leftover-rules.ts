@@ -9,6 +9,12 @@ export const LEFTOVER_RULES: FailureRule[] = [
     sentence: 'llama.cpp cannot make this context: $1. Ask for other load options (num_ctx, num_parallel, cache types).'
   },
   {
+    cause: 'bad_flag_value',
+    weak: true,
+    pattern: /(failed to parse grammar)/,
+    sentence: 'llama-server refuses the grammar it was given ($1). Correct it in the settings.'
+  },
+  {
     cause: 'assertion_failed',
     weak: true,
     pattern: /GGML_ASSERT|ggml_abort|Assertion .* failed|: fatal error$|terminate called/,

@@ -73,7 +73,7 @@ export const MEMORY_RULES: FailureRule[] = [
   {
     cause: 'out_of_memory',
     pattern:
-      /std::bad_alloc|posix_memalign failed|mmap failed: (?:Cannot allocate memory|Not enough)|(?:MapViewOfFile|CreateFileMappingA?) failed: .*(?:not enough|insufficient|paging file)|(?:aligned_malloc|ggml_(?:m|c)alloc|aligned_alloc)\w*: .*(?:insufficient memory|failed to allocate)|insufficient memory \(attempted to allocate|(?:malloc|calloc|realloc|new) failed|not enough space in the context's memory pool|virtual memory exhausted|error: out of memory$|paging file is too small|Not enough memory resources/i,
+      /std::bad_alloc|posix_memalign failed|mmap failed: (?:Cannot allocate memory|Not enough)|(?:MapViewOfFile|CreateFileMappingA?) failed: .*(?:not enough|insufficient|paging file)|(?:aligned_malloc|ggml_(?:m|c)alloc|aligned_alloc)\w*: .*(?:insufficient memory|failed to allocate)|insufficient memory \(attempted to allocate|(?:malloc|calloc|realloc|new) failed|not enough space in the context's memory pool|error creating backtrace: mmap: 12|virtual memory exhausted|error: out of memory$|paging file is too small|Not enough memory resources/i,
     sentence: HOST
   },
 

@@ -1,0 +1,71 @@
+import { readFile } from 'node:fs/promises'
+
+export interface HangWatchDeps {
+  /** Milliseconds without any sign of life after which it counts as hung. */
+  limit: number
+  /** Requests that wait for it or read from it, and bytes that it has sent so far. */
+  activity(): { open: number; received: number }
+  /** Whether it answers a question after its health. */
+  healthy(signal: AbortSignal): Promise<boolean>
+  /** Processor time that it has used so far, in any unit; undefined where the system does not tell. */
+  processorTime(): Promise<number | undefined>
+  onHung(): void
+}
+
+/** Looks in a row without a sign of life, each a part of the limit after the other. */
+const LOOKS = 8
+
+/**
+ * Watches an engine that serves. It is hung when, with requests open, no byte comes, `/health` is not answered and no
+ * processor time passes, at every look for the whole limit. A long prompt evaluation uses processor time and leaves
+ * `/health` answered, however long it takes. Looks are counted, not hours, so that a machine that slept does not count
+ * its sleep. Returns a function that ends the watch.
+ */
+export function watchForHang(deps: HangWatchDeps): () => void {
+  /** A look takes as long as it waits before it, when nothing answers. */
+  const step = Math.max(1, deps.limit / LOOKS / 2)
+  let received = deps.activity().received
+  let used: number | undefined
+  let silent = 0
+  let stopped = false
+  let timer: NodeJS.Timeout
+
+  async function showsLife(): Promise<boolean> {
+    const now = deps.activity()
+    const moved = now.received !== received
+    received = now.received
+    if (now.open === 0 || moved) return true
+    if (await deps.healthy(AbortSignal.timeout(step)).catch(() => false)) return true
+    const before = used
+    used = await deps.processorTime()
+    return used !== undefined && used !== before
+  }
+
+  async function look(): Promise<void> {
+    silent = (await showsLife()) ? 0 : silent + 1
+    if (stopped) return
+    if (silent >= LOOKS) return deps.onHung()
+    schedule()
+  }
+
+  function schedule(): void {
+    timer = setTimeout(() => void look(), step)
+    timer.unref()
+  }
+
+  schedule()
+  return () => {
+    stopped = true
+    clearTimeout(timer)
+  }
+}
+
+/** Clock ticks that a process and its threads have run; undefined where the system does not tell (only Linux does). */
+export async function processorTime(pid: number | undefined): Promise<number | undefined> {
+  if (pid === undefined || process.platform !== 'linux') return undefined
+  const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => undefined)
+  if (stat === undefined) return undefined
+  // The second field is the program's name in parentheses, which may hold spaces and parentheses itself.
+  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+  return Number(fields[11]) + Number(fields[12])
+}

@@ -1,0 +1,68 @@
+import { totalmem } from 'node:os'
+import { processStartTime } from '../../core/processes.ts'
+import type { Build } from '../../core/runtimes.ts'
+import type { EngineSpec } from '../../core/services.ts'
+import { type EngineAddress, makePrivateFolder } from './address.ts'
+import { engineArguments, promptCacheSize } from './arguments.ts'
+import { knownFlags } from './build-flags.ts'
+import { engineEnvironment } from './environment.ts'
+import { type EngineProcess, startEngineProcess } from './process.ts'
+import { removeRunRecord, writeRunRecord } from './run-records.ts'
+
+/**
+ * Starts the process of an engine in a private folder of its own, and writes both down so that the next start of corral
+ * can clean up after it. When it fails nothing is left.
+ * @throws CorralError when the folder cannot be made; the signal's reason
+ */
+export async function launchEngine(options: {
+  id: string
+  build: Build
+  spec: EngineSpec
+  address: EngineAddress
+  runDirectory: string
+  extraArguments: readonly string[] | undefined
+  environment: Readonly<Record<string, string>> | undefined
+  signal: AbortSignal
+  onLine: (line: string) => void
+  warn: (message: string) => void
+}): Promise<EngineProcess> {
+  const { id, build, spec, address, runDirectory } = options
+  const environment = engineEnvironment(process.env, {
+    configHome: address.folder,
+    apiKey: address.key,
+    more: { ...options.environment, ...spec.settings?.environment }
+  })
+  try {
+    await writeRunRecord(runDirectory, id, { folder: address.folder })
+    await makePrivateFolder(address)
+    const flags = await knownFlags(build, environment)
+    options.signal.throwIfAborted()
+    return await startEngineProcess({
+      executable: build.executables.server,
+      arguments: engineArguments(spec, {
+        listen: address.listen,
+        promptCache: promptCacheSize(Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY)),
+        knownFlags: flags,
+        extra: options.extraArguments
+      }),
+      environment,
+      onLine: options.onLine,
+      warn: options.warn
+    })
+  } catch (error) {
+    await removeRunRecord(runDirectory, id, address.folder)
+    throw error
+  }
+}
+
+/** Adds the process to what was written down. */
+export async function recordProcess(
+  runDirectory: string,
+  id: string,
+  { folder }: EngineAddress,
+  pid: number | undefined
+): Promise<void> {
+  const startTime = pid === undefined ? undefined : await processStartTime(pid)
+  if (startTime === undefined) return
+  await writeRunRecord(runDirectory, id, { folder, pid, startTime })
+}

@@ -1,0 +1,85 @@
+import type { CorralError } from '../../core/errors.ts'
+import type { EngineLogRecord } from '../../core/runtimes.ts'
+import { withoutFolders } from './failure.ts'
+import { createLogTail, type LogTail } from './log-tail.ts'
+import type { ProcessExit } from './process.ts'
+
+/** What one engine prints, as long as it is kept. */
+export interface LogPage extends LogTail {
+  /** It has gone, or was never there. */
+  end(exit: ProcessExit | undefined, failure: CorralError | undefined): void
+}
+
+/** What the latest engines of each variant printed, also after they have gone. */
+export interface EngineLogBook {
+  open(engine: { id: string; variant: string; build: string; paths: readonly string[] }): LogPage
+  /** By the key of the variant, the newest first. Paths are shortened to their last part. */
+  records(variant: string): EngineLogRecord[]
+}
+
+interface Entry {
+  variant: string
+  record: Omit<EngineLogRecord, 'lines' | 'dropped'>
+  tail: LogTail
+  paths: readonly string[]
+}
+
+const PER_VARIANT = 5
+const CHARACTERS = 8 * 2 ** 20
+
+/** Bounded to five engines of each variant and 8 Mi characters in all; records of engines that run are never dropped. */
+export function createEngineLogBook(limits = { perVariant: PER_VARIANT, characters: CHARACTERS }): EngineLogBook {
+  /** The newest first. */
+  let entries: Entry[] = []
+
+  function tidy(): void {
+    const counts = new Map<string, number>()
+    let characters = 0
+    entries = entries.filter(({ variant, record, tail }) => {
+      const count = (counts.get(variant) ?? 0) + 1
+      characters += tail.characters
+      const keep = record.endedAt === undefined || (count <= limits.perVariant && characters <= limits.characters)
+      if (keep) counts.set(variant, count)
+      else characters -= tail.characters
+      return keep
+    })
+  }
+
+  return {
+    open({ id, variant, build, paths }) {
+      const tail = createLogTail()
+      const entry: Entry = { variant, record: { engine: id, build, startedAt: new Date().toISOString() }, tail, paths }
+      entries.unshift(entry)
+      tidy()
+      return {
+        push: text => tail.push(text),
+        all: () => tail.all(),
+        mark: () => tail.mark(),
+        sinceMark: () => tail.sinceMark(),
+        get dropped() {
+          return tail.dropped
+        },
+        get characters() {
+          return tail.characters
+        },
+        end(exit, failure) {
+          entry.record.endedAt = new Date().toISOString()
+          if (exit) entry.record.exit = { code: exit.code, signal: exit.signal }
+          if (failure) {
+            const cause = String(failure.details?.cause ?? 'unknown')
+            entry.record.failure = { code: failure.code, cause, message: failure.message }
+          }
+          tidy()
+        }
+      }
+    },
+    records: variant =>
+      entries
+        .filter(entry => entry.variant === variant)
+        .map(({ record, tail, paths }) => ({
+          ...record,
+          dropped: tail.dropped,
+          lines: tail.all().map(line => withoutFolders(line, paths))
+        }))
+  }
+}
