@@ -46,6 +46,7 @@ export function createConfiguredRuntimes({ options, paths, env, log, hardware }:
           ...(book && { logBook: book }),
           runDirectory: runDirectoryOf(paths),
           loadTimeout: parseDuration(options.load_timeout)!,
+          hangTimeout: parseDuration(options.hang_timeout)!,
           extraArguments: options.engine_arguments,
           environment
         },

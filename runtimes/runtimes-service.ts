@@ -23,7 +23,6 @@ import type { Converter, FindConverter } from './find-converter.ts'
 import { createInstallation } from './installation.ts'
 import { reactionTo } from './llama-server/reactions.ts'
 import { askDevices } from './prove.ts'
-import type { EngineLogBook } from './llama-server/log-book.ts'
 import type { Prove, StartEngine } from './prove-by-answer.ts'
 import { rankRuntimes } from './ranking.ts'
 import { checkRecord } from './recorded-builds.ts'
@@ -45,7 +44,6 @@ export interface RuntimesDeps {
   /** Where builds and their records lie. */
   directory: string
   log: SearchLog
-  logBook: Pick<EngineLogBook, 'records'>
   startEngine: StartEngine
   estimateMemory(
     build: Build,
@@ -311,7 +309,6 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     async rank(waiting = {}) {
       await progress.waitFor(liveRanking(), waiting.signal ? { signal: waiting.signal } : {})
     },
-    engineLogs: variant => deps.logBook.records(variant.key),
     report(): RuntimesReport {
       const { build, running, failure } = searches.usual
       const machine = hardware.known()
