@@ -27,7 +27,7 @@ const SLOWEST = 100_000
 const LEAST_CHECK = 20
 
 function timeLimit(bytes: number): AbortSignal {
-  return AbortSignal.timeout(Math.min(LONGEST, BASE_LIMIT + bytes / SLOWEST))
+  return AbortSignal.timeout(Math.ceil(Math.min(LONGEST, BASE_LIMIT + bytes / SLOWEST)))
 }
 
 /** Saves and restores slots' caches through the engines' own interface; see prompt-cache.ts and shelf.ts. */
@@ -91,7 +91,7 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
     const { variant, alias } = engine.spec
     const path = shelf.path(variant.key, saved.file)
     const told = { model: alias, tokens: saved.tokens, bytes: saved.bytes }
-    const pace = saved.pace === undefined ? undefined : Math.max(LEAST_CHECK, saved.tokens * saved.pace)
+    const pace = saved.pace === undefined ? undefined : Math.ceil(Math.max(LEAST_CHECK, saved.tokens * saved.pace))
     const check = pace === undefined ? limit : AbortSignal.any([limit, AbortSignal.timeout(pace)])
     let rewritten: string | undefined
     try {

@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto'
 import type { Build } from '../../../core/runtimes.ts'
 import type { EngineSpec } from '../../../core/services.ts'
+import { cacheByLayer } from '../memory/cache-size.ts'
+import { modelShape } from '../memory/model-shape.ts'
 
 /*
  * Which engines' slots are worth saving, and which saved slot fits which engine. What llama-server writes for a slot is
@@ -22,23 +24,20 @@ const UNSUITABLE = new Set(
   t5 dream llada llada-moe rnd1`.split(/\s+/)
 )
 
-/** Their GGUF files name a window that llama.cpp does not use. */
-const WINDOW_UNUSED = new Set(['phi3', 'llama'])
-
-/** Keys of metadata that only models with a recurrent state have. */
-const RECURRENT_KEY = /\.(?:ssm|wkv|shortconv|kda)\./
-
 /**
  * Whether the slots of such an engine can be saved and are of use after a restore: chats of models whose attention
  * reaches the whole context. Decided by metadata; an unknown architecture counts as such a model, and when it is none,
  * llama-server finds that out itself and reads the prompt again.
  */
-export function savesSlots({ mode, variant }: EngineSpec): boolean {
-  const { architecture = '', info } = variant.metadata
-  if (mode !== 'chat' || UNSUITABLE.has(architecture)) return false
-  if (Number(info[`${architecture}.attention.sliding_window`] ?? 0) > 0 && !WINDOW_UNUSED.has(architecture))
-    return false
-  return !Object.keys(info).some(key => RECURRENT_KEY.test(key))
+export function savesSlots(spec: EngineSpec): boolean {
+  if (spec.mode !== 'chat' || UNSUITABLE.has(spec.variant.metadata.architecture ?? '')) return false
+  const shape = shapeOf(spec)
+  return !shape || (shape.window === 0 && shape.layers.every(layer => layer.state === 0))
+}
+
+function shapeOf({ variant }: EngineSpec) {
+  const { architecture, info } = variant.metadata
+  return modelShape({ ...info, 'general.architecture': architecture }, undefined, variant.size)
 }
 
 /**
@@ -75,35 +74,15 @@ export function outsideFiles({ settings, projectorPath }: EngineSpec): string[] 
   return [...(settings?.loras ?? []).map(lora => lora.path), ...(projectorPath === undefined ? [] : [projectorPath])]
 }
 
-/** Bytes of one element of a cache, by its type. */
-const ELEMENT: Record<string, number> = {
-  f32: 4,
-  f16: 2,
-  bf16: 2,
-  q8_0: 34 / 32,
-  q5_1: 24 / 32,
-  q5_0: 22 / 32,
-  q4_1: 20 / 32,
-  q4_0: 18 / 32,
-  iq4_nl: 18 / 32
-}
+/** What llama-server writes for each token beside the cache itself: its number, position and sequence. */
+const TOKEN_BYTES = 16
+/** Caches are reckoned in steps of so many tokens. */
+const STEP = 256
 
 /** About how many bytes a token takes in a saved cache, by the model's metadata; undefined where that is too scarce. */
-export function bytesPerToken({ variant, options }: EngineSpec): number | undefined {
-  const { architecture, info } = variant.metadata
-  const value = (name: string) => {
-    const found = info[`${architecture}.${name}`]
-    return typeof found === 'number' && found > 0 ? found : undefined
-  }
-  const layers = value('block_count')
-  const heads = value('attention.head_count')
-  const width = value('embedding_length')
-  const k = ELEMENT[options.cache_type_k]
-  const v = ELEMENT[options.cache_type_v]
-  if (!layers || !heads || !width || !k || !v) return undefined
-  const kvHeads = value('attention.head_count_kv') ?? heads
-  const keys = value('attention.key_length') ?? width / heads
-  const values = value('attention.value_length') ?? width / heads
-  // Each cell is named by its position and sequence, and its token by its number.
-  return layers * kvHeads * (keys * k + values * v) + 16
+export function bytesPerToken(spec: EngineSpec): number | undefined {
+  const shape = shapeOf(spec)
+  if (!shape) return undefined
+  const layers = cacheByLayer(shape, { ...spec.options, num_ctx: STEP, num_parallel: 1, batch: STEP })
+  return layers.reduce((sum, bytes) => sum + bytes, 0) / STEP + TOKEN_BYTES
 }

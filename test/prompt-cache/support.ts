@@ -1,0 +1,76 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { json } from 'node:stream/consumers'
+import type { Test } from 'tap'
+import type { LoadOptions } from '../../core/options.ts'
+import type { Engine, EngineSpec } from '../../core/services.ts'
+import { createPromptCache } from '../../plugins/scheduler/prompt-cache/create-prompt-cache.ts'
+import type { PromptCache } from '../../plugins/scheduler/prompt-cache/prompt-cache.ts'
+import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
+import { engineDeps, engineSpec, realBuild } from '../engine/support.ts'
+
+export const NEVER = new AbortController().signal
+
+export interface Message {
+  role: 'user' | 'assistant'
+  content: string
+}
+
+/** Words enough for a prompt of about as many tokens, other ones for another seed. */
+export function longText(words: number, seed = 1): string {
+  const known = 'the sky is blue and grass green while a dog runs to the river near big old trees'.split(' ')
+  return Array.from({ length: words }, (_, i) => known[(i * 7 + (i % (5 + seed)) + seed) % known.length]).join(' ')
+}
+
+/** A prompt cache that notes what it says. */
+export function promptCacheIn(directory: string, budget = 2 ** 30): { cache: PromptCache; said: string[] } {
+  const said: string[] = []
+  const note = (_: object, message: string) => {
+    said.push(message)
+  }
+  return { cache: createPromptCache({ directory, budget, log: { debug: note, info: note, warn: note } }), said }
+}
+
+/** Starts an engine of the demo model that may save its slots with this cache, and restores what there is. */
+export async function startWith(
+  t: Pick<Test, 'teardown'>,
+  cache: PromptCache,
+  options: Partial<LoadOptions> = {},
+  given: Partial<EngineSpec> = {}
+): Promise<Engine> {
+  const run = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  const spec = engineSpec({ ...given, options: { ...engineSpec().options, ...options } })
+  const slotFolder = await cache.folderFor(spec)
+  const engine = await createLlamaServerEngine(
+    realBuild(),
+    { ...spec, ...(slotFolder === undefined ? {} : { slotFolder }) },
+    engineDeps(run, { extraArguments: ['--threads', '1', '--threads-batch', '1'] }),
+    {}
+  )
+  t.teardown(async () => {
+    await engine.stop()
+    rmSync(run, { recursive: true, force: true })
+  })
+  await cache.restore(engine, NEVER)
+  return engine
+}
+
+export interface Said {
+  message: Message
+  /** Tokens of the prompt that were read, and the milliseconds it took. */
+  read: number
+  ms: number
+}
+
+export async function say(engine: Engine, messages: Message[], tokens = 12): Promise<Said> {
+  const { status, body } = await engine.request({
+    method: 'POST',
+    path: '/v1/chat/completions',
+    body: JSON.stringify({ messages, max_tokens: tokens, temperature: 0 }),
+    signal: NEVER
+  })
+  const reply = (await json(body)) as any
+  if (status !== 200) throw new Error(JSON.stringify(reply))
+  return { message: reply.choices[0].message, read: reply.timings.prompt_n, ms: reply.timings.prompt_ms }
+}
