@@ -3,6 +3,7 @@ import { isFatal } from './failure.ts'
 import type { Loading } from './loading.ts'
 import { parseLine } from './log-lines.ts'
 import type { LogTail } from './log-tail.ts'
+import { createMemoryReport } from './memory-report.ts'
 
 export interface EngineLog {
   debug(object: object, message: string): void
@@ -15,11 +16,13 @@ export function createEngineOutput(deps: {
   loading: Loading
   tail: LogTail
   log: EngineLog
+  /** Whether it loads a draft model too. */
+  drafts: boolean
   /** The process lives on, but its GPU will not work again. */
   onFatal: () => void
 }): { onLine(line: string): void; memory(): MemoryUse | undefined } {
   const { loading, tail, log, names } = deps
-  let memory: MemoryUse | undefined
+  const memory = createMemoryReport(deps.drafts)
   let fatal = false
   return {
     onLine(line) {
@@ -27,7 +30,7 @@ export function createEngineOutput(deps: {
       for (const said of parseLine(line)) {
         if (said.type === 'loading') loading.noteFraction(said.fraction)
         else if (said.type === 'ready') loading.noteReady()
-        else if (said.type === 'memory') memory = said.use
+        else if (said.type === 'memory') memory.note(said.use, loading.active)
         else if (said.type === 'text') {
           tail.push(said.level === undefined ? said.text : `${said.level[0]!.toUpperCase()} ${said.text}`)
           if (!fatal && isFatal(said.text)) {
@@ -39,6 +42,6 @@ export function createEngineOutput(deps: {
         }
       }
     },
-    memory: () => memory
+    memory: memory.use
   }
 }
