@@ -29,9 +29,12 @@ export type HardwareProblem = Static<typeof HardwareProblemSchema>
 
 export const GpuSchema = Type.Object({
   id: Type.String({ description: 'Unique on this machine, such as nvidia:0' }),
-  vendor: Type.Enum(['nvidia', 'amd', 'intel', 'apple', 'qualcomm', 'other']),
-  name: Type.String(),
-  type: Type.Enum(['discrete', 'integrated', 'virtual', 'unknown']),
+  vendor: Type.Enum(['nvidia', 'amd', 'intel', 'apple', 'qualcomm', 'other'], { description: 'Its maker' }),
+  name: Type.String({ description: 'For people' }),
+  type: Type.Enum(['discrete', 'integrated', 'virtual', 'unknown'], {
+    description:
+      'discrete: a card of its own; integrated: part of the processor; virtual: passed on from another system'
+  }),
   pciId: Type.Optional(Type.String({ description: 'PCI device id, such as 0x73df' })),
   pciBus: Type.Optional(Type.String({ description: 'Place on the bus, such as 0000:01:00.0, in lower case' })),
   architecture: Type.Optional(
@@ -40,14 +43,17 @@ export const GpuSchema = Type.Object({
     })
   ),
   unifiedMemory: Type.Boolean({ description: 'Whether its memory is that of the machine' }),
-  totalMemory: Type.Optional(Type.Integer()),
-  freeMemory: Type.Optional(Type.Integer()),
+  totalMemory: Type.Optional(Type.Integer({ description: 'Bytes that models can have of it when nothing else runs' })),
+  freeMemory: Type.Optional(Type.Integer({ description: 'Bytes that were free when it was looked at' })),
   driver: Type.Optional(
-    Type.Object({
-      name: Type.Optional(Type.String()),
-      version: Type.Optional(Type.String({ description: 'Such as 580.95.05' })),
-      cuda: Type.Optional(Type.String({ description: 'Highest CUDA version that it serves, such as 13.0' }))
-    })
+    Type.Object(
+      {
+        name: Type.Optional(Type.String({ description: 'Such as nvidia or amdgpu' })),
+        version: Type.Optional(Type.String({ description: 'Such as 580.95.05' })),
+        cuda: Type.Optional(Type.String({ description: 'Highest CUDA version that it serves, such as 13.0' }))
+      },
+      { description: 'What serves it, or holds it' }
+    )
   ),
   apis: Type.Array(Type.Enum(['cuda', 'rocm', 'vulkan', 'metal', 'sycl']), {
     description: 'Through which it was seen to be reachable'
@@ -66,30 +72,40 @@ export const ProbeReportSchema = Type.Object({
 })
 export type ProbeReport = Static<typeof ProbeReportSchema>
 
-export const HardwareSchema = Type.Object({
-  platform: Type.String({ description: 'linux, darwin or win32' }),
-  arch: Type.String({ description: 'As Node says it: x64, arm64, …' }),
-  glibc: Type.Optional(Type.String({ description: 'Version of the C library, where it is glibc' })),
-  cpu: Type.Object({
-    model: Type.String(),
-    cores: Type.Optional(Type.Integer({ description: 'Physical ones' })),
-    threads: Type.Integer(),
-    features: Type.Array(Type.String(), {
-      description: 'Of those that matter to llama.cpp: sse42, avx, avx2, fma, f16c, bmi2, avx_vnni, avx512f, asimddp, …'
-    })
-  }),
-  memory: Type.Object({
-    total: Type.Integer({ description: 'Of the machine' }),
-    available: Type.Integer({ description: 'That programs can have now without swapping, within the limit' }),
-    limit: Type.Optional(Type.Integer({ description: 'Of the container or control group, where there is one' }))
-  }),
-  gpus: Type.Array(GpuSchema, { description: 'Software renderers are left out' }),
-  libraries: Type.Array(Type.String(), {
-    description: 'Of those that builds need and that are here: vulkan, level-zero, hip, libgomp, openssl3, …'
-  }),
-  problems: Type.Array(HardwareProblemSchema),
-  probes: Type.Array(ProbeReportSchema)
-})
+export const HardwareSchema = Type.Object(
+  {
+    platform: Type.String({ description: 'linux, darwin or win32' }),
+    arch: Type.String({ description: 'As Node says it: x64, arm64, …' }),
+    glibc: Type.Optional(Type.String({ description: 'Version of the C library, where it is glibc' })),
+    cpu: Type.Object(
+      {
+        model: Type.String({ description: 'Its name' }),
+        cores: Type.Optional(Type.Integer({ description: 'Physical ones' })),
+        threads: Type.Integer({ description: 'That run at once' }),
+        features: Type.Array(Type.String(), {
+          description:
+            'Of those that matter to llama.cpp: sse42, avx, avx2, fma, f16c, bmi2, avx_vnni, avx512f, asimddp, …'
+        })
+      },
+      { description: 'The processor' }
+    ),
+    memory: Type.Object(
+      {
+        total: Type.Integer({ description: 'Of the machine' }),
+        available: Type.Integer({ description: 'That programs can have now without swapping, within the limit' }),
+        limit: Type.Optional(Type.Integer({ description: 'Of the container or control group, where there is one' }))
+      },
+      { description: 'Main memory' }
+    ),
+    gpus: Type.Array(GpuSchema, { description: 'Software renderers are left out' }),
+    libraries: Type.Array(Type.String(), {
+      description: 'Of those that builds need and that are here: vulkan, level-zero, hip, libgomp, openssl3, …'
+    }),
+    problems: Type.Array(HardwareProblemSchema),
+    probes: Type.Array(ProbeReportSchema, { description: 'Where this was learned, and what could not be asked' })
+  },
+  { description: 'What this machine has' }
+)
 export type Hardware = Static<typeof HardwareSchema>
 
 /** Memory at this moment, bytes. */

@@ -22,42 +22,45 @@ export const BuildDeviceSchema = Type.Object({
 export type BuildDevice = Static<typeof BuildDeviceSchema>
 
 /** A proven llama.cpp build: its llama-server has started, listed its devices and, where corral brought it, answered. */
-export const BuildSchema = Type.Object({
-  id: Type.String({ description: 'Unique among builds, such as release-b11347-cuda-13' }),
-  kind: BuildKindSchema,
-  runtime: Type.Optional(Type.String({ description: 'Name of the descriptor that it serves, such as cuda-13' })),
-  source: Type.String({ description: 'What brought it: system, release, archive, source' }),
-  version: Type.String({ description: 'As llama-server --version says' }),
-  commit: Type.Optional(Type.String({ description: "Of llama.cpp's source" })),
-  directory: Type.String({ description: 'Where it lies' }),
-  executables: Type.Object(
-    {
-      server: Type.String({ description: 'llama-server' }),
-      quantize: Type.Optional(Type.String({ description: 'llama-quantize' })),
-      ggufSplit: Type.Optional(Type.String({ description: 'llama-gguf-split' })),
-      fitParams: Type.Optional(Type.String({ description: 'llama-fit-params' })),
-      rpcServer: Type.Optional(Type.String({ description: 'ggml-rpc-server' }))
-    },
-    { description: 'Absolute paths of its programs' }
-  ),
-  digest: Type.String({ description: 'SHA-256 of llama-server itself' }),
-  origin: Type.String({ description: 'A path, an address or a package' }),
-  devices: Type.Array(BuildDeviceSchema, { description: 'What it computes on beside the processor' }),
-  warnings: Type.Optional(
-    Type.Array(Type.String(), {
-      description: 'What the proof found wanting, such as a GPU of this machine that the build does not use'
-    })
-  ),
-  converter: Type.Optional(
-    Type.Object(
+export const BuildSchema = Type.Object(
+  {
+    id: Type.String({ description: 'Unique among builds, such as release-b11347-cuda-13' }),
+    kind: BuildKindSchema,
+    runtime: Type.Optional(Type.String({ description: 'Name of the descriptor that it serves, such as cuda-13' })),
+    source: Type.String({ description: 'What brought it: system, release, archive, source' }),
+    version: Type.String({ description: 'As llama-server --version says' }),
+    commit: Type.Optional(Type.String({ description: "Of llama.cpp's source" })),
+    directory: Type.String({ description: 'Where it lies' }),
+    executables: Type.Object(
       {
-        directory: Type.String({ description: 'Where convert_hf_to_gguf.py lies' }),
-        version: Type.String({ description: 'Of the llama.cpp that it comes from' })
+        server: Type.String({ description: 'llama-server' }),
+        quantize: Type.Optional(Type.String({ description: 'llama-quantize' })),
+        ggufSplit: Type.Optional(Type.String({ description: 'llama-gguf-split' })),
+        fitParams: Type.Optional(Type.String({ description: 'llama-fit-params' })),
+        rpcServer: Type.Optional(Type.String({ description: 'ggml-rpc-server' }))
       },
-      { description: 'Of SafeTensors models, where one came with it' }
+      { description: 'Absolute paths of its programs' }
+    ),
+    digest: Type.String({ description: 'SHA-256 of llama-server itself' }),
+    origin: Type.String({ description: 'A path, an address or a package' }),
+    devices: Type.Array(BuildDeviceSchema, { description: 'What it computes on beside the processor' }),
+    warnings: Type.Optional(
+      Type.Array(Type.String(), {
+        description: 'What the proof found wanting, such as a GPU of this machine that the build does not use'
+      })
+    ),
+    converter: Type.Optional(
+      Type.Object(
+        {
+          directory: Type.String({ description: 'Where convert_hf_to_gguf.py lies' }),
+          version: Type.String({ description: 'Of the llama.cpp that it comes from' })
+        },
+        { description: 'Of SafeTensors models, where one came with it' }
+      )
     )
-  )
-})
+  },
+  { description: 'A llama.cpp build that was proven' }
+)
 export type Build = Static<typeof BuildSchema>
 
 /** A build before it is proven. */
@@ -205,13 +208,16 @@ export const RuntimesReportSchema = Type.Object({
   ),
   hardware: Type.Optional(HardwareSchema),
   ranking: Type.Array(RankedCandidateSchema, { description: 'What is tried, best first' }),
-  release: Type.Object({
-    tag: Type.String({ description: 'Release whose list of files the ranking goes by' }),
-    list: Type.Enum(['live', 'snapshot'], { description: 'snapshot: the list that came with corral' })
-  }),
+  release: Type.Object(
+    {
+      tag: Type.String({ description: 'Release whose list of files the ranking goes by' }),
+      list: Type.Enum(['live', 'snapshot'], { description: 'snapshot: the list that came with corral' })
+    },
+    { description: 'What the ranking goes by' }
+  ),
   chosen: Type.Optional(BuildSchema),
-  attempts: Type.Array(AttemptSchema),
-  installed: Type.Array(InstalledBuildSchema)
+  attempts: Type.Array(AttemptSchema, { description: 'What the last search tried, in its order' }),
+  installed: Type.Array(InstalledBuildSchema, { description: 'Builds that were proven here, whoever brought them' })
 })
 export type RuntimesReport = Omit<Static<typeof RuntimesReportSchema>, 'progress'> & { progress?: Progress }
 

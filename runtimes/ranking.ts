@@ -43,7 +43,7 @@ function matchArchive(kind: RuntimeDescriptor, hardware: Hardware, names: readon
 /** What keeps this system from running an archive; undefined when nothing does. */
 function tooOld({ glibc }: ArchivePattern, hardware: Hardware): string | undefined {
   if (hardware.platform !== 'linux' || glibc === undefined) return undefined
-  if (hardware.glibc === undefined) return `needs glibc ${glibc}; this system has another C library`
+  if (hardware.glibc === undefined) return `needs glibc ${glibc}, and no glibc was found on this system`
   return compareVersions(hardware.glibc, glibc) < 0
     ? `needs glibc ${glibc}; this system has ${hardware.glibc}`
     : undefined

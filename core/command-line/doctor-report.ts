@@ -1,113 +1,81 @@
 import { statfs } from 'node:fs/promises'
-import { arch, availableParallelism, cpus, release, totalmem, type } from 'node:os'
-import { formatBytes } from '../bytes.ts'
-import type { ConfigProblem } from '../config/problems.ts'
+import { arch, release, type } from 'node:os'
+import { dirname } from 'node:path'
+import { isSystemError } from '../errors.ts'
+import type { Hardware, HardwareProblem } from '../hardware.ts'
 import { version } from '../package-info.ts'
-import type { Attempt, RuntimesReport } from '../runtimes.ts'
-import { formatPairs } from './table.ts'
+import type { RuntimesReport } from '../runtimes.ts'
+import type { DoctorReport } from './doctor-schema.ts'
 
-/** What `corral doctor --json` prints. Sizes are bytes. */
-export interface DoctorReport {
-  corral: string
-  node: string
-  platform: string
-  cpu: { model: string; threads: number }
-  memory: { total: number; available: number }
-  config: { file: string | null; problems: ConfigProblem[] }
-  data?: { home: string; holder: { pid: number; host: string; address: string; version: string } | null }
-  models?: { directory: string; free: number }
-  engine?: RuntimesReport
-  /** What keeps corral from working, in words; mistakes in the configuration are listed in `config`. */
-  problems: string[]
-}
-
-/** Versions and hardware. */
-export function thisMachine(): Pick<DoctorReport, 'corral' | 'node' | 'platform' | 'cpu' | 'memory'> {
+/** A report before anything was looked at. */
+export function emptyReport(): DoctorReport {
   return {
     corral: version,
     node: process.version,
     platform: `${type()} ${release()} ${arch()}`,
-    cpu: { model: cpus()[0]?.model.trim() || 'unknown', threads: availableParallelism() },
-    // Both heed a container's limit, where Node can tell it; it gives a huge number where there is none.
-    memory: {
-      total: Math.min(totalmem(), process.constrainedMemory() || totalmem()),
-      available: process.availableMemory()
+    config: { file: null, problems: [] },
+    ranking: [],
+    attempts: [],
+    installed: [],
+    problems: []
+  }
+}
+
+/** The models' folder and the free space of its disk; the folder need not be there yet. */
+export async function diskAndModels(directory: string): Promise<NonNullable<DoctorReport['models']>> {
+  for (let path = directory; ; path = dirname(path)) {
+    try {
+      const { bavail, bsize } = await statfs(path)
+      return { directory, free: bavail * bsize }
+    } catch (error) {
+      if (!isSystemError(error, 'ENOENT') || dirname(path) === path) throw error
     }
   }
 }
 
-/** The models' folder and the free space of its disk. */
-export async function diskAndModels(directory: string): Promise<NonNullable<DoctorReport['models']>> {
-  const { bavail, bsize } = await statfs(directory)
-  return { directory, free: bavail * bsize }
+/** What `runtimes` tells, as it goes into the report. Pure. */
+export function engineFindings(report: RuntimesReport): Partial<DoctorReport> {
+  const { state, hardware, ranking, release, chosen, attempts, installed } = report
+  return { state, ranking, release, attempts, installed, ...(hardware && { hardware }), ...(chosen && { chosen }) }
 }
 
-/** The findings for people. */
-export function formatDoctor(report: DoctorReport): string {
-  const { corral, node, platform, cpu, memory, config, data, models, engine, problems } = report
-  const sections = [
-    `System\n${formatPairs([
-      ['corral', `${corral} on Node.js ${node}`],
-      ['system', platform],
-      ['processor', `${cpu.model}, ${cpu.threads} threads`],
-      ['memory', `${formatBytes(memory.available)} free of ${formatBytes(memory.total)}`]
-    ])}`,
-    `Configuration\n${formatPairs([
-      ['file', config.problems.length > 0 ? undefined : (config.file ?? 'none; the defaults are in force')],
-      ...config.problems.map(({ where, message }): [string, string] => [where, message])
-    ])}`
-  ]
-  if (data) {
-    const { holder } = data
-    const server = holder && `process ${holder.pid} on ${holder.host}, ${holder.address}, corral ${holder.version}`
-    sections.push(
-      `Data\n${formatPairs([
-        ['directory', data.home],
-        ['server', server ?? 'none runs'],
-        ['models', models && `${models.directory}, ${formatBytes(models.free)} free on its disk`]
-      ])}`
+/** Of these a person should know although corral works: a device is there and idle. */
+const SERIOUS: readonly HardwareProblem['code'][] = [
+  'driver_mismatch',
+  'driver_not_loaded',
+  'driver_too_old',
+  'no_permission'
+]
+
+/** GPUs that could compute: not the console of a server, which no driver for computing knows. */
+function computingGpus({ gpus }: Hardware): Hardware['gpus'] {
+  return gpus.filter(({ vendor, apis }) => vendor !== 'other' || apis.length > 0)
+}
+
+/** What the findings have wrong with them, in sentences. Pure. */
+export function findProblems({ state, hardware, ranking, chosen, attempts }: DoctorReport): string[] {
+  const problems: string[] = []
+  if (state === 'failed') {
+    problems.push(
+      `No llama.cpp build works here${attempts.length > 0 ? '; what was tried is listed with its reasons' : ''}.`
     )
   }
-  if (engine) sections.push(`llama.cpp\n${formatEngine(engine)}`)
-  const all = problems.length + config.problems.length
-  if (problems.length > 0) sections.push(`Problems\n${problems.map(problem => `  ${problem}`).join('\n')}`)
-  const fine = engine?.state === 'ready' ? 'All is well.' : 'Nothing is wrong so far.'
-  sections.push(all > 0 ? 'Something needs your help; see above.' : fine)
-  return sections.join('\n\n')
-}
-
-const STATES: Record<RuntimesReport['state'], string> = {
-  idle: 'not looked for yet',
-  searching: 'being looked for or built now',
-  ready: 'ready',
-  failed: 'none works'
-}
-
-function formatEngine({ state, build, sources }: RuntimesReport): string {
-  const lines = [
-    formatPairs([
-      ['state', STATES[state]],
-      ['build', build && `${build.id} (${build.kind}), from ${build.source}`],
-      ['version', build?.version],
-      ['server', build?.executables.server],
-      ['origin', build?.origin],
-      ['sha256', build?.digest],
-      [
-        'devices',
-        build && (build.devices.map(({ id, description }) => `${id} ${description}`).join('; ') || 'CPU only')
-      ]
-    ])
-  ]
-  if (sources.length > 0) {
-    lines.push('  where builds come from, in this order:')
-    lines.push(...sources.flatMap(formatSource))
+  for (const { code, message, advice } of hardware?.problems ?? []) {
+    if (SERIOUS.includes(code)) problems.push(advice ? `${message} ${advice}` : message)
   }
-  return lines.join('\n')
-}
-
-function formatSource({ source, description, outcome, reasons }: Attempt, index: number): string[] {
-  return [
-    `  ${index + 1}. ${source}: ${outcome}. ${description}`,
-    ...reasons.flatMap(reason => reason.split('\n')).map(reason => `     - ${reason}`)
-  ]
+  const gpus = hardware ? computingGpus(hardware) : []
+  const best = ranking.find(({ usable }) => usable)
+  if (gpus.length > 0 && best?.kind === 'cpu' && problems.length === 0 && gpus.some(gpu => gpu.vendor !== 'qualcomm')) {
+    problems.push(
+      `This machine has a GPU (${gpus.map(({ name }) => name).join(', ')}), but no kind of llama.cpp build can use it ` +
+        'now: models run on the processor. The kinds below say what is missing.'
+    )
+  }
+  problems.push(...(chosen?.warnings ?? []))
+  if (chosen?.kind === 'cpu' && !chosen.warnings?.length && best && best.kind !== 'cpu') {
+    problems.push(
+      `Models run on the processor although ${best.title} could be used. The attempts below say why it was not taken.`
+    )
+  }
+  return problems
 }

@@ -10,8 +10,11 @@ export type StreamPart = { event: Record<string, unknown> } | { status: string }
 export interface ServerClient {
   /** Such as `http://127.0.0.1:11435`. */
   readonly address: string
-  /** The reply's JSON. @throws CommandFailure with the server's own message when it refuses */
-  json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown): Promise<Reply>
+  /**
+   * The reply's JSON; aborting `signal` closes the connection.
+   * @throws CommandFailure with the server's own message when it refuses
+   */
+  json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
   /** The parts of a reply that is streamed as Server-Sent Events; aborting `signal` closes the connection. */
   stream(path: string, body: unknown, signal?: AbortSignal): AsyncGenerator<StreamPart>
 }
@@ -62,8 +65,9 @@ export function createClient({ address, apiKey, signal: ended }: ClientOptions):
 
   return {
     address,
-    async json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown) {
-      const text = await readText(await send(method, path, body, ended), ended)
+    async json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal) {
+      const either = signal ? AbortSignal.any([signal, ended]) : ended
+      const text = await readText(await send(method, path, body, either), either)
       return parseJson(address, text) as Reply
     },
     async *stream(path, body, signal) {

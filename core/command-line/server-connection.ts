@@ -33,7 +33,7 @@ export async function withServer<Result>(
   context: CommandContext,
   whenNone: WhenNone,
   use: (connection: ServerConnection) => Promise<Result>,
-  options: { config?: LoadedConfig; onStart?: (address: string) => void; searchEngine?: boolean } = {}
+  options: { config?: LoadedConfig; onStart?: (address: string) => void } = {}
 ): Promise<Result> {
   const signal = interruption()
   const config = options.config ?? (await openConfig(context))
@@ -46,7 +46,7 @@ export async function withServer<Result>(
     if (whenNone === 'fail') throw noServer(config)
     let own: RunningServer
     try {
-      own = await startOwn(context, config, whenNone, options.searchEngine ?? whenNone === 'usual')
+      own = await startOwn(context, config, whenNone)
     } catch (error) {
       // Another process was quicker: its server is the one to use.
       if (!isHeld(error) || Date.now() > deadline) throw error
@@ -85,12 +85,7 @@ async function findServer(config: LoadedConfig, deadline: number): Promise<strin
   return plan.usual && (await answersAt(plan.usual, HEALTH_PATIENCE)) ? plan.usual : undefined
 }
 
-async function startOwn(
-  context: CommandContext,
-  config: LoadedConfig,
-  whenNone: WhenNone,
-  searchEngine: boolean
-): Promise<RunningServer> {
+async function startOwn(context: CommandContext, config: LoadedConfig, whenNone: WhenNone): Promise<RunningServer> {
   const [{ startServer }, { createLogger }, definitions] = await Promise.all([
     import('../server.ts'),
     import('../log.ts'),
@@ -109,7 +104,7 @@ async function startOwn(
   }
   return await startServer({
     config: whenNone === 'aside' ? asideConfig(config) : config,
-    definitions: searchEngine ? definitions : withoutEngineSearch(definitions),
+    definitions: whenNone === 'usual' ? definitions : withoutEngineSearch(definitions),
     log
   })
 }

@@ -1,6 +1,6 @@
 import type { Gpu, Hardware } from '../../core/hardware.ts'
 import type { ArchivePattern, Fit, RuntimeDescriptor } from '../../core/runtimes.ts'
-import { idleCards, namesOf, scoreByReach, unfit, vendorProblems } from './reach.ts'
+import { idleCards, namesOf, numbersOf, scoreByReach, unfit, vendorProblems } from './reach.ts'
 import { compareVersions, majorOf } from './versions.ts'
 
 export interface CudaKind {
@@ -19,19 +19,18 @@ const DRIVER_FIX =
   'Install driver 580 or newer and restart: sudo ubuntu-drivers install (Ubuntu), sudo apt install nvidia-driver ' +
   "(Debian), or https://www.nvidia.com/drivers; in a container, on WSL or in a virtual machine it is the host's"
 
-/** Cards from before compute capability 7.5, for drivers that do not tell it. */
-const OLD_NAMES =
-  /\b(?:GTX? (?:[6-9]\d\d|10\d0)\w*|TITAN (?:X|Xp|V|Z|Black)|Tesla [KMPV]\d+|[PV]100|P40|P4|MX[123]\d0|Quadro (?:[KMP]\d+|G[PV]100))\b/i
-
 /** A kind of build for one major version of NVIDIA's CUDA toolkit. */
 export function cudaKind({ major, base, drivers, capability, archives }: CudaKind): RuntimeDescriptor {
   const title = `CUDA ${major}`
 
-  /** What keeps CUDA from using a card; undefined when nothing does. */
-  function obstacleOf(
-    { name, driver, architecture, usable }: Gpu,
-    platform: string
-  ): Fit['missing'][number] | undefined {
+  /** What a card lacks for good; undefined where nothing is known to be lacking. */
+  function weaknessOf({ name, architecture }: Gpu): Fit['missing'][number] | undefined {
+    if (architecture === undefined || compareVersions(architecture, capability) >= 0) return undefined
+    return { what: `${name} has compute capability ${architecture}; ${title} needs ${capability} or higher.` }
+  }
+
+  /** What keeps a card's driver from serving this toolkit; undefined when nothing does. */
+  function driverFault({ name, driver, usable }: Gpu, platform: string): Fit['missing'][number] | undefined {
     if (!usable) return { what: `${name} does not work now: no driver serves it.`, fix: DRIVER_FIX }
     if (driver?.name && /nouveau|nvk|mesa/i.test(driver.name)) {
       return { what: `${name} runs on the driver ${driver.name}, which has no CUDA.`, fix: DRIVER_FIX }
@@ -41,25 +40,19 @@ export function cudaKind({ major, base, drivers, capability, archives }: CudaKin
     const served = driver?.cuda
       ? majorOf(driver.cuda) >= major
       : !driver?.version || compareVersions(driver.version, floor) >= 0
-    if (!served) {
-      const has = [
-        driver?.version && `${driver.version} is installed`,
-        driver?.cuda && `it serves CUDA ${driver.cuda} at most`
-      ]
-      return {
-        what: `${title} needs the NVIDIA driver ${floor} or newer; ${has.filter(Boolean).join(' and ')}.`,
-        fix: DRIVER_FIX
-      }
+    if (served) return undefined
+    const has = [
+      driver?.version && `${driver.version} is installed`,
+      driver?.cuda && `it serves CUDA ${driver.cuda} at most`
+    ]
+    return {
+      what: `${title} needs the NVIDIA driver ${floor} or newer; ${has.filter(Boolean).join(' and ')}.`,
+      fix: DRIVER_FIX
     }
-    if (architecture ? compareVersions(architecture, capability) < 0 : capability === '7.5' && OLD_NAMES.test(name)) {
-      const told = architecture ? `has compute capability ${architecture}` : 'is of an older generation'
-      return { what: `${name} ${told}; ${title} needs ${capability} or higher.` }
-    }
-    return undefined
   }
 
   const servedBy = ({ gpus, platform }: Hardware) =>
-    gpus.filter(gpu => gpu.vendor === 'nvidia' && obstacleOf(gpu, platform) === undefined)
+    gpus.filter(gpu => gpu.vendor === 'nvidia' && !weaknessOf(gpu) && !driverFault(gpu, platform))
 
   return {
     name: `cuda-${major}`,
@@ -70,12 +63,14 @@ export function cudaKind({ major, base, drivers, capability, archives }: CudaKin
       const problems = vendorProblems('nvidia', hardware)
       if (cards.length === 0) return unfit('No NVIDIA GPU was found.', problems)
       const served = servedBy(hardware)
-      // A problem that the hardware tells says better why a card does not work.
-      const obstacles = cards
-        .filter(gpu => gpu.usable || problems.length === 0)
-        .flatMap(gpu => obstacleOf(gpu, hardware.platform) ?? [])
-        .filter(({ what }, index, all) => all.findIndex(other => other.what === what) === index)
-      const missing = [...problems, ...obstacles]
+      const missing = [
+        ...problems,
+        ...cards.flatMap(gpu => weaknessOf(gpu) ?? []),
+        // A problem that the hardware tells says better why a card does not work.
+        ...cards
+          .filter(gpu => gpu.usable || problems.length === 0)
+          .flatMap(gpu => driverFault(gpu, hardware.platform) ?? [])
+      ].filter(({ what }, index, all) => all.findIndex(other => other.what === what) === index)
       if (served.length === 0) return unfit(`${title} cannot use ${namesOf(cards)} now.`, missing)
       const { driver } = served[0]!
       const runs = [driver?.version && `driver ${driver.version}`, driver?.cuda && `CUDA up to ${driver.cuda}`]
@@ -100,7 +95,7 @@ export function cudaKind({ major, base, drivers, capability, archives }: CudaKin
       // cards come from, counts them in the order of the bus; CUDA itself does so only when asked.
       return {
         CUDA_DEVICE_ORDER: 'PCI_BUS_ID',
-        CUDA_VISIBLE_DEVICES: served.map(gpu => working.indexOf(gpu)).join(',')
+        CUDA_VISIBLE_DEVICES: numbersOf(served, working)
       }
     },
     usesDevice: ({ id }) => /^CUDA\d+$/i.test(id)

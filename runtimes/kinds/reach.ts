@@ -45,6 +45,12 @@ export function namesOf(gpus: readonly Gpu[]): string {
   return names.length > 1 ? `${names.slice(0, -1).join(', ')} and ${names.at(-1)}` : names.join('')
 }
 
+/** The numbers of some of a vendor's cards, as its own interface counts them, for the variables that choose among them. */
+export function numbersOf(chosen: readonly Gpu[], all: readonly Gpu[]): string {
+  // Ids count a vendor's cards as its tools do, while the list has cards before parts of processors.
+  return chosen.map(gpu => /:(\d+)$/.exec(gpu.id)?.[1] ?? String(all.indexOf(gpu))).join(',')
+}
+
 const WORDS: Partial<Record<Gpu['vendor'], RegExp>> = {
   nvidia: /nvidia|cuda|nvml/i,
   amd: /amd|rocm|radeon|hip|kfd/i,

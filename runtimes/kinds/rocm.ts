@@ -1,6 +1,6 @@
 import type { Gpu, Hardware } from '../../core/hardware.ts'
 import type { Fit, RuntimeDescriptor } from '../../core/runtimes.ts'
-import { idleCards, namesOf, relevantGpus, scoreByReach, unfit, vendorProblems } from './reach.ts'
+import { idleCards, namesOf, numbersOf, relevantGpus, scoreByReach, unfit, vendorProblems } from './reach.ts'
 import { SCORES, withoutLibrary } from './scores.ts'
 import { BUILT_ON } from './systems.ts'
 
@@ -145,7 +145,7 @@ export const rocm: RuntimeDescriptor = {
     const served = cardsOf(hardware).filter(gpu => gradeOf(gpu, hardware.platform) !== 'foreign')
     if (served.length === 0 || served.length === working.length) return {}
     // HIP counts all of them; one without code in the build (mostly the processor's) would end the whole process.
-    return { HIP_VISIBLE_DEVICES: served.map(gpu => working.indexOf(gpu)).join(',') }
+    return { HIP_VISIBLE_DEVICES: numbersOf(served, working) }
   },
   usesDevice: ({ id }) => /^(?:ROCm|HIP)\d+$/i.test(id)
 }

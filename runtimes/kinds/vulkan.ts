@@ -15,7 +15,7 @@ const DRIVER_FIX = `Install the Vulkan driver: ${installPackage('mesa-vulkan-dri
 function reaches(gpu: Gpu, { probes, problems }: Hardware): boolean {
   if (gpu.apis.includes('vulkan')) return true
   if (!gpu.usable || (gpu.vendor === 'amd' && COMPUTE_ONLY.test(gpu.architecture ?? ''))) return false
-  if (problems.some(({ code, subject }) => code === 'partitioned' && subject === gpu.id)) return false
+  if (problems.some(({ code, subject }) => code === 'partitioned' && [gpu.id, gpu.name].includes(subject))) return false
   // vulkaninfo saw others, or none: this one has no driver for it.
   if (probes.some(({ probe, outcome }) => probe.startsWith('vulkaninfo') && outcome === 'ok')) return false
   return gpu.vendor === 'nvidia' || gpu.vendor === 'amd' || gpu.vendor === 'intel'

@@ -122,16 +122,3 @@ t.test('configuration', async t => {
   t.match(await corral(['doctor'], { home }), { code: 2, stdout: /config\.yaml:2:1/ })
   t.match(JSON.parse((await corral(['doctor', '--json'], { home })).stdout).config.problems, [{ line: 2, column: 1 }])
 })
-
-t.test('doctor', async t => {
-  const home = newHome(t)
-  const known = JSON.parse((await corral(['doctor', '--json', '--no-build'], { home })).stdout)
-  t.match(known, { corral: version, engine: { state: 'idle' }, data: { home, holder: null }, problems: [] })
-  const { code, stdout, stderr } = await corral(['doctor', '--json'], { home })
-  t.equal(code, 0, stderr)
-  const report = JSON.parse(stdout)
-  t.match(report, { engine: { state: 'ready', build: { source: 'system', executables: { server: /llama-server/ } } } })
-  t.match(report.engine.sources[0], { source: 'system', outcome: 'chosen' })
-  t.ok(report.models.free > 0 && report.memory.total > 0 && report.cpu.threads > 0)
-  t.match(await corral(['doctor'], { home }), { code: 0, stdout: /All is well\./ })
-})

@@ -3,7 +3,6 @@ import { formatModels } from '../../core/command-line/commands/list.ts'
 import { formatRunning, processorOf } from '../../core/command-line/commands/ps.ts'
 import { formatModel } from '../../core/command-line/commands/show.ts'
 import { formatCounters } from '../../core/command-line/conversation.ts'
-import { formatDoctor } from '../../core/command-line/doctor-report.ts'
 import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../core/command-line/failure.ts'
 import { printable } from '../../core/command-line/output.ts'
 import { PromptLines } from '../../core/command-line/prompt-lines.ts'
@@ -197,32 +196,4 @@ t.test('counters', async t => {
   t.match(text, 'prompt   20 tokens in 2.00 s, 10.0 tokens/s')
   t.match(text, 'answer   0 tokens\n')
   t.match(text, 'loading  0.50 s')
-})
-
-t.test("doctor's report", async t => {
-  const base = {
-    corral: '1',
-    node: 'v20',
-    platform: 'Linux',
-    cpu: { model: 'X', threads: 2 },
-    memory: { total: 2e9, available: 1e9 },
-    config: { file: null, problems: [] },
-    problems: []
-  }
-  const source = { source: 'source', description: 'Built here.' }
-  const failed = formatDoctor({
-    ...base,
-    engine: {
-      state: 'failed',
-      sources: [{ ...source, outcome: 'failed', reasons: ['cmake is missing\ninstall it: apt install cmake'] }]
-    },
-    problems: ['No build.']
-  })
-  t.match(failed, /1\. source: failed\. Built here\.\n {5}- cmake is missing\n {5}- install it: apt install cmake/)
-  t.match(failed, 'Something needs your help')
-  t.match(formatDoctor({ ...base, engine: { state: 'idle', sources: [] } }), 'Nothing is wrong so far.')
-  t.match(
-    formatDoctor({ ...base, config: { file: null, problems: [{ where: 'c.yaml:1:1', message: 'odd' }] } }),
-    /c\.yaml:1:1 {2}odd.*Something needs your help/s
-  )
 })

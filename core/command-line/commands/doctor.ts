@@ -1,3 +1,5 @@
+import { statSync } from 'node:fs'
+import { resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
 import type { LoadedConfig } from '../../config/load.ts'
@@ -6,89 +8,177 @@ import { messageOf } from '../../errors.ts'
 import { progressText } from '../../progress.ts'
 import type { Runtimes, RuntimesReport } from '../../runtimes.ts'
 import { type CommandContext, openConfig } from '../context.ts'
-import { type DoctorReport, diskAndModels, formatDoctor, thisMachine } from '../doctor-report.ts'
-import { EXIT } from '../failure.ts'
+import type { DoctorReport } from '../doctor-schema.ts'
+import { CommandFailure, EXIT } from '../failure.ts'
 import { interruption } from '../interruption.ts'
 import { printJson, printText } from '../output.ts'
 import { showProgress } from '../progress-line.ts'
-import { type ServerConnection, withServer } from '../server-connection.ts'
+import type { ServerClient } from '../server-client.ts'
+import { withServer } from '../server-connection.ts'
 
 /** How often a server that looks for a build is asked how far it is (milliseconds). */
 const POLL_INTERVAL = 500
+/** How long a server may take to answer, and the hardware and the list of releases to be looked at (milliseconds). */
+const ANSWER_PATIENCE = 45_000
+
+interface DoctorFlags {
+  json?: boolean
+  build: boolean
+  sysroot?: string
+}
 
 export function defineDoctor(program: Command, context: CommandContext): void {
   program
     .command('doctor')
     .description('see what works on this machine, what is missing, and what to do about it')
-    .option('--json', 'print the findings as JSON')
+    .option('--json', 'print the findings as JSON (docs/doctor.md tells what is in them)')
     .option('--no-build', 'tell what is known now: do not look for llama.cpp, nor download or build it')
+    .option('--sysroot <folder>', 'look at the system files in this folder, as if it were /')
     .addHelpText(
       'after',
       `
-Looks for a llama.cpp build the way the server does and waits for it: where none is found it is downloaded or built,
-which may take minutes the first time.
+Shows the hardware, every kind of llama.cpp build with how well it fits and what it lacks, and which one is used.
+Looks for a build the way the server does and waits for it: where none is found it is downloaded or built, which may
+take minutes the first time.
+
+Examples:
+  corral doctor
+  corral doctor --no-build
+  corral doctor --json | jq -r '.ranking[] | "\\(.score) \\(.runtime)"'
+
 Exit codes: 0 all is well, 1 something is missing, 2 the configuration has mistakes.`
     )
-    .action(async ({ json, build }: { json?: boolean; build: boolean }) => {
-      const report = await examine(context, build)
-      if (json) printJson(report)
-      else printText(formatDoctor(report))
+    .action(async (flags: DoctorFlags) => {
+      const report = await examine(context, flags)
+      if (flags.json) printJson(report)
+      else printText((await import('../doctor-text.ts')).formatDoctor(report))
       if (report.config.problems.length > 0) process.exitCode = EXIT.usage
       else if (report.problems.length > 0) process.exitCode = EXIT.failure
     })
 }
 
-async function examine(context: CommandContext, build: boolean): Promise<DoctorReport> {
-  const report: DoctorReport = { ...thisMachine(), config: { file: null, problems: [] }, problems: [] }
+async function examine(context: CommandContext, flags: DoctorFlags): Promise<DoctorReport> {
+  const { diskAndModels, emptyReport, engineFindings, findProblems } = await import('../doctor-report.ts')
+  const report = emptyReport()
   let config: LoadedConfig
   try {
-    config = await openConfig(context)
+    config = withSysroot(await openConfig(context), context, flags.sysroot)
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error
     report.config.problems.push(...error.problems)
     return report
   }
   report.config.file = config.file ?? null
+  /** Runs one part of the examination; the others go on when it fails. */
+  const examined = async <Result>(work: () => Promise<Result>): Promise<Result | undefined> => {
+    try {
+      return await work()
+    } catch (error) {
+      interruption().throwIfAborted()
+      report.problems.push(messageOf(error))
+      return undefined
+    }
+  }
   const { readOwner } = await import('../../data-directory.ts')
-  try {
-    // Asked before a server is started here: that one is no finding.
-    report.data = { home: config.paths.home, holder: (await readOwner(config.paths)) ?? null }
-    report.engine = await withServer(context, 'aside', connection => examineEngine(connection, build), {
-      config,
-      searchEngine: build
-    })
-    report.models = await diskAndModels(config.paths.models)
-  } catch (error) {
-    interruption().throwIfAborted()
-    report.problems.push(messageOf(error))
+  const holder = await examined(() => readOwner(config.paths))
+  report.data = { home: config.paths.home, holder: holder ?? null }
+  const models = await examined(() => diskAndModels(config.paths.models))
+  if (models) report.models = models
+  const { planAddresses } = await import('../server-address.ts')
+  const { local } = planAddresses(config)
+  const before = report.problems.length
+  let findings: RuntimesReport | undefined
+  // A server knows nothing of another root.
+  if (flags.sysroot === undefined) findings = await examined(() => askServer(context, config, flags.build))
+  const silent = report.problems.length > before
+  if (!findings && (local || flags.sysroot !== undefined)) {
+    // Two at once should not get a build: the server that is silent may be busy with just that.
+    findings = await examined(() => examineHere(context, config, flags.build && !silent))
   }
-  if (report.engine?.state === 'failed') {
-    report.problems.push('No llama.cpp build works here; the reasons are listed above with what would help.')
-  }
+  if (findings) Object.assign(report, engineFindings(findings))
+  report.problems.push(...findProblems(report))
   return report
 }
 
-/** Where a llama.cpp build comes from; waits until that is settled, unless it shall only be looked at. */
-async function examineEngine({ client, own }: ServerConnection, build: boolean): Promise<RuntimesReport> {
-  const read = () => client.json<RuntimesReport>('GET', '/api/runtimes')
-  if (!build) return await read()
+/** The configuration with another root for the system's files. @throws CommandFailure when it is no folder */
+function withSysroot(config: LoadedConfig, { cwd }: CommandContext, sysroot: string | undefined): LoadedConfig {
+  if (sysroot === undefined) return config
+  const root = resolve(cwd, sysroot)
+  if (!statSync(root, { throwIfNoEntry: false })?.isDirectory()) {
+    throw new CommandFailure(EXIT.usage, `--sysroot wants a folder with a system's files; ${root} is none.`)
+  }
+  const hardware = { ...config.sections.hardware, sysroot: root }
+  return { ...config, sections: { ...config.sections, hardware } }
+}
+
+/**
+ * What a running server says of its builds, once it has settled on one; undefined where none runs.
+ * @throws CommandFailure when a server that should answer does not
+ */
+async function askServer(
+  context: CommandContext,
+  config: LoadedConfig,
+  build: boolean
+): Promise<RuntimesReport | undefined> {
+  const { readOwner } = await import('../../data-directory.ts')
+  const { planAddresses } = await import('../server-address.ts')
+  try {
+    return await withServer(context, 'fail', ({ client }) => askUntilSettled(client, build), { config })
+  } catch (error) {
+    const none = error instanceof CommandFailure && error.exitCode === EXIT.noServer
+    if (none && planAddresses(config).local && !(await readOwner(config.paths))) return undefined
+    throw error
+  }
+}
+
+async function askUntilSettled(client: ServerClient, build: boolean): Promise<RuntimesReport> {
   const line = showProgress('looking for llama.cpp', 'plain lines')
-  // A failed search is told by the report.
-  own?.app
-    .getDecorator<Runtimes>('runtimes')
-    .build({ signal: interruption() })
-    .catch(() => undefined)
   try {
     for (;;) {
-      const report = await read()
-      if (report.state !== 'searching') return report
+      const report = await withPatience(
+        signal => client.json<RuntimesReport>('GET', '/api/runtimes', undefined, signal),
+        client.address
+      )
+      if (!build || report.state !== 'searching') return report
       if (report.progress) line.update(progressText(report.progress))
       await sleep(POLL_INTERVAL, undefined, { signal: interruption() })
     }
-  } catch (error) {
-    interruption().throwIfAborted()
-    throw error
   } finally {
     line.clear()
+  }
+}
+
+/** Looks by this process itself, and finds or makes a build where that is wanted. */
+async function examineHere(context: CommandContext, config: LoadedConfig, build: boolean): Promise<RuntimesReport> {
+  const { withOwnRuntimes } = await import('../own-runtimes.ts')
+  return await withOwnRuntimes(context, config, async runtimes => {
+    await withPatience(signal => runtimes.rank({ signal }), 'the hardware')
+    if (build) await findBuild(runtimes)
+    return runtimes.report()
+  })
+}
+
+async function findBuild(runtimes: Runtimes): Promise<void> {
+  const line = showProgress('looking for llama.cpp', 'plain lines')
+  try {
+    await runtimes.build({ signal: interruption(), onProgress: progress => line.update(progressText(progress)) })
+  } catch {
+    interruption().throwIfAborted()
+    // A search that failed is told by the report.
+  } finally {
+    line.clear()
+  }
+}
+
+/** Waits, but not for ever. @throws CommandFailure that names what did not answer */
+async function withPatience<Result>(work: (signal: AbortSignal) => Promise<Result>, subject: string): Promise<Result> {
+  const late = AbortSignal.timeout(ANSWER_PATIENCE)
+  try {
+    return await work(AbortSignal.any([interruption(), late]))
+  } catch (error) {
+    interruption().throwIfAborted()
+    if (!late.aborted) throw error
+    const seconds = ANSWER_PATIENCE / 1000
+    throw new CommandFailure(EXIT.failure, `Nothing was heard of ${subject} within ${seconds} seconds.`, error)
   }
 }

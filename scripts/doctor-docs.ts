@@ -1,0 +1,87 @@
+import { DoctorReportSchema } from '../core/command-line/doctor-schema.ts'
+
+/** What matters of a JSON schema here. */
+interface Schema {
+  type?: string
+  title?: string
+  description?: string
+  enum?: unknown[]
+  anyOf?: Schema[]
+  items?: Schema
+  properties?: Record<string, Schema>
+  required?: string[]
+}
+
+interface Row {
+  field: string
+  type: string
+  meaning: string
+}
+
+const INTRODUCTION = `# The report of corral doctor
+
+\`corral doctor --json\` prints one JSON object with the fields below; [doctor.schema.json](doctor.schema.json) is the same
+as a JSON schema. Fields may be added in later versions; those that are here keep their names and meanings. Sizes are
+bytes. What is not known is absent, never 0 or an empty text. \`GET /api/runtimes\` gives \`state\`, \`hardware\`, \`ranking\`,
+\`release\`, \`chosen\`, \`attempts\` and \`installed\` in the same shape.
+
+- \`--no-build\` ranks without looking for a build: \`chosen\` is absent and \`state\` is \`idle\`.
+- \`--sysroot <folder>\` looks at the system files in that folder, and at the programs on the PATH, in the place of this
+  machine's; the report is then made by the command itself, whether or not a server runs.
+- Exit codes: 0 all is well, 1 \`problems\` is not empty, 2 the configuration has mistakes (\`config.problems\`).
+
+\`ranking\` tells what would be tried here and why, by the hardware and by the names of the files of a release: the live
+list, or the one that came with corral where the server of releases cannot be reached (\`release.list\`). \`chosen\` is what
+was proven: it started, listed its devices and, where corral brought it, answered with the demo model.
+
+| field | type | meaning |
+|---|---|---|
+`
+
+/** The documents on the report of \`corral doctor\` by their names, made of its schema. Pure. */
+export function renderDoctorDocs(): { 'doctor.md': string; 'doctor.schema.json': string } {
+  const schema: Schema = JSON.parse(JSON.stringify(DoctorReportSchema))
+  const lines = rowsOf(schema, '', new Map()).map(
+    ({ field, type, meaning }) => `| \`${field}\` | ${type} | ${meaning} |`
+  )
+  const described = { $schema: 'https://json-schema.org/draft/2020-12/schema', ...schema }
+  return {
+    'doctor.md': `${INTRODUCTION}${lines.join('\n')}\n`,
+    'doctor.schema.json': `${JSON.stringify(described, undefined, 2)}\n`
+  }
+}
+
+/** From this many fields on, a shape that came before is named instead of being told again. */
+const WORTH_NAMING = 4
+
+function rowsOf(schema: Schema, prefix: string, told: Map<string, string>): Row[] {
+  return Object.entries(schema.properties ?? {}).flatMap(([name, property]) => {
+    const optional = !schema.required?.includes(name)
+    const field = `${prefix}${name}${property.type === 'array' ? '[]' : ''}`
+    const type = `${typeOf(property)}${optional ? ', may be absent' : ''}`
+    const shape = [property, property.items, ...(property.anyOf ?? [])].find(candidate => candidate?.properties)
+    if (!shape) return [{ field, type, meaning: meaningOf(property) }]
+    const text = JSON.stringify(shape)
+    const before = told.get(text)
+    if (before !== undefined) return [{ field, type, meaning: `As \`${before}\`` }]
+    if (Object.keys(shape.properties!).length >= WORTH_NAMING) told.set(text, field)
+    return [{ field, type, meaning: meaningOf(property) }, ...rowsOf(shape, `${field}.`, told)]
+  })
+}
+
+function typeOf({ type, items, anyOf, enum: values }: Schema): string {
+  if (anyOf) return anyOf.map(typeOf).join(' or ')
+  if (values) return 'text'
+  if (type === 'array') return `list of ${items?.properties ? 'objects' : `${typeOf(items ?? {})}s`}`
+  return type === 'string' ? 'text' : type === 'integer' ? 'whole number' : (type ?? 'any')
+}
+
+function meaningOf({ description, enum: values, items }: Schema): string {
+  const choice = values ?? items?.enum
+  const words = [
+    description ?? items?.description,
+    choice && `One of: ${choice.map(value => `\`${value}\``).join(', ')}.`
+  ]
+  const text = words.filter(Boolean).join('. ').replaceAll('..', '.')
+  return text.replaceAll('|', '\\|')
+}

@@ -1,0 +1,10 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { packageRoot } from '../core/package-info.ts'
+import { renderDoctorDocs } from './doctor-docs.ts'
+
+for (const [name, text] of Object.entries(renderDoctorDocs())) {
+  const path = join(packageRoot, 'docs', name)
+  writeFileSync(path, text)
+  console.log(`Wrote ${path}`)
+}
