@@ -108,6 +108,7 @@ async function startEngine(start: {
     loading,
     tail: page,
     log,
+    drafts: spec.mode === 'chat' && spec.settings?.speculation.draft !== undefined,
     onFatal: () => condemn(describe({ code: null, signal: null }))
   })
 
@@ -228,7 +229,9 @@ async function startEngine(start: {
     spec,
     contextSize: facts.contextSize,
     slots: facts.slots,
-    memory: output.memory(),
+    get memory() {
+      return output.memory()
+    },
     build,
     pid: running.pid,
     exited,
