@@ -32,10 +32,13 @@ function timeLimit(bytes: number): AbortSignal {
 
 /** Saves and restores slots' caches through the engines' own interface; see prompt-cache.ts and shelf.ts. */
 export function createPromptCache({ directory, budget, log }: PromptCacheOptions): PromptCache {
-  const opened = openShelf(directory, budget, log).catch(error => {
-    log.warn({ directory }, `prompt caches cannot be saved: ${messageOf(error)}`)
-    return undefined
-  })
+  let opened: Promise<Shelf | undefined> | undefined
+  /** Not opened before it is needed: until the server has its data directory for itself, another one may be at work. */
+  const open = () =>
+    (opened ??= openShelf(directory, budget, log).catch(error => {
+      log.warn({ directory }, `prompt caches cannot be saved: ${messageOf(error)}`)
+      return undefined
+    }))
   /** Files that were given to the slots of an engine. */
   const given = new WeakMap<Engine, Map<number, SavedSlot>>()
 
@@ -52,7 +55,7 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
   /** What is done for an engine never harms it or the scheduler: failures are told in the log. */
   async function safely(what: string, engine: Engine, work: (shelf: Shelf) => Promise<void>): Promise<void> {
     if (engine.spec.slotFolder === undefined) return
-    const shelf = await opened
+    const shelf = await open()
     if (!shelf) return
     try {
       await work(shelf)
@@ -200,8 +203,9 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
 
   return {
     async folderFor(spec) {
+      // Also without a budget: what an earlier one has left goes.
+      const shelf = await open()
       if (budget === 0 || !savesSlots(spec)) return undefined
-      const shelf = await opened
       try {
         return await shelf?.open(spec.variant.key)
       } catch (error) {
@@ -213,7 +217,7 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
       safely('prompt caches could not be restored', engine, shelf => restoreAll(shelf, engine, signal)),
     save: engine => safely('prompt caches could not be saved', engine, shelf => saveAll(shelf, engine)),
     async forget(variantKey) {
-      const shelf = await opened
+      const shelf = await open()
       await shelf?.forget(variantKey).catch(error => {
         log.warn({ directory }, `saved prompt caches could not be deleted: ${messageOf(error)}`)
       })
