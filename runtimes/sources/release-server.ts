@@ -97,7 +97,11 @@ export function createReleaseServer(options: ReleaseServerOptions) {
     } catch (error) {
       if (signal.aborted) throw signal.reason
       if (error instanceof CorralError) throw error
-      throw new CorralError('hub_unreachable', `${address}: ${textOf(error)}`, { cause: error })
+      throw new CorralError(
+        'hub_unreachable',
+        `${address}: ${textOf(error)}. Check the network and its proxy (HTTPS_PROXY), or set a mirror with runtimes.release.`,
+        { cause: error }
+      )
     }
   }
 

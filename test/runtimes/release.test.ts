@@ -1,4 +1,4 @@
-import { createHash, randomBytes } from 'node:crypto'
+import { randomBytes } from 'node:crypto'
 import {
   existsSync,
   lstatSync,
@@ -9,79 +9,105 @@ import {
   symlinkSync,
   writeFileSync
 } from 'node:fs'
-import { createServer, type RequestListener } from 'node:http'
 import { type AddressInfo, createServer as createTcpServer } from 'node:net'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import * as tar from 'tar'
 import type { Progress } from '../../core/progress.ts'
-import { prove } from '../../runtimes/prove.ts'
-import { createProof, type StartEngine } from '../../runtimes/prove-by-answer.ts'
-import { createRuntimes } from '../../runtimes/runtimes-service.ts'
-import { releaseSource } from '../../runtimes/sources/release.ts'
-import { chooseAsset, newestComplete, type ReleaseAsset, sha256Of } from '../../runtimes/sources/release-assets.ts'
+import { cpu } from '../../runtimes/kinds/cpu.ts'
+import { cuda12 } from '../../runtimes/kinds/cuda-12.ts'
+import { builtInKinds } from '../../runtimes/kinds/index.ts'
+import { parseDigest, readArchiveName } from '../../runtimes/sources/archive.ts'
+import { releaseId, releaseSource, releaseTag } from '../../runtimes/sources/release.ts'
+import { type Release, type ReleaseAsset, sha256Of } from '../../runtimes/sources/release-assets.ts'
+import { createReleases, findRelease } from '../../runtimes/sources/releases.ts'
 import { dangerOf, unpackArchive } from '../../runtimes/sources/unpack-archive.ts'
-import { fakeServer, memoryLog, noConverter, writePrograms } from './fake-build.ts'
+import { machine, nvidia } from '../ranking/machines.ts'
+import { type ReleaseEmulator, type ReleaseFile, startReleaseServer } from '../support/release-server.ts'
+import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'
 
-const PLATFORM = { platform: 'linux', arch: 'x64' } as const
-const sha256 = (data: Buffer) => createHash('sha256').update(data).digest('hex')
-
-/** The names of a real listing (b11347). */
-const NAMES = [
-  'cudart-llama-b11347-bin-ubuntu-cuda-12.8-x64.tar.gz',
-  'cudart-llama-bin-win-cuda-12.4-x64.zip',
-  'llama-b11347-bin-android-arm64.tar.gz',
-  'llama-b11347-bin-macos-arm64.tar.gz',
-  'llama-b11347-bin-macos-x64.tar.gz',
-  'llama-b11347-bin-ubuntu-arm64.tar.gz',
-  'llama-b11347-bin-ubuntu-cuda-12.8-x64.tar.gz',
-  'llama-b11347-bin-ubuntu-openvino-2026.4-x64.tar.gz',
-  'llama-b11347-bin-ubuntu-rocm-10.0-x64.tar.gz',
-  'llama-b11347-bin-ubuntu-s390x.tar.gz',
-  'llama-b11347-bin-ubuntu-sycl-fp16-x64.tar.gz',
-  'llama-b11347-bin-ubuntu-vulkan-arm64.tar.gz',
-  'llama-b11347-bin-ubuntu-vulkan-x64.tar.gz',
-  'llama-b11347-bin-ubuntu-x64.tar.gz',
-  'llama-b11347-bin-win-cpu-arm64.zip',
-  'llama-b11347-bin-win-cpu-x64.zip',
-  'llama-b11347-bin-win-cuda-13.4-x64.zip',
-  'llama-b11347-bin-win-vulkan-x64.zip',
-  'llama-b11347-ui.tar.gz',
-  'llama-b11347-xcframework.zip'
-]
+const CPU_NAME = 'llama-b10485-bin-ubuntu-x64.tar.gz'
+const LINUX = machine([])
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
 
-t.test('which archive is for which machine', async t => {
-  const cases: [NodeJS.Platform, string, string | undefined, string?][] = [
-    ['linux', 'x64', 'llama-b11347-bin-ubuntu-x64.tar.gz', 'cpu'],
-    ['linux', 'arm64', 'llama-b11347-bin-ubuntu-arm64.tar.gz', 'cpu'],
-    ['linux', 's390x', 'llama-b11347-bin-ubuntu-s390x.tar.gz', 'cpu'],
-    ['darwin', 'arm64', 'llama-b11347-bin-macos-arm64.tar.gz', 'metal'],
-    ['darwin', 'x64', 'llama-b11347-bin-macos-x64.tar.gz', 'cpu'],
-    ['win32', 'x64', 'llama-b11347-bin-win-cpu-x64.zip', 'cpu'],
-    ['win32', 'arm64', 'llama-b11347-bin-win-cpu-arm64.zip', 'cpu'],
-    ['linux', 'riscv64', undefined],
-    ['freebsd', 'x64', undefined]
-  ]
-  for (const [platform, arch, name, kind] of cases) {
-    const chosen = chooseAsset(NAMES.map(asset), { platform, arch })
-    t.equal(chosen?.asset.name, name, `${platform} ${arch}`)
-    t.equal(chosen?.kind, kind)
+t.test('which release is taken', async t => {
+  const release = (tag_name: string, ...names: string[]): Release => ({ tag_name, assets: names.map(asset) })
+  const archive = (tag: string) => `llama-${tag}-bin-ubuntu-x64.tar.gz`
+  const serves = (assets: readonly ReleaseAsset[]) => assets.some(({ name }) => /-bin-ubuntu-x64\.tar\.gz$/.test(name))
+  const server = (releases: Release[], pointer = '', pageSize = 50) => {
+    const asked: string[] = []
+    return {
+      asked,
+      latest: async () => releases[0]!,
+      byTag: async (tag: string) => {
+        asked.push(tag)
+        return releases.find(({ tag_name }) => tag_name === tag)!
+      },
+      recent: async (page: number) => {
+        asked.push(`page ${page}`)
+        return releases.slice((page - 1) * pageSize, page * pageSize)
+      },
+      text: async () => `${pointer}\n`
+    }
   }
-  t.equal(chooseAsset([asset('nightly-tag.txt')], PLATFORM), undefined)
-
-  const release = (tag_name: string, ...names: string[]) => ({ tag_name, assets: names.map(asset) })
-  const releases = [
-    release('v0.5.0', 'nightly-tag.txt'),
-    release('b999', 'llama-b999-bin-ubuntu-x64.tar.gz'),
-    release('b1002', 'llama-b1002-bin-macos-x64.tar.gz'),
-    release('b1001', 'llama-b1001-bin-ubuntu-x64.tar.gz')
+  const stable = release('v0.5.0', 'nightly-tag.txt')
+  const named = server([stable, release('b1001', archive('b1001')), release('b1000', archive('b1000'))], 'b1000')
+  t.equal((await findRelease(named, 'latest', serves))?.tag_name, 'b1000', 'the one that the stable release names')
+  t.same(named.asked, ['b1000'])
+  const uploading = server(
+    [stable, release('b1001'), release('b999', archive('b999')), release('b1000', archive('b1000'))],
+    'b1001'
+  )
+  t.equal((await findRelease(uploading, 'latest', serves))?.tag_name, 'b1000', 'by number, of those that have it')
+  const nonsense = server([stable, release('v9.9.9', archive('b1')), release('b7', archive('b7'))], '<html>')
+  t.equal((await findRelease(nonsense, 'latest', serves))?.tag_name, 'b7', 'v- and b-numbers are not compared')
+  const long = [
+    stable,
+    ...Array.from({ length: 180 }, (_, at) => release(`b${2000 - at}`)),
+    release('b5', archive('b5'))
   ]
-  t.equal(newestComplete(releases, PLATFORM)?.tag_name, 'b1001', 'the newest one is still uploading')
-  t.equal(newestComplete([], PLATFORM), undefined)
+  t.equal((await findRelease(server(long), 'latest', serves))?.tag_name, 'b5', 'a kind that was absent for long')
+  t.equal(await findRelease(server([stable]), 'latest', serves), undefined)
+  const direct = server([release('b3', archive('b3'))])
+  t.equal((await findRelease(direct, 'latest', serves))?.tag_name, 'b3', 'a latest release that has it itself')
+  const pinned = server([stable, release('b1000', archive('b1000')), release('b1001')], 'b1000')
+  t.equal((await findRelease(pinned, 'v0.5.0', serves))?.tag_name, 'b1000')
+  t.equal(await findRelease(pinned, 'b1001', serves), undefined, 'a release that is asked for by name is no other one')
+})
+
+t.test('what names tell', async t => {
+  t.equal(releaseId('b11347', cuda12), 'release-b11347-cuda-12')
+  t.equal(releaseTag('release-b11347-cuda-12'), 'b11347')
+  t.equal(releaseTag('archive-b11347-cpu-1a2b3c4d'), 'b11347')
+  for (const id of ['archive-renamed-cpu-1a2b3c4d', 'source-v0.5.0-cpu', 'system-1a2b3c4d'])
+    t.equal(releaseTag(id), undefined)
+
+  const linux = { platform: 'linux', arch: 'x64' }
+  const read = (name: string, on = linux) => {
+    const { tag, runtime } = readArchiveName(name, builtInKinds, on)
+    return `${tag} ${runtime?.name}`
+  }
+  t.equal(read('llama-b11347-bin-ubuntu-x64.tar.gz'), 'b11347 cpu')
+  t.equal(read('llama-b11347-bin-ubuntu-cuda-12.8-x64.tar.gz'), 'b11347 cuda-12')
+  t.equal(read('llama-b11347-bin-ubuntu-cuda-13.4-x64.tar.gz'), 'b11347 cuda-13')
+  t.equal(read('llama-b11347-bin-ubuntu-vulkan-x64.tar.gz'), 'b11347 vulkan')
+  t.equal(read('llama-b11347-bin-win-cuda-13.4-x64.zip', { platform: 'win32', arch: 'x64' }), 'b11347 cuda-13')
+  t.equal(read('my-build.zip'), 'undefined undefined')
+  const refused: [string, RegExp][] = [
+    ['llama-b11347-bin-win-cpu-x64.zip', /is for win32 x64; this machine is linux x64/],
+    ['llama-b11347-bin-ubuntu-arm64.tar.gz', /is for linux arm64/],
+    ['cudart-llama-bin-win-cuda-12.4-x64.zip', /libraries that belong to a build/],
+    ['model.gguf', /no archive that corral unpacks/]
+  ]
+  for (const [name, message] of refused) t.throws(() => read(name), { code: 'invalid_request', message })
+
+  t.equal(parseDigest(`sha256:${'A'.repeat(64)}`), 'a'.repeat(64))
+  t.equal(parseDigest(undefined), undefined)
+  t.throws(() => parseDigest('abc'), { code: 'invalid_request', param: 'sha256' })
   t.equal(sha256Of({ ...asset('x'), digest: `sha256:${'A'.repeat(64)}` }), 'a'.repeat(64))
-  for (const digest of [undefined, null, 'md5:abc', 'sha256:abc'])
+  for (const digest of [undefined, null, 'md5:abc', 'sha256:abc']) {
     t.equal(sha256Of({ ...asset('x'), digest }), undefined)
+  }
 })
 
 t.test('which entries of an archive are refused', async t => {
@@ -110,170 +136,174 @@ t.test('which entries of an archive are refused', async t => {
 })
 
 /** An archive as the real ones are: one folder, programs and libraries side by side, links between libraries. */
-async function makeArchive(
-  t: Test,
-  server = fakeServer(),
-  name = 'llama-b10485-bin-ubuntu-x64.tar.gz'
-): Promise<Buffer> {
+async function makeArchive(t: Test, change: (inner: string) => void = () => {}, options = {}): Promise<Buffer> {
   const folder = t.testdir()
-  const inner = writePrograms(join(folder, 'llama-b10485'), { 'llama-server': server, 'llama-quantize': '#!/bin/sh\n' })
+  const inner = writePrograms(join(folder, 'llama-b10485'), {
+    'llama-server': fakeServer(),
+    'llama-quantize': '#!/bin/sh\n'
+  })
   writeFileSync(join(inner, 'libllama.so.0.5.0'), 'library')
   symlinkSync('libllama.so.0.5.0', join(inner, 'libllama.so'))
-  writeFileSync(join(inner, 'filler'), randomBytes(200_000))
-  await tar.c({ gzip: true, cwd: folder, file: join(folder, name) }, ['llama-b10485'])
-  return readFileSync(join(folder, name))
+  writeFileSync(join(inner, 'filler'), randomBytes(400_000))
+  change(inner)
+  await tar.c({ gzip: true, cwd: folder, file: join(folder, 'x.tgz'), ...options }, ['llama-b10485'])
+  return readFileSync(join(folder, 'x.tgz'))
 }
 
-interface Emulated {
-  archive: Buffer
-  /** What is announced, where it differs. */
-  digest?: string | null
-  size?: number
-  /** How many bytes are sent before the connection breaks. */
-  cutAt?: number
-  /** Answers in the place of the server. */
-  instead?: RequestListener
-  /** The stable release names no nightly. */
-  withoutPointer?: boolean
+/** The archive of libraries that belongs to a CUDA build, in a folder of another name. */
+async function makeLibraries(t: Test): Promise<Buffer> {
+  const folder = t.testdir({ 'cudart-x': { 'libcudart.so.12': 'runtime', LICENSE: 'of the libraries' } })
+  await tar.c({ gzip: true, cwd: folder, file: join(folder, 'y.tgz') }, ['cudart-x'])
+  return readFileSync(join(folder, 'y.tgz'))
 }
 
-/** A server with GitHub's API and files, behind the redirection that GitHub makes. */
-async function emulate(t: Test, emulated: Emulated): Promise<{ url: string; paths: string[] }> {
-  const paths: string[] = []
-  const name = 'llama-b10485-bin-ubuntu-x64.tar.gz'
-  const server = createServer((request, response) => {
-    const path = request.url!
-    paths.push(path)
-    if (emulated.instead) return emulated.instead(request, response)
-    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-    const json = (value: unknown) => response.setHeader('content-type', 'application/json').end(JSON.stringify(value))
-    const file = (name: string, tag: string, data: Buffer) => ({
-      name,
-      browser_download_url: `https://github.com/ggml-org/llama.cpp/releases/download/${tag}/${name}`,
-      size: emulated.size ?? data.length,
-      digest: emulated.digest === undefined ? `sha256:${sha256(data)}` : emulated.digest
-    })
-    const pointer = Buffer.from('b10485\n')
-    const nightly = { tag_name: 'b10485', prerelease: true, assets: [file(name, 'b10485', emulated.archive)] }
-    const api = '/repos/ggml-org/llama.cpp/releases'
-    if (path === `${api}/latest`) {
-      const assets = emulated.withoutPointer ? [] : [file('nightly-tag.txt', 'v0.5.0', pointer)]
-      return json({ tag_name: 'v0.5.0', assets })
-    }
-    if (path === `${api}/tags/b10485`) return json(nightly)
-    if (path.startsWith(`${api}?`)) return json([{ tag_name: 'v0.5.0', assets: [] }, nightly])
-    const files = '/ggml-org/llama.cpp/releases/download'
-    if (path === `${files}/v0.5.0/nightly-tag.txt`) return response.end(pointer)
-    if (path === `${files}/b10485/${name}`) {
-      return response.writeHead(302, { location: `${url}/storage/archive?signature=x` }).end()
-    }
-    if (path.startsWith('/storage/archive')) {
-      response.writeHead(200, { 'content-length': emulated.archive.length })
-      if (emulated.cutAt === undefined) return response.end(emulated.archive)
-      return response.write(emulated.archive.subarray(0, emulated.cutAt), () => response.destroy())
-    }
-    return response.writeHead(404).end('{}')
-  })
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, paths }
+interface Given {
+  hardware?: typeof LINUX
+  runtime?: typeof cpu
+  options?: Partial<Parameters<typeof createReleases>[0]>
+  signal?: AbortSignal
 }
 
-function provideFrom(url: string, directory: string, more: Partial<Parameters<typeof releaseSource>[0]> = {}) {
-  const steps: Progress[] = []
-  const reasons: string[] = []
-  const source = releaseSource({
+/** Has the source `release` bring a build; gives what it told on the way too. */
+function from(url: string, directory: string, { hardware = LINUX, runtime = cpu, options = {}, signal }: Given = {}) {
+  const settings = {
     apiUrl: url,
-    downloadUrl: url,
+    downloadUrl: '',
     repository: 'ggml-org/llama.cpp',
     tag: 'latest',
     connectTimeout: 3000,
-    directory,
-    platform: PLATFORM,
-    ...more
-  })
-  const provide = () =>
-    source.provide({ onProgress: step => steps.push(step), explain: reason => reasons.push(reason) })
-  return { source, steps, reasons, provide }
+    log: memoryLog(),
+    ...options
+  }
+  const releases = createReleases(settings)
+  const source = releaseSource({ ...settings, releases, directory })
+  const steps: Progress[] = []
+  const reasons: string[] = []
+  const request = {
+    runtime,
+    hardware,
+    onProgress: (step: Progress) => void steps.push(step),
+    explain: (reason: string) => void reasons.push(reason),
+    ...(signal && { signal })
+  }
+  return { source, releases, steps, reasons, provide: () => source.provide(request) }
 }
 
-t.test('a release is found, checked, unpacked', async t => {
+async function emulate(t: Test, files: ReleaseFile[]): Promise<ReleaseEmulator> {
+  const server = await startReleaseServer(t)
+  server.publish('b10485', files)
+  return server
+}
+
+t.test('a release is found, checked and unpacked', async t => {
   const archive = await makeArchive(t)
   const directory = join(t.testdir(), 'runtimes')
-  const { url, paths } = await emulate(t, { archive })
-  const { provide, steps } = provideFrom(url, directory)
+  const server = await emulate(t, [{ name: CPU_NAME, data: archive }])
+  const { provide, steps, source } = from(server.url, directory)
   const candidate = (await provide())!
   t.match(candidate, {
     id: 'release-b10485-cpu',
     kind: 'cpu',
+    runtime: 'cpu',
+    source: 'release',
     directory: join(directory, 'release-b10485-cpu'),
     executables: { server: /llama-server$/, quantize: /llama-quantize$/ },
-    origin: `${url}/ggml-org/llama.cpp/releases/download/b10485/llama-b10485-bin-ubuntu-x64.tar.gz`
+    origin: `${server.url}/ggml-org/llama.cpp/releases/download/b10485/${CPU_NAME}`
   })
   t.ok(lstatSync(join(candidate.directory, 'libllama.so')).isSymbolicLink(), 'links between libraries are kept')
   t.equal(statSync(candidate.executables.server).mode & 0o111, 0o111)
-  t.match(await prove(candidate), { version: /0\.5\.0/ })
   t.same(readdirSync(directory), ['release-b10485-cpu'], 'nothing else is left')
-  t.match(paths.slice(0, 3), [/latest$/, /nightly-tag\.txt$/, /tags\/b10485$/])
-  t.match(steps.at(-2), { phase: 'downloading', fraction: 1, completed: archive.length, total: archive.length })
+  t.match(
+    server.requests.slice(0, 3).map(({ path }) => path),
+    [/latest$/, /nightly-tag\.txt$/, /nightly-tag\.txt\?/]
+  )
+  t.match(
+    steps.findLast(({ phase }) => phase === 'downloading'),
+    { fraction: 1, completed: archive.length, total: archive.length }
+  )
+  t.equal(source.wants!({ ...candidate, version: '', digest: '', devices: [] }), true)
 
-  const pinned = provideFrom(url, directory, { tag: 'b10485' })
+  const pinned = from(server.url, directory, { options: { tag: 'b10485' } })
   t.equal((await pinned.provide())?.id, 'release-b10485-cpu', 'a tag of its own; the earlier folder is replaced')
-  const missing = provideFrom(url, directory, { tag: 'b1' })
-  await t.rejects(missing.provide(), /tags\/b1: status 404/)
+  t.equal(pinned.source.wants!({ ...candidate, id: 'release-b1-cpu', version: '', digest: '', devices: [] }), false)
+  const missing = from(server.url, directory, { options: { tag: 'b1' } })
+  await t.rejects(missing.provide(), { code: 'runtime_not_found', message: /no release "b1" .*tags\/b1: status 404/ })
 
-  const other = provideFrom(url, directory, { platform: { platform: 'linux', arch: 'riscv64' } })
+  const other = from(server.url, directory, { hardware: machine([], { arch: 'riscv64' }) })
   t.equal(await other.provide(), undefined)
-  t.match(other.reasons, [/no archive for linux riscv64/])
+  t.match(other.reasons, [/no archive of cpu for linux riscv64/])
 
-  const scanned = await emulate(t, { archive, withoutPointer: true })
-  t.equal((await provideFrom(scanned.url, directory).provide())?.id, 'release-b10485-cpu', 'found in the list')
+  server.state.browserUrl = 'https://github.com'
+  const mirrored = from(server.url, directory, { options: { downloadUrl: `${server.url}/` } })
+  t.match(await mirrored.provide(), { origin: `${server.url}/ggml-org/llama.cpp/releases/download/b10485/${CPU_NAME}` })
+})
+
+t.test('the libraries of a CUDA build go into its folder', async t => {
+  const archive = await makeArchive(t, inner => writeFileSync(join(inner, 'LICENSE'), 'of the build'))
+  const libraries = await makeLibraries(t)
+  const names = {
+    archive: 'llama-b10485-bin-ubuntu-cuda-12.8-x64.tar.gz',
+    libraries: 'cudart-llama-b10485-bin-ubuntu-cuda-12.8-x64.tar.gz'
+  }
+  const directory = join(t.testdir(), 'runtimes')
+  const server = await emulate(t, [
+    { name: names.archive, data: archive },
+    { name: names.libraries, data: libraries },
+    { name: CPU_NAME, data: archive }
+  ])
+  const card = nvidia('NVIDIA GeForce RTX 4070 Ti', '8.9', '550.127.05', '12.4')
+  const { provide, steps } = from(server.url, directory, { runtime: cuda12, hardware: machine([card]) })
+  const candidate = (await provide())!
+  t.equal(candidate.id, 'release-b10485-cuda-12')
+  t.equal(readFileSync(join(candidate.directory, 'libcudart.so.12'), 'utf8'), 'runtime')
+  t.equal(readFileSync(join(candidate.directory, 'LICENSE'), 'utf8'), 'of the build', "the build's own files stay")
+  const total = archive.length + libraries.length
+  t.match(
+    steps.findLast(({ phase }) => phase === 'downloading'),
+    { completed: total, total },
+    'bytes of both'
+  )
+
+  server.break(names.libraries, { content: randomBytes(libraries.length) })
+  const fresh = join(t.testdir(), 'runtimes')
+  const broken = from(server.url, fresh, { runtime: cuda12, hardware: machine([card]) })
+  await t.rejects(broken.provide(), { code: 'checksum_mismatch', message: new RegExp(names.libraries) })
+  t.same(readdirSync(fresh), [], 'without its libraries there is no build')
 })
 
 t.test('what is wrong with an archive', async t => {
   const archive = await makeArchive(t)
-  const wrap = async (change: (folder: string) => void, options = {}) => {
-    const folder = t.testdir()
-    const inner = writePrograms(join(folder, 'llama-b10485'), { 'llama-server': fakeServer() })
-    change(inner)
-    await tar.c({ gzip: true, cwd: folder, file: join(folder, 'x.tgz'), ...options }, ['llama-b10485'])
-    return readFileSync(join(folder, 'x.tgz'))
-  }
-  const climbing = await wrap(() => {}, {
+  const climbing = await makeArchive(t, () => {}, {
     onWriteEntry(entry: { path: string }) {
       if (entry.path.endsWith('llama-server')) entry.path = 'llama-b10485/../../evil'
     }
   })
-  const cases: [string, Emulated, RegExp][] = [
+  const cut = archive.subarray(0, archive.length - 500)
+  const link = (target: string) => makeArchive(t, inner => symlinkSync(target, join(inner, 'l')))
+  const cases: [string, Partial<ReleaseFile> & { served?: Buffer }, RegExp, string][] = [
     [
       'wrong digest',
-      { archive, digest: `sha256:${'0'.repeat(64)}` },
-      /has the digest [0-9a-f]{64}, 0{64} was announced/
+      { digest: `sha256:${'0'.repeat(64)}` },
+      /has the digest [0-9a-f]{64}, 0{64} was announced/,
+      'checksum_mismatch'
     ],
-    ['no digest', { archive, digest: null }, /has no SHA-256 digest/],
-    ['wrong size', { archive, size: 5 }, /bytes, 5 were announced/],
-    ['connection cut', { archive, cutAt: 10_000 }, /broke off after \d+ bytes/],
-    ['archive cut short', { archive: archive.subarray(0, archive.length - 500) }, /truncated|unexpected end|ABORT/i],
-    ['no archive at all', { archive: Buffer.from('<html>') }, /./],
-    ['climbing entry', { archive: climbing }, /refused: .*evil.* would lie outside/],
-    ['leaving link', { archive: await wrap(dir => symlinkSync('../../../x', join(dir, 'l'))) }, /refused: the link/],
-    ['absolute link', { archive: await wrap(dir => symlinkSync('/etc', join(dir, 'l'))) }, /refused: the link/],
-    [
-      'another API',
-      { archive, instead: (_, response) => response.end('"hello"') },
-      /does not answer as GitHub's API for releases does/
-    ],
-    ['a web page', { archive, instead: (_, response) => response.end('<html>') }, /no answer of GitHub's API/],
-    ['rate limit', { archive, instead: (_, response) => response.writeHead(403).end() }, /status 403 \(too many/]
+    ['other bytes', { served: randomBytes(archive.length) }, /has the digest/, 'checksum_mismatch'],
+    ['no digest', { digest: null }, /has no SHA-256 digest/, 'checksum_mismatch'],
+    ['more than announced', { size: 5 }, /more bytes than the 5 announced/, 'checksum_mismatch'],
+    ['less than announced', { served: cut }, /has \d+ bytes, \d+ were announced/, 'checksum_mismatch'],
+    ['archive cut short', { data: cut }, /damaged.*(truncated|unexpected end|abort)/i, 'invalid_request'],
+    ['no archive at all', { data: Buffer.from('<html>') }, /damaged/, 'invalid_request'],
+    ['climbing entry', { data: climbing }, /refused.*evil.* would lie outside/, 'invalid_request'],
+    ['leaving link', { data: await link('../../../x') }, /refused.*the link/, 'invalid_request'],
+    ['absolute link', { data: await link('/etc') }, /refused.*the link/, 'invalid_request'],
+    ['nothing in it', { data: await makeLibraries(t) }, /holds no llama-server/, 'invalid_request']
   ]
-  for (const [what, emulated, expected] of cases) {
+  for (const [what, { served, ...file }, message, code] of cases) {
     const folder = t.testdir()
     const directory = join(folder, 'runtimes')
-    const { url } = await emulate(t, emulated)
-    await t.rejects(provideFrom(url, directory).provide(), { message: expected }, what)
+    const server = await emulate(t, [{ name: CPU_NAME, data: archive, ...file }])
+    if (served) server.break(CPU_NAME, { content: served })
+    await t.rejects(from(server.url, directory).provide(), { message, code }, what)
     t.same(existsSync(directory) ? readdirSync(directory) : [], [], `${what}: nothing is left`)
     t.same(
       readdirSync(folder).filter(name => name !== 'runtimes'),
@@ -283,43 +313,122 @@ t.test('what is wrong with an archive', async t => {
   }
 })
 
-t.test('an unreachable server', async t => {
-  const directory = t.testdir()
+t.test('transfers that break off', async t => {
+  const archive = await makeArchive(t)
+  const server = await emulate(t, [{ name: CPU_NAME, data: archive }])
+  const bytesOf = () => server.requests.filter(({ path }) => path.startsWith('/storage') && path.includes(CPU_NAME))
+  const attempt = async (options = {}) => {
+    const directory = join(t.testdir(), 'runtimes')
+    server.requests.length = 0
+    const { provide, steps } = from(server.url, directory, { options })
+    const id = (await provide())?.id
+    return { id, steps, requests: bytesOf() }
+  }
+
+  server.break(CPU_NAME, { cutAfter: 150_000, times: 2 })
+  const resumed = await attempt()
+  t.equal(resumed.id, 'release-b10485-cpu')
+  t.equal(resumed.requests.length, 3)
+  t.match(resumed.requests[2], { range: /^bytes=[1-9]\d*-$/, ifRange: /^"[0-9a-f]{16}"$/, status: 206 })
+  const sent = resumed.requests.reduce((sum, { bytes }) => sum + bytes, 0)
+  t.ok(sent < archive.length * 1.5, 'what had arrived is not fetched again')
+
+  server.break(CPU_NAME, { cutAfter: 150_000, ignoreRange: true, times: 2 })
+  t.equal((await attempt()).id, 'release-b10485-cpu', 'a server without ranges')
+
+  server.break(CPU_NAME, { cutAfter: 150_000, content: randomBytes(archive.length), times: 1 })
+  const changed = await attempt()
+  t.equal(changed.id, 'release-b10485-cpu', 'a file that changed in between begins anew')
+  t.match(changed.requests.at(-1), { status: 200 })
+
+  server.break(CPU_NAME, { stallAfter: 150_000, times: 1 })
+  t.equal((await attempt({ stallTimeout: 500 })).id, 'release-b10485-cpu', 'a stalled one ends and goes on')
+
+  server.break(CPU_NAME, { status: 503, times: 1 })
+  t.equal((await attempt()).id, 'release-b10485-cpu')
+
+  server.break(CPU_NAME, { cutAfter: 1000 })
+  const directory = join(t.testdir(), 'runtimes')
+  await t.rejects(from(server.url, directory).provide(), {
+    code: 'hub_unreachable',
+    message: /broke off after \d000 of \d+ bytes/
+  })
+  t.same(readdirSync(directory), [])
+  server.break(CPU_NAME, { status: 404 })
+  server.requests.length = 0
+  await t.rejects(from(server.url, directory).provide(), { code: 'hub_unreachable', message: /status 404/ })
+  t.equal(bytesOf().length, 1, 'what is not there is not asked for again')
+})
+
+t.test('servers that cannot be asked', async t => {
+  const directory = join(t.testdir(), 'runtimes')
+  const server = await emulate(t, [])
+  const answers: [
+    string,
+    (end: (status: number, body: string, headers?: Record<string, string>) => void) => void,
+    { code: string; message: RegExp }
+  ][] = [
+    [
+      'another API',
+      end => end(200, '"hello"'),
+      { code: 'hub_unreachable', message: /does not answer as GitHub's API/ }
+    ],
+    ['a web page', end => end(200, '<html>'), { code: 'hub_unreachable', message: /no answer of GitHub's API/ }],
+    ['a failure', end => end(500, 'oops'), { code: 'hub_unreachable', message: /status 500/ }],
+    [
+      'too many requests',
+      end => {
+        const reset = String(Math.floor(Date.now() / 1000) + 1800)
+        end(403, '{}', { 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': reset })
+      },
+      { code: 'hub_rate_limited', message: /status 403 \(too many requests.*30 min/ }
+    ]
+  ]
+  for (const [what, answer, expected] of answers) {
+    server.state.instead = (_, response) => {
+      answer((status, body, headers) => response.writeHead(status, headers).end(body))
+      return true
+    }
+    await t.rejects(from(server.url, directory).provide(), expected, what)
+    t.match(
+      await from(server.url, directory).releases.listing(),
+      { list: 'snapshot' },
+      'the ranking has a list all the same'
+    )
+  }
+
+  server.state.instead = () => true
+  const abort = new AbortController()
+  const reason = new Error('enough')
+  setTimeout(() => abort.abort(reason), 100)
+  t.equal(
+    await from(server.url, directory, { signal: abort.signal })
+      .provide()
+      .catch(error => error),
+    reason
+  )
+
   const closed = createTcpServer()
   await new Promise<void>(resolve => closed.listen(0, '127.0.0.1', resolve))
   const { port } = closed.address() as AddressInfo
   await new Promise(resolve => closed.close(resolve))
-  await t.rejects(provideFrom(`http://127.0.0.1:${port}`, directory).provide(), /ECONNREFUSED/)
-  // An address that routers drop.
-  const dropped = provideFrom('http://192.0.2.1', directory, { connectTimeout: 200 })
-  await t.rejects(dropped.provide(), /Connect Timeout|ENETUNREACH|EHOSTUNREACH|ECONNREFUSED|timeout/i)
-  await t.rejects(provideFrom('http://nowhere.invalid', directory).provide(), /nowhere\.invalid/)
+  const unreachable = { code: 'hub_unreachable' }
+  await t.rejects(from(`http://127.0.0.1:${port}`, directory).provide(), { ...unreachable, message: /ECONNREFUSED/ })
+  await t.rejects(from('http://nowhere.invalid', directory).provide(), { ...unreachable, message: /nowhere\.invalid/ })
+  t.notOk(existsSync(directory), 'nothing was begun')
 })
 
-t.test('a call off ends the download', async t => {
-  const directory = join(t.testdir(), 'runtimes')
-  const { url } = await emulate(t, { archive: await makeArchive(t), instead: () => {} })
-  const abort = new AbortController()
-  const source = provideFrom(url, directory, { tag: 'b1' }).source
-  const provided = source.provide({ signal: abort.signal, explain() {} })
-  const reason = new Error('enough')
-  setTimeout(() => abort.abort(reason), 100)
-  t.equal(await provided.catch(error => error), reason)
-})
-
-t.test('a binary for a newer system gives way to the next source', async t => {
-  const directory = join(t.testdir(), 'runtimes')
-  const tooNew = '#!/bin/sh\necho "version GLIBC_2.39 not found" >&2\nexit 1\n'
-  const { url } = await emulate(t, { archive: await makeArchive(t, tooNew) })
-  const { source } = provideFrom(url, directory)
-  const log = memoryLog()
-  const startEngine: StartEngine = async () => {
-    throw new Error('no engine is started here')
-  }
-  const prove = createProof(startEngine, log)
-  const runtimes = createRuntimes({ sources: [source], directory, log, startEngine, prove, findConverter: noConverter })
-  await t.rejects(runtimes.build(), { code: 'runtime_missing', message: /GLIBC_2\.39 not found/ })
-  t.same(readdirSync(directory), [], 'and is removed')
+t.test('the list of files for the ranking', async t => {
+  const server = await emulate(t, [{ name: CPU_NAME, data: Buffer.from('x') }])
+  const { releases } = from(server.url, t.testdir())
+  const [first, second] = await Promise.all([releases.listing(), releases.listing()])
+  t.match(first, { tag: 'b10485', list: 'live', assets: [{ name: CPU_NAME }] })
+  t.equal(second, first)
+  const count = server.requests.length
+  server.publish('b10486', [{ name: CPU_NAME.replace('b10485', 'b10486'), data: Buffer.from('x') }])
+  t.equal((await releases.listing()).tag, 'b10485', 'kept for a while')
+  t.equal(server.requests.length, count)
+  t.equal((await releases.find(cpu, LINUX))?.tag, 'b10486', 'what is to be fetched is asked for anew')
 })
 
 t.test('zip archives', async t => {

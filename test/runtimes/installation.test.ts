@@ -1,0 +1,437 @@
+import { createHash } from 'node:crypto'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import * as tar from 'tar'
+import { CorralError } from '../../core/errors.ts'
+import type { Hardware } from '../../core/hardware.ts'
+import type { Progress } from '../../core/progress.ts'
+import type { Build } from '../../core/runtimes.ts'
+import type { BuildRecord } from '../../runtimes/build-records.ts'
+import { createInstallation, type InstallationDeps } from '../../runtimes/installation.ts'
+import { findInstalled, stateOf } from '../../runtimes/installed-builds.ts'
+import { builtInKinds } from '../../runtimes/kinds/index.ts'
+import { prove } from '../../runtimes/prove.ts'
+import { rankRuntimes } from '../../runtimes/ranking.ts'
+import { readSelection } from '../../runtimes/selection.ts'
+import { createReleases } from '../../runtimes/sources/releases.ts'
+import { machine } from '../ranking/machines.ts'
+import { type ReleaseEmulator, startReleaseServer } from '../support/release-server.ts'
+import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'
+
+const BROKEN = '#!/bin/sh\necho "version GLIBC_2.39 not found" >&2\nexit 1\n'
+const CPU = (tag: string) => `llama-${tag}-bin-ubuntu-x64.tar.gz`
+
+/** A release's archive with a llama-server that only says what it is. */
+async function archive(t: Test, tag: string, server = fakeServer()): Promise<Buffer> {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  writePrograms(join(folder, `llama-${tag}`), { 'llama-server': server })
+  await tar.c({ gzip: true, cwd: folder, file: join(folder, 'x.tgz') }, [`llama-${tag}`])
+  return readFileSync(join(folder, 'x.tgz'))
+}
+
+interface World {
+  deps: InstallationDeps
+  installation: ReturnType<typeof createInstallation>
+  server: ReleaseEmulator
+  directory: string
+  lines: string[]
+  hardware: Hardware
+  using: Set<string>
+  publish(tag: string, server?: string): Promise<void>
+}
+
+async function world(t: Test, more: Partial<InstallationDeps> = {}): Promise<World> {
+  const directory = join(t.testdir(), 'runtimes')
+  const server = await startReleaseServer(t)
+  const log = memoryLog()
+  const state: { hardware: Hardware; current: Build | undefined } = { hardware: machine([]), current: undefined }
+  const using = new Set<string>()
+  const releases = createReleases({
+    apiUrl: server.url,
+    downloadUrl: '',
+    repository: 'ggml-org/llama.cpp',
+    tag: 'latest',
+    connectTimeout: 3000,
+    log
+  })
+  const deps: InstallationDeps = {
+    directory,
+    log,
+    releases,
+    hardware: async () => state.hardware,
+    kinds: () => builtInKinds,
+    ranking: async () =>
+      rankRuntimes(
+        builtInKinds,
+        state.hardware,
+        (await releases.listing()).assets.map(({ name }) => name)
+      ),
+    prove: (candidate, signal) => prove(candidate, { signal, hardware: state.hardware }),
+    current: () => state.current,
+    setCurrent(build) {
+      state.current = build
+    },
+    search: async () => {
+      state.current ??= installation.list()[0]?.build
+      if (!state.current) throw new CorralError('runtime_missing', 'there is none')
+      return state.current
+    },
+    inUse: id => using.has(id),
+    stopped: new AbortController().signal,
+    ...more
+  }
+  const installation = createInstallation(deps)
+  return {
+    deps,
+    installation,
+    server,
+    directory,
+    lines: log.lines,
+    using,
+    get hardware() {
+      return state.hardware
+    },
+    set hardware(hardware) {
+      state.hardware = hardware
+    },
+    async publish(tag, text) {
+      server.publish(tag, [{ name: CPU(tag), data: await archive(t, tag, text) }])
+    }
+  }
+}
+
+const build = (id: string, more: Partial<Build> = {}): Build => ({
+  id,
+  kind: 'cpu',
+  runtime: 'cpu',
+  source: 'release',
+  version: '1',
+  directory: `/builds/${id}`,
+  executables: { server: `/builds/${id}/llama-server` },
+  digest: '',
+  origin: '',
+  devices: [],
+  ...more
+})
+const record = (id: string, more: Partial<BuildRecord> = {}, of: Partial<Build> = {}): BuildRecord => ({
+  format: 1,
+  provenAt: '2026-01-01T00:00:00.000Z',
+  build: build(id, of),
+  files: {},
+  server: { size: 1, mtimeMs: 1 },
+  ...more
+})
+const failure = { reason: 'no', at: '2026-01-01T00:00:00.000Z', machine: 'x' }
+
+t.test('which build a name means', async t => {
+  const records = [
+    record('release-b9-cpu'),
+    record('release-b1000-cpu'),
+    record('release-b2000-cpu', { failure }),
+    record('archive-renamed-cpu-1a2b3c4d', { provenAt: '2026-05-01T00:00:00.000Z' }, { source: 'archive' }),
+    record('release-b5-cuda-12', {}, { runtime: 'cuda-12', kind: 'cuda' })
+  ]
+  const id = (choice: string, among = records) => findInstalled(among, choice, builtInKinds).build.id
+  t.equal(id('release-b9-cpu'), 'release-b9-cpu')
+  t.equal(id('RELEASE-B9-CPU'), 'release-b9-cpu')
+  t.equal(id('cpu'), 'release-b1000-cpu', 'the newest that works, by number')
+  t.equal(id('cpu', [records[2]!]), 'release-b2000-cpu', 'one that failed, where there is no other')
+  t.equal(id('cuda'), 'release-b5-cuda-12')
+  t.equal(id('CUDA-12'), 'release-b5-cuda-12')
+  t.throws(() => id('vulkan'), { code: 'runtime_not_found', message: /corral runtime install vulkan/ })
+  t.throws(() => id('nothing'), { code: 'runtime_not_found', message: /release-b9-cpu, .*Kinds are: .*cuda-13/ })
+
+  const state = (of: Partial<BuildRecord>, selection = {}, current?: Build) =>
+    stateOf(record('a', of), selection, current)
+  t.equal(state({}), 'installed')
+  t.equal(state({}, { selected: 'a', previous: 'a' }, build('a')), 'in use')
+  t.equal(state({}, { selected: 'a' }, build('b')), 'selected')
+  t.equal(state({}, { selected: 'b', previous: 'a' }), 'previous')
+  t.equal(state({ failure }, { selected: 'a' }), 'failed')
+})
+
+t.test('what was chosen is written down', async t => {
+  const directory = t.testdir()
+  t.same(await readSelection(directory), {})
+  t.same(await readSelection(join(directory, 'nowhere')), {})
+  writeFileSync(join(directory, 'selection.json'), '{"selected":"a","previous":3,"failed":null}')
+  t.same(await readSelection(directory), { selected: 'a' })
+  writeFileSync(join(directory, 'selection.json'), '{"selec')
+  t.same(await readSelection(directory), {}, 'broken by hand: nothing is chosen')
+})
+
+t.test('installing', async t => {
+  const { installation, directory, publish, server, lines } = await world(t)
+  await publish('b100')
+  await publish('b200')
+  const steps: Progress[] = []
+  const newest = await installation.install({}, { onProgress: step => steps.push(step) })
+  t.match(newest, { id: 'release-b200-cpu', runtime: 'cpu', source: 'release', version: /0\.5\.0/ })
+  t.same([...new Set(steps.map(({ phase }) => phase))], ['downloading', 'unpacking', 'proving'])
+  t.match(installation.list(), [{ build: { id: 'release-b200-cpu' }, state: 'installed', size: Number }])
+
+  const count = server.requests.filter(({ host }) => host === 'storage').length
+  t.same(await installation.install({ runtime: 'CPU' }, {}), newest, 'what is there is not fetched again')
+  const pointers = 1
+  t.equal(server.requests.filter(({ host }) => host === 'storage').length, count + pointers)
+  t.equal((await installation.install({ runtime: 'cpu', version: 'b100' }, {})).id, 'release-b100-cpu', 'side by side')
+  t.same(readdirSync(directory).sort(), [
+    'release-b100-cpu',
+    'release-b100-cpu.build.json',
+    'release-b200-cpu',
+    'release-b200-cpu.build.json'
+  ])
+
+  writeFileSync(join(directory, 'release-b100-cpu', 'llama-server'), 'damaged')
+  t.equal((await installation.install({ version: 'b100' }, {})).id, 'release-b100-cpu')
+  t.ok(lines.some(line => /release-b100-cpu is damaged and installed anew/.test(line)))
+
+  const refused: [Parameters<typeof installation.install>[0], object][] = [
+    [{ runtime: 'abacus' }, { code: 'runtime_not_found', message: /no kind.*"abacus".*cuda-12/ }],
+    [
+      { runtime: 'vulkan' },
+      { code: 'runtime_not_found', message: /No release of llama\.cpp has an archive of vulkan/ }
+    ],
+    [{ version: 'b1' }, { code: 'runtime_not_found', message: /no release "b1"/ }]
+  ]
+  for (const [request, expected] of refused) await t.rejects(installation.install(request, {}), expected as Error)
+})
+
+t.test('a build that fails its proof leaves nothing', async t => {
+  const { installation, directory, publish } = await world(t)
+  await publish('b100', BROKEN)
+  await t.rejects(installation.install({}, {}), {
+    code: 'runtime_missing',
+    message: /removed again.*GLIBC_2\.39 not found/
+  })
+  t.same(readdirSync(directory), ['selection.json'])
+  t.match(await readSelection(directory), { failed: { 'release-b100-cpu': { reason: /GLIBC/ } } })
+  t.same(installation.list(), [])
+
+  const abort = new AbortController()
+  const reason = new Error('enough')
+  const called = installation.install(
+    {},
+    {
+      signal: abort.signal,
+      onProgress: ({ phase }) => phase === 'unpacking' && abort.abort(reason)
+    }
+  )
+  t.equal(await called.catch(error => error), reason)
+  t.same(readdirSync(directory), ['selection.json'], 'nor does one that is called off')
+})
+
+t.test('two at once, and what a kill left', async t => {
+  const { deps, installation, directory, publish, server } = await world(t)
+  await publish('b100')
+  await installation.install({}, {})
+  for (const name of ['unfinished-1234', 'release-b99-cpu'])
+    writePrograms(join(directory, name), { 'llama-server': BROKEN })
+  await publish('b200')
+  server.requests.length = 0
+  const builds = await Promise.all([installation.install({}, {}), createInstallation(deps).install({}, {})])
+  t.equal(builds[0].id, 'release-b200-cpu')
+  t.same(builds[1].id, builds[0].id)
+  const fetched = server.requests.filter(({ host, path }) => host === 'storage' && path.includes(CPU('b200')))
+  t.equal(fetched.length, 1, 'it is fetched once')
+  t.same(
+    readdirSync(directory, { withFileTypes: true }).flatMap(entry => (entry.isDirectory() ? entry.name : [])),
+    ['release-b100-cpu', 'release-b200-cpu'],
+    'what has no record is swept'
+  )
+})
+
+t.test('archives on this disk', async t => {
+  const { installation, directory, lines } = await world(t)
+  const data = await archive(t, 'b300')
+  const folder = join(directory, '..')
+  writeFileSync(join(folder, 'a'), 'no archive')
+  const path = join(folder, CPU('b300'))
+  writeFileSync(path, data)
+  const digest = createHash('sha256').update(data).digest('hex')
+  const mark = digest.slice(0, 8)
+  await t.rejects(installation.install({ archive: path, sha256: '0'.repeat(64) }, {}), {
+    code: 'checksum_mismatch',
+    message: new RegExp(`has the SHA-256 ${digest}, not 0{64}`)
+  })
+  t.same(readdirSync(directory), [])
+  const installed = await installation.install({ archive: path, sha256: digest.toUpperCase() }, {})
+  t.match(installed, {
+    id: `archive-b300-cpu-${mark}`,
+    runtime: 'cpu',
+    source: 'archive',
+    origin: `${CPU('b300')} (sha256 ${digest})`
+  })
+  t.ok(
+    lines.some(line => line.includes(`has the SHA-256 ${digest}`)),
+    'the digest is told'
+  )
+
+  const renamed = join(folder, 'renamed.tgz')
+  renameSync(path, renamed)
+  t.equal((await installation.install({ archive: renamed }, {})).id, installed.id, 'the same archive is installed once')
+  await installation.remove(installed.id)
+  t.match(
+    await installation.install({ archive: renamed }, {}),
+    { id: `archive-b300-build-${mark}`, kind: 'cpu' },
+    'its folder tells the release, the proof its kind'
+  )
+  await installation.remove(`archive-b300-build-${mark}`)
+  t.match(await installation.install({ archive: renamed, runtime: 'cpu' }, {}), {
+    id: `archive-b300-cpu-${mark}`,
+    runtime: 'cpu'
+  })
+  await installation.remove(`archive-b300-cpu-${mark}`)
+
+  writeFileSync(join(folder, 'cut.tar.gz'), data.subarray(0, data.length - 100))
+  const refused: [string, object][] = [
+    [join(folder, 'nowhere.tar.gz'), { code: 'invalid_request', message: /no such file/ }],
+    [join(folder, 'a'), { code: 'invalid_request', message: /no archive that corral unpacks/ }],
+    [join(folder, 'cut.tar.gz'), { code: 'invalid_request', message: /cut\.tar\.gz cannot be used: it is damaged/ }]
+  ]
+  for (const [archive, expected] of refused) await t.rejects(installation.install({ archive }, {}), expected as Error)
+  t.same(readdirSync(directory), [], 'none of them leaves anything')
+})
+
+t.test('using and removing', async t => {
+  const { deps, installation, directory, publish, using } = await world(t)
+  await publish('b100')
+  await publish('b200')
+  await installation.install({ version: 'b100' }, {})
+  await installation.install({ version: 'b200' }, {})
+  t.equal((await installation.use('release-b100-cpu', {})).id, 'release-b100-cpu')
+  t.equal(deps.current()?.id, 'release-b100-cpu')
+  t.same(await readSelection(directory), { selected: 'release-b100-cpu' })
+  t.match(
+    installation.list().map(({ build, state }) => [build.id, state]),
+    [
+      ['release-b100-cpu', 'in use'],
+      ['release-b200-cpu', 'installed']
+    ]
+  )
+  const inUse = { code: 'runtime_in_use' }
+  await t.rejects(installation.remove('release-b100-cpu'), { ...inUse, message: /New engines run on release-b100-cpu/ })
+  using.add('release-b200-cpu')
+  await t.rejects(installation.remove('release-b200-cpu'), { ...inUse, message: /An engine runs on release-b200-cpu/ })
+  using.clear()
+  await t.rejects(installation.remove('../models'), { code: 'runtime_not_found', message: /Installed are: release-b/ })
+
+  writeFileSync(join(directory, 'release-b200-cpu', 'llama-server'), BROKEN)
+  await t.rejects(installation.use('cpu', {}), {
+    code: 'runtime_missing',
+    message: /release-b200-cpu does not work here any more/
+  })
+  t.equal(deps.current()?.id, 'release-b100-cpu', 'what was in use stays')
+  t.match(
+    installation.list().find(({ build }) => build.id === 'release-b200-cpu'),
+    { state: 'failed', failure: /bytes/ }
+  )
+  await installation.remove('release-b200-cpu')
+  t.notOk(existsSync(join(directory, 'release-b200-cpu')))
+  t.equal((await installation.use('auto', {})).id, 'release-b100-cpu')
+  t.equal((await readSelection(directory)).selected, undefined)
+
+  const named = createInstallation({ ...deps, named: { folder: '/opt/llama', by: 'CORRAL_LLAMA_CPP' } })
+  for (const refused of [() => named.use('cpu', {}), () => named.upgrade({})]) {
+    await t.rejects(async () => void (await refused()), {
+      code: 'invalid_request',
+      message: /CORRAL_LLAMA_CPP names \/opt\/llama/
+    })
+  }
+})
+
+t.test('upgrading', async t => {
+  const w = await world(t)
+  const { deps, installation, directory, publish } = w
+  await publish('b100')
+  await installation.install({}, {})
+  t.match(await installation.upgrade({}), { changed: false, build: { id: 'release-b100-cpu' } })
+  await publish('b200')
+  t.match(await installation.upgrade({}), {
+    changed: true,
+    build: { id: 'release-b200-cpu' },
+    previous: { id: 'release-b100-cpu' }
+  })
+  t.equal(deps.current()?.id, 'release-b200-cpu')
+  t.match(await readSelection(directory), { selected: 'release-b200-cpu', previous: 'release-b100-cpu' })
+
+  await publish('b300', BROKEN)
+  await t.rejects(installation.upgrade({}), {
+    code: 'runtime_missing',
+    message: /release-b300-cpu was removed again.*GLIBC.*release-b200-cpu stays in use/
+  })
+  t.equal(deps.current()?.id, 'release-b200-cpu')
+  t.equal((await readSelection(directory)).selected, 'release-b200-cpu')
+  t.notOk(existsSync(join(directory, 'release-b300-cpu')))
+  w.server.requests.length = 0
+  await t.rejects(installation.upgrade({}), {
+    code: 'runtime_missing',
+    message: /b300, was tried on .* --version b300/
+  })
+  t.notOk(
+    w.server.requests.some(({ path }) => path.includes(CPU('b300'))),
+    'it is not fetched again'
+  )
+  w.hardware = machine([], { libraries: [] })
+  await t.rejects(
+    installation.upgrade({}),
+    { message: /removed again/ },
+    'on a changed machine it is worth another try'
+  )
+  await publish('b400')
+  t.match(await installation.upgrade({}), { changed: true, build: { id: 'release-b400-cpu' } })
+})
+
+t.test('the first engine after an upgrade', async t => {
+  const w = await world(t)
+  const { deps, installation, directory, publish, lines } = w
+  await publish('b100')
+  await installation.install({}, {})
+  await publish('b200')
+  const { build: fresh } = await installation.upgrade({})
+  const failed = new CorralError('load_failed', 'it does not load')
+  const starts: string[] = []
+  const attempt = (fails: string[]) => async (on: Build) => {
+    starts.push(on.id)
+    if (fails.includes(on.id)) throw failed
+    return on.id
+  }
+  const both = ['release-b100-cpu', 'release-b200-cpu']
+  await t.rejects(installation.start(fresh, attempt(both)), failed, 'neither manages it: the model is to blame')
+  t.same(starts.splice(0), ['release-b200-cpu', 'release-b100-cpu'])
+  t.equal(deps.current()?.id, 'release-b200-cpu')
+
+  const full = new CorralError('insufficient_memory', 'full')
+  await t.rejects(
+    installation.start(fresh, async () => {
+      throw full
+    }),
+    full
+  )
+  t.equal((await readSelection(directory)).trial, 'release-b200-cpu', 'that says nothing of the build')
+
+  t.equal(await installation.start(fresh, attempt(['release-b200-cpu'])), 'release-b100-cpu')
+  t.equal(deps.current()?.id, 'release-b100-cpu', 'corral has returned to the former one')
+  t.match(await readSelection(directory), {
+    selected: 'release-b100-cpu',
+    failed: { 'release-b200-cpu': {} },
+    trial: undefined
+  })
+  t.ok(lines.some(line => /corral has returned to release-b100-cpu/.test(line)))
+  t.match(
+    installation.list().find(({ build }) => build.id === 'release-b200-cpu'),
+    { state: 'failed', failure: 'it does not load' }
+  )
+  await t.rejects(installation.upgrade({}), { message: /b200, was tried/ })
+
+  await publish('b300')
+  const { build: good } = await installation.upgrade({})
+  t.equal(await installation.start(good, attempt([])), 'release-b300-cpu')
+  t.equal((await readSelection(directory)).trial, undefined, 'its trial is over')
+  starts.length = 0
+  await t.rejects(installation.start(good, attempt(['release-b300-cpu'])), failed)
+  t.same(starts, ['release-b300-cpu'], 'later failures are those of models')
+})
