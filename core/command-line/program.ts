@@ -5,6 +5,7 @@ import { defineConvert } from './commands/convert.ts'
 import { defineDoctor } from './commands/doctor.ts'
 import { defineImport } from './commands/import.ts'
 import { defineList } from './commands/list.ts'
+import { defineLogs } from './commands/logs.ts'
 import { definePs } from './commands/ps.ts'
 import { definePull } from './commands/pull.ts'
 import { definePulls } from './commands/pulls.ts'
@@ -87,6 +88,7 @@ export function createProgram(context: CommandContext): Command {
     defineList,
     definePs,
     defineShow,
+    defineLogs,
     defineStop,
     defineRm,
     defineImport,

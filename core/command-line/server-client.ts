@@ -15,7 +15,7 @@ export interface ServerClient {
    * @throws CommandFailure with the server's own message when it refuses
    */
   json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
-  /** The parts of a reply that is streamed as Server-Sent Events; aborting `signal` closes the connection. */
+  /** The parts of a reply (to a GET without a body) that is streamed as Server-Sent Events; aborting `signal` closes the connection. */
   stream(path: string, body: unknown, signal?: AbortSignal): AsyncGenerator<StreamPart>
 }
 
@@ -72,7 +72,7 @@ export function createClient({ address, apiKey, signal: ended }: ClientOptions):
     },
     async *stream(path, body, signal) {
       const either = signal ? AbortSignal.any([signal, ended]) : ended
-      const response = await send('POST', path, body, either)
+      const response = await send(body === undefined ? 'GET' : 'POST', path, body, either)
       const parts: StreamPart[] = []
       const parser = createParser({
         onEvent: ({ data }) => parts.push({ event: parseJson(address, data) }),

@@ -2,6 +2,7 @@ import { Type } from 'typebox'
 import { Duration } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
+import { logRoutes } from './log-routes.ts'
 import { nativeRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
 
@@ -43,6 +44,7 @@ export default definePlugin({
         app.get('/', async (_request, reply) => reply.type('text/plain; charset=utf-8').send(banner))
         await app.register(nativeRoutes(deps, 'sse'), { prefix: '/api' })
         await app.register(runtimeRoutes(deps), { prefix: '/api' })
+        await app.register(logRoutes(deps), { prefix: '/api' })
       }
     }
   }

@@ -1,0 +1,62 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
+import { clientSignal } from '../../core/http/client-signal.ts'
+import { parseModelName } from '../../core/model-name.ts'
+import type { NativeDependencies } from './dependencies.ts'
+import { createLogEvents } from './log-events.ts'
+import { createNativeStreams } from './native-streams.ts'
+
+const QuerySchema = Type.Object({
+  lines: Type.Optional(Type.Integer({ minimum: 0, description: 'Only so many last lines of each engine' })),
+  follow: Type.Optional(
+    Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream what comes, until the client leaves' })
+  )
+})
+
+/** Milliseconds between looks for new lines. */
+const LOOK_INTERVAL = 300
+/** Lines that a follower is given to begin with. */
+const BACKLOG = 20
+
+/** What the latest engines of a model printed, and how they ended. */
+export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
+  const { storage, runtimes, negotiate, heartbeat } = deps
+  const streams = createNativeStreams({ defaultFraming: 'sse', negotiate, heartbeat })
+
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const closing = new AbortController()
+    app.addHook('preClose', async () => closing.abort())
+
+    // Names hold a slash, which clients send as it is or as %2F.
+    const params = Type.Object({ '*': Type.String() })
+    app.get('/logs/*', { schema: { querystring: QuerySchema, params } }, async (request, reply) => {
+      const name = parseModelName(request.params['*'])
+      const { lines, follow } = request.query
+      const variant = storage.get(name)
+      if (follow !== '1' && follow !== 'true') {
+        const engines = runtimes.engineLogs(variant).map(record => {
+          const kept = lines === undefined ? record.lines : record.lines.slice(record.lines.length - lines)
+          return { ...record, dropped: record.dropped + record.lines.length - kept.length, lines: kept }
+        })
+        return { model: variant.publicName, engines }
+      }
+      const gone = AbortSignal.any([clientSignal(reply), closing.signal])
+      const framing = streams.framingOf(request)
+      const stream = streams.open(request, reply, status => ({ status }))
+      stream.status = 'following'
+      const news = createLogEvents(lines ?? BACKLOG)
+      // The stream ends when the model does.
+      while (!gone.aborted && storage.find(name)) {
+        for (const event of news(runtimes.engineLogs(variant))) await stream.write(streams.frame(framing, event))
+        await sleep(LOOK_INTERVAL, undefined, { signal: gone }).catch(() => {
+          // The loop looks at the signal.
+        })
+      }
+      stream.end()
+      return reply
+    })
+  }
+}
