@@ -4,6 +4,7 @@ import { classifyFailure, findFailure, isFatal } from '../../runtimes/llama-serv
 import { CAUSES, type FailureCause } from '../../runtimes/llama-server/failure-causes.ts'
 import { FAILURE_RULES } from '../../runtimes/llama-server/failure-rules/index.ts'
 import { reactionTo } from '../../runtimes/llama-server/reactions.ts'
+import { renderFailureDocs } from '../../scripts/failure-docs.ts'
 import { HARMLESS_LINES, VARIANTS } from './failure-variants.ts'
 
 /** Recorded texts; their first line says where each comes from. */
@@ -182,6 +183,12 @@ t.test('what memory was too small, and for what', t => {
     ),
     { stage: 'kv_cache', device: 'Vulkan0', wanted: 5 }
   )
+  t.end()
+})
+
+t.test('the document on failures is current', t => {
+  const written = readFileSync(new URL('../../../docs/failures.md', import.meta.url), 'utf8')
+  t.equal(written, renderFailureDocs()['failures.md'], 'run "npm run docs:write"')
   t.end()
 })
 

@@ -1,0 +1,38 @@
+import { CAUSES, type Reaction } from '../runtimes/llama-server/failure-causes.ts'
+import { FAILURE_RULES } from '../runtimes/llama-server/failure-rules/index.ts'
+
+const REACTIONS: Record<Reaction, string> = {
+  retry: 'tries the same once more, at once',
+  evict: 'unloads idle models and tries once more',
+  other_build: 'tries the next best llama.cpp build',
+  give_up: 'gives up; after repeated failures waits before it tries anew'
+}
+
+const INTRODUCTION = `# How engines fail
+
+When an engine cannot load a model, or ends while it answers, the error carries a stable \`code\` and, beside it, a stable
+\`cause\`; further \`line\` (the line of llama-server's log that tells), \`exitCode\` and \`signal\`, and for memory \`stage\`,
+\`device\` and \`wanted\` (bytes) where the log says so. \`/v1\` gives the code; \`/api\` gives all of it. The code below is that
+of a load; an engine that ends in use gives \`engine_crashed\` with the same causes. \`corral logs <model>\` and
+\`GET /api/logs/<model>\` show what the engine printed.
+
+Lines count before exit codes; the first line that is a cause of its own before those that follow from it; nothing
+before a line that says that llama-server got over it. Where neither a line nor the exit tells, the cause is \`unknown\`.
+
+| cause | code | meaning | corral |
+|---|---|---|---|
+`
+
+/** The document on causes of failures, made of their table and rules. Pure. */
+export function renderFailureDocs(): { 'failures.md': string } {
+  const rows = Object.entries(CAUSES).map(
+    ([cause, { code, meaning, reaction }]) => `| \`${cause}\` | \`${code}\` | ${meaning} | ${REACTIONS[reaction]} |`
+  )
+  const advice = Object.keys(CAUSES).flatMap(cause => {
+    const sentences = new Set(FAILURE_RULES.filter(rule => rule.cause === cause).map(({ sentence }) => sentence))
+    return [...sentences].map(sentence => `| \`${cause}\` | ${sentence.replace(/\$\d/g, '…')} |`)
+  })
+  return {
+    'failures.md': `${INTRODUCTION}${rows.join('\n')}\n\n## What it says\n\n| cause | sentence |\n|---|---|\n${advice.join('\n')}\n`
+  }
+}
