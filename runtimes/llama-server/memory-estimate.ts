@@ -80,8 +80,13 @@ export async function estimateMemory(
   try {
     const more = { ...environment, ...spec.settings?.environment }
     const env = engineEnvironment(process.env, { configHome: folder, apiKey: '', more })
-    const run = async (args: string[]) =>
-      (await runTool(program, args, { env, signal, log, timeout: LIMIT, cwd: folder })).stdout
+    const run = async (args: string[]) => {
+      // Its help is longer than what is kept of a tool's output.
+      const lines: string[] = []
+      const onLine = (line: string, from: string) => from === 'stdout' && lines.push(line)
+      await runTool(program, args, { env, signal, timeout: LIMIT, cwd: folder, onLine })
+      return lines
+    }
     const key = `${build.digest} ${program}`
     const known = flagsOf.get(key) ?? allFlags(await run(['--help']))
     flagsOf.set(key, known)
