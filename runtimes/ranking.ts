@@ -2,6 +2,7 @@ import { messageOf } from '../core/errors.ts'
 import type { Hardware } from '../core/hardware.ts'
 import type { ArchivePattern, Fit, RankedCandidate, RuntimeDescriptor } from '../core/runtimes.ts'
 import { SCORES } from './kinds/scores.ts'
+import { knowsLibraries } from './kinds/systems.ts'
 import { compareVersions } from './kinds/versions.ts'
 import type { ReleaseAsset } from './sources/release-assets.ts'
 
@@ -43,6 +44,7 @@ function matchArchive(kind: RuntimeDescriptor, hardware: Hardware, names: readon
 /** What keeps this system from running an archive; undefined when nothing does. */
 function tooOld({ glibc }: ArchivePattern, hardware: Hardware): string | undefined {
   if (hardware.platform !== 'linux' || glibc === undefined) return undefined
+  if (hardware.glibc === undefined && !knowsLibraries(hardware)) return undefined
   if (hardware.glibc === undefined) return `needs glibc ${glibc}, and no glibc was found on this system`
   return compareVersions(hardware.glibc, glibc) < 0
     ? `needs glibc ${glibc}; this system has ${hardware.glibc}`

@@ -2,7 +2,7 @@ import type { Gpu, Hardware } from '../../core/hardware.ts'
 import type { Fit, RuntimeDescriptor } from '../../core/runtimes.ts'
 import { idleCards, namesOf, numbersOf, relevantGpus, scoreByReach, unfit, vendorProblems } from './reach.ts'
 import { SCORES, withoutLibrary } from './scores.ts'
-import { BUILT_ON } from './systems.ts'
+import { BUILT_ON, hasLibrary } from './systems.ts'
 
 /** What the official archives are compiled for, as llama.cpp's release workflow says (`gpu_targets`). */
 const COMPILED_FOR: Record<string, readonly string[]> = {
@@ -103,7 +103,7 @@ export const rocm: RuntimeDescriptor = {
   kind: 'rocm',
   title: 'ROCm (AMD)',
   fit(hardware) {
-    const { platform, gpus, libraries } = hardware
+    const { platform, gpus } = hardware
     const all = gpus.filter(gpu => gpu.vendor === 'amd')
     const problems = vendorProblems('amd', hardware)
     if (all.length === 0) return unfit('No AMD GPU was found.', problems)
@@ -113,7 +113,7 @@ export const rocm: RuntimeDescriptor = {
     const missing = [...problems, ...cards.flatMap(gpu => shortcomingOf(gpu, platform))]
     const served = cards.filter(gpu => gradeOf(gpu, platform) !== 'foreign')
     if (served.length === 0) return unfit(`ROCm cannot use ${namesOf(cards)}.`, missing)
-    const installed = libraries.includes('hip') || served.some(({ apis }) => apis.includes('rocm'))
+    const installed = hasLibrary(hardware, 'hip') !== false || served.some(({ apis }) => apis.includes('rocm'))
     if (!installed)
       missing.push({ what: 'ROCm, whose libraries the archive does not hold, was not found.', fix: INSTALL })
     const base = baseOf(served, platform)

@@ -2,7 +2,7 @@ import type { Gpu, Hardware } from '../../core/hardware.ts'
 import type { RuntimeDescriptor } from '../../core/runtimes.ts'
 import { idleCards, namesOf, relevantGpus, scoreByReach, unfit, vendorProblems } from './reach.ts'
 import { SCORES, withoutLibrary } from './scores.ts'
-import { BUILT_ON } from './systems.ts'
+import { BUILT_ON, hasLibrary } from './systems.ts'
 
 function cardsOf(hardware: Hardware): Gpu[] {
   return relevantGpus({ ...hardware, gpus: hardware.gpus.filter(gpu => gpu.vendor === 'intel') })
@@ -14,7 +14,7 @@ export const sycl: RuntimeDescriptor = {
   kind: 'sycl',
   title: 'SYCL (Intel)',
   fit(hardware) {
-    const { platform, gpus, libraries } = hardware
+    const { platform, gpus } = hardware
     const all = gpus.filter(gpu => gpu.vendor === 'intel')
     const problems = vendorProblems('intel', hardware)
     if (all.length === 0) return unfit('No Intel GPU was found.', problems)
@@ -25,7 +25,7 @@ export const sycl: RuntimeDescriptor = {
     // The archives for Windows hold oneAPI's libraries; those for Linux do not.
     const installed =
       platform === 'win32' ||
-      libraries.some(name => ['sycl', 'oneapi', 'level-zero'].includes(name)) ||
+      hasLibrary(hardware, 'level-zero') === true ||
       cards.some(({ apis }) => apis.includes('sycl'))
     if (!installed) {
       missing.push({

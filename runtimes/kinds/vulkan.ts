@@ -2,7 +2,7 @@ import type { Gpu, Hardware } from '../../core/hardware.ts'
 import type { Fit, RuntimeDescriptor } from '../../core/runtimes.ts'
 import { idleCards, namesOf, relevantGpus, scoreByReach, unfit } from './reach.ts'
 import { SCORES, withoutLibrary } from './scores.ts'
-import { BUILT_ON, installPackage } from './systems.ts'
+import { BUILT_ON, hasLibrary, installPackage } from './systems.ts'
 
 /** AMD's computing cards, which no Vulkan driver serves. */
 const COMPUTE_ONLY = /^gfx(?:908|90a|94\d|950)$/
@@ -34,7 +34,7 @@ export const vulkan: RuntimeDescriptor = {
   kind: 'vulkan',
   title: 'Vulkan (any GPU)',
   fit(hardware) {
-    const { platform, gpus, libraries } = hardware
+    const { platform, gpus } = hardware
     if (platform !== 'linux' && platform !== 'win32') return unfit('On Macs Vulkan is only to be had through Metal.')
     if (gpus.length === 0) return unfit('No GPU was found.')
     const candidates = relevantGpus(hardware)
@@ -46,7 +46,9 @@ export const vulkan: RuntimeDescriptor = {
     if (used.length === 0) return unfit(`Vulkan does not reach ${namesOf(candidates)}.`, missing)
     // On Windows it comes with each graphics driver.
     const loader =
-      platform === 'win32' || libraries.includes('vulkan') || used.some(({ apis }) => apis.includes('vulkan'))
+      platform === 'win32' ||
+      hasLibrary(hardware, 'vulkan') !== false ||
+      used.some(({ apis }) => apis.includes('vulkan'))
     if (!loader) {
       missing.push({
         what: 'libvulkan.so.1, which passes calls on to the driver, was not found.',

@@ -14,6 +14,11 @@ import { amd, apple, intel, machine, nvidia, other } from './machines.ts'
 
 const NAMES = snapshot.assets.map(({ name }) => name)
 const INTEGRATED = { type: 'integrated', unifiedMemory: true } as const
+const UNKNOWN_SYSTEM: Partial<Hardware> = {
+  glibc: undefined,
+  libraries: [],
+  probes: [{ probe: 'libraries', outcome: 'absent', duration: 1 }]
+}
 const VULKAN_SEEN = { apis: ['vulkan' as const] }
 
 /** The names of the kinds that can work, best first. */
@@ -264,6 +269,13 @@ const CASES: [what: string, hardware: Hardware, order: string][] = [
     machine([other('apple', 'Virtio-GPU Venus (Apple M2)', { type: 'virtual', apis: ['vulkan'] })], { arch: 'arm64' }),
     'vulkan cpu'
   ],
+
+  // nobody could look which libraries there are
+  ['RX 7900 XT', machine([amd('AMD Radeon RX 7900 XT', 'gfx1100')], UNKNOWN_SYSTEM), 'rocm vulkan cpu'],
+  ['RX 6700 XT', machine([amd('AMD Radeon RX 6700 XT', 'gfx1031')], UNKNOWN_SYSTEM), 'vulkan rocm cpu'],
+  ['Radeon 780M', machine([amd('AMD Radeon 780M', 'gfx1103', INTEGRATED)], UNKNOWN_SYSTEM), 'vulkan rocm cpu'],
+  ['Arc A770', machine([intel('Intel Arc A770')], UNKNOWN_SYSTEM), 'vulkan sycl cpu'],
+  ['L4', machine([nvidia('NVIDIA L4', '8.9', '580.65.06')], UNKNOWN_SYSTEM), 'cuda-13 cuda-12 vulkan cpu'],
 
   // others
   [
@@ -564,6 +576,8 @@ t.test('archives by live names', async t => {
     'the ranking still names them, and says what is missing'
   )
   t.match(order(glibc('2.36')), /^cuda-13 /)
+  t.ok(chosen('cuda-13', { ...linux, ...UNKNOWN_SYSTEM }), 'nobody knows')
+  t.same(candidate({ ...linux, ...UNKNOWN_SYSTEM }, 'cuda-13').missing, [])
 })
 
 t.test('environment, and devices that tell that it works', async t => {
