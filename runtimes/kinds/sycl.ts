@@ -25,12 +25,14 @@ export const sycl: RuntimeDescriptor = {
     // The archives for Windows hold oneAPI's libraries; those for Linux do not.
     const installed =
       platform === 'win32' ||
-      hasLibrary(hardware, 'level-zero') === true ||
-      cards.some(({ apis }) => apis.includes('sycl'))
+      cards.some(({ apis }) => apis.includes('sycl')) ||
+      (hasLibrary(hardware, 'sycl') === true && hasLibrary(hardware, 'level-zero') !== false)
     if (!installed) {
       missing.push({
         what: "Intel's oneAPI and Level Zero, whose libraries the archive does not hold, were not found.",
-        fix: 'Install intel-oneapi-runtime-libs and libze-intel-gpu1 of https://dgpu-docs.intel.com and https://www.intel.com/oneapi'
+        fix:
+          'Install intel-oneapi-runtime-libs (https://www.intel.com/oneapi) and libze-intel-gpu1 ' +
+          '(https://dgpu-docs.intel.com)'
       })
     }
     const base = cards.some(({ type }) => type !== 'integrated') ? SCORES.sycl : SCORES.syclIntegrated

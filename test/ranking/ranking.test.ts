@@ -232,8 +232,13 @@ const CASES: [what: string, hardware: Hardware, order: string][] = [
   // Intel
   [
     'Arc A770 with oneAPI',
-    machine([intel('Intel Arc A770')], { libraries: ['vulkan', 'level-zero'] }),
+    machine([intel('Intel Arc A770')], { libraries: ['vulkan', 'sycl', 'level-zero'] }),
     'sycl vulkan cpu'
+  ],
+  [
+    'Arc A770, oneAPI without driver',
+    machine([intel('Intel Arc A770')], { libraries: ['vulkan', 'sycl'] }),
+    'vulkan sycl cpu'
   ],
   ['Arc A770 without', machine([intel('Intel Arc A770')]), 'vulkan sycl cpu'],
   [
@@ -244,7 +249,7 @@ const CASES: [what: string, hardware: Hardware, order: string][] = [
   ['the processor’s own only', machine([iGpu]), 'vulkan sycl cpu'],
   [
     'the processor’s own only, with oneAPI',
-    machine([iGpu], { libraries: ['vulkan', 'level-zero'] }),
+    machine([iGpu], { libraries: ['vulkan', 'sycl', 'level-zero'] }),
     'vulkan sycl cpu'
   ],
   ['the processor’s own, libvulkan is missing', machine([iGpu], { libraries: [] }), 'vulkan sycl cpu'],
