@@ -73,6 +73,11 @@ export function parseSmiTable(text: string): SmiGpu[] {
     const device =
       /^\|\s+(\d{1,3})\s{2,}(\S.*?)\s+(?:On|Off|N\/A|WDDM|TCC|MCDM)\s*\|\s*(\S+)\s+(?:On|Off|N\/A)\s*\|/.exec(line)
     if (device) {
+      // A table that was printed twice still tells of one card.
+      if (gpus.some(({ index }) => index === Number(device[1]))) {
+        last = undefined
+        continue
+      }
       last = { index: Number(device[1]), name: device[2]!, unified: false, ...known({ pciBus: pciAddress(device[3]) }) }
       gpus.push(last)
       continue
