@@ -46,6 +46,8 @@ export interface CorralOptions {
   flags?: string[]
   /** Text of its config.yaml, without the section `runtimes`. */
   config?: string
+  /** Lines of the section `runtimes`, indented by two blanks. */
+  runtimes?: string
   /**
    * Threads of each engine, by default one: servers run side by side in tests, and engines that each want all cores
    * mostly wait for each other.
@@ -55,8 +57,8 @@ export interface CorralOptions {
   home?: string
 }
 
-function threadsConfig(threads: number): string {
-  return `runtimes:\n  engine_arguments: [--threads, "${threads}", --threads-batch, "${threads}"]\n`
+function runtimesConfig(threads: number, more = ''): string {
+  return `runtimes:\n  engine_arguments: [--threads, "${threads}", --threads-batch, "${threads}"]\n${more}\n`
 }
 
 /** Processes whose parent is `pid`, directly or through others, that are llama-servers (Linux only, from /proc). */
@@ -103,7 +105,10 @@ export async function until<T>(what: string, check: () => T | Promise<T>, limit 
 
 export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOptions = {}): Promise<Corral> {
   const home = options.home ?? mkdtempSync(join(tmpdir(), 'corral-test-'))
-  writeFileSync(join(home, 'config.yaml'), `${options.config ?? ''}\n${threadsConfig(options.threads ?? 1)}`)
+  writeFileSync(
+    join(home, 'config.yaml'),
+    `${options.config ?? ''}\n${runtimesConfig(options.threads ?? 1, options.runtimes)}`
+  )
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
     // A working directory without a config.yaml, so that the data directory's counts.
     cwd: home,

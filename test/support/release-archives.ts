@@ -19,8 +19,13 @@ const SPARED = /libggml-cpu-(alderlake|cannonlake|cascadelake|cooperlake|ivybrid
  * A release's archive made of the real engine, in the layout of the real ones: one folder `llama-<tag>` with programs and
  * libraries side by side.
  * @param server text of a shell script in the place of llama-server, which then is `llama-server-real`
+ * @param rename gives entries other paths
  */
-export async function engineArchive(tag: string, server?: string): Promise<Buffer> {
+export async function engineArchive(
+  tag: string,
+  server?: string,
+  rename: (path: string) => string = path => path
+): Promise<Buffer> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-release-'))
   try {
     const inner = join(folder, `llama-${tag}`)
@@ -38,7 +43,10 @@ export async function engineArchive(tag: string, server?: string): Promise<Buffe
     }
     // What sets releases apart, since all are made of the same engine.
     writeFileSync(join(inner, 'LICENSE'), `Release ${tag}\n`)
-    await tar.c({ gzip: { level: 1 }, cwd: folder, file: join(folder, 'a.tgz') }, [`llama-${tag}`])
+    const onWriteEntry = (entry: { path: string }) => {
+      entry.path = rename(entry.path)
+    }
+    await tar.c({ gzip: { level: 1 }, cwd: folder, file: join(folder, 'a.tgz'), onWriteEntry }, [`llama-${tag}`])
     return readFileSync(join(folder, 'a.tgz'))
   } finally {
     rmSync(folder, { recursive: true, force: true })
@@ -68,8 +76,9 @@ export function releaseFiles(tag: string, archive: Buffer): ReleaseFile[] {
 export const BAD_SERVERS = {
   exits:
     '#!/bin/sh\necho "error while loading shared libraries: libfoo.so.1: cannot open shared object file" >&2\nexit 1\n',
-  /** Starts and lists its devices, but its engine never gets ready. */
-  dies: '#!/bin/sh\ncase "$1" in --version|--list-devices) exec "$(dirname "$0")/llama-server-real" "$@";; esac\nexit 1\n',
+  nonsense:
+    '#!/bin/sh\ncase "$1" in --version|--list-devices) ;; *) set -- "$@" --grammar "root ::= \\"no\\"";; esac\n' +
+    'exec "$(dirname "$0")/llama-server-real" "$@"\n',
   /** Loads the demo model from corral's own folder, which a proof does, and no other. */
   failsLater:
     '#!/bin/sh\ncase "$*" in --version|--list-devices|*demo-model*) exec "$(dirname "$0")/llama-server-real" "$@";; esac\n' +

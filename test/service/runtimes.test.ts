@@ -1,0 +1,227 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import type { InstalledBuild } from '../../core/runtimes.ts'
+import { corral as command, commandEnvironment, MAIN } from '../command-line/command.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import { archiveName, BAD_SERVERS, engineArchive, releaseFiles } from '../support/release-archives.ts'
+import { type ReleaseEmulator, sha256, startReleaseServer } from '../support/release-server.ts'
+
+/** One archive of the real engine serves as all good releases. */
+let good: Buffer
+t.before(async () => {
+  good = await engineArchive('b100')
+})
+
+const releaseOnly = (server: ReleaseEmulator) => `  sources: [release]\n  release:\n    api_url: ${server.url}\n`
+
+function folder(t: Test): string {
+  const path = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(path, { recursive: true, force: true }))
+  return path
+}
+
+const id = (tag: string) => `release-${tag}-cpu`
+
+async function capital(corral: Corral): Promise<string> {
+  // A load takes place on what new engines run on.
+  await corral.json('/api/stop', { model: DEMO })
+  const { body } = await corral.json('/api/chat', {
+    model: DEMO,
+    messages: [CAPITAL_QUESTION],
+    stream: false,
+    options: { temperature: 0 }
+  })
+  return body.message?.content ?? JSON.stringify(body)
+}
+
+async function states(corral: Corral): Promise<Record<string, string>> {
+  const { body } = await corral.json('/api/runtimes')
+  return Object.fromEntries(body.installed.map(({ build, state }: InstalledBuild) => [build.id, state]))
+}
+
+t.test('a release is fetched, proven, used, upgraded, and rolled back', async t => {
+  const server = await startReleaseServer(t)
+  server.publish('b100', releaseFiles('b100', good))
+  const home = folder(t)
+  const options = { home, env: { CORRAL_LLAMA_CPP: '' }, runtimes: releaseOnly(server) }
+  let corral = await startCorral(t, options)
+  t.equal(await capital(corral), CAPITAL_ANSWER)
+  t.match((await corral.json('/api/runtimes')).body, {
+    state: 'ready',
+    chosen: { id: id('b100'), runtime: 'cpu', source: 'release' },
+    release: { tag: 'b100', list: 'live' },
+    installed: [{ build: { id: id('b100') }, state: 'in use' }]
+  })
+
+  server.publish('b200', releaseFiles('b200', good))
+  const events = await corral.events('/api/runtimes/upgrade', {})
+  t.match(events.at(-1), { status: 'success', changed: true, build: { id: id('b200') }, previous: { id: id('b100') } })
+  t.ok(
+    events.some(
+      ({ status, completed, total }) => /^downloading/.test(status) && completed === total && total === good.length
+    ),
+    'its bytes are counted'
+  )
+  t.ok(events.some(({ status }) => /^proving/.test(status)))
+  t.equal(await capital(corral), CAPITAL_ANSWER)
+  t.same(await states(corral), { [id('b200')]: 'in use', [id('b100')]: 'previous' })
+  t.match((await corral.json('/api/runtimes/upgrade', { stream: false })).body, { changed: false })
+
+  server.publish('b300', releaseFiles('b300', await engineArchive('b300', BAD_SERVERS.exits)))
+  const refused = await corral.json('/api/runtimes/upgrade', { stream: false })
+  t.equal(refused.status, 503)
+  t.match(refused.body, {
+    code: 'runtime_missing',
+    error: /release-b300-cpu was removed again.*libfoo\.so\.1.*release-b200-cpu stays/
+  })
+  server.publish('b400', releaseFiles('b400', await engineArchive('b400', BAD_SERVERS.nonsense)))
+  t.match((await corral.json('/api/runtimes/upgrade', { stream: false })).body, {
+    code: 'runtime_missing',
+    error: /release-b400-cpu was removed again.*wrong answer/
+  })
+  t.notOk(
+    readdirSync(join(home, 'runtimes')).some(name => /b[34]00|unfinished/.test(name)),
+    'nothing is left of them'
+  )
+  t.equal(await capital(corral), CAPITAL_ANSWER)
+
+  server.publish('b500', releaseFiles('b500', await engineArchive('b500', BAD_SERVERS.failsLater)))
+  t.match((await corral.json('/api/runtimes/upgrade', { stream: false })).body, {
+    changed: true,
+    build: { id: id('b500') }
+  })
+  t.equal(await capital(corral), CAPITAL_ANSWER, 'a request that meets the bad release is answered all the same')
+  t.match(await states(corral), { [id('b500')]: 'failed', [id('b200')]: 'in use' })
+  t.match(corral.log(), /release-b500-cpu fails where release-b200-cpu works: corral has returned/)
+  t.match((await corral.json('/api/runtimes/upgrade', { stream: false })).body, { error: /b500, was tried on/ })
+
+  t.match((await corral.json('/api/runtimes/use', { runtime: id('b100') })).body, {
+    status: 'success',
+    build: { id: id('b100') }
+  })
+  await corral.end()
+  corral = await startCorral(t, options)
+  t.equal(await capital(corral), CAPITAL_ANSWER)
+  t.match(await states(corral), { [id('b100')]: 'in use', [id('b200')]: 'installed' }, 'the choice outlives a restart')
+  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE' }), {
+    status: 409,
+    body: { code: 'runtime_in_use' }
+  })
+  t.match((await corral.json('/api/runtimes/use', { runtime: id('b200') })).body, { status: 'success' })
+  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE' }), {
+    status: 409,
+    body: { error: /An engine runs on release-b100-cpu/ }
+  })
+  t.equal(await capital(corral), CAPITAL_ANSWER)
+  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE' }), {
+    body: { status: 'deleted' }
+  })
+  t.notOk(existsSync(join(home, 'runtimes', id('b100'))))
+})
+
+t.test('bad archives leave nothing behind', async t => {
+  const server = await startReleaseServer(t)
+  const home = folder(t)
+  const corral = await startCorral(t, { home, runtimes: releaseOnly(server) })
+  await until('the build in use is proven', async () => (await corral.json('/api/runtimes')).body.state === 'ready')
+  const before = readdirSync(join(home, 'runtimes'))
+  const install = async (body: object) => await corral.json('/api/runtimes/install', { stream: false, ...body })
+  const name = archiveName('b100')
+  const digest = `sha256:${'0'.repeat(64)}`
+  server.publish('b100', [{ name, data: good, digest }])
+  t.match(await install({}), { status: 502, body: { code: 'checksum_mismatch', error: /has the digest/ } })
+  server.publish('b101', [{ name: archiveName('b101'), data: good.subarray(0, good.length / 2) }])
+  t.match(await install({ runtime: 'cpu' }), { status: 400, body: { error: /b101.* cannot be used: it is damaged/ } })
+  const climbing = await engineArchive('b102', undefined, path => (path.endsWith('LICENSE') ? '../../../evil' : path))
+  server.publish('b102', [{ name: archiveName('b102'), data: climbing }])
+  t.match(await install({ version: 'b102' }), { status: 400, body: { error: /refused.*evil/ } })
+
+  t.match(await install({ archive: 'here.tar.gz' }), { status: 400, body: { error: /must be absolute/ } })
+  t.match(await install({ version: '../b1' }), { status: 400, body: { code: 'invalid_request' } })
+  t.match(await install({ sha256: 'abc' }), { status: 400, body: { error: /go with "archive"/ } })
+  t.match(await corral.json('/api/runtimes/use', { runtime: 'cpu' }), {
+    status: 400,
+    body: { error: /CORRAL_LLAMA_CPP names/ }
+  })
+  t.equal((await corral.json('/api/runtimes/..%2F..%2Fmodels', undefined, { method: 'DELETE' })).status, 404)
+  t.equal((await corral.json('/ollama/api/runtimes/install', {})).status, 404)
+  const left = readdirSync(join(home, 'runtimes')).filter(entry => entry !== 'selection.json')
+  t.same(left, before)
+  t.notOk(readdirSync(home).includes('evil') || existsSync(join(home, '..', 'evil')))
+})
+
+t.test('the command line, without a server', async t => {
+  const server = await startReleaseServer(t)
+  server.publish('b100', releaseFiles('b100', good))
+  const home = folder(t)
+  writeFileSync(join(home, 'config.yaml'), `runtimes:\n${releaseOnly(server)}`)
+  const options = { home, env: { CORRAL_LLAMA_CPP: '' } }
+  const run = (...args: string[]) => command(['runtime', ...args], options)
+  const list = async (): Promise<InstalledBuild[]> => JSON.parse((await run('list', '--json')).stdout)
+  const runtimes = join(home, 'runtimes')
+
+  writeFileSync(join(home, archiveName('b50')), good)
+  const wrong = await run('install', archiveName('b50'), '--sha256', '0'.repeat(64))
+  t.match(wrong, { code: 1, stderr: new RegExp(`has the SHA-256 ${sha256(good)}`) })
+  const offline = await run('install', archiveName('b50'))
+  t.match(offline, { code: 0, stderr: new RegExp(`installed archive-b50-cpu-.*sha256 ${sha256(good)}`) })
+  t.equal(server.requests.filter(({ host }) => host === 'storage').length, 0)
+
+  t.match(await run('install', 'abacus'), { code: 4, stderr: /no kind of llama\.cpp build named "abacus"/ })
+  t.match(await run('install', 'cpu', '--version', 'b1'), { code: 4, stderr: /has no release "b1"/ })
+  t.match(await run('install', 'cpu', '--sha256', 'x'), { code: 2, stderr: /--sha256 is for an archive/ })
+  t.match(await run('use', 'vulkan'), { code: 4, stderr: /corral runtime install vulkan/ })
+
+  const killed = spawn(process.execPath, [MAIN, 'runtime', 'install', 'cpu'], {
+    cwd: home,
+    env: commandEnvironment(options),
+    stdio: 'ignore'
+  })
+  server.break(archiveName('b100'), { slow: 50 })
+  await until('bytes arrive', () => inFlight(server, 'b100'))
+  await kill(killed)
+  t.ok(readdirSync(runtimes).some(name => name.startsWith('unfinished-')))
+  t.same(
+    (await list()).map(({ build }) => build.id).filter(id => id.startsWith('release')),
+    [],
+    'half a build does not count'
+  )
+  server.mend()
+
+  const both = await Promise.all([run('install', 'cpu', '--version', 'b100'), run('install')])
+  for (const { code, stderr } of both) t.match({ code, stderr }, { code: 0, stderr: /installed release-b100-cpu/ })
+  t.notOk(
+    readdirSync(runtimes).some(name => name.startsWith('unfinished-')),
+    'what the kill left is swept'
+  )
+
+  t.match(await run('use', 'release-b100-cpu'), { code: 0, stderr: /New engines run on release-b100-cpu/ })
+  const { stdout } = await run('list')
+  t.match(stdout, /^BUILD +KIND +VERSION +STATE/)
+  t.match(stdout, /release-b100-cpu +cpu .* selected/)
+  const archive = (await list()).find(({ build }) => build.source === 'archive')!
+  t.match(await run('remove', 'release-b100-cpu'), { code: 1, stderr: /Choose another build first/ })
+  t.match(await run('remove', archive.build.id), { code: 0, stderr: /removed archive-b50-cpu-/ })
+  t.match(await run('upgrade'), { code: 0, stderr: /release-b100-cpu is the newest already/ })
+  t.same(
+    (await list()).map(({ build }) => build.id),
+    ['release-b100-cpu']
+  )
+  const answer = await command(['run', DEMO, CAPITAL_QUESTION.content, '--temperature', '0'], options)
+  t.match(answer, { code: 0, stdout: CAPITAL_ANSWER })
+})
+
+function inFlight(server: ReleaseEmulator, tag: string): boolean {
+  return server.requests.some(
+    ({ host, path, bytes }) => host === 'storage' && path.includes(archiveName(tag)) && bytes > 0
+  )
+}
+
+async function kill(child: ChildProcess): Promise<void> {
+  child.kill('SIGKILL')
+  if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
+}
