@@ -1,5 +1,5 @@
 import pc from 'picocolors'
-import { formatBytes } from '../bytes.ts'
+import { formatBytes, formatMemory } from '../bytes.ts'
 import type { Gpu, Hardware } from '../hardware.ts'
 import type { Attempt, InstalledBuild, RankedCandidate } from '../runtimes.ts'
 import type { DoctorReport } from './doctor-schema.ts'
@@ -61,7 +61,7 @@ function formatData({ data, models }: DoctorReport): string {
 
 function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, arch }: Hardware): string[] {
   const cores = cpu.cores === undefined ? '' : `${cpu.cores} cores, `
-  const limit = memory.limit === undefined ? '' : `, limited to ${formatBytes(memory.limit)}`
+  const limit = memory.limit === undefined ? '' : `, limited to ${formatMemory(memory.limit)}`
   const silent = probes.filter(({ outcome }) => outcome !== 'ok' && outcome !== 'absent')
   return [
     formatPairs([
@@ -72,7 +72,7 @@ function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, 
       ],
       [
         'memory',
-        memory.total > 0 ? `${formatBytes(memory.available)} free of ${formatBytes(memory.total)}${limit}` : 'unknown'
+        memory.total > 0 ? `${formatMemory(memory.available)} free of ${formatMemory(memory.total)}${limit}` : 'unknown'
       ],
       ...(gpus.length > 0
         ? gpus.map((gpu): [string, string] => [gpu.id, formatGpu(gpu)])
@@ -100,8 +100,8 @@ function formatGpu({
     totalMemory === undefined
       ? undefined
       : freeMemory === undefined
-        ? formatBytes(totalMemory)
-        : `${formatBytes(freeMemory)} free of ${formatBytes(totalMemory)}`
+        ? formatMemory(totalMemory)
+        : `${formatMemory(freeMemory)} free of ${formatMemory(totalMemory)}`
   const facts = [
     type === 'unknown' ? undefined : type,
     architecture,

@@ -1,4 +1,4 @@
-import { formatBytes } from '../bytes.ts'
+import { formatBytes, formatMemory } from '../bytes.ts'
 import type { PullPlan } from '../downloads.ts'
 import { printable } from './output.ts'
 import { formatPairs, formatTable } from './table.ts'
@@ -19,8 +19,8 @@ export function formatPlan(plan: PlanReply, reference: string): string {
       ['format', format],
       ['from', `${repository.address} (${repository.hub})`],
       ['revision', repository.revision],
-      ['disk', need(disk, 'free')],
-      ['memory', need(memory, 'available')]
+      ['disk', need(disk, 'free', formatBytes)],
+      ['memory', need(memory, 'available', formatMemory)]
     ])}`,
     `Files\n${indent(
       formatTable(
@@ -52,8 +52,12 @@ export function formatPlan(plan: PlanReply, reference: string): string {
   return printable(sections.join('\n\n'))
 }
 
-function need({ required, available, fits }: PullPlan['disk'], what: string): string {
-  return `${formatBytes(required)} needed, ${formatBytes(available)} ${what}${fits ? '' : ': not enough'}`
+function need(
+  { required, available, fits }: PullPlan['disk'],
+  what: string,
+  format: (bytes: number) => string
+): string {
+  return `${format(required)} needed, ${format(available)} ${what}${fits ? '' : ': not enough'}`
 }
 
 function indent(text: string): string {

@@ -243,7 +243,7 @@ t.test('what would be pulled', async t => {
   t.match(text, /^Qwen\/Qwen3-GGUF\n {2}variant +Q8_0\n/)
   t.match(text, /chosen +It is the best that fits\./)
   t.match(text, /disk +639 MB needed, 5\.0 MB free: not enough\n/)
-  t.match(text, /memory +900 MB needed, 8\.0 GB available\n/)
+  t.match(text, /memory +858 MiB needed, 7\.5 GiB available\n/)
   t.match(text, /639 MB {4}model {8}Qwen3-Q8_0\.gguf\n +unknown {4}projector {4}mmproj\.gguf\n +639 MB +in all\n/)
   t.match(text, /Other choices\n.*\n +397 MB {4}Q4_K_M\n/)
   t.notMatch(text, /Q8_0\n\nWarnings/, 'what was chosen is no other choice')

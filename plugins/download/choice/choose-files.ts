@@ -1,3 +1,4 @@
+import { formatMemory } from '../../../core/bytes.ts'
 import type { HubFile, PlannedDownload } from '../../../core/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { labelFromFileName } from '../../../core/gguf-file-name.ts'
@@ -15,7 +16,7 @@ import {
 } from './choice.ts'
 import { defaultQuantization, needOf } from './default-quantization.ts'
 import { type GgufCandidate, type GgufOffer, ggufOffer, matchingGguf } from './gguf-offer.ts'
-import { budgetOf, gib, memoryFor } from './memory.ts'
+import { budgetOf, memoryFor } from './memory.ts'
 import { isForeign } from './quality.ts'
 import { ambiguous, choicesOf, incompleteText, notAModel, nothingUsable, unknownVariant } from './refusals.ts'
 import { chooseSafetensors } from './safetensors-choice.ts'
@@ -152,7 +153,7 @@ function ggufChoice(request: ChoiceRequest, offer: GgufOffer, candidate: GgufCan
   const warnings: string[] = []
   if (!memory.fits) {
     warnings.push(
-      `${candidate.label} needs about ${gib(memory.required)} of memory, but ${gib(memory.available)} can be used ` +
+      `${candidate.label} needs about ${formatMemory(memory.required)} of memory, but ${formatMemory(memory.available)} can be used ` +
         'on this machine. It will be slow or not load at all.'
     )
   }

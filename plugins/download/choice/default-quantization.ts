@@ -1,5 +1,6 @@
+import { formatMemory } from '../../../core/bytes.ts'
 import type { GgufCandidate } from './gguf-offer.ts'
-import { type Budget, gib, requiredMemory } from './memory.ts'
+import { type Budget, requiredMemory } from './memory.ts'
 import { isFloat, isForeign, quality, standInRank } from './quality.ts'
 
 interface DefaultQuantization {
@@ -40,7 +41,7 @@ export function defaultQuantization(
   if (best) return { candidate: best, reason: reasonOfBest(best, ladder[ladder.indexOf(best) + 1], budget) }
   if (fits(floor, budget.all)) {
     const reason =
-      `${floor.label} needs ${gib(needOf(floor))}, more than the ${gib(budget.best)} of usable graphics memory; ` +
+      `${floor.label} needs ${formatMemory(needOf(floor))}, more than the ${formatMemory(budget.best)} of usable graphics memory; ` +
       'the rest of it goes to main memory.'
     return { candidate: floor, reason }
   }
@@ -74,11 +75,14 @@ function reasonOfBest(
   { best: usable, gpu, all }: Budget
 ): string {
   const need = needOf(best)
-  const memory = need <= usable ? `${gib(usable)} of usable${gpu ? ' graphics' : ''} memory` : `${gib(all)} of memory`
-  const more = next ? `; ${next.label} would need ${gib(needOf(next))}` : ''
-  return `${best.label} is the best quantization for this machine: it needs ${gib(need)} of ${memory}${more}.`
+  const memory =
+    need <= usable
+      ? `${formatMemory(usable)} of usable${gpu ? ' graphics' : ''} memory`
+      : `${formatMemory(all)} of memory`
+  const more = next ? `; ${next.label} would need ${formatMemory(needOf(next))}` : ''
+  return `${best.label} is the best quantization for this machine: it needs ${formatMemory(need)} of ${memory}${more}.`
 }
 
 function reasonOfMisfit(candidate: GgufCandidate, { all }: Budget): string {
-  return `${candidate.label} is taken although no quantization fits ${gib(all)} of usable memory.`
+  return `${candidate.label} is taken although no quantization fits ${formatMemory(all)} of usable memory.`
 }

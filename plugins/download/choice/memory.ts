@@ -29,8 +29,3 @@ export function memoryFor(required: number, budget: Budget): PullPlan['memory'] 
   const available = Math.round(required <= budget.best ? budget.best : budget.all)
   return { required, available, fits: required <= available }
 }
-
-/** `7.1 GiB` */
-export function gib(bytes: number): string {
-  return `${(bytes / GIB).toFixed(1)} GiB`
-}

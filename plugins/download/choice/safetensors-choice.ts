@@ -1,10 +1,11 @@
+import { formatMemory } from '../../../core/bytes.ts'
 import type { HubFile, PlannedDownload } from '../../../core/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { labelFromFileName } from '../../../core/gguf-file-name.ts'
 import { describesSafetensors } from '../../../core/safetensors-layout.ts'
 import { storedName } from '../../../core/stored-name.ts'
 import { byPath, type Choice, type ChoiceRequest, listed, planned, sizeOf, withoutNameTwins } from './choice.ts'
-import { budgetOf, gib, memoryFor, requiredMemory } from './memory.ts'
+import { budgetOf, memoryFor, requiredMemory } from './memory.ts'
 import { onlySafetensors, unreadableWeights } from './refusals.ts'
 import { safetensorsLabel, safetensorsOffer } from './safetensors-offer.ts'
 
@@ -46,7 +47,7 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   const warnings = ['These are SafeTensors weights: they are converted to GGUF when the model is loaded first.']
   if (!memory.fits) {
     warnings.push(
-      `In 16 bits the model needs about ${gib(memory.required)} of memory, but ${gib(memory.available)} can be used on ` +
+      `In 16 bits the model needs about ${formatMemory(memory.required)} of memory, but ${formatMemory(memory.available)} can be used on ` +
         'this machine. Load it with a smaller type, such as "dtype": "q4_k_m".'
     )
   }
