@@ -129,12 +129,18 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     return needOf(reckoning, beyond(start ?? whole(found), before.tooLittle), start ? 'fit' : 'metadata')
   }
 
-  async function write(engine: Engine, found: Known, report: MemoryUse): Promise<void> {
-    const { key, reckoning } = found
+  /** Writes down what an engine reports and its process holds: at its start, and what it really had at its end. */
+  function write(engine: Engine, found: Known): void {
+    const { key, reckoning, pools } = found
+    const report = engine.memory && inPools(engine.memory, pools)
     // How many layers found room by themselves depends on what else there was.
-    if (!reckoning.whole && engine.spec.options.n_gpu_layers < 0) return
-    const now = await processMemory(engine.pid)
-    learned.note(key, engine.spec.alias, { use: fromReport(report, reckoning, now?.resident) })
+    if (!report || (!reckoning.whole && engine.spec.options.n_gpu_layers < 0)) return
+    const done = processMemory(engine.pid).then(now => {
+      const resident = now?.resident ?? learned.find(key).use?.host
+      learned.note(key, engine.spec.alias, { use: fromReport(report, reckoning, resident) })
+      writing.delete(done)
+    })
+    writing.add(done)
   }
 
   function learn(engine: Engine): MemoryUse {
@@ -144,11 +150,12 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     const start = report ? fromReport(report, found.reckoning, undefined) : whole(found)
     const { use } = needOf(found.reckoning, start, 'learned')
     live.set(engine, use)
-    void engine.exited.then(() => live.delete(engine))
-    if (report) {
-      const done = write(engine, found, report).finally(() => writing.delete(done))
-      writing.add(done)
-    }
+    write(engine, found)
+    const reported = JSON.stringify(engine.memory)
+    void engine.exited.then(() => {
+      live.delete(engine)
+      if (JSON.stringify(engine.memory) !== reported) write(engine, found)
+    })
     return use
   }
 
