@@ -1,0 +1,94 @@
+import type { Corral } from '../../test/support/corral.ts'
+
+/** How a conversation went on after its model was unloaded. Durations in milliseconds, as corral reports them. */
+export interface Continued {
+  /** `POST /api/stop`, with the saving of what was read. */
+  stop: number
+  /** With what was saved given back to the engine. */
+  load: number
+  /** Tokens of the whole prompt, and how long it took to read what was not in the cache. */
+  promptTokens: number
+  promptEvaluation: number
+  /** From the request, of a model that is not loaded, to the first word of its answer. */
+  firstWord: number
+  answer: string
+}
+
+interface Message {
+  role: 'user' | 'assistant'
+  content: string
+}
+
+const QUESTIONS = ['What is the capital of France?', 'And what is the color of the sky?', 'Can you count to five?']
+const WORDS = 'the sky is blue and the grass is green while a dog runs to the river near some big old trees'.split(' ')
+/** Words of what a user says in the turns that make the conversation long. */
+const TURN_WORDS = 200
+const ANSWER_TOKENS = 24
+const MS = 1e6
+
+/** A conversation with one model that corral has, which is unloaded and goes on. */
+export interface Conversation {
+  /** Talks in several turns until the conversation has so many tokens, and returns how many it has. */
+  grow(tokens: number): Promise<number>
+  /** Unloads the model, then says one thing more. */
+  unloadAndGoOn(): Promise<Continued>
+}
+
+export function createConversation(corral: Corral, model: string, context: number): Conversation {
+  const messages: Message[] = []
+  let turns = 0
+
+  async function say(content: string) {
+    messages.push({ role: 'user', content })
+    const began = performance.now()
+    const reply = await corral.send('/api/chat', {
+      model,
+      messages,
+      stream: true,
+      keep_alive: -1,
+      options: { num_ctx: context, num_parallel: 1, temperature: 0, max_tokens: ANSWER_TOKENS }
+    })
+    if (reply.status !== 200) throw new Error(`${model}: ${reply.status} ${await reply.text()}`)
+    let firstWord: number | undefined
+    let text = ''
+    for await (const chunk of reply.body!) {
+      text += Buffer.from(chunk).toString()
+      if (firstWord === undefined && /"content":"[^"]/.test(text)) firstWord = performance.now() - began
+    }
+    const events = text
+      .split('\n')
+      .filter(line => line.startsWith('data: '))
+      .map(line => JSON.parse(line.slice(6)))
+    const answer = events.map(event => event.message?.content ?? '').join('')
+    const last = events.at(-1)
+    if (!last?.done) throw new Error(`${model}: the answer broke off: ${text.slice(-300)}`)
+    messages.push({ role: 'assistant', content: answer })
+    return { last, answer, firstWord: firstWord ?? performance.now() - began }
+  }
+
+  return {
+    async grow(tokens) {
+      for (;;) {
+        const text = Array.from({ length: TURN_WORDS }, (_, i) => WORDS[(i * 7 + turns) % WORDS.length]).join(' ')
+        turns++
+        const { last } = await say(text)
+        if (last.prompt_eval_count >= tokens) return last.prompt_eval_count
+      }
+    },
+    async unloadAndGoOn() {
+      const began = performance.now()
+      const { status, body } = await corral.json('/api/stop', { model })
+      if (status !== 200) throw new Error(`${model} could not be stopped: ${JSON.stringify(body)}`)
+      const stop = performance.now() - began
+      const { last, answer, firstWord } = await say(QUESTIONS[turns++ % QUESTIONS.length]!)
+      return {
+        stop,
+        load: last.load_duration / MS,
+        promptTokens: last.prompt_eval_count,
+        promptEvaluation: last.prompt_eval_duration / MS,
+        firstWord,
+        answer
+      }
+    }
+  }
+}
