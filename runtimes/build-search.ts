@@ -200,29 +200,26 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     }
   }
 
-  const found: AtHand[] = []
-  const instant = {
-    ...records,
-    kinds,
-    ranking: deps.ranking.known,
-    prove,
-    attempts,
-    heedFailures: choice === undefined
+  try {
+    const found: AtHand[] = []
+    const heedFailures = choice === undefined
+    const instant = { ...records, kinds, ranking: deps.ranking.known, prove, attempts, heedFailures }
+    let build: Build | undefined
+    for (const source of sources.filter(source => source.instant)) {
+      deps.onProgress({ phase: 'proving', subject: 'llama.cpp' })
+      const at = await askInstantSource(source, instant)
+      if (at?.required && choice === undefined) build ??= take(at)
+      else if (at && (choice === undefined || isMeant(choice, at.build))) found.push(at)
+    }
+    build ??= await selected()
+    build ??= await quick(found)
+    if (slow.length > 0) build ??= await thorough(found)
+    // Of no kind in the ranking, but it works.
+    if (found[0]) build ??= take(found[0])
+    if (build) return build
+  } finally {
+    attempts.close(considered(deps.ranking.known))
   }
-  let build: Build | undefined
-  for (const source of sources.filter(source => source.instant)) {
-    deps.onProgress({ phase: 'proving', subject: 'llama.cpp' })
-    const at = await askInstantSource(source, instant)
-    if (at?.required && choice === undefined) build ??= take(at)
-    else if (at && (choice === undefined || isMeant(choice, at.build))) found.push(at)
-  }
-  build ??= await selected()
-  build ??= await quick(found)
-  if (slow.length > 0) build ??= await thorough(found)
-  // Of no kind in the ranking, but it works.
-  if (found[0]) build ??= take(found[0])
-  attempts.close(considered(deps.ranking.known))
-  if (build) return build
   throw new CorralError('runtime_missing', missingText(deps.attempts, considered(deps.ranking.known)), {
     details: { attempts: deps.attempts }
   })

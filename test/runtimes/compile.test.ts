@@ -1,18 +1,25 @@
 import { spawn } from 'node:child_process'
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import t, { type Test } from 'tap'
+import type { Hardware } from '../../core/hardware.ts'
 import { packageRoot } from '../../core/package-info.ts'
 import type { Progress } from '../../core/progress.ts'
-import type { BuildCandidate } from '../../core/runtimes.ts'
+import type { BuildCandidate, BuildKind, RuntimeDescriptor } from '../../core/runtimes.ts'
 import { isProgramOrLibrary, prebuiltLibraries } from '../../runtimes/build-files.ts'
+import { cpu } from '../../runtimes/kinds/cpu.ts'
+import { cuda12 } from '../../runtimes/kinds/cuda-12.ts'
+import { cuda13 } from '../../runtimes/kinds/cuda-13.ts'
+import { rocm } from '../../runtimes/kinds/rocm.ts'
+import { sycl } from '../../runtimes/kinds/sycl.ts'
+import { vulkan } from '../../runtimes/kinds/vulkan.ts'
 import { type BuildTool, buildFraction, installCommand } from '../../runtimes/sources/build-tools.ts'
 import { compilerCount, prebuiltPackage } from '../../runtimes/sources/compile.ts'
 import { fetchConverter } from '../../runtimes/sources/llama-source.ts'
 import { compiledSource, type SourceOptions } from '../../runtimes/sources/source.ts'
-import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'
+import { fakeServer, gpuMachine, H100, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
 
 t.test('progress of a build', async t => {
   const cases: [string, number | undefined][] = [
@@ -47,17 +54,25 @@ t.test('how missing tools are installed', async t => {
 })
 
 t.test('choices', async t => {
-  const packages: [NodeJS.Platform, string, string | undefined, string | undefined][] = [
-    ['linux', 'x64', '2.36', '@node-llama-cpp/linux-x64'],
-    ['linux', 'arm64', '2.36', '@node-llama-cpp/linux-arm64'],
-    ['linux', 'x64', undefined, undefined],
-    ['linux', 'riscv64', '2.36', undefined],
-    ['darwin', 'arm64', undefined, '@node-llama-cpp/mac-arm64-metal'],
-    ['darwin', 'x64', undefined, '@node-llama-cpp/mac-x64'],
-    ['win32', 'x64', undefined, undefined]
+  const packages: [BuildKind, string, string, string | undefined, string | undefined][] = [
+    ['cpu', 'linux', 'x64', '2.36', '@node-llama-cpp/linux-x64'],
+    ['cpu', 'linux', 'arm64', '2.36', '@node-llama-cpp/linux-arm64'],
+    ['cpu', 'linux', 'x64', undefined, undefined],
+    ['cpu', 'linux', 'riscv64', '2.36', undefined],
+    ['metal', 'darwin', 'arm64', undefined, '@node-llama-cpp/mac-arm64-metal'],
+    ['cpu', 'darwin', 'arm64', undefined, undefined],
+    ['cpu', 'darwin', 'x64', undefined, '@node-llama-cpp/mac-x64'],
+    ['metal', 'darwin', 'x64', undefined, undefined],
+    ['cpu', 'win32', 'x64', undefined, undefined],
+    ['vulkan', 'linux', 'x64', '2.36', '@node-llama-cpp/linux-x64-vulkan'],
+    ['vulkan', 'linux', 'arm64', '2.36', undefined],
+    ['vulkan', 'win32', 'x64', undefined, undefined],
+    ['cuda', 'linux', 'x64', '2.36', '@node-llama-cpp/linux-x64-cuda'],
+    ['cuda', 'linux', 'x64', undefined, undefined],
+    ['rocm', 'linux', 'x64', '2.36', undefined]
   ]
-  for (const [platform, arch, glibc, name] of packages) {
-    t.equal(prebuiltPackage(platform, arch, glibc)?.name, name, `${platform} ${arch} ${glibc}`)
+  for (const [kind, platform, arch, glibc, name] of packages) {
+    t.equal(prebuiltPackage(kind, platform, arch, glibc), name, `${kind} ${platform} ${arch} ${glibc}`)
   }
   const counts: [number, number, number][] = [
     [8, 64, 8],
@@ -106,6 +121,7 @@ function fakeTools(t: Test, without: string[] = []) {
 mkdir package
 case "$2" in
   node-llama-cpp@*) mkdir package/llama; echo '{"tag":"v0.5.0"}' > package/llama/llama.cpp.info.json; : > package/llama/gitRelease.bundle;;
+  *-ext@*) mkdir -p package/bins/linux-x64-cuda/fallback; echo "for CUDA 12" > package/bins/linux-x64-cuda/fallback/libggml-cuda.so;;
   *) mkdir -p package/bins/linux-x64
      echo "{\\"buildOptions\\":{\\"llamaCpp\\":{\\"release\\":\\"\${PREBUILT_RELEASE:-v0.5.0}\\"}}}" > package/bins/linux-x64/_nlcBuildMetadata.json
      for l in libllama.v0.5.0.so libllama-common.so libggml.v0.5.0.so libggml-base.so; do echo lib > package/bins/linux-x64/$l; done;;
@@ -133,7 +149,10 @@ fi`,
   return { home, bin, calls: read, forget: () => rmSync(calls, { force: true }) }
 }
 
-function sourceWith(tools: ReturnType<typeof fakeTools>, more: Partial<SourceOptions> = {}) {
+function sourceWith(
+  tools: ReturnType<typeof fakeTools>,
+  more: Partial<SourceOptions> & { runtime?: RuntimeDescriptor; hardware?: Hardware } = {}
+) {
   const directory = join(tools.home, 'runtimes')
   const steps: Progress[] = []
   const reasons: string[] = []
@@ -145,16 +164,21 @@ function sourceWith(tools: ReturnType<typeof fakeTools>, more: Partial<SourceOpt
     prebuilt: true,
     env: { PATH: tools.bin, ...more.env },
     log: memoryLog(),
-    platform: 'linux',
-    arch: 'x64',
-    glibc: '2.36',
     trial: async candidate => {
       trials.push(candidate)
     },
-    ...Object.fromEntries(Object.entries(more).filter(([name]) => name !== 'env'))
+    ...(more.prebuilt !== undefined && { prebuilt: more.prebuilt }),
+    ...(more.trial && { trial: more.trial })
   })
+  const { runtime = cpu, hardware = plainMachine } = more
   const provide = (signal?: AbortSignal) =>
-    source.provide({ signal, onProgress: step => steps.push(step), explain: reason => reasons.push(reason) })
+    source.provide({
+      signal,
+      runtime,
+      hardware,
+      onProgress: step => steps.push(step),
+      explain: reason => reasons.push(reason)
+    })
   return { directory, steps, reasons, trials, provide }
 }
 
@@ -165,6 +189,7 @@ t.test('the programs alone, against prebuilt libraries', async t => {
   t.match(candidate, {
     id: 'source-v0.5.0-cpu',
     kind: 'cpu',
+    runtime: 'cpu',
     directory: join(directory, 'source-v0.5.0-cpu'),
     origin: 'npm package node-llama-cpp@3.22.1, with the libraries of @node-llama-cpp/linux-x64',
     converter: { directory: join(directory, 'source-v0.5.0-cpu', 'converter'), version: 'v0.5.0' }
@@ -192,6 +217,7 @@ t.test('the programs alone, against prebuilt libraries', async t => {
     [
       ['downloading', undefined],
       ['unpacking', undefined],
+      ['downloading', undefined],
       ['configuring', undefined],
       ['building', 0],
       ['building', 0.25],
@@ -203,7 +229,7 @@ t.test('the programs alone, against prebuilt libraries', async t => {
 })
 
 t.test('all of it, where the short way does not lead there', async t => {
-  const full = (options: Partial<SourceOptions>, why: RegExp | undefined) => async (t: Test) => {
+  const full = (options: Parameters<typeof sourceWith>[1], why: RegExp | undefined) => async (t: Test) => {
     const tools = fakeTools(t)
     const { provide, reasons, directory } = sourceWith(tools, options)
     const candidate = (await provide())!
@@ -224,7 +250,7 @@ t.test('all of it, where the short way does not lead there', async t => {
     t.same(readdirSync(directory), ['source-v0.5.0-cpu'])
   }
   t.test('switched off', full({ prebuilt: false }, undefined))
-  t.test('no package', full({ glibc: undefined }, undefined))
+  t.test('no package', full({ hardware: { ...plainMachine, glibc: undefined } }, undefined))
   t.test('another release', full({ env: { PREBUILT_RELEASE: 'v0.4.0' } }, /libraries are of llama\.cpp v0\.4\.0/))
   t.test('does not compile', full({ env: { CMAKE: 'fail prebuilt' } }, /exit code 2. x\.cpp:1: error: expected/))
   let trials = 0
@@ -234,27 +260,94 @@ t.test('all of it, where the short way does not lead there', async t => {
   t.test('does not prove itself', full({ trial: once }, /against the libraries.*answered nonsense/))
 })
 
-t.test('GPU compilers come first', async t => {
-  const tools = fakeTools(t)
-  writePrograms(tools.bin, { nvcc: '#!/bin/sh\n' })
-  const { provide } = sourceWith(tools)
-  t.match(await provide(), { kind: 'cuda', id: 'source-v0.5.0-cuda' })
-  t.match(tools.calls().at(-2), /-DGGML_CUDA=ON -DCMAKE_CUDA_COMPILER=.*nvcc/)
+t.test('builds for GPUs', async t => {
+  const nvcc = (version: string) => `#!/bin/sh\necho "Cuda compilation tools, release ${version}, V${version}.1"\n`
+  const amd = { ...plainMachine, gpus: [{ ...H100, vendor: 'amd' as const, architecture: 'gfx1100' }] }
+
+  t.test('with nvcc of the same version', async t => {
+    const tools = fakeTools(t)
+    writePrograms(tools.bin, { nvcc: nvcc('12.4') })
+    const { provide } = sourceWith(tools, { runtime: cuda12, hardware: gpuMachine })
+    t.match(await provide(), { kind: 'cuda', runtime: 'cuda-12', id: 'source-v0.5.0-cuda-12' })
+    t.match(tools.calls().at(-2), /-DGGML_CUDA=ON -DCMAKE_CUDA_COMPILER=.*nvcc/)
+
+    const other = sourceWith(tools, { runtime: cuda13, hardware: gpuMachine })
+    t.equal(await other.provide(), undefined)
+    t.match(other.reasons, [/CUDA 13 libraries libcudart\.so\.13, .*not installed/, /nvcc compiles for CUDA 12, not/])
+  })
+
+  t.test("against prebuilt libraries, with the toolkit's own beside them", async t => {
+    const tools = fakeTools(t)
+    const toolkit = join(tools.home, 'cuda')
+    for (const version of [12, 13]) {
+      for (const name of ['libcudart', 'libcublas', 'libcublasLt']) {
+        mkdirSync(join(toolkit, 'lib64'), { recursive: true })
+        writeFileSync(join(toolkit, 'lib64', `${name}.so.${version}`), 'cuda')
+      }
+    }
+    const env = { CUDA_PATH: toolkit }
+    const newer = (await sourceWith(tools, { runtime: cuda13, hardware: gpuMachine, env }).provide())!
+    t.equal(newer.origin, 'npm package node-llama-cpp@3.22.1, with the libraries of @node-llama-cpp/linux-x64-cuda')
+    t.equal(readlinkSync(join(newer.directory, 'libcudart.so.13')), join(toolkit, 'lib64', 'libcudart.so.13'))
+    t.notOk(existsSync(join(newer.directory, 'libcudart.so.12')))
+
+    const older = (await sourceWith(tools, { runtime: cuda12, hardware: gpuMachine, env }).provide())!
+    t.match(older.origin, /linux-x64-cuda and @node-llama-cpp\/linux-x64-cuda-ext$/)
+    t.equal(readFileSync(join(older.directory, 'libggml-cuda.so'), 'utf8'), 'for CUDA 12\n')
+    t.ok(existsSync(join(older.directory, 'libcublasLt.so.12')))
+  })
+
+  t.test('Vulkan', async t => {
+    const tools = fakeTools(t)
+    const { provide } = sourceWith(tools, { runtime: vulkan, hardware: gpuMachine })
+    t.match(await provide(), {
+      kind: 'vulkan',
+      id: 'source-v0.5.0-vulkan',
+      origin: /@node-llama-cpp\/linux-x64-vulkan$/
+    })
+    const without = sourceWith(tools, { runtime: vulkan, hardware: gpuMachine, prebuilt: false })
+    t.equal(await without.provide(), undefined)
+    t.match(without.reasons, [/glslc of the Vulkan SDK is not installed/])
+    writePrograms(tools.bin, { glslc: '#!/bin/sh\n' })
+    t.match(await without.provide(), { origin: 'npm package node-llama-cpp@3.22.1' })
+    t.match(tools.calls().at(-2), /-DGGML_VULKAN=ON/)
+  })
+
+  t.test('ROCm', async t => {
+    const tools = fakeTools(t)
+    const { provide, reasons } = sourceWith(tools, { runtime: rocm, hardware: amd })
+    t.equal(await provide(), undefined)
+    t.match(reasons, [/hipcc of ROCm is not installed/])
+    t.same(tools.calls(), [], 'nothing is fetched for what cannot be made')
+    writePrograms(tools.bin, { hipcc: '#!/bin/sh\n' })
+    t.match(await provide(), { id: 'source-v0.5.0-rocm' })
+    t.match(tools.calls().at(-2), /-DGGML_HIP=ON -DGPU_TARGETS=gfx1100/)
+  })
+
+  t.test('what is never compiled', async t => {
+    const { provide, reasons } = sourceWith(fakeTools(t), { runtime: sycl, hardware: gpuMachine })
+    t.equal(await provide(), undefined)
+    t.match(reasons, [/does not compile sycl builds for linux x64/])
+  })
 })
 
 t.test('failures', async t => {
   t.test('missing tools', async t => {
     const { provide } = sourceWith(fakeTools(t, ['cmake', 'c++']))
-    await t.rejects(provide(), { message: /needs what is not installed: cmake, C\+\+ compiler/ })
+    await t.rejects(provide(), {
+      name: 'SourceOutOfOrder',
+      message: /needs what is not installed: cmake, C\+\+ compiler/
+    })
   })
   t.test('no registry', async t => {
     const { provide, directory } = sourceWith(fakeTools(t), { env: { NPM: 'fail' } })
-    await t.rejects(provide(), { message: /npm failed with exit code 1/, tail: [/npm error network/] })
+    await t.rejects(provide(), { name: 'SourceOutOfOrder', message: /npm failed with exit code 1.*npm error network/ })
     t.same(readdirSync(directory), ['work'])
   })
   t.test('no way leads there', async t => {
     const { provide, directory, reasons } = sourceWith(fakeTools(t), { env: { CMAKE: 'fail full' }, prebuilt: false })
-    await t.rejects(provide(), { message: /v0\.5\.0 could not be compiled: cmake failed.*error: expected/ })
+    const message = /v0\.5\.0 could not be compiled: cmake failed.*error: expected/
+    await t.rejects(provide(), { name: 'BuildImpossible', message })
     t.equal(reasons.length, 1)
     t.same(readdirSync(directory), ['work'], 'what was fetched stays for the next attempt')
   })
@@ -300,9 +393,10 @@ t.test('kill -9 in the middle of a build', async t => {
 const log = { debug() {} }
 await compiledSource({
   name: 'node-llama-cpp', version: '3.22.1', directory: ${JSON.stringify(directory)}, prebuilt: true, log,
-  env: { PATH: ${JSON.stringify(tools.bin)}, CMAKE: 'hang' },
-  platform: 'linux', arch: 'x64', glibc: '2.36', trial: async () => {}
-}).provide({ explain() {}, onProgress: step => process.send(step) })`
+  env: { PATH: ${JSON.stringify(tools.bin)}, CMAKE: 'hang' }, trial: async () => {}
+}).provide({
+  explain() {}, onProgress: step => process.send(step), runtime: ${JSON.stringify(cpu)}, hardware: ${JSON.stringify(plainMachine)}
+})`
   )
   const corral = spawn(process.execPath, [script], { stdio: ['ignore', 'ignore', 'inherit', 'ipc'] })
   await new Promise<void>(resolve => {

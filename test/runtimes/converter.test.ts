@@ -7,8 +7,7 @@ import * as tar from 'tar'
 import type { Progress } from '../../core/progress.ts'
 import type { Build } from '../../core/runtimes.ts'
 import { createFindConverter } from '../../runtimes/find-converter.ts'
-import { createRuntimes } from '../../runtimes/runtimes-service.ts'
-import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'
+import { fakeServer, memoryLog, runtimesWith, source, writePrograms } from './fake-build.ts'
 
 function writeConverter(folder: string): void {
   for (const inner of ['conversion', 'gguf-py/gguf', 'requirements', 'src'])
@@ -146,21 +145,7 @@ t.test('one search for all who ask; what is missing is said', async t => {
   writePrograms(used.directory, { 'llama-server': fakeServer() })
   let searches = 0
   let fails = true
-  const runtimes = createRuntimes({
-    sources: [
-      {
-        name: 'made',
-        description: 'a test',
-        async provide() {
-          return used
-        }
-      }
-    ],
-    directory,
-    log: memoryLog(),
-    startEngine: async () => {
-      throw new Error('no engine is started here')
-    },
+  const runtimes = runtimesWith(directory, [source('made', async () => used)], {
     prove: async () => used,
     async findConverter() {
       searches++

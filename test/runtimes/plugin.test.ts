@@ -4,11 +4,18 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { pino } from 'pino'
 import t from 'tap'
 import { Value } from 'typebox/value'
-import { dataPaths } from '../../core/data-paths.ts'
+import { type DataPaths, dataPaths } from '../../core/data-paths.ts'
 import type { PluginContext } from '../../core/plugin.ts'
 import runtimes from '../../runtimes/index.ts'
 import type { RuntimesOptions } from '../../runtimes/options.ts'
-import { fakeServer, writePrograms } from './fake-build.ts'
+import { fakeServer, hardwareService, plainMachine, writePrograms } from './fake-build.ts'
+
+/** What the plugin is given on a machine without GPUs, whose detection takes its time. */
+function contextWith(paths: DataPaths): PluginContext {
+  const found = hardwareService(plainMachine)
+  const hardware = { ...found, detect: () => sleep(300).then(() => found.detect()) }
+  return { log: pino({ level: 'silent' }), paths, service: () => hardware } as unknown as PluginContext
+}
 
 t.test('the plugin looks for a build without holding up the start', async t => {
   const home = t.testdir()
@@ -16,7 +23,7 @@ t.test('the plugin looks for a build without holding up the start', async t => {
   const folder = writePrograms(join(home, 'theirs'), { 'llama-server': slow })
   const options = { ...(Value.Create(runtimes.options) as RuntimesOptions), sources: ['system'], llama_cpp: folder }
   const paths = dataPaths(join(home, 'data'), undefined)
-  const context = { log: pino({ level: 'silent' }), paths } as unknown as PluginContext
+  const context = contextWith(paths)
   const offer = await runtimes.setup(context, options)
   const service = offer.services!.runtimes!
   t.equal(service.report().state, 'idle')
@@ -25,8 +32,8 @@ t.test('the plugin looks for a build without holding up the start', async t => {
   while (service.report().state === 'searching') await sleep(10)
   t.match(service.report(), {
     state: 'ready',
-    build: { directory: folder },
-    sources: [{ source: 'system', outcome: 'chosen' }]
+    chosen: { directory: folder, kind: 'cpu', runtime: 'cpu' },
+    attempts: [{ source: 'system', outcome: 'chosen' }]
   })
   await offer.stop!()
   t.ok(readdirSync(paths.runtimes).some(name => name.endsWith('.build.json')))
@@ -36,17 +43,17 @@ t.test('a failed search leaves the plugin running', async t => {
   const home = t.testdir()
   const options = { ...(Value.Create(runtimes.options) as RuntimesOptions), llama_cpp: join(home, 'nothing') }
   const paths = dataPaths(join(home, 'data'), undefined)
-  const context = { log: pino({ level: 'silent' }), paths } as unknown as PluginContext
+  const context = contextWith(paths)
   const offer = await runtimes.setup(context, options)
   const service = offer.services!.runtimes!
   await offer.start!()
   await t.rejects(service.build(), { code: 'runtime_missing', status: 503 })
   t.match(service.report(), {
     state: 'failed',
-    sources: [
+    attempts: [
       { source: 'system', outcome: 'failed' },
-      { source: 'release', outcome: 'not tried' },
-      { source: 'source', outcome: 'not tried' }
+      { runtime: 'cpu', source: 'release', outcome: 'not tried' },
+      { runtime: 'cpu', source: 'source', outcome: 'not tried' }
     ]
   })
   await offer.stop!()

@@ -1,0 +1,321 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import t from 'tap'
+import { CorralError } from '../../core/errors.ts'
+import type { EngineSettings } from '../../core/model-settings.ts'
+import { packageRoot } from '../../core/package-info.ts'
+import type { Build, BuildRequest, BuildSource, MemoryUse } from '../../core/runtimes.ts'
+import type { Engine, EngineExit, EngineSpec } from '../../core/services.ts'
+import { readRecords } from '../../runtimes/build-records.ts'
+import { readFailedAttempts } from '../../runtimes/failed-attempts.ts'
+import type { StartEngine } from '../../runtimes/prove-by-answer.ts'
+import {
+  CUDA_DEVICE,
+  candidateIn,
+  fakeServer,
+  gpuMachine,
+  hardwareService,
+  runtimesWith,
+  source,
+  testKinds,
+  VULKAN_DEVICE,
+  writePrograms
+} from './fake-build.ts'
+
+const DEVICES: Record<string, string[]> = {
+  'cuda-13': [CUDA_DEVICE],
+  'cuda-12': [CUDA_DEVICE],
+  vulkan: [VULKAN_DEVICE]
+}
+
+/** A source that makes a working build of each kind. */
+function maker(directory: string, kinds = ['cuda-13', 'cuda-12', 'vulkan', 'cpu']) {
+  const asked: string[] = []
+  const provide = async ({ runtime }: BuildRequest) => {
+    asked.push(runtime.name)
+    if (!kinds.includes(runtime.name)) return undefined
+    const id = `made-${runtime.name}`
+    const devices = DEVICES[runtime.name]
+    const folder = writePrograms(join(directory, id), { 'llama-server': fakeServer(devices ? { devices } : {}) })
+    return candidateIn(folder, { id, kind: runtime.kind, runtime: runtime.name })
+  }
+  return { asked, source: source('made', provide) }
+}
+
+function spec(runtime?: string): EngineSpec {
+  const settings: EngineSettings = { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
+  return {
+    alias: 'owner/model',
+    mode: 'chat',
+    modelPath: '/model.gguf',
+    settings: { ...settings, ...(runtime && { runtime }) }
+  } as unknown as EngineSpec
+}
+
+/** Engines that start on all builds but these. */
+function engines(broken: Record<string, string> = {}) {
+  const started: { build: string; environment: Record<string, string> | undefined }[] = []
+  const exits: ((exit: EngineExit) => void)[] = []
+  const startEngine: StartEngine = async (build, spec, _, environment) => {
+    started.push({ build: build.id, environment: environment && { ...environment } })
+    const cause = broken[build.id]
+    if (cause) {
+      const code = cause === 'out_of_gpu_memory' ? 'insufficient_memory' : 'runtime_missing'
+      throw new CorralError(code, `It does not start: ${cause}.`, { details: { cause } })
+    }
+    const exited = new Promise<EngineExit>(resolve => exits.push(resolve))
+    return { id: String(started.length), spec, build, exited } as unknown as Engine
+  }
+  return { started, exits, startEngine }
+}
+
+const gpuHardware = () => ({ hardware: hardwareService(gpuMachine) })
+
+t.test('a build for each model', async t => {
+  const directory = t.testdir()
+  const { source, asked } = maker(directory)
+  const { started, startEngine } = engines()
+  const runtimes = runtimesWith(directory, [source], { ...gpuHardware(), startEngine })
+  t.equal((await runtimes.startEngine(spec(), {})).build.id, 'made-cuda-13')
+  t.equal((await runtimes.startEngine(spec('cuda'), {})).build.id, 'made-cuda-13', 'the usual one is of that kind')
+  t.equal((await runtimes.startEngine(spec('Vulkan'), {})).build.id, 'made-vulkan')
+  const both = await Promise.all([runtimes.startEngine(spec('cpu'), {}), runtimes.startEngine(spec('cpu'), {})])
+  t.same(
+    both.map(({ build }) => build.id),
+    ['made-cpu', 'made-cpu']
+  )
+  t.equal((await runtimes.startEngine(spec('made-vulkan'), {})).build.id, 'made-vulkan', 'by its id')
+  t.same(asked, ['cuda-13', 'vulkan', 'cpu'], 'each is got once')
+  t.equal((await runtimes.build()).id, 'made-cuda-13', 'the usual one stays what it is')
+  t.same((await runtimes.build({}, 'cpu')).warnings, undefined, 'who asks for the processor needs no warning')
+  t.match(started[0], { environment: { GGML_TEST_KIND: 'cuda-13' } }, 'with the variables of its kind')
+  t.same(started.find(({ build }) => build === 'made-cpu')?.environment, {})
+  t.same(
+    runtimes
+      .report()
+      .installed.map(({ build, state }) => `${build.id} ${state}`)
+      .sort(),
+    ['made-cpu installed', 'made-cuda-13 in use', 'made-vulkan installed']
+  )
+
+  await t.rejects(runtimes.build({}, 'tpu'), {
+    code: 'runtime_missing',
+    message: /no llama\.cpp build "tpu"\. Kinds are cuda-13, cuda-12, vulkan, cpu; installed are made-/
+  })
+  const plain = runtimesWith(t.testdir(), [source])
+  await t.rejects(plain.build({}, 'vulkan'), {
+    code: 'runtime_missing',
+    message: /Vulkan cannot work on this machine: no such GPU \(buy one\)/
+  })
+  t.equal(asked.length, 3, 'what cannot work is not fetched')
+})
+
+t.test('a build that does not work after all gives way to the next one', async t => {
+  const directory = t.testdir()
+  const { source, asked } = maker(directory)
+  const { started, startEngine } = engines({ 'made-cuda-13': 'gpu_not_supported_by_build' })
+  const runtimes = runtimesWith(directory, [source], { ...gpuHardware(), startEngine })
+  const engine = await runtimes.startEngine(spec(), {})
+  t.equal(engine.build.id, 'made-cuda-12')
+  t.same(
+    started.map(({ build }) => build),
+    ['made-cuda-13', 'made-cuda-12'],
+    'started once more'
+  )
+  t.ok(
+    runtimes.log.warnings.some(line =>
+      /made-cuda-13 does not work here .*"owner\/model" is started on made-cuda-12/.test(line)
+    )
+  )
+  t.match(await readRecords(directory), [
+    { build: { id: 'made-cuda-12' } },
+    { build: { id: 'made-cuda-13' }, failure: { reason: /gpu_not_supported_by_build/ } }
+  ])
+  t.match(await readFailedAttempts(directory), [{ source: 'made', runtime: 'cuda-13' }])
+  t.match(
+    runtimes.report().installed.find(({ build }) => build.id === 'made-cuda-13'),
+    { state: 'failed', failure: /gpu_not_supported_by_build/ }
+  )
+  t.match((await runtimes.build()).warnings, [/cuda-12 is used in place of CUDA 13/])
+  await runtimes.startEngine(spec(), {})
+  t.equal(started.at(-1)?.build, 'made-cuda-12', 'the next one starts on it at once')
+
+  const later = runtimesWith(directory, [source], { ...gpuHardware(), startEngine })
+  t.equal((await later.build()).id, 'made-cuda-12', 'also after a restart')
+  t.same(asked, ['cuda-13', 'cuda-12'], 'without fetching it again')
+})
+
+t.test('when no other build starts, the failure itself is told', async t => {
+  const directory = t.testdir()
+  const { source } = maker(directory, ['cpu'])
+  const { started, startEngine } = engines({ 'made-cpu': 'illegal_instruction' })
+  const runtimes = runtimesWith(directory, [source], { startEngine })
+  await t.rejects(runtimes.startEngine(spec(), {}), { code: 'runtime_missing', message: /illegal_instruction/ })
+  t.equal(started.length, 1, 'not twice on the same one')
+  await t.rejects(runtimes.startEngine(spec(), {}), { code: 'runtime_missing', message: /illegal_instruction/ })
+  t.equal(started.length, 2, 'and the next request may try')
+
+  const memory = engines({ 'made-cpu': 'out_of_gpu_memory' })
+  const other = runtimesWith(t.testdir(), [maker(t.testdir(), ['cpu']).source], { startEngine: memory.startEngine })
+  await t.rejects(other.startEngine(spec(), {}), { code: 'insufficient_memory' })
+  t.equal(memory.started.length, 1, 'memory is not the fault of the build')
+})
+
+t.test('no other build takes the place of one that was named', async t => {
+  const directory = t.testdir()
+  const { source: made, asked } = maker(join(directory, 'runtimes'))
+  const folder = writePrograms(join(directory, 'theirs'), { 'llama-server': fakeServer() })
+  const theirs = candidateIn(folder, { id: 'system-1', kind: 'unknown', source: 'system', required: true })
+  const named: BuildSource = source('system', async () => theirs, { instant: true })
+  const { startEngine } = engines({ 'system-1': 'library_missing', 'made-vulkan': 'driver_too_old' })
+  const runtimes = runtimesWith(join(directory, 'runtimes'), [named, made], { ...gpuHardware(), startEngine })
+  await t.rejects(runtimes.startEngine(spec(), {}), { code: 'runtime_missing', message: /library_missing/ })
+  t.same(asked, [])
+  t.match((await runtimes.build()).warnings, [/Models run on the processor alone/], 'a GPU that it leaves idle is told')
+  await t.rejects(runtimes.startEngine(spec('vulkan'), {}), { code: 'runtime_missing', message: /driver_too_old/ })
+  t.same(asked, ['vulkan'], 'a model of its own choice has one of its own')
+})
+
+t.test('a build whose folder was deleted is got anew, and the model started', async t => {
+  const directory = t.testdir()
+  const { source, asked } = maker(directory, ['cpu'])
+  const { started } = engines()
+  const startEngine: StartEngine = async (build, spec) => {
+    started.push({ build: build.id, environment: undefined })
+    if (!existsSync(build.executables.server)) {
+      throw new CorralError('runtime_missing', 'gone', { details: { cause: 'executable_missing' } })
+    }
+    return { id: '1', spec, build, exited: new Promise(() => {}) } as unknown as Engine
+  }
+  const runtimes = runtimesWith(directory, [source], { startEngine })
+  await runtimes.build()
+  rmSync(join(directory, 'made-cpu'), { recursive: true })
+  t.equal((await runtimes.startEngine(spec(), {})).build.id, 'made-cpu')
+  t.same(asked, ['cpu', 'cpu'])
+})
+
+t.test('a build is not removed under its engines', async t => {
+  const directory = t.testdir()
+  const { source } = maker(directory)
+  const { exits, startEngine } = engines()
+  const runtimes = runtimesWith(directory, [source], { ...gpuHardware(), startEngine })
+  await runtimes.build()
+  await runtimes.startEngine(spec('vulkan'), {})
+  await t.rejects(runtimes.remove('made-vulkan'), { code: 'runtime_in_use' })
+  exits[0]!({ code: 0, signal: null, expected: true })
+  await new Promise(resolve => setImmediate(resolve))
+  await runtimes.remove('made-vulkan')
+  t.notOk(existsSync(join(directory, 'made-vulkan')))
+  t.same(
+    runtimes.report().installed.map(({ build }) => build.id),
+    ['made-cuda-13']
+  )
+})
+
+t.test('estimates of memory never get in the way', async t => {
+  const directory = t.testdir()
+  const { source } = maker(directory)
+  const asked: (readonly [string, Readonly<Record<string, string>>])[] = []
+  let answer: () => Promise<MemoryUse | undefined> = async () => ({ host: 1, CUDA0: 2 })
+  const estimateMemory = (build: Build, _: EngineSpec, __: object, environment: Readonly<Record<string, string>>) => {
+    asked.push([build.id, environment])
+    return answer()
+  }
+  const runtimes = runtimesWith(directory, [source], { ...gpuHardware(), estimateMemory })
+  t.same(await runtimes.estimateMemory(spec(), {}), { host: 1, CUDA0: 2 })
+  t.same(asked, [['made-cuda-13', { GGML_TEST_KIND: 'cuda-13' }]])
+  answer = () => Promise.reject(new Error('it crashed'))
+  t.equal(await runtimes.estimateMemory(spec(), {}), undefined)
+  t.equal(await runtimes.estimateMemory(spec('tpu'), {}), undefined)
+  const abort = new AbortController()
+  const reason = new Error('left')
+  answer = async () => {
+    abort.abort(reason)
+    throw reason
+  }
+  await t.rejects(runtimes.estimateMemory(spec(), { signal: abort.signal }), reason)
+})
+
+t.test('hardware and ranking without a build; kinds of other plugins', async t => {
+  const directory = t.testdir()
+  const assets = [{ name: 'llama-b9-bin-x.tar.gz', browser_download_url: '', size: 1 }]
+  let listings = 0
+  const releases = {
+    listing: async () => {
+      listings++
+      return { tag: 'b9', list: 'live' as const, assets }
+    },
+    find: () => Promise.reject(new Error('nothing is fetched here')),
+    fetch: () => Promise.reject(new Error('nothing is fetched here'))
+  }
+  const without = runtimesWith(directory, [maker(directory).source], { releases })
+  await without.rank()
+  t.match(without.report(), { state: 'idle', hardware: { platform: 'linux' }, release: { list: 'snapshot' } })
+  t.equal(listings, 0, 'who takes nothing from the release server does not ask it')
+
+  const release = { ...maker(directory).source, name: 'release' }
+  const runtimes = runtimesWith(directory, [release], { ...gpuHardware(), releases })
+  t.same(runtimes.report(), {
+    state: 'idle',
+    ranking: [],
+    release: { tag: without.report().release.tag, list: 'snapshot' },
+    attempts: [],
+    installed: []
+  })
+  runtimes.addRuntime({
+    ...testKinds[0]!,
+    name: 'cuda-14',
+    title: 'CUDA 14',
+    fit: () => ({ ...testKinds[0]!.fit(gpuMachine), score: 99 })
+  })
+  t.throws(() => runtimes.addRuntime(testKinds[0]!), /named "cuda-13" already/)
+  await runtimes.rank()
+  t.match(runtimes.report(), { state: 'idle', release: { tag: 'b9', list: 'live' }, ranking: [{ runtime: 'cuda-14' }] })
+  const left = new AbortController()
+  left.abort(new Error('left'))
+  await t.rejects(runtimes.rank({ signal: left.signal }), { message: 'left' })
+})
+
+t.test('kill -9 in the middle of a search leaves nothing that counts', async t => {
+  const directory = join(t.testdir({ runtimes: {} }), 'runtimes')
+  const module = (path: string) => JSON.stringify(pathToFileURL(join(packageRoot, 'dist', path)).href)
+  const script = join(directory, '..', 'corral.mjs')
+  writeFileSync(
+    script,
+    `import { runtimesWith, source, writePrograms, hardwareService, gpuMachine } from ${module('test/runtimes/fake-build.js')}
+const directory = ${JSON.stringify(directory)}
+const maker = source('made', async () => {
+  writePrograms(directory + '/unfinished-1', { 'llama-server': 'half' })
+  writePrograms(directory + '/made-cuda-13', { 'llama-server': 'half' })
+  process.send('half')
+  await new Promise(resolve => setTimeout(resolve, 60_000))
+})
+await runtimesWith(directory, [maker], { hardware: hardwareService(gpuMachine) }).build()`
+  )
+  const corral = spawn(process.execPath, [script], { stdio: ['ignore', 'ignore', 'inherit', 'ipc'] })
+  await once(corral, 'message')
+  corral.kill('SIGKILL')
+  await once(corral, 'exit')
+  // Its lock outlives it for a while: here nobody waits for that.
+  rmSync(`${directory}.lock`, { recursive: true, force: true })
+  const { source: made, asked } = maker(directory)
+  const runtimes = runtimesWith(directory, [made], gpuHardware())
+  t.equal((await runtimes.build()).id, 'made-cuda-13')
+  t.same(asked, ['cuda-13'])
+  t.same(readdirSync(directory).sort(), ['made-cuda-13', 'made-cuda-13.build.json'])
+})
+
+t.test('two processes want different builds at once', async t => {
+  const directory = t.testdir()
+  const makers = [maker(directory), maker(directory)]
+  const [one, two] = makers.map(({ source }) => runtimesWith(directory, [source], gpuHardware()))
+  const builds = await Promise.all([one!.build(), two!.build({}, 'vulkan'), two!.build()])
+  t.same(
+    builds.map(({ id }) => id),
+    ['made-cuda-13', 'made-vulkan', 'made-cuda-13']
+  )
+  t.same(makers.flatMap(({ asked }) => asked).sort(), ['cuda-13', 'vulkan'], 'each is got by one of them')
+})
