@@ -10,7 +10,7 @@ export interface Answer {
 }
 
 /** Programs that have spoken to the GPUs they list, unlike files that say that there are some. */
-const SPEAKING = ['rocminfo', 'vulkaninfo', 'xpu-smi']
+const SPEAKING = ['rocminfo', 'vulkaninfo', 'xpu-smi', 'sycl-ls']
 
 /** Why nvidia-smi found the driver not to work, where it did. */
 function brokenDriver(answers: readonly Answer[]): HardwareProblem | undefined {
@@ -74,7 +74,7 @@ function problemsOf(answers: readonly Answer[], gpus: readonly Gpu[], platform: 
   const unserved = gpus.filter(gpu => {
     if (gpu.usable) return false
     const known = told.some(
-      ({ subject }) => subject === gpu.name || (gpu.vendor === 'nvidia' && subject === 'NVIDIA driver')
+      ({ subject }) => subject === gpu.id || (gpu.vendor === 'nvidia' && subject === 'NVIDIA driver')
     )
     return !known && platform !== 'darwin'
   })

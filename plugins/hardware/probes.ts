@@ -4,6 +4,7 @@ import { rocmSmi } from './amd/rocm-smi.ts'
 import { rocminfo } from './amd/rocminfo.ts'
 import { systemProfiler } from './apple/system-profiler.ts'
 import { deviceNodes } from './device-nodes.ts'
+import { syclLs } from './intel/sycl-ls.ts'
 import { xpuSmi } from './intel/xpu-smi.ts'
 import { cLibrary } from './libraries/c-library.ts'
 import { libraries } from './libraries/libraries.ts'
@@ -34,6 +35,7 @@ export const PROBES: readonly Probe[] = [
   rocmSmi,
   amdSmi,
   xpuSmi,
+  syclLs,
   systemProfiler,
   vulkaninfo,
   vulkanDriverFiles,

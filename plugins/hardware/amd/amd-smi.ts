@@ -30,7 +30,7 @@ export function parseAmdSmi(text: string): Sighting[] | undefined {
           totalMemory: bytesOf(size ?? '', 2 ** 20),
           driver: driverName === undefined ? undefined : known({ name: driverName, version: field(driver, 'VERSION') })
         }),
-        usable: driverName === 'amdgpu'
+        ...(driverName === 'amdgpu' ? { api: 'rocm' as const, usable: true } : { usable: false })
       }
     ]
   })

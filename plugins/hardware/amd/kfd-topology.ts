@@ -51,8 +51,8 @@ export function parseKfdNode({ properties, banks }: KfdNode): Sighting | undefin
       totalMemory,
       freeMemory: freeOf(totalMemory, allUsed)
     }),
+    // Every kernel with amdgpu has this list: it says nothing of whether ROCm is installed.
     driver: { name: 'amdgpu' },
-    api: 'rocm',
     usable: true
   }
 }

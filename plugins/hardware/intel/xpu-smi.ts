@@ -35,8 +35,6 @@ export function parseXpuSmi(text: string): Map<number, Sighting> {
         totalMemory: bytesOf(size ?? '', 2 ** 20),
         driver: field('driver version') === undefined ? undefined : { version: field('driver version')! }
       } as const),
-      // It speaks to devices through Level Zero, as SYCL builds do.
-      api: 'sycl',
       usable: true
     })
   }

@@ -6,6 +6,7 @@ import { type Probe, ProbeFailure } from '../probe.ts'
 const LIBRARIES: Record<string, RegExp> = {
   vulkan: /^(libvulkan\.so\.1|vulkan-1\.dll)$/i,
   'level-zero': /^(libze_loader\.so\.1|ze_loader\.dll)$/i,
+  sycl: /^(libsycl\.so\.\d+|sycl\d+\.dll)$/i,
   hip: /^(libamdhip64\.so(\.\d+)?|amdhip64(_\d+)?\.dll)$/i,
   rocblas: /^(librocblas\.so(\.\d+)?|rocblas\.dll)$/i,
   hipblas: /^(libhipblas\.so(\.\d+)?|(lib)?hipblas\.dll)$/i,
@@ -34,7 +35,7 @@ export function parseLdconfig(text: string, arch: string): string[] {
   })
 }
 
-/** Folders of libraries; those of ROCm, WSL and NixOS are often not in ldconfig's list. */
+/** Folders of libraries; those of ROCm, oneAPI, WSL and NixOS are often not in ldconfig's list. */
 function foldersOf({ platform, arch }: Machine): string[] {
   if (platform === 'win32') return ['/Windows/System32']
   if (platform === 'darwin') return ['/usr/local/lib', '/opt/homebrew/lib']
@@ -49,6 +50,8 @@ function foldersOf({ platform, arch }: Machine): string[] {
     '/usr/local/lib',
     '/usr/local/lib64',
     '/opt/rocm/lib',
+    '/opt/intel/oneapi/redist/lib',
+    '/opt/intel/oneapi/compiler/latest/lib',
     '/usr/local/cuda/lib64',
     '/usr/lib/wsl/lib',
     '/run/opengl-driver/lib'

@@ -67,10 +67,10 @@ export function groupPaths(cgroup: string, mountinfo?: string): GroupPath[] {
 
 /** The group itself and those around it, whose limits hold too; innermost first. */
 export function groupFolders({ mount, path }: GroupPath): string[] {
-  const folders = [posix.join(mount, path)]
+  const folders = [posix.join(mount, path).replace(/\/$/, '')]
   while (folders.at(-1) !== mount && folders.at(-1)!.startsWith(`${mount}/`))
     folders.push(posix.dirname(folders.at(-1)!))
-  return folders.map(folder => folder.replace(/\/$/, ''))
+  return folders
 }
 
 const number = (text: string | undefined) =>

@@ -2,7 +2,6 @@ import type { HardwareProblem } from '../../../core/hardware.ts'
 import { type Findings, known, type Sighting } from '../findings.ts'
 import type { Machine, Printed } from '../machine.ts'
 import { type Probe, ProbeFailure } from '../probe.ts'
-import { cudaOfDriver } from './compute-capability.ts'
 import { parseSmiCsv, parseSmiList, parseSmiTable, parseSmiVersions, type SmiGpu } from './smi-output.ts'
 import { type Surroundings, smiProblem } from './smi-problem.ts'
 
@@ -24,9 +23,9 @@ export interface SmiAnswers {
 /** What is the matter with a partitioned GPU, and what of it programs can use; CUDA takes one instance only. */
 function partition(
   gpu: SmiGpu,
+  subject: string,
   sizes: readonly number[] | undefined
 ): { problem: HardwareProblem; sighting: Partial<Sighting> } {
-  const subject = gpu.name
   if (sizes?.length === 0) {
     return {
       sighting: { usable: false },
@@ -60,10 +59,9 @@ export function smiFindings({ gpus, versions, instances }: SmiAnswers): Findings
   const problems: HardwareProblem[] = []
   const sightings = [...gpus]
     .sort((a, b) => a.index - b.index)
-    .map((gpu): Sighting => {
+    .map((gpu, at): Sighting => {
       const version = gpu.driver ?? versions.driver
-      const cuda = versions.cuda ?? (version === undefined ? undefined : cudaOfDriver(version))
-      const partitioned = gpu.mig === true ? partition(gpu, instances?.get(gpu.index)) : undefined
+      const partitioned = gpu.mig === true ? partition(gpu, `nvidia:${at}`, instances?.get(gpu.index)) : undefined
       if (partitioned) problems.push(partitioned.problem)
       const memory = { totalMemory: gpu.totalMemory, freeMemory: gpu.freeMemory }
       return {
@@ -76,7 +74,7 @@ export function smiFindings({ gpus, versions, instances }: SmiAnswers): Findings
           type: gpu.unified ? ('integrated' as const) : undefined
         }),
         unifiedMemory: gpu.unified,
-        driver: known({ name: 'nvidia', version, cuda }),
+        driver: known({ name: 'nvidia', version, cuda: versions.cuda }),
         api: 'cuda',
         usable: true,
         ...(partitioned ? partitioned.sighting : known(memory))

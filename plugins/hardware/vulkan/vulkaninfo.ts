@@ -47,7 +47,7 @@ function nvidiaVersion(version: string): string | undefined {
 function driverOf(device: ReadonlyMap<string, string>): Gpu['driver'] {
   const version = device.get('driverVersion') ?? ''
   const ofNvidia = device.get('driverID') === 'DRIVER_ID_NVIDIA_PROPRIETARY' ? nvidiaVersion(version) : undefined
-  const inInfo = /\b\d+\.\d+(\.\d+)*\b/.exec(device.get('driverInfo') ?? '')?.[0]
+  const inInfo = /^(?:Mesa )?(\d+\.\d+(?:\.\d+)*)/.exec(device.get('driverInfo') ?? '')?.[1]
   // Older vulkaninfo prints the version as one number.
   const dotted = /^\d+(\.\d+)+$/.test(version) ? version : undefined
   return known({ name: device.get('driverName'), version: ofNvidia ?? inInfo ?? dotted })
