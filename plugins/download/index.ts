@@ -15,7 +15,7 @@ export default definePlugin({
   api: 1,
   description: 'Pulls of models from hubs: which files, how they come here, and what goes on when nobody watches',
   offers: ['downloads'],
-  needs: ['storage', 'runtimes'],
+  needs: ['storage', 'hardware'],
   options: Type.Object(
     {
       search: Type.Array(Type.String({ minLength: 1 }), {
@@ -50,7 +50,7 @@ export default definePlugin({
     { additionalProperties: false }
   ),
   setup(context, options) {
-    const runtimes = context.service('runtimes')
+    const hardware = context.service('hardware')
     const downloads = createDownloads({
       storage: context.service('storage'),
       transfers: createTransfers({
@@ -61,7 +61,7 @@ export default definePlugin({
       }),
       paths: context.paths,
       search: options.search,
-      memory: () => machineMemory(runtimes.report()),
+      memory: async () => machineMemory(await hardware.detect()),
       pauseAfter: Math.max(0, parseDuration(options.pause_after)!),
       retryPauses: RETRY_PAUSES,
       log: context.log

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { FileProgress, PullPlan } from '../../core/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
+import type { Gpu, Hardware } from '../../core/hardware.ts'
 import { parseModelName } from '../../core/model-name.ts'
 import { diskRoom, insufficientStorage, machineMemory } from '../../plugins/download/pulls/machine-room.ts'
 import { sameFiles } from '../../plugins/download/pulls/partial-files.ts'
@@ -210,11 +211,34 @@ t.test('room', async t => {
   t.ok(room.required > 1e9 && room.required <= 1e9 + 256 * 2 ** 20)
   t.equal((await diskRoom(at.home, 0)).required, 0)
   t.match(insufficientStorage('/x', huge, { ...room, fits: false }).details, { required: room.required })
-  const report = { state: 'ready' as const, sources: [] }
-  t.equal(machineMemory(report).gpu, 0)
-  t.ok(machineMemory(report).ram > 1e8)
-  const device = { id: 'CUDA0', description: '', totalMemory: 8e9, freeMemory: 1 }
-  t.equal(machineMemory({ ...report, build: { devices: [device, device] } as never }).gpu, 16e9)
+})
+
+t.test('memory that models can have', async t => {
+  const gpu = (more: Partial<Gpu>): Gpu => ({
+    id: 'nvidia:0',
+    vendor: 'nvidia',
+    name: 'X',
+    type: 'discrete',
+    totalMemory: 8e9,
+    unifiedMemory: false,
+    apis: [],
+    usable: true,
+    ...more
+  })
+  const { totalMemory: _, ...unknown } = gpu({})
+  const machines: [string, Gpu[], number][] = [
+    ['no GPU', [], 0],
+    ['two cards', [gpu({}), gpu({ id: 'nvidia:1' })], 16e9],
+    ['a card whose driver does not work', [gpu({ usable: false })], 0],
+    ['a processor that shares its memory', [gpu({ vendor: 'apple', type: 'integrated', unifiedMemory: true })], 0],
+    ['a card beside such a processor', [gpu({}), gpu({ type: 'integrated', unifiedMemory: true })], 8e9],
+    ['a card of unknown size', [unknown], 0]
+  ]
+  const memory = { total: 32e9, available: 5e9 }
+  for (const [name, gpus, bytes] of machines) {
+    t.same(machineMemory({ memory, gpus } as Hardware), { ram: 32e9, gpu: bytes }, name)
+  }
+  t.equal(machineMemory({ memory: { ...memory, limit: 4e9 }, gpus: [] as Gpu[] } as Hardware).ram, 4e9, 'a container')
 })
 
 t.test('progress', async t => {

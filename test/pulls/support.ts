@@ -207,7 +207,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
     transfers,
     paths,
     search: options.search ?? ['huggingface', 'modelscope'],
-    memory: () => ({ ram: 16e9, gpu: 0 }),
+    memory: async () => ({ ram: 16e9, gpu: 0 }),
     pauseAfter: options.pauseAfter ?? 5_000,
     retryPauses: options.retryPauses ?? [30_000, 600_000],
     log: logger

@@ -24,7 +24,7 @@ export interface DownloadsOptions {
   /** Names of the hubs that a name without prefix is looked for at, in order. */
   search: readonly string[]
   /** Bytes that models can have at most. */
-  memory: () => { ram: number; gpu: number }
+  memory: () => Promise<{ ram: number; gpu: number }>
   /** Milliseconds after the last watcher has left. */
   pauseAfter: number
   /** Shortest and longest pause, in milliseconds, before a detached pull is tried again whose hub does not answer. */

@@ -1,21 +1,21 @@
 import { mkdir } from 'node:fs/promises'
-import { totalmem } from 'node:os'
 import { join } from 'node:path'
 import { formatBytes } from '../../../core/bytes.ts'
 import type { PullPlan } from '../../../core/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
+import type { Hardware } from '../../../core/hardware.ts'
 import { bareName } from '../../../core/model-name.ts'
-import type { RuntimesReport } from '../../../core/runtimes.ts'
 import { freeSpace } from '../transfer/disk-space.ts'
 
-/** Bytes of memory that models can have: of this machine, or of the container that corral runs in, and of its GPUs. */
-export function machineMemory(report: RuntimesReport): { ram: number; gpu: number } {
-  // 0 or more than there is, where nothing limits it.
-  const limit = process.constrainedMemory()
-  const total = totalmem()
+/**
+ * Bytes of memory that models can have: of this machine, or of the container that corral runs in, and of those of its
+ * GPUs that work and have memory of their own.
+ */
+export function machineMemory({ memory, gpus }: Hardware): { ram: number; gpu: number } {
+  const own = gpus.filter(gpu => gpu.usable && !gpu.unifiedMemory)
   return {
-    ram: limit > 0 ? Math.min(limit, total) : total,
-    gpu: (report.build?.devices ?? []).reduce((sum, device) => sum + device.totalMemory, 0)
+    ram: Math.min(memory.limit ?? memory.total, memory.total),
+    gpu: own.reduce((sum, gpu) => sum + (gpu.totalMemory ?? 0), 0)
   }
 }
 

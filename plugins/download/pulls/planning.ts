@@ -24,7 +24,7 @@ export interface PlannerOptions {
   hubs: readonly Hub[]
   hubOf(name: string): Hub | undefined
   search: readonly string[]
-  memory: () => { ram: number; gpu: number }
+  memory: () => Promise<{ ram: number; gpu: number }>
   /** Folder of a pull of the same variant that is not done. */
   partial(plan: Pick<PullPlan, 'name' | 'label'>): string | undefined
 }
@@ -106,7 +106,7 @@ export function createPlanner(options: PlannerOptions): {
       ...wantedOf(wanted),
       id,
       files,
-      memory: options.memory(),
+      memory: await options.memory(),
       ...(weights === undefined ? {} : { weightsInIndex: weightsOfIndex(weights, index) }),
       ...(config === undefined ? {} : { config })
     })
