@@ -4,6 +4,8 @@ import { basename, delimiter, join, resolve } from 'node:path'
 
 /** How many of a tool's last lines are kept. */
 const TAIL_LINES = 200
+/** Characters after which a line is cut: what never ends a line must not fill the memory. */
+const LONGEST_LINE = 2 ** 18
 /** Milliseconds that the output of an ended tool may stay open: someone else may hold its pipes. */
 const DRAIN_LIMIT = 1000
 
@@ -77,15 +79,28 @@ export class ToolError extends Error {
   }
 }
 
-/** Splits text that comes in pieces into lines; `\r` ends a line too. */
+/** Splits text that comes in pieces into lines; `\r` ends a line too, and so does excessive length. */
 export function lineSplitter(onLine: (line: string) => void): { push(text: string): void; end(): void } {
   let rest = ''
+  // A final \r may be the first half of \r\n, and is left for the next piece.
+  let halfEnd = false
   return {
     push(text) {
-      // A final \r may be the first half of \r\n, and is left for the next piece.
-      const lines = (rest + text).split(/\r\n|\n|\r(?!$)/)
-      rest = lines.pop()!
-      for (const line of lines) onLine(line)
+      if (halfEnd || /[\r\n]/.test(text)) {
+        const lines = (rest + text).split(/\r\n|\n|\r(?!$)/)
+        rest = lines.pop()!
+        halfEnd = rest.endsWith('\r')
+        for (const line of lines) onLine(line)
+      } else {
+        // Not looked through again: a long line that comes in small pieces would take for ever.
+        rest += text
+      }
+      if (rest.length > LONGEST_LINE) {
+        const line = rest
+        rest = ''
+        halfEnd = false
+        onLine(line)
+      }
     },
     end() {
       const last = rest.replace(/\r$/, '')

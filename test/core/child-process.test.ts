@@ -60,6 +60,10 @@ t.test('lines', async t => {
       ['abc', '', 'd']
     ],
     [['last\r'], ['last']],
+    [
+      ['a', '\r', 'b', '\n'],
+      ['a', 'b']
+    ],
     [[''], []]
   ]
   for (const [pieces, expected] of cases) {
@@ -69,6 +73,17 @@ t.test('lines', async t => {
     splitter.end()
     t.same(lines, expected, JSON.stringify(pieces))
   }
+
+  const lengths: number[] = []
+  const splitter = lineSplitter(line => lengths.push(line.length))
+  for (let piece = 0; piece < 1000; piece++) splitter.push('x'.repeat(1000))
+  splitter.end()
+  t.ok(lengths.length > 1 && lengths.length < 10, 'what never ends a line is cut')
+  t.equal(
+    lengths.reduce((sum, length) => sum + length, 0),
+    1e6,
+    'and nothing of it is lost'
+  )
 })
 
 t.test('findExecutable', async t => {
