@@ -68,6 +68,8 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
     const { alias, variant } = engine.spec
     const began = Date.now()
     const key = await keyOf(engine)
+    const stale = shelf.slots(variant.key).filter(saved => saved.revision !== variant.revision)
+    if (stale.length) await shelf.replace(variant.key, [], stale)
     const fitting = shelf
       .slots(variant.key)
       .filter(saved => saved.key === key && saved.tokens < engine.contextSize)
@@ -185,18 +187,16 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
     return before ? before.bytes / before.tokens : (bytesPerToken(spec) ?? 0)
   }
 
-  /** Files of earlier revisions, and of earlier states of the conversations that were saved now. */
+  /** Files of earlier states of the conversations that were saved now. */
   async function outdated(shelf: Shelf, { spec }: Engine, added: SavedSlot[]): Promise<SavedSlot[]> {
     const layoutOf = (slot: SavedSlot) => readLayout(shelf.path(spec.variant.key, slot.file)).catch(() => undefined)
     const leaving: SavedSlot[] = []
     const now = await Promise.all(added.map(layoutOf))
     for (const old of shelf.slots(spec.variant.key)) {
-      if (old.revision !== spec.variant.revision) leaving.push(old)
-      else if (old.key === added[0]!.key) {
-        const earlier = await layoutOf(old)
-        // Of what cannot be compared only the new one stays.
-        if (!earlier || now.some(later => later && continues(later, earlier))) leaving.push(old)
-      }
+      if (old.key !== added[0]!.key) continue
+      const earlier = await layoutOf(old)
+      // Of what cannot be compared only the new one stays.
+      if (!earlier || now.some(later => later && continues(later, earlier))) leaving.push(old)
     }
     return leaving
   }
