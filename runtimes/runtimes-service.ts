@@ -13,15 +13,15 @@ import type {
   Runtimes,
   RuntimesReport
 } from '../core/runtimes.ts'
-import type { Engine, EngineSpec, StoredVariant, Waiting } from '../core/services.ts'
+import type { EngineSpec, StoredVariant, Waiting } from '../core/services.ts'
 import { isMeant, runtimeOf } from './build-place.ts'
-import { markFailed, readRecords } from './build-records.ts'
+import { readRecords } from './build-records.ts'
 import { searchBuild } from './build-search.ts'
 import { warningsFor } from './build-warnings.ts'
-import { machineMark, noteFailedAttempt } from './failed-attempts.ts'
+import { createEngineStarts } from './engine-starts.ts'
+import { machineMark } from './failed-attempts.ts'
 import type { Converter, FindConverter } from './find-converter.ts'
 import { createInstallation } from './installation.ts'
-import { reactionTo } from './llama-server/reactions.ts'
 import { askDevices } from './prove.ts'
 import type { Prove, StartEngine } from './prove-by-answer.ts'
 import { rankRuntimes } from './ranking.ts'
@@ -71,8 +71,6 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
   const stopped = new AbortController()
   const { signal } = stopped
   const progress = createSharedProgress(log)
-  /** Engines by the id of their build. */
-  const engines = new Map<string, Set<Engine>>()
   let listing: ReleaseListing = { tag: snapshot.tag, list: 'snapshot', assets: snapshot.assets }
   let attempts: Attempt[] = []
   let converter: Promise<Converter> | undefined
@@ -93,12 +91,22 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     return ranking()
   }
 
+  /** Detection ends when it does; who calls everything off does not wait for it. */
+  const detect = () => progress.waitFor(hardware.detect(), { signal })
+
+  /** What people decided, where that is why a build is used. */
+  async function reasonForChoice({ id }: Build): Promise<string | undefined> {
+    if (deps.named) return `${deps.named.by} names another build`
+    return (await readSelection(directory)).selected === id ? '"corral runtime use" chose another build' : undefined
+  }
+
   async function findUsual(): Promise<Build> {
     const tried: Attempt[] = []
     attempts = tried
-    const machine = await hardware.detect()
+    const machine = await detect()
     const found = await searchFor(undefined, tried)
-    const warnings = [...(found.warnings ?? []), ...warningsFor(found, ranking(), machine, tried)]
+    const why = await reasonForChoice(found)
+    const warnings = [...(found.warnings ?? []), ...warningsFor(found, ranking(), machine, tried, why)]
     for (const warning of warnings) log.warn({ build: found.id }, `llama.cpp: ${warning}`)
     const { version, kind, directory: folder } = found
     log.info(
@@ -116,9 +124,9 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       signal,
       onProgress: progress.tell,
       attempts: tried,
-      hardware: await hardware.detect(),
+      hardware: await detect(),
       kinds,
-      ranking: { known: ranking(), live: liveRanking },
+      ranking: { known: ranking(), live: () => progress.waitFor(liveRanking(), { signal }) },
       selection: await readSelection(directory),
       ...(choice !== undefined && { choice }),
       prove
@@ -127,7 +135,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
 
   /** A build that a model is to run on: one that is installed, else a kind of them. */
   async function findChosen(choice: string): Promise<Build> {
-    const machine = await hardware.detect()
+    const machine = await detect()
     const records = await readRecords(directory)
     const record = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
     if (record) {
@@ -189,7 +197,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       if (!build) search()
     },
     search: waiting => getBuild(waiting),
-    inUse: id => (engines.get(id)?.size ?? 0) > 0,
+    inUse: id => starts.inUse(id),
     ...(deps.named && { named: deps.named }),
     stopped: signal
   })
@@ -201,47 +209,16 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     })
   }
 
-  async function start(build: Build, spec: EngineSpec, waiting: Waiting): Promise<Engine> {
-    return await installation.start(build, async build => {
-      const engine = await deps.startEngine(build, spec, waiting, environmentOf(build))
-      const running = engines.get(build.id) ?? new Set()
-      engines.set(build.id, running.add(engine))
-      void engine.exited.then(() => running.delete(engine))
-      return engine
-    })
-  }
-
-  /** What to start on after a failure that the build is to blame for; undefined when there is nothing else. */
-  async function otherBuild(
-    build: Build,
-    error: unknown,
-    waiting: Waiting,
-    choice?: string
-  ): Promise<Build | undefined> {
-    if (!(error instanceof CorralError) || waiting.signal?.aborted) return undefined
-    const cause = error.details?.cause
-    if (reactionTo(typeof cause === 'string' ? cause : undefined) !== 'other_build') return undefined
-    searches.forget(build)
-    // A folder that is gone is found out about by the search; the rest is the build's fault.
-    if (cause !== 'executable_missing') {
-      const { runtime, source } = build
-      const description = sources.find(({ name }) => name === source)?.description
-      const at = new Date().toISOString()
-      const failure = { reason: error.message, at, machine: machineMark(await hardware.detect()) }
-      await markFailed(directory, build.id, failure)
-      if (runtime && description !== undefined) {
-        await noteFailedAttempt(directory, { ...failure, source, description, runtime })
-      }
-    }
-    try {
-      const other = await getBuild(waiting, choice)
-      return other.id === build.id && cause !== 'executable_missing' ? undefined : other
-    } catch (reason) {
-      waiting.signal?.throwIfAborted()
-      log.warn({ build: build.id }, `llama.cpp: ${build.id} does not work, and there is no other: ${messageOf(reason)}`)
-      return undefined
-    }
-  }
+  const starts = createEngineStarts({
+    sources,
+    hardware,
+    directory,
+    log,
+    startEngine: (build, spec, waiting) =>
+      installation.start(build, build => deps.startEngine(build, spec, waiting, environmentOf(build))),
+    build: getBuild,
+    forget: build => searches.forget(build)
+  })
 
   const { list, start: _, ...installing } = installation
   return {
@@ -259,21 +236,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       kinds.push(runtime)
     },
     build: getBuild,
-    async startEngine(spec, waiting) {
-      const choice = spec.settings?.runtime
-      const build = await getBuild(waiting, choice)
-      try {
-        return await start(build, spec, waiting)
-      } catch (error) {
-        const other = await otherBuild(build, error, waiting, choice)
-        if (!other) throw error
-        log.warn(
-          { build: build.id, other: other.id },
-          `llama.cpp: ${build.id} does not work here (${messageOf(error)}); "${spec.alias}" is started on ${other.id}.`
-        )
-        return await start(other, spec, waiting)
-      }
-    },
+    startEngine: starts.startEngine,
     async estimateMemory(spec, waiting) {
       try {
         const build = await getBuild(waiting, spec.settings?.runtime)

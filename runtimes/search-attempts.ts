@@ -33,7 +33,8 @@ export function keepAttempts(list: Attempt[], sources: readonly BuildSource[], l
   }
   return {
     explain(source, runtime, reason) {
-      of(source, runtime).reasons.push(reason)
+      const { reasons } = of(source, runtime)
+      if (!reasons.includes(reason)) reasons.push(reason)
     },
     settle(source, runtime, outcome, ...reasons) {
       const attempt = of(source, runtime)

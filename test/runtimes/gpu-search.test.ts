@@ -436,7 +436,10 @@ t.test('a choice that was written down goes before the ranking', async t => {
 
   await changeSelection(directory, () => ({ selected: 'made-vulkan' }))
   const chosen = runtimesWith(directory, [source], gpus())
-  t.equal((await chosen.build()).id, 'made-vulkan')
+  t.match(await chosen.build(), {
+    id: 'made-vulkan',
+    warnings: ['vulkan is used in place of CUDA 13: "corral runtime use" chose another build.']
+  })
   t.match(
     chosen.report().attempts.find(({ outcome }) => outcome === 'chosen'),
     { runtime: 'vulkan', reasons: [/chosen with "corral runtime use"/] }
