@@ -23,6 +23,8 @@ const SHARE_OF_PARALLEL_LOADS = 0.9
 interface Ahead {
   leaving: Set<EngineState>
   coming: Tenant[]
+  /** Those who have to wait until some of the coming ones have had their turn. */
+  nextTurn: Tenant[]
   /** Whether one of them waits for the loads of others to end. */
   waitsForLoads: boolean
 }
@@ -42,7 +44,7 @@ export function seatWaiting(state: SchedulerState, now: number, effects: Effect[
   const waiting = engines.filter(waitsForRoom).sort((a, b) => a.plan.since - b.plan.since || a.plan.run! - b.plan.run!)
   const gaveWay = engines.filter(engine => engine.giveWay)
   for (const engine of gaveWay) engine.giveWay = undefined
-  const ahead: Ahead = { leaving: new Set(), coming: [], waitsForLoads: false }
+  const ahead: Ahead = { leaving: new Set(), coming: [], nextTurn: [], waitsForLoads: false }
   for (const engine of waiting) seat(state, engine, ahead, now, effects)
   // Whoever waited for their room may have left or found another.
   for (const engine of gaveWay) {
@@ -63,7 +65,8 @@ function seat(state: SchedulerState, engine: Waiting, ahead: Ahead, now: number,
   if (refuseHopeless(state, engine, staying, now, effects)) return
 
   const enoughLater = (gone: readonly EngineState[]) =>
-    fits(state, [...without(later, gone), ...ahead.coming], newcomer)
+    fits(state, [...without(later, gone), ...ahead.coming], newcomer) &&
+    ahead.nextTurn.every(other => fits(state, [other], newcomer))
   const enough = (gone: readonly EngineState[]) => fits(state, without(staying, gone), newcomer) && enoughLater(gone)
   const free = later.filter(other => isFree(state, other, plan, now))
   const victims = cheapestLoss(free, other => lossOfIdle(other, now), enough)
@@ -80,12 +83,16 @@ function seat(state: SchedulerState, engine: Waiting, ahead: Ahead, now: number,
     holders = hinderers.map(other => other.key)
   } else {
     const claimed = claim(state, plan, later, enoughLater, now)
-    holders = claimed.length ? claimed.map(other => other.key) : ahead.coming.map(tenant => tenant.key)
-    for (const leaver of phase === 'draining' ? [...claimed, engine] : claimed) ahead.leaving.add(leaver)
+    holders = claimed.length
+      ? claimed.map(other => other.key)
+      : [...ahead.coming, ...ahead.nextTurn].map(tenant => tenant.key)
+    for (const leaver of claimed) ahead.leaving.add(leaver)
+    if (!claimed.length) ahead.nextTurn.push(newcomer)
+    else if (phase === 'draining') ahead.leaving.add(engine)
     const times = [...deadlines(state, engine), ...claimed.flatMap(other => other.giveWay?.at ?? [])]
     setAlarm(engine, Math.min(...times.filter(at => at > now)), effects)
   }
-  ahead.coming.push(newcomer)
+  if (!ahead.nextTurn.includes(newcomer)) ahead.coming.push(newcomer)
   waitFor(engine, holders, effects)
   if (phase === 'absent') growPlan(state, engine, effects)
 }

@@ -1,0 +1,21 @@
+import t from 'tap'
+import { simulateMany } from '../scheduler/simulation.ts'
+import { record } from './support.ts'
+
+const SEEDS = 10_000
+
+t.test(`${SEEDS} random worlds keep the scheduler's rules`, t => {
+  const began = Date.now()
+  const { report, counts, longestWait } = simulateMany(1_000_001, SEEDS)
+  t.equal(report, undefined)
+  record(t, 'Simulation of the scheduler', {
+    seeds: SEEDS,
+    'what happened': Object.entries(counts)
+      .sort((a, b) => b[1] - a[1])
+      .map(([what, times]) => `${what} ${times}`)
+      .join(', '),
+    'longest wait for room': `${Math.round(longestWait * 100)} % of its bound`,
+    seconds: Math.round((Date.now() - began) / 1000)
+  })
+  t.end()
+})
