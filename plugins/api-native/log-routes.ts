@@ -9,7 +9,9 @@ import { createLogEvents } from './log-events.ts'
 import { createNativeStreams } from './native-streams.ts'
 
 const QuerySchema = Type.Object({
-  lines: Type.Optional(Type.Integer({ minimum: 0, description: 'Only so many last lines of each engine' })),
+  lines: Type.Optional(
+    Type.String({ pattern: '^\\d{1,6}$', description: 'A number: only so many last lines of each engine' })
+  ),
   follow: Type.Optional(
     Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream what comes, until the client leaves' })
   )
@@ -34,11 +36,12 @@ export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const params = Type.Object({ '*': Type.String() })
     app.get('/logs/*', { schema: { querystring: QuerySchema, params } }, async (request, reply) => {
       const name = parseModelName(request.params['*'])
-      const { lines, follow } = request.query
+      const { follow } = request.query
+      const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
       const variant = storage.get(name)
       if (follow !== '1' && follow !== 'true') {
         const engines = runtimes.engineLogs(variant).map(record => {
-          const kept = lines === undefined ? record.lines : record.lines.slice(record.lines.length - lines)
+          const kept = lines === undefined ? record.lines : record.lines.slice(Math.max(0, record.lines.length - lines))
           return { ...record, dropped: record.dropped + record.lines.length - kept.length, lines: kept }
         })
         return { model: variant.publicName, engines }

@@ -23,7 +23,7 @@ const LOOKS = 8
  */
 export function watchForHang(deps: HangWatchDeps): () => void {
   /** A look takes as long as it waits before it, when nothing answers. */
-  const step = Math.max(1, deps.limit / LOOKS / 2)
+  const step = Math.max(1, Math.ceil(deps.limit / LOOKS / 2))
   let received = deps.activity().received
   let used: number | undefined
   let silent = 0

@@ -1,0 +1,359 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import {
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmdirSync,
+  rmSync,
+  writeFileSync
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { packageRoot } from '../../core/package-info.ts'
+import {
+  CAPITAL_ANSWER,
+  CAPITAL_QUESTION,
+  type Corral,
+  type CorralOptions,
+  DEMO,
+  endless,
+  lastEvent,
+  startCorral,
+  until
+} from '../support/corral.ts'
+import { engineBuildFolder } from '../support/engine-build.ts'
+import { type FaultyBuild, faultyBuild } from '../support/faulty-build.ts'
+import { writeGguf } from '../support/gguf-writer.ts'
+
+const TINY = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const MAIN = join(packageRoot, 'dist', 'core', 'command-line', 'main.js')
+
+const ask = (model: string, options: object = {}) => ({
+  model,
+  messages: [CAPITAL_QUESTION],
+  options: { temperature: 0, ...options },
+  stream: false
+})
+
+function folderFor(t: Pick<Test, 'teardown'>): string {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  return folder
+}
+
+async function start(
+  t: Pick<Test, 'teardown'>,
+  options: CorralOptions = {}
+): Promise<{ corral: Corral; build: FaultyBuild; folder: string }> {
+  const folder = folderFor(t)
+  const build = faultyBuild(folder)
+  const corral = await startCorral(t, { ...options, env: { CORRAL_LLAMA_CPP: build.folder, ...options.env } })
+  return { corral, build, folder }
+}
+
+async function importModel(corral: Corral, model: string, path: string): Promise<string> {
+  const { status, body } = await corral.json('/api/import', { model, path, stream: false })
+  if (status !== 200) throw new Error(`${model} was not imported: ${JSON.stringify(body)}`)
+  const folder = join(corral.home, 'models', model)
+  return join(folder, readdirSync(folder, { withFileTypes: true }).find(entry => entry.isDirectory())!.name)
+}
+
+/** Asks on both surfaces; each must say the same: code, cause, advice, and no path of this machine. */
+async function fails(
+  t: Test,
+  corral: Corral,
+  model: string,
+  expected: { status: number; code: string; cause: string; advice: RegExp },
+  options: object = {}
+): Promise<void> {
+  const native = await corral.json('/api/chat', ask(model, options))
+  const hosted = await corral.json('/v1/chat/completions', ask(model, options))
+  for (const [surface, { status, body }] of Object.entries({ native, hosted })) {
+    const said = surface === 'native' ? body : body.error
+    const message = surface === 'native' ? body.error : body.error.message
+    t.same([status, said.code, said.cause], [expected.status, expected.code, expected.cause], `${surface}: ${message}`)
+    t.match(message, expected.advice, surface)
+    t.notMatch(JSON.stringify(body), /\/(tmp|work|home|root)\//, `${surface} shows no folder`)
+  }
+  const { body } = await corral.json(`/api/logs/${model}`)
+  t.match(body.engines[0].failure, { code: expected.code, cause: expected.cause }, 'and the log says so too')
+  t.ok(body.engines[0].endedAt)
+}
+
+/** Repeated failures hold loads back for a moment. */
+async function loadsAgain(t: Test, corral: Corral, model: string, options: object = {}): Promise<void> {
+  const reply = await until(`${model} loads again`, async () => {
+    const { status, body } = await corral.json('/api/chat', ask(model, options))
+    return status === 200 ? body : undefined
+  })
+  t.equal(reply.message.content, CAPITAL_ANSWER, `${model} answers once the fault is mended`)
+}
+
+t.test('files that were damaged or taken away behind corral’s back', async t => {
+  const { corral, folder } = await start(t)
+  const good = readFileSync(TINY)
+  const load_failed = { status: 500, code: 'load_failed' }
+
+  const cut = join(await importModel(corral, 'test/cut', TINY), 'tiny-chat-f16.gguf')
+  rmSync(cut)
+  await fails(t, corral, 'test/cut', { ...load_failed, cause: 'file_missing', advice: /fetch or import it again/ })
+  writeFileSync(cut, good.subarray(0, 1_000_000))
+  await corral.json('/api/stop', { model: 'test/cut' })
+  await until('its failure is news', async () => {
+    const { body } = await corral.json('/api/chat', ask('test/cut'))
+    return body.cause === 'file_damaged'
+  })
+  writeFileSync(cut, good)
+  await loadsAgain(t, corral, 'test/cut')
+
+  const arch = join(await importModel(corral, 'test/arch', TINY), 'tiny-chat-f16.gguf')
+  rmSync(arch)
+  writeFileSync(arch, Buffer.from(good.toString('latin1').replace('llama', 'lxama'), 'latin1'))
+  await fails(t, corral, 'test/arch', {
+    ...load_failed,
+    cause: 'unsupported_architecture',
+    advice: /"lxama".*newer llama\.cpp/
+  })
+  writeFileSync(arch, good)
+  await loadsAgain(t, corral, 'test/arch')
+
+  const split = join(folder, 'split')
+  mkdirSync(split)
+  execFileSync(join(engineBuildFolder(), 'llama-gguf-split'), [
+    '--split',
+    '--split-max-tensors',
+    '12',
+    TINY,
+    join(split, 'big')
+  ])
+  const shards = readdirSync(split).sort()
+  t.ok(shards.length > 1)
+  const parts = await importModel(corral, 'test/split', join(split, shards[0]!))
+  renameSync(join(parts, shards[1]!), join(folder, shards[1]!))
+  await fails(t, corral, 'test/split', {
+    ...load_failed,
+    cause: 'missing_shard',
+    advice: /big-00002-of-\d+\.gguf.*fetch or import it again/
+  })
+  cpSync(join(folder, shards[1]!), join(parts, shards[1]!))
+  await loadsAgain(t, corral, 'test/split')
+
+  const seeing = join(folder, 'seeing')
+  mkdirSync(seeing)
+  cpSync(TINY, join(seeing, 'tiny.gguf'))
+  writeGguf(join(seeing, 'mmproj-tiny.gguf'), { metadata: { 'general.architecture': 'clip' } })
+  const withEyes = await importModel(corral, 'test/seeing', join(seeing, 'tiny.gguf'))
+  const projector = readdirSync(withEyes).find(name => name.includes('mmproj'))!
+  await fails(t, corral, 'test/seeing', {
+    ...load_failed,
+    cause: 'projector_mismatch',
+    advice: /Fetch the one that belongs/
+  })
+  rmSync(join(withEyes, projector))
+  await until('its failure is news', async () => {
+    const { body } = await corral.json('/api/chat', ask('test/seeing'))
+    return body.cause === 'projector_missing' && /without, for text alone/.test(body.error)
+  })
+})
+
+t.test('flags and options that cannot work', async t => {
+  const home = folderFor(t)
+  const settings = {
+    'test/flag': '[--no-such-flag]',
+    'test/value': '[--ctx-size, many]',
+    'test/flash': '[-fa, "off"]'
+  }
+  const config = `models:\n${Object.entries(settings)
+    .map(([model, list]) => `  ${model}: {arguments: ${list}}\n`)
+    .join('')}`
+  const first = await startCorral(t, { home, config })
+  for (const model of Object.keys(settings)) await importModel(first, model, TINY)
+  const failed = { status: 500, code: 'load_failed' }
+  const advice = /does not know the flag --no-such-flag.*Remove it/
+  await fails(t, first, 'test/flag', { ...failed, cause: 'unknown_flag', advice })
+  await fails(t, first, 'test/value', {
+    ...failed,
+    cause: 'bad_flag_value',
+    advice: /--ctx-size.*no number.*Correct it/
+  })
+  const quantized = { cache_type_v: 'q8_0' }
+  const flash = { ...failed, cause: 'flash_attention_required', advice: /Use cache_type_v f16/ }
+  await fails(t, first, 'test/flash', flash, quantized)
+  await loadsAgain(t, first, 'test/flash', { cache_type_v: 'f16' })
+  await first.end()
+
+  const second = await startCorral(t, { home })
+  await loadsAgain(t, second, 'test/flag')
+  await loadsAgain(t, second, 'test/flash', quantized)
+})
+
+t.test('what ends an engine while it loads', async t => {
+  const { corral, build } = await start(t)
+  const mark = join(build.folder, '..', 'once')
+
+  // Once: nobody hears of it.
+  build.before(`[ -e ${mark} ] || { : >${mark}; kill -9 $$; }`)
+  t.equal((await corral.json('/api/chat', ask(DEMO))).body.message?.content, CAPITAL_ANSWER)
+  t.match(corral.log(), /the load failed; it is tried once more/)
+  const { body: log } = await corral.json(`/api/logs/${DEMO}`)
+  t.equal(log.engines.length, 2)
+  t.match(log.engines[1], { exit: { code: null, signal: 'SIGKILL' }, failure: { cause: 'killed' } })
+  await corral.json('/api/stop', { model: DEMO })
+
+  // The real process, in the middle of its load, again and again.
+  build.before('(sleep 0.02; kill -9 $$) >/dev/null 2>&1 </dev/null &')
+  const killed = {
+    status: 500,
+    code: 'load_failed',
+    cause: 'killed',
+    advice: /killed from outside \(SIGKILL\).*Load the model again/
+  }
+  await fails(t, corral, DEMO, killed)
+  build.before('kill -TERM $$')
+  await until('its failure is news', async () => {
+    const { body } = await corral.json('/api/chat', ask(DEMO))
+    return body.cause === 'terminated' && /SIGTERM/.test(body.error)
+  })
+  build.mend()
+  await loadsAgain(t, corral, DEMO)
+  await corral.json('/api/stop', { model: DEMO })
+
+  // A limit on its memory, far below the KV cache that is asked for.
+  build.before('ulimit -v 600000')
+  const memory = { status: 503, code: 'insufficient_memory', cause: 'out_of_memory', advice: /smaller num_ctx/ }
+  await fails(t, corral, DEMO, memory, { num_ctx: 32_768, num_parallel: 8 })
+  build.mend()
+  await loadsAgain(t, corral, DEMO)
+  await corral.json('/api/stop', { model: DEMO })
+
+  // A library that is missing: the program alone, without those beside it.
+  build.before(`exec ${build.bare} "$@"`)
+  const missing = await corral.json('/api/chat', ask(DEMO))
+  t.equal(missing.status, 503)
+  t.match(missing.body, { code: 'runtime_missing' })
+  t.match((await corral.json(`/api/logs/${DEMO}`)).body.engines[0].failure, {
+    cause: 'library_missing',
+    message: /The library lib\S+ that llama-server needs is missing\. Install it/
+  })
+  build.mend()
+  await loadsAgain(t, corral, DEMO)
+})
+
+/** A control group with so little memory that no model fits; undefined where this machine lets nobody make one. */
+function smallGroup(): string | undefined {
+  const group = join('/sys/fs/cgroup/memory', `corral-test-${process.pid}`)
+  try {
+    mkdirSync(group)
+    writeFileSync(join(group, 'memory.limit_in_bytes'), String(24 * 2 ** 20))
+    return group
+  } catch {
+    // No control groups, or none for this user.
+    return undefined
+  }
+}
+const group = smallGroup()
+
+t.test(
+  'killed by the kernel when memory runs out',
+  { skip: !group && 'no control group can be made here' },
+  async t => {
+    t.teardown(() => rmdirSync(group!))
+    const { corral, build } = await start(t)
+    build.before(`echo $$ >${group}/cgroup.procs`)
+    await fails(t, corral, DEMO, {
+      status: 503,
+      code: 'insufficient_memory',
+      cause: 'oom_killed',
+      advice: /ended llama-server because memory had run out\. Use a smaller num_ctx/
+    })
+    build.mend()
+    await loadsAgain(t, corral, DEMO)
+  }
+)
+
+t.test('an address that is taken, and a temporary folder that is gone', async t => {
+  const temporary = folderFor(t)
+  const { corral, build } = await start(t, { env: { TMPDIR: temporary } })
+  // A file where the socket is to be.
+  build.before('for word in "$@"; do case "$word" in *.sock) : >"$word";; esac; done')
+  t.equal((await corral.json('/api/chat', ask(DEMO))).body.message?.content, CAPITAL_ANSWER, 'it listens elsewhere')
+  t.match((await corral.json(`/api/logs/${DEMO}`)).body.engines[1].failure, { cause: 'cannot_listen' })
+  build.mend()
+  await corral.json('/api/stop', { model: DEMO })
+  rmSync(temporary, { recursive: true })
+  const { status, body } = await corral.json('/api/chat', ask(DEMO))
+  t.same([status, body.code, body.cause], [500, 'load_failed', 'cannot_listen'])
+  t.match(body.error, /ENOENT.*TMPDIR/)
+  mkdirSync(temporary)
+  await loadsAgain(t, corral, DEMO)
+})
+
+t.test('an engine that hangs is ended; who had nothing yet is answered, the others are told', async t => {
+  const corral = await startCorral(t, { runtimes: '  hang_timeout: 2s' })
+  t.equal((await corral.json('/api/chat', ask(DEMO))).status, 200)
+  const [pid] = corral.enginePids()
+  process.kill(pid!, 'SIGSTOP')
+  const { status, body } = await corral.json('/api/chat', ask(DEMO))
+  t.same([status, body.message?.content], [200, CAPITAL_ANSWER])
+  t.not(corral.enginePids()[0], pid)
+
+  const stream = await corral.send('/api/chat', endless(DEMO))
+  const reader = stream.body!.getReader()
+  const decoder = new TextDecoder()
+  let text = decoder.decode((await reader.read()).value)
+  process.kill(corral.enginePids()[0]!, 'SIGSTOP')
+  for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
+  t.match(lastEvent(text), { code: 'engine_crashed', cause: 'hung', error: /hung.*Send the request again/ })
+  const { body: log } = await corral.json(`/api/logs/${DEMO}`)
+  t.match(log.engines[0], { exit: { signal: 'SIGKILL' }, failure: { code: 'engine_crashed', cause: 'hung' } })
+  t.equal((await corral.json('/api/chat', ask(DEMO))).body.message.content, CAPITAL_ANSWER)
+})
+
+t.test('logs of a model', async t => {
+  const corral = await startCorral(t)
+  t.same((await corral.json(`/api/logs/${DEMO}`)).body, { model: DEMO, engines: [] })
+  await corral.json('/api/chat', ask(DEMO))
+  const { body } = await corral.json(`/api/logs/${encodeURIComponent(DEMO)}`)
+  t.equal(body.engines.length, 1)
+  const [engine] = body.engines
+  t.match(engine, { engine: /^\w+$/, build: /\w/, startedAt: /^\d{4}-.*Z$/, dropped: 0 })
+  t.ok(engine.lines.some((line: string) => line.includes('model loaded')))
+  t.notMatch(engine.lines.join('\n'), corral.home, 'no path of the store')
+  const few = await corral.json(`/api/logs/${DEMO}:F16?lines=2`)
+  t.same(few.body.engines[0].lines, engine.lines.slice(-2))
+  t.equal(few.body.engines[0].dropped, engine.lines.length - 2)
+  t.match(await corral.json('/api/logs/no/such'), { status: 404, body: { code: 'model_not_found' } })
+  t.match(await corral.json('/api/logs/nonsense'), { status: 400, body: { code: 'invalid_model_name' } })
+  t.match(await corral.json(`/api/logs/${DEMO}?lines=-1`), { status: 400, body: { code: 'invalid_request' } })
+
+  const run = (...words: string[]) =>
+    spawnSync(process.execPath, [MAIN, 'logs', ...words], {
+      cwd: corral.home,
+      env: { ...process.env, CORRAL_HOME: corral.home },
+      encoding: 'utf8',
+      timeout: 30_000
+    })
+  const printed = run(DEMO, '-n', '3')
+  t.equal(printed.status, 0, printed.stderr)
+  t.match(printed.stdout, /^== engine \w+, started .* ==\n\(\d+ earlier lines\)\n/)
+  t.equal(run('no/such').status, 4)
+
+  const following = await corral.send(`/api/logs/${DEMO}?follow=1&lines=1`)
+  t.match(following.headers.get('content-type'), 'text/event-stream')
+  await corral.json('/api/stop', { model: DEMO })
+  await corral.json('/api/chat', ask(DEMO))
+  const decoder = new TextDecoder()
+  let text = ''
+  for await (const part of following.body!) {
+    text += decoder.decode(part as Uint8Array, { stream: true })
+    if (/endedAt[\s\S]*startedAt[\s\S]*model loaded/.test(text)) break
+  }
+  t.match(text, /endedAt[\s\S]*startedAt[\s\S]*model loaded/, 'the end of one engine and the start of the next')
+  const open = corral.send(`/api/logs/${DEMO}?follow=1`)
+  await (await open).body!.getReader().read()
+  t.equal(await corral.end(), 0, 'a follower does not hold up the end')
+})

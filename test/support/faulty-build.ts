@@ -1,0 +1,43 @@
+import { chmodSync, cpSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { engineBuildFolder } from './engine-build.ts'
+
+/** A llama.cpp build whose llama-server is the real one behind a shell script that can do something before. */
+export interface FaultyBuild {
+  folder: string
+  /** A copy of the real program in a folder without its libraries. */
+  bare: string
+  /** Shell commands that run before each load from now on; `$0` is the script, `$@` what llama-server is given. */
+  before(commands: string): void
+  /** Nothing goes wrong any more. */
+  mend(): void
+}
+
+/** Makes such a build in an empty folder: `--version`, `--help` and `--list-devices` work whatever is set. */
+export function faultyBuild(folder: string): FaultyBuild {
+  const real = engineBuildFolder()
+  const build = join(folder, 'build')
+  const bare = join(folder, 'bare')
+  mkdirSync(build)
+  mkdirSync(bare)
+  for (const name of readdirSync(real)) {
+    if (name !== 'llama-server') symlinkSync(join(real, name), join(build, name))
+  }
+  cpSync(join(real, 'llama-server'), join(bare, 'llama-server'))
+  const fault = join(folder, 'fault.sh')
+  const server = join(build, 'llama-server')
+  writeFileSync(
+    server,
+    `#!/bin/sh
+case " $* " in *" --model "*) if [ -e ${fault} ]; then . ${fault}; fi;; esac
+exec ${join(real, 'llama-server')} "$@"
+`
+  )
+  chmodSync(server, 0o755)
+  return {
+    folder: build,
+    bare: join(bare, 'llama-server'),
+    before: commands => writeFileSync(fault, `${commands}\n`),
+    mend: () => rmSync(fault, { force: true })
+  }
+}
