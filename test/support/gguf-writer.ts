@@ -30,7 +30,9 @@ const text = (value: string) => Buffer.concat([u64(Buffer.byteLength(value)), Bu
 function arrayItem(value: string | number | boolean): Buffer {
   if (typeof value === 'string') return text(value)
   if (typeof value === 'boolean') return Buffer.from([value ? 1 : 0])
-  return u32(value)
+  const bytes = Buffer.alloc(4)
+  bytes.writeInt32LE(value)
+  return bytes
 }
 
 function metadataValue(value: Scalar | string[] | number[] | boolean[]): Buffer {
