@@ -154,12 +154,14 @@ export function createEngineLoads(
       slot.engine = undefined
       settleGone(slot)
       const name = slot.variant.publicName
-      if (!exit.expected) log.error({ model: name, ...exit, tail: engine.logTail().slice(-20) }, 'the engine died')
-      const how = exit.signal ? `signal ${exit.signal}` : `exit code ${exit.code}`
-      const error = new CorralError(
-        'engine_crashed',
-        `The engine of model "${name}" ended unexpectedly (${how}). Send the request again; it starts anew.`
-      )
+      const { failure, ...how } = exit
+      if (!exit.expected) log.error({ model: name, ...how, tail: engine.logTail().slice(-20) }, 'the engine died')
+      const error =
+        failure ??
+        new CorralError(
+          'engine_crashed',
+          `The engine of model "${name}" ended unexpectedly (${exit.signal ?? `exit code ${exit.code}`}). Send the request again; it starts anew.`
+        )
       dispatch({ type: 'gone', key: slot.key, run, ...(exit.expected ? {} : { error }) })
     })
     if (controller.signal.aborted) {

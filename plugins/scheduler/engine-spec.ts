@@ -74,7 +74,7 @@ function withDraftFile(
     throw new CorralError(
       'load_failed',
       `The draft model "${draft.model}" of "${variant.publicName}" ${why}. ${what}, or remove "draft" from the model's settings.`,
-      { details: { cause: 'bad_draft_model' } }
+      { details: { cause: 'draft_unusable' } }
     )
   }
   if (!found) return fail('is not here', 'Pull or import it')
