@@ -115,8 +115,10 @@ export function assembleHardware(
   const memory = { total: 0, available: 0, ...first('memory') }
   const gpus = withVulkan(mergeGpus(sourcesOf(answers), memory), answers)
   const glibc = first('glibc')
-  // A recording of an Intel Mac has no other sign of it.
-  const intelMac = machine.platform === 'darwin' && machine.root !== '' && /intel/i.test(cpu?.model ?? '')
+  // A recording of a Mac with an Intel processor has no other sign of it.
+  const intelCpu =
+    /intel/i.test(cpu?.model ?? '') || (gpus.length > 0 && gpus.every(({ vendor }) => vendor !== 'apple'))
+  const intelMac = machine.platform === 'darwin' && machine.root !== '' && intelCpu
   return {
     platform: machine.platform,
     arch: intelMac ? 'x64' : machine.arch,

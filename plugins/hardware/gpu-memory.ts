@@ -6,20 +6,26 @@ import { amdMemory, readCard } from './pci/sysfs-cards.ts'
 
 /** Milliseconds for which an answer of nvidia-smi is used again: it takes a good part of a second. */
 const FRESH = 1000
+/** Milliseconds for which it is not asked again when it gave none. */
+const PAUSE = 30_000
 
 /**
  * Reads how much memory of GPUs is free now: of those with memory of their own, whose size is known. What cannot be read
  * is left out. Never rejects.
  */
 export function createGpuMemory(): (machine: Machine, gpus: readonly Gpu[]) => Promise<MemoryNow['gpus']> {
-  let asked: { at: number; answer: ReturnType<typeof nvidiaMemory> } | undefined
+  let asked: { until: number; answer: ReturnType<typeof nvidiaMemory> } | undefined
 
   function nvidia(machine: Machine): ReturnType<typeof nvidiaMemory> {
-    if (asked && performance.now() - asked.at < FRESH) return asked.answer
-    // A program that fails, or hangs, says nothing of memory; detection has told why.
-    const answer = nvidiaMemory(machine).catch(() => undefined)
-    asked = { at: performance.now(), answer }
-    return answer
+    if (asked && performance.now() < asked.until) return asked.answer
+    const mine = { until: performance.now() + FRESH, answer: nvidiaMemory(machine) }
+    // A program that fails, or hangs, says nothing of memory; nobody shall wait for it at each load.
+    mine.answer = mine.answer.catch(() => {
+      mine.until = performance.now() + PAUSE
+      return undefined
+    })
+    asked = mine
+    return mine.answer
   }
 
   async function amd(machine: Machine, gpu: Gpu): Promise<{ total: number; free: number } | undefined> {

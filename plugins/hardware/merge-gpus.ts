@@ -90,7 +90,7 @@ function typeOf(vendor: Gpu['vendor'], told: Partial<Sighting>): Gpu['type'] {
   if (told.type !== undefined && told.type !== 'unknown') return told.type
   if (vendor === 'nvidia') return told.name === undefined && told.pciId === undefined ? 'unknown' : 'discrete'
   if (vendor === 'apple' || vendor === 'qualcomm') return 'integrated'
-  const chip = vendor === 'amd' && told.pciId !== undefined ? amdChip(told.pciId) : undefined
+  const chip = vendor === 'amd' ? amdChip(told.pciId, told.architecture) : undefined
   if (chip) return chip.integrated ? 'integrated' : 'discrete'
   if (vendor === 'intel' && told.pciBus !== undefined)
     return told.pciBus === INTEL_INTEGRATED ? 'integrated' : 'discrete'
@@ -99,7 +99,7 @@ function typeOf(vendor: Gpu['vendor'], told: Partial<Sighting>): Gpu['type'] {
 
 function architectureOf(vendor: Gpu['vendor'], { architecture, name, pciId }: Partial<Sighting>): string | undefined {
   if (architecture !== undefined) return architecture
-  if (vendor === 'amd') return pciId === undefined ? undefined : amdChip(pciId)?.gfx
+  if (vendor === 'amd') return amdChip(pciId)?.gfx
   if (vendor !== 'nvidia') return undefined
   return (pciId && capabilityOfId(pciId)) ?? (name && capabilityOfName(name))
 }
@@ -146,15 +146,16 @@ function gpuOf(group: readonly Sighting[], id: string, memory: Hardware['memory'
   if (unifiedMemory && totalMemory === undefined) {
     // CUDA gives all of the machine's memory, Metal a part of it; of others nobody knows.
     const all = memory.limit ?? memory.total
-    totalMemory = vendor === 'nvidia' ? all || undefined : vendor === 'apple' && all > 0 ? metalBudget(all) : undefined
+    if (all > 0 && vendor === 'nvidia') totalMemory = all
+    if (all > 0 && group.some(({ api }) => api === 'metal')) totalMemory = metalBudget(all)
     freeMemory = totalMemory === undefined ? undefined : Math.min(totalMemory, memory.available)
   }
   const usable = usableOf(vendor, group)
-  const chip = vendor === 'amd' && told.pciId !== undefined ? amdChip(told.pciId)?.name : undefined
+  const chip = vendor === 'amd' ? amdChip(told.pciId, told.architecture)?.name : undefined
   return {
     id,
     vendor,
-    name: told.name ?? chip ?? NO_NAME[vendor],
+    name: told.name ?? chip ?? `${NO_NAME[vendor]}${told.pciId === undefined ? '' : ` (${told.pciId})`}`,
     type,
     ...known({
       pciId: told.pciId,

@@ -209,7 +209,7 @@ t.test('one record of each machine', async t => {
 
   const nouveau: Sighting = { vendor: 'nvidia', pciId: '0x2204', driver: { name: 'nouveau' }, usable: false }
   t.match(assemble(found('drm', { gpus: [nouveau] })), {
-    gpus: [{ usable: false, architecture: '8.6', name: 'NVIDIA GPU' }],
+    gpus: [{ usable: false, architecture: '8.6', name: 'NVIDIA GPU (0x2204)' }],
     problems: [{ code: 'driver_not_loaded', message: /its driver is nouveau/, advice: /ubuntu-drivers/ }]
   })
   t.match(assemble(found('vulkaninfo', {}, 'timed_out')).problems, [{ code: 'probe_failed', subject: 'vulkaninfo' }])

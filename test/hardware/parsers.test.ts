@@ -2,7 +2,7 @@ import t from 'tap'
 import { parseAmdSmi } from '../../plugins/hardware/amd/amd-smi.ts'
 import { amdChip, gfxName, gfxOfTargetVersion } from '../../plugins/hardware/amd/gfx.ts'
 import { foldPartitions, type KfdNode, parseKfdNode } from '../../plugins/hardware/amd/kfd-topology.ts'
-import { parseRocmSmi } from '../../plugins/hardware/amd/rocm-smi.ts'
+import { cardsInBrokenJson, parseRocmSmi } from '../../plugins/hardware/amd/rocm-smi.ts'
 import { parseRocminfo, rocminfoProblem } from '../../plugins/hardware/amd/rocminfo.ts'
 import { appleMemory, appleProcessor, metalBudget, parseSysctl } from '../../plugins/hardware/apple/sysctl.ts'
 import { parseSystemProfiler } from '../../plugins/hardware/apple/system-profiler.ts'
@@ -272,6 +272,10 @@ t.test('AMD: the kernel', async t => {
   ]
   for (const [id, gfx, integrated] of chips) t.match(amdChip(id), { gfx, integrated }, id)
   t.equal(amdChip('0x0001'), undefined)
+  t.match(amdChip(undefined, 'gfx1151'), { name: 'AMD Strix Halo', integrated: true })
+  t.match(amdChip(undefined, 'gfx1103'), { name: 'AMD GPU (gfx1103)', integrated: true })
+  t.equal(amdChip('0x0001', 'gfx1151'), undefined, 'another chip')
+  t.equal(amdChip(undefined, 'gfx9999'), undefined)
 
   const minimal = kfdNodes('rocm/kfd-topology-gfx1151-minimal.txt').map(parseKfdNode)
   t.equal(minimal[0], undefined, 'a processor')
@@ -351,13 +355,21 @@ t.test('AMD: tools', async t => {
   const cards: [string, object[] | undefined][] = [
     [
       'json-rx6700xt-rocm612',
-      [{ pciId: '0x73df', pciBus: '0000:07:00.0', architecture: 'gfx1031', totalMemory: 12272 * MIB, name: /Navi 22/ }]
+      [
+        {
+          pciId: '0x73df',
+          pciBus: '0000:07:00.0',
+          architecture: 'gfx1031',
+          totalMemory: 12272 * MIB,
+          name: 'AMD Radeon RX 6700/6700 XT / 6800M'
+        }
+      ]
     ],
     [
       'showmeminfo-json-7900xt',
       [
         {
-          name: 'Radeon RX 7900 XT',
+          name: 'AMD Radeon RX 7900 XT',
           pciId: '0x744c',
           architecture: 'gfx1100',
           totalMemory: 21458059264,
@@ -387,6 +399,12 @@ t.test('AMD: tools', async t => {
       if (expected) t.match(found, expected, name)
     }
   }
+  t.match(cardsInBrokenJson(recording('rocm/rocm-smi-json-radeon780m-phoenix.txt')), [
+    { pciId: '0x1900', pciBus: '0000:c4:00.0', name: 'AMD Phoenix3' }
+  ])
+  const half = recording('rocm/rocm-smi-json-rx6700xt-rocm612.txt').slice(0, -200)
+  t.notOk('totalMemory' in cardsInBrokenJson(half)[0]!, 'of what is broken only names are believed')
+  t.same(cardsInBrokenJson('{"card0": {"GPU use (%)": "0"'), [])
   t.same(parseRocmSmi('{}'), [])
   t.same(parseRocmSmi('{"card0": null, "card1": 3, "system": {"Driver version": "6"}}'), [])
   t.equal(parseRocmSmi('null'), undefined)
@@ -769,6 +787,7 @@ t.test('no text makes a parser throw', async t => {
     ['rocminfo', parseRocminfo],
     ['rocminfo problem', rocminfoProblem],
     ['rocm-smi', parseRocmSmi],
+    ['broken JSON of rocm-smi', cardsInBrokenJson],
     ['amd-smi', parseAmdSmi],
     ['xpu-smi', parseXpuSmi],
     ['sycl-ls', parseSyclLs],

@@ -1,5 +1,6 @@
 import { bytesOf, type Findings, known, type Sighting } from '../findings.ts'
 import { pciAddress, pciId, vendorOfId } from '../pci/address.ts'
+import { soldAs } from '../pci/pci-names.ts'
 import { type Probe, ProbeFailure } from '../probe.ts'
 import { gfxName } from './gfx.ts'
 
@@ -18,12 +19,13 @@ export function parseAmdSmi(text: string): Sighting[] | undefined {
     const vendor = field(asic, 'VENDOR_ID')
     if (vendor !== undefined && vendorOfId(pciId(vendor)) !== 'amd') return []
     const size = /^(\d{1,9}) MB$/.exec(field(section('VRAM'), 'SIZE') ?? '')?.[1]
+    const name = field(asic, 'MARKET_NAME')
     const driverName = field(driver, 'NAME')
     return [
       {
         vendor: 'amd',
         ...known({
-          name: field(asic, 'MARKET_NAME'),
+          name: name === undefined ? undefined : soldAs('amd', name),
           pciId: pciId(field(asic, 'DEVICE_ID')),
           pciBus: pciAddress(field(section('BUS'), 'BDF')),
           architecture: gfxName(field(asic, 'TARGET_GRAPHICS_VERSION')),

@@ -59,10 +59,16 @@ const CHIPS: [number, number, string, string, 'i'?][] = [
   [0x75a0, 0x75b3, 'gfx950', 'Instinct MI350']
 ]
 
-export function amdChip(pciId: string): AmdChip | undefined {
-  const id = Number.parseInt(pciId, 16)
+/** The chip of a PCI id; of an architecture, where that is all that is known and all its chips are alike. */
+export function amdChip(pciId: string | undefined, gfx?: string): AmdChip | undefined {
+  const id = Number.parseInt(pciId ?? '', 16)
   const chip = CHIPS.find(([first, last]) => id >= first && id <= last)
-  return chip && { gfx: chip[2], name: `AMD ${chip[3]}`, integrated: chip[4] === 'i' }
+  if (chip) return { gfx: chip[2], name: `AMD ${chip[3]}`, integrated: chip[4] === 'i' }
+  const alike = pciId === undefined ? CHIPS.filter(each => each[2] === gfx) : []
+  const [first] = alike
+  if (!first || alike.some(each => each[4] !== first[4])) return undefined
+  const name = alike.length === 1 ? `AMD ${first[3]}` : `AMD GPU (${gfx})`
+  return { gfx: first[2], name, integrated: first[4] === 'i' }
 }
 
 /** `gfx906:sramecc+:xnack-`, `amdgcn-amd-amdhsa--gfx90a` → the bare name; undefined where there is none. */

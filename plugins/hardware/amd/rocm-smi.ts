@@ -1,5 +1,6 @@
 import { bytesOf, type Findings, freeOf, known, type Sighting } from '../findings.ts'
 import { pciAddress, pciId } from '../pci/address.ts'
+import { soldAs } from '../pci/pci-names.ts'
 import { type Probe, ProbeFailure } from '../probe.ts'
 import { gfxName } from './gfx.ts'
 import { foldPartitions } from './kfd-topology.ts'
@@ -21,7 +22,7 @@ function sightingOf(fields: ReadonlyMap<string, string>): Sighting {
     vendor: 'amd',
     ...known({
       // Some versions write the id where a name belongs.
-      name: name !== undefined && !/^0x/i.test(name) ? name : undefined,
+      name: name !== undefined && !/^0x/i.test(name) ? soldAs('amd', name) : undefined,
       pciId: pciId(field('Device ID', 'GPU ID')) ?? pciId(field('Card Model')),
       pciBus: pciAddress(field('PCI Bus')),
       architecture: gfxName(field('GFX Version')),
@@ -84,19 +85,35 @@ export function parseRocmSmi(text: string): Sighting[] | undefined {
   return cards && [...cards.values()].map(sightingOf)
 }
 
+/** Which cards there are by JSON that is broken: what stands whole in it names them. Their memory is not believed. */
+export function cardsInBrokenJson(text: string): Sighting[] {
+  const cards = text.split(/"(?:card|gpu)\d+":\s*\{/).slice(1)
+  return cards.flatMap(card => {
+    const fields = [...card.matchAll(/"([^"\n]+)":\s*"([^"\n]*)"/g)].map(([, key, value]) => [
+      key!.toLowerCase(),
+      value!
+    ])
+    const { totalMemory: _, freeMemory: __, ...sighting } = sightingOf(new Map(fields as [string, string][]))
+    return sighting.pciId === undefined && sighting.pciBus === undefined ? [] : [sighting]
+  })
+}
+
 export const rocmSmi: Probe = {
   name: 'rocm-smi',
   platforms: ['linux'],
   async find(machine): Promise<Findings> {
     const questions = ['--showproductname', '--showid', '--showbus', '--showmeminfo', 'vram']
     let failure: string | undefined
+    let gpus: Sighting[] = []
     // JSON of some versions is broken where their CSV is whole.
     for (const form of ['--json', '--csv']) {
       const printed = await machine.run('rocm-smi', [...questions, form])
-      const gpus = parseRocmSmi(printed.stdout)
-      if (gpus) return { gpus: foldPartitions(gpus).gpus }
+      const cards = parseRocmSmi(printed.stdout)
+      if (cards) return { gpus: foldPartitions(cards).gpus }
+      if (gpus.length === 0) gpus = foldPartitions(cardsInBrokenJson(printed.stdout)).gpus
       failure = printed.failure
     }
-    throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'neither JSON nor CSV of rocm-smi can be read')
+    const outcome = failure ? 'failed' : 'unreadable'
+    throw new ProbeFailure(outcome, failure ?? 'neither JSON nor CSV of rocm-smi can be read', { gpus })
   }
 }
