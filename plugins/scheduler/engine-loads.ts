@@ -155,7 +155,8 @@ export function createEngineLoads(
       settleGone(slot)
       const name = slot.variant.publicName
       const { failure, ...how } = exit
-      if (!exit.expected) log.error({ model: name, ...how, tail: engine.logTail().slice(-20) }, 'the engine died')
+      if (exit.expected) log.info(`unloaded ${name}`)
+      else log.error({ model: name, ...how, tail: engine.logTail().slice(-20) }, 'the engine died')
       const error =
         failure ??
         new CorralError(
