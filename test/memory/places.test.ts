@@ -78,10 +78,10 @@ t.test('GPUs behind the devices of a build', async t => {
     'by name, though numbered otherwise'
   )
   t.same(
-    match([listed('CUDA0', 'NVIDIA GeForce RTX 3090'), listed('CUDA1', 'NVIDIA GeForce RTX 3090')], [
-      gpu('nvidia:0'),
-      gpu('nvidia:1')
-    ]),
+    match(
+      [listed('CUDA0', 'NVIDIA GeForce RTX 3090'), listed('CUDA1', 'NVIDIA GeForce RTX 3090')],
+      [gpu('nvidia:0'), gpu('nvidia:1')]
+    ),
     ['nvidia:0', 'nvidia:1'],
     'equal ones in their order'
   )
@@ -93,7 +93,10 @@ t.test('GPUs behind the devices of a build', async t => {
 })
 
 t.test('pools and budgets of devices', async t => {
-  const gpus = [gpu('nvidia:0'), gpu('amd:0', { name: 'AMD Radeon Graphics', unifiedMemory: true, totalMemory: 8 * GIB })]
+  const gpus = [
+    gpu('nvidia:0'),
+    gpu('amd:0', { name: 'AMD Radeon Graphics', unifiedMemory: true, totalMemory: 8 * GIB })
+  ]
   const cuda = build('cuda', [listed('CUDA0', 'NVIDIA GeForce RTX 3090', 24 * GIB)])
   const vulkan = build('vulkan', [
     listed('Vulkan0', 'AMD Radeon Graphics', 8 * GIB),

@@ -48,7 +48,10 @@ async function compare(name: string, path: string, { options, mode = 'chat', fla
   const args = engineArguments(spec, { listen: { host: '127.0.0.1', port: 1 }, promptCache: 0 })
   // Where it listens and what it logs is told by the helper.
   const own = args.slice(args.indexOf('--alias'))
-  const real = await reportOf(path, own.filter(flag => flag !== '--log-jsonl' && flag !== '--no-ui'))
+  const real = await reportOf(
+    path,
+    own.filter(flag => flag !== '--log-jsonl' && flag !== '--no-ui')
+  )
   const total = real.model + real.context + real.compute
   return {
     title: `${name} ${JSON.stringify({ ...options, mode, flags })}`,

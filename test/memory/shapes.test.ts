@@ -2,12 +2,7 @@ import { truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import type { LoadOptions } from '../../core/options.ts'
-import {
-  type CacheOptions,
-  cacheByLayer,
-  cells,
-  checkpointSize
-} from '../../plugins/scheduler/memory/cache-size.ts'
+import { type CacheOptions, cacheByLayer, cells, checkpointSize } from '../../plugins/scheduler/memory/cache-size.ts'
 import { engineFiles, shardsOf } from '../../plugins/scheduler/memory/engine-files.ts'
 import { engineFlags } from '../../plugins/scheduler/memory/engine-flags.ts'
 import { readGgufHeader } from '../../plugins/scheduler/memory/gguf-header.ts'
@@ -147,7 +142,10 @@ t.test('layers with states and with windows', async t => {
   t.equal(lfm2.layers[0]!.state, 4 * 2048 * 2)
   const { 'lfm2.attention.head_count_kv': _, ...unlisted } = listed.keys
   const careful = modelShape({ ...unlisted, 'lfm2.attention.head_count_kv': 8 }, undefined, GIB)!
-  t.ok(careful.layers.every(({ keys, state }) => keys === 512 && state > 0), 'without the list each counts as both')
+  t.ok(
+    careful.layers.every(({ keys, state }) => keys === 512 && state > 0),
+    'without the list each counts as both'
+  )
 
   const gemma = shapeOf(dense('gemma3', 12, 1024, 4, 1, { ...lengths(256), 'attention.sliding_window': 512 }))
   t.equal(checkpointSize(gemma, options()), 10 * 1024 * 512 * 2, 'what windows hold')
@@ -157,9 +155,10 @@ t.test('layers with states and with windows', async t => {
     shapeOf(dense('gemma4', 4, 1024, 4, 1, { 'attention.sliding_window': 512, ...more })).layers.map(l => l.windowed)
   t.same(pattern({ 'attention.sliding_window_pattern': [true, false, true, true] }), [true, false, true, true])
   t.same(pattern({}), [false, false, false, false], 'without its list nothing is taken to be small')
-  t.same(shapeOf(dense('gemma4', 4, 1024, 4, 1, { 'attention.shared_kv_layers': 2 })).layers.map(l => l.keys), [
-    256, 256, 0, 0
-  ])
+  t.same(
+    shapeOf(dense('gemma4', 4, 1024, 4, 1, { 'attention.shared_kv_layers': 2 })).layers.map(l => l.keys),
+    [256, 256, 0, 0]
+  )
   t.equal(shapeOf(dense('bert', 4, 1024, 4, 4)).layers[0]!.keys, 0, 'encoders have no cache')
   const mtp = shapeOf(dense('glm4moe', 4, 1024, 4, 4, { nextn_predict_layers: 1 })).layers.map(({ keys }) => keys)
   t.same(mtp, [1024, 1024, 1024, 0], 'layers that guess ahead have none in the model itself')
@@ -175,7 +174,10 @@ t.test('weights by place', async t => {
   const apart = await headerOf('llama-3.1-8b')
   const llama = modelShape(apart.keys, apart.tensors, 0)!
   t.notOk(llama.weights.tied)
-  t.equal(weightsOf(llama), apart.tensors.reduce((sum, { bytes }) => sum + bytes, 0))
+  t.equal(
+    weightsOf(llama),
+    apart.tensors.reduce((sum, { bytes }) => sum + bytes, 0)
+  )
   const guessed = shapeOf(dense('llama', 32, 4096, 32, 8), 4 * GIB)
   t.equal(weightsOf(guessed), 4 * GIB, 'the sizes of files where nothing else is known')
   t.equal(modelShape({}, undefined, GIB), undefined)
@@ -303,15 +305,18 @@ t.test('flags of llama-server', async t => {
     gpuLayers: 1e6,
     cacheTypes: { cache_type_k: 'q8_0' }
   })
-  t.match(engineFlags(['-fa', 'off', '-kvu', '--swa-full', '--device', 'none', '-nkvo', '-cram', '64', '-ctxcp', '4']), {
-    flashAttention: false,
-    unified: true,
-    fullWindow: true,
-    hostOnly: true,
-    hostCache: true,
-    promptCache: 64 * MIB,
-    checkpoints: 4
-  })
+  t.match(
+    engineFlags(['-fa', 'off', '-kvu', '--swa-full', '--device', 'none', '-nkvo', '-cram', '64', '-ctxcp', '4']),
+    {
+      flashAttention: false,
+      unified: true,
+      fullWindow: true,
+      hostOnly: true,
+      hostCache: true,
+      promptCache: 64 * MIB,
+      checkpoints: 4
+    }
+  )
   t.same(engineFlags(['--threads', '4', '-c', 'many', '-ub']), plain, 'what is no number is the engine’s to refuse')
 })
 

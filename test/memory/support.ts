@@ -58,7 +58,11 @@ export async function reportOf(modelPath: string, args: readonly string[]): Prom
 }
 
 /** What an engine is started for; the model file need not be there. */
-export function specOf(modelPath: string, options: Partial<LoadOptions> = {}, given: Partial<EngineSpec> = {}): EngineSpec {
+export function specOf(
+  modelPath: string,
+  options: Partial<LoadOptions> = {},
+  given: Partial<EngineSpec> = {}
+): EngineSpec {
   return {
     alias: 'some/model',
     mode: 'chat',

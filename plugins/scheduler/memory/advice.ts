@@ -35,12 +35,13 @@ function changes(spec: EngineSpec, needFor: NeedFor, budget: MemoryUse): string[
     found.push(`num_parallel ${slots} (now ${num_parallel})`)
     break
   }
-  if (found.length > 0) return found
+  if (found.length > 1 || (context ?? 0) >= num_ctx / 4) return found
+  // Little or nothing helps by itself.
   const all = { ...(wide ? quantized : options), num_parallel: 1 }
-  const last = smaller(all) ?? (good(all) ? num_ctx : undefined)
-  if (last === undefined) return []
+  const last = good(all) ? num_ctx : smaller(all)
+  if (last === undefined || last <= (context ?? 0)) return found
   const together = [`num_ctx ${last}`, ...(wide ? ['cache_type_k and cache_type_v q8_0'] : []), 'num_parallel 1']
-  return [`${together.slice(0, -1).join(', ')} and ${together.at(-1)} together`]
+  return [...found, `${together.slice(0, -1).join(', ')} and ${together.at(-1)} together`]
 }
 
 function either(list: string[]): string {

@@ -1,5 +1,5 @@
 import { messageOf } from '../../../core/errors.ts'
-import type { HardwareService } from '../../../core/hardware.ts'
+import type { HardwareService, MemoryNow } from '../../../core/hardware.ts'
 import type { LoadOptions } from '../../../core/options.ts'
 import type { Build, MemoryUse, Runtimes } from '../../../core/runtimes.ts'
 import type { Engine, EngineSpec } from '../../../core/services.ts'
@@ -82,7 +82,7 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     const [files, pools, now] = await Promise.all([engineFiles(spec), poolsOf(build), hardware.memory()])
     const where: EnginePlace = {
       devices: pools.devices,
-      memory: Math.min(now.host.total, options.memory ?? Number.POSITIVE_INFINITY),
+      memory: await hostRoom(now, {}),
       arch: process.arch,
       ...(pools.margins ? { deviceMargins: pools.margins } : {})
     }
@@ -159,19 +159,21 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     return use
   }
 
-  async function budget(held: MemoryUse): Promise<MemoryUse> {
-    const { chosen } = runtimes.report()
-    const [now, pools] = await Promise.all([hardware.memory(), chosen && poolsOf(chosen)])
+  /** Bytes of the machine's memory for all engines together. */
+  async function hostRoom({ host }: MemoryNow, held: MemoryUse): Promise<number> {
     const engines = [...live]
     const processes = await Promise.all(engines.map(([engine]) => processMemory(engine.pid)))
     const counted = engines.reduce((sum, [, use]) => sum + (use.host ?? 0), 0)
     const real = engines.reduce((sum, [, use], at) => sum + (processes[at]?.own ?? use.host ?? 0), 0)
     // What is held by others than those is being loaded.
     const loading = Math.max(0, (held.host ?? 0) - counted)
-    return {
-      host: hostBudget({ ...now.host, engines: real + loading }, options.memory),
-      ...(pools?.budgets(now, held) ?? {})
-    }
+    return hostBudget({ ...host, engines: real + loading }, options.memory)
+  }
+
+  async function budget(held: MemoryUse): Promise<MemoryUse> {
+    const { chosen } = runtimes.report()
+    const [now, pools] = await Promise.all([hardware.memory(), chosen && poolsOf(chosen)])
+    return { host: await hostRoom(now, held), ...(pools?.budgets(now, held) ?? {}) }
   }
 
   function explain(spec: EngineSpec, need: MemoryNeed, limits: MemoryUse): string {

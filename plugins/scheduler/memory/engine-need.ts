@@ -31,7 +31,7 @@ export interface EngineFiles {
 /** What is known of where it runs. */
 export interface EnginePlace {
   devices: readonly Device[]
-  /** Bytes of memory that corral may think of as its own, for what grows with it. */
+  /** Bytes of the machine's memory that engines may take together. */
   memory: number
   /** As Node says it. */
   arch: string
@@ -131,12 +131,24 @@ function unknownParts(size: number, context: number): Parts {
 }
 
 /**
- * Reckons what an engine takes of each pool by its files' metadata.
- *
- * The caches that llama-server fills with use are bounded and counted whole: a sixteenth of the machine's memory, as
- * `promptCacheSize` says, for the states of earlier prompts, never more than the slots' own caches together; and the
- * same for checkpoints, which models with windows or states make for each slot, one at least.
+ * How much llama-server may keep beside the slots' own caches. It would fill what it is allowed, so that all of it is
+ * counted: for the states of earlier prompts a sixteenth of what corral may take (`promptCacheSize`), and no more than
+ * half of the slots' caches; the same for checkpoints of models with windows or states, one for each slot at least. No
+ * model is refused for that: where there is no room beside the model itself, nothing is kept.
  */
+function growthBounds(
+  flags: EngineFlags,
+  { room, limit, cache, checkpoint }: { room: number; limit: number; cache: number; checkpoint: number }
+): { promptCache: number; checkpoints: number; growth: number } {
+  const usual = Math.max(1, Math.floor(limit / Math.max(1, checkpoint)))
+  const most = Math.min(CHECKPOINTS, usual, Math.floor(room / Math.max(1, checkpoint)))
+  const checkpoints = flags.checkpoints ?? (checkpoint > 0 ? most : CHECKPOINTS)
+  const left = Math.max(0, room - checkpoints * checkpoint)
+  const promptCache = flags.promptCache ?? Math.floor(Math.min(limit, cache / 2, left) / MIB) * MIB
+  return { promptCache, checkpoints, growth: promptCache + checkpoints * checkpoint }
+}
+
+/** Reckons what an engine takes of each pool by its files' metadata. */
 export function reckon(spec: EngineSpec, files: EngineFiles, where: EnginePlace): Reckoning {
   const flags = engineFlags(spec.settings?.arguments ?? [])
   const options = computeOptions(spec, flags)
@@ -158,22 +170,24 @@ export function reckon(spec: EngineSpec, files: EngineFiles, where: EnginePlace)
   }))
   const placement = place(parts, roomier, asked, flags.hostCache)
 
-  const cache = parts.layers.reduce((sum, layer) => sum + layer.cache, 0)
-  const limit = promptCacheSize(where.memory) * MIB
-  const chat = spec.mode === 'chat'
-  const promptCache = chat ? (flags.promptCache ?? Math.floor(Math.min(limit, cache) / MIB) * MIB) : 0
-  const checkpoint = chat && shape ? checkpointSize(shape, options) * options.num_parallel : 0
-  const most = Math.max(1, Math.min(CHECKPOINTS, Math.floor(limit / Math.max(1, checkpoint))))
-  const checkpoints = flags.checkpoints ?? (checkpoint > 0 ? most : CHECKPOINTS)
   const overheads = devices.slice(0, placement.devices.length).map(({ pool, overhead }) => ({ [pool]: overhead }))
-  const process = PROCESS + VOCABULARY * (shape?.vocabulary ?? 0)
+  const beside = addUse({ host: PROCESS + VOCABULARY * (shape?.vocabulary ?? 0) }, reserved, ...overheads)
+  const cache = parts.layers.reduce((sum, layer) => sum + layer.cache, 0)
+  const chat = spec.mode === 'chat'
+  const start = (placement.use.host ?? 0) + (beside.host ?? 0)
+  const bounds = growthBounds(flags, {
+    room: chat ? Math.max(0, where.memory - start) : 0,
+    limit: promptCacheSize(where.memory) * MIB,
+    cache,
+    checkpoint: chat && shape ? checkpointSize(shape, options) * options.num_parallel : 0
+  })
   return {
     core: placement.use,
-    beside: addUse({ host: process }, reserved, ...overheads),
-    growth: promptCache + checkpoints * checkpoint,
+    beside,
+    growth: bounds.growth,
     bounds: {
-      promptCache,
-      checkpoints,
+      promptCache: bounds.promptCache,
+      checkpoints: bounds.checkpoints,
       ...(where.deviceMargins && asked < 0 ? { deviceMargins: where.deviceMargins } : {})
     },
     weights: shape ? weightsOf(shape) + files.loras : files.size + files.loras,
