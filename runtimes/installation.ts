@@ -44,10 +44,12 @@ export function createInstallation(deps: InstallationDeps): Installation {
   /** Runs work with the lock of the builds' directory. */
   async function alone<T>(waiting: Waiting, work: (waiting: Required<Waiting>) => Promise<T>): Promise<T> {
     const signal = AbortSignal.any([deps.stopped, ...(waiting.signal ? [waiting.signal] : [])])
-    const release = await lockDirectory(directory, signal, log)
+    const onProgress = waiting.onProgress ?? (() => undefined)
+    const wait = () => onProgress({ phase: 'queued', subject: 'behind another installation' })
+    const release = await lockDirectory(directory, signal, log, wait)
     try {
       await removeLeftovers(directory)
-      return await work({ signal, onProgress: waiting.onProgress ?? (() => undefined) })
+      return await work({ signal, onProgress })
     } finally {
       await release()
     }

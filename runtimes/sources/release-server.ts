@@ -84,7 +84,7 @@ export function createReleaseServer(options: ReleaseServerOptions) {
         })
         const { location } = response.headers
         if (![301, 302, 303, 307, 308].includes(response.statusCode) || typeof location !== 'string') {
-          if (response.statusCode < 400) return response
+          if (response.statusCode < 300) return response
           await response.body.dump()
           // Signed addresses are no business of a message's readers.
           const where = count === 0 ? address : `${address} (at ${url.host})`

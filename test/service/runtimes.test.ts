@@ -171,7 +171,6 @@ t.test('the command line, without a server', async t => {
   t.match(offline, { code: 0, stderr: new RegExp(`installed archive-b50-cpu-.*sha256 ${sha256(good)}`) })
   t.equal(server.requests.filter(({ host }) => host === 'storage').length, 0)
 
-  t.match(await run('install', 'abacus'), { code: 4, stderr: /no kind of llama\.cpp build named "abacus"/ })
   t.match(await run('install', 'cpu', '--version', 'b1'), { code: 4, stderr: /has no release "b1"/ })
   t.match(await run('install', 'cpu', '--sha256', 'x'), { code: 2, stderr: /--sha256 is for an archive/ })
   t.match(await run('use', 'vulkan'), { code: 4, stderr: /corral runtime install vulkan/ })

@@ -176,10 +176,7 @@ export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
     for (let at = start; at < stop && !response.destroyed; at += PIECE) {
       const piece = data.subarray(at, Math.min(stop, at + PIECE))
       log.bytes += piece.length
-      await new Promise<void>(resolve => {
-        response.once('close', resolve)
-        response.write(piece, () => resolve())
-      })
+      await new Promise<void>(resolve => response.write(piece, () => resolve()))
       if (fault?.slow) await new Promise(resolve => setTimeout(resolve, fault.slow))
     }
     if (stop === end) response.end()
