@@ -52,6 +52,19 @@ function tooOld({ glibc }: ArchivePattern, hardware: Hardware): string | undefin
 }
 
 /**
+ * Why no release's archive of a kind can run on this system, whichever driver and release; undefined where one may. A
+ * sentence. Pure.
+ */
+export function systemObstacle(kind: RuntimeDescriptor, hardware: Hardware): string | undefined {
+  const patterns = kind.archives.filter(
+    ({ platform, arch }) => platform === hardware.platform && arch === hardware.arch
+  )
+  const obstacles = patterns.map(pattern => tooOld(pattern, hardware))
+  if (obstacles.length === 0 || obstacles.includes(undefined)) return undefined
+  return `A release's archive of ${kind.title} ${obstacles[0]}.`
+}
+
+/**
  * The archive of a release that serves a kind of build on this machine, and the archives that go into the same folder;
  * undefined where the release has none or this system is too old for it. Pure.
  */

@@ -2,6 +2,7 @@ import { rm } from 'node:fs/promises'
 import type { BuildCandidate, BuildSource, RuntimeDescriptor } from '../../core/runtimes.ts'
 import type { Waiting } from '../../core/services.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
+import { systemObstacle } from '../ranking.ts'
 import { placeArchives } from './place-archives.ts'
 import type { FoundArchives, Releases } from './releases.ts'
 
@@ -58,7 +59,8 @@ export function releaseSource({ releases, apiUrl, repository, tag, directory }: 
       const found = await releases.find(runtime, hardware, { signal })
       if (found === undefined) {
         explain(
-          `no archive of ${runtime.name} for ${hardware.platform} ${hardware.arch} in release "${tag}" of ${repository}`
+          systemObstacle(runtime, hardware) ??
+            `no archive of ${runtime.name} for ${hardware.platform} ${hardware.arch} in release "${tag}" of ${repository}`
         )
         return undefined
       }

@@ -3,7 +3,7 @@ import { messageOf } from '../../core/errors.ts'
 import type { Hardware } from '../../core/hardware.ts'
 import type { RuntimeDescriptor, RuntimesReport } from '../../core/runtimes.ts'
 import type { Waiting } from '../../core/services.ts'
-import { chooseArchives } from '../ranking.ts'
+import { chooseArchives, systemObstacle } from '../ranking.ts'
 import { snapshot } from '../release-snapshot.ts'
 import type { Release, ReleaseAsset } from './release-assets.ts'
 import { createReleaseServer, type ReleaseServer, type ReleaseServerOptions } from './release-server.ts'
@@ -117,6 +117,8 @@ export function createReleases(options: ReleasesOptions) {
       { signal = new AbortController().signal }: Waiting = {},
       tag = options.tag
     ): Promise<FoundArchives | undefined> {
+      // Older releases need no older system: looking through them would be in vain.
+      if (systemObstacle(runtime, hardware) !== undefined) return undefined
       const server = createReleaseServer({ ...options, signal })
       try {
         const release = await findRelease(

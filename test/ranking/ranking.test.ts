@@ -8,7 +8,7 @@ import { rocm } from '../../runtimes/kinds/rocm.ts'
 import { sycl } from '../../runtimes/kinds/sycl.ts'
 import { compareVersions } from '../../runtimes/kinds/versions.ts'
 import { vulkan } from '../../runtimes/kinds/vulkan.ts'
-import { chooseArchives, rankRuntimes } from '../../runtimes/ranking.ts'
+import { chooseArchives, rankRuntimes, systemObstacle } from '../../runtimes/ranking.ts'
 import { snapshot } from '../../runtimes/release-snapshot.ts'
 import { amd, apple, intel, machine, nvidia, other } from './machines.ts'
 
@@ -581,6 +581,18 @@ t.test('archives by live names', async t => {
     'the ranking still names them, and says what is missing'
   )
   t.match(order(glibc('2.36')), /^cuda-13 /)
+  t.match(
+    systemObstacle(cuda13, glibc('2.36')),
+    /archive of CUDA 13 \(NVIDIA\) needs glibc 2\.38; this system has 2\.36/
+  )
+  for (const [kind, hardware] of [
+    [cuda13, linux],
+    [cuda13, windows],
+    [cuda12, on('linux', 'riscv64')],
+    [vulkan, glibc('2.36')]
+  ] as const) {
+    t.equal(systemObstacle(kind, hardware), undefined)
+  }
   t.ok(chosen('cuda-13', { ...linux, ...UNKNOWN_SYSTEM }), 'nobody knows')
   t.same(candidate({ ...linux, ...UNKNOWN_SYSTEM }, 'cuda-13').missing, [])
 })

@@ -139,6 +139,9 @@ async function askUntilSettled(client: ServerClient, build: boolean): Promise<Ru
         signal => client.json<RuntimesReport>('GET', '/api/runtimes', undefined, signal),
         client.address
       )
+      if (!Array.isArray(report.ranking)) {
+        throw new CommandFailure(EXIT.failure, `The server at ${client.address} is of another version of corral.`)
+      }
       if (!build || report.state !== 'searching') return report
       if (report.progress) line.update(progressText(report.progress))
       await sleep(POLL_INTERVAL, undefined, { signal: interruption() })
