@@ -18,6 +18,7 @@ import { processStartTime } from '../../core/processes.ts'
 import type { Progress } from '../../core/progress.ts'
 import type { Engine, EngineSpec } from '../../core/services.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../runtimes/llama-server/engine.ts'
+import { createEngineLogBook } from '../../runtimes/llama-server/log-book.ts'
 import { buildOf, engineDeps, engineSpec, MODEL, realBuild } from './support.ts'
 
 // What an engine must not heed; see "surroundings" below.
@@ -225,6 +226,44 @@ t.test('killed in mid-stream', async t => {
   t.match(await engine.exited, { code: null, signal: 'SIGKILL', expected: false, failure: { code: 'engine_crashed' } })
   t.equal((await failure(ask(engine))).code, 'engine_crashed')
   await engine.stop()
+  t.same(readdirSync(run), [])
+})
+
+t.test('a stopped process is found to hang; a long prompt evaluation is not', async t => {
+  const run = t.testdir({})
+  const spec = engineSpec({ options: { ...engineSpec().options, num_ctx: 8192, num_parallel: 1 } })
+  const extraArguments = ['--threads', '1', '--threads-batch', '1']
+  const prompt = 'one two three four five six seven eight nine ten '.repeat(200)
+  /** Milliseconds that it takes; nothing is sent meanwhile. */
+  const readLongPrompt = async (engine: Engine) => {
+    const began = performance.now()
+    const { status, body } = await post(engine, '/completion', { prompt, n_predict: 1, cache_prompt: false })
+    await text(body)
+    t.equal(status, 200)
+    return performance.now() - began
+  }
+  const measuring = await createLlamaServerEngine(BUILD, spec, engineDeps(run, { extraArguments }), {})
+  const usual = await readLongPrompt(measuring)
+  await measuring.stop()
+
+  const hangTimeout = Math.max(300, usual / 4)
+  const logBook = createEngineLogBook()
+  const engine = await createLlamaServerEngine(
+    BUILD,
+    spec,
+    engineDeps(run, { hangTimeout, logBook, extraArguments }),
+    {}
+  )
+  t.ok((await readLongPrompt(engine)) > hangTimeout, `no hang is seen in it within ${Math.round(hangTimeout)} ms`)
+  const waiting = failure(readLongPrompt(engine))
+  process.kill(engine.pid!, 'SIGSTOP')
+  const error = await waiting
+  t.equal(error.code, 'engine_crashed')
+  t.equal(error.details?.cause, 'hung')
+  t.ok(error.retryable)
+  t.match(await engine.exited, { signal: 'SIGKILL', expected: false, failure: { details: { cause: 'hung' } } })
+  await engine.stop()
+  t.match(logBook.records(spec.variant.key)[0], { failure: { cause: 'hung' }, exit: { signal: 'SIGKILL' } })
   t.same(readdirSync(run), [])
 })
 

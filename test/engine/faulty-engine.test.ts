@@ -118,6 +118,41 @@ ${SERVER}`
   t.same(readdirSync(run), [])
 })
 
+t.test('the same while serving: who waits is told', async t => {
+  const engine = await play(
+    t,
+    `${SERVER}
+globalThis.onRequest = (request, response) => {
+  if (request.url !== '/groan') return false
+  writeSync(2, 'ggml_metal_synchronize: error: command buffer 1 failed with status 5\\nerror: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\\n')
+  return true
+}`
+  ).engine
+  const error = await failure(engine.request({ method: 'GET', path: '/groan', signal: NEVER }))
+  t.same([error.code, error.details?.cause], ['engine_crashed', 'out_of_gpu_memory'])
+  t.match(error.message, /GPU's memory is too small/)
+  t.match(await engine.exited, { signal: 'SIGKILL', expected: false })
+})
+
+t.test('killed from outside while it loads: tried once more', async t => {
+  const mark = `import { existsSync, writeFileSync, readFileSync } from 'node:fs'
+const mark = process.argv[1] + '.tried'
+const tries = existsSync(mark) ? readFileSync(mark, 'utf8').length : 0
+writeFileSync(mark, 'x'.repeat(tries + 1))
+`
+  const once = await play(t, `${mark}if (tries === 0) process.kill(process.pid, 'SIGKILL')\n${SERVER}`).engine
+  t.equal(once.contextSize, 512)
+  for (const [signal, cause] of [
+    ['SIGKILL', 'killed'],
+    ['SIGTERM', 'terminated']
+  ]) {
+    const always = play(t, `${mark}if (tries > 1) process.exit(9)\nprocess.kill(process.pid, '${signal}')\n${SERVER}`)
+    const error = await failure(always.engine)
+    t.match([error.code, error.details], ['load_failed', { cause, signal }], 'twice, not thrice')
+    t.same(readdirSync(always.run), [])
+  }
+})
+
 t.test('a build without the child protocol; one that ignores SIGTERM', async t => {
   const playing = play(t, `${SERVER}process.on('SIGTERM', () => {})`)
   const engine = await playing.engine
