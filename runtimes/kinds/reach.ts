@@ -12,9 +12,12 @@ const PENALTY_FOR_IDLE_MEMORY = 50
 /** Below what the processor alone scores: not worth it, but possible. */
 const LEAST = 1
 
-/** The GPUs that count: those in working order, without the processor's own one where a card stands beside it. */
+/**
+ * The GPUs that count: those in working order, without the processor's own one where a card stands beside it, and without
+ * what only shows a server's console.
+ */
 export function relevantGpus({ gpus }: Hardware): Gpu[] {
-  const usable = gpus.filter(gpu => gpu.usable)
+  const usable = gpus.filter(gpu => gpu.usable && (gpu.vendor !== 'other' || gpu.apis.length > 0))
   const discrete = usable.filter(gpu => gpu.type !== 'integrated')
   return discrete.length > 0 ? discrete : usable
 }

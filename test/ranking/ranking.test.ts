@@ -288,6 +288,11 @@ const CASES: [what: string, hardware: Hardware, order: string][] = [
     machine([other('qualcomm', 'Adreno (TM) 740', { ...INTEGRATED, ...VULKAN_SEEN })], { arch: 'arm64' }),
     'cpu vulkan'
   ],
+  [
+    "H100 beside a server's console",
+    machine([nvidia('NVIDIA H100', '9.0', '610.1', '13.4', { gib: 80 }), other('other', 'ASPEED Graphics Family')]),
+    'cuda-13 cuda-12 vulkan cpu'
+  ],
   ["a server's console", machine([other('other', 'ASPEED Graphics Family')]), 'cpu'],
   ['s390x', machine([], { arch: 's390x' }), 'cpu'],
   ['riscv64, no archive', machine([], { arch: 'riscv64' }), 'cpu'],
@@ -473,6 +478,8 @@ t.test('what is missing, and what mends it', async t => {
     [/Tesla P40 has compute capability/, /made with version 13\.4/].map(what => ({ what })),
     'equal cards are told once'
   )
+  const server = CASES.find(([what]) => what === "H100 beside a server's console")![1]
+  t.match(candidate(server, 'cuda-13'), { score: 100, reasons: [/uses NVIDIA H100/] })
   t.match(candidate(machine([], { cpu: { model: 'Core 2', threads: 2, features: ['sse3'] } }), 'cpu').reasons, [
     /Core 2/,
     /no AVX2/
