@@ -41,6 +41,13 @@ export interface SearchDeps {
   prove: Prove
 }
 
+/** Builds that the user installed, and that no source in use brings. */
+const BY_HAND: BuildSource = {
+  name: 'installed',
+  description: 'what "corral runtime install" brought',
+  provide: async () => undefined
+}
+
 /**
  * Finds a build that works, the best kind of the ranking first: one that is at hand or that was proven before, else what
  * the sources bring. What failed on this machine lately is tried again only when there is nothing else.
@@ -52,6 +59,7 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
   const machine = machineMark(hardware)
   const slow = sources.filter(source => !source.instant)
   const records = { directory, hardware, machine, log, signal }
+  const isFrom = (source: BuildSource, { build }: BuildRecord) => build.source === source.name
   const wanted = (source: BuildSource, { build }: BuildRecord) => source.wants?.(build) ?? true
   const considered = (ranking: readonly RankedCandidate[]) =>
     ranking.filter(candidate => (choice === undefined ? candidate.usable : isMeant(choice, candidate)))
@@ -102,7 +110,7 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     for (const record of await readRecords(directory)) {
       const { id } = record.build
       const counted = record.installed || id === selection.selected || id === selection.previous
-      const same = record.build.source === source.name && isOfKind(record, runtime)
+      const same = isFrom(source, record) && isOfKind(record, runtime)
       if (same && !wanted(source, record) && !counted) await removeRecord(directory, record)
     }
   }
@@ -116,12 +124,14 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
   ): Promise<Build | undefined> {
     const at = found.find(({ runtime }) => ranking[placeOf(runtime, ranking)] === candidate)
     if (at) return take(at)
+    const runtime = descriptorOf(candidate)
     for (const source of slow) {
-      const fits = (record: BuildRecord) => wanted(source, record)
-      const build = await findRecorded(source, descriptorOf(candidate), fits, heedFailures, attempts, records)
+      const fits = (record: BuildRecord) => isFrom(source, record) && wanted(source, record)
+      const build = await findRecorded(source, runtime, fits, heedFailures, attempts, records)
       if (build) return build
     }
-    return undefined
+    const orphaned = (record: BuildRecord) => !!record.installed && !sources.some(source => isFrom(source, record))
+    return await findRecorded(BY_HAND, runtime, orphaned, heedFailures, attempts, records)
   }
 
   function take({ build, source }: AtHand): Build {
@@ -189,7 +199,8 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
             }
           }
           for (const source of slow) {
-            const former = await findRecorded(source, runtime, () => true, heedFailures, attempts, records)
+            const fits = (record: BuildRecord) => isFrom(source, record)
+            const former = await findRecorded(source, runtime, fits, heedFailures, attempts, records)
             if (former) return former
           }
         }

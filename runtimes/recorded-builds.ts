@@ -49,8 +49,9 @@ export async function checkRecord(
 }
 
 /**
- * The latest recorded build of a source that fits and still works. What the user installed beside the others is not used
- * by that, unless there is no other; what failed lately is left out when failures are heeded.
+ * The latest recorded build of a kind that fits and still works, told as what `source` brought. What the user installed
+ * beside the others is not used by that, unless there is no other; what failed lately is left out when failures are
+ * heeded.
  */
 export async function findRecorded(
   source: BuildSource,
@@ -60,9 +61,7 @@ export async function findRecorded(
   attempts: SearchAttempts,
   deps: RecordedDeps
 ): Promise<Build | undefined> {
-  const fitting = (await readRecords(deps.directory)).filter(record => {
-    return record.build.source === source.name && isOfKind(record, runtime) && fits(record)
-  })
+  const fitting = (await readRecords(deps.directory)).filter(record => isOfKind(record, runtime) && fits(record))
   for (const record of fitting.sort((a, b) => Number(a.installed ?? false) - Number(b.installed ?? false))) {
     const { failure, build, provenAt } = record
     if (failure && heedFailures && stillCounts(failure, deps.machine)) {

@@ -4,6 +4,7 @@ import { messageOf } from '../../core/errors.ts'
 import type { Hardware } from '../../core/hardware.ts'
 import type { BuildRequest, RuntimeDescriptor } from '../../core/runtimes.ts'
 import type { Waiting } from '../../core/services.ts'
+import { hasLibrary } from '../kinds/systems.ts'
 import type { ToolChain } from './build-tools.ts'
 import {
   type CompiledKind,
@@ -56,6 +57,10 @@ export async function routesFor(options: RouteOptions, signal?: AbortSignal): Pr
   const { runtime, hardware, tools, fetching, explain } = options
   const { kind } = runtime
   const routes: Route[] = []
+  if (kind === 'vulkan' && hasLibrary(hardware, 'vulkan') === false) {
+    explain('libvulkan.so.1 is not installed, without which a Vulkan build sees no GPU')
+    return routes
+  }
   const full = (what: string, compiled: CompiledKind) => {
     routes.push({
       what,

@@ -305,6 +305,9 @@ t.test('builds for GPUs', async t => {
       id: 'source-v0.5.0-vulkan',
       origin: /@node-llama-cpp\/linux-x64-vulkan$/
     })
+    const loaderless = sourceWith(tools, { runtime: vulkan, hardware: { ...gpuMachine, libraries: ['libgomp'] } })
+    t.equal(await loaderless.provide(), undefined)
+    t.match(loaderless.reasons, [/libvulkan\.so\.1 is not installed/])
     const without = sourceWith(tools, { runtime: vulkan, hardware: gpuMachine, prebuilt: false })
     t.equal(await without.provide(), undefined)
     t.match(without.reasons, [/glslc of the Vulkan SDK is not installed/])

@@ -1,10 +1,11 @@
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
 import type { Hardware } from '../../core/hardware.ts'
-import type { BuildRequest, BuildSource } from '../../core/runtimes.ts'
+import type { Build, BuildRequest, BuildSource } from '../../core/runtimes.ts'
 import { placeOf, runtimeOf } from '../../runtimes/build-place.ts'
+import { writeRecord } from '../../runtimes/build-records.ts'
 import { warningsFor } from '../../runtimes/build-warnings.ts'
 import { machineMark, readFailedAttempts, stillCounts } from '../../runtimes/failed-attempts.ts'
 import { prove } from '../../runtimes/prove.ts'
@@ -456,4 +457,37 @@ t.test('a choice that was written down goes before the ranking', async t => {
   t.equal((await broken.build()).id, 'made-cuda-13')
   t.ok(broken.log.warnings.some(line => /made-vulkan, chosen .*cannot be used: .*is not reused: /.test(line)))
   t.same(asked, ['cuda-13', 'vulkan'])
+})
+
+t.test('what the user installed serves where nothing else is at hand, and is not removed', async t => {
+  const directory = t.testdir()
+  const install = async (id: string, runtime: string, from: string) => {
+    const folder = writePrograms(join(directory, id), { 'llama-server': WORKS[runtime]! })
+    const descriptor = testKinds.find(({ name }) => name === runtime)!
+    const candidate = candidateIn(folder, { id, kind: descriptor.kind, runtime, source: from })
+    const build = await prove(candidate, { hardware: gpuMachine, runtime: descriptor })
+    await writeRecord(directory, build, { installed: true })
+  }
+  await install('archive-1-cuda-13', 'cuda-13', 'archive')
+  await install('made-9-vulkan', 'vulkan', 'made')
+  const offline = maker(directory, {})
+  const runtimes = runtimesWith(directory, [offline.source], gpus())
+  t.equal((await runtimes.build()).id, 'archive-1-cuda-13')
+  t.same(offline.asked, [], 'no need to ask anybody')
+  t.equal((await runtimes.build({}, 'vulkan')).id, 'made-9-vulkan')
+
+  const wants = (build: Build) => build.id !== 'made-9-vulkan'
+  const { source: online, asked } = maker(directory, { vulkan: WORKS.vulkan! }, 'made', { wants })
+  t.equal((await runtimesWith(directory, [online], gpus()).build({}, 'vulkan')).id, 'made-vulkan')
+  t.same(asked, ['vulkan'], 'the settings want another one')
+  t.ok(existsSync(join(directory, 'made-9-vulkan', 'llama-server')), 'and what was installed stays')
+
+  rmSync(join(directory, 'archive-1-cuda-13', 'llama-server'))
+  const damaged = runtimesWith(directory, [maker(directory, { 'cuda-13': WORKS['cuda-13']! }).source], gpus())
+  t.equal((await damaged.build()).id, 'made-cuda-13')
+  t.match(
+    damaged.report().installed.find(({ build }) => build.id === 'archive-1-cuda-13'),
+    { state: 'failed', failure: /ENOENT|no such file/ },
+    'damaged, it is shown so and left to the user'
+  )
 })
