@@ -12,7 +12,6 @@ import type { RuntimesOptions } from './options.ts'
 import { createProof, type StartEngine } from './prove-by-answer.ts'
 import { createRuntimes, type RuntimesService } from './runtimes-service.ts'
 import type { SearchLog } from './search-attempts.ts'
-import { archiveSource } from './sources/archive.ts'
 import { releaseSource } from './sources/release.ts'
 import { createReleases } from './sources/releases.ts'
 import { compiledSource } from './sources/source.ts'
@@ -87,7 +86,7 @@ export function createConfiguredRuntimes({ options, paths, env, log, hardware }:
   })
   return createRuntimes({
     // Last: what was installed by hand serves by itself only where nothing else is at hand.
-    sources: [...names.map(name => sources[name]()), archiveSource()],
+    sources: names.map(name => sources[name]()),
     kinds: builtInKinds,
     hardware,
     releases,
