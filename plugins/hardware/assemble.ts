@@ -78,19 +78,35 @@ function problemsOf(answers: readonly Answer[], gpus: readonly Gpu[], platform: 
     )
     return !known && platform !== 'darwin'
   })
-  const stuck = answers.filter(({ report }) => report.outcome === 'timed_out')
-  return [
-    ...told,
-    ...unserved.map(gpu => unservedProblem(gpu, noAccess)),
-    ...stuck.map(
-      ({ report }): HardwareProblem => ({
+  return [...told, ...unserved.map(gpu => unservedProblem(gpu, noAccess)), ...answers.flatMap(probeProblem)]
+}
+
+/** A source that hangs, or NVIDIA's tool when it fails without a known reason: what it would tell may be much. */
+function probeProblem({ report: { probe, outcome, detail = '' }, findings }: Answer): HardwareProblem[] {
+  const subject = probe
+  if (outcome === 'timed_out') {
+    return [
+      {
         code: 'probe_failed',
-        subject: report.probe,
-        message: `${report.probe} gave no answer in time, so that what it would tell of this machine is missing.`,
-        advice: `Run it by hand; where it hangs too, its driver does, and the machine must be restarted.`
-      })
-    )
-  ]
+        subject,
+        message: `${probe} gave no answer in time, so that what it would tell of this machine is missing.`,
+        advice:
+          'Run it by hand: where it hangs too, its driver does, and the machine must be restarted; where it is only slow, ' +
+          'give it more time with "probe_timeout" under "hardware" in config.yaml.'
+      }
+    ]
+  }
+  const unclear = probe === 'nvidia-smi' && outcome !== 'ok' && outcome !== 'absent' && !findings.problems?.length
+  return unclear
+    ? [
+        {
+          code: 'probe_failed',
+          subject,
+          message: `nvidia-smi tells nothing of this machine: ${detail}`,
+          advice: 'Run it by hand.'
+        }
+      ]
+    : []
 }
 
 /** A Vulkan driver that is installed reaches the GPUs of its vendor, where vulkaninfo is not there to tell. */

@@ -9,11 +9,13 @@ const FRESH = 1000
 /** Milliseconds for which it is not asked again when it gave none. */
 const PAUSE = 30_000
 
+export type GpuMemory = (machine: Machine, gpus: readonly Gpu[]) => Promise<MemoryNow['gpus']>
+
 /**
  * Reads how much memory of GPUs is free now: of those with memory of their own, whose size is known. What cannot be read
  * is left out. Never rejects.
  */
-export function createGpuMemory(): (machine: Machine, gpus: readonly Gpu[]) => Promise<MemoryNow['gpus']> {
+export function createGpuMemory(): GpuMemory {
   let asked: { until: number; answer: ReturnType<typeof nvidiaMemory> } | undefined
 
   function nvidia(machine: Machine): ReturnType<typeof nvidiaMemory> {

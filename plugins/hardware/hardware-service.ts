@@ -1,11 +1,6 @@
 import type { Hardware, HardwareService, MemoryNow } from '../../core/hardware.ts'
-import { type Answer, assembleHardware } from './assemble.ts'
-import { createGpuMemory } from './gpu-memory.ts'
-import { type Machine, openMachine } from './machine.ts'
-import { readMemory } from './memory/machine-memory.ts'
-import { askProbe } from './probe.ts'
-import { PROBES } from './probes.ts'
-import { ownProcessor } from './processor/processor.ts'
+import type { GpuMemory } from './gpu-memory.ts'
+import type { Machine } from './machine.ts'
 
 export interface HardwareOptions {
   /** Folder before all system files, for recordings of other machines; empty is this one. */
@@ -18,33 +13,30 @@ export interface HardwareOptions {
   log?: { debug(object: object, message: string): void }
 }
 
-async function findHardware(machine: Machine, limit: number): Promise<Hardware> {
-  const asked = PROBES.filter(({ platforms }) => platforms?.includes(machine.platform) ?? true)
-  const answers: Answer[] = await Promise.all(asked.map(probe => askProbe(probe, machine, limit)))
-  // Where no probe tells of the processor, Node knows the least.
-  const own: Answer = {
-    report: { probe: 'node', outcome: 'ok', duration: 0 },
-    findings: ownProcessor(machine)
-  }
-  const hardware = assembleHardware(machine, [...answers, own])
-  return { ...hardware, probes: answers.map(({ report }) => report) }
-}
-
-/** Finds out what this machine has, or what a recording of another one says. */
+/**
+ * Finds out what this machine has, or what a recording of another one says. Nothing is looked at, nor are the sources
+ * loaded, before somebody asks: a start does not wait for them.
+ */
 export function createHardware(options: HardwareOptions): HardwareService {
   const { sysroot: root, probeTimeout: limit, env, signal, log } = options
-  const gpuMemory = createGpuMemory()
   let machine: Promise<Machine> | undefined
+  let gpuMemory: Promise<GpuMemory> | undefined
   let current: Promise<Hardware> | undefined
   let found: Hardware | undefined
   let running = false
 
-  const open = () => (machine ??= openMachine({ root, env, limit, ...(signal ? { signal } : {}) }))
+  function open(): Promise<Machine> {
+    machine ??= import('./machine.ts').then(({ openMachine }) =>
+      openMachine({ root, env, limit, ...(signal ? { signal } : {}) })
+    )
+    return machine
+  }
 
   async function find(): Promise<Hardware> {
     running = true
     try {
       const began = performance.now()
+      const { findHardware } = await import('./find-hardware.ts')
       found = await findHardware(await open(), limit)
       const gpus = found.gpus.map(({ id, name }) => `${id} ${name}`)
       log?.debug({ gpus, duration: Math.round(performance.now() - began) }, 'hardware found')
@@ -63,8 +55,10 @@ export function createHardware(options: HardwareOptions): HardwareService {
     detect,
     known: () => found,
     async memory(): Promise<MemoryNow> {
-      const [at, hardware] = await Promise.all([open(), found ?? detect()])
-      const [host, gpus] = await Promise.all([readMemory(at), gpuMemory(at, hardware.gpus)])
+      gpuMemory ??= import('./gpu-memory.ts').then(({ createGpuMemory }) => createGpuMemory())
+      const { readMemory } = await import('./memory/machine-memory.ts')
+      const [at, hardware, gpusOf] = await Promise.all([open(), found ?? detect(), gpuMemory])
+      const [host, gpus] = await Promise.all([readMemory(at), gpusOf(at, hardware.gpus)])
       const { total = 0, available = 0, limit: most = total } = host ?? {}
       return { host: { total: Math.min(total, most), available }, gpus }
     }

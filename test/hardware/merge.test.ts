@@ -214,6 +214,10 @@ t.test('one record of each machine', async t => {
   })
   t.match(assemble(found('vulkaninfo', {}, 'timed_out')).problems, [{ code: 'probe_failed', subject: 'vulkaninfo' }])
 
+  const segfault = found('nvidia-smi', {}, 'failed')
+  t.match(assemble(segfault).problems, [{ code: 'probe_failed', subject: 'nvidia-smi' }])
+  t.same(assemble(found('nvidia-smi', {}, 'absent'), found('lspci', {}, 'failed')).problems, [])
+
   const mac = (root: string, model: string, name: string) =>
     assembleHardware({ platform: 'darwin', arch: 'arm64', root }, [
       found('sysctl', { cpu: { model } }),
