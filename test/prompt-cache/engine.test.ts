@@ -293,7 +293,7 @@ t.test('engines that do not do as they should', async t => {
 
   const refusing = await scripted(cache, () => ({ error: { message: 'invalid slot save file' } }))
   await cache.restore(refusing, NEVER)
-  t.match(said.at(-2), /of no use and is deleted: invalid slot save file/)
+  t.match(said.at(-1), /of no use and is deleted: invalid slot save file/)
   t.same(listOf(folder), [], 'what an engine refuses is deleted')
 
   const { cache: small, said: told } = promptCacheIn(directory, 700)

@@ -40,6 +40,10 @@ t.test('which models are of use', async t => {
   t.ok(savesSlots(specOf('olmo2', DENSE)), 'no window in this file')
   t.ok(savesSlots(specOf('something-new')), 'an unknown one is tried')
   t.notOk(savesSlots(specOf('llama', DENSE, 'embedding')), 'embeddings have no conversation')
+  const speculation = { ngram: false, draft: { model: 'a/b', modelPath: '/b.gguf' } }
+  const settings = { arguments: [], environment: {}, loras: [] }
+  t.notOk(savesSlots({ ...specOf('llama', DENSE), settings: { ...settings, speculation } }), 'a draft model')
+  t.ok(savesSlots({ ...specOf('llama', DENSE), settings: { ...settings, speculation: { ngram: true } } }))
   t.notOk(savesSlots(specOf('olmo2', { ...DENSE, 'attention.sliding_window': 4096 })), 'a window by its metadata')
   t.notOk(savesSlots(specOf('something-new', { ...DENSE, 'ssm.state_size': 128, 'ssm.inner_size': 8192 })), 'a state')
   for (const architecture of ['gemma3', 'gpt-oss', 'llama4', 'mamba', 'jamba', 'qwen3next', 'qwen35', 'lfm2', 't5']) {
@@ -93,9 +97,6 @@ t.test('what a cache depends on', async t => {
     }),
     arguments: key(spec => {
       spec.settings = { ...settings, arguments: ['--rope-freq-base', '1000000'] }
-    }),
-    draft: key(spec => {
-      spec.settings = { ...settings, speculation: { ngram: false, draft: { model: 'a/b', modelPath: '/b.gguf' } } }
     }),
     stamp: key(undefined, build, ['12 1'])
   }

@@ -24,7 +24,7 @@ function best(turns: Continued[]): number {
 t.test('a conversation of 2,000 tokens goes on after an unload', async t => {
   const path = join(t.testdir(), 'random.gguf')
   const vocabulary = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-  const made = await writeRandomModel(path, { vocabulary, shape: { ...SHAPE_200M, layers: 2 } })
+  const made = await writeRandomModel(path, { vocabulary, shape: { ...SHAPE_200M, layers: 1 } })
   t.equal(statSync(path).size, made.bytes)
   const saving = await startCorral(t)
   const plain = await startCorral(t, { config: 'scheduler:\n  prompt_cache: 0\n' })
@@ -92,7 +92,7 @@ t.test('corral is killed at any moment', async t => {
   t.same(await strays(home), [], 'an orderly end saves as well')
 
   let restored = 0
-  for (const delay of [0, 10, 30, 80]) {
+  for (const delay of [0, 15, 60]) {
     corral = await startCorral(t, { home })
     const answer = await talk(corral, history)
     t.equal(answer.content, expected, `after a kill the answer is the same (${delay} ms)`)
@@ -107,15 +107,15 @@ t.test('corral is killed at any moment', async t => {
     await sleep(delay)
     await corral.end('SIGKILL')
   }
-  t.ok(restored === 4, `restored ${restored} times`)
+  t.ok(restored === 3, `restored ${restored} times`)
 })
 
 t.test('an engine is killed while its cache is saved', async t => {
   const corral = await startCorral(t)
-  for (let round = 0; round < 3; round++) {
+  for (let round = 0; round < 2; round++) {
     t.ok((await talk(corral, [{ role: 'user', content: longText(900, round) }])).content)
     const stopped = corral.json('/api/stop', { model: DEMO })
-    await sleep(round * 4)
+    await sleep(round * 6)
     for (const pid of corral.enginePids()) process.kill(pid, 'SIGKILL')
     t.equal((await stopped).status, 200, 'the stop ends all the same')
     await until('the engine has gone', () => corral.enginePids().length === 0)

@@ -88,6 +88,7 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
       // New conversations take the last slots first.
       if (await restoreOne(shelf, engine, slots.size, saved, limit)) slots.set(slots.size, saved)
     }
+    if (!slots.size) return
     const tokens = [...slots.values()].reduce((sum, saved) => sum + saved.tokens, 0)
     log.info({ slots: slots.size, tokens, ms: Date.now() - began }, `restored prompt caches of ${alias}`)
   }

@@ -17,7 +17,6 @@ const MAGIC = 0x67677371
 /** Lists of tokens were plain in version 2. */
 const VERSIONS = [2, 3]
 const HEADER = 12
-const MOST_TOKEN_WORDS = 2 ** 26
 const MOST_STREAMS = 1024
 const CHUNK = 4 * 2 ** 20
 
@@ -39,8 +38,7 @@ export async function readLayout(path: string): Promise<StateLayout | undefined>
   try {
     const { size } = await file.stat()
     const header = await wordsAt(file, 0, 3)
-    if (!header || header[0] !== MAGIC || !VERSIONS.includes(header[1]!) || header[2]! > MOST_TOKEN_WORDS)
-      return undefined
+    if (!header || header[0] !== MAGIC || !VERSIONS.includes(header[1]!) || 4 * header[2]! > size) return undefined
     const tokens = await wordsAt(file, HEADER, header[2]!)
     if (!tokens) return undefined
     const streamsAt = HEADER + 4 * header[2]!
