@@ -35,7 +35,7 @@ const PATTERNS: Record<string, Pattern> = {
   smallthinker: { period: 4, denseFirst: true, window: 4096, fixed: true }
 }
 /** These name each layer in a list. */
-const LISTED = new Set(['gemma4', 'granite-swa', 'maple', 'mimo2', 'spark2-5', 'step35'])
+const LISTED = new Set(['gemma4', 'granite_swa', 'maple', 'mimo2', 'spark2_5', 'step35'])
 
 /** Tokens of the window, and by layer whether it has one. */
 export interface SlidingWindow {
