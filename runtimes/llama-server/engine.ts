@@ -9,6 +9,7 @@ import { engineFailure, hungFailure, startFailure } from './engine-failure.ts'
 import { createEngineOutput, type EngineLog } from './engine-output.ts'
 import { processorTime, watchForHang } from './hang-watch.ts'
 import { launchEngine, recordProcess } from './launch.ts'
+import { loadWarnings } from './load-warnings.ts'
 import { type LoadedFacts, loadingOf } from './loading.ts'
 import { createEngineLogBook, type EngineLogBook } from './log-book.ts'
 import { watchOomKills } from './oom-kills.ts'
@@ -193,6 +194,7 @@ async function startEngine(start: {
   } finally {
     loading.close()
   }
+  for (const sentence of loadWarnings(page.all(), { gpuLayers: spec.options.n_gpu_layers })) warn(sentence)
   ready = true
   page.mark()
   if (deps.hangTimeout !== undefined) {

@@ -34,7 +34,7 @@ const FRESH_START =
   /retrying without pipeline parallelism|server is listening on|all slots are idle|starting the main loop/
 /** Lines that are printed where nothing is wrong, or where llama-server goes on another way. */
 const HARMLESS =
-  /try reducing --n-gpu-layers|of pinned memory|host memory fallback|falling back|skipping reorder|fit params to free device memory|retrying|defaulting to chatml|ignoring|cudaMemGetInfo failed|posix_f?m?advise|PrefetchVirtualMemory|munmap failed|failed to munlock|\/proc\/meminfo|process priority|environment variable is set, but|tool call example/i
+  /try reducing --n-gpu-layers|of pinned memory|host memory fallback|falling back|skipping reorder|fit params to free device memory|retrying|defaulting to chatml|normal during memory fitting|failed to measure|ignoring|cudaMemGetInfo failed|posix_f?m?advise|PrefetchVirtualMemory|munmap failed|failed to munlock|\/proc\/meminfo|process priority|environment variable is set, but|tool call example/i
 /** llama.cpp tries once more without pipeline parallelism when the compute buffers of a load that has it do not fit. */
 const WILL_RETRY = /pipeline parallelism enabled/
 const MAY_BE_RETRIED = /failed to allocate compute buffers/

@@ -61,6 +61,14 @@ export const VARIANTS: [cause: FailureCause, line: string, ...more: string[]][] 
     'Memory allocation failed: HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary resources.'
   ],
 
+  ['out_of_gpu_memory', 'ggml_vulkan: Device memory allocation of size 313262080 failed.'],
+  [
+    'out_of_gpu_memory',
+    'ggml_gallocr_reserve_n_impl: failed to allocate RPC0[10.0.0.3:50053] buffer of size 500926080',
+    'graph_reserve: failed to allocate compute buffers'
+  ],
+  ['out_of_gpu_memory', 'llama_model_load: error loading model: unable to allocate CUDA0 buffer of size 500.00 MiB'],
+
   // Memory of the machine.
   ['out_of_memory', 'ggml_aligned_malloc: insufficient memory (attempted to allocate 4096.00 MB)'],
   ['out_of_memory', 'llama_model_load: error loading model: mmap failed: Cannot allocate memory'],
@@ -118,6 +126,8 @@ export const VARIANTS: [cause: FailureCause, line: string, ...more: string[]][] 
     '  Referenced from: <A6F7> /opt/llama/llama-server'
   ],
   ['library_missing', 'dyld[12182]: missing symbol called'],
+  ['library_missing', 'Error: llama-server process has terminated: exit status 0xc0000135'],
+  ['illegal_instruction', 'llama-server exited: 0xc000001d'],
   ['library_missing', 'dyld[99]: Symbol not found: _ggml_backend_load_all'],
   [
     'library_missing',
@@ -330,6 +340,10 @@ export const VARIANTS: [cause: FailureCause, line: string, ...more: string[]][] 
     'llama_model_load: error loading model: error loading model hyperparameters: invalid n_rot: 128, expected 64'
   ],
 
+  ['bad_metadata', 'E llama_model_load: error loading model: invalid vector subscript'],
+  ['file_damaged', 'failed to load model: the file is corrupted'],
+  ['read_failed', 'llama_model_load: error loading model: read error: Bad address'],
+
   // Beside the model.
   [
     'projector_missing',
@@ -390,6 +404,13 @@ export const VARIANTS: [cause: FailureCause, line: string, ...more: string[]][] 
     "srv    load_model: failed to load draft model, '/m/d.gguf'"
   ],
 
+  [
+    'draft_unusable',
+    "I srv load_model: loading draft model 'd.gguf'",
+    'E llama_model_load: error loading model: invalid vector subscript',
+    "E srv load_model: failed to load draft model, 'd.gguf'"
+  ],
+
   // How it was called.
   ['unknown_flag', 'error: invalid argument: --frobnicate'],
   ['unknown_flag', 'error: unknown argument: -zz'],
@@ -437,6 +458,8 @@ export const VARIANTS: [cause: FailureCause, line: string, ...more: string[]][] 
 
 /** What is printed where nothing is wrong, or where llama-server goes on. */
 export const HARMLESS_LINES: string[] = [
+  'E llama_init_from_model: failed to initialize the context: Gemma4Assistant requires ctx_other to be set (this warning is normal during memory fitting)',
+  'W srv    load_model: [spec] failed to measure draft model memory: failed to create llama_context from model',
   'ggml_cuda_host_malloc: failed to allocate 512.00 MiB of pinned memory: out of memory',
   'W common_fit_params: failed to fit params to free device memory: n_gpu_layers already set by user to 20, abort',
   'common_chat_templates_init: failed to parse chat template (defaulting to chatml): x',

@@ -3,6 +3,7 @@ import t from 'tap'
 import { classifyFailure, findFailure, isFatal } from '../../runtimes/llama-server/failure.ts'
 import { CAUSES, type FailureCause } from '../../runtimes/llama-server/failure-causes.ts'
 import { FAILURE_RULES } from '../../runtimes/llama-server/failure-rules/index.ts'
+import { loadWarnings } from '../../runtimes/llama-server/load-warnings.ts'
 import { reactionTo } from '../../runtimes/llama-server/reactions.ts'
 import { renderFailureDocs } from '../../scripts/failure-docs.ts'
 import { HARMLESS_LINES, VARIANTS } from './failure-variants.ts'
@@ -163,6 +164,18 @@ t.test('the first cause counts, whatever follows from it', t => {
     'update_slots: all slots are idle'
   ]
   t.equal(findFailure(served), undefined, 'what went wrong before it served does not count')
+  t.end()
+})
+
+t.test('loads that succeed, but not well', t => {
+  const of = (name: string, gpuLayers = -1) => loadWarnings(recorded(name), { gpuLayers })
+  t.match(of('load-fail/prefix-cuda-oom-compute-RECOVERED-load-ok.txt'), [/pipeline parallelism, which is off/])
+  t.match(of('load-fail/chat-template-fallback-then-ready.txt'), [/badly formed.*--chat-template-file/])
+  t.match(of('load-ok/zero-layers-offloaded-vulkan-build.txt'), [/None of the 49 layers/])
+  t.same(of('load-ok/zero-layers-offloaded-vulkan-build.txt', 0), [], 'as it was asked for')
+  t.same(of('load-ok/cuda-2gpu-model-buffers-2026.txt'), [])
+  const driver = ['ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device is detected']
+  t.match(loadWarnings([...driver, ...driver], { gpuLayers: -1 }), [/no CUDA-capable device is detected/])
   t.end()
 })
 

@@ -47,7 +47,7 @@ export const BUILD_RULES: FailureRule[] = [
   },
   {
     cause: 'illegal_instruction',
-    pattern: /illegal instruction|trap invalid opcode|\bSIGILL\b|STATUS_ILLEGAL_INSTRUCTION/i,
+    pattern: /illegal instruction|trap invalid opcode|\bSIGILL\b|STATUS_ILLEGAL_INSTRUCTION|0xc000001d/i,
     sentence: `This llama.cpp build uses instructions that this processor does not have. ${OTHER_BUILD}`
   },
   {
@@ -106,6 +106,13 @@ export const BUILD_RULES: FailureRule[] = [
     pattern:
       /(Driver\/library version mismatch|(?:failed|unable) to initialize (?:CUDA|ROCm|HIP|MUSA|NVML|SYCL)[^\n]*|NVML: [^\n]*|couldn't communicate with the NVIDIA driver|no \S+-capable device is detected|hsa_init failed|ErrorInitializationFailed|No device of requested type available)/i,
     sentence: `The GPU's driver does not serve llama-server ($1). Check it (nvidia-smi, rocminfo; restart after an update of the driver), or choose another build.`
+  },
+  {
+    cause: 'library_missing',
+    weak: true,
+    pattern:
+      /0xc0000135|0xc0000139|STATUS_DLL_NOT_FOUND|STATUS_ENTRYPOINT_NOT_FOUND|exit(?:ed)?(?: with)?(?: code| status)? 127\b/i,
+    sentence: `A library that llama-server needs is missing. ${LIBRARY}`
   },
   {
     cause: 'library_missing',

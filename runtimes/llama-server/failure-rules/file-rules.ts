@@ -103,7 +103,7 @@ export const FILE_RULES: FailureRule[] = [
   {
     cause: 'file_damaged',
     pattern:
-      /(?:not|out of|outside) (?:within )?(?:the )?file bounds|corrupted or incomplete|corrupted model|failed to read (?:magic|header|key-value pairs|tensor info|tensor data)|gguf_init_from_\w+: failed to (?:read|seek)|unexpectedly reached end of file|(?:data|file) is too short|string length \d+ exceeds|has invalid GGUF type|duplicate (?:key|tensor name)|is duplicated|(?:has|with) invalid data|encountered (?:length_error|bad_alloc) error while reading|tensor name \d+ is too long|invalid number of (?:dimensions|elements)|has offset \d+, expected|not a multiple of block size|number of (?:tensors|key value pairs) is -?\d+ but must|key \d+ is empty|is not a power of 2|size overflow|total number of elements in tensor|is not \d+ byte aligned/i,
+      /(?:not|out of|outside) (?:within )?(?:the )?file bounds|corrupted or incomplete|corrupted model|(?:file|model) is corrupt|failed to read (?:magic|header|key-value pairs|tensor info|tensor data)|gguf_init_from_\w+: failed to (?:read|seek)|unexpectedly reached end of file|(?:data|file) is too short|string length \d+ exceeds|has invalid GGUF type|duplicate (?:key|tensor name)|is duplicated|(?:has|with) invalid data|encountered (?:length_error|bad_alloc) error while reading|tensor name \d+ is too long|invalid number of (?:dimensions|elements)|has offset \d+, expected|not a multiple of block size|number of (?:tensors|key value pairs) is -?\d+ but must|key \d+ is empty|is not a power of 2|size overflow|total number of elements in tensor|is not \d+ byte aligned/i,
     sentence: `The model file is cut short or damaged. ${FETCH_AGAIN}`
   },
   {
@@ -155,6 +155,13 @@ export const FILE_RULES: FailureRule[] = [
     pattern:
       /((?:array )?key not found in model: \S+)|error loading model hyperparameters: (.+)|(key \S+ has wrong (?:type|array)[^;]*)|(invalid n_rot[^,;]*)|(array length \d+ for key \S+ exceeds)|(expected scalar, found array for key: \S+)|(model has expert layers but no expert layers are used)/i,
     sentence: `The metadata of the file is not what this llama.cpp build expects ($1). ${NEWER_BUILD}`
+  },
+  {
+    cause: 'bad_metadata',
+    weak: true,
+    pattern:
+      /error loading model: (invalid vector subscript|vector::\S+.*|map::at|_Map_base::at|invalid (?:string position|character|argument)|basic_string\S*.*|bad optional access|stoi)/i,
+    sentence: `The file holds what this llama.cpp build does not expect ($1). ${NEWER_BUILD}`
   },
   {
     cause: 'file_unreadable',

@@ -32,7 +32,7 @@ export const LEFTOVER_RULES: FailureRule[] = [
     cause: 'crashed',
     weak: true,
     pattern:
-      /(Segmentation fault|signal arrived during external code execution|Bus error|Aborted|Floating point exception|access violation|Trace\/breakpoint trap|stack smashing detected|double free or corruption)/i,
+      /(0xc0000005|0xc0000409|Segmentation fault|signal arrived during external code execution|Bus error|Aborted|Floating point exception|access violation|Trace\/breakpoint trap|stack smashing detected|double free or corruption)/i,
     sentence: 'llama-server crashed ($1). Load the model again; if it crashes again, try another llama.cpp build.'
   }
 ]

@@ -79,6 +79,13 @@ export const MEMORY_RULES: FailureRule[] = [
 
   // What follows from one of the above, or is got over.
   {
+    cause: 'out_of_gpu_memory',
+    weak: true,
+    pattern:
+      /ggml_vulkan: (?:Device )?memory allocation of size \d+ failed|insufficient VRAM|not enough (?:VRAM|GPU memory|video memory)/i,
+    sentence: GPU
+  },
+  {
     cause: 'out_of_memory',
     weak: true,
     pattern:
