@@ -33,7 +33,7 @@ function sameName(a: string, b: string): boolean {
 const typed = ({ type }: Sighting) => (type === 'discrete' || type === 'integrated' ? type : undefined)
 
 /** How surely two sightings are one GPU: 3 by place on the bus, 2 by id, 1 by name, 0 perhaps, -1 not at all. */
-export function likeness(a: Sighting, b: Sighting): number {
+function likeness(a: Sighting, b: Sighting): number {
   if (a.vendor !== b.vendor) return -1
   if (a.pciBus !== undefined && b.pciBus !== undefined) return a.pciBus === b.pciBus ? 3 : -1
   if (a.pciId !== undefined && b.pciId !== undefined) return a.pciId === b.pciId ? 2 : -1
@@ -68,7 +68,7 @@ function pairs(groups: readonly Sighting[][], source: Source): (number | undefin
 }
 
 /** Sightings of the same card, together; each group in the order of the sources. */
-export function groupSightings(sources: readonly Source[]): Sighting[][] {
+function groupSightings(sources: readonly Source[]): Sighting[][] {
   const groups: Sighting[][] = []
   for (const source of sources) {
     const of = pairs(groups, source)

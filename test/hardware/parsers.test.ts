@@ -405,6 +405,14 @@ t.test('AMD: tools', async t => {
   const half = recording('rocm/rocm-smi-json-rx6700xt-rocm612.txt').slice(0, -200)
   t.notOk('totalMemory' in cardsInBrokenJson(half)[0]!, 'of what is broken only names are believed')
   t.same(cardsInBrokenJson('{"card0": {"GPU use (%)": "0"'), [])
+  t.match(
+    parseRocmSmi('{"card10":{"Card series":"C"},"card2":{"Card series":"B"},"card0":{"Card series":"AMD A"}}'),
+    [{ name: 'AMD A' }, { name: 'AMD B' }, { name: 'AMD C' }],
+    'in their order'
+  )
+  t.match(parseRocmSmi('GPU[0]\t\t: Card Series: \t\tAMD Radeon RX 9070 XT\nGPU[0]\t\t: GFX Version: \t\tgfx1201\n'), [
+    { name: 'AMD Radeon RX 9070 XT', architecture: 'gfx1201' }
+  ])
   t.same(parseRocmSmi('{}'), [])
   t.same(parseRocmSmi('{"card0": null, "card1": 3, "system": {"Driver version": "6"}}'), [])
   t.equal(parseRocmSmi('null'), undefined)
@@ -425,6 +433,15 @@ t.test('AMD: tools', async t => {
   ])
   const cpu = 'Agent 1\n*******\n  Name:   AMD Ryzen 9\n  Device Type:             CPU\n'
   t.same(parseRocminfo(cpu), [], 'a processor is no GPU')
+  const nameless =
+    'Agent 2\n  Name:     gfx1100\n  Marketing Name:          \n  Vendor Name:   AMD\n  Device Type:   GPU\n'
+  t.notOk('name' in parseRocminfo(nameless)![0]!, 'what is empty does not go on in the next line')
+  const apu =
+    'Agent 2\n  Name:  gfx1151\n  Device Type:  GPU\n  BDFID:  50432\n  Memory Properties:       APU\n  Pool Info:\n    Pool 1\n' +
+    '      Segment:  GLOBAL; FLAGS: COARSE GRAINED\n      Size:   32490760(0x1efc508) KB\n'
+  t.match(parseRocminfo(apu), [{ type: 'integrated', pciBus: '0000:c5:00.0' }])
+  t.notOk('totalMemory' in parseRocminfo(apu)![0]!, 'what it could have is not its own')
+  t.match(parseRocminfo(apu.replace('APU', '')), [{ totalMemory: 32490760 * 1024 }])
   t.equal(parseRocminfo('ROCk module is NOT loaded, possibly no GPU devices'), undefined)
   const complaints: [string, string | undefined][] = [
     ['ROCk module is NOT loaded, possibly no GPU devices', 'driver_not_loaded'],
@@ -443,6 +460,10 @@ t.test('AMD: tools', async t => {
     .replace('GPU: 0', 'GPU: 1')
   t.match(parseAmdSmi(text + large), [phoenix, { totalMemory: 24560 * MIB, architecture: 'gfx1100' }])
   t.equal(parseAmdSmi('usage: amd-smi'), undefined)
+  const short =
+    'CPU: 0\n    SMU:\n        FW_VERSION: 85\n\nGPU: 0\n    ASIC:\n        Market Name: AMD Radeon RX 7900 XTX\n        TARGET_GRAPHICS_VERSION: gfx1100\n'
+  t.match(parseAmdSmi(short), [{ name: 'AMD Radeon RX 7900 XTX', architecture: 'gfx1100', usable: true }])
+  t.match(parseAmdSmi(text.replace('NAME: amdgpu', 'NAME: vfio-pci')), [{ usable: false }])
 })
 
 t.test('Intel', async t => {
@@ -471,11 +492,13 @@ t.test('Intel', async t => {
   const listed = [
     '[opencl:cpu][opencl:0] Intel(R) OpenCL, 13th Gen Intel(R) Core(TM) i7-13700K OpenCL 3.0 (Build 0) [2024.18.10.0.08_160000]',
     '[level_zero:gpu][level_zero:0] Intel(R) oneAPI Unified Runtime over Level-Zero, Intel(R) Arc(TM) A770 Graphics 12.55.8 [1.3.29735+27]',
+    '[level_zero:gpu][level_zero:1] Intel(R) oneAPI Unified Runtime over Level-Zero V2, Intel(R) Graphics [0xe223] 20.2.0 [1.14.37020]',
     '[ext_oneapi_level_zero:gpu:0] Intel(R) Level-Zero, Intel(R) Arc(TM) A380 Graphics 1.3 [1.3.26516]',
     '[opencl:gpu][opencl:1] Intel(R) OpenCL Graphics, Intel(R) Arc(TM) A770 Graphics OpenCL 3.0 NEO [24.22.29735.27]'
   ].join('\n')
   t.match(parseSyclLs(listed), [
     { name: 'Intel(R) Arc(TM) A770 Graphics', api: 'sycl' },
+    { name: 'Intel(R) Graphics [0xe223]', pciId: '0xe223' },
     { name: 'Intel(R) Arc(TM) A380 Graphics', api: 'sycl' }
   ])
 })
@@ -499,6 +522,17 @@ t.test('Apple', async t => {
   for (const text of ['', '{', '[]', 'null', '{"SPDisplaysDataType":3}'])
     t.equal(parseSystemProfiler(text), undefined, text)
   t.same(parseSystemProfiler('{"SPDisplaysDataType":[null,{},{"_name":7}]}'), [])
+  const vendors: [string, string, string][] = [
+    ['Intel', 'Intel UHD Graphics 630', 'intel'],
+    ['sppci_vendor_AMD', 'Radeon RX 580', 'amd'],
+    ['0x10de', 'GT 750M', 'nvidia'],
+    ['Intel (0x8086)', 'HD 4000', 'intel'],
+    ['', 'AMD Radeon Pro', 'amd']
+  ]
+  for (const [vendor, name, expected] of vendors) {
+    const display = { sppci_model: name, spdisplays_vendor: vendor, spdisplays_vram: '1.5 GB' }
+    t.equal(parseSystemProfiler(JSON.stringify({ SPDisplaysDataType: [display] }))?.[0]?.vendor, expected, vendor)
+  }
 
   const m1 = parseSysctl(
     `${recording('macos/sysctl-cpu-m1.txt')}hw.optional.arm.FEAT_DotProd: 1\nhw.optional.arm.FEAT_I8MM: 0`
@@ -509,6 +543,10 @@ t.test('Apple', async t => {
       'machdep.cpu.leaf7_features: AVX2 BMI2\n'
   )
   t.match(appleProcessor(i7), { cores: 6, threads: 12, features: ['sse42', 'avx', 'avx2', 'fma', 'f16c', 'bmi2'] })
+  const single = parseSysctl(
+    'machdep.cpu.brand_string: Intel(R) X\nhw.optional.avx1_0: 1\nhw.optional.avx2_0: 1\nhw.optional.fma: 0\n'
+  )
+  t.same(appleProcessor(single)?.features, ['avx', 'avx2'])
   t.equal(appleProcessor(parseSysctl('junk')), undefined)
   const memory = recording('macos/sysctl-memsize-16gb.txt')
   t.equal(appleMemory(memory), 16 * GIB)

@@ -12,14 +12,14 @@ export function parseAmdSmi(text: string): Sighting[] | undefined {
     const section = (title: string) =>
       new RegExp(`^ {1,4}${title}:\\s*\\r?\\n((?: {5,}\\S.*(?:\\r?\\n|$))*)`, 'm').exec(block)?.[1] ?? ''
     const field = (within: string, key: string) => {
-      const value = new RegExp(`^\\s+${key}:\\s*(\\S.*?)\\s*$`, 'm').exec(within)?.[1]
+      const value = new RegExp(`^\\s+${key}:[ \\t]*(\\S.*?)\\s*$`, 'im').exec(within)?.[1]
       return value === 'N/A' ? undefined : value
     }
     const [asic, driver] = [section('ASIC'), section('DRIVER')]
     const vendor = field(asic, 'VENDOR_ID')
     if (vendor !== undefined && vendorOfId(pciId(vendor)) !== 'amd') return []
     const size = /^(\d{1,9}) MB$/.exec(field(section('VRAM'), 'SIZE') ?? '')?.[1]
-    const name = field(asic, 'MARKET_NAME')
+    const name = field(asic, 'MARKET[_ ]NAME')
     const driverName = field(driver, 'NAME')
     return [
       {
@@ -32,7 +32,10 @@ export function parseAmdSmi(text: string): Sighting[] | undefined {
           totalMemory: bytesOf(size ?? '', 2 ** 20),
           driver: driverName === undefined ? undefined : known({ name: driverName, version: field(driver, 'VERSION') })
         }),
-        ...(driverName === 'amdgpu' ? { api: 'rocm' as const, usable: true } : { usable: false })
+        // It lists what the driver lists; virtual machines may have another one.
+        ...(driverName === undefined || driverName === 'amdgpu'
+          ? { api: 'rocm' as const, usable: true }
+          : { usable: false })
       }
     ]
   })

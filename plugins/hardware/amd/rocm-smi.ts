@@ -7,7 +7,7 @@ import { foldPartitions } from './kfd-topology.ts'
 
 /* What rocm-smi prints: JSON, CSV or text, each with the same names of fields, which differ from version to version. */
 
-/** Fields of each card, by its name there; order is that of the cards. */
+/** Fields of each card, by its name there. */
 type Cards = Map<string, Map<string, string>>
 
 function sightingOf(fields: ReadonlyMap<string, string>): Sighting {
@@ -82,7 +82,9 @@ function textCards(text: string): Cards | undefined {
 /** The cards in any of its three forms; undefined when it is none of them, or JSON that is cut off. */
 export function parseRocmSmi(text: string): Sighting[] | undefined {
   const cards = jsonCards(text) ?? csvCards(text) ?? textCards(text)
-  return cards && [...cards.values()].map(sightingOf)
+  if (!cards) return undefined
+  const inOrder = [...cards].sort(([a], [b]) => a.localeCompare(b, 'en', { numeric: true }))
+  return inOrder.map(([, fields]) => sightingOf(fields))
 }
 
 /** Which cards there are by JSON that is broken: what stands whole in it names them. Their memory is not believed. */

@@ -2,7 +2,7 @@ import type { HardwareProblem } from '../../../core/hardware.ts'
 import { bytesOf, type Findings, known, type Sighting } from '../findings.ts'
 import { addressOfLocation, pciId } from '../pci/address.ts'
 import { type Probe, ProbeFailure } from '../probe.ts'
-import { gfxName } from './gfx.ts'
+import { amdChip, gfxName } from './gfx.ts'
 import { foldPartitions } from './kfd-topology.ts'
 
 /** The GPU agents of `rocminfo`; processors are agents too. Undefined when there is no agent at all. */
@@ -10,19 +10,21 @@ export function parseRocminfo(text: string): Sighting[] | undefined {
   const agents = text.split(/^\s*Agent \d+\s*$/m).slice(1)
   if (agents.length === 0) return undefined
   return agents.flatMap((agent): Sighting[] => {
-    const field = (key: string) => new RegExp(`^\\s*${key}:\\s*(\\S.*?)\\s*$`, 'm').exec(agent)?.[1]
+    const field = (key: string) => new RegExp(`^\\s*${key}:[ \\t]*(\\S.*?)\\s*$`, 'm').exec(agent)?.[1]
     if (field('Device Type') !== 'GPU') return []
     const decimal = (value: string | undefined) => Number(/^\d+/.exec(value ?? '')?.[0] ?? NaN)
     // The first pool that all of the GPU can use; for one without memory of its own it is the machine's.
     const pool = /Segment:\s*GLOBAL[^\n]*COARSE GRAINED[^\n]*\n\s*Size:\s*(\d{1,15})\(/.exec(agent)?.[1]
-    const apu = /Memory Properties:[^\n]*\bAPU\b/.test(agent)
+    const id = pciId(/\((0x[0-9a-f]{4})\)/i.exec(field('Chip ID') ?? '')?.[1])
+    const apu = amdChip(id)?.integrated ?? /Memory Properties:[^\n]*\bAPU\b/.test(agent)
+    const name = field('Marketing Name')
     return [
       {
         vendor: 'amd',
         ...known({
-          name: field('Marketing Name'),
+          name: name === 'N/A' ? undefined : name,
           architecture: gfxName(field('Name')),
-          pciId: pciId(/\((0x[0-9a-f]{4})\)/i.exec(field('Chip ID') ?? '')?.[1]),
+          pciId: id,
           pciBus: addressOfLocation(decimal(field('BDFID')), decimal(field('Domain')) || 0),
           type: apu ? ('integrated' as const) : undefined,
           totalMemory: apu || pool === undefined ? undefined : bytesOf(pool, 1024)

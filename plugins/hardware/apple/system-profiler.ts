@@ -1,12 +1,12 @@
 import { bytesOf, type Findings, known, type Sighting } from '../findings.ts'
-import { pciId, vendorOfName } from '../pci/address.ts'
+import { pciId, vendorOfId, vendorOfName } from '../pci/address.ts'
 import { type Probe, ProbeFailure } from '../probe.ts'
 
 const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
 
 /** `4 GB`, `1536 MB`, in binary units. */
 function vram(value: string | undefined): number | undefined {
-  const match = /^(\d{1,6}) (GB|MB)$/i.exec(value?.trim() ?? '')
+  const match = /^(\d{1,6}(?:\.\d+)?) (GB|MB)$/i.exec(value?.trim() ?? '')
   return match ? bytesOf(match[1], match[2]!.toUpperCase() === 'GB' ? 2 ** 30 : 2 ** 20) : undefined
 }
 
@@ -25,8 +25,10 @@ export function parseSystemProfiler(output: string): Sighting[] | undefined {
     const fields = display as Record<string, unknown>
     const name = text(fields.sppci_model) ?? text(fields._name)
     if (name === undefined) return []
-    // `sppci_vendor_Apple`, on older systems in lower case, or with the id: `Intel (0x8086)`.
-    const vendor = vendorOfName(text(fields.spdisplays_vendor)?.replaceAll('_', ' ') ?? name)
+    // `sppci_vendor_Apple`, on older systems in lower case, by itself, with the id, or the id alone: `Intel (0x8086)`.
+    const told = text(fields.spdisplays_vendor)?.replaceAll('_', ' ') ?? ''
+    const vendors = [vendorOfName(told), vendorOfId(/0x[0-9a-f]{4}/i.exec(told)?.[0].toLowerCase()), vendorOfName(name)]
+    const vendor = vendors.find(each => each !== 'other') ?? 'other'
     const metal = text(fields.spdisplays_mtlgpufamilysupport) ?? text(fields.spdisplays_metal)
     const family = /metal\d+$/.exec(metal ?? '')?.[0]
     const totalMemory = vram(text(fields.spdisplays_vram))

@@ -1,5 +1,5 @@
 import { type Findings, known, type Sighting } from '../findings.ts'
-import { vendorOfName } from '../pci/address.ts'
+import { pciId, vendorOfName } from '../pci/address.ts'
 import { type Probe, ProbeFailure } from '../probe.ts'
 
 /**
@@ -12,7 +12,18 @@ export function parseSyclLs(text: string): Sighting[] {
       line
     )
     if (!match || vendorOfName(match[1]!) !== 'intel') return []
-    return [{ vendor: 'intel', name: match[1]!, driver: known({ version: match[2] }), api: 'sycl', usable: true }]
+    // What has no name yet is called by its id: `Intel(R) Graphics [0xe223]`.
+    const id = pciId(/\[(0x[0-9a-f]{4})\]$/.exec(match[1]!)?.[1])
+    return [
+      {
+        vendor: 'intel',
+        name: match[1]!,
+        ...known({ pciId: id }),
+        driver: known({ version: match[2] }),
+        api: 'sycl',
+        usable: true
+      }
+    ]
   })
 }
 

@@ -9,7 +9,7 @@ export function parseDriverVersion(text: string): string | undefined {
 
 /** A card of /proc/driver/nvidia/gpus/<bus>/information. */
 export function parseDriverCard(text: string): { name?: string; pciBus?: string } {
-  const field = (key: string) => new RegExp(`^${key}:\\s*(\\S.*?)\\s*$`, 'm').exec(text)?.[1]
+  const field = (key: string) => new RegExp(`^${key}:[ \\t]*(\\S.*?)\\s*$`, 'm').exec(text)?.[1]
   const model = field('Model')
   return known({ name: model === 'Unknown' ? undefined : model, pciBus: pciAddress(field('Bus Location')) })
 }

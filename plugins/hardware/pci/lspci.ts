@@ -47,7 +47,7 @@ function sightingOf(device: {
 
 function fromBlocks(text: string): Sighting[] {
   return text.split(/\r?\n\s*\r?\n/).flatMap(block => {
-    const field = (key: string) => new RegExp(`^${key}:\\s*(\\S.*?)\\s*$`, 'm').exec(block)?.[1]
+    const field = (key: string) => new RegExp(`^${key}:[ \\t]*(\\S.*?)\\s*$`, 'm').exec(block)?.[1]
     const [deviceClass, vendor, device] = [field('Class'), field('Vendor'), field('Device')]
     if (deviceClass === undefined || vendor === undefined || device === undefined) return []
     return sightingOf({

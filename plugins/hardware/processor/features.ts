@@ -25,6 +25,9 @@ const X86: Record<string, string> = {
   amx_bf16: 'amx_bf16'
 }
 
+/** Name here → name of the single value on Intel Macs, where they differ. */
+const MAC_X86: Record<string, string> = { ssse3: 'supplementalsse3', sse42: 'sse4_2', avx: 'avx1_0', avx2: 'avx2_0' }
+
 /** Name here, which is that in /proc/cpuinfo → the macOS one. */
 const ARM: Record<string, string | undefined> = {
   asimd: 'AdvSIMD',
@@ -46,9 +49,14 @@ export function featuresOfFlags(flags: string): string[] {
 
 /** The features in what `sysctl` of a Mac says; `values` by key. */
 export function featuresOfSysctl(values: ReadonlyMap<string, string>): string[] {
-  // On Intel Macs: `SSE4.2 AVX1.0 F16C FMA`, and `AVX2 BMI2` in another list.
+  // On Intel Macs: `SSE4.2 AVX1.0 F16C FMA`, and `AVX2 BMI2` in another list; or each by itself.
+  const single = Object.keys(X86).filter(feature => {
+    const name = MAC_X86[feature] ?? feature
+    return values.get(`hw.optional.${name}`) === '1'
+  })
   const flags = ['machdep.cpu.features', 'machdep.cpu.leaf7_features']
     .map(key => values.get(key) ?? '')
+    .concat(single.map(feature => X86[feature]!))
     .join(' ')
     .toLowerCase()
     .replace('sse4.2', 'sse4_2')
