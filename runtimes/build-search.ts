@@ -216,17 +216,30 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     const heedFailures = choice === undefined
     const instant = { ...records, kinds, ranking: deps.ranking.known, prove, attempts, heedFailures }
     let build: Build | undefined
+    const leftOut: BuildSource[] = []
     for (const source of sources.filter(source => source.instant)) {
       deps.onProgress({ phase: 'proving', subject: 'llama.cpp' })
-      const at = await askInstantSource(source, instant)
-      if (at?.required && choice === undefined) build ??= take(at)
-      else if (at && (choice === undefined || isMeant(choice, at.build))) found.push(at)
+      const at = await askInstantSource(source, instant).catch(error => {
+        // Who asks for another kind than that of the named folder does not need that folder.
+        if (choice === undefined || signal.aborted) throw error
+        return undefined
+      })
+      if (at === 'failed before') leftOut.push(source)
+      else if (at?.required && choice === undefined) build ??= take(at)
+      else if (at && (choice === undefined || isMeant(choice, at.build))) {
+        found.push(at)
+        attempts.explain(source, undefined, `${at.build.origin} works, for ${at.runtime?.title ?? at.build.kind}`)
+      }
     }
     build ??= await selected()
     build ??= await quick(found)
     if (slow.length > 0) build ??= await thorough(found)
     // Of no kind in the ranking, but it works.
     if (found[0]) build ??= take(found[0])
+    for (const source of build ? [] : leftOut) {
+      const at = await askInstantSource(source, { ...instant, heedFailures: false })
+      if (typeof at === 'object') build ??= take(at)
+    }
     if (build) return build
   } finally {
     attempts.close(considered(deps.ranking.known))

@@ -28,10 +28,13 @@ export interface InstantDeps extends RecordedDeps {
 }
 
 /**
- * Asks a source that needs no network or long work for its build, proven.
+ * Asks a source that needs no network or long work for its build, proven; `failed before` where it was left out.
  * @throws CorralError `runtime_missing` when it is one that the user named and it does not work
  */
-export async function askInstantSource(source: BuildSource, deps: InstantDeps): Promise<AtHand | undefined> {
+export async function askInstantSource(
+  source: BuildSource,
+  deps: InstantDeps
+): Promise<AtHand | 'failed before' | undefined> {
   const { directory, hardware, kinds, ranking, attempts, signal, log } = deps
   const byRank = ranking.flatMap(({ runtime }) => kinds.find(({ name }) => name === runtime) ?? [])
   let required = false
@@ -51,7 +54,7 @@ export async function askInstantSource(source: BuildSource, deps: InstantDeps): 
     const known = (await readRecords(directory)).find(({ build }) => build.executables.server === server)
     if (known?.failure && deps.heedFailures && !required && stillCounts(known.failure, deps.machine)) {
       attempts.settle(source, undefined, 'failed', `it failed on ${known.failure.at}: ${known.failure.reason}`)
-      return undefined
+      return 'failed before'
     }
     const damage = known && (await damageOf(known, { signal, log }))
     if (damage !== undefined) attempts.explain(source, undefined, `${candidate.directory} has changed: ${damage}`)

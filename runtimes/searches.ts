@@ -84,6 +84,7 @@ export interface SearchesDeps {
 /** Builds by what they were wanted for: each is searched for once, however many wait for it. */
 export function createSearches({ search, progress, log, signal, now }: SearchesDeps) {
   const searches = new Map<string | undefined, Search>()
+  const running = new Set<Promise<Build>>()
   const of = (choice: string | undefined): Search => {
     const known = searches.get(choice)
     if (known) return known
@@ -123,8 +124,12 @@ export function createSearches({ search, progress, log, signal, now }: SearchesD
     if (failure && now() - failure.at < Math.min(BACK_OFF * 2 ** (failure.count - 1), LONGEST_BACK_OFF)) {
       return Promise.reject(failure.error)
     }
-    state.running = run(state, choice)
-    return state.running
+    const begun = run(state, choice)
+    state.running = begun
+    running.add(begun)
+    const end = () => running.delete(begun)
+    begun.then(end, end)
+    return begun
   }
 
   return {
@@ -146,7 +151,7 @@ export function createSearches({ search, progress, log, signal, now }: SearchesD
       for (const state of searches.values()) if (state.build?.id === build.id) state.build = undefined
     },
     async settled(): Promise<void> {
-      await Promise.allSettled([...searches.values()].map(({ running }) => running))
+      await Promise.allSettled([...running])
     }
   }
 }

@@ -150,13 +150,24 @@ t.test('a build that does not work after all gives way to the next one', async t
 
 t.test('when no other build starts, the failure itself is told', async t => {
   const directory = t.testdir()
-  const { source } = maker(directory, ['cpu'])
+  const made = maker(directory, ['cpu']).source
   const { started, startEngine } = engines({ 'made-cpu': 'illegal_instruction' })
-  const runtimes = runtimesWith(directory, [source], { startEngine })
+  const runtimes = runtimesWith(directory, [made], { startEngine })
   await t.rejects(runtimes.startEngine(spec(), {}), { code: 'runtime_missing', message: /illegal_instruction/ })
   t.equal(started.length, 1, 'not twice on the same one')
   await t.rejects(runtimes.startEngine(spec(), {}), { code: 'runtime_missing', message: /illegal_instruction/ })
   t.equal(started.length, 2, 'and the next request may try')
+
+  const folder = writePrograms(join(directory, 'path'), { 'llama-server': fakeServer() })
+  const onPath = candidateIn(folder, { id: 'system-1', kind: 'unknown', source: 'system' })
+  const system = source('system', async () => onPath, { instant: true })
+  const theirs = engines({ 'system-1': 'library_missing' })
+  const alone = () => runtimesWith(join(directory, 'alone'), [system], { startEngine: theirs.startEngine })
+  for (const runtimes of [alone(), alone()]) {
+    await t.rejects(runtimes.startEngine(spec(), {}), { message: /library_missing/ })
+    await t.rejects(runtimes.startEngine(spec(), {}), { message: /library_missing/ }, 'one on PATH as well')
+  }
+  t.equal(theirs.started.length, 4)
 
   const memory = engines({ 'made-cpu': 'out_of_gpu_memory' })
   const other = runtimesWith(t.testdir(), [maker(t.testdir(), ['cpu']).source], { startEngine: memory.startEngine })
@@ -177,6 +188,11 @@ t.test('no other build takes the place of one that was named', async t => {
   t.match((await runtimes.build()).warnings, [/Models run on the processor alone/], 'a GPU that it leaves idle is told')
   await t.rejects(runtimes.startEngine(spec('vulkan'), {}), { code: 'runtime_missing', message: /driver_too_old/ })
   t.same(asked, ['vulkan'], 'a model of its own choice has one of its own')
+
+  rmSync(join(folder, 'llama-server'))
+  const gone = runtimesWith(join(directory, 'runtimes'), [named, made], gpuHardware())
+  await t.rejects(gone.build(), { code: 'runtime_missing' })
+  t.equal((await gone.build({}, 'vulkan')).id, 'made-vulkan', 'also when the named one is broken')
 })
 
 t.test('a build whose folder was deleted is got anew, and the model started', async t => {
@@ -244,6 +260,7 @@ t.test('hardware and ranking without a build; kinds of other plugins', async t =
   const assets = [{ name: 'llama-b9-bin-x.tar.gz', browser_download_url: '', size: 1 }]
   let listings = 0
   const releases = {
+    followsLatest: true,
     listing: async () => {
       listings++
       return { tag: 'b9', list: 'live' as const, assets }
