@@ -4,7 +4,9 @@ import { isForGpus } from './build-place.ts'
 
 /** Why a better kind is not what is used, as far as the search tells. */
 function reasonFor({ runtime }: RankedCandidate, attempts: readonly Attempt[], decided: string | undefined): string {
-  const tried = attempts.filter(attempt => attempt.runtime === runtime && attempt.outcome !== 'chosen')
+  const tried = attempts.filter(attempt => {
+    return attempt.runtime === runtime && (attempt.outcome === 'failed' || attempt.outcome === 'unavailable')
+  })
   const reasons = tried.flatMap(({ source, reasons }) =>
     reasons[0] ? [`${source}: ${reasons[0].replace(/\.$/, '')}`] : []
   )

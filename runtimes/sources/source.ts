@@ -103,7 +103,7 @@ export function compiledSource(options: SourceOptions): BuildSource {
           await rm(folder, { recursive: true, force: true })
         }
       }
-      const text = `llama.cpp ${source.release} could not be compiled: ${failureText(failure)}`
+      const text = `llama.cpp ${source.release} could not be made to work here: ${failureText(failure)}`
       throw new (unreachable ? SourceOutOfOrder : BuildImpossible)(text, { cause: failure })
     }
   }

@@ -349,7 +349,7 @@ t.test('failures', async t => {
   })
   t.test('no way leads there', async t => {
     const { provide, directory, reasons } = sourceWith(fakeTools(t), { env: { CMAKE: 'fail full' }, prebuilt: false })
-    const message = /v0\.5\.0 could not be compiled: cmake failed.*error: expected/
+    const message = /v0\.5\.0 could not be made to work here: cmake failed.*error: expected/
     await t.rejects(provide(), { name: 'BuildImpossible', message })
     t.equal(reasons.length, 1)
     t.same(readdirSync(directory), ['work'], 'what was fetched stays for the next attempt')

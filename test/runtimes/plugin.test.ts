@@ -6,9 +6,11 @@ import t from 'tap'
 import { Value } from 'typebox/value'
 import { type DataPaths, dataPaths } from '../../core/data-paths.ts'
 import type { PluginContext } from '../../core/plugin.ts'
+import { createHardware } from '../../plugins/hardware/hardware-service.ts'
+import { createConfiguredRuntimes } from '../../runtimes/create.ts'
 import runtimes from '../../runtimes/index.ts'
 import type { RuntimesOptions } from '../../runtimes/options.ts'
-import { fakeServer, hardwareService, plainMachine, writePrograms } from './fake-build.ts'
+import { CUDA_DEVICE, fakeServer, hardwareService, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
 
 /** What the plugin is given on a machine without GPUs, whose detection takes its time. */
 function contextWith(paths: DataPaths): PluginContext {
@@ -58,4 +60,53 @@ t.test('a failed search leaves the plugin running', async t => {
   })
   await offer.stop!()
   t.notOk(existsSync(paths.runtimes), 'nothing was written')
+})
+
+t.test('what the programs of a machine say decides, from the first question to the report', async t => {
+  const home = t.testdir()
+  const smi = `#!/bin/sh
+case "$1" in
+  --query-gpu=*)
+    values=
+    IFS=,
+    for field in \${1#--query-gpu=}; do
+      case $field in
+        index) value=0;; name) value="NVIDIA H100 80GB HBM3";; pci.bus_id) value=00000000:0F:00.0;;
+        memory.total) value="81559 MiB";; memory.free) value="81079 MiB";; memory.used) value="4 MiB";;
+        driver_version) value=580.95.05;; compute_cap) value=9.0;; mig.mode.current) value=Disabled;; *) value="[N/A]";;
+      esac
+      values="$values\${values:+, }$value"
+    done
+    echo "$(echo "\${1#--query-gpu=}" | sed 's/,/, /g')"; echo "$values";;
+  -L) echo "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)";;
+  --version) echo "DRIVER version      : 580.95.05"; echo "CUDA Version        : 13.0";;
+  *) echo "| NVIDIA-SMI 580.95.05    Driver Version: 580.95.05    CUDA Version: 13.0     |";;
+esac
+`
+  const found = async (name: string, devices?: string[]) => {
+    const bin = writePrograms(join(home, name), {
+      'nvidia-smi': smi,
+      'llama-server': fakeServer(devices ? { devices } : {})
+    })
+    const env = { PATH: `${bin}:/usr/bin:/bin` }
+    const options = { ...(Value.Create(runtimes.options) as RuntimesOptions), sources: ['system' as const] }
+    const paths = dataPaths(join(home, `${name}-data`), undefined)
+    const log = memoryLog()
+    const hardware = createHardware({ sysroot: '', probeTimeout: 10_000, env })
+    const service = createConfiguredRuntimes({ options, paths, env, log, hardware })
+    await service.build()
+    const report = service.report()
+    await service.stop()
+    return { report, log }
+  }
+  const uses = await found('uses', [CUDA_DEVICE])
+  t.match(uses.report, {
+    hardware: { gpus: [{ vendor: 'nvidia', architecture: '9.0' }] },
+    ranking: [{ runtime: 'cuda-13', usable: true }],
+    chosen: { kind: 'cuda', runtime: 'cuda-13', devices: [{ id: 'CUDA0' }] }
+  })
+  t.equal(uses.report.chosen?.warnings, undefined)
+  const idle = await found('idle')
+  t.match(idle.report.chosen, { kind: 'cpu', warnings: [/on the processor alone.*NVIDIA H100 80GB HBM3/] })
+  t.ok(idle.log.warnings.some(line => /on the processor alone.*NVIDIA H100/.test(line)))
 })
