@@ -196,6 +196,7 @@ t.test('tables of an engine', async t => {
 t.test('sources of a need', async t => {
   const reckoning = {
     core: { host: 100 },
+    draft: {},
     beside: { host: 10 },
     growth: 5,
     bounds: { promptCache: 5, checkpoints: 1 },
@@ -212,7 +213,9 @@ t.test('sources of a need', async t => {
   t.same(fromFit({ host: 20, CUDA0: 50 }, split, gpu), { host: 40, CUDA0: 50 }, 'what it left out is in memory')
   t.equal(fromFit({ host: 20, CUDA0: 90 }, { ...split, whole: false }, gpu), undefined)
 
-  t.same(fromReport({ host: 50, CUDA0: 70 }, reckoning, undefined), { host: 60, CUDA0: 70 })
+  t.same(fromFit({ host: 160 }, { ...reckoning, draft: { host: 7 } }, []), { host: 137 }, 'with the draft model')
+
+  t.same(fromReport({ host: 50, CUDA0: 70 }, { ...reckoning, draft: { host: 7 } }, undefined), { host: 60, CUDA0: 70 })
   t.same(fromReport({ host: 50 }, reckoning, 90), { host: 90 }, 'the process holds more than it says')
   t.same(fromReport({ host: 50 }, reckoning, 9), { host: 60 })
 

@@ -113,7 +113,7 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     return fits.get(key)
   }
 
-  const whole = ({ reckoning }: Known): MemoryUse => addUse(reckoning.core, reckoning.beside)
+  const whole = ({ reckoning: { core, draft, beside } }: Known): MemoryUse => addUse(core, draft, beside)
 
   async function estimate(spec: EngineSpec, signal: AbortSignal): Promise<MemoryNeed> {
     signal.throwIfAborted()
@@ -180,8 +180,8 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     const found = knownOf(spec)
     if (!found?.files.shape) return explainNeed(spec, need, limits, undefined)
     const useOf = (options: LoadOptions) => {
-      const { core, beside, growth } = reckon({ ...spec, options }, found.files, found.where)
-      return addUse(core, beside, { host: growth })
+      const { core, draft, beside, growth } = reckon({ ...spec, options }, found.files, found.where)
+      return addUse(core, draft, beside, { host: growth })
     }
     const usual = useOf(spec.options)
     const needFor = (options: LoadOptions) => {

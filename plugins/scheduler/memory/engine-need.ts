@@ -15,7 +15,8 @@ const CHECKPOINTS = 32
 const DRAFT_TOKENS = 3
 const NGRAM_TOKENS = 64
 /** What a llama-server takes beside what it reports: code, threads, buffers of requests … */
-const PROCESS = 32 * MIB
+const PROCESS = 40 * MIB
+const SLOT = MIB
 /** … and its vocabulary, for each token, with the merges. */
 const VOCABULARY = 512
 
@@ -43,6 +44,8 @@ export interface EnginePlace {
 export interface Reckoning {
   /** What llama-server reports as its own, by pool. */
   core: MemoryUse
+  /** What its draft model takes, which is in its report too. */
+  draft: MemoryUse
   /** What it takes beside that from the start. */
   beside: MemoryUse
   /** What it may grow by in the machine's memory, within its bounds. */
@@ -148,6 +151,9 @@ function growthBounds(
   return { promptCache, checkpoints, growth: promptCache + checkpoints * checkpoint }
 }
 
+const processSize = (shape: ModelShape | undefined, slots: number) =>
+  PROCESS + SLOT * slots + VOCABULARY * (shape?.vocabulary ?? 0)
+
 /** Reckons what an engine takes of each pool by its files' metadata. */
 export function reckon(spec: EngineSpec, files: EngineFiles, where: EnginePlace): Reckoning {
   const flags = engineFlags(spec.settings?.arguments ?? [])
@@ -171,10 +177,10 @@ export function reckon(spec: EngineSpec, files: EngineFiles, where: EnginePlace)
   const placement = place(parts, roomier, asked, flags.hostCache)
 
   const overheads = devices.slice(0, placement.devices.length).map(({ pool, overhead }) => ({ [pool]: overhead }))
-  const beside = addUse({ host: PROCESS + VOCABULARY * (shape?.vocabulary ?? 0) }, reserved, ...overheads)
+  const beside = addUse({ host: processSize(shape, options.num_parallel) }, { [first]: projector }, ...overheads)
   const cache = parts.layers.reduce((sum, layer) => sum + layer.cache, 0)
   const chat = spec.mode === 'chat'
-  const start = (placement.use.host ?? 0) + (beside.host ?? 0)
+  const start = addUse(placement.use, drafted, beside).host ?? 0
   const bounds = growthBounds(flags, {
     room: chat ? Math.max(0, where.memory - start) : 0,
     limit: promptCacheSize(where.memory) * MIB,
@@ -183,6 +189,7 @@ export function reckon(spec: EngineSpec, files: EngineFiles, where: EnginePlace)
   })
   return {
     core: placement.use,
+    draft: drafted,
     beside,
     growth: bounds.growth,
     bounds: {

@@ -15,10 +15,10 @@ export function fromFit(fit: MemoryUse, reckoning: Reckoning, devices: readonly 
   if (!reckoning.whole) return undefined
   if (devices.length === 0) {
     const core = reckoning.core.host ?? 0
-    return addUse({ host: Math.max(core, (fit.host ?? 0) - reckoning.logits) }, reckoning.beside)
+    return addUse({ host: Math.max(core, (fit.host ?? 0) - reckoning.logits) }, reckoning.draft, reckoning.beside)
   }
   const left = Math.max(0, reckoning.weights + reckoning.cache - totalOf(fit))
-  return addUse(fit, { host: left }, reckoning.beside)
+  return addUse(fit, { host: left }, reckoning.draft, reckoning.beside)
 }
 
 /** What an engine takes from the start by its own report; `resident` is what the system says that its process holds. */

@@ -1,0 +1,105 @@
+import { join } from 'node:path'
+import t from 'tap'
+import type { LoadOptions } from '../../core/options.ts'
+import type { Engine, EngineSpec } from '../../core/services.ts'
+import { createMemoryBook } from '../../plugins/scheduler/memory/create-memory-book.ts'
+import { totalOf } from '../../plugins/scheduler/memory/engine-need.ts'
+import { processMemory } from '../../plugins/scheduler/memory/process-memory.ts'
+import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
+import { estimateMemory } from '../../runtimes/llama-server/memory-estimate.ts'
+import { engineDeps, MODEL, realBuild } from '../engine/support.ts'
+import { GIB, MIB, specOf } from './support.ts'
+
+/*
+ * Engines that really run: what they were reckoned to take, what they report, and what the system says that they have.
+ */
+
+const log = { debug: () => {}, warn: () => {} }
+const plain = realBuild()
+const build = { ...plain, executables: { ...plain.executables, fitParams: join(plain.directory, 'llama-fit-params') } }
+const { signal } = new AbortController()
+
+function openBook(directory: string, fit: boolean) {
+  const now = { host: { total: 16 * GIB, available: 15 * GIB }, gpus: {} }
+  return createMemoryBook({
+    runtimes: {
+      build: async () => build,
+      estimateMemory: async spec => (fit ? estimateMemory(build, spec, { log: log as never }) : undefined),
+      report: () => ({ chosen: build }) as never
+    },
+    hardware: { detect: async () => ({ gpus: [] }) as never, known: () => undefined, memory: async () => now },
+    directory,
+    options: {},
+    log
+  })
+}
+
+/** Fills all slots, and what is kept of earlier prompts. */
+async function use(engine: Engine, { num_ctx, num_parallel }: LoadOptions): Promise<void> {
+  const words = Math.floor(num_ctx / 6)
+  const ask = async (path: string, body: object) => {
+    const answer = await engine.request({ method: 'POST', path, body: JSON.stringify(body), signal })
+    for await (const _ of answer.body);
+    return answer.status
+  }
+  for (let round = 0; round < 2; round++) {
+    const asks = Array.from({ length: num_parallel }, (_, slot) => {
+      const text = Array.from({ length: words }, (_, at) => (at * 7 + round * 31 + slot * 101) % 1000).join(' ')
+      if (engine.spec.mode === 'embedding') return ask('/v1/embeddings', { input: text.slice(0, num_ctx) })
+      return ask('/v1/chat/completions', { messages: [{ role: 'user', content: text }], max_tokens: 4 })
+    })
+    for (const status of await Promise.all(asks)) t.equal(status, 200, 'the engine answers')
+  }
+}
+
+const CASES: { options: Partial<LoadOptions>; given?: Partial<EngineSpec> }[] = [
+  { options: { num_ctx: 1024, num_parallel: 1 } },
+  { options: { num_ctx: 1024, num_parallel: 3 } },
+  { options: { num_ctx: 1024, num_parallel: 2, cache_type_k: 'q8_0', cache_type_v: 'q8_0' } },
+  { options: { num_ctx: 1024, num_parallel: 2 }, given: { mode: 'embedding' } },
+  {
+    options: { num_ctx: 1024, num_parallel: 2 },
+    given: {
+      settings: {
+        arguments: ['--ubatch-size', '256'],
+        environment: {},
+        speculation: { ngram: false, draft: { model: 'corral/tiny-chat', modelPath: MODEL } },
+        loras: []
+      }
+    }
+  }
+]
+
+for (const [at, { options, given }] of CASES.entries()) {
+  t.test(`tiny-chat with ${JSON.stringify({ ...options, ...given })}`, async t => {
+    const directory = join(t.testdir(), 'memory')
+    const book = openBook(directory, at % 2 === 1)
+    const asked = specOf(MODEL, options, given)
+    const need = await book.estimate(asked, signal)
+    t.equal(need.from, at % 2 === 1 ? 'fit' : 'metadata')
+    const spec = { ...asked, bounds: need.bounds }
+    const engine = await createLlamaServerEngine(build, spec, engineDeps(t.testdir({ run: {} })), {})
+    try {
+      const counted = book.learn(engine)
+      const growth = need.bounds.promptCache
+      // The report is in whole MiB, rounded down in each of its rows.
+      const report = totalOf(engine.memory!)
+      const beside = totalOf(need.use) - growth - report
+      t.ok(beside > 38 * MIB, `the need covers the report and the process (${beside / MIB} MiB more)`)
+      t.ok(beside < 48 * MIB + 0.3 * report, 'and is not much more')
+      await use(engine, spec.options)
+      const real = await processMemory(engine.pid)
+      if (process.platform === 'linux') {
+        t.ok(real!.resident < totalOf(need.use), `it has ${real!.resident / MIB} MiB of ${totalOf(need.use) / MIB}`)
+        t.ok(real!.resident < totalOf(counted), `and of ${totalOf(counted) / MIB} that it is counted with`)
+      }
+    } finally {
+      await engine.stop()
+      await book.close()
+    }
+    const learned = await openBook(directory, false).estimate(asked, signal)
+    t.equal(learned.from, 'learned')
+    const share = totalOf(learned.use) / totalOf(need.use)
+    t.ok(share > 0.7 && share < 1.1, `what was learned is like what was reckoned (${share})`)
+  })
+}
