@@ -11,10 +11,11 @@ import { CorralError } from '../../core/errors.ts'
 import { bareName, modelKey } from '../../core/model-name.ts'
 import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS } from '../../core/options.ts'
 import { packageRoot } from '../../core/package-info.ts'
-import type { Runtimes } from '../../core/runtimes.ts'
+import type { Build, Runtimes } from '../../core/runtimes.ts'
 import type {
   Capability,
   Engine,
+  EngineBounds,
   EngineExit,
   EngineRequest,
   EngineResponse,
@@ -25,6 +26,7 @@ import type {
   Waiting
 } from '../../core/services.ts'
 import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
+import { createPromptCache } from '../../plugins/scheduler/prompt-cache/create-prompt-cache.ts'
 import { createScheduler } from '../../plugins/scheduler/scheduler.ts'
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model')
@@ -108,6 +110,7 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
     contextSize: spec.options.num_ctx,
     slots: spec.options.num_parallel,
     memory: undefined,
+    build: undefined as unknown as Build,
     pid: undefined,
     exited,
     async request(request) {
@@ -185,10 +188,32 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   const storage = storageOf(options.variants)
   const scheduler = createScheduler({
     storage,
-    runtimes: { startEngine: options.startEngine } as unknown as Runtimes,
+    runtimes: { build: async () => ({}), startEngine: options.startEngine } as unknown as Runtimes,
     conversion: { requireDtype: (dtype: string) => dtype } as unknown as Conversion,
     config,
-    limits: { maxLoaded: 4, maxQueue: options.maxQueue ?? 512, keepAlive: 300_000 },
+    memory: {
+      async estimate() {
+        return {
+          use: { host: 1 },
+          from: 'learned',
+          parts: { weights: 1, cache: 0, compute: 0 },
+          bounds: {} as EngineBounds
+        }
+      },
+      budget: async () => ({ host: 1000 }),
+      learn: () => ({ host: 1 }),
+      learnOutOfMemory() {},
+      explain: () => ''
+    },
+    promptCache: createPromptCache({ directory: '', budget: 0, log: logger }),
+    limits: {
+      maxLoaded: 4,
+      maxQueue: options.maxQueue ?? 512,
+      keepAlive: 300_000,
+      fairWait: 15_000,
+      fairCount: 64,
+      roomTimeout: 300_000
+    },
     log: logger
   })
   const app = await createApplication(config, logger)
