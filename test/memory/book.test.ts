@@ -231,6 +231,9 @@ t.test('budgets', async t => {
   t.same(await limits.book.budget({}), { host: GIB, CUDA0: 2 * GIB })
   t.same(Object.keys(await bookOf(t, { build: new Error('none') }).book.budget({})), ['host'])
 
+  const untold = bookOf(t, { memory: { host: { total: 0, available: 0 }, gpus: {} }, options: { memory: MIB } })
+  t.same(await untold.book.budget({}), { host: MIB }, 'a system that tells nothing still serves')
+
   const spec = specOf(model)
   const own = bookOf(t, { memory })
   await own.book.estimate(spec, signal)

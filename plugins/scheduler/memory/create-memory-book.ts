@@ -1,3 +1,4 @@
+import { freemem, totalmem } from 'node:os'
 import { messageOf } from '../../../core/errors.ts'
 import type { HardwareService, MemoryNow } from '../../../core/hardware.ts'
 import type { LoadOptions } from '../../../core/options.ts'
@@ -167,7 +168,9 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     const real = engines.reduce((sum, [, use], at) => sum + (processes[at]?.own ?? use.host ?? 0), 0)
     // What is held by others than those is being loaded.
     const loading = Math.max(0, (held.host ?? 0) - counted)
-    return hostBudget({ ...host, engines: real + loading }, options.memory)
+    // Of a system that tells nothing, what Node knows has to do.
+    const machine = host.total > 0 ? host : { total: totalmem(), available: freemem() }
+    return hostBudget({ ...machine, engines: real + loading }, options.memory)
   }
 
   async function budget(held: MemoryUse): Promise<MemoryUse> {
