@@ -43,7 +43,11 @@ export function createBuildInstaller({ directory, log, hardware, releases, prove
   }
 
   /** Proves what was just put into the builds' directory; it goes again when it does not work. */
-  async function proveNew(candidate: BuildCandidate, { signal, onProgress }: Required<Waiting>): Promise<Build> {
+  async function proveNew(
+    candidate: BuildCandidate,
+    { signal, onProgress }: Required<Waiting>,
+    advice = ''
+  ): Promise<Build> {
     onProgress({ phase: 'proving', subject: candidate.id })
     let failure: unknown
     try {
@@ -59,7 +63,7 @@ export function createBuildInstaller({ directory, log, hardware, releases, prove
     await remember(candidate.id, reason)
     throw new CorralError(
       'runtime_missing',
-      `${candidate.id} was removed again, since it does not work here: ${reason}`,
+      `${candidate.id} was removed again, since it does not work here: ${reason}${advice}`,
       { cause: failure }
     )
   }
@@ -129,7 +133,13 @@ export function createBuildInstaller({ directory, log, hardware, releases, prove
       const same = ({ id, source }: Build) => source === 'archive' && id.endsWith(`-${archiveMark(digest)}`)
       const there = await known(same, waiting)
       if (there) return there
-      return await proveNew(await unpackBuild(request, { ...told, digest }, directory, waiting), waiting)
+      const candidate = await unpackBuild(request, { ...told, digest }, directory, waiting)
+      const lacksLibraries = candidate.kind === 'cuda' && (request.companions ?? []).length === 0
+      return await proveNew(
+        candidate,
+        waiting,
+        lacksLibraries ? ' It may lack its libraries: give the archive cudart-… of the same version with it.' : ''
+      )
     }
   }
 }

@@ -67,7 +67,9 @@ export async function lockDirectory(
         onWait?.()
       }
       told = true
-      while (await check(directory, { stale: LOCK_STALE })) await sleep(LOCK_RETRY, undefined, { signal })
+      while (await check(directory, { stale: LOCK_STALE })) {
+        await sleep(LOCK_RETRY, undefined, { signal }).catch(() => signal.throwIfAborted())
+      }
     }
   }
 }

@@ -10,7 +10,7 @@ import { machineMark } from './failed-attempts.ts'
 import { findInstalled, recordOf, stateOf } from './installed-builds.ts'
 import { changeSelection, selectionIn } from './selection.ts'
 import { parseDigest, readArchiveName } from './sources/archive.ts'
-import { releaseId, releaseTag } from './sources/release.ts'
+import { nightlyNumber, releaseId, releaseTag } from './sources/release.ts'
 import type { FoundArchives } from './sources/releases.ts'
 import { startOnTrial } from './upgrade-trial.ts'
 
@@ -98,6 +98,13 @@ export function createInstallation(deps: InstallationDeps): Installation {
     )
   }
 
+  /** Whether a release is worth an upgrade; one that the settings name is, whichever is in use. */
+  function isNewer(tag: string, used: string | undefined): boolean {
+    const [offered, present] = [nightlyNumber(tag), nightlyNumber(used)]
+    if (!releases.followsLatest || offered === undefined || present === undefined) return tag !== used
+    return offered > present
+  }
+
   /** @throws CorralError `runtime_missing` for a release that was tried on this machine and failed */
   async function refuseFailed(runtime: RuntimeDescriptor, { tag }: FoundArchives, previous: Build): Promise<void> {
     const failure = selectionIn(directory).failed?.[releaseId(tag, runtime)]
@@ -146,8 +153,9 @@ export function createInstallation(deps: InstallationDeps): Installation {
       const previous = deps.current() ?? (await deps.search(waiting))
       const runtime = await kindNamed(previous.runtime ?? (previous.kind === 'unknown' ? undefined : previous.kind))
       const found = await findArchives(runtime, undefined, waiting)
-      const same = previous.runtime === runtime.name && releaseTag(previous.id) === found.tag
-      if (same) return { build: previous, previous, changed: false }
+      if (previous.runtime === runtime.name && !isNewer(found.tag, releaseTag(previous.id))) {
+        return { build: previous, previous, changed: false }
+      }
       await refuseFailed(runtime, found, previous)
       return await alone(waiting, async waiting => {
         const build = await installer.fromRelease(runtime, found, waiting).catch(error => {

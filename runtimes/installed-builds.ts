@@ -3,7 +3,7 @@ import type { Build, InstalledBuild, RuntimeDescriptor } from '../core/runtimes.
 import { isMeant } from './build-place.ts'
 import type { BuildRecord } from './build-records.ts'
 import type { Selection } from './selection.ts'
-import { releaseTag } from './sources/release.ts'
+import { nightlyNumber, releaseTag } from './sources/release.ts'
 
 /** What an installed build is for corral now. Pure. */
 export function stateOf(
@@ -31,7 +31,7 @@ export function recordOf(records: readonly BuildRecord[], id: string): BuildReco
   })
 }
 
-const numberOf = ({ build }: BuildRecord) => Number(releaseTag(build.id)?.match(/^b(\d+)$/)?.[1] ?? -1)
+const numberOf = ({ build }: BuildRecord) => nightlyNumber(releaseTag(build.id)) ?? -1
 
 /**
  * The record that a name means: an id, else the newest build of that kind, those that failed last. Pure.

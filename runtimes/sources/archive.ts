@@ -3,7 +3,7 @@ import { createReadStream } from 'node:fs'
 import { rm, stat } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
-import type { BuildCandidate, BuildSource, InstallRequest, RuntimeDescriptor } from '../../core/runtimes.ts'
+import type { BuildCandidate, InstallRequest, RuntimeDescriptor } from '../../core/runtimes.ts'
 import type { Waiting } from '../../core/services.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { placeArchives } from './place-archives.ts'
@@ -60,13 +60,16 @@ export function readArchiveName(
 export async function archiveDigest(path: string, expected: string | undefined, signal?: AbortSignal): Promise<string> {
   const hash = createHash('sha256')
   try {
-    if ((await stat(path)).isDirectory()) {
+    const found = await stat(path)
+    if (found.isDirectory()) {
       throw new CorralError(
         'invalid_request',
         `${path} is a folder. To use a llama.cpp build that is unpacked already, set CORRAL_LLAMA_CPP to it.`,
         { param: 'archive' }
       )
     }
+    // Reading a pipe would wait for ever.
+    if (!found.isFile()) throw new Error('it is no file')
     for await (const piece of createReadStream(path, { signal })) hash.update(piece)
   } catch (error) {
     signal?.throwIfAborted()
@@ -122,16 +125,4 @@ export async function unpackBuild(
 /** What ends the ids of builds from this archive: the same archive is installed once. */
 export function archiveMark(digest: string): string {
   return digest.slice(0, 8)
-}
-
-/** Builds of archives that were installed by hand: none is fetched, but one that is there may serve. */
-export function archiveSource(): BuildSource {
-  return {
-    name: 'archive',
-    description: 'archives installed with "corral runtime install"',
-    async provide({ explain }) {
-      explain('none of this kind is installed')
-      return undefined
-    }
-  }
 }

@@ -93,7 +93,7 @@ async function fetchAll(asset: ReleaseAsset, state: Stored, options: DownloadOpt
     last = reason
     failures = state.bytes - before >= GETTING_ON ? 1 : failures + 1
     if (failures === ATTEMPTS) throw reason
-    await sleep(PAUSE * 2 ** (failures - 1), undefined, { signal })
+    await sleep(PAUSE * 2 ** (failures - 1), undefined, { signal }).catch(() => signal.throwIfAborted())
   }
 }
 

@@ -142,7 +142,16 @@ export function createReleaseServer(options: ReleaseServerOptions) {
 
   return {
     addressOf,
-    latest: async () => checked(await json('releases/latest')),
+
+    /** The newest stable release; undefined where there is none. */
+    async latest(): Promise<Release | undefined> {
+      try {
+        return checked(await json('releases/latest'))
+      } catch (error) {
+        if (error instanceof ReleaseStatusError && error.answered === 404) return undefined
+        throw error
+      }
+    },
 
     /** @throws CorralError `runtime_not_found` where there is no such release */
     async byTag(tag: string): Promise<Release> {

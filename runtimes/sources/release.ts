@@ -26,6 +26,12 @@ export function releaseTag(id: string): string | undefined {
   return /^(?:release|archive)-(b\d+|v\d+\.\d+\.\d+)-/.exec(id)?.[1]
 }
 
+/** The number of a nightly release: the higher, the newer. Undefined for others, which count something else. Pure. */
+export function nightlyNumber(tag: string | undefined): number | undefined {
+  const digits = /^b(\d+)$/.exec(tag ?? '')?.[1]
+  return digits === undefined ? undefined : Number(digits)
+}
+
 /**
  * Fetches a release's archives, checks them by size and digest, and makes a build of them, unproven. Nothing is left
  * behind when that fails.

@@ -1,12 +1,17 @@
 import { join } from 'node:path'
-import { messageOf } from '../../core/errors.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
 import type { Hardware } from '../../core/hardware.ts'
 import type { RuntimeDescriptor, RuntimesReport } from '../../core/runtimes.ts'
 import type { Waiting } from '../../core/services.ts'
 import { chooseArchives, systemObstacle } from '../ranking.ts'
 import { snapshot } from '../release-snapshot.ts'
 import type { Release, ReleaseAsset } from './release-assets.ts'
-import { createReleaseServer, type ReleaseServer, type ReleaseServerOptions } from './release-server.ts'
+import {
+  createReleaseServer,
+  type ReleaseServer,
+  type ReleaseServerOptions,
+  ReleaseStatusError
+} from './release-server.ts'
 
 export interface ReleasesOptions extends Omit<ReleaseServerOptions, 'signal'> {
   /** Tag of the release to take; `latest` follows the newest stable one. */
@@ -33,30 +38,55 @@ const LISTING_KEPT = 300_000
 /** Milliseconds until a list that could not be had is asked for again. */
 const FAILURE_KEPT = 30_000
 
+type Asked = Pick<ReleaseServer, 'latest' | 'byTag' | 'recent' | 'text'>
+
 /**
- * The release to take. A stable one holds no binaries but names the nightly that does; where that lacks what is wanted,
- * the newest nightly that has it: the very newest may still be uploading.
+ * The release to take. A stable one holds no binaries but names the nightly that does; where that cannot be had or lacks
+ * what is wanted, the newest nightly that has it: the very newest may still be uploading.
+ * @throws CorralError when the server cannot be asked, or has no release of this tag
  */
 export async function findRelease(
-  server: Pick<ReleaseServer, 'latest' | 'byTag' | 'recent' | 'text'>,
+  server: Asked,
   tag: string,
   serves: (assets: readonly ReleaseAsset[]) => boolean
 ): Promise<Release | undefined> {
-  const first = await (tag === 'latest' ? server.latest() : server.byTag(tag))
-  if (serves(first.assets)) return first
-  const pointer = first.assets.find(({ name }) => name === NIGHTLY_TAG)
-  const nightlyTag = pointer && (await server.text(pointer)).trim()
-  if (nightlyTag && /^b\d+$/.test(nightlyTag)) {
-    const nightly = await server.byTag(nightlyTag)
-    if (serves(nightly.assets)) return nightly
+  if (tag !== 'latest') {
+    const named = await server.byTag(tag)
+    return serves(named.assets) ? named : await nightlyOf(server, named, serves)
   }
-  if (tag !== 'latest') return undefined
+  const stable = await server.latest()
+  if (stable && serves(stable.assets)) return stable
+  const nightly = stable && (await unlessMissing(nightlyOf(server, stable, serves)))
+  if (nightly) return nightly
   for (let page = 1; page <= PAGES; page++) {
     const releases = await server.recent(page)
     const newest = newestOf(releases.filter(({ assets }) => serves(assets)))
     if (newest !== undefined || releases.length === 0) return newest
   }
   return undefined
+}
+
+/** The nightly release that a stable one names, where it has what is wanted. */
+async function nightlyOf(
+  server: Asked,
+  { assets }: Release,
+  serves: (assets: readonly ReleaseAsset[]) => boolean
+): Promise<Release | undefined> {
+  const pointer = assets.find(({ name }) => name === NIGHTLY_TAG)
+  const tag = pointer && (await server.text(pointer)).trim()
+  if (!tag || !/^b\d+$/.test(tag)) return undefined
+  const nightly = await server.byTag(tag)
+  return serves(nightly.assets) ? nightly : undefined
+}
+
+async function unlessMissing<T>(asked: Promise<T>): Promise<T | undefined> {
+  try {
+    return await asked
+  } catch (error) {
+    const missing = error instanceof ReleaseStatusError && error.answered === 404
+    if (missing || (error instanceof CorralError && error.code === 'runtime_not_found')) return undefined
+    throw error
+  }
 }
 
 /** The one with the highest b-number; v-numbers count something else. Pure. */
@@ -94,6 +124,9 @@ export function createReleases(options: ReleasesOptions) {
   }
 
   return {
+    /** Whether it is the newest release that is taken, and no certain one. */
+    followsLatest: options.tag === 'latest',
+
     /**
      * Files of the release that would be taken, for the ranking: the server's list, kept for some minutes, or soon the
      * one that came with corral. Never rejects.

@@ -145,6 +145,7 @@ export const testKinds: RuntimeDescriptor[] = [
 
 /** For what never asks a server of releases. */
 export const noReleases: RuntimesDeps['releases'] = {
+  followsLatest: true,
   listing: () => Promise.reject(new Error('nobody asks for releases here')),
   find: () => Promise.reject(new Error('nobody asks for releases here')),
   fetch: () => Promise.reject(new Error('nobody asks for releases here'))

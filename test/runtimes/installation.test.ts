@@ -358,6 +358,13 @@ t.test('upgrading', async t => {
   t.equal(deps.current()?.id, 'release-b200-cpu')
   t.match(await readSelection(directory), { selected: 'release-b200-cpu', previous: 'release-b100-cpu' })
 
+  await publish('b150')
+  t.match(
+    await installation.upgrade({}),
+    { changed: false, build: { id: 'release-b200-cpu' } },
+    'never to an older one'
+  )
+
   await publish('b300', BROKEN)
   await t.rejects(installation.upgrade({}), {
     code: 'runtime_missing',

@@ -13,6 +13,7 @@ import { type AddressInfo, createServer as createTcpServer } from 'node:net'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import * as tar from 'tar'
+import { CorralError } from '../../core/errors.ts'
 import type { Progress } from '../../core/progress.ts'
 import { cpu } from '../../runtimes/kinds/cpu.ts'
 import { cuda12 } from '../../runtimes/kinds/cuda-12.ts'
@@ -38,10 +39,12 @@ t.test('which release is taken', async t => {
     const asked: string[] = []
     return {
       asked,
-      latest: async () => releases[0]!,
+      latest: async () => releases[0],
       byTag: async (tag: string) => {
         asked.push(tag)
-        return releases.find(({ tag_name }) => tag_name === tag)!
+        const found = releases.find(({ tag_name }) => tag_name === tag)
+        if (!found) throw new CorralError('runtime_not_found', `no ${tag}`)
+        return found
       },
       recent: async (page: number) => {
         asked.push(`page ${page}`)
@@ -68,6 +71,10 @@ t.test('which release is taken', async t => {
   ]
   t.equal((await findRelease(server(long), 'latest', serves))?.tag_name, 'b5', 'a kind that was absent for long')
   t.equal(await findRelease(server([stable]), 'latest', serves), undefined)
+  const gone = server([stable, release('b6', archive('b6'))], 'b1001')
+  t.equal((await findRelease(gone, 'latest', serves))?.tag_name, 'b6', 'the one that it names is gone')
+  const nightliesOnly = { ...server([release('b6', archive('b6'))]), latest: async () => undefined }
+  t.equal((await findRelease(nightliesOnly, 'latest', serves))?.tag_name, 'b6', 'there is no stable release')
   const direct = server([release('b3', archive('b3'))])
   t.equal((await findRelease(direct, 'latest', serves))?.tag_name, 'b3', 'a latest release that has it itself')
   const pinned = server([stable, release('b1000', archive('b1000')), release('b1001')], 'b1000')

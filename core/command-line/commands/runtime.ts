@@ -1,12 +1,15 @@
 import { basename, resolve } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
 import { formatBytes } from '../../bytes.ts'
 import type { Build, InstalledBuild } from '../../runtimes.ts'
 import type { CommandContext } from '../context.ts'
 import { CommandFailure, EXIT } from '../failure.ts'
+import { interruption } from '../interruption.ts'
 import { printable, printJson, printText } from '../output.ts'
 import { relativeTime } from '../relative-time.ts'
-import { withServer } from '../server-connection.ts'
+import { ServerRefusal } from '../server-client.ts'
+import { type ServerConnection, withServer } from '../server-connection.ts'
 import { streamWork } from '../streamed-work.ts'
 import { formatTable } from '../table.ts'
 
@@ -15,6 +18,10 @@ interface InstallOptions {
   sha256?: string
   runtime?: string
 }
+
+/** How often another server is looked for, and how long to wait before (milliseconds). */
+const TRIES = 3
+const PAUSE = 200
 
 const ARCHIVE = /\.(tar\.gz|tgz|zip)$/i
 
@@ -43,7 +50,7 @@ Examples:
     .description('list the builds that are here')
     .option('--json', 'print the field "installed" of GET /api/runtimes')
     .action(async ({ json }: { json?: boolean }) => {
-      const { installed } = await withServer(context, 'aside', ({ client }) =>
+      const { installed } = await withRuntimes(context, ({ client }) =>
         client.json<{ installed: InstalledBuild[] }>('GET', '/api/runtimes')
       )
       if (json) return printJson(installed)
@@ -78,7 +85,7 @@ or kind of build.`
     .description('run new engines on this build from now on; it is proven again before')
     .argument('<build>', 'id of an installed build, a kind of which one is installed, or auto for the best one')
     .action((choice: string) =>
-      withServer(context, 'aside', async ({ client }) => {
+      withRuntimes(context, async ({ client }) => {
         const last = await streamWork(
           client,
           '/api/runtimes/use',
@@ -110,6 +117,24 @@ to the former one by itself and does not try that release again.`
     .action((ids: string[]) => remove(context, ids))
 }
 
+/**
+ * Has a server do what may be done twice. The server that another command has started for itself ends with that
+ * command: then there is another one.
+ */
+async function withRuntimes<Result>(
+  context: CommandContext,
+  use: (connection: ServerConnection) => Promise<Result>
+): Promise<Result> {
+  for (let left = TRIES; ; left--) {
+    try {
+      return await withServer(context, 'aside', use)
+    } catch (error) {
+      if (!(error instanceof ServerRefusal) || error.code !== 'shutting_down' || left === 0) throw error
+      await sleep(PAUSE, undefined, { signal: interruption() }).catch(() => interruption().throwIfAborted())
+    }
+  }
+}
+
 async function install(context: CommandContext, what: string[], options: InstallOptions): Promise<void> {
   const archives = what.filter(argument => ARCHIVE.test(argument))
   const wrong = wrongUsage(what, archives, options)
@@ -122,7 +147,7 @@ async function install(context: CommandContext, what: string[], options: Install
     ? { ...options, archive: absolute(archive), companions: [...more, ...companions].map(absolute) }
     : { ...options, ...(what[0] && { runtime: what[0] }) }
   const name = archive ? basename(archive) : `llama.cpp${what[0] ? ` (${what[0]})` : ''}`
-  await withServer(context, 'aside', async ({ client }) => {
+  await withRuntimes(context, async ({ client }) => {
     const last = await streamWork(client, '/api/runtimes/install', request, {
       first: `preparing ${name}`,
       what: `installation of ${name}`,
@@ -152,7 +177,7 @@ function wrongUsage(
 }
 
 async function upgrade(context: CommandContext): Promise<void> {
-  await withServer(context, 'aside', async ({ client }) => {
+  await withRuntimes(context, async ({ client }) => {
     const last = await streamWork(
       client,
       '/api/runtimes/upgrade',
@@ -169,7 +194,7 @@ async function upgrade(context: CommandContext): Promise<void> {
 }
 
 async function remove(context: CommandContext, ids: string[]): Promise<void> {
-  await withServer(context, 'aside', async ({ client }) => {
+  await withRuntimes(context, async ({ client }) => {
     const failures: CommandFailure[] = []
     for (const id of ids) {
       try {
