@@ -15,9 +15,18 @@ export interface CudaKind {
   archives: readonly ArchivePattern[]
 }
 
-const DRIVER_FIX =
-  'Install driver 580 or newer and restart: sudo ubuntu-drivers install (Ubuntu), sudo apt install nvidia-driver ' +
-  "(Debian), or https://www.nvidia.com/drivers; in a container, on WSL or in a virtual machine it is the host's"
+/** Cards below this compute capability are served by no driver after 580. */
+const SERVED_BY_NEW_DRIVERS = '7.5'
+
+/** How a driver is mended that does not serve a card, or too old a toolkit only. */
+function driverFix({ architecture }: Gpu): string {
+  const old = architecture !== undefined && compareVersions(architecture, SERVED_BY_NEW_DRIVERS) < 0
+  return (
+    `Install driver 580${old ? ', the last one for such cards,' : ' or newer'} and restart: sudo ubuntu-drivers install ` +
+    '(Ubuntu), sudo apt install nvidia-driver (Debian), or https://www.nvidia.com/drivers; in a container, on WSL or in ' +
+    "a virtual machine it is the host's"
+  )
+}
 
 /** A kind of build for one major version of NVIDIA's CUDA toolkit. */
 export function cudaKind({ major, base, drivers, capability, archives }: CudaKind): RuntimeDescriptor {
@@ -30,10 +39,12 @@ export function cudaKind({ major, base, drivers, capability, archives }: CudaKin
   }
 
   /** What keeps a card's driver from serving this toolkit; undefined when nothing does. */
-  function driverFault({ name, driver, usable }: Gpu, platform: string): Fit['missing'][number] | undefined {
-    if (!usable) return { what: `${name} does not work now: no driver serves it.`, fix: DRIVER_FIX }
+  function driverFault(gpu: Gpu, platform: string): Fit['missing'][number] | undefined {
+    const { name, driver, usable } = gpu
+    const fix = driverFix(gpu)
+    if (!usable) return { what: `${name} does not work now: no driver serves it.`, fix }
     if (driver?.name && /nouveau|nvk|mesa/i.test(driver.name)) {
-      return { what: `${name} runs on the driver ${driver.name}, which has no CUDA.`, fix: DRIVER_FIX }
+      return { what: `${name} runs on the driver ${driver.name}, which has no CUDA.`, fix }
     }
     const floor = platform === 'win32' ? drivers.win32 : drivers.linux
     // What the driver itself announces is surer than its number: libraries for newer toolkits can be put beside it.
@@ -47,7 +58,7 @@ export function cudaKind({ major, base, drivers, capability, archives }: CudaKin
     ]
     return {
       what: `${title} needs the NVIDIA driver ${floor} or newer; ${has.filter(Boolean).join(' and ')}.`,
-      fix: DRIVER_FIX
+      fix
     }
   }
 

@@ -42,6 +42,8 @@ const INSTALL =
   'Install ROCm: https://rocm.docs.amd.com/projects/install-on-linux (Linux) or the HIP SDK of ' +
   'https://www.amd.com/en/developer/resources/rocm-hub/hip-sdk.html (Windows)'
 
+const SERVED_BY_VULKAN = 'Vulkan serves such cards, and is taken by itself'
+
 type Grade = 'supported' | 'unknown' | 'unsupported' | 'foreign'
 
 function gradeOf({ architecture }: Gpu, platform: string): Grade {
@@ -81,7 +83,9 @@ function shortcomingOf(gpu: Gpu, platform: string): Fit['missing'] {
     return [{ what: `The architecture (gfx…) of ${name} is not known.`, fix: 'Install rocminfo, which tells it' }]
   }
   if (grade === 'foreign') {
-    return [{ what: `The ROCm archives of llama.cpp have no code for ${architecture} (${name}).`, fix: 'Use Vulkan' }]
+    return [
+      { what: `The ROCm archives of llama.cpp have no code for ${architecture} (${name}).`, fix: SERVED_BY_VULKAN }
+    ]
   }
   if (grade === 'unsupported') {
     const version = platform === 'linux' ? passesFor(architecture) : undefined
@@ -89,8 +93,8 @@ function shortcomingOf(gpu: Gpu, platform: string): Fit['missing'] {
       {
         what: `AMD's libraries mostly have no code for ${architecture} (${name}).`,
         fix: version
-          ? `Use Vulkan, or set HSA_OVERRIDE_GFX_VERSION=${version} in the environment of corral`
-          : 'Use Vulkan'
+          ? `${SERVED_BY_VULKAN}; to use ROCm all the same, set HSA_OVERRIDE_GFX_VERSION=${version} in the environment of corral`
+          : SERVED_BY_VULKAN
       }
     ]
   }

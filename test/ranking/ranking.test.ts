@@ -387,6 +387,12 @@ t.test('what is missing, and what mends it', async t => {
       /Update the driver/
     ],
     [
+      machine([nvidia('GTX 1080 Ti', '6.1', '470.10')]),
+      'cuda-12',
+      /525\.60\.13 or newer/,
+      /driver 580, the last one for such cards/
+    ],
+    [
       machine([nvidia('GTX 1080 Ti', '6.1', '580.95', '13.0')]),
       'cuda-13',
       /compute capability 6\.1; CUDA 13 needs 7\.5/
