@@ -57,7 +57,10 @@ const answers =
 
 /** Loads until it is called off. */
 const neverLoads: ServiceOptions['startEngine'] = (_spec, { signal }) =>
-  new Promise((_, reject) => signal!.addEventListener('abort', () => reject(signal!.reason)))
+  new Promise((_, reject) => {
+    if (signal!.aborted) reject(signal!.reason)
+    signal!.addEventListener('abort', () => reject(signal!.reason))
+  })
 
 t.test('bytes pass through as they are', async t => {
   const text = `${event('ä')}: a comment\n${event('b')}${DONE}`
@@ -372,15 +375,13 @@ t.test('a heartbeat does not keep a request from its second try', async t => {
 })
 
 t.test('a full queue', async t => {
-  const { json, send } = await serviceOf(t, [], { maxQueue: 1, startEngine: neverLoads })
+  const { json, send, scheduler } = await serviceOf(t, [], { maxQueue: 1, startEngine: neverLoads })
   const controller = new AbortController()
   const first = send('/chat/completions', chat, { signal: controller.signal })
   first.catch(() => {})
-  let reply = await json('/chat/completions', chat)
-  await until('the first one waits', async () => {
-    reply = await json('/chat/completions', chat)
-    return reply.status === 503
-  })
+  await until('the first one waits', () => scheduler.loading()[0]?.queued === 1)
+  const reply = await json('/chat/completions', chat)
+  t.equal(reply.status, 503)
   t.match(reply.body.error, { code: 'queue_full', type: 'rate_limit_error' })
   t.ok(Number(reply.headers.get('retry-after')) >= 1)
   t.notOk(reply.headers.get('x-should-retry'))

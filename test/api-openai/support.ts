@@ -15,7 +15,6 @@ import type { Build, Runtimes } from '../../core/runtimes.ts'
 import type {
   Capability,
   Engine,
-  EngineBounds,
   EngineExit,
   EngineRequest,
   EngineResponse,
@@ -197,7 +196,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
           use: { host: 1 },
           from: 'learned',
           parts: { weights: 1, cache: 0, compute: 0 },
-          bounds: {} as EngineBounds
+          bounds: { promptCache: 0, checkpoints: 0 }
         }
       },
       budget: async () => ({ host: 1000 }),
