@@ -4,7 +4,7 @@
  * again a model is unloaded and its conversation goes on. What is measured is written to docs/benchmark-prompt-cache.md.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { cpus, release, type as systemName, tmpdir, totalmem } from 'node:os'
+import { cpus, loadavg, release, type as systemName, tmpdir, totalmem } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { packageRoot, version } from '../core/package-info.ts'
@@ -24,6 +24,7 @@ const { values } = parseArgs({
 const rounds = Number(values.rounds)
 const tokens = Number(values.tokens)
 const endings: (() => unknown)[] = []
+const loadBefore = Number(loadavg()[0]!.toFixed(1))
 const folder = mkdtempSync(join(tmpdir(), 'corral-bench-'))
 try {
   const random = join(folder, 'random.gguf')
@@ -59,7 +60,7 @@ try {
   const engine = /llama\.cpp (\S+ \([^)]*\))/.exec(saving.log())?.[1] ?? 'unknown'
   const report = [
     `corral ${version}, ${new Date().toISOString()}`,
-    `${cpus()[0]!.model.trim()}, ${cpus().length} cores, ${Math.round(totalmem() / 2 ** 30)} GiB, ${systemName()} ${release()}, Node ${process.versions.node}, llama.cpp ${engine} with ${ENGINE_THREADS} threads`,
+    `${cpus()[0]!.model.trim()}, ${cpus().length} cores, ${Math.round(totalmem() / 2 ** 30)} GiB, ${systemName()} ${release()}, Node ${process.versions.node}, llama.cpp ${engine} with ${ENGINE_THREADS} threads, load ${loadBefore} before`,
     `${DEMO}: F16, 2 million weights; ${RANDOM}: Q8_0, ${Math.round(made.parameters / 1e6)} million random weights; medians of ${rounds} rounds`,
     '',
     ...sections
