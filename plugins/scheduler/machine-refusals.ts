@@ -1,4 +1,4 @@
-import { formatBytes } from '../../core/bytes.ts'
+import { formatMemory } from '../../core/bytes.ts'
 import { formatDuration } from '../../core/duration.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { MemoryUse } from '../../core/runtimes.ts'
@@ -12,8 +12,8 @@ import type { EngineState, Plan, SchedulerState } from './machine-state.ts'
 /** `1.2 GB` of the only pool, or `1.2 GB (host), 6.1 GB (CUDA0)`. */
 function amounts(use: MemoryUse): string {
   const pools = Object.entries(use).filter(([, bytes]) => bytes > 0)
-  if (pools.length === 1 && pools[0]![0] === 'host') return formatBytes(pools[0]![1])
-  return pools.map(([pool, bytes]) => `${formatBytes(bytes)} (${pool})`).join(', ') || 'nothing known'
+  if (pools.length === 1 && pools[0]![0] === 'host') return formatMemory(pools[0]![1])
+  return pools.map(([pool, bytes]) => `${formatMemory(bytes)} (${pool})`).join(', ') || 'nothing known'
 }
 
 function namesOf(engines: readonly EngineState[]): string {
@@ -25,7 +25,7 @@ function holding({ name, reserved, running, queue, pinned, phase }: EngineState)
     amounts(reserved),
     ...(pinned ? ['pinned'] : []),
     ...(phase === 'loading' ? ['loading'] : []),
-    ...(running.size ? [`${running.size} answers running`] : []),
+    ...(running.size ? [`${running.size} running`] : []),
     ...(queue.length ? [`${queue.length} waiting`] : [])
   ]
   return `"${name}" (${does.join(', ')})`
@@ -59,10 +59,14 @@ export function noRoomEver(
   const because = own.length
     ? ''
     : ` Pinned models hold part of it: ${pinned.map(holding).join(', ')}; unpin one to make room.`
-  const sentence =
+  const numbers =
     plan.advice ||
-    `Model "${engine.name}" needs ${amounts(newcomer.use)} of memory, and there may be ${amounts(state.budget)}. A smaller context, a q8_0 cache or fewer slots need less.`
-  return new CorralError('insufficient_memory', `${sentence}${because}`, { details })
+    `It needs ${amounts(newcomer.use)}, and all models together may take ${amounts(state.budget)}. A smaller context, a q8_0 cache or fewer slots need less.`
+  return new CorralError(
+    'insufficient_memory',
+    `There is no room in memory for model "${engine.name}". ${numbers}${because}`,
+    { details }
+  )
 }
 
 /** For requests that waited for room until their time was over. */
@@ -79,7 +83,7 @@ export function noRoomInTime(
   return new CorralError(
     'insufficient_memory',
     `No room for model "${engine.name}" came free in ${formatDuration(state.limits.roomTimeout)}. ${needs}${held} Try again later, or stop one of them.`,
-    { details: detailsOf(state, plan, holders), retryAfter: 10 }
+    { details: detailsOf(state, plan, holders) }
   )
 }
 

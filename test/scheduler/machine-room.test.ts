@@ -2,13 +2,13 @@ import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
 import { errorOf, holdersOf, loadOf, machine, short } from './support.ts'
 
-const GB = 1e9
-const host = (bytes: number) => ({ host: bytes * GB })
+const GIB = 2 ** 30
+const host = (gibibytes: number) => ({ host: gibibytes * GIB })
 const outOfMemory = new CorralError('insufficient_memory', 'out of memory')
 const stopped = new CorralError('model_stopped', 'stopped')
 type Machine = ReturnType<typeof machine>
 
-/** A machine with 10 GB of main memory. */
+/** A machine with 10 GiB of main memory. */
 function small(needs: Record<string, number>, limits: Parameters<typeof machine>[0] = {}): Machine {
   const m = machine(
     { maxLoaded: 10, ...limits },
@@ -118,8 +118,8 @@ t.test('whom to evict', t => {
 })
 
 t.test('each pool has a budget of its own', t => {
-  const m = machine({}, { a: { host: GB, CUDA0: 6 * GB }, b: { host: GB, CUDA0: 6 * GB }, c: { host: 5 * GB } })
-  m.send({ type: 'budget', budget: { host: 10 * GB, CUDA0: 8 * GB } })
+  const m = machine({}, { a: { host: GIB, CUDA0: 6 * GIB }, b: { host: GIB, CUDA0: 6 * GIB }, c: { host: 5 * GIB } })
+  m.send({ type: 'budget', budget: { host: 10 * GIB, CUDA0: 8 * GIB } })
   idle(m, 'a', 0)
   idle(m, 'c', 1)
   t.same(short(m.request(1, 'b')), ['unload a'])
@@ -132,12 +132,12 @@ t.test('what can never fit is refused at once, with numbers and names', t => {
   const large = small({ a: 11 })
   const refused = large.request(1, 'a')
   t.same(short(refused), ['refuse 1 insufficient_memory'])
-  t.match(errorOf(refused), { message: /11 GB.*10 GB/, details: { need: { host: 11e9 }, budget: { host: 10e9 } } })
+  t.match(errorOf(refused), { message: /"a".*11.0 GiB.*10.0 GiB/, details: { need: host(11), budget: host(10) } })
   t.equal(large.state.engines.size, 0)
 
   const pinned = small({ a: 5, b: 6 })
   idle(pinned, 'a', 0, 1000, { pinned: true })
-  t.match(errorOf(pinned.request(1, 'b')), { code: 'insufficient_memory', message: /"a" \(5.0 GB, pinned\)/ })
+  t.match(errorOf(pinned.request(1, 'b')), { code: 'insufficient_memory', message: /"a" \(5.0 GiB, pinned\)/ })
   const group = small({ a: 1, b: 1 })
   idle(group, 'a', 0, 1000, { pinned: true, groups: ['g'] })
   t.match(errorOf(group.request(1, 'b', { groups: ['g'] })), { message: /together with "a", which is pinned/ })
@@ -264,7 +264,7 @@ t.test('waiting for room ends after room_timeout, naming who holds it', t => {
   m.request(3, 'b')
   const first = m.until(60_000)
   t.same(short(first), ['refuse 2 insufficient_memory'])
-  t.match(errorOf(first), { message: /"b".*1 min.*6.0 GB of 10 GB.*"a" \(6.0 GB, 1 answers? running\)/ })
+  t.match(errorOf(first), { message: /"b".*1 min.*6.0 GiB of 10.0 GiB.*"a" \(6.0 GiB, 1 running\)/ })
   t.same(short(m.until(90_000)), ['refuse 3 insufficient_memory'])
   t.notOk(m.state.engines.has('b'))
   t.end()

@@ -1,0 +1,95 @@
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { writeModelCopy } from '../long/support.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
+
+const OTHER = 'test/other'
+const ask = (model: string) => ({ model, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false })
+
+/** A server that has the demo model twice, under two names. */
+async function withTwoModels(t: Test, config: string): Promise<Corral> {
+  const corral = await startCorral(t, { config })
+  const path = join(corral.home, 'other.gguf')
+  writeModelCopy(path, 1)
+  t.equal((await corral.json('/api/import', { model: OTHER, path })).status, 200)
+  return corral
+}
+
+async function stateOf(corral: Corral, model: string): Promise<any> {
+  const { models, loading } = (await corral.json('/api/ps')).body
+  return [...models, ...loading].find(entry => entry.model === model)
+}
+
+t.test('a model that cannot fit is refused at once, with the numbers and what would help', async t => {
+  const corral = await startCorral(t, { config: 'scheduler:\n  memory: 70MiB\n' })
+  for (const path of ['/api/chat', '/v1/chat/completions']) {
+    const { status, body } = await corral.json(path, ask(DEMO))
+    t.equal(status, 503)
+    const { code, message } = body.error.code ? body.error : { code: body.code, message: body.error }
+    t.equal(code, 'insufficient_memory')
+    t.match(message, /"corral\/tiny-chat".*70 MiB/)
+    t.match(message, /It would fit with num_ctx \d+/)
+  }
+  t.same(corral.enginePids(), [], 'nothing was started for it')
+})
+
+t.test('preload, pin and groups', async t => {
+  const config = `models:
+  ${DEMO}: {preload: true, pin: true, groups: [large]}
+  ${OTHER}: {groups: [Large]}
+  test/absent: {preload: true}
+`
+  const corral = await withTwoModels(t, config)
+  const loaded = await until('it is loaded without being asked for', async () => {
+    const state = await stateOf(corral, DEMO)
+    return state?.expires_at ? state : undefined
+  })
+  t.match(loaded.expires_at, /^2999/)
+  const { status, body } = await corral.json('/api/chat', ask(OTHER))
+  t.equal(status, 503)
+  t.match(body, { code: 'insufficient_memory', error: /together with "corral\/tiny-chat", which is pinned/ })
+  t.equal((await corral.json('/api/chat', ask(DEMO))).body.message.content, CAPITAL_ANSWER)
+  t.equal((await corral.json('/api/stop', { model: DEMO })).status, 200, 'a person may stop what is pinned')
+  t.equal((await corral.json('/api/chat', ask(OTHER))).body.message.content, CAPITAL_ANSWER)
+})
+
+t.test('who waits for room is told for whose; an answer that runs is not cut for it', async t => {
+  const corral = await withTwoModels(t, 'scheduler:\n  max_loaded_models: 1\n  fair_wait: 100ms\n  room_timeout: 2s\n')
+  const response = await corral.send('/api/chat', endless(DEMO))
+  const reader = response.body!.getReader()
+  await reader.read()
+  const late = await corral.json('/api/chat', ask(OTHER))
+  t.equal(late.status, 503)
+  t.match(late.body, {
+    code: 'insufficient_memory',
+    error: /No room for model "test\/other" came free in 2.0 s.*"corral\/tiny-chat".*1 running/
+  })
+  const events = corral.events('/api/load', { model: OTHER, stream: true })
+  const waiting = await until('it waits', async () => {
+    const state = await stateOf(corral, OTHER)
+    return state?.state === 'waiting' ? state : undefined
+  })
+  t.match(waiting, { status: `waiting for room that ${DEMO} holds`, queued: 1 })
+  const behind = corral.json('/api/chat', { ...ask(DEMO), stream: false })
+  t.equal((await stateOf(corral, DEMO)).running, 1, 'it still runs')
+  await reader.cancel()
+  const statuses = (await events).map(event => event.status)
+  t.ok(statuses.includes(`waiting for room that ${DEMO} holds`), JSON.stringify(statuses))
+  t.equal(statuses.at(-1), 'ready')
+  t.equal((await behind).body.message.content, CAPITAL_ANSWER, 'who came behind has a turn too')
+})
+
+t.test('no more answers at once than max_concurrent', async t => {
+  const corral = await startCorral(t, { config: `models:\n  ${DEMO}: {max_concurrent: 1}\n` })
+  const first = await corral.send('/api/chat', endless(DEMO))
+  const reader = first.body!.getReader()
+  await reader.read()
+  const second = corral.json('/api/chat', ask(DEMO))
+  const state = await until('the second one waits', async () => {
+    const state = await stateOf(corral, DEMO)
+    return state.queued === 1 ? state : undefined
+  })
+  t.equal(state.running, 1)
+  await reader.cancel()
+  t.equal((await second).body.message.content, CAPITAL_ANSWER)
+})
