@@ -7,7 +7,7 @@ import type { Engine, EngineExit, EngineSpec, Waiting } from '../../core/service
 import { allocateAddress, type EngineAddress } from './address.ts'
 import { engineFailure, hungFailure, startFailure } from './engine-failure.ts'
 import { createEngineOutput, type EngineLog } from './engine-output.ts'
-import { processorTime, watchForHang } from './hang-watch.ts'
+import { watchEngine } from './engine-watch.ts'
 import { launchEngine, recordProcess } from './launch.ts'
 import { loadWarnings } from './load-warnings.ts'
 import { type LoadedFacts, loadingOf } from './loading.ts'
@@ -197,24 +197,10 @@ async function startEngine(start: {
   for (const sentence of loadWarnings(page.all(), { gpuLayers: spec.options.n_gpu_layers })) warn(sentence)
   ready = true
   page.mark()
-  if (deps.hangTimeout !== undefined) {
-    const probe = createUpstream(address, { alive: () => false, explain: async error => error })
-    const limit = deps.hangTimeout
-    const endWatch = watchForHang({
-      limit,
-      activity: () => upstream.activity(),
-      async healthy(signal) {
-        const { body } = await probe.request({ method: 'GET', path: '/health', signal })
-        body.destroy()
-        return true
-      },
-      processorTime: () => processorTime(running.pid),
-      onHung: () => condemn(hungFailure(spec.alias, limit))
-    })
-    stopWatching = () => {
-      endWatch()
-      probe.cut(new Error('The engine has gone.'))
-    }
+  const limit = deps.hangTimeout
+  if (limit !== undefined && !gone) {
+    const onHung = () => condemn(hungFailure(spec.alias, limit))
+    stopWatching = watchEngine({ limit, address, pid: running.pid, activity: () => upstream.activity(), onHung })
   }
 
   async function stop(): Promise<void> {
