@@ -175,6 +175,7 @@ export const VARIANTS: [cause: FailureCause, line: string, ...more: string[]][] 
     'ERROR: CUDA kernel flash_attn_vec has no device code compatible with CUDA arch 520. ggml-cuda.cu was compiled for: 750'
   ],
   ['gpu_not_supported_by_build', 'CUDA error: device kernel image is invalid'],
+  ['gpu_not_supported_by_build', 'ROCm error: invalid kernel file', '  current device: 2, in function x at y:1'],
   [
     'gpu_not_supported_by_build',
     'rocBLAS error: Could not initialize Tensile host: No Tensile library found',
@@ -322,6 +323,10 @@ export const VARIANTS: [cause: FailureCause, line: string, ...more: string[]][] 
   ],
   ['unsupported_tensor_type', "gguf_init_from_file_impl: tensor 'token_embd.weight' has invalid ggml type 31 (NONE)"],
   ['unsupported_tensor_type', 'TYPE_Q4_0_4_4 REMOVED, use Q4_0 with runtime repacking'],
+  [
+    'unsupported_tensor_type',
+    "gguf_init_from_file_impl: tensor 'a' of type 31 (TYPE_Q4_0_4_4 REMOVED, use Q4_0 with runtime repacking) has 4096 elements per row, not a multiple of block size (0)"
+  ],
   ['missing_tensor', "llama_model_load: error loading model: missing tensor 'blk.0.attn_q.weight'"],
   [
     'missing_tensor',

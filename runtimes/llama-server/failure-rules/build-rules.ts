@@ -53,7 +53,7 @@ export const BUILD_RULES: FailureRule[] = [
   {
     cause: 'gpu_not_supported_by_build',
     pattern:
-      /no kernel image is available|invalid device function|device kernel image is invalid|hipErrorNoBinaryForGpu|Unable to find code object|has no device code compatible|not compiled with any CUDA arch|TensileLibrary\S*: .*GPU arch|Cannot read .*TensileLibrary|No Tensile library|CUBLAS_STATUS_ARCH_MISMATCH|hipErrorInvalidDeviceFunction/i,
+      /no kernel image is available|invalid device function|device kernel image is invalid|invalid kernel file|shared object initialization failed|hipErrorNoBinaryForGpu|Unable to find code object|has no device code compatible|not compiled with any CUDA arch|TensileLibrary\S*: .*GPU arch|Cannot read .*TensileLibrary|No Tensile library|CUBLAS_STATUS_ARCH_MISMATCH|hipErrorInvalidDeviceFunction/i,
     sentence: NO_CODE
   },
   {

@@ -97,7 +97,7 @@ export const FILE_RULES: FailureRule[] = [
   {
     cause: 'unsupported_tensor_type',
     pattern:
-      /has invalid ggml type (-?\d+)|(\S+) REMOVED, use|unknown (?:ggml|tensor|quantization) type:? '?(\S+?)'?$/i,
+      /has invalid ggml type (-?\d+)|(\w+) REMOVED, use|unknown (?:ggml|tensor|quantization) type:? '?(\S+?)'?$/i,
     sentence: `This llama.cpp build does not know the quantization of the file (type $1). ${NEWER_BUILD}`
   },
   {
