@@ -1,0 +1,284 @@
+import t, { type Test } from 'tap'
+import type { CoreConfig } from '../../core/config/core-schema.ts'
+import { CorralError } from '../../core/errors.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../core/options.ts'
+import type { MemoryUse } from '../../core/runtimes.ts'
+import type { Engine, EngineExit, EngineSpec, LeaseRequest, StoredVariant } from '../../core/services.ts'
+import { createScheduler, type SchedulerDependencies } from '../../plugins/scheduler/scheduler.ts'
+import { LIMITS } from './support.ts'
+
+/*
+ * The scheduler with stand-ins for all that surrounds it: what is done in which order, at moments that real engines pass
+ * too quickly.
+ */
+
+const tick = () => new Promise(resolve => setImmediate(resolve))
+
+/** A promise and its end. */
+function gate<T = void>() {
+  let open!: (value: T) => void
+  let fail!: (error: unknown) => void
+  const promise = new Promise<T>((resolve, reject) => {
+    open = resolve
+    fail = reject
+  })
+  return { promise, open, fail }
+}
+
+function variantOf(name: string): StoredVariant {
+  return {
+    model: { owner: 'test', name },
+    label: 'F16',
+    isDefault: true,
+    publicName: `test/${name}`,
+    key: `test/${name}:f16`,
+    revision: '1',
+    format: 'gguf',
+    directory: `/models/${name}`,
+    files: [{ path: 'model.gguf', size: 1, sha256: '', role: 'model' }],
+    size: 1,
+    digest: '',
+    modifiedAt: '',
+    origin: { kind: 'import', from: '' },
+    metadata: { capabilities: ['completion'], info: {} }
+  }
+}
+
+interface World {
+  /** What was done, in order. */
+  done: string[]
+  scheduler: ReturnType<typeof createScheduler>
+  /** What the next loads wait for or fail with, by step. */
+  hold: Partial<Record<'estimate' | 'start' | 'restore' | 'save', Promise<unknown>>>
+  engines: (Engine & { die: () => void })[]
+  remove: (name: string) => Promise<void>
+  lease: (name: string, more?: Partial<LeaseRequest>) => ReturnType<ReturnType<typeof createScheduler>['lease']>
+  needs: MemoryUse
+}
+
+function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}): World {
+  const done: string[] = []
+  const names = new Set(['a', 'b'])
+  const hold: World['hold'] = {}
+  const engines: World['engines'] = []
+  const needs: MemoryUse = { host: 6 }
+  let removal: ((variants: StoredVariant[]) => Promise<void>) | undefined
+  const held = async (step: keyof World['hold'], name: string, signal?: AbortSignal) => {
+    done.push(`${step} ${name}`)
+    const aborted = new Promise((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason)))
+    await Promise.race([hold[step], ...(signal ? [aborted] : [])])
+    signal?.throwIfAborted()
+  }
+  const find = ({ name }: { name: string }) => (names.has(name) ? variantOf(name) : undefined)
+  const storage = {
+    find,
+    get(model: { name: string }) {
+      const found = find(model)
+      if (!found) throw new CorralError('model_not_found', `There is no model "${model.name}".`)
+      return found
+    },
+    hold: () => () => undefined,
+    onRemove(listener: typeof removal) {
+      removal = listener
+    }
+  }
+  const nameOf = (spec: EngineSpec) => spec.variant.model.name
+  const runtimes = {
+    build: async () => ({}),
+    async startEngine(spec: EngineSpec, { signal }: { signal: AbortSignal }) {
+      await held('start', nameOf(spec), signal)
+      const exited = gate<EngineExit>()
+      const engine = {
+        spec,
+        pid: 1,
+        memory: needs,
+        exited: exited.promise,
+        logTail: () => [],
+        async stop() {
+          done.push(`stop ${nameOf(spec)}`)
+          exited.open({ code: 0, signal: null, expected: true })
+          await exited.promise
+        },
+        die: () => exited.open({ code: null, signal: 'SIGKILL', expected: false })
+      } as unknown as World['engines'][number]
+      engines.push(engine)
+      return engine
+    }
+  }
+  const memory = {
+    async estimate(spec: EngineSpec, signal: AbortSignal) {
+      await held('estimate', nameOf(spec), signal)
+      return { use: { ...needs }, from: 'fit', parts: { weights: 0, cache: 0, compute: 0 }, bounds: {} }
+    },
+    budget: async () => ({ host: 10 }),
+    learn: () => ({ ...needs }),
+    learnOutOfMemory: (spec: EngineSpec) => done.push(`out of memory ${nameOf(spec)}`),
+    explain: () => 'It is too much.'
+  }
+  const promptCache = {
+    folderFor: async () => '/caches',
+    restore: async (engine: Engine, signal: AbortSignal) =>
+      held('restore', nameOf(engine.spec), signal).catch(() => undefined),
+    save: async (engine: Engine) => {
+      const gone = engine.exited.then(() => undefined)
+      await Promise.race([held('save', nameOf(engine.spec)), gone])
+    },
+    forget: async (key: string) => {
+      done.push(`forget ${key}`)
+    }
+  }
+  const nothing = () => undefined
+  const scheduler = createScheduler({
+    storage,
+    runtimes,
+    memory,
+    promptCache,
+    conversion: {},
+    config: { defaults: DEFAULT_LOAD_OPTIONS, models: config } as unknown as CoreConfig,
+    limits: { ...LIMITS, ...limits },
+    log: { info: nothing, warn: nothing, error: nothing, debug: nothing }
+  } as unknown as SchedulerDependencies)
+  t.teardown(() => scheduler.close(0))
+  return {
+    done,
+    scheduler,
+    hold,
+    engines,
+    needs,
+    async remove(name) {
+      names.delete(name)
+      await removal!([variantOf(name)])
+    },
+    lease: (name, more = {}) =>
+      scheduler.lease({
+        model: { owner: 'test', name },
+        options: {},
+        signal: new AbortController().signal,
+        ...more
+      })
+  }
+}
+
+t.test('a load: estimate, start, restore; an eviction: save, stop', async t => {
+  const { lease, done, engines } = world(t)
+  const first = await lease('a')
+  t.same(done, ['estimate a', 'start a', 'restore a'])
+  t.equal(engines[0]!.spec.slotFolder, '/caches')
+  t.same(engines[0]!.spec.bounds, {})
+  first.release()
+  const second = await lease('b')
+  t.same(done.slice(3), ['estimate b', 'save a', 'stop a', 'start b', 'restore b'])
+  second.release()
+})
+
+t.test('what a stop saves: nothing under answers, what was read where it was idle; a delete forgets', async t => {
+  const { lease, scheduler, done, remove } = world(t)
+  const model = { owner: 'test', name: 'a' }
+  const held = await lease('a')
+  const stopping = scheduler.stop(model)
+  t.equal(held.signal.aborted, true)
+  held.release()
+  await stopping
+  t.same(done.slice(3), ['stop a'])
+  const idle = await lease('a')
+  idle.release()
+  await scheduler.stop(model)
+  t.same(done.slice(-2), ['save a', 'stop a'])
+  const again = await lease('a')
+  again.release()
+  done.length = 0
+  await remove('a')
+  t.same(done, ['stop a', 'forget test/a:f16'])
+})
+
+t.test('stop and delete while a load is estimated, started and restored', async t => {
+  for (const step of ['estimate', 'start', 'restore'] as const) {
+    for (const way of ['stop', 'delete', 'close'] as const) {
+      const { lease, scheduler, hold, done, remove } = world(t)
+      hold[step] = new Promise(() => undefined)
+      const waiting = lease('a').catch((error: CorralError) => error.code)
+      while (!done.includes(`${step} a`)) await tick()
+      if (way === 'stop') await scheduler.stop({ owner: 'test', name: 'a' })
+      else if (way === 'delete') await remove('a')
+      else await scheduler.close(1000)
+      const expected = { stop: 'model_stopped', delete: 'model_not_found', close: 'shutting_down' }[way]
+      t.equal(await waiting, expected, `${way} while ${step}`)
+      t.equal(done.includes('stop a'), step === 'restore', 'what was started is ended')
+      t.same([...scheduler.running(), ...scheduler.loading()], [])
+    }
+  }
+})
+
+t.test('a client that leaves while its model is prepared: it is not loaded for nobody', async t => {
+  const { lease, hold, done, scheduler } = world(t)
+  const estimate = gate()
+  hold.estimate = estimate.promise
+  const controller = new AbortController()
+  const waiting = lease('a', { signal: controller.signal }).catch(error => error)
+  while (!done.length) await tick()
+  controller.abort(new Error('left'))
+  await waiting
+  estimate.open()
+  for (let turn = 0; turn < 5; turn++) await tick()
+  t.same(done, ['estimate a'])
+  t.same(scheduler.loading(), [])
+})
+
+t.test('a delete and the end of the grace do not wait for a cache that is being saved', async t => {
+  for (const way of ['delete', 'close'] as const) {
+    const { lease, scheduler, hold, remove, done } = world(t)
+    const held = await lease('a', { keepAlive: 0 })
+    hold.save = new Promise(() => undefined)
+    held.release()
+    await tick()
+    t.equal(done.at(-1), 'save a')
+    if (way === 'delete') await remove('a')
+    else await scheduler.close(10)
+    t.ok(done.includes('stop a'), way)
+  }
+})
+
+t.test('a load that runs out of memory is remembered, tried again without idle models, and then told', async t => {
+  const { lease, hold, done, needs } = world(t)
+  needs.host = 4
+  const first = await lease('a')
+  first.release()
+  hold.start = Promise.reject(new CorralError('insufficient_memory', 'No memory.'))
+  await t.rejects(lease('b'), { code: 'insufficient_memory' })
+  t.same(done.slice(3), ['estimate b', 'start b', 'out of memory b', 'save a', 'stop a', 'start b', 'out of memory b'])
+})
+
+t.test('an engine that dies while its cache is restored', async t => {
+  const { scheduler, hold, done, engines } = world(t)
+  const restore = gate()
+  hold.restore = restore.promise
+  const answer = scheduler.withLease(
+    { model: { owner: 'test', name: 'a' }, options: {}, signal: new AbortController().signal },
+    async held => {
+      await tick()
+      held.signal.throwIfAborted()
+      return held.engine
+    }
+  )
+  while (!done.includes('restore a')) await tick()
+  engines[0]!.die()
+  restore.open()
+  t.equal(await answer, engines[1], 'the request is served by the next one')
+  t.same(done, ['estimate a', 'start a', 'restore a', 'estimate a', 'start a', 'restore a'])
+})
+
+t.test('preload: one after the other, failures harm nobody', async t => {
+  const config = {
+    'test/absent': { preload: true },
+    'test/a': { preload: true, pin: true },
+    'test/b': { preload: true }
+  }
+  const { scheduler, done } = world(t, config)
+  await scheduler.preload(new AbortController().signal)
+  t.ok(done.includes('start a'))
+  t.notOk(done.includes('start b'), 'there is no room beside a pinned one')
+  t.same(
+    scheduler.running().map(({ variant, expiresAt }) => [variant.publicName, expiresAt]),
+    [['test/a', undefined]]
+  )
+})
