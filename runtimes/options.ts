@@ -19,7 +19,7 @@ export const RuntimesOptions = Type.Object({
   }),
   hang_timeout: Duration({
     default: '2m',
-    description: 'How long an engine may show no sign of life, with requests open, until it is ended'
+    description: 'How long an engine may show no sign of life, with requests open, until it is ended; 0 never ends it'
   }),
   engine_arguments: Type.Array(Type.String(), {
     default: [],

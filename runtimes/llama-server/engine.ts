@@ -26,7 +26,7 @@ export interface EngineDeps {
   runDirectory: string
   /** Milliseconds without a sign of progress after which a load is given up. */
   loadTimeout: number
-  /** Milliseconds without a sign of life after which an engine that serves is ended; never where absent. */
+  /** Milliseconds without a sign of life after which an engine that serves is ended; never where absent or 0. */
   hangTimeout?: number
   /** Where sockets' private folders are made; the system's temporary folder by default. */
   socketRoot?: string
@@ -197,8 +197,8 @@ async function startEngine(start: {
   for (const sentence of loadWarnings(page.all(), { gpuLayers: spec.options.n_gpu_layers })) warn(sentence)
   ready = true
   page.mark()
-  const limit = deps.hangTimeout
-  if (limit !== undefined && !gone) {
+  const limit = deps.hangTimeout ?? 0
+  if (limit > 0 && !gone) {
     const onHung = () => condemn(hungFailure(spec.alias, limit))
     stopWatching = watchEngine({ limit, address, pid: running.pid, activity: () => upstream.activity(), onHung })
   }
