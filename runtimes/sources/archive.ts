@@ -10,7 +10,7 @@ import { placeArchives } from './place-archives.ts'
 
 export type ArchiveRequest = Extract<InstallRequest, { archive: string }>
 
-export interface Machine {
+interface Machine {
   platform: string
   arch: string
 }

@@ -28,7 +28,8 @@ t.test('help and wrong usage', async t => {
     'version',
     'pull',
     'pulls',
-    'convert'
+    'convert',
+    'runtime'
   ]
   for (const { name, code, stdout } of await Promise.all(
     names.map(async name => ({ name, ...(await corral([name, '--help'], { home })) }))
