@@ -1,13 +1,14 @@
 import t from 'tap'
 import type { Gpu, MemoryNow } from '../../core/hardware.ts'
 import type { Build, BuildDevice } from '../../core/runtimes.ts'
+import { runningRecord } from '../../plugins/api-native/records.ts'
 import { devicePools, matchDevices } from '../../plugins/scheduler/memory/device-pools.ts'
 import { hostBudget, reserveOf } from '../../plugins/scheduler/memory/host-budget.ts'
 import { beyond, fromFit, fromReport } from '../../plugins/scheduler/memory/memory-sources.ts'
 import { type Device, type Parts, place } from '../../plugins/scheduler/memory/placement.ts'
 import { parseProcessMemory } from '../../plugins/scheduler/memory/process-memory.ts'
 import { createMemoryReport } from '../../runtimes/llama-server/memory-report.ts'
-import { GIB, MIB } from './support.ts'
+import { GIB, MIB, specOf } from './support.ts'
 
 /** Four layers of 10 with a cache of 1, a table of 5 that is the output too. */
 const parts: Parts = {
@@ -221,4 +222,17 @@ t.test('sources of a need', async t => {
 
   t.same(beyond({ host: 10 }, undefined), { host: 10 })
   t.same(beyond({ host: 10, CUDA0: 90 }, { host: 8, CUDA0: 100 }), { host: 10, CUDA0: 110.00000000000001 })
+})
+
+t.test('sizes of running models as /api/ps tells them', async t => {
+  const sizes = (memory: Record<string, number> | undefined) => {
+    const engine = { memory, contextSize: 4096 }
+    const running = { variant: { ...specOf('/m.gguf').variant, size: 70 }, engine, options: {}, mode: 'chat' }
+    const { size, size_vram } = runningRecord(running as never)
+    return { size, size_vram }
+  }
+  t.same(sizes({ host: 30, CUDA0: 100, CUDA1: 50 }), { size: 180, size_vram: 150 })
+  t.same(sizes({ host: 30, MTL0: 100 }), { size: 130, size_vram: 100 }, 'what a GPU has of the machine’s memory too')
+  t.same(sizes({ host: 30 }), { size: 30, size_vram: 0 })
+  t.same(sizes(undefined), { size: 70, size_vram: 0 }, 'the files, where the engine tells nothing')
 })

@@ -18,13 +18,21 @@ export function shardsOf(path: string): string[] {
 }
 
 /** A file that is not there, or is none of the kind, takes nothing here: the engine says what is wrong with it. */
+async function factsOf(path: string): Promise<{ size: number; mtimeMs: number }> {
+  return (await stat(path).catch(() => undefined)) ?? { size: 0, mtimeMs: 0 }
+}
+
 async function sizeOf(path: string): Promise<number> {
-  return (await stat(path).catch(() => undefined))?.size ?? 0
+  return (await factsOf(path)).size
 }
 
 async function headerOf(path: string): Promise<GgufHeader | undefined> {
   return readGgufHeader(path).catch(() => undefined)
 }
+
+/** What was read of files that have not changed since. */
+const read = new Map<string, Weights>()
+const KEPT = 100
 
 interface Weights {
   shape: ModelShape | undefined
@@ -33,13 +41,20 @@ interface Weights {
 
 async function weightsIn(path: string, info: Record<string, unknown>): Promise<Weights> {
   const paths = shardsOf(path)
-  const sizes = await Promise.all(paths.map(sizeOf))
+  const facts = await Promise.all(paths.map(factsOf))
+  const key = JSON.stringify([path, facts.map(({ size, mtimeMs }) => [size, mtimeMs])])
+  const before = read.get(key)
+  if (before) return before
   const headers = await Promise.all(paths.map(headerOf))
-  const size = sizes.reduce((sum, bytes) => sum + bytes, 0)
+  const size = facts.reduce((sum, file) => sum + file.size, 0)
   const tensors = headers.every(header => header) ? headers.flatMap(header => header!.tensors) : undefined
   // Of a type that is newer than corral nobody knows the size.
   const sized = tensors?.every(({ bytes }) => bytes > 0) ? tensors : undefined
-  return { shape: modelShape(headers[0]?.keys ?? info, sized, size), size }
+  const weights = { shape: modelShape(headers[0]?.keys ?? info, sized, size), size }
+  if (!headers[0]) return weights
+  read.set(key, weights)
+  if (read.size > KEPT) read.delete(read.keys().next().value!)
+  return weights
 }
 
 async function projectorIn(path: string): Promise<EngineFiles['projector']> {

@@ -39,7 +39,11 @@ function createReader(bytes: Buffer) {
     at += length
     return start
   }
-  const long = () => Number(bytes.readBigUInt64LE(take(8)))
+  const long = () => {
+    const start = take(8)
+    // Much faster than a BigInt, which matters for a vocabulary.
+    return bytes.readUInt32LE(start) + bytes.readUInt32LE(start + 4) * 2 ** 32
+  }
   const reader = {
     int: () => bytes.readUInt32LE(take(4)),
     long,
@@ -123,7 +127,7 @@ export async function readGgufHeader(path: string): Promise<GgufHeader | undefin
   const file = await open(path, 'r')
   try {
     const { size } = await file.stat()
-    for (let length = FIRST_READ; ; length *= 8) {
+    for (let length = FIRST_READ; ; length *= 4) {
       const { buffer, bytesRead } = await file.read(Buffer.alloc(Math.min(length, size)), 0, Math.min(length, size), 0)
       try {
         return parse(buffer.subarray(0, bytesRead))
