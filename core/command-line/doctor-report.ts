@@ -1,7 +1,7 @@
-import { statfs } from 'node:fs/promises'
+import { access, constants, statfs } from 'node:fs/promises'
 import { arch, release, type } from 'node:os'
 import { dirname } from 'node:path'
-import { isSystemError } from '../errors.ts'
+import { isSystemError, messageOf } from '../errors.ts'
 import type { Hardware, HardwareProblem } from '../hardware.ts'
 import { version } from '../package-info.ts'
 import type { RuntimesReport } from '../runtimes.ts'
@@ -21,16 +21,34 @@ export function emptyReport(): DoctorReport {
   }
 }
 
-/** The models' folder and the free space of its disk; the folder need not be there yet. */
-export async function diskAndModels(directory: string): Promise<NonNullable<DoctorReport['models']>> {
+/** The folder, or the nearest one above it that is there. */
+async function existing(directory: string): Promise<string> {
   for (let path = directory; ; path = dirname(path)) {
     try {
-      const { bavail, bsize } = await statfs(path)
-      return { directory, free: bavail * bsize }
+      await access(path)
+      return path
     } catch (error) {
-      if (!isSystemError(error, 'ENOENT') || dirname(path) === path) throw error
+      if (!isSystemError(error, 'ENOENT', 'ENOTDIR') || dirname(path) === path) throw error
     }
   }
+}
+
+/** @throws Error when nothing can be stored in the data directory, with what to do */
+export async function checkWritable(directory: string): Promise<void> {
+  try {
+    await access(await existing(directory), constants.W_OK)
+  } catch (error) {
+    const advice = 'Make it writable, or choose another one with CORRAL_HOME.'
+    throw new Error(`The data directory ${directory} cannot be written: ${messageOf(error)} ${advice}`, {
+      cause: error
+    })
+  }
+}
+
+/** The models' folder and the free space of its disk; the folder need not be there yet. */
+export async function diskAndModels(directory: string): Promise<NonNullable<DoctorReport['models']>> {
+  const { bavail, bsize } = await statfs(await existing(directory))
+  return { directory, free: bavail * bsize }
 }
 
 /** What `runtimes` tells, as it goes into the report. Pure. */

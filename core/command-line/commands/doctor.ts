@@ -58,7 +58,9 @@ Exit codes: 0 all is well, 1 something is missing, 2 the configuration has mista
 }
 
 async function examine(context: CommandContext, flags: DoctorFlags): Promise<DoctorReport> {
-  const { diskAndModels, emptyReport, engineFindings, findProblems } = await import('../doctor-report.ts')
+  const { checkWritable, diskAndModels, emptyReport, engineFindings, findProblems } = await import(
+    '../doctor-report.ts'
+  )
   const report = emptyReport()
   let config: LoadedConfig
   try {
@@ -75,13 +77,16 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
       return await work()
     } catch (error) {
       interruption().throwIfAborted()
-      report.problems.push(messageOf(error))
+      const message = messageOf(error)
+      // What stands in the way of one part mostly does so for the next.
+      if (!report.problems.includes(message)) report.problems.push(message)
       return undefined
     }
   }
   const { readOwner } = await import('../../data-directory.ts')
   const holder = await examined(() => readOwner(config.paths))
   report.data = { home: config.paths.home, holder: holder ?? null }
+  await examined(() => checkWritable(config.paths.home))
   const models = await examined(() => diskAndModels(config.paths.models))
   if (models) report.models = models
   const { planAddresses } = await import('../server-address.ts')
@@ -90,7 +95,7 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   let findings: RuntimesReport | undefined
   // A server knows nothing of another root.
   if (flags.sysroot === undefined) findings = await examined(() => askServer(context, config, flags.build))
-  const silent = report.problems.length > before
+  const silent = !findings && report.problems.length > before
   if (!findings && (local || flags.sysroot !== undefined)) {
     // Two at once should not get a build: the server that is silent may be busy with just that.
     findings = await examined(() => examineHere(context, config, flags.build && !silent))
