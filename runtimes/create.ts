@@ -5,6 +5,7 @@ import type { HardwareService } from '../core/hardware.ts'
 import type { BuildSource } from '../core/runtimes.ts'
 import { createFindConverter } from './find-converter.ts'
 import { builtInKinds } from './kinds/index.ts'
+import { heedingUser } from './kinds/users-choice.ts'
 import { createLlamaServerEngine } from './llama-server/engine.ts'
 import { createEngineLogBook, type EngineLogBook } from './llama-server/log-book.ts'
 import { estimateMemory } from './llama-server/memory-estimate.ts'
@@ -87,7 +88,7 @@ export function createConfiguredRuntimes({ options, paths, env, log, hardware }:
   return createRuntimes({
     // Last: what was installed by hand serves by itself only where nothing else is at hand.
     sources: names.map(name => sources[name]()),
-    kinds: builtInKinds,
+    kinds: builtInKinds.map(kind => heedingUser(kind, env)),
     hardware,
     releases,
     ...(options.llama_cpp !== '' && { named: { folder: options.llama_cpp, by: namedBy } }),

@@ -6,6 +6,7 @@ import { cuda13 } from '../../runtimes/kinds/cuda-13.ts'
 import { builtInKinds } from '../../runtimes/kinds/index.ts'
 import { rocm } from '../../runtimes/kinds/rocm.ts'
 import { sycl } from '../../runtimes/kinds/sycl.ts'
+import { heedingUser } from '../../runtimes/kinds/users-choice.ts'
 import { compareVersions } from '../../runtimes/kinds/versions.ts'
 import { vulkan } from '../../runtimes/kinds/vulkan.ts'
 import { chooseArchives, rankRuntimes, systemObstacle } from '../../runtimes/ranking.ts'
@@ -630,6 +631,11 @@ t.test('environment, and devices that tell that it works', async t => {
     [builtInKinds.at(-1)!, machine([]), {}]
   ]
   for (const [kind, hardware, environment] of cases) t.same(kind.environment?.(hardware), environment, kind.name)
+
+  const mixed = machine([old, recent])
+  t.same(heedingUser(cuda13, {}).environment?.(mixed), cuda13.environment?.(mixed))
+  t.same(heedingUser(cuda13, { CUDA_VISIBLE_DEVICES: '0' }).environment?.(mixed), {}, 'who has chosen is heeded')
+  t.equal(heedingUser(vulkan, {}), vulkan)
 
   const devices: [kind: RuntimeDescriptor, id: string, description: string, used: boolean][] = [
     [cuda13, 'CUDA0', 'NVIDIA GeForce RTX 4090', true],
