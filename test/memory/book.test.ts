@@ -19,7 +19,7 @@ const CPU: Build = {
   source: 'test',
   version: '1',
   directory: '',
-  executables: { server: '' },
+  executables: { server: '', fitParams: 'llama-fit-params' },
   digest: '1',
   origin: '',
   devices: []
@@ -154,6 +154,8 @@ t.test('where layers go on a GPU', async t => {
   const { book } = bookOf(t, { build: CUDA })
   const all = await book.estimate(spec, signal)
   t.ok(all.use.CUDA0! > 6 * GIB && all.use.host! < 3.5 * GIB, 'all layers; tokens and prompts in the machine’s memory')
+  const asked = bookOf(t, { build: CUDA, fit: { host: 5 * GIB, CUDA0: 2 * GIB } })
+  t.equal((await asked.book.estimate(specOf(model, { n_gpu_layers: 10 }), signal)).from, 'fit')
   const some = await book.estimate(specOf(model, { n_gpu_layers: 10 }), signal)
   t.ok(some.use.CUDA0! < 3 * GIB && some.use.host! > 5 * GIB)
   const none = await book.estimate(specOf(model, { n_gpu_layers: 0 }), signal)

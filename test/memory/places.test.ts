@@ -4,7 +4,7 @@ import type { Build, BuildDevice } from '../../core/runtimes.ts'
 import { runningRecord } from '../../plugins/api-native/records.ts'
 import { devicePools, matchDevices } from '../../plugins/scheduler/memory/device-pools.ts'
 import { hostBudget, reserveOf } from '../../plugins/scheduler/memory/host-budget.ts'
-import { beyond, fromFit, fromReport } from '../../plugins/scheduler/memory/memory-sources.ts'
+import { beyond, fromFit, fromMetadata, fromReport } from '../../plugins/scheduler/memory/memory-sources.ts'
 import { type Device, type Parts, place } from '../../plugins/scheduler/memory/placement.ts'
 import { parseProcessMemory } from '../../plugins/scheduler/memory/process-memory.ts'
 import { createMemoryReport } from '../../runtimes/llama-server/memory-report.ts'
@@ -204,7 +204,7 @@ t.test('sources of a need', async t => {
     weights: 60,
     cache: 20,
     logits: 40,
-    whole: true
+    settled: true
   }
   t.same(fromFit({ host: 160 }, reckoning, []), { host: 130 }, 'without the numbers that llama-server does not keep')
   t.same(fromFit({ host: 70 }, reckoning, []), { host: 110 }, 'never less than the metadata say: weights were packed')
@@ -212,11 +212,15 @@ t.test('sources of a need', async t => {
   const split = { ...reckoning, core: { host: 10, CUDA0: 90 } }
   t.same(fromFit({ host: 20, CUDA0: 90 }, split, gpu), { host: 30, CUDA0: 90 })
   t.same(fromFit({ host: 20, CUDA0: 50 }, split, gpu), { host: 40, CUDA0: 50 }, 'what it left out is in memory')
-  t.equal(fromFit({ host: 20, CUDA0: 90 }, { ...split, whole: false }, gpu), undefined)
+  t.equal(fromFit({ host: 20, CUDA0: 90 }, { ...split, settled: false }, gpu), undefined)
 
   t.same(fromFit({ host: 160 }, { ...reckoning, draft: { host: 7 } }, []), { host: 137 }, 'with the draft model')
 
   t.same(fromReport({ host: 50, CUDA0: 70 }, { ...reckoning, draft: { host: 7 } }, undefined), { host: 60, CUDA0: 70 })
+  t.same(fromMetadata(reckoning, [], false), { host: 110 })
+  t.same(fromMetadata(reckoning, [], true), { host: 150 }, 'older builds keep more numbers')
+  t.same(fromMetadata(split, gpu, true), { host: 20, CUDA0: 130 })
+
   t.same(fromReport({ host: 50 }, reckoning, 90), { host: 90 }, 'the process holds more than it says')
   t.same(fromReport({ host: 50 }, reckoning, 9), { host: 60 })
 

@@ -11,7 +11,7 @@ import { addUse, type EngineFiles, type EnginePlace, needOf, type Reckoning, rec
 import { hostBudget } from './host-budget.ts'
 import { createLearnedNeeds, needKey } from './learned-needs.ts'
 import type { MemoryBook, MemoryNeed } from './memory-book.ts'
-import { beyond, fromFit, fromReport } from './memory-sources.ts'
+import { beyond, fromFit, fromMetadata, fromReport } from './memory-sources.ts'
 import { processMemory } from './process-memory.ts'
 
 export interface MemoryBookDeps {
@@ -27,6 +27,7 @@ export interface MemoryBookDeps {
 /** What is known of an engine that was asked for. */
 interface Known {
   key: string
+  build: Build
   files: EngineFiles
   where: EnginePlace
   pools: DevicePools
@@ -87,7 +88,7 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
       arch: process.arch,
       ...(pools.margins ? { deviceMargins: pools.margins } : {})
     }
-    const found = { key, files, where, pools, reckoning: reckon(spec, files, where) }
+    const found = { key, build, files, where, pools, reckoning: reckon(spec, files, where) }
     keep(known, key, found)
     keep(keys, specKey(spec), key)
     return found
@@ -114,7 +115,9 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     return fits.get(key)
   }
 
-  const whole = ({ reckoning: { core, draft, beside } }: Known): MemoryUse => addUse(core, draft, beside)
+  /** Builds without llama-fit-params are older than what bounds the answers of a batch. */
+  const byMetadata = ({ reckoning, where, build }: Known): MemoryUse =>
+    fromMetadata(reckoning, where.devices, build.executables.fitParams === undefined)
 
   async function estimate(spec: EngineSpec, signal: AbortSignal): Promise<MemoryNeed> {
     signal.throwIfAborted()
@@ -127,7 +130,7 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     if (before.use) return needOf(reckoning, beyond(before.use, before.tooLittle), 'learned')
     const fit = build && (await fitOf(spec, found, signal))
     const start = fit && fromFit(fit, reckoning, found.where.devices)
-    return needOf(reckoning, beyond(start ?? whole(found), before.tooLittle), start ? 'fit' : 'metadata')
+    return needOf(reckoning, beyond(start ?? byMetadata(found), before.tooLittle), start ? 'fit' : 'metadata')
   }
 
   /** Writes down what an engine reports and its process holds: at its start, and what it really had at its end. */
@@ -135,7 +138,7 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     const { key, reckoning, pools } = found
     const report = engine.memory && inPools(engine.memory, pools)
     // How many layers found room by themselves depends on what else there was.
-    if (!report || (!reckoning.whole && engine.spec.options.n_gpu_layers < 0)) return
+    if (!report || !reckoning.settled) return
     const done = processMemory(engine.pid).then(now => {
       const resident = now?.resident ?? learned.find(key).use?.host
       learned.note(key, engine.spec.alias, { use: fromReport(report, reckoning, resident) })
@@ -148,7 +151,7 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
     const found = knownOf(engine.spec)
     if (!found) return engine.memory ?? {}
     const report = engine.memory && inPools(engine.memory, found.pools)
-    const start = report ? fromReport(report, found.reckoning, undefined) : whole(found)
+    const start = report ? fromReport(report, found.reckoning, undefined) : byMetadata(found)
     const { use } = needOf(found.reckoning, start, 'learned')
     live.set(engine, use)
     write(engine, found)

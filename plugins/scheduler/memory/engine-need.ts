@@ -55,8 +55,8 @@ export interface Reckoning {
   cache: number
   /** Of the core: buffers that hold an answer's numbers for each token of a batch, which not every build reserves. */
   logits: number
-  /** Whether all layers are on devices, or there is none. */
-  whole: boolean
+  /** Whether it is certain which layers lie where: all fit on the devices, so many were asked for, or there is none. */
+  settled: boolean
 }
 
 /** Sums uses by pool. */
@@ -200,7 +200,7 @@ export function reckon(spec: EngineSpec, files: EngineFiles, where: EnginePlace)
     weights: shape ? weightsOf(shape) + files.loras : files.size + files.loras,
     cache,
     logits: shape && chat ? 4 * shape.vocabulary * options.batch : 0,
-    whole: devices.length === 0 || placement.layers === parts.layers.length + 1
+    settled: devices.length === 0 || asked >= 0 || placement.layers === parts.layers.length + 1
   }
 }
 
