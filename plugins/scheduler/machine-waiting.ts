@@ -62,7 +62,7 @@ function seat(state: SchedulerState, engine: Waiting, ahead: Ahead, now: number,
   const others = [...state.engines.values()].filter(other => other !== engine && other.phase !== 'absent')
   const staying = others.filter(other => other.phase !== 'stopping')
   const later = staying.filter(other => !ahead.leaving.has(other))
-  if (refuseHopeless(state, engine, staying, now, effects)) return
+  if (refuseForEver(state, engine, staying, now, effects)) return
 
   const enoughLater = (gone: readonly EngineState[]) =>
     fits(state, [...without(later, gone), ...ahead.coming], newcomer) &&
@@ -80,8 +80,11 @@ function seat(state: SchedulerState, engine: Waiting, ahead: Ahead, now: number,
     for (const victim of victims) ahead.leaving.add(victim)
     const hinderers = take(state, engine, newcomer, others, victims, ahead, effects)
     if (!hinderers.length) return
+    if (hinderers[0]!.phase === 'loading' && refuseLate(state, engine, staying, now, effects)) return
     holders = hinderers.map(other => other.key)
+    wakeAt(engine, deadlines(state, engine), now, effects)
   } else {
+    if (refuseLate(state, engine, staying, now, effects)) return
     const claimed = claim(state, plan, later, enoughLater, now)
     holders = claimed.length
       ? claimed.map(other => other.key)
@@ -89,12 +92,15 @@ function seat(state: SchedulerState, engine: Waiting, ahead: Ahead, now: number,
     for (const leaver of claimed) ahead.leaving.add(leaver)
     if (!claimed.length) ahead.nextTurn.push(newcomer)
     else if (phase === 'draining') ahead.leaving.add(engine)
-    const times = [...deadlines(state, engine), ...claimed.flatMap(other => other.giveWay?.at ?? [])]
-    setAlarm(engine, Math.min(...times.filter(at => at > now)), effects)
+    wakeAt(engine, [...deadlines(state, engine), ...claimed.flatMap(other => other.giveWay?.at ?? [])], now, effects)
   }
   if (!ahead.nextTurn.includes(newcomer)) ahead.coming.push(newcomer)
   waitFor(engine, holders, effects)
   if (phase === 'absent') growPlan(state, engine, effects)
+}
+
+function wakeAt(engine: EngineState, times: readonly number[], now: number, effects: Effect[]): void {
+  setAlarm(engine, Math.min(...times.filter(at => at > now)), effects)
 }
 
 /** Loads, if that can be now, and returns nothing; else makes what room can be made, and returns whom it waits for. */
@@ -161,8 +167,8 @@ function claim(
   return holders
 }
 
-/** Refuses those for whom there will be no room, or was none for too long; true when the plan is no more. */
-function refuseHopeless(
+/** Refuses those for whom there will never be room; true when the plan is no more. */
+function refuseForEver(
   state: SchedulerState,
   engine: Waiting,
   staying: readonly EngineState[],
@@ -171,19 +177,30 @@ function refuseHopeless(
 ): boolean {
   const { plan } = engine
   const pinned = staying.filter(other => other.pinned)
-  if (!fits(state, pinned.map(tenantOf), plannedTenant(engine))) {
-    const error = noRoomEver(state, engine, plan, pinned)
-    if (engine.reload) undoReload(state, engine, error, now, effects)
-    else {
-      refuse(engine, tooDemanding(engine), error, effects)
-      dropPlan(engine, effects)
-      if (engine.queue.length) {
-        engine.plan = newPlan(firstLoad(engine.defaults!, asksOf(engine.queue)))
-        prepare(state, engine, effects)
-      }
-    }
+  if (fits(state, pinned.map(tenantOf), plannedTenant(engine))) return false
+  const error = noRoomEver(state, engine, plan, pinned)
+  if (engine.reload) {
+    undoReload(state, engine, error, now, effects)
     return true
   }
+  refuse(engine, tooDemanding(engine), error, effects)
+  dropPlan(engine, effects)
+  if (engine.queue.length) {
+    engine.plan = newPlan(firstLoad(engine.defaults!, asksOf(engine.queue)))
+    prepare(state, engine, effects)
+  }
+  return true
+}
+
+/** Refuses those for whom there was no room for too long; true when the plan is no more. */
+function refuseLate(
+  state: SchedulerState,
+  engine: Waiting,
+  staying: readonly EngineState[],
+  now: number,
+  effects: Effect[]
+): boolean {
+  const { plan } = engine
   const late = engine.queue.filter(waiter => hasDeadline(engine, waiter) && now >= deadlineOf(state, plan, waiter))
   if (!late.length) return false
   const error = noRoomInTime(state, engine, plan, staying)

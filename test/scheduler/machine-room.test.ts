@@ -383,3 +383,15 @@ t.test('no more answers at once than the model may give', t => {
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 3'])
   t.end()
 })
+
+t.test('a reload waits for the answers that run as long as they take; only room has a time limit', t => {
+  const m = small({ a: 4 }, { roomTimeout: 1000 })
+  m.request(1, 'a')
+  m.send({ type: 'loaded', key: 'a' })
+  m.request(2, 'a', { asked: { num_ctx: 8192 } })
+  m.until(60_000)
+  m.send({ type: 'idle', key: 'a' })
+  t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['unload a'])
+  t.equal(loadOf(m.send({ type: 'gone', key: 'a' }))?.num_ctx, 8192)
+  t.end()
+})
