@@ -230,6 +230,8 @@ export interface Engine {
   readonly memory: MemoryUse | undefined
   /** The build it runs on. */
   readonly build: Build
+  /** Flags that all engines get beside what the spec says. */
+  readonly sharedArguments: readonly string[]
   readonly pid: number | undefined
   /** Settles when the engine has gone, whoever ended it. Never rejects. */
   readonly exited: Promise<EngineExit>

@@ -221,6 +221,7 @@ async function startEngine(start: {
       return output.memory()
     },
     build,
+    sharedArguments: deps.extraArguments ?? [],
     pid: running.pid,
     exited,
     request: request => upstream.request(request),

@@ -110,6 +110,7 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
     slots: spec.options.num_parallel,
     memory: undefined,
     build: undefined as unknown as Build,
+    sharedArguments: [],
     pid: undefined,
     exited,
     async request(request) {

@@ -193,6 +193,7 @@ async function scripted(
     slots: 2,
     memory: undefined,
     build: realBuild(),
+    sharedArguments: [],
     pid: undefined,
     exited,
     async request({ path, body, signal }: EngineRequest) {

@@ -62,10 +62,15 @@ t.test('bytes of a token', async t => {
 
 t.test('what a cache depends on', async t => {
   const build = buildOf('/opt/llama-server')
-  const key = (change: (spec: ReturnType<typeof specOf>) => void = () => {}, on = build, stamps: string[] = []) => {
+  const key = (
+    change: (spec: ReturnType<typeof specOf>) => void = () => {},
+    on = build,
+    stamps: string[] = [],
+    sharedArguments: string[] = []
+  ) => {
     const spec = specOf('llama', DENSE)
     change(spec)
-    return cacheKey(spec, on, stamps)
+    return cacheKey({ spec, build: on, sharedArguments }, stamps)
   }
   const settings = { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
   const plain = key()
@@ -98,6 +103,7 @@ t.test('what a cache depends on', async t => {
     arguments: key(spec => {
       spec.settings = { ...settings, arguments: ['--rope-freq-base', '1000000'] }
     }),
+    shared: key(undefined, build, [], ['--rope-freq-base', '5']),
     stamp: key(undefined, build, ['12 1'])
   }
   t.equal(new Set([plain, ...Object.values(others)]).size, 1 + Object.keys(others).length, 'each is one of its own')

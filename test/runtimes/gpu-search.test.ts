@@ -365,6 +365,7 @@ t.test('the answer must come from the GPU', async t => {
         slots: 1,
         memory,
         build,
+        sharedArguments: [],
         pid: 1,
         exited: new Promise(() => {}),
         request: async () => ({ status: 200, headers: {}, body: Readable.from([JSON.stringify(reply)]) }),

@@ -42,14 +42,14 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
   /** Files that were given to the slots of an engine. */
   const given = new WeakMap<Engine, Map<number, SavedSlot>>()
 
-  async function keyOf({ spec, build }: Engine): Promise<string> {
+  async function keyOf(engine: Engine): Promise<string> {
     const stamps = await Promise.all(
-      outsideFiles(spec).map(async path => {
+      outsideFiles(engine.spec).map(async path => {
         const { size, mtimeMs } = await stat(path)
         return `${size} ${mtimeMs}`
       })
     )
-    return cacheKey(spec, build, stamps)
+    return cacheKey(engine, stamps)
   }
 
   /** What is done for an engine never harms it or the scheduler: failures are told in the log. */

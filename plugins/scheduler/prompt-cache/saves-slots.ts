@@ -1,6 +1,5 @@
 import { createHash } from 'node:crypto'
-import type { Build } from '../../../core/runtimes.ts'
-import type { EngineSpec } from '../../../core/services.ts'
+import type { Engine, EngineSpec } from '../../../core/services.ts'
 import { cacheByLayer } from '../memory/cache-size.ts'
 import { modelShape } from '../memory/model-shape.ts'
 
@@ -49,7 +48,10 @@ function shapeOf({ variant }: EngineSpec) {
  * Not in it: the context, of which a larger or smaller one does as long as the tokens fit (but for models that choose
  * their rope factors by it), the number of slots, and where layers run.
  */
-export function cacheKey(spec: EngineSpec, build: Build, stamps: readonly string[]): string {
+export function cacheKey(
+  { spec, build, sharedArguments }: Pick<Engine, 'spec' | 'build' | 'sharedArguments'>,
+  stamps: readonly string[]
+): string {
   const { variant, options, settings } = spec
   const { architecture, info } = variant.metadata
   const original = Number(info[`${architecture}.rope.scaling.original_context_length`] ?? 0)
@@ -63,7 +65,7 @@ export function cacheKey(spec: EngineSpec, build: Build, stamps: readonly string
     longRope: original > 0 && options.num_ctx > original,
     projector: spec.projectorPath !== undefined,
     loras: settings?.loras,
-    arguments: settings?.arguments,
+    arguments: [...sharedArguments, ...(settings?.arguments ?? [])],
     environment: settings?.environment,
     stamps
   }
