@@ -18,6 +18,7 @@ export interface EngineStartsDeps {
   build: Runtimes['build']
   /** It is searched for anew when it is wanted next. */
   forget(build: Build): void
+  forgetFailure(choice: string | undefined): void
 }
 
 export interface EngineStarts {
@@ -69,6 +70,8 @@ export function createEngineStarts({ log, directory, ...deps }: EngineStartsDeps
       return other.id === build.id && !gone ? undefined : other
     } catch (reason) {
       waiting.signal?.throwIfAborted()
+      // A folder that was moved may be back any moment, and looking there costs nothing.
+      if (gone) deps.forgetFailure(choice)
       log.warn({ build: build.id }, `llama.cpp: ${build.id} does not work, and there is no other: ${messageOf(reason)}`)
       return undefined
     }

@@ -217,7 +217,8 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     startEngine: (build, spec, waiting) =>
       installation.start(build, build => deps.startEngine(build, spec, waiting, environmentOf(build))),
     build: getBuild,
-    forget: build => searches.forget(build)
+    forget: build => searches.forget(build),
+    forgetFailure: choice => searches.forgetFailure(choice)
   })
 
   const { list, start: _, ...installing } = installation

@@ -150,6 +150,10 @@ export function createSearches({ search, progress, log, signal, now }: SearchesD
     forget(build: Build): void {
       for (const state of searches.values()) if (state.build?.id === build.id) state.build = undefined
     },
+    /** Whoever wants this build next need not wait because the last search failed. */
+    forgetFailure(choice: string | undefined): void {
+      of(choice).failure = undefined
+    },
     async settled(): Promise<void> {
       await Promise.allSettled([...running])
     }
