@@ -48,8 +48,22 @@ export async function checkRecord(
   }
 }
 
+/** The number of the release that a build is of; 0 where its id does not tell. */
+function releaseNumber({ build }: BuildRecord): number {
+  return Number(/-b(\d+)-/.exec(build.id)?.[1] ?? 0)
+}
+
 /**
- * The latest recorded build of a kind that fits and still works, told as what `source` brought. What the user installed
+ * What is used first: what was not installed beside, then the newest release, then what was proven last. Pure; for
+ * records with those proven last first.
+ */
+export function byPreference(records: readonly BuildRecord[]): BuildRecord[] {
+  const installed = (record: BuildRecord) => Number(record.installed ?? false)
+  return [...records].sort((a, b) => installed(a) - installed(b) || releaseNumber(b) - releaseNumber(a))
+}
+
+/**
+ * The newest recorded build of a kind that fits and still works, told as what `source` brought. What the user installed
  * beside the others is not used by that, unless there is no other; what failed lately is left out when failures are
  * heeded.
  */
@@ -62,7 +76,7 @@ export async function findRecorded(
   deps: RecordedDeps
 ): Promise<Build | undefined> {
   const fitting = (await readRecords(deps.directory)).filter(record => isOfKind(record, runtime) && fits(record))
-  for (const record of fitting.sort((a, b) => Number(a.installed ?? false) - Number(b.installed ?? false))) {
+  for (const record of byPreference(fitting)) {
     const { failure, build, provenAt } = record
     if (failure && heedFailures && stillCounts(failure, deps.machine)) {
       attempts.explain(source, runtime.name, `${build.directory} failed on ${failure.at}: ${failure.reason}`)

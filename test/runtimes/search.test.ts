@@ -7,9 +7,11 @@ import { CorralError } from '../../core/errors.ts'
 import type { Progress } from '../../core/progress.ts'
 import type { Build } from '../../core/runtimes.ts'
 import { programFile } from '../../runtimes/build-files.ts'
+import type { BuildRecord } from '../../runtimes/build-records.ts'
 import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { kindOfDevices, parseVersion, prove } from '../../runtimes/prove.ts'
 import { createProof, proveByAnswer, type StartEngine } from '../../runtimes/prove-by-answer.ts'
+import { byPreference } from '../../runtimes/recorded-builds.ts'
 import { missingText } from '../../runtimes/search-attempts.ts'
 import { systemSource } from '../../runtimes/sources/system.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
@@ -25,6 +27,16 @@ import {
 } from './fake-build.ts'
 
 const options = { hardware: plainMachine }
+
+t.test('which of several recorded builds comes first', t => {
+  const record = (id: string, installed?: boolean) =>
+    ({ build: { id }, ...(installed && { installed }) }) as BuildRecord
+  const order = (...records: BuildRecord[]) => byPreference(records).map(({ build }) => build.id)
+  t.same(order(record('source-v1-cpu'), record('source-v2-cpu')), ['source-v1-cpu', 'source-v2-cpu'], 'as proven')
+  t.same(order(record('release-b9-cpu'), record('release-b10-cpu')), ['release-b10-cpu', 'release-b9-cpu'])
+  t.same(order(record('release-b10-cpu', true), record('release-b9-cpu')), ['release-b9-cpu', 'release-b10-cpu'])
+  t.end()
+})
 
 t.test('what llama-server says of itself', async t => {
   const versions: [string, ReturnType<typeof parseVersion>][] = [
