@@ -276,7 +276,7 @@ t.test('why there is no room, and what would help', async t => {
     await advice({}, 3),
     /No smaller context makes it fit\. Take a smaller quantization or a smaller model: its weights should be below 2\.\d GiB\.$/
   )
-  t.match(await advice({}, 0.1), /Free memory by ending other programs, or allow corral more of it\.$/)
+  t.match(await advice({}, 0.1), /End other programs, or raise scheduler\.memory .*where they are set\.$/)
   t.match(
     await advice({}, 20),
     /20\.0 GiB of memory can be used by all models together\. It fits when other models are stopped\.$/

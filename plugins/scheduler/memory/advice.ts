@@ -85,6 +85,6 @@ export function explainNeed(
   const smaller =
     left > 0
       ? `Take a smaller quantization or a smaller model: its weights should be below ${formatMemory(left)}.`
-      : 'Free memory by ending other programs, or allow corral more of it.'
+      : 'End other programs, or raise scheduler.memory and scheduler.gpu_memory in config.yaml where they are set.'
   return `${short} No smaller context makes it fit. ${smaller}`
 }
