@@ -1,10 +1,13 @@
-import pc from 'picocolors'
+import picocolors from 'picocolors'
 import { formatBytes, formatMemory } from '../bytes.ts'
 import type { Gpu, Hardware } from '../hardware.ts'
 import type { Attempt, InstalledBuild, RankedCandidate } from '../runtimes.ts'
 import type { DoctorReport } from './doctor-schema.ts'
 import { printable } from './output.ts'
 import { formatPairs } from './table.ts'
+
+/** picocolors also colours what goes to a file or another program where a variable says that this is a CI system. */
+const pc = picocolors.createColors(process.stdout.isTTY === true && picocolors.isColorSupported)
 
 /** The findings for people; what needs them stands at the end, where the eye falls. */
 export function formatDoctor(given: DoctorReport): string {

@@ -313,7 +313,7 @@ t.test('nothing but a processor', async t => {
 
 t.test('programs that misbehave', async t => {
   const directory = t.testdir()
-  const hanging = '#!/bin/sh\ntrap "" TERM\nwhile :; do sleep 1; done\n'
+  const hanging = '#!/bin/sh\ntrap "" TERM\nwhile :; do /bin/sleep 1; done\n'
   const loud = '#!/bin/sh\nexec /usr/bin/head -c 50000000 /dev/zero\n'
   const lines = '#!/bin/sh\nwhile :; do echo a line that means nothing at all, and another one after it; done\n'
   const service = hardwareOf(
@@ -360,7 +360,7 @@ t.test('programs that misbehave', async t => {
       programs: {
         'nvidia-smi': answers({ '*--version*': '' }).replace(
           'case',
-          'case "$*" in *--version*) while :; do sleep 1; done;; *) /bin/cat <<X\nname, memory.total [MiB]\nNVIDIA L4, 23034 MiB\nX\nesac; exit\ncase'
+          'case "$*" in *--version*) while :; do /bin/sleep 1; done;; *) /bin/cat <<X\nname, memory.total [MiB]\nNVIDIA L4, 23034 MiB\nX\nesac; exit\ncase'
         )
       }
     },
