@@ -1,6 +1,8 @@
-import { readFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
+import { ggufBytes } from '../support/gguf-writer.ts'
 
 const QUESTION = { messages: [CAPITAL_QUESTION], stream: false, options: { temperature: 0 } }
 
@@ -38,6 +40,36 @@ t.test('what config.yaml says of a model reaches its engine', async t => {
   const remove = await corral.json('/api/delete', { model: 'my/helper' }, { method: 'DELETE' })
   t.match(remove, { status: 404, body: { code: 'model_not_found', error: /another name of "corral\/tiny-chat"/ } })
   t.equal((await corral.json('/api/show', { model: 'my/helper' })).status, 200)
+})
+
+t.test('a LoRA adapter, with its scale', async t => {
+  const folder = t.testdir()
+  // Every number of it is about 0.75, so that the model loses its senses where the adapter counts.
+  const adapter = ggufBytes({
+    metadata: {
+      'general.architecture': 'llama',
+      'general.type': 'adapter',
+      'adapter.type': 'lora',
+      'adapter.lora.alpha': 4.5
+    },
+    tensors: [
+      { name: 'blk.0.attn_output.weight.lora_a', shape: [256, 4] },
+      { name: 'blk.0.attn_output.weight.lora_b', shape: [4, 256] }
+    ],
+    seed: 0x3f
+  })
+  writeFileSync(join(folder, 'adapter.gguf'), adapter)
+  const answerWith = async (lora: string) => {
+    const corral = await startCorral(t, { config: `models: {${DEMO}: {lora: [${lora}]}}\n` })
+    const { body } = await corral.json('/api/chat', { ...QUESTION, model: DEMO })
+    await corral.end()
+    return body.message?.content ?? body.error
+  }
+  const path = `path: ${JSON.stringify(join(folder, 'adapter.gguf'))}`
+  t.equal(await answerWith(`{${path}, scale: 0.0000001}`), CAPITAL_ANSWER)
+  const changed = await answerWith(`{${path}}`)
+  t.not(changed, CAPITAL_ANSWER)
+  t.notMatch(changed, /could not be loaded/)
 })
 
 t.test('settings that cannot work', async t => {
