@@ -312,7 +312,10 @@ export interface Runtimes {
   upgrade(waiting: Waiting): Promise<{ build: Build; previous: Build; changed: boolean }>
   /** Removes an installed build. @throws CorralError when it is in use by an engine or selected */
   remove(id: string): Promise<void>
+  /** The build that new engines run on, once it has been found. Answered from memory. */
+  current(): Build | undefined
   /** Waits for hardware and ranking, not for a build. */
   rank(waiting?: Waiting): Promise<void>
+  /** All that is known, for people and programs: it ranks anew and reads the records of the builds. */
   report(): RuntimesReport
 }

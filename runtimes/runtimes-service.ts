@@ -270,6 +270,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
         )
       }
     },
+    current: () => searches.usual.build,
     async rank(waiting = {}) {
       await progress.waitFor(liveRanking(), waiting.signal ? { signal: waiting.signal } : {})
     },

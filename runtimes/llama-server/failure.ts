@@ -82,7 +82,7 @@ const FILE_CAUSES = new Set<FailureCause>([
 ])
 
 /** A line without log prefix and, of every path in it, only the last part. */
-export function presentable(line: string, paths: readonly string[]): string {
+function presentable(line: string, paths: readonly string[]): string {
   const text = line.replace(/^(?:\[\d+\] )?(?:\d+\.\d\d\.\d{3}\.\d{3} )?(?:[EWID] )?/, '')
   return withoutFolders(text, paths).slice(0, 500).trim()
 }

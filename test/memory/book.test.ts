@@ -68,7 +68,7 @@ function bookOf(
         if (fit instanceof Error) throw fit
         return fit
       },
-      report: () => ({ ...(build instanceof Error ? {} : { chosen: build }) }) as never
+      current: () => (build instanceof Error ? undefined : build)
     },
     hardware: { detect: async () => hardware, known: () => undefined, memory: async () => now },
     directory,

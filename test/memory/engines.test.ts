@@ -25,7 +25,7 @@ function openBook(directory: string, fit: boolean) {
     runtimes: {
       build: async () => build,
       estimateMemory: async spec => (fit ? estimateMemory(build, spec, { log: log as never }) : undefined),
-      report: () => ({ chosen: build }) as never
+      current: () => build
     },
     hardware: { detect: async () => ({ gpus: [] }) as never, known: () => undefined, memory: async () => now },
     directory,

@@ -212,7 +212,7 @@ async function remove(context: CommandContext, ids: string[]): Promise<void> {
 }
 
 /** Builds as a table, the one proven last first. */
-export function formatBuilds(installed: InstalledBuild[], now: Date): string {
+function formatBuilds(installed: InstalledBuild[], now: Date): string {
   return printable(
     formatTable(
       [

@@ -15,7 +15,7 @@ import { beyond, fromFit, fromMetadata, fromReport } from './memory-sources.ts'
 import { processMemory } from './process-memory.ts'
 
 export interface MemoryBookDeps {
-  runtimes: Pick<Runtimes, 'build' | 'estimateMemory' | 'report'>
+  runtimes: Pick<Runtimes, 'build' | 'estimateMemory' | 'current'>
   hardware: HardwareService
   /** Folder of the data directory's cache that is this book's own. */
   directory: string
@@ -64,7 +64,7 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
 
   async function poolsOf(build: Build): Promise<DevicePools> {
     const gpus = await gpusOf(build)
-    const main = runtimes.report().chosen ?? build
+    const main = runtimes.current() ?? build
     return devicePools(build, gpus, { limit: options.gpuMemory, main: matchDevices(main.devices, gpus) })
   }
 
@@ -177,8 +177,8 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook & { close(): 
   }
 
   async function budget(held: MemoryUse): Promise<MemoryUse> {
-    const { chosen } = runtimes.report()
-    const [now, pools] = await Promise.all([hardware.memory(), chosen && poolsOf(chosen)])
+    const build = runtimes.current()
+    const [now, pools] = await Promise.all([hardware.memory(), build && poolsOf(build)])
     return { host: await hostRoom(now, held), ...(pools?.budgets(now, held) ?? {}) }
   }
 
