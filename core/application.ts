@@ -1,5 +1,11 @@
 import sensible from '@fastify/sensible'
-import Fastify, { type FastifyBaseLogger, type FastifyInstance, type FastifyReply, LogController } from 'fastify'
+import Fastify, {
+  type FastifyBaseLogger,
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+  LogController
+} from 'fastify'
 import { parseBytes } from './bytes.ts'
 import type { CoreConfig } from './config/core-schema.ts'
 import { CorralError } from './errors.ts'
@@ -12,11 +18,19 @@ declare module 'fastify' {
   interface FastifyInstance {
     /** The error for a request that no route answers: unknown path or wrong method. */
     noRouteError(method: string, url: string): CorralError
+    /**
+     * How a surface words the errors of requests that never reach a route of it, since their path cannot be read.
+     * @param prefix begins the paths of the surface, such as `/v1/`
+     */
+    wordErrors(prefix: string, body: ErrorBody): void
   }
 }
 
+type ErrorBody = (error: CorralError, request: FastifyRequest) => Record<string, unknown>
+
 /** The Fastify application without any plugin of corral's: parsing, errors and logging that all surfaces share. */
 export async function createApplication(config: CoreConfig, log: FastifyBaseLogger): Promise<FastifyInstance> {
+  const wordings = new Map<string, ErrorBody>()
   const app = Fastify({
     loggerInstance: log,
     // One line a request of our own instead of Fastify's two.
@@ -33,11 +47,17 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     // A path that cannot be decoded never reaches a route.
     frameworkErrors: (error, request, reply) => {
       const failure = toCorralError(error)
-      void (reply as FastifyReply).code(failure.status).send(nativeErrorBody(failure, request))
+      const prefixes = [...wordings.keys()].filter(prefix => request.url.startsWith(prefix))
+      const [longest = ''] = prefixes.sort((a, b) => b.length - a.length)
+      const body = wordings.get(longest) ?? nativeErrorBody
+      void (reply as FastifyReply).code(failure.status).send(body(failure, request))
     }
   })
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
+  app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))
+  // Schemas of replies are for the API document; what is sent is sent as it is.
+  app.setSerializerCompiler(() => JSON.stringify)
   acceptAnyBodyAsJson(app)
   await app.register(sensible)
   app.addHook('onRequest', async (request, reply) => {

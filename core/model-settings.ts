@@ -1,6 +1,6 @@
 import type { CoreConfig, ModelSettings } from './config/core-schema.ts'
 import { parseDuration } from './duration.ts'
-import { type LoadOptions, parseOptions } from './options.ts'
+import { type LoadOptions, type OverflowPolicy, parseOptions } from './options.ts'
 import type { StoredVariant } from './services.ts'
 
 /** How tokens are guessed ahead. */
@@ -49,10 +49,14 @@ export interface EffectiveSettings {
   groups: readonly string[]
   /** Most requests answered at once; undefined is as many as there are slots. */
   maxConcurrent: number | undefined
+  overflow: OverflowPolicy
   engine: EngineSettings
 }
 
-/** The settings of a variant: its tagged section over the bare one over `defaults`. Names ignore case. */
+/**
+ * The settings of a variant: its tagged section over the bare one, over what it was made with, over `defaults`. Names
+ * ignore case.
+ */
 export function settingsFor(config: CoreConfig, variant: StoredVariant): EffectiveSettings {
   const bare = `${variant.model.owner}/${variant.model.name}`.toLowerCase()
   const sections: ModelSettings[] = []
@@ -61,20 +65,23 @@ export function settingsFor(config: CoreConfig, variant: StoredVariant): Effecti
     if (entry) sections.push(entry[1])
   }
   const server = parseOptions(config.defaults)
+  const made = parseOptions(variant.defaults?.options)
   const settings: EffectiveSettings = {
-    load: server.load as LoadOptions,
-    sampling: server.sampling,
+    load: { ...(server.load as LoadOptions), ...made.load },
+    sampling: { ...server.sampling, ...made.sampling },
     keepAlive: undefined,
     pin: false,
     preload: false,
     groups: [],
     maxConcurrent: undefined,
+    overflow: made.overflow ?? server.overflow ?? 'error',
     engine: { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
   }
   for (const section of sections) {
     const own = parseOptions(section.options)
     settings.load = { ...settings.load, ...own.load }
     settings.sampling = { ...settings.sampling, ...own.sampling }
+    settings.overflow = own.overflow ?? settings.overflow
     if (section.keep_alive !== undefined) settings.keepAlive = parseDuration(section.keep_alive)
     settings.pin = section.pin ?? settings.pin
     settings.preload = section.preload ?? settings.preload

@@ -7,6 +7,10 @@ const CACHE_TYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'iq4_nl', 'q5
 
 const MAX_INT = 2 ** 31 - 1
 
+/** What becomes of a conversation that is longer than the context: an error, or its oldest turns are left out. */
+export const OverflowPolicySchema = Type.Enum(['error', 'drop_oldest'])
+export type OverflowPolicy = Static<typeof OverflowPolicySchema>
+
 /** The options that decide how an engine is started. */
 export const LoadOptionsSchema = Type.Object({
   num_ctx: Type.Integer({ minimum: 1, maximum: MAX_INT, description: 'Context window of one conversation, in tokens' }),
@@ -81,6 +85,9 @@ for (const schema of [LoadOptionsSchema, SamplingOptionsSchema]) {
   }
 }
 
+/** The option by which a request says what is to become of a conversation that is longer than the context. */
+const OVERFLOW = 'context_overflow'
+
 const LOAD_NAMES = new Set(Object.keys(LoadOptionsSchema.properties))
 
 function kindOf(value: unknown): string {
@@ -111,6 +118,9 @@ function checkOption(name: string, spelled: string, value: unknown): unknown {
     const valid = typeof value === 'string' && /^[A-Za-z0-9_]{2,16}$/.test(value)
     return valid ? value.toLowerCase() : fail('a type name such as f32, f16, bf16, q8_0 or q4_k_m')
   }
+  if (name === OVERFLOW) {
+    return value === 'error' || value === 'drop_oldest' ? value : fail('"error" or "drop_oldest"')
+  }
   return value
 }
 
@@ -119,6 +129,8 @@ export interface ParsedOptions {
   load: Partial<LoadOptions>
   /** Sampling options of part 1 and everything else that the engine knows, under the engine's names. */
   sampling: Record<string, unknown>
+  /** `context_overflow`, where it is given. */
+  overflow?: OverflowPolicy
 }
 
 /**
@@ -139,7 +151,8 @@ export function parseOptions(given: unknown): ParsedOptions {
     const name = ALIASES[spelled] ?? spelled
     if (name !== spelled && names.has(name)) continue
     const checked = checkOption(name, spelled, value)
-    if (LOAD_NAMES.has(name)) Object.assign(parsed.load, { [name]: checked })
+    if (name === OVERFLOW) parsed.overflow = checked as OverflowPolicy
+    else if (LOAD_NAMES.has(name)) Object.assign(parsed.load, { [name]: checked })
     else parsed.sampling[name] = checked
   }
   return parsed
@@ -148,7 +161,7 @@ export function parseOptions(given: unknown): ParsedOptions {
 /** Top-level fields of a hosted-chat body that are options of part 1 (or aliases of them). */
 export function topLevelOptions(body: Record<string, unknown>): Record<string, unknown> {
   const picked: Record<string, unknown> = {}
-  for (const name of [...NUMBER_RULES.keys(), ...LOAD_NAMES, ...Object.keys(ALIASES)]) {
+  for (const name of [...NUMBER_RULES.keys(), ...LOAD_NAMES, ...Object.keys(ALIASES), OVERFLOW]) {
     if (name in body) picked[name] = body[name]
   }
   return picked

@@ -63,6 +63,19 @@ export interface ModelMetadata {
   info: Record<string, string | number | boolean | null>
 }
 
+/** What somebody who made a model of another one laid down for it, as Ollama's Modelfile does. */
+export interface ModelDefaults {
+  /** Options that hold where neither the request nor `config.yaml` gives them; load options too. */
+  options?: Record<string, unknown>
+  /** System message of conversations that have none. */
+  system?: string
+  /** Messages that every conversation begins with. */
+  messages?: { role: string; content: string }[]
+  /** Jinja chat template in the place of the model's own. */
+  template?: string
+  license?: string
+}
+
 export interface Origin {
   kind: 'bundled' | 'import' | 'hub'
   /** Where it came from: a path, or a hub and what it has the model under (`huggingface:owner/name`); no credentials. */
@@ -95,6 +108,7 @@ export interface StoredVariant {
   modifiedAt: string
   origin: Origin
   metadata: ModelMetadata
+  defaults?: ModelDefaults
 }
 
 export interface ImportRequest {
@@ -128,6 +142,7 @@ export interface AdoptRequest {
   origin: Origin
   /** Model files first, in the order of their shards. */
   files: AdoptedFile[]
+  defaults?: ModelDefaults
 }
 
 export interface Storage {
@@ -311,7 +326,15 @@ export interface Scheduler {
 
 export type Framing = 'sse' | 'ndjson'
 
+/** How one mount of the native API reads and writes the names of models. */
+export interface ModelNaming {
+  /** A name as a request gives it. @throws CorralError `invalid_model_name` */
+  parse(asked: unknown): ModelName
+  /** The name that records show. */
+  shown(variant: StoredVariant): string
+}
+
 export interface NativeApi {
-  /** The routes of the native API without a prefix, for mounting under another one with a default framing of its own. */
-  routes(options: { defaultFraming: Framing }): FastifyPluginAsync
+  /** The routes of the native API without a prefix, for mounting under another one with habits of its own. */
+  routes(options: { defaultFraming: Framing; naming?: ModelNaming }): FastifyPluginAsync
 }

@@ -1,5 +1,11 @@
 import { type Static, type TSchema, Type } from 'typebox'
-import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS, LoadOptionsSchema, SamplingOptionsSchema } from '../options.ts'
+import {
+  DEFAULT_LOAD_OPTIONS,
+  DEFAULT_SAMPLING_OPTIONS,
+  LoadOptionsSchema,
+  OverflowPolicySchema,
+  SamplingOptionsSchema
+} from '../options.ts'
 
 /** A length of time as people write it: `30s`, `5m`, `1h30m`, `-1` (where a negative one means for ever) or seconds. */
 export const Duration = (options: { default: string; description: string }) =>
@@ -28,6 +34,11 @@ function withDefaults<Properties extends Record<string, TSchema>>(
   return Object.fromEntries(
     Object.entries(properties).map(([name, schema]) => [name, { ...schema, default: defaults[name] }])
   ) as unknown as Properties
+}
+
+const contextOverflow = {
+  ...OverflowPolicySchema,
+  description: 'A conversation longer than the context: an error, or its oldest turns are left out (drop_oldest)'
 }
 
 /** One model's section under `models`. */
@@ -101,7 +112,11 @@ export const ModelSettingsSchema = Type.Object(
     ),
     options: Type.Optional(
       Type.Object(
-        { ...partial(LoadOptionsSchema).properties, ...partial(SamplingOptionsSchema).properties },
+        {
+          ...partial(LoadOptionsSchema).properties,
+          ...partial(SamplingOptionsSchema).properties,
+          context_overflow: Type.Optional(contextOverflow)
+        },
         { additionalProperties: true, description: 'Defaults of this model; also any option that the engine knows' }
       )
     )
@@ -133,7 +148,8 @@ export const CoreConfigSchema = Type.Object(
     defaults: Type.Object(
       {
         ...withDefaults(SamplingOptionsSchema.properties, DEFAULT_SAMPLING_OPTIONS),
-        ...withDefaults(LoadOptionsSchema.properties, DEFAULT_LOAD_OPTIONS)
+        ...withDefaults(LoadOptionsSchema.properties, DEFAULT_LOAD_OPTIONS),
+        context_overflow: { ...contextOverflow, default: 'error' }
       },
       { additionalProperties: true, description: 'Options of requests and models that give none of their own' }
     ),

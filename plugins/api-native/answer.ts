@@ -1,18 +1,16 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
-import { engineError } from '../../core/http/engine-error.ts'
-import { askEngine, cutInTheMiddle, forEachChunk, reasonOf } from '../../core/http/engine-reply.ts'
-import { EventLines } from '../../core/http/event-lines.ts'
+import { overflowOf } from '../../core/http/context-overflow.ts'
+import type { Counters, Delta, ToolCall } from '../../core/http/engine-answer.ts'
 import { withLeaseInStream } from '../../core/http/leased-stream.ts'
+import { type EngineCall, readAnswer } from '../../core/http/read-answer.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
 import { parseModelName } from '../../core/model-name.ts'
 import { settingsFor } from '../../core/model-settings.ts'
 import { parseKeepAlive, parseOptions } from '../../core/options.ts'
 import { progressText } from '../../core/progress.ts'
 import type { Framing, Lease, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
-import { AnswerReader, type Counters, type Delta, type ToolCall } from './engine-answer.ts'
-import type { EngineCall } from './engine-body.ts'
 import { FRAMES } from './framing.ts'
 import type { NativeStreams } from './native-streams.ts'
 
@@ -81,8 +79,9 @@ export async function answer(
   const keepAlive = parseKeepAlive(body.keep_alive)
   const given = parseOptions(body.options)
   const variant = deps.storage.get(model)
-  const sampling = { ...settingsFor(deps.config, variant).sampling, ...given.sampling }
-  const engineCall = call(variant, sampling)
+  const settings = settingsFor(deps.config, variant)
+  const engineCall = call(variant, { ...settings.sampling, ...given.sampling })
+  if (engineCall) engineCall.overflow = overflowOf(given.overflow ?? settings.overflow, reply)
   const framing = deps.streams.framingOf(request)
   const answering: Answering = { model: asked, framing }
 
@@ -161,39 +160,6 @@ function only(
     .type(deps.streams.contentType(answering.framing))
     .header('cache-control', 'no-cache, no-transform')
     .send(deps.streams.frame(answering.framing, event))
-}
-
-/**
- * Asks the engine and gives what its events add, those of one chunk at a time; waits for what `take` returns before the
- * next. The engine always streams, also for a reply in one piece: llama-server notices that the asker of an unstreamed
- * answer has gone only while nothing else is generated, and would go on for nobody.
- */
-async function readAnswer(
-  lease: Lease,
-  call: EngineCall,
-  take: (deltas: Delta[]) => Promise<void> | undefined
-): Promise<void> {
-  const lines = new EventLines()
-  const reader = new AnswerReader()
-  const body = JSON.stringify({ ...call.body, stream: true, return_progress: true })
-  let finished = false
-  try {
-    const response = await askEngine(lease, { path: call.path, body })
-    await forEachChunk(response.body, chunk => {
-      const deltas: Delta[] = []
-      for (const payload of lines.push(chunk)) {
-        if (payload === '[DONE]') continue
-        const delta = reader.read(JSON.parse(payload))
-        if (delta.error !== undefined) throw engineError(500, JSON.stringify({ error: delta.error }))
-        finished ||= delta.finish !== undefined
-        deltas.push(delta)
-      }
-      return take(deltas)
-    })
-    if (!finished) throw cutInTheMiddle(lease)
-  } catch (error) {
-    throw reasonOf(lease, error)
-  }
 }
 
 /** The whole answer. */

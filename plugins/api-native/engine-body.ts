@@ -1,12 +1,7 @@
 import { CorralError } from '../../core/errors.ts'
+import type { EngineCall } from '../../core/http/read-answer.ts'
 import type { StoredVariant } from '../../core/services.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
-
-/** A request to llama-server: where it goes and what it says. */
-export interface EngineCall {
-  path: string
-  body: Record<string, unknown>
-}
 
 type Part = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
 

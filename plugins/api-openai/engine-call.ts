@@ -1,5 +1,11 @@
 import { type ModelName, parseModelName } from '../../core/model-name.ts'
-import { type LoadOptions, parseKeepAlive, parseOptions, topLevelOptions } from '../../core/options.ts'
+import {
+  type LoadOptions,
+  type OverflowPolicy,
+  parseKeepAlive,
+  parseOptions,
+  topLevelOptions
+} from '../../core/options.ts'
 import type { EngineMode, StoredVariant } from '../../core/services.ts'
 import { checkFields, checkMessages } from './fields.ts'
 
@@ -23,6 +29,7 @@ export interface EngineCall {
   asked: string
   stream: boolean
   load: Partial<LoadOptions>
+  overflow: OverflowPolicy | undefined
   /** Milliseconds; undefined where none is given. */
   keepAlive: number | undefined
   /** What the client gives for the engine. */
@@ -54,6 +61,7 @@ export function readCall(body: Fields, target: EngineFunction): EngineCall {
     asked: asked as string,
     stream: target.generates && rest.stream === true,
     load: { ...nested.load, ...own.load },
+    overflow: own.overflow ?? nested.overflow,
     keepAlive: parseKeepAlive(body.keep_alive),
     fields
   }

@@ -1,6 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
+import { askWithinContext, type Overflow, overflowOf } from '../../core/http/context-overflow.ts'
 import { engineError } from '../../core/http/engine-error.ts'
 import { askEngine, cutInTheMiddle, forEachChunk, readAll, reasonOf } from '../../core/http/engine-reply.ts'
 import { EventLines } from '../../core/http/event-lines.ts'
@@ -24,6 +25,14 @@ export interface RelayDependencies {
   heartbeat: number
 }
 
+/** A request as it goes to the engine. */
+interface Asked {
+  call: EngineCall
+  target: EngineFunction
+  body: Fields
+  overflow: Overflow
+}
+
 /** Answers a request with the engine's own reply, loading the model first where needed. */
 export async function relay(
   deps: RelayDependencies,
@@ -40,9 +49,15 @@ export async function relay(
     keepAlive: call.keepAlive,
     signal: clientSignal(reply)
   }
-  const body = engineBody(call, target, settingsFor(deps.config, variant).sampling)
+  const settings = settingsFor(deps.config, variant)
+  const asked: Asked = {
+    call,
+    target,
+    body: engineBody(call, target, settings.sampling),
+    overflow: overflowOf(call.overflow ?? settings.overflow, reply)
+  }
   if (!call.stream) {
-    const whole = await deps.scheduler.withLease(lease, held => askWhole(held, target, call, body))
+    const whole = await deps.scheduler.withLease(lease, held => askWhole(held, asked))
     return reply.type(whole.type).send(whole.bytes)
   }
 
@@ -53,7 +68,7 @@ export async function relay(
   })
   await endWithFailure(stream, request.log, openaiErrorEvent, () =>
     withLeaseInStream(deps.scheduler, lease, stream, async held => {
-      await passOn(held, target, call, body, stream)
+      await passOn(held, asked, stream)
       stream.end()
     })
   )
@@ -61,9 +76,10 @@ export async function relay(
 }
 
 /** The engine's answer in one piece, under the name that was asked for. */
-async function askWhole(lease: Lease, target: EngineFunction, call: EngineCall, body: Fields) {
+async function askWhole(lease: Lease, asked: Asked) {
+  const { target, call, body } = asked
   try {
-    if (target.generates) return await assemble(lease, target, call, body)
+    if (target.generates) return await assemble(lease, asked)
     const response = await askEngine(lease, { path: target.path, body: JSON.stringify(body) })
     const bytes = renameModel(await readAll(response.body), modelMember(lease.engine.spec.alias, call.asked))
     return { bytes, type: String(response.headers['content-type'] ?? JSON_TYPE) }
@@ -72,9 +88,9 @@ async function askWhole(lease: Lease, target: EngineFunction, call: EngineCall, 
   }
 }
 
-async function assemble(lease: Lease, target: EngineFunction, call: EngineCall, body: Fields) {
+async function assemble(lease: Lease, { target, call, body, overflow }: Asked) {
   const streamed = { ...body, stream: true, stream_options: { include_usage: true } }
-  const response = await askEngine(lease, { path: target.path, body: JSON.stringify(streamed) })
+  const response = await askWithinContext(lease, { path: target.path, body: streamed }, overflow)
   const lines = new EventLines()
   const answer = new WholeAnswer()
   let done = false
@@ -95,18 +111,12 @@ async function assemble(lease: Lease, target: EngineFunction, call: EngineCall, 
 }
 
 /** Passes the engine's events on as they come. Its own failure, or an end without `[DONE]`, is thrown. */
-async function passOn(
-  lease: Lease,
-  target: EngineFunction,
-  call: EngineCall,
-  body: Fields,
-  stream: ReplyStream
-): Promise<void> {
+async function passOn(lease: Lease, { target, call, body, overflow }: Asked, stream: ReplyStream): Promise<void> {
   const { alias } = lease.engine.spec
   const blocks = new EventBlocks(modelMember(alias, call.asked))
   let done = false
   try {
-    const response = await askEngine(lease, { path: target.path, body: JSON.stringify(body) })
+    const response = await askWithinContext(lease, { path: target.path, body }, overflow)
     await forEachChunk(response.body, chunk => {
       const block = blocks.push(chunk)
       if (!block) return undefined

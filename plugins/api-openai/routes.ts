@@ -27,6 +27,7 @@ const FUNCTIONS: Record<string, EngineFunction> = {
 /** The hosted-chat API without its prefix. */
 export function openaiRoutes(deps: RelayDependencies): FastifyPluginAsync {
   return async app => {
+    app.wordErrors('/v1/', openaiErrorBody)
     app.setErrorHandler((error, request, reply) => {
       if (error instanceof ClientGone) return reply.hijack()
       const failure = toCorralError(error)

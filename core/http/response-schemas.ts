@@ -1,0 +1,91 @@
+import { type TSchema, Type } from 'typebox'
+import { ERROR_STATUS, type ErrorCode } from '../errors.ts'
+
+/** How a surface words its errors, for the API document. */
+export type ErrorShape = (codes: readonly ErrorCode[]) => TSchema
+
+/** A reply as Fastify's `schema.response` and the API document take it. */
+export interface ResponseSchema {
+  description: string
+  content: Record<string, { schema: TSchema }>
+}
+
+/** What every route may answer, whoever calls it. */
+const ALWAYS: ErrorCode[] = ['unauthorized', 'origin_not_allowed', 'host_not_allowed', 'internal', 'shutting_down']
+/** What every route that takes a body may answer. */
+const WITH_BODY: ErrorCode[] = ['invalid_json', 'missing_body', 'invalid_request', 'body_too_large']
+/** What finding and loading a model may end with. */
+export const MODEL_ERRORS: ErrorCode[] = [
+  'invalid_model_name',
+  'model_not_found',
+  'load_failed',
+  'engine_crashed',
+  'conversion_failed',
+  'queue_full',
+  'runtime_missing',
+  'insufficient_memory',
+  'model_stopped',
+  'model_deleted',
+  'load_timeout',
+  'insufficient_storage'
+]
+/** What asking a model may end with. */
+export const ANSWER_ERRORS: ErrorCode[] = [
+  ...MODEL_ERRORS,
+  'invalid_option',
+  'context_exceeded',
+  'unsupported_capability',
+  'not_implemented'
+]
+
+/** The native API's errors. */
+export const nativeErrors: ErrorShape = codes =>
+  Type.Object(
+    {
+      error: Type.String({ description: 'What happened, to what, and what to do next' }),
+      errorCode: Type.Integer({ description: 'The status' }),
+      code: Type.Enum([...codes]),
+      requestId: Type.String()
+    },
+    { additionalProperties: true }
+  )
+
+/**
+ * The error replies of a route, by their statuses.
+ * @param codes those of the route itself; what every route may answer is added
+ */
+export function errorResponses(
+  shape: ErrorShape,
+  codes: readonly ErrorCode[],
+  options: { body: boolean } = { body: true }
+): Record<number, ResponseSchema> {
+  const byStatus = new Map<number, ErrorCode[]>()
+  for (const code of new Set([...codes, ...(options.body ? WITH_BODY : []), ...ALWAYS])) {
+    byStatus.set(ERROR_STATUS[code], [...(byStatus.get(ERROR_STATUS[code]) ?? []), code])
+  }
+  return Object.fromEntries(
+    [...byStatus].map(([status, of]) => [status, json(`\`${of.join('`, `')}\``, shape(of))] as const)
+  )
+}
+
+/** A reply of one JSON value. */
+export function json(description: string, schema: TSchema): ResponseSchema {
+  return { description, content: { 'application/json': { schema } } }
+}
+
+/** A reply that is one JSON value, or a stream of events where the request asks for one. */
+export function jsonOrStream(
+  description: string,
+  whole: TSchema,
+  stream: { event: string; types?: readonly ('text/event-stream' | 'application/x-ndjson')[] }
+): ResponseSchema {
+  const types = stream.types ?? ['text/event-stream']
+  const events = Type.String({ description: stream.event })
+  return {
+    description,
+    content: {
+      'application/json': { schema: whole },
+      ...Object.fromEntries(types.map(type => [type, { schema: events }]))
+    }
+  }
+}
