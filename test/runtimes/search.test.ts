@@ -352,8 +352,10 @@ t.test('a failed search is remembered and repeated after a while', async t => {
 
 t.test('stopping calls the search off', async t => {
   const directory = t.testdir()
+  let begun = false
   let ended = false
   const maker = source('made', async ({ signal }) => {
+    begun = true
     try {
       await sleep(60_000, undefined, { signal })
     } finally {
@@ -363,8 +365,7 @@ t.test('stopping calls the search off', async t => {
   })
   const runtimes = runtimesWith(directory, [maker])
   const waiting = runtimes.build().catch(error => error)
-  while (runtimes.report().state !== 'searching') await sleep(5)
-  await sleep(50)
+  while (!begun) await sleep(5)
   await runtimes.stop()
   t.equal(ended, true)
   t.match(await waiting, { code: 'shutting_down' })
