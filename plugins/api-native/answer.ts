@@ -6,11 +6,10 @@ import type { Counters, Delta, ToolCall } from '../../core/http/engine-answer.ts
 import { withLeaseInStream } from '../../core/http/leased-stream.ts'
 import { type EngineCall, readAnswer } from '../../core/http/read-answer.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
-import { parseModelName } from '../../core/model-name.ts'
 import { settingsFor } from '../../core/model-settings.ts'
 import { parseKeepAlive, parseOptions } from '../../core/options.ts'
 import { progressText } from '../../core/progress.ts'
-import type { Framing, Lease, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
+import type { Framing, Lease, ModelNaming, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
 import { FRAMES } from './framing.ts'
 import type { NativeStreams } from './native-streams.ts'
 
@@ -42,6 +41,7 @@ export interface AnswerDependencies {
   scheduler: Scheduler
   config: CoreConfig
   streams: NativeStreams
+  naming: ModelNaming
 }
 
 /** The model's name as a request gives it. */
@@ -75,7 +75,7 @@ export async function answer(
 ): Promise<unknown> {
   const began = process.hrtime.bigint()
   const asked = nameOf(body)
-  const model = parseModelName(asked)
+  const model = deps.naming.parse(asked)
   const keepAlive = parseKeepAlive(body.keep_alive)
   const given = parseOptions(body.options)
   const variant = deps.storage.get(model)

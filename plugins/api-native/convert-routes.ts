@@ -2,7 +2,6 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import type { ConvertedModel } from '../../core/conversion.ts'
 import { CorralError } from '../../core/errors.ts'
-import { parseModelName } from '../../core/model-name.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/options.ts'
 import type { StoredVariant } from '../../core/services.ts'
 import { nameOf } from './answer.ts'
@@ -17,7 +16,7 @@ export function conversionRecord({ dtype, size, createdAt, converter, projectorP
 
 /** Conversions ahead of time, and the end of what they made. */
 export function convertRoutes(deps: MountedDependencies): FastifyPluginAsync {
-  const { storage, scheduler, conversion } = deps
+  const { storage, scheduler, conversion, naming } = deps
   const withProgress = progressReplies(deps.streams)
 
   function requireUnused(variant: StoredVariant, dtype: string, made: ConvertedModel | undefined): void {
@@ -37,7 +36,7 @@ export function convertRoutes(deps: MountedDependencies): FastifyPluginAsync {
 
     app.post('/convert', { schema: { body: ConvertRequestSchema } }, async (request, reply) => {
       const { body } = request
-      const variant = storage.get(parseModelName(nameOf(body)))
+      const variant = storage.get(naming.parse(nameOf(body)))
       const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
       return await withProgress(
         request,
@@ -51,7 +50,7 @@ export function convertRoutes(deps: MountedDependencies): FastifyPluginAsync {
     })
 
     app.delete('/convert', { schema: { body: ConvertRequestSchema } }, async ({ body }) => {
-      const variant = storage.get(parseModelName(nameOf(body)))
+      const variant = storage.get(naming.parse(nameOf(body)))
       if (!body.dtype) {
         throw new CorralError('invalid_request', 'Say which type is to be deleted: "dtype", such as "q4_k_m".', {
           param: 'dtype'

@@ -3,7 +3,7 @@ import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { Conversion } from '../../core/conversion.ts'
 import type { Downloads } from '../../core/downloads.ts'
 import type { Runtimes } from '../../core/runtimes.ts'
-import type { Scheduler, Storage } from '../../core/services.ts'
+import type { ModelNaming, Scheduler, Storage } from '../../core/services.ts'
 import type { NativeStreams } from './native-streams.ts'
 
 /** What the native API works with, wherever it is mounted. */
@@ -20,7 +20,8 @@ export interface NativeDependencies {
   heartbeat: number
 }
 
-/** The same for one mount point, which has its own default framing. */
+/** The same for one mount point, which has its own default framing and ways with names. */
 export interface MountedDependencies extends NativeDependencies {
   streams: NativeStreams
+  naming: ModelNaming
 }

@@ -3,7 +3,6 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import type { Static } from 'typebox'
 import { CorralError } from '../../core/errors.ts'
-import { parseModelName } from '../../core/model-name.ts'
 import type { Waiting } from '../../core/services.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
@@ -15,7 +14,13 @@ import { ImportRequestSchema } from './schemas.ts'
 type Take = (waiting: Waiting) => Promise<Record<string, unknown>>
 
 /** Models that are on this machine's disk already. */
-export function importRoutes({ storage, adoption, downloads, streams }: MountedDependencies): FastifyPluginAsync {
+export function importRoutes({
+  storage,
+  adoption,
+  downloads,
+  streams,
+  naming
+}: MountedDependencies): FastifyPluginAsync {
   const withProgress = progressReplies(streams)
 
   return async instance => {
@@ -42,11 +47,11 @@ export function importRoutes({ storage, adoption, downloads, streams }: MountedD
     if (from && found && !path) {
       const own = async () => (await adoption.find(from)).models.find(model => model.found === found)?.name
       const text = nameOf(body) || (await own())
-      const name = text === undefined ? undefined : parseModelName(text)
+      const name = text === undefined ? undefined : naming.parse(text)
       if (name) refuseWhilePulled(downloads, name)
       return async waiting => {
         const { variant, linked } = await adoption.adopt(from, found, name, waiting)
-        return { model: localRecord(variant), linked }
+        return { model: localRecord(variant, naming), linked }
       }
     }
     if (!path || from || found) {
@@ -56,13 +61,13 @@ export function importRoutes({ storage, adoption, downloads, streams }: MountedD
         { param: 'path' }
       )
     }
-    const name = parseModelName(nameOf(body))
+    const name = naming.parse(nameOf(body))
     if (!isAbsolute(path)) {
       throw new CorralError('invalid_request', `"path" must be absolute: the server does not know your folder.`, {
         param: 'path'
       })
     }
     refuseWhilePulled(downloads, name)
-    return async waiting => ({ model: localRecord(await storage.import({ path, name }, waiting)) })
+    return async waiting => ({ model: localRecord(await storage.import({ path, name }, waiting), naming) })
   }
 }

@@ -38,11 +38,11 @@ export default definePlugin({
       heartbeat: parseDuration(options.heartbeat)!
     }
     return {
-      services: { nativeApi: { routes: mount => nativeRoutes(deps, mount.defaultFraming) } },
+      services: { nativeApi: { routes: mount => nativeRoutes(deps, mount) } },
       routes: async app => {
         const banner = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'
         app.get('/', async (_request, reply) => reply.type('text/plain; charset=utf-8').send(banner))
-        await app.register(nativeRoutes(deps, 'sse'), { prefix: '/api' })
+        await app.register(nativeRoutes(deps, { defaultFraming: 'sse' }), { prefix: '/api' })
         await app.register(runtimeRoutes(deps), { prefix: '/api' })
         await app.register(logRoutes(deps), { prefix: '/api' })
       }

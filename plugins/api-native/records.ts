@@ -1,5 +1,5 @@
 import { progressText } from '../../core/progress.ts'
-import type { LoadingModel, RunningModel, StoredVariant } from '../../core/services.ts'
+import type { LoadingModel, ModelNaming, RunningModel, StoredVariant } from '../../core/services.ts'
 
 /** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
 const NEVER = '2999-12-31T23:59:59.000Z'
@@ -33,10 +33,11 @@ function detailsOf({ format, label, metadata }: StoredVariant): Record<string, u
 }
 
 /** The local model record of `/api/tags`, with what Ollama's clients read beside it. */
-export function localRecord(variant: StoredVariant): Record<string, unknown> {
+export function localRecord(variant: StoredVariant, naming: ModelNaming): Record<string, unknown> {
+  const name = naming.shown(variant)
   return {
-    name: variant.publicName,
-    model: variant.publicName,
+    name,
+    model: name,
     size: variant.size,
     format: variant.format,
     modified_at: variant.modifiedAt,
@@ -47,8 +48,8 @@ export function localRecord(variant: StoredVariant): Record<string, unknown> {
 }
 
 /** The reply of `/api/show`. */
-export function showRecord(variant: StoredVariant): Record<string, unknown> {
-  const { details, ...record } = localRecord(variant)
+export function showRecord(variant: StoredVariant, naming: ModelNaming): Record<string, unknown> {
+  const { details, ...record } = localRecord(variant, naming)
   return {
     modelfile: '',
     details: { ...record, ...(details as object) },
@@ -64,13 +65,17 @@ export function showRecord(variant: StoredVariant): Record<string, unknown> {
 }
 
 /** The running model record of `/api/ps`. */
-export function runningRecord({ variant, mode, engine, options, expiresAt, running, queued }: RunningModel) {
+export function runningRecord(
+  { variant, mode, engine, options, expiresAt, running, queued }: RunningModel,
+  naming: ModelNaming
+) {
   const pools = Object.entries(engine.memory ?? {})
   const sum = (list: typeof pools) => list.reduce((total, [, bytes]) => total + bytes, 0)
   const size = sum(pools) || variant.size
+  const name = naming.shown(variant)
   return {
-    name: variant.publicName,
-    model: variant.publicName,
+    name,
+    model: name,
     size,
     format: variant.format,
     expires_at: expiresAt?.toISOString() ?? NEVER,
@@ -86,10 +91,11 @@ export function runningRecord({ variant, mode, engine, options, expiresAt, runni
 }
 
 /** One entry of `loading` in `/api/ps`: an engine that is not ready, and how far it is. */
-export function loadingRecord({ variant, mode, state, progress, queued }: LoadingModel) {
+export function loadingRecord({ variant, mode, state, progress, queued }: LoadingModel, naming: ModelNaming) {
+  const name = naming.shown(variant)
   return {
-    name: variant.publicName,
-    model: variant.publicName,
+    name,
+    model: name,
     format: variant.format,
     mode,
     state,

@@ -1,8 +1,9 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { bodyObject } from '../../core/http/json-body.ts'
+import { parseModelName } from '../../core/model-name.ts'
 import { version } from '../../core/package-info.ts'
-import type { Framing } from '../../core/services.ts'
+import type { Framing, ModelNaming } from '../../core/services.ts'
 import { answerRoutes } from './answer-routes.ts'
 import { convertRoutes } from './convert-routes.ts'
 import type { MountedDependencies, NativeDependencies } from './dependencies.ts'
@@ -11,12 +12,19 @@ import { modelRoutes } from './model-routes.ts'
 import { createNativeStreams } from './native-streams.ts'
 import { pullRoutes } from './pull-routes.ts'
 
+/** Names as the contract has them: always with their owner, the default variant without a tag. */
+export const NATIVE_NAMING: ModelNaming = { parse: parseModelName, shown: ({ publicName }) => publicName }
+
 /** The native API without its prefix. */
-export function nativeRoutes(deps: NativeDependencies, defaultFraming: Framing): FastifyPluginAsync {
+export function nativeRoutes(
+  deps: NativeDependencies,
+  { defaultFraming, naming = NATIVE_NAMING }: { defaultFraming: Framing; naming?: ModelNaming }
+): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const mounted: MountedDependencies = {
       ...deps,
+      naming,
       streams: createNativeStreams({ defaultFraming, negotiate: deps.negotiate, heartbeat: deps.heartbeat })
     }
     // A body that is missing or no object gets its own code before the schema speaks of fields.

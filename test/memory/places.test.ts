@@ -2,6 +2,7 @@ import t from 'tap'
 import type { Gpu, MemoryNow } from '../../core/hardware.ts'
 import type { Build, BuildDevice } from '../../core/runtimes.ts'
 import { runningRecord } from '../../plugins/api-native/records.ts'
+import { NATIVE_NAMING } from '../../plugins/api-native/routes.ts'
 import { devicePools, matchDevices } from '../../plugins/scheduler/memory/device-pools.ts'
 import { hostBudget, reserveOf } from '../../plugins/scheduler/memory/host-budget.ts'
 import { beyond, fromFit, fromMetadata, fromReport } from '../../plugins/scheduler/memory/memory-sources.ts'
@@ -232,7 +233,7 @@ t.test('sizes of running models as /api/ps tells them', async t => {
   const sizes = (memory: Record<string, number> | undefined) => {
     const engine = { memory, contextSize: 4096 }
     const running = { variant: { ...specOf('/m.gguf').variant, size: 70 }, engine, options: {}, mode: 'chat' }
-    const { size, size_vram } = runningRecord(running as never)
+    const { size, size_vram } = runningRecord(running as never, NATIVE_NAMING)
     return { size, size_vram }
   }
   t.same(sizes({ host: 30, CUDA0: 100, CUDA1: 50 }), { size: 180, size_vram: 150 })
