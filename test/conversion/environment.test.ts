@@ -3,7 +3,6 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSy
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import type { Progress } from '../../core/progress.ts'
@@ -215,11 +214,8 @@ t.test('faults of the index', realVenv, async t => {
   controller.abort(new Error('called off'))
   await t.rejects(waiting, { message: 'called off' })
   t.same(readdirSync(options.directory), [])
-  await sleep(50)
-  const pips = execFileSync('ps', ['-eo', 'args'], { encoding: 'utf8' })
-    .split('\n')
-    .filter(line => line.includes(index.url))
-  t.same(pips, [], 'pip has gone')
+  const pips = () => execFileSync('ps', ['-eo', 'args'], { encoding: 'utf8' }).includes(index.url)
+  await until('pip has gone', () => !pips())
 })
 
 t.test('Pythons that do not do', async t => {

@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -38,8 +38,9 @@ async function startedTree(directory: string): Promise<number[]> {
   })
   const pids = `${read('children')} ${read('grandchild')}`.split(' ').map(Number)
   for (const pid of pids) if (!(await isRunning(pid))) throw new Error(`${pid} does not run`)
-  // The third one moves into its own group only after it has started.
-  await sleep(200)
+  const third = `${pids[2]}`
+  const groupOf = (pid: string) => execFileSync('ps', ['-o', 'pgid=', '-p', pid], { encoding: 'utf8' }).trim()
+  await until('the third one to move into its own group', () => groupOf(third) === third)
   return pids
 }
 

@@ -209,7 +209,7 @@ t.test('a stream that nobody reads breaks quietly', async t => {
   const { engine } = await start(t, LONG)
   const { body } = await post(engine, '/completion', { ...ENDLESS, stream: true })
   await engine.stop()
-  await sleep(10)
+  while (!body.errored) await sleep(10)
   t.match(body.errored, { code: 'model_stopped' })
 })
 
