@@ -1,4 +1,4 @@
-import { type Static, Type } from 'typebox'
+import { type Static, type TSchema, Type } from 'typebox'
 import { parseDuration } from './duration.ts'
 import { CorralError } from './errors.ts'
 
@@ -65,12 +65,45 @@ export const DEFAULT_SAMPLING_OPTIONS: SamplingOptions = {
   seed: -1
 }
 
+/** What the API document says of the options of requests, which `parseOptions` checks. */
+export const RequestOptionsSchema = Type.Object(
+  {
+    ...optional(LoadOptionsSchema.properties, DEFAULT_LOAD_OPTIONS),
+    ...optional(SamplingOptionsSchema.properties, DEFAULT_SAMPLING_OPTIONS),
+    num_predict: Type.Optional(Type.Union([SamplingOptionsSchema.properties.max_tokens, Type.Null()])),
+    num_gpu: Type.Optional(Type.Union([LoadOptionsSchema.properties.n_gpu_layers, Type.Null()])),
+    context_overflow: Type.Optional(Type.Union([OverflowPolicySchema, Type.Null()]))
+  },
+  {
+    title: 'Options',
+    description:
+      'Where one is not given, that of the model in the configuration holds, then that of the server. num_predict is ' +
+      'max_tokens, num_gpu is n_gpu_layers. What the engine knows besides (stop, min_p, repeat_penalty, …) is passed on.',
+    additionalProperties: true
+  }
+)
+
+/** Properties that may be left out or null, with what holds where nobody says otherwise. */
+function optional(properties: Record<string, TSchema>, defaults: Record<string, unknown>): Record<string, TSchema> {
+  return Object.fromEntries(
+    Object.entries(properties).map(([name, schema]) => [
+      name,
+      Type.Optional(Type.Union([schema, Type.Null()], { default: defaults[name] }))
+    ])
+  )
+}
+
 /** Other spellings of one option. A canonical name given beside its alias wins. */
 const ALIASES: Record<string, string> = {
   num_predict: 'max_tokens',
   max_completion_tokens: 'max_tokens',
   n_predict: 'max_tokens',
   num_gpu: 'n_gpu_layers'
+}
+
+/** The name that all spellings of an option share. */
+export function optionName(spelled: string): string {
+  return ALIASES[spelled] ?? spelled
 }
 
 interface NumberRule {
@@ -148,7 +181,7 @@ export function parseOptions(given: unknown): ParsedOptions {
   const names = new Set(entries.filter(([, value]) => value !== null && value !== undefined).map(([name]) => name))
   for (const [spelled, value] of entries) {
     if (value === null || value === undefined) continue
-    const name = ALIASES[spelled] ?? spelled
+    const name = optionName(spelled)
     if (name !== spelled && names.has(name)) continue
     const checked = checkOption(name, spelled, value)
     if (name === OVERFLOW) parsed.overflow = checked as OverflowPolicy

@@ -6,6 +6,7 @@ import apiNative from './api-native/index.ts'
 import apiOllama from './api-ollama/index.ts'
 import apiOpenai from './api-openai/index.ts'
 import conversion from './conversion/index.ts'
+import docs from './docs/index.ts'
 import downloads from './download/index.ts'
 import hardware from './hardware/index.ts'
 import corralHub from './hubs/corral/index.ts'
@@ -38,5 +39,6 @@ export const builtInPlugins: PluginDefinition[] = [
   apiNative,
   apiOpenai,
   apiOllama,
-  apiFiles
+  apiFiles,
+  docs
 ]

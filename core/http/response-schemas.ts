@@ -1,6 +1,25 @@
 import { type TSchema, Type } from 'typebox'
 import { ERROR_STATUS, type ErrorCode } from '../errors.ts'
 
+declare module 'fastify' {
+  /** What the API document says of a route beside the shapes of requests and replies. */
+  interface FastifySchema {
+    summary?: string
+    description?: string
+    tags?: readonly string[]
+    /** Unique among all routes. */
+    operationId?: string
+    /** Media types of the request's body; `application/json` where absent. */
+    consumes?: readonly string[]
+    /** The body may be left out. */
+    bodyOptional?: boolean
+    /** What the caller must show in the place of what all routes ask for; an empty list is nothing. */
+    security?: readonly Record<string, string[]>[]
+    /** Left out of the document. */
+    hide?: boolean
+  }
+}
+
 /** How a surface words its errors, for the API document. */
 export type ErrorShape = (codes: readonly ErrorCode[]) => TSchema
 
@@ -38,17 +57,19 @@ export const ANSWER_ERRORS: ErrorCode[] = [
   'not_implemented'
 ]
 
+const NativeErrorSchema = Type.Object(
+  {
+    error: Type.String({ description: 'What happened, to what, and what to do next' }),
+    errorCode: Type.Integer({ description: 'The status' }),
+    code: Type.String({ description: 'Stable, for programs' }),
+    requestId: Type.String({ description: 'As in the header x-request-id and in the log' })
+  },
+  { title: 'NativeError', additionalProperties: true }
+)
+
 /** The native API's errors. */
 export const nativeErrors: ErrorShape = codes =>
-  Type.Object(
-    {
-      error: Type.String({ description: 'What happened, to what, and what to do next' }),
-      errorCode: Type.Integer({ description: 'The status' }),
-      code: Type.Enum([...codes]),
-      requestId: Type.String()
-    },
-    { additionalProperties: true }
-  )
+  Type.Intersect([NativeErrorSchema, Type.Object({ code: Type.Enum([...codes]) })])
 
 /**
  * The error replies of a route, by their statuses.
@@ -73,19 +94,27 @@ export function json(description: string, schema: TSchema): ResponseSchema {
   return { description, content: { 'application/json': { schema } } }
 }
 
-/** A reply that is one JSON value, or a stream of events where the request asks for one. */
+/**
+ * A reply that is one JSON value, or a stream of events where the request asks for one. `item` is the shape of one
+ * event's data.
+ */
 export function jsonOrStream(
   description: string,
   whole: TSchema,
-  stream: { event: string; types?: readonly ('text/event-stream' | 'application/x-ndjson')[] }
+  stream: { event: string; item?: TSchema; types?: readonly ('text/event-stream' | 'application/x-ndjson')[] }
 ): ResponseSchema {
   const types = stream.types ?? ['text/event-stream']
-  const events = Type.String({ description: stream.event })
+  const events = (type: string) =>
+    Type.String({
+      description: stream.event,
+      contentMediaType: type,
+      ...(stream.item && { contentSchema: stream.item })
+    })
   return {
     description,
     content: {
       'application/json': { schema: whole },
-      ...Object.fromEntries(types.map(type => [type, { schema: events }]))
+      ...Object.fromEntries(types.map(type => [type, { schema: events(type) }]))
     }
   }
 }

@@ -3,7 +3,7 @@ import type { FastifyPluginAsync } from 'fastify'
 import { type AnswerShape, answer } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
 import { chatCall, generateCall } from './engine-body.ts'
-import { ChatRequestSchema, GenerateRequestSchema } from './schemas.ts'
+import { answerOperations } from './operations/answers.ts'
 
 const CHAT: AnswerShape = {
   fragment: ({ content, thinking, toolCalls }) => ({
@@ -27,13 +27,14 @@ const GENERATE: AnswerShape = {
 export function answerRoutes(deps: MountedDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    app.post('/chat', { schema: { body: ChatRequestSchema } }, async (request, reply) => {
+    const operations = answerOperations(deps.streams.types)
+    app.post('/chat', { schema: operations.chat }, async (request, reply) => {
       const { body } = request
       return await answer(deps, request, reply, body, CHAT, (variant, sampling) =>
         body.messages?.length ? chatCall(body, variant, sampling) : undefined
       )
     })
-    app.post('/generate', { schema: { body: GenerateRequestSchema } }, async (request, reply) => {
+    app.post('/generate', { schema: operations.generate }, async (request, reply) => {
       const { body } = request
       return await answer(deps, request, reply, body, GENERATE, (variant, sampling) =>
         body.prompt ? generateCall(body, variant, sampling) : undefined

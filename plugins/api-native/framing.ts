@@ -41,8 +41,10 @@ export function chooseFraming({ accept, override, fallback, negotiate }: Framing
   return sse === undefined && wildcard > 0 ? 'sse' : 'ndjson'
 }
 
+export type StreamType = 'text/event-stream' | 'application/x-ndjson'
+
 /** How each framing looks on the wire. */
-export const FRAMES: Record<Framing, { contentType: string; event: (value: unknown) => string }> = {
+export const FRAMES: Record<Framing, { contentType: StreamType; event: (value: unknown) => string }> = {
   sse: { contentType: 'text/event-stream', event: value => `data: ${JSON.stringify(value)}\n\n` },
   ndjson: { contentType: 'application/x-ndjson', event: value => `${JSON.stringify(value)}\n` }
 }

@@ -3,10 +3,12 @@ import type { CorralError } from '../../core/errors.ts'
 import { endWithFailure } from '../../core/http/leased-stream.ts'
 import { openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
 import type { Framing } from '../../core/services.ts'
-import { chooseFraming, FRAMES } from './framing.ts'
+import { chooseFraming, FRAMES, type StreamType } from './framing.ts'
 
 /** Opens streams in the framing that a request asks for, and ends them properly whatever happens. */
 export interface NativeStreams {
+  /** Types of streams that there are, the default one first. */
+  types: readonly StreamType[]
   framingOf(request: FastifyRequest): Framing
   contentType(framing: Framing): string
   frame(framing: Framing, event: unknown): string
@@ -41,7 +43,9 @@ export function createNativeStreams(options: {
       negotiate: options.negotiate
     })
   }
+  const { sse, ndjson } = FRAMES
   return {
+    types: (options.defaultFraming === 'sse' ? [sse, ndjson] : [ndjson, sse]).map(({ contentType }) => contentType),
     framingOf,
     contentType: framing => FRAMES[framing].contentType,
     frame: (framing, event) => FRAMES[framing].event(event),

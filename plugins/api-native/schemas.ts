@@ -1,4 +1,5 @@
 import { type Static, type TSchema, Type } from 'typebox'
+import { RequestOptionsSchema } from '../../core/options.ts'
 
 /** A field that may be left out, or sent as `null` as some SDKs do for "not given". */
 const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
@@ -13,7 +14,7 @@ const named = {
 const answering = {
   ...named,
   stream: Given(Type.Boolean({ default: true })),
-  options: Given(Type.Object({}, loose)),
+  options: Given(Type.Object({}, { ...loose, documented: RequestOptionsSchema })),
   format: Given(Type.Union([Type.String(), Type.Object({}, loose)], { description: '"json" or a JSON schema' })),
   think: Given(Type.Union([Type.Boolean(), Type.String()])),
   keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' }))

@@ -1,0 +1,28 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import { createApplication } from '../core/application.ts'
+import { loadConfig } from '../core/config/load.ts'
+import { createPluginHost } from '../core/plugin-host.ts'
+import { builtInPlugins } from '../plugins/built-in.ts'
+
+/** The API document as a server with default settings gives it: its routes are registered, but nothing is started. */
+export async function renderApiDocument(): Promise<{ 'openapi.json': string }> {
+  const home = mkdtempSync(join(tmpdir(), 'corral-document-'))
+  const over = new AbortController()
+  const config = await loadConfig({ flags: { home }, env: {}, cwd: home, definitions: builtInPlugins })
+  const log = pino({ level: 'silent' })
+  const app = await createApplication(config.core, log)
+  const host = createPluginHost({ definitions: builtInPlugins, config, log, signal: over.signal })
+  try {
+    await host.register(app)
+    const { payload } = await app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })
+    return { 'openapi.json': `${JSON.stringify(JSON.parse(payload), null, 2)}\n` }
+  } finally {
+    over.abort()
+    await app.close()
+    await host.stop()
+    rmSync(home, { recursive: true, force: true })
+  }
+}
