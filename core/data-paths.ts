@@ -7,6 +7,8 @@ export interface DataPaths {
   models: string
   /** What is being downloaded; on the disk of the models, so that it becomes one without being copied. */
   downloads: string
+  /** Files that clients sent for making models of; on the disk of the models too. */
+  blobs: string
   runtimes: string
   cache: string
   logs: string
@@ -22,6 +24,7 @@ export function dataPaths(home: string | undefined, models: string | undefined):
     home: root,
     models: modelsRoot,
     downloads: join(modelsRoot, '.downloads'),
+    blobs: join(modelsRoot, '.blobs'),
     runtimes: join(root, 'runtimes'),
     cache: join(root, 'cache'),
     logs: join(root, 'logs'),

@@ -1,8 +1,9 @@
+import type { IncomingMessage } from 'node:http'
 import type { Readable } from 'node:stream'
 import type { FastifyPluginAsync } from 'fastify'
 import type { Adoption } from './adoption.ts'
 import type { Conversion } from './conversion.ts'
-import type { Downloads } from './downloads.ts'
+import type { Downloads, PlannedDownload } from './downloads.ts'
 import type { CorralError } from './errors.ts'
 import type { HardwareService } from './hardware.ts'
 import type { ModelName } from './model-name.ts'
@@ -23,6 +24,7 @@ export interface Services {
   conversion: Conversion
   scheduler: Scheduler
   adoption: Adoption
+  access: Access
   nativeApi: NativeApi
 }
 export type ServiceName = keyof Services & string
@@ -77,8 +79,12 @@ export interface ModelDefaults {
 }
 
 export interface Origin {
-  kind: 'bundled' | 'import' | 'hub'
-  /** Where it came from: a path, or a hub and what it has the model under (`huggingface:owner/name`); no credentials. */
+  /** made: of another model, or of files that a client sent. */
+  kind: 'bundled' | 'import' | 'hub' | 'made'
+  /**
+   * Where it came from: a path, a hub and what it has the model under (`huggingface:owner/name`), or the model that it
+   * was made of; no credentials.
+   */
   from: string
   /** Names the content at a hub: a commit. */
   revision?: string
@@ -142,6 +148,7 @@ export interface AdoptRequest {
   origin: Origin
   /** Model files first, in the order of their shards. */
   files: AdoptedFile[]
+  /** Equal files with other defaults are another model. Those of the variant that is replaced stay where absent. */
   defaults?: ModelDefaults
 }
 
@@ -161,7 +168,8 @@ export interface Storage {
   import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
   /**
    * Makes files a variant, by link where possible; they stay where they are. Their headers are read, so that what is
-   * damaged never becomes a model. `onCopied` is told of each file that had to be copied.
+   * damaged never becomes a model. `onCopied` is told of each file that had to be copied. What is `made` takes the place
+   * of what was made under its name, and that of a model with the same files, which keeps its origin.
    * @throws CorralError `invalid_request` saying what is wrong with them, `model_exists`, `insufficient_storage`
    */
   adopt(request: AdoptRequest, waiting?: Waiting & { onCopied?: OnCopied }): Promise<StoredVariant>
@@ -322,6 +330,19 @@ export interface Scheduler {
   loading(): LoadingModel[]
 }
 
+// ---- access --------------------------------------------------------------------------------------------------------
+
+/** Who may call. The address that the server itself listens on is known to it; other listeners ask. */
+export interface Access {
+  /**
+   * Judges another address to listen on, as the server's own is judged.
+   * @param setting the path of the setting that names it
+   * @returns called with each request that comes by it before any route sees it
+   * @throws ConfigError when everybody in the network could use the server and nobody has said that they may
+   */
+  admit(address: { host: string; port: number }, setting: string): (request: IncomingMessage) => void
+}
+
 // ---- REST surfaces -------------------------------------------------------------------------------------------------
 
 export type Framing = 'sse' | 'ndjson'
@@ -332,9 +353,25 @@ export interface ModelNaming {
   parse(asked: unknown): ModelName
   /** The name that records show. */
   shown(variant: StoredVariant): string
+  /**
+   * What a pull of this name asks hubs for; undefined when the model is here and came from none of them. What was asked
+   * for itself, where absent.
+   * @throws CorralError `repo_not_found` saying how models at hubs are named
+   */
+  atHub?(asked: string): string | undefined
+}
+
+/** The habits of one mount of the native API. */
+export interface NativeMount {
+  defaultFraming: Framing
+  naming?: ModelNaming
+  /** What `GET /version` tells; corral's own version where absent. */
+  version?: string
+  /** What progress of a pull names a file by; its path in the repository where absent. */
+  fileDigest?: (file: PlannedDownload) => string
 }
 
 export interface NativeApi {
   /** The routes of the native API without a prefix, for mounting under another one with habits of its own. */
-  routes(options: { defaultFraming: Framing; naming?: ModelNaming }): FastifyPluginAsync
+  routes(mount: NativeMount): FastifyPluginAsync
 }

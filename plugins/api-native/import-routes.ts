@@ -3,13 +3,14 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import type { Static } from 'typebox'
 import { CorralError } from '../../core/errors.ts'
+import { refuseWhilePulled } from '../../core/refuse-while-pulled.ts'
 import type { Waiting } from '../../core/services.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
+import { diskOperations } from './operations/on-disk.ts'
 import { progressReplies } from './progress-replies.ts'
-import { refuseWhilePulled } from './pull-routes.ts'
 import { localRecord } from './records.ts'
-import { ImportRequestSchema } from './schemas.ts'
+import type { ImportRequestSchema } from './schemas.ts'
 
 type Take = (waiting: Waiting) => Promise<Record<string, unknown>>
 
@@ -25,12 +26,11 @@ export function importRoutes({
 
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const operations = diskOperations(streams.types)
 
-    app.get<{ Querystring: { from?: string } }>('/import/found', async ({ query }) =>
-      adoption.find(String(query.from ?? ''))
-    )
+    app.get('/import/found', { schema: operations.found }, async ({ query }) => adoption.find(query.from ?? ''))
 
-    app.post('/import', { schema: { body: ImportRequestSchema } }, async (request, reply) => {
+    app.post('/import', { schema: operations.import }, async (request, reply) => {
       const { body } = request
       const take = await importOf(body)
       const shown = { ...body, model: nameOf(body) || body.found }

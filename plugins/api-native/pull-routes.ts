@@ -1,26 +1,36 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import type { Static } from 'typebox'
-import type { Downloads, FileProgress, PullPlan, PullRecord } from '../../core/downloads.ts'
+import type { FileProgress, PlannedDownload, PullPlan, PullRecord } from '../../core/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
-import { bareName, type ModelName } from '../../core/model-name.ts'
+import { bareName } from '../../core/model-name.ts'
 import { progressText } from '../../core/progress.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
-import { PullRequestSchema, PullsRequestSchema } from './schemas.ts'
+import { pullOperations } from './operations/pulls.ts'
+import type { PullsRequestSchema } from './schemas.ts'
 
 /** Pulls of models from hubs. */
-export function pullRoutes({ downloads, streams }: MountedDependencies): FastifyPluginAsync {
+export function pullRoutes({ downloads, streams, naming, fileDigest }: MountedDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const operations = pullOperations(streams.types)
 
-    app.post('/pull', { schema: { body: PullRequestSchema } }, async (request, reply) => {
+    app.post('/pull', { schema: operations.pull }, async (request, reply) => {
       const { body } = request
       const asked = nameOf(body)
-      const wanted = { model: asked, ...(body.as ? { as: body.as } : {}) }
+      const source = naming.atHub ? naming.atHub(asked) : asked
       const signal = clientSignal(reply)
+      if (source === undefined) {
+        if (body.stream === false) return { status: 'success' }
+        const framing = streams.framingOf(request)
+        return await reply
+          .type(streams.contentType(framing))
+          .send([`pulling ${asked}`, 'success'].map(status => streams.frame(framing, { status })).join(''))
+      }
+      const wanted = { model: source, ...(body.as ? { as: body.as } : {}) }
 
       if (body.dry_run) return planReply(await downloads.plan(wanted, { signal }))
       if (body.detach) {
@@ -47,16 +57,16 @@ export function pullRoutes({ downloads, streams }: MountedDependencies): Fastify
         })
         const pull = await downloads.pull(plan, { detached: false })
         void stream.write(frame({ status: `pulling ${asked}`, ...planSummary(plan) }))
-        const events = newestEvents(stream, frame)
+        const events = newestEvents(stream, file => frame(fileEvent(file, plan.files, fileDigest)))
         await pull?.watch(events.add, signal)
         events.flush()
         stream.end(frame({ status: 'success' }))
       })
     })
 
-    app.get('/pulls', async () => ({ pulls: downloads.list().map(pullReply) }))
+    app.get('/pulls', { schema: operations.list }, async () => ({ pulls: downloads.list().map(pullReply) }))
 
-    app.get<{ Params: { id: string } }>('/pulls/:id', async ({ params: { id } }) => {
+    app.get('/pulls/:id', { schema: operations.get }, async ({ params: { id } }) => {
       const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
       if (record) return pullReply(record)
       throw new CorralError('model_not_found', `There is no pull ${JSON.stringify(id)}. GET /api/pulls lists them.`, {
@@ -64,13 +74,13 @@ export function pullRoutes({ downloads, streams }: MountedDependencies): Fastify
       })
     })
 
-    app.post('/pulls/pause', { schema: { body: PullsRequestSchema } }, async ({ body }) =>
+    app.post('/pulls/pause', { schema: operations.pause }, async ({ body }) =>
       pullReply(await downloads.pause(pullOf(body)))
     )
-    app.post('/pulls/resume', { schema: { body: PullsRequestSchema } }, async ({ body }) =>
+    app.post('/pulls/resume', { schema: operations.resume }, async ({ body }) =>
       pullReply(await downloads.resume(pullOf(body)))
     )
-    app.post('/pulls/cancel', { schema: { body: PullsRequestSchema } }, async ({ body }) => {
+    app.post('/pulls/cancel', { schema: operations.cancel }, async ({ body }) => {
       await downloads.cancel(pullOf(body))
       return { status: 'cancelled' }
     })
@@ -90,25 +100,6 @@ function pullOf(body: Static<typeof PullsRequestSchema>): string {
   )
 }
 
-/**
- * Nothing else may become a model of this name while it is being pulled.
- * @throws CorralError `model_exists`
- */
-export function refuseWhilePulled(downloads: Downloads, name: ModelName): void {
-  const bare = bareName(name)
-  const going = downloads
-    .list()
-    .filter(({ state }) => state === 'downloading' || state === 'storing')
-    .find(({ model }) => model.toLowerCase().startsWith(`${bare}:`.toLowerCase()))
-  if (!going) return
-  throw new CorralError(
-    'model_exists',
-    `"${bare}" is being pulled from ${going.origin}. Choose another name, or cancel that pull first with ` +
-      `"corral pulls cancel ${going.model}".`,
-    { param: 'model' }
-  )
-}
-
 function failureEvent(failure: CorralError): Record<string, unknown> {
   return {
     ...failure.details,
@@ -120,12 +111,12 @@ function failureEvent(failure: CorralError): Record<string, unknown> {
 }
 
 /** Sends what changed to a client: to one that reads slowly only the newest of each file. */
-function newestEvents(stream: ReplyStream, frame: (event: unknown) => string) {
+function newestEvents(stream: ReplyStream, frame: (file: FileProgress) => string) {
   const waiting = new Map<string, FileProgress>()
   let full = false
   const flush = () => {
     if (waiting.size === 0) return
-    const text = [...waiting.values()].map(file => frame(fileEvent(file))).join('')
+    const text = [...waiting.values()].map(frame).join('')
     waiting.clear()
     const drained = stream.write(text)
     if (!drained) return
@@ -144,8 +135,13 @@ function newestEvents(stream: ReplyStream, frame: (event: unknown) => string) {
   }
 }
 
-function fileEvent({ path, completed, total }: FileProgress): Record<string, unknown> {
-  return { status: `downloading ${path}`, digest: path, total, completed }
+function fileEvent(
+  { path, completed, total }: FileProgress,
+  planned: readonly PlannedDownload[],
+  fileDigest: (file: PlannedDownload) => string
+): Record<string, unknown> {
+  const file = planned.find(each => each.path === path)
+  return { status: `downloading ${path}`, digest: file ? fileDigest(file) : path, total, completed }
 }
 
 /** What the first event of a pull says beside its status. */

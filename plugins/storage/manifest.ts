@@ -30,7 +30,7 @@ const VariantSchema = Type.Object({
   digest: Sha256,
   modifiedAt: Type.String({ pattern: '^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{3}Z$' }),
   origin: Type.Object({
-    kind: Type.Union([Type.Literal('bundled'), Type.Literal('import'), Type.Literal('hub')]),
+    kind: Type.Enum(['bundled', 'import', 'hub', 'made']),
     from: Type.String(),
     revision: Type.Optional(Type.String())
   }),
@@ -44,7 +44,17 @@ const VariantSchema = Type.Object({
     // Open, so that a later version may add one without making this one blind to the model.
     capabilities: Type.Array(Type.Unsafe<Capability>({ type: 'string' })),
     info: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number(), Type.Boolean(), Type.Null()]))
-  })
+  }),
+  /** Absent where nobody laid any down, and in manifests from before there were any. */
+  defaults: Type.Optional(
+    Type.Object({
+      options: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+      system: Type.Optional(Type.String()),
+      messages: Type.Optional(Type.Array(Type.Object({ role: Type.String(), content: Type.String() }))),
+      template: Type.Optional(Type.String()),
+      license: Type.Optional(Type.String())
+    })
+  )
 })
 
 const ManifestSchema = Type.Object({

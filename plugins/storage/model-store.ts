@@ -6,13 +6,14 @@ import { bareName, type ModelName, modelKey, parseModelName } from '../../core/m
 import type {
   AdoptRequest,
   ImportRequest,
+  ModelDefaults,
   OnCopied,
   Origin,
   Storage,
   StoredVariant,
   Waiting
 } from '../../core/services.ts'
-import { isWhole, originConflict } from '../../core/stored-variant.ts'
+import { isWhole } from '../../core/stored-variant.ts'
 import { inspectSource } from './import-source.ts'
 import { inspectFiles } from './inspect-files.ts'
 import { KeyedQueue } from './keyed-queue.ts'
@@ -30,8 +31,9 @@ import {
 } from './model-folders.ts'
 import { ModelIndex } from './model-index.ts'
 import { scanModels } from './model-scan.ts'
+import { placementOf } from './placement.ts'
 import { isAlias, modelExists, modelNotFound, writeFailure } from './refusals.ts'
-import { digestOfFiles, type StagedRevision, stageFiles } from './staging.ts'
+import { type StagedRevision, stageFiles } from './staging.ts'
 
 /** The models on disk. Reads are answered from memory; changes of one model happen one after another. */
 export class ModelStore implements Storage {
@@ -130,24 +132,30 @@ export class ModelStore implements Storage {
   }
 
   async adopt(request: AdoptRequest, waiting: Waiting & { onCopied?: OnCopied } = {}): Promise<StoredVariant> {
-    const { name, origin } = request
+    const { name, origin, defaults } = request
     const label = request.label ?? name.variant
     // The name becomes a label, and so a part of paths.
     if (label !== undefined) parseModelName(`${bareName(name)}:${label}`)
-    return this.#take(name, await inspectFiles({ ...request, label }), { ...waiting, origin, allowHardLink: true })
+    const source = await inspectFiles({ ...request, label })
+    return this.#take(name, source, { ...waiting, origin, defaults, allowHardLink: true })
   }
 
   /** Stages what was inspected and makes it part of a model. */
   async #take(
     name: ModelName,
     { label, format, files, metadata }: ModelSource,
-    { origin, signal: caller, ...staging }: Waiting & { origin: Origin; allowHardLink: boolean; onCopied?: OnCopied }
+    {
+      origin,
+      defaults,
+      signal: caller,
+      ...staging
+    }: Waiting & { origin: Origin; defaults?: ModelDefaults; allowHardLink: boolean; onCopied?: OnCopied }
   ): Promise<StoredVariant> {
     const signal = caller ? AbortSignal.any([caller, this.#closing.signal]) : this.#closing.signal
     const stageAndCommit = async () => {
       try {
         const staged = await stageFiles(this.#models, files, { ...staging, signal })
-        return await this.commit(name, { ...staged, label, format, metadata, origin }, signal)
+        return await this.commit(name, { ...staged, label, format, metadata, origin, defaults }, signal)
       } catch (error) {
         throw writeFailure(this.#models, error)
       }
@@ -173,30 +181,23 @@ export class ModelStore implements Storage {
       return await this.#changes.run(
         key,
         async () => {
-          const variants = this.#index.variants(key)
-          const digest = digestOfFiles(staged.files)
-          const present = findLabel(variants, staged.label)
-          if (present?.digest === digest && (await isWhole(present))) {
+          const { present, ...placed } = placementOf(name, staged, this.#index.variants(key))
+          if (present?.digest === placed.digest && (await isWhole(present))) {
             await discardFolder(this.#models, folder)
             return present
           }
-          const other = variants.find(variant => originConflict(variant.origin, staged.origin))
-          if (other) throw modelExists(other)
-
           const directory = await this.#folderFor(name)
-          const revision = await placeRevision(folder, directory, `${staged.label.toLowerCase()}-${digest.slice(0, 8)}`)
+          const wanted = `${placed.label.toLowerCase()}-${placed.digest.slice(0, 8)}`
+          const revision = await placeRevision(folder, directory, wanted)
           folder = join(directory, revision)
           try {
             return await this.#record(name, directory, {
-              label: staged.label,
+              ...placed,
               revision,
               format: staged.format,
               files: staged.files,
               size: staged.files.reduce((sum, file) => sum + file.size, 0),
-              digest,
-              modifiedAt: new Date().toISOString(),
-              origin: staged.origin,
-              metadata: staged.metadata
+              modifiedAt: new Date().toISOString()
             })
           } catch (error) {
             await discardFolder(this.#models, folder)

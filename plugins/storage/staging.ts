@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { mkdir } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { CorralError } from '../../core/errors.ts'
-import type { ModelMetadata, OnCopied, Origin, StoredFile, Waiting } from '../../core/services.ts'
+import type { ModelDefaults, ModelMetadata, OnCopied, Origin, StoredFile, Waiting } from '../../core/services.ts'
 import { transferFile } from './file-transfer.ts'
 import type { SourceFile } from './model-files.ts'
 import { createStagingFolder, discardFolder, syncFolder } from './model-folders.ts'
@@ -15,6 +15,7 @@ export interface StagedRevision {
   files: StoredFile[]
   metadata: ModelMetadata
   origin: Origin
+  defaults?: ModelDefaults
 }
 
 /** At most this many reports of progress a second. */
@@ -88,8 +89,20 @@ function otherContent(source: string): CorralError {
   )
 }
 
-/** One digest for a set of files, whatever their names: 64 hex digits. */
-export function digestOfFiles(files: StoredFile[]): string {
+/** One digest for a set of files, whatever their names, and what was laid down for them: 64 hex digits. */
+export function digestOf(files: StoredFile[], defaults?: ModelDefaults): string {
   const lines = [...files].sort((a, b) => (a.path < b.path ? -1 : 1)).map(file => `${file.role} ${file.sha256}\n`)
+  if (defaults) lines.push(`defaults ${JSON.stringify(inOrder(defaults))}\n`)
   return createHash('sha256').update(lines.join('')).digest('hex')
+}
+
+/** The same value with the keys of its objects in order, so that equal ones have equal texts. */
+function inOrder(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(inOrder)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(
+    Object.entries(value)
+      .sort(([a], [b]) => (a < b ? -1 : 1))
+      .map(([key, of]) => [key, inOrder(of)])
+  )
 }

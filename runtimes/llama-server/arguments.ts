@@ -9,6 +9,8 @@ export interface ArgumentSettings {
   listen: Listen
   /** MiB of RAM for the states of earlier prompts. */
   promptCache: number
+  /** Holds the chat template that goes before the model's own. */
+  templateFile?: string
   /** The flags that the build's `--help` names; undefined when that is not known, then all are taken to be. */
   knownFlags?: ReadonlySet<string>
   /** Put last, so that they win. */
@@ -59,6 +61,7 @@ export function engineArguments(spec: EngineSpec, settings: ArgumentSettings): s
 
   if (mode === 'chat') {
     if (knows('--jinja')) list.push('--jinja')
+    if (settings.templateFile !== undefined) list.push('--chat-template-file', settings.templateFile)
   } else {
     // A text is embedded in one piece: longer ones than the physical batch are refused.
     const batch = Math.max(DEFAULT_BATCH, Math.ceil(options.num_ctx / CONTEXT_STEP) * CONTEXT_STEP)

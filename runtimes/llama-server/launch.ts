@@ -1,4 +1,6 @@
+import { writeFile } from 'node:fs/promises'
 import { totalmem } from 'node:os'
+import { join } from 'node:path'
 import { processStartTime } from '../../core/processes.ts'
 import type { Build } from '../../core/runtimes.ts'
 import type { EngineSpec } from '../../core/services.ts'
@@ -35,6 +37,7 @@ export async function launchEngine(options: {
   try {
     await writeRunRecord(runDirectory, id, { folder: address.folder })
     await makePrivateFolder(address)
+    const templateFile = await writeTemplate(spec, address)
     const flags = await knownFlags(build, environment)
     options.signal.throwIfAborted()
     return await startEngineProcess({
@@ -42,6 +45,7 @@ export async function launchEngine(options: {
       arguments: engineArguments(spec, {
         listen: address.listen,
         promptCache: promptCacheSize(Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY)),
+        ...(templateFile !== undefined && { templateFile }),
         knownFlags: flags,
         extra: options.extraArguments
       }),
@@ -53,6 +57,15 @@ export async function launchEngine(options: {
     await removeRunRecord(runDirectory, id, address.folder)
     throw error
   }
+}
+
+/** The chat template that was laid down for the model, in a file: it may be longer than an argument can be. */
+async function writeTemplate({ mode, variant }: EngineSpec, { folder }: EngineAddress): Promise<string | undefined> {
+  const template = variant.defaults?.template
+  if (template === undefined || mode !== 'chat') return undefined
+  const path = join(folder, 'chat-template.jinja')
+  await writeFile(path, template, { mode: 0o600 })
+  return path
 }
 
 /** Adds the process to what was written down. */

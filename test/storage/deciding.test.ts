@@ -1,7 +1,8 @@
 import t from 'tap'
 import { baseOfFileName, labelFromFileName } from '../../core/gguf-file-name.ts'
 import { dtypeLabel } from '../../core/safetensors-layout.ts'
-import { originConflict } from '../../core/stored-variant.ts'
+import type { StoredVariant } from '../../core/services.ts'
+import { conflictingVariant, haveSameContent } from '../../core/stored-variant.ts'
 import { tensorSize } from '../../core/tensor-size.ts'
 import { capabilitiesOf } from '../../plugins/storage/capabilities.ts'
 import { ggufMetadata, ggufPurpose } from '../../plugins/storage/gguf-metadata.ts'
@@ -10,7 +11,7 @@ import { parseManifest, withoutRevisions, withVariant } from '../../plugins/stor
 import { storedVariants } from '../../plugins/storage/model-index.ts'
 import { ggufLabel, labelFromFileType } from '../../plugins/storage/quantization-label.ts'
 import { safetensorsMetadata } from '../../plugins/storage/safetensors-metadata.ts'
-import { digestOfFiles } from '../../plugins/storage/staging.ts'
+import { digestOf } from '../../plugins/storage/staging.ts'
 
 t.test('labels from file names', t => {
   const table: [fileName: string, label: string | undefined][] = [
@@ -305,18 +306,40 @@ t.test('manifests', t => {
 })
 
 t.test('small rules', t => {
-  const from = (kind: 'bundled' | 'import' | 'hub', from = 'x') => ({ kind, from })
-  t.notOk(originConflict(from('import', 'a'), from('import', 'b')))
-  t.notOk(originConflict(from('bundled'), from('bundled')))
-  t.notOk(originConflict(from('hub', 'hf:a/b'), from('hub', 'hf:a/b')))
-  t.ok(originConflict(from('hub', 'hf:a/b'), from('hub', 'ms:a/b')))
-  t.ok(originConflict(from('hub'), from('import')))
-  t.ok(originConflict(from('bundled'), from('import')))
+  type Kind = 'bundled' | 'import' | 'hub' | 'made'
+  const from = (kind: Kind, from = 'x') => ({ kind, from })
+  const conflict = (present: [Kind, string?], incoming: [Kind, string?]) =>
+    conflictingVariant(
+      [{ origin: from(...present), isDefault: true, label: 'F16' } as StoredVariant],
+      from(...incoming),
+      'F16'
+    )
+  t.notOk(conflict(['import', 'a'], ['import', 'b']))
+  t.notOk(conflict(['bundled'], ['bundled']))
+  t.notOk(conflict(['hub', 'hf:a/b'], ['hub', 'hf:a/b']))
+  t.ok(conflict(['hub', 'hf:a/b'], ['hub', 'ms:a/b']))
+  t.ok(conflict(['hub'], ['import']))
+  t.ok(conflict(['bundled'], ['import']))
+  t.ok(conflict(['made'], ['hub']))
+  const beside = [
+    { origin: from('hub'), isDefault: true, label: 'F16' },
+    { origin: from('made'), isDefault: false, label: 'mine' }
+  ] as StoredVariant[]
+  t.notOk(conflictingVariant(beside, from('hub'), 'Q8_0'), 'what was made beside it is in nobody’s way')
+  t.match(conflictingVariant(beside, from('hub'), 'Mine'), { label: 'mine' }, 'but that of its own label')
 
   const file = (path: string, sha256: string) => ({ path, sha256, size: 1, role: 'model' as const })
-  t.equal(digestOfFiles([file('a', '1'), file('b', '2')]), digestOfFiles([file('b', '2'), file('a', '1')]))
-  t.equal(digestOfFiles([file('a', '1')]), digestOfFiles([file('z', '1')]), 'names are no content')
-  t.not(digestOfFiles([file('a', '1')]), digestOfFiles([file('a', '2')]))
+  t.ok(haveSameContent([file('a', '1'), file('b', '2')], [file('c', '2'), file('d', '1')]))
+  t.notOk(haveSameContent([file('a', '1')], [{ ...file('a', '1'), role: 'projector' }]))
+  t.equal(digestOf([file('a', '1'), file('b', '2')]), digestOf([file('b', '2'), file('a', '1')]))
+  t.equal(digestOf([file('a', '1')]), digestOf([file('z', '1')]), 'names are no content')
+  t.not(digestOf([file('a', '1')]), digestOf([file('a', '2')]))
+  t.not(digestOf([file('a', '1')]), digestOf([file('a', '1')], { system: 'You are Leo.' }))
+  t.equal(
+    digestOf([file('a', '1')], { system: 'x', options: { b: [1], a: { d: 1, c: 2 } } }),
+    digestOf([file('a', '1')], { options: { a: { c: 2, d: 1 }, b: [1] }, system: 'x' }),
+    'the order of keys does not count'
+  )
 
   t.equal(tensorSize(0, 10), 40)
   t.equal(tensorSize(12, 256), 144)

@@ -7,7 +7,7 @@ import type { Hub, HubFile, HubRepository, HubRequest, PullPlan, PullRequest } f
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { bareName, type ModelName, parseModelName } from '../../../core/model-name.ts'
 import type { Storage, StoredVariant, Waiting } from '../../../core/services.ts'
-import { originConflict, originInWords } from '../../../core/stored-variant.ts'
+import { conflictingVariant, originInWords } from '../../../core/stored-variant.ts'
 import { chooseFiles, configToRead, indexToRead } from '../choice/choose-files.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
 import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-offer.ts'
@@ -50,9 +50,9 @@ export function createPlanner(options: PlannerOptions): {
     try {
       found = await findRepository(hubsFor(reference), requestOf(reference), waiting)
     } catch (error) {
-      // An import is what it is, also where no hub has anything of its name.
-      if (here?.origin.kind !== 'import' || !isAbsence(error)) throw error
-      return presentPlan(here, `It was imported from ${here.origin.from}.`, [error.message])
+      // What was imported or made is what it is, also where no hub has anything of its name.
+      if (!here || here.origin.kind === 'hub' || !isAbsence(error)) throw error
+      return presentPlan(here, `It ${originInWords(here.origin)}.`, [error.message])
     }
     const { hub, repository } = found
     const stored = nameFor(wanted, repository)
@@ -71,7 +71,7 @@ export function createPlanner(options: PlannerOptions): {
     }
     const variants = storage.variants(name)
     const present = (await variantWithFiles(planned, variants)) !== undefined
-    if (!present) refuseOtherOrigin(repository, variants)
+    if (!present) refuseOtherOrigin(repository, variants, planned.label)
     const partial = options.partial(planned)
     const there = (partial ? await bytesOnDisk(partial) : 0) + storedBytes(planned, variants)
     const missing = present ? 0 : Math.max(0, size - there)
@@ -191,8 +191,8 @@ async function withSizes(
 }
 
 /** @throws CorralError `model_exists` when a model of this name came from elsewhere */
-function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[]): void {
-  const other = variants.find(({ origin }) => originConflict(origin, originOf(repository)))
+function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[], label: string): void {
+  const other = conflictingVariant(variants, originOf(repository), label)
   if (!other) return
   const name = bareName(other.model)
   throw new CorralError(
