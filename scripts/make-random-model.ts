@@ -1,22 +1,41 @@
 /**
- * Writes a GGUF model of some 200 million random weights, which says nonsense as fast as a real one of its size:
- * `node dist/scripts/make-random-model.js FILE [--seed N] [--layers N]`.
+ * Writes a GGUF file of random weights, whose answers are nonsense:
+ * `node dist/scripts/make-random-model.js FILE [--kind KIND] [--seed N] [--layers N]`.
+ *
+ * KIND is one of
+ * - `chat` (the default): some 200 million weights, which say nonsense as fast as a real model of that size does
+ * - `embedding`, `reranker`: small encoders
+ * - `decoder-embedding`: a small model of a chat model's kind that is made for embeddings
+ * - `vision-projector`, `audio-projector`: what makes the demo model see or hear, to be put beside its file
  */
-import { join } from 'node:path'
+import { writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
-import { packageRoot } from '../core/package-info.ts'
+import { demoModelFile, writeRandomDecoderEmbedding } from './random-decoder-embedding.ts'
+import { randomEncoder } from './random-encoder.ts'
 import { SHAPE_200M, writeRandomModel } from './random-model.ts'
+import { DEMO_MODEL_WIDTH, randomProjector } from './random-projector.ts'
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { seed: { type: 'string', default: '1' }, layers: { type: 'string', default: `${SHAPE_200M.layers}` } }
+  options: {
+    kind: { type: 'string', default: 'chat' },
+    seed: { type: 'string', default: '1' },
+    layers: { type: 'string', default: `${SHAPE_200M.layers}` }
+  }
 })
 const [target] = positionals
 const [seed, layers] = [Number(values.seed), Number(values.layers)]
-if (target === undefined || !Number.isInteger(seed) || !Number.isInteger(layers) || layers < 1) {
-  console.error('Usage: make-random-model FILE [--seed N] [--layers N]')
+const WRITERS: Record<string, (file: string) => Promise<unknown>> = {
+  chat: file => writeRandomModel(file, { vocabulary: demoModelFile, shape: { ...SHAPE_200M, layers }, seed }),
+  embedding: file => writeFile(file, randomEncoder('embedding', seed)),
+  reranker: file => writeFile(file, randomEncoder('reranker', seed)),
+  'decoder-embedding': file => writeRandomDecoderEmbedding(file, seed),
+  'vision-projector': file => writeFile(file, randomProjector('vision', DEMO_MODEL_WIDTH, seed)),
+  'audio-projector': file => writeFile(file, randomProjector('audio', DEMO_MODEL_WIDTH, seed))
+}
+const write = Object.hasOwn(WRITERS, values.kind) ? WRITERS[values.kind] : undefined
+if (target === undefined || !write || !Number.isInteger(seed) || !Number.isInteger(layers) || layers < 1) {
+  console.error(`Usage: make-random-model FILE [--kind ${Object.keys(WRITERS).join('|')}] [--seed N] [--layers N]`)
   process.exit(2)
 }
-const vocabulary = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-const made = await writeRandomModel(target, { vocabulary, shape: { ...SHAPE_200M, layers }, seed })
-console.log(`${target}: ${(made.parameters / 1e6).toFixed(0)} million weights, ${(made.bytes / 1e6).toFixed(0)} MB`)
+await write(target)

@@ -1,0 +1,152 @@
+/** What a tensor holds: random weights, quantized or not, or ones (the weights of norms). */
+export type TensorFill = 'q8_0' | 'f16' | 'f32' | 'ones'
+
+export interface OutputTensor {
+  name: string
+  /** Rows are along the first dimension. */
+  shape: number[]
+  fill: TensorFill
+}
+
+/** A value of GGUF metadata: whole numbers are uint32, others float32, lists of numbers int32 or float32 as a whole. */
+export type OutputValue = string | number | boolean | readonly string[] | readonly number[]
+
+const ALIGNMENT = 32
+/** Weights in a block of Q8_0, and its bytes: a scale in F16 and a byte for each weight. */
+const BLOCK = 32
+const BLOCK_BYTES = 34
+/** Standard deviation of whole numbers from -128 to 127 that are all as likely. */
+const SPREAD = 74
+/** Weights that are made at once. */
+const CHUNK = 2 ** 20
+
+const VALUE = { uint32: 4, int32: 5, float32: 6, bool: 7, string: 8, array: 9 }
+/** ggml's number of the type, and bytes for so many weights. */
+const TENSOR: Record<TensorFill, { type: number; bytes: (weights: number) => number }> = {
+  q8_0: { type: 8, bytes: weights => (weights / BLOCK) * BLOCK_BYTES },
+  f16: { type: 1, bytes: weights => weights * 2 },
+  f32: { type: 0, bytes: weights => weights * 4 },
+  ones: { type: 0, bytes: weights => weights * 4 }
+}
+
+/** How many weights a tensor has. */
+export function weightsOf({ shape }: OutputTensor): number {
+  return shape.reduce((all, length) => all * length, 1)
+}
+
+/** A key and its value as GGUF has them. */
+export function keyValue(key: string, value: OutputValue): Buffer {
+  return Buffer.concat([text(key), typedValue(value)])
+}
+
+/**
+ * The bytes of a GGUF file (v3, little-endian) piece by piece: the same for the same seed.
+ * @param pairs keys and values, each as `keyValue` gives it
+ */
+export function* ggufPieces(
+  pairs: readonly Uint8Array[],
+  tensors: readonly OutputTensor[],
+  seed: number
+): Generator<Buffer> {
+  const infos: Buffer[] = []
+  let offset = 0
+  for (const tensor of tensors) {
+    const { type, bytes } = TENSOR[tensor.fill]
+    infos.push(text(tensor.name), u32(tensor.shape.length), ...tensor.shape.map(u64), u32(type), u64(offset))
+    offset += padded(bytes(weightsOf(tensor)))
+  }
+  const start = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(pairs.length)])
+  const header = Buffer.concat([start, ...pairs, ...infos])
+  yield Buffer.concat([header], padded(header.length))
+  const random = createRandom(seed)
+  for (const tensor of tensors) yield* dataOf(tensor, random)
+}
+
+/** The data of a tensor in pieces, with the padding behind it. */
+function* dataOf(tensor: OutputTensor, random: (bytes: Buffer) => void): Generator<Buffer> {
+  const weights = weightsOf(tensor)
+  // Numbers keep their size from layer to layer; those of biases are those of their layer.
+  const scale = 1 / Math.sqrt(tensor.shape.length > 1 ? weights / tensor.shape.at(-1)! : weights) / SPREAD
+  for (let left = weights; left > 0; left -= CHUNK) yield pieceOf(tensor.fill, Math.min(CHUNK, left), scale, random)
+  const size = TENSOR[tensor.fill].bytes(weights)
+  yield Buffer.alloc(padded(size) - size)
+}
+
+function pieceOf(fill: TensorFill, weights: number, scale: number, random: (bytes: Buffer) => void): Buffer {
+  if (fill === 'ones') return Buffer.from(new Float32Array(weights).fill(1).buffer)
+  if (fill === 'q8_0') {
+    const blocks = Buffer.alloc(TENSOR.q8_0.bytes(weights))
+    random(blocks)
+    const bits = half(scale)
+    for (let at = 0; at < blocks.length; at += BLOCK_BYTES) blocks.writeUInt16LE(bits, at)
+    return blocks
+  }
+  const numbers = Buffer.alloc(weights)
+  random(numbers)
+  const values = Float32Array.from(new Int8Array(numbers.buffer, numbers.byteOffset, weights), one => one * scale)
+  return Buffer.from(fill === 'f32' ? values.buffer : Uint16Array.from(values, half).buffer)
+}
+
+function padded(length: number): number {
+  return Math.ceil(length / ALIGNMENT) * ALIGNMENT
+}
+
+/** Fills buffers with xorshift32: quick, and the same on every machine. */
+function createRandom(seed: number): (bytes: Buffer) => void {
+  let state = seed | 0 || 1
+  return bytes => {
+    for (let at = 0; at < bytes.length; at += 4) {
+      state ^= state << 13
+      state ^= state >>> 17
+      state ^= state << 5
+      if (at + 4 <= bytes.length) bytes.writeInt32LE(state, at)
+      else for (let rest = at; rest < bytes.length; rest++) bytes[rest] = state >> (8 * (rest - at))
+    }
+  }
+}
+
+/** A number between -1 and 1 as F16. */
+function half(value: number): number {
+  const size = Math.abs(value)
+  const sign = value < 0 ? 0x8000 : 0
+  const exponent = Math.floor(Math.log2(size))
+  if (exponent < -14) return sign + Math.round(size * 2 ** 24)
+  return sign + ((exponent + 15) << 10) + Math.round((size / 2 ** exponent - 1) * 1024)
+}
+
+function typedValue(value: OutputValue): Buffer {
+  if (typeof value === 'string') return Buffer.concat([u32(VALUE.string), text(value)])
+  if (typeof value === 'boolean') return Buffer.concat([u32(VALUE.bool), Buffer.from([value ? 1 : 0])])
+  if (typeof value === 'number') {
+    return Number.isInteger(value)
+      ? Buffer.concat([u32(VALUE.uint32), u32(value)])
+      : Buffer.concat([u32(VALUE.float32), f32(value)])
+  }
+  const items = value as readonly (string | number)[]
+  const whole = items.every(item => Number.isInteger(item))
+  const type = typeof items[0] === 'string' ? VALUE.string : whole ? VALUE.int32 : VALUE.float32
+  const bytes = items.map(item => (typeof item === 'string' ? text(item) : whole ? u32(item) : f32(item)))
+  return Buffer.concat([u32(VALUE.array), u32(type), u64(items.length), ...bytes])
+}
+
+function text(value: string): Buffer {
+  return Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)])
+}
+
+function u32(value: number): Buffer {
+  const bytes = Buffer.alloc(4)
+  bytes.writeUInt32LE(value)
+  return bytes
+}
+
+function f32(value: number): Buffer {
+  const bytes = Buffer.alloc(4)
+  bytes.writeFloatLE(value)
+  return bytes
+}
+
+function u64(value: number): Buffer {
+  const bytes = Buffer.alloc(8)
+  bytes.writeBigUInt64LE(BigInt(value))
+  return bytes
+}
