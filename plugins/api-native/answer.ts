@@ -46,7 +46,8 @@ export interface AnswerDependencies {
 
 /** The model's name as a request gives it. */
 export function nameOf(request: { model?: string | null; name?: string | null }): string {
-  return request.model ?? request.name ?? ''
+  // Ollama's Go client sends both, the one that it does not use empty.
+  return request.model || request.name || ''
 }
 
 function durations(began: bigint, lease: Lease, counters: Counters | undefined): Record<string, number> {

@@ -3,13 +3,14 @@ import type { FastifyPluginAsync } from 'fastify'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { parseModelName } from '../../core/model-name.ts'
 import { version } from '../../core/package-info.ts'
-import type { Framing, ModelNaming } from '../../core/services.ts'
+import type { ModelNaming, NativeMount } from '../../core/services.ts'
 import { answerRoutes } from './answer-routes.ts'
 import { convertRoutes } from './convert-routes.ts'
 import type { MountedDependencies, NativeDependencies } from './dependencies.ts'
 import { importRoutes } from './import-routes.ts'
 import { modelRoutes } from './model-routes.ts'
 import { createNativeStreams } from './native-streams.ts'
+import { serverOperations } from './operations/server.ts'
 import { pullRoutes } from './pull-routes.ts'
 
 /** Names as the contract has them: always with their owner, the default variant without a tag. */
@@ -18,21 +19,22 @@ export const NATIVE_NAMING: ModelNaming = { parse: parseModelName, shown: ({ pub
 /** The native API without its prefix. */
 export function nativeRoutes(
   deps: NativeDependencies,
-  { defaultFraming, naming = NATIVE_NAMING }: { defaultFraming: Framing; naming?: ModelNaming }
+  { defaultFraming, naming = NATIVE_NAMING, version: shownVersion = version, fileDigest }: NativeMount
 ): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const mounted: MountedDependencies = {
       ...deps,
       naming,
+      fileDigest: fileDigest ?? (({ path }) => path),
       streams: createNativeStreams({ defaultFraming, negotiate: deps.negotiate, heartbeat: deps.heartbeat })
     }
     // A body that is missing or no object gets its own code before the schema speaks of fields.
     app.addHook('preValidation', async request => {
       if (request.method === 'POST' || request.method === 'DELETE') bodyObject(request.body)
     })
-    app.get('/health', async () => ({ status: 'ok' }))
-    app.get('/version', async () => ({ version }))
+    app.get('/health', { schema: serverOperations.health }, async () => ({ status: 'ok' }))
+    app.get('/version', { schema: serverOperations.version }, async () => ({ version: shownVersion }))
     await app.register(answerRoutes(mounted))
     await app.register(modelRoutes(mounted))
     await app.register(pullRoutes(mounted))

@@ -1,3 +1,4 @@
+import type { IncomingMessage } from 'node:http'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { CorralError } from '../../core/errors.ts'
 import { hostAllowed } from './addresses.ts'
@@ -5,8 +6,8 @@ import { keyCheck } from './keys.ts'
 import { type OriginPattern, originAllowed } from './origins.ts'
 
 export interface AccessRules {
-  /** Whether the `Host` header must name this machine. */
-  checkHost: boolean
+  /** Whether the `Host` header of a request must name this machine. */
+  checkHost(request: IncomingMessage): boolean
   /** This machine's names besides loopback ones, as `nameKey` gives them. */
   hostNames: ReadonlySet<string>
   origins: readonly OriginPattern[]
@@ -31,7 +32,7 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
   return async app => {
     app.addHook('onRequest', async (request, reply) => {
       const { host, origin } = request.headers
-      if (rules.checkHost && !hostAllowed(host, rules.hostNames)) {
+      if (rules.checkHost(request.raw) && !hostAllowed(host, rules.hostNames)) {
         throw new CorralError(
           'host_not_allowed',
           `This server does not go by the name ${quoted(host)}. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`

@@ -1,15 +1,17 @@
+import type { IncomingMessage } from 'node:http'
 import { hostname } from 'node:os'
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugin.ts'
 import { accessHooks } from './access.ts'
 import { nameKey } from './addresses.ts'
-import { judgeBind } from './bind.ts'
+import { type Exposure, judgeBind } from './bind.ts'
 import { ORIGIN_PATTERN, originPattern } from './origins.ts'
 
 export default definePlugin({
   name: 'security',
   api: 1,
   description: 'Who may call: Host, Origin, CORS and API keys',
+  offers: ['access'],
   options: Type.Object(
     {
       origins: Type.Array(
@@ -36,15 +38,29 @@ export default definePlugin({
     { additionalProperties: false }
   ),
   setup({ config, log }, options) {
-    const exposure = judgeBind(config.host, { keys: options.api_keys.length, insecure: options.insecure })
-    if (exposure === 'open') {
-      log.warn(
-        `INSECURE: everyone who can reach ${config.host}:${config.port} can use, load and delete models. Set security.api_keys to ask for keys.`
-      )
+    const judge = (host: string, port: number, setting?: string): Exposure => {
+      const exposure = judgeBind(host, { keys: options.api_keys.length, insecure: options.insecure }, setting)
+      if (exposure === 'open') {
+        log.warn(
+          `INSECURE: everyone who can reach ${host}:${port} can use, load and delete models. Set security.api_keys to ask for keys.`
+        )
+      }
+      return exposure
     }
+    const own = judge(config.host, config.port)
+    /** How the requests of other listeners came. */
+    const exposures = new WeakMap<IncomingMessage, Exposure>()
     return {
+      services: {
+        access: {
+          admit({ host, port }, setting) {
+            const exposure = judge(host, port, setting)
+            return request => void exposures.set(request, exposure)
+          }
+        }
+      },
       hooks: accessHooks({
-        checkHost: exposure === 'local',
+        checkHost: request => (exposures.get(request) ?? own) === 'local',
         hostNames: new Set([hostname(), ...options.hosts].map(nameKey)),
         origins: options.origins.map(originPattern),
         keys: options.api_keys
