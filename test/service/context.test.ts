@@ -1,0 +1,104 @@
+import t from 'tap'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, joined, startCorral } from '../support/corral.ts'
+
+const corral = await startCorral(t, {
+  config: `models:
+  ${DEMO}: { options: { num_ctx: 256, num_parallel: 1, temperature: 0, max_tokens: 40 } }
+  `
+})
+
+type Message = { role: string; content: string }
+const story = { role: 'user', content: 'Tell me a story about a fox.' }
+const told = { role: 'assistant', content: 'Once upon a time there was a fox who lived in a wood. '.repeat(3) }
+const turns = Array.from({ length: 8 }, () => [story, told]).flat()
+const long: Message[] = [
+  { role: 'system', content: 'You are Leo.' },
+  ...turns,
+  { role: 'user', content: 'Who are you?' }
+]
+const text = long.map(message => message.content).join(' ')
+
+/** Every way to ask, with the numbers that its error gives: where they are, and what else belongs to it. */
+const ways: { path: string; body: (messages: Message[], text: string) => object; error: (body: any) => any }[] = [
+  { path: '/api/chat', body: messages => ({ messages }), error: body => body },
+  { path: '/api/generate', body: (_, prompt) => ({ prompt }), error: body => body },
+  { path: '/api/generate', body: (_, prompt) => ({ prompt, raw: true }), error: body => body },
+  { path: '/ollama/api/chat', body: messages => ({ messages }), error: body => body },
+  { path: '/v1/chat/completions', body: messages => ({ messages }), error: body => body.error },
+  { path: '/v1/completions', body: (_, prompt) => ({ prompt }), error: body => body.error },
+  { path: '/v1/responses', body: messages => ({ input: messages }), error: body => body.error },
+  {
+    path: '/v1/messages',
+    body: ([, ...messages]) => ({ system: 'You are Leo.', messages, max_tokens: 40 }),
+    error: body => body.error
+  }
+]
+
+t.test('a conversation that is longer than the context is refused with both numbers', async t => {
+  for (const { path, body, error } of ways) {
+    for (const stream of [false, true]) {
+      const reply = await corral.json(path, { model: DEMO, stream, ...body(long, text) })
+      t.equal(reply.status, 400, `${path}, stream ${stream}`)
+      const failure = error(reply.body)
+      t.match(failure, { code: 'context_exceeded', n_ctx: 256 }, path)
+      t.ok(failure.n_prompt_tokens > 256, `${failure.n_prompt_tokens} tokens`)
+      const message = failure.message ?? failure.error
+      t.match(message, new RegExp(`${failure.n_prompt_tokens}\\b.*\\b256\\b`), message)
+    }
+  }
+  for (const [path, input] of [
+    ['/v1/embeddings', { input: text }],
+    ['/api/embed', { input: text, truncate: false }]
+  ] as const) {
+    const { status, body } = await corral.json(path, { model: DEMO, ...input })
+    t.equal(status, 400, path)
+    t.match(body.error.code === undefined ? body : body.error, { code: 'context_exceeded', n_ctx: 256 })
+  }
+})
+
+t.test('with drop_oldest the oldest turns are left out, and the reply says so', async t => {
+  const options = { context_overflow: 'drop_oldest' }
+  for (const { path, body } of ways) {
+    if (path === '/api/generate' || path === '/v1/completions') continue
+    const ask = { model: DEMO, options, ...body(long, text) }
+    const whole = await corral.send(path, { ...ask, stream: false })
+    const reply = await whole.text()
+    t.equal(whole.status, 200, `${path}: ${reply}`)
+    t.ok(Number(whole.headers.get('x-corral-dropped-messages')) >= 8, path)
+    t.match(reply, /I am Leo\./, 'what the system says stays')
+    const streamed = await corral.send(path, { ...ask, stream: true })
+    t.ok(Number(streamed.headers.get('x-corral-dropped-messages')) >= 8, `${path} streamed`)
+    t.match(await streamed.text(), /Leo/)
+  }
+  const short = await corral.send('/api/chat', { model: DEMO, options, messages: [CAPITAL_QUESTION], stream: false })
+  t.equal(short.headers.get('x-corral-dropped-messages'), null)
+  t.match(await short.json(), { message: { content: CAPITAL_ANSWER } })
+
+  const tooLong = { role: 'user', content: text }
+  const refused = await corral.json('/api/chat', { model: DEMO, options, messages: [...turns, tooLong] })
+  t.match(refused, { status: 400, body: { code: 'context_exceeded', n_ctx: 256 } })
+  t.ok(refused.body.n_prompt_tokens > 256, 'when not even the last turn fits')
+
+  const wrong = await corral.json('/v1/chat/completions', {
+    model: DEMO,
+    messages: [CAPITAL_QUESTION],
+    context_overflow: 'cut'
+  })
+  t.match(wrong, { status: 400, body: { error: { code: 'invalid_option', param: 'context_overflow' } } })
+})
+
+t.test('it can be the rule for a model, and a request may differ', async t => {
+  const other = await startCorral(t, {
+    config: `models:
+  ${DEMO}: { options: { num_ctx: 256, num_parallel: 1, temperature: 0, context_overflow: drop_oldest } }
+  `
+  })
+  const ask = { model: DEMO, messages: long }
+  t.equal(joined(await other.events('/api/chat', ask)), 'I am Leo.')
+  t.equal(joined(await other.events('/v1/chat/completions', { ...ask, stream: true })), 'I am Leo.')
+  t.match(await other.json('/api/chat', { ...ask, options: { context_overflow: 'error' } }), {
+    status: 400,
+    body: { code: 'context_exceeded' }
+  })
+  t.match(other.log(), /oldest messages of a conversation were left out/)
+})

@@ -1,0 +1,115 @@
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import t from 'tap'
+import { DEMO, startCorral } from '../support/corral.ts'
+
+const corral = await startCorral(t)
+const ajv = new Ajv2020({ strict: false, validateFormats: false })
+
+const word = { type: 'string', maxLength: 12 }
+const object = (properties: Record<string, object>, more: object = {}) => {
+  return { type: 'object', properties, required: Object.keys(properties), additionalProperties: false, ...more }
+}
+const open = { additionalProperties: true }
+const digit = { type: 'integer', minimum: 0, maximum: 9 }
+
+/** Strings and arrays are bounded: a model of this size would go on for ever otherwise. */
+const schemas: Record<string, object> = {
+  'flat object': object({ name: word, age: { type: 'integer', minimum: 0, maximum: 150 } }),
+  choices: object({ color: { enum: ['red', 'green', 'blue'] }, sure: { type: 'boolean' } }),
+  'list of words': object({ items: { type: 'array', items: word, minItems: 1, maxItems: 4 } }),
+  'nested lists': object({
+    a: object({
+      b: {
+        type: 'array',
+        minItems: 2,
+        maxItems: 3,
+        items: object({ x: { type: 'boolean' }, y: { type: ['integer', 'null'], minimum: -5, maximum: 5 } })
+      }
+    })
+  }),
+  'one of two': {
+    anyOf: [object({ kind: { const: 'cat' }, lives: digit }), object({ kind: { const: 'dog' }, name: word })]
+  },
+  references: {
+    $defs: { person: object({ name: word, friends: { type: 'array', items: word, maxItems: 2 } }) },
+    ...object({ person: { $ref: '#/$defs/person' } })
+  },
+  pattern: object({ code: { type: 'string', pattern: '^[A-Z]{2}-[0-9]{3}$' } }),
+  date: object({ day: { type: 'string', format: 'date' } }),
+  'nothing is required': { type: 'object', properties: { a: word, b: digit }, additionalProperties: false },
+  'two at once': { allOf: [object({ a: word }, open), object({ b: word }, open)] },
+  pair: { type: 'array', prefixItems: [digit, word], minItems: 2, maxItems: 2 },
+  'odd names': object({ 'we"ird \\ kéy': word, '': digit }),
+  'only a text': word,
+  'only a number': digit,
+  'only true or false': { type: 'boolean' }
+}
+
+const questions = ['Tell me a story about a fox.', 'What is 3 + 4?', '{"a":', 'Count to 12.']
+
+t.test('a JSON schema makes the answer valid, every time', async t => {
+  await Promise.all(
+    Object.entries(schemas).map(async ([name, format]) => {
+      const isValid = ajv.compile(format)
+      for (const [seed, question] of questions.entries()) {
+        const options = { seed, temperature: seed * 0.6, max_tokens: 1000 }
+        const asks = [
+          ['/api/chat', { messages: [{ role: 'user', content: question }], format }],
+          ['/api/generate', { prompt: question, format }],
+          ['/ollama/api/chat', { messages: [{ role: 'user', content: question }], format }]
+        ] as const
+        const [path, body] = asks[seed % asks.length]!
+        const reply = await corral.json(path, { model: DEMO, ...body, options, stream: false })
+        const answer = reply.body.message?.content ?? reply.body.response
+        t.match(reply, { status: 200, body: { done_reason: 'stop' } }, `${name}: ${JSON.stringify(reply.body)}`)
+        t.ok(isValid(JSON.parse(answer)), `${name}: ${answer}`)
+      }
+    })
+  )
+})
+
+t.test('"json" makes it JSON, streamed or not', async t => {
+  const ask = { model: DEMO, prompt: 'What is the capital of France? Answer in JSON.', format: 'json' }
+  const options = { temperature: 0, max_tokens: 400 }
+  const { body } = await corral.json('/api/generate', { ...ask, options, stream: false })
+  if (body.done_reason === 'stop') t.type(JSON.parse(body.response), 'object')
+  else t.equal(body.done_reason, 'length')
+  t.match(body.response, /^\s*\{/)
+  const streamed = await corral.events('/api/generate', { ...ask, options })
+  t.equal(streamed.map(event => event.response).join(''), body.response)
+})
+
+t.test('an answer that max_tokens cuts is reported as cut, and left as it is', async t => {
+  const format = object({ items: { type: 'array', items: word, minItems: 50, maxItems: 60 } })
+  for (const stream of [false, true]) {
+    const ask = { model: DEMO, messages: [{ role: 'user', content: 'Count.' }], format, options: { max_tokens: 12 } }
+    const reply = stream
+      ? await corral.events('/api/chat', ask)
+      : [(await corral.json('/api/chat', { ...ask, stream })).body]
+    t.match(reply.at(-1), { done: true, done_reason: 'length', eval_count: 12 })
+    const answer = reply.map(event => event.message?.content ?? '').join('')
+    t.match(answer, /^\s*\{/)
+    t.throws(() => JSON.parse(answer), 'nothing is closed for it')
+  }
+  const chat = { model: DEMO, messages: [{ role: 'user', content: 'Count.' }], max_tokens: 12 }
+  const { body } = await corral.json('/v1/chat/completions', {
+    ...chat,
+    response_format: { type: 'json_schema', json_schema: { name: 'a', schema: format } }
+  })
+  t.equal(body.choices[0].finish_reason, 'length')
+})
+
+t.test('what is no schema is refused', async t => {
+  const chat = { model: DEMO, messages: [{ role: 'user', content: 'Hello' }], stream: false }
+  for (const format of [
+    'yaml',
+    7,
+    [],
+    { type: 'nonsense' },
+    { $ref: '#/$defs/none' },
+    { pattern: '^(a$', type: 'string' }
+  ]) {
+    const { status, body } = await corral.json('/api/chat', { ...chat, format })
+    t.match({ status, body }, { status: 400, body: { code: 'invalid_request' } }, JSON.stringify({ format, body }))
+  }
+})
