@@ -18,6 +18,7 @@ export const ERROR_STATUS = {
   model_not_loaded: 404,
   repo_not_found: 404,
   runtime_not_found: 404,
+  response_not_found: 404,
   route_not_found: 404,
   method_not_allowed: 405,
   model_exists: 409,

@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
-import { Duration } from '../../core/config/core-schema.ts'
+import { parseBytes } from '../../core/bytes.ts'
+import { Bytes, Duration } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { openaiRoutes } from './routes.ts'
@@ -15,6 +16,10 @@ export default definePlugin({
       heartbeat: Duration({
         default: '10s',
         description: 'Silence after which a waiting stream says what is going on'
+      }),
+      stored_responses: Bytes({
+        default: '64MiB',
+        description: 'Responses kept in memory for previous_response_id; 0 keeps none'
       })
     },
     { additionalProperties: false }
@@ -24,7 +29,8 @@ export default definePlugin({
       storage: context.service('storage'),
       scheduler: context.service('scheduler'),
       config: context.config,
-      heartbeat: parseDuration(options.heartbeat)!
+      heartbeat: parseDuration(options.heartbeat)!,
+      storedResponses: parseBytes(options.stored_responses)!
     }
     return {
       routes: async app => {

@@ -1,4 +1,6 @@
+import { Type } from 'typebox'
 import type { CorralError } from '../../core/errors.ts'
+import type { ErrorShape } from '../../core/http/response-schemas.ts'
 
 const TYPES: Record<number, string> = {
   401: 'authentication_error',
@@ -28,3 +30,20 @@ export function openaiErrorBody(error: CorralError): { error: Record<string, unk
 export function openaiErrorEvent(error: CorralError): string {
   return `data: ${JSON.stringify(openaiErrorBody(error))}\n\n`
 }
+
+/** What hosted-chat clients read of an error, for the API document. */
+export const openaiErrors: ErrorShape = codes =>
+  Type.Object(
+    {
+      error: Type.Object(
+        {
+          message: Type.String({ description: 'What happened, to what, and what to do next' }),
+          type: Type.String(),
+          param: Type.Union([Type.String(), Type.Null()], { description: 'The field at fault' }),
+          code: Type.Enum([...codes])
+        },
+        { additionalProperties: true }
+      )
+    },
+    { additionalProperties: true }
+  )

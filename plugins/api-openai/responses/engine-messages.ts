@@ -1,0 +1,107 @@
+import type { InputPart, Item } from './items.ts'
+
+type Content = string | Record<string, unknown>[]
+
+interface ToolCall {
+  id: string
+  type: 'function'
+  function: { name: string; arguments: string }
+}
+
+/** A message as llama-server's `/v1/chat/completions` takes it. */
+export interface EngineMessage {
+  role: 'system' | 'user' | 'assistant' | 'tool'
+  content?: Content
+  reasoning_content?: string
+  tool_calls?: ToolCall[]
+  tool_call_id?: string
+  name?: string
+  [other: string]: unknown
+}
+
+/** An item of the conversation, and where its request has its content; undefined for those of earlier responses. */
+export interface PlacedItem {
+  item: Item
+  place?: string
+}
+
+function engineContent(parts: readonly InputPart[]): Content {
+  const [first] = parts
+  if (parts.length === 1 && first!.type === 'input_text') return first!.text
+  return parts.map(part => {
+    if (part.type === 'input_text') return { type: 'text', text: part.text }
+    if (part.type === 'input_image') return { type: 'image_url', image_url: { url: part.image_url } }
+    return { ...part }
+  })
+}
+
+/**
+ * The conversation as chat messages. Reasoning, text and calls of one turn become one message of the assistant, and what
+ * the system says at the beginning one message of the system: many templates allow no more.
+ * @returns the messages, and for each the place of its content in the request
+ */
+export function engineMessages(
+  items: readonly PlacedItem[],
+  instructions?: string
+): { messages: EngineMessage[]; places: string[] } {
+  const messages: EngineMessage[] = []
+  const places: string[] = []
+  const names = new Map<string, string>()
+  const push = (message: EngineMessage, place = 'previous_response_id') => {
+    messages.push(message)
+    places.push(place)
+    return message
+  }
+  /** The assistant's message that goes on, unless it has a field that must come after what is to be added. */
+  const assistant = (...closed: (keyof EngineMessage)[]) => {
+    const last = messages.at(-1)
+    const open = last?.role === 'assistant' && closed.every(field => last[field] === undefined)
+    return open ? last : push({ role: 'assistant' })
+  }
+  if (instructions) push({ role: 'system', content: instructions }, 'instructions')
+  for (const { item, place } of items) {
+    switch (item.type) {
+      case 'reasoning': {
+        const text = (item.content.length > 0 ? item.content : item.summary).map(part => part.text).join('\n')
+        if (text) assistant('content', 'tool_calls', 'reasoning_content').reasoning_content = text
+        break
+      }
+      case 'function_call': {
+        names.set(item.call_id, item.name)
+        // A call that was cut off was never made.
+        if (item.status === 'incomplete') break
+        const message = assistant()
+        message.tool_calls ??= []
+        message.tool_calls.push({
+          id: item.call_id,
+          type: 'function',
+          function: { name: item.name, arguments: item.arguments }
+        })
+        break
+      }
+      case 'function_call_output': {
+        const { call_id, output } = item
+        const name = names.get(call_id)
+        const content = typeof output === 'string' ? output : engineContent(output)
+        push({ role: 'tool', tool_call_id: call_id, ...(name && { name }), content }, place && `${place}.output`)
+        break
+      }
+      default:
+        if (item.role === 'assistant') {
+          assistant('content', 'tool_calls').content = item.content.map(part => part.text).join('')
+        } else if (item.role === 'user') {
+          push({ role: 'user', content: engineContent(item.content) }, place && `${place}.content`)
+        } else addSystem(engineContent(item.content), place && `${place}.content`)
+    }
+  }
+  // llama-server wants content where there are no calls.
+  for (const message of messages) if (!message.tool_calls) message.content ??= ''
+  return { messages, places }
+
+  function addSystem(content: Content, place: string | undefined): void {
+    const [first] = messages
+    const joinable = messages.length === 1 && first!.role === 'system' && typeof first!.content === 'string'
+    if (joinable && typeof content === 'string') first!.content = `${first!.content}\n\n${content}`
+    else push({ role: 'system', content }, place)
+  }
+}

@@ -1,0 +1,74 @@
+import { type Static, type TSchema, Type } from 'typebox'
+import { SamplingOptionsSchema } from '../../../core/options.ts'
+
+/** A field that may be left out, or sent as `null` as SDKs do for "not given". */
+const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
+
+const loose = { additionalProperties: true }
+const { temperature, top_p } = SamplingOptionsSchema.properties
+/** OpenAI's bounds of metadata. */
+const METADATA = { pairs: 16, value: 512 }
+
+/** What decides of how many tokens the input is. */
+const prompting = {
+  model: Given(Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' })),
+  name: Given(Type.String({ description: 'The same as model' })),
+  input: Given(
+    Type.Union([Type.String(), Type.Array(Type.Object({}, loose))], {
+      description:
+        'Text of the user, or items: messages, function calls and their outputs, reasoning, references to items'
+    })
+  ),
+  instructions: Given(Type.String({ description: 'System message; not carried over by previous_response_id' })),
+  previous_response_id: Given(Type.String({ description: 'The stored response whose conversation goes on' })),
+  tools: Given(
+    Type.Array(Type.Object({}, loose), { description: 'Functions: {type: "function", name, description, parameters}' })
+  ),
+  tool_choice: Given(
+    Type.Union([Type.String(), Type.Object({}, loose)], {
+      description: 'auto, none, required, {type: "function", name} or {type: "allowed_tools", mode, tools}'
+    })
+  ),
+  parallel_tool_calls: Given(Type.Boolean()),
+  text: Given(
+    Type.Object(
+      {
+        format: Given(Type.Object({}, { ...loose, description: '{type: "text" | "json_object" | "json_schema", …}' })),
+        verbosity: Given(Type.String())
+      },
+      loose
+    )
+  ),
+  reasoning: Given(Type.Object({ effort: Given(Type.String()), summary: Given(Type.String()) }, loose)),
+  options: Given(Type.Object({}, { ...loose, description: 'Options as the native API takes them' })),
+  keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' }))
+}
+
+/** The body of `POST /v1/responses/input_tokens`. */
+export const CountRequestSchema = Type.Object(prompting, loose)
+export type CountRequest = Static<typeof CountRequestSchema>
+
+/** The body of `POST /v1/responses`. */
+export const CreateRequestSchema = Type.Object(
+  {
+    ...prompting,
+    stream: Given(Type.Boolean({ default: false })),
+    store: Given(Type.Boolean({ default: true, description: 'Kept in memory for previous_response_id' })),
+    max_output_tokens: Given(Type.Integer({ minimum: 1, maximum: 2 ** 31 - 1 })),
+    temperature: Given(temperature),
+    top_p: Given(top_p),
+    top_logprobs: Given(Type.Integer({ minimum: 0, maximum: 20 })),
+    include: Given(Type.Array(Type.String())),
+    truncation: Given(Type.Enum(['auto', 'disabled'], { description: 'auto: the oldest turns may be left out' })),
+    metadata: Given(
+      Type.Record(Type.String(), Type.String({ maxLength: METADATA.value }), { maxProperties: METADATA.pairs })
+    ),
+    user: Given(Type.String()),
+    background: Given(Type.Boolean({ description: 'Only false' })),
+    service_tier: Given(Type.String({ description: 'Of no effect' })),
+    safety_identifier: Given(Type.String({ description: 'Of no effect' })),
+    prompt_cache_key: Given(Type.String({ description: 'Of no effect: prompts are always cached' }))
+  },
+  loose
+)
+export type CreateRequest = Static<typeof CreateRequestSchema>
