@@ -1,6 +1,7 @@
 import type { PluginDefinition } from '../core/plugin.ts'
 import runtimes from '../runtimes/index.ts'
 import adoption from './adoption/index.ts'
+import apiAnthropic from './api-anthropic/index.ts'
 import apiFiles from './api-files/index.ts'
 import apiNative from './api-native/index.ts'
 import apiOllama from './api-ollama/index.ts'
@@ -38,6 +39,7 @@ export const builtInPlugins: PluginDefinition[] = [
   adoption,
   apiNative,
   apiOpenai,
+  apiAnthropic,
   apiOllama,
   apiFiles,
   docs

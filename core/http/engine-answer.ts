@@ -53,6 +53,8 @@ export interface Delta {
   promptRead?: number
   /** Tokens of the prompt, told before the first piece of the answer. */
   promptTokens?: number
+  /** Those of them that were found in the cache, told with them. */
+  cachedTokens?: number
   /** The engine's own error object, where it reports one in the stream. */
   error?: unknown
 }
@@ -66,7 +68,7 @@ interface EngineEvent {
     logprobs?: { content?: unknown[] | null } | null
   }[]
   timings?: { cache_n?: number; prompt_n: number; prompt_ms: number; predicted_n: number; predicted_ms: number }
-  prompt_progress?: { total: number; processed: number }
+  prompt_progress?: { total: number; cache?: number; processed: number }
   error?: unknown
   /** `/infill` answers in llama-server's own shape. */
   content?: string
@@ -116,6 +118,7 @@ export class AnswerReader {
     if (event.prompt_progress) {
       delta.promptRead = event.prompt_progress.processed / Math.max(1, event.prompt_progress.total)
       delta.promptTokens = event.prompt_progress.total
+      delta.cachedTokens = event.prompt_progress.cache ?? 0
     }
     if (event.timings) {
       delta.counters = countersOf(event.timings)

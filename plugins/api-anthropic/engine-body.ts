@@ -1,0 +1,101 @@
+import { CorralError } from '../../core/errors.ts'
+import { invalid } from './content-blocks.ts'
+import { type Conversation, engineMessages } from './engine-messages.ts'
+import type { CountRequest, MessagesRequest } from './schemas.ts'
+
+type Fields = Record<string, unknown>
+
+/** What asks Anthropic's own servers for more than an answer of a model. */
+const ELSEWHERE: Record<string, string> = {
+  mcp_servers: 'corral calls no MCP servers. Give their tools in "tools" and run them yourself',
+  container: 'corral has no containers that code could run in',
+  thread: 'corral keeps no conversations. Send all of its messages'
+}
+
+/** A request as it goes to llama-server's chat completions. */
+export interface EngineRequest extends Pick<Conversation, 'places'> {
+  body: Fields & { messages: Fields[] }
+}
+
+/**
+ * The engine's request for Anthropic's.
+ * @param defaults options in force, under the engine's names; what the request says goes before them
+ * @throws CorralError with the place in the request as `param`
+ */
+export function engineRequest(request: CountRequest & Partial<MessagesRequest>, defaults: Fields): EngineRequest {
+  refuseWhatIsElsewhere(request)
+  const { messages, places } = engineMessages(request)
+  const { stop_sequences: stops, output_config } = request
+  const format = output_config?.format ?? request.output_format
+  return {
+    places,
+    body: {
+      ...defaults,
+      ...thinkingFields(request, defaults),
+      ...toolFields(request),
+      ...(format && {
+        response_format: { type: 'json_schema', json_schema: { name: 'answer', schema: format.schema } }
+      }),
+      // With its own words the engine tells which of them ended the answer.
+      ...(stops?.length && { stop: stops, verbose: true }),
+      // Without these words the engine continues it too, but says once more what is there.
+      ...(messages.at(-1)?.role === 'assistant' && { continue_final_message: true, add_generation_prompt: false }),
+      messages
+    }
+  }
+}
+
+function refuseWhatIsElsewhere(request: Fields): void {
+  for (const [field, why] of Object.entries(ELSEWHERE)) {
+    const value = request[field]
+    if (value === undefined || value === null || (Array.isArray(value) && value.length === 0)) continue
+    throw new CorralError('unsupported_capability', `"${field}" cannot be used: ${why}.`, { param: field })
+  }
+}
+
+/** Without a word on it a model does not think: clients then expect the answer's text to be its first block. */
+function thinkingFields({ thinking, output_config }: CountRequest, defaults: Fields): Fields {
+  const template = (defaults.chat_template_kwargs ?? {}) as Fields
+  const fields: Fields = {
+    chat_template_kwargs: thinking
+      ? { ...template, enable_thinking: thinking.type !== 'disabled' }
+      : { enable_thinking: false, ...template }
+  }
+  if (thinking?.type === 'enabled' && thinking.budget_tokens) fields.thinking_budget_tokens = thinking.budget_tokens
+  const effort = output_config?.effort
+  // Templates know three steps.
+  if (effort) fields.reasoning_effort = effort === 'xhigh' || effort === 'max' ? 'high' : effort
+  return fields
+}
+
+function toolFields({ tools, tool_choice: choice }: CountRequest): Fields {
+  const functions = (tools ?? []).map((tool, index) => functionOf(tool, `tools.${index}`))
+  if (choice?.type === 'none') return {}
+  const must = choice?.type === 'any' || choice?.type === 'tool'
+  if (functions.length === 0) {
+    if (must) throw invalid('tool_choice', 'asks for a tool, and "tools" has none')
+    return {}
+  }
+  // The engine can be told to call some tool, but not which.
+  const offered = choice?.type === 'tool' ? functions.filter(({ name }) => name === choice.name) : functions
+  if (offered.length === 0) throw invalid('tool_choice.name', 'must be the name of one of "tools"')
+  return {
+    tools: offered.map(of => ({ type: 'function', function: of })),
+    ...(must && { tool_choice: 'required' }),
+    ...(choice?.disable_parallel_tool_use && { parallel_tool_calls: false })
+  }
+}
+
+function functionOf(tool: NonNullable<CountRequest['tools']>[number], place: string) {
+  const { type, name, description, input_schema: parameters } = tool
+  if (type && type !== 'custom') {
+    throw new CorralError(
+      'unsupported_capability',
+      `"${place}" is of type ${JSON.stringify(type.slice(0, 60))}: corral has no tools of its own. Give a tool with a "name" and an "input_schema", and run it yourself.`,
+      { param: `${place}.type` }
+    )
+  }
+  if (!name) throw invalid(`${place}.name`, "must be the tool's name")
+  if (!parameters) throw invalid(`${place}.input_schema`, 'must be a JSON schema')
+  return { name, ...(description && { description }), parameters }
+}

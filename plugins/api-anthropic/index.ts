@@ -1,0 +1,29 @@
+import { Type } from 'typebox'
+import { Duration } from '../../core/config/core-schema.ts'
+import { parseDuration } from '../../core/duration.ts'
+import { definePlugin } from '../../core/plugin.ts'
+import { anthropicRoutes } from './routes.ts'
+
+export default definePlugin({
+  name: 'api-anthropic',
+  api: 1,
+  description: "Anthropic's Messages API: /v1/messages, and all of it once more under /anthropic/v1",
+  needs: ['storage', 'scheduler'],
+  optional: true,
+  options: Type.Object(
+    {
+      heartbeat: Duration({ default: '10s', description: 'Silence after which a waiting stream sends a ping' })
+    },
+    { additionalProperties: false }
+  ),
+  setup(context, options) {
+    return {
+      routes: anthropicRoutes({
+        storage: context.service('storage'),
+        scheduler: context.service('scheduler'),
+        config: context.config,
+        heartbeat: parseDuration(options.heartbeat)!
+      })
+    }
+  }
+})

@@ -1,0 +1,229 @@
+import type { Delta, TokenUsage, ToolCallPiece } from '../../core/http/engine-answer.ts'
+import { shownId } from './engine-messages.ts'
+import type { Message, ReplyBlock, StopReason, Usage } from './schemas.ts'
+
+/** The events of Anthropic's streams, in their order. */
+export type MessageEvent =
+  | { type: 'message_start'; message: Message }
+  | { type: 'ping' }
+  | { type: 'content_block_start'; index: number; content_block: ReplyBlock }
+  | { type: 'content_block_delta'; index: number; delta: BlockDelta }
+  | { type: 'content_block_stop'; index: number }
+  | {
+      type: 'message_delta'
+      delta: { stop_reason: StopReason; stop_sequence: string | null }
+      usage: Usage
+    }
+  | { type: 'message_stop' }
+
+type BlockDelta =
+  | { type: 'text_delta'; text: string }
+  | { type: 'thinking_delta'; thinking: string }
+  | { type: 'signature_delta'; signature: string }
+  | { type: 'input_json_delta'; partial_json: string }
+
+type Prose = 'text' | 'thinking'
+
+export interface MessageHead {
+  id: string
+  /** As it was asked for. */
+  model: string
+  /** Texts that may end the answer. */
+  stopSequences: readonly string[]
+  /** Whether thoughts are left out. */
+  omitThinking?: boolean
+  /** Whether the answer may call one tool only; not all of the engine's grammars keep to that. */
+  oneCall?: boolean
+}
+
+/**
+ * Words an engine's answer as the events of Anthropic's streams. Blocks are numbered without gaps and follow one
+ * another: each is complete before the next begins. Blocks of nothing but blanks, which models like to put between
+ * thoughts and calls, are left out: nobody takes them back.
+ */
+export class MessageEvents {
+  #head: MessageHead
+  #out: MessageEvent[] = []
+  #started = false
+  #index = 0
+  /** The block that is open; a number is a tool call's. */
+  #open: Prose | number | undefined
+  /** Blanks that a block may begin with. */
+  #blank = { kind: 'text' as Prose, text: '' }
+  /** What is said while a call is open; another piece of the call may still come. */
+  #held: { kind: Prose; text: string }[] = []
+  /** Arguments of a call whose name has not come yet. */
+  #unnamed = ''
+  #calls = 0
+  #usage: TokenUsage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 }
+  #finish: Delta['finish']
+  #stopSequence: string | undefined
+
+  constructor(head: MessageHead) {
+    this.#head = head
+  }
+
+  /** The events that a part of the answer adds. */
+  add(delta: Delta): MessageEvent[] {
+    if (delta.promptTokens !== undefined) {
+      this.#usage = { ...this.#usage, promptTokens: delta.promptTokens, cachedTokens: delta.cachedTokens ?? 0 }
+    }
+    this.#usage = delta.usage ?? this.#usage
+    if (delta.thinking && !this.#head.omitThinking) this.#say('thinking', delta.thinking)
+    if (delta.content) this.#say('text', delta.content)
+    for (const piece of delta.toolPieces ?? []) this.#call(piece)
+    this.#finish ??= delta.finish
+    this.#stopSequence ??= delta.stopSequence
+    return this.#taken()
+  }
+
+  /** The events that end the message. */
+  end(): MessageEvent[] {
+    this.#close()
+    this.#start()
+    const stop = this.#stopSequence
+    const asked = stop !== undefined && this.#head.stopSequences.includes(stop)
+    this.#out.push({
+      type: 'message_delta',
+      delta: { stop_reason: asked ? 'stop_sequence' : this.#stopReason(), stop_sequence: asked ? stop : null },
+      usage: this.#shownUsage()
+    })
+    this.#out.push({ type: 'message_stop' })
+    return this.#taken()
+  }
+
+  #taken(): MessageEvent[] {
+    const events = this.#out
+    this.#out = []
+    return events
+  }
+
+  #stopReason(): StopReason {
+    if (this.#finish === 'length') return 'max_tokens'
+    return this.#calls > 0 ? 'tool_use' : 'end_turn'
+  }
+
+  #shownUsage(): Usage {
+    const { promptTokens, cachedTokens, completionTokens } = this.#usage
+    return {
+      input_tokens: promptTokens - cachedTokens,
+      cache_creation_input_tokens: 0,
+      cache_read_input_tokens: cachedTokens,
+      output_tokens: completionTokens
+    }
+  }
+
+  #start(): void {
+    if (this.#started) return
+    this.#started = true
+    const { id, model } = this.#head
+    const message: Message = {
+      id,
+      type: 'message',
+      role: 'assistant',
+      model,
+      content: [],
+      stop_reason: null,
+      stop_sequence: null,
+      usage: { ...this.#shownUsage(), output_tokens: 0 }
+    }
+    this.#out.push({ type: 'message_start', message }, { type: 'ping' })
+  }
+
+  #begin(open: Prose | number, block: ReplyBlock): void {
+    this.#start()
+    this.#open = open
+    this.#blank.text = ''
+    this.#out.push({ type: 'content_block_start', index: this.#index, content_block: block })
+  }
+
+  #delta(delta: BlockDelta): void {
+    this.#out.push({ type: 'content_block_delta', index: this.#index, delta })
+  }
+
+  /** Ends the open block; what was held back for its end comes after it. */
+  #close(): void {
+    while (this.#open !== undefined) {
+      // Nobody checks it here, but there are clients that drop thoughts without one.
+      if (this.#open === 'thinking') this.#delta({ type: 'signature_delta', signature: this.#head.id })
+      this.#out.push({ type: 'content_block_stop', index: this.#index++ })
+      this.#open = undefined
+      for (const { kind, text } of this.#held.splice(0)) this.#say(kind, text)
+    }
+  }
+
+  #say(kind: Prose, text: string): void {
+    if (typeof this.#open === 'number') {
+      this.#held.push({ kind, text })
+      return
+    }
+    let said = text
+    if (this.#open !== kind) {
+      said = this.#blank.kind === kind ? this.#blank.text + text : text
+      if (said.trim() === '') {
+        this.#blank = { kind, text: said }
+        return
+      }
+      this.#close()
+      this.#begin(kind, kind === 'text' ? { type: kind, text: '' } : { type: kind, thinking: '', signature: '' })
+    }
+    this.#delta(kind === 'text' ? { type: 'text_delta', text: said } : { type: 'thinking_delta', thinking: said })
+  }
+
+  /** Pieces of the engine's calls come call by call. */
+  #call({ index, id, name, arguments: json }: ToolCallPiece): void {
+    if (this.#head.oneCall && index > 0) return
+    let added = json
+    if (this.#open !== index) {
+      if (!name) {
+        this.#unnamed += json
+        return
+      }
+      this.#close()
+      this.#begin(index, { type: 'tool_use', id: shownId(id ?? `${this.#head.id}_${index}`), name, input: {} })
+      this.#calls++
+      added = this.#unnamed + json
+      this.#unnamed = ''
+    }
+    if (added) this.#delta({ type: 'input_json_delta', partial_json: added })
+  }
+}
+
+/** Puts the events of a stream together to the message that they make. */
+export class WholeMessage {
+  #message: Message | undefined
+  #json = ''
+
+  take(event: MessageEvent): void {
+    const message = this.#message
+    if (event.type === 'message_start') this.#message = { ...event.message, content: [] }
+    if (!message) return
+    const block = message.content.at(-1)
+    if (event.type === 'content_block_start') {
+      message.content.push({ ...event.content_block })
+      this.#json = ''
+    } else if (event.type === 'content_block_delta' && block) this.#extend(block, event.delta)
+    else if (event.type === 'content_block_stop' && block?.type === 'tool_use') this.#endCall(message, block)
+    else if (event.type === 'message_delta') Object.assign(message, event.delta, { usage: event.usage })
+  }
+
+  get message(): Message {
+    return this.#message!
+  }
+
+  #extend(block: ReplyBlock, delta: BlockDelta): void {
+    if (delta.type === 'input_json_delta') this.#json += delta.partial_json
+    else if (block.type === 'text' && delta.type === 'text_delta') block.text += delta.text
+    else if (block.type === 'thinking' && delta.type === 'thinking_delta') block.thinking += delta.thinking
+    else if (block.type === 'thinking' && delta.type === 'signature_delta') block.signature = delta.signature
+  }
+
+  #endCall(message: Message, block: ReplyBlock & { type: 'tool_use' }): void {
+    try {
+      block.input = JSON.parse(this.#json === '' ? '{}' : this.#json)
+    } catch {
+      // Cut off by max_tokens, as the stop reason says. Half a call must not be taken for a whole one.
+      message.content.pop()
+    }
+  }
+}
