@@ -8,7 +8,12 @@ export interface GgufFile {
   tensorCount: number
   /** Weights in this file. */
   parameters: number
+  /** It holds the layer that classifies texts, by which rerankers score. */
+  classifies: boolean
 }
+
+/** llama.cpp's names of a classification head's layers; the second may be absent. */
+const CLASSIFIER = /^cls(\.output)?\.weight$/
 
 interface Tensor {
   name: string
@@ -61,7 +66,8 @@ export async function readGguf(path: string): Promise<GgufFile> {
   return {
     metadata: parsed.metadata as Record<string, unknown>,
     tensorCount: parsed.tensorInfos.length,
-    parameters: parsed.parameterCount
+    parameters: parsed.parameterCount,
+    classifies: parsed.tensorInfos.some(({ name }) => CLASSIFIER.test(name))
   }
 }
 

@@ -3,16 +3,38 @@ import { CorralError } from '../../core/errors.ts'
 import { parseModelName } from '../../core/model-name.ts'
 import type { EngineSettings } from '../../core/model-settings.ts'
 import type { LoadOptions } from '../../core/options.ts'
-import type { EngineMode, EngineSpec, Storage, StoredVariant } from '../../core/services.ts'
+import type { Capability, EngineMode, EngineSpec, Storage, StoredVariant } from '../../core/services.ts'
 
-/** @throws CorralError when this variant cannot be loaded in this mode. */
+/** What each mode is for, and the capabilities of which one is enough: a model that writes can give embeddings too. */
+const MODES: Record<EngineMode, { purpose: string; enough: readonly Capability[] }> = {
+  chat: { purpose: 'generate text', enough: ['completion'] },
+  embedding: { purpose: 'make embeddings', enough: ['embedding', 'completion'] },
+  rerank: { purpose: 'rank documents', enough: ['rerank'] }
+}
+/** Where a model with a capability is asked. */
+const PLACES: Partial<Record<Capability, string>> = {
+  completion: 'generates text',
+  embedding: 'makes embeddings (/v1/embeddings, /api/embed)',
+  rerank: 'ranks documents (/v1/rerank)'
+}
+
+/**
+ * Whether a variant can serve in a mode, by its metadata: llama-server would load it all the same, and answer nonsense.
+ * @throws CorralError `unsupported_capability` saying what it can
+ */
 export function requireServable(mode: EngineMode, variant: StoredVariant): void {
-  if (mode === 'chat' && !variant.metadata.capabilities.includes('completion')) {
-    throw new CorralError(
-      'unsupported_capability',
-      `Model "${variant.publicName}" does not generate text (it can: ${variant.metadata.capabilities.join(', ') || 'nothing known'}).`
-    )
-  }
+  const { capabilities, architecture } = variant.metadata
+  const { purpose, enough } = MODES[mode]
+  if (enough.some(capability => capabilities.includes(capability))) return
+  const able = capabilities.flatMap(capability => PLACES[capability] ?? [])
+  const instead = able.length
+    ? `it ${able.join(' and ')}`
+    : `llama-server cannot answer with models of its kind${architecture ? ` (${architecture})` : ''}`
+  throw new CorralError(
+    'unsupported_capability',
+    `Model "${variant.publicName}" cannot ${purpose}: ${instead}. Use a model that can.`,
+    { param: 'model' }
+  )
 }
 
 /** The files that an engine loads, absolute. */
@@ -50,7 +72,9 @@ export function engineSpec(
   settings: EngineSettings,
   storage: Pick<Storage, 'find'>
 ): EngineSpec {
-  const projectorPath = settings.projector === undefined ? own : (settings.projector ?? undefined)
+  const chosen = settings.projector === undefined ? own : (settings.projector ?? undefined)
+  // Only who talks with a model shows it images.
+  const projectorPath = mode === 'chat' ? chosen : undefined
   return {
     alias: variant.publicName,
     mode,

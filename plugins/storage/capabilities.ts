@@ -11,12 +11,38 @@ const ENCODERS = new Set([
   'jina-bert-v3',
   'eurobert',
   't5encoder',
-  'gemma-embedding'
+  'gemma-embedding',
+  'llama-embed'
+])
+
+/**
+ * Architectures that llama.cpp loads but llama-server cannot answer with: encoders with decoders, diffusion models,
+ * parts of other models (speech, guessing ahead).
+ */
+const NOT_SERVED = new Set([
+  't5',
+  'dream',
+  'llada',
+  'llada-moe',
+  'rnd1',
+  'wavtokenizer-dec',
+  'qwen3tts',
+  'pockettts',
+  'eagle3',
+  'dflash',
+  'gemma4-assistant'
 ])
 
 /** llama.cpp's LLAMA_POOLING_TYPE_NONE and _RANK. */
 const POOLING_NONE = 0
 const POOLING_RANK = 4
+
+/** A classifier with more labels sorts texts into kinds; a reranker's one number (or yes and no) is a score. */
+export const MOST_RERANKER_LABELS = 2
+
+/** Hugging Face's tags of models that are published for embeddings, and of those that are for text as well. */
+const EMBEDDING_TAGS = new Set(['feature-extraction', 'sentence-similarity', 'sentence-transformers'])
+const TEXT_TAGS = new Set(['text-generation', 'text2text-generation', 'conversational', 'image-text-to-text'])
 
 /** Vocabulary entries by which llama.cpp finds the token that opens a fill-in-the-middle prompt. */
 const FILL_IN_TOKENS = new Set([
@@ -36,6 +62,12 @@ const THINKING =
 export interface CapabilityFacts {
   architecture?: string
   poolingType?: number
+  /** False where each token looks at those behind it too: such a model cannot write on. */
+  isCausal?: boolean
+  /** It has a layer that classifies texts, and names so many classes (0 where it names none). */
+  classifier?: { labels: number }
+  /** What the model's page is tagged with. */
+  tags?: readonly unknown[]
   chatTemplate?: string
   /** The metadata names a fill-in-the-middle token by its number. */
   hasFillInToken: boolean
@@ -46,9 +78,18 @@ export interface CapabilityFacts {
 
 /** What a model can be asked for, as far as its metadata tells. */
 export function capabilitiesOf(facts: CapabilityFacts): Capability[] {
-  if (facts.poolingType === POOLING_RANK) return ['rerank']
-  if (facts.poolingType !== undefined && facts.poolingType !== POOLING_NONE) return ['embedding']
-  if (ENCODERS.has(facts.architecture ?? '')) return ['embedding']
+  const { architecture = '', classifier, tags = [] } = facts
+  if (NOT_SERVED.has(architecture)) return []
+  const pooling = facts.poolingType ?? POOLING_NONE
+  // Without the layer llama-server would give some number of the embedding for a score.
+  if (pooling === POOLING_RANK && classifier) return ['rerank']
+  if (pooling !== POOLING_NONE && pooling !== POOLING_RANK) return ['embedding']
+  if (classifier) return classifier.labels <= MOST_RERANKER_LABELS ? ['rerank'] : []
+  if (ENCODERS.has(architecture) || facts.isCausal === false) return ['embedding']
+  // Decoders that were converted before the kind of pooling was noted.
+  if (tags.some(tag => EMBEDDING_TAGS.has(tag as string)) && !tags.some(tag => TEXT_TAGS.has(tag as string))) {
+    return ['embedding']
+  }
   const capabilities: Capability[] = ['completion']
   capabilities.push(...templateCapabilities(facts.chatTemplate))
   if (facts.projector?.vision) capabilities.push('vision')

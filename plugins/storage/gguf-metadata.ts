@@ -14,6 +14,7 @@ const number = (value: unknown) => {
   const given = typeof value === 'bigint' ? Number(value) : value
   return typeof given === 'number' && Number.isFinite(given) ? given : undefined
 }
+const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
 
 /**
  * A GGUF model's metadata from its headers.
@@ -27,7 +28,6 @@ export function ggufMetadata(shards: GgufFile[], quantization: string, projector
   const parameters = shards.reduce((sum, shard) => sum + shard.parameters, 0)
   const template = text(keys['tokenizer.chat_template'])
   const chatTemplate = template && template.length <= MAX_TEMPLATE ? template : undefined
-  const vocabulary = keys['tokenizer.ggml.tokens']
   return {
     architecture,
     contextLength: ofArchitecture('context_length'),
@@ -38,10 +38,15 @@ export function ggufMetadata(shards: GgufFile[], quantization: string, projector
     capabilities: capabilitiesOf({
       architecture,
       poolingType: ofArchitecture('pooling_type'),
+      isCausal: keys[`${architecture}.attention.causal`] !== false,
+      classifier: shards.some(shard => shard.classifies)
+        ? { labels: list(keys[`${architecture}.classifier.output_labels`]).length }
+        : undefined,
+      tags: list(keys['general.tags']),
       chatTemplate,
       hasFillInToken:
         keys['tokenizer.ggml.fim_pre_token_id'] !== undefined || keys['tokenizer.ggml.prefix_token_id'] !== undefined,
-      vocabulary: Array.isArray(vocabulary) ? vocabulary : [],
+      vocabulary: list(keys['tokenizer.ggml.tokens']),
       projector: projector && projectorFacts(projector)
     }),
     // Clients of Ollama look for the count under this key, which converters do not write.
@@ -63,9 +68,10 @@ function scalars(keys: Record<string, unknown>): ModelMetadata['info'] {
 }
 
 function projectorFacts({ metadata }: GgufFile): { vision: boolean; audio: boolean } {
-  const audio = metadata['clip.has_audio_encoder'] === true
+  const has = (encoder: string) => metadata[`clip.has_${encoder}_encoder`] === true
+  const audio = has('audio')
   // Files from before audio existed do not say what they are for.
-  return { audio, vision: metadata['clip.has_vision_encoder'] === true || !audio }
+  return { audio, vision: has('vision') || !(audio || has('gen_audio')) }
 }
 
 /** What a GGUF file is for, by its header: only a model can be loaded by itself. */

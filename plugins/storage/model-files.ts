@@ -126,15 +126,32 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
   }
   const tokenizerConfig = sourceOf('tokenizer_config.json')
   const chatTemplate = sourceOf('chat_template.jinja')
+  const modules = sourceOf('modules.json')
+  const readme = files.find(file => file.path.toLowerCase() === 'readme.md')?.source
   return safetensorsMetadata(
     {
       config: await readJson(config),
       tokenizerConfig: tokenizerConfig === undefined ? undefined : await readJson(tokenizerConfig),
       chatTemplate: chatTemplate === undefined ? undefined : await readDescription(chatTemplate),
-      isSentenceTransformer: sourceOf('modules.json') !== undefined
+      isSentenceTransformer: modules !== undefined,
+      pooling: modules === undefined ? undefined : await readPooling(modules, sourceOf),
+      readme: readme === undefined ? undefined : await readDescription(readme)
     },
     weights
   )
+}
+
+/** The configuration of sentence-transformers' module that makes one embedding of many, where there is one. */
+async function readPooling(
+  modules: string,
+  sourceOf: (path: string) => string | undefined
+): Promise<Record<string, unknown> | undefined> {
+  for (const module of Object.values(await readJson(modules)) as { type?: unknown; path?: unknown }[]) {
+    if (!String(module?.type).endsWith('Pooling')) continue
+    const source = sourceOf(`${module.path}/config.json`)
+    return source === undefined ? undefined : await readJson(source)
+  }
+  return undefined
 }
 
 /** Reads a JSON object that describes a model. @throws CorralError `invalid_request` when it is damaged or too large */

@@ -1,6 +1,6 @@
 import { dtypeLabel } from '../../core/safetensors-layout.ts'
 import type { Capability, ModelMetadata } from '../../core/services.ts'
-import { templateCapabilities } from './capabilities.ts'
+import { MOST_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
 import type { SafetensorsFile } from './safetensors-file.ts'
 
 /** The folder's files that describe the model, parsed; each may be absent. */
@@ -13,6 +13,10 @@ export interface ModelDescription {
   chatTemplate?: string
   /** The folder is laid out for sentence-transformers (modules.json). */
   isSentenceTransformer: boolean
+  /** The config.json of sentence-transformers' pooling module. */
+  pooling?: Record<string, unknown>
+  /** README.md */
+  readme?: string
 }
 
 type Fields = Record<string, unknown>
@@ -46,6 +50,8 @@ export function safetensorsMetadata(description: ModelDescription, weights: Safe
     const value = number(language[field])
     if (value !== undefined) info[`${architecture ?? 'model'}.${name}`] = value
   }
+  const pooling = poolingType(description.pooling)
+  if (pooling !== undefined) info[`${architecture ?? 'model'}.pooling_type`] = pooling
   return {
     architecture,
     contextLength: number(language.max_position_embeddings),
@@ -68,11 +74,34 @@ function templateOf(tokenizerConfig: Fields | undefined): string | undefined {
   return text((named.find(({ name }) => name === 'default') ?? named[0])?.template)
 }
 
-function capabilities({ config, isSentenceTransformer }: ModelDescription, chatTemplate?: string): Capability[] {
+/** The number that llama.cpp's converter writes for sentence-transformers' way to make one embedding of many. */
+function poolingType(pooling: Fields | undefined): number | undefined {
+  if (!pooling) return undefined
+  if (pooling.pooling_mode_mean_tokens === true || pooling.pooling_mode === 'mean') return 1
+  if (pooling.pooling_mode_cls_token === true || pooling.pooling_mode === 'cls') return 2
+  if (pooling.pooling_mode_lasttoken === true || pooling.pooling_mode === 'lasttoken') return 3
+  return undefined
+}
+
+/** Classes of transformers that only encode, or lack the layer that writes. */
+const ENCODER_CLASS =
+  /^((Bert|Camembert|DistilBert|Roberta|XLMRoberta|NomicBert|ModernBert|JinaBert|EuroBert|T5Encoder|Llama|Mistral|Qwen2|Qwen3|Lfm2)(Model|ForMaskedLM)|JinaEmbeddings\w+|NeoBERT\w*|\w+BidirectionalModel|Gemma3TextModel)$/
+/** What llama-server cannot answer with: see `capabilitiesOf`. */
+const NOT_SERVED_CLASS = /^(U?MT5|T5(?!Encoder)|Dream|LLaDA|RND1|PocketTTS|WavTokenizer|Qwen3TTS)|(Draft|Speculator)/
+/** Of Qwen3's rerankers neither class nor configuration tells what they are for: the converter goes by their page too. */
+const QWEN3_RERANKER = /# qwen3-(vl-)?reranker/i
+
+function capabilities(
+  { config, isSentenceTransformer, readme = '' }: ModelDescription,
+  chatTemplate?: string
+): Capability[] {
   const classes = Array.isArray(config.architectures) ? config.architectures.map(String) : []
-  if (classes.some(name => name.endsWith('ForSequenceClassification'))) return ['rerank']
-  const generates = classes.some(name => /For(CausalLM|ConditionalGeneration)$|LMHeadModel$/.test(name))
-  if (isSentenceTransformer || (classes.length > 0 && !generates)) return ['embedding']
+  if (classes.some(name => name.endsWith('ForSequenceClassification'))) {
+    return Object.keys(fields(config.id2label)).length <= MOST_RERANKER_LABELS ? ['rerank'] : []
+  }
+  if (classes.some(name => name.startsWith('Qwen3')) && QWEN3_RERANKER.test(readme)) return ['rerank']
+  if (isSentenceTransformer || classes.some(name => ENCODER_CLASS.test(name))) return ['embedding']
+  if (classes.some(name => NOT_SERVED_CLASS.test(name))) return []
   return ['completion', ...templateCapabilities(chatTemplate), ...senses(config)]
 }
 

@@ -28,9 +28,16 @@ const MAX_PROMPT_CACHE = 2048
 /** GGUF's `<architecture>.pooling_type` that give one vector for a text. */
 const POOLING: Record<number, string> = { 1: 'mean', 2: 'cls', 3: 'last' }
 
-function poolingOf(variant: StoredVariant): string {
-  const { architecture, info } = variant.metadata
-  return POOLING[Number(info[`${architecture}.pooling_type`])] ?? 'mean'
+/**
+ * A decoder that was made for embeddings, and converted before the kind of pooling was noted, has seen all of a text
+ * only at its last token; of encoders' and chat models' tokens the mean is taken.
+ */
+function poolingOf({ metadata, format }: StoredVariant): string {
+  const { architecture, info, capabilities } = metadata
+  // T5's encoder is the one whose files do not say that it looks both ways.
+  const looksBothWays = info[`${architecture}.attention.causal`] === false || architecture === 't5encoder'
+  const otherwise = format === 'gguf' && !looksBothWays && capabilities.includes('embedding') ? 'last' : 'mean'
+  return POOLING[Number(info[`${architecture}.pooling_type`])] ?? otherwise
 }
 
 /**

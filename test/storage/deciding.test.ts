@@ -4,7 +4,7 @@ import { dtypeLabel } from '../../core/safetensors-layout.ts'
 import type { StoredVariant } from '../../core/services.ts'
 import { conflictingVariant, haveSameContent } from '../../core/stored-variant.ts'
 import { tensorSize } from '../../core/tensor-size.ts'
-import { capabilitiesOf } from '../../plugins/storage/capabilities.ts'
+import { type CapabilityFacts, capabilitiesOf } from '../../plugins/storage/capabilities.ts'
 import { ggufMetadata, ggufPurpose } from '../../plugins/storage/gguf-metadata.ts'
 import { planFolder, planGgufFile } from '../../plugins/storage/import-plan.ts'
 import { parseManifest, withoutRevisions, withVariant } from '../../plugins/storage/manifest.ts'
@@ -73,9 +73,31 @@ t.test('capabilities', t => {
     t.same(capabilitiesOf({ ...none, chatTemplate: sign }), ['completion', 'thinking'], sign)
   }
   t.same(capabilitiesOf({ ...none, architecture: 'bert' }), ['embedding'])
-  t.same(capabilitiesOf({ ...none, architecture: 'bert', poolingType: 4 }), ['rerank'])
   t.same(capabilitiesOf({ ...none, architecture: 'qwen3', poolingType: 3, chatTemplate: tools }), ['embedding'])
   t.same(capabilitiesOf({ ...none, architecture: 'llama', poolingType: 0 }), ['completion'])
+  const classifier = { labels: 0 }
+  const kinds: [string, Partial<CapabilityFacts>, string[]][] = [
+    ['bge-reranker', { architecture: 'bert', classifier: { labels: 1 } }, ['rerank']],
+    ['jina-reranker, without labels', { architecture: 'jina-bert-v2', classifier }, ['rerank']],
+    ['qwen3-reranker', { architecture: 'qwen3', poolingType: 4, classifier: { labels: 2 } }, ['rerank']],
+    ['qwen3-reranker without its head', { architecture: 'qwen3', poolingType: 4 }, ['completion']],
+    [
+      'gte-modernbert, with a head left over',
+      { architecture: 'modern-bert', poolingType: 2, classifier },
+      ['embedding']
+    ],
+    ['a classifier of feelings', { architecture: 'bert', classifier: { labels: 28 } }, []],
+    ['qwen3-embedding', { architecture: 'qwen3', poolingType: 3 }, ['embedding']],
+    ['embeddinggemma', { architecture: 'gemma-embedding' }, ['embedding']],
+    ['llama-embed', { architecture: 'llama-embed' }, ['embedding']],
+    ['nomic-embed', { architecture: 'nomic-bert-moe', poolingType: 1 }, ['embedding']],
+    ['gte-qwen2, both ways', { architecture: 'qwen2', isCausal: false }, ['embedding']],
+    ['e5-mistral', { architecture: 'llama', tags: ['mteb', 'sentence-transformers'] }, ['embedding']],
+    ['a chat model', { architecture: 'llama', tags: ['text-generation', 'feature-extraction'] }, ['completion']],
+    ['t5, which llama-server cannot', { architecture: 't5' }, []],
+    ['a diffusion model', { architecture: 'llada', isCausal: false }, []]
+  ]
+  for (const [what, facts, expected] of kinds) t.same(capabilitiesOf({ ...none, ...facts }), expected, what)
   t.same(capabilitiesOf({ ...none, projector: { vision: true, audio: true } }), ['completion', 'vision', 'audio'])
   t.same(capabilitiesOf({ ...none, hasFillInToken: true }), ['completion', 'insert'])
   t.same(capabilitiesOf({ ...none, vocabulary: ['a', '<|fim_prefix|>'] }), ['completion', 'insert'])
@@ -83,7 +105,12 @@ t.test('capabilities', t => {
 })
 
 t.test('metadata of GGUF files', t => {
-  const file = (metadata: Record<string, unknown>, parameters = 10) => ({ metadata, parameters, tensorCount: 1 })
+  const file = (metadata: Record<string, unknown>, parameters = 10) => ({
+    metadata,
+    parameters,
+    tensorCount: 1,
+    classifies: false
+  })
   const metadata = ggufMetadata(
     [
       file({
@@ -172,6 +199,28 @@ t.test('metadata of SafeTensors folders', t => {
   t.same(of({ architectures: ['BertModel'] }).capabilities, ['embedding'])
   t.same(of({ architectures: ['Qwen3ForCausalLM'] }, { isSentenceTransformer: true }).capabilities, ['embedding'])
   t.same(of({ architectures: ['XLMRobertaForSequenceClassification'] }).capabilities, ['rerank'])
+  const classes: [string, string[]][] = [
+    ['XLMRobertaModel', ['embedding']],
+    ['NomicBertModel', ['embedding']],
+    ['ModernBertForMaskedLM', ['embedding']],
+    ['Qwen3Model', ['embedding']],
+    ['T5EncoderModel', ['embedding']],
+    ['Gemma3TextModel', ['embedding']],
+    ['ChatGLMModel', ['completion']],
+    ['MiniCPMV', ['completion']],
+    ['T5ForConditionalGeneration', []],
+    ['LLaDAModelLM', []]
+  ]
+  for (const [name, expected] of classes) t.same(of({ architectures: [name] }).capabilities, expected, name)
+  const feelings = { id2label: { 0: 'joy', 1: 'anger', 2: 'none' } }
+  t.same(of({ architectures: ['BertForSequenceClassification'], ...feelings }).capabilities, [])
+  const reranker = { readme: '---\n---\n# Qwen3-Reranker-0.6B\n' }
+  t.same(of({ architectures: ['Qwen3ForCausalLM'] }, reranker).capabilities, ['rerank'])
+  const pooling = {
+    isSentenceTransformer: true,
+    pooling: { pooling_mode_mean_tokens: false, pooling_mode_lasttoken: true }
+  }
+  t.equal(of({ model_type: 'qwen3' }, pooling).info['qwen3.pooling_type'], 3)
   t.end()
 })
 
