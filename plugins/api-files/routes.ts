@@ -1,35 +1,31 @@
 import { type FileHandle, open } from 'node:fs/promises'
 import { join } from 'node:path'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { CorralError, isSystemError } from '../../core/errors.ts'
 import { bareName, parseModelName } from '../../core/model-name.ts'
 import type { Storage, StoredFile, StoredVariant } from '../../core/services.ts'
 import { byteRange, isKnown } from './byte-range.ts'
+import { type FileVariant, fileOperations } from './operations.ts'
 
 /** Few, large reads: a file is sent as fast as the network takes it. */
 const PIECE = 512 * 1024
 
-interface FileParams {
-  owner: string
-  name: string
-  label: string
-  revision: string
-  '*': string
-}
-
 /** Files of stored models, with ranges and digests. Only what a manifest names can be had. */
 export function fileRoutes(storage: Storage): FastifyPluginAsync {
-  return async app => {
-    app.get<{ Params: Pick<FileParams, 'owner' | 'name'> }>('/:owner/:name', async ({ params }) => {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    app.get('/:owner/:name', { schema: fileOperations.list }, async ({ params }) => {
       const name = parseModelName(`${params.owner}/${params.name}`)
       // A colon in an address would make a variant's name of it.
       const { model } = storage.get({ owner: name.owner, name: name.name })
       return { name: bareName(model), variants: storage.variants(model).map(variantRecord) }
     })
 
-    app.route<{ Params: FileParams }>({
+    app.route({
       method: ['GET', 'HEAD'],
       url: '/:owner/:name/:label/:revision/*',
+      schema: fileOperations.get,
       handler: async (request, reply) => {
         const { owner, name, label, revision, '*': path } = request.params
         const variant = storage.get(parseModelName(`${owner}/${name}:${label}`))
@@ -41,7 +37,7 @@ export function fileRoutes(storage: Storage): FastifyPluginAsync {
   }
 }
 
-function variantRecord({ label, isDefault, revision, format, digest, files }: StoredVariant) {
+function variantRecord({ label, isDefault, revision, format, digest, files }: StoredVariant): FileVariant {
   return {
     label,
     isDefault,

@@ -6,11 +6,18 @@ import { DEFAULT_LOAD_OPTIONS } from '../../core/options.ts'
 import type { StoredVariant } from '../../core/services.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
+import { diskOperations } from './operations/on-disk.ts'
+import type { ConversionRecord } from './operations/records.ts'
 import { progressReplies } from './progress-replies.ts'
-import { ConvertRequestSchema } from './schemas.ts'
 
 /** A GGUF made of a SafeTensors model, as `/api/show` and `/api/convert` tell of it. */
-export function conversionRecord({ dtype, size, createdAt, converter, projectorPath }: ConvertedModel) {
+export function conversionRecord({
+  dtype,
+  size,
+  createdAt,
+  converter,
+  projectorPath
+}: ConvertedModel): ConversionRecord {
   return { dtype, size, created_at: createdAt, converter, projector: projectorPath !== undefined }
 }
 
@@ -33,8 +40,9 @@ export function convertRoutes(deps: MountedDependencies): FastifyPluginAsync {
 
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const operations = diskOperations(deps.streams.types)
 
-    app.post('/convert', { schema: { body: ConvertRequestSchema } }, async (request, reply) => {
+    app.post('/convert', { schema: operations.convert }, async (request, reply) => {
       const { body } = request
       const variant = storage.get(naming.parse(nameOf(body)))
       const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
@@ -49,7 +57,7 @@ export function convertRoutes(deps: MountedDependencies): FastifyPluginAsync {
       )
     })
 
-    app.delete('/convert', { schema: { body: ConvertRequestSchema } }, async ({ body }) => {
+    app.delete('/convert', { schema: operations.removeConversion }, async ({ body }) => {
       const variant = storage.get(naming.parse(nameOf(body)))
       if (!body.dtype) {
         throw new CorralError('invalid_request', 'Say which type is to be deleted: "dtype", such as "q4_k_m".', {

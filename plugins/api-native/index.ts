@@ -3,6 +3,7 @@ import { Duration } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { logRoutes } from './log-routes.ts'
+import { rootRoute } from './root-route.ts'
 import { nativeRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
 
@@ -40,8 +41,7 @@ export default definePlugin({
     return {
       services: { nativeApi: { routes: mount => nativeRoutes(deps, mount) } },
       routes: async app => {
-        const banner = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'
-        app.get('/', async (_request, reply) => reply.type('text/plain; charset=utf-8').send(banner))
+        await app.register(rootRoute)
         await app.register(nativeRoutes(deps, { defaultFraming: 'sse' }), { prefix: '/api' })
         await app.register(runtimeRoutes(deps), { prefix: '/api' })
         await app.register(logRoutes(deps), { prefix: '/api' })

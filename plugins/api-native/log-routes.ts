@@ -1,21 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
-import { Type } from 'typebox'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { parseModelName } from '../../core/model-name.ts'
 import type { NativeDependencies } from './dependencies.ts'
 import { createLogEvents } from './log-events.ts'
 import { createNativeStreams } from './native-streams.ts'
-
-const QuerySchema = Type.Object({
-  lines: Type.Optional(
-    Type.String({ pattern: '^\\d{1,6}$', description: 'A number: only so many last lines of each engine' })
-  ),
-  follow: Type.Optional(
-    Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream what comes, until the client leaves' })
-  )
-})
+import { logOperations } from './operations/logs.ts'
 
 /** Milliseconds between looks for new lines. */
 const LOOK_INTERVAL = 300
@@ -26,15 +17,14 @@ const BACKLOG = 20
 export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
   const { storage, runtimes, negotiate, heartbeat } = deps
   const streams = createNativeStreams({ defaultFraming: 'sse', negotiate, heartbeat })
+  const operations = logOperations(streams.types)
 
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const closing = new AbortController()
     app.addHook('preClose', async () => closing.abort())
 
-    // Names hold a slash, which clients send as it is or as %2F.
-    const params = Type.Object({ '*': Type.String() })
-    app.get('/logs/*', { schema: { querystring: QuerySchema, params } }, async (request, reply) => {
+    app.get('/logs/*', { schema: operations.logs }, async (request, reply) => {
       const name = parseModelName(request.params['*'])
       const { follow } = request.query
       const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)

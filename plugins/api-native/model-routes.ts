@@ -6,9 +6,9 @@ import { parseKeepAlive, parseOptions } from '../../core/options.ts'
 import { nameOf } from './answer.ts'
 import { conversionRecord } from './convert-routes.ts'
 import type { MountedDependencies } from './dependencies.ts'
+import { modelOperations } from './operations/models.ts'
 import { progressReplies } from './progress-replies.ts'
 import { loadingRecord, localRecord, runningRecord, showRecord } from './records.ts'
-import { LoadRequestSchema, NamedRequestSchema } from './schemas.ts'
 
 /** Models on disk and in memory. */
 export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
@@ -17,21 +17,24 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
 
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const operations = modelOperations(deps.streams.types)
 
-    app.get('/tags', async () => ({ models: storage.list().map(variant => localRecord(variant, naming)) }))
+    app.get('/tags', { schema: operations.tags }, async () => ({
+      models: storage.list().map(variant => localRecord(variant, naming))
+    }))
 
-    app.get('/ps', async () => ({
+    app.get('/ps', { schema: operations.ps }, async () => ({
       models: scheduler.running().map(model => runningRecord(model, naming)),
       loading: scheduler.loading().map(model => loadingRecord(model, naming))
     }))
 
-    app.post('/show', { schema: { body: NamedRequestSchema } }, async ({ body }) => {
+    app.post('/show', { schema: operations.show }, async ({ body }) => {
       const variant = storage.get(naming.parse(nameOf(body)))
       const conversions = (await conversion.list(variant)).map(conversionRecord)
       return { ...showRecord(variant, naming), ...(variant.format === 'gguf' ? {} : { conversions }) }
     })
 
-    app.delete('/delete', { schema: { body: NamedRequestSchema } }, async ({ body }) => {
+    app.delete('/delete', { schema: operations.remove }, async ({ body }) => {
       const name = naming.parse(nameOf(body))
       const cancelled = await downloads.cancelModel(name, deletedWhilePulled(name))
       // There may be nothing but the pull.
@@ -39,17 +42,17 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
       return { status: 'deleted' }
     })
 
-    app.post('/default', { schema: { body: NamedRequestSchema } }, async ({ body }) => ({
+    app.post('/default', { schema: operations.setDefault }, async ({ body }) => ({
       status: 'success',
       model: localRecord(await storage.setDefault(naming.parse(nameOf(body))), naming)
     }))
 
-    app.post('/stop', { schema: { body: NamedRequestSchema } }, async ({ body }) => {
+    app.post('/stop', { schema: operations.stop }, async ({ body }) => {
       await scheduler.stop(naming.parse(nameOf(body)))
       return { status: 'stopped' }
     })
 
-    app.post('/load', { schema: { body: LoadRequestSchema } }, async (request, reply) => {
+    app.post('/load', { schema: operations.load }, async (request, reply) => {
       const { body } = request
       const model = naming.parse(nameOf(body))
       const options = parseOptions(body.options).load

@@ -1,5 +1,6 @@
 import { progressText } from '../../core/progress.ts'
 import type { LoadingModel, ModelNaming, RunningModel, StoredVariant } from '../../core/services.ts'
+import type { LoadingRecord, LocalModel, ModelDetails, RunningRecord, ShownModel } from './operations/records.ts'
 
 /** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
 const NEVER = '2999-12-31T23:59:59.000Z'
@@ -18,7 +19,7 @@ export function parameterSize(parameters: number | undefined): string {
   return String(parameters)
 }
 
-function detailsOf({ format, label, metadata }: StoredVariant): Record<string, unknown> {
+function detailsOf({ format, label, metadata }: StoredVariant): ModelDetails {
   const family = metadata.architecture ?? ''
   return {
     parent_model: '',
@@ -33,7 +34,7 @@ function detailsOf({ format, label, metadata }: StoredVariant): Record<string, u
 }
 
 /** The local model record of `/api/tags`, with what Ollama's clients read beside it. */
-export function localRecord(variant: StoredVariant, naming: ModelNaming): Record<string, unknown> {
+export function localRecord(variant: StoredVariant, naming: ModelNaming): LocalModel {
   const name = naming.shown(variant)
   return {
     name,
@@ -48,11 +49,11 @@ export function localRecord(variant: StoredVariant, naming: ModelNaming): Record
 }
 
 /** The reply of `/api/show`. */
-export function showRecord(variant: StoredVariant, naming: ModelNaming): Record<string, unknown> {
+export function showRecord(variant: StoredVariant, naming: ModelNaming): ShownModel {
   const { details, ...record } = localRecord(variant, naming)
   return {
     modelfile: '',
-    details: { ...record, ...(details as object) },
+    details: { ...record, ...details },
     model_info: variant.metadata.info,
     capabilities: variant.metadata.capabilities,
     template: variant.metadata.chatTemplate ?? '',
@@ -68,7 +69,7 @@ export function showRecord(variant: StoredVariant, naming: ModelNaming): Record<
 export function runningRecord(
   { variant, mode, engine, options, expiresAt, running, queued }: RunningModel,
   naming: ModelNaming
-) {
+): RunningRecord {
   const pools = Object.entries(engine.memory ?? {})
   const sum = (list: typeof pools) => list.reduce((total, [, bytes]) => total + bytes, 0)
   const size = sum(pools) || variant.size
@@ -91,7 +92,10 @@ export function runningRecord(
 }
 
 /** One entry of `loading` in `/api/ps`: an engine that is not ready, and how far it is. */
-export function loadingRecord({ variant, mode, state, progress, queued }: LoadingModel, naming: ModelNaming) {
+export function loadingRecord(
+  { variant, mode, state, progress, queued }: LoadingModel,
+  naming: ModelNaming
+): LoadingRecord {
   const name = naming.shown(variant)
   return {
     name,

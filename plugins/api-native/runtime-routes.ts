@@ -7,13 +7,16 @@ import { bodyObject } from '../../core/http/json-body.ts'
 import type { InstallRequest } from '../../core/runtimes.ts'
 import type { NativeDependencies } from './dependencies.ts'
 import { createNativeStreams } from './native-streams.ts'
+import { runtimeOperations } from './operations/runtimes.ts'
 import { progressReplies } from './progress-replies.ts'
-import { InstallRequestSchema, UpgradeRequestSchema, UseRequestSchema } from './schemas.ts'
+import type { InstallRequestSchema } from './schemas.ts'
 
 /** llama.cpp builds: what there is and why, installing, choosing, upgrading and removing them. */
 export function runtimeRoutes(deps: NativeDependencies): FastifyPluginAsync {
   const { runtimes, negotiate, heartbeat } = deps
-  const withProgress = progressReplies(createNativeStreams({ defaultFraming: 'sse', negotiate, heartbeat }))
+  const streams = createNativeStreams({ defaultFraming: 'sse', negotiate, heartbeat })
+  const operations = runtimeOperations(streams.types)
+  const withProgress = progressReplies(streams)
 
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -21,12 +24,12 @@ export function runtimeRoutes(deps: NativeDependencies): FastifyPluginAsync {
       if (request.method === 'POST') request.body = bodyObject(request.body ?? {})
     })
 
-    app.get('/runtimes', async () => {
+    app.get('/runtimes', { schema: operations.report }, async () => {
       await runtimes.rank()
       return runtimes.report()
     })
 
-    app.post('/runtimes/install', { schema: { body: InstallRequestSchema } }, async (request, reply) => {
+    app.post('/runtimes/install', { schema: operations.install }, async (request, reply) => {
       const { body } = request
       const wanted = installRequest(body)
       return await withProgress(request, reply, { stream: body.stream ?? true }, async (signal, onProgress) => ({
@@ -35,7 +38,7 @@ export function runtimeRoutes(deps: NativeDependencies): FastifyPluginAsync {
       }))
     })
 
-    app.post('/runtimes/use', { schema: { body: UseRequestSchema } }, async (request, reply) => {
+    app.post('/runtimes/use', { schema: operations.use }, async (request, reply) => {
       const { runtime, stream } = request.body
       return await withProgress(request, reply, { stream: stream ?? false }, async (signal, onProgress) => ({
         status: 'success',
@@ -43,7 +46,7 @@ export function runtimeRoutes(deps: NativeDependencies): FastifyPluginAsync {
       }))
     })
 
-    app.post('/runtimes/upgrade', { schema: { body: UpgradeRequestSchema } }, async (request, reply) => {
+    app.post('/runtimes/upgrade', { schema: operations.upgrade }, async (request, reply) => {
       const stream = request.body.stream ?? true
       return await withProgress(request, reply, { stream }, async (signal, onProgress) => ({
         status: 'success',
@@ -51,7 +54,7 @@ export function runtimeRoutes(deps: NativeDependencies): FastifyPluginAsync {
       }))
     })
 
-    app.delete<{ Params: { id: string } }>('/runtimes/:id', async ({ params: { id } }) => {
+    app.delete('/runtimes/:id', { schema: operations.remove }, async ({ params: { id } }) => {
       await runtimes.remove(id)
       return { status: 'deleted' }
     })

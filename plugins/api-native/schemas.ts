@@ -17,7 +17,14 @@ const answering = {
   options: Given(Type.Object({}, { ...loose, documented: RequestOptionsSchema })),
   format: Given(Type.Union([Type.String(), Type.Object({}, loose)], { description: '"json" or a JSON schema' })),
   think: Given(Type.Union([Type.Boolean(), Type.String()])),
-  keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' }))
+  keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' })),
+  truncate: Given(
+    Type.Boolean({ description: 'Whether the oldest turns of a conversation that is too long are left out' })
+  ),
+  logprobs: Given(Type.Boolean({ description: 'Tell the log probabilities of the tokens' })),
+  top_logprobs: Given(
+    Type.Integer({ minimum: 0, maximum: 20, description: 'Of how many other tokens at each place too' })
+  )
 }
 
 const ToolCallSchema = Type.Object(
@@ -44,7 +51,7 @@ export const MessageSchema = Type.Object(
     tool_name: Given(Type.String()),
     tool_call_id: Given(Type.String())
   },
-  loose
+  { ...loose, title: 'Message' }
 )
 export type Message = Static<typeof MessageSchema>
 
@@ -54,7 +61,7 @@ export const ChatRequestSchema = Type.Object(
     messages: Given(Type.Array(MessageSchema)),
     tools: Given(Type.Array(Type.Object({}, loose)))
   },
-  loose
+  { ...loose, title: 'ChatRequest' }
 )
 export type ChatRequest = Static<typeof ChatRequestSchema>
 
@@ -67,11 +74,37 @@ export const GenerateRequestSchema = Type.Object(
     images: Given(Type.Array(Type.String({ minLength: 1 }))),
     raw: Given(Type.Boolean())
   },
-  loose
+  { ...loose, title: 'GenerateRequest' }
 )
 export type GenerateRequest = Static<typeof GenerateRequestSchema>
 
-export const NamedRequestSchema = Type.Object(named, loose)
+export const EmbedRequestSchema = Type.Object(
+  {
+    ...named,
+    input: Given(Type.Union([Type.String(), Type.Array(Type.String())], { description: 'Texts; none only loads' })),
+    truncate: Given(
+      Type.Boolean({ default: false, description: 'Whether texts that are longer than the context are cut' })
+    ),
+    dimensions: Given(Type.Integer({ minimum: 1, description: 'Numbers of each embedding, if fewer than it has' })),
+    options: answering.options,
+    keep_alive: answering.keep_alive
+  },
+  loose
+)
+export type EmbedRequest = Static<typeof EmbedRequestSchema>
+
+export const EmbeddingsRequestSchema = Type.Object(
+  {
+    ...named,
+    prompt: Given(Type.String({ description: 'A text; none only loads' })),
+    options: answering.options,
+    keep_alive: answering.keep_alive
+  },
+  loose
+)
+export type EmbeddingsRequest = Static<typeof EmbeddingsRequestSchema>
+
+export const NamedRequestSchema = Type.Object(named, { ...loose, title: 'NamedRequest' })
 
 export const PullRequestSchema = Type.Object(
   {
@@ -84,12 +117,12 @@ export const PullRequestSchema = Type.Object(
     detach: Given(Type.Boolean({ default: false, description: 'Go on without anybody watching; the answer is a 202' })),
     dry_run: Given(Type.Boolean({ default: false, description: 'Only say what would be fetched' }))
   },
-  loose
+  { ...loose, title: 'PullRequest' }
 )
 
 export const PullsRequestSchema = Type.Object(
   { ...named, id: Given(Type.String({ description: "A pull's id; its model does too" })) },
-  loose
+  { ...loose, title: 'PullsRequest' }
 )
 
 export const LoadRequestSchema = Type.Object(
@@ -99,7 +132,7 @@ export const LoadRequestSchema = Type.Object(
     options: answering.options,
     keep_alive: answering.keep_alive
   },
-  loose
+  { ...loose, title: 'LoadRequest' }
 )
 
 export const ConvertRequestSchema = Type.Object(
@@ -108,7 +141,7 @@ export const ConvertRequestSchema = Type.Object(
     dtype: Given(Type.String({ minLength: 1, description: 'f32, f16, bf16, q8_0, q4_k_m, …' })),
     stream: answering.stream
   },
-  loose
+  { ...loose, title: 'ConvertRequest' }
 )
 
 export const ImportRequestSchema = Type.Object(
@@ -121,7 +154,7 @@ export const ImportRequestSchema = Type.Object(
     found: Given(Type.String({ minLength: 1, description: 'With from: what GET /api/import/found names the model' })),
     stream: Given(Type.Boolean({ default: false }))
   },
-  loose
+  { ...loose, title: 'ImportRequest' }
 )
 
 export const InstallRequestSchema = Type.Object(
@@ -141,7 +174,7 @@ export const InstallRequestSchema = Type.Object(
     sha256: Given(Type.String({ minLength: 1, description: 'With archive: 64 hex digits that it must have' })),
     stream: answering.stream
   },
-  loose
+  { ...loose, title: 'InstallRequest' }
 )
 
 export const UseRequestSchema = Type.Object(
@@ -149,7 +182,7 @@ export const UseRequestSchema = Type.Object(
     runtime: Type.String({ minLength: 1, description: 'Id of an installed build, a kind of build, or auto' }),
     stream: Given(Type.Boolean({ default: false }))
   },
-  loose
+  { ...loose, title: 'UseRequest' }
 )
 
 export const UpgradeRequestSchema = Type.Object({ stream: answering.stream }, loose)

@@ -1,5 +1,5 @@
 import type { TSchema } from 'typebox'
-import { type Components, createComponents } from './components.ts'
+import { type Components, createComponents, type JsonObject } from './components.ts'
 import type { DescribedRoute } from './described-routes.ts'
 
 export interface DocumentInfo {
@@ -42,7 +42,11 @@ export function openApiDocument(routes: readonly DescribedRoute[], info: Documen
     security: [{}, { bearer: [] }, { key: [] }],
     tags: tags.map(name => ({ name })),
     paths,
-    components: { schemas: components.schemas(), securitySchemes: SECURITY_SCHEMES }
+    components: {
+      schemas: components.schemas(),
+      responses: components.responses(),
+      securitySchemes: SECURITY_SCHEMES
+    }
   }
 }
 
@@ -105,14 +109,14 @@ function requestBody({ schema }: DescribedRoute, components: Components): Mappin
 function responses(declared: unknown, components: Components): Mapping {
   const entries = Object.entries((declared ?? {}) as Record<string, Mapping>)
   if (entries.length === 0) return { default: { description: 'Not described' } }
-  return Object.fromEntries(
-    entries.map(([status, reply]) => {
-      if (reply.content || reply.type === 'null' || Object.keys(reply).every(key => key === 'description')) {
-        const { description = '', content, headers } = reply
-        return [status, { description, ...(components.plain({ headers, content }) as Mapping) }]
-      }
-      const content = { 'application/json': { schema: components.plain(reply) } }
-      return [status, { description: reply.description ?? '', content }]
-    })
-  )
+  return Object.fromEntries(entries.map(([status, reply]) => [status, response(status, reply, components)]))
+}
+
+/** A reply as routes describe it, which may be that of the document already, or a schema of JSON alone. */
+function response(status: string, reply: Mapping, components: Components): unknown {
+  const { description = '', headers, content } = reply
+  const whole = content ?? headers ?? (Object.keys(reply).every(key => key === 'description') || reply.type === 'null')
+  if (!whole) return { description, content: { 'application/json': { schema: components.plain(reply) } } }
+  const plain = { description: String(description), ...(components.plain({ headers, content }) as Mapping) }
+  return Number(status) < 400 ? plain : components.error(status, plain as JsonObject)
 }

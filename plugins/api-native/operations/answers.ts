@@ -55,22 +55,24 @@ const ChatReplySchema = Type.Object(
   { ...begins, message: AnswerMessageSchema, ...ends },
   { ...loose, title: 'ChatReply' }
 )
-const ChatEventSchema = Type.Union([
-  Type.Object({ ...begins, message: AnswerMessageSchema, done: Type.Literal(false) }, loose),
-  Type.Object({ ...begins, message: Type.Optional(AnswerMessageSchema), ...ends }, loose),
-  streamFailure
-])
+const ChatEventSchema = Type.Union(
+  [
+    Type.Object({ ...begins, message: AnswerMessageSchema, done: Type.Literal(false) }, loose),
+    Type.Object({ ...begins, message: Type.Optional(AnswerMessageSchema), ...ends }, loose),
+    streamFailure
+  ],
+  { title: 'ChatEvent' }
+)
 
 const generated = {
   response: Type.String({ description: 'What the model wrote' }),
   thinking: Type.Optional(Type.String())
 }
 const GenerateReplySchema = Type.Object({ ...begins, ...generated, ...ends }, { ...loose, title: 'GenerateReply' })
-const GenerateEventSchema = Type.Union([
-  Type.Object({ ...begins, ...generated, done: Type.Literal(false) }, loose),
-  GenerateReplySchema,
-  streamFailure
-])
+const GenerateEventSchema = Type.Union(
+  [Type.Object({ ...begins, ...generated, done: Type.Literal(false) }, loose), GenerateReplySchema, streamFailure],
+  { title: 'GenerateEvent' }
+)
 
 /** How chat and generate are described at a mount whose streams are of these types, the default one first. */
 export function answerOperations(types: readonly StreamType[]) {
