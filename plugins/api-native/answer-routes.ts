@@ -6,20 +6,25 @@ import { chatCall, generateCall } from './engine-body.ts'
 import { answerOperations } from './operations/answers.ts'
 
 const CHAT: AnswerShape = {
-  fragment: ({ content, thinking, toolCalls }) => ({
+  fragment: ({ content, thinking, toolCalls, logprobs }) => ({
     message: {
       role: 'assistant',
       content,
       ...(thinking ? { thinking } : {}),
       ...(toolCalls.length ? { tool_calls: toolCalls } : {})
-    }
+    },
+    ...(logprobs ? { logprobs } : {})
   }),
   // Ollama's Python client needs a message in every NDJSON line; an SSE stream ends without one.
   last: framing => (framing === 'ndjson' ? { message: { role: 'assistant', content: '' } } : {})
 }
 
 const GENERATE: AnswerShape = {
-  fragment: ({ content, thinking }) => ({ response: content, ...(thinking ? { thinking } : {}) }),
+  fragment: ({ content, thinking, logprobs }) => ({
+    response: content,
+    ...(thinking ? { thinking } : {}),
+    ...(logprobs ? { logprobs } : {})
+  }),
   last: () => ({ response: '' })
 }
 

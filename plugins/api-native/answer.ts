@@ -2,12 +2,12 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { overflowOf } from '../../core/http/context-overflow.ts'
-import type { Counters, Delta, ToolCall } from '../../core/http/engine-answer.ts'
+import type { Counters, Delta } from '../../core/http/engine-answer.ts'
 import { withLeaseInStream } from '../../core/http/leased-stream.ts'
 import { type EngineCall, readAnswer } from '../../core/http/read-answer.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
 import { settingsFor } from '../../core/model-settings.ts'
-import { parseKeepAlive, parseOptions } from '../../core/options.ts'
+import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/options.ts'
 import { progressText } from '../../core/progress.ts'
 import type { Framing, Lease, ModelNaming, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
 import { FRAMES } from './framing.ts'
@@ -23,7 +23,7 @@ interface Answering {
 /** How chat and generate word their events. */
 export interface AnswerShape {
   /** The fields of one fragment beside `model`, `created_at` and `done`. */
-  fragment(part: { content: string; thinking: string; toolCalls: ToolCall[] }): Record<string, unknown>
+  fragment(part: Pick<Delta, 'content' | 'thinking' | 'toolCalls' | 'logprobs'>): Record<string, unknown>
   /** Those of the last event of a stream. */
   last(framing: Framing): Record<string, unknown>
 }
@@ -34,6 +34,7 @@ export interface AnswerRequest {
   stream?: boolean | null
   options?: object | null
   keep_alive?: number | string | null
+  truncate?: boolean | null
 }
 
 export interface AnswerDependencies {
@@ -62,6 +63,12 @@ function durations(began: bigint, lease: Lease, counters: Counters | undefined):
   }
 }
 
+/** Ollama's field for the same; where it is not given, the server's own policy holds. */
+function truncation({ truncate }: AnswerRequest): OverflowPolicy | undefined {
+  if (truncate === undefined || truncate === null) return undefined
+  return truncate ? 'drop_oldest' : 'error'
+}
+
 const now = () => new Date().toISOString()
 
 /** Answers a chat or generate request: loads the model where needed, asks the engine, and words what comes back. */
@@ -82,7 +89,7 @@ export async function answer(
   const variant = deps.storage.get(model)
   const settings = settingsFor(deps.config, variant)
   const engineCall = call(variant, { ...settings.sampling, ...given.sampling })
-  if (engineCall) engineCall.overflow = overflowOf(given.overflow ?? settings.overflow, reply)
+  if (engineCall) engineCall.overflow = overflowOf(given.overflow ?? truncation(body) ?? settings.overflow, reply)
   const framing = deps.streams.framingOf(request)
   const answering: Answering = { model: asked, framing }
 
@@ -157,8 +164,9 @@ function only(
     done_reason: reason,
     ...counters
   }
+  // Ollama gives one object of JSON then, whatever "stream" says, and some clients read no other type.
   return reply
-    .type(deps.streams.contentType(answering.framing))
+    .type(answering.framing === 'ndjson' ? 'application/json' : deps.streams.contentType(answering.framing))
     .header('cache-control', 'no-cache, no-transform')
     .send(deps.streams.frame(answering.framing, event))
 }
@@ -171,6 +179,7 @@ async function askWhole(lease: Lease, call: EngineCall): Promise<Delta> {
       answer.content += delta.content
       answer.thinking += delta.thinking
       answer.toolCalls.push(...delta.toolCalls)
+      if (delta.logprobs) answer.logprobs = [...(answer.logprobs ?? []), ...delta.logprobs]
       answer.finish ??= delta.finish
       answer.counters = delta.counters ?? answer.counters
     }
@@ -200,7 +209,7 @@ async function relay(
           fraction: delta.promptRead
         })
       }
-      if (delta.content || delta.thinking || delta.toolCalls.length) {
+      if (delta.content || delta.thinking || delta.toolCalls.length || delta.logprobs?.length) {
         out += frame({ model, created_at: now(), ...shape.fragment(delta), done: false })
       }
       reason = delta.finish ?? reason

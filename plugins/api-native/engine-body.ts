@@ -1,4 +1,5 @@
 import { CorralError } from '../../core/errors.ts'
+import { withModelDefaults } from '../../core/http/model-defaults.ts'
 import type { EngineCall } from '../../core/http/read-answer.ts'
 import type { StoredVariant } from '../../core/services.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
@@ -72,6 +73,11 @@ function thinking(think: boolean | string | null | undefined): Record<string, un
   return typeof think === 'string' ? { ...template, reasoning_effort: think } : template
 }
 
+/** llama-server gives none where the count is 0, and the token's own with any. */
+function probabilities({ logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
+  return logprobs ? { n_probs: Math.max(1, top_logprobs ?? 0) } : {}
+}
+
 function requireVision(variant: StoredVariant, images: boolean): void {
   if (!images || variant.metadata.capabilities.includes('vision')) return
   throw new CorralError(
@@ -94,8 +100,9 @@ export function chatCall(request: ChatRequest, variant: StoredVariant, sampling:
       ...sampling,
       ...responseFormat(request.format),
       ...thinking(request.think),
+      ...probabilities(request),
       ...(request.tools?.length ? { tools: request.tools } : {}),
-      messages: engineMessages(messages)
+      messages: withModelDefaults(engineMessages(messages), variant.defaults)
     }
   }
 }
@@ -115,12 +122,12 @@ export function generateCall(
       body: { ...others, n_predict: max_tokens, input_prefix: prompt, input_suffix: request.suffix }
     }
   }
-  const format = responseFormat(request.format)
+  const format = { ...responseFormat(request.format), ...probabilities(request) }
   if (request.raw) return { path: '/v1/completions', body: { ...sampling, ...format, prompt } }
   const messages: Record<string, unknown>[] = [{ role: 'user', content: contentOf(prompt, request.images) }]
   if (request.system) messages.unshift({ role: 'system', content: request.system })
   return {
     path: '/v1/chat/completions',
-    body: { ...sampling, ...format, ...thinking(request.think), messages }
+    body: { ...sampling, ...format, ...thinking(request.think), messages: withModelDefaults(messages, variant.defaults) }
   }
 }

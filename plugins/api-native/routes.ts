@@ -7,6 +7,7 @@ import type { ModelNaming, NativeMount } from '../../core/services.ts'
 import { answerRoutes } from './answer-routes.ts'
 import { convertRoutes } from './convert-routes.ts'
 import type { MountedDependencies, NativeDependencies } from './dependencies.ts'
+import { embedRoutes } from './embed-routes.ts'
 import { importRoutes } from './import-routes.ts'
 import { modelRoutes } from './model-routes.ts'
 import { createNativeStreams } from './native-streams.ts'
@@ -19,7 +20,7 @@ export const NATIVE_NAMING: ModelNaming = { parse: parseModelName, shown: ({ pub
 /** The native API without its prefix. */
 export function nativeRoutes(
   deps: NativeDependencies,
-  { defaultFraming, naming = NATIVE_NAMING, version: shownVersion = version, fileDigest }: NativeMount
+  { defaultFraming, naming = NATIVE_NAMING, version: shownVersion = version, fileDigest, modelfile }: NativeMount
 ): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -27,6 +28,7 @@ export function nativeRoutes(
       ...deps,
       naming,
       fileDigest: fileDigest ?? (({ path }) => path),
+      modelfile: modelfile ?? (() => ''),
       streams: createNativeStreams({ defaultFraming, negotiate: deps.negotiate, heartbeat: deps.heartbeat })
     }
     // A body that is missing or no object gets its own code before the schema speaks of fields.
@@ -36,6 +38,7 @@ export function nativeRoutes(
     app.get('/health', { schema: serverOperations.health }, async () => ({ status: 'ok' }))
     app.get('/version', { schema: serverOperations.version }, async () => ({ version: shownVersion }))
     await app.register(answerRoutes(mounted))
+    await app.register(embedRoutes(mounted))
     await app.register(modelRoutes(mounted))
     await app.register(pullRoutes(mounted))
     await app.register(importRoutes(mounted))

@@ -1,19 +1,65 @@
+import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
+import { ConfigError } from '../../core/config/problems.ts'
 import { definePlugin } from '../../core/plugin.ts'
+import { hostedNames } from './hosted-names.ts'
+import { LISTEN_PATTERN, parseListen } from './listen-address.ts'
+import { ollamaNaming } from './naming.ts'
+import { pathInProfile } from './profile-paths.ts'
+import { profileRoutes } from './routes.ts'
+import { listenToo, type SecondListener } from './second-listener.ts'
+
+const LISTEN = 'api-ollama.listen'
 
 export default definePlugin({
   name: 'api-ollama',
   api: 1,
-  description: 'The native API once more under /ollama/api, with NDJSON as the default framing of streams',
+  description: "The API as Ollama's clients want it, under /ollama and at an address of its own",
   optional: true,
-  needs: ['nativeApi'],
-  options: Type.Object({}, { additionalProperties: false }),
-  setup(context) {
-    const nativeApi = context.service('nativeApi')
+  needs: ['nativeApi', 'storage', 'access'],
+  options: Type.Object(
+    {
+      listen: Type.String({
+        default: '',
+        pattern: LISTEN_PATTERN,
+        title: 'an address with a port such as 127.0.0.1:11434',
+        description: "Address that serves Ollama's clients alone, such as 127.0.0.1:11434; empty is none"
+      })
+    },
+    { additionalProperties: false }
+  ),
+  setup(context, options) {
+    const address = parseListen(options.listen)
+    if (options.listen !== '' && !address) {
+      const message = `${JSON.stringify(options.listen)} is no address with a port such as 127.0.0.1:11434.`
+      throw new ConfigError([{ where: LISTEN, setting: LISTEN, message }])
+    }
+    const naming = ollamaNaming(context.service('storage'))
+    const hosted = hostedNames(naming.parse)
+    const admit = address && context.service('access').admit(address, LISTEN)
+    let app: FastifyInstance
+    let listener: SecondListener | undefined
     return {
-      routes: async app => {
-        app.get('/ollama', async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running'))
-        await app.register(nativeApi.routes({ defaultFraming: 'ndjson' }), { prefix: '/ollama/api' })
+      hooks: hosted.hooks,
+      routes: async instance => {
+        app = instance
+        instance.addHook('preClose', async () => listener?.stopAccepting())
+        instance.addHook('onClose', async () => await listener?.closed())
+        await instance.register(
+          profileRoutes({ nativeApi: context.service('nativeApi'), naming, markHosted: hosted.mark })
+        )
+      },
+      async start() {
+        if (!address) return
+        listener = await listenToo(app, address, {
+          log: context.log,
+          ended: context.signal,
+          prepare: request => {
+            admit?.(request)
+            request.url = pathInProfile(request.url ?? '/')
+            if (request.url.startsWith('/v1')) hosted.mark(request)
+          }
+        })
       }
     }
   }

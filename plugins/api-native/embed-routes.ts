@@ -1,0 +1,65 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync, FastifyReply } from 'fastify'
+import { clientSignal } from '../../core/http/client-signal.ts'
+import { parseKeepAlive, parseOptions } from '../../core/options.ts'
+import { nameOf } from './answer.ts'
+import type { MountedDependencies } from './dependencies.ts'
+import { type Embeddings, embedTexts } from './embed.ts'
+import { embedOperations } from './operations/embed.ts'
+import type { EmbeddingsRequest, EmbedRequest } from './schemas.ts'
+
+const NONE: Embeddings = { vectors: [], promptTokens: 0 }
+
+/** Embeddings of texts, in Ollama's present and its older shape. */
+export function embedRoutes({ storage, scheduler, naming }: MountedDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    app.post('/embed', { schema: embedOperations.embed }, async ({ body }, reply) => {
+      const began = process.hrtime.bigint()
+      const texts = typeof body.input === 'string' ? [body.input].filter(text => text !== '') : (body.input ?? [])
+      const { embeddings, loadDuration } = await embed(body, texts, reply, {
+        truncate: body.truncate ?? false,
+        dimensions: body.dimensions ?? undefined
+      })
+      return {
+        model: nameOf(body),
+        embeddings: embeddings.vectors,
+        total_duration: Number(process.hrtime.bigint() - began),
+        load_duration: Math.round(loadDuration * 1e6),
+        prompt_eval_count: embeddings.promptTokens
+      }
+    })
+
+    app.post('/embeddings', { schema: embedOperations.embeddings }, async ({ body }, reply) => {
+      const { embeddings } = await embed(body, body.prompt ? [body.prompt] : [], reply, { truncate: false })
+      return { embedding: embeddings.vectors[0] ?? [] }
+    })
+  }
+
+  /** Without texts the model is only loaded, or unloaded where `keep_alive` is 0. */
+  async function embed(
+    body: EmbedRequest | EmbeddingsRequest,
+    texts: string[],
+    reply: FastifyReply,
+    options: Parameters<typeof embedTexts>[2]
+  ): Promise<{ embeddings: Embeddings; loadDuration: number }> {
+    const model = naming.parse(nameOf(body))
+    const keepAlive = parseKeepAlive(body.keep_alive)
+    const { load } = parseOptions(body.options)
+    storage.get(model)
+    if (texts.length === 0 && keepAlive === 0) {
+      scheduler.keepAlive(model, 0)
+      return { embeddings: NONE, loadDuration: 0 }
+    }
+    const signal = clientSignal(reply)
+    const loadOnly = texts.length === 0
+    return await scheduler.withLease(
+      { model, mode: 'embedding', options: load, keepAlive, signal, loadOnly },
+      async lease => ({
+        embeddings: loadOnly ? NONE : await embedTexts(lease, texts, options),
+        loadDuration: lease.loadDuration
+      })
+    )
+  }
+}
