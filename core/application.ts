@@ -12,6 +12,7 @@ import { CorralError } from './errors.ts'
 import { rememberRoutes } from './http/allowed-methods.ts'
 import { ClientGone } from './http/client-signal.ts'
 import { acceptAnyBodyAsJson } from './http/json-body.ts'
+import { allowLongUploads } from './http/long-upload.ts'
 import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './http/native-error.ts'
 
 declare module 'fastify' {
@@ -62,6 +63,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
       void (reply as FastifyReply).code(failure.status).send(body(failure, request))
     }
   })
+  allowLongUploads(app.server)
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
   app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))

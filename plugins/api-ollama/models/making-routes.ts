@@ -1,0 +1,104 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
+import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { clientSignal } from '../../../core/http/client-signal.ts'
+import { bodyObject } from '../../../core/http/json-body.ts'
+import { errorResponses, json, jsonOrStream, nativeErrors } from '../../../core/http/response-schemas.ts'
+import type { ModelName } from '../../../core/model-name.ts'
+import type { ModelNaming } from '../../../core/services.ts'
+import { blobRoutes } from './blob-routes.ts'
+import { CreateRequestSchema, readCreateRequest } from './create-request.ts'
+import { createModelMaker, type MakingDependencies } from './make-model.ts'
+import { replyWithStatus } from './status-lines.ts'
+
+const loose = { additionalProperties: true }
+const tags = ['Models']
+const Name = (description: string) => Type.Optional(Type.Union([Type.String({ description }), Type.Null()]))
+const CopyRequestSchema = Type.Object(
+  {
+    source: Type.String({ description: 'Model to be copied' }),
+    destination: Type.String({ description: 'Its new name' })
+  },
+  { ...loose, title: 'CopyRequest' }
+)
+const PushRequestSchema = Type.Object({ model: Name('Model to be published'), name: Name('The same as model') }, loose)
+const Status = Type.Object({ status: Type.String() }, loose)
+const MAKING_ERRORS: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'model_exists', 'insufficient_storage']
+
+const COPY = {
+  summary: 'Copy a model',
+  description: 'Files are linked where that is possible; each of the two may be deleted without the other.',
+  tags,
+  operationId: 'copyModel',
+  body: CopyRequestSchema,
+  response: { 200: json('It is there', Status), ...errorResponses(nativeErrors, MAKING_ERRORS) }
+}
+const CREATE = {
+  summary: 'Make a model of another one, or of files that were sent',
+  description:
+    'What is laid down for it holds where a request gives nothing of its own. A model that was made before is replaced.',
+  tags,
+  operationId: 'createModel',
+  body: CreateRequestSchema,
+  response: {
+    200: jsonOrStream('It is there', Status, {
+      event: 'What is being done; the last event is `success`, or the error',
+      types: ['application/x-ndjson']
+    }),
+    ...errorResponses(nativeErrors, [...MAKING_ERRORS, 'invalid_option', 'unsupported_capability'])
+  }
+}
+const PUSH = {
+  summary: 'Publish a model, which corral does not',
+  tags,
+  operationId: 'pushModel',
+  body: PushRequestSchema,
+  response: errorResponses(nativeErrors, ['not_implemented'])
+}
+
+/** Copying and creating models, as Ollama's clients do it; without a prefix. */
+export function modelMakingRoutes(
+  deps: MakingDependencies & {
+    naming: ModelNaming
+    /** A name that need not be there yet, as a request gives it. */
+    newName: (asked: unknown) => ModelName
+  }
+): FastifyPluginAsync {
+  const { storage, blobs, naming, newName } = deps
+  const maker = createModelMaker(deps)
+
+  return async instance => {
+    await instance.register(blobRoutes(blobs))
+    await instance.register(async instance => {
+      const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+      app.addHook('preValidation', async request => void bodyObject(request.body))
+
+      app.post('/copy', { schema: COPY }, async ({ body }, reply) => {
+        const source = storage.get(naming.parse(body.source))
+        await maker.copy(source, newName(body.destination), clientSignal(reply))
+        return { status: 'success' }
+      })
+
+      app.post('/create', { schema: CREATE }, async (request, reply) => {
+        const { body } = request
+        const name = newName(body.model ?? body.name)
+        const making = readCreateRequest(body)
+        const source = 'from' in making.source ? storage.get(naming.parse(making.source.from)) : undefined
+        return await replyWithStatus(request, reply, body.stream ?? true, (signal, tell) =>
+          maker.create(name, making, source, signal, tell)
+        )
+      })
+
+      app.post('/push', { schema: PUSH }, async ({ body }) => {
+        const name = body.model ?? body.name
+        throw new CorralError(
+          'not_implemented',
+          `corral does not publish models${name ? `: ${JSON.stringify(name.slice(0, 200))} stays on this machine` : ''}. ` +
+            'Another corral can pull it from here ("corral pull corral://<host>:<port>/<owner>/<name>"); ' +
+            'to publish it, upload its files with the tools of a hub.'
+        )
+      })
+    })
+  }
+}

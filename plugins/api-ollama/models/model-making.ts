@@ -1,0 +1,43 @@
+import type { FastifyPluginAsync } from 'fastify'
+import type { ModelName } from '../../../core/model-name.ts'
+import type { PluginContext } from '../../../core/plugin.ts'
+import type { ModelNaming, ServiceName } from '../../../core/services.ts'
+import { createBlobStore } from './blob-store.ts'
+import { modelMakingRoutes } from './making-routes.ts'
+
+/** What the making of models needs of other plugins. */
+export const MAKING_NEEDS: ServiceName[] = ['storage', 'scheduler', 'downloads', 'conversion']
+
+const SWEEP_INTERVAL = 3_600_000
+
+/** The routes that make models, and the upkeep of what clients sent for it. */
+export function modelMaking(context: PluginContext): {
+  /** @param newName reads a name that need not be there yet */
+  routes(naming: ModelNaming, newName: (asked: unknown) => ModelName): FastifyPluginAsync
+  start(): Promise<void>
+  stop(): void
+} {
+  const storage = context.service('storage')
+  const blobs = createBlobStore(context.paths.blobs, storage, context.log)
+  let timer: NodeJS.Timeout | undefined
+  const deps = {
+    storage,
+    blobs,
+    scheduler: context.service('scheduler'),
+    downloads: context.service('downloads'),
+    conversion: context.service('conversion')
+  }
+  const sweep = () =>
+    blobs
+      .sweep()
+      .catch(error => context.log.warn(error, `What clients sent to ${context.paths.blobs} cannot be looked at`))
+  return {
+    routes: (naming, newName) => modelMakingRoutes({ ...deps, naming, newName }),
+    async start() {
+      await sweep()
+      timer = setInterval(sweep, SWEEP_INTERVAL)
+      timer.unref()
+    },
+    stop: () => clearInterval(timer)
+  }
+}

@@ -1,0 +1,90 @@
+import { open } from 'node:fs/promises'
+import { basename } from 'node:path/posix'
+import { CorralError } from '../../../core/errors.ts'
+import { readGguf } from '../../../core/gguf-file.ts'
+import { shardNames } from '../../../core/gguf-file-name.ts'
+import { describesSafetensors, isTokenizer } from '../../../core/safetensors-layout.ts'
+import type { AdoptedFile, StoredFile } from '../../../core/services.ts'
+import { storedName } from '../../../core/stored-name.ts'
+
+/** A file that was sent, under the name that the client has it under. */
+export interface SentFile {
+  name: string
+  sha256: string
+  /** Absolute path of its content here. */
+  path: string
+}
+
+/**
+ * Finds out what kind of model files are, and what each of them is for.
+ * @throws CorralError `invalid_request` saying what is missing or cannot be used
+ */
+export async function modelOf(files: SentFile[]): Promise<{ format: 'gguf' | 'safetensors'; files: AdoptedFile[] }> {
+  const isWeights = ({ name }: SentFile) => /\.safetensors$/i.test(name)
+  if (files.some(isWeights)) return { format: 'safetensors', files: safetensorsFiles(files) }
+  const adopted: AdoptedFile[] = []
+  for (const file of files) {
+    if (!(await beginsAsGguf(file.path))) {
+      throw refuse(
+        `${JSON.stringify(file.name)} is neither a GGUF file nor part of a SafeTensors model. ` +
+          'Send GGUF files, or the whole folder of a SafeTensors model.'
+      )
+    }
+    adopted.push(adoptedFile(file, ggufName(file.name), await ggufRole(file.path)))
+  }
+  // Model files first, in the order of their shards.
+  const order = ({ role, path }: AdoptedFile) => `${role === 'model' ? 0 : 1} ${path}`
+  return { format: 'gguf', files: adopted.sort((a, b) => (order(a) < order(b) ? -1 : 1)) }
+}
+
+function safetensorsFiles(files: SentFile[]): AdoptedFile[] {
+  // Some clients send whole paths of theirs; modules of sentence-transformers have their folder in the name.
+  const named = files.map(file => ({
+    ...file,
+    name: /(?:^|\/)(\d+_\w+\/[^/]+)$/.exec(file.name)?.[1] ?? basename(file.name)
+  }))
+  const weights = named.filter(({ name }) => /\.safetensors$/i.test(name) && !name.includes('/'))
+  const names = new Set(named.map(({ name }) => name))
+  const missing = [...new Set(weights.flatMap(({ name }) => shardNames(name)))].filter(name => !names.has(name))
+  if (!names.has('config.json')) missing.unshift('config.json')
+  if (missing.length > 0) {
+    throw refuse(
+      `The SafeTensors model is not complete: ${missing.slice(0, 12).join(', ')} missing. Send its whole folder.`
+    )
+  }
+  if (![...names].some(isTokenizer)) {
+    throw refuse('The SafeTensors model has no tokenizer (tokenizer.json or tokenizer.model). Send its whole folder.')
+  }
+  const others = named.filter(file => !weights.includes(file) && describesSafetensors(file.name))
+  return [
+    ...weights.map(file => adoptedFile(file, file.name, 'model')).sort((a, b) => (a.path < b.path ? -1 : 1)),
+    ...others.map(file => adoptedFile(file, file.name, 'other'))
+  ]
+}
+
+function adoptedFile({ path: source, sha256 }: SentFile, path: string, role: StoredFile['role']): AdoptedFile {
+  return { source, path, role, sha256 }
+}
+
+/** Clients may send files under names of theirs; llama.cpp finds shards by names, which are kept. */
+function ggufName(name: string): string {
+  const plain = storedName(basename(name.replaceAll('\\', '/')))
+  return /\.gguf$/i.test(plain) ? plain : `${plain}.gguf`
+}
+
+async function ggufRole(path: string): Promise<StoredFile['role']> {
+  const { metadata } = await readGguf(path)
+  return metadata['general.type'] === 'mmproj' || metadata['general.architecture'] === 'clip' ? 'projector' : 'model'
+}
+
+async function beginsAsGguf(path: string): Promise<boolean> {
+  const file = await open(path, 'r')
+  try {
+    const { buffer } = await file.read(Buffer.alloc(4), 0, 4, 0)
+    return buffer.toString('latin1') === 'GGUF'
+  } finally {
+    await file.close()
+  }
+}
+
+const refuse = (message: string) => new CorralError('invalid_request', message, { param: 'files' })
