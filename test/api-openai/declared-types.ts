@@ -30,12 +30,12 @@ class Declarations {
     while (this.#at < this.#tokens.length) this.#declaration('')
   }
 
-  get #token(): string {
+  #next(): string {
     return this.#tokens[this.#at] ?? ''
   }
 
   #take(wanted?: string): string {
-    const token = this.#token
+    const token = this.#next()
     if (wanted !== undefined && token !== wanted) {
       throw new Error(`Expected ${wanted}, found ${this.#tokens.slice(this.#at - 3, this.#at + 5).join(' ')}`)
     }
@@ -56,13 +56,13 @@ class Declarations {
     const word = this.#take()
     if (word === 'interface') {
       const name = scope + this.#take()
-      if (this.#token === '<') this.#skip('<', '>')
+      if (this.#next() === '<') this.#skip('<', '>')
       const parents: Type[] = []
-      if (this.#token === 'extends') {
+      if (this.#next() === 'extends') {
         do {
           this.#take()
           parents.push(this.#type(scope))
-        } while (this.#token === ',')
+        } while (this.#next() === ',')
       }
       const body = this.#object(`${name}.`)
       this.types.set(name, { ...body, extends: parents } as Type)
@@ -73,10 +73,10 @@ class Declarations {
     } else if (word === 'namespace') {
       const inner = `${scope}${this.#take()}.`
       this.#take('{')
-      while (this.#token !== '}') this.#declaration(inner)
+      while (this.#next() !== '}') this.#declaration(inner)
       this.#take('}')
     } else if (word === 'class') {
-      while (this.#token !== '{') this.#take()
+      while (this.#next() !== '{') this.#take()
       this.#skip('{', '}')
     } else if (word === '{') {
       this.#at--
@@ -88,19 +88,19 @@ class Declarations {
     const fields = new Map<string, { type: Type; optional: boolean }>()
     let rest: Type | undefined
     this.#take('{')
-    while (this.#token !== '}') {
-      if (this.#token === '[') {
+    while (this.#next() !== '}') {
+      if (this.#next() === '[') {
         this.#skip('[', ']')
         this.#take(':')
         rest = this.#type(scope)
       } else {
         const name = this.#take().replace(/^'(.*)'$/, '$1')
-        const optional = this.#token === '?'
+        const optional = this.#next() === '?'
         if (optional) this.#take()
         this.#take(':')
         fields.set(name, { type: this.#type(scope), optional })
       }
-      if (this.#token === ';') this.#take()
+      if (this.#next() === ';') this.#take()
     }
     this.#take('}')
     return { kind: 'object', fields, ...(rest && { rest }), extends: [] }
@@ -109,15 +109,15 @@ class Declarations {
   #type(scope: string): Type {
     const of: Type[] = []
     do {
-      if (this.#token === '|') this.#take()
+      if (this.#next() === '|') this.#take()
       of.push(this.#postfix(scope))
-    } while (this.#token === '|')
+    } while (this.#next() === '|')
     return of.length === 1 ? of[0]! : { kind: 'union', of }
   }
 
   #postfix(scope: string): Type {
     let type = this.#primary(scope)
-    while (this.#token === '[' || this.#token === '&') {
+    while (this.#next() === '[' || this.#next() === '&') {
       if (this.#take() === '[') {
         this.#take(']')
         type = { kind: 'array', of: type }
@@ -143,8 +143,8 @@ class Declarations {
     if (['string', 'number', 'boolean', 'null', 'undefined'].includes(token)) return { kind: token } as Type
     if (token === 'unknown' || token === 'any') return ANY
     let name = token
-    while (this.#token === '.') name += this.#take() + this.#take()
-    if (this.#token !== '<') return { kind: 'name', name, scope }
+    while (this.#next() === '.') name += this.#take() + this.#take()
+    if (this.#next() !== '<') return { kind: 'name', name, scope }
     if (name !== 'Array') {
       this.#skip('<', '>')
       return ANY
@@ -220,7 +220,6 @@ function faultOf(type: Type, value: unknown, place: string): string | undefined 
       return undefined
     }
     default:
-      // biome-ignore lint/suspicious/useValidTypeof: the kind is one of JavaScript's own.
       return typeof value === type.kind ? undefined : `${place} is ${JSON.stringify(value)}, no ${type.kind}`
   }
 }
