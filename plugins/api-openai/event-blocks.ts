@@ -22,11 +22,10 @@ export interface EventBlock {
  */
 export class EventBlocks {
   #rest: Buffer = NOTHING
-  readonly #rename: { from: string; to: string } | undefined
+  readonly #changes: Change[]
 
-  /** @param rename the member that names the model, where the name asked for is not the one that the engine reports */
-  constructor(rename?: { from: string; to: string }) {
-    this.#rename = rename
+  constructor(renames: Renames = {}) {
+    this.#changes = changesOf(renames)
   }
 
   /** The events that this chunk completes; undefined when it completes none worth passing on. */
@@ -44,16 +43,12 @@ export class EventBlocks {
     if (at !== -1) {
       const lineEnd = bytes.indexOf(LINE_FEED, at)
       return {
-        bytes: this.#renamed(bytes.subarray(0, at)),
+        bytes: changed(bytes.subarray(0, at), this.#changes),
         done: false,
         error: bytes.toString('utf8', at + 'data: '.length, lineEnd)
       }
     }
-    return { bytes: this.#renamed(bytes), done: startOf(bytes, DONE) !== -1 }
-  }
-
-  #renamed(bytes: Buffer): Buffer {
-    return this.#rename ? replaceAll(bytes, this.#rename.from, this.#rename.to) : bytes
+    return { bytes: changed(bytes, this.#changes), done: startOf(bytes, DONE) !== -1 }
   }
 }
 
@@ -80,13 +75,34 @@ function replaceAll(bytes: Buffer, from: string, to: string): Buffer {
   )
 }
 
-/** The member that names the model, as the engine writes it and as the reply is to have it; undefined when alike. */
-export function modelMember(alias: string, asked: string): { from: string; to: string } | undefined {
-  if (alias === asked) return undefined
-  return { from: `"model":${JSON.stringify(alias)}`, to: `"model":${JSON.stringify(asked)}` }
+/** What is called otherwise in a reply than the engine calls it. */
+export interface Renames {
+  /** The model's name as the engine reports it, and as it was asked for. */
+  model?: [alias: string, asked: string]
+  /** llama-server gives completions ids of chat completions. */
+  completionId?: boolean
 }
 
-/** A whole answer with the model's name as it was asked for. */
-export function renameModel(body: Buffer, rename: { from: string; to: string } | undefined): Buffer {
-  return rename ? replaceAll(body, rename.from, rename.to) : body
+interface Change {
+  from: string
+  to: string
+}
+
+function changesOf({ model, completionId }: Renames): Change[] {
+  const changes: Change[] = []
+  if (model && model[0] !== model[1]) {
+    changes.push({ from: `"model":${JSON.stringify(model[0])}`, to: `"model":${JSON.stringify(model[1])}` })
+  }
+  // Within JSON texts quotes are escaped, so only the members themselves look like this.
+  if (completionId) changes.push({ from: '"id":"chatcmpl-', to: '"id":"cmpl-' })
+  return changes
+}
+
+function changed(bytes: Buffer, changes: readonly Change[]): Buffer {
+  return changes.reduce((before, { from, to }) => replaceAll(before, from, to), bytes)
+}
+
+/** A whole answer with the names that it is to have. */
+export function renamed(body: Buffer, renames: Renames): Buffer {
+  return changed(body, changesOf(renames))
 }

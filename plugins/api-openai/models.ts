@@ -1,24 +1,45 @@
-import type { FastifyPluginAsync } from 'fastify'
-import { parseModelName } from '../../core/model-name.ts'
-import type { Storage, StoredVariant } from '../../core/services.ts'
+import { CorralError } from '../../core/errors.ts'
+import type { StoredVariant } from '../../core/services.ts'
+import type { ModelListQuery } from './request-schemas.ts'
 
-function modelRecord(variant: StoredVariant) {
+/** A model as OpenAI's clients read it (`created`, `owned_by`), and Anthropic's (`type`, `display_name`, `created_at`). */
+export function modelRecord(variant: StoredVariant) {
+  const { contextLength } = variant.metadata
   return {
     id: variant.publicName,
     object: 'model',
     // Seconds since the epoch.
     created: Math.floor(Date.parse(variant.modifiedAt) / 1000),
-    owned_by: variant.model.owner
+    owned_by: variant.model.owner,
+    type: 'model',
+    display_name: variant.publicName,
+    created_at: variant.modifiedAt,
+    max_input_tokens: contextLength ?? null
   }
 }
 
-/** The models there are, and one by its name. */
-export function modelRoutes(storage: Storage): FastifyPluginAsync {
-  return async app => {
-    app.get('/models', async () => ({ object: 'list', data: storage.list().map(modelRecord) }))
-    // Names hold a slash, which clients send as it is or as %2F.
-    app.get<{ Params: { '*': string } }>('/models/*', async request => {
-      return modelRecord(storage.get(parseModelName(request.params['*'])))
-    })
+/**
+ * A page of the list of models: the whole of it where no limit is given.
+ * @throws CorralError `invalid_request` when there is no such place in the list
+ */
+export function modelPage(variants: readonly StoredVariant[], { limit, after_id, before_id }: ModelListQuery) {
+  const all = variants.map(modelRecord)
+  const placeOf = (id: string, param: string) => {
+    const at = all.findIndex(record => record.id.toLowerCase() === id.toLowerCase())
+    if (at === -1) throw new CorralError('invalid_request', `"${param}" must be the id of a model.`, { param })
+    return at
+  }
+  const from = after_id === undefined ? 0 : placeOf(after_id, 'after_id') + 1
+  const to = before_id === undefined ? all.length : placeOf(before_id, 'before_id')
+  const range = all.slice(from, Math.max(from, to))
+  // Before a place, the nearest ones count.
+  const backwards = before_id !== undefined && after_id === undefined
+  const data = limit === undefined ? range : backwards ? range.slice(-limit) : range.slice(0, limit)
+  return {
+    object: 'list',
+    data,
+    first_id: data[0]?.id ?? null,
+    last_id: data.at(-1)?.id ?? null,
+    has_more: data.length < range.length
   }
 }

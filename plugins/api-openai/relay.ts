@@ -1,21 +1,23 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
+import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { askWithinContext, type Overflow, overflowOf } from '../../core/http/context-overflow.ts'
 import { engineError } from '../../core/http/engine-error.ts'
 import { askEngine, cutInTheMiddle, forEachChunk, readAll, reasonOf } from '../../core/http/engine-reply.ts'
 import { EventLines } from '../../core/http/event-lines.ts'
-import { bodyObject } from '../../core/http/json-body.ts'
 import { endWithFailure, withLeaseInStream } from '../../core/http/leased-stream.ts'
 import { openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
-import { settingsFor } from '../../core/model-settings.ts'
-import type { Lease, Scheduler, Storage } from '../../core/services.ts'
-import { type EngineCall, type EngineFunction, engineBody, type Fields, readCall } from './engine-call.ts'
-import { EventBlocks, modelMember, renameModel } from './event-blocks.ts'
+import { type EffectiveSettings, settingsFor } from '../../core/model-settings.ts'
+import type { EngineMode, Lease, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
+import { type Chunk, ChunkWording, type Wording } from './chunk-wording.ts'
+import { bestChoices, type Prompt } from './completion-fields.ts'
+import type { EngineCall, Fields } from './engine-call.ts'
+import { EventBlocks, renamed } from './event-blocks.ts'
+import type { Generation } from './generation.ts'
+import { InfillChunks } from './infill-chunks.ts'
 import { openaiErrorEvent } from './openai-error.ts'
-import { WholeAnswer } from './whole-answer.ts'
-
-const JSON_TYPE = 'application/json; charset=utf-8'
+import { type Choice, WholeAnswer } from './whole-answer.ts'
 
 export interface RelayDependencies {
   storage: Storage
@@ -25,41 +27,30 @@ export interface RelayDependencies {
   heartbeat: number
 }
 
-/** A request as it goes to the engine. */
+/** What is known of a request before its model is loaded. */
 interface Asked {
-  call: EngineCall
-  target: EngineFunction
-  body: Fields
+  generation: Generation
   overflow: Overflow
 }
 
-/** Answers a request with the engine's own reply, loading the model first where needed. */
-export async function relay(
+function leaseRequest({ model, load, keepAlive }: EngineCall, mode: EngineMode, reply: FastifyReply) {
+  return { model, mode, options: load, keepAlive, signal: clientSignal(reply) }
+}
+
+/** Answers a request with text that the engine generates, loading the model first where needed. */
+export async function answer(
   deps: RelayDependencies,
   request: FastifyRequest,
   reply: FastifyReply,
-  target: EngineFunction
+  call: EngineCall,
+  plan: (call: EngineCall, variant: StoredVariant, settings: EffectiveSettings) => Generation
 ): Promise<unknown> {
-  const call = readCall(bodyObject(request.body), target)
   const variant = deps.storage.get(call.model)
-  const lease = {
-    model: call.model,
-    mode: target.mode(variant),
-    options: call.load,
-    keepAlive: call.keepAlive,
-    signal: clientSignal(reply)
-  }
   const settings = settingsFor(deps.config, variant)
-  const asked: Asked = {
-    call,
-    target,
-    body: engineBody(call, target, settings.sampling),
-    overflow: overflowOf(call.overflow ?? settings.overflow, reply)
-  }
-  if (!call.stream) {
-    const whole = await deps.scheduler.withLease(lease, held => askWhole(held, asked))
-    return reply.type(whole.type).send(whole.bytes)
-  }
+  const generation = plan(call, variant, settings)
+  const lease = leaseRequest(call, 'chat', reply)
+  const asked = { generation, overflow: overflowOf(call.overflow ?? settings.overflow, reply) }
+  if (!generation.stream) return await deps.scheduler.withLease(lease, held => answerWhole(held, asked))
 
   const stream = openReplyStream(reply, {
     contentType: 'text/event-stream',
@@ -68,55 +59,80 @@ export async function relay(
   })
   await endWithFailure(stream, request.log, openaiErrorEvent, () =>
     withLeaseInStream(deps.scheduler, lease, stream, async held => {
-      await passOn(held, asked, stream)
+      if (generation.passedOn) await passOn(held, asked, stream)
+      else await streamWorded(held, asked, stream)
       stream.end()
     })
   )
   return undefined
 }
 
-/** The engine's answer in one piece, under the name that was asked for. */
-async function askWhole(lease: Lease, asked: Asked) {
-  const { target, call, body } = asked
-  try {
-    if (target.generates) return await assemble(lease, asked)
-    const response = await askEngine(lease, { path: target.path, body: JSON.stringify(body) })
-    const bytes = renameModel(await readAll(response.body), modelMember(lease.engine.spec.alias, call.asked))
-    return { bytes, type: String(response.headers['content-type'] ?? JSON_TYPE) }
-  } catch (error) {
-    throw reasonOf(lease, error)
-  }
+/** What the engine is asked for that it gives in one piece. */
+export interface Question {
+  mode: EngineMode
+  /** The engine's own path. */
+  path: string
+  body: Fields
 }
 
-async function assemble(lease: Lease, { target, call, body, overflow }: Asked) {
-  const streamed = { ...body, stream: true, stream_options: { include_usage: true } }
-  const response = await askWithinContext(lease, { path: target.path, body: streamed }, overflow)
-  const lines = new EventLines()
-  const answer = new WholeAnswer()
-  let done = false
-  await forEachChunk(response.body, chunk => {
-    for (const payload of lines.push(chunk)) {
-      if (payload === '[DONE]') {
-        done = true
-        continue
-      }
-      const event = JSON.parse(payload)
-      if (event?.error !== undefined) throw engineError(500, payload)
-      answer.add(event)
+/** The engine's reply to a question, loading the model first where needed. */
+export async function askOnce(
+  deps: RelayDependencies,
+  reply: FastifyReply,
+  call: EngineCall,
+  plan: (variant: StoredVariant) => Question
+): Promise<Buffer> {
+  const { mode, path, body } = plan(deps.storage.get(call.model))
+  return await deps.scheduler.withLease(leaseRequest(call, mode, reply), async lease => {
+    try {
+      const asked = JSON.stringify({ ...body, model: call.asked })
+      const response = await askEngine(lease, { path, body: asked })
+      return renamed(await readAll(response.body), { model: [lease.engine.spec.alias, call.asked] })
+    } catch (error) {
+      throw reasonOf(lease, error)
     }
+  })
+}
+
+/** The engine's answer, put together to one. */
+async function answerWhole(lease: Lease, { generation, overflow }: Asked): Promise<Fields> {
+  const { bestOf, wording } = generation
+  const worded = new ChunkWording(await wordingOf(lease, generation))
+  const whole = new WholeAnswer()
+  const add = (chunk: Chunk | undefined) => chunk && whole.add(chunk)
+  await readChunks(lease, { generation, overflow }, chunks => {
+    for (const chunk of chunks) add(worded.word(chunk))
     return undefined
   })
-  if (!done) throw cutInTheMiddle(lease)
-  return { bytes: JSON.stringify({ ...answer.body(), model: call.asked }), type: JSON_TYPE }
+  add(worded.end())
+  const choices = whole.choices()
+  if (bestOf === undefined) return whole.body(choices)
+  const chosen = bestChoices(choices.map(meanLogprob), wording.choices, bestOf)
+  return whole.body(
+    chosen.map((at, index) => ({
+      ...choices[at]!,
+      index,
+      ...(wording.logprobs === undefined && { logprobs: null })
+    }))
+  )
+}
+
+function meanLogprob({ logprobs }: Choice): number {
+  const values = logprobs && 'token_logprobs' in logprobs ? logprobs.token_logprobs : []
+  return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length)
 }
 
 /** Passes the engine's events on as they come. Its own failure, or an end without `[DONE]`, is thrown. */
-async function passOn(lease: Lease, { target, call, body, overflow }: Asked, stream: ReplyStream): Promise<void> {
-  const { alias } = lease.engine.spec
-  const blocks = new EventBlocks(modelMember(alias, call.asked))
+async function passOn(lease: Lease, { generation, overflow }: Asked, stream: ReplyStream): Promise<void> {
+  requireSlots(lease, generation)
+  const { path, body, wording } = generation
+  const blocks = new EventBlocks({
+    model: [lease.engine.spec.alias, wording.model],
+    completionId: path !== '/v1/chat/completions'
+  })
   let done = false
   try {
-    const response = await askWithinContext(lease, { path: target.path, body }, overflow)
+    const response = await askWithinContext(lease, { path, body }, overflow)
     await forEachChunk(response.body, chunk => {
       const block = blocks.push(chunk)
       if (!block) return undefined
@@ -129,4 +145,75 @@ async function passOn(lease: Lease, { target, call, body, overflow }: Asked, str
   } catch (error) {
     throw reasonOf(lease, error)
   }
+}
+
+/** Streams the engine's answer in the words of hosted services. */
+async function streamWorded(lease: Lease, asked: Asked, stream: ReplyStream): Promise<void> {
+  const worded = new ChunkWording(await wordingOf(lease, asked.generation))
+  const frame = (chunk: Chunk | undefined) => (chunk ? `data: ${JSON.stringify(chunk)}\n\n` : '')
+  await readChunks(lease, asked, chunks => {
+    const text = chunks.map(chunk => frame(worded.word(chunk))).join('')
+    return text === '' ? undefined : stream.write(text)
+  })
+  await stream.write(`${frame(worded.end())}data: [DONE]\n\n`)
+}
+
+/** Asks the engine and gives the chunks of its answer as they come. */
+async function readChunks(
+  lease: Lease,
+  { generation, overflow }: Asked,
+  take: (chunks: Chunk[]) => Promise<void> | undefined
+): Promise<void> {
+  requireSlots(lease, generation)
+  const { path, body, answers } = generation
+  const infill = path === '/infill' ? new InfillChunks(answers) : undefined
+  const lines = new EventLines()
+  let done = false
+  try {
+    const response = await askWithinContext(lease, { path, body }, overflow)
+    await forEachChunk(response.body, part => {
+      const chunks: Chunk[] = []
+      for (const payload of lines.push(part)) {
+        if (payload === '[DONE]') {
+          done = true
+          continue
+        }
+        // llama-server begins each further choice with `null`.
+        const event = JSON.parse(payload)
+        if (event?.error !== undefined) throw engineError(500, payload)
+        if (event) chunks.push(infill ? infill.chunk(event) : event)
+      }
+      return take(chunks)
+    })
+    if (!done && !infill?.done) throw cutInTheMiddle(lease)
+  } catch (error) {
+    throw reasonOf(lease, error)
+  }
+}
+
+async function wordingOf(lease: Lease, { wording, echo, bestOf }: Generation): Promise<Wording> {
+  // Probabilities are what the best answers are chosen by.
+  const logprobs = bestOf === undefined ? wording.logprobs : (wording.logprobs ?? 0)
+  const worded = { ...wording, ...(logprobs !== undefined && { logprobs }) }
+  if (!echo) return worded
+  const texts: string[] = []
+  for (const prompt of echo) texts.push(await textOf(lease, prompt))
+  return { ...worded, echo: texts }
+}
+
+async function textOf(lease: Lease, prompt: Prompt): Promise<string> {
+  if (typeof prompt === 'string') return prompt
+  const response = await askEngine(lease, { path: '/detokenize', body: JSON.stringify({ tokens: prompt }) })
+  return JSON.parse((await readAll(response.body)).toString('utf8')).content
+}
+
+function requireSlots(lease: Lease, { wording, bestOf }: Generation): void {
+  const { slots } = lease.engine
+  if (wording.choices <= slots) return
+  const param = bestOf === undefined ? 'n' : 'best_of'
+  throw new CorralError(
+    'invalid_request',
+    `"${param}" must be ${slots} at most: the engine of model "${lease.variant.publicName}" has so many slots to make choices in. Ask for fewer, or for more slots with num_parallel.`,
+    { param }
+  )
 }

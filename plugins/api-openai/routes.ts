@@ -2,30 +2,15 @@ import type { FastifyPluginAsync } from 'fastify'
 import { logFailure } from '../../core/application.ts'
 import { ClientGone } from '../../core/http/client-signal.ts'
 import { errorHeaders, toCorralError } from '../../core/http/native-error.ts'
-import type { EngineFunction } from './engine-call.ts'
-import { modelRoutes } from './models.ts'
+import { functionRoutes } from './function-routes.ts'
+import { mediaRoutes } from './media/routes.ts'
+import { modelRoutes } from './model-routes.ts'
 import { openaiErrorBody } from './openai-error.ts'
-import { type RelayDependencies, relay } from './relay.ts'
-
-const whatItIs: EngineFunction['mode'] = ({ metadata }) =>
-  metadata.capabilities.includes('completion') ? 'chat' : 'embedding'
-
-/** What `/v1` passes on to the engine, by its path below `/v1`. */
-const FUNCTIONS: Record<string, EngineFunction> = {
-  '/chat/completions': {
-    path: '/v1/chat/completions',
-    required: 'messages',
-    generates: true,
-    mode: () => 'chat'
-  },
-  '/completions': { path: '/v1/completions', required: 'prompt', generates: true, mode: () => 'chat' },
-  '/embeddings': { path: '/v1/embeddings', required: 'input', generates: false, mode: () => 'embedding' },
-  '/tokenize': { path: '/tokenize', required: 'content', generates: false, mode: whatItIs },
-  '/detokenize': { path: '/detokenize', required: 'tokens', generates: false, mode: whatItIs }
-}
+import type { RelayDependencies } from './relay.ts'
+import { responseRoutes } from './responses/routes.ts'
 
 /** The hosted-chat API without its prefix. */
-export function openaiRoutes(deps: RelayDependencies): FastifyPluginAsync {
+export function openaiRoutes(deps: RelayDependencies & { storedResponses: number }): FastifyPluginAsync {
   return async app => {
     app.wordErrors('/v1/', openaiErrorBody)
     app.setErrorHandler((error, request, reply) => {
@@ -38,8 +23,8 @@ export function openaiRoutes(deps: RelayDependencies): FastifyPluginAsync {
       throw app.noRouteError(request.method, request.url)
     })
     await app.register(modelRoutes(deps.storage))
-    for (const [path, target] of Object.entries(FUNCTIONS)) {
-      app.post(path, (request, reply) => relay(deps, request, reply, target))
-    }
+    await app.register(functionRoutes(deps))
+    await app.register(responseRoutes(deps))
+    await app.register(mediaRoutes(deps))
   }
 }

@@ -1,0 +1,53 @@
+import type { FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
+import { errorResponses, json } from '../../core/http/response-schemas.ts'
+import { parseModelName } from '../../core/model-name.ts'
+import type { Storage } from '../../core/services.ts'
+import { schemaCompiler } from './check-body.ts'
+import { modelPage, modelRecord } from './models.ts'
+import { openaiErrors } from './openai-error.ts'
+import { Model, ModelList } from './reply-schemas.ts'
+import { ModelListQuery } from './request-schemas.ts'
+
+const tags = ['Models']
+
+/** The models there are, and one by its name. */
+export function modelRoutes(storage: Storage): FastifyPluginAsync {
+  return async app => {
+    app.setValidatorCompiler(schemaCompiler)
+    app.get<{ Querystring: ModelListQuery }>(
+      '/models',
+      {
+        schema: {
+          tags,
+          summary: 'List models',
+          description: "The models on this machine, in records that OpenAI's and Anthropic's clients read.",
+          operationId: 'listModels',
+          querystring: ModelListQuery,
+          response: {
+            200: json('The models', ModelList),
+            ...errorResponses(openaiErrors, ['invalid_request'], { body: false })
+          }
+        }
+      },
+      async request => modelPage(storage.list(), request.query)
+    )
+    // Names hold a slash, which clients send as it is or as %2F.
+    app.get<{ Params: { '*': string } }>(
+      '/models/*',
+      {
+        schema: {
+          tags,
+          summary: 'Tell of a model',
+          operationId: 'retrieveModel',
+          params: Type.Object({ '*': Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }) }),
+          response: {
+            200: json('The model', Model),
+            ...errorResponses(openaiErrors, ['invalid_model_name', 'model_not_found'], { body: false })
+          }
+        }
+      },
+      async request => modelRecord(storage.get(parseModelName(request.params['*'])))
+    )
+  }
+}
