@@ -369,6 +369,8 @@ export interface NativeMount {
   version?: string
   /** What progress of a pull names a file by; its path in the repository where absent. */
   fileDigest?: (file: PlannedDownload) => string
+  /** What `POST /show` tells as the Modelfile of a model; nothing where absent. */
+  modelfile?: (variant: StoredVariant) => string
 }
 
 export interface NativeApi {

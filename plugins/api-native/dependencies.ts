@@ -3,7 +3,7 @@ import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { Conversion } from '../../core/conversion.ts'
 import type { Downloads, PlannedDownload } from '../../core/downloads.ts'
 import type { Runtimes } from '../../core/runtimes.ts'
-import type { ModelNaming, Scheduler, Storage } from '../../core/services.ts'
+import type { ModelNaming, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
 import type { NativeStreams } from './native-streams.ts'
 
 /** What the native API works with, wherever it is mounted. */
@@ -25,4 +25,5 @@ export interface MountedDependencies extends NativeDependencies {
   streams: NativeStreams
   naming: ModelNaming
   fileDigest(file: PlannedDownload): string
+  modelfile(variant: StoredVariant): string
 }

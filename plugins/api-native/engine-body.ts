@@ -128,6 +128,11 @@ export function generateCall(
   if (request.system) messages.unshift({ role: 'system', content: request.system })
   return {
     path: '/v1/chat/completions',
-    body: { ...sampling, ...format, ...thinking(request.think), messages: withModelDefaults(messages, variant.defaults) }
+    body: {
+      ...sampling,
+      ...format,
+      ...thinking(request.think),
+      messages: withModelDefaults(messages, variant.defaults)
+    }
   }
 }

@@ -31,7 +31,10 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
     app.post('/show', { schema: operations.show }, async ({ body }) => {
       const variant = storage.get(naming.parse(nameOf(body)))
       const conversions = (await conversion.list(variant)).map(conversionRecord)
-      return { ...showRecord(variant, naming), ...(variant.format === 'gguf' ? {} : { conversions }) }
+      return {
+        ...showRecord(variant, naming, deps.modelfile(variant)),
+        ...(variant.format === 'gguf' ? {} : { conversions })
+      }
     })
 
     app.delete('/delete', { schema: operations.remove }, async ({ body }) => {

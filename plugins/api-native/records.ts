@@ -1,6 +1,7 @@
 import { progressText } from '../../core/progress.ts'
 import type { LoadingModel, ModelNaming, RunningModel, StoredVariant } from '../../core/services.ts'
 import type { LoadingRecord, LocalModel, ModelDetails, RunningRecord, ShownModel } from './operations/records.ts'
+import { parametersText } from './parameters-text.ts'
 
 /** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
 const NEVER = '2999-12-31T23:59:59.000Z'
@@ -49,16 +50,19 @@ export function localRecord(variant: StoredVariant, naming: ModelNaming): LocalM
 }
 
 /** The reply of `/api/show`. */
-export function showRecord(variant: StoredVariant, naming: ModelNaming): ShownModel {
+export function showRecord(variant: StoredVariant, naming: ModelNaming, modelfile: string): ShownModel {
+  const { options, system, messages, license } = variant.defaults ?? {}
   const { details, ...record } = localRecord(variant, naming)
   return {
-    modelfile: '',
+    modelfile,
     details: { ...record, ...details },
     model_info: variant.metadata.info,
     capabilities: variant.metadata.capabilities,
     template: variant.metadata.chatTemplate ?? '',
-    parameters: '',
-    license: String(variant.metadata.info['general.license'] ?? ''),
+    parameters: parametersText(options),
+    ...(system && { system }),
+    ...(messages && { messages }),
+    license: license ?? String(variant.metadata.info['general.license'] ?? ''),
     modified_at: variant.modifiedAt,
     origin: variant.origin,
     files: variant.files

@@ -4,7 +4,8 @@ import { ConfigError } from '../../core/config/problems.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { hostedNames } from './hosted-names.ts'
 import { LISTEN_PATTERN, parseListen } from './listen-address.ts'
-import { ollamaNaming } from './naming.ts'
+import { MAKING_NEEDS, modelMaking } from './models/model-making.ts'
+import { newName, ollamaNaming } from './naming.ts'
 import { pathInProfile } from './profile-paths.ts'
 import { profileRoutes } from './routes.ts'
 import { listenToo, type SecondListener } from './second-listener.ts'
@@ -16,7 +17,7 @@ export default definePlugin({
   api: 1,
   description: "The API as Ollama's clients want it, under /ollama and at an address of its own",
   optional: true,
-  needs: ['nativeApi', 'storage', 'access'],
+  needs: ['nativeApi', 'access', ...MAKING_NEEDS],
   options: Type.Object(
     {
       listen: Type.String({
@@ -35,6 +36,7 @@ export default definePlugin({
       throw new ConfigError([{ where: LISTEN, setting: LISTEN, message }])
     }
     const naming = ollamaNaming(context.service('storage'))
+    const making = modelMaking(context)
     const hosted = hostedNames(naming.parse)
     const admit = address && context.service('access').admit(address, LISTEN)
     let app: FastifyInstance
@@ -46,10 +48,16 @@ export default definePlugin({
         instance.addHook('preClose', async () => listener?.stopAccepting())
         instance.addHook('onClose', async () => await listener?.closed())
         await instance.register(
-          profileRoutes({ nativeApi: context.service('nativeApi'), naming, markHosted: hosted.mark })
+          profileRoutes({
+            nativeApi: context.service('nativeApi'),
+            naming,
+            making: making.routes(naming, newName),
+            markHosted: hosted.mark
+          })
         )
       },
       async start() {
+        await making.start()
         if (!address) return
         listener = await listenToo(app, address, {
           log: context.log,
@@ -60,7 +68,8 @@ export default definePlugin({
             if (request.url.startsWith('/v1')) hosted.mark(request)
           }
         })
-      }
+      },
+      stop: () => making.stop()
     }
   }
 })

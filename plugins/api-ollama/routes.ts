@@ -6,6 +6,7 @@ import { ClientGone } from '../../core/http/client-signal.ts'
 import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
 import { errorResponses, json, nativeErrors } from '../../core/http/response-schemas.ts'
 import type { ModelNaming, NativeApi } from '../../core/services.ts'
+import { modelfileText } from './models/modelfile-text.ts'
 import { fileDigest } from './naming.ts'
 import { tagAsOllama } from './operations.ts'
 import { hostedPath, PROFILE } from './profile-paths.ts'
@@ -38,14 +39,22 @@ const status = {
   }
 }
 
+const account = (summary: string, operationId: string) => ({
+  summary: `${summary}: there is none`,
+  operationId,
+  response: errorResponses(nativeErrors, ['not_implemented'], { body: false })
+})
+
 /** What the profile has at the server's own address, below `/ollama`. */
 export function profileRoutes(options: {
   nativeApi: NativeApi
   naming: ModelNaming
+  /** The routes that make models. */
+  making: FastifyPluginAsync
   /** Called with each request that goes on to the hosted-chat API. */
   markHosted: (request: FastifyRequest['raw']) => void
 }): FastifyPluginAsync {
-  const { nativeApi, naming, markHosted } = options
+  const { nativeApi, naming, making, markHosted } = options
   return async app => {
     tagAsOllama(app)
     app.setErrorHandler((error, request, reply) => {
@@ -58,12 +67,21 @@ export function profileRoutes(options: {
       reply.type('text/plain; charset=utf-8').send('Ollama is running')
     )
     app.get(`${PROFILE}/api/status`, { schema: status }, async () => ({ cloud: { disabled: true, source: 'corral' } }))
+    app.post(`${PROFILE}/api/me`, { schema: account('Tell the account at ollama.com', 'ollamaMe') }, noAccount)
+    app.post(`${PROFILE}/api/signout`, { schema: account('Sign out of ollama.com', 'ollamaSignout') }, noAccount)
     await app.register(
       async scope => {
         scope.addHook('preHandler', async request => refuseTemplate(request))
         await scope.register(
-          nativeApi.routes({ defaultFraming: 'ndjson', naming, version: OLLAMA_VERSION, fileDigest })
+          nativeApi.routes({
+            defaultFraming: 'ndjson',
+            naming,
+            version: OLLAMA_VERSION,
+            fileDigest,
+            modelfile: variant => modelfileText(variant, naming.shown(variant))
+          })
         )
+        await scope.register(making)
       },
       { prefix: `${PROFILE}/api` }
     )
@@ -94,6 +112,13 @@ export function inOllamasWords(failure: CorralError, body: unknown): CorralError
     ...(param === undefined ? {} : { param }),
     ...(details && { details })
   })
+}
+
+async function noAccount(): Promise<never> {
+  throw new CorralError(
+    'not_implemented',
+    'corral knows no accounts at ollama.com: it neither pushes models there nor runs those of its cloud.'
+  )
 }
 
 /** @throws CorralError where a request gives a template of its own, which would be left out silently */

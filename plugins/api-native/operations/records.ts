@@ -58,12 +58,18 @@ export type ConversionRecord = Static<typeof ConversionRecordSchema>
 
 export const ShownModelSchema = Type.Object(
   {
-    modelfile: Type.String(),
+    modelfile: Type.String({ description: "Empty but in the profile for Ollama's clients" }),
     details: Type.Object({ ...localFields, ...detailFields }, loose),
     model_info: Type.Record(Type.String(), Type.Unknown(), { description: "The file's metadata without its arrays" }),
     capabilities,
     template: Type.String({ description: 'Chat template; empty where there is none' }),
-    parameters: Type.String(),
+    parameters: Type.String({ description: 'Options that it was made with: a name and a value on each line' }),
+    system: Type.Optional(Type.String({ description: 'System message of conversations that have none' })),
+    messages: Type.Optional(
+      Type.Array(Type.Object({ role: Type.String(), content: Type.String() }, loose), {
+        description: 'Messages that every conversation begins with'
+      })
+    ),
     license: Type.String(),
     modified_at: localFields.modified_at,
     origin: Type.Object(

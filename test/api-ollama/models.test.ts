@@ -1,0 +1,248 @@
+import { createHash } from 'node:crypto'
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { Ollama } from 'ollama'
+import t from 'tap'
+import { packageRoot } from '../../core/package-info.ts'
+import { DEMO, startCorral } from '../support/corral.ts'
+
+// The official client against a live corral with the real engine.
+const corral = await startCorral(t, { config: 'defaults: { num_parallel: 1, temperature: 0 }' })
+const api = `${corral.url}/ollama/api`
+const client = new Ollama({ host: `${corral.url}/ollama` })
+const models = join(corral.home, 'models')
+const file = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const bytes = readFileSync(file)
+const digestOf = (content: Buffer) => `sha256:${createHash('sha256').update(content).digest('hex')}`
+const digest = digestOf(bytes)
+
+const WHO = [{ role: 'user', content: 'Who are you?' }]
+async function ask(model: string, messages = WHO, more: object = {}): Promise<string> {
+  return (await client.chat({ model, messages, ...more })).message.content
+}
+async function failure(promise: Promise<unknown>): Promise<any> {
+  return await promise.then(
+    () => undefined,
+    error => error
+  )
+}
+const send = (path: string, body: unknown) => fetch(api + path, { method: 'POST', body: JSON.stringify(body) })
+const upload = (content: Buffer, as = digestOf(content)) =>
+  fetch(`${api}/blobs/${as}`, { method: 'POST', body: content })
+const head = async (of = digest) => (await fetch(`${api}/blobs/${of}`, { method: 'HEAD' })).status
+const names = async () => (await client.list()).models.map(({ name }) => name).sort()
+
+t.test('a model is made of another one', async t => {
+  const events: any[] = []
+  for await (const event of await client.create({
+    model: 'leo',
+    from: DEMO,
+    system: 'You are Leo.',
+    parameters: { num_predict: 40, stop: '!', temperature: 0 },
+    license: ['MIT', 'or what you like'],
+    stream: true
+  })) {
+    events.push(event)
+  }
+  t.equal(events.at(-1).status, 'success')
+  t.match(events[0], { status: /^using existing layer sha256:/ })
+  t.equal(await ask('leo'), 'I am Leo.')
+  t.not(await ask(DEMO), 'I am Leo.', 'its source stays what it is')
+  t.equal(
+    await ask('leo', [{ role: 'system', content: 'You are Max.' }, ...WHO]),
+    'I am Max.',
+    'a request overrules it'
+  )
+  t.equal((await client.generate({ model: 'leo', prompt: 'Who are you?' })).response, 'I am Leo.')
+  t.equal(
+    (await client.generate({ model: 'leo', prompt: 'Who are you?', system: 'You are Max.' })).response,
+    'I am Max.'
+  )
+
+  const shown = await client.show({ model: 'leo' })
+  t.match(shown, { system: 'You are Leo.', license: 'MIT\nor what you like' })
+  t.equal(
+    shown.parameters,
+    [
+      'num_predict                    40',
+      'stop                           "!"',
+      'temperature                    0'
+    ].join('\n')
+  )
+  t.match(shown.modelfile, /^FROM leo:latest$/m)
+  t.match(shown.modelfile, /^SYSTEM You are Leo\.$/m)
+  t.match(shown.modelfile, /^PARAMETER stop !$/m)
+  t.match((await corral.json('/api/show', { model: 'library/leo' })).body, { modelfile: '', system: 'You are Leo.' })
+
+  const stored = readdirSync(join(models, 'library', 'leo'), { recursive: true }).map(String)
+  const [gguf] = stored.filter(path => path.endsWith('.gguf'))
+  t.ok(statSync(join(models, 'library', 'leo', gguf!)).nlink > 1, 'no bytes were copied')
+})
+
+t.test('what is laid down holds on all surfaces', async t => {
+  const hosted = await corral.json('/v1/chat/completions', { model: 'library/leo', messages: WHO })
+  t.equal(hosted.body.choices[0].message.content, 'I am Leo.')
+  const native = await corral.json('/api/chat', { model: 'library/leo', messages: WHO, stream: false })
+  t.equal(native.body.message.content, 'I am Leo.')
+  const anthropic = await corral.json('/v1/messages', { model: 'library/leo', max_tokens: 40, messages: WHO })
+  t.match(anthropic.body.content, [{ type: 'text', text: 'I am Leo.' }])
+  const responses = await corral.json('/v1/responses', { model: 'library/leo', input: 'Who are you?' })
+  t.match(responses.body.output.at(-1).content, [{ text: 'I am Leo.' }])
+})
+
+t.test('parameters and messages take effect, and models that are made again are replaced', async t => {
+  await client.create({ model: 'me/short', from: DEMO, parameters: { num_predict: 3, num_ctx: 512 } })
+  const count = [{ role: 'user', content: 'Count to 12.' }]
+  const short = await client.chat({ model: 'me/short', messages: count })
+  t.match(short, { eval_count: 3, done_reason: 'length' })
+  t.equal((await client.ps()).models.find(({ name }) => name === 'me/short:latest')?.context_length, 512)
+  t.equal((await client.chat({ model: 'me/short', messages: count, options: { num_predict: 5 } })).eval_count, 5)
+
+  await client.create({ model: 'me/short', from: DEMO, parameters: { stop: ['4'] } })
+  t.equal(await ask('me/short', count), '1, 2, 3, ', 'the new one holds, and nothing of the old one')
+  await client.create({ model: 'me/short', from: 'me/short', parameters: { num_predict: 4 } })
+  t.match(await client.show({ model: 'me/short' }), { parameters: /stop +"4"\nnum_predict +4/ }, 'laid over its source')
+  t.equal((await corral.json('/api/show', { model: 'me/short' })).body.origin.kind, 'made')
+
+  const rosa = [
+    { role: 'user', content: 'My name is Rosa.' },
+    { role: 'assistant', content: 'Nice to meet you, Rosa!' }
+  ]
+  await client.create({ model: 'me/rosa', from: DEMO, messages: rosa })
+  t.equal(await ask('me/rosa', [{ role: 'user', content: 'What is my name?' }]), 'Your name is Rosa.')
+  t.equal((await client.generate({ model: 'me/rosa', prompt: 'What is my name?' })).response, 'Your name is Rosa.')
+  const raw = await client.generate({ model: 'leo', prompt: 'Who are you?', raw: true, options: { num_predict: 1 } })
+  t.ok((raw.prompt_eval_count ?? 0) < 10, 'a raw prompt is left alone')
+  t.match(await client.show({ model: 'me/rosa' }), { messages: rosa })
+})
+
+t.test('a chat template in the place of its own', async t => {
+  const own = (await client.show({ model: DEMO })).template
+  const template = `{{- '<|im_start|>system\\nYou are Leo.<|im_end|>\\n' }}${own}`
+  await client.create({ model: 'me/templated', from: DEMO, template })
+  t.equal(await ask('me/templated'), 'I am Leo.')
+  t.equal((await client.show({ model: 'me/templated' })).template, template)
+
+  const plain =
+    '{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant{{ "\\n" }}'
+  await client.create({ model: 'me/templated', from: DEMO, template: plain })
+  t.strictSame((await client.show({ model: 'me/templated' })).capabilities, ['completion'], 'tools went with it')
+  t.match(await ask('me/templated', [{ role: 'user', content: 'What is the capital of France?' }]), /Paris/)
+
+  const go = await failure(
+    client.create({ model: 'me/go', from: DEMO, template: '{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}' })
+  )
+  t.match(go, { status_code: 400, message: /language of Go.*Leave it out/ })
+  t.match(await failure(client.create({ model: 'me/go', from: DEMO, template: 'hello' })), { status_code: 400 })
+})
+
+t.test('copies', async t => {
+  await client.copy({ source: 'leo', destination: 'me/copy' })
+  t.equal(await ask('me/copy'), 'I am Leo.')
+  await client.delete({ model: 'leo' })
+  t.equal(await ask('me/copy'), 'I am Leo.', 'it lives without its source')
+  await client.copy({ source: 'me/copy', destination: 'leo' })
+  await client.copy({ source: 'me/copy', destination: 'me/copy' })
+  await client.delete({ model: 'me/copy' })
+  t.equal(await ask('leo'), 'I am Leo.', 'and the source without it')
+  await client.copy({ source: DEMO, destination: `${DEMO}:backup` })
+  await client.delete({ model: `${DEMO}:backup` })
+  t.match(await failure(client.copy({ source: 'me/none', destination: 'me/x' })), { status_code: 404 })
+  t.match(await failure(client.copy({ source: 'leo', destination: '../x' })), { status_code: 400 })
+  const taken = await failure(client.copy({ source: 'me/rosa', destination: DEMO }))
+  t.notOk(taken, 'equal files: only what was laid down is other')
+  t.match(await client.show({ model: DEMO }), { messages: [{ content: 'My name is Rosa.' }, {}] })
+  await client.copy({ source: 'me/short', destination: DEMO })
+  t.equal((await corral.json('/api/show', { model: DEMO })).body.origin.kind, 'bundled', 'it is still what it was')
+})
+
+t.test('blobs', async t => {
+  const other = Buffer.from('not a model')
+  t.equal(await head(), 200, 'a stored model has this file')
+  t.equal(await head(digestOf(other)), 404)
+  t.equal((await upload(bytes)).status, 200, 'it is there already')
+  t.equal((await upload(other)).status, 201)
+  t.equal(await head(digestOf(other)), 200)
+  const wrong = await upload(other, digestOf(Buffer.from('x')))
+  t.equal(wrong.status, 400)
+  t.match(await wrong.json(), { code: 'invalid_request', error: /has the digest sha256:.*nothing of it was kept/ })
+  t.equal(await head(digestOf(Buffer.from('x'))), 404)
+  t.equal((await upload(other, 'sha256:abc')).status, 400)
+  t.equal((await upload(other, `sha256:..%2f${'a'.repeat(60)}`)).status, 400)
+  t.match(await failure(client.create({ model: 'me/x', files: { 'a.gguf': digestOf(other) } } as never)), {
+    status_code: 400,
+    message: /neither a GGUF file/
+  })
+  t.strictSame(readdirSync(join(models, '.blobs')), [`sha256-${digestOf(other).slice(7)}`], 'no half ones')
+  t.match(await failure(client.create({ model: 'me/x', files: { 'a.gguf': digestOf(Buffer.from('y')) } } as never)), {
+    status_code: 400,
+    message: /Send it first/
+  })
+})
+
+t.test('a model is made of a file that was sent', async t => {
+  // Another content than that of any model here.
+  const mine = Buffer.from(bytes)
+  const at = mine.indexOf('general.name')
+  t.ok(at > 0)
+  mine.write('general.Name', at)
+  t.equal((await upload(mine)).status, 201)
+  await client.create({ model: 'me/sent', files: { 'mine.gguf': digestOf(mine) }, system: 'You are Leo.' } as never)
+  t.equal(await ask('me/sent'), 'I am Leo.')
+  t.notOk(existsSync(join(models, '.blobs', `sha256-${digestOf(mine).slice(7)}`)), 'it is part of the model now')
+  t.equal(await head(digestOf(mine)), 200, 'where it is found')
+  await client.create({ model: 'me/sent2', files: { 'mine.gguf': digestOf(mine) } } as never)
+  t.match((await corral.json('/api/show', { model: 'me/sent2' })).body, {
+    origin: { kind: 'made' },
+    files: [{ path: 'mine.gguf', sha256: digestOf(mine).slice(7), role: 'model' }]
+  })
+})
+
+t.test('a Modelfile, as older clients send it', async t => {
+  const modelfile = `FROM ${DEMO}\nSYSTEM """You are\nLeo."""\nPARAMETER stop "a"\nPARAMETER stop "b"\n`
+  const reply = await send('/create', { name: 'me/old', modelfile, stream: false })
+  t.strictSame(await reply.json(), { status: 'success' })
+  t.match(await client.show({ model: 'me/old' }), { system: 'You are\nLeo.', parameters: /stop +"a"\nstop +"b"/ })
+})
+
+t.test('what cannot be done is said', async t => {
+  for (const [path, body, status, error] of [
+    ['/create', { model: 'me/x' }, 400, /what the model is made of/],
+    ['/create', { model: 'me/x', from: 'me/none' }, 404, /me\/none/],
+    ['/create', { model: 'a b', from: DEMO }, 400, /not a model name/],
+    ['/create', { model: 'me/x', from: DEMO, files: { a: digest } }, 400, /one of them/],
+    ['/create', { model: 'me/x', from: DEMO, adapters: { a: digest } }, 400, /LoRA/],
+    ['/create', { model: 'me/x', from: DEMO, parameters: { num_ctx: 'many' } }, 400, /num_ctx/],
+    ['/create', { model: 'me/x', from: DEMO, quantize: 'q4_K_M' }, 400, /SafeTensors models only/],
+    ['/create', { model: 'me/x', from: DEMO, quantize: 'q99' }, 400, /q99/],
+    [
+      '/create',
+      { model: 'me/x', from: DEMO, messages: [{ role: 'user', content: 'x', images: ['aa'] }] },
+      400,
+      /images/
+    ],
+    ['/create', { model: 'me/x', modelfile: 'FROM x\nNONSENSE y' }, 400, /line 2/],
+    ['/create', { model: 'me/x', files: { 'a.gguf': 'md5:1' } }, 400, /no digest/],
+    ['/push', { model: 'leo' }, 501, /does not publish models/]
+  ] as const) {
+    const reply = await send(path, body)
+    t.equal(reply.status, status, JSON.stringify(body))
+    t.match(await reply.json(), { error, errorCode: status })
+  }
+  t.match(await failure(client.push({ model: 'leo' })), { status_code: 501 })
+  t.notOk((await names()).includes('me/x:latest'))
+  t.strictSame(await (await send('/create', { model: 'me/same', from: DEMO, quantize: 'F16', stream: false })).json(), {
+    status: 'success'
+  })
+})
+
+t.test('many make one name at once', async t => {
+  const systems = ['You are Leo.', 'You are Max.', 'You are Rosa.', 'You are Tom.']
+  await Promise.all(systems.map(system => client.create({ model: 'me/race', from: DEMO, system })))
+  const { system } = await client.show({ model: 'me/race' })
+  t.ok(systems.includes(system))
+  t.equal((await names()).filter(name => name.startsWith('me/race')).length, 1)
+  const folders = readdirSync(join(models, 'me', 'race'), { withFileTypes: true }).filter(entry => entry.isDirectory())
+  t.equal(folders.length, 1, 'what was replaced is gone')
+  t.strictSame(readdirSync(join(models, '.staging')), [])
+})
