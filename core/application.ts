@@ -74,6 +74,10 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   app.addHook('onRequest', async (request, reply) => {
     reply.header('x-request-id', request.id)
   })
+  // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.
+  app.addHook('preParsing', async request => {
+    if (request.is404) throw noRouteError(allowedMethods, request.method, request.url)
+  })
   app.addHook('onResponse', async (request, reply) => {
     const level = request.method === 'GET' && reply.statusCode < 400 ? 'debug' : 'info'
     const path = request.url.split('?')[0]

@@ -39,7 +39,10 @@ export function toCorralError(error: unknown): CorralError {
   if (code === 'body_too_large') {
     return new CorralError(code, 'The request body is larger than body_limit in config.yaml allows.')
   }
-  if (code) return new CorralError(code, `The request is not valid: ${messageOf(error)}.`)
+  // Of what else the framework refuses, its message says the cause.
+  if (code || (failure?.code?.startsWith('FST_') && failure.statusCode === 400)) {
+    return new CorralError(code ?? 'invalid_request', `The request is not valid: ${messageOf(error)}.`)
+  }
   if (error instanceof RangeError && /call stack/i.test(error.message)) {
     return new CorralError('invalid_request', 'The request is nested too deeply.')
   }
