@@ -6,8 +6,6 @@ const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Uni
 
 const loose = { additionalProperties: true }
 const { temperature, top_p } = SamplingOptionsSchema.properties
-/** OpenAI's bounds of metadata. */
-const METADATA = { pairs: 16, value: 512 }
 
 /** What decides of how many tokens the input is. */
 const prompting = {
@@ -61,7 +59,7 @@ export const CreateRequestSchema = Type.Object(
     include: Given(Type.Array(Type.String())),
     truncation: Given(Type.Enum(['auto', 'disabled'], { description: 'auto: the oldest turns may be left out' })),
     metadata: Given(
-      Type.Record(Type.String(), Type.String({ maxLength: METADATA.value }), { maxProperties: METADATA.pairs })
+      Type.Object({}, { additionalProperties: Type.String(), description: 'Texts, which the response repeats' })
     ),
     user: Given(Type.String()),
     background: Given(Type.Boolean({ description: 'Only false' })),
