@@ -35,14 +35,14 @@ export function answerRoutes(deps: MountedDependencies): FastifyPluginAsync {
     const operations = answerOperations(deps.streams.types)
     app.post('/chat', { schema: operations.chat }, async (request, reply) => {
       const { body } = request
-      return await answer(deps, request, reply, body, CHAT, (variant, sampling) =>
-        body.messages?.length ? chatCall(body, variant, sampling) : undefined
+      return await answer(deps, request, reply, body, CHAT, (variant, sampling, engine) =>
+        body.messages?.length ? chatCall(body, variant, sampling, engine) : undefined
       )
     })
     app.post('/generate', { schema: operations.generate }, async (request, reply) => {
       const { body } = request
-      return await answer(deps, request, reply, body, GENERATE, (variant, sampling) =>
-        body.prompt ? generateCall(body, variant, sampling) : undefined
+      return await answer(deps, request, reply, body, GENERATE, (variant, sampling, engine) =>
+        body.prompt ? generateCall(body, variant, sampling, engine) : undefined
       )
     })
   }

@@ -6,7 +6,7 @@ import type { Counters, Delta } from '../../core/http/engine-answer.ts'
 import { withLeaseInStream } from '../../core/http/leased-stream.ts'
 import { type EngineCall, readAnswer } from '../../core/http/read-answer.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
-import { settingsFor } from '../../core/model-settings.ts'
+import { type EngineSettings, settingsFor } from '../../core/model-settings.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/options.ts'
 import { progressText } from '../../core/progress.ts'
 import type { Framing, Lease, ModelNaming, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
@@ -79,7 +79,7 @@ export async function answer(
   body: AnswerRequest,
   shape: AnswerShape,
   /** Makes the engine's request; undefined only loads (or, with keep_alive 0, unloads) the model. */
-  call: (variant: StoredVariant, sampling: Record<string, unknown>) => EngineCall | undefined
+  call: (variant: StoredVariant, sampling: Record<string, unknown>, engine: EngineSettings) => EngineCall | undefined
 ): Promise<unknown> {
   const began = process.hrtime.bigint()
   const asked = nameOf(body)
@@ -88,7 +88,7 @@ export async function answer(
   const given = parseOptions(body.options)
   const variant = deps.storage.get(model)
   const settings = settingsFor(deps.config, variant)
-  const engineCall = call(variant, { ...settings.sampling, ...given.sampling })
+  const engineCall = call(variant, { ...settings.sampling, ...given.sampling }, settings.engine)
   if (engineCall) engineCall.overflow = overflowOf(given.overflow ?? truncation(body) ?? settings.overflow, reply)
   const framing = deps.streams.framingOf(request)
   const answering: Answering = { model: asked, framing }

@@ -1,24 +1,17 @@
 import { CorralError } from '../../core/errors.ts'
+import { checkMedia } from '../../core/http/media-parts.ts'
 import { withModelDefaults } from '../../core/http/model-defaults.ts'
 import type { EngineCall } from '../../core/http/read-answer.ts'
+import type { EngineSettings } from '../../core/model-settings.ts'
 import type { StoredVariant } from '../../core/services.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 
 type Part = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
 
-/** First bytes of the image formats that llama-server reads, in base64. */
-const IMAGE_TYPES: [string, string][] = [
-  ['iVBOR', 'image/png'],
-  ['/9j/', 'image/jpeg'],
-  ['R0lGOD', 'image/gif'],
-  ['UklGR', 'image/webp'],
-  ['Qk', 'image/bmp']
-]
-
+/** llama-server goes by an image's bytes, whatever its type is said to be. Line breaks are part of some base64. */
 function imagePart(image: string): Part {
-  if (image.startsWith('data:')) return { type: 'image_url', image_url: { url: image } }
-  const type = IMAGE_TYPES.find(([start]) => image.startsWith(start))?.[1] ?? 'image/png'
-  return { type: 'image_url', image_url: { url: `data:${type};base64,${image}` } }
+  const url = image.startsWith('data:') ? image : `data:image/png;base64,${image.replace(/\s+/g, '')}`
+  return { type: 'image_url', image_url: { url } }
 }
 
 function contentOf(text: string, images: string[] | null | undefined): string | Part[] {
@@ -78,22 +71,19 @@ function probabilities({ logprobs, top_logprobs }: ChatRequest | GenerateRequest
   return logprobs ? { n_probs: Math.max(1, top_logprobs ?? 0) } : {}
 }
 
-function requireVision(variant: StoredVariant, images: boolean): void {
-  if (!images || variant.metadata.capabilities.includes('vision')) return
-  throw new CorralError(
-    'unsupported_capability',
-    `Model "${variant.publicName}" cannot see images: it has no projector (mmproj) file. Use a vision model, or import it together with its projector.`,
-    { param: 'images' }
-  )
-}
-
-/** The engine's request for a native chat. `sampling` are the options in force, under the engine's names. */
-export function chatCall(request: ChatRequest, variant: StoredVariant, sampling: Record<string, unknown>): EngineCall {
-  const messages = request.messages ?? []
-  requireVision(
-    variant,
-    messages.some(message => message.images?.length)
-  )
+/**
+ * The engine's request for a native chat. `sampling` are the options in force, under the engine's names.
+ * @throws CorralError when the model cannot see its images, or they are none
+ */
+export function chatCall(
+  request: ChatRequest,
+  variant: StoredVariant,
+  sampling: Record<string, unknown>,
+  engine: Pick<EngineSettings, 'projector'> = {}
+): EngineCall {
+  const messages = engineMessages(request.messages ?? [])
+  // Text comes before the images.
+  checkMedia(messages, variant, engine, (message, part) => `messages[${message}].images[${part - 1}]`)
   return {
     path: '/v1/chat/completions',
     body: {
@@ -102,7 +92,7 @@ export function chatCall(request: ChatRequest, variant: StoredVariant, sampling:
       ...thinking(request.think),
       ...probabilities(request),
       ...(request.tools?.length ? { tools: request.tools } : {}),
-      messages: withModelDefaults(engineMessages(messages), variant.defaults)
+      messages: withModelDefaults(messages, variant.defaults)
     }
   }
 }
@@ -111,10 +101,16 @@ export function chatCall(request: ChatRequest, variant: StoredVariant, sampling:
 export function generateCall(
   request: GenerateRequest,
   variant: StoredVariant,
-  sampling: Record<string, unknown>
+  sampling: Record<string, unknown>,
+  engine: Pick<EngineSettings, 'projector'> = {}
 ): EngineCall {
   const prompt = request.prompt ?? ''
-  requireVision(variant, Boolean(request.images?.length))
+  const asked: Record<string, unknown> = { role: 'user', content: contentOf(prompt, request.images) }
+  checkMedia([asked], variant, engine, (_, part) => `images[${part - 1}]`)
+  if (request.images?.length && (request.suffix || request.raw)) {
+    const other = request.suffix ? 'suffix' : 'raw'
+    throw new CorralError('invalid_request', `"images" cannot be given together with "${other}".`, { param: 'images' })
+  }
   if (request.suffix) {
     const { max_tokens, ...others } = sampling
     return {
@@ -124,7 +120,7 @@ export function generateCall(
   }
   const format = { ...responseFormat(request.format), ...probabilities(request) }
   if (request.raw) return { path: '/v1/completions', body: { ...sampling, ...format, prompt } }
-  const messages: Record<string, unknown>[] = [{ role: 'user', content: contentOf(prompt, request.images) }]
+  const messages = [asked]
   if (request.system) messages.unshift({ role: 'system', content: request.system })
   return {
     path: '/v1/chat/completions',
