@@ -1,0 +1,76 @@
+import type { FastifyInstance, FastifyRequest } from 'fastify'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+
+/** What is read of the schema of a form's field. */
+interface FieldSchema {
+  type?: string
+  anyOf?: FieldSchema[]
+}
+
+/** More than any form of the API has. */
+const MOST_PARTS = 100
+
+/**
+ * Makes routes take multipart forms too, as if they were the JSON that their schemas describe: files come as base64,
+ * and texts as what their field holds.
+ */
+export function acceptForms(app: FastifyInstance): void {
+  app.addContentTypeParser(
+    'multipart/form-data',
+    { parseAs: 'buffer' },
+    async (request: FastifyRequest, body: Buffer) => {
+      const schema = request.routeOptions.schema?.body as { properties?: Record<string, FieldSchema> } | undefined
+      const { properties = {} } = schema ?? {}
+      const given = await readForm(request.headers['content-type']!, body)
+      return Object.fromEntries(
+        [...given].map(([name, values]) => [
+          name,
+          fieldValue(values, Object.hasOwn(properties, name) ? properties[name]! : {})
+        ])
+      )
+    }
+  )
+}
+
+/** The values of each field, in their order; lists may be named `field[]`. */
+async function readForm(contentType: string, body: Buffer): Promise<Map<string, string[]>> {
+  // Forms are rare: the reader is not imported before the first one.
+  const { Busboy } = await import('@fastify/busboy')
+  const fields = new Map<string, string[]>()
+  const add = (field: string, value: string) => {
+    const name = field.replace(/\[\d*\]$/, '')
+    fields.set(name, [...(fields.get(name) ?? []), value])
+  }
+  try {
+    const form = new Busboy({
+      headers: { 'content-type': contentType },
+      limits: { fieldSize: body.length, parts: MOST_PARTS }
+    })
+    await new Promise<void>((resolve, reject) => {
+      form.on('field', add)
+      form.on('file', (name, file) => {
+        const chunks: Buffer[] = []
+        file.on('data', chunk => chunks.push(chunk))
+        file.once('end', () => add(name, Buffer.concat(chunks).toString('base64')))
+        file.once('error', reject)
+      })
+      form.once('partsLimit', () => reject(new Error(`it has more than ${MOST_PARTS} parts`)))
+      form.once('finish', resolve)
+      form.once('error', reject)
+      form.end(body)
+    })
+  } catch (error) {
+    throw new CorralError('invalid_request', `The form (multipart/form-data) cannot be read: ${messageOf(error)}.`)
+  }
+  return fields
+}
+
+/** What texts of a form stand for in a field; the check of the whole tells where they stand for nothing. */
+function fieldValue(values: string[], schema: FieldSchema): unknown {
+  const types = [schema, ...(schema.anyOf ?? [])].map(({ type }) => type)
+  if (types.includes('array')) return values
+  const text = values.at(-1)!
+  if ((types.includes('number') || types.includes('integer')) && /^-?\d+(\.\d+)?$/.test(text)) return Number(text)
+  if (types.includes('boolean') && /^(true|false)$/i.test(text)) return text.toLowerCase() === 'true'
+  return text
+}

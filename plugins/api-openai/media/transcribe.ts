@@ -1,0 +1,63 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { clientSignal } from '../../../core/http/client-signal.ts'
+import type { Delta } from '../../../core/http/engine-answer.ts'
+import { endWithFailure, withLeaseInStream } from '../../../core/http/leased-stream.ts'
+import { checkMedia } from '../../../core/http/media-parts.ts'
+import { readAnswer } from '../../../core/http/read-answer.ts'
+import { openReplyStream } from '../../../core/http/reply-stream.ts'
+import { parseModelName } from '../../../core/model-name.ts'
+import { settingsFor } from '../../../core/model-settings.ts'
+import { openaiErrorEvent } from '../openai-error.ts'
+import type { RelayDependencies } from '../relay.ts'
+import type { TranscriptionRequest } from './request-schemas.ts'
+import { type Task, Transcript, transcriptionChat } from './transcript.ts'
+
+const frame = (event: object) => `data: ${JSON.stringify(event)}\n\n`
+
+/** Answers with what is said in a sound, loading the model first where needed. */
+export async function transcribe(
+  deps: RelayDependencies,
+  request: FastifyRequest<{ Body: TranscriptionRequest }>,
+  reply: FastifyReply,
+  task: Task
+): Promise<unknown> {
+  const { body } = request
+  const model = parseModelName(body.model ?? body.name)
+  const variant = deps.storage.get(model)
+  const settings = settingsFor(deps.config, variant)
+  const { messages, ...fields } = transcriptionChat(body, variant, task)
+  checkMedia(messages, variant, settings.engine, () => 'file')
+  const chat = { ...settings.sampling, ...fields, messages }
+  const call = { path: '/v1/chat/completions', body: chat }
+  const lease = { model, options: {}, signal: clientSignal(reply) }
+
+  if (!body.stream) {
+    const transcript = await deps.scheduler.withLease(lease, async held => {
+      const made = new Transcript()
+      await readAnswer(held, call, deltas => void eventsOf(made, deltas))
+      return made
+    })
+    if (body.response_format !== 'text') return transcript.whole()
+    return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
+  }
+  const stream = openReplyStream(reply, {
+    contentType: 'text/event-stream',
+    heartbeatInterval: deps.heartbeat,
+    heartbeat: status => `: ${status}\n\n`
+  })
+  await endWithFailure(stream, request.log, openaiErrorEvent, () =>
+    withLeaseInStream(deps.scheduler, lease, stream, async held => {
+      const transcript = new Transcript()
+      await readAnswer(held, call, deltas => {
+        const events = eventsOf(transcript, deltas)
+        return events.length > 0 ? stream.write(events.map(frame).join('')) : undefined
+      })
+      stream.end(`${frame(transcript.done())}data: [DONE]\n\n`)
+    })
+  )
+  return undefined
+}
+
+function eventsOf(transcript: Transcript, deltas: Delta[]): object[] {
+  return deltas.map(delta => transcript.add(delta)).filter(event => event !== undefined)
+}

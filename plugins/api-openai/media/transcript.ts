@@ -1,0 +1,104 @@
+import { CorralError } from '../../../core/errors.ts'
+import type { Delta, TokenUsage } from '../../../core/http/engine-answer.ts'
+import type { StoredVariant } from '../../../core/services.ts'
+import { PLAIN_FORMATS, type TranscriptionRequest } from './request-schemas.ts'
+
+type Fields = Record<string, unknown>
+
+/** What is to be made of what is said. */
+export type Task = 'transcribe' | 'translate'
+
+/** As llama-server words it for its own transcriptions. */
+const INSTRUCTIONS: Record<Task, string> = {
+  transcribe: 'Transcribe audio to text',
+  translate: 'Translate audio to English text'
+}
+/** The words that LFM2's audio models were trained with, in the place of instructions. */
+const LFM2_SYSTEM = 'Perform ASR.'
+
+/**
+ * What a request for a transcript asks of a model that hears, as a chat.
+ * @throws CorralError `unsupported_capability` for what no model of the engine's tells
+ */
+export function transcriptionChat(
+  request: TranscriptionRequest,
+  variant: StoredVariant,
+  task: Task
+): { messages: Fields[]; [field: string]: unknown } {
+  const { file, language, prompt, response_format, temperature, timestamp_granularities, include } = request
+  const timed = (param: string, asked: string) =>
+    new CorralError(
+      'unsupported_capability',
+      `${asked} needs the moments at which words are said, which llama-server does not tell. Ask for the response_format "json" or "text".`,
+      { param }
+    )
+  if (response_format && !PLAIN_FORMATS.some(format => format === response_format)) {
+    throw timed('response_format', `The response_format "${response_format}"`)
+  }
+  if (timestamp_granularities?.length) throw timed('timestamp_granularities', '"timestamp_granularities"')
+  const isLfm2 = variant.metadata.architecture === 'lfm2' && task === 'transcribe' && !prompt
+  const words = isLfm2 ? '' : prompt || INSTRUCTIONS[task]
+  const text = language ? `${words} (language: ${language})`.trimStart() : words
+  return {
+    messages: [
+      ...(isLfm2 ? [{ role: 'system', content: LFM2_SYSTEM }] : []),
+      {
+        role: 'user',
+        content: [
+          ...(text === '' ? [] : [{ type: 'text', text }]),
+          // A data URL may name any type; llama-server goes by the bytes.
+          {
+            type: 'input_audio',
+            input_audio: { data: file.slice(file.startsWith('data:') ? file.indexOf(',') + 1 : 0) }
+          }
+        ]
+      }
+    ],
+    ...(temperature !== undefined && temperature !== null && { temperature }),
+    ...(include?.includes('logprobs') && { logprobs: true }),
+    // Nobody asked for thoughts about what was said.
+    ...(variant.metadata.capabilities.includes('thinking') && { chat_template_kwargs: { enable_thinking: false } })
+  }
+}
+
+/** Puts a transcript together of what the engine tells, and words its events. */
+export class Transcript {
+  #text = ''
+  #logprobs: Fields[] | undefined
+  #usage: TokenUsage | undefined
+
+  /** The event for a piece, where it has text. */
+  add({ content, logprobs, usage }: Delta): Fields | undefined {
+    this.#text += content
+    this.#usage = usage ?? this.#usage
+    const likely = (logprobs as { token: string; logprob: number; bytes: number[] }[] | undefined)?.map(
+      ({ token, logprob, bytes }) => ({ token, logprob, bytes })
+    )
+    if (likely) this.#logprobs = [...(this.#logprobs ?? []), ...likely]
+    if (content === '') return undefined
+    return { type: 'transcript.text.delta', delta: content, ...(likely && { logprobs: likely }) }
+  }
+
+  get text(): string {
+    return this.#text
+  }
+
+  whole(): Fields {
+    const { promptTokens = 0, completionTokens = 0 } = this.#usage ?? {}
+    return {
+      text: this.#text,
+      ...(this.#logprobs && { logprobs: this.#logprobs }),
+      usage: {
+        type: 'tokens',
+        input_tokens: promptTokens,
+        output_tokens: completionTokens,
+        total_tokens: promptTokens + completionTokens
+      }
+    }
+  }
+
+  /** The last event of a stream. */
+  done(): Fields {
+    return { type: 'transcript.text.done', ...this.whole() }
+  }
+}
