@@ -88,7 +88,9 @@ export function responseRoutes(
           querystring: RetrieveQuery,
           response: {
             200: json('The response', ResponseSchema),
-            ...errorResponses(openaiErrors, ['response_not_found', 'unsupported_capability'], { body: false })
+            ...errorResponses(openaiErrors, ['response_not_found', 'invalid_request', 'unsupported_capability'], {
+              body: false
+            })
           }
         }
       },
@@ -130,7 +132,7 @@ export function responseRoutes(
           params: ById,
           response: {
             200: json('It is gone', DeletedSchema),
-            ...errorResponses(openaiErrors, ['response_not_found'], { body: false })
+            ...errorResponses(openaiErrors, ['response_not_found'])
           }
         }
       },
@@ -148,7 +150,7 @@ export function responseRoutes(
           description: 'Only responses made in the background can be cancelled, and none are here.',
           operationId: 'cancelResponse',
           params: ById,
-          response: errorResponses(openaiErrors, ['response_not_found', 'invalid_request'], { body: false })
+          response: errorResponses(openaiErrors, ['response_not_found'])
         }
       },
       async ({ params }) => {
