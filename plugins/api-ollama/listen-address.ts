@@ -10,7 +10,7 @@ export const LISTEN_PATTERN = '^((\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9.-]+):[0-9]{1,5
 
 /** Reads `host:port`; undefined for an empty text and what is no address. */
 export function parseListen(text: string): ListenAddress | undefined {
-  const match = /^(?:\[([^\]]+)\]|([^:[\]]+)):(\d+)$/.exec(text)
+  const match = /^(?:\[([^\]]+)\]|([A-Za-z0-9.-]+)):(\d+)$/.exec(text)
   if (!match) return undefined
   const [, ipv6, name] = match
   const port = Number(match[3])

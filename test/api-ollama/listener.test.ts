@@ -1,0 +1,133 @@
+import { once } from 'node:events'
+import { createServer, request as httpRequest } from 'node:http'
+import { type AddressInfo, connect } from 'node:net'
+import t from 'tap'
+import { endless, startCorral, until } from '../support/corral.ts'
+import { addressOf, ask, corralWithListener } from './support.ts'
+
+/** As `fetch`, which does not let a Host header be set. */
+function withHost(url: string, headers: Record<string, string>): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const request = httpRequest(url, { headers }, response => {
+      response.resume()
+      resolve(response.statusCode!)
+    })
+    request.once('error', reject)
+    request.end()
+  })
+}
+
+t.test('it has what the profile has, and no more', async t => {
+  const { corral, address } = await corralWithListener(t)
+  t.equal((await ask('GET', `${address}/`, {})).text, 'Ollama is running')
+  t.equal((await ask('GET', `${address}`, {})).text, (await ask('GET', `${corral.url}/ollama`, {})).text)
+  t.match(await ask('HEAD', `${address}/`, {}), { status: 200, text: '' })
+  t.equal((await ask('HEAD', `${address}/api/tags`, {})).status, 200)
+  t.equal((await ask('HEAD', `${address}/api/version`, {})).status, 200)
+  const tags = await ask('GET', `${address}/api/tags`, {})
+  t.equal(tags.text, (await ask('GET', `${corral.url}/ollama/api/tags`, {})).text)
+  t.not(tags.text, (await ask('GET', `${corral.url}/api/tags`, {})).text, 'names have tags here')
+  t.match(await ask('GET', `${address}/api/chat`, {}), { status: 405, lines: [{ error: String, code: String }] })
+  for (const path of ['/ollama', '/docs', '/openapi.json', '/nix', '/api/nix', '/anthropic/v1/messages', '/%zz']) {
+    const { status, lines } = await ask('GET', address + path, {})
+    t.ok(status === 404 || status === 400, `${path} is ${status}`)
+    t.type(lines[0].error, 'string', path)
+  }
+  t.match(await ask('POST', `${address}/api/chat`, {}, '{'), { status: 400, lines: [{ code: 'invalid_json' }] })
+  t.match(await ask('POST', `${address}/api/chat`, {}, ''), { status: 400, lines: [{ code: 'missing_body' }] })
+
+  // What is no HTTP gets an answer, and takes nothing along.
+  const socket = connect(Number(new URL(address).port), '127.0.0.1')
+  socket.write('no http\r\n\r\n')
+  const [bytes] = (await once(socket, 'data')) as [Buffer]
+  t.match(String(bytes), /^HTTP\/1\.1 400/)
+  socket.destroy()
+  t.equal((await ask('GET', `${address}/api/version`, {})).status, 200)
+
+  // Access is judged as at the server's own address.
+  const port = new URL(address).port
+  t.equal(await withHost(`${address}/api/tags`, { host: 'evil.example.org' }), 403)
+  t.equal(await withHost(`${address}/v1/models`, { host: `evil.example.org:${port}` }), 403)
+  t.equal(await withHost(`${address}/api/tags`, { host: `localhost:${port}` }), 200)
+  const page = await fetch(`${address}/api/tags`, { headers: { origin: 'https://evil.example.org' } })
+  t.equal(page.status, 403)
+  t.match(await page.json(), { code: 'origin_not_allowed' })
+  const own = await fetch(`${address}/api/tags`, { headers: { origin: 'http://localhost:3000' } })
+  t.equal(own.headers.get('access-control-allow-origin'), 'http://localhost:3000')
+  const preflight = await fetch(`${address}/api/chat`, {
+    method: 'OPTIONS',
+    headers: { origin: 'http://localhost:3000', 'access-control-request-method': 'POST' }
+  })
+  t.equal(preflight.status, 204)
+})
+
+t.test('keys count at both addresses', async t => {
+  const { corral, address } = await corralWithListener(t, { config: 'security: { api_keys: [secret] }' })
+  for (const url of [`${address}/api/tags`, `${address}/v1/models`, `${corral.url}/ollama/v1/models`]) {
+    t.equal((await ask('GET', url, {})).status, 401, url)
+    t.equal((await ask('GET', url, { authorization: 'Bearer secret' })).status, 200, url)
+  }
+})
+
+t.test('an address that everybody could reach needs keys, or a word', async t => {
+  const config = 'api-ollama: { listen: "0.0.0.0:0" }\n'
+  const refused = await startCorral(t, { config })
+  t.match(refused.log(), /api-ollama\.listen|Listening on 0\.0\.0\.0/)
+  t.notMatch(refused.log(), /served at/)
+  t.equal((await refused.json('/api/health')).status, 200, 'corral itself runs')
+  await refused.end()
+
+  const open = await startCorral(t, { config: `${config}security: { api_keys: [secret] }` })
+  const port = /served at http:\/\/0\.0\.0\.0:(\d+) too/.exec(open.log())?.[1]
+  const headers = { host: 'models.example.org', authorization: 'Bearer secret' }
+  t.equal(await withHost(`http://127.0.0.1:${port}/api/tags`, headers), 200, 'others may call it by any name')
+  t.equal(await withHost(`${open.url}/api/tags`, headers), 403, "the server's own address is for this machine still")
+})
+
+t.test('a port that is taken is told and costs nothing else', async t => {
+  const other = createServer().listen(0, '127.0.0.1')
+  t.teardown(() => other.close())
+  await once(other, 'listening')
+  const { port } = other.address() as AddressInfo
+  const corral = await startCorral(t, { config: `api-ollama: { listen: "127.0.0.1:${port}" }` })
+  t.match(corral.log(), new RegExp(`Port ${port} on 127\\.0\\.0\\.1 is taken.*api-ollama\\.listen`))
+  t.equal((await ask('GET', `${corral.url}/ollama/api/version`, {})).status, 200, 'below /ollama it is served')
+  t.equal(await corral.end(), 0)
+})
+
+t.test('at shutdown running answers may end, and nothing stays open', async t => {
+  const { corral, address } = await corralWithListener(t, { config: 'shutdown_grace: 60s' })
+  const { options, ...chat } = endless('tiny-chat', { max_tokens: 600 })
+  const response = await fetch(`${address}/api/chat`, { method: 'POST', body: JSON.stringify({ ...chat, options }) })
+  const reader = response.body!.getReader()
+  let text = new TextDecoder().decode((await reader.read()).value)
+  // Keeps a connection open that says nothing.
+  const idle = connect(Number(new URL(address).port), '127.0.0.1')
+  await once(idle, 'connect')
+  const ended = corral.end()
+  await until('no more connections are taken', async () =>
+    fetch(`${address}/api/version`).then(
+      () => false,
+      () => true
+    )
+  )
+  for (;;) {
+    const { done, value } = await reader.read()
+    if (done) break
+    text += new TextDecoder().decode(value)
+  }
+  const last = JSON.parse(text.trimEnd().split('\n').at(-1)!)
+  t.match(last, { done: true, done_reason: 'length' }, 'the answer came to its end')
+  t.equal(await ended, 0)
+  idle.destroy()
+})
+
+t.test('at shutdown answers that take too long are ended with a reason', async t => {
+  const { corral } = await corralWithListener(t, { config: 'shutdown_grace: 1s' })
+  const body = JSON.stringify(endless('tiny-chat'))
+  const response = await fetch(`${addressOf(corral)}/api/chat`, { method: 'POST', body })
+  const ended = corral.end()
+  const text = await response.text()
+  t.match(JSON.parse(text.trimEnd().split('\n').at(-1)!), { done: true, done_reason: 'error', error: String })
+  t.equal(await ended, 0)
+})

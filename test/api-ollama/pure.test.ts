@@ -1,0 +1,167 @@
+import t from 'tap'
+import { CorralError } from '../../core/errors.ts'
+import type { StoredVariant } from '../../core/services.ts'
+import { cutTokens, shortened } from '../../plugins/api-native/embed.ts'
+import { originOf, parseListen } from '../../plugins/api-ollama/listen-address.ts'
+import { existingName, fileDigest, newName, ollamaNaming, shown } from '../../plugins/api-ollama/naming.ts'
+import { hostedPath, pathInProfile, withModelName } from '../../plugins/api-ollama/profile-paths.ts'
+import { inOllamasWords, OLLAMA_VERSION } from '../../plugins/api-ollama/routes.ts'
+
+function variant(name: string, label = 'Q8_0', more: Partial<StoredVariant> = {}): StoredVariant {
+  const [owner = '', bare = ''] = name.split('/')
+  return {
+    model: { owner, name: bare, variant: label },
+    label,
+    isDefault: true,
+    origin: { kind: 'hub', from: `huggingface:${name}` },
+    ...more
+  } as StoredVariant
+}
+
+const STORED = [
+  variant('corral/tiny-chat', 'F16', { origin: { kind: 'bundled', from: 'corral' } }),
+  variant('corral/tiny-chat', 'Q8_0', { isDefault: false }),
+  variant('Qwen/Big', 'Q4_K_M'),
+  variant('Qwen/Big', 'Q8_0', { isDefault: false }),
+  variant('other/big', 'Q8_0'),
+  variant('library/made', 'Q8_0', { origin: { kind: 'import', from: '/x' } }),
+  variant('someone/made', 'Q8_0')
+]
+const same = (a: string, b: string) => a.toLowerCase() === b.toLowerCase()
+const storage = {
+  list: () => STORED,
+  variants: ({ owner, name }: { owner: string; name: string }) =>
+    STORED.filter(({ model }) => same(model.owner, owner) && same(model.name, name)),
+  find(name: { owner: string; name: string; variant?: string }) {
+    const found = storage.variants(name)
+    return found.find(({ label, isDefault }) => (name.variant ? same(label, name.variant) : isDefault))
+  }
+}
+
+t.test('names as records show them', t => {
+  t.same(STORED.map(shown), [
+    'corral/tiny-chat:latest',
+    'corral/tiny-chat:Q8_0',
+    'Qwen/Big:latest',
+    'Qwen/Big:Q8_0',
+    'other/big:latest',
+    'made:latest',
+    'someone/made:latest'
+  ])
+  for (const stored of STORED) {
+    const found = storage.find(existingName(shown(stored), storage))
+    t.equal(found, stored, `${shown(stored)} is found by the name that is shown`)
+  }
+  t.end()
+})
+
+t.test('names as requests give them', t => {
+  const table: [asked: string, owner: string, name: string, label?: string][] = [
+    ['tiny-chat', 'corral', 'tiny-chat'],
+    ['TINY-chat:latest', 'corral', 'tiny-chat'],
+    ['tiny-chat:q8_0', 'corral', 'tiny-chat', 'q8_0'],
+    ['corral/tiny-chat:latest', 'corral', 'tiny-chat'],
+    ['made', 'library', 'made'],
+    ['library/made:latest', 'library', 'made'],
+    ['registry.ollama.ai/library/made', 'library', 'made'],
+    ['https://ollama.com/library/made', 'library', 'made'],
+    ['hf.co/Qwen/Big:Q4_K_M', 'Qwen', 'Big', 'Q4_K_M'],
+    ['huggingface.co/Qwen/Big', 'Qwen', 'Big'],
+    ['nobody/here', 'nobody', 'here']
+  ]
+  for (const [asked, owner, name, label] of table) {
+    t.same(existingName(asked, storage), { owner, name, ...(label && { variant: label }) }, asked)
+  }
+  t.throws(() => existingName('big', storage), { code: 'invalid_model_name', message: /Qwen\/Big or other\/big/ })
+  t.throws(() => existingName('nix', storage), { code: 'model_not_found', message: /"nix"/ })
+  for (const asked of ['', undefined, null, 7, 'a b', '../x', 'x:y:z', '/x', 'a/b/c', 'con', 'tiny-chat:']) {
+    t.throws(() => existingName(asked, storage), { code: /^(invalid_model_name|model_not_found)$/ }, String(asked))
+  }
+  t.same(newName('mine'), { owner: 'library', name: 'mine' })
+  t.same(newName('mine:v2'), { owner: 'library', name: 'mine', variant: 'v2' })
+  t.same(newName('me/mine:latest'), { owner: 'me', name: 'mine' })
+  t.end()
+})
+
+t.test('what a pull asks hubs for', t => {
+  const { atHub } = ollamaNaming(storage)
+  const table: [asked: string, source: string | undefined][] = [
+    ['tiny-chat', undefined],
+    ['corral/tiny-chat:latest', undefined],
+    ['made', undefined],
+    ['registry.ollama.ai/library/made:latest', undefined],
+    ['Qwen/Big:Q8_0', 'Qwen/Big:Q8_0'],
+    ['hf.co/Qwen/Big:Q8_0', 'hf.co/Qwen/Big:Q8_0'],
+    ['hf:new/one', 'hf:new/one'],
+    ['new/one:Q4_K_M@main', 'new/one:Q4_K_M@main'],
+    ['https://example.org/a/b.gguf?x=1:2', 'https://example.org/a/b.gguf?x=1:2']
+  ]
+  for (const [asked, source] of table) t.equal(atHub!(asked), source, asked)
+  for (const asked of ['llama3.2', 'llama3.2:1b', 'library/llama3.2']) {
+    t.throws(() => atHub!(asked), { code: 'repo_not_found', message: /<owner>\/<name>.*hf\.co\// }, asked)
+  }
+  t.throws(() => atHub!('big'), { code: 'invalid_model_name' }, 'which one, is not guessed')
+  t.equal(fileDigest({ path: 'a.gguf', sha256: 'ab'.repeat(32) } as never), `sha256:${'ab'.repeat(32)}`)
+  t.ok(fileDigest({ path: 'a.gguf' } as never).length >= 19, 'old command lines cut characters 8 to 19 out')
+  t.end()
+})
+
+t.test('the other address: where it is, and what its paths mean', t => {
+  t.same(parseListen('127.0.0.1:11434'), { host: '127.0.0.1', port: 11434 })
+  t.same(parseListen('[::1]:0'), { host: '::1', port: 0 })
+  t.same(parseListen('localhost:1'), { host: 'localhost', port: 1 })
+  for (const text of ['', '11434', ':11434', '127.0.0.1', '127.0.0.1:99999', '[::1', '::1:80', '[nix]:80', 'a b:1']) {
+    t.equal(parseListen(text), undefined, text)
+  }
+  t.equal(originOf({ host: '::1', port: 5 }), 'http://[::1]:5')
+  const table: [url: string, path: string][] = [
+    ['/', '/ollama/'],
+    ['/api/tags?x=1', '/ollama/api/tags?x=1'],
+    ['/v1/models', '/v1/models'],
+    ['/v1', '/v1'],
+    ['/v1?x', '/v1?x'],
+    ['/v10', '/ollama/v10'],
+    ['/../api/tags', '/ollama/../api/tags'],
+    ['http://localhost:11434/api/tags', '/ollama/api/tags'],
+    ['http://localhost:11434', '/ollama'],
+    ['*', '/ollama*']
+  ]
+  for (const [url, path] of table) t.equal(pathInProfile(url), path, url)
+  t.equal(hostedPath('/ollama/v1/models?x'), '/v1/models?x')
+  const rename = (asked: string) => (asked === 'tiny chat' ? 'corral/tiny-chat' : t.fail(asked))
+  t.equal(withModelName('/v1/models/tiny%20chat?x=1', rename as never), '/v1/models/corral/tiny-chat?x=1')
+  t.equal(withModelName('/v1/models', rename as never), undefined)
+  t.equal(withModelName('/v1/models/a/b', rename as never), undefined)
+  t.equal(withModelName('/v1/models/%zz', rename as never), undefined)
+  t.end()
+})
+
+t.test('words and numbers that clients look for', t => {
+  const missing = new CorralError('model_not_found', 'There is no model "a/b" here.', { param: 'model' })
+  t.match(inOllamasWords(missing, { model: '', name: 'b' }), {
+    code: 'model_not_found',
+    message: /^model 'b' not found\. There is no/,
+    param: 'model'
+  })
+  t.equal(inOllamasWords(missing, undefined), missing)
+  const other = new CorralError('invalid_request', 'No.')
+  t.equal(inOllamasWords(other, { model: 'b' }), other)
+  const parts = OLLAMA_VERSION.split('.')
+  t.ok(parts.length === 3 && parts.every(part => /^\d+$/.test(part)), 'each part of the version is a number')
+  const [major, minor, patch] = parts.map(Number) as [number, number, number]
+  t.ok(major * 1e6 + minor * 1e3 + patch >= 6004, 'VS Code takes 0.6.4 and later')
+  t.end()
+})
+
+t.test('embeddings: cut texts, fewer dimensions', t => {
+  t.same(cutTokens([1, 10, 11, 12, 13, 2], [10, 11, 12, 13], 4), [1, 10, 11, 2], 'first and last tokens stay')
+  t.same(cutTokens([1, 10, 11, 12], [10, 11, 12], 2), [1, 10])
+  t.same(cutTokens([10, 11, 12], [10, 11, 12], 2), [10, 11])
+  t.same(cutTokens([1, 10, 11, 2], [10, 11], 1), [1, 2], 'never more than one can do')
+  t.same(shortened([3, 4, 12], 2), [0.6, 0.8])
+  t.same(shortened([3, 4]), [0.6, 0.8])
+  t.same(shortened([3, 4], 9), [0.6, 0.8])
+  t.same(shortened([0, 0]), [0, 0])
+  t.throws(() => shortened([1, Number.NaN]), { code: 'internal' })
+  t.end()
+})
