@@ -1,4 +1,5 @@
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
 import { logFailure } from '../../core/application.ts'
 import { ClientGone } from '../../core/http/client-signal.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
@@ -155,6 +156,7 @@ function modelRoutes(
         summary: 'One model',
         tags,
         operationId: 'anthropicGetModel',
+        params: Type.Object({ '*': Type.String({ title: 'model', description: '<owner>/<name>' }) }),
         response: {
           200: json('The model', ModelSchema),
           ...errorResponses(anthropicErrors, ['invalid_model_name', 'model_not_found'], { body: false })

@@ -10,7 +10,7 @@ const BlockSchema = Type.Object(
   {
     type: Type.String({
       description:
-        'text, image (base64), document (text), search_result, tool_result in messages of the user; text, thinking, redacted_thinking, tool_use in those of the assistant'
+        'text, image (base64), document (text), search_result, tool_result in messages of the user; text, thinking, redacted_thinking, tool_use in those of the assistant; text, tool_addition, tool_removal in those of the system'
     }),
     text: Given(Type.String()),
     thinking: Given(Type.String()),
@@ -38,7 +38,10 @@ const MessageParamSchema = Type.Object(
   {
     role: Type.Enum(['user', 'assistant', 'system']),
     // The list comes first: what is wrong within it is what an error tells.
-    content: Type.Union([Type.Array(BlockSchema), Type.String()])
+    content: Type.Union([Type.Array(BlockSchema), Type.String()]),
+    clear_at: Given(
+      Type.String({ description: 'Of the system: "next_user_message" hides it once the user has said more' })
+    )
   },
   loose
 )
@@ -49,10 +52,12 @@ const ToolSchema = Type.Object(
     type: Given(Type.String({ description: 'custom, or nothing; tools that run on a server are refused' })),
     name: Given(Type.String()),
     description: Given(Type.String()),
-    input_schema: Given(Type.Object({}, loose))
+    input_schema: Given(Type.Object({}, loose)),
+    defer_loading: Given(Type.Boolean({ description: 'The model is told of it once a message refers to it' }))
   },
   loose
 )
+export type ToolParam = Static<typeof ToolSchema>
 
 const FormatSchema = Type.Object({ type: Type.Literal('json_schema'), schema: Type.Object({}, loose) }, loose)
 
@@ -91,7 +96,7 @@ const conversation = {
   keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' }))
 }
 
-export const CountRequestSchema = Type.Object(conversation, loose)
+export const CountRequestSchema = Type.Object(conversation, { ...loose, title: 'TokenCountRequest' })
 export type CountRequest = Static<typeof CountRequestSchema>
 
 export const MessagesRequestSchema = Type.Object(
@@ -105,7 +110,7 @@ export const MessagesRequestSchema = Type.Object(
     stream: Given(Type.Boolean({ default: false })),
     metadata: Given(Type.Object({}, loose))
   },
-  loose
+  { ...loose, title: 'MessagesRequest' }
 )
 export type MessagesRequest = Static<typeof MessagesRequestSchema>
 
@@ -167,21 +172,23 @@ export const ModelListSchema = Type.Object({
   last_id: Type.Union([Type.String(), Type.Null()])
 })
 
+const AnthropicErrorSchema = Type.Object(
+  {
+    type: Type.Literal('error'),
+    error: Type.Object(
+      {
+        type: Type.String(),
+        message: Type.String({ description: 'What happened, to what, and what to do next' }),
+        code: Type.String({ description: 'Stable, for programs' }),
+        details: Type.Object({ error_code: Type.String() }, loose)
+      },
+      loose
+    ),
+    request_id: Type.String()
+  },
+  { ...loose, title: 'AnthropicError' }
+)
+
 /** Errors in the shape that Anthropic's clients read. */
 export const anthropicErrors: ErrorShape = codes =>
-  Type.Object(
-    {
-      type: Type.Literal('error'),
-      error: Type.Object(
-        {
-          type: Type.String(),
-          message: Type.String(),
-          code: Type.Enum([...codes]),
-          details: Type.Object({ error_code: Type.String() }, loose)
-        },
-        loose
-      ),
-      request_id: Type.String()
-    },
-    loose
-  )
+  Type.Intersect([AnthropicErrorSchema, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])

@@ -57,7 +57,7 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
       '/chat/completions',
       described(
         {
-          tags: ['Chat'],
+          tags: ['OpenAI chat'],
           summary: 'Answer a conversation',
           description: "OpenAI's Chat Completions. The model is loaded where it is not; it is never downloaded.",
           operationId: 'createChatCompletion'
@@ -74,7 +74,7 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
       '/completions',
       described(
         {
-          tags: ['Chat'],
+          tags: ['OpenAI chat'],
           summary: 'Continue a text',
           description:
             "OpenAI's older Completions: one prompt or several, without the chat template. With a suffix, what lies between is filled in.",
@@ -92,7 +92,7 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
       '/embeddings',
       described(
         {
-          tags: ['Embeddings'],
+          tags: ['OpenAI embeddings'],
           summary: 'Make vectors of texts',
           description: 'Models that generate text get an engine in embedding mode beside their own.',
           operationId: 'createEmbedding'
@@ -115,7 +115,7 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
         path,
         described(
           {
-            tags: ['Embeddings'],
+            tags: ['OpenAI embeddings'],
             summary: 'Rank documents by a query',
             description: "As Jina's and Cohere's rerank. Needs a reranking model.",
             operationId
@@ -133,7 +133,7 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
       '/tokenize',
       described(
         {
-          tags: ['Tokens'],
+          tags: ['OpenAI tokens'],
           summary: 'Cut a text into tokens',
           description: "As llama-server's /tokenize.",
           operationId: 'tokenize'
@@ -147,7 +147,7 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
       '/detokenize',
       described(
         {
-          tags: ['Tokens'],
+          tags: ['OpenAI tokens'],
           summary: 'Make a text of tokens',
           description: "As llama-server's /detokenize.",
           operationId: 'detokenize'

@@ -9,7 +9,7 @@ import { openaiErrors } from './openai-error.ts'
 import { Model, ModelList } from './reply-schemas.ts'
 import { ModelListQuery } from './request-schemas.ts'
 
-const tags = ['Models']
+const tags = ['OpenAI models']
 
 /** The models there are, and one by its name. */
 export function modelRoutes(storage: Storage): FastifyPluginAsync {
@@ -40,7 +40,9 @@ export function modelRoutes(storage: Storage): FastifyPluginAsync {
           tags,
           summary: 'Tell of a model',
           operationId: 'retrieveModel',
-          params: Type.Object({ '*': Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }) }),
+          params: Type.Object({
+            '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
+          }),
           response: {
             200: json('The model', Model),
             ...errorResponses(openaiErrors, ['invalid_model_name', 'model_not_found'], { body: false })

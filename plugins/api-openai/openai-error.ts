@@ -31,19 +31,21 @@ export function openaiErrorEvent(error: CorralError): string {
   return `data: ${JSON.stringify(openaiErrorBody(error))}\n\n`
 }
 
+const OpenaiErrorSchema = Type.Object(
+  {
+    error: Type.Object(
+      {
+        message: Type.String({ description: 'What happened, to what, and what to do next' }),
+        type: Type.String(),
+        param: Type.Union([Type.String(), Type.Null()], { description: 'The field at fault' }),
+        code: Type.String({ description: 'Stable, for programs' })
+      },
+      { additionalProperties: true }
+    )
+  },
+  { title: 'OpenAIError', additionalProperties: true }
+)
+
 /** What hosted-chat clients read of an error, for the API document. */
 export const openaiErrors: ErrorShape = codes =>
-  Type.Object(
-    {
-      error: Type.Object(
-        {
-          message: Type.String({ description: 'What happened, to what, and what to do next' }),
-          type: Type.String(),
-          param: Type.Union([Type.String(), Type.Null()], { description: 'The field at fault' }),
-          code: Type.Enum([...codes])
-        },
-        { additionalProperties: true }
-      )
-    },
-    { additionalProperties: true }
-  )
+  Type.Intersect([OpenaiErrorSchema, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])

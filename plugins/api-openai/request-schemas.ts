@@ -175,7 +175,11 @@ export const ChatRequest = Type.Object(
     reasoning_effort: Given(Type.String({ description: 'none, low, medium, high, …: what the chat template knows' })),
     modalities: Given(Type.Array(Type.String(), { description: 'Answers are text' }))
   },
-  { ...loose, title: 'ChatRequest', description: 'What llama-server knows beyond this, such as min_p, is passed on' }
+  {
+    ...loose,
+    title: 'ChatCompletionRequest',
+    description: 'What llama-server knows beyond this, such as min_p, is passed on'
+  }
 )
 export type ChatRequest = Static<typeof ChatRequest>
 

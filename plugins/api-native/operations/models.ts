@@ -17,7 +17,7 @@ export function modelOperations(types: readonly StreamType[]) {
     tags: {
       summary: 'List the models on disk',
       tags,
-      operationId: 'listModels',
+      operationId: 'listLocalModels',
       response: {
         200: json('One record for each variant', Type.Object({ models: Type.Array(LocalModelSchema) }, loose)),
         ...errorResponses(nativeErrors, [], { body: false })

@@ -11,7 +11,7 @@ const loose = { additionalProperties: true }
 const tags = ['llama.cpp builds']
 
 const build = Named('Build', BuildSchema)
-const BuildReplySchema = Type.Object({ status: Type.Literal('success'), build }, loose)
+const BuildReplySchema = Type.Object({ status: Type.Literal('success'), build }, { ...loose, title: 'BuildReply' })
 const UpgradeReplySchema = Type.Object(
   {
     status: Type.Literal('success'),

@@ -56,7 +56,7 @@ export function mediaRoutes(deps: RelayDependencies): FastifyPluginAsync {
         path,
         {
           schema: {
-            tags: ['Sounds and images'],
+            tags: ['OpenAI sounds and images'],
             summary,
             description: 'Needs a model with a projector for sounds, which is asked to do it as in a chat.',
             operationId,
@@ -76,7 +76,7 @@ export function mediaRoutes(deps: RelayDependencies): FastifyPluginAsync {
         path,
         {
           schema: {
-            tags: ['Sounds and images'],
+            tags: ['OpenAI sounds and images'],
             summary: `Says that no model can ${what} here`,
             operationId,
             consumes: [...consumes],

@@ -43,7 +43,7 @@ const prompting = {
 }
 
 /** The body of `POST /v1/responses/input_tokens`. */
-export const CountRequestSchema = Type.Object(prompting, loose)
+export const CountRequestSchema = Type.Object(prompting, { ...loose, title: 'ResponseTokensRequest' })
 export type CountRequest = Static<typeof CountRequestSchema>
 
 /** The body of `POST /v1/responses`. */
@@ -67,6 +67,6 @@ export const CreateRequestSchema = Type.Object(
     safety_identifier: Given(Type.String({ description: 'Of no effect' })),
     prompt_cache_key: Given(Type.String({ description: 'Of no effect: prompts are always cached' }))
   },
-  loose
+  { ...loose, title: 'ResponseRequest' }
 )
 export type CreateRequest = Static<typeof CreateRequestSchema>

@@ -10,7 +10,7 @@ import { CountSchema, DeletedSchema, ItemListSchema, ResponseSchema } from './re
 import { type CountRequest, CountRequestSchema, type CreateRequest, CreateRequestSchema } from './request-schema.ts'
 import { StoredResponses } from './stored-responses.ts'
 
-const tags = ['Responses']
+const tags = ['OpenAI responses']
 const loose = { additionalProperties: true }
 const ById = Type.Object({ id: Type.String({ description: 'resp_…' }) })
 type ById = Static<typeof ById>
