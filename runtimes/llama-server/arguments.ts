@@ -75,6 +75,10 @@ export function engineArguments(spec: EngineSpec, settings: ArgumentSettings): s
     if (mode === 'embedding') list.push('--embeddings', '--pooling', poolingOf(spec.variant))
     else list.push('--rerank')
     list.push('--batch-size', `${batch}`, '--ubatch-size', `${batch}`)
+    // Where each slot has a cache of its own, llama.cpp cuts texts that it reads at once to the length of the shortest,
+    // and the mean, or the first token, is that of the last piece.
+    if (knows('--kv-unified')) list.push('--kv-unified')
+    if (knows('--kv-unified-per-slot')) list.push('--kv-unified-per-slot', `${options.num_ctx}`)
   }
 
   const promptCache = spec.bounds ? mebibytes(spec.bounds.promptCache) : settings.promptCache

@@ -75,6 +75,8 @@ t.test('the command line', t => {
     '--pooling': 'mean',
     '--batch-size': '1024',
     '--ubatch-size': '1024',
+    '--kv-unified': true,
+    '--kv-unified-per-slot': '1000',
     '--cache-ram': '0'
   })
   t.notOk(embedding['--jinja'])
