@@ -2,6 +2,7 @@ import type { FastifyReply } from 'fastify'
 import { CorralError } from '../errors.ts'
 import type { OverflowPolicy } from '../options.ts'
 import type { EngineResponse, Lease } from '../services.ts'
+import { isCacheFault } from './engine-error.ts'
 import { askEngine } from './engine-reply.ts'
 
 /** The policy of one request, and who is told when it was needed. */
@@ -43,7 +44,8 @@ export async function askWithinContext(
   request: { path: string; body: Record<string, unknown> },
   overflow?: Overflow
 ): Promise<EngineResponse> {
-  const { path, body } = request
+  const { path } = request
+  let { body } = request
   const given = body.messages
   let messages = Array.isArray(given) ? (given as Message[]) : []
   for (;;) {
@@ -53,6 +55,10 @@ export async function askWithinContext(
       if (Array.isArray(given) && messages.length < given.length) overflow?.onDropped(given.length - messages.length)
       return response
     } catch (error) {
+      if (isCacheFault(error) && body.cache_prompt !== false) {
+        body = { ...body, cache_prompt: false }
+        continue
+      }
       const fewer = overflow?.policy === 'drop_oldest' ? withoutOldest(messages, error, body.max_tokens) : undefined
       if (!fewer) throw error
       messages = fewer

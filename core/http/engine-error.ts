@@ -68,6 +68,14 @@ export function engineError(status: number, bodyText: string): CorralError {
   )
 }
 
+/**
+ * Whether the engine stumbled over what it remembers of an earlier prompt: llama-server 0.5.0 cannot forget one of two
+ * images that follow each other without text in between. Asked with `cache_prompt: false` it begins anew.
+ */
+export function isCacheFault(error: unknown): boolean {
+  return error instanceof CorralError && error.code === 'internal' && error.message.includes('Chunk not found')
+}
+
 function contextExceeded({ promptTokens, contextSize }: EngineFailure): CorralError {
   const numbers =
     promptTokens === undefined || contextSize === undefined
