@@ -55,6 +55,8 @@ export function readableParts(block: Fields, place: string): Part[] | undefined 
         text(place, [block.title, block.source].filter(given => typeof given === 'string').join('\n')),
         ...allReadable(block.content, `${place}.content`)
       ]
+    case 'tool_reference':
+      return [text(place, `The tool ${textOf(block, 'tool_name', place)} can be called now.`)]
     default:
       return undefined
   }

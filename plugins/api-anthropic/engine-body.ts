@@ -1,6 +1,7 @@
 import { CorralError } from '../../core/errors.ts'
 import { invalid } from './content-blocks.ts'
 import { type Conversation, engineMessages } from './engine-messages.ts'
+import { type OfferedTool, offeredTools } from './offered-tools.ts'
 import type { CountRequest, MessagesRequest } from './schemas.ts'
 
 type Fields = Record<string, unknown>
@@ -68,8 +69,8 @@ function thinkingFields({ thinking, output_config }: CountRequest, defaults: Fie
   return fields
 }
 
-function toolFields({ tools, tool_choice: choice }: CountRequest): Fields {
-  const functions = (tools ?? []).map((tool, index) => functionOf(tool, `tools.${index}`))
+function toolFields({ tools, messages, tool_choice: choice }: CountRequest): Fields {
+  const functions = offeredTools(tools ?? [], messages).map(functionOf)
   if (choice?.type === 'none') return {}
   const must = choice?.type === 'any' || choice?.type === 'tool'
   if (functions.length === 0) {
@@ -86,16 +87,19 @@ function toolFields({ tools, tool_choice: choice }: CountRequest): Fields {
   }
 }
 
-function functionOf(tool: NonNullable<CountRequest['tools']>[number], place: string) {
-  const { type, name, description, input_schema: parameters } = tool
-  if (type && type !== 'custom') {
+/** Tools that messages define come unchecked. */
+function functionOf({ tool, place }: OfferedTool) {
+  const { type, name, description, input_schema: parameters } = tool as Fields
+  if (type !== undefined && type !== null && type !== 'custom') {
     throw new CorralError(
       'unsupported_capability',
-      `"${place}" is of type ${JSON.stringify(type.slice(0, 60))}: corral has no tools of its own. Give a tool with a "name" and an "input_schema", and run it yourself.`,
+      `"${place}" is of type ${JSON.stringify(String(type).slice(0, 60))}: corral has no tools of its own. Give a tool with a "name" and an "input_schema", and run it yourself.`,
       { param: `${place}.type` }
     )
   }
-  if (!name) throw invalid(`${place}.name`, "must be the tool's name")
-  if (!parameters) throw invalid(`${place}.input_schema`, 'must be a JSON schema')
-  return { name, ...(description && { description }), parameters }
+  if (typeof name !== 'string' || name === '') throw invalid(`${place}.name`, "must be the tool's name")
+  if (typeof parameters !== 'object' || parameters === null || Array.isArray(parameters)) {
+    throw invalid(`${place}.input_schema`, 'must be a JSON schema')
+  }
+  return { name, ...(typeof description === 'string' && description !== '' && { description }), parameters }
 }

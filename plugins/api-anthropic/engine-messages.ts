@@ -44,7 +44,8 @@ function engineId(id: string): string {
 
 /**
  * Messages and system blocks of Anthropic's API as llama-server's chat completions take them: turns in a row of the
- * same role are one, results of tools are messages of their own, and what the system says first is one message.
+ * same role are one, results of tools are messages of their own, and what the system says first is one message. What
+ * it says later goes into the turn of the user: most templates refuse a system's message there.
  * @throws CorralError `invalid_request` or `unsupported_capability` with the place as `param`
  */
 export function engineMessages({ system, messages }: Pick<CountRequest, 'system' | 'messages'>): Conversation {
@@ -60,7 +61,6 @@ export function engineMessages({ system, messages }: Pick<CountRequest, 'system'
   if (text !== '') add({ role: 'system', content: text })
   for (const { role, blocks } of turns) {
     if (role === 'assistant') add(assistantMessage(blocks))
-    else if (role === 'system') add({ role, content: systemText(blocks) })
     else addUserTurn(blocks, add)
   }
   const last = turns.at(-1)
@@ -75,8 +75,16 @@ export function engineMessages({ system, messages }: Pick<CountRequest, 'system'
 
 function turnsOf(messages: readonly MessageParam[]): { role: string; blocks: Placed[] }[] {
   const turns: { role: string; blocks: Placed[] }[] = []
-  messages.forEach(({ role, content }, index) => {
-    const blocks = blocksOf(content, `messages.${index}.content`)
+  const lastOfUser = messages.findLastIndex(({ role }) => role === 'user')
+  messages.forEach((message, index) => {
+    if (message.clear_at === 'next_user_message' && index < lastOfUser) return
+    let { role } = message
+    let blocks = blocksOf(message.content, `messages.${index}.content`)
+    if (role === 'system' && turns.some(turn => turn.role !== 'system')) {
+      role = 'user'
+      blocks = reminder(blocks)
+      if (blocks.length === 0) return
+    }
     const turn = turns.at(-1)
     if (turn?.role === role) turn.blocks.push(...blocks)
     else turns.push({ role, blocks })
@@ -84,9 +92,18 @@ function turnsOf(messages: readonly MessageParam[]): { role: string; blocks: Pla
   return turns
 }
 
+/** Marked as programs for Anthropic's models did it before there were messages of the system. */
+function reminder(blocks: readonly Placed[]): Placed[] {
+  const text = systemText(blocks)
+  if (text === '') return []
+  const marked = `<system-reminder>\n${text}\n</system-reminder>`
+  return [{ block: { type: 'text', text: marked }, place: blocks[0]!.place }]
+}
+
 function systemText(blocks: readonly Placed[]): string {
   const texts = blocks.map(({ block, place }) => {
-    if (block.type !== 'text') throw unknownBlock(block, place, 'text')
+    if (block.type === 'tool_addition' || block.type === 'tool_removal') return ''
+    if (block.type !== 'text') throw unknownBlock(block, place, 'text, tool_addition and tool_removal')
     return textOf(block, 'text', place).replace(BILLING_HEADER, '')
   })
   return texts.filter(text => text !== '').join('\n')

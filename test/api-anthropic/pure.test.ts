@@ -1,3 +1,4 @@
+import { Ajv } from 'ajv'
 import t from 'tap'
 import { CorralError, ERROR_STATUS, type ErrorCode } from '../../core/errors.ts'
 import type { Delta, ToolCallPiece } from '../../core/http/engine-answer.ts'
@@ -5,6 +6,7 @@ import { anthropicErrorBody } from '../../plugins/api-anthropic/anthropic-error.
 import { engineRequest } from '../../plugins/api-anthropic/engine-body.ts'
 import { engineMessages } from '../../plugins/api-anthropic/engine-messages.ts'
 import { type MessageEvent, MessageEvents, WholeMessage } from '../../plugins/api-anthropic/message-events.ts'
+import { MessagesRequestSchema } from '../../plugins/api-anthropic/schemas.ts'
 
 type Request = Parameters<typeof engineRequest>[0]
 
@@ -31,10 +33,35 @@ t.test('conversations', t => {
     ['system blocks', [user('Hi')], [{ role: 'system', content: 'a\nb' }, user('Hi')], [text('a'), text('b')]],
     ['no system', [user('Hi')], [user('Hi')], ''],
     [
-      'what the system says first is one message, later ones stay where they are',
-      [{ role: 'system', content: 'b' }, user('Hi'), { role: 'system', content: [text('c')] }, user('Ho')],
-      [{ role: 'system', content: 'a\nb' }, user('Hi'), { role: 'system', content: 'c' }, user('Ho')],
+      'what the system says first is one message, what it says later is told by the user',
+      [
+        { role: 'system', content: 'b' },
+        { role: 'system', content: [text('c')] },
+        user('Hi'),
+        { role: 'system', content: [text('d'), text('e')] },
+        assistant('Ho'),
+        { role: 'system', content: [{ type: 'tool_removal', tool: { type: 'tool_reference', name: 'f' } }] },
+        assistant('!'),
+        { role: 'system', content: 'f' }
+      ],
+      [
+        { role: 'system', content: 'a\nb\nc' },
+        user('Hi\n<system-reminder>\nd\ne\n</system-reminder>'),
+        assistant('Ho!'),
+        user('<system-reminder>\nf\n</system-reminder>')
+      ],
       'a'
+    ],
+    [
+      'what the system says for one turn only',
+      [
+        user('Hi'),
+        { role: 'system', content: 'gone', clear_at: 'next_user_message' },
+        assistant('Ho'),
+        user('and?'),
+        { role: 'system', content: 'here', clear_at: 'next_user_message' }
+      ],
+      [user('Hi'), assistant('Ho'), user('and?\n<system-reminder>\nhere\n</system-reminder>')]
     ],
     [
       'the header of Claude Code',
@@ -242,6 +269,28 @@ t.test('the rest of requests', t => {
   t.end()
 })
 
+t.test('tools that messages bring and take away', t => {
+  const names = (tools: object[], ...messages: object[]) => {
+    const { body } = engineRequest({ ...hi, tools, messages: [user('Hi'), ...messages] } as Request, {})
+    return ((body.tools ?? []) as any[]).map(({ function: { name } }) => name)
+  }
+  const later = { ...tool, defer_loading: true }
+  const found = user([result('1', { content: [{ type: 'tool_reference', tool_name: 'get' }] })])
+  const changed = (type: string, tool: object) => ({ role: 'system', content: [{ type, tool }] })
+  const get = { type: 'tool_reference', name: 'get' }
+  t.strictSame(names([later, other]), ['set'])
+  t.strictSame(names([later]), [])
+  t.strictSame(names([later, other], found), ['get', 'set'])
+  t.strictSame(names([later, other], user([{ type: 'tool_reference', tool_name: 'none' }])), ['set'])
+  t.strictSame(names([later, other], changed('tool_addition', get)), ['get', 'set'])
+  t.strictSame(names([tool, other], changed('tool_removal', get)), ['set'])
+  t.strictSame(names([tool, other], changed('tool_removal', get), changed('tool_addition', get)), ['get', 'set'])
+  t.strictSame(names([other], changed('tool_addition', { type: 'tool_definition', definition: tool })), ['set', 'get'])
+  const { messages } = engineMessages({ messages: [found] } as never)
+  t.strictSame(messages, [{ role: 'tool', tool_call_id: '1', content: 'The tool get can be called now.' }] as never)
+  t.end()
+})
+
 t.test('what is refused, with its place', t => {
   const at = (content: unknown, role = 'user') => ({ messages: [user('x'), { role, content }] })
   const source = (of: unknown, type = 'image') => at([{ type, source: of }])
@@ -288,6 +337,11 @@ t.test('what is refused, with its place', t => {
     [{ tool_choice: { type: 'any' } }, 'tool_choice'],
     [{ tools: [tool], tool_choice: { type: 'tool', name: 'secret' } }, 'tool_choice.name'],
     [{ tools: [tool], tool_choice: { type: 'tool' } }, 'tool_choice.name'],
+    [at([{ type: 'tool_addition' }], 'system'), 'messages.1.content.0.tool'],
+    [
+      at([{ type: 'tool_addition', tool: { type: 'tool_definition', definition: { name: 'f' } } }], 'system'),
+      'messages.1.content.0.tool.definition.input_schema'
+    ],
     [{ mcp_servers: [{ url: 'secret' }] }, 'mcp_servers', 'unsupported_capability'],
     [{ container: 'secret' }, 'container', 'unsupported_capability'],
     [{ thread: { type: 'continue' } }, 'thread', 'unsupported_capability']
@@ -303,6 +357,50 @@ t.test('what is refused, with its place', t => {
       t.notMatch(error.message, /secret/, 'nothing is quoted')
     }
   }
+  t.end()
+})
+
+t.test('no request that its schema lets through fails but with an error that tells why', t => {
+  const fits = new Ajv().compile(MessagesRequestSchema)
+  const KEYS = 'type text source data content title context id name input tool_use_id tool_name is_error thinking tool'
+  const keys = `${KEYS} definition input_schema description media_type role clear_at defer_loading schema`.split(' ')
+  const TYPES = 'text image document search_result tool_use tool_result thinking redacted_thinking tool_reference'
+  const types = `${TYPES} tool_addition tool_removal tool_definition base64 content custom json_schema any x`.split(' ')
+  let taken = 0
+  for (let seed = 1; seed <= 20_000; seed++) {
+    const random = numbers(seed)
+    const one = <Value>(of: readonly Value[]): Value => of[Math.floor(random() * of.length)]!
+    const value = (depth: number): unknown => {
+      const kind = random()
+      if (depth === 0 || kind < 0.4) return one(['', 'x', 'image/png', 0, -1, 1.5, true, null, [], {}])
+      if (kind < 0.6) return Array.from({ length: Math.floor(random() * 3) }, () => value(depth - 1))
+      const object: Record<string, unknown> = { type: one(types) }
+      for (let more = Math.floor(random() * 6); more > 0; more--) object[one(keys)] = value(depth - 1)
+      return object
+    }
+    const list = () => Array.from({ length: 1 + Math.floor(random() * 3) }, () => value(4))
+    const request: Record<string, unknown> = {
+      model: 'a/b',
+      max_tokens: 5,
+      messages: Array.from({ length: 1 + Math.floor(random() * 4) }, () => ({
+        role: one(['user', 'assistant', 'system']),
+        content: random() < 0.2 ? 'x' : list()
+      }))
+    }
+    for (const field of ['system', 'tools', 'tool_choice', 'thinking', 'output_config', 'options', 'container']) {
+      if (random() < 0.15) request[field] = random() < 0.5 ? value(3) : list()
+    }
+    if (!fits(request)) continue
+    try {
+      const { body, places } = engineRequest(request as never, {})
+      taken++
+      const lengths = body.messages.map(({ content }) => (Array.isArray(content) ? content.length : 0))
+      if (lengths.some((length, at) => length > 0 && length !== places[at]!.length)) t.fail(`places of seed ${seed}`)
+    } catch (error) {
+      if (!(error instanceof CorralError) || !error.param) t.fail(`seed ${seed}: ${error}`)
+    }
+  }
+  t.ok(taken > 100, `${taken} requests were taken`)
   t.end()
 })
 

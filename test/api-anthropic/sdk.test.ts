@@ -174,6 +174,41 @@ t.test('tools, one and two at once, and answers with their results', async t => 
   t.ok(none.content.every(({ type }) => type === 'text'))
 })
 
+t.test('requests as Claude Code sends them', async t => {
+  const request = {
+    model: DEMO,
+    max_tokens: 50,
+    system: [
+      { type: 'text', text: 'x-anthropic-billing-header: cc_version=2.1.330.4f9; cc_entrypoint=sdk-cli;' },
+      { type: 'text', text: 'You are Leo.', cache_control: { type: 'ephemeral' } }
+    ],
+    messages: [
+      { role: 'user', content: [{ type: 'text', text: 'Who are you?', cache_control: { type: 'ephemeral' } }] },
+      { role: 'assistant', content: [{ type: 'text', text: 'I am Leo.' }] },
+      { role: 'user', content: 'What is the weather in Paris?' },
+      { role: 'system', content: [{ type: 'tool_addition', tool: { type: 'tool_reference', name: 'get_weather' } }] }
+    ],
+    tools: [
+      { ...WEATHER, defer_loading: true },
+      {
+        name: 'Placeholder',
+        description: 'Never',
+        input_schema: { type: 'object', properties: {} },
+        defer_loading: true
+      }
+    ],
+    metadata: { user_id: '{"device_id":"x"}' },
+    thinking: { type: 'adaptive', display: 'omitted' },
+    context_management: { edits: [{ type: 'clear_thinking_20251015', keep: 'all' }] },
+    output_config: { effort: 'high' }
+  } as unknown as typeof ask
+  const betas = ['claude-code-20250219', 'interleaved-thinking-2025-05-14', 'context-management-2025-06-27']
+  const answered = await client.beta.messages.stream({ ...request, betas } as never).finalMessage()
+  t.match(answered.content, [{ type: 'tool_use', name: 'get_weather', input: { city: 'Paris' } }])
+  const reminded = [...request.messages, { role: 'system' as const, content: 'It is Monday.' }]
+  t.match(await client.messages.create({ ...request, messages: reminded }), { type: 'message', role: 'assistant' })
+})
+
 t.test('structured answers', async t => {
   const format = jsonSchemaOutputFormat({
     type: 'object',
