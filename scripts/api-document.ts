@@ -4,17 +4,20 @@ import { join } from 'node:path'
 import { pino } from 'pino'
 import { createApplication } from '../core/application.ts'
 import { loadConfig } from '../core/config/load.ts'
+import type { PluginDefinition } from '../core/plugin.ts'
 import { createPluginHost } from '../core/plugin-host.ts'
 import { builtInPlugins } from '../plugins/built-in.ts'
 
 /** The API document as a server with default settings gives it: its routes are registered, but nothing is started. */
-export async function renderApiDocument(): Promise<{ 'openapi.json': string }> {
+export async function renderApiDocument(
+  definitions: readonly PluginDefinition[] = builtInPlugins
+): Promise<{ 'openapi.json': string }> {
   const home = mkdtempSync(join(tmpdir(), 'corral-document-'))
   const over = new AbortController()
-  const config = await loadConfig({ flags: { home }, env: {}, cwd: home, definitions: builtInPlugins })
+  const config = await loadConfig({ flags: { home }, env: {}, cwd: home, definitions })
   const log = pino({ level: 'silent' })
   const app = await createApplication(config.core, log)
-  const host = createPluginHost({ definitions: builtInPlugins, config, log, signal: over.signal })
+  const host = createPluginHost({ definitions, config, log, signal: over.signal })
   try {
     await host.register(app)
     const { payload } = await app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })

@@ -1,0 +1,101 @@
+import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js'
+
+/** An operation of an OpenAPI document. */
+export interface Operation {
+  method: string
+  path: string
+  operationId: string
+  tags: string[]
+  summary: string
+  parameters?: { name: string; in: string; required?: boolean; schema: any }[]
+  requestBody?: { required?: boolean; content: Record<string, { schema: any }> }
+  responses: Record<string, any>
+}
+
+const METHODS = ['get', 'head', 'post', 'put', 'patch', 'delete', 'options', 'trace']
+
+export function operationsOf(document: any): Operation[] {
+  return Object.entries<any>(document.paths).flatMap(([path, item]) =>
+    Object.entries<any>(item)
+      .filter(([method]) => METHODS.includes(method))
+      .map(([method, operation]) => ({ method: method.toUpperCase(), path, ...operation }))
+  )
+}
+
+export function ajvFor(): Ajv2020 {
+  const ajv = new Ajv2020({ strict: false, allErrors: false })
+  ajv.addFormat('date-time', /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/)
+  for (const format of ['uri', 'uri-reference', 'regex', 'email', 'media-range', 'corral-duration'])
+    ajv.addFormat(format, true)
+  return ajv
+}
+
+function pointer(...parts: string[]): string {
+  return parts.map(part => `/${encodeURIComponent(part.replaceAll('~', '~0').replaceAll('/', '~1'))}`).join('')
+}
+
+/** Checks replies against a document. */
+export class ReplyChecker {
+  readonly operations: Operation[]
+  readonly #ajv = ajvFor()
+  readonly #document: any
+  readonly #compiled = new Map<string, ValidateFunction>()
+
+  constructor(document: any) {
+    this.#document = document
+    this.operations = operationsOf(document)
+    this.#ajv.addSchema(document, 'openapi')
+  }
+
+  operation(id: string): Operation {
+    const found = this.operations.find(({ operationId }) => operationId === id)
+    if (!found) throw new Error(`The document has no operation ${id}`)
+    return found
+  }
+
+  /** The mistakes of a value by the schema at a place of the document. */
+  #mistakes(at: string, value: unknown): string[] {
+    let check = this.#compiled.get(at)
+    if (!check) {
+      check = this.#ajv.compile({ $ref: `openapi#${at}` })
+      this.#compiled.set(at, check)
+    }
+    return check(value) ? [] : [`${this.#ajv.errorsText(check.errors)} in ${JSON.stringify(value).slice(0, 2000)}`]
+  }
+
+  /** What is wrong with a reply, by the document; nothing where all is as it says. */
+  check(id: string, reply: { status: number; type: string; text: string }): string[] {
+    const { path, method, responses } = this.operation(id)
+    let at = pointer('paths', path, method.toLowerCase(), 'responses', String(reply.status))
+    let declared = responses[reply.status]
+    if (!declared) return [`the status ${reply.status} is not declared: ${reply.text.slice(0, 500)}`]
+    if (declared.$ref) {
+      const name = declared.$ref.split('/').at(-1)
+      at = pointer('components', 'responses', name)
+      declared = this.#document.components.responses[name]
+    }
+    if (method === 'HEAD') return reply.text === '' ? [] : ['a reply to HEAD has a body']
+    const type = reply.type.split(';')[0]!.trim()
+    if (!declared.content) return reply.text === '' ? [] : [`no content is declared, and there is ${type}`]
+    if (!declared.content[type]) return [`${reply.status} is ${type}, which is not declared`]
+    at += pointer('content', type, 'schema')
+    if (type === 'application/json') return this.#mistakes(at, JSON.parse(reply.text))
+    if (!declared.content[type].schema.contentSchema) return []
+    return eventsOf(type, reply.text).flatMap(event => this.#mistakes(`${at}/contentSchema`, event))
+  }
+}
+
+/** The data of a stream's events. */
+export function eventsOf(type: string, text: string): unknown[] {
+  if (type === 'application/x-ndjson')
+    return text
+      .trim()
+      .split('\n')
+      .map(line => JSON.parse(line))
+  return text
+    .split('\n\n')
+    .flatMap(event => event.split('\n').filter(line => line.startsWith('data: ')))
+    .map(line => line.slice('data: '.length))
+    .filter(data => data !== '[DONE]')
+    .map(data => JSON.parse(data))
+}

@@ -1,0 +1,218 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { Type } from 'typebox'
+import { errorResponses, json, jsonOrStream, nativeErrors } from '../../core/http/response-schemas.ts'
+import { packageRoot } from '../../core/package-info.ts'
+import { definePlugin } from '../../core/plugin.ts'
+import { builtInPlugins } from '../../plugins/built-in.ts'
+import { type DocumentInfo, openApiDocument } from '../../plugins/docs/openapi.ts'
+import { renderApiDocument } from '../../scripts/api-document.ts'
+import { ajvFor, operationsOf } from './api-document.ts'
+
+const info: DocumentInfo = {
+  title: 'x',
+  version: '1',
+  summary: 'x',
+  description: 'x',
+  license: { name: 'MIT', identifier: 'MIT' }
+}
+const documentOf = (...routes: { method?: string; url: string; schema?: object }[]): any =>
+  openApiDocument(
+    routes.map(({ method = 'GET', url, schema = {} }) => ({ method, url, schema })),
+    info
+  )
+
+/** Routes that serve nothing that people would call: what the page is made of, and what is routed anew. */
+const HIDDEN = ['GET /docs/swagger-ui-bundle.js', 'GET /docs/swagger-ui.css', 'GET /ollama/v1/*']
+
+t.test('a document is made of what routes say', async t => {
+  t.test('paths, with readable parameters and in an order that does not depend on registration', async t => {
+    const params = Type.Object({ '*': Type.String({ title: 'model', description: 'Its name' }) })
+    const routes = [
+      { method: 'POST', url: '/b' },
+      { url: '/b/:id/x', schema: { params: Type.Object({ id: Type.String({ description: 'Of it' }) }) } },
+      { url: '/a/*', schema: { params } },
+      { url: '/b' },
+      { url: '/c/*' }
+    ]
+    const { paths } = documentOf(...routes)
+    t.same(Object.keys(paths), ['/a/{model}', '/b', '/b/{id}/x', '/c/{path}'])
+    t.same(Object.keys(paths['/b']), ['get', 'post'])
+    t.same(paths['/a/{model}'].get.parameters, [
+      { name: 'model', in: 'path', description: 'Its name', required: true, schema: { type: 'string' } }
+    ])
+    t.same(paths['/b/{id}/x'].get.parameters[0].schema, { type: 'string' })
+    t.same(JSON.stringify(documentOf(...routes)), JSON.stringify(documentOf(...[...routes].reverse())))
+  })
+
+  t.test('queries, headers and bodies', async t => {
+    const { paths } = documentOf(
+      {
+        url: '/q',
+        schema: {
+          querystring: Type.Object({ a: Type.String(), b: Type.Optional(Type.Integer({ description: 'How many' })) }),
+          headers: Type.Object({ range: Type.Optional(Type.String()) })
+        }
+      },
+      { method: 'POST', url: '/json', schema: { body: Type.Object({}) } },
+      { method: 'POST', url: '/none', schema: { body: Type.Object({}), bodyOptional: true } },
+      { method: 'POST', url: '/form', schema: { body: Type.Object({}), consumes: ['multipart/form-data'] } }
+    )
+    t.same(paths['/q'].get.parameters, [
+      { name: 'a', in: 'query', required: true, schema: { type: 'string' } },
+      { name: 'b', in: 'query', description: 'How many', schema: { type: 'integer' } },
+      { name: 'range', in: 'header', schema: { type: 'string' } }
+    ])
+    t.match(paths['/json'].post.requestBody, { required: true, content: { 'application/json': {} } })
+    t.notOk('required' in paths['/none'].post.requestBody)
+    t.same(Object.keys(paths['/form'].post.requestBody.content), ['multipart/form-data'])
+  })
+
+  t.test('schemas with names are told once, and told apart where they differ', async t => {
+    const Inner = Type.Object({ a: Type.String() }, { title: 'Inner' })
+    const { paths, components } = documentOf(
+      { url: '/a', schema: { response: { 200: json('x', Inner) } } },
+      {
+        url: '/b',
+        schema: { response: { 200: json('x', Type.Object({ list: Type.Array(Inner) }, { title: 'Outer' })) } }
+      },
+      { url: '/c', schema: { response: { 200: json('x', Type.Object({}, { title: 'Inner' })) } } },
+      { url: '/d', schema: { response: { 200: json('x', Type.String({ title: 'no name' })) } } }
+    )
+    const schemaOf = (path: string) => paths[path].get.responses[200].content['application/json'].schema
+    t.same(schemaOf('/a'), { $ref: '#/components/schemas/Inner' })
+    t.same(schemaOf('/c'), { $ref: '#/components/schemas/Inner2' })
+    t.same(schemaOf('/d'), { type: 'string', title: 'no name' })
+    t.same(components.schemas.Outer.properties.list.items, { $ref: '#/components/schemas/Inner' })
+    t.same(Object.keys(components.schemas), ['Inner', 'Inner2', 'Outer'])
+  })
+
+  t.test('what may be null is said shortly, and what is documented differs from what is checked', async t => {
+    const orNull = (schema: any) => Type.Union([schema, Type.Null()])
+    const body = Type.Object({
+      text: orNull(Type.String({ description: 'x' })),
+      choice: orNull(Type.Enum(['a', 'b'])),
+      either: orNull(Type.Union([Type.String(), Type.Number()])),
+      named: orNull(Type.Object({}, { title: 'Named' })),
+      loose: Type.Object({}, { documented: Type.Object({ a: Type.Integer() }) })
+    })
+    const { properties } = documentOf({ method: 'POST', url: '/x', schema: { body } }).paths['/x'].post.requestBody
+      .content['application/json'].schema
+    t.same(properties.text, { type: ['string', 'null'], description: 'x' })
+    t.same(properties.choice, { enum: ['a', 'b', null] })
+    t.same(properties.either, { anyOf: [{ type: 'string' }, { type: 'number' }, { type: 'null' }] })
+    t.same(properties.named, { anyOf: [{ $ref: '#/components/schemas/Named' }, { type: 'null' }] })
+    t.same(properties.loose.properties, { a: { type: 'integer' } })
+  })
+
+  t.test('errors are told once for all routes that share them; streams say what their events are', async t => {
+    const response = {
+      200: jsonOrStream('x', Type.String(), { event: 'Pieces', item: Type.Object({ done: Type.Boolean() }) }),
+      ...errorResponses(nativeErrors, ['model_not_found'])
+    }
+    const { paths, components } = documentOf(
+      { method: 'POST', url: '/a', schema: { response } },
+      { method: 'POST', url: '/b', schema: { response } }
+    )
+    t.same(paths['/a'].post.responses, paths['/b'].post.responses)
+    t.same(paths['/a'].post.responses[404], { $ref: '#/components/responses/NativeError.404.model_not_found' })
+    t.match(components.responses['NativeError.404.model_not_found'], { description: '`model_not_found`' })
+    t.match(paths['/a'].post.responses[200].content['text/event-stream'].schema, {
+      type: 'string',
+      contentMediaType: 'text/event-stream',
+      contentSchema: { type: 'object', required: ['done'] }
+    })
+  })
+})
+
+t.test('the document of the server', async t => {
+  const registered: string[] = []
+  const collector = definePlugin({
+    name: 'route-collector',
+    api: 1,
+    description: 'Collects routes',
+    options: Type.Object({}),
+    setup: () => ({
+      hooks: async app => {
+        app.addHook('onRoute', ({ method, url }) => {
+          for (const one of [method].flat()) registered.push(`${one} ${url}`)
+        })
+      }
+    })
+  })
+  const { 'openapi.json': text } = await renderApiDocument([...builtInPlugins, collector])
+  const document = JSON.parse(text)
+  const operations = operationsOf(document)
+
+  t.test('is the committed one', async t => {
+    const committed = readFileSync(join(packageRoot, 'docs', 'openapi.json'), 'utf8')
+    t.equal(committed, text, 'run "npm run docs:write"')
+    t.equal((await renderApiDocument())['openapi.json'], text, 'the same each time')
+  })
+
+  t.test('is OpenAPI 3.1, and all of its schemas are JSON Schema 2020-12', async t => {
+    const ajv = ajvFor()
+    const meta = JSON.parse(readFileSync(join(packageRoot, 'test', 'fixtures', 'openapi', 'schema-3.1.json'), 'utf8'))
+    const check = ajv.compile(meta)
+    t.ok(check(document), ajv.errorsText(check.errors))
+    t.notOk(check({ ...document, paths: { nowhere: {} } }), 'the check can fail')
+    ajv.addSchema(document, 'openapi')
+    for (const [name, schema] of Object.entries<any>(document.components.schemas)) {
+      t.ok(ajv.validateSchema(schema), `${name}: ${ajv.errorsText(ajv.errors)}`)
+      t.doesNotThrow(() => ajv.compile({ $ref: `openapi#/components/schemas/${name}` }), `${name} can be used`)
+    }
+    const references = [...text.matchAll(/"\$ref": "#\/(\w+)\/(\w+)\/([^"]+)"/g)]
+    t.ok(references.length > 100)
+    for (const [whole, a, b, name] of references) {
+      if (!document[a!]?.[b!]?.[name!]) t.fail(`${whole} leads nowhere`)
+    }
+    const numbered = Object.keys(document.components.schemas).filter(
+      name => /\d$/.test(name) && document.components.schemas[name.replace(/\d+$/, '')]
+    )
+    t.same(numbered, [], 'no two schemas share a name')
+  })
+
+  t.test('has every registered route', async t => {
+    const described = new Set(operations.map(({ method, path }) => `${method} ${path.replace(/\{[^}]+\}/g, '{}')}`))
+    const missing = [...new Set(registered)]
+      .filter(route => !route.startsWith('OPTIONS '))
+      .filter(route => !HIDDEN.includes(route.replace(/^\w+ (\/ollama\/v1)/, 'GET $1')))
+      .filter(route => !HIDDEN.includes(route.replace('HEAD ', 'GET ')))
+      .map(route => route.replace(/:\w+|\*/g, '{}'))
+      // A GET answers to HEAD.
+      .filter(route => !described.has(route) && !described.has(route.replace('HEAD ', 'GET ')))
+    t.same(missing, [])
+    t.ok(registered.length > 60)
+  })
+
+  t.test('says of every operation what it is, what it takes, what it gives and how it fails', async t => {
+    t.same(
+      operations.map(({ operationId }) => operationId).filter((id, at, all) => all.indexOf(id) !== at),
+      [],
+      'each has an id of its own'
+    )
+    for (const { method, path, operationId, summary, tags, parameters = [], requestBody, responses } of operations) {
+      const where = `${method} ${path}`
+      t.match(operationId, /^[a-z]\w+$/, where)
+      t.match(summary, /^\S.*[^.]$/, where)
+      t.equal(tags?.length, 1, where)
+      const inPath = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => name)
+      const told = parameters.filter(({ in: place }) => place === 'path').map(({ name }) => name)
+      t.same(told, inPath, where)
+      const required = ['401', '403', '500', '503', ...(requestBody ? ['400'] : [])]
+      for (const status of required) t.ok(responses[status], `${where} declares ${status}`)
+      if (requestBody?.content['application/json']) t.ok(responses[413], `${where} declares 413`)
+      for (const [status, reply] of Object.entries(responses)) {
+        const { description, content } = reply.$ref
+          ? document.components.responses[reply.$ref.replace('#/components/responses/', '')]
+          : reply
+        t.ok(description, `${where} ${status} says what it is`)
+        if (Number(status) >= 400 && method !== 'HEAD') {
+          t.ok(content['application/json'].schema, `${where} ${status} has a shape`)
+          t.match(JSON.stringify(content), /"enum":\["\w+"/, `${where} ${status} has codes`)
+        }
+      }
+    }
+  })
+})
