@@ -7,7 +7,7 @@ import { packageRoot } from '../../core/package-info.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
 
 // The official client against a live corral with the real engine.
-const corral = await startCorral(t, { config: 'defaults: { num_parallel: 1, temperature: 0 }' })
+const corral = await startCorral(t, { config: 'body_limit: 1MB\ndefaults: { num_parallel: 1, temperature: 0 }' })
 const api = `${corral.url}/ollama/api`
 const client = new Ollama({ host: `${corral.url}/ollama` })
 const models = join(corral.home, 'models')
@@ -95,7 +95,10 @@ t.test('parameters and messages take effect, and models that are made again are 
   const count = [{ role: 'user', content: 'Count to 12.' }]
   const short = await client.chat({ model: 'me/short', messages: count })
   t.match(short, { eval_count: 3, done_reason: 'length' })
-  t.equal((await client.ps()).models.find(({ name }) => name === 'me/short:latest')?.context_length, 512)
+  t.equal(
+    (await corral.json('/api/ps')).body.models.find((model: any) => model.name === 'me/short').context_length,
+    512
+  )
   t.equal((await client.chat({ model: 'me/short', messages: count, options: { num_predict: 5 } })).eval_count, 5)
 
   await client.create({ model: 'me/short', from: DEMO, parameters: { stop: ['4'] } })

@@ -154,3 +154,81 @@ t.test('SafeTensors', async t => {
   const cut = file('model.safetensors', safetensorsBytes().subarray(0, -1), 'model')
   await t.rejects(store.adopt({ ...request, files: [cut, described] }), { message: /cut off/ })
 })
+
+t.test('what is made of models', async t => {
+  const folder = t.testdir({ models: {} })
+  const models = join(folder, 'models')
+  const { store } = await openStore(models)
+  const template = '{% for message in messages %}{{ message.content }}{% if tools %}{{ tools }}{% endif %}{% endfor %}'
+  writeGguf(join(folder, 'x.gguf'), { metadata: { 'general.file_type': 7, 'tokenizer.chat_template': template } })
+  const source = join(folder, 'x.gguf')
+  const files: AdoptedFile[] = [{ source, path: 'x.gguf', role: 'model', sha256: digest(source) }]
+  const other: AdoptedFile[] = [{ source: join(folder, 'y.gguf'), path: 'y.gguf', role: 'model' }]
+  writeGguf(join(folder, 'y.gguf'), { seed: 2 })
+  const made = (to: string, more: Partial<AdoptRequest> = {}) =>
+    store.adopt({
+      name: parseModelName(to),
+      format: 'gguf',
+      origin: { kind: 'made', from: 'acme/tiny' },
+      files,
+      ...more
+    })
+  const bare = await store.adopt({ name: NAME, format: 'gguf', origin: HUB, files })
+  t.strictSame(bare.metadata.capabilities, ['completion', 'tools'])
+
+  const leo = await made('me/leo', { defaults: { system: 'You are Leo.', options: { num_ctx: 512 } } })
+  t.match(leo, { label: 'Q8_0', origin: { kind: 'made' }, defaults: { system: 'You are Leo.' } })
+  t.not(leo.digest, bare.digest, 'equal files with something laid down are another model')
+  t.equal((await made('me/copy')).digest, bare.digest)
+  t.same(
+    await made('me/leo', { defaults: { options: { num_ctx: 512 }, system: 'You are Leo.' } }),
+    leo,
+    'the same again'
+  )
+  t.same((await openStore(models)).store.find(parseModelName('me/leo')), leo, 'it is kept')
+
+  const again = await made('me/leo', { files: other, label: 'F16' })
+  t.match(
+    again,
+    { label: 'Q8_0', isDefault: true, defaults: undefined },
+    'what was made gives way, and keeps its label'
+  )
+  t.equal(store.variants(parseModelName('me/leo')).length, 1)
+  t.strictSame(readdirSync(join(models, 'me', 'leo')).length, 2, 'its files are gone')
+  t.match(await made('me/leo:v2'), { label: 'v2', isDefault: false })
+  t.match(await made('me/leo:V2', { files: other }), { label: 'v2', isDefault: false })
+  t.equal(store.variants(parseModelName('me/leo')).length, 2)
+
+  await t.rejects(made('acme/tiny', { files: other }), { code: 'model_exists', message: /downloaded from huggingface/ })
+  const laid = await made('acme/tiny', { defaults: { system: 'x', template: '{{ messages }}' } })
+  t.match(laid, { origin: HUB, defaults: { system: 'x' }, isDefault: true }, 'only what was laid down is other')
+  t.strictSame(laid.metadata.capabilities, ['completion'], 'the capabilities are those of the template')
+  t.equal(laid.metadata.chatTemplate, '{{ messages }}')
+  const newer = await store.adopt({
+    name: NAME,
+    format: 'gguf',
+    origin: { ...HUB, revision: '2' },
+    label: 'Q8_0',
+    files: other
+  })
+  t.match(newer, { files: [{ path: 'y.gguf' }], defaults: { system: 'x' } }, 'it holds for newer revisions too')
+
+  await made('acme/tiny:mine', { files: other })
+  const more = { name: NAME, format: 'gguf' as const, origin: { ...HUB, revision: '3' }, files }
+  t.ok(await store.adopt({ ...more, label: 'F16' }), 'what was made beside it is in nobody’s way')
+  await t.rejects(store.adopt({ ...more, label: 'mine' }), { code: 'model_exists', message: /made of acme\/tiny/ })
+  await t.rejects(store.adopt({ ...more, name: parseModelName('me/leo') }), { code: 'model_exists' })
+  await t.rejects(store.import({ path: source, name: parseModelName('me/leo') }), { code: 'model_exists' })
+  await store.remove(parseModelName('acme/tiny'))
+  t.ok(statSync(join(store.get(parseModelName('me/copy')).directory, 'x.gguf')), 'a copy lives on')
+})
+
+t.test('manifests from before anything could be laid down', async t => {
+  const folder = t.testdir({ models: {} })
+  const { store } = await openStore(join(folder, 'models'))
+  writeGguf(join(folder, 'x.gguf'))
+  const stored = await store.import({ path: join(folder, 'x.gguf'), name: NAME })
+  const text = readFileSync(join(folder, 'models', 'acme', 'tiny', 'manifest.json'), 'utf8')
+  t.notMatch(text, 'defaults', 'they look as they did')
+  t.same((await openStore(join(folder, 'models'))).store.find(NAME), stored)
+})

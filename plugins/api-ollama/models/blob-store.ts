@@ -47,10 +47,10 @@ export function createBlobStore(folder: string, storage: Storage, log: FastifyBa
   }
 
   async function find(sha256: string): Promise<{ path: string; release: () => void } | undefined> {
-    if (await isFile(pathOf(sha256))) return { path: pathOf(sha256), release: () => {} }
+    // A blob may be about to go, since it was of use: then it is part of a model already.
     const found = stored(sha256)
-    if (!found || !(await isFile(found.path))) return undefined
-    return { path: found.path, release: storage.hold(found.variant) }
+    if (found && (await isFile(found.path))) return { path: found.path, release: storage.hold(found.variant) }
+    return (await isFile(pathOf(sha256))) ? { path: pathOf(sha256), release: () => {} } : undefined
   }
 
   function done(sha256: string): boolean {

@@ -1,7 +1,11 @@
 import { CorralError } from '../../../core/errors.ts'
 import type { CreateRequest } from './create-request.ts'
 
-const LIST_PARAMETERS = new Set(['stop'])
+const KEYWORDS = new Set([
+  ...['from', 'adapter', 'template', 'system', 'license', 'message', 'parameter'],
+  // By these Ollama's own code puts prompts together and reads answers: llama.cpp has the chat template for that.
+  ...['renderer', 'parser', 'requires']
+])
 
 /**
  * Reads the text of an Ollama Modelfile, as older clients of Ollama send it
@@ -11,7 +15,8 @@ const LIST_PARAMETERS = new Set(['stop'])
 export function parseModelfile(text: string): CreateRequest {
   const request: CreateRequest & { parameters: Record<string, unknown> } = { parameters: {} }
   const licenses: string[] = []
-  for (const { keyword, value, line } of commandsOf(text)) {
+  for (const command of commandsOf(text)) {
+    const { keyword, value } = command
     const digest = /^@?(sha256[:-][0-9a-f]{64})$/i.exec(value)?.[1]
     if (keyword === 'from' && digest) {
       request.files = { ...request.files, [`model-${Object.keys(request.files ?? {}).length + 1}`]: digest }
@@ -20,12 +25,8 @@ export function parseModelfile(text: string): CreateRequest {
     else if (keyword === 'template') request.template = value
     else if (keyword === 'system') request.system = value
     else if (keyword === 'license') licenses.push(value)
-    else if (keyword === 'message') request.messages = [...(request.messages ?? []), messageOf(value, line)]
-    else if (keyword === 'parameter') addParameter(request.parameters, value, line)
-    // What Ollama's own code puts prompts together and reads answers by; llama.cpp has the template for that.
-    else if (!['renderer', 'parser', 'requires'].includes(keyword)) {
-      throw mistake(line, `${keyword.toUpperCase()} is no instruction of Modelfiles`)
-    }
+    else if (keyword === 'message') request.messages = [...(request.messages ?? []), messageOf(command)]
+    else if (keyword === 'parameter') addParameter(request.parameters, command)
   }
   if (licenses.length > 0) request.license = licenses
   return request
@@ -33,6 +34,8 @@ export function parseModelfile(text: string): CreateRequest {
 
 interface Command {
   keyword: string
+  /** What stands before the value: the role of a MESSAGE, the name of a PARAMETER. */
+  word: string
   value: string
   /** From 1. */
   line: number
@@ -43,45 +46,38 @@ function commandsOf(text: string): Command[] {
   const lines = text.replaceAll('\r\n', '\n').split('\n')
   for (let at = 0; at < lines.length; at++) {
     const line = at + 1
-    const [, keyword, rest = ''] = /^\s*([A-Za-z]+)(?:\s+(.*))?$/.exec(lines[at]!) ?? []
-    if (!keyword) {
-      if (/^\s*(#.*)?$/.test(lines[at]!)) continue
-      throw mistake(line, 'it begins with no instruction')
-    }
-    // The quotes of a MESSAGE come after its role, those of a PARAMETER after its name.
-    const [, before = '', opened] = /^(.*?)"""(.*)$/s.exec(rest) ?? []
-    let value = rest.trim()
-    if (opened !== undefined) {
-      let block = opened
-      while (!block.includes('"""')) {
-        if (++at >= lines.length) throw mistake(line, 'its """ does not end')
-        block += `\n${lines[at]}`
+    if (/^\s*(#.*)?$/.test(lines[at]!)) continue
+    const [, command = '', rest = ''] = /^\s*([A-Za-z]+)(?:\s+(.*))?$/.exec(lines[at]!) ?? []
+    const keyword = command.toLowerCase()
+    if (!KEYWORDS.has(keyword)) throw mistake(line, 'it begins with no instruction of Modelfiles')
+    const [, word = '', begin = ''] =
+      (keyword === 'message' || keyword === 'parameter' ? /^(\w+)\s+(.*)$/ : /^()(.*)$/).exec(rest) ?? []
+    const quotes = /^("""|")/.exec(begin)?.[1]
+    let value = begin.trim()
+    if (quotes) {
+      // It ends where a line does.
+      while (value.length < 2 * quotes.length || !value.trimEnd().endsWith(quotes)) {
+        if (++at >= lines.length) throw mistake(line, `its ${quotes} does not end`)
+        value += `\n${lines[at]}`
       }
-      value = before + block.slice(0, block.indexOf('"""'))
+      value = value.trimEnd().slice(quotes.length, -quotes.length)
     }
-    commands.push({ keyword: keyword.toLowerCase(), value: opened === undefined ? unquoted(value) : value, line })
+    commands.push({ keyword, word, value, line })
   }
   return commands
 }
 
-function unquoted(text: string): string {
-  return /^"[\s\S]*"$/.test(text) && text.length > 1 ? text.slice(1, -1) : text
+function messageOf({ word, value, line }: Command): NonNullable<CreateRequest['messages']>[number] {
+  if (word === 'system' || word === 'user' || word === 'assistant') return { role: word, content: value }
+  throw mistake(line, 'a MESSAGE is system, user or assistant and a text')
 }
 
-function messageOf(value: string, line: number): { role: 'system' | 'user' | 'assistant'; content: string } {
-  const [, role, content] = /^(system|user|assistant):?\s+([\s\S]*)$/.exec(value) ?? []
-  if (!role || content === undefined) throw mistake(line, 'a MESSAGE is system, user or assistant and a text')
-  return { role: role as 'user', content: unquoted(content) }
-}
-
-function addParameter(parameters: Record<string, unknown>, value: string, line: number): void {
-  const [, name, text] = /^(\w+)\s+([\s\S]*)$/.exec(value) ?? []
-  if (!name || text === undefined) throw mistake(line, 'a PARAMETER is a name and a value')
-  const plain = unquoted(text)
-  if (LIST_PARAMETERS.has(name)) parameters[name] = [...((parameters[name] as string[]) ?? []), plain]
-  else if (plain !== '' && Number.isFinite(Number(plain))) parameters[name] = Number(plain)
-  else if (plain === 'true' || plain === 'false') parameters[name] = plain === 'true'
-  else parameters[name] = plain
+function addParameter(parameters: Record<string, unknown>, { word: name, value, line }: Command): void {
+  if (name === '') throw mistake(line, 'a PARAMETER is a name and a value')
+  if (name === 'stop') parameters[name] = [...((parameters[name] as string[]) ?? []), value]
+  else if (value.trim() !== '' && Number.isFinite(Number(value))) parameters[name] = Number(value)
+  else if (value === 'true' || value === 'false') parameters[name] = value === 'true'
+  else parameters[name] = value
 }
 
 function mistake(line: number, what: string): CorralError {
