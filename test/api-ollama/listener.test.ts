@@ -2,8 +2,9 @@ import { once } from 'node:events'
 import { createServer, request as httpRequest } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import t from 'tap'
+import security from '../../plugins/security/index.ts'
 import { endless, startCorral, until } from '../support/corral.ts'
-import { addressOf, ask, corralWithListener } from './support.ts'
+import { ask, corralWithListener } from './support.ts'
 
 /** As `fetch`, which does not let a Host header be set. */
 function withHost(url: string, headers: Record<string, string>): Promise<number> {
@@ -17,8 +18,9 @@ function withHost(url: string, headers: Record<string, string>): Promise<number>
   })
 }
 
+const { corral, address } = await corralWithListener(t, { config: 'shutdown_grace: 60s' })
+
 t.test('it has what the profile has, and no more', async t => {
-  const { corral, address } = await corralWithListener(t)
   t.equal((await ask('GET', `${address}/`, {})).text, 'Ollama is running')
   t.equal((await ask('GET', `${address}`, {})).text, (await ask('GET', `${corral.url}/ollama`, {})).text)
   t.match(await ask('HEAD', `${address}/`, {}), { status: 200, text: '' })
@@ -61,42 +63,7 @@ t.test('it has what the profile has, and no more', async t => {
   t.equal(preflight.status, 204)
 })
 
-t.test('keys count at both addresses', async t => {
-  const { corral, address } = await corralWithListener(t, { config: 'security: { api_keys: [secret] }' })
-  for (const url of [`${address}/api/tags`, `${address}/v1/models`, `${corral.url}/ollama/v1/models`]) {
-    t.equal((await ask('GET', url, {})).status, 401, url)
-    t.equal((await ask('GET', url, { authorization: 'Bearer secret' })).status, 200, url)
-  }
-})
-
-t.test('an address that everybody could reach needs keys, or a word', async t => {
-  const config = 'api-ollama: { listen: "0.0.0.0:0" }\n'
-  const refused = await startCorral(t, { config })
-  t.match(refused.log(), /api-ollama\.listen|Listening on 0\.0\.0\.0/)
-  t.notMatch(refused.log(), /served at/)
-  t.equal((await refused.json('/api/health')).status, 200, 'corral itself runs')
-  await refused.end()
-
-  const open = await startCorral(t, { config: `${config}security: { api_keys: [secret] }` })
-  const port = /served at http:\/\/0\.0\.0\.0:(\d+) too/.exec(open.log())?.[1]
-  const headers = { host: 'models.example.org', authorization: 'Bearer secret' }
-  t.equal(await withHost(`http://127.0.0.1:${port}/api/tags`, headers), 200, 'others may call it by any name')
-  t.equal(await withHost(`${open.url}/api/tags`, headers), 403, "the server's own address is for this machine still")
-})
-
-t.test('a port that is taken is told and costs nothing else', async t => {
-  const other = createServer().listen(0, '127.0.0.1')
-  t.teardown(() => other.close())
-  await once(other, 'listening')
-  const { port } = other.address() as AddressInfo
-  const corral = await startCorral(t, { config: `api-ollama: { listen: "127.0.0.1:${port}" }` })
-  t.match(corral.log(), new RegExp(`Port ${port} on 127\\.0\\.0\\.1 is taken.*api-ollama\\.listen`))
-  t.equal((await ask('GET', `${corral.url}/ollama/api/version`, {})).status, 200, 'below /ollama it is served')
-  t.equal(await corral.end(), 0)
-})
-
 t.test('at shutdown running answers may end, and nothing stays open', async t => {
-  const { corral, address } = await corralWithListener(t, { config: 'shutdown_grace: 60s' })
   const { options, ...chat } = endless('tiny-chat', { max_tokens: 600 })
   const response = await fetch(`${address}/api/chat`, { method: 'POST', body: JSON.stringify({ ...chat, options }) })
   const reader = response.body!.getReader()
@@ -122,12 +89,51 @@ t.test('at shutdown running answers may end, and nothing stays open', async t =>
   idle.destroy()
 })
 
-t.test('at shutdown answers that take too long are ended with a reason', async t => {
-  const { corral } = await corralWithListener(t, { config: 'shutdown_grace: 1s' })
+t.test('beyond this machine: keys count, names do not, and answers that take too long are ended', async t => {
+  const open = await startCorral(t, {
+    config: 'api-ollama: { listen: "0.0.0.0:0" }\nsecurity: { api_keys: [secret] }\nshutdown_grace: 1s'
+  })
+  const port = /served at http:\/\/0\.0\.0\.0:(\d+) too/.exec(open.log())?.[1]
+  const base = `http://127.0.0.1:${port}`
+  const authorization = 'Bearer secret'
+  for (const url of [`${base}/api/tags`, `${base}/v1/models`, `${open.url}/ollama/v1/models`]) {
+    t.equal((await ask('GET', url, {})).status, 401, url)
+    t.equal((await ask('GET', url, { authorization })).status, 200, url)
+  }
+  const headers = { host: 'models.example.org', authorization }
+  t.equal(await withHost(`${base}/api/tags`, headers), 200, 'others may call it by any name')
+  t.equal(await withHost(`${open.url}/api/tags`, headers), 403, "the server's own address is for this machine still")
+
   const body = JSON.stringify(endless('tiny-chat'))
-  const response = await fetch(`${addressOf(corral)}/api/chat`, { method: 'POST', body })
-  const ended = corral.end()
+  const response = await fetch(`${base}/api/chat`, { method: 'POST', body, headers: { authorization } })
+  const ended = open.end()
   const text = await response.text()
   t.match(JSON.parse(text.trimEnd().split('\n').at(-1)!), { done: true, done_reason: 'error', error: String })
   t.equal(await ended, 0)
+})
+
+t.test('an address that everybody could reach needs keys, or a word', async t => {
+  const log = { warn: (text: string) => warnings.push(text) }
+  const warnings: string[] = []
+  const admit = async (options: { api_keys: string[]; insecure: boolean }) => {
+    const context = { config: { host: '127.0.0.1', port: 11435 }, log } as never
+    const { services } = await security.setup(context, { origins: [], hosts: [], ...options } as never)
+    return services!.access!.admit({ host: '0.0.0.0', port: 11434 }, 'api-ollama.listen')
+  }
+  await t.rejects(admit({ api_keys: [], insecure: false }), { name: 'ConfigError', message: /api-ollama\.listen/ })
+  t.type(await admit({ api_keys: ['x'], insecure: false }), 'function')
+  t.same(warnings, [])
+  t.type(await admit({ api_keys: [], insecure: true }), 'function')
+  t.match(warnings, [/INSECURE.*0\.0\.0\.0:11434/])
+})
+
+t.test('a port that is taken is told and costs nothing else', async t => {
+  const other = createServer().listen(0, '127.0.0.1')
+  t.teardown(() => other.close())
+  await once(other, 'listening')
+  const { port } = other.address() as AddressInfo
+  const corral = await startCorral(t, { config: `api-ollama: { listen: "127.0.0.1:${port}" }` })
+  t.match(corral.log(), new RegExp(`Port ${port} on 127\\.0\\.0\\.1 is taken.*api-ollama\\.listen`))
+  t.equal((await ask('GET', `${corral.url}/ollama/api/version`, {})).status, 200, 'below /ollama it is served')
+  t.equal(await corral.end(), 0)
 })

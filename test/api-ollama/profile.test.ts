@@ -110,7 +110,7 @@ t.test('format, think, logprobs, images and what a request cannot do', async t =
   const structured = await client.chat({ model: 'tiny-chat', messages: [CAPITAL_QUESTION], format, think: false })
   t.same(Object.keys(JSON.parse(structured.message.content)).sort(), ['big', 'city'])
   const generated = await client.generate({ model: 'tiny-chat', prompt: 'Who?', format, think: 'high' })
-  t.same(Object.keys(JSON.parse(generated.response)).sort(), ['big', 'city'])
+  t.same(Object.keys(JSON.parse(String(generated.response))).sort(), ['big', 'city'])
 
   const asked = { model: 'tiny-chat', messages: [CAPITAL_QUESTION], logprobs: true, top_logprobs: 3, stream: false }
   const [{ logprobs, eval_count }] = (await ask('POST', `${address}/api/chat`, {}, JSON.stringify(asked))).lines

@@ -13,7 +13,7 @@ export async function corralWithListener(
   return { corral, address: addressOf(corral) }
 }
 
-export function addressOf(corral: Corral): string {
+function addressOf(corral: Corral): string {
   const found = /served at (http:\/\/127\.0\.0\.1:\d+) too/.exec(corral.log())?.[1]
   if (found === undefined) throw new Error(`no address of its own:\n${corral.log()}`)
   return found
