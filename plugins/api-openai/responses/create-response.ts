@@ -18,7 +18,7 @@ import { engineMessages, type PlacedItem } from './engine-messages.ts'
 import { engineFields } from './engine-request.ts'
 import { readInput } from './input-items.ts'
 import { type Item, newId } from './items.ts'
-import type { CountRequest, CreateRequest } from './request-schema.ts'
+import type { ResponseRequest } from './request-schema.ts'
 import type { ResponseHead, ResponseObject } from './response-object.ts'
 import { type ResponseEvent, ResponseWriter } from './response-writer.ts'
 import type { StoredResponses } from './stored-responses.ts'
@@ -46,7 +46,7 @@ function frames(events: readonly ResponseEvent[]): string {
 }
 
 /** The conversation so far and what the request adds to it. */
-function conversation(stored: StoredResponses, request: CountRequest): PlacedItem[] {
+function conversation(stored: StoredResponses, request: ResponseRequest): PlacedItem[] {
   const { previous_response_id: id, input } = request
   const previous = id ? stored.get(id, 'previous_response_id') : undefined
   let byId: Map<string, Item> | undefined
@@ -62,11 +62,7 @@ function conversation(stored: StoredResponses, request: CountRequest): PlacedIte
 }
 
 /** Reads a request, before a model is loaded for it. @throws CorralError */
-function understand(
-  deps: ResponseDependencies,
-  request: CreateRequest & CountRequest,
-  reply: FastifyReply
-): Understood {
+function understand(deps: ResponseDependencies, request: ResponseRequest, reply: FastifyReply): Understood {
   const engine = engineFields(request)
   const model = parseModelName(request.model ?? request.name)
   const keepAlive = parseKeepAlive(request.keep_alive)
@@ -108,7 +104,7 @@ function understand(
 /** Answers `POST /v1/responses`, loading the model first where needed. */
 export async function createResponse(
   deps: ResponseDependencies,
-  request: FastifyRequest<{ Body: CreateRequest }>,
+  request: FastifyRequest<{ Body: ResponseRequest }>,
   reply: FastifyReply
 ): Promise<unknown> {
   const understood = understand(deps, request.body, reply)
@@ -157,7 +153,7 @@ export async function createResponse(
 /** Answers `POST /v1/responses/input_tokens`. */
 export async function countInputTokens(
   deps: ResponseDependencies,
-  request: FastifyRequest<{ Body: CountRequest }>,
+  request: FastifyRequest<{ Body: ResponseRequest }>,
   reply: FastifyReply
 ): Promise<unknown> {
   const { call, lease } = understand(deps, request.body, reply)

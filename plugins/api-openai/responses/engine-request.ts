@@ -1,7 +1,8 @@
 import { CorralError } from '../../../core/errors.ts'
 import { type LoadOptions, type OverflowPolicy, parseOptions, topLevelOptions } from '../../../core/options.ts'
+import { withStops } from '../chat-fields.ts'
 import { kindOf } from './input-items.ts'
-import type { CountRequest, CreateRequest } from './request-schema.ts'
+import type { ResponseRequest } from './request-schema.ts'
 
 type Fields = Record<string, unknown>
 
@@ -57,7 +58,7 @@ const isObject = (value: unknown): value is Fields =>
  * Reads what a request asks of the engine.
  * @throws CorralError `unsupported_capability`, `invalid_request` or `invalid_option` with the field as `param`
  */
-export function engineFields(request: CreateRequest & CountRequest): EngineFields {
+export function engineFields(request: ResponseRequest): EngineFields {
   for (const [field, sentence] of Object.entries(REFUSED)) {
     const value = (request as Fields)[field]
     if (value === undefined || value === null || value === false) continue
@@ -74,12 +75,12 @@ export function engineFields(request: CreateRequest & CountRequest): EngineField
   const logprobs = top || request.include?.includes(LOGPROBS) ? (top ?? 0) : undefined
   const overflow = request.truncation && (request.truncation === 'auto' ? 'drop_oldest' : 'error')
   const effort = request.reasoning?.effort
+  const passed: Fields = { ...nested.sampling, ...Object.fromEntries(rest), ...own.sampling }
   return {
     load: { ...nested.load, ...own.load },
     fields: {
-      ...nested.sampling,
-      ...Object.fromEntries(rest),
-      ...own.sampling,
+      ...passed,
+      ...withStops(passed.stop as string | string[] | undefined),
       ...(request.max_output_tokens && { max_tokens: request.max_output_tokens }),
       ...engineTools(tools, request.tool_choice),
       ...(typeof request.parallel_tool_calls === 'boolean' && { parallel_tool_calls: request.parallel_tool_calls }),
@@ -120,7 +121,7 @@ function readTool(tool: Fields, index: number): FunctionTool {
 }
 
 /** llama-server takes a choice of words only, so one function that must be called is the only one that it is told of. */
-function engineTools(tools: FunctionTool[], choice: CreateRequest['tool_choice']): Fields {
+function engineTools(tools: FunctionTool[], choice: ResponseRequest['tool_choice']): Fields {
   const { mode, names } = readChoice(choice)
   for (const { name, param } of names ?? []) {
     if (!tools.some(tool => tool.name === name)) throw invalid(param, 'the name of one of the "tools"')
@@ -145,7 +146,7 @@ interface Choice {
   names?: { name: unknown; param: string }[]
 }
 
-function readChoice(choice: CreateRequest['tool_choice']): Choice {
+function readChoice(choice: ResponseRequest['tool_choice']): Choice {
   if (choice === undefined || choice === null) return { mode: undefined }
   if (choice === 'auto' || choice === 'none' || choice === 'required') return { mode: choice }
   const { type, name, mode, tools } = (isObject(choice) ? choice : {}) as Fields

@@ -7,54 +7,50 @@ const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Uni
 const loose = { additionalProperties: true }
 const { temperature, top_p } = SamplingOptionsSchema.properties
 
-/** What decides of how many tokens the input is. */
-const prompting = {
-  model: Given(Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' })),
-  name: Given(Type.String({ description: 'The same as model' })),
-  input: Given(
-    Type.Union([Type.String(), Type.Array(Type.Object({}, loose))], {
-      description:
-        'Text of the user, or items: messages, function calls and their outputs, reasoning, references to items'
-    })
-  ),
-  instructions: Given(Type.String({ description: 'System message; not carried over by previous_response_id' })),
-  previous_response_id: Given(Type.String({ description: 'The stored response whose conversation goes on' })),
-  tools: Given(
-    Type.Array(Type.Object({}, loose), { description: 'Functions: {type: "function", name, description, parameters}' })
-  ),
-  tool_choice: Given(
-    Type.Union([Type.String(), Type.Object({}, loose)], {
-      description: 'auto, none, required, {type: "function", name} or {type: "allowed_tools", mode, tools}'
-    })
-  ),
-  parallel_tool_calls: Given(Type.Boolean()),
-  text: Given(
-    Type.Object(
-      {
-        format: Given(Type.Object({}, { ...loose, description: '{type: "text" | "json_object" | "json_schema", …}' })),
-        verbosity: Given(Type.String())
-      },
-      loose
-    )
-  ),
-  reasoning: Given(Type.Object({ effort: Given(Type.String()), summary: Given(Type.String()) }, loose)),
-  options: Given(Type.Object({}, { ...loose, description: 'Options as the native API takes them' })),
-  keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' }))
-}
-
-/** The body of `POST /v1/responses/input_tokens`. */
-export const CountRequestSchema = Type.Object(prompting, { ...loose, title: 'ResponseTokensRequest' })
-export type CountRequest = Static<typeof CountRequestSchema>
-
-/** The body of `POST /v1/responses`. */
-export const CreateRequestSchema = Type.Object(
+/** The body of `POST /v1/responses`, and of `/v1/responses/input_tokens`, where only some of it counts. */
+export const ResponseRequestSchema = Type.Object(
   {
-    ...prompting,
+    model: Given(Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' })),
+    name: Given(Type.String({ description: 'The same as model' })),
+    input: Given(
+      Type.Union([Type.String(), Type.Array(Type.Object({}, loose))], {
+        description:
+          'Text of the user, or items: messages, function calls and their outputs, reasoning, references to items'
+      })
+    ),
+    instructions: Given(Type.String({ description: 'System message; not carried over by previous_response_id' })),
+    previous_response_id: Given(Type.String({ description: 'The stored response whose conversation goes on' })),
+    tools: Given(
+      Type.Array(Type.Object({}, loose), {
+        description: 'Functions: {type: "function", name, description, parameters}'
+      })
+    ),
+    tool_choice: Given(
+      Type.Union([Type.String(), Type.Object({}, loose)], {
+        description: 'auto, none, required, {type: "function", name} or {type: "allowed_tools", mode, tools}'
+      })
+    ),
+    parallel_tool_calls: Given(Type.Boolean()),
+    text: Given(
+      Type.Object(
+        {
+          format: Given(
+            Type.Object({}, { ...loose, description: '{type: "text" | "json_object" | "json_schema", …}' })
+          ),
+          verbosity: Given(Type.String())
+        },
+        loose
+      )
+    ),
+    reasoning: Given(Type.Object({ effort: Given(Type.String()), summary: Given(Type.String()) }, loose)),
+    options: Given(Type.Object({}, { ...loose, description: 'Options as the native API takes them' })),
+    keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' })),
     stream: Given(Type.Boolean({ default: false })),
     store: Given(Type.Boolean({ default: true, description: 'Kept in memory for previous_response_id' })),
     max_output_tokens: Given(Type.Integer({ minimum: 1, maximum: 2 ** 31 - 1 })),
     temperature: Given(temperature),
     top_p: Given(top_p),
+    stop: Given(Type.Union([Type.String(), Type.Array(Type.String())], { description: 'Texts that end the answer' })),
     top_logprobs: Given(Type.Integer({ minimum: 0, maximum: 20 })),
     include: Given(Type.Array(Type.String())),
     truncation: Given(Type.Enum(['auto', 'disabled'], { description: 'auto: the oldest turns may be left out' })),
@@ -69,4 +65,4 @@ export const CreateRequestSchema = Type.Object(
   },
   { ...loose, title: 'ResponseRequest' }
 )
-export type CreateRequest = Static<typeof CreateRequestSchema>
+export type ResponseRequest = Static<typeof ResponseRequestSchema>

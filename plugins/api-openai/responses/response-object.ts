@@ -2,7 +2,7 @@ import type { CorralError } from '../../../core/errors.ts'
 import type { TokenUsage } from '../../../core/http/engine-answer.ts'
 import type { EngineFields } from './engine-request.ts'
 import type { OutputItem } from './items.ts'
-import type { CreateRequest } from './request-schema.ts'
+import type { ResponseRequest } from './request-schema.ts'
 
 /** How far a response is. */
 export interface ResponseState {
@@ -20,7 +20,7 @@ export interface ResponseHead {
   id: string
   /** Seconds since the epoch. */
   createdAt: number
-  request: CreateRequest
+  request: ResponseRequest
   engine: EngineFields
   /** The options in force. */
   sampling: Record<string, unknown>

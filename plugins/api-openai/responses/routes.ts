@@ -7,7 +7,7 @@ import { openaiErrors } from '../openai-error.ts'
 import { countInputTokens, createResponse, type ResponseDependencies } from './create-response.ts'
 import { pageOf } from './item-page.ts'
 import { CountSchema, DeletedSchema, ItemListSchema, ResponseSchema } from './reply-schemas.ts'
-import { type CountRequest, CountRequestSchema, type CreateRequest, CreateRequestSchema } from './request-schema.ts'
+import { type ResponseRequest, ResponseRequestSchema } from './request-schema.ts'
 import { StoredResponses } from './stored-responses.ts'
 
 const tags = ['OpenAI responses']
@@ -43,7 +43,7 @@ export function responseRoutes(
   const deps: ResponseDependencies = { ...given, stored }
   return async app => {
     app.setValidatorCompiler(schemaCompiler)
-    app.post<{ Body: CreateRequest }>(
+    app.post<{ Body: ResponseRequest }>(
       '/responses',
       {
         schema: {
@@ -52,7 +52,7 @@ export function responseRoutes(
           description:
             'Answers as OpenAI’s Responses API does. The only tools are functions that the client runs. A stored response is kept in memory until there is no room for it.',
           operationId: 'createResponse',
-          body: CreateRequestSchema,
+          body: ResponseRequestSchema,
           response: {
             200: jsonOrStream('The response', ResponseSchema, { event: STREAM }),
             ...errorResponses(openaiErrors, [...ANSWER_ERRORS, 'response_not_found'])
@@ -61,14 +61,14 @@ export function responseRoutes(
       },
       (request, reply) => createResponse(deps, request, reply)
     )
-    app.post<{ Body: CountRequest }>(
+    app.post<{ Body: ResponseRequest }>(
       '/responses/input_tokens',
       {
         schema: {
           tags,
           summary: 'Count the tokens of an input',
           operationId: 'countResponseInputTokens',
-          body: CountRequestSchema,
+          body: ResponseRequestSchema,
           response: {
             200: json('The number', CountSchema),
             ...errorResponses(openaiErrors, [...ANSWER_ERRORS, 'response_not_found'])
