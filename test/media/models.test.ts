@@ -48,6 +48,8 @@ t.test('embeddings', async t => {
     )
     t.ok(Math.abs(cosine(vectors[0]!, vectors[2]!) - 1) < 1e-4, 'equal texts, equal vectors')
     t.ok(cosine(vectors[0]!, vectors[1]!) < 0.9999, 'other texts, other vectors')
+    const alone = await corral.json('/v1/embeddings', { model, input: texts[1] })
+    t.ok(Math.abs(cosine(alone.body.data[0].embedding, vectors[1]!) - 1) < 1e-4, 'as it has alone')
     t.ok(body.usage.prompt_tokens > 0)
     const encoded = await corral.json('/v1/embeddings', { model, input: texts[0], encoding_format: 'base64' })
     const bytes = Buffer.from(encoded.body.data[0].embedding, 'base64')
@@ -84,6 +86,9 @@ t.test('reranking', async t => {
   t.equal(new Set(scores).size, 3, 'which are of the documents')
   const two = await corral.json('/v1/rerank', { model: MODELS.reranker, query, documents, top_n: 2 })
   t.same(two.body.results, body.results.slice(0, 2))
+  const alone = await corral.json('/v1/rerank', { model: MODELS.reranker, query, documents: [documents[1]] })
+  const together = body.results.find((result: any) => result.index === 1).relevance_score
+  t.ok(Math.abs(alone.body.results[0].relevance_score - together) < 1e-4, 'as it has alone')
   const running = (await corral.json('/api/ps')).body.models
   t.equal(running.find((model: any) => model.name === MODELS.reranker)?.mode, 'rerank')
 })

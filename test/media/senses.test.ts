@@ -66,11 +66,7 @@ t.test('mistakes are told before a model is loaded', async t => {
     t.match({ status, error: body.error }, { status: 400, error: { code: 'unsupported_capability', message: words } })
   }
   const native: [object, string, string][] = [
-    [
-      { model: DEMO, messages: [{ content: 'x', images: [base64(PNG)] }] },
-      'unsupported_capability',
-      'no projector'
-    ],
+    [{ model: DEMO, messages: [{ content: 'x', images: [base64(PNG)] }] }, 'unsupported_capability', 'no projector'],
     [
       { model: MODELS.seeing, messages: [{ content: 'x', images: [base64(PNG), 'AAAA'] }] },
       'invalid_request',
