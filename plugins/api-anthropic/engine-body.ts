@@ -9,8 +9,7 @@ type Fields = Record<string, unknown>
 /** What asks Anthropic's own servers for more than an answer of a model. */
 const ELSEWHERE: Record<string, string> = {
   mcp_servers: 'corral calls no MCP servers. Give their tools in "tools" and run them yourself',
-  container: 'corral has no containers that code could run in',
-  thread: 'corral keeps no conversations. Send all of its messages'
+  container: 'corral has no containers that code could run in'
 }
 
 /** A request as it goes to llama-server's chat completions. */
@@ -46,7 +45,14 @@ export function engineRequest(request: CountRequest & Partial<MessagesRequest>, 
   }
 }
 
-function refuseWhatIsElsewhere(request: Fields): void {
+function refuseWhatIsElsewhere(request: CountRequest & Fields): void {
+  if (request.thread?.type === 'continue') {
+    // By these words the SDKs, whose tool runners ask for threads, know to send the whole conversation again.
+    throw new CorralError('response_not_found', 'corral keeps no conversations: send all messages of this one.', {
+      param: 'thread',
+      details: { error_code: 'thread_not_found' }
+    })
+  }
   for (const [field, why] of Object.entries(ELSEWHERE)) {
     const value = request[field]
     if (value === undefined || value === null || (Array.isArray(value) && value.length === 0)) continue

@@ -22,6 +22,7 @@ import {
 } from './schemas.ts'
 
 const tags = ['Anthropic']
+const ERRORS = errorResponses(anthropicErrors, [...ANSWER_ERRORS, 'response_not_found'])
 const EVENTS =
   'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; error in the place of the last ones'
 
@@ -95,7 +96,7 @@ function messageRoutes(deps: AnthropicDependencies, operation: string): FastifyP
           body: MessagesRequestSchema,
           response: {
             200: jsonOrStream('The message; with "stream" its events', MessageSchema, { event: EVENTS }),
-            ...errorResponses(anthropicErrors, ANSWER_ERRORS)
+            ...ERRORS
           }
         }
       },
@@ -112,7 +113,7 @@ function messageRoutes(deps: AnthropicDependencies, operation: string): FastifyP
           body: CountRequestSchema,
           response: {
             200: json('How many tokens the prompt has', TokenCountSchema),
-            ...errorResponses(anthropicErrors, ANSWER_ERRORS)
+            ...ERRORS
           }
         }
       },

@@ -92,6 +92,12 @@ const conversation = {
   ),
   output_config: Given(Type.Object({ effort: Given(Type.String()), format: Given(FormatSchema) }, loose)),
   output_format: Given(FormatSchema),
+  thread: Given(
+    Type.Object(
+      { type: Given(Type.String()) },
+      { ...loose, description: 'No conversations are kept: "continue" is answered with thread_not_found' }
+    )
+  ),
   options: Given(Type.Object({}, { ...loose, description: "corral's options, such as num_ctx" })),
   keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' }))
 }

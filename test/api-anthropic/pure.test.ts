@@ -344,7 +344,7 @@ t.test('what is refused, with its place', t => {
     ],
     [{ mcp_servers: [{ url: 'secret' }] }, 'mcp_servers', 'unsupported_capability'],
     [{ container: 'secret' }, 'container', 'unsupported_capability'],
-    [{ thread: { type: 'continue' } }, 'thread', 'unsupported_capability']
+    [{ thread: { type: 'continue', previous_message_id: 'secret' } }, 'thread', 'response_not_found']
   ]
   for (const [request, param, code = 'invalid_request'] of table) {
     const what = JSON.stringify(request)

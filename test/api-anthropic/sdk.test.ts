@@ -1,4 +1,5 @@
 import Anthropic from '@anthropic-ai/sdk'
+import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema'
 import { jsonSchemaOutputFormat } from '@anthropic-ai/sdk/helpers/json-schema'
 import t from 'tap'
 import { DEMO, startCorral, until } from '../support/corral.ts'
@@ -172,6 +173,24 @@ t.test('tools, one and two at once, and answers with their results', async t => 
   t.match(must.content, [{ name: 'get_weather' }])
   const none = await client.messages.create({ ...both, tool_choice: { type: 'none' } })
   t.ok(none.content.every(({ type }) => type === 'text'))
+})
+
+t.test('the tool runner, and conversations that a server would keep', async t => {
+  const getWeather = betaTool({
+    name: 'get_weather',
+    description: 'Get the current weather in a city',
+    inputSchema: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
+    run: async ({ city }) => (city === 'Paris' ? 'sunny' : 'unknown')
+  })
+  const asked = { ...ask, messages: [{ role: 'user' as const, content: 'What is the weather in Paris?' }] }
+  for (const stream of [false, true]) {
+    const final = await client.beta.messages.toolRunner({ ...asked, tools: [getWeather], stream })
+    t.match(final, { content: [{ text: 'The weather in Paris is sunny.' }], stop_reason: 'end_turn' })
+  }
+  const thread = client.beta.messages.thread({ model: DEMO, max_tokens: 50 })
+  await thread.send({ role: 'user', content: 'My name is Mina.' })
+  const named = await thread.send({ role: 'user', content: 'What is my name?' })
+  t.match(named.content, [{ text: /Mina/ }], 'the SDK sends all of it again')
 })
 
 t.test('requests as Claude Code sends them', async t => {
