@@ -2,9 +2,19 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
-import t from 'tap'
+import t, { type Test } from 'tap'
+import type { TSchema } from 'typebox'
+import { Compile } from 'typebox/compile'
 import { EventLines } from '../../core/http/event-lines.ts'
 import type { Capability, StoredVariant } from '../../core/services.ts'
+import {
+  ChatCompletion,
+  Completion,
+  Embeddings,
+  ModelList,
+  Ranking,
+  Tokens
+} from '../../plugins/api-openai/reply-schemas.ts'
 import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { demoModelFile } from '../../scripts/random-decoder-embedding.ts'
 import { randomEncoder } from '../../scripts/random-encoder.ts'
@@ -76,6 +86,11 @@ const add = {
 const chat = (fields: object = {}) => ({ model: MODEL, messages: [question], ...fields })
 const idle = () => until('the slots are free', () => service.scheduler.running().every(model => model.running === 0))
 
+/** Whether a reply is what the API document says of it. */
+function conforms(t: Test, schema: TSchema, reply: unknown) {
+  t.strictSame(Compile(schema).Errors(reply), [])
+}
+
 async function failure(promise: Promise<unknown>): Promise<any> {
   return await promise.then(
     () => undefined,
@@ -95,6 +110,7 @@ t.test('several choices, and their counts', async t => {
   const two = (await client.chat.completions.create(chat({ n: 2, seed: 5 }) as never)) as OpenAI.ChatCompletion
   t.match(two.id, /^chatcmpl-\w{32}$/)
   t.ok(two.system_fingerprint)
+  conforms(t, ChatCompletion, two)
   t.strictSame(
     two.choices.map(({ index, message }) => [index, message.content, message.refusal]),
     [
@@ -130,6 +146,7 @@ t.test('log probabilities', async t => {
     chat({ logprobs: true, top_logprobs: 2 }) as never
   )) as OpenAI.ChatCompletion
   const tokens = whole.choices[0]!.logprobs!.content!
+  conforms(t, ChatCompletion, whole)
   t.equal(tokens.map(({ token }) => token).join(''), ANSWER)
   t.equal(tokens.length, whole.usage!.completion_tokens - 1, 'all but the end of the text')
   for (const { token, bytes, logprob, top_logprobs } of tokens) {
@@ -168,6 +185,7 @@ t.test('tools', async t => {
   const both = await client.chat.completions.create({ model: MODEL, messages, tools: [weather] })
   const calls = both.choices[0]!.message.tool_calls as { id: string; function: { arguments: string } }[]
   t.equal(both.choices[0]!.message.content, null)
+  conforms(t, ChatCompletion, both)
   t.strictSame(
     calls.map(call => JSON.parse(call.function.arguments)),
     [{ city: 'Paris' }, { city: 'Rome' }]
@@ -229,6 +247,7 @@ t.test('functions of older clients', async t => {
   t.match(whole.choices[0], { finish_reason: 'function_call', message: { function_call: { name: 'get_weather' } } })
   t.strictSame(JSON.parse(whole.choices[0]!.message.function_call!.arguments), { city: 'Paris' })
   t.notOk(whole.choices[0]!.message.tool_calls)
+  conforms(t, ChatCompletion, whole)
   const stream = await events('/chat/completions', older)
   const pieces = stream.flatMap(event => event.choices[0]?.delta.function_call ?? [])
   t.equal(pieces[0].name, 'get_weather')
@@ -302,6 +321,7 @@ t.test('completions', async t => {
     } as never)) as OpenAI.Completion
   const plain = await create({})
   t.match(plain.id, /^cmpl-/)
+  conforms(t, Completion, plain)
   t.match(plain, { object: 'text_completion', usage: { prompt_tokens: 4, completion_tokens: 4 } })
   const text = plain.choices[0]!.text
   t.equal((await create({ echo: true })).choices[0]!.text, `The capital of${text}`)
@@ -326,6 +346,7 @@ t.test('completions', async t => {
     t.equal(Object.keys(likeliest).length, 2)
     t.equal(likeliest[probable.logprobs!.tokens![at]!], probable.logprobs!.token_logprobs![at])
   }
+  conforms(t, Completion, await create({ logprobs: 2, n: 2 }))
   t.equal((await create({ logprobs: 0 })).choices[0]!.logprobs!.top_logprobs, null)
   const streamed = await events('/completions', { model: MODEL, prompt: 'The capital of', max_tokens: 4, logprobs: 2 })
   t.strictSame(
@@ -410,6 +431,8 @@ t.test('embeddings', async t => {
     const decoded = await create({})
     const plain = await create({ encoding_format: 'float' })
     const vector = plain.data[0]!.embedding
+    conforms(t, Embeddings, plain)
+    conforms(t, Embeddings, (await service.json('/embeddings', { model, input: 'x', encoding_format: 'base64' })).body)
     t.equal(decoded.data[0]!.embedding.length, vector.length)
     t.ok(
       decoded.data[0]!.embedding.every((value, at) => Math.abs(value - vector[at]!) < 1e-6),
@@ -477,6 +500,7 @@ t.test('rankings', async t => {
   t.notOk('document' in body.results[0])
   const best = (await rank({ top_n: 2, return_documents: true }, '/reranking')).body.results
   t.equal(best.length, 2)
+  conforms(t, Ranking, (await rank({ return_documents: true })).body)
   t.equal(best[0].index, body.results[0].index)
   t.equal(best[0].document.text, [documents[0], 'Bananas are yellow.', documents[2]][best[0].index])
   t.match(await rank({ model: MODEL }), { status: 400, body: { error: { code: 'unsupported_capability' } } })
@@ -495,5 +519,7 @@ t.test('tokens', async t => {
   for (const model of [MODEL, 'random/vectors', 'random/ranker']) {
     const { body } = await service.json('/tokenize', { model, content: 'Hello there', with_pieces: true })
     t.match(body.tokens[0], { id: Number, piece: String }, model)
+    conforms(t, Tokens, body)
   }
+  conforms(t, ModelList, (await service.json('/models')).body)
 })

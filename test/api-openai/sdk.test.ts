@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import t from 'tap'
 import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
@@ -74,6 +75,16 @@ t.test('models', async t => {
   t.ok((await failure(client.models.retrieve('corral/none'))) instanceof OpenAI.NotFoundError)
   t.ok((await failure(client.models.retrieve('none'))) instanceof OpenAI.BadRequestError)
   t.equal((await fetch(`${service.url}/models`, { method: 'HEAD' })).status, 200)
+  const anthropic = new Anthropic({ baseURL: service.url.replace('/v1', ''), apiKey: 'any', maxRetries: 0 })
+  const ids: string[] = []
+  for await (const model of anthropic.models.list({ limit: 1 })) ids.push(model.id)
+  t.strictSame(
+    ids,
+    list.data.map(({ id }) => id),
+    'page by page'
+  )
+  t.match(await anthropic.models.retrieve(MODEL), { type: 'model', display_name: MODEL, created_at: String })
+  t.match(await service.json('/models?limit=0'), { status: 400, body: { error: { param: 'limit' } } })
   t.equal(started, 0, 'none of this loads a model')
 })
 
