@@ -1,20 +1,29 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
+import type { ToolCall } from '../../core/http/engine-answer.ts'
 import { type AnswerShape, answer } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
 import { chatCall, generateCall } from './engine-body.ts'
 import { answerOperations } from './operations/answers.ts'
 
+/** Whether an answer was not cut off in the middle of it: nobody can call half a call, and clients want an object. */
+function isWhole({ function: { arguments: given } }: ToolCall): boolean {
+  return typeof given === 'object' && given !== null && !Array.isArray(given)
+}
+
 const CHAT: AnswerShape = {
-  fragment: ({ content, thinking, toolCalls, logprobs }) => ({
-    message: {
-      role: 'assistant',
-      content,
-      ...(thinking ? { thinking } : {}),
-      ...(toolCalls.length ? { tool_calls: toolCalls } : {})
-    },
-    ...(logprobs ? { logprobs } : {})
-  }),
+  fragment: ({ content, thinking, toolCalls, logprobs }) => {
+    const calls = toolCalls.filter(isWhole)
+    return {
+      message: {
+        role: 'assistant',
+        content,
+        ...(thinking ? { thinking } : {}),
+        ...(calls.length ? { tool_calls: calls } : {})
+      },
+      ...(logprobs ? { logprobs } : {})
+    }
+  },
   // Ollama's Python client needs a message in every NDJSON line; an SSE stream ends without one.
   last: framing => (framing === 'ndjson' ? { message: { role: 'assistant', content: '' } } : {})
 }

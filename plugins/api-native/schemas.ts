@@ -71,6 +71,7 @@ export const GenerateRequestSchema = Type.Object(
     prompt: Given(Type.String()),
     system: Given(Type.String()),
     suffix: Given(Type.String()),
+    context: Type.Optional(Type.Unknown({ description: "Not heeded: another server's numbers mean nothing here" })),
     images: Given(Type.Array(Type.String({ minLength: 1 }))),
     raw: Given(Type.Boolean())
   },

@@ -101,6 +101,16 @@ t.test('tools: whole calls with objects, and the turn that uses the result', asy
   }
 })
 
+t.test('a tool call that is cut off', async t => {
+  const messages = [{ role: 'user', content: 'What is the weather in Paris?' }]
+  for (const num_predict of [10, 12, 14]) {
+    const body = { model: 'tiny-chat', messages, tools: [WEATHER], options: { num_predict }, stream: false }
+    const { lines } = await ask('POST', `${address}/api/chat`, {}, JSON.stringify(body))
+    t.match(lines, [{ done_reason: 'length', message: { content: '' } }])
+    t.notOk('tool_calls' in lines[0].message, 'nobody can call half a call')
+  }
+})
+
 t.test('format, think, logprobs, images and what a request cannot do', async t => {
   const format = {
     type: 'object',

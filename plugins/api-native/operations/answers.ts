@@ -23,7 +23,7 @@ const ToolCallSchema = Type.Object(
     function: Type.Object(
       {
         name: Type.String(),
-        arguments: Type.Unknown({ description: 'As the model gave them' }),
+        arguments: Type.Object({}, { ...loose, description: 'As the model gave them' }),
         index: Type.Integer()
       },
       loose
@@ -42,7 +42,19 @@ const AnswerMessageSchema = Type.Object(
   { ...loose, title: 'AnswerMessage' }
 )
 
+const LogprobSchema = Type.Object(
+  {
+    token: Type.String(),
+    logprob: Type.Number(),
+    top_logprobs: Type.Optional(Type.Array(Type.Object({ token: Type.String(), logprob: Type.Number() }, loose)))
+  },
+  { ...loose, title: 'Logprob' }
+)
+
 const begins = { model: Type.String({ description: 'As it was asked for' }), created_at: Time() }
+const probabilities = {
+  logprobs: Type.Optional(Type.Array(LogprobSchema, { description: 'Of the tokens, where they were asked for' }))
+}
 const ends = {
   done: Type.Literal(true),
   done_reason: Type.Enum(['stop', 'length', 'load', 'unload'], {
@@ -52,12 +64,12 @@ const ends = {
 }
 
 const ChatReplySchema = Type.Object(
-  { ...begins, message: AnswerMessageSchema, ...ends },
+  { ...begins, message: AnswerMessageSchema, ...probabilities, ...ends },
   { ...loose, title: 'ChatReply' }
 )
 const ChatEventSchema = Type.Union(
   [
-    Type.Object({ ...begins, message: AnswerMessageSchema, done: Type.Literal(false) }, loose),
+    Type.Object({ ...begins, message: AnswerMessageSchema, ...probabilities, done: Type.Literal(false) }, loose),
     Type.Object({ ...begins, message: Type.Optional(AnswerMessageSchema), ...ends }, loose),
     streamFailure
   ],
@@ -66,7 +78,8 @@ const ChatEventSchema = Type.Union(
 
 const generated = {
   response: Type.String({ description: 'What the model wrote' }),
-  thinking: Type.Optional(Type.String())
+  thinking: Type.Optional(Type.String()),
+  ...probabilities
 }
 const GenerateReplySchema = Type.Object({ ...begins, ...generated, ...ends }, { ...loose, title: 'GenerateReply' })
 const GenerateEventSchema = Type.Union(
