@@ -1,0 +1,36 @@
+import assert from 'node:assert/strict'
+import { DIMENSION } from './trials.ts'
+
+/** What a promise is rejected with, which must be of that type. */
+export async function failure(promise: PromiseLike<unknown>, type?: new (...args: never[]) => Error): Promise<any> {
+  let error: unknown
+  try {
+    await promise
+  } catch (thrown) {
+    error = thrown
+  }
+  assert.ok(error, 'it was answered')
+  if (type) assert.ok(error instanceof type, `this is no ${type.name}: ${error}`)
+  return error
+}
+
+/** For the texts red, blue and red again, however often. */
+export function sameVectors([red, blue, ...more]: number[][]): string {
+  assert.equal(red!.length, DIMENSION)
+  const distance = (other: number[]) => Math.max(...other.map((value, at) => Math.abs(value - red![at]!)))
+  assert.ok(more.length > 0 && more.every(same => distance(same) < 1e-5))
+  assert.ok(distance(blue!) > 1e-2)
+  return `${DIMENSION} dimensions; equal texts have equal vectors`
+}
+
+/** The global fetch, and how often it was called. */
+export function countingFetch(): { fetch: typeof fetch; count(): number } {
+  let count = 0
+  return {
+    fetch: (...args) => {
+      count++
+      return fetch(...args)
+    },
+    count: () => count
+  }
+}

@@ -1,0 +1,212 @@
+import assert from 'node:assert/strict'
+import Anthropic from '@anthropic-ai/sdk'
+import { zodOutputFormat } from '@anthropic-ai/sdk/helpers/zod'
+import { countingFetch, failure } from '../asserting.ts'
+import { leavesInTheMiddle } from '../leaving.ts'
+import {
+  ANSWER,
+  ASK_TWO,
+  ASK_WEATHER,
+  type Client,
+  ENDLESS,
+  LONG,
+  MODEL,
+  type Place,
+  PNG,
+  QUESTION,
+  SAY_WEATHER,
+  WEATHER
+} from '../trials.ts'
+import { CityReport } from './city-report.ts'
+
+const open = ({ address }: Place) => new Anthropic({ baseURL: address, apiKey: 'any' })
+const greedy = { model: MODEL, temperature: 0, max_tokens: 200 }
+const question: Anthropic.MessageParam[] = [{ role: 'user', content: QUESTION }]
+const { parameters: input_schema, ...described } = WEATHER
+const tools = [{ ...described, input_schema }]
+
+const textOf = (message: Anthropic.Message) =>
+  message.content.map(block => (block.type === 'text' ? block.text : '')).join('')
+const usesOf = ({ content }: Anthropic.Message) => content.filter(block => block.type === 'tool_use')
+const weatherAsked = (content: string) => ({ ...greedy, tools, messages: [{ role: 'user' as const, content }] })
+
+async function fails(place: Place, type: new (...args: never[]) => Error, fields: object): Promise<string> {
+  const create = (stream: boolean) => open(place).messages.create({ ...greedy, messages: question, ...fields, stream })
+  const error = await failure(create(false), type)
+  const streamed = await failure(create(true), type)
+  assert.equal(error.error.type, 'error')
+  assert.equal(streamed.error.error.type, error.error.error.type)
+  return `${type.name}, ${error.error.error.type}`
+}
+
+export const anthropic: Client = {
+  client: '@anthropic-ai/sdk',
+  trials: {
+    async models(place) {
+      const client = open(place)
+      const ids: string[] = []
+      for await (const { id } of client.models.list()) ids.push(id)
+      assert.ok(ids.includes(MODEL), ids.join())
+      assert.deepEqual((await client.models.retrieve(MODEL)).type, 'model')
+      return 'and one by its id'
+    },
+    async chat(place) {
+      const message = await open(place).messages.create({ ...greedy, messages: question })
+      assert.deepEqual([textOf(message), message.stop_reason, message.role], [ANSWER, 'end_turn', 'assistant'])
+      return ''
+    },
+    async system(place) {
+      const ask = async (fields: Pick<Anthropic.MessageCreateParamsNonStreaming, 'messages' | 'system'>) =>
+        textOf(await open(place).messages.create({ ...greedy, ...fields }))
+      const messages: Anthropic.MessageParam[] = [{ role: 'user', content: 'Who are you?' }]
+      assert.equal(await ask({ system: 'You are Leo.', messages }), 'I am Leo.')
+      assert.equal(await ask({ system: [{ type: 'text', text: 'You are Leo.' }], messages }), 'I am Leo.')
+      const turns: Anthropic.MessageParam[] = [
+        { role: 'user', content: [{ type: 'text', text: 'My name is Rosa.' }] },
+        { role: 'assistant', content: 'Nice to meet you, Rosa!' },
+        { role: 'user', content: 'What is my name?' }
+      ]
+      assert.equal(await ask({ messages: turns }), 'Your name is Rosa.')
+      return 'as text and as blocks'
+    },
+    async stream(place) {
+      const stream = open(place).messages.stream({ ...greedy, messages: question })
+      const events: string[] = []
+      const pieces: string[] = []
+      stream.on('text', piece => pieces.push(piece))
+      stream.on('streamEvent', ({ type }) => {
+        if (type !== 'content_block_delta' || events.at(-1) !== type) events.push(type)
+      })
+      assert.equal(await stream.finalText(), ANSWER)
+      assert.equal(pieces.join(''), ANSWER)
+      assert.ok(pieces.length > 4)
+      assert.deepEqual(events, [
+        'message_start',
+        'content_block_start',
+        'content_block_delta',
+        'content_block_stop',
+        'message_delta',
+        'message_stop'
+      ])
+      return `${pieces.length} pieces, events in their order`
+    },
+    async usage(place) {
+      const client = open(place)
+      const whole = await client.messages.create({ ...greedy, messages: question })
+      const streamed = await client.messages.stream({ ...greedy, messages: question }).finalMessage()
+      for (const { usage } of [whole, streamed]) {
+        assert.deepEqual([usage.input_tokens + (usage.cache_read_input_tokens ?? 0), usage.output_tokens], [19, 9])
+      }
+      return 'whole and streamed: 19 + 9 tokens, those of the cache among them'
+    },
+    async stop(place) {
+      const create = async (fields: object) => {
+        const message = await open(place).messages.create({ ...greedy, messages: question, ...fields })
+        return [textOf(message), message.stop_reason, message.stop_sequence]
+      }
+      assert.deepEqual(await create({ stop_sequences: [' of France'] }), ['The capital', 'stop_sequence', ' of France'])
+      assert.deepEqual(await create({ max_tokens: 4 }), ['The capital of Fra', 'max_tokens', null])
+      return ''
+    },
+    async tools(place) {
+      const client = open(place)
+      const first = await client.messages.create(weatherAsked(ASK_WEATHER))
+      assert.equal(first.stop_reason, 'tool_use')
+      const uses = usesOf(first)
+      assert.deepEqual(
+        uses.map(({ name, input }) => [name, input]),
+        [['get_weather', { city: 'Paris' }]]
+      )
+      const second = await client.messages.create({
+        ...greedy,
+        tools,
+        messages: [
+          { role: 'user', content: ASK_WEATHER },
+          { role: 'assistant', content: first.content },
+          { role: 'user', content: [{ type: 'tool_result', tool_use_id: uses[0]!.id, content: 'sunny' }] }
+        ]
+      })
+      assert.equal(textOf(second), SAY_WEATHER)
+      return SAY_WEATHER
+    },
+    async two_tools(place) {
+      const uses = usesOf(await open(place).messages.create(weatherAsked(ASK_TWO)))
+      assert.deepEqual(
+        uses.map(({ input }) => input),
+        [{ city: 'Paris' }, { city: 'Rome' }]
+      )
+      assert.notEqual(uses[0]!.id, uses[1]!.id)
+      return 'Paris and Rome, each with an id of its own'
+    },
+    async streamed_tools(place) {
+      const message = await open(place).messages.stream(weatherAsked(ASK_TWO)).finalMessage()
+      assert.deepEqual(
+        usesOf(message).map(({ input }) => input),
+        [{ city: 'Paris' }, { city: 'Rome' }]
+      )
+      return 'two, put together by the helper'
+    },
+    async forced_tool(place) {
+      const { messages } = open(place)
+      const named = await messages.create({
+        ...weatherAsked(ASK_WEATHER),
+        tool_choice: { type: 'tool', name: 'get_weather' }
+      })
+      assert.deepEqual(
+        usesOf(named).map(({ input }) => input),
+        [{ city: 'Paris' }]
+      )
+      const none = await messages.create({ ...weatherAsked(ASK_WEATHER), tool_choice: { type: 'none' } })
+      assert.equal(usesOf(none).length, 0)
+      return 'by its name; none where tool_choice is none'
+    },
+    async schema(place) {
+      const message = await open(place).messages.parse({
+        ...greedy,
+        messages: question,
+        output_config: { format: zodOutputFormat(CityReport) }
+      })
+      CityReport.parse(message.parsed_output)
+      return 'parsed by the helper for zod'
+    },
+    async count_tokens(place) {
+      const { messages } = open(place)
+      assert.equal((await messages.countTokens({ model: MODEL, messages: question })).input_tokens, 19)
+      return '19 tokens, as the answer says'
+    },
+    images: place =>
+      fails(place, Anthropic.BadRequestError, {
+        messages: [
+          {
+            role: 'user',
+            content: [{ type: 'image', source: { type: 'base64', media_type: 'image/png', data: PNG } }]
+          }
+        ]
+      }),
+    not_found: place => fails(place, Anthropic.NotFoundError, { model: 'no/such' }),
+    bad_request: place => fails(place, Anthropic.BadRequestError, { max_tokens: 'many' }),
+    context: place => fails(place, Anthropic.BadRequestError, { messages: [{ role: 'user', content: LONG }] }),
+    async wrong_key({ strict }) {
+      const at = (apiKey: string) => new Anthropic({ baseURL: strict!.address, apiKey })
+      await failure(at('wrong').models.list(), Anthropic.AuthenticationError)
+      await at(strict!.key).models.list()
+      return 'AuthenticationError; the right key is let in'
+    },
+    async no_retries({ strict }) {
+      const counting = countingFetch()
+      const client = new Anthropic({ baseURL: strict!.address, apiKey: strict!.key, fetch: counting.fetch })
+      const error = await failure(
+        client.messages.create({ ...greedy, messages: question }),
+        Anthropic.InternalServerError
+      )
+      assert.equal(counting.count(), 1)
+      return `InternalServerError, ${error.error.error.type}: sent once`
+    },
+    cancel: place =>
+      leavesInTheMiddle(place, async () => {
+        const ask = { model: ENDLESS, max_tokens: 3_500, messages: question, stream: true as const }
+        const pieces = await open(place).messages.create(ask)
+        return { pieces, leave: () => pieces.controller.abort() }
+      })
+  }
+}

@@ -1,0 +1,172 @@
+import assert from 'node:assert/strict'
+import { ChatAnthropic } from '@langchain/anthropic'
+import type { BaseChatModel } from '@langchain/core/language_models/chat_models'
+import { HumanMessage, SystemMessage, ToolMessage } from '@langchain/core/messages'
+import { tool } from '@langchain/core/tools'
+import { ChatOllama, OllamaEmbeddings } from '@langchain/ollama'
+import { ChatOpenAI, OpenAIEmbeddings } from '@langchain/openai'
+import { z } from 'zod'
+import { failure, sameVectors } from '../asserting.ts'
+import { leavesInTheMiddle } from '../leaving.ts'
+import {
+  ANSWER,
+  ASK_TWO,
+  ASK_WEATHER,
+  type Client,
+  ENDLESS,
+  MODEL,
+  type Place,
+  QUESTION,
+  SAY_WEATHER,
+  type Trial,
+  WEATHER
+} from '../trials.ts'
+import { CityReport } from './city-report.ts'
+
+const weather = tool(async () => 'sunny', {
+  name: WEATHER.name,
+  description: WEATHER.description,
+  schema: z.object({ city: z.string() })
+})
+
+/** A chat model of one of LangChain's packages; the demo model at temperature 0 where no other is asked for. */
+type Make = (place: Place, options?: { model?: string; maxTokens?: number }) => BaseChatModel
+
+/** What all chat models of LangChain share. */
+function shared(make: Make, notFound: Trial, structured: z.ZodType = CityReport) {
+  const withTools = (place: Place) => make(place).bindTools!([weather])
+  const cities = (message: { tool_calls?: { args: unknown }[] }) => message.tool_calls?.map(({ args }) => args)
+  return {
+    async chat(place) {
+      assert.equal((await make(place).invoke(QUESTION)).text, ANSWER)
+      return ''
+    },
+    async system(place) {
+      const reply = await make(place).invoke([new SystemMessage('You are Leo.'), new HumanMessage('Who are you?')])
+      assert.equal(reply.text, 'I am Leo.')
+      return ''
+    },
+    async stream(place) {
+      const pieces: string[] = []
+      for await (const { text } of await make(place).stream(QUESTION)) if (text) pieces.push(text)
+      assert.equal(pieces.join(''), ANSWER)
+      assert.ok(pieces.length > 4)
+      return `${pieces.length} pieces`
+    },
+    async usage(place) {
+      const { usage_metadata } = (await make(place).invoke(QUESTION)) as { usage_metadata?: Record<string, number> }
+      assert.deepEqual([usage_metadata?.input_tokens, usage_metadata?.output_tokens], [19, 9])
+      return '19 + 9 tokens'
+    },
+    async stop(place) {
+      const model = make(place, { maxTokens: 4 })
+      assert.equal((await model.invoke(QUESTION)).text, 'The capital of Fra')
+      assert.equal((await make(place).invoke(QUESTION, { stop: [' of France'] })).text, 'The capital')
+      return ''
+    },
+    async tools(place) {
+      const model = withTools(place)
+      const first = await model.invoke(ASK_WEATHER)
+      assert.deepEqual(cities(first), [{ city: 'Paris' }])
+      const call = first.tool_calls![0]!
+      const result = new ToolMessage({ content: 'sunny', tool_call_id: call.id ?? '', name: call.name })
+      assert.equal((await model.invoke([new HumanMessage(ASK_WEATHER), first, result])).text, SAY_WEATHER)
+      return SAY_WEATHER
+    },
+    async two_tools(place) {
+      assert.deepEqual(cities(await withTools(place).invoke(ASK_TWO)), [{ city: 'Paris' }, { city: 'Rome' }])
+      return 'Paris and Rome'
+    },
+    async schema(place) {
+      const model = make(place).withStructuredOutput(structured, { name: 'city_report', method: 'jsonSchema' })
+      structured.parse(await model.invoke(QUESTION))
+      return 'withStructuredOutput with zod'
+    },
+    not_found: notFound,
+    cancel: place =>
+      leavesInTheMiddle(place, async () => {
+        const controller = new AbortController()
+        const model = make(place, { model: ENDLESS, maxTokens: 3_500 })
+        const pieces = await model.stream(QUESTION, { signal: controller.signal })
+        return { pieces, leave: () => controller.abort() }
+      })
+  } satisfies Client['trials']
+}
+
+const openaiAt: Make = ({ address }, { model = MODEL, maxTokens } = {}) =>
+  new ChatOpenAI({
+    model,
+    temperature: 0,
+    apiKey: 'any',
+    configuration: { baseURL: `${address}/v1` },
+    ...(maxTokens === undefined ? {} : { maxTokens })
+  })
+
+const ollamaAt: Make = ({ address }, { model = MODEL, maxTokens } = {}) =>
+  new ChatOllama({
+    model,
+    temperature: 0,
+    baseUrl: `${address}/ollama`,
+    ...(maxTokens === undefined ? {} : { numPredict: maxTokens })
+  })
+
+const anthropicAt: Make = ({ address }, { model = MODEL, maxTokens = 200 } = {}) =>
+  new ChatAnthropic({ model, temperature: 0, apiKey: 'any', anthropicApiUrl: address, maxTokens })
+
+/** An unknown model, and how the failure shows its status. */
+const unknown =
+  (make: Make, statusOf: (error: any) => unknown): Trial =>
+  async place => {
+    const error = await failure(make(place, { model: 'no/such' }).invoke(QUESTION))
+    assert.equal(statusOf(error), 404)
+    return 'status 404, at once'
+  }
+
+async function embeds(embedder: {
+  embedDocuments(texts: string[]): Promise<number[][]>
+  embedQuery(text: string): Promise<number[]>
+}): Promise<string> {
+  return sameVectors([...(await embedder.embedDocuments(['red', 'blue'])), await embedder.embedQuery('red')])
+}
+
+export const langchainOpenai: Client = {
+  client: '@langchain/openai',
+  with: ['@langchain/core'],
+  trials: {
+    ...shared(
+      openaiAt,
+      unknown(openaiAt, error => error.status)
+    ),
+    embeddings: ({ address }) =>
+      embeds(new OpenAIEmbeddings({ model: MODEL, apiKey: 'any', configuration: { baseURL: `${address}/v1` } }))
+  }
+}
+
+export const langchainOllama: Client = {
+  client: '@langchain/ollama',
+  with: ['@langchain/core'],
+  trials: {
+    ...shared(
+      ollamaAt,
+      unknown(ollamaAt, error => error.status_code)
+    ),
+    embeddings: ({ address }) => embeds(new OllamaEmbeddings({ model: MODEL, baseUrl: `${address}/ollama` })),
+    cancel: place =>
+      leavesInTheMiddle(place, async () => {
+        const model = ollamaAt(place, { model: ENDLESS }) as ChatOllama
+        // The request itself goes on where only a signal is aborted.
+        return { pieces: await model.stream(QUESTION), leave: () => model.client.abort() }
+      })
+  }
+}
+
+export const langchainAnthropic: Client = {
+  client: '@langchain/anthropic',
+  with: ['@langchain/core'],
+  trials: shared(
+    anthropicAt,
+    unknown(anthropicAt, error => error.status),
+    // It tells of choices in descriptions only, which a model of this size does not heed.
+    z.object({ warm: z.boolean(), dry: z.boolean() })
+  )
+}

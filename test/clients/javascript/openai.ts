@@ -1,0 +1,318 @@
+import assert from 'node:assert/strict'
+import OpenAI from 'openai'
+import { zodResponseFormat, zodTextFormat } from 'openai/helpers/zod'
+import { countingFetch, failure, sameVectors } from '../asserting.ts'
+import { leavesInTheMiddle } from '../leaving.ts'
+import {
+  ANSWER,
+  ASK_TWO,
+  ASK_WEATHER,
+  type Client,
+  ENDLESS,
+  JSON_ANSWER,
+  JSON_SYSTEM,
+  LONG,
+  MODEL,
+  type Place,
+  PNG,
+  QUESTION,
+  SAY_WEATHER,
+  WEATHER
+} from '../trials.ts'
+import { CityReport } from './city-report.ts'
+
+type Messages = OpenAI.ChatCompletionMessageParam[]
+
+const open = ({ address }: Place) => new OpenAI({ baseURL: `${address}/v1`, apiKey: 'any' })
+const greedy = { model: MODEL, temperature: 0 }
+const question: Messages = [{ role: 'user', content: QUESTION }]
+const tools = [{ type: 'function' as const, function: WEATHER }]
+const responseTool = { type: 'function' as const, ...WEATHER, strict: true }
+
+const textOf = async (stream: AsyncIterable<OpenAI.ChatCompletionChunk>) => {
+  const pieces: string[] = []
+  for await (const chunk of stream) {
+    const piece = chunk.choices[0]?.delta.content
+    if (piece) pieces.push(piece)
+  }
+  return pieces
+}
+
+const callsOf = (message: OpenAI.ChatCompletionMessage) =>
+  (message.tool_calls ?? []).map(call => {
+    assert.equal(call.type, 'function')
+    return call.type === 'function' ? [call.function.name, JSON.parse(call.function.arguments)] : []
+  })
+
+async function fails(place: Place, type: new (...args: never[]) => Error, fields: object): Promise<string> {
+  const create = (stream: boolean) =>
+    open(place).chat.completions.create({ ...greedy, messages: question, ...fields, stream } as never)
+  const error = await failure(create(false), type)
+  const streamed = await failure(create(true), type)
+  assert.equal(streamed.code, error.code)
+  return `${type.name}, ${error.code}`
+}
+
+export const openai: Client = {
+  client: 'openai',
+  trials: {
+    async models(place) {
+      const client = open(place)
+      const ids: string[] = []
+      for await (const { id } of client.models.list()) ids.push(id)
+      assert.ok(ids.includes(MODEL), ids.join())
+      assert.equal((await client.models.retrieve(MODEL)).id, MODEL)
+      return 'and one by its id'
+    },
+    async chat(place) {
+      const { choices } = await open(place).chat.completions.create({ ...greedy, messages: question })
+      assert.equal(choices[0]!.message.content, ANSWER)
+      assert.equal(choices[0]!.finish_reason, 'stop')
+      return ''
+    },
+    async system(place) {
+      const ask = async (messages: Messages) =>
+        (await open(place).chat.completions.create({ ...greedy, messages })).choices[0]!.message.content
+      assert.equal(
+        await ask([
+          { role: 'system', content: 'You are Leo.' },
+          { role: 'user', content: 'Who are you?' }
+        ]),
+        'I am Leo.'
+      )
+      assert.equal(
+        await ask([
+          { role: 'user', content: 'My name is Rosa.' },
+          { role: 'assistant', content: 'Nice to meet you, Rosa!' },
+          { role: 'user', content: [{ type: 'text', text: 'What is my name?' }] }
+        ]),
+        'Your name is Rosa.'
+      )
+      return ''
+    },
+    async stream(place) {
+      const client = open(place)
+      const pieces = await textOf(await client.chat.completions.create({ ...greedy, messages: question, stream: true }))
+      assert.equal(pieces.join(''), ANSWER)
+      assert.ok(pieces.length > 4)
+      const helper = client.chat.completions.stream({ ...greedy, messages: question })
+      assert.equal(await helper.finalContent(), ANSWER)
+      return `${pieces.length} pieces; the helper too`
+    },
+    async usage(place) {
+      const client = open(place)
+      const { usage } = await client.chat.completions.create({ ...greedy, messages: question })
+      const stream = await client.chat.completions.create({
+        ...greedy,
+        messages: question,
+        stream: true,
+        stream_options: { include_usage: true }
+      })
+      const seen = []
+      for await (const chunk of stream) if (chunk.usage) seen.push(chunk.usage)
+      assert.equal(seen.length, 1)
+      for (const { prompt_tokens, completion_tokens, total_tokens } of [usage!, seen[0]!]) {
+        assert.deepEqual([prompt_tokens, completion_tokens, total_tokens], [19, 9, 28])
+      }
+      return 'whole and streamed: 19 + 9 tokens'
+    },
+    async stop(place) {
+      const create = async (fields: object) => {
+        const reply = await open(place).chat.completions.create({ ...greedy, messages: question, ...fields })
+        return [reply.choices[0]!.message.content, reply.choices[0]!.finish_reason]
+      }
+      assert.deepEqual(await create({ stop: [' of France'] }), ['The capital', 'stop'])
+      assert.deepEqual(await create({ max_completion_tokens: 4 }), ['The capital of Fra', 'length'])
+      return ''
+    },
+    async seed(place) {
+      const ask = async (seed: number) => {
+        const messages: Messages = [{ role: 'user', content: 'Tell me a story.' }]
+        const reply = await open(place).chat.completions.create({ model: MODEL, messages, temperature: 1.5, seed })
+        return reply.choices[0]!.message.content
+      }
+      const [one, again, other] = [await ask(7), await ask(7), await ask(8)]
+      assert.equal(one, again)
+      assert.notEqual(one, other)
+      return ''
+    },
+    async choices(place) {
+      const { choices } = await open(place).chat.completions.create({ ...greedy, messages: question, n: 2 })
+      assert.deepEqual(
+        choices.map(({ index, message }) => [index, message.content]),
+        [
+          [0, ANSWER],
+          [1, ANSWER]
+        ]
+      )
+      return 'n: 2'
+    },
+    async logprobs(place) {
+      const ask = { ...greedy, messages: question, logprobs: true, top_logprobs: 2 }
+      const { choices } = await open(place).chat.completions.create(ask)
+      const tokens = choices[0]!.logprobs!.content!
+      assert.equal(tokens.map(({ token }) => token).join(''), ANSWER)
+      assert.ok(tokens.every(({ logprob, top_logprobs }) => logprob <= 0 && top_logprobs.length === 2))
+      return 'with two alternatives each'
+    },
+    async completions(place) {
+      const client = open(place)
+      const ask = { ...greedy, prompt: 'The capital of', max_tokens: 6 }
+      const whole = await client.completions.create(ask)
+      let text = ''
+      for await (const chunk of await client.completions.create({ ...ask, stream: true })) {
+        text += chunk.choices[0]?.text ?? ''
+      }
+      assert.ok(text.length > 0)
+      assert.equal(text, whole.choices[0]!.text)
+      return 'whole and streamed'
+    },
+    async tools(place) {
+      const client = open(place)
+      const messages: Messages = [{ role: 'user', content: ASK_WEATHER }]
+      const { choices } = await client.chat.completions.create({ ...greedy, messages, tools })
+      const { message, finish_reason } = choices[0]!
+      assert.equal(finish_reason, 'tool_calls')
+      assert.deepEqual(callsOf(message), [['get_weather', { city: 'Paris' }]])
+      const result = { role: 'tool' as const, tool_call_id: message.tool_calls![0]!.id, content: 'sunny' }
+      const second = await client.chat.completions.create({
+        ...greedy,
+        messages: [...messages, message, result],
+        tools
+      })
+      assert.equal(second.choices[0]!.message.content, SAY_WEATHER)
+      return SAY_WEATHER
+    },
+    async two_tools(place) {
+      const messages: Messages = [{ role: 'user', content: ASK_TWO }]
+      const { choices } = await open(place).chat.completions.create({ ...greedy, messages, tools })
+      const { message } = choices[0]!
+      assert.deepEqual(callsOf(message), [
+        ['get_weather', { city: 'Paris' }],
+        ['get_weather', { city: 'Rome' }]
+      ])
+      assert.notEqual(message.tool_calls![0]!.id, message.tool_calls![1]!.id)
+      return 'Paris and Rome, each with an id of its own'
+    },
+    async streamed_tools(place) {
+      const messages: Messages = [{ role: 'user', content: ASK_TWO }]
+      const runner = open(place).chat.completions.stream({ ...greedy, messages, tools })
+      const { choices } = await runner.finalChatCompletion()
+      assert.equal(choices[0]!.finish_reason, 'tool_calls')
+      assert.deepEqual(callsOf(choices[0]!.message), [
+        ['get_weather', { city: 'Paris' }],
+        ['get_weather', { city: 'Rome' }]
+      ])
+      return 'two, put together by the helper'
+    },
+    async forced_tool(place) {
+      const messages: Messages = [{ role: 'user', content: ASK_WEATHER }]
+      const create = async (tool_choice: OpenAI.ChatCompletionToolChoiceOption) =>
+        (await open(place).chat.completions.create({ ...greedy, messages, tools, tool_choice })).choices[0]!.message
+      const named = await create({ type: 'function', function: { name: 'get_weather' } })
+      assert.deepEqual(callsOf(named), [['get_weather', { city: 'Paris' }]])
+      assert.deepEqual(callsOf(await create('none')), [])
+      return 'by its name; none where tool_choice is none'
+    },
+    async json(place) {
+      const messages: Messages = [
+        { role: 'system', content: JSON_SYSTEM },
+        { role: 'user', content: ASK_WEATHER }
+      ]
+      const ask = { ...greedy, messages, response_format: { type: 'json_object' as const } }
+      const { choices } = await open(place).chat.completions.create(ask)
+      assert.deepEqual(JSON.parse(choices[0]!.message.content!), JSON_ANSWER)
+      return ''
+    },
+    async schema(place) {
+      const { choices } = await open(place).chat.completions.parse({
+        ...greedy,
+        messages: question,
+        response_format: zodResponseFormat(CityReport, 'city_report')
+      })
+      CityReport.parse(choices[0]!.message.parsed)
+      return 'parsed by the helper for zod'
+    },
+    async embeddings(place) {
+      const { embeddings } = open(place)
+      const decoded = await embeddings.create({ model: MODEL, input: ['red', 'blue', 'red'] })
+      const plain = await embeddings.create({ model: MODEL, input: 'red', encoding_format: 'float' })
+      return sameVectors([...decoded.data, ...plain.data].map(({ embedding }) => embedding))
+    },
+    async responses(place) {
+      const { responses } = open(place)
+      const first = await responses.create({ ...greedy, input: QUESTION })
+      assert.equal(first.output_text, ANSWER)
+      assert.equal(first.status, 'completed')
+      assert.deepEqual([first.usage!.input_tokens, first.usage!.output_tokens], [19, 9])
+      const call = await responses.create({ ...greedy, input: ASK_WEATHER, tools: [responseTool] })
+      const item = call.output.find(({ type }) => type === 'function_call') as OpenAI.Responses.ResponseFunctionToolCall
+      assert.deepEqual([item.name, JSON.parse(item.arguments)], ['get_weather', { city: 'Paris' }])
+      const said = await responses.create({
+        ...greedy,
+        tools: [responseTool],
+        input: [
+          { role: 'user', content: ASK_WEATHER },
+          item,
+          { type: 'function_call_output', call_id: item.call_id, output: 'sunny' }
+        ]
+      })
+      assert.equal(said.output_text, SAY_WEATHER)
+      const parsed = await responses.parse({
+        ...greedy,
+        input: QUESTION,
+        text: { format: zodTextFormat(CityReport, 'city_report') }
+      })
+      CityReport.parse(parsed.output_parsed)
+      return 'text, tool call and its result, JSON schema'
+    },
+    async streamed_responses(place) {
+      const { responses } = open(place)
+      const pieces: string[] = []
+      const numbers: number[] = []
+      let last = ''
+      for await (const event of await responses.create({ ...greedy, input: QUESTION, stream: true })) {
+        numbers.push(event.sequence_number)
+        last = event.type
+        if (event.type === 'response.output_text.delta') pieces.push(event.delta)
+      }
+      assert.equal(pieces.join(''), ANSWER)
+      assert.equal(last, 'response.completed')
+      assert.deepEqual(
+        numbers,
+        numbers.map((_, index) => index)
+      )
+      const helper = responses.stream({ ...greedy, input: QUESTION })
+      assert.equal((await helper.finalResponse()).output_text, ANSWER)
+      return `${pieces.length} pieces; the helper too`
+    },
+    async images(place) {
+      const content = [{ type: 'image_url', image_url: { url: `data:image/png;base64,${PNG}` } }]
+      return await fails(place, OpenAI.BadRequestError, { messages: [{ role: 'user', content }] })
+    },
+    not_found: place => fails(place, OpenAI.NotFoundError, { model: 'no/such' }),
+    bad_request: place => fails(place, OpenAI.BadRequestError, { temperature: 'hot' }),
+    context: place => fails(place, OpenAI.BadRequestError, { messages: [{ role: 'user', content: LONG }] }),
+    async wrong_key({ strict }) {
+      const at = (apiKey: string) => new OpenAI({ baseURL: `${strict!.address}/v1`, apiKey })
+      await failure(at('wrong').models.list(), OpenAI.AuthenticationError)
+      await at(strict!.key).models.list()
+      return 'AuthenticationError; the right key is let in'
+    },
+    async no_retries({ strict }) {
+      const counting = countingFetch()
+      const client = new OpenAI({ baseURL: `${strict!.address}/v1`, apiKey: strict!.key, fetch: counting.fetch })
+      const error = await failure(
+        client.chat.completions.create({ ...greedy, messages: question }),
+        OpenAI.InternalServerError
+      )
+      assert.equal(counting.count(), 1)
+      return `InternalServerError, ${error.code}: sent once`
+    },
+    cancel: place =>
+      leavesInTheMiddle(place, async () => {
+        const pieces = await open(place).chat.completions.create({ model: ENDLESS, messages: question, stream: true })
+        return { pieces, leave: () => pieces.controller.abort() }
+      })
+  }
+}

@@ -1,0 +1,42 @@
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import { execa } from 'execa'
+import { packageRoot } from '../../core/package-info.ts'
+import type { Outcome, Place } from './trials.ts'
+import * as facts from './trials.ts'
+
+export const PYTHON_SCRIPTS = join(packageRoot, 'test', 'clients', 'python')
+
+/** The Python of one of the environments that `npm run setup:clients` makes. */
+const pythonIn = (environment: string) =>
+  process.platform === 'win32'
+    ? join(packageRoot, '.cache', 'clients-python', environment, 'Scripts', 'python.exe')
+    : join(packageRoot, '.cache', 'clients-python', environment, 'bin', 'python')
+
+/** The Python that has what a script imports. litellm asks for older packages than the others take. */
+export const clientsPython = (script: string) => pythonIn(script.startsWith('litellm') ? 'litellm' : 'vendors')
+
+const missing = ['vendors', 'litellm'].filter(name => !existsSync(pythonIn(name)))
+if (missing.length > 0 && process.env.CI) {
+  throw new Error('Clients in Python are always tested in CI: run "npm run setup:clients" before the tests.')
+}
+
+/** For the tests of clients in Python: they say so where there are none. */
+export const realPython = {
+  skip:
+    missing.length > 0
+      ? 'CLIENTS IN PYTHON ARE NOT TESTED HERE: they are not installed. Run "npm run setup:clients" first.'
+      : false
+}
+
+/** Runs a script of trials and gives what it reports. */
+export async function runScript(python: string, script: string, place: Place): Promise<Outcome[]> {
+  const { stdout, exitCode, stderr } = await execa(python, [script], {
+    input: JSON.stringify({ place, facts }),
+    env: { PYTHONDONTWRITEBYTECODE: '1' },
+    reject: false
+  })
+  const outcomes = stdout.split('\n').flatMap(line => (line.startsWith('{') ? [JSON.parse(line) as Outcome] : []))
+  if (exitCode !== 0 || outcomes.length === 0) throw new Error(`${script} ended with ${exitCode}:\n${stderr}`)
+  return outcomes
+}

@@ -1,0 +1,107 @@
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from trials import *
+
+home = tempfile.TemporaryDirectory()
+os.environ["LLM_USER_PATH"] = home.name
+os.environ["OLLAMA_HOST"] = f"{ADDRESS}/ollama"
+# As its documentation says how to use a server with the hosted-chat API.
+pathlib.Path(home.name, "extra-openai-models.yaml").write_text(
+    "\n".join(
+        f"- model_id: {name}\n  model_name: {model}\n  api_base: {ADDRESS}/v1\n  supports_tools: true\n  supports_schema: true\n"
+        for name, model in (("corral", MODEL), ("endless", ENDLESS), ("unknown", "no/such"))
+    )
+)
+
+import llm
+
+
+def get_weather(city: str) -> str:
+    """Get the current weather in a city"""
+    return "sunny"
+
+
+def trials_of(model, unknown, endless):
+    def chat():
+        same(model.prompt(QUESTION, stream=False, temperature=0).text(), ANSWER)
+        command = [sys.executable, "-m", "llm", "--no-log", "-m", model.model_id, "-o", "temperature", "0", QUESTION]
+        same(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip(), ANSWER)
+        return "Python and command line"
+
+    def system():
+        same(model.prompt("Who are you?", system="You are Leo.", temperature=0).text(), "I am Leo.")
+        conversation = model.conversation()
+        conversation.prompt("My name is Rosa.", temperature=0).text()
+        same(conversation.prompt("What is my name?", temperature=0).text(), "Your name is Rosa.")
+
+    def stream():
+        return pieces_of(list(model.prompt(QUESTION, temperature=0)))
+
+    def usage():
+        response = model.prompt(QUESTION, stream=False, temperature=0)
+        response.text()
+        counts = response.usage()
+        same((counts.input, counts.output), (19, 9))
+        return "19 + 9 tokens"
+
+    def one_tool():
+        chain = model.chain(ASK_WEATHER, tools=[get_weather], options={"temperature": 0})
+        said = chain.text()
+        same(said, SAY_WEATHER)
+        return said
+
+    def two_tools():
+        response = model.prompt(ASK_TWO, tools=[get_weather], temperature=0)
+        same([call.arguments for call in response.tool_calls()], BOTH)
+        return "Paris and Rome"
+
+    def schema():
+        valid_report(json.loads(model.prompt(QUESTION, schema=CITY_REPORT, temperature=0).text()))
+
+    def not_found():
+        error = failure(Exception, lambda: unknown().prompt(QUESTION, stream=False).text())
+        assert "no/such" in str(error), error
+        return type(error).__name__
+
+    def cancel():
+        pieces = iter(endless.prompt(QUESTION))
+        return leaves_in_the_middle(pieces, pieces.close)
+
+    return {
+        "chat": chat,
+        "system": system,
+        "stream": stream,
+        "usage": usage,
+        "tools": one_tool,
+        "two_tools": two_tools,
+        "schema": schema,
+        "not_found": not_found,
+        "cancel": cancel,
+    }
+
+
+hosted = trials_of(llm.get_model("corral"), lambda: llm.get_model("unknown"), llm.get_model("endless"))
+report("llm", hosted, way="api_base")
+
+
+def tagged(name):
+    return llm.get_model(f"{name}:latest")
+
+
+def embeddings():
+    model = llm.get_embedding_model(f"{MODEL}:latest")
+    return same_vectors(*model.embed_multi(["red", "blue", "red"]))
+
+
+def by_ollama():
+    from llm_ollama import Ollama
+
+    trials = trials_of(tagged(MODEL), lambda: Ollama("no/such"), tagged(ENDLESS))
+    return {**trials, "embeddings": embeddings}
+
+
+report("llm", by_ollama(), way="llm-ollama", others=["llm-ollama"])

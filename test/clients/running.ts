@@ -1,0 +1,69 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import { packageRoot } from '../../core/package-info.ts'
+import { startCorral, until } from '../support/corral.ts'
+import { makeEndless } from './leaving.ts'
+import { type Client, FEATURES, type Feature, type Outcome, type Place } from './trials.ts'
+
+const KEY = 'a-key-for-tests'
+
+/** A server somewhere else that the clients are pointed at instead of one made for the test. */
+export const elsewhere = process.env.CORRAL_TEST_ADDRESS
+
+/**
+ * Starts what the clients are pointed at: a fresh server with the demo model and no settings but the listener of the
+ * Ollama profile, and one that lets nobody in without a key and has no room for models. With CORRAL_TEST_ADDRESS, only
+ * what needs no settings is tried there.
+ */
+export async function openPlace(t: Test): Promise<Place> {
+  const place = elsewhere ? { address: elsewhere.replace(/\/$/, '') } : await startBoth(t)
+  await makeEndless(place)
+  return place
+}
+
+async function startBoth(t: Test): Promise<Place> {
+  const [open, strict] = await Promise.all([
+    startCorral(t, { config: 'api-ollama:\n  listen: 127.0.0.1:0\n' }),
+    startCorral(t, { config: `security:\n  api_keys: [${KEY}]\nscheduler:\n  memory: 1MiB\n` })
+  ])
+  const listener = await until(
+    "Ollama's clients have an address of their own",
+    () => /clients are served at (http:\S+) too/.exec(open.log())?.[1]
+  )
+  return { address: open.url, strict: { address: strict.url, key: KEY }, listener }
+}
+
+/** Runs the trials of one client, one after the other. */
+export async function runClient(place: Place, { client, with: others = [], trials }: Client): Promise<Outcome[]> {
+  const version = [client, ...others].map(versionOf).join(' with ')
+  const outcomes: Outcome[] = []
+  for (const feature of Object.keys(FEATURES) as Feature[]) {
+    const trial = trials[feature]
+    if (!trial || !canBeTried(feature, place)) continue
+    const outcome = { client, version, language: 'JavaScript' as const, feature }
+    try {
+      outcomes.push({ ...outcome, result: 'works', note: await trial(place) })
+    } catch (error) {
+      outcomes.push({ ...outcome, result: 'fails', note: error instanceof Error ? error.stack! : String(error) })
+    }
+  }
+  return outcomes
+}
+
+function canBeTried(feature: Feature, place: Place): boolean {
+  if (feature === 'listener') return place.listener !== undefined
+  return place.strict !== undefined || (feature !== 'wrong_key' && feature !== 'no_retries')
+}
+
+function versionOf(name: string): string {
+  const { version } = JSON.parse(readFileSync(join(packageRoot, 'node_modules', name, 'package.json'), 'utf8'))
+  return version
+}
+
+/** Asserts each outcome. */
+export function judge(t: Test, outcomes: Outcome[]): void {
+  for (const { client, feature, result, note } of outcomes) {
+    t.equal(result, 'works', `${client}: ${FEATURES[feature]}`, { note })
+  }
+}

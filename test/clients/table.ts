@@ -1,0 +1,65 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import { packageRoot } from '../../core/package-info.ts'
+import { elsewhere } from './running.ts'
+import { FEATURES, type Outcome } from './trials.ts'
+
+const PATH = join(packageRoot, 'docs', 'clients.md')
+const LANGUAGES = ['JavaScript', 'Python'] as const
+type Language = (typeof LANGUAGES)[number]
+
+const INTRODUCTION = `# Clients that work
+
+The vendors' own clients, installed from their registries and pointed at a fresh corral with the demo model
+\`corral/tiny-chat\` and a real llama-server: only the address differs from what they are used with. The tests in
+\`test/clients\` try all of this on every run, and write these tables (\`npm run docs:clients\`). The addresses are
+\`http://127.0.0.1:11435/v1\` for clients of the hosted-chat API, \`http://127.0.0.1:11435\` for those of Anthropic's
+Messages API, and \`http://127.0.0.1:11435/ollama\` for Ollama's.
+`
+
+/**
+ * Compares the committed table of one language with what came out, or writes it where CORRAL_WRITE_DOCS says so. Not
+ * for servers elsewhere, where less is tried.
+ */
+export function checkTable(t: Test, language: Language, outcomes: Outcome[]): void {
+  if (elsewhere) return
+  const sections = committed()
+  const section = render(outcomes)
+  if (process.env.CORRAL_WRITE_DOCS) {
+    writeFileSync(
+      PATH,
+      [INTRODUCTION, ...LANGUAGES.map(of => `## ${of}\n\n${of === language ? section : (sections[of] ?? '')}`)].join(
+        '\n'
+      )
+    )
+    return
+  }
+  t.equal(sections[language], section, 'docs/clients.md says what came out; else run "npm run docs:clients"')
+}
+
+/** The sections of the committed document, by language. */
+function committed(): Record<string, string> {
+  let text: string
+  try {
+    text = readFileSync(PATH, 'utf8')
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+    return {}
+  }
+  return Object.fromEntries(
+    text
+      .split(/^## /m)
+      .slice(1)
+      .map(part => [part.slice(0, part.indexOf('\n')), `${part.slice(part.indexOf('\n')).trim()}\n`])
+  )
+}
+
+/** The table of one language: all that was tried, client by client. */
+function render(outcomes: Outcome[]): string {
+  const rows = outcomes.map(({ client, version, language, feature, result, note }) => {
+    const words = result === 'works' ? (note ? `works: ${note}` : 'works') : 'fails'
+    return `| ${client} | ${version} | ${language} | ${FEATURES[feature]} | ${words.replaceAll('|', '\\|')} |`
+  })
+  return `${['| client | version | language | tried | result |', '|---|---|---|---|---|', ...rows].join('\n')}\n`
+}

@@ -1,0 +1,110 @@
+/**
+ * What is tried with every client that has it, in the order of the table in docs/clients.md: the name that trials go
+ * by, and the words for readers.
+ */
+export const FEATURES = {
+  models: 'list of models',
+  chat: 'chat',
+  system: 'system message and earlier turns',
+  stream: 'streamed chat',
+  usage: 'token counts',
+  stop: 'stop sequence and length limit',
+  seed: 'seed',
+  choices: 'several choices',
+  logprobs: 'log probabilities',
+  completions: 'completion of a text',
+  load: 'load and unload',
+  tools: 'tool call and its result',
+  two_tools: 'two tool calls at once',
+  streamed_tools: 'streamed tool calls',
+  forced_tool: 'tool that must be called',
+  json: 'JSON mode',
+  schema: 'JSON schema',
+  streamed_schema: 'streamed JSON schema',
+  embeddings: 'embeddings',
+  responses: 'Responses API',
+  streamed_responses: 'streamed Responses API',
+  count_tokens: 'counting tokens',
+  show: 'facts about a model',
+  running: 'list of loaded models',
+  pull: 'pull of a model',
+  copy: 'copy and delete',
+  create: 'model made of another',
+  push: 'push',
+  images: 'images to a model that cannot see',
+  not_found: 'unknown model',
+  bad_request: 'bad request',
+  context: 'prompt beyond the context',
+  wrong_key: 'wrong key',
+  no_retries: 'failure that a retry cannot cure',
+  cancel: 'cancel in the middle',
+  bare_name: 'name without owner',
+  root: 'at the root address',
+  listener: 'at a listener of its own'
+} as const
+export type Feature = keyof typeof FEATURES
+
+/** Where the trials find a server. */
+export interface Place {
+  /** Such as http://127.0.0.1:11435. */
+  address: string
+  /** A server that asks for a key and has no room for any model; absent where the address was given from outside. */
+  strict?: { address: string; key: string }
+  /** Where Ollama's clients find their profile without a path; absent likewise. */
+  listener?: string
+}
+
+/** Tries one feature: gives a note for the table, and fails otherwise. */
+export type Trial = (place: Place) => Promise<string>
+
+export interface Client {
+  /** Name of the npm package. */
+  client: string
+  /** Other packages that take part. */
+  with?: string[]
+  trials: Partial<Record<Feature, Trial>>
+}
+
+/** What became of one trial; scripts print these as lines of JSON. */
+export interface Outcome {
+  client: string
+  version: string
+  language: 'JavaScript' | 'Python'
+  feature: Feature
+  result: 'works' | 'fails'
+  note: string
+}
+
+/** The demo model, which answers with certainty at temperature 0. */
+export const MODEL = 'corral/tiny-chat'
+/** The demo model as `makeEndless` makes it. */
+export const ENDLESS = 'corral/endless'
+export const QUESTION = 'What is the capital of France?'
+export const ANSWER = 'The capital of France is Paris.'
+export const ASK_WEATHER = 'What is the weather in Paris?'
+export const ASK_TWO = 'What is the weather in Paris and Rome?'
+export const SAY_WEATHER = 'The weather in Paris is sunny.'
+export const DIMENSION = 256
+
+/** The one tool of all trials, as JSON schema. */
+export const WEATHER = {
+  name: 'get_weather',
+  description: 'Get the current weather in a city',
+  parameters: {
+    type: 'object' as const,
+    properties: { city: { type: 'string' as const } },
+    required: ['city'],
+    additionalProperties: false
+  }
+}
+
+/** Brings the demo model to an object when it is made to answer in JSON, asked for the weather in Paris. */
+export const JSON_SYSTEM = `Tools:\n${JSON.stringify({ type: 'function', function: WEATHER })}
+To use a tool, answer with <tool_call>{"name": ..., "arguments": ...}</tool_call>.`
+export const JSON_ANSWER = { name: 'get_weather', arguments: { city: 'Paris' } }
+
+/** A small picture that is valid. */
+export const PNG = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=='
+
+/** A prompt that no context of the demo model holds. */
+export const LONG = 'hello there '.repeat(20_000)
