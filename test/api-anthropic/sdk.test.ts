@@ -1,7 +1,12 @@
+import { copyFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import Anthropic from '@anthropic-ai/sdk'
 import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema'
 import { jsonSchemaOutputFormat } from '@anthropic-ai/sdk/helpers/json-schema'
 import t from 'tap'
+import { demoModelFile } from '../../scripts/random-decoder-embedding.ts'
+import { DEMO_MODEL_WIDTH, randomProjector } from '../../scripts/random-projector.ts'
+import { pngBytes } from '../media/support.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 
 // The official client against a real server and a real engine of one slot.
@@ -269,12 +274,48 @@ t.test('counts agree with what answers read', async t => {
   t.match(await failure(client.messages.countTokens({ model: DEMO, messages: [] })), { status: 400 })
 })
 
+t.test('images, in messages and in results of tools', async t => {
+  // What it answers means nothing: its projector has random weights.
+  const folder = t.testdir()
+  const model = 'random/seeing'
+  copyFileSync(demoModelFile, join(folder, 'seeing.gguf'))
+  writeFileSync(join(folder, 'mmproj-F16.gguf'), randomProjector('vision', DEMO_MODEL_WIDTH))
+  const path = join(folder, 'seeing.gguf')
+  t.match(await corral.json('/api/import', { path, name: model, stream: false }), { status: 200 })
+  const source = { type: 'base64' as const, media_type: 'image/png' as const, data: pngBytes().toString('base64') }
+  const image = { type: 'image' as const, source }
+  const see = (content: Anthropic.MessageParam['content']) => ({
+    model,
+    messages: [{ role: 'user' as const, content }]
+  })
+  const bare = await client.messages.countTokens(see([{ type: 'text', text: 'What is this?' }]))
+  const messages: Anthropic.MessageParam[] = [
+    { role: 'user', content: [{ type: 'text', text: 'What is this?' }, image] },
+    { role: 'assistant', content: [{ type: 'tool_use', id: 'toolu_1', name: 'look', input: {} }] },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'toolu_1', content: [image] }] }
+  ]
+  let before = bare.input_tokens
+  for (const request of [see(messages[0]!.content), { model, messages }]) {
+    const { input_tokens } = await client.messages.countTokens(request)
+    t.ok(input_tokens > before + 3, 'each image has tokens')
+    before = input_tokens
+    const answered = await client.messages.create({ ...request, max_tokens: 5 })
+    t.equal(total(answered.usage), input_tokens)
+  }
+  const broken = see([{ ...image, source: { ...source, data: 'AAAA' } }])
+  t.match(await failure(client.messages.create({ ...broken, max_tokens: 5 })), {
+    status: 400,
+    errorCode: 'invalid_request',
+    error: { error: { param: 'messages.0.content.0.source' } }
+  })
+})
+
 t.test('models', async t => {
   for (const base of ['', '/anthropic']) {
     const { models } = clientOf(corral.url + base)
     const ids: string[] = []
     for await (const model of models.list()) ids.push(model.id)
-    t.strictSame(ids, [DEMO])
+    t.ok(ids.includes(DEMO))
     t.match(await models.retrieve(DEMO), { type: 'model', id: DEMO, display_name: DEMO, max_input_tokens: 4096 })
     t.ok((await failure(models.retrieve('corral/none'))) instanceof Anthropic.NotFoundError)
   }
