@@ -88,6 +88,8 @@ export interface Origin {
   from: string
   /** Names the content at a hub: a commit. */
   revision?: string
+  /** The label that it was made under, where the name that it was given had one. */
+  tag?: string
 }
 
 /** One quantization of one model, as it lies on disk. A later revision of it is another object with another directory. */

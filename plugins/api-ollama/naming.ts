@@ -21,8 +21,8 @@ export function ollamaNaming(storage: Pick<Storage, 'list' | 'find' | 'variants'
 /**
  * The name that records show: with a tag always, since clients append `:latest` to names without one and compare.
  */
-export function shown({ model: { owner, name }, isDefault, label }: StoredVariant): string {
-  const tag = isDefault ? 'latest' : label
+export function shown({ model: { owner, name }, isDefault, label, origin }: StoredVariant): string {
+  const tag = isDefault && origin.tag === undefined ? 'latest' : label
   return owner.toLowerCase() === DEFAULT_OWNER ? `${name}:${tag}` : `${owner}/${name}:${tag}`
 }
 

@@ -32,7 +32,8 @@ const VariantSchema = Type.Object({
   origin: Type.Object({
     kind: Type.Enum(['bundled', 'import', 'hub', 'made']),
     from: Type.String(),
-    revision: Type.Optional(Type.String())
+    revision: Type.Optional(Type.String()),
+    tag: Type.Optional(Type.String())
   }),
   metadata: Type.Object({
     architecture: Type.Optional(Type.String()),

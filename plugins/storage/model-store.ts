@@ -181,7 +181,7 @@ export class ModelStore implements Storage {
       return await this.#changes.run(
         key,
         async () => {
-          const { present, ...placed } = placementOf(name, staged, this.#index.variants(key))
+          const { present, becomesDefault, ...placed } = placementOf(name, staged, this.#index.variants(key))
           if (present?.digest === placed.digest && (await isWhole(present))) {
             await discardFolder(this.#models, folder)
             return present
@@ -191,14 +191,15 @@ export class ModelStore implements Storage {
           const revision = await placeRevision(folder, directory, wanted)
           folder = join(directory, revision)
           try {
-            return await this.#record(name, directory, {
+            const variant = {
               ...placed,
               revision,
               format: staged.format,
               files: staged.files,
               size: staged.files.reduce((sum, file) => sum + file.size, 0),
               modifiedAt: new Date().toISOString()
-            })
+            }
+            return await this.#record(name, directory, variant, becomesDefault)
           } catch (error) {
             await discardFolder(this.#models, folder)
             await removeEmptyFolders(directory)
@@ -299,12 +300,19 @@ export class ModelStore implements Storage {
   }
 
   /** Writes a variant into its model's manifest, and gives it as it is then: a removal may take it at any later moment. */
-  async #record(name: ModelName, directory: string, variant: VariantRecord): Promise<StoredVariant> {
+  async #record(
+    name: ModelName,
+    directory: string,
+    variant: VariantRecord,
+    becomesDefault: boolean
+  ): Promise<StoredVariant> {
     const key = modelKey(name)
     const before = this.#index.get(key)?.manifest
     const replaced = before && findLabel(before.variants, variant.label)
     // Memory holds what the disk says: without the fields that are undefined.
-    const manifest: Manifest = JSON.parse(JSON.stringify(withVariant(before, name, variant)))
+    const next = withVariant(before, name, variant)
+    if (becomesDefault) next.default = findLabel(next.variants, variant.label)!.label
+    const manifest: Manifest = JSON.parse(JSON.stringify(next))
     await writeManifest(directory, manifest)
     this.#index.put(key, directory, manifest)
     const stored = findLabel(this.#index.variants(key), variant.label)!

@@ -1,5 +1,5 @@
 import type { ModelName } from '../../core/model-name.ts'
-import type { ModelDefaults, ModelMetadata, Origin, StoredVariant } from '../../core/services.ts'
+import type { ModelDefaults, ModelMetadata, Origin, StoredFile, StoredVariant } from '../../core/services.ts'
 import { conflictingVariant, haveSameContent } from '../../core/stored-variant.ts'
 import { templateCapabilities } from './capabilities.ts'
 import { findLabel } from './manifest.ts'
@@ -15,6 +15,8 @@ export interface Placement {
   digest: string
   /** The variant of this label, whose place it takes. */
   present: StoredVariant | undefined
+  /** The bare name means it from now on. */
+  becomesDefault: boolean
 }
 
 /**
@@ -33,24 +35,46 @@ export function placementOf(
   { files, label, origin, metadata, defaults }: StagedRevision,
   variants: StoredVariant[]
 ): Placement {
-  const made = origin.kind === 'made'
-  const replaced =
-    made && name.variant === undefined ? variants[0] : findLabel(variants, made ? (name.variant ?? label) : label)
-  if (made) {
+  if (origin.kind === 'made') {
+    const replaced = replacedByMade(name, variants)
     const isOther = replaced && replaced.origin.kind !== 'made' && !haveSameContent(replaced.files, files)
     if (isOther) throw modelExists(replaced)
-  } else {
-    const other = conflictingVariant(variants, origin, label)
-    if (other) throw modelExists(other)
+    return {
+      label: replaced?.label ?? name.variant ?? freeLabel(label, variants),
+      origin:
+        replaced && replaced.origin.kind !== 'made'
+          ? replaced.origin
+          : { ...origin, ...(name.variant !== undefined && { tag: name.variant }) },
+      ...whatHolds(files, metadata, defaults),
+      present: replaced,
+      becomesDefault: name.variant === undefined
+    }
   }
-  const laidDown = made ? defaults : (defaults ?? replaced?.defaults)
+  const other = conflictingVariant(variants, origin, label)
+  if (other) throw modelExists(other)
+  const present = findLabel(variants, label)
+  return { label, origin, ...whatHolds(files, metadata, defaults ?? present?.defaults), present, becomesDefault: false }
+}
+
+/** The variant that something made under a name takes the place of; without a tag it is the one made without. */
+function replacedByMade({ variant: tag }: ModelName, variants: StoredVariant[]): StoredVariant | undefined {
+  if (tag !== undefined) return findLabel(variants, tag)
+  const [first] = variants
+  if (first && first.origin.kind !== 'made') return first
+  return variants.find(({ origin }) => origin.kind === 'made' && origin.tag === undefined)
+}
+
+function freeLabel(wanted: string, variants: StoredVariant[]): string {
+  let label = wanted
+  for (let number = 2; findLabel(variants, label); number++) label = `${wanted}-${number}`
+  return label
+}
+
+function whatHolds(files: StoredFile[], metadata: ModelMetadata, defaults: ModelDefaults | undefined) {
   return {
-    label: made ? (replaced?.label ?? name.variant ?? label) : label,
-    origin: made && replaced ? (replaced.origin.kind === 'made' ? origin : replaced.origin) : origin,
-    metadata: laidDown?.template === undefined ? metadata : withTemplate(metadata, laidDown.template),
-    defaults: laidDown,
-    digest: digestOf(files, laidDown),
-    present: replaced
+    metadata: defaults?.template === undefined ? metadata : withTemplate(metadata, defaults.template),
+    defaults,
+    digest: digestOf(files, defaults)
   }
 }
 

@@ -5,6 +5,7 @@ import { Ollama } from 'ollama'
 import t from 'tap'
 import { packageRoot } from '../../core/package-info.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
+import { safetensorsBytes } from '../support/gguf-writer.ts'
 
 // The official client against a live corral with the real engine.
 const corral = await startCorral(t, { config: 'body_limit: 1MB\ndefaults: { num_parallel: 1, temperature: 0 }' })
@@ -199,6 +200,43 @@ t.test('a model is made of a file that was sent', async t => {
     origin: { kind: 'made' },
     files: [{ path: 'mine.gguf', sha256: digestOf(mine).slice(7), role: 'model' }]
   })
+})
+
+t.test('a SafeTensors model is made of its folder', async t => {
+  const folder: Record<string, Buffer> = {
+    'model.safetensors': safetensorsBytes(),
+    'config.json': Buffer.from('{"model_type":"llama","max_position_embeddings":512}'),
+    'tokenizer.json': Buffer.from('{}')
+  }
+  for (const content of Object.values(folder)) t.equal((await upload(content)).status, 201)
+  const files = Object.fromEntries(Object.entries(folder).map(([name, content]) => [name, digestOf(content)]))
+  await client.create({ model: 'me/st', files, quantize: 'q4_K_M', system: 'You are Leo.' } as never)
+  t.match(await client.show({ model: 'me/st' }), {
+    details: { format: 'safetensors', quantization_level: 'BF16' },
+    parameters: /^dtype +"q4_k_m"$/
+  })
+  await client.copy({ source: 'me/st', destination: 'me/st2' })
+  await client.delete({ model: 'me/st' })
+  const { body } = await corral.json('/api/show', { model: 'me/st2' })
+  t.match(body, { system: 'You are Leo.', details: { format: 'safetensors' } })
+  for (const { path, sha256 } of body.files) {
+    const [revision] = readdirSync(join(models, 'me', 'st2')).filter(entry => entry !== 'manifest.json')
+    t.equal(digestOf(readFileSync(join(models, 'me', 'st2', revision!, path))), `sha256:${sha256}`)
+  }
+})
+
+t.test('models with tags', async t => {
+  await client.create({ model: 'tagged:v1', from: DEMO, system: 'You are Leo.' })
+  t.ok((await names()).includes('tagged:v1'), 'it is shown as it was made')
+  t.equal(await ask('tagged:v1'), 'I am Leo.')
+  await client.create({ model: 'tagged', from: 'tagged:v1', system: 'You are Max.' })
+  t.strictSame(
+    (await names()).filter(name => name.startsWith('tagged')),
+    ['tagged:latest', 'tagged:v1']
+  )
+  t.equal(await ask('tagged:latest'), 'I am Max.')
+  t.equal(await ask('tagged'), 'I am Max.')
+  t.equal(await ask('tagged:v1'), 'I am Leo.')
 })
 
 t.test('a Modelfile, as older clients send it', async t => {

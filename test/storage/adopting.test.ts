@@ -195,9 +195,19 @@ t.test('what is made of models', async t => {
   )
   t.equal(store.variants(parseModelName('me/leo')).length, 1)
   t.strictSame(readdirSync(join(models, 'me', 'leo')).length, 2, 'its files are gone')
-  t.match(await made('me/leo:v2'), { label: 'v2', isDefault: false })
+  t.match(await made('me/leo:v2'), { label: 'v2', isDefault: false, origin: { tag: 'v2' } })
   t.match(await made('me/leo:V2', { files: other }), { label: 'v2', isDefault: false })
   t.equal(store.variants(parseModelName('me/leo')).length, 2)
+
+  t.match(await made('me/max:v1'), { label: 'v1', isDefault: true }, 'the bare name means what there is')
+  t.match(await made('me/max'), { label: 'Q8_0', isDefault: true }, 'until there is one without a tag')
+  t.match(await made('me/max', { files: other }), { label: 'Q8_0', isDefault: true })
+  t.match(await made('me/one:q8_0'), { label: 'q8_0', isDefault: true })
+  t.match(await made('me/one', { files: other, label: 'Q8_0' }), { label: 'Q8_0-2', isDefault: true })
+  t.strictSame(
+    store.variants(parseModelName('me/max')).map(({ label }) => label),
+    ['Q8_0', 'v1']
+  )
 
   await t.rejects(made('acme/tiny', { files: other }), { code: 'model_exists', message: /downloaded from huggingface/ })
   const laid = await made('acme/tiny', { defaults: { system: 'x', template: '{{ messages }}' } })

@@ -76,7 +76,8 @@ export const ShownModelSchema = Type.Object(
       {
         kind: Type.Enum(['bundled', 'import', 'hub', 'made'], { description: 'made: of another model' }),
         from: Type.String({ description: 'A path, or a hub and what it has the model under' }),
-        revision: Type.Optional(Type.String({ description: 'Names the content at the hub: a commit' }))
+        revision: Type.Optional(Type.String({ description: 'Names the content at the hub: a commit' })),
+        tag: Type.Optional(Type.String({ description: 'The label that it was made under, if any' }))
       },
       loose
     ),

@@ -3,7 +3,6 @@ import type { Conversion } from '../../../core/conversion.ts'
 import type { Downloads } from '../../../core/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
 import type { ModelName } from '../../../core/model-name.ts'
-import { progressText } from '../../../core/progress.ts'
 import { refuseWhilePulled } from '../../../core/refuse-while-pulled.ts'
 import type { AdoptRequest, ModelDefaults, Scheduler, Storage, StoredVariant } from '../../../core/services.ts'
 import type { BlobStore } from './blob-store.ts'
@@ -26,6 +25,7 @@ export function createModelMaker({ storage, scheduler, downloads, conversion, bl
   /** Stores what is made; a model that it takes the place of, and that is loaded, is unloaded once nothing runs. */
   async function adopt(request: AdoptRequest, signal: AbortSignal, tell: Tell): Promise<void> {
     const before = storage.find(request.name)
+    const copying = new Set<string>()
     const digests = new Map(request.files.map(({ path, sha256 }) => [path, `sha256:${sha256}`]))
     for (const digest of new Set(digests.values())) tell(`using existing layer ${digest}`)
     const made = await storage.adopt(request, {
@@ -33,7 +33,10 @@ export function createModelMaker({ storage, scheduler, downloads, conversion, bl
       onProgress(progress) {
         const { subject, completed, total } = progress
         if (completed === undefined || total === undefined) return
-        tell(progressText(progress), { digest: digests.get(subject) ?? subject, completed, total })
+        // What is linked is there at once.
+        if (completed === total && !copying.has(subject)) return
+        copying.add(subject)
+        tell(`copying ${subject}`, { digest: digests.get(subject) ?? subject, completed, total })
       }
     })
     tell('writing manifest')
@@ -57,8 +60,7 @@ export function createModelMaker({ storage, scheduler, downloads, conversion, bl
         sha256
       }))
       const origin = { kind: 'made' as const, from: source.publicName }
-      const label = name.variant ?? source.label
-      await adopt({ name, format: source.format, label, origin, files, ...(defaults && { defaults }) }, signal, tell)
+      await adopt({ name, format: source.format, origin, files, ...(defaults && { defaults }) }, signal, tell)
     } finally {
       release()
     }
