@@ -176,12 +176,32 @@ function resolve({ name, scope }: { name: string; scope: string }): Type {
 /** The client makes it of the output. */
 const MADE_BY_CLIENT = new Set(['output_text'])
 
-function fieldsOf(type: Type & { kind: 'object' }): Map<string, { type: Type; optional: boolean }> {
+type Fields = Map<string, { type: Type; optional: boolean }>
+const knownFields = new WeakMap<Type, Fields>()
+
+function fieldsOf(type: Type & { kind: 'object' }): Fields {
+  const known = knownFields.get(type)
+  if (known) return known
   const inherited = type.extends.flatMap(parent => {
-    const known = parent.kind === 'name' ? resolve(parent) : parent
-    return known.kind === 'object' ? [...fieldsOf(known)] : []
+    const resolved = parent.kind === 'name' ? resolve(parent) : parent
+    return resolved.kind === 'object' ? [...fieldsOf(resolved)] : []
   })
-  return new Map([...inherited, ...type.fields])
+  const fields = new Map([...inherited, ...type.fields])
+  knownFields.set(type, fields)
+  return fields
+}
+
+/** The forms that a value may be meant to have: those of its own "type", where forms are told apart by it. */
+function meantForms(forms: readonly Type[], value: unknown): readonly Type[] {
+  const given = (value as { type?: unknown } | null)?.type
+  if (given === undefined) return forms
+  const meant = forms.filter(form => {
+    const resolved = form.kind === 'name' ? resolve(form) : form
+    if (resolved.kind !== 'object') return resolved.kind === 'union'
+    const declared = fieldsOf(resolved).get('type')
+    return declared && faultOf(declared.type, given, '') === undefined
+  })
+  return meant.length > 0 ? meant : forms
 }
 
 function faultOf(type: Type, value: unknown, place: string): string | undefined {
@@ -200,15 +220,12 @@ function faultOf(type: Type, value: unknown, place: string): string | undefined 
       if (!Array.isArray(value)) return `${place} is no list`
       return value.map((item, index) => faultOf(type.of, item, `${place}[${index}]`)).find(fault => fault)
     case 'union': {
-      const faults = type.of.map(form => faultOf(form, value, place))
-      if (faults.some(fault => fault === undefined)) return undefined
-      // The fault of the form that it was meant to have: one whose type was right.
-      return faults.find(fault => fault && !fault.startsWith(`${place}.type `)) ?? faults.join('; ')
+      const faults = meantForms(type.of, value).map(form => faultOf(form, value, place))
+      return faults.some(fault => fault === undefined) ? undefined : faults.join('; ')
     }
     case 'object': {
       if (typeof value !== 'object' || value === null || Array.isArray(value)) return `${place} is no object`
-      const fields = [...fieldsOf(type)].sort(([a], [b]) => Number(b === 'type') - Number(a === 'type'))
-      for (const [name, { type: of, optional }] of fields) {
+      for (const [name, { type: of, optional }] of fieldsOf(type)) {
         const field = (value as Record<string, unknown>)[name]
         if (field === undefined) {
           if (optional || MADE_BY_CLIENT.has(name)) continue

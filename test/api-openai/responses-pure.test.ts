@@ -47,6 +47,15 @@ const engineCall = (id: string, name: string, args = '{"a":1}') => ({
   function: { name, arguments: args }
 })
 
+t.test('what the client declares is really checked', async t => {
+  t.match(differs('ResponseStreamEvent', { type: 'response.nothing', sequence_number: 0 }), /response\.nothing/)
+  const delta = { type: 'response.output_text.delta', content_index: 0, item_id: 'x', output_index: 0, logprobs: [] }
+  t.equal(differs('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 'x' }), undefined)
+  t.match(differs('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 7 }), /delta is 7, no string/)
+  t.match(differs('ResponseStreamEvent', { ...delta, delta: 'x' }), /sequence_number is missing/)
+  t.match(differs('Response', { object: 'response' }), /id is missing/)
+})
+
 t.test('input as messages of the engine', async t => {
   const table: [string, string | unknown[], unknown[], string?][] = [
     ['text', 'Hi', [user('Hi')]],
@@ -529,7 +538,7 @@ function random(seed: number): (below: number) => number {
 t.test('events of any answer', async t => {
   const next = random(5)
   const text = () => ['a', 'ä', '€', '🦙', ' b', '\n', '{"'][next(7)]!
-  for (let round = 0; round < 300; round++) {
+  for (let round = 0; round < 150; round++) {
     let called = -1
     const deltas = Array.from({ length: next(12) }, () => {
       switch (next(5)) {

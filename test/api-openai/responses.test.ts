@@ -1,8 +1,10 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import OpenAI from 'openai'
 import { zodTextFormat } from 'openai/helpers/zod'
 import type { FunctionTool, ResponseInputItem, ResponseStreamEvent } from 'openai/resources/responses/responses'
 import t, { type Test } from 'tap'
 import { z } from 'zod'
+import { CorralError } from '../../core/errors.ts'
 import { CAPITAL_ANSWER, DEMO, startCorral, until } from '../support/corral.ts'
 import { differs } from './declared-types.ts'
 import { eventStream, fakeEngine, type Responder, startService, variantOf } from './support.ts'
@@ -453,4 +455,77 @@ t.test('reasoning', async t => {
     { role: 'assistant', reasoning_content: 'France has Paris.', content: 'Paris.' },
     { role: 'user', content: 'And Italy?' }
   ])
+})
+
+t.test('images', async t => {
+  const asked: any[] = []
+  const { json } = await startService(t, {
+    variants: [variantOf('corral', 'seer', { capabilities: ['completion', 'vision'] })],
+    startEngine: async spec =>
+      fakeEngine(spec, request => {
+        asked.push(JSON.parse(String(request.body)))
+        const response = eventStream()
+        response.body.end('data: {"choices":[{"index":0,"delta":{"content":"Red."},"finish_reason":"stop"}]}\n\n')
+        return response
+      })
+  })
+  const ask = (image_url: unknown) =>
+    json('/responses', {
+      model: 'corral/seer',
+      instructions: 'Look.',
+      input: [
+        {
+          role: 'user',
+          content: [
+            { type: 'input_text', text: 'Which colour?' },
+            { type: 'input_image', image_url }
+          ]
+        }
+      ]
+    })
+  const pixel =
+    'data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=='
+  const seen = await ask(pixel)
+  t.match(seen, { status: 200, body: { output: [{ content: [{ text: 'Red.' }] }] } })
+  t.strictSame(asked[0].messages[1].content, [
+    { type: 'text', text: 'Which colour?' },
+    { type: 'image_url', image_url: { url: pixel } }
+  ])
+  for (const [image, message] of [
+    ['http://169.254.169.254/', /address/],
+    ['file:///etc/passwd', /address/],
+    [undefined, /no data/],
+    ['data:image/png;base64,AAAA', /PNG/]
+  ] as const) {
+    t.match(await ask(image), {
+      status: 400,
+      body: { error: { code: 'invalid_request', param: 'input[0].content[1]', message } }
+    })
+  }
+  t.equal(asked.length, 1)
+})
+
+t.test('a model that cannot be loaded after the headers are out', async t => {
+  const { url, send } = await startService(t, {
+    variants: [variantOf('corral', 'tiny-chat')],
+    heartbeat: 20,
+    startEngine: async () => {
+      await sleep(200)
+      throw new CorralError('load_failed', 'It did not load.')
+    }
+  })
+  const text = await (await send('/responses', { model: DEMO, input: 'Hi', stream: true })).text()
+  t.match(text, /^: /, 'comments while it loads')
+  const impatient = new OpenAI({ baseURL: url, apiKey: 'any', maxRetries: 0 })
+  const events: ResponseStreamEvent[] = []
+  const stream = impatient.responses.stream({ model: DEMO, input: 'Hi' })
+  stream.on('event', event => void events.push(event))
+  const error = await failure(stream.finalResponse())
+  t.ok(error instanceof OpenAI.APIError)
+  t.match(error, { code: 'load_failed', message: /did not load/ })
+  checkEvents(t, events)
+  t.strictSame(
+    events.map(({ type }) => type),
+    ['response.created', 'response.in_progress', 'response.failed']
+  )
 })

@@ -217,9 +217,12 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
     log: logger
   })
   const app = await createApplication(config, logger)
-  await app.register(openaiRoutes({ storage, scheduler, config, heartbeat: options.heartbeat ?? 10_000 }), {
-    prefix: '/v1'
-  })
+  await app.register(
+    openaiRoutes({ storage, scheduler, config, heartbeat: options.heartbeat ?? 10_000, storedResponses: 2 ** 20 }),
+    {
+      prefix: '/v1'
+    }
+  )
   await app.listen({ host: '127.0.0.1', port: 0 })
   t.teardown(async () => {
     await scheduler.close(0)

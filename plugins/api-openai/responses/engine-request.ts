@@ -1,7 +1,7 @@
 import { CorralError } from '../../../core/errors.ts'
 import { type LoadOptions, type OverflowPolicy, parseOptions, topLevelOptions } from '../../../core/options.ts'
 import { withStops } from '../chat-fields.ts'
-import { kindOf } from './input-items.ts'
+import { ofType } from './input-items.ts'
 import type { ResponseRequest } from './request-schema.ts'
 
 type Fields = Record<string, unknown>
@@ -101,7 +101,7 @@ function readTool(tool: Fields, index: number): FunctionTool {
   if (typeof type === 'string' && type !== 'function') {
     throw new CorralError(
       'unsupported_capability',
-      `"${at}": tools of type ${kindOf(type)} do not exist here, only functions that the client runs itself ("type": "function").`,
+      `"${at}": tools ${ofType(type)} do not exist here, only functions that the client runs itself ("type": "function").`,
       { param: `${at}.type` }
     )
   }

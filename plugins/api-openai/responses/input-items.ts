@@ -25,9 +25,9 @@ function unsupported(param: string, what: string, instead: string): CorralError 
   return new CorralError('unsupported_capability', `"${param}": ${what} ${instead}`, { param })
 }
 
-/** The kind of thing a client sent, where it may be repeated to it; anything else could be part of a prompt. */
-export function kindOf(type: unknown): string {
-  return typeof type === 'string' && /^[\w.-]{1,60}$/.test(type) ? `"${type}"` : 'of a kind that is not known'
+/** What type of thing a client sent, where it may be repeated to it: anything else could be part of a prompt. */
+export function ofType(type: string): string {
+  return /^[\w.-]{1,60}$/.test(type) ? `of type "${type}"` : 'of an unknown type'
 }
 
 /**
@@ -64,7 +64,7 @@ function readItem(item: unknown, at: string, find: FindItem): Item {
       if (!isText(item.type)) throw invalid(`${at}.type`, 'the type of an item, such as "message"')
       throw unsupported(
         `${at}.type`,
-        `items of type ${kindOf(item.type)} cannot be read here.`,
+        `items ${ofType(item.type)} cannot be read here.`,
         'Send messages, reasoning, function calls and their outputs.'
       )
   }
@@ -142,7 +142,7 @@ function inputPart(part: Fields, at: string): InputPart {
     throw unsupported(`${at}.type`, 'files cannot be read here.', 'Send their text as "input_text".')
   }
   if (!isText(type)) throw invalid(`${at}.type`, '"input_text" or "input_image"')
-  throw unsupported(`${at}.type`, `parts of type ${kindOf(type)} cannot be read here.`, 'Send text or images.')
+  throw unsupported(`${at}.type`, `parts ${ofType(type)} cannot be read here.`, 'Send text or images.')
 }
 
 /** The JSON text of a call's arguments; templates take it apart. */
