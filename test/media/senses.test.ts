@@ -7,7 +7,7 @@ import { hugePngBytes, importModels, MODELS, pngBytes, wavBytes, writeModels } f
 
 // Images and sounds with projectors of random weights: what the model says of them means nothing, what is tested is
 // that they find their way to it, and that mistakes are told before a model is loaded for them.
-const corral = await startCorral(t, { config: 'defaults:\n  temperature: 0\n  max_tokens: 16\n' })
+const corral = await startCorral(t, { config: 'defaults:\n  temperature: 0\n  max_tokens: 16\n  num_ctx: 1024\n' })
 await importModels(corral, await writeModels(t.testdir()))
 const client = new OpenAI({ baseURL: `${corral.url}/v1`, apiKey: 'any', maxRetries: 0 })
 
@@ -202,11 +202,20 @@ t.test('transcriptions', async t => {
     language: 'en'
   })
   t.same(asJson.body, { ...json }, 'JSON with base64 is taken too')
-  const long = await client.audio.transcriptions.create({
-    model: MODELS.hearing,
-    file: await toFile(wavBytes(65), 'long.wav')
-  })
-  t.ok((long.usage as { input_tokens: number }).input_tokens > 450, 'three pieces of 30 seconds')
+  const long = new FormData()
+  for (const [name, value] of Object.entries({ model: MODELS.hearing, num_ctx: '600', max_tokens: '3', seed: '1' })) {
+    long.append(name, value)
+  }
+  long.append('file', new Blob([wavBytes(65)]), 'long.wav')
+  const heard = await fetch(`${corral.url}/v1/audio/transcriptions`, { method: 'POST', body: long })
+  const { usage } = (await heard.json()) as any
+  t.ok(usage.input_tokens > 450, 'three pieces of 30 seconds')
+  t.equal(usage.output_tokens, 3)
+  const form = new FormData()
+  form.append('model', MODELS.hearing)
+  form.append('file', new Blob([wavBytes(240)]), 'longer.wav')
+  const tooLong = await fetch(`${corral.url}/v1/audio/transcriptions`, { method: 'POST', body: form })
+  t.match(await tooLong.json(), { error: { code: 'context_exceeded', n_prompt_tokens: Number, n_ctx: Number } })
 })
 
 t.test('transcriptions that are refused', async t => {

@@ -1,8 +1,10 @@
 import { type Static, type TSchema, Type } from 'typebox'
-import { SamplingOptionsSchema } from '../../../core/options.ts'
+import { LoadOptionsSchema, SamplingOptionsSchema } from '../../../core/options.ts'
 
 /** A field that may be left out, or sent as `null`. */
 const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
+
+const { temperature, max_tokens, seed } = SamplingOptionsSchema.properties
 
 const loose = { additionalProperties: true }
 
@@ -28,7 +30,11 @@ export const TranscriptionRequest = Type.Object(
     response_format: Given(
       Type.Enum([...PLAIN_FORMATS, ...TIMED_FORMATS], { description: 'Only json and text can be given' })
     ),
-    temperature: Given(SamplingOptionsSchema.properties.temperature),
+    temperature: Given(temperature),
+    max_tokens: Given(max_tokens),
+    seed: Given(seed),
+    num_ctx: Given(LoadOptionsSchema.properties.num_ctx),
+    keep_alive: Given(Type.Union([Type.Number(), Type.String()])),
     stream: Given(Type.Boolean()),
     include: Given(Type.Array(Type.String(), { description: '"logprobs"' })),
     timestamp_granularities: Given(Type.Array(Type.String(), { description: 'Cannot be given' }))

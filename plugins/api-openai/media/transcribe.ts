@@ -7,6 +7,7 @@ import { readAnswer } from '../../../core/http/read-answer.ts'
 import { openReplyStream } from '../../../core/http/reply-stream.ts'
 import { parseModelName } from '../../../core/model-name.ts'
 import { settingsFor } from '../../../core/model-settings.ts'
+import { parseKeepAlive, parseOptions, topLevelOptions } from '../../../core/options.ts'
 import { openaiErrorEvent } from '../openai-error.ts'
 import type { RelayDependencies } from '../relay.ts'
 import type { TranscriptionRequest } from './request-schemas.ts'
@@ -27,9 +28,11 @@ export async function transcribe(
   const settings = settingsFor(deps.config, variant)
   const { messages, ...fields } = transcriptionChat(body, variant, task)
   checkMedia(messages, variant, settings.engine, () => 'file')
-  const chat = { ...settings.sampling, ...fields, messages }
+  const options = parseOptions(topLevelOptions(body))
+  const chat = { ...settings.sampling, ...options.sampling, ...fields, messages }
   const call = { path: '/v1/chat/completions', body: chat }
-  const lease = { model, options: {}, signal: clientSignal(reply) }
+  const keepAlive = parseKeepAlive(body.keep_alive)
+  const lease = { model, options: options.load, keepAlive, signal: clientSignal(reply) }
 
   if (!body.stream) {
     const transcript = await deps.scheduler.withLease(lease, async held => {

@@ -25,7 +25,7 @@ export function transcriptionChat(
   variant: StoredVariant,
   task: Task
 ): { messages: Fields[]; [field: string]: unknown } {
-  const { file, language, prompt, response_format, temperature, timestamp_granularities, include } = request
+  const { file, language, prompt, response_format, timestamp_granularities, include } = request
   const timed = (param: string, asked: string) =>
     new CorralError(
       'unsupported_capability',
@@ -54,7 +54,6 @@ export function transcriptionChat(
         ]
       }
     ],
-    ...(temperature !== undefined && temperature !== null && { temperature }),
     ...(include?.includes('logprobs') && { logprobs: true }),
     // Nobody asked for thoughts about what was said.
     ...(variant.metadata.capabilities.includes('thinking') && { chat_template_kwargs: { enable_thinking: false } })
