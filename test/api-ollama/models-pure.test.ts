@@ -68,7 +68,9 @@ t.test('requests', t => {
     [{ from: 'a', adapters: { a: DIGEST } }, 'adapters'],
     [{ from: 'a', parameters: { temperature: 'hot' } }, 'temperature'],
     [{ from: 'a', messages: [{ role: 'assistant' as const, tool_calls: [{}] }] }, 'messages.0.tool_calls'],
-    [{ from: 'a', template: '{{ .Prompt }}' }, 'template']
+    [{ from: 'a', template: '{{ .Prompt }}' }, 'template'],
+    [{ from: 'a', system: 'x'.repeat(1_000_001) }, 'system'],
+    [{ from: 'a', parameters: { stop: 'x'.repeat(1_000_001) } }, 'parameters']
   ] as const) {
     t.throws(() => readCreateRequest(request as never), { name: 'CorralError', param })
   }

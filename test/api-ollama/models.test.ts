@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { request } from 'node:http'
 import { join } from 'node:path'
 import { Ollama } from 'ollama'
 import t from 'tap'
@@ -31,6 +32,19 @@ const send = (path: string, body: unknown) => fetch(api + path, { method: 'POST'
 const upload = (content: Buffer, as = digestOf(content)) =>
   fetch(`${api}/blobs/${as}`, { method: 'POST', body: content })
 const head = async (of = digest) => (await fetch(`${api}/blobs/${of}`, { method: 'HEAD' })).status
+/** Sends headers and the first byte only, and reads the answer. */
+function beginUpload(url: string, headers: Record<string, string>): Promise<{ status: number; text: string }> {
+  return new Promise((resolve, reject) => {
+    const upload = request(url, { method: 'POST', headers }, async response => {
+      let text = ''
+      for await (const chunk of response.setEncoding('utf8')) text += chunk
+      upload.destroy()
+      resolve({ status: response.statusCode!, text })
+    })
+    upload.on('error', reject)
+    upload.write('x')
+  })
+}
 const names = async () => (await client.list()).models.map(({ name }) => name).sort()
 
 t.test('a model is made of another one', async t => {
@@ -172,6 +186,16 @@ t.test('blobs', async t => {
   t.match(await wrong.json(), { code: 'invalid_request', error: /has the digest sha256:.*nothing of it was kept/ })
   t.equal(await head(digestOf(Buffer.from('x'))), 404)
   t.equal((await upload(other, 'sha256:abc')).status, 400)
+  const none = await fetch(`${api}/blobs/${digestOf(Buffer.from('x'))}`, { method: 'POST' })
+  t.match(
+    await none.json(),
+    { code: 'invalid_request', error: /has the digest sha256:e3b0c442/ },
+    'no body is an empty one'
+  )
+  const large = { 'content-length': '9000000000000000', connection: 'close' }
+  const { status, text } = await beginUpload(`${api}/blobs/${digestOf(Buffer.from('x'))}`, large)
+  t.equal(status, 507, 'what has no room is refused before it is sent')
+  t.match(JSON.parse(text), { code: 'insufficient_storage', required: 9000000000000000 })
   t.equal((await upload(other, `sha256:..%2f${'a'.repeat(60)}`)).status, 400)
   t.match(await failure(client.create({ model: 'me/x', files: { 'a.gguf': digestOf(other) } } as never)), {
     status_code: 400,

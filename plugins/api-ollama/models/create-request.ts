@@ -39,6 +39,9 @@ export const CreateRequestSchema = Type.Object(
 )
 export type CreateRequest = Static<typeof CreateRequestSchema>
 
+/** Characters of what is laid down for one model: all of it is kept in memory, and read at each start. */
+const MOST_TEXT = 1_000_000
+
 /** What is to be made. */
 export interface Making {
   source: { from: string } | { files: { name: string; sha256: string }[] }
@@ -89,13 +92,23 @@ function sourceOf({ from, files }: CreateRequest): Making['source'] {
 
 function defaultsOf({ parameters, template, system, messages, license }: CreateRequest): ModelDefaults {
   if (template) requireJinja(template)
-  return {
+  const defaults: ModelDefaults = {
     ...(parameters && { options: optionsOf(parameters) }),
     ...(template && { template }),
     ...(system && { system }),
     ...(messages && { messages: messages.map(plainMessage) }),
     ...(license && { license: typeof license === 'string' ? license : license.join('\n') })
   }
+  const [longest] = Object.entries(defaults)
+    .map(([field, value]) => ({ field, length: JSON.stringify(value).length }))
+    .sort((a, b) => b.length - a.length)
+  if (!longest || longest.length <= MOST_TEXT) return defaults
+  const param = longest.field === 'options' ? 'parameters' : longest.field
+  throw new CorralError(
+    'invalid_request',
+    `"${param}" is too long to be laid down for a model: it has ${longest.length} characters, ${MOST_TEXT} are the most.`,
+    { param }
+  )
 }
 
 function optionsOf(parameters: object): Record<string, unknown> {
