@@ -45,8 +45,9 @@ async function fitting(lease: Lease, text: string): Promise<string | number[]> {
   const tokens = async (add_special: boolean) =>
     (await ask<{ tokens: number[] }>(lease, '/tokenize', { content: text, add_special })).tokens
   const whole = await tokens(true)
-  const { contextSize } = lease.engine
-  return whole.length <= contextSize ? text : cutTokens(whole, await tokens(false), contextSize)
+  // Models that pool the last token take one less than their context, as llama-server reads them piece by piece.
+  const room = lease.engine.contextSize - 1
+  return whole.length <= room ? text : cutTokens(whole, await tokens(false), room)
 }
 
 /**

@@ -3,7 +3,7 @@ import { Type } from 'typebox'
 import { ConfigError } from '../../core/config/problems.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { hostedNames } from './hosted-names.ts'
-import { LISTEN_PATTERN, parseListen } from './listen-address.ts'
+import { LISTEN_PATTERN, listenFault, parseListen } from './listen-address.ts'
 import { MAKING_NEEDS, modelMaking } from './models/model-making.ts'
 import { newName, ollamaNaming } from './naming.ts'
 import { pathInProfile } from './profile-paths.ts'
@@ -31,10 +31,8 @@ export default definePlugin({
   ),
   setup(context, options) {
     const address = parseListen(options.listen)
-    if (options.listen !== '' && !address) {
-      const message = `${JSON.stringify(options.listen)} is no address with a port such as 127.0.0.1:11434.`
-      throw new ConfigError([{ where: LISTEN, setting: LISTEN, message }])
-    }
+    const fault = listenFault(options.listen, address, context.config.port)
+    if (fault) throw new ConfigError([{ where: LISTEN, setting: LISTEN, message: fault }])
     const naming = ollamaNaming(context.service('storage'))
     const making = modelMaking(context)
     const hosted = hostedNames(naming.parse)

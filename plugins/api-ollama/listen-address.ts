@@ -18,6 +18,17 @@ export function parseListen(text: string): ListenAddress | undefined {
   return { host: (ipv6 ?? name)!, port }
 }
 
+/**
+ * What is wrong with it as an address beside the server's own; undefined where nothing is.
+ * @param address what `parseListen` makes of the text
+ */
+export function listenFault(text: string, address: ListenAddress | undefined, ownPort: number): string | undefined {
+  if (text === '') return undefined
+  if (!address) return `${JSON.stringify(text)} is no address with a port such as 127.0.0.1:11434.`
+  if (address.port === 0 || address.port !== ownPort) return undefined
+  return `Port ${ownPort} is the server's own, which serves Ollama's clients below /ollama. Choose another one, such as 11434.`
+}
+
 /** As it stands in an address of the web. */
 export function originOf({ host, port }: ListenAddress): string {
   return `http://${host.includes(':') ? `[${host}]` : host}:${port}`

@@ -1,5 +1,9 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { Ollama } from 'ollama'
 import t from 'tap'
+import { writeRandomDecoderEmbedding } from '../../scripts/random-decoder-embedding.ts'
+import { randomEncoder } from '../../scripts/random-encoder.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, until } from '../support/corral.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 import { ask, corralWithListener } from './support.ts'
@@ -258,6 +262,32 @@ t.test('embeddings', async t => {
   })
   await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
   await until('all engines of the model end', async () => (await client.ps()).models.length === 0)
+})
+
+t.test('models that are made for embeddings', async t => {
+  const folder = t.testdir()
+  const encoder = join(folder, 'encoder.gguf')
+  const decoder = join(folder, 'decoder.gguf')
+  writeFileSync(encoder, randomEncoder('embedding', 1))
+  await writeRandomDecoderEmbedding(decoder, 1)
+  for (const [path, model] of [
+    [encoder, 'library/encoder'],
+    [decoder, 'library/decoder']
+  ] as const) {
+    t.equal((await corral.json('/api/import', { path, model })).status, 200, model)
+  }
+  const long = 'The capital of France is Paris. '.repeat(1000)
+  for (const model of ['encoder', 'decoder']) {
+    t.same((await client.show({ model })).capabilities, ['embedding'], 'its command line embeds the prompt then')
+    const { embeddings } = await client.embed({ model, input: ['Paris', long], truncate: true })
+    t.ok(
+      embeddings.every(embedding => Math.abs(length(embedding) - 1) < 1e-5),
+      model
+    )
+    t.match(await failure(client.embed({ model, input: long })), { status_code: 400, error: /tokens.*context/ })
+    t.match(await failure(client.chat({ model, messages: [CAPITAL_QUESTION] })), { status_code: 400 })
+    await client.delete({ model })
+  }
 })
 
 t.test('names that several owners have, and more variants', async t => {

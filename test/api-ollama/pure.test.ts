@@ -2,7 +2,7 @@ import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
 import type { StoredVariant } from '../../core/services.ts'
 import { cutTokens, shortened } from '../../plugins/api-native/embed.ts'
-import { originOf, parseListen } from '../../plugins/api-ollama/listen-address.ts'
+import { listenFault, originOf, parseListen } from '../../plugins/api-ollama/listen-address.ts'
 import { existingName, fileDigest, newName, ollamaNaming, shown } from '../../plugins/api-ollama/naming.ts'
 import { hostedPath, pathInProfile, withModelName } from '../../plugins/api-ollama/profile-paths.ts'
 import { inOllamasWords, OLLAMA_VERSION } from '../../plugins/api-ollama/routes.ts'
@@ -113,6 +113,10 @@ t.test('the other address: where it is, and what its paths mean', t => {
   for (const text of ['', '11434', ':11434', '127.0.0.1', '127.0.0.1:99999', '[::1', '::1:80', '[nix]:80', 'a b:1']) {
     t.equal(parseListen(text), undefined, text)
   }
+  const faultOf = (text: string) => listenFault(text, parseListen(text), 11435)
+  for (const text of ['', '127.0.0.1:11434', '127.0.0.1:0']) t.equal(faultOf(text), undefined, text)
+  t.match(faultOf('127.0.0.1:11435'), /the server's own/)
+  t.match(faultOf('127.0.0.1:99999'), /no address with a port/)
   t.equal(originOf({ host: '::1', port: 5 }), 'http://[::1]:5')
   const table: [url: string, path: string][] = [
     ['/', '/ollama/'],
