@@ -27,19 +27,28 @@ export function engineRequest(request: CountRequest & Partial<MessagesRequest>, 
   const { messages, places } = engineMessages(request)
   const { stop_sequences: stops, output_config } = request
   const format = output_config?.format ?? request.output_format
+  const tools = toolFields(request)
+  const continues = messages.at(-1)?.role === 'assistant'
+  // The engine's grammars are for whole answers; there are texts before them that they would not survive.
+  if (continues && (format || tools.tool_choice)) {
+    throw invalid(
+      `messages.${request.messages.length - 1}`,
+      'begins the answer, which cannot be held to a format or to calling a tool then: let a message of the user be the last'
+    )
+  }
   return {
     places,
     body: {
       ...defaults,
       ...thinkingFields(request, defaults),
-      ...toolFields(request),
+      ...tools,
       ...(format && {
         response_format: { type: 'json_schema', json_schema: { name: 'answer', schema: format.schema } }
       }),
       // With its own words the engine tells which of them ended the answer.
       ...(stops?.length && { stop: stops, verbose: true }),
       // Without these words the engine continues it too, but says once more what is there.
-      ...(messages.at(-1)?.role === 'assistant' && { continue_final_message: true, add_generation_prompt: false }),
+      ...(continues && { continue_final_message: true, add_generation_prompt: false }),
       messages
     }
   }

@@ -30,7 +30,6 @@ const BlockSchema = Type.Object(
   },
   loose
 )
-export type Block = Static<typeof BlockSchema>
 
 const TextBlockSchema = Type.Object({ type: Type.Literal('text'), text: Type.String() }, loose)
 

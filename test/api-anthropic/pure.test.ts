@@ -309,6 +309,8 @@ t.test('what is refused, with its place', t => {
     [at([{ type: 'tool_use', name: 'f', input: {} }], 'assistant'), 'messages.1.content.0.id'],
     [at([{ type: 'tool_use', id: '1', input: {} }], 'assistant'), 'messages.1.content.0.name'],
     [at([use('1', 'f', {})], 'assistant'), 'messages.1'],
+    [{ ...at('x', 'assistant'), tools: [tool], tool_choice: { type: 'any' } }, 'messages.1'],
+    [{ ...at('x', 'assistant'), output_config: { format: { type: 'json_schema', schema: {} } } }, 'messages.1'],
     [at([image], 'system'), 'messages.1.content.0.type'],
     [{ system: [image] }, 'system.0.type'],
     [at([{ type: 'tool_result', content: 'secret' }]), 'messages.1.content.0.tool_use_id'],
