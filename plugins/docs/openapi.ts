@@ -100,9 +100,9 @@ function parametersOf(route: DescribedRoute, components: Components): Mapping[] 
 
 function requestBody({ schema }: DescribedRoute, components: Components): Mapping {
   const body = schema.body as Mapping | undefined
-  if (!body) return {}
+  if (!body && !schema.consumes) return {}
   const types = schema.consumes ?? ['application/json']
-  const content = body.content ?? Object.fromEntries(types.map(type => [type, { schema: body }]))
+  const content = body?.content ?? Object.fromEntries(types.map(type => [type, body ? { schema: body } : {}]))
   return { requestBody: { ...(!schema.bodyOptional && { required: true }), content: components.plain(content) } }
 }
 

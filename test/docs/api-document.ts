@@ -1,4 +1,7 @@
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js'
+import type { Test } from 'tap'
+import type { Headers } from 'undici'
+import type { Corral } from '../support/corral.ts'
 
 /** An operation of an OpenAPI document. */
 export interface Operation {
@@ -76,7 +79,9 @@ export class ReplyChecker {
     }
     if (method === 'HEAD') return reply.text === '' ? [] : ['a reply to HEAD has a body']
     const type = reply.type.split(';')[0]!.trim()
-    if (!declared.content) return reply.text === '' ? [] : [`no content is declared, and there is ${type}`]
+    if (Object.keys(declared.content ?? {}).length === 0) {
+      return reply.text === '' ? [] : [`no content is declared, and there is ${type}`]
+    }
     if (!declared.content[type]) return [`${reply.status} is ${type}, which is not declared`]
     at += pointer('content', type, 'schema')
     if (type === 'application/json') return this.#mistakes(at, JSON.parse(reply.text))
@@ -98,4 +103,57 @@ export function eventsOf(type: string, text: string): unknown[] {
     .map(line => line.slice('data: '.length))
     .filter(data => data !== '[DONE]')
     .map(data => JSON.parse(data))
+}
+
+/** Calls operations of a live server by their ids, and remembers which of them have answered. */
+export class Caller {
+  readonly checker: ReplyChecker
+  /** Ids of operations by the statuses that they were seen to answer with. */
+  readonly seen = new Map<string, Set<number>>()
+  readonly #corral: Corral
+
+  constructor(corral: Corral, document: unknown) {
+    this.#corral = corral
+    this.checker = new ReplyChecker(document)
+  }
+
+  /** Calls an operation, and checks its status and that its reply is as the document says. */
+  async call(t: Test, id: string, status: number, call: Call = {}): Promise<any> {
+    const reply = await this.ask(id, call)
+    const shown = `${id} ${JSON.stringify(call).slice(0, 150)}`
+    t.equal(reply.status, status, `${shown}: ${reply.text.slice(0, 500)}`)
+    t.same(this.checker.check(id, reply), [], shown)
+    return reply.type.startsWith('application/json') && reply.text ? JSON.parse(reply.text) : reply
+  }
+
+  /** Calls an operation. */
+  async ask(id: string, { params = {}, query = '', body, headers = {} }: Call): Promise<Reply> {
+    const { method, path } = this.checker.operation(id)
+    const address = path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(params[name] ?? 'none'))
+    const response = await this.#corral.send(address + query, body, { method, headers })
+    const reply = {
+      status: response.status,
+      type: response.headers.get('content-type') ?? '',
+      text: await response.text(),
+      headers: response.headers
+    }
+    this.seen.set(id, (this.seen.get(id) ?? new Set()).add(reply.status))
+    return reply
+  }
+}
+
+export interface Call {
+  params?: Record<string, string>
+  /** With its question mark. */
+  query?: string
+  /** A text is sent as it is. */
+  body?: unknown
+  headers?: Record<string, string>
+}
+
+export interface Reply {
+  status: number
+  type: string
+  text: string
+  headers: Headers
 }

@@ -8,7 +8,7 @@ import { definePlugin } from '../../core/plugin.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { type DocumentInfo, openApiDocument } from '../../plugins/docs/openapi.ts'
 import { renderApiDocument } from '../../scripts/api-document.ts'
-import { ajvFor, operationsOf } from './api-document.ts'
+import { ajvFor, operationsOf, ReplyChecker } from './api-document.ts'
 
 const info: DocumentInfo = {
   title: 'x',
@@ -214,5 +214,20 @@ t.test('the document of the server', async t => {
         }
       }
     }
+  })
+
+  t.test('can tell a wrong reply from a right one', async t => {
+    const checker = new ReplyChecker(document)
+    const json = (status: number, body: object) => ({ status, type: 'application/json', text: JSON.stringify(body) })
+    const failure = { error: 'x', errorCode: 404, code: 'model_not_found', requestId: 'x' }
+    t.same(checker.check('showModel', json(404, failure)), [])
+    t.match(checker.check('showModel', json(404, { ...failure, code: 'unheard_of' })), [/allowed values/])
+    t.match(checker.check('showModel', json(404, { ...failure, requestId: 7 })), [/must be string/])
+    t.match(checker.check('showModel', json(418, failure)), [/status 418 is not declared/])
+    t.match(checker.check('getHealth', json(200, {})), [/required property 'status'/])
+    const stream = { status: 200, type: 'text/event-stream' }
+    t.match(checker.check('chat', { ...stream, text: 'data: {"done":false}\n\n' }), [/required property/])
+    t.match(checker.check('getHealth', { ...stream, text: '' }), [/not declared/])
+    t.match(checker.check('chat', json(404, { error: { message: 'x' } })), [/must be string|required property/])
   })
 })

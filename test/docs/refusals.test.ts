@@ -1,0 +1,130 @@
+import t from 'tap'
+import { DEMO, startCorral } from '../support/corral.ts'
+import { Caller, type Operation } from './api-document.ts'
+
+// Refusals of every operation, held against what the document says of them.
+
+const corral = await startCorral(t, { env: { HF_HUB_OFFLINE: '1' }, config: 'body_limit: 64KiB\n' })
+const guarded = await startCorral(t, { config: 'security:\n  api_keys: [secret]\n' })
+const { body: document } = await corral.json('/openapi.json')
+const caller = new Caller(corral, document)
+const { operations } = caller.checker
+const takesJson = ({ requestBody }: Operation) => requestBody?.content['application/json'] !== undefined
+const hasId = ({ path }: Operation) => path.includes('{')
+
+const NOWHERE = 'nobody/nothing'
+/** What routes ask for beside a model's name, so that they get as far as looking for it. */
+const BESIDE = {
+  messages: [{ role: 'user', content: 'x' }],
+  max_tokens: 1,
+  input: 'x',
+  prompt: 'x',
+  query: 'x',
+  documents: ['x'],
+  content: 'x',
+  tokens: [1],
+  voice: 'x',
+  file: 'data:audio/wav;base64,AAAA',
+  dtype: 'f16',
+  source: NOWHERE,
+  destination: 'a/b',
+  from: NOWHERE
+}
+/** Operations whose body names no model that must be there. */
+const NO_MODEL = /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout)$|Runtime$/i
+
+t.test('a body that is no JSON, no object, missing or too large', async t => {
+  for (const { operationId: id, requestBody, path } of operations.filter(takesJson)) {
+    const params = path.includes('{id}') ? { params: { id: 'none' } } : {}
+    await caller.call(t, id, 400, { ...params, body: '{"model": ' })
+    await caller.call(t, id, 400, { ...params, body: '[]' })
+    await caller.call(t, id, 413, { ...params, body: JSON.stringify({ model: 'x'.repeat(70_000) }) })
+    if (requestBody?.required) await caller.call(t, id, 400, { ...params, body: '' })
+  }
+})
+
+t.test('a model that is not there, and names that are none', async t => {
+  for (const { operationId: id } of operations.filter(takesJson)) {
+    if (NO_MODEL.test(id)) continue
+    for (const [model, status] of [
+      [NOWHERE, 404],
+      ['../../etc/passwd', 400],
+      [7, 400]
+    ] as const) {
+      const named = { ...BESIDE, model, ...(id.endsWith('CopyModel') ? { source: model } : {}) }
+      // A model is made of another one, which is not there; its own name need not be.
+      const made = id.endsWith('CreateModel') && typeof model === 'string' ? { model: 'a/b', from: model } : {}
+      // A prompt is something else there.
+      const { prompt: _, ...unprompted } = named
+      await caller.call(t, id, status, { body: { ...(/Response/.test(id) ? unprompted : named), ...made } })
+    }
+  }
+})
+
+t.test('options and fields of a wrong kind', async t => {
+  const chat = { model: DEMO, messages: [{ role: 'user', content: 'x' }] }
+  for (const id of ['chat', 'ollamaChat', 'generate', 'loadModel', 'createChatCompletion']) {
+    await caller.call(t, id, 400, { body: { ...chat, prompt: 'x', options: { num_ctx: -1 } } })
+    await caller.call(t, id, 400, { body: { ...chat, prompt: 'x', options: [] } })
+  }
+  const long = { role: 'user', content: 'word '.repeat(9000) }
+  const refused = await caller.call(t, 'chat', 400, { body: { ...chat, messages: [long] } })
+  t.match(refused, { code: 'context_exceeded' })
+  const unrefused = await caller.call(t, 'createChatCompletion', 400, { body: { ...chat, messages: [long] } })
+  t.match(unrefused, { error: { code: 'context_exceeded' } })
+  await caller.call(t, 'anthropicCreateMessage', 400, { body: { ...chat, max_tokens: 1, messages: [long] } })
+  await caller.call(t, 'createResponse', 400, { body: { model: DEMO, input: long.content } })
+})
+
+t.test('what is asked for by an id that is none', async t => {
+  for (const { operationId: id, method, requestBody } of operations.filter(hasId)) {
+    if (requestBody) continue
+    const params = { owner: 'nobody', name: 'nothing', model: NOWHERE, id: 'none', digest: `sha256:${'0'.repeat(64)}` }
+    const { status } = caller.checker.operation(id).responses[404] ? { status: 404 } : { status: 400 }
+    await caller.call(t, id, status, { params, ...(method === 'POST' ? { body: {} } : {}) })
+  }
+  await caller.call(t, 'getLogs', 400, { params: { model: DEMO }, query: '?lines=many' })
+  await caller.call(t, 'getLogs', 400, { params: { model: 'no name' } })
+  await caller.call(t, 'findImports', 400, { query: '?from=nowhere' })
+  await caller.call(t, 'findImports', 400)
+})
+
+t.test('a page of another origin, and a host that this is not', async t => {
+  for (const { operationId: id } of operations) {
+    await caller.call(t, id, 403, { headers: { origin: 'https://evil.example' } })
+  }
+})
+
+t.test('a key that is missing', async t => {
+  const keyless = new Caller(guarded, document)
+  for (const { operationId: id } of operations) {
+    if (id === 'getHealth') await keyless.call(t, id, 200)
+    else await keyless.call(t, id, 401)
+    await keyless.call(t, id, id === 'getHealth' ? 200 : 401, { headers: { 'x-api-key': 'wrong' } })
+  }
+  const page = await keyless.ask('getDocs', { headers: { accept: 'text/html,*/*' } })
+  t.equal(page.status, 401, 'a browser is refused too')
+  t.match(page.text, 'asks for an API key', 'and asks for the key')
+  t.match(page.headers.get('content-security-policy'), "default-src 'none'; script-src 'sha256-")
+  const served = await keyless.call(t, 'getApiDocument', 200, { headers: { authorization: 'Bearer secret' } })
+  t.same(served, document)
+  const script = await guarded.send('/docs/swagger-ui-bundle.js', undefined, { headers: { 'x-api-key': 'secret' } })
+  t.equal(script.status, 200)
+  t.equal(script.headers.get('content-type'), 'text/javascript; charset=utf-8')
+  t.equal((await guarded.send('/docs/swagger-ui.css')).status, 401)
+})
+
+t.test('a method that a path does not answer to', async t => {
+  for (const path of new Set(operations.map(({ path }) => path))) {
+    const methods = operations.filter(operation => operation.path === path).map(({ method }) => method)
+    const response = await corral.send(path.replace(/\{\w+\}/g, 'x'), undefined, { method: 'PUT' })
+    const body: any = await response.json()
+    t.equal(response.status, 405, path)
+    t.equal(body.code ?? body.error.code, 'method_not_allowed', path)
+    const allow = response.headers.get('allow')!.split(', ')
+    t.ok(
+      methods.every(method => allow.includes(method)),
+      `${path}: ${methods} in ${allow}`
+    )
+  }
+})

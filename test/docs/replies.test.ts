@@ -1,0 +1,257 @@
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { packageRoot } from '../../core/package-info.ts'
+import { TINY_CHAT } from '../download/support.ts'
+import { importModels, MODELS, writeModels } from '../media/support.ts'
+import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
+import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
+import { Caller } from './api-document.ts'
+
+// Every operation is called on a real server, and its replies are held against what the document says of them.
+
+const HUB_MODEL = 'test/tiny-GGUF'
+const slow = { size: 64 * 1024 * 1024, seed: 1, head: readFileSync(TINY_CHAT).subarray(0, 4096) }
+const hub = await startHubEmulator(t, {
+  repositories: {
+    [HUB_MODEL]: { files: { 'tiny-F16.gguf': readFileSync(TINY_CHAT) } },
+    'test/slow-GGUF': { files: { 'slow-F16.gguf': slow } }
+  },
+  bandwidth: { total: 2 * 1024 * 1024 }
+})
+const caches = mkdtempSync(join(tmpdir(), 'corral-test-'))
+t.teardown(() => rmSync(caches, { recursive: true, force: true }))
+const corral = await startCorral(t, {
+  env: { HF_ENDPOINT: hub.url, HF_HOME: caches, HF_TOKEN: '', HF_HUB_OFFLINE: '' },
+  config: 'defaults:\n  num_parallel: 1\n  temperature: 0\n'
+})
+await importModels(corral, await writeModels(t.testdir()))
+
+const document = (await corral.json('/openapi.json')).body
+const caller = new Caller(corral, document)
+
+/** Operations that never succeed, or only with a server of llama.cpp releases or a converter, which other rooms have. */
+const WITHOUT_SUCCESS = [
+  'installRuntime',
+  'upgradeRuntime',
+  'useRuntime',
+  'deleteRuntime',
+  'convertModel',
+  'ollamaConvertModel',
+  'deleteConversion',
+  'ollamaDeleteConversion',
+  'ollamaPushModel',
+  'ollamaMe',
+  'ollamaSignout',
+  'cancelResponse',
+  'createSpeech',
+  'createImage',
+  'createImageEdit',
+  'createImageVariation'
+]
+const WEATHER = { role: 'user', content: 'What is the weather in Paris?' }
+const TOOL = {
+  type: 'function',
+  function: {
+    name: 'get_weather',
+    description: 'Get the weather of a city',
+    parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }
+  }
+}
+const chat = { model: DEMO, messages: [CAPITAL_QUESTION] }
+const sse = { 'x-stream-format': 'sse' }
+const ndjson = { 'x-stream-format': 'ndjson' }
+
+t.test('the served document is the committed one', async t => {
+  t.strictSame(document, JSON.parse(readFileSync(join(packageRoot, 'docs', 'openapi.json'), 'utf8')))
+})
+
+t.test('the server itself', async t => {
+  for (const id of ['root', 'getHealth', 'getVersion', 'getDocs', 'getApiDocument', 'ollamaRoot', 'ollamaStatus']) {
+    await caller.call(t, id, 200)
+  }
+  const page = await caller.call(t, 'root', 200, { headers: { accept: 'text/html,*/*' } })
+  t.match(page.text, '<a href="/docs">')
+  t.match(page.headers.get('content-security-policy'), "default-src 'none'")
+  t.match((await caller.call(t, 'root', 200)).text, /^corral is running[^<]+\n$/)
+  t.equal((await corral.send('/', undefined, { method: 'HEAD' })).status, 200)
+})
+
+for (const mount of ['', 'ollama']) {
+  const id = (native: string) => (mount ? `${mount}${native[0]!.toUpperCase()}${native.slice(1)}` : native)
+  t.test(`models and answers${mount && ', once more for Ollama'}`, async t => {
+    const call = (native: string, body?: unknown, more: object = {}) =>
+      caller.call(t, id(native), 200, { ...(body === undefined ? {} : { body }), ...more })
+    for (const native of ['listLocalModels', 'getHealth', 'getVersion']) await call(native)
+    await call('loadModel', { model: DEMO })
+    await call('loadModel', { model: DEMO, stream: true })
+    for (const headers of [sse, ndjson]) {
+      await call('chat', { ...chat, options: { max_tokens: 5 } }, { headers })
+      await call('chat', { model: DEMO }, { headers })
+      await call('generate', { model: DEMO, prompt: 'Hello', options: { num_predict: 5 } }, { headers })
+      await call('generate', { model: DEMO }, { headers })
+      const tools = await call('chat', { model: DEMO, messages: [WEATHER], tools: [TOOL] }, { headers })
+      t.match(tools.text, '"tool_calls"')
+    }
+    await call('chat', { ...chat, stream: false })
+    const asked = await call('chat', { model: DEMO, messages: [WEATHER], tools: [TOOL], stream: false })
+    t.match(asked.message.tool_calls, [{ function: { name: 'get_weather' } }])
+    await call('generate', { model: DEMO, prompt: 'Hello', stream: false })
+    await call('generate', { model: DEMO, stream: false })
+    const { models } = await call('listRunningModels')
+    t.equal(models[0].name.replace(/:latest$/, ''), DEMO)
+    await call('showModel', { model: DEMO })
+    await call('chat', { model: DEMO, keep_alive: 0 })
+    await until('it is unloaded', async () => (await call('listRunningModels')).models.length === 0)
+    await call('embed', { model: MODELS.embedding, input: ['a', 'b'] })
+    await call('embeddings', { model: MODELS.embedding, prompt: 'a' })
+    await call('stopModel', { model: MODELS.embedding })
+  })
+
+  t.test(`models of elsewhere${mount && ', once more for Ollama'}`, async t => {
+    const call = (native: string, body?: unknown, more: object = {}) =>
+      caller.call(t, id(native), 200, { ...(body === undefined ? {} : { body }), ...more })
+    await call('findImports', undefined, { query: '?from=huggingface' })
+    await call('importModel', { model: 'test/imported', path: TINY_CHAT, stream: false })
+    await call('importModel', { model: 'test/imported:other', path: TINY_CHAT, stream: true })
+    await call('setDefaultVariant', { model: 'test/imported:other' })
+    await call('deleteModel', { model: 'test/imported' })
+
+    hub.bandwidth.total = 64 * 1024 * 1024
+    await call('pullModel', { model: HUB_MODEL, dry_run: true })
+    await call('pullModel', { model: HUB_MODEL })
+    await call('deleteModel', { model: HUB_MODEL })
+    await call('pullModel', { model: HUB_MODEL, stream: false })
+    await call('deleteModel', { model: HUB_MODEL })
+    hub.bandwidth.total = 1024 * 1024
+    const { id: pull } = await caller.call(t, id('pullModel'), 202, { body: { model: 'test/slow-GGUF', detach: true } })
+    t.equal((await call('listPulls')).pulls.length, 1)
+    await call('getPull', undefined, { params: { id: pull } })
+    for (const native of ['pausePull', 'resumePull', 'cancelPull']) await call(native, { id: pull })
+  })
+}
+
+t.test('what only Ollama has', async t => {
+  const bytes = readFileSync(TINY_CHAT)
+  const { files } = await caller.call(t, 'showModel', 200, { body: { model: DEMO } })
+  const digest = `sha256:${files[0].sha256}`
+  const send = { params: { digest } }
+  await caller.call(t, 'ollamaFindBlob', 404, { params: { digest: `sha256:${'0'.repeat(64)}` } })
+  const stored = await fetch(`${corral.url}/ollama/api/blobs/${digest}`, { method: 'POST', body: bytes })
+  t.ok([200, 201].includes(stored.status))
+  caller.seen.set('ollamaStoreBlob', new Set([stored.status]))
+  await caller.call(t, 'ollamaFindBlob', 200, send)
+  const made = { model: 'test/made', files: { 'a.gguf': digest }, system: 'Be short.' }
+  await caller.call(t, 'ollamaCreateModel', 200, { body: made })
+  await caller.call(t, 'ollamaCreateModel', 200, { body: { ...made, stream: false } })
+  await caller.call(t, 'ollamaCopyModel', 200, { body: { source: 'test/made', destination: 'test/copied' } })
+  await caller.call(t, 'ollamaShowModel', 200, { body: { model: 'test/made' } })
+  await caller.call(t, 'showModel', 200, { body: { model: 'test/copied' } })
+  for (const id of ['ollamaMe', 'ollamaSignout']) await caller.call(t, id, 501, { body: {} })
+  await caller.call(t, 'ollamaPushModel', 501, { body: { model: 'test/made' } })
+})
+
+t.test('OpenAI', async t => {
+  const call = (id: string, body?: unknown, more: object = {}) =>
+    caller.call(t, id, 200, { ...(body === undefined ? {} : { body }), ...more })
+  await call('listModels')
+  await call('retrieveModel', undefined, { params: { model: DEMO } })
+  await call('createChatCompletion', chat)
+  await call('createChatCompletion', { ...chat, stream: true, stream_options: { include_usage: true } })
+  await call('createChatCompletion', { model: DEMO, messages: [WEATHER], tools: [TOOL] })
+  await call('createChatCompletion', { ...chat, logprobs: true, top_logprobs: 2, max_tokens: 2 })
+  await call('createCompletion', { model: DEMO, prompt: 'Hello', max_tokens: 3 })
+  await call('createCompletion', { model: DEMO, prompt: 'Hello', max_tokens: 3, stream: true, logprobs: 1 })
+  await call('createEmbedding', { model: MODELS.embedding, input: ['a'] })
+  await call('createEmbedding', { model: MODELS.embedding, input: 'a', encoding_format: 'base64' })
+  const ranking = { model: MODELS.reranker, query: 'a', documents: ['a', 'b'] }
+  for (const id of ['rerank', 'rerankToo']) await call(id, ranking)
+  const { tokens } = await call('tokenize', { model: DEMO, content: 'Hello' })
+  await call('detokenize', { model: DEMO, tokens })
+  const { id } = await call('createResponse', { model: DEMO, input: 'What is the capital of France?' })
+  await call('createResponse', { model: DEMO, input: 'Hello', stream: true })
+  await call('countResponseInputTokens', { model: DEMO, input: 'Hello' })
+  await call('getResponse', undefined, { params: { id } })
+  await call('listResponseInputItems', undefined, { params: { id } })
+  await caller.call(t, 'cancelResponse', 400, { params: { id } })
+  await call('deleteResponse', undefined, { params: { id } })
+  for (const [id, more] of Object.entries({
+    createSpeech: { input: 'a', voice: 'b' },
+    createImage: { prompt: 'a' },
+    createImageEdit: { prompt: 'a' },
+    createImageVariation: {}
+  })) {
+    await caller.call(t, id, 400, { body: { model: DEMO, ...more } })
+  }
+  // Half a second of silence: 16-bit samples of one channel, 16,000 a second.
+  const sound = Buffer.alloc(44 + 16_000)
+  sound.write('RIFF$\u0000\u0000\u0000WAVEfmt ', 0, 'latin1')
+  sound.writeUInt32LE(36 + 16_000, 4)
+  for (const [at, value] of [
+    [16, 16],
+    [24, 16_000],
+    [28, 32_000],
+    [40, 16_000]
+  ] as const)
+    sound.writeUInt32LE(value, at)
+  for (const [at, value] of [
+    [20, 1],
+    [22, 1],
+    [32, 2],
+    [34, 16]
+  ] as const)
+    sound.writeUInt16LE(value, at)
+  sound.write('data', 36)
+  const heard = { model: MODELS.hearing, file: `data:audio/wav;base64,${sound.toString('base64')}`, max_tokens: 5 }
+  for (const id of ['createTranscription', 'createTranslation']) {
+    await call(id, heard)
+    await call(id, { ...heard, response_format: 'text' })
+  }
+})
+
+t.test('Anthropic', async t => {
+  for (const mount of ['anthropic', 'anthropicMounted']) {
+    const message = { ...chat, max_tokens: 20 }
+    await caller.call(t, `${mount}CreateMessage`, 200, { body: message })
+    await caller.call(t, `${mount}CreateMessage`, 200, { body: { ...message, stream: true } })
+    await caller.call(t, `${mount}CountTokens`, 200, { body: chat })
+  }
+  await caller.call(t, 'anthropicListModels', 200)
+  await caller.call(t, 'anthropicGetModel', 200, { params: { model: DEMO } })
+})
+
+t.test('builds, logs and files', async t => {
+  await caller.call(t, 'listRuntimes', 200)
+  const { engines } = await caller.call(t, 'getLogs', 200, { params: { model: DEMO } })
+  t.ok(engines.length > 0 && engines[0].lines.length > 0)
+  await caller.call(t, 'getLogs', 200, { params: { model: DEMO }, query: '?lines=3' })
+  const [owner, name] = DEMO.split('/') as [string, string]
+  const { variants } = await caller.call(t, 'listFiles', 200, { params: { owner, name } })
+  const { label, revision, files } = variants[0]
+  const params = { owner, name, label, revision, path: files[0].path }
+  await caller.call(t, 'getFile', 200, { params })
+  await caller.call(t, 'getFile', 206, { params, headers: { range: 'bytes=0-9' } })
+  await caller.call(t, 'getFile', 416, { params, headers: { range: 'bytes=99999999999-' } })
+  await caller.call(t, 'getFile', 304, { params, headers: { 'if-none-match': `"${files[0].sha256}"` } })
+})
+
+t.test('a followed log is a stream of what the document says', async t => {
+  const gone = new AbortController()
+  const response = await corral.send(`/api/logs/${DEMO}?follow=1&lines=5`, undefined, { signal: gone.signal })
+  let text = ''
+  for await (const chunk of response.body!) {
+    text += Buffer.from(chunk).toString()
+    if (text.split('\n\n').length > 3) break
+  }
+  gone.abort()
+  const reply = { status: response.status, type: response.headers.get('content-type')!, text }
+  t.same(caller.checker.check('getLogs', { ...reply, text: text.slice(0, text.lastIndexOf('\n\n')) }), [])
+})
+
+t.test('every operation has succeeded', async t => {
+  const succeeded = ({ operationId }: { operationId: string }) =>
+    [...(caller.seen.get(operationId) ?? [])].some(status => status < 300)
+  const failed = caller.checker.operations.filter(operation => !succeeded(operation))
+  t.same(failed.map(({ operationId }) => operationId).sort(), [...WITHOUT_SUCCESS].sort())
+})
