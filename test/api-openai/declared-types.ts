@@ -158,11 +158,19 @@ class Declarations {
 
 const packageFolder = dirname(createRequire(import.meta.url).resolve('openai'))
 const declarations = new Declarations()
-declarations.read(join(packageFolder, 'resources', 'shared.d.ts'))
-declarations.read(join(packageFolder, 'resources', 'responses', 'responses.d.ts'))
+for (const file of [
+  'shared',
+  'responses/responses',
+  'chat/completions/completions',
+  'completions',
+  'embeddings',
+  'models'
+]) {
+  declarations.read(join(packageFolder, 'resources', `${file}.d.ts`))
+}
 
 function resolve({ name, scope }: { name: string; scope: string }): Type {
-  const plain = name.replace(/^(ResponsesAPI|Shared)\./, '')
+  const plain = name.replace(/^(\w+API|Shared)\./, '')
   const parts = scope.split('.')
   for (let length = parts.length; length >= 0; length--) {
     const found = declarations.types.get([...parts.slice(0, length).filter(part => part !== ''), plain].join('.'))

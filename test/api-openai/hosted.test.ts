@@ -22,6 +22,7 @@ import { writeRandomModel } from '../../scripts/random-model.ts'
 import { buildOf } from '../engine/support.ts'
 import { until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
+import { differs } from './declared-types.ts'
 import { startService, variantOf } from './support.ts'
 
 // What the hosted services do and llama-server does otherwise or not at all, against a real llama-server of two slots.
@@ -86,9 +87,10 @@ const add = {
 const chat = (fields: object = {}) => ({ model: MODEL, messages: [question], ...fields })
 const idle = () => until('the slots are free', () => service.scheduler.running().every(model => model.running === 0))
 
-/** Whether a reply is what the API document says of it. */
-function conforms(t: Test, schema: TSchema, reply: unknown) {
+/** Whether a reply is what the API document says of it, and what the official client declares. */
+function conforms(t: Test, schema: TSchema, reply: unknown, declared?: string) {
   t.strictSame(Compile(schema).Errors(reply), [])
+  if (declared) t.equal(differs(declared, reply), undefined)
 }
 
 async function failure(promise: Promise<unknown>): Promise<any> {
@@ -103,14 +105,18 @@ async function events(path: string, body: object): Promise<any[]> {
   const response = await service.send(path, { ...body, stream: true })
   const payloads = new EventLines().push(Buffer.from(await response.arrayBuffer()))
   t.equal(payloads.pop(), '[DONE]')
-  return payloads.map(payload => JSON.parse(payload))
+  const found = payloads.map(payload => JSON.parse(payload))
+  if (path.startsWith('/chat')) {
+    for (const chunk of found) t.equal(differs('ChatCompletionChunk', chunk), undefined)
+  }
+  return found
 }
 
 t.test('several choices, and their counts', async t => {
   const two = (await client.chat.completions.create(chat({ n: 2, seed: 5 }) as never)) as OpenAI.ChatCompletion
   t.match(two.id, /^chatcmpl-\w{32}$/)
   t.ok(two.system_fingerprint)
-  conforms(t, ChatCompletion, two)
+  conforms(t, ChatCompletion, two, 'ChatCompletion')
   t.strictSame(
     two.choices.map(({ index, message }) => [index, message.content, message.refusal]),
     [
@@ -146,7 +152,7 @@ t.test('log probabilities', async t => {
     chat({ logprobs: true, top_logprobs: 2 }) as never
   )) as OpenAI.ChatCompletion
   const tokens = whole.choices[0]!.logprobs!.content!
-  conforms(t, ChatCompletion, whole)
+  conforms(t, ChatCompletion, whole, 'ChatCompletion')
   t.equal(tokens.map(({ token }) => token).join(''), ANSWER)
   t.equal(tokens.length, whole.usage!.completion_tokens - 1, 'all but the end of the text')
   for (const { token, bytes, logprob, top_logprobs } of tokens) {
@@ -185,7 +191,7 @@ t.test('tools', async t => {
   const both = await client.chat.completions.create({ model: MODEL, messages, tools: [weather] })
   const calls = both.choices[0]!.message.tool_calls as { id: string; function: { arguments: string } }[]
   t.equal(both.choices[0]!.message.content, null)
-  conforms(t, ChatCompletion, both)
+  conforms(t, ChatCompletion, both, 'ChatCompletion')
   t.strictSame(
     calls.map(call => JSON.parse(call.function.arguments)),
     [{ city: 'Paris' }, { city: 'Rome' }]
@@ -247,7 +253,7 @@ t.test('functions of older clients', async t => {
   t.match(whole.choices[0], { finish_reason: 'function_call', message: { function_call: { name: 'get_weather' } } })
   t.strictSame(JSON.parse(whole.choices[0]!.message.function_call!.arguments), { city: 'Paris' })
   t.notOk(whole.choices[0]!.message.tool_calls)
-  conforms(t, ChatCompletion, whole)
+  conforms(t, ChatCompletion, whole, 'ChatCompletion')
   const stream = await events('/chat/completions', older)
   const pieces = stream.flatMap(event => event.choices[0]?.delta.function_call ?? [])
   t.equal(pieces[0].name, 'get_weather')
@@ -321,7 +327,7 @@ t.test('completions', async t => {
     } as never)) as OpenAI.Completion
   const plain = await create({})
   t.match(plain.id, /^cmpl-/)
-  conforms(t, Completion, plain)
+  conforms(t, Completion, plain, 'Completion')
   t.match(plain, { object: 'text_completion', usage: { prompt_tokens: 4, completion_tokens: 4 } })
   const text = plain.choices[0]!.text
   t.equal((await create({ echo: true })).choices[0]!.text, `The capital of${text}`)
@@ -346,7 +352,7 @@ t.test('completions', async t => {
     t.equal(Object.keys(likeliest).length, 2)
     t.equal(likeliest[probable.logprobs!.tokens![at]!], probable.logprobs!.token_logprobs![at])
   }
-  conforms(t, Completion, await create({ logprobs: 2, n: 2 }))
+  conforms(t, Completion, await create({ logprobs: 2, n: 2 }), 'Completion')
   t.equal((await create({ logprobs: 0 })).choices[0]!.logprobs!.top_logprobs, null)
   const streamed = await events('/completions', { model: MODEL, prompt: 'The capital of', max_tokens: 4, logprobs: 2 })
   t.strictSame(
@@ -431,7 +437,7 @@ t.test('embeddings', async t => {
     const decoded = await create({})
     const plain = await create({ encoding_format: 'float' })
     const vector = plain.data[0]!.embedding
-    conforms(t, Embeddings, plain)
+    conforms(t, Embeddings, plain, 'CreateEmbeddingResponse')
     conforms(t, Embeddings, (await service.json('/embeddings', { model, input: 'x', encoding_format: 'base64' })).body)
     t.equal(decoded.data[0]!.embedding.length, vector.length)
     t.ok(
