@@ -127,7 +127,7 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
   const tokenizerConfig = sourceOf('tokenizer_config.json')
   const chatTemplate = sourceOf('chat_template.jinja')
   const modules = sourceOf('modules.json')
-  const readme = files.find(file => file.path.toLowerCase() === 'readme.md')?.source
+  const readme = sourceOf('README.md')
   return safetensorsMetadata(
     {
       config: await readJson(config),

@@ -1,3 +1,5 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import Fastify from 'fastify'
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
@@ -8,6 +10,8 @@ import { acceptForms } from '../../plugins/api-openai/media/form-body.ts'
 import { TranscriptionRequest } from '../../plugins/api-openai/media/request-schemas.ts'
 import { Transcript, transcriptionChat } from '../../plugins/api-openai/media/transcript.ts'
 import { engineSpec, requireServable } from '../../plugins/scheduler/engine-spec.ts'
+import { readModelFiles } from '../../plugins/storage/model-files.ts'
+import { safetensorsBytes } from '../support/gguf-writer.ts'
 import { hugePngBytes, pngBytes, wavBytes } from './support.ts'
 
 function variantOf(capabilities: Capability[], architecture = 'llama'): StoredVariant {
@@ -186,6 +190,32 @@ t.test('transcripts', async t => {
     logprobs: [likely],
     usage: { type: 'tokens', input_tokens: 5, output_tokens: 2, total_tokens: 7 }
   })
+})
+
+t.test('how a folder of sentence-transformers makes one embedding of many', async t => {
+  const modules = [
+    { idx: 0, path: '', type: 'sentence_transformers.models.Transformer' },
+    { idx: 1, path: '1_Pooling', type: 'sentence_transformers.models.Pooling' }
+  ]
+  const folder = t.testdir({
+    'config.json': JSON.stringify({ architectures: ['Qwen3ForCausalLM'], model_type: 'qwen3' }),
+    'modules.json': JSON.stringify(modules),
+    '1_Pooling': { 'config.json': JSON.stringify({ pooling_mode_mean_tokens: false, pooling_mode_lasttoken: true }) }
+  })
+  writeFileSync(join(folder, 'model.safetensors'), safetensorsBytes())
+  const file = (path: string, role: 'model' | 'other' = 'other') => ({
+    path,
+    role,
+    source: join(folder, path),
+    size: 1
+  })
+  const weights = file('model.safetensors', 'model')
+  const described = ['config.json', 'modules.json', '1_Pooling/config.json'].map(path => file(path))
+  const { capabilities, info } = await readModelFiles('safetensors', [weights, ...described], weights.path)
+  t.same(capabilities, ['embedding'])
+  t.equal(info['qwen3.pooling_type'], 3, 'the engine is told so')
+  const without = await readModelFiles('safetensors', [weights, ...described.slice(0, 2)], weights.path)
+  t.equal(without.info['qwen3.pooling_type'], undefined)
 })
 
 t.test('which models serve in which mode', async t => {
