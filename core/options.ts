@@ -157,6 +157,9 @@ function checkOption(name: string, spelled: string, value: unknown): unknown {
   return value
 }
 
+/** llama-server takes minutes over a hundred thousand. */
+const MOST_OPTIONS = 1000
+
 /** Options of one origin, sorted by what they concern. */
 export interface ParsedOptions {
   load: Partial<LoadOptions>
@@ -178,6 +181,9 @@ export function parseOptions(given: unknown): ParsedOptions {
     throw new CorralError('invalid_option', `"options" must be an object; got ${kindOf(given)}.`, { param: 'options' })
   }
   const entries = Object.entries(given)
+  if (entries.length > MOST_OPTIONS) {
+    throw new CorralError('invalid_option', `"options" has more than ${MOST_OPTIONS} fields.`, { param: 'options' })
+  }
   const names = new Set(entries.filter(([, value]) => value !== null && value !== undefined).map(([name]) => name))
   for (const [spelled, value] of entries) {
     if (value === null || value === undefined) continue

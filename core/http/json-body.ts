@@ -36,6 +36,9 @@ function describe(text: string): string {
   return 'it has keys that are not allowed.'
 }
 
+/** No request has so many fields; llama-server takes minutes over a hundred thousand. */
+const MOST_FIELDS = 1000
+
 /** The body as an object. @throws CorralError `missing_body` or `invalid_request` */
 export function bodyObject(body: unknown): Record<string, unknown> {
   if (body === undefined || body === null) {
@@ -43,6 +46,9 @@ export function bodyObject(body: unknown): Record<string, unknown> {
   }
   if (typeof body !== 'object' || Array.isArray(body)) {
     throw new CorralError('invalid_request', 'The request body must be a JSON object.')
+  }
+  if (Object.keys(body).length > MOST_FIELDS) {
+    throw new CorralError('invalid_request', `The request body has more than ${MOST_FIELDS} fields.`)
   }
   return body as Record<string, unknown>
 }

@@ -8,13 +8,12 @@ const corral = await startCorral(t, {
 })
 
 type Message = { role: string; content: string }
-const story = { role: 'user', content: 'Tell me a story about a fox.' }
-const told = { role: 'assistant', content: 'Once upon a time there was a fox who lived in a wood. '.repeat(3) }
-const turns = Array.from({ length: 8 }, () => [story, told]).flat()
+const told = { role: 'assistant', content: CAPITAL_ANSWER }
+const turns = Array.from({ length: 20 }, () => [CAPITAL_QUESTION, told]).flat()
 const long: Message[] = [
   { role: 'system', content: 'You are Leo.' },
   ...turns,
-  { role: 'user', content: 'Who are you?' }
+  { role: 'user', content: 'What is 7 + 8?' }
 ]
 const text = long.map(message => message.content).join(' ')
 
@@ -30,7 +29,7 @@ const ways: { path: string; body: (messages: Message[], text: string) => object;
   {
     path: '/v1/messages',
     body: ([, ...messages]) => ({ system: 'You are Leo.', messages, max_tokens: 40 }),
-    error: body => body.error
+    error: body => ({ ...body.error, ...body.error.details })
   }
 ]
 
@@ -65,10 +64,10 @@ t.test('with drop_oldest the oldest turns are left out, and the reply says so', 
     const reply = await whole.text()
     t.equal(whole.status, 200, `${path}: ${reply}`)
     t.ok(Number(whole.headers.get('x-corral-dropped-messages')) >= 8, path)
-    t.match(reply, /I am Leo\./, 'what the system says stays')
+    t.match(reply, /7 \+ 8 = 15\./)
     const streamed = await corral.send(path, { ...ask, stream: true })
     t.ok(Number(streamed.headers.get('x-corral-dropped-messages')) >= 8, `${path} streamed`)
-    t.match(await streamed.text(), /Leo/)
+    t.match(await streamed.text(), /15/)
   }
   const short = await corral.send('/api/chat', { model: DEMO, options, messages: [CAPITAL_QUESTION], stream: false })
   t.equal(short.headers.get('x-corral-dropped-messages'), null)
@@ -94,8 +93,8 @@ t.test('it can be the rule for a model, and a request may differ', async t => {
   `
   })
   const ask = { model: DEMO, messages: long }
-  t.equal(joined(await other.events('/api/chat', ask)), 'I am Leo.')
-  t.equal(joined(await other.events('/v1/chat/completions', { ...ask, stream: true })), 'I am Leo.')
+  t.equal(joined(await other.events('/api/chat', ask)), '7 + 8 = 15.')
+  t.equal(joined(await other.events('/v1/chat/completions', { ...ask, stream: true })), '7 + 8 = 15.')
   t.match(await other.json('/api/chat', { ...ask, options: { context_overflow: 'error' } }), {
     status: 400,
     body: { code: 'context_exceeded' }

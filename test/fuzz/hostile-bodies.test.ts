@@ -1,0 +1,231 @@
+import { connect } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t, { type Test } from 'tap'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
+
+t.setTimeout(1_200_000)
+// Pulls and installations are to fail at once, not to ask the network.
+const corral = await startCorral(t, {
+  env: { HF_HUB_OFFLINE: '1' },
+  config: 'defaults: { max_tokens: 8 }\nbody_limit: 64MiB'
+})
+
+/** Every operation with a body, as the server's own document lists them. */
+async function operations(): Promise<{ method: string; path: string }[]> {
+  const { paths } = (await corral.json('/openapi.json')).body
+  return Object.entries<object>(paths).flatMap(([path, methods]) =>
+    Object.entries<any>(methods)
+      .filter(([, operation]) => operation.requestBody)
+      .map(([method]) => ({ method: method.toUpperCase(), path: path.replaceAll(/\{\w+\}/g, 'x') }))
+      // Mounted once more, they are the same.
+      .filter(({ path }) => !path.startsWith('/anthropic/') && !(path.startsWith('/ollama/') && paths[path.slice(7)]))
+  )
+}
+
+const deep = (depth: number, open: string, close: string) => open.repeat(depth) + close.repeat(depth)
+const model = JSON.stringify(DEMO)
+const chat = `"model":${model},"messages":[{"role":"user","content":"Hi"}]`
+
+/** Bodies that are no JSON, or JSON that nobody means. */
+const bodies: Record<string, string | Buffer> = {
+  nothing: '',
+  blanks: ' \n\t ',
+  'no JSON': 'model=corral/tiny-chat',
+  'half of an object': '{"model":',
+  'two objects': '{}{}',
+  'a list': '[]',
+  'a text': '"text"',
+  'a number': '7',
+  null: 'null',
+  true: 'true',
+  NaN: '{"model":NaN}',
+  'single quotes': "{'model':'a/b'}",
+  'a comment': '{/* */"model":"a/b"}',
+  'a comma too many': '{"model":"a/b",}',
+  'a byte order mark': `\uFEFF{${chat}}`,
+  'UTF-16': Buffer.from(`{${chat}}`, 'utf16le'),
+  'bytes that are no UTF-8': Buffer.concat([
+    Buffer.from('{"model":"'),
+    Buffer.from([0xff, 0xfe, 0x80]),
+    Buffer.from('"}')
+  ]),
+  'a lone surrogate': `{${chat},"system":"\\ud800","prompt":"\\udfff","input":"\\ud800"}`,
+  'control characters': '{"model":"a/\u0001b"}',
+  'a NUL in a name': '{"model":"a/b\\u0000c","name":"\\u0000"}',
+  'many lists': deep(100_000, '[', ']'),
+  'many objects': `${'{"a":'.repeat(50_000)}1${'}'.repeat(50_000)}`,
+  'deep options': `{${chat},"options":${'{"a":'.repeat(5000)}1${'}'.repeat(5000)}}`,
+  'deep content': `{"model":${model},"messages":[{"role":"user","content":${deep(5000, '[', ']')}}],"input":${deep(5000, '[', ']')},"prompt":${deep(5000, '[', ']')}}`,
+  'a deep schema': `{${chat},"format":${'{"properties":{"a":'.repeat(2000)}{}${'}}'.repeat(2000)},"response_format":{"type":"json_schema","json_schema":{"schema":${'{"items":'.repeat(2000)}{}${'}'.repeat(2000)}}}}`,
+  'deep tools': `{${chat},"tools":[{"type":"function","name":"f","input_schema":{},"function":{"name":"f","parameters":${'{"properties":{"a":'.repeat(1000)}{}${'}}'.repeat(1000)}}}]}`,
+  'huge numbers': `{${chat},"options":{"temperature":1e999,"seed":123456789012345678901234567890,"num_ctx":1e308,"top_k":-1e400},"max_tokens":1e22,"n":1e15,"top_logprobs":9e99}`,
+  'small numbers': `{${chat},"temperature":-1e-320,"top_p":1e-400,"n":0,"max_tokens":0,"max_output_tokens":-0.5,"top_n":-1}`,
+  'a number of many digits': `{${chat},"seed":${'9'.repeat(100_000)}}`,
+  'the same key twice': `{${chat},"model":"no/such","model":${model},"stream":true,"stream":false}`,
+  'prototype names': `{${chat},"__proto__":{"stream":true},"constructor":{"prototype":{"x":1}},"options":{"__proto__":{"temperature":"x"},"constructor":1,"toString":2,"hasOwnProperty":3}}`,
+  'prototype names as names':
+    '{"model":"__proto__/constructor","name":"toString","id":"__proto__","dtype":"constructor"}',
+  'names that climb':
+    '{"model":"../../etc/passwd","name":"..","path":"../../../etc/passwd","from":"../x","found":"../../y","as":"a/..","digest":"sha256:../../x"}',
+  'an empty key': `{${chat},"":"","\\u0000":1}`,
+  'many keys': `{${chat},${Array.from({ length: 50_000 }, (_, i) => `"k${i}":${i}`).join(',')}}`,
+  'many messages': `{"model":${model},"messages":[${Array(2000).fill('{"role":"user","content":"a"}').join(',')}]}`,
+  'many inputs': `{"model":${model},"input":[${Array(2000).fill('""').join(',')}],"documents":[${Array(2000).fill('"a"').join(',')}],"query":"a"}`,
+  'all fields of the wrong type': `{"model":${model},"messages":{"a":1},"prompt":{"a":1},"input":{"a":1},"stream":"yes","options":[],"tools":{},"stop":{},"keep_alive":{},"format":1,"images":{},"n":"1","query":7,"documents":7,"max_tokens":"7","system":{},"response_format":"json","tool_choice":7,"content":{},"tokens":{}}`,
+  'lists of the wrong things': `{"model":${model},"messages":[null,1,"a",[]],"input":[null,{}],"prompt":[null,{}],"tools":[null,1],"stop":[1],"images":[1],"documents":[1,null],"query":"q","max_tokens":5}`,
+  'all fields null':
+    '{"model":null,"messages":null,"prompt":null,"input":null,"stream":null,"options":null,"max_tokens":null}',
+  'roles nobody has': `{"model":${model},"max_tokens":5,"messages":[{"role":"root","content":"a"},{"role":{"a":1},"content":"a"},{"content":null}],"input":[{"role":"x","content":"y"}]}`,
+  'tokens beyond the vocabulary': `{"model":${model},"prompt":[99999999,-1],"input":[99999999],"tokens":[99999999,-5],"messages":[{"content":"a"}]}`,
+  'images that are none': `{"model":${model},"max_tokens":5,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}},{"type":"text","text":"x"}],"images":["AAAA"]}],"images":["!!"],"prompt":"x"}`,
+  'addresses to be fetched': `{"model":${model},"max_tokens":5,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://169.254.169.254/latest/meta-data"}},{"type":"image","source":{"type":"url","url":"file:///etc/passwd"}}]}],"input":[{"role":"user","content":[{"type":"input_image","image_url":"file:///etc/passwd"}]}]}`,
+  'a grammar that is none': `{${chat},"grammar":"root ::= (","json_schema":{"$ref":"#/nowhere"},"prompt":"a","input":"a"}`,
+  'a schema without an end': `{${chat},"prompt":"a","format":{"$defs":{"a":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}}`
+}
+
+/** 60 MB of what may be asked for. */
+const large: Record<string, () => string> = {
+  'a long text': () =>
+    `{"model":${model},"max_tokens":2,"messages":[{"role":"user","content":"${'word '.repeat(12_000_000)}"}]}`,
+  'a long image': () =>
+    `{"model":${model},"max_tokens":2,"messages":[{"role":"user","content":"x","images":["${'A'.repeat(60_000_000)}"]}]}`,
+  blanks: () => `{"model":${model}${' '.repeat(60_000_000)}}`,
+  lists: () => `{"model":${model},"messages":[${'[],'.repeat(20_000_000)}[]]}`
+}
+
+/** Long work that a hostile body could really begin. */
+const LONG_WORK = /\/(install|upgrade)$/
+
+async function stillWell(t: Test, after: string): Promise<void> {
+  const { status, body } = await corral.json('/api/chat', {
+    model: DEMO,
+    messages: [CAPITAL_QUESTION],
+    options: { temperature: 0, max_tokens: 40 },
+    stream: false
+  })
+  t.match({ status, answer: body.message?.content }, { status: 200, answer: CAPITAL_ANSWER }, `well after ${after}`)
+}
+
+function codeOf(body: any): unknown {
+  return body?.code ?? body?.error?.code ?? body?.error?.type
+}
+
+/** A reply, or what came instead; streams are read to their end. */
+async function ask(method: string, path: string, body: string | Buffer, type = 'application/json') {
+  const signal = AbortSignal.timeout(120_000)
+  const response = await corral.send(path, body as string, { method, headers: { 'content-type': type }, signal })
+  const text = await response.text()
+  let json: unknown
+  try {
+    json = JSON.parse(text)
+  } catch {
+    // A stream, or a page.
+  }
+  return { status: response.status, text: text.slice(0, 300), json }
+}
+
+t.test('no body brings any route down', async t => {
+  const all = (await operations()).filter(({ path }) => !LONG_WORK.test(path))
+  t.ok(all.length > 25, `${all.length} operations`)
+  for (const [name, body] of Object.entries(bodies)) {
+    // Those that take the model away are left to others.
+    const harmless = all.filter(
+      ({ path }) => !(String(body).includes(DEMO) && /\/(delete|default|stop|copy|create)$/.test(path))
+    )
+    for (const { method, path } of harmless) {
+      const reply = await ask(method, path, body)
+      const place = `${method} ${path} with ${name}: ${reply.status} ${reply.text}`
+      if (reply.status >= 400) t.ok(codeOf(reply.json), place)
+      t.ok(reply.status < 500 || reply.status === 501 || (reply.status === 503 && path !== '/api/chat'), place)
+      t.notMatch(reply.text, /\bat .*\.(js|ts):\d+|root:x:0/, place)
+    }
+  }
+  await stillWell(t, 'all of them')
+  t.notMatch(corral.log(), /"level":60|Unhandled|FATAL/i)
+})
+
+t.test('60 MB', async t => {
+  for (const [name, make] of Object.entries(large)) {
+    const body = make()
+    for (const path of ['/api/chat', '/v1/chat/completions']) {
+      const reply = await ask('POST', path, body)
+      t.ok(reply.status < 500, `${path} with ${name}: ${reply.status} ${reply.text}`)
+      if (reply.status >= 400) t.ok(codeOf(reply.json), reply.text)
+    }
+    await stillWell(t, name)
+  }
+  const more = await ask('POST', '/v1/chat/completions', Buffer.alloc(65 * 2 ** 20, 32))
+  t.match(more, { status: 413, json: { error: { code: 'body_too_large' } } })
+})
+
+/** Sends bytes as they are, one after the other, and gives what comes back. */
+function raw(pieces: (string | Buffer)[], pause = 0): Promise<string> {
+  const { hostname, port } = new URL(corral.url)
+  return new Promise(resolve => {
+    let received = ''
+    const socket = connect(Number(port), hostname)
+    const end = () => resolve(received)
+    socket.setEncoding('latin1').on('data', data => {
+      received += data
+    })
+    socket.on('close', end).on('error', end)
+    void (async () => {
+      for (const piece of pieces) {
+        if (socket.destroyed) break
+        socket.write(piece)
+        if (pause) await sleep(pause)
+      }
+      setTimeout(() => socket.destroy(), 20_000).unref()
+    })()
+  })
+}
+
+t.test('requests that are no HTTP, or hardly', async t => {
+  const host = `Host: ${new URL(corral.url).host}\r\n`
+  const post = `POST /api/chat HTTP/1.1\r\n${host}Connection: close\r\n`
+  const body = `{${chat},"stream":false}`
+  const cases: [string, (string | Buffer)[], RegExp][] = [
+    ['no HTTP', ['\x16\x03\x01 hello\r\n\r\n'], /^HTTP\/1\.1 400/],
+    ['two lengths', [`${post}Content-Length: 5\r\nContent-Length: 6\r\n\r\n{"a":1}`], /^HTTP\/1\.1 400/],
+    ['a length that is none', [`${post}Content-Length: -1\r\n\r\n`], /^HTTP\/1\.1 400/],
+    [
+      'both ways of telling the length',
+      [`${post}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`],
+      /^HTTP\/1\.1 400/
+    ],
+    ['chunks that are none', [`${post}Transfer-Encoding: chunked\r\n\r\nZZ\r\n`], /^HTTP\/1\.1 400|^$/],
+    ['huge headers', [`${post}X-Long: ${'a'.repeat(100_000)}\r\n\r\n`], /^HTTP\/1\.1 431/],
+    ['no host', ['POST /api/chat HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n'], /^HTTP\/1\.1 4\d\d/],
+    [
+      'an undecodable path',
+      [`GET /api/%ff%zz HTTP/1.1\r\n${host}Connection: close\r\n\r\n`],
+      /^HTTP\/1\.1 400[\s\S]*"code":"invalid_request"/
+    ],
+    [
+      'an undecodable path of the hosted chat',
+      [`GET /v1/models/%zz HTTP/1.1\r\n${host}Connection: close\r\n\r\n`],
+      /^HTTP\/1\.1 400[\s\S]*\{"error":\{/
+    ],
+    [
+      'a compressed body',
+      [`${post}Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\n\x1f\x8b\x08\x00\x00`],
+      /^HTTP\/1\.1 4\d\d/
+    ]
+  ]
+  for (const [name, pieces, expected] of cases) t.match(await raw(pieces), expected, name)
+  // Byte by byte is slow, but right.
+  const slow = [`${post}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n`, ...body]
+  t.match(await raw(slow, 5), /^HTTP\/1\.1 200[\s\S]*"done":true/, 'a body in single bytes')
+  // Whoever leaves in the middle of a body, or never ends it, holds nothing up.
+  const { hostname, port } = new URL(corral.url)
+  const idle = Array.from({ length: 50 }, () => {
+    const socket = connect(Number(port), hostname)
+    socket.on('error', () => undefined)
+    socket.write(`${post}Content-Length: 1000000\r\n\r\n{"model":`)
+    return socket
+  })
+  await stillWell(t, 'bodies that do not end')
+  for (const socket of idle) socket.destroy()
+  await stillWell(t, 'clients that left in the middle of a body')
+  t.match((await corral.json('/api/ps')).body.models[0], { running: 0, queued: 0 })
+})
