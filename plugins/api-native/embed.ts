@@ -8,6 +8,9 @@ export interface Embeddings {
   promptTokens: number
 }
 
+/** Texts that the engine is asked for at once: it goes on with what it has when the client has gone. */
+const BATCH = 32
+
 interface EmbeddingReply {
   data: { index: number; embedding: number[] }[]
   usage?: { prompt_tokens?: number }
@@ -25,11 +28,16 @@ export async function embedTexts(
   options: { truncate: boolean; dimensions?: number | undefined }
 ): Promise<Embeddings> {
   try {
-    const input = options.truncate ? await Promise.all(texts.map(text => fitting(lease, text))) : texts
-    const { data, usage } = await ask<EmbeddingReply>(lease, '/v1/embeddings', { input, encoding_format: 'float' })
     const vectors: number[][] = []
-    for (const { index, embedding } of data) vectors[index] = shortened(embedding, options.dimensions)
-    return { vectors, promptTokens: usage?.prompt_tokens ?? 0 }
+    let promptTokens = 0
+    for (let at = 0; at < texts.length; at += BATCH) {
+      const batch = texts.slice(at, at + BATCH)
+      const input = options.truncate ? await Promise.all(batch.map(text => fitting(lease, text))) : batch
+      const { data, usage } = await ask<EmbeddingReply>(lease, '/v1/embeddings', { input, encoding_format: 'float' })
+      for (const { index, embedding } of data) vectors[at + index] = shortened(embedding, options.dimensions)
+      promptTokens += usage?.prompt_tokens ?? 0
+    }
+    return { vectors, promptTokens }
   } catch (error) {
     throw reasonOf(lease, error)
   }

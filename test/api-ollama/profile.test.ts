@@ -236,6 +236,23 @@ t.test('embeddings', async t => {
   t.same(await client.embed({ model: 'tiny-chat', input: [] }).then(reply => reply.embeddings), [])
   t.same(await client.embeddings({ model: 'tiny-chat', prompt: '' }), { embedding: [] })
 
+  const many = Array.from({ length: 70 }, (_, index) => (index % 2 ? 'Paris' : 'London'))
+  const all = (await client.embed({ model: 'tiny-chat', input: many })).embeddings
+  t.equal(all.length, many.length)
+  t.ok(
+    all.every((embedding, index) => Math.abs(embedding[0]! - embeddings[index % 2 ? 0 : 1]![0]!) < 1e-3),
+    'in order'
+  )
+
+  const gone = new AbortController()
+  const body = JSON.stringify({ model: 'tiny-chat', input: Array.from({ length: 5000 }, () => 'Paris '.repeat(400)) })
+  const left = failure(fetch(`${address}/api/embed`, { method: 'POST', body, signal: gone.signal }))
+  const running = async () => (await client.ps()).models.map((model: any) => model.running)
+  await until('it runs', async () => (await running()).includes(1))
+  gone.abort()
+  t.match(await left, { name: 'AbortError' })
+  await until('the slot of a client that leaves is free', async () => (await running()).every(count => count === 0))
+
   const long = 'The capital of France is Paris. '.repeat(2000)
   t.match(await failure(client.embed({ model: 'tiny-chat', input: ['Paris', long] })), {
     status_code: 400,
