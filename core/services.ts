@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http'
 import type { Readable } from 'node:stream'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import type { Adoption } from './adoption.ts'
 import type { Conversion } from './conversion.ts'
 import type { Downloads, PlannedDownload } from './downloads.ts'
@@ -378,4 +378,6 @@ export interface NativeMount {
 export interface NativeApi {
   /** The routes of the native API without a prefix, for mounting under another one with habits of its own. */
   routes(mount: NativeMount): FastifyPluginAsync
+  /** The framing that a request wants streams in, at a mount that has this one by default. */
+  framingOf(request: FastifyRequest, defaultFraming: Framing): Framing
 }

@@ -3,6 +3,7 @@ import { Duration } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { logRoutes } from './log-routes.ts'
+import { createNativeStreams } from './native-streams.ts'
 import { rootRoute } from './root-route.ts'
 import { nativeRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
@@ -39,7 +40,12 @@ export default definePlugin({
       heartbeat: parseDuration(options.heartbeat)!
     }
     return {
-      services: { nativeApi: { routes: mount => nativeRoutes(deps, mount) } },
+      services: {
+        nativeApi: {
+          routes: mount => nativeRoutes(deps, mount),
+          framingOf: (request, defaultFraming) => createNativeStreams({ ...deps, defaultFraming }).framingOf(request)
+        }
+      },
       routes: async app => {
         await app.register(rootRoute)
         await app.register(nativeRoutes(deps, { defaultFraming: 'sse' }), { prefix: '/api' })

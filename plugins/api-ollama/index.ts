@@ -1,7 +1,9 @@
-import type { FastifyInstance } from 'fastify'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { ConfigError } from '../../core/config/problems.ts'
+import { parseModelName } from '../../core/model-name.ts'
 import { definePlugin } from '../../core/plugin.ts'
+import type { StoredVariant } from '../../core/services.ts'
 import { hostedNames } from './hosted-names.ts'
 import { LISTEN_PATTERN, listenFault, parseListen } from './listen-address.ts'
 import { MAKING_NEEDS, modelMaking } from './models/model-making.ts'
@@ -34,6 +36,7 @@ export default definePlugin({
     const fault = listenFault(options.listen, address, context.config.port)
     if (fault) throw new ConfigError([{ where: LISTEN, setting: LISTEN, message: fault }])
     const naming = ollamaNaming(context.service('storage'))
+    const nativeApi = context.service('nativeApi')
     const making = modelMaking(context)
     const hosted = hostedNames(naming.parse)
     const admit = address && context.service('access').admit(address, LISTEN)
@@ -45,11 +48,17 @@ export default definePlugin({
         app = instance
         instance.addHook('preClose', async () => listener?.stopAccepting())
         instance.addHook('onClose', async () => await listener?.closed())
+        const native = {
+          naming: { parse: parseModelName, shown: ({ publicName }: StoredVariant) => publicName },
+          newName: parseModelName,
+          framingOf: (request: FastifyRequest) => nativeApi.framingOf(request, 'sse')
+        }
+        await instance.register(making.routes(native), { prefix: '/api' })
         await instance.register(
           profileRoutes({
-            nativeApi: context.service('nativeApi'),
+            nativeApi,
             naming,
-            making: making.routes(naming, newName),
+            making: making.routes({ naming, newName, framingOf: request => nativeApi.framingOf(request, 'ndjson') }),
             markHosted: hosted.mark
           })
         )

@@ -249,6 +249,27 @@ t.test('a SafeTensors model is made of its folder', async t => {
   }
 })
 
+t.test('the same in the native API', async t => {
+  const events = await corral.events('/api/create', { model: 'me/native', from: DEMO, system: 'You are Leo.' })
+  t.match(events.at(-1), { status: 'success' }, 'a stream of server-sent events')
+  t.match(await corral.json('/api/copy', { source: 'me/native', destination: 'me/native2' }), { status: 200 })
+  t.equal(
+    (await corral.json('/api/chat', { model: 'me/native2', messages: WHO, stream: false })).body.message.content,
+    'I am Leo.'
+  )
+  t.match(await corral.json('/api/create', { model: 'native', from: DEMO }), {
+    status: 400,
+    body: { code: 'invalid_model_name' }
+  })
+  const lines = await corral.send(
+    '/api/create',
+    { model: 'me/native', from: DEMO },
+    { headers: { accept: 'application/json' } }
+  )
+  t.match(lines.headers.get('content-type'), 'application/x-ndjson')
+  t.match((await lines.text()).trim().split('\n').at(-1), '{"status":"success"}')
+})
+
 t.test('models with tags', async t => {
   await client.create({ model: 'tagged:v1', from: DEMO, system: 'You are Leo.' })
   t.ok((await names()).includes('tagged:v1'), 'it is shown as it was made')

@@ -1,12 +1,12 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-signal.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { errorResponses, json, jsonOrStream, nativeErrors } from '../../../core/http/response-schemas.ts'
 import type { ModelName } from '../../../core/model-name.ts'
-import type { ModelNaming } from '../../../core/services.ts'
+import type { Framing, ModelNaming } from '../../../core/services.ts'
 import { blobRoutes } from './blob-routes.ts'
 import { CreateRequestSchema, readCreateRequest } from './create-request.ts'
 import { createModelMaker, type MakingDependencies } from './make-model.ts'
@@ -24,6 +24,18 @@ const CopyRequestSchema = Type.Object(
 )
 const PushRequestSchema = Type.Object({ model: Name('Model to be published'), name: Name('The same as model') }, loose)
 const Status = Type.Object({ status: Type.String() }, loose)
+const Event = Type.Object(
+  {
+    status: Type.Optional(Type.String({ description: 'What is being done' })),
+    digest: Type.Optional(Type.String({ description: 'Of the file that is being copied' })),
+    completed: Type.Optional(Type.Integer({ description: 'Bytes of all files' })),
+    total: Type.Optional(Type.Integer()),
+    error: Type.Optional(Type.String()),
+    errorCode: Type.Optional(Type.Integer()),
+    code: Type.Optional(Type.String())
+  },
+  loose
+)
 const MAKING_ERRORS: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'model_exists', 'insufficient_storage']
 
 const COPY = {
@@ -44,7 +56,8 @@ const CREATE = {
   response: {
     200: jsonOrStream('It is there', Status, {
       event: 'What is being done; the last event is `success`, or the error',
-      types: ['application/x-ndjson']
+      item: Event,
+      types: ['text/event-stream', 'application/x-ndjson']
     }),
     ...errorResponses(nativeErrors, [...MAKING_ERRORS, 'invalid_option', 'unsupported_capability'])
   }
@@ -57,15 +70,18 @@ const PUSH = {
   response: errorResponses(nativeErrors, ['not_implemented'])
 }
 
+/** The habits of one mount of the routes. */
+export interface MakingMount {
+  naming: ModelNaming
+  /** Reads a name that need not be there yet. */
+  newName: (asked: unknown) => ModelName
+  framingOf: (request: FastifyRequest) => Framing
+}
+
 /** Copying and creating models, as Ollama's clients do it; without a prefix. */
-export function modelMakingRoutes(
-  deps: MakingDependencies & {
-    naming: ModelNaming
-    /** A name that need not be there yet, as a request gives it. */
-    newName: (asked: unknown) => ModelName
-  }
-): FastifyPluginAsync {
-  const { storage, blobs, naming, newName } = deps
+export function modelMakingRoutes(deps: MakingDependencies, mount: MakingMount): FastifyPluginAsync {
+  const { storage, blobs } = deps
+  const { naming, newName, framingOf } = mount
   const maker = createModelMaker(deps)
 
   return async instance => {
@@ -85,7 +101,8 @@ export function modelMakingRoutes(
         const name = newName(body.model ?? body.name)
         const making = readCreateRequest(body)
         const source = 'from' in making.source ? storage.get(naming.parse(making.source.from)) : undefined
-        return await replyWithStatus(request, reply, body.stream ?? true, (signal, tell) =>
+        const framing = (body.stream ?? true) ? framingOf(request) : undefined
+        return await replyWithStatus(request, reply, framing, (signal, tell) =>
           maker.create(name, making, source, signal, tell)
         )
       })

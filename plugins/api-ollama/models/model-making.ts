@@ -1,9 +1,8 @@
 import type { FastifyPluginAsync } from 'fastify'
-import type { ModelName } from '../../../core/model-name.ts'
 import type { PluginContext } from '../../../core/plugin.ts'
-import type { ModelNaming, ServiceName } from '../../../core/services.ts'
+import type { ServiceName } from '../../../core/services.ts'
 import { createBlobStore } from './blob-store.ts'
-import { modelMakingRoutes } from './making-routes.ts'
+import { type MakingMount, modelMakingRoutes } from './making-routes.ts'
 
 /** What the making of models needs of other plugins. */
 export const MAKING_NEEDS: ServiceName[] = ['storage', 'scheduler', 'downloads', 'conversion']
@@ -12,8 +11,7 @@ const SWEEP_INTERVAL = 3_600_000
 
 /** The routes that make models, and the upkeep of what clients sent for it. */
 export function modelMaking(context: PluginContext): {
-  /** @param newName reads a name that need not be there yet */
-  routes(naming: ModelNaming, newName: (asked: unknown) => ModelName): FastifyPluginAsync
+  routes(mount: MakingMount): FastifyPluginAsync
   start(): Promise<void>
   stop(): void
 } {
@@ -32,7 +30,7 @@ export function modelMaking(context: PluginContext): {
       .sweep()
       .catch(error => context.log.warn(error, `What clients sent to ${context.paths.blobs} cannot be looked at`))
   return {
-    routes: (naming, newName) => modelMakingRoutes({ ...deps, naming, newName }),
+    routes: mount => modelMakingRoutes(deps, mount),
     async start() {
       await sweep()
       timer = setInterval(sweep, SWEEP_INTERVAL)

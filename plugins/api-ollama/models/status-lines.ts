@@ -2,40 +2,57 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { clientSignal } from '../../../core/http/client-signal.ts'
 import { endWithFailure } from '../../../core/http/leased-stream.ts'
 import { openReplyStream } from '../../../core/http/reply-stream.ts'
+import type { Framing } from '../../../core/services.ts'
 import type { Tell } from './make-model.ts'
 
 /** Milliseconds. */
 const HEARTBEAT = 10_000
 const DONE = { status: 'success' }
-const lineOf = (value: unknown) => `${JSON.stringify(value)}\n`
 
-/** Answers work as Ollama does: a line of JSON for each thing that is done, `success` last; or that one alone. */
+const FRAMES: Record<
+  Framing,
+  { contentType: string; event(value: object): string; heartbeat(status: string): string }
+> = {
+  ndjson: {
+    contentType: 'application/x-ndjson',
+    event: value => `${JSON.stringify(value)}\n`,
+    heartbeat: status => `${JSON.stringify({ status })}\n`
+  },
+  sse: {
+    contentType: 'text/event-stream',
+    event: value => `data: ${JSON.stringify(value)}\n\n`,
+    heartbeat: status => `: ${status}\n\n`
+  }
+}
+
+/**
+ * Answers work as Ollama does: an event for each thing that is done, `success` as the last one; or that one alone.
+ * @param framing undefined where the reply is one object
+ */
 export async function replyWithStatus(
   request: FastifyRequest,
   reply: FastifyReply,
-  streamed: boolean,
+  framing: Framing | undefined,
   work: (signal: AbortSignal, tell: Tell) => Promise<void>
 ): Promise<unknown> {
   const signal = clientSignal(reply)
-  if (!streamed) {
+  if (!framing) {
     await work(signal, () => {})
     return DONE
   }
-  const stream = openReplyStream(reply, {
-    contentType: 'application/x-ndjson',
-    heartbeatInterval: HEARTBEAT,
-    heartbeat: status => lineOf({ status })
-  })
+  const { contentType, event, heartbeat } = FRAMES[framing]
+  reply.vary('Accept')
+  const stream = openReplyStream(reply, { contentType, heartbeatInterval: HEARTBEAT, heartbeat })
   return await endWithFailure(
     stream,
     request.log,
-    failure => lineOf({ ...failure.details, error: failure.message, errorCode: failure.status, code: failure.code }),
+    failure => event({ ...failure.details, error: failure.message, errorCode: failure.status, code: failure.code }),
     async () => {
       await work(signal, (status, progress) => {
         stream.status = status
-        void stream.write(lineOf({ status, ...progress }))
+        void stream.write(event({ status, ...progress }))
       })
-      stream.end(lineOf(DONE))
+      stream.end(event(DONE))
     }
   )
 }
