@@ -29,7 +29,7 @@ export function chatFields(fields: ChatRequest & Fields): { fields: Fields; extr
     const param = 'response_format.json_schema'
     throw new CorralError('invalid_request', `"${param}" is missing. It must be an object with "schema".`, { param })
   }
-  if (typeof top_logprobs === 'number' && !logprobs) {
+  if (top_logprobs && !logprobs) {
     throw new CorralError('invalid_request', '"top_logprobs" needs "logprobs": true beside it.', {
       param: 'top_logprobs'
     })

@@ -33,6 +33,7 @@ interface ToolCallPiece {
 
 /** What is worded anew in the engine's chunks. */
 export interface Wording {
+  id: string
   /** The model's name as it was asked for. */
   model: string
   /** Choices of each prompt. */
@@ -66,22 +67,15 @@ export class ChunkWording {
     this.#last = rest
     if (usage) this.#sum.add(usage, this.#promptOf(chunk.choices[0]?.index ?? 0))
     if (usage && chunk.choices.length === 0) return undefined
-    const { model, choices } = { ...this.#wording, choices: rest.choices.map(choice => this.#choice(choice)) }
-    const id = typeof rest.id === 'string' ? completionId(rest.id, rest.object) : rest.id
-    return { ...rest, ...(id !== undefined && { id }), model, choices }
+    const { id, model } = this.#wording
+    return { ...rest, id, model, choices: rest.choices.map(choice => this.#choice(choice)) }
   }
 
   /** The last chunk, with the counts, where it is wanted. */
   end(): Chunk | undefined {
     if (!this.#wording.usage || !this.#last || this.#sum.choices === 0) return undefined
-    const { id, object } = this.#last
-    return {
-      ...this.#last,
-      ...(typeof id === 'string' && { id: completionId(id, object) }),
-      model: this.#wording.model,
-      choices: [],
-      usage: this.#usage()
-    }
+    const { id, model } = this.#wording
+    return { ...this.#last, id, model, choices: [], usage: this.#usage() }
   }
 
   #usage(): Usage {
@@ -118,11 +112,6 @@ export class ChunkWording {
     const told = top !== undefined && !nothing && tokens.length > 0
     return { ...rest, text, logprobs: told ? olderLogprobs(tokens, top, offset) : null }
   }
-}
-
-/** llama-server gives completions ids of chat completions. */
-function completionId(id: string, object: string): string {
-  return object.startsWith('text_completion') ? id.replace(/^chatcmpl-/, 'cmpl-') : id
 }
 
 function tokensOf(logprobs: unknown): TokenProbability[] {

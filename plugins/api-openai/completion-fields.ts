@@ -82,6 +82,7 @@ export function completionFields(fields: CompletionRequest & Fields, variant: St
 
 function promptsOf(prompt: CompletionRequest['prompt']): Prompt[] {
   if (typeof prompt === 'string') return [prompt]
+  if (!prompt) return ['']
   return typeof prompt[0] === 'number' ? [prompt as number[]] : (prompt as Prompt[])
 }
 

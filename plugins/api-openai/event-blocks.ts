@@ -1,9 +1,14 @@
+import { randomUUID } from 'node:crypto'
+
 const NOTHING = Buffer.alloc(0)
 const LINE_FEED = 10
 const COLON = 58
 const END_OF_EVENT = Buffer.from('\n\n')
 const DONE = Buffer.from('data: [DONE]\n')
 const ERROR = Buffer.from('data: {"error":')
+const ID = Buffer.from('"id":"chatcmpl-')
+const ID_LENGTH = 32
+const QUOTE = 34
 const NULL = Buffer.from('data: null\n\n')
 
 /** What part of the engine's stream means, without its events being parsed. */
@@ -23,9 +28,11 @@ export interface EventBlock {
 export class EventBlocks {
   #rest: Buffer = NOTHING
   readonly #changes: Change[]
+  readonly #id: string | undefined
 
   constructor(renames: Renames = {}) {
     this.#changes = changesOf(renames)
+    this.#id = renames.id?.slice(-ID_LENGTH)
   }
 
   /** The events that this chunk completes; undefined when it completes none worth passing on. */
@@ -43,12 +50,23 @@ export class EventBlocks {
     if (at !== -1) {
       const lineEnd = bytes.indexOf(LINE_FEED, at)
       return {
-        bytes: changed(bytes.subarray(0, at), this.#changes),
+        bytes: this.#renamed(bytes.subarray(0, at)),
         done: false,
         error: bytes.toString('utf8', at + 'data: '.length, lineEnd)
       }
     }
-    return { bytes: changed(bytes, this.#changes), done: startOf(bytes, DONE) !== -1 }
+    return { bytes: this.#renamed(bytes), done: startOf(bytes, DONE) !== -1 }
+  }
+
+  #renamed(bytes: Buffer): Buffer {
+    if (this.#id !== undefined) {
+      // The engine's own are as long, so it is written in their place.
+      for (let at = bytes.indexOf(ID); at !== -1; at = bytes.indexOf(ID, at + 1)) {
+        const start = at + ID.length
+        if (bytes[start + ID_LENGTH] === QUOTE) bytes.write(this.#id, start, ID_LENGTH, 'latin1')
+      }
+    }
+    return changed(bytes, this.#changes)
   }
 }
 
@@ -75,12 +93,20 @@ function replaceAll(bytes: Buffer, from: string, to: string): Buffer {
   )
 }
 
+/**
+ * A new id of an answer. llama-server makes its own of 32 random bits, so that they come again, and gives completions ids
+ * of chat completions.
+ */
+export function answerId(kind: 'chatcmpl' | 'cmpl'): string {
+  return `${kind}-${randomUUID().replaceAll('-', '')}`
+}
+
 /** What is called otherwise in a reply than the engine calls it. */
 export interface Renames {
   /** The model's name as the engine reports it, and as it was asked for. */
   model?: [alias: string, asked: string]
-  /** llama-server gives completions ids of chat completions. */
-  completionId?: boolean
+  /** The answer's id, of `answerId`. */
+  id?: string
 }
 
 interface Change {
@@ -88,13 +114,13 @@ interface Change {
   to: string
 }
 
-function changesOf({ model, completionId }: Renames): Change[] {
+function changesOf({ model, id }: Renames): Change[] {
   const changes: Change[] = []
   if (model && model[0] !== model[1]) {
     changes.push({ from: `"model":${JSON.stringify(model[0])}`, to: `"model":${JSON.stringify(model[1])}` })
   }
   // Within JSON texts quotes are escaped, so only the members themselves look like this.
-  if (completionId) changes.push({ from: '"id":"chatcmpl-', to: '"id":"cmpl-' })
+  if (id?.startsWith('cmpl-')) changes.push({ from: ID.toString('latin1'), to: '"id":"cmpl-' })
   return changes
 }
 

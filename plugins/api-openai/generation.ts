@@ -20,7 +20,7 @@ export interface Generation {
   bestOf?: number
   /** Choices of all prompts. */
   answers: number
-  wording: Omit<Wording, 'echo'>
+  wording: Omit<Wording, 'id' | 'echo'>
   /** Whether the engine's stream can be passed on as it is, but for names. */
   passedOn: boolean
 }
@@ -73,7 +73,7 @@ function generation(
     path: string
     fields: Fields
     answers: number
-    wording: Omit<Wording, 'model' | 'usage' | 'echo'>
+    wording: Omit<Wording, 'id' | 'model' | 'usage' | 'echo'>
     /** The counts come as hosted services send them, as long as there is one choice. */
     likeHosted: boolean
   }

@@ -1,4 +1,3 @@
-import { randomBytes } from 'node:crypto'
 import type { Chunk } from './chunk-wording.ts'
 
 /** An event of llama-server's `/infill`, which has a form of its own. */
@@ -16,7 +15,6 @@ interface InfillEvent {
 /** Gives the events of `/infill` the form of completions. */
 export class InfillChunks {
   readonly #common = {
-    id: `cmpl-${randomBytes(24).toString('base64url')}`,
     created: Math.floor(Date.now() / 1000),
     object: 'text_completion'
   }

@@ -13,7 +13,7 @@ import type { EngineMode, Lease, Scheduler, Storage, StoredVariant } from '../..
 import { type Chunk, ChunkWording, type Wording } from './chunk-wording.ts'
 import { bestChoices, type Prompt } from './completion-fields.ts'
 import type { EngineCall, Fields } from './engine-call.ts'
-import { EventBlocks, renamed } from './event-blocks.ts'
+import { answerId, EventBlocks, renamed } from './event-blocks.ts'
 import type { Generation } from './generation.ts'
 import { InfillChunks } from './infill-chunks.ts'
 import { openaiErrorEvent } from './openai-error.ts'
@@ -128,7 +128,7 @@ async function passOn(lease: Lease, { generation, overflow }: Asked, stream: Rep
   const { path, body, wording } = generation
   const blocks = new EventBlocks({
     model: [lease.engine.spec.alias, wording.model],
-    completionId: path !== '/v1/chat/completions'
+    id: idFor(path)
   })
   let done = false
   try {
@@ -191,10 +191,14 @@ async function readChunks(
   }
 }
 
-async function wordingOf(lease: Lease, { wording, echo, bestOf }: Generation): Promise<Wording> {
+function idFor(path: string): string {
+  return answerId(path === '/v1/chat/completions' ? 'chatcmpl' : 'cmpl')
+}
+
+async function wordingOf(lease: Lease, { path, wording, echo, bestOf }: Generation): Promise<Wording> {
   // Probabilities are what the best answers are chosen by.
   const logprobs = bestOf === undefined ? wording.logprobs : (wording.logprobs ?? 0)
-  const worded = { ...wording, ...(logprobs !== undefined && { logprobs }) }
+  const worded = { ...wording, id: idFor(path), ...(logprobs !== undefined && { logprobs }) }
   if (!echo) return worded
   const texts: string[] = []
   for (const prompt of echo) texts.push(await textOf(lease, prompt))

@@ -192,9 +192,10 @@ export const CompletionRequest = Type.Object(
       [
         Type.String(),
         Type.Array(Token, { minItems: 1 }),
-        Type.Array(Type.Union([Type.String(), Type.Array(Token, { minItems: 1 })]), { minItems: 1 })
+        Type.Array(Type.Union([Type.String(), Type.Array(Token, { minItems: 1 })]), { minItems: 1 }),
+        Type.Null()
       ],
-      { description: 'A text or a list of tokens, or several of them' }
+      { description: 'A text or a list of tokens, or several of them; null is an empty text' }
     ),
     suffix: Given(Type.String({ description: 'What follows: the model fills in the middle' })),
     echo: Given(Type.Boolean({ default: false })),

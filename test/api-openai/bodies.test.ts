@@ -81,7 +81,7 @@ t.test('what chat sends to the engine', async t => {
     ['an empty stop text would end all at once', { stop: ['', 'x'] }, { ...plain, stop: ['x'] }],
     ['probabilities', { logprobs: true }, { ...plain, n_probs: 1 }],
     ['more of them', { logprobs: true, top_logprobs: 4 }, { ...plain, n_probs: 4 }],
-    ['none of them', { logprobs: false }, plain],
+    ['none of them', { logprobs: false, top_logprobs: 0 }, plain],
     [
       'tools',
       { tools: [{ ...tool('f'), function: { name: 'f', description: null } }], tool_choice: 'required' },
@@ -221,6 +221,7 @@ t.test('what completions send to the engine', async t => {
   }
   t.match(sent({}), { path: '/v1/completions', fields: { prompt: 'x' }, answers: 1 })
   t.strictSame(sent({ prompt: [1, 2] }).fields, { prompt: [1, 2] })
+  t.strictSame(sent({ prompt: null }).fields, { prompt: '' })
   t.strictSame(sent({ prompt: ['x'] }).fields, { prompt: 'x' }, 'a list of one is that one')
   t.match(sent({ prompt: ['x', [1]], n: 3 }), {
     fields: { prompt: ['x', [1]], n: 3 },

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { CorralError, type ErrorCode } from '../../core/errors.ts'
 import { engineError } from '../../core/http/engine-error.ts'
-import { EventBlocks, type Renames, renamed } from '../../plugins/api-openai/event-blocks.ts'
+import { answerId, EventBlocks, type Renames, renamed } from '../../plugins/api-openai/event-blocks.ts'
 import { openaiErrorBody, openaiErrorEvent } from '../../plugins/api-openai/openai-error.ts'
 
 t.test("what an engine's error means", async t => {
@@ -222,6 +222,16 @@ t.test("the engine's events pass by whole, however they are cut", async t => {
 
   const body = Buffer.from('{"model":"a/b","text":"\\"model\\":\\"a/b\\" ä","id":"chatcmpl-x"}')
   t.equal(renamed(body, names).toString(), '{"model":"A/b:latest","text":"\\"model\\":\\"a/b\\" ä","id":"chatcmpl-x"}')
-  t.match(renamed(body, { completionId: true }).toString(), /"model":"a\/b".*"id":"cmpl-x"\}$/)
+  const ids = ['chatcmpl', 'cmpl'].map(kind => answerId(kind as 'cmpl'))
+  t.not(ids[0], ids[1])
+  const own = Buffer.from(
+    `data: {"text":"\\"id\\":\\"chatcmpl-","id":"chatcmpl-${'x'.repeat(32)}","a":1}\n\n`.repeat(2)
+  )
+  const short = Buffer.from('data: {"id":"chatcmpl-7","a":"01234567890123456789012345678901"}\n\n')
+  t.equal(new EventBlocks({ id: ids[0]! }).push(Buffer.from(short))!.bytes.toString(), short.toString())
+  for (const id of ids) {
+    const text = new EventBlocks({ id }).push(Buffer.from(own))!.bytes.toString()
+    t.equal(text, own.toString().replaceAll(`chatcmpl-${'x'.repeat(32)}`, id))
+  }
   t.equal(renamed(body, { model: ['a/b', 'a/b'] }), body)
 })

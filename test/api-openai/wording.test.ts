@@ -31,7 +31,13 @@ const textChunk = (choices: any[], more: object = {}): Chunk => ({
   ...chatChunk(choices, more),
   object: 'text_completion'
 })
-const wording = (more: Partial<Wording> = {}): Wording => ({ model: 'A/b', choices: 1, usage: true, ...more })
+const wording = (more: Partial<Wording> = {}): Wording => ({
+  id: 'cmpl-7',
+  model: 'A/b',
+  choices: 1,
+  usage: true,
+  ...more
+})
 
 function words(chunks: Chunk[], how: Wording): Chunk[] {
   const worded = new ChunkWording(how)
@@ -51,7 +57,7 @@ t.test('the counts of several choices come once, at the end', async t => {
     told.map(({ choices }) => choices.map(({ index }) => index)),
     [[1], [1], [0], []]
   )
-  t.strictSame(told.at(-1), { ...chatChunk([]), model: 'A/b', usage: usage(19, 7, 0) })
+  t.strictSame(told.at(-1), { ...chatChunk([]), id: 'cmpl-7', model: 'A/b', usage: usage(19, 7, 0) })
   t.notOk(words(chunks, wording({ choices: 2, usage: false })).some(chunk => chunk.usage))
 
   const texts = [
@@ -61,7 +67,7 @@ t.test('the counts of several choices come once, at the end', async t => {
     textChunk([{ index: 1, text: '', finish_reason: 'stop', logprobs: null }], { usage: usage(3, 8, 2) })
   ]
   const last = words(texts, wording({ choices: 2 })).at(-1)!
-  t.match(last, { id: 'cmpl-1', choices: [], usage: usage(7, 15) })
+  t.match(last, { id: 'cmpl-7', choices: [], usage: usage(7, 15) })
   t.strictSame(words(texts, wording({ choices: 2 }))[0]!.usage, undefined)
 })
 
@@ -207,7 +213,7 @@ t.test('completions', async t => {
     whole.choices().map(({ text }) => text),
     ['one a', 'two bc']
   )
-  t.equal(echoed[0]!.id, 'cmpl-1')
+  t.equal(echoed[0]!.id, 'cmpl-7')
   t.equal(echoed[0]!.model, 'A/b')
 
   const probable = words(
@@ -245,14 +251,12 @@ t.test('what is filled in', async t => {
   const event = (index: number, content: string, more: object = {}) => ({ index, content, stop: false, ...more })
   const first = chunks.chunk(event(0, 'a', { completion_probabilities: [token('a', -1)] }))
   t.match(first, {
-    id: /^cmpl-[\w-]{32}$/,
     object: 'text_completion',
     choices: [{ index: 0, text: 'a', finish_reason: null, logprobs: { content: [{ token: 'a' }] } }]
   })
   t.notOk(first.usage)
   const end = { stop: true, tokens_evaluated: 7, tokens_predicted: 2, timings: { cache_n: 3 } }
   t.match(chunks.chunk(event(1, '', { ...end, stop_type: 'eos' })), {
-    id: first.id,
     choices: [{ index: 1, finish_reason: 'stop' }],
     usage: usage(7, 2, 3)
   })
