@@ -7,11 +7,13 @@ import * as facts from './trials.ts'
 
 export const PYTHON_SCRIPTS = join(packageRoot, 'test', 'clients', 'python')
 
+const ENVIRONMENTS = join(packageRoot, '.cache', 'clients-python')
+
 /** The Python of one of the environments that `npm run setup:clients` makes. */
 const pythonIn = (environment: string) =>
   process.platform === 'win32'
-    ? join(packageRoot, '.cache', 'clients-python', environment, 'Scripts', 'python.exe')
-    : join(packageRoot, '.cache', 'clients-python', environment, 'bin', 'python')
+    ? join(ENVIRONMENTS, environment, 'Scripts', 'python.exe')
+    : join(ENVIRONMENTS, environment, 'bin', 'python')
 
 /** The Python that has what a script imports. litellm asks for older packages than the others take. */
 export const clientsPython = (script: string) => pythonIn(script.startsWith('litellm') ? 'litellm' : 'vendors')
@@ -33,7 +35,8 @@ export const realPython = {
 export async function runScript(python: string, script: string, place: Place): Promise<Outcome[]> {
   const { stdout, exitCode, stderr } = await execa(python, [script], {
     input: JSON.stringify({ place, facts }),
-    env: { PYTHONDONTWRITEBYTECODE: '1' },
+    // Compiled modules lie with the environments, and not among the scripts.
+    env: { PYTHONPYCACHEPREFIX: join(ENVIRONMENTS, 'compiled') },
     reject: false
   })
   const outcomes = stdout.split('\n').flatMap(line => (line.startsWith('{') ? [JSON.parse(line) as Outcome] : []))

@@ -8,8 +8,9 @@ tools = [{"name": WEATHER["name"], "description": WEATHER["description"], "input
 def asking(content=QUESTION, **more):
     return {
         "model": MODEL,
-        "temperature": 0,
         "max_tokens": 200,
+        # The SDK has no field for it any more.
+        "extra_body": {"temperature": 0},
         "messages": [{"role": "user", "content": content}],
         **more,
     }
@@ -158,7 +159,7 @@ report(
         "count_tokens": count_tokens,
         "images": images,
         "not_found": lambda: fails(anthropic.NotFoundError, model="no/such"),
-        "bad_request": lambda: fails(anthropic.BadRequestError, max_tokens="many"),
+        "bad_request": lambda: fails(anthropic.BadRequestError, extra_body={"temperature": "hot"}),
         "context": lambda: fails(anthropic.BadRequestError, LONG),
         "wrong_key": wrong_key,
         "no_retries": no_retries,

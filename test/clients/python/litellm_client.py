@@ -51,11 +51,6 @@ def trials_of(prefix, api_base):
         valid_report(json.loads(ask(response_format=wanted).choices[0].message.content))
         return "response_format"
 
-    def embeddings():
-        inputs = ["red", "blue", "red"]
-        reply = litellm.embedding(model=f"{prefix}/{MODEL}", input=inputs, api_base=api_base, api_key="any")
-        return same_vectors(*(item["embedding"] for item in reply.data))
-
     def fails(kind, **more):
         failure(kind, lambda: ask(**more))
         return kind.__name__
@@ -71,16 +66,29 @@ def trials_of(prefix, api_base):
         "tools": one_tool,
         "two_tools": two_tools,
         "schema": schema,
-        "embeddings": embeddings,
         "not_found": lambda: fails(litellm.NotFoundError, model="no/such"),
         "context": lambda: fails(litellm.BadRequestError, content=LONG),
         "cancel": cancel,
     }
 
 
-hosted = trials_of("openai", f"{ADDRESS}/v1")
-ollamas = trials_of("ollama_chat", f"{ADDRESS}/ollama")
-anthropics = trials_of("anthropic", ADDRESS)
-report("litellm", hosted, way="openai/")
-report("litellm", ollamas, way="ollama_chat/")
-report("litellm", anthropics, way="anthropic/")
+def embeddings_of(prefix, api_base):
+    def embeddings():
+        inputs = ["red", "blue", "red"]
+        reply = litellm.embedding(model=f"{prefix}/{MODEL}", input=inputs, api_base=api_base, api_key="any")
+        return same_vectors(*(item["embedding"] for item in reply.data))
+
+    return {"embeddings": embeddings}
+
+
+def without(trials, *features):
+    return {feature: trial for feature, trial in trials.items() if feature not in features}
+
+
+hosted, ollamas = f"{ADDRESS}/v1", f"{ADDRESS}/ollama"
+report("litellm", {**trials_of("openai", hosted), **embeddings_of("openai", hosted)}, way="openai/")
+# These two have no way to close a stream.
+chats = without(trials_of("ollama_chat", ollamas), "cancel")
+report("litellm", {**chats, **embeddings_of("ollama", ollamas)}, way="ollama_chat/, ollama/")
+# It makes a schema a tool, which the demo model does not call for a question that no tool is for.
+report("litellm", without(trials_of("anthropic", ADDRESS), "cancel", "schema"), way="anthropic/")

@@ -1,5 +1,6 @@
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ pathlib.Path(home.name, "extra-openai-models.yaml").write_text(
 )
 
 import llm
+import openai
 
 
 def get_weather(city: str) -> str:
@@ -25,11 +27,15 @@ def get_weather(city: str) -> str:
     return "sunny"
 
 
-def trials_of(model, unknown, endless):
+def command(model):
+    return [sys.executable, "-m", "llm", "--no-log", "-m", model.model_id]
+
+
+def trials_of(model, endless):
     def chat():
         same(model.prompt(QUESTION, stream=False, temperature=0).text(), ANSWER)
-        command = [sys.executable, "-m", "llm", "--no-log", "-m", model.model_id, "-o", "temperature", "0", QUESTION]
-        same(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip(), ANSWER)
+        asked = [*command(model), "-o", "temperature", "0", QUESTION]
+        same(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip(), ANSWER)
         return "Python and command line"
 
     def system():
@@ -62,14 +68,13 @@ def trials_of(model, unknown, endless):
     def schema():
         valid_report(json.loads(model.prompt(QUESTION, schema=CITY_REPORT, temperature=0).text()))
 
-    def not_found():
-        error = failure(Exception, lambda: unknown().prompt(QUESTION, stream=False).text())
-        assert "no/such" in str(error), error
-        return type(error).__name__
-
     def cancel():
-        pieces = iter(endless.prompt(QUESTION))
-        return leaves_in_the_middle(pieces, pieces.close)
+        asked = subprocess.Popen([*command(endless), QUESTION], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        with asked:
+            pieces = iter(lambda: os.read(asked.stdout.fileno(), 1), b"")
+            note = leaves_in_the_middle(pieces, lambda: asked.send_signal(signal.SIGINT))
+            asked.kill()
+        return f"the command line, by SIGINT: {note}"
 
     return {
         "chat": chat,
@@ -79,29 +84,16 @@ def trials_of(model, unknown, endless):
         "tools": one_tool,
         "two_tools": two_tools,
         "schema": schema,
-        "not_found": not_found,
         "cancel": cancel,
     }
 
 
-hosted = trials_of(llm.get_model("corral"), lambda: llm.get_model("unknown"), llm.get_model("endless"))
-report("llm", hosted, way="api_base")
+def not_found():
+    error = failure(openai.NotFoundError, lambda: llm.get_model("unknown").prompt(QUESTION, stream=False).text())
+    return type(error).__name__
 
 
-def tagged(name):
-    return llm.get_model(f"{name}:latest")
-
-
-def embeddings():
-    model = llm.get_embedding_model(f"{MODEL}:latest")
-    return same_vectors(*model.embed_multi(["red", "blue", "red"]))
-
-
-def by_ollama():
-    from llm_ollama import Ollama
-
-    trials = trials_of(tagged(MODEL), lambda: Ollama("no/such"), tagged(ENDLESS))
-    return {**trials, "embeddings": embeddings}
-
-
-report("llm", by_ollama(), way="llm-ollama", others=["llm-ollama"])
+hosted = trials_of(llm.get_model("corral"), llm.get_model("endless"))
+report("llm", {**hosted, "not_found": not_found}, way="api_base")
+ollamas = trials_of(llm.get_model(f"ollama/{MODEL}"), llm.get_model(f"ollama/{ENDLESS}"))
+report("llm", ollamas, way="llm-ollama", others=["llm-ollama"])
