@@ -145,6 +145,10 @@ for (const [name, base] of [
     )
     t.equal(text(await stream(base, '/api/generate', generate('made:latest', 'Who are you?'))), 'I am Leo.')
     t.match(await once(base, 'DELETE', '/api/delete', { model: '', name: 'made' }), { status: 200 })
+    // Releases up to 0.6 send the new name in the other field.
+    const older = await stream(base, '/api/create', { model: '', name: 'older', from: 'tiny-chat' })
+    t.equal(older.lines.at(-1)?.status, 'success', older.text)
+    t.match(await once(base, 'DELETE', '/api/delete', { model: '', name: 'older' }), { status: 200 })
 
     t.match(await once(base, 'POST', '/api/me'), { status: 501, lines: [{ error: /ollama\.com/ }] }, 'push')
     t.match(await once(base, 'GET', '/api/version'), { lines: [{ version: '0.17.4' }] })

@@ -98,7 +98,7 @@ export function modelMakingRoutes(deps: MakingDependencies, mount: MakingMount):
 
       app.post('/create', { schema: CREATE }, async (request, reply) => {
         const { body } = request
-        const name = newName(body.model ?? body.name)
+        const name = newName(body.model || body.name)
         const making = readCreateRequest(body)
         const source = 'from' in making.source ? storage.get(naming.parse(making.source.from)) : undefined
         const framing = (body.stream ?? true) ? framingOf(request) : undefined
@@ -108,7 +108,7 @@ export function modelMakingRoutes(deps: MakingDependencies, mount: MakingMount):
       })
 
       app.post('/push', { schema: PUSH }, async ({ body }) => {
-        const name = body.model ?? body.name
+        const name = body.model || body.name
         throw new CorralError(
           'not_implemented',
           `corral does not publish models${name ? `: ${JSON.stringify(name.slice(0, 200))} stays on this machine` : ''}. ` +
