@@ -2,6 +2,7 @@ import type { FastifyReply } from 'fastify'
 import { CorralError } from '../errors.ts'
 import type { OverflowPolicy } from '../options.ts'
 import type { EngineResponse, Lease } from '../services.ts'
+import { requirePlainBeginning } from './begun-answer.ts'
 import { isCacheFault } from './engine-error.ts'
 import { askEngine } from './engine-reply.ts'
 
@@ -48,6 +49,7 @@ export async function askWithinContext(
   let { body } = request
   const given = body.messages
   let messages = Array.isArray(given) ? (given as Message[]) : []
+  await requirePlainBeginning(lease, body)
   for (;;) {
     try {
       const asked = messages.length > 0 ? { ...body, messages } : body

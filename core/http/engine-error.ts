@@ -20,6 +20,9 @@ const REQUEST_FAULTS = [
 
 const UNSUPPORTED = /^(image|audio|video) input is not supported|does not support multimodal|does not support audio/
 
+/** What a model writes against its own template: llama.cpp's `common_chat_peg_parse`. */
+const NOT_ITS_FORMAT = /^The model produced output that does not match/
+
 /** Longest part of an engine's message that is passed on. */
 const LONGEST_MESSAGE = 400
 
@@ -46,6 +49,12 @@ export function engineError(status: number, bodyText: string): CorralError {
     return new CorralError(
       'unsupported_capability',
       `The model cannot do what the request asks: ${sentence(message) || 'not supported.'}`
+    )
+  }
+  if (NOT_ITS_FORMAT.test(message)) {
+    return new CorralError(
+      'unsupported_capability',
+      "The model's answer has not the form that its chat template prescribes for tools, thoughts and answers, so it cannot be read. Ask again, in other words or without tools; if it fails often, another model or quantization is needed."
     )
   }
   if (failure.status === 404) {

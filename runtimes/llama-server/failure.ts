@@ -32,9 +32,9 @@ export interface Failure {
 /** After such a line what went wrong before it does not count: llama-server got over it, or serves. */
 const FRESH_START =
   /retrying without pipeline parallelism|server is listening on|all slots are idle|starting the main loop/
-/** Lines that are printed where nothing is wrong, or where llama-server goes on another way. */
+/** Lines that are printed where nothing is wrong, where llama-server goes on another way, or by a debugger at its end. */
 const HARMLESS =
-  /try reducing --n-gpu-layers|of pinned memory|host memory fallback|falling back|skipping reorder|fit params to free device memory|retrying|defaulting to chatml|normal during memory fitting|failed to measure|ignoring|cudaMemGetInfo failed|posix_f?m?advise|PrefetchVirtualMemory|munmap failed|failed to munlock|\/proc\/meminfo|process priority|environment variable is set, but|tool call example/i
+  /try reducing --n-gpu-layers|of pinned memory|host memory fallback|falling back|skipping reorder|fit params to free device memory|retrying|defaulting to chatml|normal during memory fitting|failed to measure|ignoring|cudaMemGetInfo failed|posix_f?m?advise|PrefetchVirtualMemory|munmap failed|failed to munlock|\/proc\/meminfo|process priority|\.c: No such file or directory|environment variable is set, but|tool call example/i
 /** llama.cpp tries once more without pipeline parallelism when the compute buffers of a load that has it do not fit. */
 const WILL_RETRY = /pipeline parallelism enabled/
 const MAY_BE_RETRIED = /failed to allocate compute buffers/

@@ -113,3 +113,34 @@ t.test('what is no schema is refused', async t => {
     t.match({ status, body }, { status: 400, body: { code: 'invalid_request' } }, JSON.stringify({ format, body }))
   }
 })
+
+t.test('an answer that has begun can be held to a format, unless marks of the model are in it', async t => {
+  const format = object({ a: word })
+  const chat = (content: string) => ({
+    model: DEMO,
+    messages: [
+      { role: 'user', content: 'Hello' },
+      { role: 'assistant', content }
+    ],
+    max_tokens: 100,
+    response_format: { type: 'json_schema', json_schema: { name: 'a', schema: format } }
+  })
+  const { body } = await corral.json('/v1/chat/completions', chat('{"a'))
+  t.match(JSON.parse(body.choices[0].message.content), { a: String })
+  const before = corral.enginePids()
+  for (const marked of ['{"a</s>', '<|im_end|>']) {
+    t.match(await corral.json('/v1/chat/completions', chat(marked)), {
+      status: 400,
+      body: { error: { code: 'invalid_request', param: 'messages', message: /marks of the model/ } }
+    })
+  }
+  const native = { model: DEMO, messages: chat('</s>').messages, format, stream: false }
+  t.match(await corral.json('/api/chat', native), { status: 400, body: { code: 'invalid_request' } })
+  t.same(corral.enginePids(), before, 'no engine ended over it')
+  const tool = { type: 'function', function: { name: 'f', parameters: { type: 'object', properties: {} } } }
+  const unread = { model: DEMO, messages: chat('<tool_call>').messages, tools: [tool], temperature: 0, max_tokens: 30 }
+  t.match(await corral.json('/v1/chat/completions', unread), {
+    status: 400,
+    body: { error: { code: 'unsupported_capability' } }
+  })
+})
