@@ -67,7 +67,7 @@ t.test('with drop_oldest the oldest turns are left out, and the reply says so', 
     t.match(reply, /7 \+ 8 = 15\./)
     const streamed = await corral.send(path, { ...ask, stream: true })
     t.ok(Number(streamed.headers.get('x-corral-dropped-messages')) >= 8, `${path} streamed`)
-    t.notMatch(await streamed.text(), /"error"/)
+    t.notMatch(await streamed.text(), /context_exceeded|model_stopped/)
   }
   const short = await corral.send('/api/chat', { model: DEMO, options, messages: [CAPITAL_QUESTION], stream: false })
   t.equal(short.headers.get('x-corral-dropped-messages'), null)
