@@ -3,7 +3,7 @@ import type { Readable } from 'node:stream'
 import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import type { Adoption } from './adoption.ts'
 import type { Conversion } from './conversion.ts'
-import type { Downloads, PlannedDownload } from './downloads.ts'
+import type { Downloads } from './downloads.ts'
 import type { CorralError } from './errors.ts'
 import type { HardwareService } from './hardware.ts'
 import type { ModelName } from './model-name.ts'
@@ -369,8 +369,6 @@ export interface NativeMount {
   naming?: ModelNaming
   /** What `GET /version` tells; corral's own version where absent. */
   version?: string
-  /** What progress of a pull names a file by; its path in the repository where absent. */
-  fileDigest?: (file: PlannedDownload) => string
   /** What `POST /show` tells as the Modelfile of a model; nothing where absent. */
   modelfile?: (variant: StoredVariant) => string
 }

@@ -1,7 +1,7 @@
 import type { Adoption } from '../../core/adoption.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { Conversion } from '../../core/conversion.ts'
-import type { Downloads, PlannedDownload } from '../../core/downloads.ts'
+import type { Downloads } from '../../core/downloads.ts'
 import type { Runtimes } from '../../core/runtimes.ts'
 import type { ModelNaming, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
 import type { NativeStreams } from './native-streams.ts'
@@ -24,6 +24,5 @@ export interface NativeDependencies {
 export interface MountedDependencies extends NativeDependencies {
   streams: NativeStreams
   naming: ModelNaming
-  fileDigest(file: PlannedDownload): string
   modelfile(variant: StoredVariant): string
 }

@@ -1,7 +1,7 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import type { Static } from 'typebox'
-import type { FileProgress, PlannedDownload, PullPlan, PullRecord } from '../../core/downloads.ts'
+import type { FileProgress, PullPlan, PullRecord } from '../../core/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
@@ -13,7 +13,7 @@ import { pullOperations } from './operations/pulls.ts'
 import type { PullsRequestSchema } from './schemas.ts'
 
 /** Pulls of models from hubs. */
-export function pullRoutes({ downloads, streams, naming, fileDigest }: MountedDependencies): FastifyPluginAsync {
+export function pullRoutes({ downloads, streams, naming }: MountedDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const operations = pullOperations(streams.types)
@@ -57,7 +57,7 @@ export function pullRoutes({ downloads, streams, naming, fileDigest }: MountedDe
         })
         const pull = await downloads.pull(plan, { detached: false })
         void stream.write(frame({ status: `pulling ${asked}`, ...planSummary(plan) }))
-        const events = newestEvents(stream, file => frame(fileEvent(file, plan.files, fileDigest)))
+        const events = newestEvents(stream, frame)
         await pull?.watch(events.add, signal)
         events.flush()
         stream.end(frame({ status: 'success' }))
@@ -111,12 +111,12 @@ function failureEvent(failure: CorralError): Record<string, unknown> {
 }
 
 /** Sends what changed to a client: to one that reads slowly only the newest of each file. */
-function newestEvents(stream: ReplyStream, frame: (file: FileProgress) => string) {
+function newestEvents(stream: ReplyStream, frame: (event: unknown) => string) {
   const waiting = new Map<string, FileProgress>()
   let full = false
   const flush = () => {
     if (waiting.size === 0) return
-    const text = [...waiting.values()].map(frame).join('')
+    const text = [...waiting.values()].map(file => frame(fileEvent(file))).join('')
     waiting.clear()
     const drained = stream.write(text)
     if (!drained) return
@@ -135,13 +135,8 @@ function newestEvents(stream: ReplyStream, frame: (file: FileProgress) => string
   }
 }
 
-function fileEvent(
-  { path, completed, total }: FileProgress,
-  planned: readonly PlannedDownload[],
-  fileDigest: (file: PlannedDownload) => string
-): Record<string, unknown> {
-  const file = planned.find(each => each.path === path)
-  return { status: `downloading ${path}`, digest: file ? fileDigest(file) : path, total, completed }
+function fileEvent({ path, completed, total }: FileProgress): Record<string, unknown> {
+  return { status: `downloading ${path}`, digest: path, total, completed }
 }
 
 /** What the first event of a pull says beside its status. */

@@ -20,14 +20,13 @@ export const NATIVE_NAMING: ModelNaming = { parse: parseModelName, shown: ({ pub
 /** The native API without its prefix. */
 export function nativeRoutes(
   deps: NativeDependencies,
-  { defaultFraming, naming = NATIVE_NAMING, version: shownVersion = version, fileDigest, modelfile }: NativeMount
+  { defaultFraming, naming = NATIVE_NAMING, version: shownVersion = version, modelfile }: NativeMount
 ): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const mounted: MountedDependencies = {
       ...deps,
       naming,
-      fileDigest: fileDigest ?? (({ path }) => path),
       modelfile: modelfile ?? (() => ''),
       streams: createNativeStreams({ defaultFraming, negotiate: deps.negotiate, heartbeat: deps.heartbeat })
     }

@@ -1,4 +1,3 @@
-import type { PlannedDownload } from '../../core/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/model-name.ts'
 import type { ModelNaming, Storage, StoredVariant } from '../../core/services.ts'
@@ -98,11 +97,3 @@ function bareWithTag({ model, isDefault, label }: StoredVariant): string {
 }
 
 const shortened = (text: string) => (text.length > 120 ? `${text.slice(0, 120)}…` : text)
-
-/**
- * What the progress of a pull names a file by. Ollama's command line shows 12 characters behind `sha256:`; its older
- * versions fail where there are fewer than 19 in all.
- */
-export function fileDigest({ path, sha256 }: PlannedDownload): string {
-  return sha256 === undefined ? path.padEnd(19) : `sha256:${sha256}`
-}

@@ -7,7 +7,6 @@ import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/na
 import { errorResponses, json, nativeErrors } from '../../core/http/response-schemas.ts'
 import type { ModelNaming, NativeApi } from '../../core/services.ts'
 import { modelfileText } from './models/modelfile-text.ts'
-import { fileDigest } from './naming.ts'
 import { tagAsOllama } from './operations.ts'
 import { hostedPath, PROFILE } from './profile-paths.ts'
 
@@ -77,7 +76,6 @@ export function profileRoutes(options: {
             defaultFraming: 'ndjson',
             naming,
             version: OLLAMA_VERSION,
-            fileDigest,
             modelfile: variant => modelfileText(variant, naming.shown(variant))
           })
         )

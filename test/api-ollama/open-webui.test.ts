@@ -45,9 +45,11 @@ t.test('the connection is verified, then a model is pulled with its progress', a
   t.match(pulled.lines[0], { status: /^pulling / })
   t.equal(pulled.lines.at(-1).status, 'success')
   const progress = pulled.lines.filter(line => line.digest)
-  const digests = new Set(progress.map(({ digest }) => digest))
-  t.ok(digests.has(`sha256:${createHash('sha256').update(Q8_0).digest('hex')}`), 'a bar for each file')
-  t.ok([...digests].every(digest => digest.length >= 19))
+  t.same(
+    [...new Set(progress.map(({ digest }) => digest))].sort(),
+    ['README.md', 'tiny-Q8_0.gguf'],
+    'a bar for each file'
+  )
   t.ok(progress.some(({ completed, total }) => completed === total && total === Q8_0.length))
   t.match(await send('/api/pull', { name: 'llama3.2', model: 'llama3.2', insecure: true }), {
     status: 404,
