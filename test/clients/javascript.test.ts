@@ -11,7 +11,7 @@ import type { Outcome } from './trials.ts'
 const place = await openPlace(t)
 const outcomes: Outcome[] = []
 for (const client of [openai, anthropic, ollama, ai, langchainOpenai, langchainOllama, langchainAnthropic]) {
-  await t.test(client.client, async t => {
+  await t.test(client.packages[0]!, async t => {
     const tried = await runClient(place, client)
     judge(t, tried)
     outcomes.push(...tried)

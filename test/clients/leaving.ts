@@ -1,37 +1,47 @@
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { ENDLESS, MODEL, type Place } from './trials.ts'
+import { ENDLESS, MODEL, type Place, QUESTION } from './trials.ts'
 
-/** Most tokens of an answer of `ENDLESS`. */
+/** Tokens of an answer of `ENDLESS`. */
 const TOKENS = 3_500
+/** Tokens that are generated to learn the speed. */
+const TRIED = 350
 /** How many pieces a reader takes before it leaves. */
 const TAKEN = 40
 /** Pieces that may be on their way when it does. */
 const STILL_COMING = 500
-/** Pieces may have come in one heap, which says nothing of their speed. */
+/** Milliseconds that the least of machines may take to notice that a reader left. */
 const LEAST_WAIT = 1_000
+
+async function ask(address: string, path: string, method: string, body: object): Promise<any> {
+  const response = await fetch(address + path, { method, body: JSON.stringify(body) })
+  const text = await response.text()
+  if (!response.ok) throw new Error(`${path} answered ${response.status}: ${text}`)
+  return JSON.parse(text)
+}
 
 /**
  * Makes a model that never ends its answers by itself, in the way that Ollama's clients make models, so that every
  * client can leave one in the middle whatever fields it sends.
+ * @returns how long a request may go on after its reader left, in milliseconds: half of what its answer would take
  */
-export async function makeEndless({ address }: Place): Promise<void> {
-  const response = await fetch(`${address}/ollama/api/create`, {
-    method: 'POST',
-    body: JSON.stringify({
-      model: ENDLESS,
-      from: MODEL,
-      parameters: { ignore_eos: true, num_predict: TOKENS, temperature: 0 },
-      stream: false
-    })
-  })
-  const text = await response.text()
-  if (!response.ok) throw new Error(`${ENDLESS} was not made: ${response.status} ${text}`)
+export async function makeEndless(address: string): Promise<number> {
+  const parameters = { ignore_eos: true, num_predict: TOKENS, temperature: 0 }
+  await ask(address, '/ollama/api/create', 'POST', { model: ENDLESS, from: MODEL, parameters, stream: false })
+  const messages = [{ role: 'user', content: QUESTION }]
+  const tried = { model: ENDLESS, messages, options: { num_predict: TRIED }, stream: false }
+  const { eval_count, eval_duration } = await ask(address, '/ollama/api/chat', 'POST', tried)
+  assert.equal(eval_count, TRIED)
+  return Math.max((eval_duration / 1e6 / TRIED) * (TOKENS / 2), LEAST_WAIT)
+}
+
+export async function removeEndless(address: string): Promise<void> {
+  await ask(address, '/api/delete', 'DELETE', { model: ENDLESS })
 }
 
 /**
- * Reads the beginning of an answer that would go on, leaves, and waits until the server runs nothing any more. That
- * must be long before the answer would have ended, by the speed at which its beginning came.
+ * Reads the beginning of an answer that would go on, leaves, and waits until the server runs nothing any more: long
+ * before the answer would have ended.
  * @param open starts the answer; without `leave`, ending the iteration must be enough
  */
 export async function leavesInTheMiddle<Piece>(
@@ -40,14 +50,10 @@ export async function leavesInTheMiddle<Piece>(
 ): Promise<string> {
   const { pieces, leave } = await open()
   let taken = 0
-  let began = 0
-  let perPiece = 0
   try {
     for await (const _ of pieces) {
-      began ||= performance.now()
       taken++
       if (taken === TAKEN) {
-        perPiece = (performance.now() - began) / TAKEN
         if (!leave) break
         leave()
       }
@@ -59,18 +65,17 @@ export async function leavesInTheMiddle<Piece>(
   }
   assert.ok(taken >= TAKEN, `only ${taken} pieces came`)
   assert.ok(taken <= TAKEN + STILL_COMING, 'pieces come after the reader left')
-  await freed(place, perPiece)
+  await freed(place)
   return 'its slot is free at once'
 }
 
-async function freed({ address }: Place, perPiece: number): Promise<void> {
+async function freed({ address, leavingLimit }: Place): Promise<void> {
   const begun = performance.now()
-  const limit = Math.max((perPiece * TOKENS) / 2, LEAST_WAIT)
   for (;;) {
     const { models } = (await (await fetch(`${address}/api/ps`)).json()) as { models: Loaded[] }
     if (models.every(({ name, running }) => name !== ENDLESS || running === 0)) return
     const waited = performance.now() - begun
-    assert.ok(waited < limit, `the answer still runs ${Math.round(waited)} ms after its reader left`)
+    assert.ok(waited < leavingLimit, `the answer still runs ${Math.round(waited)} ms after its reader left`)
     await sleep(10)
   }
 }

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { packageRoot } from '../../core/package-info.ts'
 import { startCorral, until } from '../support/corral.ts'
-import { makeEndless } from './leaving.ts'
+import { makeEndless, removeEndless } from './leaving.ts'
 import { type Client, FEATURES, type Feature, type Outcome, type Place } from './trials.ts'
 
 const KEY = 'a-key-for-tests'
@@ -18,11 +18,12 @@ export const elsewhere = process.env.CORRAL_TEST_ADDRESS
  */
 export async function openPlace(t: Test): Promise<Place> {
   const place = elsewhere ? { address: elsewhere.replace(/\/$/, '') } : await startBoth(t)
-  await makeEndless(place)
-  return place
+  const leavingLimit = await makeEndless(place.address)
+  if (elsewhere) t.teardown(() => removeEndless(place.address))
+  return { ...place, leavingLimit }
 }
 
-async function startBoth(t: Test): Promise<Place> {
+async function startBoth(t: Test): Promise<Omit<Place, 'leavingLimit'>> {
   const [open, strict] = await Promise.all([
     startCorral(t, { config: 'api-ollama:\n  listen: 127.0.0.1:0\n' }),
     startCorral(t, { config: `security:\n  api_keys: [${KEY}]\nscheduler:\n  memory: 1MiB\n` })
@@ -35,8 +36,9 @@ async function startBoth(t: Test): Promise<Place> {
 }
 
 /** Runs the trials of one client, one after the other. */
-export async function runClient(place: Place, { client, with: others = [], trials }: Client): Promise<Outcome[]> {
-  const version = [client, ...others].map(versionOf).join(' with ')
+export async function runClient(place: Place, { packages, trials }: Client): Promise<Outcome[]> {
+  const client = packages.join(', ')
+  const version = packages.map(versionOf).join(', ')
   const outcomes: Outcome[] = []
   for (const feature of Object.keys(FEATURES) as Feature[]) {
     const trial = trials[feature]

@@ -48,6 +48,8 @@ export type Feature = keyof typeof FEATURES
 export interface Place {
   /** Such as http://127.0.0.1:11435. */
   address: string
+  /** Milliseconds that a request may go on after its reader left. */
+  leavingLimit: number
   /** A server that asks for a key and has no room for any model; absent where the address was given from outside. */
   strict?: { address: string; key: string }
   /** Where Ollama's clients find their profile without a path; absent likewise. */
@@ -58,10 +60,8 @@ export interface Place {
 export type Trial = (place: Place) => Promise<string>
 
 export interface Client {
-  /** Name of the npm package. */
-  client: string
-  /** Other packages that take part. */
-  with?: string[]
+  /** Its npm packages; the first gives it its name. */
+  packages: string[]
   trials: Partial<Record<Feature, Trial>>
 }
 

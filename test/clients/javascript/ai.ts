@@ -54,8 +54,7 @@ async function fails(place: Place, status: number, fields: { model?: string; pro
 }
 
 export const ai: Client = {
-  client: 'ai',
-  with: ['@ai-sdk/openai-compatible'],
+  packages: ['ai', '@ai-sdk/openai-compatible'],
   trials: {
     async chat(place) {
       const { text, finishReason } = await generateText({ ...greedy(place), prompt: QUESTION })

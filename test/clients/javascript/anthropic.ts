@@ -40,7 +40,7 @@ async function fails(place: Place, type: new (...args: never[]) => Error, fields
 }
 
 export const anthropic: Client = {
-  client: '@anthropic-ai/sdk',
+  packages: ['@anthropic-ai/sdk'],
   trials: {
     async models(place) {
       const client = open(place)

@@ -130,8 +130,7 @@ async function embeds(embedder: {
 }
 
 export const langchainOpenai: Client = {
-  client: '@langchain/openai',
-  with: ['@langchain/core'],
+  packages: ['@langchain/openai', '@langchain/core'],
   trials: {
     ...shared(
       openaiAt,
@@ -143,8 +142,7 @@ export const langchainOpenai: Client = {
 }
 
 export const langchainOllama: Client = {
-  client: '@langchain/ollama',
-  with: ['@langchain/core'],
+  packages: ['@langchain/ollama', '@langchain/core'],
   trials: {
     ...shared(
       ollamaAt,
@@ -161,8 +159,7 @@ export const langchainOllama: Client = {
 }
 
 export const langchainAnthropic: Client = {
-  client: '@langchain/anthropic',
-  with: ['@langchain/core'],
+  packages: ['@langchain/anthropic', '@langchain/core'],
   trials: shared(
     anthropicAt,
     unknown(anthropicAt, error => error.status),

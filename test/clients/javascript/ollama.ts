@@ -52,7 +52,7 @@ async function fails(place: Place, status: number, fields: object): Promise<stri
 }
 
 export const ollama: Client = {
-  client: 'ollama',
+  packages: ['ollama'],
   trials: {
     async models(place) {
       const { models } = await open(place).list()

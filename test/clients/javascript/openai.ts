@@ -54,7 +54,7 @@ async function fails(place: Place, type: new (...args: never[]) => Error, fields
 }
 
 export const openai: Client = {
-  client: 'openai',
+  packages: ['openai'],
   trials: {
     async models(place) {
       const client = open(place)

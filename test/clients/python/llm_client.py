@@ -31,6 +31,11 @@ def command(model):
     return [sys.executable, "-m", "llm", "--no-log", "-m", model.model_id]
 
 
+def interrupt(process):
+    process.send_signal(signal.SIGINT)
+    process.wait()
+
+
 def trials_of(model, endless):
     def chat():
         same(model.prompt(QUESTION, stream=False, temperature=0).text(), ANSWER)
@@ -72,9 +77,7 @@ def trials_of(model, endless):
         asked = subprocess.Popen([*command(endless), QUESTION], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         with asked:
             pieces = iter(lambda: os.read(asked.stdout.fileno(), 1), b"")
-            note = leaves_in_the_middle(pieces, lambda: asked.send_signal(signal.SIGINT))
-            asked.kill()
-        return f"the command line, by SIGINT: {note}"
+            return f"the command line, by Ctrl+C: {leaves_in_the_middle(pieces, lambda: interrupt(asked))}"
 
     return {
         "chat": chat,
