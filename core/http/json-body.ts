@@ -14,11 +14,43 @@ export function acceptAnyBodyAsJson(app: FastifyInstance): void {
       done(null, undefined)
       return
     }
+    if (text.length > MOST_VALUES && hasMoreValues(text, MOST_VALUES)) {
+      done(new CorralError('body_too_large', `The request body holds more than ${MOST_VALUES} values.`), undefined)
+      return
+    }
     void parse(request, text, (error, value) => {
       if (!error) return done(null, value)
       done(new CorralError('invalid_json', `The request body is not valid JSON: ${describe(text)}`), undefined)
     })
   })
+}
+
+/** More would hold up all other clients for many seconds, and take gigabytes, while they are read. */
+const MOST_VALUES = 2_000_000
+
+const QUOTE = 34
+const COMMA = 44
+const BACKSLASH = 92
+
+/** Whether a JSON text has more values than this: about one for each comma outside of strings, which are leapt over. */
+export function hasMoreValues(text: string, most: number): boolean {
+  let values = 0
+  for (let at = 0; at < text.length; at++) {
+    const code = text.charCodeAt(at)
+    if (code === COMMA && ++values > most) return true
+    if (code === QUOTE) at = endOfString(text, at)
+  }
+  return false
+}
+
+/** The index of the quotation mark that ends the string that begins at `start`. */
+function endOfString(text: string, start: number): number {
+  for (let end = text.indexOf('"', start + 1); end !== -1; end = text.indexOf('"', end + 1)) {
+    let before = end - 1
+    while (text.charCodeAt(before) === BACKSLASH) before--
+    if ((end - before) % 2 === 1) return end
+  }
+  return text.length
 }
 
 /** Where the mistake is, without quoting the body: it may hold a prompt. */

@@ -154,8 +154,12 @@ t.test('60 MB', async t => {
     }
     await stillWell(t, name)
   }
-  const more = await ask('POST', '/v1/chat/completions', Buffer.alloc(65 * 2 ** 20, 32))
-  t.match(more, { status: 413, json: { error: { code: 'body_too_large' } } })
+  const many = await ask('POST', '/v1/chat/completions', large.lists!())
+  t.match(many, { status: 413, json: { error: { code: 'body_too_large', message: /values/ } } })
+  // The server answers before all has come, and some clients take the broken connection for more than the answer.
+  const more = await ask('POST', '/v1/chat/completions', Buffer.alloc(65 * 2 ** 20, 32)).catch(error => error)
+  if (more instanceof Error) t.match(String(more.cause), /EPIPE|ECONNRESET|closed/)
+  else t.match(more, { status: 413, json: { error: { code: 'body_too_large' } } })
 })
 
 /** Sends bytes as they are, one after the other, and gives what comes back. */

@@ -1,0 +1,41 @@
+import t from 'tap'
+import { hasMoreValues } from '../../core/http/json-body.ts'
+
+t.test('values are counted outside of strings', async t => {
+  const cases: [string, number, boolean][] = [
+    ['[1,2,3]', 2, false],
+    ['[1,2,3]', 1, true],
+    ['["a,b,c,d"]', 0, false],
+    ['["a\\",b,c",1]', 1, false],
+    ['["a\\\\",b,c]', 1, true],
+    ['["a\\\\\\",b,c"]', 0, false],
+    ['{"a":1,"b,":",,,"}', 1, false],
+    ['["', 0, false],
+    ['["\\', 0, false],
+    ['', 0, false],
+    ['"",""', 0, true]
+  ]
+  for (const [text, most, more] of cases) t.equal(hasMoreValues(text, most), more, `${text} more than ${most}`)
+
+  // Whatever JSON there is, it is never taken for fewer values than its lists and objects hold.
+  const random = (depth: number): unknown => {
+    const kind = Math.floor(Math.random() * (depth > 3 ? 3 : 5))
+    if (kind === 0) return Math.random()
+    if (kind === 1) return ['a,b', '"', '\\', '\\"', ',",', '']
+    if (kind === 2) return 'x"\\,'.repeat(Math.floor(Math.random() * 3))
+    const items = Array.from({ length: Math.floor(Math.random() * 5) }, () => random(depth + 1))
+    return kind === 3 ? items : Object.fromEntries(items.map((item, index) => [`k"${index},\\`, item]))
+  }
+  const commas = (value: unknown): number => {
+    if (typeof value !== 'object' || value === null) return 0
+    const items = Object.values(value)
+    return Math.max(0, items.length - 1) + items.reduce<number>((sum, item) => sum + commas(item), 0)
+  }
+  for (let round = 0; round < 500; round++) {
+    const value = random(0)
+    const text = JSON.stringify(value)
+    const count = commas(value)
+    if (count > 0) t.ok(hasMoreValues(text, count - 1), text)
+    t.notOk(hasMoreValues(text, count), text)
+  }
+})
