@@ -15,8 +15,8 @@ import { parseKeepAlive, parseOptions, topLevelOptions } from '../../core/option
 import type { LeaseRequest, Scheduler, Storage } from '../../core/services.ts'
 import { anthropicErrorBody } from './anthropic-error.ts'
 import { engineRequest } from './engine-body.ts'
-import { type MessageEvent, MessageEvents, type MessageHead, WholeMessage } from './message-events.ts'
-import type { CountRequest, Message, MessagesRequest } from './schemas.ts'
+import { MessageEvents, type MessageHead, WholeMessage } from './message-events.ts'
+import type { CountRequest, Message, MessageEvent, MessagesRequest } from './schemas.ts'
 
 const CHAT = '/v1/chat/completions'
 const PING = frame({ type: 'ping' })

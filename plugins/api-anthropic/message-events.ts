@@ -1,26 +1,6 @@
 import type { Delta, TokenUsage, ToolCallPiece } from '../../core/http/engine-answer.ts'
 import { shownId } from './engine-messages.ts'
-import type { Message, ReplyBlock, StopReason, Usage } from './schemas.ts'
-
-/** The events of Anthropic's streams, in their order. */
-export type MessageEvent =
-  | { type: 'message_start'; message: Message }
-  | { type: 'ping' }
-  | { type: 'content_block_start'; index: number; content_block: ReplyBlock }
-  | { type: 'content_block_delta'; index: number; delta: BlockDelta }
-  | { type: 'content_block_stop'; index: number }
-  | {
-      type: 'message_delta'
-      delta: { stop_reason: StopReason; stop_sequence: string | null }
-      usage: Usage
-    }
-  | { type: 'message_stop' }
-
-type BlockDelta =
-  | { type: 'text_delta'; text: string }
-  | { type: 'thinking_delta'; thinking: string }
-  | { type: 'signature_delta'; signature: string }
-  | { type: 'input_json_delta'; partial_json: string }
+import type { BlockDelta, Message, MessageEvent, ReplyBlock, StopReason, Usage } from './schemas.ts'
 
 type Prose = 'text' | 'thinking'
 

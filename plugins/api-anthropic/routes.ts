@@ -13,6 +13,7 @@ import {
   anthropicErrors,
   type CountRequest,
   CountRequestSchema,
+  MessageEventSchema,
   MessageSchema,
   type MessagesRequest,
   MessagesRequestSchema,
@@ -95,7 +96,10 @@ function messageRoutes(deps: AnthropicDependencies, operation: string): FastifyP
           operationId: `${operation}CreateMessage`,
           body: MessagesRequestSchema,
           response: {
-            200: jsonOrStream('The message; with "stream" its events', MessageSchema, { event: EVENTS }),
+            200: jsonOrStream('The message; with "stream" its events', MessageSchema, {
+              event: EVENTS,
+              item: Type.Union([MessageEventSchema, anthropicErrors(ANSWER_ERRORS)])
+            }),
             ...ERRORS
           }
         }

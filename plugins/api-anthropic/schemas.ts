@@ -155,6 +155,40 @@ export const MessageSchema = Type.Object(
 )
 export type Message = Static<typeof MessageSchema>
 
+const BlockDeltaSchema = Type.Union([
+  Type.Object({ type: Type.Literal('text_delta'), text: Type.String() }),
+  Type.Object({ type: Type.Literal('thinking_delta'), thinking: Type.String() }),
+  Type.Object({ type: Type.Literal('signature_delta'), signature: Type.String() }),
+  Type.Object({ type: Type.Literal('input_json_delta'), partial_json: Type.String() })
+])
+export type BlockDelta = Static<typeof BlockDeltaSchema>
+
+/** One event of a message that is streamed. */
+export const MessageEventSchema = Type.Union(
+  [
+    Type.Object({ type: Type.Literal('message_start'), message: MessageSchema }),
+    Type.Object({ type: Type.Literal('ping') }),
+    Type.Object({
+      type: Type.Literal('content_block_start'),
+      index: Type.Integer(),
+      content_block: ReplyBlockSchema
+    }),
+    Type.Object({ type: Type.Literal('content_block_delta'), index: Type.Integer(), delta: BlockDeltaSchema }),
+    Type.Object({ type: Type.Literal('content_block_stop'), index: Type.Integer() }),
+    Type.Object({
+      type: Type.Literal('message_delta'),
+      delta: Type.Object({
+        stop_reason: StopReasonSchema,
+        stop_sequence: Type.Union([Type.String(), Type.Null()])
+      }),
+      usage: UsageSchema
+    }),
+    Type.Object({ type: Type.Literal('message_stop') })
+  ],
+  { title: 'MessageEvent' }
+)
+export type MessageEvent = Static<typeof MessageEventSchema>
+
 export const TokenCountSchema = Type.Object({ input_tokens: Type.Integer() }, loose)
 
 export const ModelSchema = Type.Object(

@@ -1,5 +1,5 @@
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
-import type { TSchema } from 'typebox'
+import { type TSchema, Type } from 'typebox'
 import type { ErrorCode } from '../../core/errors.ts'
 import {
   ANSWER_ERRORS,
@@ -15,7 +15,7 @@ import { type Fields, readCall } from './engine-call.ts'
 import { chatGeneration, completionGeneration } from './generation.ts'
 import { openaiErrors } from './openai-error.ts'
 import { answer, askOnce, type RelayDependencies } from './relay.ts'
-import { ChatCompletion, Completion, Embeddings, Ranking, Text, Tokens } from './reply-schemas.ts'
+import { ChatChunk, ChatCompletion, Completion, Embeddings, Ranking, Text, Tokens } from './reply-schemas.ts'
 import {
   ChatRequest,
   CompletionRequest,
@@ -65,7 +65,8 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
         ChatRequest,
         jsonOrStream('The answer', ChatCompletion, {
           event:
-            'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last where stream_options.include_usage asks for them, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.'
+            'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last where stream_options.include_usage asks for them, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
+          item: Type.Union([ChatChunk, openaiErrors(ANSWER_ERRORS)])
         })
       ),
       (request, reply) => answer(deps, request, reply, readCall(request.body, ChatRequest), chatGeneration)
@@ -83,7 +84,8 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
         CompletionRequest,
         jsonOrStream('The texts', Completion, {
           event:
-            'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.'
+            'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
+          item: Type.Union([Completion, openaiErrors(ANSWER_ERRORS)])
         })
       ),
       (request, reply) => answer(deps, request, reply, readCall(request.body, CompletionRequest), completionGeneration)

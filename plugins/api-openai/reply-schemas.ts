@@ -80,6 +80,45 @@ export const ChatCompletion = Type.Object(
   { ...loose, title: 'ChatCompletion' }
 )
 
+const CalledPiece = Type.Object({ name: Type.Optional(Type.String()), arguments: Type.Optional(Type.String()) }, loose)
+
+/** One event of an answer that is streamed. */
+export const ChatChunk = Type.Object(
+  {
+    ...generated,
+    usage: Maybe(Usage),
+    object: Type.Literal('chat.completion.chunk'),
+    choices: Type.Array(
+      Type.Object(
+        {
+          index: Count,
+          delta: Type.Object(
+            {
+              role: Type.Optional(Type.Literal('assistant')),
+              content: Maybe(Type.String()),
+              reasoning_content: Maybe(Type.String()),
+              tool_calls: Type.Optional(
+                Type.Array(
+                  Type.Object(
+                    { index: Count, id: Type.Optional(Type.String()), function: Type.Optional(CalledPiece) },
+                    loose
+                  )
+                )
+              ),
+              function_call: Type.Optional(CalledPiece)
+            },
+            loose
+          ),
+          logprobs: Maybe(ChatLogprobs),
+          finish_reason: Finish('stop', 'length', 'tool_calls', 'function_call')
+        },
+        loose
+      )
+    )
+  },
+  { ...loose, title: 'ChatChunk' }
+)
+
 const CompletionLogprobs = Type.Object(
   {
     tokens: Type.Array(Type.String()),

@@ -5,8 +5,8 @@ import type { Delta, ToolCallPiece } from '../../core/http/engine-answer.ts'
 import { anthropicErrorBody } from '../../plugins/api-anthropic/anthropic-error.ts'
 import { engineRequest } from '../../plugins/api-anthropic/engine-body.ts'
 import { engineMessages } from '../../plugins/api-anthropic/engine-messages.ts'
-import { type MessageEvent, MessageEvents, WholeMessage } from '../../plugins/api-anthropic/message-events.ts'
-import { MessagesRequestSchema } from '../../plugins/api-anthropic/schemas.ts'
+import { MessageEvents, WholeMessage } from '../../plugins/api-anthropic/message-events.ts'
+import { type MessageEvent, MessagesRequestSchema } from '../../plugins/api-anthropic/schemas.ts'
 
 type Request = Parameters<typeof engineRequest>[0]
 

@@ -51,9 +51,9 @@ t.test('a model that is not there, and names that are none', async t => {
       ['../../etc/passwd', 400],
       [7, 400]
     ] as const) {
-      const named = { ...BESIDE, model, ...(id.endsWith('CopyModel') ? { source: model } : {}) }
+      const named = { ...BESIDE, model, ...(/copyModel$/i.test(id) ? { source: model } : {}) }
       // A model is made of another one, which is not there; its own name need not be.
-      const made = id.endsWith('CreateModel') && typeof model === 'string' ? { model: 'a/b', from: model } : {}
+      const made = /createModel$/i.test(id) && typeof model === 'string' ? { model: 'a/b', from: model } : {}
       // A prompt is something else there.
       const { prompt: _, ...unprompted } = named
       await caller.call(t, id, status, { body: { ...(/Response/.test(id) ? unprompted : named), ...made } })

@@ -41,6 +41,7 @@ const WITHOUT_SUCCESS = [
   'ollamaConvertModel',
   'deleteConversion',
   'ollamaDeleteConversion',
+  'pushModel',
   'ollamaPushModel',
   'ollamaMe',
   'ollamaSignout',
@@ -132,24 +133,32 @@ for (const mount of ['', 'ollama']) {
   })
 }
 
-t.test('what only Ollama has', async t => {
-  const bytes = readFileSync(TINY_CHAT)
-  const { files } = await caller.call(t, 'showModel', 200, { body: { model: DEMO } })
-  const digest = `sha256:${files[0].sha256}`
-  const send = { params: { digest } }
-  await caller.call(t, 'ollamaFindBlob', 404, { params: { digest: `sha256:${'0'.repeat(64)}` } })
-  const stored = await fetch(`${corral.url}/ollama/api/blobs/${digest}`, { method: 'POST', body: bytes })
-  t.ok([200, 201].includes(stored.status))
-  caller.seen.set('ollamaStoreBlob', new Set([stored.status]))
-  await caller.call(t, 'ollamaFindBlob', 200, send)
-  const made = { model: 'test/made', files: { 'a.gguf': digest }, system: 'Be short.' }
-  await caller.call(t, 'ollamaCreateModel', 200, { body: made })
-  await caller.call(t, 'ollamaCreateModel', 200, { body: { ...made, stream: false } })
-  await caller.call(t, 'ollamaCopyModel', 200, { body: { source: 'test/made', destination: 'test/copied' } })
-  await caller.call(t, 'ollamaShowModel', 200, { body: { model: 'test/made' } })
-  await caller.call(t, 'showModel', 200, { body: { model: 'test/copied' } })
+for (const mount of ['', 'ollama']) {
+  const id = (native: string) => (mount ? `${mount}${native[0]!.toUpperCase()}${native.slice(1)}` : native)
+  t.test(`models that are made${mount && ', once more for Ollama'}`, async t => {
+    const { files } = await caller.call(t, 'showModel', 200, { body: { model: DEMO } })
+    const digest = `sha256:${files[0].sha256}`
+    const body = readFileSync(TINY_CHAT)
+    const address = `${corral.url}${mount && `/${mount}`}/api/blobs/${digest}`
+    const { status } = await fetch(address, { method: 'POST', body })
+    t.ok([200, 201].includes(status))
+    caller.seen.set(id('storeBlob'), new Set([status]))
+    await caller.call(t, id('findBlob'), 404, { params: { digest: `sha256:${'0'.repeat(64)}` } })
+    await caller.call(t, id('findBlob'), 200, { params: { digest } })
+    const made = { model: 'test/made', files: { 'a.gguf': digest }, system: 'Be short.' }
+    await caller.call(t, id('createModel'), 200, { body: made })
+    await caller.call(t, id('createModel'), 200, { body: { ...made, stream: false } })
+    await caller.call(t, id('copyModel'), 200, { body: { source: 'test/made', destination: 'test/copied' } })
+    for (const model of ['test/made', 'test/copied']) {
+      await caller.call(t, id('showModel'), 200, { body: { model } })
+      await caller.call(t, id('deleteModel'), 200, { body: { model } })
+    }
+    await caller.call(t, id('pushModel'), 501, { body: { model: DEMO } })
+  })
+}
+
+t.test("what Ollama's cloud would have", async t => {
   for (const id of ['ollamaMe', 'ollamaSignout']) await caller.call(t, id, 501, { body: {} })
-  await caller.call(t, 'ollamaPushModel', 501, { body: { model: 'test/made' } })
 })
 
 t.test('OpenAI', async t => {
