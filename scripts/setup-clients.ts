@@ -1,6 +1,6 @@
 /**
- * Installs the clients in Python that the tests point at corral, each set of versions as it is committed in an
- * environment of its own below `.cache/clients-python`. What is there already stays.
+ * Installs the clients in Python, and the fuzzer, that the tests point at corral: each set of versions as it is
+ * committed, in an environment of its own below `.cache/clients-python`. What is there already stays.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -11,7 +11,7 @@ import { packageRoot } from '../core/package-info.ts'
 
 const folder = join(packageRoot, '.cache', 'clients-python')
 const requirements = join(packageRoot, 'test', 'clients', 'python', 'requirements')
-const SETS = ['vendors', 'litellm']
+const SETS = ['vendors', 'litellm', 'schemathesis']
 /** Installs many packages in a tenth of pip's time; pip takes its place where it cannot. */
 const INSTALLER = 'uv==0.13.9'
 const OLDEST = [3, 11]

@@ -10,7 +10,7 @@ export const PYTHON_SCRIPTS = join(packageRoot, 'test', 'clients', 'python')
 const ENVIRONMENTS = join(packageRoot, '.cache', 'clients-python')
 
 /** The Python of one of the environments that `npm run setup:clients` makes. */
-const pythonIn = (environment: string) =>
+export const pythonIn = (environment: string) =>
   process.platform === 'win32'
     ? join(ENVIRONMENTS, environment, 'Scripts', 'python.exe')
     : join(ENVIRONMENTS, environment, 'bin', 'python')
@@ -25,7 +25,7 @@ function isInstalled(environment: string): boolean {
   return existsSync(installed) && readFileSync(installed, 'utf8') === readFileSync(wanted, 'utf8')
 }
 
-const missing = ['vendors', 'litellm'].filter(name => !isInstalled(name))
+const missing = ['vendors', 'litellm', 'schemathesis'].filter(name => !isInstalled(name))
 if (missing.length > 0 && process.env.CI) {
   throw new Error('Clients in Python are always tested in CI: run "npm run setup:clients" before the tests.')
 }

@@ -310,7 +310,9 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
     stream.end()
   })
   const storage = { list: () => [] } as never
-  await app.register(openaiRoutes({ storage, scheduler: {} as never, config, heartbeat: 10_000 }), { prefix: '/v1' })
+  await app.register(openaiRoutes({ storage, scheduler: {} as never, config, heartbeat: 10_000, storedResponses: 0 }), {
+    prefix: '/v1'
+  })
   t.teardown(() => app.close())
   await app.ready()
   return { app, lines }

@@ -1,0 +1,81 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { execa } from 'execa'
+import type { Test } from 'tap'
+import { ERROR_STATUS } from '../../core/errors.ts'
+import { packageRoot } from '../../core/package-info.ts'
+import { pythonIn } from '../clients/python-scripts.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
+
+const HOOKS = join(packageRoot, 'test', 'fuzz', 'schemathesis_hooks.py')
+
+/** What a request may bring about: everything from 501 on that has a code. A 500 is always a fault. */
+const explained: Record<string, string[]> = {}
+for (const [code, status] of Object.entries(ERROR_STATUS)) {
+  if (status > 500) explained[status] = [...(explained[status] ?? []), code]
+}
+
+/** What is asked of every reply. */
+const CHECKS = [
+  'status_code_conformance',
+  'content_type_conformance',
+  'response_headers_conformance',
+  'response_schema_conformance',
+  'failures_are_explained'
+]
+
+/** Installing builds is long work that a request may really begin. */
+const LEFT_OUT = '/api/runtimes/(install|upgrade|use)'
+
+export interface FuzzFigures {
+  operations: number
+  cases: number
+  failures: number
+}
+
+/**
+ * Lets schemathesis make requests of the served API document and check their replies, against a corral of its own whose
+ * answers are short and that asks no hub.
+ * @param options `examples` is the most random requests for each operation beside those that cover its schema
+ */
+export async function fuzz(t: Test, options: { examples: number; seed?: number }): Promise<FuzzFigures> {
+  const directory = t.testdir()
+  const corral = await startCorral(t, {
+    env: { HF_HUB_OFFLINE: '1' },
+    config: 'defaults: { max_tokens: 8, num_ctx: 1024, num_parallel: 2 }'
+  })
+  const report = join(directory, 'report.json')
+  const python = pythonIn('schemathesis')
+  const { all, exitCode } = await execa(
+    python,
+    [
+      ...['-m', 'schemathesis.cli', 'run', `${corral.url}/openapi.json`],
+      ...['--checks', CHECKS.join(','), '--phases', 'examples,coverage,fuzzing', '--no-shrink', '--continue-on-failure'],
+      ...['--max-examples', `${options.examples}`, '--exclude-path-regex', LEFT_OUT, '--warnings', 'off'],
+      ...(options.seed === undefined ? [] : ['--seed', `${options.seed}`]),
+      // A request that takes longer than this hangs.
+      ...['--request-timeout', '120', '--report', 'json', '--report-json-path', report]
+    ],
+    {
+      cwd: directory,
+      env: { SCHEMATHESIS_HOOKS: HOOKS, FUZZ_MODEL: DEMO, FUZZ_EXPLAINED: JSON.stringify(explained) },
+      all: true,
+      reject: false
+    }
+  )
+  const { operations, test_cases: cases, errors } = JSON.parse(readFileSync(report, 'utf8'))
+  t.equal(exitCode, 0, `what schemathesis found:\n${all}`)
+  t.same(errors, [])
+  t.equal(operations.tested, operations.selected)
+
+  const { status, body } = await corral.json('/api/chat', {
+    model: DEMO,
+    messages: [CAPITAL_QUESTION],
+    options: { temperature: 0, max_tokens: 40 },
+    stream: false
+  })
+  t.match({ status, answer: body.message?.content }, { status: 200, answer: CAPITAL_ANSWER }, 'it is well after it all')
+  t.match((await corral.json('/api/ps')).body.models[0], { running: 0, queued: 0 })
+  t.notMatch(corral.log(), /"level":(50|60)/, 'nothing that the log calls an error')
+  return { operations: operations.tested, cases: cases.generated, failures: cases.with_failures }
+}
