@@ -67,7 +67,7 @@ const PUSH = {
   tags,
   operationId: 'pushModel',
   body: PushRequestSchema,
-  response: errorResponses(nativeErrors, ['not_implemented'])
+  response: errorResponses(nativeErrors, ['not_implemented', 'invalid_model_name'])
 }
 
 /** The habits of one mount of the routes. */
