@@ -50,7 +50,14 @@ export async function fuzz(t: Test, options: { examples: number; seed?: number }
     python,
     [
       ...['-m', 'schemathesis.cli', 'run', `${corral.url}/openapi.json`],
-      ...['--checks', CHECKS.join(','), '--phases', 'examples,coverage,fuzzing', '--no-shrink', '--continue-on-failure'],
+      ...[
+        '--checks',
+        CHECKS.join(','),
+        '--phases',
+        'examples,coverage,fuzzing',
+        '--no-shrink',
+        '--continue-on-failure'
+      ],
       ...['--max-examples', `${options.examples}`, '--exclude-path-regex', LEFT_OUT, '--warnings', 'off'],
       ...(options.seed === undefined ? [] : ['--seed', `${options.seed}`]),
       // A request that takes longer than this hangs.
