@@ -97,7 +97,8 @@ export function createConfiguredRuntimes({ options, paths, env, log, hardware }:
     startEngine: startWith(logBook),
     estimateMemory: (build, spec, { signal }, environment) =>
       estimateMemory(build, spec, { log, signal, environment, extraArguments: options.engine_arguments }),
-    engineLogs: variant => logBook.records(variant.key),
+    // Those of a model that had the name before are not this one's.
+    engineLogs: ({ key, modifiedAt }) => logBook.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
     prove,
     findConverter
   })

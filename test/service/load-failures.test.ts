@@ -313,6 +313,18 @@ t.test('an engine that hangs is ended; who had nothing yet is answered, the othe
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message.content, CAPITAL_ANSWER)
 })
 
+t.test("a model's logs go with it", async t => {
+  const corral = await startCorral(t)
+  const model = 'x/y'
+  for (let round = 0; round < 2; round++) {
+    t.match(await corral.json('/api/import', { model, path: TINY }), { status: 200 })
+    t.same((await corral.json(`/api/logs/${model}`)).body.engines, [])
+    t.equal((await corral.json('/api/chat', ask(model))).status, 200)
+    t.equal((await corral.json(`/api/logs/${model}`)).body.engines.length, 1)
+    t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 200)
+  }
+})
+
 t.test('logs of a model', async t => {
   const corral = await startCorral(t)
   t.same((await corral.json(`/api/logs/${DEMO}`)).body, { model: DEMO, engines: [] })
