@@ -305,6 +305,9 @@ function nameOf(model: ModelName): string {
   return model.variant === undefined ? bareName(model) : `${bareName(model)}:${model.variant}`
 }
 
+/** No date that clients can read lies so far ahead (milliseconds). */
+const CENTURY = 100 * 365 * 24 * 3_600_000
+
 function forEver(ms: number): number {
-  return ms < 0 ? Number.POSITIVE_INFINITY : ms
+  return ms < 0 || ms > CENTURY ? Number.POSITIVE_INFINITY : ms
 }

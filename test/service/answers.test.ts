@@ -178,7 +178,10 @@ t.test('load, ps, keep_alive and unload', async t => {
     done: true,
     done_reason: 'load'
   })
-  t.equal((await corral.json('/api/ps')).body.models[0].expires_at, '2999-12-31T23:59:59.000Z')
+  const forEver = '2999-12-31T23:59:59.000Z'
+  t.equal((await corral.json('/api/ps')).body.models[0].expires_at, forEver)
+  await corral.json('/api/chat', { model: DEMO, keep_alive: 1e300, stream: false })
+  t.equal((await corral.json('/api/ps')).body.models[0].expires_at, forEver, 'and longer than dates reach')
   t.match(await corral.events('/api/generate', { model: DEMO, keep_alive: 0 }), [{ done: true, done_reason: 'unload' }])
   t.match((await corral.json('/api/load', { model: DEMO, options: { num_ctx: 1000, num_parallel: 2 } })).body, {
     status: 'ready'
