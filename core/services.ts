@@ -356,6 +356,11 @@ export interface ModelNaming {
   /** The name that records show. */
   shown(variant: StoredVariant): string
   /**
+   * What is deleted under this name, where that is not all that `parse` makes of it.
+   * @throws CorralError `invalid_model_name`, `model_not_found`
+   */
+  doomed?(asked: string): ModelName
+  /**
    * What a pull of this name asks hubs for; undefined when the model is here and came from none of them. What was asked
    * for itself, where absent.
    * @throws CorralError `repo_not_found` saying how models at hubs are named

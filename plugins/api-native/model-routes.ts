@@ -38,7 +38,7 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
     })
 
     app.delete('/delete', { schema: operations.remove }, async ({ body }) => {
-      const name = naming.parse(nameOf(body))
+      const name = (naming.doomed ?? naming.parse)(nameOf(body))
       const cancelled = await downloads.cancelModel(name, deletedWhilePulled(name))
       // There may be nothing but the pull.
       if (cancelled === 0 || storage.find(name)) await storage.remove(name)

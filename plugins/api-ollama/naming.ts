@@ -13,6 +13,7 @@ export function ollamaNaming(storage: Pick<Storage, 'list' | 'find' | 'variants'
   return {
     parse: asked => existingName(asked, storage),
     shown,
+    doomed: asked => doomedName(asked, storage),
     atHub: asked => atHub(asked, storage)
   }
 }
@@ -65,6 +66,21 @@ export function existingName(asked: unknown, storage: Pick<Storage, 'list' | 'fi
   }
   const { owner, name: stored } = found
   return name.variant === undefined ? { owner, name: stored } : { owner, name: stored, variant: name.variant }
+}
+
+/**
+ * What a deletion means: no more than the one model that records show under this name. There may be nothing but a pull
+ * of it.
+ * @throws CorralError as `existingName`; `model_not_found` where a name without a tag only finds what was made under one
+ */
+function doomedName(asked: string, storage: Pick<Storage, 'list' | 'find' | 'variants'>): ModelName {
+  const name = existingName(asked, storage)
+  const [first] = storage.variants(name)
+  if (name.variant !== undefined || !first) return name
+  if (first.origin.tag === undefined) return first.model
+  throw new CorralError('model_not_found', `There is no model "${bareName(name)}:latest" here, only ${shown(first)}.`, {
+    param: 'model'
+  })
 }
 
 /** What a pull asks hubs for; undefined when the model is here and came from none of them. */

@@ -1,3 +1,6 @@
+import { CorralError } from '../../core/errors.ts'
+import { DEFAULT_OWNER } from './naming.ts'
+
 /** Where the profile lies at the server's own address. */
 export const PROFILE = '/ollama'
 
@@ -26,8 +29,9 @@ export function withModelName(path: string, rename: (asked: string) => string): 
   if (before === undefined || name === undefined) return undefined
   try {
     return `${before}${rename(decodeURIComponent(name))}${query}`
-  } catch {
-    // The route itself says what is wrong with the name.
-    return undefined
+  } catch (error) {
+    // The route itself says what is wrong with the name; of one without an owner it would say no more than that.
+    const isAbsent = error instanceof CorralError && error.code === 'model_not_found'
+    return isAbsent && !/%2f/i.test(name) ? `${before}${DEFAULT_OWNER}/${name}${query}` : undefined
   }
 }

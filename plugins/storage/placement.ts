@@ -3,7 +3,7 @@ import type { ModelDefaults, ModelMetadata, Origin, StoredFile, StoredVariant } 
 import { conflictingVariant, haveSameContent } from '../../core/stored-variant.ts'
 import { templateCapabilities } from './capabilities.ts'
 import { findLabel } from './manifest.ts'
-import { modelExists } from './refusals.ts'
+import { labelTaken, modelExists } from './refusals.ts'
 import { digestOf, type StagedRevision } from './staging.ts'
 
 /** How a staged revision becomes part of a model. */
@@ -39,6 +39,10 @@ export function placementOf(
     const replaced = replacedByMade(name, variants)
     const isOther = replaced && replaced.origin.kind !== 'made' && !haveSameContent(replaced.files, files)
     if (isOther) throw modelExists(replaced)
+    // Under this label lies what was made without a tag, and goes by the bare name.
+    if (replaced?.origin.kind === 'made' && replaced.origin.tag === undefined && name.variant !== undefined) {
+      throw labelTaken(replaced)
+    }
     return {
       label: replaced?.label ?? name.variant ?? freeLabel(label, variants),
       origin:

@@ -14,6 +14,16 @@ export function modelExists({ model, origin }: StoredVariant): CorralError {
   )
 }
 
+/** For what is to be made under the label of what was made under the bare name. */
+export function labelTaken({ model, label }: StoredVariant): CorralError {
+  const name = bareName(model)
+  return new CorralError(
+    'model_exists',
+    `"${name}" is stored under the label ${label} already. Choose another tag than "${label}", or make "${name}" anew.`,
+    { param: 'model' }
+  )
+}
+
 /** @param present the model's variants; empty when there is no such model */
 export function modelNotFound(name: ModelName, present: StoredVariant[]): CorralError {
   const bare = bareName(name)

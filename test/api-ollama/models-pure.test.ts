@@ -44,14 +44,17 @@ t.test('requests', t => {
     template: null,
     parameters: { stop: 'x', num_ctx: 512, seed: null },
     license: ['one', 'two'],
-    messages: [{ role: 'user', content: null }],
+    messages: [{ role: 'user', content: null }, { role: 'assistant', content: 'b', thinking: 'hm' } as object as never],
     quantization: 'Q8_0'
   })
   t.strictSame(making, {
     source: { from: 'a/b' },
     defaults: {
       options: { stop: ['x'], num_ctx: 512 },
-      messages: [{ role: 'user', content: '' }],
+      messages: [
+        { role: 'user', content: '' },
+        { role: 'assistant', content: 'b' }
+      ],
       license: 'one\ntwo'
     },
     quantize: 'Q8_0'

@@ -282,6 +282,14 @@ t.test('models with tags', async t => {
   t.equal(await ask('tagged:latest'), 'I am Max.')
   t.equal(await ask('tagged'), 'I am Max.')
   t.equal(await ask('tagged:v1'), 'I am Leo.')
+  t.match(await failure(client.create({ model: 'tagged:f16', from: DEMO })), { status_code: 409, error: /another tag/ })
+  await client.delete({ model: 'tagged' })
+  t.match(await failure(client.delete({ model: 'tagged:latest' })), { status_code: 404, error: /only tagged:v1/ })
+  await client.copy({ source: 'tagged:v1', destination: 'tagged' })
+  t.strictSame(
+    (await names()).filter(name => name.startsWith('tagged')),
+    ['tagged:latest', 'tagged:v1']
+  )
 })
 
 t.test('a Modelfile, as older clients send it', async t => {

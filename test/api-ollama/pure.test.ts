@@ -83,6 +83,26 @@ t.test('names as requests give them', t => {
   t.end()
 })
 
+t.test('what a deletion means', t => {
+  const tagged = variant('library/tagged', 'v1', { origin: { kind: 'made', from: 'x', tag: 'v1' } })
+  const variants = (name: { owner: string; name: string }) =>
+    name.name === 'tagged' ? [tagged] : storage.variants(name)
+  const { doomed } = ollamaNaming({ ...storage, variants })
+  const table: [asked: string, owner: string, name: string, label?: string][] = [
+    ['tiny-chat', 'corral', 'tiny-chat', 'F16'],
+    ['Qwen/Big:latest', 'Qwen', 'Big', 'Q4_K_M'],
+    ['Qwen/Big:Q8_0', 'Qwen', 'Big', 'Q8_0'],
+    ['tagged:v1', 'library', 'tagged', 'v1'],
+    ['being/pulled', 'being', 'pulled']
+  ]
+  for (const [asked, owner, name, label] of table) {
+    t.same(doomed!(asked), { owner, name, ...(label && { variant: label }) }, asked)
+  }
+  t.throws(() => doomed!('tagged'), { code: 'model_not_found', message: /only tagged:v1/ })
+  t.throws(() => doomed!('nix'), { code: 'model_not_found' })
+  t.end()
+})
+
 t.test('what a pull asks hubs for', t => {
   const { atHub } = ollamaNaming(storage)
   const table: [asked: string, source: string | undefined][] = [
@@ -135,6 +155,10 @@ t.test('the other address: where it is, and what its paths mean', t => {
   t.equal(withModelName('/v1/models', rename as never), undefined)
   t.equal(withModelName('/v1/models/a/b', rename as never), undefined)
   t.equal(withModelName('/v1/models/%zz', rename as never), undefined)
+  const absent = () => {
+    throw new CorralError('model_not_found', 'nowhere')
+  }
+  t.equal(withModelName('/v1/models/nix?x=1', absent), '/v1/models/library/nix?x=1', 'which is not there either')
   t.end()
 })
 

@@ -45,7 +45,8 @@ export function modelOperations(types: readonly StreamType[]) {
     remove: {
       summary: 'Delete a model from disk',
       description:
-        'A name without a variant deletes all of its variants. Requests that it answers end, and so do its pulls.',
+        'A name without a variant deletes all of its variants; under /ollama, as in Ollama, the default one alone. ' +
+        'Requests that it answers end, and so do its pulls.',
       tags,
       operationId: 'deleteModel',
       body: NamedRequestSchema,

@@ -49,7 +49,11 @@ export function createBlobStore(folder: string, storage: Storage, log: FastifyBa
   async function find(sha256: string): Promise<{ path: string; release: () => void } | undefined> {
     // A blob may be about to go, since it was of use: then it is part of a model already.
     const found = stored(sha256)
-    if (found && (await isFile(found.path))) return { path: found.path, release: storage.hold(found.variant) }
+    if (found) {
+      const release = storage.hold(found.variant)
+      if (await isFile(found.path)) return { path: found.path, release }
+      release()
+    }
     return (await isFile(pathOf(sha256))) ? { path: pathOf(sha256), release: () => {} } : undefined
   }
 

@@ -124,7 +124,10 @@ function optionsOf(parameters: object): Record<string, unknown> {
 type Message = NonNullable<CreateRequest['messages']>[number]
 
 function plainMessage({ role, content, ...more }: Message, index: number): { role: string; content: string } {
-  const extra = Object.entries(more).find(([, value]) => (Array.isArray(value) ? value.length > 0 : Boolean(value)))
+  // Ollama's command line saves a conversation with what the model thought: of earlier turns templates leave that out.
+  const extra = Object.entries(more).find(
+    ([field, value]) => field !== 'thinking' && (Array.isArray(value) ? value.length > 0 : Boolean(value))
+  )
   if (!extra) return { role, content: content ?? '' }
   throw new CorralError(
     'invalid_request',

@@ -70,7 +70,9 @@ export function createModelMaker({ storage, scheduler, downloads, conversion, bl
     /** @throws CorralError `model_not_found`, `model_exists`, `insufficient_storage` */
     async copy(source: StoredVariant, name: ModelName, signal: AbortSignal): Promise<void> {
       refuseWhilePulled(downloads, name)
-      if (storage.find(name)?.key === source.key) return
+      // The bare name finds what was made under a tag, where there is nothing else; it is no name of its own.
+      const isItself = name.variant !== undefined || source.origin.tag === undefined
+      if (isItself && storage.find(name)?.key === source.key) return
       await makeOf(source, name, source.defaults, signal, () => {})
     },
 
