@@ -44,19 +44,26 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
   try {
     const form = new Busboy({
       headers: { 'content-type': contentType },
+      // All of it is there, and the reader waits for ever for somebody to take a part that has no headers.
+      fileHwm: body.length + 1,
       limits: { fieldSize: body.length, parts: MOST_PARTS }
     })
     await new Promise<void>((resolve, reject) => {
-      form.on('field', add)
+      // Whatever the reader's types say, a part need not have a name.
+      const take = (name: string | undefined, value: string) => {
+        if (name === undefined) reject(new Error('one of its parts has no name'))
+        else add(name, value)
+      }
+      form.on('field', take)
       form.on('file', (name, file) => {
         const chunks: Buffer[] = []
         file.on('data', chunk => chunks.push(chunk))
-        file.once('end', () => add(name, Buffer.concat(chunks).toString('base64')))
-        file.once('error', reject)
+        file.once('end', () => take(name, Buffer.concat(chunks).toString('base64')))
+        file.on('error', reject)
       })
       form.once('partsLimit', () => reject(new Error(`it has more than ${MOST_PARTS} parts`)))
       form.once('finish', resolve)
-      form.once('error', reject)
+      form.on('error', reject)
       form.end(body)
     })
   } catch (error) {
