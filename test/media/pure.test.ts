@@ -137,6 +137,12 @@ t.test('forms', async t => {
     temperature: 'hot',
     stream: 'maybe'
   })
+  for (const more of ['', '; filename="x"']) {
+    const unnamed = await send(`--x\r\nContent-Disposition: form-data${more}\r\n\r\nabc\r\n`)
+    t.match(unnamed.json(), { message: /has no name/ })
+  }
+  // The reader passes over what has no headers, however long it is.
+  t.same((await send(`--x\r\n\r\n${'y'.repeat(200_000)}\r\n`, part('model', 'a/b'))).json(), { model: 'a/b' })
 })
 
 t.test('transcripts', async t => {
