@@ -1,5 +1,6 @@
 import { CorralError } from '../../core/errors.ts'
 import { engineMessages } from './engine-messages.ts'
+import { askLogprobs } from './logprobs.ts'
 import type { ChatRequest } from './request-schemas.ts'
 
 type Fields = Record<string, unknown>
@@ -44,8 +45,7 @@ export function chatFields(fields: ChatRequest & Fields): { fields: Fields; extr
       ...chosenTools((given ?? []).map(plainTool), choice),
       // Older clients expect one call at most.
       ...(legacyFunctions && { parallel_tool_calls: false }),
-      // By the engine's own name, since it refuses "logprobs" where tools are streamed.
-      ...(logprobs && { n_probs: Math.max(1, top_logprobs ?? 0) }),
+      ...(logprobs && askLogprobs(top_logprobs ?? 0)),
       messages: engineMessages(messages)
     },
     extras: { legacyFunctions, ...(logprobs && { logprobs: top_logprobs ?? 0 }) }

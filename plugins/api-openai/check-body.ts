@@ -1,7 +1,6 @@
 import type { FastifySchemaCompiler } from 'fastify'
 import type { TSchema } from 'typebox'
 import { Compile, type Validator } from 'typebox/compile'
-import { Value } from 'typebox/value'
 import { CorralError } from '../../core/errors.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { parseModelName } from '../../core/model-name.ts'
@@ -38,13 +37,18 @@ const compiled = new WeakMap<TSchema, Validator>()
  * @throws CorralError `invalid_request`, or `invalid_option` for an option, with the place as `param`
  */
 export function checkAgainst(schema: TSchema, value: unknown): void {
+  if (fits(schema, value)) return
+  throw wordFault(faultAt(schema as Schema, value, '') ?? { place: '', schema: schema as Schema })
+}
+
+/** Schemas are compiled, those of parts too: to search a long list for its fault would else hold up everybody. */
+function fits(schema: TSchema, value: unknown): boolean {
   let validator = compiled.get(schema)
   if (!validator) {
     validator = Compile(schema)
     compiled.set(schema, validator)
   }
-  if (validator.Check(value)) return
-  throw wordFault(faultAt(schema as Schema, value, '') ?? { place: '', schema: schema as Schema })
+  return validator.Check(value)
 }
 
 /** Fastify's validation by `checkAgainst`. Numbers of a query come as text and are taken for what the schema says. */
@@ -78,7 +82,7 @@ function readNumbers({ properties = {} }: Schema, given: unknown): unknown {
 
 /** Where a value breaks its schema: as deep as it is clear which of several forms it was meant to have. */
 function faultAt(schema: Schema, value: unknown, place: string): Fault | undefined {
-  if (Value.Check(schema, value)) return undefined
+  if (fits(schema, value)) return undefined
   if (schema.anyOf) {
     const meant = formsOf(schema).filter(form => form.type === kindOf(value))
     return meant.length === 1 ? faultAt(meant[0]!, value, place) : { place, schema }

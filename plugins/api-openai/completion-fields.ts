@@ -1,6 +1,7 @@
 import { CorralError } from '../../core/errors.ts'
 import type { StoredVariant } from '../../core/services.ts'
 import { withStops } from './chat-fields.ts'
+import { askLogprobs } from './logprobs.ts'
 import type { CompletionRequest } from './request-schemas.ts'
 
 type Fields = Record<string, unknown>
@@ -53,12 +54,13 @@ export function completionFields(fields: CompletionRequest & Fields, variant: St
       { param: 'logprobs' }
     )
   }
-  const probabilities = choices > kept ? Math.max(1, wanted ?? 0) : wanted !== undefined ? Math.max(1, wanted) : 0
+  // Probabilities are what the best answers are chosen by.
+  const top = choices > kept ? (wanted ?? 0) : wanted
   const common = {
     ...rest,
     ...withStops(rest.stop),
     ...(choices > 1 && { n: choices }),
-    ...(probabilities > 0 && { n_probs: probabilities })
+    ...(top !== undefined && askLogprobs(top))
   }
   const extras: CompletionExtras = {
     ...(wanted !== undefined && { logprobs: wanted }),

@@ -16,6 +16,15 @@ export interface OlderLogprobs {
 }
 
 /**
+ * Asks the engine for them by its own name, since it refuses "logprobs" where tools are streamed.
+ * @param top how many of the likeliest are wanted; it takes 0 for none at all, also of the token's own
+ */
+export function askLogprobs(top: number): Record<string, unknown> {
+  // Else it would tell probabilities, where a request asks for those.
+  return { n_probs: Math.max(1, top), post_sampling_probs: false }
+}
+
+/**
  * Tokens with as many of the likeliest as were asked for. One without text is left out: the end of the text, and what
  * llama-server holds back, which comes with the token after it.
  */

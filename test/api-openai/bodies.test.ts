@@ -79,8 +79,12 @@ t.test('what chat sends to the engine', async t => {
     ],
     ['options cannot make a stream or another model', { options: { stream: true, model: 'x/y' } }, plain],
     ['an empty stop text would end all at once', { stop: ['', 'x'] }, { ...plain, stop: ['x'] }],
-    ['probabilities', { logprobs: true }, { ...plain, n_probs: 1 }],
-    ['more of them', { logprobs: true, top_logprobs: 4 }, { ...plain, n_probs: 4 }],
+    ['probabilities', { logprobs: true }, { ...plain, n_probs: 1, post_sampling_probs: false }],
+    [
+      'more of them, not as the engine can word them otherwise',
+      { logprobs: true, top_logprobs: 4, post_sampling_probs: true },
+      { ...plain, n_probs: 4, post_sampling_probs: false }
+    ],
     ['none of them', { logprobs: false, top_logprobs: 0 }, plain],
     [
       'tools',
@@ -229,7 +233,10 @@ t.test('what completions send to the engine', async t => {
     wording: { choices: 3 }
   })
   t.match(sent({ logprobs: 0 }), { fields: { n_probs: 1 }, wording: { logprobs: 0 } })
-  t.match(sent({ logprobs: 3 }), { fields: { n_probs: 3 }, wording: { logprobs: 3 } })
+  t.match(sent({ logprobs: 3, post_sampling_probs: true }), {
+    fields: { n_probs: 3, post_sampling_probs: false },
+    wording: { logprobs: 3 }
+  })
   t.match(sent({ logprobs: true }), { fields: { n_probs: 1 }, wording: { logprobs: 1 } })
   t.strictSame(sent({ logprobs: false }).fields, { prompt: 'x' })
   t.match(sent({ n: 2, best_of: 4 }), { fields: { n: 4, n_probs: 1 }, bestOf: 2, wording: { choices: 4 } })

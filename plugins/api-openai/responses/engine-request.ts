@@ -1,6 +1,7 @@
 import { CorralError } from '../../../core/errors.ts'
 import { type LoadOptions, type OverflowPolicy, parseOptions, topLevelOptions } from '../../../core/options.ts'
 import { withStops } from '../chat-fields.ts'
+import { askLogprobs } from '../logprobs.ts'
 import { ofType } from './input-items.ts'
 import type { ResponseRequest } from './request-schema.ts'
 
@@ -86,8 +87,7 @@ export function engineFields(request: ResponseRequest): EngineFields {
       ...(typeof request.parallel_tool_calls === 'boolean' && { parallel_tool_calls: request.parallel_tool_calls }),
       ...responseFormat(request.text?.format as Fields | null | undefined),
       ...(effort && { reasoning_effort: effort }),
-      // By the engine's own name, since it refuses "logprobs" where tools are streamed. It takes 0 for none at all.
-      ...(logprobs !== undefined && { n_probs: Math.max(1, logprobs) })
+      ...(logprobs !== undefined && askLogprobs(logprobs))
     },
     overflow: overflow ?? own.overflow ?? nested.overflow,
     tools,
