@@ -10,7 +10,7 @@ import { parseBytes } from './bytes.ts'
 import type { CoreConfig } from './config/core-schema.ts'
 import { CorralError } from './errors.ts'
 import { rememberRoutes } from './http/allowed-methods.ts'
-import { ClientGone } from './http/client-signal.ts'
+import { isGone } from './http/client-signal.ts'
 import { acceptAnyBodyAsJson } from './http/json-body.ts'
 import { allowLongUploads } from './http/long-upload.ts'
 import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './http/native-error.ts'
@@ -84,7 +84,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     request.log[level]({ ms: Math.round(reply.elapsedTime) }, `${request.method} ${path} ${reply.statusCode}`)
   })
   app.setErrorHandler((error, request, reply) => {
-    if (error instanceof ClientGone) return reply.hijack()
+    if (isGone(error, request)) return reply.hijack()
     const failure = toCorralError(error)
     logFailure(failure, request.log)
     return reply.code(failure.status).headers(errorHeaders(failure)).send(nativeErrorBody(failure, request))

@@ -1,4 +1,4 @@
-import type { FastifyReply } from 'fastify'
+import type { FastifyReply, FastifyRequest } from 'fastify'
 
 /** The reason of a signal whose client went away: nobody is there to be answered. */
 export class ClientGone extends Error {
@@ -6,6 +6,11 @@ export class ClientGone extends Error {
   constructor() {
     super('The client went away.')
   }
+}
+
+/** Whether a request failed because its client went away, perhaps in the middle of its body. */
+export function isGone(error: unknown, { raw }: FastifyRequest): boolean {
+  return error instanceof ClientGone || (error !== null && error === raw.errored)
 }
 
 /**

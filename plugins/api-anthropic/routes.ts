@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { logFailure } from '../../core/application.ts'
-import { ClientGone } from '../../core/http/client-signal.ts'
+import { isGone } from '../../core/http/client-signal.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { errorHeaders, toCorralError } from '../../core/http/native-error.ts'
 import { ANSWER_ERRORS, errorResponses, json, jsonOrStream } from '../../core/http/response-schemas.ts'
@@ -39,7 +39,7 @@ export function anthropicRoutes(deps: AnthropicDependencies): FastifyPluginAsync
       reply.header('request-id', request.id)
     })
     app.setErrorHandler((error, request, reply) => {
-      if (error instanceof ClientGone) return reply.hijack()
+      if (isGone(error, request)) return reply.hijack()
       const failure = toCorralError(error)
       logFailure(failure, request.log)
       return reply

@@ -2,7 +2,7 @@ import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { logFailure } from '../../core/application.ts'
 import { CorralError } from '../../core/errors.ts'
-import { ClientGone } from '../../core/http/client-signal.ts'
+import { isGone } from '../../core/http/client-signal.ts'
 import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
 import { errorResponses, json, nativeErrors } from '../../core/http/response-schemas.ts'
 import type { ModelNaming, NativeApi } from '../../core/services.ts'
@@ -57,7 +57,7 @@ export function profileRoutes(options: {
   return async app => {
     tagAsOllama(app)
     app.setErrorHandler((error, request, reply) => {
-      if (error instanceof ClientGone) return reply.hijack()
+      if (isGone(error, request)) return reply.hijack()
       const failure = inOllamasWords(toCorralError(error), request.body)
       logFailure(failure, request.log)
       return reply.code(failure.status).headers(errorHeaders(failure)).send(nativeErrorBody(failure, request))

@@ -1,6 +1,6 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { logFailure } from '../../core/application.ts'
-import { ClientGone } from '../../core/http/client-signal.ts'
+import { isGone } from '../../core/http/client-signal.ts'
 import { errorHeaders, toCorralError } from '../../core/http/native-error.ts'
 import { functionRoutes } from './function-routes.ts'
 import { mediaRoutes } from './media/routes.ts'
@@ -14,7 +14,7 @@ export function openaiRoutes(deps: RelayDependencies & { storedResponses: number
   return async app => {
     app.wordErrors('/v1/', openaiErrorBody)
     app.setErrorHandler((error, request, reply) => {
-      if (error instanceof ClientGone) return reply.hijack()
+      if (isGone(error, request)) return reply.hijack()
       const failure = toCorralError(error)
       logFailure(failure, request.log)
       return reply.code(failure.status).headers(errorHeaders(failure)).send(openaiErrorBody(failure))

@@ -61,7 +61,7 @@ async function* arriving({ raw }: FastifyRequest): AsyncIterable<Buffer> {
   try {
     yield* raw.iterator({ destroyOnReturn: false })
   } catch (error) {
-    throw isSystemError(error, 'ECONNRESET') ? new ClientGone() : error
+    throw isSystemError(error, 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE') ? new ClientGone() : error
   }
 }
 
