@@ -34,7 +34,7 @@ export const LoadOptionsSchema = Type.Object({
 })
 export type LoadOptions = Static<typeof LoadOptionsSchema>
 
-/** The options of part 1 that are sent to the engine with each request. */
+/** corral's own options that are sent to the engine with each request. */
 export const SamplingOptionsSchema = Type.Object({
   temperature: Type.Number({ minimum: 0, maximum: 1e6, description: 'Randomness; 0 is greedy' }),
   top_p: Type.Number({ minimum: 0, maximum: 1, description: 'Nucleus sampling' }),
@@ -163,7 +163,7 @@ const MOST_OPTIONS = 1000
 /** Options of one origin, sorted by what they concern. */
 export interface ParsedOptions {
   load: Partial<LoadOptions>
-  /** Sampling options of part 1 and everything else that the engine knows, under the engine's names. */
+  /** corral's own options for sampling and everything else that the engine knows, under the engine's names. */
   sampling: Record<string, unknown>
   /** `context_overflow`, where it is given. */
   overflow?: OverflowPolicy
@@ -197,7 +197,7 @@ export function parseOptions(given: unknown): ParsedOptions {
   return parsed
 }
 
-/** Top-level fields of a hosted-chat body that are options of part 1 (or aliases of them). */
+/** Top-level fields of a hosted-chat body that are corral's own options (or aliases of them). */
 export function topLevelOptions(body: Record<string, unknown>): Record<string, unknown> {
   const picked: Record<string, unknown> = {}
   for (const name of [...NUMBER_RULES.keys(), ...LOAD_NAMES, ...Object.keys(ALIASES), OVERFLOW]) {

@@ -125,7 +125,7 @@ async function openWhole(path: string, size: number): Promise<FileHandle> {
 }
 
 function refuseRange(request: FastifyRequest, reply: FastifyReply, { path, size }: StoredFile): FastifyReply {
-  // No code of the contract has this status: it belongs to ranges alone.
+  // No error code has this status: it belongs to ranges alone.
   return reply
     .code(416)
     .header('content-range', `bytes */${size}`)

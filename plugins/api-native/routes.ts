@@ -14,7 +14,7 @@ import { createNativeStreams } from './native-streams.ts'
 import { serverOperations } from './operations/server.ts'
 import { pullRoutes } from './pull-routes.ts'
 
-/** Names as the contract has them: always with their owner, the default variant without a tag. */
+/** Names as the native API has them: always with their owner, the default variant without a tag. */
 export const NATIVE_NAMING: ModelNaming = { parse: parseModelName, shown: ({ publicName }) => publicName }
 
 /** The native API without its prefix. */

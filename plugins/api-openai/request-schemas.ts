@@ -15,7 +15,7 @@ const named = {
 const { temperature, top_p, top_k, max_tokens, seed } = SamplingOptionsSchema.properties
 const { num_ctx, num_parallel, n_gpu_layers } = LoadOptionsSchema.properties
 
-/** Options of part 1 of the contract, which are taken at the top level and in `options`. */
+/** corral's own options, which are taken at the top level and in `options`. */
 const options = {
   temperature: Given(temperature),
   top_p: Given(top_p),

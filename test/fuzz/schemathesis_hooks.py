@@ -44,7 +44,7 @@ def filter_body(ctx, body):
 
 @schemathesis.check
 def failures_are_explained(ctx, response, case):
-    """A 5xx is one of the contract's, for its cause; 500 is none but for what a request can bring about."""
+    """A 5xx has a code that belongs to its status; 500 is none but for what a request can bring about."""
     if response.status_code < 500:
         return
     try:
