@@ -102,8 +102,9 @@ export function profileRoutes(options: {
 /** Clients look for Ollama's own words in the text: `model 'x' not found`. */
 export function inOllamasWords(failure: CorralError, body: unknown): CorralError {
   if (failure.code !== 'model_not_found' || typeof body !== 'object' || body === null) return failure
-  const { model, name, source } = body as Record<string, unknown>
-  const asked = [model, name, source].find(text => typeof text === 'string' && text !== '')
+  // What is made of a model that is not here has another name.
+  const { from, found, model, name, source } = body as Record<string, unknown>
+  const asked = [found === undefined && from, model, name, source].find(text => typeof text === 'string' && text !== '')
   if (asked === undefined) return failure
   const { param, details } = failure
   return new CorralError('model_not_found', `model '${asked}' not found. ${failure.message}`, {

@@ -169,6 +169,7 @@ t.test('words and numbers that clients look for', t => {
     message: /^model 'b' not found\. There is no/,
     param: 'model'
   })
+  t.match(inOllamasWords(missing, { model: 'new', from: 'b' }), { message: /^model 'b' not found/ })
   t.equal(inOllamasWords(missing, undefined), missing)
   const other = new CorralError('invalid_request', 'No.')
   t.equal(inOllamasWords(other, { model: 'b' }), other)

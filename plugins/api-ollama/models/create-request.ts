@@ -114,7 +114,7 @@ function defaultsOf({ parameters, template, system, messages, license }: CreateR
 function optionsOf(parameters: object): Record<string, unknown> {
   const options: Record<string, unknown> = {}
   for (const [name, value] of Object.entries(parameters)) {
-    // llama-server takes lists of stop sequences only.
+    // Where it fills text in, llama-server takes lists of stop sequences only.
     if (value !== null) options[name] = name === 'stop' && typeof value === 'string' ? [value] : value
   }
   parseOptions(options)
