@@ -123,10 +123,13 @@ export function withVariant(
   return { ...manifest, variants: manifest.variants.map(present => (present === old ? next : present)) }
 }
 
-/** The manifest without some revisions; undefined when none is left. The oldest of the rest follows a default that goes. */
+/**
+ * The manifest without some revisions; undefined when none is left. The oldest of the rest follows a default that goes,
+ * but for what was made under a tag of its own, while there is anything else.
+ */
 export function withoutRevisions(manifest: Manifest, revisions: ReadonlySet<string>): Manifest | undefined {
   const variants = manifest.variants.filter(variant => !revisions.has(variant.revision))
-  const [oldest] = variants
+  const oldest = variants.find(({ origin }) => origin.tag === undefined) ?? variants[0]
   if (!oldest) return undefined
   return { ...manifest, variants, default: (findLabel(variants, manifest.default) ?? oldest).label }
 }

@@ -326,6 +326,15 @@ t.test('manifests', t => {
   t.equal(withoutRevisions(two, new Set(['f16-1']))?.default, 'Q8_0', 'the oldest of the rest becomes the default')
   t.equal(withoutRevisions(two, new Set(['q8_0-1']))?.default, 'F16')
   t.equal(withoutRevisions(two, new Set(['f16-1', 'q8_0-1'])), undefined)
+  const tagged = {
+    ...one.variants[0]!,
+    label: 'v1',
+    revision: 'v1-1',
+    origin: { kind: 'made' as const, from: 'x', tag: 'v1' }
+  }
+  const three = { ...two, variants: [tagged, ...two.variants] }
+  t.equal(withoutRevisions(three, new Set(['f16-1']))?.default, 'Q8_0', 'what was made under a tag only as the last')
+  t.equal(withoutRevisions(three, new Set(['f16-1', 'q8_0-1']))?.default, 'v1')
   t.match(storedVariants('/m/A/b', { ...two, default: 'q8_0' }), [
     { label: 'Q8_0', isDefault: true, publicName: 'A/b', key: 'a/b:q8_0', directory: /q8_0-1$/ },
     { label: 'F16', isDefault: false, publicName: 'A/b:F16', key: 'a/b:f16' }
