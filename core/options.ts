@@ -48,6 +48,19 @@ export const SamplingOptionsSchema = Type.Object({
 })
 export type SamplingOptions = Static<typeof SamplingOptionsSchema>
 
+/** llama-server's own `--ubatch-size`, and the step of its contexts. */
+const DEFAULT_BATCH = 512
+const CONTEXT_STEP = 256
+
+/**
+ * Tokens that an engine for embeddings or rankings reads at once (`--batch-size`, `--ubatch-size`): a text goes in one
+ * piece, and llama.cpp's mean pooling aborts unless the slots share the batch evenly.
+ */
+export function pooledBatch({ num_ctx, num_parallel }: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>): number {
+  const tokens = Math.max(DEFAULT_BATCH, Math.ceil(num_ctx / CONTEXT_STEP) * CONTEXT_STEP)
+  return Math.ceil(tokens / num_parallel) * num_parallel
+}
+
 /** Part 1's defaults. `n_gpu_layers: -1` stands for "none given": the flag is not passed. */
 export const DEFAULT_LOAD_OPTIONS: LoadOptions = {
   num_ctx: 4096,

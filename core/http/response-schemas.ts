@@ -104,17 +104,18 @@ export function jsonOrStream(
   stream: { event: string; item?: TSchema; types?: readonly ('text/event-stream' | 'application/x-ndjson')[] }
 ): ResponseSchema {
   const types = stream.types ?? ['text/event-stream']
-  const events = (type: string) =>
-    Type.String({
-      description: stream.event,
-      contentMediaType: type,
-      ...(stream.item && { contentSchema: stream.item })
-    })
+  const { event, item } = stream
+  // One event, as tools that read event streams take the schema of their type; one line of the other kind is a text.
+  const data = Type.String({ ...(item && { contentMediaType: 'application/json', contentSchema: item }) })
+  const schemas = {
+    'text/event-stream': Type.Object({ event: Type.Optional(Type.String()), data }, { description: event }),
+    'application/x-ndjson': Type.String({ description: event, ...(item && { contentSchema: item }) })
+  }
   return {
     description,
     content: {
       'application/json': { schema: whole },
-      ...Object.fromEntries(types.map(type => [type, { schema: events(type) }]))
+      ...Object.fromEntries(types.map(type => [type, { schema: schemas[type] }]))
     }
   }
 }

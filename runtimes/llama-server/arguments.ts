@@ -1,5 +1,6 @@
 import { CorralError } from '../../core/errors.ts'
 import type { EngineSettings } from '../../core/model-settings.ts'
+import { pooledBatch } from '../../core/options.ts'
 import type { EngineBounds, EngineSpec, StoredVariant } from '../../core/services.ts'
 
 /** Where an engine listens: a Unix socket, or a TCP port on loopback. */
@@ -17,10 +18,6 @@ export interface ArgumentSettings {
   extra?: readonly string[]
 }
 
-/** llama-server rounds the whole context up to a multiple of this. */
-const CONTEXT_STEP = 256
-/** llama-server's own default of `--ubatch-size`. */
-const DEFAULT_BATCH = 512
 /** Seconds between the comments that keep an idle stream alive. */
 const STREAM_PING = 10
 const MAX_PROMPT_CACHE = 2048
@@ -70,8 +67,7 @@ export function engineArguments(spec: EngineSpec, settings: ArgumentSettings): s
     if (knows('--jinja')) list.push('--jinja')
     if (settings.templateFile !== undefined) list.push('--chat-template-file', settings.templateFile)
   } else {
-    // A text is embedded in one piece: longer ones than the physical batch are refused.
-    const batch = Math.max(DEFAULT_BATCH, Math.ceil(options.num_ctx / CONTEXT_STEP) * CONTEXT_STEP)
+    const batch = pooledBatch(options)
     if (mode === 'embedding') list.push('--embeddings', '--pooling', poolingOf(spec.variant))
     else list.push('--rerank')
     list.push('--batch-size', `${batch}`, '--ubatch-size', `${batch}`)

@@ -85,8 +85,10 @@ export class ReplyChecker {
     if (!declared.content[type]) return [`${reply.status} is ${type}, which is not declared`]
     at += pointer('content', type, 'schema')
     if (type === 'application/json') return this.#mistakes(at, JSON.parse(reply.text))
-    if (!declared.content[type].schema.contentSchema) return []
-    return eventsOf(type, reply.text).flatMap(event => this.#mistakes(`${at}/contentSchema`, event))
+    const { properties, contentSchema } = declared.content[type].schema
+    if (!(contentSchema ?? properties?.data.contentSchema)) return []
+    at += contentSchema ? '/contentSchema' : '/properties/data/contentSchema'
+    return eventsOf(type, reply.text).flatMap(event => this.#mistakes(at, event))
   }
 }
 

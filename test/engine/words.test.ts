@@ -73,15 +73,16 @@ t.test('the command line', t => {
   t.match(embedding, {
     '--embeddings': true,
     '--pooling': 'mean',
-    '--batch-size': '1024',
-    '--ubatch-size': '1024',
+    // A multiple of the three slots.
+    '--batch-size': '1026',
+    '--ubatch-size': '1026',
     '--kv-unified': true,
     '--kv-unified-per-slot': '1000',
     '--cache-ram': '0'
   })
   t.notOk(embedding['--jinja'])
   const rerank = flags(engineArguments(engineSpec({ mode: 'rerank', options: { ...options, num_ctx: 100 } }), settings))
-  t.match(rerank, { '--rerank': true, '--ubatch-size': '512' })
+  t.match(rerank, { '--rerank': true, '--ubatch-size': '513' })
   t.notOk(rerank['--pooling'])
 
   for (const [type, name] of [

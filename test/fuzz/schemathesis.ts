@@ -65,7 +65,13 @@ export async function fuzz(t: Test, options: { examples: number; seed?: number }
     ],
     {
       cwd: directory,
-      env: { SCHEMATHESIS_HOOKS: HOOKS, FUZZ_MODEL: DEMO, FUZZ_EXPLAINED: JSON.stringify(explained) },
+      env: {
+        NO_COLOR: '1',
+        TERM: 'dumb',
+        SCHEMATHESIS_HOOKS: HOOKS,
+        FUZZ_MODEL: DEMO,
+        FUZZ_EXPLAINED: JSON.stringify(explained)
+      },
       all: true,
       reject: false
     }

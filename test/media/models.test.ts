@@ -33,6 +33,21 @@ t.test('what their files tell', async t => {
   t.match((await corral.json('/api/show', { model: MODELS.seeing })).body.details, { format: 'gguf', family: 'llama' })
 })
 
+t.test('embeddings with any number of slots', async t => {
+  for (const [num_parallel, num_ctx] of [
+    [3, 512],
+    [7, 100],
+    [30, 512]
+  ] as const) {
+    const ask = { model: MODELS.decoder, input: texts, options: { num_parallel, num_ctx } }
+    const { status, body } = await corral.json('/v1/embeddings', ask)
+    t.equal(status, 200, JSON.stringify(body).slice(0, 300))
+    const mean = await corral.json('/v1/embeddings', { ...ask, model: DEMO })
+    t.equal(mean.status, 200, JSON.stringify(mean.body).slice(0, 300))
+    await corral.json('/api/stop', { model: DEMO })
+  }
+})
+
 t.test('embeddings', async t => {
   const kinds = [
     [MODELS.embedding, ENCODER_WIDTH],

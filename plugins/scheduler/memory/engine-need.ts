@@ -1,3 +1,4 @@
+import { pooledBatch } from '../../../core/options.ts'
 import type { MemoryUse } from '../../../core/runtimes.ts'
 import type { EngineBounds, EngineSpec } from '../../../core/services.ts'
 import { promptCacheSize } from '../../../runtimes/llama-server/arguments.ts'
@@ -80,7 +81,6 @@ function computeOptions(spec: EngineSpec, flags: EngineFlags): ComputeOptions {
   const context = flags.context || options.num_ctx * options.num_parallel
   const num_ctx = Math.max(1, context / num_parallel)
   const pooled = mode !== 'chat'
-  const whole = Math.max(BATCH, Math.ceil(options.num_ctx / 256) * 256)
   const { draft, ngram } = settings?.speculation ?? { ngram: false }
   const guessed = draft ? (draft.maxTokens ?? DRAFT_TOKENS) : ngram ? NGRAM_TOKENS : 0
   return {
@@ -88,8 +88,8 @@ function computeOptions(spec: EngineSpec, flags: EngineFlags): ComputeOptions {
     num_parallel,
     cache_type_k: flags.cacheTypes.cache_type_k ?? options.cache_type_k,
     cache_type_v: flags.cacheTypes.cache_type_v ?? options.cache_type_v,
-    batch: flags.batch || (pooled ? whole : BATCH),
-    unified: flags.unified,
+    batch: flags.batch || (pooled ? pooledBatch(options) : BATCH),
+    unified: pooled || flags.unified,
     fullWindow: flags.fullWindow,
     flashAttention: flags.flashAttention,
     pooled,
