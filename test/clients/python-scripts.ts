@@ -9,6 +9,9 @@ export const PYTHON_SCRIPTS = join(packageRoot, 'test', 'clients', 'python')
 
 const ENVIRONMENTS = join(packageRoot, '.cache', 'clients-python')
 
+/** Compiled modules lie with the environments, and not among the scripts. */
+export const PYTHON_VARIABLES = { PYTHONPYCACHEPREFIX: join(ENVIRONMENTS, 'compiled') }
+
 /** The Python of one of the environments that `npm run setup:clients` makes. */
 export const pythonIn = (environment: string) =>
   process.platform === 'win32'
@@ -42,8 +45,7 @@ export const realPython = {
 export async function runScript(python: string, script: string, place: Place): Promise<Outcome[]> {
   const { stdout, exitCode, stderr } = await execa(python, [script], {
     input: JSON.stringify({ place, facts }),
-    // Compiled modules lie with the environments, and not among the scripts.
-    env: { PYTHONPYCACHEPREFIX: join(ENVIRONMENTS, 'compiled') },
+    env: PYTHON_VARIABLES,
     reject: false
   })
   const outcomes = stdout.split('\n').flatMap(line => (line.startsWith('{') ? [JSON.parse(line) as Outcome] : []))

@@ -35,6 +35,12 @@ def map_path_parameters(ctx, path_parameters):
 
 
 @schemathesis.hook
+def map_query(ctx, query):
+    """A log that is followed does not end: reading it would take until the request's time is over."""
+    return {name: value for name, value in query.items() if name != "follow"} if isinstance(query, dict) else query
+
+
+@schemathesis.hook
 def filter_body(ctx, body):
     """The model stays."""
     if ctx.operation.path.endswith(ENDING) and isinstance(body, dict):
