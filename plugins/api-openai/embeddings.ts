@@ -28,7 +28,12 @@ export function embeddingQuestion(request: EmbeddingRequest, variant: StoredVari
   if (dimensions && embeddingLength !== undefined) requireLength(dimensions, embeddingLength)
   // What is cut to size is read from base64, which is exact and short.
   const format = dimensions ? 'base64' : (encoding_format ?? 'float')
-  return { mode: 'embedding', path: '/v1/embeddings', body: { input, encoding_format: format } }
+  return {
+    mode: 'embedding',
+    path: '/v1/embeddings',
+    body: { input, encoding_format: format },
+    list: { asked: 'input', told: 'data' }
+  }
 }
 
 function requireLength(dimensions: number, length: number): void {

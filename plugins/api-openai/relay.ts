@@ -15,6 +15,7 @@ import { bestChoices, type Prompt } from './completion-fields.ts'
 import type { EngineCall, Fields } from './engine-call.ts'
 import { answerId, EventBlocks, renamed } from './event-blocks.ts'
 import type { Generation } from './generation.ts'
+import { inParts, joinParts, type PartedList } from './in-parts.ts'
 import { InfillChunks } from './infill-chunks.ts'
 import { openaiErrorEvent } from './openai-error.ts'
 import { type Choice, WholeAnswer } from './whole-answer.ts'
@@ -73,6 +74,8 @@ export interface Question {
   /** The engine's own path. */
   path: string
   body: Fields
+  /** Where many things are asked for at once. */
+  list?: PartedList
 }
 
 /** The engine's reply to a question, loading the model first where needed. */
@@ -82,12 +85,16 @@ export async function askOnce(
   call: EngineCall,
   plan: (variant: StoredVariant) => Question
 ): Promise<Buffer> {
-  const { mode, path, body } = plan(deps.storage.get(call.model))
+  const { mode, path, body, list } = plan(deps.storage.get(call.model))
   return await deps.scheduler.withLease(leaseRequest(call, mode, reply), async lease => {
     try {
-      const asked = JSON.stringify({ ...body, model: call.asked })
-      const response = await askEngine(lease, { path, body: asked })
-      return renamed(await readAll(response.body), { model: [lease.engine.spec.alias, call.asked] })
+      const replies: Buffer[] = []
+      for (const part of list ? inParts(body, list) : [body]) {
+        const asked = JSON.stringify({ ...part, model: call.asked })
+        const response = await askEngine(lease, { path, body: asked })
+        replies.push(renamed(await readAll(response.body), { model: [lease.engine.spec.alias, call.asked] }))
+      }
+      return list ? joinParts(replies, list) : replies[0]!
     } catch (error) {
       throw reasonOf(lease, error)
     }

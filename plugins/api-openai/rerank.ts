@@ -22,7 +22,12 @@ export function rerankQuestion({ query, documents }: RerankRequest, variant: Sto
       `Model "${variant.publicName}" does not rank documents (it can: ${capabilities.join(', ') || 'nothing known'}). Use a reranking model.`
     )
   }
-  return { mode: 'rerank', path: '/v1/rerank', body: { query, documents: documents.map(textOf) } }
+  return {
+    mode: 'rerank',
+    path: '/v1/rerank',
+    body: { query, documents: documents.map(textOf) },
+    list: { asked: 'documents', told: 'results' }
+  }
 }
 
 /** The best of the engine's results, with their documents where these are asked for. */

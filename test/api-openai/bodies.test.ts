@@ -7,6 +7,7 @@ import { embeddingQuestion } from '../../plugins/api-openai/embeddings.ts'
 import { type Fields, readCall } from '../../plugins/api-openai/engine-call.ts'
 import { engineMessages } from '../../plugins/api-openai/engine-messages.ts'
 import { chatGeneration, completionGeneration, type Generation } from '../../plugins/api-openai/generation.ts'
+import { inParts, joinParts } from '../../plugins/api-openai/in-parts.ts'
 import {
   ChatRequest,
   CompletionRequest,
@@ -433,6 +434,38 @@ t.test('other bodies that are refused', async t => {
   )
   t.match(embed({ input: 'x' }), { mode: 'embedding', body: { input: 'x', encoding_format: 'float' } })
   t.match(embed({ input: 'x', dimensions: 2, encoding_format: 'float' }), { body: { encoding_format: 'base64' } })
+
+  const list = { asked: 'input', told: 'data' } as const
+  const numbers = Array.from({ length: 70 }, (_, index) => index)
+  for (const input of ['x', ['x', 'y'], numbers]) t.strictSame(inParts({ input }, list), [{ input }])
+  const asked = inParts({ input: numbers.map(String), more: 1 }, list)
+  t.strictSame(
+    asked.map(({ input, more }) => [(input as string[]).length, more]),
+    [
+      [32, 1],
+      [32, 1],
+      [6, 1]
+    ]
+  )
+  const replies = asked.map(({ input }) => ({
+    object: 'list',
+    data: (input as string[]).map((embedding, index) => ({ embedding, index })),
+    usage: { prompt_tokens: 2, total_tokens: 2 }
+  }))
+  t.strictSame(
+    JSON.parse(
+      joinParts(
+        replies.map(reply => Buffer.from(JSON.stringify(reply))),
+        list
+      ).toString()
+    ),
+    {
+      object: 'list',
+      data: numbers.map(index => ({ embedding: `${index}`, index })),
+      usage: { prompt_tokens: 6, total_tokens: 6 }
+    },
+    'what is asked in parts is told as a whole'
+  )
 
   const rank = (body: any, variant = able('rerank')) => {
     checkAgainst(RerankRequest, body)
