@@ -47,6 +47,8 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     if (!raw.writableNeedDrain) raw.write(options.heartbeat(stream.status))
   }, options.heartbeatInterval)
   timer.unref()
+  // A client may have left before, while its form was read.
+  if (raw.destroyed) clearInterval(timer)
   raw.once('close', () => clearInterval(timer))
 
   const stream: ReplyStream = {
