@@ -96,17 +96,23 @@ export function json(description: string, schema: TSchema): ResponseSchema {
 
 /**
  * A reply that is one JSON value, or a stream of events where the request asks for one. `item` is the shape of one
- * event's data.
+ * event's data, `end` what the last one has that is no JSON.
  */
 export function jsonOrStream(
   description: string,
   whole: TSchema,
-  stream: { event: string; item?: TSchema; types?: readonly ('text/event-stream' | 'application/x-ndjson')[] }
+  stream: {
+    event: string
+    item?: TSchema
+    end?: string
+    types?: readonly ('text/event-stream' | 'application/x-ndjson')[]
+  }
 ): ResponseSchema {
   const types = stream.types ?? ['text/event-stream']
-  const { event, item } = stream
+  const { event, item, end } = stream
   // One event, as tools that read event streams take the schema of their type; one line of the other kind is a text.
-  const data = Type.String({ ...(item && { contentMediaType: 'application/json', contentSchema: item }) })
+  const value = Type.String({ ...(item && { contentMediaType: 'application/json', contentSchema: item }) })
+  const data = end === undefined ? value : Type.Union([Type.Literal(end), value])
   const schemas = {
     'text/event-stream': Type.Object({ event: Type.Optional(Type.String()), data }, { description: event }),
     'application/x-ndjson': Type.String({ description: event, ...(item && { contentSchema: item }) })

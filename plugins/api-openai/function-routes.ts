@@ -66,7 +66,8 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
         jsonOrStream('The answer', ChatCompletion, {
           event:
             'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last where stream_options.include_usage asks for them, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
-          item: Type.Union([ChatChunk, openaiErrors(ANSWER_ERRORS)])
+          item: Type.Union([ChatChunk, openaiErrors(ANSWER_ERRORS)]),
+          end: '[DONE]'
         })
       ),
       (request, reply) => answer(deps, request, reply, readCall(request.body, ChatRequest), chatGeneration)
@@ -85,7 +86,8 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
         jsonOrStream('The texts', Completion, {
           event:
             'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
-          item: Type.Union([Completion, openaiErrors(ANSWER_ERRORS)])
+          item: Type.Union([Completion, openaiErrors(ANSWER_ERRORS)]),
+          end: '[DONE]'
         })
       ),
       (request, reply) => answer(deps, request, reply, readCall(request.body, CompletionRequest), completionGeneration)

@@ -86,8 +86,11 @@ export class ReplyChecker {
     at += pointer('content', type, 'schema')
     if (type === 'application/json') return this.#mistakes(at, JSON.parse(reply.text))
     const { properties, contentSchema } = declared.content[type].schema
-    if (!(contentSchema ?? properties?.data.contentSchema)) return []
-    at += contentSchema ? '/contentSchema' : '/properties/data/contentSchema'
+    // What is no JSON comes first.
+    const ends = properties?.data.anyOf !== undefined
+    const data = ends ? properties.data.anyOf[1] : properties?.data
+    if (!(contentSchema ?? data?.contentSchema)) return []
+    at += contentSchema ? '/contentSchema' : `/properties/data${ends ? '/anyOf/1' : ''}/contentSchema`
     return eventsOf(type, reply.text).flatMap(event => this.#mistakes(at, event))
   }
 }
