@@ -52,12 +52,17 @@ async function use(engine: Engine, { num_ctx, num_parallel }: LoadOptions): Prom
   }
 }
 
-const CASES: { options: Partial<LoadOptions>; given?: Partial<EngineSpec> }[] = [
-  { options: { num_ctx: 1024, num_parallel: 1 } },
-  { options: { num_ctx: 1024, num_parallel: 3 } },
-  { options: { num_ctx: 1024, num_parallel: 2, cache_type_k: 'q8_0', cache_type_v: 'q8_0' } },
-  { options: { num_ctx: 1024, num_parallel: 2 }, given: { mode: 'embedding' } },
+// Their names end up in names of folders (`t.testdir`), which hold 255 bytes.
+const CASES: { name: string; options: Partial<LoadOptions>; given?: Partial<EngineSpec> }[] = [
+  { name: 'one slot', options: { num_ctx: 1024, num_parallel: 1 } },
+  { name: 'three slots', options: { num_ctx: 1024, num_parallel: 3 } },
   {
+    name: 'a quantized cache',
+    options: { num_ctx: 1024, num_parallel: 2, cache_type_k: 'q8_0', cache_type_v: 'q8_0' }
+  },
+  { name: 'embeddings', options: { num_ctx: 1024, num_parallel: 2 }, given: { mode: 'embedding' } },
+  {
+    name: 'a draft model and smaller batches',
     options: { num_ctx: 1024, num_parallel: 2 },
     given: {
       settings: {
@@ -70,8 +75,8 @@ const CASES: { options: Partial<LoadOptions>; given?: Partial<EngineSpec> }[] = 
   }
 ]
 
-for (const [at, { options, given }] of CASES.entries()) {
-  t.test(`tiny-chat with ${JSON.stringify({ ...options, ...given })}`, async t => {
+for (const [at, { name, options, given }] of CASES.entries()) {
+  t.test(`tiny-chat with ${name}`, async t => {
     const directory = join(t.testdir(), 'memory')
     const book = openBook(directory, at % 2 === 1)
     const asked = specOf(MODEL, options, given)
