@@ -13,13 +13,7 @@ interface EmbeddingReply {
 /** @throws CorralError with the field at fault, before a model is loaded for it */
 export function embeddingQuestion(request: EmbeddingRequest, variant: StoredVariant): Question {
   const { input, encoding_format, dimensions } = request
-  const { capabilities, embeddingLength } = variant.metadata
-  if (!capabilities.includes('embedding') && !capabilities.includes('completion')) {
-    throw new CorralError(
-      'unsupported_capability',
-      `Model "${variant.publicName}" makes no embeddings (it can: ${capabilities.join(', ') || 'nothing known'}). Use an embedding model, or one that generates text.`
-    )
-  }
+  const { embeddingLength } = variant.metadata
   const empty = [input].flat().indexOf('')
   if (empty !== -1) {
     const param = typeof input === 'string' ? 'input' : `input[${empty}]`

@@ -128,7 +128,7 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
           json('The documents by their relevance', Ranking)
         ),
         async ({ body }, reply) => {
-          const bytes = await askOnce(deps, reply, readCall(body), variant => rerankQuestion(body, variant))
+          const bytes = await askOnce(deps, reply, readCall(body), () => rerankQuestion(body))
           return wordRanking(JSON.parse(bytes.toString('utf8')), body)
         }
       )

@@ -1,5 +1,3 @@
-import { CorralError } from '../../core/errors.ts'
-import type { StoredVariant } from '../../core/services.ts'
 import type { Question } from './relay.ts'
 import type { RerankRequest } from './request-schemas.ts'
 
@@ -13,15 +11,8 @@ interface RerankReply {
 const textOf = (document: RerankRequest['documents'][number]) =>
   typeof document === 'string' ? document : document.text
 
-/** @throws CorralError `unsupported_capability`: other models would give scores that mean nothing */
-export function rerankQuestion({ query, documents }: RerankRequest, variant: StoredVariant): Question {
-  const { capabilities } = variant.metadata
-  if (!capabilities.includes('rerank')) {
-    throw new CorralError(
-      'unsupported_capability',
-      `Model "${variant.publicName}" does not rank documents (it can: ${capabilities.join(', ') || 'nothing known'}). Use a reranking model.`
-    )
-  }
+/** What the engine is asked: to score all documents. */
+export function rerankQuestion({ query, documents }: RerankRequest): Question {
   return {
     mode: 'rerank',
     path: '/v1/rerank',

@@ -428,10 +428,6 @@ t.test('other bodies that are refused', async t => {
     refusal(() => embed({ input: 'x', dimensions: 9 }, sized)),
     { param: 'dimensions', message: /8 at most/ }
   )
-  t.match(
-    refusal(() => embed({ input: 'x' }, able('rerank'))),
-    { code: 'unsupported_capability' }
-  )
   t.match(embed({ input: 'x' }), { mode: 'embedding', body: { input: 'x', encoding_format: 'float' } })
   t.match(embed({ input: 'x', dimensions: 2, encoding_format: 'float' }), { body: { encoding_format: 'base64' } })
 
@@ -467,9 +463,9 @@ t.test('other bodies that are refused', async t => {
     'what is asked in parts is told as a whole'
   )
 
-  const rank = (body: any, variant = able('rerank')) => {
+  const rank = (body: any) => {
     checkAgainst(RerankRequest, body)
-    return rerankQuestion(body, variant)
+    return rerankQuestion(body)
   }
   for (const [given, param] of [
     [{}, 'query'],
@@ -486,10 +482,6 @@ t.test('other bodies that are refused', async t => {
       JSON.stringify(given)
     )
   }
-  t.match(
-    refusal(() => rank({ query: 'x', documents: ['x'] }, able('completion'))),
-    { code: 'unsupported_capability' }
-  )
   t.strictSame(rank({ query: 'q', documents: ['x', { text: 'y' }] }).body, { query: 'q', documents: ['x', 'y'] })
 
   const query = schemaCompiler({ schema: ModelListQuery, httpPart: 'querystring', method: 'GET', url: '/' })

@@ -482,7 +482,8 @@ t.test('embeddings', async t => {
   }
   t.match(await failure(client.embeddings.create({ model: 'random/ranker', input: 'x' })), {
     status: 400,
-    code: 'unsupported_capability'
+    code: 'unsupported_capability',
+    param: 'model'
   })
   t.notOk(
     asked.some(engine => engine.startsWith('random/ranker')),
@@ -509,7 +510,10 @@ t.test('rankings', async t => {
   conforms(t, Ranking, (await rank({ return_documents: true })).body)
   t.equal(best[0].index, body.results[0].index)
   t.equal(best[0].document.text, [documents[0], 'Bananas are yellow.', documents[2]][best[0].index])
-  t.match(await rank({ model: MODEL }), { status: 400, body: { error: { code: 'unsupported_capability' } } })
+  t.match(await rank({ model: MODEL }), {
+    status: 400,
+    body: { error: { code: 'unsupported_capability', param: 'model' } }
+  })
   t.match(await rank({ documents: [] }), { status: 400, body: { error: { param: 'documents' } } })
   t.match(await rank({ documents: ['x '.repeat(3000)] }), {
     status: 400,
