@@ -11,6 +11,9 @@ export function recording(name: string): string {
   return text.slice(text.indexOf('\n') + 1)
 }
 
+/** A text as Windows prints it. */
+export const windowsLines = (text: string) => text.replaceAll('\n', '\r\n')
+
 export const linesOf = (name: string) => recording(name).split('\n')
 
 export function recordings(): string[] {

@@ -1,0 +1,100 @@
+import t from 'tap'
+import { parseAmdSmi } from '../../plugins/hardware/amd/amd-smi.ts'
+import { parseKfdNode } from '../../plugins/hardware/amd/kfd-topology.ts'
+import { cardsInBrokenJson, parseRocmSmi } from '../../plugins/hardware/amd/rocm-smi.ts'
+import { parseRocminfo, rocminfoProblem } from '../../plugins/hardware/amd/rocminfo.ts'
+import { appleMemory, appleProcessor, parseSysctl } from '../../plugins/hardware/apple/sysctl.ts'
+import { parseSystemProfiler } from '../../plugins/hardware/apple/system-profiler.ts'
+import { parseSyclLs } from '../../plugins/hardware/intel/sycl-ls.ts'
+import { parseXpuSmi } from '../../plugins/hardware/intel/xpu-smi.ts'
+import { librariesAmong, parseLdconfig } from '../../plugins/hardware/libraries/libraries.ts'
+import { groupFolders, groupMemory, groupPaths } from '../../plugins/hardware/memory/cgroup.ts'
+import { parseMeminfo, parseVmStat } from '../../plugins/hardware/memory/meminfo.ts'
+import { parseDriverCard, parseDriverVersion } from '../../plugins/hardware/nvidia/proc-driver.ts'
+import { parseSmiCsv, parseSmiList, parseSmiTable, parseSmiVersions } from '../../plugins/hardware/nvidia/smi-output.ts'
+import { smiProblem } from '../../plugins/hardware/nvidia/smi-problem.ts'
+import { parseLspci } from '../../plugins/hardware/pci/lspci.ts'
+import { pciName } from '../../plugins/hardware/pci/pci-names.ts'
+import { cardOf } from '../../plugins/hardware/pci/sysfs-cards.ts'
+import { parseAdapters } from '../../plugins/hardware/pci/windows-adapters.ts'
+import { parseCpuinfo, parseLscpu } from '../../plugins/hardware/processor/cpuinfo.ts'
+import { parseVulkaninfo } from '../../plugins/hardware/vulkan/vulkaninfo.ts'
+import { recording, recordings } from './support.ts'
+
+t.test('no text makes a parser throw', async t => {
+  const parsers: [string, (text: string) => unknown][] = [
+    ['smi csv', parseSmiCsv],
+    ['smi table', parseSmiTable],
+    ['smi versions', parseSmiVersions],
+    ['smi list', parseSmiList],
+    ['smi problem', text => smiProblem(text, 'linux')],
+    ['driver', parseDriverVersion],
+    ['driver card', parseDriverCard],
+    ['kfd', text => parseKfdNode({ properties: text, banks: [{ properties: text, used: text }] })],
+    ['rocminfo', parseRocminfo],
+    ['rocminfo problem', rocminfoProblem],
+    ['rocm-smi', parseRocmSmi],
+    ['broken JSON of rocm-smi', cardsInBrokenJson],
+    ['amd-smi', parseAmdSmi],
+    ['xpu-smi', parseXpuSmi],
+    ['sycl-ls', parseSyclLs],
+    ['vulkaninfo', parseVulkaninfo],
+    ['lspci', parseLspci],
+    ['adapters', parseAdapters],
+    ['system_profiler', parseSystemProfiler],
+    ['sysctl', text => appleProcessor(parseSysctl(text))],
+    ['memsize', appleMemory],
+    ['vm_stat', parseVmStat],
+    ['cpuinfo', parseCpuinfo],
+    ['lscpu', parseLscpu],
+    ['meminfo', parseMeminfo],
+    ['cgroup', text => groupPaths(text, text).map(groupFolders)],
+    ['group', text => groupMemory({ limits: [text], usage: text, stat: text })],
+    ['ldconfig', text => librariesAmong(parseLdconfig(text, 'x64'))],
+    ['card', text => cardOf({ vendor: text, device: text, uevent: text, mem_info_vram_total: text }, text, 'drm')],
+    ['pci names', text => pciName({ vendor: 'amd', pciId: '0x744c' }, text)]
+  ]
+  let seed = 1
+  const random = (below: number) => {
+    seed = (seed * 1103515245 + 12345) % 2 ** 31
+    return seed % below
+  }
+  const texts = recordings().map(recording)
+  const inputs = [
+    ...texts,
+    '\0'.repeat(1000),
+    '|'.repeat(5000),
+    ',\n'.repeat(5000),
+    '[{"card0":['.repeat(500),
+    ' '.repeat(20_000)
+  ]
+  for (let round = 0; round < 300; round++) {
+    const text = texts[random(texts.length)]!
+    const at = random(text.length)
+    const other = texts[random(texts.length)]!
+    const bytes = Array.from({ length: 40 }, () => String.fromCharCode(random(700))).join('')
+    inputs.push(
+      text.slice(0, at),
+      text.slice(at),
+      text.slice(0, at) + bytes + text.slice(at),
+      text.slice(0, at) + other.slice(random(other.length))
+    )
+  }
+  const thrown: string[] = []
+  let [slowest, all] = [0, 0]
+  for (const [name, parse] of parsers) {
+    for (const input of inputs) {
+      const began = performance.now()
+      try {
+        parse(input)
+      } catch (error) {
+        thrown.push(`${name}: ${error} with ${JSON.stringify(input.slice(0, 200))}`)
+      }
+      const took = performance.now() - began
+      slowest = Math.max(slowest, took)
+      all += took
+    }
+  }
+  t.same(thrown, [])
+  t.ok(slowest < all / 2, `none of ${parsers.length * inputs.length} takes as long as all others together`)
+})
