@@ -5,6 +5,11 @@ import pino from 'pino'
 import type { Test } from 'tap'
 import type { Hub } from '../../core/downloads.ts'
 import type { PluginContext, PluginDefinition } from '../../core/plugin.ts'
+import type { HubAnswer } from '../../plugins/hubs/http/hub-fetch.ts'
+
+export const SHA256 = 'ab'.repeat(32)
+export const SHA1 = 'cd'.repeat(20)
+export const NOW = Date.UTC(2026, 0, 2, 3, 4, 5)
 
 export interface Seen {
   method: string
@@ -131,3 +136,21 @@ export async function failure(promise: Promise<unknown>): Promise<any> {
     error => error
   )
 }
+
+/** What a hub answers; `said` is its JSON. */
+export const answer = (status: number, more: Partial<HubAnswer> & { said?: unknown } = {}): HubAnswer => {
+  const { said, ...rest } = more
+  const headers = more.headers ?? {}
+  return {
+    status,
+    url: 'https://hub.example.org/x',
+    headers,
+    hops: [headers],
+    text: said === undefined ? '' : JSON.stringify(said),
+    credentials: undefined,
+    ...rest
+  }
+}
+
+/** Of an answer to a question with a token. */
+export const WITH_TOKEN = { credentials: { authorization: 'Bearer hf_secret' } }
