@@ -5,7 +5,8 @@ import { parseGgufFileName } from '../../core/gguf-file-name.ts'
 import type { Choice, ChoiceRequest } from '../../plugins/download/choice/choice.ts'
 import { chooseFiles, configToRead, indexToRead } from '../../plugins/download/choice/choose-files.ts'
 import { safetensorsLabel, weightsOfIndex } from '../../plugins/download/choice/safetensors-offer.ts'
-import { LISTINGS, listing } from './listings.ts'
+import { listing } from './listing.ts'
+import { LISTINGS } from './listings.ts'
 
 const GIB = 2 ** 30
 const CPU_32 = { ram: 32 * GIB, gpu: 0 }
