@@ -67,3 +67,20 @@ export function machine(gpus: Omit<Gpu, 'id'>[], more: Partial<Hardware> = {}): 
     ...more
   }
 }
+
+export const INTEGRATED = { type: 'integrated', unifiedMemory: true } as const
+
+/** Where nobody could look which libraries there are. */
+export const UNKNOWN_SYSTEM: Partial<Hardware> = {
+  glibc: undefined,
+  libraries: [],
+  probes: [{ probe: 'libraries', outcome: 'absent', duration: 1 }]
+}
+
+/** A problem that hardware was found with. */
+export const problem = (code: Hardware['problems'][number]['code'], subject: string, advice?: string) => ({
+  problems: [{ code, subject, message: `${subject}: ${code}`, ...(advice && { advice }) }]
+})
+
+/** The graphics of an Intel processor. */
+export const iGpu = intel('Intel UHD Graphics', INTEGRATED)

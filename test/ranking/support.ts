@@ -1,0 +1,18 @@
+import type { Hardware } from '../../core/hardware.ts'
+import { builtInKinds } from '../../runtimes/kinds/index.ts'
+import { rankRuntimes } from '../../runtimes/ranking.ts'
+import { snapshot } from '../../runtimes/release-snapshot.ts'
+
+/** The archives of the release that corral knows. */
+export const NAMES = snapshot.assets.map(({ name }) => name)
+
+/** The names of the kinds that can work, best first. */
+export const order = (hardware: Hardware, names: readonly string[] = NAMES) =>
+  rankRuntimes(builtInKinds, hardware, names)
+    .filter(({ usable }) => usable)
+    .map(({ runtime }) => runtime)
+    .join(' ')
+
+/** What is said of one kind. */
+export const candidate = (hardware: Hardware, runtime: string, names: readonly string[] = NAMES) =>
+  rankRuntimes(builtInKinds, hardware, names).find(one => one.runtime === runtime)!
