@@ -1,6 +1,7 @@
-import { access, constants, statfs } from 'node:fs/promises'
+import { access, constants } from 'node:fs/promises'
 import { arch, release, type } from 'node:os'
 import { dirname } from 'node:path'
+import { freeSpace } from '../disk-space.ts'
 import { isSystemError, messageOf } from '../errors.ts'
 import type { Hardware, HardwareProblem } from '../hardware.ts'
 import { version } from '../package-info.ts'
@@ -47,8 +48,7 @@ export async function checkWritable(directory: string): Promise<void> {
 
 /** The models' folder and the free space of its disk; the folder need not be there yet. */
 export async function diskAndModels(directory: string): Promise<NonNullable<DoctorReport['models']>> {
-  const { bavail, bsize } = await statfs(await existing(directory))
-  return { directory, free: bavail * bsize }
+  return { directory, free: await freeSpace(await existing(directory)) }
 }
 
 /** What `runtimes` tells, as it goes into the report. Pure. */

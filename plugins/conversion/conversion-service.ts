@@ -2,13 +2,14 @@ import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Conversion, ConvertedModel } from '../../core/conversion.ts'
 import type { DataPaths } from '../../core/data-paths.ts'
+import { requireSpace } from '../../core/disk-space.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import type { Runtimes } from '../../core/runtimes.ts'
 import type { Storage, StoredVariant, Waiting } from '../../core/services.ts'
 import { openConversionLog } from './conversion-log.ts'
 import { convertModel } from './convert-model.ts'
 import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
-import { diskNeed, requireSpace } from './disk-space.ts'
+import { diskNeed } from './disk-need.ts'
 import { type DtypePlan, planDtype } from './dtypes.ts'
 import { type ConverterPython, type PythonSettings, preparePython } from './python/environment.ts'
 import { SharedWork, untilAborted } from './shared-work.ts'
@@ -82,7 +83,7 @@ export function createConversion(deps: ConversionDependencies): ConversionServic
     await requireSpace(
       variant.directory,
       diskNeed(plan, variant.metadata.parameters ?? 0),
-      `Converting "${variant.publicName}" to ${plan.dtype}`
+      `Converting "${variant.publicName}" to ${plan.dtype} needs about`
     )
     const python = await environments.run('', waiting, shared =>
       preparePython(

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
-import { constants, copyFile, type FileHandle, link, open, rm, stat, statfs } from 'node:fs/promises'
-import { formatBytes } from '../../core/bytes.ts'
-import { CorralError, isSystemError } from '../../core/errors.ts'
+import { constants, copyFile, type FileHandle, link, open, rm, stat } from 'node:fs/promises'
+import { requireSpace } from '../../core/disk-space.ts'
+import { isSystemError } from '../../core/errors.ts'
 
 /** Small enough that hashing one piece does not hold up the event loop. */
 const PIECE = 512 * 1024
@@ -40,7 +40,7 @@ export async function transferFile(source: string, target: string, options: Tran
     return digestOf(target, undefined, options)
   }
   options.onCopy?.()
-  await requireSpace(options.space.folder, options.space.bytes)
+  await requireSpace(options.space.folder, options.space.bytes, 'The model needs')
   const copy = await open(target, 'wx', 0o644)
   try {
     const digest = await digestOf(source, copy, options)
@@ -105,16 +105,4 @@ async function writeAll(file: FileHandle, piece: Buffer): Promise<void> {
   for (let offset = 0; offset < piece.length; ) {
     offset += (await file.write(piece, offset, piece.length - offset)).bytesWritten
   }
-}
-
-async function requireSpace(folder: string, required: number): Promise<void> {
-  const { bavail, bsize } = await statfs(folder)
-  const available = bavail * bsize
-  if (available >= required) return
-  throw new CorralError(
-    'insufficient_storage',
-    `The model needs ${formatBytes(required)} on the disk of ${folder}, which has ${formatBytes(available)} free. ` +
-      'Remove models that are not needed, or choose another disk with CORRAL_MODELS.',
-    { details: { required, available } }
-  )
 }

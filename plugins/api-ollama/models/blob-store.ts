@@ -1,8 +1,8 @@
 import { createHash, randomBytes } from 'node:crypto'
-import { mkdir, open, readdir, rename, rm, stat, statfs, utimes } from 'node:fs/promises'
+import { mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import { formatBytes } from '../../../core/bytes.ts'
+import { requireSpace } from '../../../core/disk-space.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
 import type { Storage } from '../../../core/services.ts'
 
@@ -82,7 +82,7 @@ export function createBlobStore(folder: string, storage: Storage, log: FastifyBa
       parts.add(name)
       try {
         await mkdir(folder, { recursive: true })
-        if (size !== undefined) await requireSpace(folder, size)
+        if (size !== undefined) await requireSpace(folder, size, 'The file needs')
         const digest = await receive(part, body)
         if (digest !== sha256) throw otherDigest(sha256, digest)
         await rename(part, pathOf(sha256))
@@ -162,18 +162,6 @@ async function isFile(path: string): Promise<boolean> {
     if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return false
     throw error
   }
-}
-
-async function requireSpace(folder: string, required: number): Promise<void> {
-  const { bavail, bsize } = await statfs(folder)
-  const available = bavail * bsize
-  if (available >= required) return
-  throw new CorralError(
-    'insufficient_storage',
-    `The file needs ${formatBytes(required)} on the disk of ${folder}, which has ${formatBytes(available)} free. ` +
-      'Remove models that are not needed, or choose another disk with CORRAL_MODELS.',
-    { details: { required, available } }
-  )
 }
 
 function diskFull(folder: string, cause: unknown): CorralError {

@@ -4,10 +4,10 @@ import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import { findExecutable, runTool, ToolError } from '../../../core/child-process.ts'
+import { requireSpace } from '../../../core/disk-space.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import type { OnProgress } from '../../../core/progress.ts'
 import type { Waiting } from '../../../core/services.ts'
-import { requireSpace } from '../disk-space.ts'
 import { causeOf } from '../tool-failure.ts'
 import { findPython, UV_PYTHON } from './find-python.ts'
 import { indexHas } from './index-reach.ts'
@@ -163,7 +163,13 @@ async function makeEnvironment(
   }
   await mkdir(options.directory, { recursive: true })
   await rm(environment, { recursive: true, force: true })
-  await requireSpace(options.directory, cuda ? SIZE.cuda : SIZE.cpu, 'The Python environment for conversions')
+  const size = cuda ? SIZE.cuda : SIZE.cpu
+  await requireSpace(
+    options.directory,
+    size,
+    'The Python environment for conversions needs about',
+    'make room otherwise'
+  )
   log.info({ environment, python: python?.executable, uv, packages }, 'making the Python environment for conversions')
 
   const temporary = join(environment, 'tmp')

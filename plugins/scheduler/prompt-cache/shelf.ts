@@ -1,8 +1,9 @@
 import { createHash, randomBytes } from 'node:crypto'
-import { chmod, mkdir, readdir, readFile, rm, stat, statfs } from 'node:fs/promises'
+import { chmod, mkdir, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import writeFileAtomic from 'write-file-atomic'
+import { freeSpace } from '../../../core/disk-space.ts'
 import { isSystemError, messageOf } from '../../../core/errors.ts'
 
 /*
@@ -167,8 +168,7 @@ export async function openShelf(directory: string, budget: number, log: ShelfLog
     reserve: (bytes, expendable) =>
       alone(async () => {
         if (!(await makeRoom(bytes, expendable))) return undefined
-        const { bavail, bsize } = await statfs(directory)
-        if (bavail * bsize < bytes + KEPT_FREE) return undefined
+        if ((await freeSpace(directory)) < bytes + KEPT_FREE) return undefined
         reserved += bytes
         return () => {
           reserved -= bytes
