@@ -5,7 +5,8 @@ import t from 'tap'
 import { residentMemory } from '../../scripts/bench/process-figures.ts'
 import { median } from '../../scripts/bench/statistics.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral, until } from '../support/corral.ts'
-import { answerRequest, outcomeOf, pick, randomNumbers, record, within, writeModelCopy } from './support.ts'
+import { pick, randomNumbers } from '../support/random.ts'
+import { answerRequest, outcomeOf, record, within, writeModelCopy } from './support.ts'
 
 const MINUTES = Number(process.env.CORRAL_LONG_MINUTES ?? 4)
 const CLIENTS = 16

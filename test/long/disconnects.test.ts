@@ -3,7 +3,8 @@ import t from 'tap'
 import { createClient } from '../../scripts/bench/client.ts'
 import { residentMemory, startOf } from '../../scripts/bench/process-figures.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
-import { answerRequest, pick, randomNumbers, record, within } from './support.ts'
+import { pick, randomNumbers } from '../support/random.ts'
+import { answerRequest, record, within } from './support.ts'
 
 const STREAMS = Number(process.env.CORRAL_LONG_STREAMS ?? 500)
 

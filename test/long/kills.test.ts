@@ -5,7 +5,8 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { alive, CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
-import { answerRequest, pick, randomNumbers, record, writeModelCopy } from './support.ts'
+import { pick, randomNumbers } from '../support/random.ts'
+import { answerRequest, record, writeModelCopy } from './support.ts'
 
 const KILLS = Number(process.env.CORRAL_LONG_KILLS ?? 100)
 const MODELS = ['kill/one', 'kill/two', 'kill/three']

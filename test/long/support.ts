@@ -9,20 +9,6 @@ import { CAPITAL_QUESTION, type Corral } from '../support/corral.ts'
 const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 /** Where the trials leave their figures for `scripts/record-long.ts`. */
 const FIGURES = join(packageRoot, '.cache', 'long-trials')
-/** Numbers from 0 to 1 that look random and are the same for the same seed (mulberry32). */
-export function randomNumbers(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let value = Math.imul(state ^ (state >>> 15), 1 | state)
-    value = (value + Math.imul(value ^ (value >>> 7), 61 | value)) ^ value
-    return ((value ^ (value >>> 14)) >>> 0) / 2 ** 32
-  }
-}
-
-export function pick<T>(random: () => number, values: readonly T[]): T {
-  return values[Math.floor(random() * values.length)]!
-}
 
 /** Writes the demo model under another name, so that its content differs from that of others; it answers as ever. */
 export function writeModelCopy(path: string, number: number): void {

@@ -4,7 +4,8 @@ import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/options.ts'
 import { capContext, firstLoad, satisfies, union } from '../../plugins/scheduler/load-options.ts'
 import { step } from '../../plugins/scheduler/machine.ts'
 import { createState, type Event, type SchedulerState } from '../../plugins/scheduler/machine-state.ts'
-import { alarmOf, LIMITS, loadOf, machine, randomOf, short } from './support.ts'
+import { randomNumbers } from '../support/random.ts'
+import { alarmOf, LIMITS, loadOf, machine, short } from './support.ts'
 
 const MINUTES_5 = 300_000
 const failure = new CorralError('load_failed', 'It does not load.')
@@ -261,7 +262,7 @@ t.test('closing refuses who waits, lets answers end and unloads', t => {
  * never more engines than allowed or leases than slots, each request is granted or refused once, and all end.
  */
 function simulate(seed: number): string[] {
-  const random = randomOf(seed)
+  const random = randomNumbers(seed)
   const pick = <T>(list: T[]): T => list[Math.floor(random() * list.length)]!
   const limits = {
     ...LIMITS,

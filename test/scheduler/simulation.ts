@@ -3,7 +3,7 @@ import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/options.ts'
 import type { MemoryUse } from '../../core/runtimes.ts'
 import { step } from '../../plugins/scheduler/machine.ts'
 import { createState, type Effect, type Event, type Limits } from '../../plugins/scheduler/machine-state.ts'
-import { randomOf } from './support.ts'
+import { randomNumbers } from '../support/random.ts'
 
 /*
  * A world around the scheduler's machine with a clock of its own: clients, engines, memory, accidents. It checks what
@@ -63,7 +63,7 @@ const stopped = new CorralError('model_stopped', 'stopped')
 const deleted = new CorralError('model_not_found', 'deleted')
 
 export function simulate(seed: number, requests = 120): Simulation {
-  const random = randomOf(seed)
+  const random = randomNumbers(seed)
   const under = (most: number) => Math.floor(random() * most)
   const between = (least: number, most: number) => least + under(most - least + 1)
   const chance = (share: number) => random() < share

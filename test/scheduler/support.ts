@@ -115,14 +115,3 @@ export const holdersOf = (effects: Effect[], key: string) =>
   effects.findLast(effect => effect.type === 'waiting' && effect.key === key) as
     | Extract<Effect, { type: 'waiting' }>
     | undefined
-
-/** A small generator of numbers from 0 to 1 that repeats for a seed (mulberry32). */
-export function randomOf(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let x = Math.imul(state ^ (state >>> 15), 1 | state)
-    x = (x + Math.imul(x ^ (x >>> 7), 61 | x)) ^ x
-    return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32
-  }
-}

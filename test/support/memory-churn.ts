@@ -4,8 +4,9 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
 import { EventLines } from '../../core/http/event-lines.ts'
-import { pick, randomNumbers, within, writeModelCopy } from '../long/support.ts'
+import { within, writeModelCopy } from '../long/support.ts'
 import { CAPITAL_QUESTION, type Corral, startCorral, until } from './corral.ts'
+import { pick, randomNumbers } from './random.ts'
 
 const MODELS = ['budget/one', 'budget/two', 'budget/three']
 const CLIENTS = 16
