@@ -19,6 +19,7 @@ import { cardOf } from '../../plugins/hardware/pci/sysfs-cards.ts'
 import { parseAdapters } from '../../plugins/hardware/pci/windows-adapters.ts'
 import { parseCpuinfo, parseLscpu } from '../../plugins/hardware/processor/cpuinfo.ts'
 import { parseVulkaninfo } from '../../plugins/hardware/vulkan/vulkaninfo.ts'
+import { randomBelow } from '../support/random.ts'
 import { recording, recordings } from './support.ts'
 
 t.test('no text makes a parser throw', async t => {
@@ -54,11 +55,7 @@ t.test('no text makes a parser throw', async t => {
     ['card', text => cardOf({ vendor: text, device: text, uevent: text, mem_info_vram_total: text }, text, 'drm')],
     ['pci names', text => pciName({ vendor: 'amd', pciId: '0x744c' }, text)]
   ]
-  let seed = 1
-  const random = (below: number) => {
-    seed = (seed * 1103515245 + 12345) % 2 ** 31
-    return seed % below
-  }
+  const random = randomBelow(1)
   const texts = recordings().map(recording)
   const inputs = [
     ...texts,
