@@ -7,9 +7,27 @@ import {
   SamplingOptionsSchema
 } from '../options.ts'
 
-/** A length of time as people write it: `30s`, `5m`, `1h30m`, `-1` (where a negative one means for ever) or seconds. */
-export const Duration = (options: { default: string; description: string }) =>
-  Type.Unsafe<string | number>({ type: ['string', 'number'], format: 'corral-duration', ...options })
+interface DurationOptions {
+  default?: string
+  description: string
+}
+
+/** A length of time as people write it: `30s`, `5m`, `1h30m` or seconds. None may be negative. */
+export const Duration = (options: DurationOptions & { default: string }) =>
+  Type.Unsafe<string | number>({ type: ['string', 'number'], format: 'corral-duration', minimum: 0, ...options })
+
+/** A length of time without which nothing could be done, such as that of a connection: longer than 0. */
+export const Timeout = (options: DurationOptions & { default: string }) =>
+  Type.Unsafe<string | number>({
+    type: ['string', 'number'],
+    format: 'corral-timeout',
+    exclusiveMinimum: 0,
+    ...options
+  })
+
+/** How long a model stays loaded: a negative length of time is for ever. */
+export const KeepAlive = (options: DurationOptions) =>
+  Type.Unsafe<string | number>({ type: ['string', 'number'], format: 'corral-keep-alive', ...options })
 
 /** An amount of bytes as people write it: `64MiB`, `1.5GB` or a number. */
 export const Bytes = (options: { default: string; description: string }) =>
@@ -21,6 +39,10 @@ export const Bytes = (options: { default: string; description: string }) =>
  */
 export const Path = (options: { default?: string; description: string; minLength?: number }) =>
   Type.String({ format: 'corral-path', ...options })
+
+/** A program: its name on the PATH, or where it lies, which is then made absolute as a path is. */
+export const Program = (options: { default: string; description: string }) =>
+  Type.String({ format: 'corral-program', ...options })
 
 /** An object schema of which every property may be left out. */
 function partial<Properties extends Record<string, TSchema>>(schema: { properties: Properties }) {
@@ -45,11 +67,7 @@ const contextOverflow = {
 export const ModelSettingsSchema = Type.Object(
   {
     keep_alive: Type.Optional(
-      Type.Unsafe<string | number>({
-        type: ['string', 'number'],
-        format: 'corral-duration',
-        description: 'How long it stays loaded without requests; negative is for ever'
-      })
+      KeepAlive({ description: 'How long it stays loaded without requests; negative is for ever' })
     ),
     pin: Type.Optional(
       Type.Boolean({ description: 'Never unload it for idleness or to make room; keep_alive of requests is ignored' })

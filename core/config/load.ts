@@ -119,6 +119,7 @@ function resolvePaths(schema: ConfigSchema, values: Values, base: string): void 
 
 function withPaths(schema: SettingSchema | undefined, value: unknown, base: string): unknown {
   if (schema?.format === 'corral-path') return expandPath(String(value), base)
+  if (schema?.format === 'corral-program' && /[/\\]/.test(String(value))) return expandPath(String(value), base)
   const { items, properties } = schema ?? {}
   if (items && Array.isArray(value)) return value.map(entry => withPaths(items, entry, base))
   if (!properties || !isMapping(value)) return value

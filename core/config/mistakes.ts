@@ -19,15 +19,20 @@ function range(schema: SettingSchema): string {
   return maximum === undefined ? '' : `, at most ${maximum}`
 }
 
+const LENGTH_OF_TIME = 'a length of time such as 30s, 5m or 1h30m, or a number of seconds'
+
 /** What a setting accepts, for people: `a whole number from 0 to 65535`. */
 function allowedValues(schema: SettingSchema): string {
   if (schema.title) return schema.title
   if (schema.enum) return `one of ${schema.enum.join(', ')}`
   if (schema.const !== undefined) return JSON.stringify(schema.const)
   if (schema.anyOf) return schema.anyOf.map(allowedValues).join(', or ')
-  if (schema.format === 'corral-duration') return 'a length of time such as 30s, 5m or 1h30m, or a number of seconds'
+  if (schema.format === 'corral-timeout') return `${LENGTH_OF_TIME}, longer than 0`
+  if (schema.format === 'corral-duration') return `${LENGTH_OF_TIME}, not negative`
+  if (schema.format === 'corral-keep-alive') return `${LENGTH_OF_TIME}; negative is for ever`
   if (schema.format === 'corral-bytes') return 'an amount of bytes such as 64MiB or 1.5GB, or a number'
   if (schema.format === 'corral-path') return 'a path'
+  if (schema.format === 'corral-program') return 'a path or the name of a program'
   if (Array.isArray(schema.type)) return schema.type.map(type => allowedValues({ ...schema, type })).join(' or ')
   switch (schema.type) {
     case 'boolean':
@@ -79,8 +84,9 @@ function unknownKey(root: SettingSchema, path: string[]): string {
   }
   const siblings = Object.keys(schemaAt(root, parent)?.properties ?? {})
   const near = nearest(key, siblings)
-  const elsewhere = near ? undefined : knownPaths(root).find(known => known.at(-1) === key.toLowerCase())
-  const guess = near ? [...parent, near] : elsewhere
+  // A name that many sections have tells nothing of the one that was meant.
+  const elsewhere = knownPaths(root).filter(known => known.at(-1) === key.toLowerCase())
+  const guess = near ? [...parent, near] : elsewhere.length === 1 ? elsewhere[0] : undefined
   const within = parent.length === 0 ? 'There is no setting' : `${settingName(parent)} has no setting`
   const called = JSON.stringify(key.length > 80 ? `${key.slice(0, 80)}…` : key)
   if (guess) return `${within} ${called}; did you mean ${settingName(guess)}?`

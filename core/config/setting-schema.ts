@@ -88,9 +88,11 @@ function newAjv(): Ajv {
     strictRequired: false,
     addUsedSchema: false
   })
-  ajv.addFormat('corral-duration', (text: string) => parseDuration(text) !== undefined)
+  ajv.addFormat('corral-duration', (text: string) => (parseDuration(text) ?? -1) >= 0)
+  ajv.addFormat('corral-timeout', (text: string) => (parseDuration(text) ?? -1) > 0)
+  ajv.addFormat('corral-keep-alive', (text: string) => parseDuration(text) !== undefined)
   ajv.addFormat('corral-bytes', (text: string) => parseBytes(text) !== undefined)
-  ajv.addFormat('corral-path', (text: string) => !text.includes('\0'))
+  for (const format of ['corral-path', 'corral-program']) ajv.addFormat(format, (text: string) => !text.includes('\0'))
   return ajv
 }
 

@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { Duration } from '../../core/config/core-schema.ts'
+import { Timeout } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { anthropicRoutes } from './routes.ts'
@@ -12,7 +12,7 @@ export default definePlugin({
   optional: true,
   options: Type.Object(
     {
-      heartbeat: Duration({ default: '10s', description: 'Silence after which a waiting stream sends a ping' })
+      heartbeat: Timeout({ default: '10s', description: 'Silence after which a waiting stream sends a ping' })
     },
     { additionalProperties: false }
   ),

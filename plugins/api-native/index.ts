@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { Duration } from '../../core/config/core-schema.ts'
+import { Timeout } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { logRoutes } from './log-routes.ts'
@@ -20,7 +20,7 @@ export default definePlugin({
         default: true,
         description: 'Heed the Accept header: clients that rule Server-Sent Events out get NDJSON'
       }),
-      heartbeat: Duration({
+      heartbeat: Timeout({
         default: '10s',
         description: 'Silence after which a waiting stream says what is going on'
       })

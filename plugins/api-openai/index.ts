@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { parseBytes } from '../../core/bytes.ts'
-import { Bytes, Duration } from '../../core/config/core-schema.ts'
+import { Bytes, Timeout } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { openaiRoutes } from './routes.ts'
@@ -13,7 +13,7 @@ export default definePlugin({
   optional: true,
   options: Type.Object(
     {
-      heartbeat: Duration({
+      heartbeat: Timeout({
         default: '10s',
         description: 'Silence after which a waiting stream says what is going on'
       }),

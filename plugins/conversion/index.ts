@@ -1,4 +1,5 @@
 import { Type } from 'typebox'
+import { Program } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { createConversion } from './conversion-service.ts'
 
@@ -10,18 +11,20 @@ export default definePlugin({
   needs: ['storage', 'runtimes'],
   options: Type.Object(
     {
-      python: Type.String({
+      python: Program({
         default: '',
         description: "Python that has the converter's packages already; empty makes an environment of corral's own"
       }),
       package_index: Type.String({
         default: '',
-        pattern: '^($|https?://)',
+        pattern: '^(https?://\\S+)?$',
+        title: 'an address such as https://pypi.org/simple',
         description: 'Package index to install from; empty leaves it to pip and uv, which have settings of their own'
       }),
       torch_index: Type.String({
         default: 'https://download.pytorch.org/whl/cpu',
-        pattern: '^($|https?://)',
+        pattern: '^(https?://\\S+)?$',
+        title: 'an address such as https://pypi.org/simple',
         description: 'Index with builds of torch for processors, used where it can be reached; empty is none'
       })
     },

@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { parseBytes } from '../../core/bytes.ts'
-import { Bytes, Duration } from '../../core/config/core-schema.ts'
+import { Bytes, Duration, Timeout } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { createDownloads } from './pulls/downloads-service.ts'
@@ -38,7 +38,7 @@ export default definePlugin({
         default: '0',
         description: 'Most bytes a second of all downloads together; 0 is no limit'
       }),
-      stall_timeout: Duration({
+      stall_timeout: Timeout({
         default: '30s',
         description: 'Silence after which a connection is replaced by a new one'
       }),
@@ -62,7 +62,7 @@ export default definePlugin({
       paths: context.paths,
       search: options.search,
       memory: async () => machineMemory(await hardware.detect()),
-      pauseAfter: Math.max(0, parseDuration(options.pause_after)!),
+      pauseAfter: parseDuration(options.pause_after)!,
       retryPauses: RETRY_PAUSES,
       log: context.log
     })

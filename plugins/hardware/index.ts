@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { Duration, Path } from '../../core/config/core-schema.ts'
+import { Path, Timeout } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { createHardware } from './hardware-service.ts'
@@ -16,7 +16,7 @@ export default definePlugin({
         description:
           'Folder before all system files (/proc, /sys, /etc), for recordings of other machines; empty is this one'
       }),
-      probe_timeout: Duration({
+      probe_timeout: Timeout({
         default: '5s',
         description: 'Time that each source of facts on the hardware has, such as nvidia-smi'
       })
@@ -26,7 +26,7 @@ export default definePlugin({
   setup(context, options) {
     const hardware = createHardware({
       sysroot: options.sysroot,
-      probeTimeout: Math.max(1, parseDuration(options.probe_timeout)!),
+      probeTimeout: parseDuration(options.probe_timeout)!,
       env: process.env,
       signal: context.signal,
       log: context.log

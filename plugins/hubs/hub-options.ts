@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import { Duration } from '../../core/config/core-schema.ts'
+import { Timeout } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import type { PluginContext } from '../../core/plugin.ts'
 import { createHubFetch, type HubFetch } from './http/hub-fetch.ts'
@@ -15,7 +15,7 @@ export const connectionOptions = {
     writeOnly: true,
     description: 'Proxy to go through; empty is the one that HTTPS_PROXY, HTTP_PROXY and NO_PROXY say'
   }),
-  connect_timeout: Duration({ default: '10s', description: 'How long to wait for a connection' })
+  connect_timeout: Timeout({ default: '10s', description: 'How long to wait for a connection' })
 }
 
 /** Where a hub is, and the token for it. */

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import { Type } from 'typebox'
 import { parseBytes } from '../../core/bytes.ts'
-import { Bytes, Duration } from '../../core/config/core-schema.ts'
+import { Bytes, Duration, KeepAlive } from '../../core/config/core-schema.ts'
 import { parseDuration } from '../../core/duration.ts'
 import { definePlugin } from '../../core/plugin.ts'
 import { createMemoryBook } from './memory/create-memory-book.ts'
@@ -27,7 +27,7 @@ export default definePlugin({
   needs: ['storage', 'runtimes', 'conversion', 'hardware'],
   options: Type.Object(
     {
-      keep_alive: Duration({
+      keep_alive: KeepAlive({
         default: '5m',
         description: 'How long a model stays loaded without requests; negative is for ever'
       }),

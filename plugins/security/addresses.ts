@@ -22,6 +22,9 @@ export function hostOf(header: string): string | undefined {
   return match?.[1] ?? match?.[2]
 }
 
+/** A host name, or an IPv6 address without brackets. */
+export const HOST_PATTERN = '^([^\\s:/?#@\\[\\]\\\\]+|[0-9A-Fa-f:.]+)$'
+
 /** What two spellings of one host name share: case and the dot of the root do not count. */
 export function nameKey(name: string): string {
   return name.toLowerCase().replace(/\.$/, '')

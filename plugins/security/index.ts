@@ -3,7 +3,7 @@ import { hostname } from 'node:os'
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugin.ts'
 import { accessHooks } from './access.ts'
-import { nameKey } from './addresses.ts'
+import { HOST_PATTERN, nameKey } from './addresses.ts'
 import { type Exposure, judgeBind } from './bind.ts'
 import { ORIGIN_PATTERN, originPattern } from './origins.ts'
 
@@ -22,7 +22,7 @@ export default definePlugin({
             'Pages that may call besides those of this machine, such as https://chat.example.org or https://*.example.org; "*" is all, "null" is pages without an origin'
         }
       ),
-      hosts: Type.Array(Type.String({ minLength: 1 }), {
+      hosts: Type.Array(Type.String({ pattern: HOST_PATTERN, title: 'a host name without scheme and port' }), {
         default: [],
         description: 'Host names that this machine is called by besides localhost and its own, such as behind a proxy'
       }),

@@ -74,7 +74,7 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
     fail(
       new CorralError(
         'load_timeout',
-        `Loading the model "${subject}" made no progress for ${seconds} s and was given up. Check the disk that it lies on, or raise load_timeout.`,
+        `Loading the model "${subject}" made no progress for ${seconds} s and was given up. Check the disk that it lies on, or raise runtimes.load_timeout.`,
         { details: { cause: 'stalled' } }
       )
     )

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
@@ -239,6 +239,52 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
     t.match(problems, [{ where: `config.yaml:${where}`, message }], JSON.stringify(yaml))
     t.equal(problems.length, 1, `one sentence for ${JSON.stringify(yaml)}`)
   }
+})
+
+t.test('the settings of the built-in plugins', async t => {
+  const problems = async (yaml: string) => {
+    const cwd = t.testdir({ 'config.yaml': yaml })
+    const sources = { flags: {}, env: { CORRAL_HOME: join(cwd, 'home') }, cwd, definitions: builtInPlugins }
+    return await loadConfig(sources).then(
+      () => [],
+      (error: ConfigError) => error.problems.map(({ message }) => message)
+    )
+  }
+  for (const [yaml, message] of [
+    ['runtimes: {load_timeout: 0}', /load_timeout must be a length of time .*, longer than 0; got 0\.$/],
+    ['runtimes: {load_timeout: 0s}', /longer than 0; got "0s"\.$/],
+    ['runtimes: {hang_timeout: -1s}', /hang_timeout must be a length of time .*, not negative; got "-1s"\.$/],
+    ['downloads: {pause_after: -1}', /pause_after must be .*, not negative; got -1\.$/],
+    ['api-native: {heartbeat: 0}', /api-native\.heartbeat must be .*, longer than 0; got 0\.$/],
+    ['huggingface: {connect_timeout: -1s}', /longer than 0; got "-1s"\.$/],
+    ['scheduler: {keep_alive: ages}', /keep_alive must be a length of time .*; negative is for ever; got "ages"\.$/],
+    ['security: {hosts: ["http://my.host:80"]}', /hosts\.0 must be a host name without scheme and port; got "http:/],
+    ['security: {hosts: ["my.host:80"]}', /hosts\.0 must be a host name/],
+    ['runtimes: {release: {api_url: mirror}}', /api_url must be an address such as https:.*; got "mirror"\.$/],
+    ['conversion: {python: 3}', /conversion\.python must be a path or the name of a program; got 3\.$/],
+    ['api-native: {enabled: false}', 'api-native has no setting "enabled"; known are negotiate, heartbeat.']
+  ] as const) {
+    t.match(await problems(yaml), [message], yaml)
+  }
+  for (const yaml of [
+    'scheduler: {keep_alive: -1, fair_wait: 0, room_timeout: 0s}',
+    'runtimes: {hang_timeout: 0}',
+    'security: {hosts: [models.example.org, "fd00::1", my_host]}'
+  ]) {
+    t.same(await problems(yaml), [], yaml)
+  }
+})
+
+t.test('where folders and programs of the built-in plugins lie', async t => {
+  const cwd = t.testdir({ other: { 'a.yaml': 'runtimes: {llama_cpp: ../bin}\nconversion: {python: ./venv/python}' } })
+  const load = (flags: ConfigFlags) =>
+    loadConfig({ flags, env: { CORRAL_HOME: join(cwd, 'home') }, cwd, definitions: builtInPlugins })
+  const { sections } = await load({ config: 'other/a.yaml' })
+  t.equal(sections.runtimes!.llama_cpp, join(cwd, 'bin'))
+  t.equal(sections.conversion!.python, join(cwd, 'other/venv/python'))
+  t.equal((await load({ llamaCpp: 'bin' })).sections.runtimes!.llama_cpp, join(cwd, 'bin'))
+  writeFileSync(join(cwd, 'config.yaml'), 'conversion: {python: python3.12}')
+  t.equal((await load({})).sections.conversion!.python, 'python3.12', 'looked up on the PATH')
 })
 
 t.test('environment and flags are checked, and the file although they cover it', async t => {
