@@ -17,6 +17,7 @@ import { defineShow } from './commands/show.ts'
 import { defineStop } from './commands/stop.ts'
 import { defineVersion } from './commands/version.ts'
 import type { CommandContext } from './context.ts'
+import { defineHelp } from './unknown-command.ts'
 
 const EXAMPLES = `
 Examples:
@@ -65,16 +66,18 @@ export function createProgram(context: CommandContext): Command {
   const program = new Command('corral')
     .description('Runs language models on this machine and serves them over REST.')
     .helpOption('-h, --help', 'show help')
-    .helpCommand('help [command]', 'show help on a command')
     .option('--config <file>', 'configuration file')
     .option('--home <folder>', 'data directory')
     .option('--models <folder>', 'where models lie, when not in the data directory')
     .option('--host <address>', 'address to listen on, or of the server to talk to')
     .option('--port <number>', 'its port')
-    .option('--log-level <level>', 'least severe messages that are logged: trace, debug, info, warn, error, silent')
+    .option(
+      '--log-level <level>',
+      'least severe messages that are logged: trace, debug, info, warn, error, fatal, silent'
+    )
     .option('--llama-cpp <folder>', 'a folder with llama-server and its companions')
     .option('--insecure', 'let a server without keys listen beyond this machine')
-    .configureHelp({ showGlobalOptions: true, sortSubcommands: false })
+    .configureHelp({ sortSubcommands: false })
     .showHelpAfterError('(add --help to see how it is used)')
     .exitOverride()
     .addHelpText('after', EXAMPLES)
@@ -100,5 +103,16 @@ export function createProgram(context: CommandContext): Command {
   ]) {
     define(program, context)
   }
+  defineHelp(program)
+  pointToGlobalOptions(program)
   return program
+}
+
+/** One line in the help of each command, in the place of the program's options once more. */
+function pointToGlobalOptions(parent: Command): void {
+  for (const command of parent.commands) {
+    pointToGlobalOptions(command)
+    if (command.name() === 'serve') command.configureHelp({ showGlobalOptions: true })
+    else command.addHelpText('after', '\nOptions of all commands (--host, --port, --home, --config, …): corral --help')
+  }
 }

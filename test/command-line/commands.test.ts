@@ -39,8 +39,19 @@ t.test('help and wrong usage', async t => {
   }
   t.match(await corral(['lst'], { home }), { code: 2, stdout: '', stderr: /Did you mean .*list/ })
   t.match(await corral(['list', '--colour'], { home }), { code: 2, stderr: /unknown option '--colour'/ })
+  t.match(await corral(['runtime', 'lst'], { home }), {
+    code: 2,
+    stdout: '',
+    stderr: /unknown command 'lst'\n.*mean list/
+  })
+  t.match(await corral(['pulls', 'puase'], { home }), { code: 2, stdout: '', stderr: /mean pause/ })
+  t.match(await corral(['help', 'serv'], { home }), { code: 2, stdout: '', stderr: /command 'serv'\n.*mean serve/ })
+  t.match(await corral(['help', 'runtime', 'use'], { home }), { code: 0, stdout: /Usage: corral runtime use/ })
   t.match(await corral(['show'], { home }), { code: 2, stderr: /missing required argument 'model'/ })
-  t.match(await corral(['show', '../../etc'], { home }), { code: 2, stderr: /is not a model name/ })
+  t.match(await corral(['show', '../../etc'], { home }), {
+    code: 2,
+    stderr: /^error: "\.\.\/\.\.\/etc" is not a model name/
+  })
   t.match(await corral(['run', DEMO, '--seed', 'x'], { home }), { code: 2, stderr: /must be a whole number/ })
   t.match(await corral(['run', DEMO], { home }), { code: 2, stderr: /There is no prompt/ })
   t.same(readdirSync(home), [], 'nothing was started for any of these')

@@ -8,6 +8,7 @@ import { withServer } from '../server-connection.ts'
 import { formatTable } from '../table.ts'
 import { percentOf } from '../transfer-layout.ts'
 import { formatTimeLeft } from '../transfer-speed.ts'
+import { unknownCommand } from '../unknown-command.ts'
 
 const DONE = { pause: 'paused', resume: 'resumed', cancel: 'cancelled' } as const
 
@@ -26,7 +27,9 @@ Examples:
   corral pulls pause Qwen/Qwen3-32B-GGUF
   corral pulls cancel Qwen/Qwen3-32B-GGUF:Q8_0`
     )
+    .allowExcessArguments()
     .action(async ({ json }: { json?: boolean }) => {
+      if (pulls.args[0] !== undefined) unknownCommand(pulls, pulls.args[0])
       const { reply, own } = await withServer(context, 'aside', async ({ client, own }) => ({
         reply: await client.json<{ pulls: PullRecord[] }>('GET', '/api/pulls'),
         own

@@ -12,6 +12,7 @@ import { ServerRefusal } from '../server-client.ts'
 import { type ServerConnection, withServer } from '../server-connection.ts'
 import { streamWork } from '../streamed-work.ts'
 import { formatTable } from '../table.ts'
+import { unknownCommand } from '../unknown-command.ts'
 
 interface InstallOptions {
   version?: string
@@ -49,7 +50,9 @@ Examples:
     .command('list', { isDefault: true })
     .description('list the builds that are here')
     .option('--json', 'print the field "installed" of GET /api/runtimes')
-    .action(async ({ json }: { json?: boolean }) => {
+    .allowExcessArguments()
+    .action(async ({ json }: { json?: boolean }, list: Command) => {
+      if (list.args[0] !== undefined) unknownCommand(runtime, list.args[0])
       const { installed } = await withRuntimes(context, ({ client }) =>
         client.json<{ installed: InstalledBuild[] }>('GET', '/api/runtimes')
       )

@@ -153,7 +153,7 @@ export function createPlanner(options: PlannerOptions): {
 function nameless(asked: string): CorralError {
   return new CorralError(
     'invalid_model_name',
-    `${JSON.stringify(asked)} tells no name to store the model under. Add one: "as": "<owner>/<name>".`,
+    `${JSON.stringify(asked)} tells no name to store the model under. Add one: --as <owner>/<name>, or "as" in a request.`,
     { param: 'as' }
   )
 }
