@@ -1,6 +1,6 @@
+import { Agent, type IncomingMessage, request as openRequest } from 'node:http'
 import { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Agent, type Dispatcher } from 'undici'
 import type { EngineRequest, EngineResponse } from '../../core/services.ts'
 import type { EngineAddress } from './address.ts'
 
@@ -22,7 +22,7 @@ export interface UpstreamHooks {
 }
 
 /** The connection failed before an answer came; with a living engine another one may work. */
-const BROKEN = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET', 'ENOTCONN'])
+const BROKEN = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ENOTCONN'])
 /** A Unix socket whose queue of new connections is full refuses at once; it is asked again after so many milliseconds. */
 const BACKLOG_WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
 
@@ -30,35 +30,37 @@ function codeOf(error: Error): string {
   return 'code' in error ? String(error.code) : ''
 }
 
-/** Passes a response on as a stream: no byte is fetched that nobody takes, and destroying it cuts the connection. */
-function createBody(controller: Dispatcher.DispatchController, onClose: (error: Error) => void) {
-  let ended = false
+/**
+ * Passes a response on as a stream: no byte is fetched that nobody takes, and destroying it cuts the connection. When
+ * the connection breaks, it ends with the error that `explain` makes of that.
+ */
+function createBody(
+  message: IncomingMessage,
+  { onData, onClose, explain }: { onData(bytes: number): void; onClose(): void; explain(error: Error): Promise<Error> }
+): Readable {
   const body = new Readable({
-    read: () => controller.resume(),
+    read: () => message.resume(),
     destroy(error, done) {
-      const reason = error ?? new Error('The response is not wanted any more.')
-      onClose(reason)
-      if (!ended) controller.abort(reason)
+      onClose()
+      message.destroy()
       done(error)
     }
+  })
+  message.on('data', (chunk: Buffer) => {
+    onData(chunk.length)
+    if (!body.destroyed && !body.push(chunk)) message.pause()
+  })
+  message.on('end', () => {
+    onClose()
+    if (!body.destroyed) body.push(null)
+  })
+  message.on('error', error => {
+    if (!body.destroyed) void explain(error).then(explained => body.destroy(explained))
   })
   body.on('error', () => {
     // A stream that breaks while nobody reads it must not end the whole process; readers are told all the same.
   })
-  return {
-    body,
-    push(chunk: Buffer) {
-      if (!body.destroyed && !body.push(chunk)) controller.pause()
-    },
-    end() {
-      ended = true
-      if (!body.destroyed) body.push(null)
-    },
-    fail(error: Error) {
-      ended = true
-      body.destroy(error)
-    }
-  }
+  return body
 }
 
 /**
@@ -66,14 +68,7 @@ function createBody(controller: Dispatcher.DispatchController, onClose: (error: 
  * otherwise. There are no time limits.
  */
 export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHooks): Upstream {
-  const socketPath = 'socketPath' in listen ? listen.socketPath : undefined
-  const origin = 'socketPath' in listen ? 'http://localhost' : `http://${listen.host}:${listen.port}`
-  const agent = new Agent({
-    connect: { socketPath, timeout: 0 },
-    pipelining: 0,
-    headersTimeout: 0,
-    bodyTimeout: 0
-  })
+  const agent = new Agent({ keepAlive: false })
   /** Ends one open request each. */
   const open = new Set<(error: Error) => void>()
   let closed: Error | undefined
@@ -81,73 +76,49 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
 
   function send({ method, path, body, headers, signal }: EngineRequest): Promise<EngineResponse> {
     return new Promise((resolve, reject) => {
-      let controller: Dispatcher.DispatchController | undefined
-      let response: ReturnType<typeof createBody> | undefined
-      let over: Error | undefined
-
+      let response: Readable | undefined
       const forget = () => {
         open.delete(finish)
         signal.removeEventListener('abort', onAbort)
       }
       const finish = (error: Error) => {
-        over ??= error
         forget()
-        if (response) response.body.destroy(over)
-        else controller?.abort(over)
-        reject(over)
+        response?.destroy(error)
+        asked.destroy(error)
+        reject(error)
       }
       const onAbort = () => finish(signal.reason)
+      const asked = openRequest({
+        ...('socketPath' in listen ? { socketPath: listen.socketPath } : { host: listen.host, port: listen.port }),
+        agent,
+        method,
+        path,
+        headers: {
+          ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+          ...headers,
+          authorization: `Bearer ${key}`
+        }
+      })
       open.add(finish)
       signal.addEventListener('abort', onAbort, { once: true })
-
-      agent.dispatch(
-        {
-          origin,
-          method,
-          path,
-          body,
-          headers: {
-            ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-            ...headers,
-            authorization: `Bearer ${key}`
+      asked.on('response', message => {
+        received++
+        response = createBody(message, {
+          onData: bytes => {
+            received += bytes
           },
-          reset: true
-        },
-        {
-          onRequestStart(started) {
-            controller = started
-            if (over) started.abort(over)
-          },
-          onResponseStart(started, status, headers) {
-            received++
-            // An informational answer comes before the real one.
-            if (status < 200) return
-            response = createBody(started, error => {
-              over ??= error
-              forget()
-            })
-            resolve({ status, headers, body: response.body })
-          },
-          onResponseData(_, chunk) {
-            received += chunk.length
-            response?.push(chunk)
-          },
-          onResponseEnd() {
-            forget()
-            response?.end()
-          },
-          onResponseError(_, error) {
-            if (over) return
-            if (!response) {
-              forget()
-              reject(error)
-            } else {
-              const broken = response
-              void hooks.explain(error).then(explained => broken.fail(over ?? explained))
-            }
-          }
-        }
-      )
+          onClose: forget,
+          explain: hooks.explain
+        })
+        resolve({ status: message.statusCode!, headers: message.headers, body: response })
+      })
+      asked.on('error', error => {
+        // Once there is an answer, it is told what broke it.
+        if (response) return
+        forget()
+        reject(error)
+      })
+      asked.end(body)
     })
   }
 
@@ -180,7 +151,6 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
     cut(error) {
       closed ??= error
       for (const finish of [...open]) finish(error)
-      void agent.destroy(error)
     },
     activity: () => ({ open: open.size, received })
   }
