@@ -1,4 +1,5 @@
 import { type Static, type TSchema, Type } from 'typebox'
+import { parseDuration } from '../duration.ts'
 import {
   DEFAULT_LOAD_OPTIONS,
   DEFAULT_SAMPLING_OPTIONS,
@@ -12,9 +13,18 @@ interface DurationOptions {
   description: string
 }
 
+/** The longest length of time, in hours: timers of Node.js run out at once when they are set to more than 596. */
+const LONGEST = 500
+
 /** A length of time as people write it: `30s`, `5m`, `1h30m` or seconds. None may be negative. */
 export const Duration = (options: DurationOptions & { default: string }) =>
-  Type.Unsafe<string | number>({ type: ['string', 'number'], format: 'corral-duration', minimum: 0, ...options })
+  Type.Unsafe<string | number>({
+    type: ['string', 'number'],
+    format: 'corral-duration',
+    minimum: 0,
+    maximum: LONGEST * 3600,
+    ...options
+  })
 
 /** A length of time without which nothing could be done, such as that of a connection: longer than 0. */
 export const Timeout = (options: DurationOptions & { default: string }) =>
@@ -22,8 +32,15 @@ export const Timeout = (options: DurationOptions & { default: string }) =>
     type: ['string', 'number'],
     format: 'corral-timeout',
     exclusiveMinimum: 0,
+    maximum: LONGEST * 3600,
     ...options
   })
+
+/** Whether a text is a length of time within what `Duration` allows. */
+export function isDuration(text: string): boolean {
+  const length = parseDuration(text)
+  return length !== undefined && length >= 0 && length <= LONGEST * 3_600_000
+}
 
 /** How long a model stays loaded: a negative length of time is for ever. */
 export const KeepAlive = (options: DurationOptions) =>

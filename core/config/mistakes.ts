@@ -27,8 +27,8 @@ function allowedValues(schema: SettingSchema): string {
   if (schema.enum) return `one of ${schema.enum.join(', ')}`
   if (schema.const !== undefined) return JSON.stringify(schema.const)
   if (schema.anyOf) return schema.anyOf.map(allowedValues).join(', or ')
-  if (schema.format === 'corral-timeout') return `${LENGTH_OF_TIME}, longer than 0`
-  if (schema.format === 'corral-duration') return `${LENGTH_OF_TIME}, not negative`
+  if (schema.format === 'corral-timeout') return `${LENGTH_OF_TIME}, longer than 0 and at most 500h`
+  if (schema.format === 'corral-duration') return `${LENGTH_OF_TIME}, from 0 to 500h`
   if (schema.format === 'corral-keep-alive') return `${LENGTH_OF_TIME}; negative is for ever`
   if (schema.format === 'corral-bytes') return 'an amount of bytes such as 64MiB or 1.5GB, or a number'
   if (schema.format === 'corral-path') return 'a path'

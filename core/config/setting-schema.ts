@@ -4,7 +4,7 @@ import { parseDuration } from '../duration.ts'
 import { messageOf } from '../errors.ts'
 import type { PluginDefinition } from '../plugin.ts'
 import { PluginError } from '../plugin-error.ts'
-import { CoreConfigSchema } from './core-schema.ts'
+import { CoreConfigSchema, isDuration } from './core-schema.ts'
 
 /** The part of JSON Schema that settings are described with. */
 export interface SettingSchema {
@@ -88,8 +88,8 @@ function newAjv(): Ajv {
     strictRequired: false,
     addUsedSchema: false
   })
-  ajv.addFormat('corral-duration', (text: string) => (parseDuration(text) ?? -1) >= 0)
-  ajv.addFormat('corral-timeout', (text: string) => (parseDuration(text) ?? -1) > 0)
+  ajv.addFormat('corral-duration', isDuration)
+  ajv.addFormat('corral-timeout', (text: string) => isDuration(text) && parseDuration(text)! > 0)
   ajv.addFormat('corral-keep-alive', (text: string) => parseDuration(text) !== undefined)
   ajv.addFormat('corral-bytes', (text: string) => parseBytes(text) !== undefined)
   for (const format of ['corral-path', 'corral-program']) ajv.addFormat(format, (text: string) => !text.includes('\0'))

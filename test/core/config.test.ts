@@ -251,12 +251,17 @@ t.test('the settings of the built-in plugins', async t => {
     )
   }
   for (const [yaml, message] of [
-    ['runtimes: {load_timeout: 0}', /load_timeout must be a length of time .*, longer than 0; got 0\.$/],
-    ['runtimes: {load_timeout: 0s}', /longer than 0; got "0s"\.$/],
-    ['runtimes: {hang_timeout: -1s}', /hang_timeout must be a length of time .*, not negative; got "-1s"\.$/],
-    ['downloads: {pause_after: -1}', /pause_after must be .*, not negative; got -1\.$/],
-    ['api-native: {heartbeat: 0}', /api-native\.heartbeat must be .*, longer than 0; got 0\.$/],
-    ['huggingface: {connect_timeout: -1s}', /longer than 0; got "-1s"\.$/],
+    [
+      'runtimes: {load_timeout: 0}',
+      /load_timeout must be a length of time .*, longer than 0 and at most 500h; got 0\.$/
+    ],
+    ['runtimes: {load_timeout: 0s}', /longer than 0 and at most 500h; got "0s"\.$/],
+    ['runtimes: {hang_timeout: -1s}', /hang_timeout must be a length of time .*, from 0 to 500h; got "-1s"\.$/],
+    ['runtimes: {load_timeout: 9999h}', /at most 500h; got "9999h"\.$/],
+    ['runtimes: {load_timeout: 9999999}', /at most 500h; got 9999999\.$/],
+    ['downloads: {pause_after: -1}', /pause_after must be .*, from 0 to 500h; got -1\.$/],
+    ['api-native: {heartbeat: 0}', /api-native\.heartbeat must be .*, longer than 0 and at most 500h; got 0\.$/],
+    ['huggingface: {connect_timeout: -1s}', /longer than 0 and at most 500h; got "-1s"\.$/],
     ['scheduler: {keep_alive: ages}', /keep_alive must be a length of time .*; negative is for ever; got "ages"\.$/],
     ['security: {hosts: ["http://my.host:80"]}', /hosts\.0 must be a host name without scheme and port; got "http:/],
     ['security: {hosts: ["my.host:80"]}', /hosts\.0 must be a host name/],
@@ -267,8 +272,8 @@ t.test('the settings of the built-in plugins', async t => {
     t.match(await problems(yaml), [message], yaml)
   }
   for (const yaml of [
-    'scheduler: {keep_alive: -1, fair_wait: 0, room_timeout: 0s}',
-    'runtimes: {hang_timeout: 0}',
+    'scheduler: {keep_alive: 9999h, fair_wait: 0, room_timeout: 0s}',
+    'runtimes: {hang_timeout: 0, load_timeout: 500h}',
     'security: {hosts: [models.example.org, "fd00::1", my_host]}'
   ]) {
     t.same(await problems(yaml), [], yaml)
