@@ -6,6 +6,7 @@ import type { LoadedConfig } from './config/load.ts'
 import { ConfigError } from './config/problems.ts'
 import { formatDuration, parseDuration } from './duration.ts'
 import { CorralError, messageOf } from './errors.ts'
+import { ListenError } from './listening.ts'
 import type { PluginDefinition, PluginOffer } from './plugin.ts'
 import { PluginError, type PluginErrorCode } from './plugin-error.ts'
 import { planPlugins } from './plugin-order.ts'
@@ -33,10 +34,11 @@ export interface PluginHostOptions {
 export interface PluginHost {
   /**
    * Sets all plugins up and registers what they offer: services, then hooks, then routes.
-   * @throws PluginError when a required plugin fails; `stop` is still to be called then.
+   * @throws PluginError when a required plugin fails, ConfigError when any finds a mistake in its settings; `stop` is
+   * still to be called then.
    */
   register(app: FastifyInstance): Promise<void>
-  /** Starts them, in the order of their needs. @throws PluginError as `register`. */
+  /** Starts them, in the order of their needs. @throws as `register`, and ListenError. */
   start(): Promise<void>
   /** Stops every plugin that was set up, in reverse, each once. Never rejects: failures are logged. */
   stop(): Promise<void>
@@ -83,9 +85,11 @@ const VERBS = {
   plugin_start_failed: 'could not be started'
 } as const
 
-function pluginError(entry: Entry, code: keyof typeof VERBS, error: unknown): PluginError | ConfigError {
-  // What a plugin finds wrong with its settings is a mistake of the configuration like any other.
-  if (error instanceof PluginError || error instanceof ConfigError) return error
+/** What is asked for in the configuration and cannot be: corral does not start as if it had not been asked. */
+const refusesStart = (error: unknown) => error instanceof ConfigError || error instanceof ListenError
+
+function pluginError(entry: Entry, code: keyof typeof VERBS, error: unknown): Error {
+  if (error instanceof PluginError || refusesStart(error)) return error as Error
   const { name } = entry.definition
   const actual: PluginErrorCode = error instanceof DeadlineError ? 'plugin_timeout' : code
   const why = messageOf(error).replace(/\.$/, '')
@@ -172,8 +176,8 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
   }
 
   /** Leaves an optional plugin out, and those that need it before it; a required one ends the start. */
-  async function leaveOut(entry: Entry, error: PluginError | ConfigError): Promise<void> {
-    if (!entry.definition.optional) throw error
+  async function leaveOut(entry: Entry, error: Error): Promise<void> {
+    if (!entry.definition.optional || refusesStart(error)) throw error
     entry.state = 'failed'
     entry.reason = error.message
     log.error({ err: error, plugin: entry.definition.name }, `${error.message} It is left out.`)

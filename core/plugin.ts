@@ -50,7 +50,10 @@ export interface PluginDefinition<Options extends TObject = TObject> {
   offers?: ServiceName[]
   /** Services that it cannot work without; they are set up before it. */
   needs?: ServiceName[]
-  /** An optional plugin that fails is left out and shown as failed; `enabled: false` switches it off. */
+  /**
+   * An optional plugin that fails is left out and shown as failed; `enabled: false` switches it off. One that throws a
+   * ConfigError or a ListenError ends the start nevertheless: what the configuration asks for cannot be.
+   */
   optional?: boolean
   /** Schema of its section; every property has a default. */
   options: Options

@@ -5,7 +5,8 @@ import { createApplication } from './application.ts'
 import type { LoadedConfig } from './config/load.ts'
 import { claimDataDirectory } from './data-directory.ts'
 import { parseDuration } from './duration.ts'
-import { CorralError, isSystemError } from './errors.ts'
+import { CorralError } from './errors.ts'
+import { httpOrigin, listenError } from './listening.ts'
 import { version } from './package-info.ts'
 import type { PluginDefinition } from './plugin.ts'
 import { createPluginHost } from './plugin-host.ts'
@@ -34,7 +35,7 @@ const CLOSE_LINGER = 1000
  */
 export async function startServer({ config, definitions, log }: ServerOptions): Promise<RunningServer> {
   const { core, paths } = config
-  const claim = await claimDataDirectory(paths, { address: urlOf(core.host, core.port), version })
+  const claim = await claimDataDirectory(paths, { address: httpOrigin(core), version })
   const shutdown = new AbortController()
   let close: (() => Promise<void>) | undefined
   try {
@@ -65,25 +66,12 @@ async function listen(app: FastifyInstance, host: string, port: number): Promise
   try {
     await app.listen({ host, port, backlog: 1024, listenTextResolver: url => `corral ${version} listens on ${url}` })
   } catch (error) {
-    if (isSystemError(error, 'EADDRINUSE')) {
-      throw new Error(
-        `Port ${port} on ${host} is taken by another program. End that program, or choose another port with --port, CORRAL_PORT or "port" in config.yaml.`,
-        { cause: error }
-      )
-    }
-    if (isSystemError(error, 'EADDRNOTAVAIL', 'ENOTFOUND', 'EACCES')) {
-      throw new Error(
-        `Cannot listen on ${host}:${port} (${error.code}). Choose an address of this machine with --host, CORRAL_HOST or "host" in config.yaml.`,
-        { cause: error }
-      )
-    }
-    throw error
+    throw listenError({ host, port }, error, {
+      port: 'with --port, CORRAL_PORT or "port" in config.yaml',
+      host: 'with --host, CORRAL_HOST or "host" in config.yaml'
+    })
   }
-  return urlOf(host, (app.server.address() as AddressInfo).port)
-}
-
-function urlOf(host: string, port: number): string {
-  return `http://${host.includes(':') ? `[${host}]` : host}:${port}`
+  return httpOrigin({ host, port: (app.server.address() as AddressInfo).port })
 }
 
 /** Milliseconds after which a shutdown is given up and the process ends anyway. */

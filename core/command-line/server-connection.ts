@@ -111,7 +111,11 @@ async function startOwn(context: CommandContext, config: LoadedConfig, whenNone:
 
 /** A server for one command: nobody else is to find it. */
 function asideConfig(config: LoadedConfig): LoadedConfig {
-  return { ...config, core: { ...config.core, host: '127.0.0.1', port: 0 } }
+  return {
+    ...config,
+    core: { ...config.core, host: '127.0.0.1', port: 0 },
+    sections: { ...config.sections, 'api-ollama': { ...config.sections['api-ollama'], listen: '' } }
+  }
 }
 
 /** A command that only looks at models should not set off a build of llama.cpp that its end would cut off. */

@@ -28,8 +28,3 @@ export function listenFault(text: string, address: ListenAddress | undefined, ow
   if (address.port === 0 || address.port !== ownPort) return undefined
   return `Port ${ownPort} is the server's own, which serves Ollama's clients below /ollama. Choose another one, such as 11434.`
 }
-
-/** As it stands in an address of the web. */
-export function originOf({ host, port }: ListenAddress): string {
-  return `http://${host.includes(':') ? `[${host}]` : host}:${port}`
-}

@@ -1,8 +1,11 @@
 import { once } from 'node:events'
+import { writeFileSync } from 'node:fs'
 import { createServer, request as httpRequest } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
+import { join } from 'node:path'
 import t from 'tap'
 import security from '../../plugins/security/index.ts'
+import { corral as command, newHome } from '../command-line/command.ts'
 import { endless, startCorral, until } from '../support/corral.ts'
 import { ask, corralWithListener } from './support.ts'
 
@@ -127,13 +130,25 @@ t.test('an address that everybody could reach needs keys, or a word', async t =>
   t.match(warnings, [/INSECURE.*0\.0\.0\.0:11434/])
 })
 
-t.test('a port that is taken is told and costs nothing else', async t => {
+t.test('an address that cannot be had or must not be opened ends the start', async t => {
   const other = createServer().listen(0, '127.0.0.1')
   t.teardown(() => other.close())
   await once(other, 'listening')
   const { port } = other.address() as AddressInfo
-  const corral = await startCorral(t, { config: `api-ollama: { listen: "127.0.0.1:${port}" }` })
-  t.match(corral.log(), new RegExp(`Port ${port} on 127\\.0\\.0\\.1 is taken.*api-ollama\\.listen`))
-  t.equal((await ask('GET', `${corral.url}/ollama/api/version`, {})).status, 200, 'below /ollama it is served')
-  t.equal(await corral.end(), 0)
+  const refusals: [listen: string, RegExp][] = [
+    [`127.0.0.1:${port}`, new RegExp(`Port ${port} on 127\\.0\\.0\\.1 is taken.*another port in api-ollama\\.listen`)],
+    ['192.0.2.1:11434', /Cannot listen on http:\/\/192\.0\.2\.1:11434 \(.*EADDRNOTAVAIL.*\).*in api-ollama\.listen/],
+    ['0.0.0.0:0', /mistake:\n {2}api-ollama\.listen {2}Listening on 0\.0\.0\.0 lets every machine.*security\.api_keys/],
+    ['127.0.0.1:99999', /mistake:\n {2}api-ollama\.listen {2}"127\.0\.0\.1:99999" is no address/]
+  ]
+  for (const [listen, message] of refusals) {
+    const home = newHome(t)
+    const keys = listen.startsWith('192') ? ['key'] : []
+    const config = { port: 0, 'api-ollama': { listen }, security: { api_keys: keys } }
+    writeFileSync(join(home, 'config.yaml'), JSON.stringify(config))
+    const { code, stderr } = await command(['serve'], { home })
+    t.match(stderr, message, listen)
+    t.equal(code, /mistake/.test(stderr) ? 2 : 1, listen)
+    t.match(await command(['list'], { home }), { code: 0 }, 'commands that need no such address work')
+  }
 })

@@ -1,8 +1,9 @@
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
+import { httpOrigin } from '../../core/listening.ts'
 import type { StoredVariant } from '../../core/services.ts'
 import { cutTokens, shortened } from '../../plugins/api-native/embed.ts'
-import { listenFault, originOf, parseListen } from '../../plugins/api-ollama/listen-address.ts'
+import { listenFault, parseListen } from '../../plugins/api-ollama/listen-address.ts'
 import { existingName, newName, ollamaNaming, shown } from '../../plugins/api-ollama/naming.ts'
 import { hostedPath, pathInProfile, withModelName } from '../../plugins/api-ollama/profile-paths.ts'
 import { inOllamasWords, OLLAMA_VERSION } from '../../plugins/api-ollama/routes.ts'
@@ -135,7 +136,7 @@ t.test('the other address: where it is, and what its paths mean', t => {
   for (const text of ['', '127.0.0.1:11434', '127.0.0.1:0']) t.equal(faultOf(text), undefined, text)
   t.match(faultOf('127.0.0.1:11435'), /the server's own/)
   t.match(faultOf('127.0.0.1:99999'), /no address with a port/)
-  t.equal(originOf({ host: '::1', port: 5 }), 'http://[::1]:5')
+  t.equal(httpOrigin({ host: '::1', port: 5 }), 'http://[::1]:5')
   const table: [url: string, path: string][] = [
     ['/', '/ollama/'],
     ['/api/tags?x=1', '/ollama/api/tags?x=1'],

@@ -3,6 +3,8 @@ import t, { type Test } from 'tap'
 import { Type } from 'typebox'
 import { createApplication } from '../../core/application.ts'
 import { loadConfig } from '../../core/config/load.ts'
+import { ConfigError } from '../../core/config/problems.ts'
+import { ListenError } from '../../core/listening.ts'
 import type { PluginContext, PluginDefinition, PluginOffer } from '../../core/plugin.ts'
 import { createPluginHost, type PluginHostOptions } from '../../core/plugin-host.ts'
 import { planPlugins } from '../../core/plugin-order.ts'
@@ -434,4 +436,14 @@ t.test('a service cannot take a name that the application uses', async t => {
   const tolerant = await host(t, [clash(true)])
   await tolerant.run()
   t.same(tolerant.states(), { clash: 'failed' })
+})
+
+t.test('what the configuration asks for and cannot be ends the start, even of an optional plugin', async t => {
+  const mistake = new ConfigError([{ where: 'x', message: 'No.' }])
+  const setUp = await host(t, [plugin('wrong', { optional: true, setup: () => Promise.reject(mistake) })])
+  await t.rejects(setUp.run(), mistake)
+  const taken = new ListenError('Port 1 is taken.')
+  const start = () => Promise.reject(taken)
+  const started = await host(t, [plugin('late', { optional: true, setup: () => ({ start }) })])
+  await t.rejects(started.run(), taken)
 })
