@@ -8,7 +8,7 @@ import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { buildOf } from '../engine/support.ts'
 import { until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
-import { startService, variantOf } from './support.ts'
+import { failure, startService, variantOf } from './support.ts'
 
 // The official client against a real llama-server: what it gets must be what it gets from a hosted service.
 const MODEL = 'corral/tiny-chat'
@@ -33,14 +33,6 @@ const client = new OpenAI({ baseURL: service.url, apiKey: 'any', maxRetries: 0 }
 const question = { role: 'user' as const, content: 'What is the capital of France?' }
 const ANSWER = 'The capital of France is Paris.'
 const idle = () => until('the slot is free', () => service.scheduler.running().every(model => model.running === 0))
-
-/** What a promise is rejected with. */
-async function failure(promise: Promise<unknown>): Promise<any> {
-  return await promise.then(
-    () => undefined,
-    error => error
-  )
-}
 
 t.test('models', async t => {
   const list = await client.models.list()

@@ -254,3 +254,20 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
 export async function closed(stream: Readable): Promise<void> {
   if (!stream.closed) await once(stream, 'close')
 }
+
+/** A function as requests for responses declare it. */
+export const TOOL = {
+  type: 'function',
+  name: 'look',
+  description: 'Looks',
+  parameters: { type: 'object' },
+  strict: false
+}
+
+/** What a promise is rejected with; nothing when it is not. */
+export async function failure(promise: PromiseLike<unknown>): Promise<any> {
+  return await promise.then(
+    () => undefined,
+    error => error
+  )
+}

@@ -1,0 +1,224 @@
+import t from 'tap'
+import { type Fields, readCall } from '../../plugins/api-openai/engine-call.ts'
+import { engineMessages } from '../../plugins/api-openai/engine-messages.ts'
+import { able, base, chat, complete, defaults, messages } from './bodies.ts'
+
+const tool = (name: string) => ({ type: 'function', function: { name, parameters: { type: 'object' } } })
+
+t.test('what chat sends to the engine', async t => {
+  const sent = (body: Fields) => chat({ ...base, ...body }).body
+  // The engine always streams; a whole answer is put together of its stream.
+  const plain = { ...defaults, ...base, stream: true, stream_options: { include_usage: true } }
+  const table: [string, Fields, Fields][] = [
+    ['defaults where nobody gives any', {}, plain],
+    [
+      'the top level over options',
+      { temperature: 0, options: { temperature: 1, top_k: 3 } },
+      { ...plain, temperature: 0, top_k: 3 }
+    ],
+    [
+      'null is not given',
+      { temperature: null, seed: null, stop: null, tools: null, tool_choice: null, options: { temperature: 1 } },
+      { ...plain, temperature: 1 }
+    ],
+    ['aliases', { max_completion_tokens: 5 }, { ...plain, max_tokens: 5 }],
+    ['the canonical name over an alias', { max_completion_tokens: 5, max_tokens: 6 }, { ...plain, max_tokens: 6 }],
+    [
+      'aliases of the top level over options',
+      { max_completion_tokens: 5, options: { num_predict: 7 } },
+      { ...plain, max_tokens: 5 }
+    ],
+    ['aliases in options', { options: { num_predict: -2, n_predict: null } }, { ...plain, max_tokens: -1 }],
+    [
+      'load options and own fields are left out',
+      {
+        num_ctx: 256,
+        num_gpu: 3,
+        keep_alive: '5m',
+        name: 'x/y',
+        n_cmpl: 7,
+        options: { num_parallel: 2, cache_type_k: 'Q8_0', n_cmpl: 3 }
+      },
+      plain
+    ],
+    [
+      'what the engine knows passes through',
+      { min_p: 0.1, reasoning_effort: 'low', options: { repeat_penalty: 1.2, min_p: 0.9 } },
+      { ...plain, min_p: 0.1, reasoning_effort: 'low', repeat_penalty: 1.2 }
+    ],
+    ['options cannot make a stream or another model', { options: { stream: true, model: 'x/y' } }, plain],
+    ['an empty stop text would end all at once', { stop: ['', 'x'] }, { ...plain, stop: ['x'] }],
+    ['probabilities', { logprobs: true }, { ...plain, n_probs: 1, post_sampling_probs: false }],
+    [
+      'more of them, not as the engine can word them otherwise',
+      { logprobs: true, top_logprobs: 4, post_sampling_probs: true },
+      { ...plain, n_probs: 4, post_sampling_probs: false }
+    ],
+    ['none of them', { logprobs: false, top_logprobs: 0 }, plain],
+    [
+      'tools',
+      { tools: [{ ...tool('f'), function: { name: 'f', description: null } }], tool_choice: 'required' },
+      { ...plain, tools: [{ type: 'function', function: { name: 'f' } }], tool_choice: 'required' }
+    ],
+    ['tools that may not be called', { tools: [tool('f')], tool_choice: 'none' }, plain],
+    [
+      'the tool that must be called',
+      { tools: [tool('f'), tool('g')], tool_choice: { type: 'function', function: { name: 'g' } } },
+      { ...plain, tools: [tool('g')], tool_choice: 'required' }
+    ],
+    [
+      'tools that may be called',
+      {
+        tools: [tool('f'), tool('g'), tool('h')],
+        tool_choice: {
+          type: 'allowed_tools',
+          allowed_tools: { mode: 'auto', tools: [tool('h'), { type: 'function', function: { name: 'f' } }] }
+        }
+      },
+      { ...plain, tools: [tool('f'), tool('h')], tool_choice: 'auto' }
+    ],
+    [
+      'functions of older clients',
+      { functions: [{ name: 'f' }], function_call: { name: 'f' } },
+      {
+        ...plain,
+        tools: [{ type: 'function', function: { name: 'f' } }],
+        tool_choice: 'required',
+        parallel_tool_calls: false
+      }
+    ]
+  ]
+  for (const [what, given, wanted] of table) t.strictSame(sent(given), wanted, what)
+  t.strictSame(
+    chat({ name: 'a/b', messages }).body,
+    { ...plain, model: 'a/b' },
+    'name is accepted in the place of model'
+  )
+  const made = { ...able('completion'), defaults: { system: 'Be brief.' } }
+  t.match(chat(base, made).body.messages, [{ role: 'system', content: 'Be brief.' }, { role: 'user' }])
+
+  const stream = chat({ ...base, stream: true })
+  t.strictSame(stream.body, { ...defaults, ...base, stream: true })
+  t.ok(stream.passedOn)
+  t.ok(chat({ ...base, stream: true, stream_options: { include_usage: true } }).passedOn)
+  t.ok(chat({ ...base, stream: true, n: 2 }).passedOn)
+  t.notOk(chat({ ...base, stream: true, n: 2, stream_options: { include_usage: true } }).passedOn)
+  t.notOk(chat({ ...base, stream: true, logprobs: true }).passedOn)
+})
+
+t.test('a request is understood', async t => {
+  const call = readCall({
+    model: 'A/B:Q8_0',
+    messages,
+    stream: true,
+    keep_alive: '1m',
+    num_ctx: 9,
+    context_overflow: 'drop_oldest',
+    options: { num_ctx: 8, num_parallel: 2 }
+  })
+  t.match(call, {
+    model: { owner: 'A', name: 'B', variant: 'Q8_0' },
+    asked: 'A/B:Q8_0',
+    load: { num_ctx: 9, num_parallel: 2 },
+    overflow: 'drop_oldest',
+    keepAlive: 60_000
+  })
+  t.equal(readCall({ model: 'a/b', keep_alive: -1 }).keepAlive, -1000)
+  t.equal(readCall({ model: 'a/b', keep_alive: null }).keepAlive, undefined)
+})
+
+t.test('messages', async t => {
+  const call = { id: 'c1', type: 'function', function: { name: 'f', arguments: '{}' } }
+  const table: [string, any, any][] = [
+    ['the user is meant', { content: 'x' }, { role: 'user', content: 'x' }],
+    [
+      'null is left out',
+      { role: 'user', content: 'x', name: null, tool_calls: null, audio: null },
+      { role: 'user', content: 'x' }
+    ],
+    [
+      'calls',
+      { role: 'assistant', content: null, tool_calls: [call] },
+      { role: 'assistant', content: null, tool_calls: [call] }
+    ],
+    [
+      'calls with an object, and without an id',
+      { role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: { a: 1 } } }] },
+      {
+        role: 'assistant',
+        content: null,
+        tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'f', arguments: '{"a":1}' } }]
+      }
+    ],
+    ['a refusal is what was said', { role: 'assistant', refusal: 'No.' }, { role: 'assistant', content: 'No.' }],
+    [
+      'parts',
+      { role: 'tool', tool_call_id: 'c1', content: [{ type: 'text', text: 'y' }] },
+      { role: 'tool', tool_call_id: 'c1', content: [{ type: 'text', text: 'y' }] }
+    ],
+    [
+      'a refusal among parts',
+      { role: 'assistant', content: [{ type: 'refusal', refusal: 'No.' }] },
+      { role: 'assistant', content: [{ type: 'text', text: 'No.' }] }
+    ],
+    [
+      'an address without an object around it',
+      { content: [{ type: 'image_url', image_url: 'data:x' }] },
+      { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:x' } }] }
+    ],
+    ['thoughts', { role: 'assistant', content: 'x', reasoning_content: 'h' }, undefined],
+    ['no text but null', { role: 'assistant', content: null }, undefined]
+  ]
+  for (const [what, given, wanted] of table) t.strictSame(engineMessages([given]), [wanted ?? given], what)
+
+  const older = engineMessages([
+    { role: 'user', content: 'x' },
+    { role: 'assistant', content: null, function_call: { name: 'f', arguments: '{}' } },
+    { role: 'function', name: 'f', content: '5' },
+    { role: 'assistant', content: null, function_call: { name: 'g', arguments: '{}' } },
+    { role: 'function', name: 'g', content: '6' }
+  ])
+  t.match(older.slice(1), [
+    { tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'f' } }] },
+    { role: 'tool', tool_call_id: 'call_1', name: 'f', content: '5' },
+    { tool_calls: [{ id: 'call_2', function: { name: 'g' } }] },
+    { role: 'tool', tool_call_id: 'call_2' }
+  ])
+})
+
+t.test('what completions send to the engine', async t => {
+  const sent = (body: Fields, variant = able('completion')) => {
+    const { body: given, path, wording, echo, bestOf, passedOn, answers } = complete(body, variant)
+    const { temperature, top_p, top_k, seed, max_tokens, stream, stream_options, model, ...fields } = given
+    return { fields, path, wording, echo, bestOf, passedOn, answers, max_tokens }
+  }
+  t.match(sent({}), { path: '/v1/completions', fields: { prompt: 'x' }, answers: 1 })
+  t.strictSame(sent({ prompt: [1, 2] }).fields, { prompt: [1, 2] })
+  t.strictSame(sent({ prompt: null }).fields, { prompt: '' })
+  t.strictSame(sent({ prompt: ['x'] }).fields, { prompt: 'x' }, 'a list of one is that one')
+  t.match(sent({ prompt: ['x', [1]], n: 3 }), {
+    fields: { prompt: ['x', [1]], n: 3 },
+    answers: 6,
+    wording: { choices: 3 }
+  })
+  t.match(sent({ logprobs: 0 }), { fields: { n_probs: 1 }, wording: { logprobs: 0 } })
+  t.match(sent({ logprobs: 3, post_sampling_probs: true }), {
+    fields: { n_probs: 3, post_sampling_probs: false },
+    wording: { logprobs: 3 }
+  })
+  t.match(sent({ logprobs: true }), { fields: { n_probs: 1 }, wording: { logprobs: 1 } })
+  t.strictSame(sent({ logprobs: false }).fields, { prompt: 'x' })
+  t.match(sent({ n: 2, best_of: 4 }), { fields: { n: 4, n_probs: 1 }, bestOf: 2, wording: { choices: 4 } })
+  t.match(sent({ best_of: 1 }), { fields: { prompt: 'x' }, bestOf: undefined })
+  t.match(sent({ echo: true, prompt: ['x', 'y'] }), { echo: ['x', 'y'], passedOn: false })
+  t.match(sent({ max_tokens: 0 }), { wording: { nothing: true }, passedOn: false })
+  t.match(sent({ suffix: 'z', max_tokens: 4 }, able('completion', 'insert')), {
+    path: '/infill',
+    fields: { input_prefix: 'x', input_suffix: 'z' },
+    max_tokens: 4,
+    passedOn: false
+  })
+  t.equal(sent({ suffix: '' }).path, '/v1/completions')
+  t.ok(complete({ stream: true }).passedOn)
+  t.notOk(complete({ stream: true, stream_options: { include_usage: true } }).passedOn, 'the counts come last, alone')
+})

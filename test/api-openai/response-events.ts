@@ -1,0 +1,23 @@
+import type { ResponseStreamEvent } from 'openai/resources/responses/responses'
+import type { Test } from 'tap'
+import { differs } from './declared-types.ts'
+
+export async function eventsOf(stream: AsyncIterable<ResponseStreamEvent>): Promise<ResponseStreamEvent[]> {
+  const events: ResponseStreamEvent[] = []
+  for await (const event of stream) events.push(event)
+  return events
+}
+
+/** Checks what holds of every stream of a response. */
+export function checkEvents(t: Test, events: ResponseStreamEvent[]): void {
+  t.strictSame(
+    events.map(event => differs('ResponseStreamEvent', event)).filter(fault => fault),
+    [],
+    'events are what the client declares'
+  )
+  t.strictSame(
+    events.map(event => 'sequence_number' in event && event.sequence_number),
+    events.map((_, index) => index),
+    'sequence numbers have no gaps'
+  )
+}

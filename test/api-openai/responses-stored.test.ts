@@ -1,0 +1,95 @@
+import t from 'tap'
+import { CorralError } from '../../core/errors.ts'
+import { pageOf } from '../../plugins/api-openai/responses/item-page.ts'
+import type { Item } from '../../plugins/api-openai/responses/items.ts'
+import type { ResponseObject } from '../../plugins/api-openai/responses/response-object.ts'
+import { StoredResponses } from '../../plugins/api-openai/responses/stored-responses.ts'
+import { randomBelow } from '../support/random.ts'
+
+function stored(id: string, input: Item[], output: Item[], more: object = {}) {
+  return { response: { id, output, ...more } as unknown as ResponseObject, input }
+}
+const itemOf = (id: string, text: string): Item => ({
+  type: 'message',
+  id,
+  status: 'completed',
+  role: 'user',
+  content: [{ type: 'input_text', text }]
+})
+
+/** Deletes a response, unless it had to go before. */
+function remove(responses: StoredResponses, id: string): void {
+  try {
+    responses.delete(id)
+  } catch (error) {
+    if (!(error instanceof CorralError) || error.code !== 'response_not_found') throw error
+  }
+}
+
+t.test('stored responses: the oldest go, what they share stays', async t => {
+  const [first, second, third] = ['1', '2', '3'].map(id => itemOf(`msg_${id}`, 'x'.repeat(1000)))
+  const all = [
+    stored('a', [first!], []),
+    stored('b', [first!, second!], []),
+    stored('c', [first!, second!, third!], []),
+    stored('d', [itemOf('msg_4', 'x')], [])
+  ]
+  const roomy = new StoredResponses(1e6)
+  const sizes = all.map(response => {
+    roomy.add(response)
+    return roomy.bytes
+  })
+  t.ok(sizes[1]! < 2.2 * sizes[0]!, 'what two responses share is counted once')
+  t.strictSame(roomy.get('a').input, [first])
+  t.strictSame([...roomy.itemsById().keys()], ['msg_1', 'msg_2', 'msg_3', 'msg_4'])
+
+  const responses = new StoredResponses(roomy.bytes - 1)
+  for (const response of all) responses.add(response)
+  t.throws(() => responses.get('a'), { code: 'response_not_found', param: 'response_id' })
+  responses.get('d')
+  responses.add(stored('e', [itemOf('msg_5', 'x'.repeat(5000))], []))
+  t.throws(() => responses.get('e', 'previous_response_id'), {
+    code: 'response_not_found',
+    param: 'previous_response_id'
+  })
+  t.strictSame(responses.get('c').input, [first, second, third], 'one that is too large takes no room from others')
+  for (const id of ['b', 'c', 'd']) responses.delete(id)
+  t.equal(responses.bytes, 0)
+  t.equal(responses.itemsById().size, 0)
+  const nothing = new StoredResponses(0)
+  nothing.add(stored('a', [first!], []))
+  t.equal(nothing.bytes, 0)
+})
+
+t.test('stored responses: bytes are counted right whatever comes and goes', async t => {
+  const next = randomBelow(9)
+  const responses = new StoredResponses(20_000)
+  const items = Array.from({ length: 40 }, (_, index) => itemOf(`msg_${index}`, 'x'.repeat(next(900))))
+  const ids: string[] = []
+  for (let step = 0; step < 500; step++) {
+    if (next(4)) {
+      ids.push(`r${step}`)
+      const input = Array.from({ length: next(8) }, () => items[next(items.length)]!)
+      responses.add(stored(`r${step}`, input, [items[next(items.length)]!], { text: 'y'.repeat(next(3000)) }))
+    } else if (ids.length > 0) {
+      remove(responses, ids.splice(next(ids.length), 1)[0]!)
+    }
+    if (responses.bytes > 20_000) t.fail(`holds ${responses.bytes} bytes`)
+  }
+  for (const id of ids) remove(responses, id)
+  t.equal(responses.bytes, 0)
+})
+
+t.test('pages of items', async t => {
+  const items = ['a', 'b', 'c', 'd', 'e'].map(id => itemOf(id, ''))
+  const ids = (page: ReturnType<typeof pageOf>) => page.data.map(({ id }) => id).join('')
+  t.equal(ids(pageOf(items, {})), 'edcba')
+  t.equal(ids(pageOf(items, { order: 'asc' })), 'abcde')
+  const page = pageOf(items, { limit: 2, after: 'd' })
+  t.match(page, { object: 'list', first_id: 'c', last_id: 'b', has_more: true })
+  t.match(pageOf(items, { limit: 2, after: 'b' }), { first_id: 'a', last_id: 'a', has_more: false })
+  t.match(pageOf([], {}), { data: [], first_id: null, last_id: null, has_more: false })
+  // Pages end even where a client gave its items one id.
+  const same = ['a', 'x', 'x', 'b'].map(id => itemOf(id, ''))
+  t.equal(ids(pageOf(same, { order: 'asc', limit: 2, after: 'x' })), 'b')
+})
