@@ -6,26 +6,22 @@ import { askWithinContext, type Overflow, overflowOf } from '../../core/http/con
 import { engineError } from '../../core/http/engine-error.ts'
 import { askEngine, cutInTheMiddle, forEachChunk, readAll, reasonOf } from '../../core/http/engine-reply.ts'
 import { EventLines } from '../../core/http/event-lines.ts'
-import { endWithFailure, withLeaseInStream } from '../../core/http/leased-stream.ts'
-import { openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
+import type { ReplyStream } from '../../core/http/reply-stream.ts'
 import { type EffectiveSettings, settingsFor } from '../../core/model-settings.ts'
-import type { EngineMode, Lease, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
+import type { EngineMode, Lease, Storage, StoredVariant } from '../../core/services.ts'
 import { type Chunk, ChunkWording, type Wording } from './chunk-wording.ts'
 import { bestChoices, type Prompt } from './completion-fields.ts'
 import type { EngineCall, Fields } from './engine-call.ts'
 import { answerId, EventBlocks, renamed } from './event-blocks.ts'
+import { answerInEvents, type EventStreamDependencies } from './event-stream.ts'
 import type { Generation } from './generation.ts'
 import { inParts, joinParts, type PartedList } from './in-parts.ts'
 import { InfillChunks } from './infill-chunks.ts'
-import { openaiErrorEvent } from './openai-error.ts'
 import { type Choice, WholeAnswer } from './whole-answer.ts'
 
-export interface RelayDependencies {
+export interface RelayDependencies extends EventStreamDependencies {
   storage: Storage
-  scheduler: Scheduler
   config: CoreConfig
-  /** Milliseconds of silence after which a waiting stream says what is going on. */
-  heartbeat: number
 }
 
 /** What is known of a request before its model is loaded. */
@@ -53,19 +49,11 @@ export async function answer(
   const asked = { generation, overflow: overflowOf(call.overflow ?? settings.overflow, reply) }
   if (!generation.stream) return await deps.scheduler.withLease(lease, held => answerWhole(held, asked))
 
-  const stream = openReplyStream(reply, {
-    contentType: 'text/event-stream',
-    heartbeatInterval: deps.heartbeat,
-    heartbeat: status => `: ${status}\n\n`
+  return await answerInEvents(deps, request, reply, lease, async (held, stream) => {
+    if (generation.passedOn) await passOn(held, asked, stream)
+    else await streamWorded(held, asked, stream)
+    stream.end()
   })
-  await endWithFailure(stream, request.log, openaiErrorEvent, () =>
-    withLeaseInStream(deps.scheduler, lease, stream, async held => {
-      if (generation.passedOn) await passOn(held, asked, stream)
-      else await streamWorded(held, asked, stream)
-      stream.end()
-    })
-  )
-  return undefined
 }
 
 /** What the engine is asked for that it gives in one piece. */

@@ -1,14 +1,12 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { clientSignal } from '../../../core/http/client-signal.ts'
 import type { Delta } from '../../../core/http/engine-answer.ts'
-import { endWithFailure, withLeaseInStream } from '../../../core/http/leased-stream.ts'
 import { checkMedia } from '../../../core/http/media-parts.ts'
 import { readAnswer } from '../../../core/http/read-answer.ts'
-import { openReplyStream } from '../../../core/http/reply-stream.ts'
 import { parseModelName } from '../../../core/model-name.ts'
 import { settingsFor } from '../../../core/model-settings.ts'
 import { parseKeepAlive, parseOptions, topLevelOptions } from '../../../core/options.ts'
-import { openaiErrorEvent } from '../openai-error.ts'
+import { answerInEvents } from '../event-stream.ts'
 import type { RelayDependencies } from '../relay.ts'
 import type { TranscriptionRequest } from './request-schemas.ts'
 import { type Task, Transcript, transcriptionChat } from './transcript.ts'
@@ -43,22 +41,14 @@ export async function transcribe(
     if (body.response_format !== 'text') return transcript.whole()
     return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
   }
-  const stream = openReplyStream(reply, {
-    contentType: 'text/event-stream',
-    heartbeatInterval: deps.heartbeat,
-    heartbeat: status => `: ${status}\n\n`
-  })
-  await endWithFailure(stream, request.log, openaiErrorEvent, () =>
-    withLeaseInStream(deps.scheduler, lease, stream, async held => {
-      const transcript = new Transcript()
-      await readAnswer(held, call, deltas => {
-        const events = eventsOf(transcript, deltas)
-        return events.length > 0 ? stream.write(events.map(frame).join('')) : undefined
-      })
-      stream.end(`${frame(transcript.done())}data: [DONE]\n\n`)
+  return await answerInEvents(deps, request, reply, lease, async (held, stream) => {
+    const transcript = new Transcript()
+    await readAnswer(held, call, deltas => {
+      const events = eventsOf(transcript, deltas)
+      return events.length > 0 ? stream.write(events.map(frame).join('')) : undefined
     })
-  )
-  return undefined
+    stream.end(`${frame(transcript.done())}data: [DONE]\n\n`)
+  })
 }
 
 function eventsOf(transcript: Transcript, deltas: Delta[]): object[] {

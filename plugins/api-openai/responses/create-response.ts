@@ -4,16 +4,16 @@ import { CorralError } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-signal.ts'
 import { overflowOf } from '../../../core/http/context-overflow.ts'
 import { askEngine, readAll, reasonOf } from '../../../core/http/engine-reply.ts'
-import { endWithFailure, withLeaseInStream } from '../../../core/http/leased-stream.ts'
 import { checkMedia } from '../../../core/http/media-parts.ts'
 import { withModelDefaults } from '../../../core/http/model-defaults.ts'
 import { type EngineCall, readAnswer } from '../../../core/http/read-answer.ts'
-import { openReplyStream } from '../../../core/http/reply-stream.ts'
+import type { ReplyStream } from '../../../core/http/reply-stream.ts'
 import { parseModelName } from '../../../core/model-name.ts'
 import { settingsFor } from '../../../core/model-settings.ts'
 import { parseKeepAlive } from '../../../core/options.ts'
 import { progressText } from '../../../core/progress.ts'
-import type { Lease, LeaseRequest, Scheduler, Storage } from '../../../core/services.ts'
+import type { Lease, LeaseRequest, Storage } from '../../../core/services.ts'
+import { answerInEvents, type EventStreamDependencies } from '../event-stream.ts'
 import { engineMessages, type PlacedItem } from './engine-messages.ts'
 import { engineFields } from './engine-request.ts'
 import { readInput } from './input-items.ts'
@@ -23,12 +23,9 @@ import type { ResponseHead, ResponseObject } from './response-object.ts'
 import { type ResponseEvent, ResponseWriter } from './response-writer.ts'
 import type { StoredResponses } from './stored-responses.ts'
 
-export interface ResponseDependencies {
+export interface ResponseDependencies extends EventStreamDependencies {
   storage: Storage
-  scheduler: Scheduler
   config: CoreConfig
-  /** Milliseconds of silence after which a waiting stream says what is going on. */
-  heartbeat: number
   stored: StoredResponses
 }
 
@@ -122,32 +119,21 @@ export async function createResponse(
     })
   }
   let writer = new ResponseWriter(head)
-  const stream = openReplyStream(reply, {
-    contentType: 'text/event-stream',
-    heartbeatInterval: deps.heartbeat,
-    heartbeat: status => `: ${status}\n\n`
-  })
-  await endWithFailure(
-    stream,
-    request.log,
-    failure => frames(writer.fail(failure)),
-    () =>
-      withLeaseInStream(deps.scheduler, lease, stream, async held => {
-        writer = new ResponseWriter(head)
-        await readAnswer(held, call, deltas => {
-          const events: ResponseEvent[] = []
-          for (const delta of deltas) {
-            if (delta.promptRead !== undefined) stream.status = readingPrompt(delta.promptRead)
-            events.push(...writer.take(delta))
-          }
-          return events.length > 0 ? stream.write(frames(events)) : undefined
-        })
-        const { events, response } = writer.complete()
-        keep(deps, understood, response)
-        stream.end(frames(events))
-      })
-  )
-  return undefined
+  const use = async (held: Lease, stream: ReplyStream) => {
+    writer = new ResponseWriter(head)
+    await readAnswer(held, call, deltas => {
+      const events: ResponseEvent[] = []
+      for (const delta of deltas) {
+        if (delta.promptRead !== undefined) stream.status = readingPrompt(delta.promptRead)
+        events.push(...writer.take(delta))
+      }
+      return events.length > 0 ? stream.write(frames(events)) : undefined
+    })
+    const { events, response } = writer.complete()
+    keep(deps, understood, response)
+    stream.end(frames(events))
+  }
+  return await answerInEvents(deps, request, reply, lease, use, failure => frames(writer.fail(failure)))
 }
 
 /** Answers `POST /v1/responses/input_tokens`. */
