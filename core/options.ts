@@ -1,4 +1,4 @@
-import { type Static, type TSchema, Type } from 'typebox'
+import { type Static, type TNull, type TOptional, type TSchema, type TUnion, Type } from 'typebox'
 import { parseDuration } from './duration.ts'
 import { CorralError } from './errors.ts'
 
@@ -78,15 +78,25 @@ export const DEFAULT_SAMPLING_OPTIONS: SamplingOptions = {
   seed: -1
 }
 
+const { cache_type_k, cache_type_v, dtype, ...numbers } = LoadOptionsSchema.properties
+/** Names of types are taken in upper case too; what is none, `parseOptions` says. */
+const ofRequests = {
+  ...numbers,
+  cache_type_k: Type.String({ documented: cache_type_k }),
+  cache_type_v: Type.String({ documented: cache_type_v }),
+  dtype: Type.String({ documented: dtype }),
+  ...SamplingOptionsSchema.properties,
+  num_predict: SamplingOptionsSchema.properties.max_tokens,
+  num_gpu: LoadOptionsSchema.properties.n_gpu_layers,
+  context_overflow: OverflowPolicySchema
+}
+
+/** corral's own options as fields of a request. */
+export const requestOptions = orNull(ofRequests)
+
 /** What the API document says of the options of requests, which `parseOptions` checks. */
 export const RequestOptionsSchema = Type.Object(
-  {
-    ...optional(LoadOptionsSchema.properties, DEFAULT_LOAD_OPTIONS),
-    ...optional(SamplingOptionsSchema.properties, DEFAULT_SAMPLING_OPTIONS),
-    num_predict: Type.Optional(Type.Union([SamplingOptionsSchema.properties.max_tokens, Type.Null()])),
-    num_gpu: Type.Optional(Type.Union([LoadOptionsSchema.properties.n_gpu_layers, Type.Null()])),
-    context_overflow: Type.Optional(Type.Union([OverflowPolicySchema, Type.Null()]))
-  },
+  orNull(ofRequests, { ...DEFAULT_LOAD_OPTIONS, ...DEFAULT_SAMPLING_OPTIONS }),
   {
     title: 'Options',
     description:
@@ -97,13 +107,15 @@ export const RequestOptionsSchema = Type.Object(
 )
 
 /** Properties that may be left out or null, with what holds where nobody says otherwise. */
-function optional(properties: Record<string, TSchema>, defaults: Record<string, unknown>): Record<string, TSchema> {
-  return Object.fromEntries(
-    Object.entries(properties).map(([name, schema]) => [
-      name,
-      Type.Optional(Type.Union([schema, Type.Null()], { default: defaults[name] }))
-    ])
-  )
+function orNull<Properties extends Record<string, TSchema>>(
+  properties: Properties,
+  defaults: Record<string, unknown> = {}
+) {
+  const entries = Object.entries(properties).map(([name, schema]) => [
+    name,
+    Type.Optional(Type.Union([schema, Type.Null()], { default: defaults[name] }))
+  ])
+  return Object.fromEntries(entries) as { [Name in keyof Properties]: TOptional<TUnion<[Properties[Name], TNull]>> }
 }
 
 /** Other spellings of one option. A canonical name given beside its alias wins. */

@@ -1,10 +1,6 @@
-import { type Static, type TSchema, Type } from 'typebox'
+import { type Static, Type } from 'typebox'
+import { Given, keep_alive, loose, options } from '../../core/http/request-fields.ts'
 import type { ErrorShape } from '../../core/http/response-schemas.ts'
-
-/** A field that may be left out, or sent as `null`. */
-const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
-
-const loose = { additionalProperties: true }
 
 const BlockSchema = Type.Object(
   {
@@ -97,8 +93,8 @@ const conversation = {
       { ...loose, description: 'No conversations are kept: "continue" is answered with thread_not_found' }
     )
   ),
-  options: Given(Type.Object({}, { ...loose, description: "corral's options, such as num_ctx" })),
-  keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' }))
+  options,
+  keep_alive
 }
 
 export const CountRequestSchema = Type.Object(conversation, { ...loose, title: 'TokenCountRequest' })

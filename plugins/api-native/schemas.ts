@@ -1,23 +1,13 @@
-import { type Static, type TSchema, Type } from 'typebox'
-import { RequestOptionsSchema } from '../../core/options.ts'
+import { type Static, Type } from 'typebox'
+import { Given, keep_alive, loose, named, options } from '../../core/http/request-fields.ts'
 
-/** A field that may be left out, or sent as `null` as some SDKs do for "not given". */
-const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
-
-const loose = { additionalProperties: true }
-
-/** `model`, or `name` as some clients send it. */
-const named = {
-  model: Given(Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' })),
-  name: Given(Type.String({ description: 'The same as model' }))
-}
 const answering = {
   ...named,
   stream: Given(Type.Boolean({ default: true })),
-  options: Given(Type.Object({}, { ...loose, documented: RequestOptionsSchema })),
+  options,
   format: Given(Type.Union([Type.String(), Type.Object({}, loose)], { description: '"json" or a JSON schema' })),
   think: Given(Type.Union([Type.Boolean(), Type.String()])),
-  keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' })),
+  keep_alive,
   truncate: Given(
     Type.Boolean({ description: 'Whether the oldest turns of a conversation that is too long are left out' })
   ),
@@ -87,8 +77,8 @@ export const EmbedRequestSchema = Type.Object(
       Type.Boolean({ default: false, description: 'Whether texts that are longer than the context are cut' })
     ),
     dimensions: Given(Type.Integer({ minimum: 1, description: 'Numbers of each embedding, if fewer than it has' })),
-    options: answering.options,
-    keep_alive: answering.keep_alive
+    options,
+    keep_alive
   },
   loose
 )
@@ -98,8 +88,8 @@ export const EmbeddingsRequestSchema = Type.Object(
   {
     ...named,
     prompt: Given(Type.String({ description: 'A text; none only loads' })),
-    options: answering.options,
-    keep_alive: answering.keep_alive
+    options,
+    keep_alive
   },
   loose
 )
@@ -130,8 +120,8 @@ export const LoadRequestSchema = Type.Object(
   {
     ...named,
     stream: Given(Type.Boolean({ default: false })),
-    options: answering.options,
-    keep_alive: answering.keep_alive
+    options,
+    keep_alive
   },
   { ...loose, title: 'LoadRequest' }
 )

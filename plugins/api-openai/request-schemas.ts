@@ -1,35 +1,8 @@
-import { type Static, type TSchema, Type } from 'typebox'
-import { LoadOptionsSchema, OverflowPolicySchema, SamplingOptionsSchema } from '../../core/options.ts'
+import { type Static, Type } from 'typebox'
+import { Given, keep_alive, loose, named } from '../../core/http/request-fields.ts'
+import { requestOptions } from '../../core/options.ts'
 
-/** A field that may be left out, or sent as `null` as some clients do for "not given". */
-const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
-
-const loose = { additionalProperties: true }
 const Loose = (description: string) => Type.Object({}, { ...loose, description })
-
-const named = {
-  model: Given(Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' })),
-  name: Given(Type.String({ description: 'The same as model' }))
-}
-
-const { temperature, top_p, top_k, max_tokens, seed } = SamplingOptionsSchema.properties
-const { num_ctx, num_parallel, n_gpu_layers } = LoadOptionsSchema.properties
-
-/** corral's own options, which are taken at the top level and in `options`. */
-const options = {
-  temperature: Given(temperature),
-  top_p: Given(top_p),
-  top_k: Given(top_k),
-  max_tokens: Given(max_tokens),
-  seed: Given(seed),
-  num_ctx: Given(num_ctx),
-  num_parallel: Given(num_parallel),
-  n_gpu_layers: Given(n_gpu_layers),
-  cache_type_k: Given(Type.String({ description: 'Type of the KV cache keys, such as q8_0' })),
-  cache_type_v: Given(Type.String({ description: 'Type of the KV cache values, such as q8_0' })),
-  dtype: Given(Type.String({ description: 'Output precision of the conversion of SafeTensors models' })),
-  context_overflow: Given(OverflowPolicySchema)
-}
 
 /** What chat completions and completions take of the engine. */
 const generating = {
@@ -51,22 +24,18 @@ const generating = {
 
 const generated = {
   ...named,
-  ...options,
+  ...requestOptions,
   ...generating,
   options: Given(
     Type.Object(
-      { ...options, ...generating },
+      { ...requestOptions, ...generating },
       {
         ...loose,
         description: 'The same options, and others of llama-server; what is given at the top level counts more'
       }
     )
   ),
-  keep_alive: Given(
-    Type.Union([Type.Number(), Type.String()], {
-      description: 'How long the model stays loaded: seconds, or a duration such as 5m'
-    })
-  ),
+  keep_alive,
   stream: Given(Type.Boolean({ default: false })),
   stream_options: Given(Type.Object({ include_usage: Given(Type.Boolean()) }, loose)),
   n: Given(
@@ -133,7 +102,7 @@ export const ChatRequest = Type.Object(
   {
     ...generated,
     messages: Type.Array(ChatMessage, { minItems: 1 }),
-    max_completion_tokens: Given(max_tokens),
+    max_completion_tokens: requestOptions.max_tokens,
     logprobs: Given(Type.Boolean({ default: false })),
     top_logprobs: Given(Type.Integer({ minimum: 0, maximum: 100 })),
     response_format: Given(
@@ -222,7 +191,7 @@ export const EmbeddingRequest = Type.Object(
     encoding_format: Given(Type.Enum(['float', 'base64'], { default: 'float' })),
     dimensions: Given(Type.Integer({ minimum: 1, description: 'Vectors are cut to so many and normalised anew' })),
     options: generated.options,
-    keep_alive: generated.keep_alive
+    keep_alive
   },
   loose
 )
@@ -236,7 +205,7 @@ export const RerankRequest = Type.Object(
     top_n: Given(Type.Integer({ minimum: 1, description: 'How many of the best are told; all by default' })),
     return_documents: Given(Type.Boolean({ default: false })),
     options: generated.options,
-    keep_alive: generated.keep_alive
+    keep_alive
   },
   loose
 )
@@ -249,15 +218,12 @@ export const TokenizeRequest = Type.Object(
     add_special: Given(Type.Boolean({ default: false, description: 'Begin as a prompt begins' })),
     parse_special: Given(Type.Boolean({ default: true, description: 'Take what looks like a special token for one' })),
     with_pieces: Given(Type.Boolean({ default: false, description: 'Tell the text of each token' })),
-    keep_alive: generated.keep_alive
+    keep_alive
   },
   loose
 )
 
-export const DetokenizeRequest = Type.Object(
-  { ...named, tokens: Type.Array(Token), keep_alive: generated.keep_alive },
-  loose
-)
+export const DetokenizeRequest = Type.Object({ ...named, tokens: Type.Array(Token), keep_alive }, loose)
 
 /** Pages of a list, as Anthropic's clients ask for them. All of it where nothing is given. */
 export const ModelListQuery = Type.Object(

@@ -1,14 +1,12 @@
-import { type Static, type TSchema, Type } from 'typebox'
+import { type Static, Type } from 'typebox'
 import { CorralError } from '../../../core/errors.ts'
+import { Given, loose } from '../../../core/http/request-fields.ts'
 import { optionName, parseOptions } from '../../../core/options.ts'
 import type { ModelDefaults } from '../../../core/services.ts'
 import { requireJinja } from './chat-template.ts'
 import { parseDigest } from './digest.ts'
 import { parseModelfile } from './modelfile.ts'
 
-/** A field that may be left out, or sent as `null` as some clients do for "not given". */
-const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
-const loose = { additionalProperties: true }
 const Digests = (description: string) => Given(Type.Record(Type.String(), Type.String(), { description }))
 
 export const CreateRequestSchema = Type.Object(

@@ -1,17 +1,8 @@
-import { type Static, type TSchema, Type } from 'typebox'
+import { type Static, Type } from 'typebox'
+import { Given, keep_alive, loose, named } from '../../../core/http/request-fields.ts'
 import { LoadOptionsSchema, SamplingOptionsSchema } from '../../../core/options.ts'
 
-/** A field that may be left out, or sent as `null`. */
-const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
-
 const { temperature, max_tokens, seed } = SamplingOptionsSchema.properties
-
-const loose = { additionalProperties: true }
-
-const named = {
-  model: Given(Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' })),
-  name: Given(Type.String({ description: 'The same as model' }))
-}
 
 /** In a form a file, in JSON its base64. */
 const File = (description: string) =>
@@ -34,7 +25,7 @@ export const TranscriptionRequest = Type.Object(
     max_tokens: Given(max_tokens),
     seed: Given(seed),
     num_ctx: Given(LoadOptionsSchema.properties.num_ctx),
-    keep_alive: Given(Type.Union([Type.Number(), Type.String()])),
+    keep_alive,
     stream: Given(Type.Boolean()),
     include: Given(Type.Array(Type.String(), { description: '"logprobs"' })),
     timestamp_granularities: Given(Type.Array(Type.String(), { description: 'Cannot be given' }))

@@ -1,17 +1,13 @@
-import { type Static, type TSchema, Type } from 'typebox'
+import { type Static, Type } from 'typebox'
+import { Given, keep_alive, loose, named, options } from '../../../core/http/request-fields.ts'
 import { SamplingOptionsSchema } from '../../../core/options.ts'
 
-/** A field that may be left out, or sent as `null` as SDKs do for "not given". */
-const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
-
-const loose = { additionalProperties: true }
 const { temperature, top_p } = SamplingOptionsSchema.properties
 
 /** The body of `POST /v1/responses`, and of `/v1/responses/input_tokens`, where only some of it counts. */
 export const ResponseRequestSchema = Type.Object(
   {
-    model: Given(Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' })),
-    name: Given(Type.String({ description: 'The same as model' })),
+    ...named,
     input: Given(
       Type.Union([Type.String(), Type.Array(Type.Object({}, loose))], {
         description:
@@ -43,8 +39,8 @@ export const ResponseRequestSchema = Type.Object(
       )
     ),
     reasoning: Given(Type.Object({ effort: Given(Type.String()), summary: Given(Type.String()) }, loose)),
-    options: Given(Type.Object({}, { ...loose, description: 'Options as the native API takes them' })),
-    keep_alive: Given(Type.Union([Type.Number(), Type.String()], { description: 'Seconds, or a duration such as 5m' })),
+    options,
+    keep_alive,
     stream: Given(Type.Boolean({ default: false })),
     store: Given(Type.Boolean({ default: true, description: 'Kept in memory for previous_response_id' })),
     max_output_tokens: Given(Type.Integer({ minimum: 1, maximum: 2 ** 31 - 1 })),
