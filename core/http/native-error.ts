@@ -56,6 +56,17 @@ export function nativeErrorBody(error: CorralError, request: FastifyRequest): Re
   return { ...error.details, error: error.message, errorCode: error.status, code: error.code, requestId: request.id }
 }
 
+/** The last event of work that failed after its stream had begun: a pull, a load, a build that is installed. */
+export function workFailureEvent(error: CorralError): Record<string, unknown> {
+  return {
+    ...error.details,
+    status: `error: ${error.message}`,
+    error: error.message,
+    errorCode: error.status,
+    code: error.code
+  }
+}
+
 /** Headers that go with an error, on every surface. */
 export function errorHeaders(error: CorralError): Record<string, string> {
   const headers: Record<string, string> = {}

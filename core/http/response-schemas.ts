@@ -67,6 +67,17 @@ const NativeErrorSchema = Type.Object(
   { title: 'NativeError', additionalProperties: true }
 )
 
+/** The last event of work that failed after its stream had begun, see `workFailureEvent`. */
+export const WorkFailureSchema = Type.Object(
+  {
+    status: Type.String({ pattern: '^error: ' }),
+    error: Type.String({ description: 'What happened, to what, and what to do next' }),
+    errorCode: Type.Integer({ description: 'The status that it would have had' }),
+    code: Type.String({ description: 'Stable, for programs' })
+  },
+  { title: 'WorkFailure', additionalProperties: true }
+)
+
 /** The native API's errors. */
 export const nativeErrors: ErrorShape = codes =>
   Type.Intersect([NativeErrorSchema, Type.Object({ code: Type.Enum([...codes]) })])

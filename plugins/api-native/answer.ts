@@ -1,5 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
+import type { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { overflowOf } from '../../core/http/context-overflow.ts'
 import type { Counters, Delta } from '../../core/http/engine-answer.ts'
@@ -107,7 +108,8 @@ export async function answer(
     })
   }
   const stream = deps.streams.open(request, reply, heartbeat(answering, shape))
-  return await deps.streams.run(stream, answering, request, () =>
+  const failureEvent = (failure: CorralError) => answerFailure(asked, failure)
+  return await deps.streams.run(stream, { framing, failureEvent }, request, () =>
     withLeaseInStream(deps.scheduler, lease, stream, async held => {
       const outcome = engineCall
         ? await relay(held, engineCall, stream, answering, shape)
@@ -129,6 +131,20 @@ export async function answer(
 /** On NDJSON a heartbeat must be a valid chunk, because clients parse every line. */
 function heartbeat({ model }: Answering, shape: AnswerShape): () => Record<string, unknown> {
   return () => ({ model, created_at: now(), ...shape.fragment(emptyDelta()), done: false })
+}
+
+/** The last event of an answer that failed after its stream had begun. */
+function answerFailure(model: string, failure: CorralError): Record<string, unknown> {
+  return {
+    model,
+    created_at: now(),
+    done: true,
+    done_reason: 'error',
+    ...failure.details,
+    error: failure.message,
+    errorCode: failure.status,
+    code: failure.code
+  }
 }
 
 function emptyDelta(): Delta {

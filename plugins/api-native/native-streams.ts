@@ -17,12 +17,7 @@ export interface NativeStreams {
   /** Runs `work`; its failure is a status code while nothing is sent, and an event in the stream after that. */
   run(
     stream: ReplyStream,
-    answering: {
-      model: string
-      framing: Framing
-      /** What a failure looks like, where it is not that of an answer. */
-      failureEvent?: (failure: CorralError) => Record<string, unknown>
-    },
+    told: { framing: Framing; failureEvent: (failure: CorralError) => Record<string, unknown> },
     request: FastifyRequest,
     work: () => Promise<void>
   ): Promise<void>
@@ -58,24 +53,7 @@ export function createNativeStreams(options: {
         heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : FRAMES.ndjson.event(idleEvent(status)))
       })
     },
-    run: (stream, { model, framing, failureEvent }, request, work) =>
-      endWithFailure(
-        stream,
-        request.log,
-        failure =>
-          FRAMES[framing].event(
-            failureEvent?.(failure) ?? {
-              model,
-              created_at: new Date().toISOString(),
-              done: true,
-              done_reason: 'error',
-              ...failure.details,
-              error: failure.message,
-              errorCode: failure.status,
-              code: failure.code
-            }
-          ),
-        work
-      )
+    run: (stream, { framing, failureEvent }, request, work) =>
+      endWithFailure(stream, request.log, failure => FRAMES[framing].event(failureEvent(failure)), work)
   }
 }

@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { clientSignal } from '../../core/http/client-signal.ts'
+import { workFailureEvent } from '../../core/http/native-error.ts'
 import { type OnProgress, type Progress, progressText } from '../../core/progress.ts'
-import { nameOf } from './answer.ts'
 import type { NativeStreams } from './native-streams.ts'
 
 /** At most ten progress events a second reach a client. */
@@ -17,7 +17,7 @@ export function progressReplies(streams: NativeStreams) {
   return async (
     request: FastifyRequest,
     reply: FastifyReply,
-    body: { model?: string | null; name?: string | null; stream?: boolean | null },
+    body: { stream?: boolean | null },
     work: Work
   ): Promise<unknown> => {
     const signal = clientSignal(reply)
@@ -35,7 +35,7 @@ export function progressReplies(streams: NativeStreams) {
       sent = Date.now()
       void stream.write(streams.frame(framing, progressEvent(progress)))
     }
-    await streams.run(stream, { model: nameOf(body), framing }, request, async () => {
+    await streams.run(stream, { framing, failureEvent: workFailureEvent }, request, async () => {
       const last = await work(signal, onProgress)
       stream.end(streams.frame(framing, last))
     })

@@ -4,6 +4,7 @@ import type { Static } from 'typebox'
 import type { FileProgress, PullPlan, PullRecord } from '../../core/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
+import { workFailureEvent } from '../../core/http/native-error.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
 import { bareName } from '../../core/model-name.ts'
 import { progressText } from '../../core/progress.ts'
@@ -48,7 +49,7 @@ export function pullRoutes({ downloads, streams, naming }: MountedDependencies):
       const frame = (event: unknown) => streams.frame(framing, event)
       const stream = streams.open(request, reply, status => ({ status }))
       stream.status = progressText({ phase: 'pulling', subject: asked })
-      await streams.run(stream, { model: asked, framing, failureEvent }, request, async () => {
+      await streams.run(stream, { framing, failureEvent: workFailureEvent }, request, async () => {
         const plan = await downloads.plan(wanted, {
           signal,
           onProgress: progress => {
@@ -98,16 +99,6 @@ function pullOf(body: Static<typeof PullsRequestSchema>): string {
       param: 'id'
     }
   )
-}
-
-function failureEvent(failure: CorralError): Record<string, unknown> {
-  return {
-    ...failure.details,
-    status: `error: ${failure.message}`,
-    error: failure.message,
-    errorCode: failure.status,
-    code: failure.code
-  }
 }
 
 /** Sends what changed to a client: to one that reads slowly only the newest of each file. */

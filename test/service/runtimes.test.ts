@@ -6,7 +6,15 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import type { InstalledBuild } from '../../core/runtimes.ts'
 import { corral as command, commandEnvironment, MAIN } from '../command-line/command.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import {
+  CAPITAL_ANSWER,
+  CAPITAL_QUESTION,
+  type Corral,
+  DEMO,
+  lastEvent,
+  startCorral,
+  until
+} from '../support/corral.ts'
 import { archiveName, BAD_SERVERS, engineArchive, releaseFiles } from '../support/release-archives.ts'
 import { type ReleaseEmulator, sha256, startReleaseServer } from '../support/release-server.ts'
 
@@ -134,6 +142,11 @@ t.test('bad archives leave nothing behind', async t => {
   const digest = `sha256:${'0'.repeat(64)}`
   server.publish('b100', [{ name, data: good, digest }])
   t.match(await install({}), { status: 502, body: { code: 'checksum_mismatch', error: /has the digest/ } })
+  const streamed = await fetch(`${corral.url}/api/runtimes/install`, { method: 'POST', body: '{}' })
+  t.equal(streamed.status, 200, 'the download has begun')
+  const failure = lastEvent(await streamed.text())
+  t.match(failure, { errorCode: 502, code: 'checksum_mismatch', status: `error: ${failure.error}` })
+  t.notOk('model' in failure || 'done' in failure, 'it is no answer of a model')
   server.publish('b101', [{ name: archiveName('b101'), data: good.subarray(0, good.length / 2) }])
   t.match(await install({ runtime: 'cpu' }), { status: 400, body: { error: /b101.* cannot be used: it is damaged/ } })
   const climbing = await engineArchive('b102', undefined, path => (path.endsWith('LICENSE') ? '../../../evil' : path))

@@ -1,7 +1,6 @@
 import { type TSchema, Type } from 'typebox'
-import { jsonOrStream, type ResponseSchema } from '../../../core/http/response-schemas.ts'
+import { jsonOrStream, type ResponseSchema, WorkFailureSchema } from '../../../core/http/response-schemas.ts'
 import type { StreamType } from '../framing.ts'
-import { streamFailure } from './stream-failure.ts'
 
 const StepSchema = Type.Object(
   {
@@ -18,7 +17,7 @@ const StepSchema = Type.Object(
 export function workReply(description: string, result: TSchema, types: readonly StreamType[]): ResponseSchema {
   return jsonOrStream(description, result, {
     event: 'Steps of the work; the last event is the result',
-    item: Type.Union([result, streamFailure, StepSchema]),
+    item: Type.Union([result, WorkFailureSchema, StepSchema]),
     types
   })
 }

@@ -1,6 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { clientSignal } from '../../../core/http/client-signal.ts'
 import { endWithFailure } from '../../../core/http/leased-stream.ts'
+import { workFailureEvent } from '../../../core/http/native-error.ts'
 import { openReplyStream } from '../../../core/http/reply-stream.ts'
 import type { Framing } from '../../../core/services.ts'
 import type { Tell } from './make-model.ts'
@@ -46,7 +47,7 @@ export async function replyWithStatus(
   return await endWithFailure(
     stream,
     request.log,
-    failure => event({ ...failure.details, error: failure.message, errorCode: failure.status, code: failure.code }),
+    failure => event(workFailureEvent(failure)),
     async () => {
       await work(signal, (status, progress) => {
         stream.status = status
