@@ -66,8 +66,11 @@ export function chooseFound(
   name: string
 ): { model: FoundModel } | { exitCode: number; refusal: string } {
   const asked = name.toLowerCase()
-  const exact = models.filter(model => [model.name, model.found].some(text => text.toLowerCase() === asked))
-  const matches = exact.length > 0 ? exact : models.filter(model => bare(model.name) === asked)
+  const exact = models.filter(({ name, found }) =>
+    [name, found, found.replace(/:latest$/i, '')].some(text => text.toLowerCase() === asked)
+  )
+  const matches =
+    exact.length > 0 ? exact : models.filter(({ name, found }) => [name, found].some(text => bare(text) === asked))
   const [model, ...others] = matches
   if (!model) {
     return { exitCode: EXIT.notFound, refusal: `There is no "${name}" there. --list shows what there is.` }

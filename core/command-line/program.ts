@@ -32,9 +32,9 @@ Examples:
   corral runtime list                            see the llama.cpp builds that are here
 
 How commands find a server:
-  An address given by --host, --port, CORRAL_HOST or CORRAL_PORT; else the server that holds the data directory; else
-  the configured address. When none runs, list, show, rm, import, pull, pulls, convert, doctor and runtime do their work
-  without one, and run starts one for as long as it lasts.
+  At the address that --host or --port names, and nowhere else; without these at the one that CORRAL_HOST or CORRAL_PORT
+  names, at that of the server that holds the data directory, or at the configured one. When none runs, list, show, rm,
+  import, pull, pulls, convert, doctor and runtime do their work without one, and run starts one for as long as it lasts.
 
 Environment:
   CORRAL_HOME        the data directory (~/.corral): models, llama.cpp builds, logs

@@ -5,6 +5,8 @@ import type { LoadedConfig } from '../config/load.ts'
 export interface AddressPlan {
   /** An address that a flag or the environment names; undefined where none does. */
   given: string | undefined
+  /** Whether a flag names it: then a server that holds the data directory elsewhere is not the one that is meant. */
+  byFlag: boolean
   /** Whether the server that holds the data directory counts, and one may be started when none runs. */
   local: boolean
   /** The address of the configuration file or the default one, tried when no server holds the data directory. */
@@ -21,9 +23,10 @@ export function planAddresses(
   isLocal: (host: string) => boolean = isThisMachine
 ): AddressPlan {
   const named = (setting: string) => /^(flag|env) /.test(origins[setting] ?? '')
+  const byFlag = ['host', 'port'].some(setting => origins[setting]?.startsWith('flag '))
   const address = core.port === 0 ? undefined : clientAddress(core.host, core.port)
-  if (named('host') || named('port')) return { given: address, local: isLocal(core.host), usual: undefined }
-  return { given: undefined, local: true, usual: named('home') ? undefined : address }
+  if (named('host') || named('port')) return { given: address, byFlag, local: isLocal(core.host), usual: undefined }
+  return { given: undefined, byFlag, local: true, usual: named('home') ? undefined : address }
 }
 
 /** The address to reach a server at that listens on this host; "all interfaces" is reached through loopback. */

@@ -72,7 +72,13 @@ async function findServer(config: LoadedConfig, deadline: number): Promise<strin
     const owner = await readOwner(config.paths)
     if (!owner) break
     const address = recordedAddress(owner.address)
-    if (address && (await answersAt(address, HEALTH_PATIENCE))) return address
+    if (address && (await answersAt(address, HEALTH_PATIENCE))) {
+      if (!plan.given || !plan.byFlag || plan.given === address) return address
+      throw new CommandFailure(
+        EXIT.noServer,
+        `No server answers at ${plan.given}; the one of ${config.paths.home} is at ${address}.`
+      )
+    }
     if (Date.now() > deadline) {
       throw new CommandFailure(
         EXIT.noServer,

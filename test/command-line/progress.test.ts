@@ -292,6 +292,8 @@ t.test('models of other tools', async t => {
   const models = [
     found('library/llama3:Q4_K_M', { found: 'llama3:8b' }),
     found('library/llama3:Q8_0', { found: 'llama3:70b' }),
+    found('library/tiny:F16', { found: 'tiny:latest' }),
+    found('library/tiny:Q8_0', { found: 'tiny:q8' }),
     found('me/odd', { problem: 'Its file is missing.' }),
     found('me/fine:F16', { present: true })
   ]
@@ -300,6 +302,8 @@ t.test('models of other tools', async t => {
     ['llama3:8b', { model: { found: 'llama3:8b' } }],
     ['me/fine', { model: { name: 'me/fine:F16' } }],
     ['library/llama3', { exitCode: 2, refusal: /may be several: library\/llama3:Q4_K_M, library\/llama3:Q8_0/ }],
+    ['llama3', { exitCode: 2, refusal: /"llama3" may be several/ }],
+    ['tiny', { model: { found: 'tiny:latest' } }],
     ['me/odd', { exitCode: 1, refusal: /cannot be taken: Its file is missing\./ }],
     ['me/none', { exitCode: 4, refusal: /no "me\/none"/ }]
   ] as const) {

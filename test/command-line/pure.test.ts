@@ -141,24 +141,48 @@ t.test('lines become prompts and commands', async t => {
 t.test('where a command looks for a server', async t => {
   const usual = 'http://127.0.0.1:11435'
   for (const [what, origins, host, port, expected] of [
-    ['nothing named', {}, '127.0.0.1', 11435, { given: undefined, local: true, usual }],
-    ['configured in a file', { port: 'config.yaml:1:1' }, '127.0.0.1', 11435, { given: undefined, local: true, usual }],
+    ['nothing named', {}, '127.0.0.1', 11435, { given: undefined, byFlag: false, local: true, usual }],
+    [
+      'configured in a file',
+      { port: 'config.yaml:1:1' },
+      '127.0.0.1',
+      11435,
+      { given: undefined, byFlag: false, local: true, usual }
+    ],
     [
       'a home named',
       { home: 'env CORRAL_HOME' },
       '127.0.0.1',
       11435,
-      { given: undefined, local: true, usual: undefined }
+      { given: undefined, byFlag: false, local: true, usual: undefined }
     ],
-    ['a port named', { port: 'flag --port' }, '127.0.0.1', 11435, { given: usual, local: true, usual: undefined }],
-    ['all interfaces', { host: 'env CORRAL_HOST' }, '0.0.0.0', 11435, { given: usual, local: true, usual: undefined }],
-    ['any port', { port: 'flag --port' }, '127.0.0.1', 0, { given: undefined, local: true, usual: undefined }],
+    [
+      'a port named',
+      { port: 'flag --port' },
+      '127.0.0.1',
+      11435,
+      { given: usual, byFlag: true, local: true, usual: undefined }
+    ],
+    [
+      'all interfaces',
+      { host: 'env CORRAL_HOST' },
+      '0.0.0.0',
+      11435,
+      { given: usual, byFlag: false, local: true, usual: undefined }
+    ],
+    [
+      'any port',
+      { port: 'flag --port' },
+      '127.0.0.1',
+      0,
+      { given: undefined, byFlag: true, local: true, usual: undefined }
+    ],
     [
       'another machine',
       { host: 'flag --host' },
       'gpu.example',
       80,
-      { given: 'http://gpu.example:80', local: false, usual: undefined }
+      { given: 'http://gpu.example:80', byFlag: true, local: false, usual: undefined }
     ]
   ] as const) {
     const config = { core: { host, port }, origins } as unknown as LoadedConfig

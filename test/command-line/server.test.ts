@@ -45,6 +45,11 @@ t.test('beside a server', async t => {
   const doctor = JSON.parse((await corral(['doctor', '--json'], { home, env })).stdout)
   t.match(doctor.data.holder, { pid: server.process.pid, address: server.url })
 
+  t.match(await corral(['list', '--port', '1'], { home, env }), {
+    code: 3,
+    stdout: '',
+    stderr: new RegExp(`No server answers at http://127\\.0\\.0\\.1:1; the one of .* is at ${server.url}`)
+  })
   t.match(await corral(['serve'], { home }), { code: 1, stderr: new RegExp(`process ${server.process.pid}`) })
   t.match(await corral(['serve', '--port', port], { home: other }), {
     code: 1,
