@@ -1,11 +1,13 @@
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { logFailure } from '../../core/application.ts'
+import { contextInForce } from '../../core/context-in-force.ts'
 import { isGone } from '../../core/http/client-signal.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { errorHeaders, toCorralError } from '../../core/http/native-error.ts'
 import { ANSWER_ERRORS, errorResponses, json, jsonOrStream } from '../../core/http/response-schemas.ts'
 import { parseModelName } from '../../core/model-name.ts'
+import type { StoredVariant } from '../../core/services.ts'
 import { type AnthropicDependencies, answerMessage, countTokens } from './answer.ts'
 import { anthropicErrorBody } from './anthropic-error.ts'
 import { modelList, modelRecord } from './models.ts'
@@ -128,10 +130,11 @@ function messageRoutes(deps: AnthropicDependencies, operation: string): FastifyP
 
 function modelRoutes(
   app: FastifyInstance,
-  { storage, config }: AnthropicDependencies,
+  { storage, scheduler, config }: AnthropicDependencies,
   path: string,
   constraints?: Record<string, string>
 ): void {
+  const contextOf = (variant: StoredVariant) => contextInForce(config, variant, scheduler.running())
   const hide = constraints !== undefined
   const options = constraints ? { constraints } : {}
   app.get(
@@ -149,7 +152,7 @@ function modelRoutes(
         }
       }
     },
-    async () => modelList(config, storage.list())
+    async () => modelList(storage.list(), contextOf)
   )
   // Names hold a slash, which clients send as %2F.
   app.get<{ Params: { '*': string } }>(
@@ -168,6 +171,9 @@ function modelRoutes(
         }
       }
     },
-    async request => modelRecord(config, storage.get(parseModelName(request.params['*'])))
+    async request => {
+      const variant = storage.get(parseModelName(request.params['*']))
+      return modelRecord(variant, contextOf(variant))
+    }
   )
 }

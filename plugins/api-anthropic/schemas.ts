@@ -194,7 +194,7 @@ export const ModelSchema = Type.Object(
     display_name: Type.String(),
     created_at: Type.String(),
     max_input_tokens: Type.Integer({
-      description: 'The context that it is loaded with unless a request says otherwise'
+      description: 'The context in force; the one that it would be loaded with where it is not'
     })
   },
   loose

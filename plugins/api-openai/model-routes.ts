@@ -1,8 +1,10 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
+import type { CoreConfig } from '../../core/config/core-schema.ts'
+import { contextInForce } from '../../core/context-in-force.ts'
 import { errorResponses, json } from '../../core/http/response-schemas.ts'
 import { parseModelName } from '../../core/model-name.ts'
-import type { Storage } from '../../core/services.ts'
+import type { Scheduler, Storage, StoredVariant } from '../../core/services.ts'
 import { schemaCompiler } from './check-body.ts'
 import { modelPage, modelRecord } from './models.ts'
 import { openaiErrors } from './openai-error.ts'
@@ -11,8 +13,15 @@ import { ModelListQuery } from './request-schemas.ts'
 
 const tags = ['OpenAI models']
 
+interface ModelDependencies {
+  storage: Storage
+  scheduler: Scheduler
+  config: CoreConfig
+}
+
 /** The models there are, and one by its name. */
-export function modelRoutes(storage: Storage): FastifyPluginAsync {
+export function modelRoutes({ storage, scheduler, config }: ModelDependencies): FastifyPluginAsync {
+  const contextOf = (variant: StoredVariant) => contextInForce(config, variant, scheduler.running())
   return async app => {
     app.setValidatorCompiler(schemaCompiler)
     app.get<{ Querystring: ModelListQuery }>(
@@ -30,7 +39,7 @@ export function modelRoutes(storage: Storage): FastifyPluginAsync {
           }
         }
       },
-      async request => modelPage(storage.list(), request.query)
+      async request => modelPage(storage.list(), contextOf, request.query)
     )
     // Names hold a slash, which clients send as it is or as %2F.
     app.get<{ Params: { '*': string } }>(
@@ -49,7 +58,10 @@ export function modelRoutes(storage: Storage): FastifyPluginAsync {
           }
         }
       },
-      async request => modelRecord(storage.get(parseModelName(request.params['*'])))
+      async request => {
+        const variant = storage.get(parseModelName(request.params['*']))
+        return modelRecord(variant, contextOf(variant))
+      }
     )
   }
 }

@@ -3,8 +3,7 @@ import type { StoredVariant } from '../../core/services.ts'
 import type { ModelListQuery } from './request-schemas.ts'
 
 /** A model as OpenAI's clients read it (`created`, `owned_by`), and Anthropic's (`type`, `display_name`, `created_at`). */
-export function modelRecord(variant: StoredVariant) {
-  const { contextLength } = variant.metadata
+export function modelRecord(variant: StoredVariant, context: number) {
   return {
     id: variant.publicName,
     object: 'model',
@@ -14,7 +13,7 @@ export function modelRecord(variant: StoredVariant) {
     type: 'model',
     display_name: variant.publicName,
     created_at: variant.modifiedAt,
-    max_input_tokens: contextLength ?? null
+    max_input_tokens: context
   }
 }
 
@@ -22,8 +21,12 @@ export function modelRecord(variant: StoredVariant) {
  * A page of the list of models: the whole of it where no limit is given.
  * @throws CorralError `invalid_request` when there is no such place in the list
  */
-export function modelPage(variants: readonly StoredVariant[], { limit, after_id, before_id }: ModelListQuery) {
-  const all = variants.map(modelRecord)
+export function modelPage(
+  variants: readonly StoredVariant[],
+  contextOf: (variant: StoredVariant) => number,
+  { limit, after_id, before_id }: ModelListQuery
+) {
+  const all = variants.map(variant => modelRecord(variant, contextOf(variant)))
   const placeOf = (id: string, param: string) => {
     const at = all.findIndex(record => record.id.toLowerCase() === id.toLowerCase())
     if (at === -1) throw new CorralError('invalid_request', `"${param}" must be the id of a model.`, { param })

@@ -219,7 +219,9 @@ export const Model = Type.Object(
     type: Type.Literal('model'),
     display_name: Type.String(),
     created_at: Type.String({ format: 'date-time' }),
-    max_input_tokens: Maybe(Type.Integer({ description: 'What it was trained for' }))
+    max_input_tokens: Type.Integer({
+      description: 'The context in force; the one that it would be loaded with where it is not'
+    })
   },
   { ...loose, title: 'Model' }
 )

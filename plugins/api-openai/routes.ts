@@ -22,7 +22,7 @@ export function openaiRoutes(deps: RelayDependencies & { storedResponses: number
     app.setNotFoundHandler(request => {
       throw app.noRouteError(request.method, request.url)
     })
-    await app.register(modelRoutes(deps.storage))
+    await app.register(modelRoutes(deps))
     await app.register(functionRoutes(deps))
     await app.register(responseRoutes(deps))
     await app.register(mediaRoutes(deps))

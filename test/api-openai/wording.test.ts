@@ -313,7 +313,7 @@ t.test('rankings', async t => {
 t.test('pages of models', async t => {
   const variants = ['a', 'b', 'c', 'd'].map(name => variantOf('x', name))
   const page = (query: object) => {
-    const { data, ...rest } = modelPage(variants, query)
+    const { data, ...rest } = modelPage(variants, () => 1, query)
     return [data.map(({ id }) => id.slice(2)).join(''), rest.first_id, rest.last_id, rest.has_more]
   }
   t.strictSame(page({}), ['abcd', 'x/a', 'x/d', false])
@@ -323,5 +323,8 @@ t.test('pages of models', async t => {
   t.strictSame(page({ after_id: 'x/d' }), ['', null, null, false])
   t.throws(() => page({ after_id: 'x/z' }), { code: 'invalid_request', param: 'after_id' })
   t.throws(() => page({ before_id: 'z' }), { code: 'invalid_request', param: 'before_id' })
-  t.strictSame(modelPage([], {}), { object: 'list', data: [], first_id: null, last_id: null, has_more: false })
+  t.strictSame(
+    modelPage([], () => 1, {}),
+    { object: 'list', data: [], first_id: null, last_id: null, has_more: false }
+  )
 })

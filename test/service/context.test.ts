@@ -101,3 +101,20 @@ t.test('it can be the rule for a model, and a request may differ', async t => {
   })
   t.match(other.log(), /oldest messages of a conversation were left out/)
 })
+
+t.test('lists of models tell the context in force, whoever asks', async t => {
+  const told = async () => {
+    const limits = []
+    for (const path of ['/v1/models', `/v1/models/${DEMO}`, `/anthropic/v1/models/${DEMO}`]) {
+      for (const headers of [undefined, { 'anthropic-version': '2023-06-01' }]) {
+        const { body } = await corral.json(path, undefined, { method: 'GET', headers })
+        limits.push((body.data?.[0] ?? body).max_input_tokens)
+      }
+    }
+    return [...new Set(limits)]
+  }
+  await corral.json('/api/stop', { model: DEMO })
+  t.same(await told(), [256], 'what it would be loaded with')
+  await corral.json('/api/load', { model: DEMO, options: { num_ctx: 512 } })
+  t.same(await told(), [512], 'what it was loaded with')
+})
