@@ -5,6 +5,7 @@ import type { EngineResponse, Lease } from '../services.ts'
 import { requirePlainBeginning } from './begun-answer.ts'
 import { isCacheFault } from './engine-error.ts'
 import { askEngine } from './engine-reply.ts'
+import { withEngineSchemas } from './engine-schemas.ts'
 
 /** The policy of one request, and who is told when it was needed. */
 export interface Overflow {
@@ -46,7 +47,7 @@ export async function askWithinContext(
   overflow?: Overflow
 ): Promise<EngineResponse> {
   const { path } = request
-  let { body } = request
+  let body = withEngineSchemas(request.body)
   const given = body.messages
   let messages = Array.isArray(given) ? (given as Message[]) : []
   await requirePlainBeginning(lease, body)

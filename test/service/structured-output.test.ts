@@ -39,6 +39,11 @@ const schemas: Record<string, object> = {
   'nothing is required': { type: 'object', properties: { a: word, b: digit }, additionalProperties: false },
   'two at once': { allOf: [object({ a: word }, open), object({ b: word }, open)] },
   pair: { type: 'array', prefixItems: [digit, word], minItems: 2, maxItems: 2 },
+  'only places': { type: 'array', prefixItems: [digit, word], items: false, minItems: 1 },
+  'places and others': object({ a: { type: 'array', prefixItems: [digit, word], items: digit, minItems: 4 } }),
+  'no items': object({ none: { type: 'array', items: false }, any: { type: 'array', items: true, maxItems: 0 } }),
+  itself: object({ name: word, child: { anyOf: [{ type: 'null' }, { $ref: '#' }] } }),
+  'list of itself': { type: 'array', maxItems: 2, items: { anyOf: [digit, { $ref: '#' }] } },
   'odd names': object({ 'we"ird \\ kéy': word, '': digit }),
   'only a text': word,
   'only a number': digit,
@@ -61,7 +66,10 @@ t.test('a JSON schema makes the answer valid, every time', async t => {
         const [path, body] = asks[seed % asks.length]!
         const reply = await corral.json(path, { model: DEMO, ...body, options, stream: false })
         const answer = reply.body.message?.content ?? reply.body.response
-        t.match(reply, { status: 200, body: { done_reason: 'stop' } }, `${name}: ${JSON.stringify(reply.body)}`)
+        t.match(reply, { status: 200 }, `${name}: ${JSON.stringify(reply.body)}`)
+        // Only what may hold itself need not come to an end.
+        if (name.includes('itself') && reply.body.done_reason === 'length') continue
+        t.equal(reply.body.done_reason, 'stop', name)
         t.ok(isValid(JSON.parse(answer)), `${name}: ${answer}`)
       }
     })
@@ -107,7 +115,10 @@ t.test('what is no schema is refused', async t => {
     [],
     { type: 'nonsense' },
     { $ref: '#/$defs/none' },
-    { pattern: '^(a$', type: 'string' }
+    { pattern: '^(a$', type: 'string' },
+    { $ref: '#' },
+    { anyOf: [{ $ref: '#' }] },
+    { type: 'array', items: false, minItems: 1 }
   ]) {
     const { status, body } = await corral.json('/api/chat', { ...chat, format })
     t.match({ status, body }, { status: 400, body: { code: 'invalid_request' } }, JSON.stringify({ format, body }))
