@@ -4,6 +4,7 @@ import { parseDuration } from '../core/duration.ts'
 import type { HardwareService } from '../core/hardware.ts'
 import type { BuildSource } from '../core/runtimes.ts'
 import { createFindConverter } from './find-converter.ts'
+import type { ModelRuntimes } from './installed-builds.ts'
 import { builtInKinds } from './kinds/index.ts'
 import { heedingUser } from './kinds/users-choice.ts'
 import { createLlamaServerEngine } from './llama-server/engine.ts'
@@ -20,6 +21,8 @@ import { systemSource } from './sources/system.ts'
 
 export interface CreateDeps {
   options: RuntimesOptions
+  /** What the sections of models in config.yaml say. */
+  models?: ModelRuntimes
   paths: Pick<DataPaths, 'home' | 'runtimes'>
   env: NodeJS.ProcessEnv
   log: SearchLog
@@ -32,7 +35,7 @@ export function runDirectoryOf(paths: Pick<DataPaths, 'home'>): string {
 }
 
 /** The `runtimes` service with the sources that the options name. */
-export function createConfiguredRuntimes({ options, paths, env, log, hardware }: CreateDeps): RuntimesService {
+export function createConfiguredRuntimes({ options, models, paths, env, log, hardware }: CreateDeps): RuntimesService {
   const directory = paths.runtimes
   const logBook = createEngineLogBook()
   const startWith =
@@ -92,6 +95,7 @@ export function createConfiguredRuntimes({ options, paths, env, log, hardware }:
     hardware,
     releases,
     ...(options.llama_cpp !== '' && { named: { folder: options.llama_cpp, by: namedBy } }),
+    ...(models && { models }),
     directory,
     log,
     startEngine: startWith(logBook),

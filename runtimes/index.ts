@@ -11,9 +11,16 @@ export default definePlugin({
   offers: ['runtimes'],
   needs: ['hardware'],
   options: RuntimesOptions,
-  setup({ log, paths, service }, options) {
+  setup({ config, log, paths, service }, options) {
     const hardware = service('hardware')
-    const runtimes = createConfiguredRuntimes({ options, paths, env: process.env, log, hardware })
+    const runtimes = createConfiguredRuntimes({
+      options,
+      models: config.models,
+      paths,
+      env: process.env,
+      log,
+      hardware
+    })
     return {
       services: { runtimes },
       async start() {

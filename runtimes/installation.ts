@@ -7,7 +7,7 @@ import { isMeant } from './build-place.ts'
 import { isOwn, readRecords, recordsNow, removeRecord, sizeOf } from './build-records.ts'
 import { lockDirectory, removeLeftovers } from './builds-directory.ts'
 import { machineMark } from './failed-attempts.ts'
-import { findInstalled, recordOf, stateOf } from './installed-builds.ts'
+import { findInstalled, type ModelRuntimes, modelThatNeeds, recordOf, stateOf } from './installed-builds.ts'
 import { changeSelection, selectionIn } from './selection.ts'
 import { parseDigest, readArchiveName } from './sources/archive.ts'
 import { nightlyNumber, releaseId, releaseTag } from './sources/release.ts'
@@ -25,6 +25,8 @@ export interface InstallationDeps extends InstallerDeps {
   search(waiting: Waiting): Promise<Build>
   /** The folder that the user names, which always counts, and what names it. */
   named?: { folder: string; by: string }
+  /** What the sections of models in config.yaml say. */
+  models?: ModelRuntimes
   /** Ends all work. */
   stopped: AbortSignal
 }
@@ -177,7 +179,8 @@ export function createInstallation(deps: InstallationDeps): Installation {
 
     async remove(id) {
       await alone({}, async () => {
-        const record = recordOf(await readRecords(directory), id)
+        const records = await readRecords(directory)
+        const record = recordOf(records, id)
         const { build } = record
         if (!isOwn(build, directory)) {
           throw new CorralError(
@@ -196,6 +199,13 @@ export function createInstallation(deps: InstallationDeps): Installation {
           throw new CorralError(
             'runtime_in_use',
             `New engines run on ${build.id}. Choose another build first: corral runtime use <build>, or auto.`
+          )
+        }
+        const model = modelThatNeeds(build.id, records, deps.models ?? {})
+        if (model !== undefined) {
+          throw new CorralError(
+            'runtime_in_use',
+            `${model} runs on ${build.id}: models.${model}.runtime in config.yaml says so. Change that setting and restart corral first.`
           )
         }
         await removeRecord(directory, record)

@@ -17,6 +17,21 @@ export function stateOf(
   return build.id === previous ? 'previous' : 'installed'
 }
 
+/** The setting `runtime` in the sections of models, by their names. */
+export type ModelRuntimes = Readonly<Record<string, { runtime?: string }>>
+
+/** The model whose section means this build, and no other one that works. Pure. */
+export function modelThatNeeds(id: string, records: readonly BuildRecord[], models: ModelRuntimes): string | undefined {
+  return Object.keys(models).find(model => {
+    const choice = models[model]!.runtime
+    if (choice === undefined) return false
+    const named = records.filter(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
+    const works = records.filter(({ build, failure }) => !failure && isMeant(choice, build))
+    const meant = named.length > 0 ? named : works
+    return meant.length === 1 && meant[0]!.build.id === id
+  })
+}
+
 function installedText(records: readonly BuildRecord[]): string {
   const ids = records.map(({ build }) => build.id)
   return ids.length > 0 ? `Installed are: ${ids.join(', ')}.` : 'None is installed.'

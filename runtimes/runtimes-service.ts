@@ -22,6 +22,7 @@ import { createEngineStarts } from './engine-starts.ts'
 import { machineMark } from './failed-attempts.ts'
 import type { Converter, FindConverter } from './find-converter.ts'
 import { createInstallation } from './installation.ts'
+import type { ModelRuntimes } from './installed-builds.ts'
 import { askDevices } from './prove.ts'
 import type { Prove, StartEngine } from './prove-by-answer.ts'
 import { rankRuntimes } from './ranking.ts'
@@ -41,6 +42,8 @@ export interface RuntimesDeps {
   releases: Releases
   /** The folder of a build that the user names, and what names it. */
   named?: { folder: string; by: string }
+  /** What the sections of models in config.yaml say. */
+  models?: ModelRuntimes
   /** Where builds and their records lie. */
   directory: string
   log: SearchLog
@@ -199,6 +202,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     search: waiting => getBuild(waiting),
     inUse: id => starts.inUse(id),
     ...(deps.named && { named: deps.named }),
+    ...(deps.models && { models: deps.models }),
     stopped: signal
   })
 

@@ -10,7 +10,7 @@ import type { Progress } from '../../core/progress.ts'
 import type { Build } from '../../core/runtimes.ts'
 import type { BuildRecord } from '../../runtimes/build-records.ts'
 import { createInstallation, type InstallationDeps } from '../../runtimes/installation.ts'
-import { findInstalled, stateOf } from '../../runtimes/installed-builds.ts'
+import { findInstalled, modelThatNeeds, stateOf } from '../../runtimes/installed-builds.ts'
 import { builtInKinds } from '../../runtimes/kinds/index.ts'
 import { prove } from '../../runtimes/prove.ts'
 import { rankRuntimes } from '../../runtimes/ranking.ts'
@@ -294,6 +294,46 @@ t.test('archives on this disk', async t => {
   ]
   for (const [archive, expected] of refused) await t.rejects(installation.install({ archive }, {}), expected as Error)
   t.same(readdirSync(directory), [], 'none of them leaves anything')
+})
+
+t.test('which model needs a build', async t => {
+  const records = [
+    record('release-b1-cpu'),
+    record('release-b1-vulkan', {}, { runtime: 'vulkan', kind: 'vulkan' }),
+    record('release-b2-cpu'),
+    record('release-b3-vulkan', { failure }, { runtime: 'vulkan', kind: 'vulkan' })
+  ]
+  const cases: [id: string, runtime: string | undefined, needed: boolean][] = [
+    ['release-b1-cpu', undefined, false],
+    ['release-b1-cpu', 'RELEASE-b1-cpu', true],
+    ['release-b2-cpu', 'release-b1-cpu', false],
+    ['release-b2-cpu', 'release-b9-cpu', false],
+    // Another one of the kind is left.
+    ['release-b1-cpu', 'cpu', false],
+    ['release-b1-vulkan', 'vulkan', true],
+    // It does not work anyway, but was named.
+    ['release-b3-vulkan', 'vulkan', false],
+    ['release-b3-vulkan', 'release-b3-vulkan', true]
+  ]
+  for (const [id, runtime, needed] of cases) {
+    const models = { 'me/other': {}, 'me/mine': { ...(runtime && { runtime }) } }
+    t.equal(modelThatNeeds(id, records, models), needed ? 'me/mine' : undefined, `${id} for ${runtime}`)
+  }
+})
+
+t.test('a build that a model names stays', async t => {
+  const models = { 'me/mine': { runtime: 'release-b100-cpu' } }
+  const { installation, directory, publish } = await world(t, { models })
+  for (const tag of ['b100', 'b200']) {
+    await publish(tag)
+    await installation.install({ version: tag }, {})
+  }
+  await t.rejects(installation.remove('release-b100-cpu'), {
+    code: 'runtime_in_use',
+    message: /^me\/mine runs on release-b100-cpu: models\.me\/mine\.runtime in config\.yaml/
+  })
+  t.ok(existsSync(join(directory, 'release-b100-cpu')))
+  await installation.remove('release-b200-cpu')
 })
 
 t.test('using and removing', async t => {

@@ -207,13 +207,15 @@ t.test('the command line, without a server', async t => {
     'what the kill left is swept'
   )
 
+  t.match(await run('remove', '--unused'), { code: 1, stderr: /known only to a server that runs/ })
   t.match(await run('use', 'release-b100-cpu'), { code: 0, stderr: /New engines run on release-b100-cpu/ })
   const { stdout } = await run('list')
   t.match(stdout, /^BUILD +KIND +VERSION +STATE/)
   t.match(stdout, /release-b100-cpu +cpu .* selected/)
-  const [archive] = builds().filter(name => name.startsWith('archive'))
-  const removed = await run('remove', 'release-b100-cpu', archive!.replace('.build.json', ''))
-  t.match(removed, { code: 1, stderr: /removed archive-b50-cpu-[\s\S]*Choose another build first/ })
+  const refused = await run('remove', 'release-b100-cpu', 'release-b9-cpu')
+  t.match(refused, { code: 1, stderr: /Choose another build first[\s\S]*No llama.cpp build "release-b9-cpu"/ })
+  t.match(await run('remove', '--unused', 'release-b100-cpu'), { code: 2, stderr: /--unused alone/ })
+  t.match(await run('remove', '--unused'), { code: 0, stderr: /^removed archive-b50-cpu-\S+ \([\d.]+ MB\)\n$/ })
   t.match(await run('upgrade'), { code: 0, stderr: /release-b100-cpu is the newest already/ })
   t.same(builds(), ['release-b100-cpu.build.json'])
 })

@@ -43,7 +43,8 @@ Examples:
   corral runtime install cpu --version b11347
   corral runtime install ./llama-b11347-bin-ubuntu-x64.tar.gz
   corral runtime use vulkan
-  corral runtime upgrade`
+  corral runtime upgrade
+  corral runtime remove --unused`
     )
 
   runtime
@@ -107,7 +108,8 @@ or kind of build.`
       'after',
       `
 When the new release does not work here, or its first model does not load where the former one loads it, corral returns
-to the former one by itself and does not try that release again.`
+to the former one by itself and does not try that release again. Older ones stay on disk until they are removed:
+corral runtime remove --unused`
     )
     .action(() => upgrade(context))
 
@@ -115,9 +117,18 @@ to the former one by itself and does not try that release again.`
     .command('remove')
     .alias('rm')
     .description('delete builds from disk')
-    .argument('<id...>', 'ids of builds, as "corral runtime list" shows them')
-    .addHelpText('after', '\nA build that is chosen, or that an engine runs on, is not removed.')
-    .action((ids: string[]) => remove(context, ids))
+    .argument('[id...]', 'ids of builds, as "corral runtime list" shows them')
+    .option('--unused', 'all that corral installed but those in use, the chosen and the previous one')
+    .addHelpText(
+      'after',
+      '\nA build that is chosen, that a model in config.yaml names, or that an engine runs on, is not removed.'
+    )
+    .action(async (ids: string[], { unused }: { unused?: boolean }) => {
+      if (unused ? ids.length > 0 : ids.length === 0) {
+        throw new CommandFailure(EXIT.usage, 'Name the builds to remove, or give --unused alone.')
+      }
+      await (unused ? removeUnused(context) : remove(context, ids))
+    })
 }
 
 /**
@@ -210,6 +221,30 @@ async function remove(context: CommandContext, ids: string[]): Promise<void> {
     }
     if (failures.length > 0) {
       throw new CommandFailure(failures[0]!.exitCode, failures.map(({ message }) => message).join('\n       '))
+    }
+  })
+}
+
+/** Removes what only takes room. Builds in folders of others are not corral's to remove, and have no size here. */
+async function removeUnused(context: CommandContext): Promise<void> {
+  await withRuntimes(context, async ({ client }) => {
+    const { installed } = await client.json<{ installed: InstalledBuild[] }>('GET', '/api/runtimes')
+    if (!installed.some(({ state }) => state === 'in use' || state === 'selected')) {
+      throw new CommandFailure(
+        EXIT.failure,
+        'Which build is in use is known only to a server that runs. Start it (corral serve), or choose a build: corral runtime use <build>'
+      )
+    }
+    const unused = installed.filter(({ state, size }) => (state === 'installed' || state === 'failed') && size > 0)
+    if (unused.length === 0) process.stderr.write('There is no build that nothing uses.\n')
+    for (const { build, size } of unused) {
+      try {
+        await client.json('DELETE', `/api/runtimes/${encodeURIComponent(build.id)}`)
+        process.stderr.write(`removed ${build.id} (${formatBytes(size)})\n`)
+      } catch (error) {
+        if (!(error instanceof ServerRefusal) || error.code !== 'runtime_in_use') throw error
+        process.stderr.write(`kept ${build.id}: ${error.message}\n`)
+      }
     }
   })
 }
