@@ -3,6 +3,7 @@ import { mkdir, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { join, relative, sep } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { isSystemError, messageOf } from '../core/errors.ts'
+import { namesIn } from '../core/folder-names.ts'
 import type { Build } from '../core/runtimes.ts'
 import { type AskOptions, askVersion, fileDigest } from './prove.ts'
 
@@ -87,15 +88,8 @@ export function sizeOf({ files }: BuildRecord): number {
 
 /** The builds written down, the latest first. Unreadable records are removed. */
 export async function readRecords(directory: string): Promise<BuildRecord[]> {
-  let names: string[]
-  try {
-    names = await readdir(directory)
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return []
-    throw error
-  }
   const records: BuildRecord[] = []
-  for (const name of names.filter(name => name.endsWith(SUFFIX))) {
+  for (const name of (await namesIn(directory)).filter(name => name.endsWith(SUFFIX))) {
     const path = join(directory, name)
     const record = parseRecord(await readFile(path, 'utf8'))
     if (record && record.build.id + SUFFIX === name) records.push(record)

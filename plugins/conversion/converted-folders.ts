@@ -1,10 +1,11 @@
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { mkdir, open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import { Value } from 'typebox/value'
 import type { ConvertedModel } from '../../core/conversion.ts'
 import { isSystemError } from '../../core/errors.ts'
+import { namesIn } from '../../core/folder-names.ts'
 import type { StoredVariant } from '../../core/services.ts'
 
 /** Beside a variant's own files; everything below is the conversion's. */
@@ -36,15 +37,6 @@ export type ConversionRecord = Static<typeof RecordSchema>
 
 const root = (variant: Pick<StoredVariant, 'directory'>) => join(variant.directory, FOLDER)
 const folderOf = (variant: Pick<StoredVariant, 'directory'>, dtype: string) => join(root(variant), dtype)
-
-async function namesIn(folder: string): Promise<string[]> {
-  try {
-    return await readdir(folder)
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return []
-    throw error
-  }
-}
 
 async function readRecord(folder: string): Promise<ConversionRecord | undefined> {
   try {

@@ -3,6 +3,7 @@ import { type FileHandle, lstat, mkdir, open, readdir, rename, rm, rmdir, writeF
 import { basename, dirname, join } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { CorralError, isSystemError } from '../../core/errors.ts'
+import { namesIn } from '../../core/folder-names.ts'
 import type { ModelName } from '../../core/model-name.ts'
 import { withShortLock } from '../../core/short-lock.ts'
 import type { Manifest } from './manifest.ts'
@@ -66,15 +67,6 @@ export async function modelFolder(models: string, name: ModelName): Promise<stri
     }
   }
   return folder
-}
-
-async function namesIn(folder: string): Promise<string[]> {
-  try {
-    return await readdir(folder)
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return []
-    throw error
-  }
 }
 
 /**

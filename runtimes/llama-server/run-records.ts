@@ -1,8 +1,9 @@
-import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
+import { mkdir, readFile, rm } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import writeFileAtomic from 'write-file-atomic'
-import { isSystemError, messageOf } from '../../core/errors.ts'
+import { messageOf } from '../../core/errors.ts'
+import { namesIn } from '../../core/folder-names.ts'
 import { processStartTime } from '../../core/processes.ts'
 import { FOLDER_PREFIX } from './address.ts'
 
@@ -59,15 +60,8 @@ async function killStray({ pid, startTime }: RunRecord): Promise<boolean> {
  * the data directory that `runDirectory` belongs to, before it starts engines. Returns how many engines it ended.
  */
 export async function reapStrayEngines(runDirectory: string, log: RunLog): Promise<number> {
-  let names: string[]
-  try {
-    names = await readdir(runDirectory)
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return 0
-    throw error
-  }
   let ended = 0
-  for (const name of names.filter(name => name.endsWith(SUFFIX))) {
+  for (const name of (await namesIn(runDirectory)).filter(name => name.endsWith(SUFFIX))) {
     const path = join(runDirectory, name)
     try {
       const record = parseRecord(await readFile(path, 'utf8'))

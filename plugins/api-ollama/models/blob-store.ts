@@ -1,9 +1,10 @@
 import { createHash, randomBytes } from 'node:crypto'
-import { mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
+import { mkdir, open, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { requireSpace } from '../../../core/disk-space.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
+import { namesIn } from '../../../core/folder-names.ts'
 import type { Storage } from '../../../core/services.ts'
 
 /** Files that clients sent so that models are made of them, by their SHA-256 (64 hex digits). */
@@ -117,14 +118,7 @@ export function createBlobStore(folder: string, storage: Storage, log: FastifyBa
     },
 
     async sweep(age = DAY) {
-      let names: string[]
-      try {
-        names = await readdir(folder)
-      } catch (error) {
-        if (isSystemError(error, 'ENOENT')) return
-        throw error
-      }
-      for (const name of names) {
+      for (const name of await namesIn(folder)) {
         const sha256 = BLOB.exec(name)?.[1]
         const isLeft = PART.test(name) && !parts.has(name)
         if (!isLeft && (sha256 === undefined || users.has(sha256))) continue

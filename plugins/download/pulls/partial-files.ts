@@ -1,7 +1,8 @@
-import { readdir, rm, stat } from 'node:fs/promises'
+import { rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { PlannedDownload, PullPlan } from '../../../core/downloads.ts'
 import { isSystemError } from '../../../core/errors.ts'
+import { namesIn } from '../../../core/folder-names.ts'
 import { partialBytes, removePartial } from '../transfer/create.ts'
 
 /** Holds, below a pull's folder, its files and their partial data. */
@@ -49,7 +50,7 @@ export async function fetchedBytes(folder: string, { files }: PullPlan): Promise
 /** Bytes that a pull's files take on disk by themselves, holes not counted. */
 export async function bytesOnDisk(folder: string): Promise<number> {
   let sum = 0
-  for (const entry of await entriesOf(folder)) {
+  for (const entry of await namesIn(folder)) {
     const path = join(folder, entry)
     try {
       const facts = await stat(path)
@@ -61,13 +62,4 @@ export async function bytesOnDisk(folder: string): Promise<number> {
     }
   }
   return sum
-}
-
-async function entriesOf(folder: string): Promise<string[]> {
-  try {
-    return await readdir(folder)
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return []
-    throw error
-  }
 }
