@@ -33,6 +33,7 @@ import { ModelIndex } from './model-index.ts'
 import { scanModels } from './model-scan.ts'
 import { placementOf } from './placement.ts'
 import { isAlias, modelExists, modelNotFound, writeFailure } from './refusals.ts'
+import { RevisionFolders } from './revision-folders.ts'
 import { type StagedRevision, stageFiles } from './staging.ts'
 
 /** The models on disk. Reads are answered from memory; changes of one model happen one after another. */
@@ -45,10 +46,7 @@ export class ModelStore implements Storage {
   /** Changes of manifests, which are short: a removal does not wait for an import's copying. */
   readonly #changes = new KeyedQueue()
   readonly #listeners: ((variants: StoredVariant[]) => Promise<void>)[] = []
-  /** Who uses a revision's folder, by its path. */
-  readonly #holds = new Map<string, number>()
-  /** Folders that no manifest names any longer but somebody holds, and their models' keys. */
-  readonly #retired = new Map<string, string>()
+  readonly #folders: RevisionFolders
   /** Imports and deletions that are going on. */
   readonly #work = new Set<Promise<unknown>>()
   readonly #closing = new AbortController()
@@ -59,6 +57,7 @@ export class ModelStore implements Storage {
     this.#models = models
     this.#log = log
     this.#aliases = aliases
+    this.#folders = new RevisionFolders(models, log, (key, work) => void this.#tracked(this.#changes.run(key, work)))
   }
 
   /**
@@ -229,7 +228,7 @@ export class ModelStore implements Storage {
         this.#index.restore(key, revisions)
         throw writeFailure(this.#models, error)
       }
-      for (const { directory } of doomed) await this.#retire(key, directory)
+      for (const { directory } of doomed) await this.#folders.retire(key, directory)
       return doomed
     })
   }
@@ -257,24 +256,7 @@ export class ModelStore implements Storage {
   }
 
   hold({ directory }: StoredVariant): () => void {
-    this.#holds.set(directory, (this.#holds.get(directory) ?? 0) + 1)
-    let held = true
-    return () => {
-      if (!held) return
-      held = false
-      const rest = this.#holds.get(directory)! - 1
-      if (rest > 0) this.#holds.set(directory, rest)
-      else this.#letGo(directory)
-    }
-  }
-
-  #letGo(directory: string): void {
-    this.#holds.delete(directory)
-    const key = this.#retired.get(directory)
-    if (key === undefined) return
-    this.#retired.delete(directory)
-    // In the queue of its model: an import may be about to use the folder that this could find empty and remove.
-    void this.#tracked(this.#changes.run(key, () => this.#retire(key, directory)))
+    return this.#folders.hold(directory)
   }
 
   /** A model's folder for a new revision; not one whose manifest could not be read. */
@@ -317,7 +299,8 @@ export class ModelStore implements Storage {
     this.#index.put(key, directory, manifest)
     const stored = findLabel(this.#index.variants(key), variant.label)!
     // The same folder, when the old one was deleted by hand.
-    if (replaced && replaced.revision !== variant.revision) await this.#retire(key, join(directory, replaced.revision))
+    if (replaced && replaced.revision !== variant.revision)
+      await this.#folders.retire(key, join(directory, replaced.revision))
     return stored
   }
 
@@ -330,21 +313,6 @@ export class ModelStore implements Storage {
     } else {
       await removeManifest(directory)
       this.#index.delete(key)
-    }
-  }
-
-  /** Deletes a folder that no manifest names any longer, now or when nobody holds it. */
-  async #retire(key: string, directory: string): Promise<void> {
-    if (this.#holds.has(directory)) {
-      this.#retired.set(directory, key)
-      return
-    }
-    try {
-      await discardFolder(this.#models, directory)
-      await removeEmptyFolders(join(directory, '..'))
-    } catch (error) {
-      // The model is gone all the same; only its space is not free yet.
-      this.#log.warn(error, `The files in ${directory} cannot be deleted now; corral tries again at its next start`)
     }
   }
 
