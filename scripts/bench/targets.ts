@@ -12,31 +12,24 @@ const MESSAGES = [{ role: 'user', content: 'What is the capital of France?' }]
 /** All that decides the engine's work is said outright, so that each way gives it the same. */
 const SAMPLING = { temperature: 0, top_p: 0.9, top_k: 40, seed: -1, ignore_eos: true }
 
-const JSON_BODY = { 'content-type': 'application/json' }
+const hosted = (max_tokens: number) => ({ ...SAMPLING, max_tokens })
+const native = (max_tokens: number) => ({ options: { ...SAMPLING, max_tokens } })
 
-function hosted(name: string, client: Client, headers: Record<string, string>): Target {
+function target(
+  name: string,
+  client: Client,
+  path: string,
+  sampling: (tokens: number) => object,
+  headers: Record<string, string> = {}
+): Target {
   return {
     name,
     client,
     ask: (tokens, stream) => ({
       method: 'POST',
-      path: '/v1/chat/completions',
-      headers: { ...JSON_BODY, ...headers },
-      body: JSON.stringify({ model: MODEL, messages: MESSAGES, stream, max_tokens: tokens, ...SAMPLING }),
-      stream
-    })
-  }
-}
-
-function native(name: string, client: Client, headers: Record<string, string>): Target {
-  return {
-    name,
-    client,
-    ask: (tokens, stream) => ({
-      method: 'POST',
-      path: '/api/chat',
-      headers: { ...JSON_BODY, ...headers },
-      body: JSON.stringify({ model: MODEL, messages: MESSAGES, stream, options: { ...SAMPLING, max_tokens: tokens } }),
+      path,
+      headers: { 'content-type': 'application/json', ...headers },
+      body: JSON.stringify({ model: MODEL, messages: MESSAGES, stream, ...sampling(tokens) }),
       stream
     })
   }
@@ -45,9 +38,9 @@ function native(name: string, client: Client, headers: Record<string, string>): 
 /** The engine itself first: the others are measured against it. */
 export function targets(engine: Client, key: string, gateway: Client, streamed: boolean): Target[] {
   return [
-    hosted('direct', engine, { authorization: `Bearer ${key}` }),
-    hosted('/v1', gateway, {}),
-    native(streamed ? '/api sse' : '/api', gateway, {}),
-    ...(streamed ? [native('/api ndjson', gateway, { accept: 'application/x-ndjson' })] : [])
+    target('direct', engine, '/v1/chat/completions', hosted, { authorization: `Bearer ${key}` }),
+    target('/v1', gateway, '/v1/chat/completions', hosted),
+    target(streamed ? '/api sse' : '/api', gateway, '/api/chat', native),
+    ...(streamed ? [target('/api ndjson', gateway, '/api/chat', native, { accept: 'application/x-ndjson' })] : [])
   ]
 }
