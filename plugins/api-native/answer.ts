@@ -90,7 +90,10 @@ export async function answer(
   const variant = deps.storage.get(model)
   const settings = settingsFor(deps.config, variant)
   const engineCall = call(variant, { ...settings.sampling, ...given.sampling }, settings.engine)
-  if (engineCall) engineCall.overflow = overflowOf(given.overflow ?? truncation(body) ?? settings.overflow, reply)
+  if (engineCall) {
+    engineCall.overflow = overflowOf(given.overflow ?? truncation(body) ?? settings.overflow, reply)
+    tellUnheeded(reply, engineCall.body)
+  }
   const framing = deps.streams.framingOf(request)
   const answering: Answering = { model: asked, framing }
 
@@ -108,7 +111,7 @@ export async function answer(
     })
   }
   const stream = deps.streams.open(request, reply, heartbeat(answering, shape))
-  const failureEvent = (failure: CorralError) => answerFailure(asked, failure)
+  const failureEvent = (failure: CorralError) => failureOf(asked, failure)
   return await deps.streams.run(stream, { framing, failureEvent }, request, () =>
     withLeaseInStream(deps.scheduler, lease, stream, async held => {
       const outcome = engineCall
@@ -133,8 +136,8 @@ function heartbeat({ model }: Answering, shape: AnswerShape): () => Record<strin
   return () => ({ model, created_at: now(), ...shape.fragment(emptyDelta()), done: false })
 }
 
-/** The last event of an answer that failed after its stream had begun. */
-function answerFailure(model: string, failure: CorralError): Record<string, unknown> {
+/** The last event of what a model was asked for, when it failed after its stream had begun. */
+export function failureOf(model: string, failure: CorralError): Record<string, unknown> {
   return {
     model,
     created_at: now(),

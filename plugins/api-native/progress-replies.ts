@@ -1,7 +1,9 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { workFailureEvent } from '../../core/http/native-error.ts'
 import { type OnProgress, type Progress, progressText } from '../../core/progress.ts'
+import { failureOf, nameOf } from './answer.ts'
 import type { NativeStreams } from './native-streams.ts'
 
 /** At most ten progress events a second reach a client. */
@@ -11,13 +13,14 @@ type Work = (signal: AbortSignal, onProgress: OnProgress) => Promise<Record<stri
 
 /**
  * How long work that reports progress is answered: streamed, each step is an event and what the work gives is the last
- * one; else that is the reply's only object.
+ * one; else that is the reply's only object. A failure in the stream is told in the words of pulls and, where a model is
+ * worked on, of answers too.
  */
 export function progressReplies(streams: NativeStreams) {
   return async (
     request: FastifyRequest,
     reply: FastifyReply,
-    body: { stream?: boolean | null },
+    body: { model?: string | null; name?: string | null; stream?: boolean | null },
     work: Work
   ): Promise<unknown> => {
     const signal = clientSignal(reply)
@@ -35,7 +38,12 @@ export function progressReplies(streams: NativeStreams) {
       sent = Date.now()
       void stream.write(streams.frame(framing, progressEvent(progress)))
     }
-    await streams.run(stream, { framing, failureEvent: workFailureEvent }, request, async () => {
+    const model = nameOf(body)
+    const failureEvent = (failure: CorralError) => ({
+      ...(model && failureOf(model, failure)),
+      ...workFailureEvent(failure)
+    })
+    await streams.run(stream, { framing, failureEvent }, request, async () => {
       const last = await work(signal, onProgress)
       stream.end(streams.frame(framing, last))
     })

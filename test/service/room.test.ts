@@ -64,6 +64,11 @@ t.test('who waits for room is told for whose; an answer that runs is not cut for
     code: 'insufficient_memory',
     error: /No room for model "test\/other" came free in 2.0 s.*"corral\/tiny-chat".*1 running/
   })
+  const given = corral.events('/api/load', { model: OTHER, stream: true })
+  await until('it waits', async () => (await stateOf(corral, OTHER))?.state === 'waiting')
+  await corral.json('/api/stop', { model: OTHER })
+  const failure = { done: true, done_reason: 'error', code: 'model_stopped', errorCode: 503, status: /^error: / }
+  t.match((await given).at(-1), { model: OTHER, ...failure })
   const events = corral.events('/api/load', { model: OTHER, stream: true })
   const waiting = await until('it waits', async () => {
     const state = await stateOf(corral, OTHER)
