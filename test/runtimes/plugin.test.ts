@@ -12,25 +12,35 @@ import runtimes from '../../runtimes/index.ts'
 import type { RuntimesOptions } from '../../runtimes/options.ts'
 import { CUDA_DEVICE, fakeServer, hardwareService, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
 
-/** What the plugin is given on a machine without GPUs, whose detection takes its time. */
-function contextWith(paths: DataPaths): PluginContext {
+/** What the plugin is given on a machine without GPUs, whose detection takes until `looked`. */
+function contextWith(paths: DataPaths, looked?: Promise<void>): PluginContext {
   const found = hardwareService(plainMachine)
-  const hardware = { ...found, detect: () => sleep(300).then(() => found.detect()) }
-  return { log: pino({ level: 'silent' }), paths, service: () => hardware } as unknown as PluginContext
+  const hardware = {
+    ...found,
+    detect: async () => {
+      await looked
+      return await found.detect()
+    }
+  }
+  const config = { models: {} }
+  return { config, log: pino({ level: 'silent' }), paths, service: () => hardware } as unknown as PluginContext
 }
 
 t.test('the plugin looks for a build without holding up the start', async t => {
   const home = t.testdir()
-  const slow = fakeServer().replace('case', 'sleep 0.5\ncase')
-  const folder = writePrograms(join(home, 'theirs'), { 'llama-server': slow })
+  const folder = writePrograms(join(home, 'theirs'), { 'llama-server': fakeServer() })
   const options = { ...(Value.Create(runtimes.options) as RuntimesOptions), sources: ['system'], llama_cpp: folder }
   const paths = dataPaths(join(home, 'data'), undefined)
-  const context = contextWith(paths)
-  const offer = await runtimes.setup(context, options)
+  let look = () => {}
+  const looked = new Promise<void>(resolve => {
+    look = resolve
+  })
+  const offer = await runtimes.setup(contextWith(paths, looked), options)
   const service = offer.services!.runtimes!
   t.equal(service.report().state, 'idle')
   await offer.start!()
   t.equal(service.report().state, 'searching', 'started, and still looking')
+  look()
   while (service.report().state === 'searching') await sleep(10)
   t.match(service.report(), {
     state: 'ready',

@@ -182,6 +182,7 @@ t.test('removal: gone at once, then the listeners, then the manifest, then the f
   t.same(names(store.list()), ['a/c'])
   await t.rejects(store.remove(name('a/b')), { code: 'model_not_found' }, 'only one removes it')
   const anew = add('a/b', 1)
+  await until(() => told.length > 0)
   await new Promise(resolve => setTimeout(resolve, 50))
   t.same(told, ['a/b'])
   t.ok(
