@@ -275,6 +275,8 @@ export interface LeaseRequest extends Waiting {
   mode?: EngineMode
   /** The model is to be loaded and nothing more: no slot is taken. */
   loadOnly?: boolean
+  /** How many slots it takes at once; 1 by default, all that there are where there are fewer. */
+  slots?: number
   /** Only what the request itself gives. */
   options: Partial<LoadOptions>
   /** Milliseconds; negative is for ever, 0 unloads once nothing runs; absent leaves what holds. */
@@ -282,7 +284,7 @@ export interface LeaseRequest extends Waiting {
   signal: AbortSignal
 }
 
-/** The right to use one slot of a running engine. */
+/** The right to use a running engine, by one slot or as many as were asked for. */
 export interface Lease {
   readonly engine: Engine
   readonly variant: StoredVariant

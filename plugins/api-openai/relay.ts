@@ -45,7 +45,8 @@ export async function answer(
   const variant = deps.storage.get(call.model)
   const settings = settingsFor(deps.config, variant)
   const generation = plan(call, variant, settings)
-  const lease = leaseRequest(call, 'chat', reply)
+  // llama-server makes the choices of a request at the same time, each in a slot.
+  const lease = { ...leaseRequest(call, 'chat', reply), slots: generation.wording.choices }
   const asked = { generation, overflow: overflowOf(call.overflow ?? settings.overflow, reply) }
   if (!generation.stream) return await deps.scheduler.withLease(lease, held => answerWhole(held, asked))
 

@@ -77,7 +77,7 @@ export function refuseAll(engine: EngineState, error: CorralError, effects: Effe
 }
 
 export function revokeAll(engine: EngineState, error: CorralError, effects: Effect[]): void {
-  for (const id of engine.running) effects.push({ type: 'revoke', id, error })
+  for (const id of engine.running.keys()) effects.push({ type: 'revoke', id, error })
   engine.running.clear()
 }
 

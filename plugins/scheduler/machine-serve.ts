@@ -14,7 +14,9 @@ export function serve(state: SchedulerState, engine: EngineState, now: number, e
     engine.lastUsed = now
     effects.push({ type: 'grant', id: waiter.id, key: engine.key })
   }
-  const slots = Math.min(options.num_parallel, engine.maxConcurrent ?? Number.POSITIVE_INFINITY)
+  const most = engine.maxConcurrent ?? Number.POSITIVE_INFINITY
+  let free = options.num_parallel
+  for (const slots of engine.running.values()) free -= slots
   while (engine.queue.length && !givesWay(engine, now)) {
     const head = engine.queue[0]!
     if (!satisfies(options, head.asked)) {
@@ -25,9 +27,12 @@ export function serve(state: SchedulerState, engine: EngineState, now: number, e
       prepare(state, engine, effects)
       return
     }
-    if (engine.running.size >= slots) break
+    // Who takes several slots needs them at once, and would never have them if those behind it took what is free.
+    const slots = Math.min(head.slots, options.num_parallel)
+    if (engine.running.size >= most || slots > free) break
+    free -= slots
     engine.queue.shift()
-    engine.running.add(head.id)
+    engine.running.set(head.id, slots)
     engine.grants++
     engine.lastUsed = now
     effects.push({ type: 'grant', id: head.id, key: engine.key })

@@ -19,6 +19,8 @@ export interface Waiter {
   asked: Partial<LoadOptions>
   /** Takes no slot: it is content once the engine is ready. */
   loadOnly: boolean
+  /** How many slots it takes at once; all of the engine's where it has fewer. */
+  slots: number
   /** When it came. */
   at: number
 }
@@ -63,7 +65,8 @@ export interface EngineState {
   reserved: MemoryUse
   /** Whether that was known well enough to load others meanwhile. */
   certain: boolean
-  running: Set<number>
+  /** Requests that are answered, and how many slots each takes. */
+  running: Map<number, number>
   queue: Waiter[]
   /** Milliseconds without requests after which it is unloaded; Infinity is never. */
   keepAlive: number
@@ -119,6 +122,7 @@ export type Event =
       name: string
       asked: Partial<LoadOptions>
       loadOnly: boolean
+      slots: number
       defaults: LoadOptions
       /** Milliseconds, Infinity for ever; undefined leaves what holds. */
       keepAlive?: number | undefined
@@ -177,7 +181,7 @@ export function createEngine(key: string, keepAlive: number): EngineState {
     reload: undefined,
     reserved: {},
     certain: false,
-    running: new Set(),
+    running: new Map(),
     queue: [],
     keepAlive,
     pinned: false,

@@ -154,7 +154,7 @@ function onRequest(
     )
     return
   }
-  engine.queue.push({ id: event.id, asked: event.asked, loadOnly: event.loadOnly, at: now })
+  engine.queue.push({ id: event.id, asked: event.asked, loadOnly: event.loadOnly, slots: event.slots, at: now })
 }
 
 function onLoadFailed(

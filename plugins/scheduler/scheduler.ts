@@ -215,6 +215,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         name: variant.publicName,
         asked,
         loadOnly: request.loadOnly ?? false,
+        slots: request.slots ?? 1,
         defaults: settings.load,
         keepAlive: request.keepAlive === undefined ? undefined : forEver(request.keepAlive),
         initialKeepAlive: settings.keepAlive === undefined ? undefined : forEver(settings.keepAlive),

@@ -56,6 +56,30 @@ t.test('fifty first requests make one load, and slots are handed out in order', 
   t.end()
 })
 
+t.test('who takes several slots has them at once, and nobody passes it', t => {
+  const m = machine()
+  m.request(1)
+  m.send({ type: 'loaded', key: 'a' })
+  t.same(short(m.request(2, 'a', { slots: 3 })), ['grant 2'], 'beside another one')
+  m.request(3)
+  m.request(4, 'a', { slots: 2 })
+  m.request(5)
+  t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 3'])
+  t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), [], 'one slot is free, and the next needs two')
+  t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['grant 4', 'grant 5'])
+  m.request(6, 'a', { slots: 9 })
+  t.same(short(m.send({ type: 'leave', id: 4, key: 'a' })), [])
+  t.same(short(m.send({ type: 'leave', id: 5, key: 'a' })), ['grant 6'], 'who asks for more than there are has all')
+  m.request(7)
+  t.same(short(m.send({ type: 'leave', id: 6, key: 'a' })), ['grant 7'])
+
+  const limited = machine()
+  limited.request(1, 'a', { slots: 2, maxConcurrent: 1 })
+  t.same(short(limited.send({ type: 'loaded', key: 'a' })), ['grant 1'], 'a limit counts requests')
+  t.same(short(limited.request(2, 'a', { maxConcurrent: 1 })), [])
+  t.end()
+})
+
 t.test('who only loads takes no slot and waits for none', t => {
   const m = machine()
   for (let id = 1; id <= 5; id++) m.request(id)
@@ -362,6 +386,7 @@ function simulate(seed: number): string[] {
         name: key,
         asked,
         loadOnly: loadOnly.has(id),
+        slots: random() < 0.1 ? 2 : 1,
         defaults: DEFAULT_LOAD_OPTIONS,
         pinned: false,
         groups: [],

@@ -40,6 +40,7 @@ interface Client {
   key: string
   asked: Partial<LoadOptions>
   loadOnly: boolean
+  slots: number
   came: number
   /** How many waited before it. */
   before: number
@@ -340,8 +341,11 @@ export function simulate(seed: number, requests = 120): Simulation {
     if (client.loadOnly) return
     running.set(id, client)
     engine.running.add(id)
-    const slots = Math.min(engine.options.num_parallel, modelOf(key).maxConcurrent ?? Number.POSITIVE_INFINITY)
-    if (engine.running.size > slots) fault(`${engine.running.size} answers of ${key} on ${slots} slots`)
+    const slots = engine.options.num_parallel
+    const taken = [...engine.running].reduce((sum, each) => sum + Math.min(running.get(each)!.slots, slots), 0)
+    if (taken > slots) fault(`answers of ${key} take ${taken} of ${slots} slots`)
+    const most = modelOf(key).maxConcurrent ?? Number.POSITIVE_INFINITY
+    if (engine.running.size > most) fault(`${engine.running.size} answers of ${key}, of which ${most} may be`)
     after(chance(0.1) ? longest.answer : under(longest.answer), () => {
       if (running.get(id) !== client) return
       finish(id)
@@ -403,7 +407,14 @@ export function simulate(seed: number, requests = 120): Simulation {
       ? { num_ctx: pick([512, 4096, 8192]), ...(chance(0.3) ? { cache_type_k: pick(['f16', 'q8_0']) } : {}) }
       : {}
     const before = [...waiting.values()].filter(client => client.key === key).length
-    const client: Client = { key, asked, loadOnly: chance(0.05), came: now, before }
+    const client: Client = {
+      key,
+      asked,
+      loadOnly: chance(0.05),
+      slots: chance(0.1) ? between(2, 6) : 1,
+      came: now,
+      before
+    }
     waiting.set(id, client)
     send({
       type: 'request',
@@ -412,6 +423,7 @@ export function simulate(seed: number, requests = 120): Simulation {
       name: key,
       asked,
       loadOnly: client.loadOnly,
+      slots: client.slots,
       defaults: DEFAULT_LOAD_OPTIONS,
       keepAlive: chance(0.05) ? 0 : undefined,
       initialKeepAlive: model.keepAlive,

@@ -86,6 +86,7 @@ export function machine(limits: Partial<Limits> = {}, needs: Record<string, Memo
         name: key,
         asked: {},
         loadOnly: false,
+        slots: 1,
         defaults: DEFAULT_LOAD_OPTIONS,
         pinned: false,
         groups: [],

@@ -292,3 +292,18 @@ t.test('two names of one variant share an engine', async t => {
   t.match(body, { model: 'Corral/Tiny-Chat:f16', message: { content: CAPITAL_ANSWER } })
   t.equal(corral.enginePids().length, before)
 })
+
+t.test('a request with several choices waits until as many slots are free', async t => {
+  const model = await freshModel()
+  const first = await begin(corral, '/v1/chat/completions', endlessHosted(model))
+  const asked = { model, n: 4, max_tokens: 3, messages: [CAPITAL_QUESTION] }
+  const choices = corral.json('/v1/chat/completions', asked)
+  await until('it waits', async () => {
+    const { body } = await corral.json('/api/ps')
+    return body.models.some((entry: any) => entry.model === model && entry.running === 1 && entry.queued === 1)
+  })
+  await first.leave()
+  const { status, body } = await choices
+  t.equal(status, 200)
+  t.equal(body.choices.length, 4)
+})
