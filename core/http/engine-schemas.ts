@@ -24,6 +24,12 @@ export function withEngineSchemas(body: Fields): Fields {
   return { ...body, ...changed }
 }
 
+/** The schemas that a whole answer is held to, as they were given. */
+export function schemasOf({ response_format: format, json_schema: bare }: Fields): Fields[] {
+  const named = isObject(format) && isObject(format.json_schema) ? format.json_schema.schema : undefined
+  return [isObject(format) ? format.schema : undefined, named, bare].filter(isObject)
+}
+
 function formatWith(format: Fields): Fields {
   const { schema, json_schema: named } = format
   return {

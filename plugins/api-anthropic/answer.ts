@@ -9,6 +9,7 @@ import { checkMedia } from '../../core/http/media-parts.ts'
 import { withModelDefaults } from '../../core/http/model-defaults.ts'
 import { readAnswer } from '../../core/http/read-answer.ts'
 import { openReplyStream } from '../../core/http/reply-stream.ts'
+import { tellUnheeded } from '../../core/http/unheeded-schema.ts'
 import { parseModelName } from '../../core/model-name.ts'
 import { settingsFor } from '../../core/model-settings.ts'
 import { parseKeepAlive, parseOptions, topLevelOptions } from '../../core/options.ts'
@@ -42,6 +43,7 @@ function prepare(deps: AnthropicDependencies, request: CountRequest & Partial<Me
   const variant = deps.storage.get(model)
   const settings = settingsFor(deps.config, variant)
   const { body, places } = engineRequest(request, { ...settings.sampling, ...nested.sampling, ...own.sampling })
+  tellUnheeded(reply, body)
   checkMedia(body.messages, variant, settings.engine, (message, part) => places[message]![part]!)
   const lease: LeaseRequest = {
     model,

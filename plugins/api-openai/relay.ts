@@ -7,6 +7,7 @@ import { engineError } from '../../core/http/engine-error.ts'
 import { askEngine, cutInTheMiddle, forEachChunk, readAll, reasonOf } from '../../core/http/engine-reply.ts'
 import { EventLines } from '../../core/http/event-lines.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
+import { tellUnheeded } from '../../core/http/unheeded-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../../core/model-settings.ts'
 import type { EngineMode, Lease, Storage, StoredVariant } from '../../core/services.ts'
 import { type Chunk, ChunkWording, type Wording } from './chunk-wording.ts'
@@ -45,6 +46,7 @@ export async function answer(
   const variant = deps.storage.get(call.model)
   const settings = settingsFor(deps.config, variant)
   const generation = plan(call, variant, settings)
+  tellUnheeded(reply, generation.body)
   // llama-server makes the choices of a request at the same time, each in a slot.
   const lease = { ...leaseRequest(call, 'chat', reply), slots: generation.wording.choices }
   const asked = { generation, overflow: overflowOf(call.overflow ?? settings.overflow, reply) }

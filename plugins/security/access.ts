@@ -17,7 +17,8 @@ export interface AccessRules {
 
 const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
 /** What a page's script may read of a reply besides the usual headers. */
-const EXPOSED_HEADERS = 'x-request-id, request-id, retry-after, x-should-retry, x-corral-dropped-messages'
+const EXPOSED_HEADERS =
+  'x-request-id, request-id, retry-after, x-should-retry, x-corral-dropped-messages, x-corral-unheeded-schema'
 /** Seconds that a browser may remember the answer to a preflight request. */
 const PREFLIGHT_AGE = '600'
 /** Answers without a key, for whoever watches whether the server is up. */

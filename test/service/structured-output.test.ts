@@ -155,3 +155,23 @@ t.test('an answer that has begun can be held to a format, unless marks of the mo
     body: { error: { code: 'unsupported_capability' } }
   })
 })
+
+t.test('what of a schema an answer is not held to is told on every surface', async t => {
+  const schema = object({ price: { type: 'number', minimum: 2.5 } })
+  const messages = [{ role: 'user', content: 'What does it cost?' }]
+  const named = { type: 'json_schema', name: 'a', schema }
+  const asks: [path: string, body: object][] = [
+    ['/api/chat', { messages, format: schema }],
+    ['/api/generate', { prompt: 'x', format: schema }],
+    ['/v1/chat/completions', { messages, response_format: { type: 'json_schema', json_schema: named } }],
+    ['/v1/responses', { input: 'x', text: { format: named } }],
+    ['/v1/messages', { messages, max_tokens: 5, output_config: { format: named } }]
+  ]
+  for (const [path, body] of asks) {
+    for (const stream of [false, true]) {
+      const reply = await corral.send(path, { model: DEMO, ...body, stream, options: { max_tokens: 5 } })
+      t.equal(reply.status, 200, await reply.text())
+      t.equal(reply.headers.get('x-corral-unheeded-schema'), '#/properties/price/minimum', `${path}, stream ${stream}`)
+    }
+  }
+})

@@ -8,6 +8,7 @@ import { checkMedia } from '../../../core/http/media-parts.ts'
 import { withModelDefaults } from '../../../core/http/model-defaults.ts'
 import { type EngineCall, readAnswer } from '../../../core/http/read-answer.ts'
 import type { ReplyStream } from '../../../core/http/reply-stream.ts'
+import { tellUnheeded } from '../../../core/http/unheeded-schema.ts'
 import { parseModelName } from '../../../core/model-name.ts'
 import { settingsFor } from '../../../core/model-settings.ts'
 import { parseKeepAlive } from '../../../core/options.ts'
@@ -74,6 +75,7 @@ function understand(deps: ResponseDependencies, request: ResponseRequest, reply:
   checkMedia(messages, variant, settings.engine, (message, part) => `${places[message]}[${part}]`)
   const policy = engine.overflow ?? settings.overflow
   const sampling = { ...settings.sampling, ...engine.fields }
+  tellUnheeded(reply, sampling)
   return {
     head: {
       id: newId('resp'),
