@@ -1,6 +1,5 @@
 import { copyFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/package-info.ts'
 import {
@@ -100,7 +99,10 @@ t.test('delete while answering: new requests 404 at once, the running one ends w
   const model = await freshModel()
   const stream = await begin(corral, '/api/chat', endless(model))
   const deleted = corral.json('/api/delete', { model }, { method: 'DELETE' })
-  await sleep(0)
+  await until(
+    'it is deleted',
+    async () => !(await corral.json('/api/tags')).body.models.some((entry: any) => entry.name === model)
+  )
   const next = await corral.json('/api/chat', { model, messages: [CAPITAL_QUESTION] })
   t.match(next, { status: 404, body: { code: 'model_not_found' } })
   t.match(await deleted, { status: 200, body: { status: 'deleted' } })
