@@ -5,7 +5,7 @@ import { createApplication } from './application.ts'
 import type { LoadedConfig } from './config/load.ts'
 import { ConfigError } from './config/problems.ts'
 import { formatDuration, parseDuration } from './duration.ts'
-import { CorralError, messageOf } from './errors.ts'
+import { CorralError, type ErrorCode, type ErrorOptions, messageOf } from './errors.ts'
 import { ListenError } from './listening.ts'
 import type { PluginDefinition, PluginOffer } from './plugin.ts'
 import { PluginError, type PluginErrorCode } from './plugin-error.ts'
@@ -206,7 +206,8 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
           name,
           `Plugin "${name}" asks for the service "${wanted}" without naming it in "needs"; add it there.`
         )
-      }
+      },
+      error: (code: ErrorCode, message: string, options?: ErrorOptions) => new CorralError(code, message, options)
     }
   }
 

@@ -2,6 +2,7 @@ import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
 import type { Static, TObject } from 'typebox'
 import type { CoreConfig } from './config/core-schema.ts'
 import type { DataPaths } from './data-paths.ts'
+import type { CorralError, ErrorCode, ErrorOptions } from './errors.ts'
 import type { ServiceName, Services } from './services.ts'
 
 /** The number of the plugin contract that this version of corral speaks. */
@@ -17,6 +18,8 @@ export interface PluginContext {
   readonly signal: AbortSignal
   /** A service named in `needs`. */
   service<Name extends ServiceName>(name: Name): Services[Name]
+  /** A failure that each surface words in its own shape, for plugins that cannot import `CorralError`. */
+  error(code: ErrorCode, message: string, options?: ErrorOptions): CorralError
 }
 
 /** What a plugin offers once it is set up. */
@@ -39,7 +42,7 @@ export interface PluginOffer {
   stop?(): Promise<void> | void
 }
 
-/** A plugin module's default export. */
+/** A plugin module's default export; plain data, so that a plugin needs nothing of corral's to be written. */
 export interface PluginDefinition<Options extends TObject = TObject> {
   /** Key of its section in `config.yaml` and name of its child logger. */
   name: string

@@ -12,8 +12,17 @@ const context: CommandContext = {
   flags: () => program.opts(),
   env: process.env,
   cwd: process.cwd(),
-  // The one place where core meets the plugins; imported when a command needs them.
-  definitions: async () => (await import('../../plugins/built-in.ts')).builtInPlugins
+  async definitions() {
+    // The one place where core meets the plugins; imported when a command needs them.
+    const [{ builtInPlugins }, { outsidePlugins }] = await Promise.all([
+      import('../../plugins/built-in.ts'),
+      import('../outside-plugins.ts')
+    ])
+    return [
+      ...builtInPlugins,
+      ...(await outsidePlugins({ flags: context.flags(), env: context.env, cwd: context.cwd }))
+    ]
+  }
 }
 const program = createProgram(context)
 

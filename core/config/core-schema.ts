@@ -180,6 +180,13 @@ export const CoreConfigSchema = Type.Object(
       default: '',
       description: 'Where models lie; empty is the folder "models" of the data directory'
     }),
+    plugins: Type.Array(Type.String({ minLength: 1 }), {
+      default: [],
+      uniqueItems: true,
+      description:
+        'Plugins beside the built-in ones: names of npm packages, or paths; each has a section of its own name',
+      examples: [['./plugins/shelf.js', 'corral-plugin-shelf']]
+    }),
     defaults: Type.Object(
       {
         ...withDefaults(SamplingOptionsSchema.properties, DEFAULT_SAMPLING_OPTIONS),

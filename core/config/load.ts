@@ -1,13 +1,11 @@
-import { readFile } from 'node:fs/promises'
-import { homedir } from 'node:os'
-import { dirname, isAbsolute, join, relative, resolve } from 'node:path'
+import { dirname } from 'node:path'
 import { type DataPaths, dataPaths } from '../data-paths.ts'
-import { isSystemError, messageOf } from '../errors.ts'
 import { parseOptions } from '../options.ts'
 import type { PluginDefinition } from '../plugin.ts'
+import { type ConfigFile, type ConfigPlaces, expandPath, findFile, findHome } from './config-file.ts'
 import type { CoreConfig } from './core-schema.ts'
 import { findMistakes, optionGroups, valueAt, withoutEmpty } from './mistakes.ts'
-import { type ConfigFlags, fromEnvironment, fromFlags, type GivenSetting } from './overrides.ts'
+import { fromEnvironment, fromFlags, type GivenSetting } from './overrides.ts'
 import { ConfigError, type ConfigProblem } from './problems.ts'
 import {
   type ConfigSchema,
@@ -31,58 +29,11 @@ export interface LoadedConfig {
   origins: Readonly<Record<string, string>>
 }
 
-export interface ConfigSources {
-  flags: ConfigFlags
-  env: NodeJS.ProcessEnv
-  /** The working directory. */
-  cwd: string
+export interface ConfigSources extends ConfigPlaces {
   definitions: readonly PluginDefinition[]
 }
 
 type Values = Record<string, unknown>
-
-interface ConfigFile {
-  path: string
-  /** How the file is called in messages: relative to the working directory where it lies in it. */
-  shownAs: string
-  bytes: Buffer
-  /** Where it was found when nobody named it. */
-  foundIn: string | undefined
-}
-
-function expandPath(text: string, base: string): string {
-  if (text === '') return ''
-  return text === '~' || /^~[/\\]/.test(text) ? join(homedir(), text.slice(1)) : resolve(base, text)
-}
-
-/** The one file that counts: `--config`, else CORRAL_CONFIG, else config.yaml of the working or the data directory. */
-async function findFile({ flags, env, cwd }: ConfigSources, home: string): Promise<ConfigFile | undefined> {
-  const variable = env.CORRAL_CONFIG?.trim() || undefined
-  const named = flags.config ?? variable
-  const candidates =
-    named === undefined
-      ? [
-          { path: join(cwd, 'config.yaml'), foundIn: 'the working directory' },
-          { path: join(home, 'config.yaml'), foundIn: 'the data directory' }
-        ]
-      : [{ path: expandPath(named, cwd), foundIn: undefined }]
-  for (const { path, foundIn } of candidates) {
-    const inside = relative(cwd, path)
-    const shownAs = inside.startsWith('..') || isAbsolute(inside) ? path : inside
-    try {
-      return { path, shownAs, bytes: await readFile(path), foundIn }
-    } catch (error) {
-      const missing = isSystemError(error, 'ENOENT', 'ENOTDIR')
-      if (missing && named === undefined) continue
-      const where = named === undefined ? shownAs : flags.config === undefined ? 'env CORRAL_CONFIG' : 'flag --config'
-      const why = missing ? 'it does not exist' : isSystemError(error, 'EISDIR') ? 'it is a folder' : messageOf(error)
-      throw new ConfigError([
-        { where, file: path, message: `The configuration file ${path || '""'} cannot be read: ${why}.` }
-      ])
-    }
-  }
-  return undefined
-}
 
 function setAt(values: Values, path: readonly string[], value: unknown): void {
   const [key, ...rest] = path as [string, ...string[]]
@@ -198,18 +149,6 @@ function freeze<T>(value: T): T {
     Object.freeze(value)
   }
   return value
-}
-
-/** The data directory, which only a flag or the environment can name, and where it was named. */
-function findHome({ flags, env, cwd }: ConfigSources): { home: string | undefined; origin: string } {
-  if (flags.home === '') {
-    throw new ConfigError([{ where: 'flag --home', setting: 'home', message: 'home must be a path; got "".' }])
-  }
-  if (flags.home !== undefined) return { home: expandPath(flags.home, cwd), origin: 'flag --home' }
-  const variable = env.CORRAL_HOME?.trim()
-  return variable
-    ? { home: expandPath(variable, cwd), origin: 'env CORRAL_HOME' }
-    : { home: undefined, origin: 'default' }
 }
 
 /**

@@ -32,7 +32,7 @@ export interface SettingSchema {
 }
 
 /** Names at the top of the file that no plugin may take. */
-const RESERVED = new Set([...Object.keys(CoreConfigSchema.properties), 'home', 'config', 'plugins'])
+const RESERVED = new Set([...Object.keys(CoreConfigSchema.properties), 'home', 'config'])
 
 /**
  * The schema with what the author may leave unsaid: unknown keys are mistakes, and a group that is left out holds its

@@ -1,0 +1,147 @@
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import t, { type Test } from 'tap'
+import type { ConfigError } from '../../core/config/problems.ts'
+import { definitionFault, entryOf, outsidePlugins } from '../../core/outside-plugins.ts'
+import { packageRoot } from '../../core/package-info.ts'
+import { corral as command } from '../command-line/command.ts'
+import { DEMO, startCorral } from '../support/corral.ts'
+
+/** A folder with these files, away from other packages. */
+function folderOf(t: Pick<Test, 'teardown'>, files: Record<string, string | object>): string {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  for (const [name, content] of Object.entries(files)) {
+    const path = join(folder, name)
+    mkdirSync(dirname(path), { recursive: true })
+    writeFileSync(path, typeof content === 'string' ? content : JSON.stringify(content))
+  }
+  return folder
+}
+
+const esm = (name: string) => `export default { name: '${name}', api: 1, setup: () => ({}) }`
+
+const find = (folder: string) => outsidePlugins({ flags: {}, env: { CORRAL_HOME: folder }, cwd: folder })
+
+t.test('the file of a package', async t => {
+  const cases: [object, string][] = [
+    [{}, 'index.js'],
+    [{ main: 'lib/a.js' }, 'lib/a.js'],
+    [{ main: '' }, 'index.js'],
+    [{ main: 'old.js', exports: './new.js' }, './new.js'],
+    [{ exports: { '.': './a.js', './b': './b.js' } }, './a.js'],
+    [{ exports: { require: './a.cjs', import: './a.mjs' } }, './a.mjs'],
+    [{ exports: { '.': { browser: './web.js', node: { import: './node.js' }, default: './a.js' } } }, './node.js'],
+    [{ exports: { '.': { node: { require: './a.cjs' }, default: './a.js' } } }, './a.js'],
+    [{ exports: { '.': [{ browser: './web.js' }, './a.js'] } }, './a.js'],
+    [{ exports: { './only': './only.js' }, main: 'a.js' }, 'a.js'],
+    [{ exports: 7, main: {} }, 'index.js']
+  ]
+  for (const [description, file] of cases) t.equal(entryOf(description), file, JSON.stringify(description))
+})
+
+t.test('what is no plugin', async t => {
+  const good = { name: 'a', api: 1, setup: () => ({}) }
+  t.equal(definitionFault(good), undefined)
+  t.equal(definitionFault({ ...good, needs: ['storage'], offers: [], options: { type: 'object' } }), undefined)
+  const cases: [unknown, RegExp][] = [
+    [undefined, /no plugin as its default export/],
+    [() => {}, /no plugin as its default export/],
+    [[good], /no plugin as its default export/],
+    [{ ...good, name: 7 }, /without a "name"/],
+    [{ ...good, api: 2 }, /version 2 of the plugin contract, and this corral speaks version 1/],
+    [{ ...good, api: undefined }, /version null/],
+    [{ ...good, setup: {} }, /without a function "setup"/],
+    [{ ...good, needs: 'storage' }, /"offers" or "needs"/],
+    [{ ...good, offers: [1] }, /"offers" or "needs"/],
+    [{ ...good, options: [] }, /no JSON schema of an object/],
+    [{ ...good, options: { type: 'string' } }, /no JSON schema of an object/]
+  ]
+  for (const [value, fault] of cases) t.match(definitionFault(value), fault)
+})
+
+t.test('from files, folders and packages, in the order of the list', async t => {
+  const folder = folderOf(t, {
+    'config.yaml': 'plugins: [./b.mjs, ./c, "@me/d", e, ./b.mjs]',
+    'b.mjs': esm('b'),
+    'c/package.json': { type: 'module', main: 'main.js' },
+    'c/main.js': esm('c'),
+    'node_modules/@me/d/package.json': { type: 'module', exports: { import: './d.js' }, corral: { api: 1 } },
+    'node_modules/@me/d/d.js': esm('d'),
+    'node_modules/e/package.json': {},
+    'node_modules/e/index.js': `exports.__esModule = true; exports.default = { name: 'e', api: 1, setup() {} }`
+  })
+  const found = await find(folder)
+  t.same(
+    found.map(({ name, description, options }) => ({ name, description, options })),
+    ['b', 'c', 'd', 'e'].map(name => ({ name, description: '', options: { type: 'object', properties: {} } }))
+  )
+})
+
+t.test('lists that cannot be understood are told by the check of the whole file', async t => {
+  for (const text of ['', 'plugins: ./a.js', 'plugins: [7, "", null]', 'plugins: [./a.js', '- plugins']) {
+    t.same(await find(folderOf(t, { 'config.yaml': text })), [], text)
+  }
+  t.same(await find(folderOf(t, {})), [])
+})
+
+t.test('all that cannot be loaded are told, each with its place', async t => {
+  const list = ['./absent.mjs', './broken.mjs', './empty.mjs', './newer', 'absent-package', 'a b', './bad']
+  const folder = folderOf(t, {
+    'config.yaml': `plugins:\n${list.map(name => `  - ${name}\n`).join('')}`,
+    'broken.mjs': 'throw new Error("out of sorts")',
+    'empty.mjs': 'export const a = 1',
+    'newer/package.json': { corral: { api: 2 } },
+    'newer/index.js': 'throw new Error("must not be loaded")',
+    'bad/package.json': 'no JSON'
+  })
+  const { problems } = await find(folder).then(
+    () => t.fail('it was loaded') as never,
+    (error: ConfigError) => error
+  )
+  const messages = [
+    /"\.\/absent\.mjs" cannot be loaded: there is no .*absent\.mjs\.$/,
+    /broken\.mjs fails \(out of sorts\)\.$/,
+    /empty\.mjs has no plugin as its default export\.$/,
+    /"\.\/newer" cannot be loaded: is written for version 2/,
+    /it is not installed; "npm install absent-package" in /,
+    /"a b" cannot be loaded: it is neither a path .* nor the name of a package/,
+    /"\.\/bad" cannot be loaded: .*JSON/
+  ]
+  t.equal(problems.length, messages.length)
+  for (const [at, message] of messages.entries()) {
+    t.match(problems[at], { line: at + 2, column: 5, setting: 'plugins', message })
+    t.ok(problems[at]!.where.endsWith(`config.yaml:${at + 2}:5`), problems[at]!.where)
+  }
+})
+
+/** The example of CONTRIBUTING.md. */
+const [, SHELF] = /```js\n(export default \{\n {2}name: 'shelf'.*?)```/s.exec(
+  readFileSync(join(packageRoot, 'CONTRIBUTING.md'), 'utf8')
+)!
+
+t.test('a server with the one of the documents, and one that fails', async t => {
+  const folder = folderOf(t, {
+    'shelf.mjs': SHELF!,
+    'unlucky.mjs': `export default { name: 'unlucky', api: 1, optional: true, setup() { throw new Error('no luck') } }`
+  })
+  const plugins = `plugins: [${join(folder, 'shelf.mjs')}, ${join(folder, 'unlucky.mjs')}]\n`
+  const corral = await startCorral(t, { config: `${plugins}shelf: { unit: 1000 }` })
+  t.match(corral.log(), /Plugin \\"unlucky\\" could not be set up: no luck\. It is left out/)
+  const { body: all } = await corral.json('/api/tags')
+  const size = all.models.find((model: any) => model.model === DEMO).size
+  t.same(await corral.json('/api/shelf'), { status: 200, body: { size: size / 1000 } })
+  const { body: document } = await corral.json('/openapi.json')
+  t.ok(document.paths['/api/shelf'].get, 'its routes are documented')
+  t.equal((await corral.json('/api/delete', { model: DEMO }, { method: 'DELETE' })).status, 200)
+  t.match(await corral.json('/api/shelf'), {
+    status: 404,
+    body: { code: 'model_not_found', error: 'No model is here; pull one.' }
+  })
+
+  const home = folderOf(t, { 'config.yaml': `${plugins}shelf: { unit: none }` })
+  const wrong = await command(['config', 'check'], { home })
+  t.not(wrong.code, 0)
+  t.match(wrong.stderr + wrong.stdout, /config\.yaml:2:16 .*unit/)
+})
