@@ -136,6 +136,20 @@ t.test('events of an answer with everything', async t => {
   })
 })
 
+t.test('a call of a function of a group', async t => {
+  const group = { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }
+  const { response } = write(t, headOf({ tools: [TOOL, group] }), [
+    piece({ toolPieces: [{ index: 0, name: 'look', arguments: '{}' }] }),
+    piece({ toolPieces: [{ index: 1, name: 'crm__look', arguments: '{}' }] }),
+    piece({ finish: 'stop' })
+  ])
+  const [plain, grouped] = response.output
+  t.match(grouped, { type: 'function_call', name: 'look', namespace: 'crm' })
+  t.match(plain, { type: 'function_call', name: 'look' })
+  t.notOk('namespace' in plain!)
+  t.match(response.tools, [TOOL, group])
+})
+
 t.test('answers that are cut, or empty', async t => {
   const cut = write(t, headOf(), [piece({ content: 'Once' }), piece({ finish: 'length' })]).response
   t.match(cut, {

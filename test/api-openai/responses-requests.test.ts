@@ -103,6 +103,19 @@ t.test('input as messages of the engine', async t => {
       ]
     ],
     [
+      'a call of a function of a group',
+      [
+        user('Hi'),
+        { ...call('call_1', 'look'), namespace: 'crm' },
+        { type: 'function_call_output', call_id: 'call_1', output: 'yes' }
+      ],
+      [
+        user('Hi'),
+        { role: 'assistant', tool_calls: [engineCall('call_1', 'crm__look')] },
+        { role: 'tool', tool_call_id: 'call_1', name: 'crm__look', content: 'yes' }
+      ]
+    ],
+    [
       'a summary where there is no more of the reasoning; calls without text',
       [
         user('Hi'),
@@ -297,6 +310,25 @@ t.test('what a request asks of the engine', async t => {
   }
 })
 
+t.test('tools that agents offer whatever the server', async t => {
+  const group = {
+    type: 'namespace',
+    name: 'crm',
+    description: 'Customers.',
+    tools: [TOOL, { type: 'custom', name: 'x' }]
+  }
+  const { tools, fields } = engineFields({
+    tools: [{ type: 'web_search' }, TOOL, group, { type: 'local_shell' }, { ...group, name: 'none', tools: [] }]
+  } as object)
+  t.match(tools, [TOOL, { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }])
+  t.equal(tools.length, 2, 'the reply shows which ones hold')
+  const told = fields.tools as { function: { name: string } }[]
+  t.strictSame(
+    told.map(tool => tool.function.name),
+    [TOOL.name, `crm__${TOOL.name}`]
+  )
+})
+
 t.test('requests for what there is not', async t => {
   const table: [Record<string, unknown>, string, string][] = [
     [{ background: true }, 'unsupported_capability', 'background'],
@@ -304,7 +336,20 @@ t.test('requests for what there is not', async t => {
     [{ prompt: { id: 'pmpt_1' } }, 'unsupported_capability', 'prompt'],
     [{ context_management: [{ type: 'compaction' }] }, 'unsupported_capability', 'context_management'],
     [{ moderation: { model: 'x' } }, 'unsupported_capability', 'moderation'],
-    [{ tools: [TOOL, { type: 'web_search' }] }, 'unsupported_capability', 'tools[1].type'],
+    [{ tools: [{ type: 'web_search' }, { type: 'mcp' }] }, 'unsupported_capability', 'tools[0].type'],
+    [{ tools: [TOOL, { type: 'namespace', tools: [TOOL] }] }, 'invalid_request', 'tools[1].name'],
+    [{ tools: [{ type: 'namespace', name: 'x' }] }, 'invalid_request', 'tools[0].tools'],
+    [{ tools: [{ type: 'namespace', name: 'x', tools: ['y'] }] }, 'invalid_request', 'tools[0].tools[0]'],
+    [
+      { tools: [{ type: 'namespace', name: 'x', tools: [{ type: 'function' }] }] },
+      'invalid_request',
+      'tools[0].tools[0].name'
+    ],
+    [
+      { tools: [TOOL, { type: 'web_search' }], tool_choice: { type: 'function', name: 'web_search' } },
+      'invalid_request',
+      'tool_choice.name'
+    ],
     [{ tools: [{ type: 'custom', name: 'x' }] }, 'unsupported_capability', 'tools[0].type'],
     [{ tools: [{ name: 'x' }] }, 'invalid_request', 'tools[0].type'],
     [{ tools: [{ type: 'function', function: { name: 'x' } }] }, 'invalid_request', 'tools[0].name'],

@@ -1,4 +1,5 @@
 import type { InputPart, Item } from './items.ts'
+import { engineName } from './offered-tools.ts'
 
 type Content = string | Record<string, unknown>[]
 
@@ -67,7 +68,8 @@ export function engineMessages(
         break
       }
       case 'function_call': {
-        names.set(item.call_id, item.name)
+        const name = engineName(item)
+        names.set(item.call_id, name)
         // A call that was cut off was never made.
         if (item.status === 'incomplete') break
         const message = assistant()
@@ -75,7 +77,7 @@ export function engineMessages(
         message.tool_calls.push({
           id: item.call_id,
           type: 'function',
-          function: { name: item.name, arguments: item.arguments }
+          function: { name, arguments: item.arguments }
         })
         break
       }

@@ -2,19 +2,11 @@ import { CorralError } from '../../../core/errors.ts'
 import { type LoadOptions, type OverflowPolicy, parseOptions, topLevelOptions } from '../../../core/options.ts'
 import { withStops } from '../chat-fields.ts'
 import { askLogprobs } from '../logprobs.ts'
-import { ofType } from './input-items.ts'
+import { invalid, isObject } from './input-items.ts'
+import { type OfferedTool, offeredFunctions, readTools } from './offered-tools.ts'
 import type { ResponseRequest } from './request-schema.ts'
 
 type Fields = Record<string, unknown>
-
-/** A function as the Responses API has it: flat. */
-export interface FunctionTool {
-  type: 'function'
-  name: string
-  description: string | null
-  parameters: Fields | null
-  strict: boolean | null
-}
 
 /** What a request asks for beside its input, under the engine's names. */
 export interface EngineFields {
@@ -23,7 +15,7 @@ export interface EngineFields {
   fields: Fields
   overflow: OverflowPolicy | undefined
   /** As the response repeats them. */
-  tools: FunctionTool[]
+  tools: OfferedTool[]
   /** Of the most likely tokens at each place; undefined where no log probabilities are asked for. */
   logprobs: number | undefined
 }
@@ -48,13 +40,6 @@ const REFUSED: Record<string, string> = {
   moderation: 'Nothing is moderated here. Leave "moderation" out.'
 }
 
-function invalid(param: string, allowed: string): CorralError {
-  return new CorralError('invalid_request', `"${param}" must be ${allowed}.`, { param })
-}
-
-const isObject = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
-
 /**
  * Reads what a request asks of the engine.
  * @throws CorralError `unsupported_capability`, `invalid_request` or `invalid_option` with the field as `param`
@@ -71,7 +56,7 @@ export function engineFields(request: ResponseRequest): EngineFields {
   const rest = Object.entries(request).filter(
     ([name, value]) => value !== null && value !== undefined && !OWN.has(name) && !(name in topLevel)
   )
-  const tools = (request.tools ?? []).map((tool, index) => readTool(tool as Fields, index))
+  const tools = readTools(request.tools ?? [])
   const { top_logprobs: top } = request
   const logprobs = top || request.include?.includes(LOGPROBS) ? (top ?? 0) : undefined
   const overflow = request.truncation && (request.truncation === 'auto' ? 'drop_oldest' : 'error')
@@ -95,46 +80,22 @@ export function engineFields(request: ResponseRequest): EngineFields {
   }
 }
 
-function readTool(tool: Fields, index: number): FunctionTool {
-  const at = `tools[${index}]`
-  const { type, name, description, parameters, strict } = tool
-  if (typeof type === 'string' && type !== 'function') {
-    throw new CorralError(
-      'unsupported_capability',
-      `"${at}": tools ${ofType(type)} do not exist here, only functions that the client runs itself ("type": "function").`,
-      { param: `${at}.type` }
-    )
-  }
-  if (type !== 'function') throw invalid(`${at}.type`, '"function"')
-  if (typeof name !== 'string' || name === '') throw invalid(`${at}.name`, 'the name of a function')
-  if (parameters !== undefined && parameters !== null && !isObject(parameters)) {
-    throw invalid(`${at}.parameters`, 'a JSON schema')
-  }
-  return {
-    type: 'function',
-    name,
-    description: typeof description === 'string' ? description : null,
-    parameters: isObject(parameters) ? parameters : null,
-    // What it is held to be where it is not given.
-    strict: typeof strict === 'boolean' ? strict : true
-  }
-}
-
 /** llama-server takes a choice of words only, so one function that must be called is the only one that it is told of. */
-function engineTools(tools: FunctionTool[], choice: ResponseRequest['tool_choice']): Fields {
+function engineTools(tools: readonly OfferedTool[], choice: ResponseRequest['tool_choice']): Fields {
   const { mode, names } = readChoice(choice)
+  const offered = offeredFunctions(tools)
   for (const { name, param } of names ?? []) {
-    if (!tools.some(tool => tool.name === name)) throw invalid(param, 'the name of one of the "tools"')
+    if (!offered.some(({ told }) => told === name)) throw invalid(param, 'the name of one of the "tools"')
   }
-  if (mode === 'required' && tools.length === 0)
+  if (mode === 'required' && offered.length === 0)
     throw invalid('tool_choice', '"auto" or "none" where there are no tools')
   // A model that knows of tools might call one all the same.
-  if (tools.length === 0 || mode === 'none') return {}
-  const told = names ? tools.filter(tool => names.some(({ name }) => name === tool.name)) : tools
+  if (offered.length === 0 || mode === 'none') return {}
+  const allowed = names ? offered.filter(({ told }) => names.some(({ name }) => name === told)) : offered
   return {
-    tools: told.map(({ type, name, description, parameters, strict }) => ({
+    tools: allowed.map(({ told, tool: { type, description, parameters, strict } }) => ({
       type,
-      function: { name, ...(description !== null && { description }), ...(parameters && { parameters }), strict }
+      function: { name: told, ...(description !== null && { description }), ...(parameters && { parameters }), strict }
     })),
     ...(mode && { tool_choice: mode })
   }

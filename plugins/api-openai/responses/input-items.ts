@@ -14,10 +14,10 @@ type Fields = Record<string, unknown>
 /** Gives an item that an earlier response left here, by its id. */
 export type FindItem = (id: string) => Item | undefined
 
-const isObject = (value: unknown): value is Fields =>
+export const isObject = (value: unknown): value is Fields =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
-function invalid(param: string, allowed: string): CorralError {
+export function invalid(param: string, allowed: string): CorralError {
   return new CorralError('invalid_request', `"${param}" must be ${allowed}.`, { param })
 }
 
@@ -52,7 +52,14 @@ function readItem(item: unknown, at: string, find: FindItem): Item {
       const { name, call_id } = item
       if (!isText(name)) throw invalid(`${at}.name`, 'the name of a function')
       if (!isText(call_id)) throw invalid(`${at}.call_id`, 'the id of the call')
-      return { type: 'function_call', ...common(item, 'fc'), call_id, name, arguments: callArguments(item, at) }
+      return {
+        type: 'function_call',
+        ...common(item, 'fc'),
+        call_id,
+        name,
+        ...(isText(item.namespace) && { namespace: item.namespace }),
+        arguments: callArguments(item, at)
+      }
     }
     case 'function_call_output':
       return callOutput(item, at)

@@ -46,6 +46,8 @@ export interface FunctionCall {
   status: ItemStatus
   call_id: string
   name: string
+  /** The group that the function belongs to. */
+  namespace?: string
   /** JSON text. */
   arguments: string
 }

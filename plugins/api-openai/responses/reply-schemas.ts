@@ -40,6 +40,7 @@ const FunctionCall = Type.Object(
     ...stored,
     call_id: Type.String(),
     name: Type.String(),
+    namespace: Type.Optional(Type.String({ description: 'The group that the function belongs to' })),
     arguments: Type.String({ description: 'JSON text' })
   },
   loose
@@ -82,7 +83,7 @@ export const ResponseSchema = Type.Object(
     temperature: OrNull(Type.Number()),
     text: Type.Object({ format: Type.Object({}, loose), verbosity: Type.String() }, loose),
     tool_choice: Type.Union([Type.String(), Type.Object({}, loose)]),
-    tools: Type.Array(Type.Object({ type: Type.Literal('function'), name: Type.String() }, loose)),
+    tools: Type.Array(Type.Object({ type: Type.Enum(['function', 'namespace']), name: Type.String() }, loose)),
     top_logprobs: Type.Integer(),
     top_p: OrNull(Type.Number()),
     truncation: Type.Enum(['auto', 'disabled']),

@@ -18,7 +18,8 @@ export const ResponseRequestSchema = Type.Object(
     previous_response_id: Given(Type.String({ description: 'The stored response whose conversation goes on' })),
     tools: Given(
       Type.Array(Type.Object({}, loose), {
-        description: 'Functions: {type: "function", name, description, parameters}'
+        description:
+          'Functions: {type: "function", name, description, parameters}; or groups of them: {type: "namespace", name, description, tools}. Others are left out'
       })
     ),
     tool_choice: Given(

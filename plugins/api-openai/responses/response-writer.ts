@@ -3,6 +3,7 @@ import type { Delta, TokenUsage, ToolCallPiece } from '../../../core/http/engine
 import { chatLogprobs, type TokenProbability } from '../logprobs.ts'
 import { openaiErrorBody } from '../openai-error.ts'
 import { type FunctionCall, newId, type OutputItem, type OutputMessage, type ReasoningItem } from './items.ts'
+import { calledFunction } from './offered-tools.ts'
 import { type ResponseHead, type ResponseObject, responseObject } from './response-object.ts'
 
 /** An event of a streamed response. */
@@ -163,7 +164,7 @@ export class ResponseWriter {
           id: newId('fc'),
           status: 'in_progress',
           call_id: callId(piece.id),
-          name: piece.name ?? '',
+          ...calledFunction(this.#head.engine.tools, piece.name ?? ''),
           arguments: ''
         },
         events

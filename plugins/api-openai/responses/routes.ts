@@ -50,7 +50,7 @@ export function responseRoutes(
           tags,
           summary: 'Answer',
           description:
-            'Answers as OpenAI’s Responses API does. The only tools are functions that the client runs. A stored response is kept in memory until there is no room for it.',
+            'Answers as OpenAI’s Responses API does. The only tools are functions that the client runs; others beside them are left out, as the reply’s `tools` shows. A stored response is kept in memory until there is no room for it.',
           operationId: 'createResponse',
           body: ResponseRequestSchema,
           response: {
