@@ -14,6 +14,26 @@ export class CommandFailure extends Error {
   }
 }
 
+/** Does the work for each, one after the other, even where it fails for some. @returns those failures */
+export async function tryEach<T>(all: readonly T[], work: (one: T) => Promise<void>): Promise<CommandFailure[]> {
+  const failures: CommandFailure[] = []
+  for (const one of all) {
+    try {
+      await work(one)
+    } catch (error) {
+      if (!(error instanceof CommandFailure)) throw error
+      failures.push(error)
+    }
+  }
+  return failures
+}
+
+/** @throws CommandFailure that tells all of them, if there are any; the first one's exit code counts */
+export function throwTogether(failures: readonly CommandFailure[]): void {
+  const [first] = failures
+  if (first) throw new CommandFailure(first.exitCode, failures.map(({ message }) => message).join('\n       '))
+}
+
 /** The command was called off from outside: by a signal, or because nobody reads its output any longer. */
 export class Interrupted extends Error {
   override readonly name = 'Interrupted'

@@ -1,6 +1,6 @@
 import type { FoundModel, FoundModels } from '../adoption.ts'
 import { formatBytes } from '../bytes.ts'
-import { CommandFailure, EXIT } from './failure.ts'
+import { CommandFailure, EXIT, throwTogether } from './failure.ts'
 import { printable, printJson, printText } from './output.ts'
 import type { ServerClient } from './server-client.ts'
 import { streamWork } from './streamed-work.ts'
@@ -55,9 +55,7 @@ export async function importFound(client: ServerClient, from: string, names: str
     const others = left === 0 ? '' : `; ${left} cannot be taken, and --list says why`
     process.stderr.write(`${taken} imported of ${models.length} in ${printable(folder)}${others}\n`)
   }
-  if (failures.length > 0) {
-    throw new CommandFailure(failures[0]!.exitCode, failures.map(({ message }) => message).join('\n       '))
-  }
+  throwTogether(failures)
 }
 
 /** The one that a name means: as it is called here or in its tool, or without its label where that is clear. */

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import { formatBytes } from '../../bytes.ts'
 import type { PullRecord } from '../../downloads.ts'
 import type { CommandContext } from '../context.ts'
-import { CommandFailure, EXIT } from '../failure.ts'
+import { CommandFailure, EXIT, throwTogether, tryEach } from '../failure.ts'
 import { printable, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
 import { formatTable } from '../table.ts'
@@ -59,19 +59,14 @@ Examples:
 
 async function changePulls(context: CommandContext, action: keyof typeof DONE, names: string[], pulls: Command) {
   const { json } = pulls.opts<{ json?: boolean }>()
-  const failures: CommandFailure[] = []
+  let failures: CommandFailure[] = []
   const replies: unknown[] = []
   const work = withServer(context, action === 'resume' ? 'fail' : 'aside', async ({ client }) => {
-    for (const name of names) {
-      try {
-        const body = name.includes('/') ? { model: name } : { id: name }
-        replies.push(await client.json('POST', `/api/pulls/${action}`, body))
-        process.stderr.write(`${DONE[action]} ${name}\n`)
-      } catch (error) {
-        if (!(error instanceof CommandFailure)) throw error
-        failures.push(error)
-      }
-    }
+    failures = await tryEach(names, async name => {
+      const body = name.includes('/') ? { model: name } : { id: name }
+      replies.push(await client.json('POST', `/api/pulls/${action}`, body))
+      process.stderr.write(`${DONE[action]} ${name}\n`)
+    })
   })
   await work.catch(error => {
     if (!(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer || action !== 'resume') throw error
@@ -82,9 +77,7 @@ async function changePulls(context: CommandContext, action: keyof typeof DONE, n
     )
   })
   if (json) printJson(replies)
-  if (failures.length > 0) {
-    throw new CommandFailure(failures[0]!.exitCode, failures.map(({ message }) => message).join('\n       '))
-  }
+  throwTogether(failures)
 }
 
 /** Downloads as a table, the oldest first. */

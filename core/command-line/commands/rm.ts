@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import type { CommandContext } from '../context.ts'
-import { CommandFailure } from '../failure.ts'
+import { throwTogether, tryEach } from '../failure.ts'
 import { modelArgument } from '../model-argument.ts'
 import { withServer } from '../server-connection.ts'
 
@@ -23,19 +23,11 @@ Examples:
     )
     .action((models: string[]) =>
       withServer(context, 'aside', async ({ client }) => {
-        const failures: CommandFailure[] = []
-        for (const model of models) {
-          try {
-            await client.json('DELETE', '/api/delete', { model })
-            process.stderr.write(`deleted ${model}\n`)
-          } catch (error) {
-            if (!(error instanceof CommandFailure)) throw error
-            failures.push(error)
-          }
-        }
-        if (failures.length > 0) {
-          throw new CommandFailure(failures[0]!.exitCode, failures.map(({ message }) => message).join('\n       '))
-        }
+        const failures = await tryEach(models, async model => {
+          await client.json('DELETE', '/api/delete', { model })
+          process.stderr.write(`deleted ${model}\n`)
+        })
+        throwTogether(failures)
       })
     )
 }

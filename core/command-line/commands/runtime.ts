@@ -4,7 +4,7 @@ import type { Command } from 'commander'
 import { formatBytes } from '../../bytes.ts'
 import type { Build, InstalledBuild } from '../../runtimes.ts'
 import type { CommandContext } from '../context.ts'
-import { CommandFailure, EXIT } from '../failure.ts'
+import { CommandFailure, EXIT, throwTogether, tryEach } from '../failure.ts'
 import { interruption } from '../interruption.ts'
 import { printable, printJson, printText } from '../output.ts'
 import { relativeTime } from '../relative-time.ts'
@@ -209,19 +209,11 @@ async function upgrade(context: CommandContext): Promise<void> {
 
 async function remove(context: CommandContext, ids: string[]): Promise<void> {
   await withRuntimes(context, async ({ client }) => {
-    const failures: CommandFailure[] = []
-    for (const id of ids) {
-      try {
-        await client.json('DELETE', `/api/runtimes/${encodeURIComponent(id)}`)
-        process.stderr.write(`removed ${id}\n`)
-      } catch (error) {
-        if (!(error instanceof CommandFailure)) throw error
-        failures.push(error)
-      }
-    }
-    if (failures.length > 0) {
-      throw new CommandFailure(failures[0]!.exitCode, failures.map(({ message }) => message).join('\n       '))
-    }
+    const failures = await tryEach(ids, async id => {
+      await client.json('DELETE', `/api/runtimes/${encodeURIComponent(id)}`)
+      process.stderr.write(`removed ${id}\n`)
+    })
+    throwTogether(failures)
   })
 }
 
