@@ -8,6 +8,7 @@ import { demoModelFile } from '../../scripts/random-decoder-embedding.ts'
 import { DEMO_MODEL_WIDTH, randomProjector } from '../../scripts/random-projector.ts'
 import { pngBytes } from '../media/support.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
+import { failure } from '../support/failure.ts'
 
 // The official client against a real server and a real engine of one slot.
 const QUESTION = { role: 'user' as const, content: 'What is the capital of France?' }
@@ -31,14 +32,6 @@ function clientOf(baseURL: string, apiKey = 'any'): Anthropic {
 async function running(): Promise<number> {
   const { body } = await corral.json('/api/ps')
   return body.models.reduce((sum: number, model: { running?: number }) => sum + (model.running ?? 0), 0)
-}
-
-/** What a promise is rejected with. */
-async function failure(promise: Promise<unknown>): Promise<any> {
-  return await promise.then(
-    () => undefined,
-    error => error
-  )
 }
 
 /** An answer that goes on until the context is full. */

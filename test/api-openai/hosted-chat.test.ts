@@ -1,8 +1,9 @@
 import type OpenAI from 'openai'
 import t from 'tap'
 import { ChatCompletion } from '../../plugins/api-openai/reply-schemas.ts'
+import { failure } from '../support/failure.ts'
 import { conforms, MODEL, question, startHosted } from './hosted.ts'
-import { failure, variantOf } from './support.ts'
+import { variantOf } from './support.ts'
 
 // What the hosted services do in chats and llama-server does otherwise or not at all.
 const { client, service, events, idle } = await startHosted(t, [variantOf('corral', 'tiny-chat')])

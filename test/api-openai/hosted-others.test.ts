@@ -7,8 +7,9 @@ import { Completion, Embeddings, ModelList, Ranking, Tokens } from '../../plugin
 import { demoModelFile } from '../../scripts/random-decoder-embedding.ts'
 import { randomEncoder } from '../../scripts/random-encoder.ts'
 import { writeRandomModel } from '../../scripts/random-model.ts'
+import { failure } from '../support/failure.ts'
 import { conforms, MODEL, question, startHosted } from './hosted.ts'
-import { failure, variantOf } from './support.ts'
+import { variantOf } from './support.ts'
 
 // What the hosted services do beside chats and llama-server does otherwise or not at all.
 const models = t.testdir()

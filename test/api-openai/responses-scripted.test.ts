@@ -4,9 +4,10 @@ import type { ResponseStreamEvent } from 'openai/resources/responses/responses'
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
 import { DEMO } from '../support/corral.ts'
+import { failure } from '../support/failure.ts'
 import { differs } from './declared-types.ts'
 import { checkEvents, eventsOf } from './response-events.ts'
-import { eventStream, failure, fakeEngine, type Responder, startService, variantOf } from './support.ts'
+import { eventStream, fakeEngine, type Responder, startService, variantOf } from './support.ts'
 
 // What the demo model cannot do, by engines that answer by script.
 const CAPITAL = 'What is the capital of France?'

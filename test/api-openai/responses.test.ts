@@ -4,9 +4,9 @@ import type { FunctionTool, ResponseInputItem, ResponseStreamEvent } from 'opena
 import t from 'tap'
 import { z } from 'zod'
 import { CAPITAL_ANSWER, DEMO, startCorral, until } from '../support/corral.ts'
+import { failure } from '../support/failure.ts'
 import { differs } from './declared-types.ts'
 import { checkEvents, eventsOf } from './response-events.ts'
-import { failure } from './support.ts'
 
 // The official client against a corral of its own with the real engine.
 const corral = await startCorral(t, {

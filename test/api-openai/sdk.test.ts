@@ -8,7 +8,8 @@ import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { buildOf } from '../engine/support.ts'
 import { until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
-import { failure, startService, variantOf } from './support.ts'
+import { failure } from '../support/failure.ts'
+import { startService, variantOf } from './support.ts'
 
 // The official client against a real llama-server: what it gets must be what it gets from a hosted service.
 const MODEL = 'corral/tiny-chat'

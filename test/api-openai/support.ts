@@ -263,11 +263,3 @@ export const TOOL = {
   parameters: { type: 'object' },
   strict: false
 }
-
-/** What a promise is rejected with; nothing when it is not. */
-export async function failure(promise: PromiseLike<unknown>): Promise<any> {
-  return await promise.then(
-    () => undefined,
-    error => error
-  )
-}

@@ -1,16 +1,14 @@
 import assert from 'node:assert/strict'
+import { failure as rejection } from '../support/failure.ts'
 import { DIMENSION } from './trials.ts'
 
 /** What a promise is rejected with, which must be of that type. */
-export async function failure(promise: PromiseLike<unknown>, type?: new (...args: never[]) => Error): Promise<any> {
-  let error: unknown
-  try {
-    await promise
-  } catch (thrown) {
-    error = thrown
-  }
-  assert.ok(error, 'it was answered')
-  if (type) assert.ok(error instanceof type, `this is no ${type.name}: ${error}`)
+export async function failure(
+  promise: PromiseLike<unknown>,
+  type: new (...args: never[]) => Error = Error
+): Promise<any> {
+  const error = await rejection(promise)
+  assert.ok(error instanceof type, `this is no ${type.name}: ${error}`)
   return error
 }
 

@@ -12,7 +12,7 @@ import { builtInKinds } from '../../runtimes/kinds/index.ts'
 import { rankRuntimes } from '../../runtimes/ranking.ts'
 import { snapshot } from '../../runtimes/release-snapshot.ts'
 import { renderDoctorDocs } from '../../scripts/doctor-docs.ts'
-import { answers, PLAIN, type Recorded, recording, writeMachine } from '../hardware/support.ts'
+import { answers, INTEL_GRAPHICS, PLAIN, type Recorded, recording, writeMachine } from '../hardware/support.ts'
 import { amd, machine, nvidia } from '../ranking/machines.ts'
 import { startCorral } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
@@ -49,14 +49,6 @@ const H100 = answers({
     '0, NVIDIA H100 80GB HBM3, GPU-1, 00000000:0A:00.0, 0x233010DE, 580.95.05, 81559 MiB, 81002 MiB, 9.0, Disabled',
   '*--version*': 'NVIDIA-SMI version  : 580.95.05\nDRIVER version      : 580.95.05\nCUDA Version        : 13.0'
 })
-
-/** A processor's own GPU of Intel as the kernel lists it. */
-const INTEL_GRAPHICS = {
-  '/sys/class/drm/card0/device/vendor': '0x8086\n',
-  '/sys/class/drm/card0/device/device': '0xa7a0\n',
-  '/sys/class/drm/card0/device/class': '0x030000\n',
-  '/sys/class/drm/card0/device/uevent': 'DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n'
-}
 
 t.test('recorded machines', async t => {
   const cases: [

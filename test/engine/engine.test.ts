@@ -19,6 +19,7 @@ import type { Progress } from '../../core/progress.ts'
 import type { Engine, EngineSpec } from '../../core/services.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../runtimes/llama-server/engine.ts'
 import { createEngineLogBook } from '../../runtimes/llama-server/log-book.ts'
+import { failure } from '../support/failure.ts'
 import { buildOf, engineDeps, engineSpec, MODEL, realBuild } from './support.ts'
 
 // What an engine must not heed; see "surroundings" below.
@@ -60,15 +61,6 @@ async function ask(engine: Engine): Promise<string> {
   const { status, body } = await post(engine, '/v1/chat/completions', QUESTION)
   const reply = (await json(body)) as { choices: { message: { content: string } }[] }
   return status === 200 ? reply.choices[0]!.message.content : JSON.stringify(reply)
-}
-
-async function failure(promise: Promise<unknown>): Promise<CorralError> {
-  try {
-    await promise
-  } catch (error) {
-    return error as CorralError
-  }
-  throw new Error('It should have failed.')
 }
 
 /** Starts an endless stream and waits for its first bytes. */

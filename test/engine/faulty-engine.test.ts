@@ -3,10 +3,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t from 'tap'
-import type { CorralError } from '../../core/errors.ts'
 import { processStartTime } from '../../core/processes.ts'
 import type { Progress } from '../../core/progress.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../runtimes/llama-server/engine.ts'
+import { failure } from '../support/failure.ts'
 import { buildOf, engineDeps, engineSpec } from './support.ts'
 
 // Faults that the real llama-server does not show on demand, played by scripts.
@@ -53,15 +53,6 @@ function play(t: { teardown(end: () => Promise<void>): void }, script: string, g
     rmSync(folder, { recursive: true })
   })
   return { engine, run, progress }
-}
-
-async function failure(promise: Promise<unknown>): Promise<CorralError> {
-  try {
-    await promise
-  } catch (error) {
-    return error as CorralError
-  }
-  throw new Error('It should have failed.')
 }
 
 t.test('a load that hangs', async t => {

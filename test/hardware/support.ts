@@ -31,6 +31,14 @@ export function recordedFiles(name: string): Record<string, string> {
 export const MIB = 2 ** 20
 export const GIB = 2 ** 30
 
+/** A processor's own GPU of Intel as the kernel lists it. */
+export const INTEL_GRAPHICS = {
+  '/sys/class/drm/card0/device/vendor': '0x8086\n',
+  '/sys/class/drm/card0/device/device': '0xa7a0\n',
+  '/sys/class/drm/card0/device/class': '0x030000\n',
+  '/sys/class/drm/card0/device/uevent': 'DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n'
+}
+
 /** A machine with little but a processor and memory. */
 export const PLAIN: Record<string, string> = {
   '/proc/cpuinfo': recording('cpu/cpuinfo-i7-1165g7-avx512.txt'),

@@ -7,7 +7,8 @@ import t, { type Test } from 'tap'
 import type { HubFile, HubRepository } from '../../core/downloads.ts'
 import csghub from '../../plugins/hubs/csghub/index.ts'
 import huggingface from '../../plugins/hubs/huggingface/index.ts'
-import { failure, hubOf, type Reply, type Seen, serve, type TestServer } from './support.ts'
+import { failure } from '../support/failure.ts'
+import { hubOf, type Reply, type Seen, serve, type TestServer } from './support.ts'
 
 const SHA256 = 'ab'.repeat(32)
 const SHA1 = 'cd'.repeat(20)

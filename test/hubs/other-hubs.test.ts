@@ -2,7 +2,8 @@ import t from 'tap'
 import corralHub from '../../plugins/hubs/corral/index.ts'
 import modelscope from '../../plugins/hubs/modelscope/index.ts'
 import url from '../../plugins/hubs/url/index.ts'
-import { failure, hubOf, type Reply, serve } from './support.ts'
+import { failure } from '../support/failure.ts'
+import { hubOf, type Reply, serve } from './support.ts'
 
 const SHA256 = 'ab'.repeat(32)
 const never = new AbortController().signal

@@ -127,16 +127,6 @@ export async function hubOf(
   return hub!
 }
 
-/** The error that a promise fails with. */
-export async function failure(promise: Promise<unknown>): Promise<any> {
-  return await promise.then(
-    value => {
-      throw new Error(`It did not fail but gave ${JSON.stringify(value)}`)
-    },
-    error => error
-  )
-}
-
 /** What a hub answers; `said` is its JSON. */
 export const answer = (status: number, more: Partial<HubAnswer> & { said?: unknown } = {}): HubAnswer => {
   const { said, ...rest } = more

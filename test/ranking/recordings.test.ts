@@ -2,7 +2,7 @@ import t from 'tap'
 import { builtInKinds } from '../../runtimes/kinds/index.ts'
 import { rankRuntimes } from '../../runtimes/ranking.ts'
 import { snapshot } from '../../runtimes/release-snapshot.ts'
-import { answers, look, PLAIN, type Recorded, recordedFiles, recording } from '../hardware/support.ts'
+import { answers, INTEL_GRAPHICS, look, PLAIN, type Recorded, recordedFiles, recording } from '../hardware/support.ts'
 
 const prints = (program: string, name: string): Recorded => ({ files: {}, programs: { [program]: recording(name) } })
 const fails = (program: string, name: string, code: number): Recorded => ({
@@ -10,13 +10,6 @@ const fails = (program: string, name: string, code: number): Recorded => ({
   programs: { [program]: answers({ '*': recording(name) }, code) }
 })
 const VULKAN = { ...PLAIN, '/usr/lib/x86_64-linux-gnu/libvulkan.so.1': '' }
-/** A processor's own GPU of Intel as the kernel lists it. */
-const INTEL_GRAPHICS = {
-  '/sys/class/drm/card0/device/vendor': '0x8086\n',
-  '/sys/class/drm/card0/device/device': '0xa7a0\n',
-  '/sys/class/drm/card0/device/class': '0x030000\n',
-  '/sys/class/drm/card0/device/uevent': 'DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n'
-}
 
 /** What recordings of real machines lead to; the archives are those for x64, whatever machine this runs on. */
 const CASES: [what: string, recorded: Recorded, order: string][] = [
