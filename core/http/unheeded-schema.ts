@@ -32,8 +32,9 @@ const INSIDE = ['items', 'additionalProperties']
 const NAMED = ['properties', '$defs', 'definitions']
 const LISTS = ['allOf', 'anyOf', 'oneOf', 'prefixItems']
 
-/** How many the header names. */
+/** How many the header names, and how long a name may be there: clients take headers of some 8 KiB. */
 const MOST = 10
+const LONGEST = 200
 
 /**
  * Tells in a header what of the schema of its format an answer is not held to, by JSON pointers; nothing where it is held to
@@ -43,8 +44,9 @@ const MOST = 10
 export function tellUnheeded(reply: FastifyReply, body: Fields): void {
   const places = schemasOf(body).flatMap(unheeded)
   if (places.length === 0) return
-  const more = places.length > MOST ? [`+${places.length - MOST}`] : []
-  reply.header('x-corral-unheeded-schema', [...places.slice(0, MOST), ...more].join(', '))
+  const named = places.filter(({ length }) => length <= LONGEST).slice(0, MOST)
+  const more = places.length > named.length ? [`+${places.length - named.length}`] : []
+  reply.header('x-corral-unheeded-schema', [...named, ...more].join(', '))
 }
 
 /** JSON pointers, as fragments of addresses, to what llama.cpp's grammar of a schema passes over. */

@@ -49,4 +49,6 @@ t.test('a header tells of them', async t => {
   t.equal(headerOf({ response_format: null }), undefined)
   const many = { anyOf: Array.from({ length: 13 }, () => schema) }
   t.match(headerOf({ json_schema: many }), /^#\/anyOf\/0\/not, .*#\/anyOf\/9\/not, \+3$/)
+  const long = { properties: { ['a'.repeat(100_000)]: schema }, not: {} }
+  t.equal(headerOf({ json_schema: long }), '#/not, +1', 'a header stays short')
 })
