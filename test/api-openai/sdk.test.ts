@@ -49,7 +49,7 @@ t.test('models', async t => {
     type: 'model',
     display_name: MODEL,
     created_at: '2026-01-02T03:04:05.678Z',
-    max_input_tokens: 4096
+    max_input_tokens: 1024
   } as never)
   for (const [asked, id] of [
     ['corral/tiny-chat', MODEL],
