@@ -93,6 +93,11 @@ function faultAt(schema: Schema, value: unknown, place: string): Fault | undefin
   if (schema.type === 'object') {
     const fields = value as Record<string, unknown>
     const { properties = {}, required = [], additionalProperties } = schema
+    const kind = properties.type
+    // A wrong type is why the rest is missing.
+    if (kind?.enum && typeof fields.type === 'string' && !fits(kind, fields.type)) {
+      return { place: within('type'), schema: kind }
+    }
     const missing = required.find(key => fields[key] === undefined)
     if (missing !== undefined) return { place: within(missing), schema: properties[missing]!, missing: true }
     for (const [key, field] of Object.entries(fields)) {

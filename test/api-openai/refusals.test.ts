@@ -58,6 +58,7 @@ t.test('chats that are refused, with the field at fault', async t => {
     [{ tools: {} }, 'tools'],
     [{ tools: [{ secret: 1 }] }, 'tools[0].type'],
     [{ tools: [{ type: 'secret', function: { name: 'x' } }] }, 'tools[0].type', undefined, /must be "function"\.$/],
+    [{ tools: [{ type: 'custom', custom: { name: 'x' } }] }, 'tools[0].type', undefined, /must be "function"\.$/],
     [{ tools: [{ type: 'function', function: {} }] }, 'tools[0].function.name'],
     [{ tool_choice: 'secret' }, 'tool_choice'],
     [{ tool_choice: 'required' }, 'tool_choice'],
