@@ -1,6 +1,6 @@
 import type { CoreConfig, ModelSettings } from './config/core-schema.ts'
 import { parseDuration } from './duration.ts'
-import { type LoadOptions, type OverflowPolicy, parseOptions } from './options.ts'
+import { type LoadOptions, type OverflowPolicy, type ParsedOptions, parseOptions } from './options.ts'
 import type { StoredVariant } from './services.ts'
 
 /** How tokens are guessed ahead. */
@@ -53,6 +53,18 @@ export interface EffectiveSettings {
   engine: EngineSettings
 }
 
+/** Options as they were read, by the frozen object that they stand in: they are asked for with each request. */
+const readOnce = new WeakMap<object, ParsedOptions>()
+
+function optionsOf(given: object): ParsedOptions {
+  let read = readOnce.get(given)
+  if (!read) {
+    read = parseOptions(given)
+    readOnce.set(given, read)
+  }
+  return read
+}
+
 /**
  * The settings of a variant: its tagged section over the bare one, over what it was made with, over `defaults`. Names
  * ignore case.
@@ -64,7 +76,7 @@ export function settingsFor(config: CoreConfig, variant: StoredVariant): Effecti
     const entry = Object.entries(config.models).find(([name]) => name.toLowerCase() === wanted)
     if (entry) sections.push(entry[1])
   }
-  const server = parseOptions(config.defaults)
+  const server = optionsOf(config.defaults)
   const made = parseOptions(variant.defaults?.options)
   const settings: EffectiveSettings = {
     load: { ...(server.load as LoadOptions), ...made.load },
