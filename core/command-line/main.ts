@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 import { CommanderError } from 'commander'
+import type { PluginDefinition } from '../plugin.ts'
 import type { CommandContext } from './context.ts'
 import { EXIT, explainFailure } from './failure.ts'
 import { heedClosedOutput } from './interruption.ts'
@@ -8,21 +9,22 @@ import { createProgram } from './program.ts'
 /** What still holds the process open this long (milliseconds) after its command has ended is cut off. */
 const EXIT_PATIENCE = 1000
 
+async function findPlugins(): Promise<PluginDefinition[]> {
+  // The one place where core meets the plugins; imported when a command needs them.
+  const [{ builtInPlugins }, { outsidePlugins }] = await Promise.all([
+    import('../../plugins/built-in.ts'),
+    import('../outside-plugins.ts')
+  ])
+  return [...builtInPlugins, ...(await outsidePlugins({ flags: context.flags(), env: context.env, cwd: context.cwd }))]
+}
+
+let plugins: Promise<PluginDefinition[]> | undefined
 const context: CommandContext = {
   flags: () => program.opts(),
   env: process.env,
   cwd: process.cwd(),
-  async definitions() {
-    // The one place where core meets the plugins; imported when a command needs them.
-    const [{ builtInPlugins }, { outsidePlugins }] = await Promise.all([
-      import('../../plugins/built-in.ts'),
-      import('../outside-plugins.ts')
-    ])
-    return [
-      ...builtInPlugins,
-      ...(await outsidePlugins({ flags: context.flags(), env: context.env, cwd: context.cwd }))
-    ]
-  }
+  // Several parts of one command ask for them.
+  definitions: () => (plugins ??= findPlugins())
 }
 const program = createProgram(context)
 
