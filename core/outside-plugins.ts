@@ -4,10 +4,10 @@ import { dirname, isAbsolute, join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { type ConfigPlaces, expandPath, findFile, findHome } from './config/config-file.ts'
 import { ConfigError, type ConfigProblem } from './config/problems.ts'
-import { isMapping } from './config/setting-schema.ts'
 import { readYaml } from './config/yaml-file.ts'
 import { dataPaths } from './data-paths.ts'
 import { isSystemError, messageOf } from './errors.ts'
+import { isObject } from './json-object.ts'
 import { packageRoot } from './package-info.ts'
 import { PLUGIN_API, type PluginDefinition } from './plugin.ts'
 
@@ -28,7 +28,7 @@ export async function outsidePlugins(places: ConfigPlaces): Promise<PluginDefini
   const file = await findFile(places, dataPaths(findHome(places).home, undefined).home)
   if (!file) return []
   const yaml = readYaml(file.bytes.toString('utf8'))
-  const listed = isMapping(yaml.value) && Array.isArray(yaml.value.plugins) ? yaml.value.plugins : []
+  const listed = isObject(yaml.value) && Array.isArray(yaml.value.plugins) ? yaml.value.plugins : []
   const found = new Map<string, PluginDefinition>()
   const problems: ConfigProblem[] = []
   for (const [at, name] of listed.entries()) {
@@ -61,7 +61,7 @@ async function loadPlugin(name: string, base: string): Promise<PluginDefinition>
   }
   // What compilers make of a default export for `require` has another one inside.
   const { default: outer } = loaded
-  const definition = isMapping(outer) && isMapping(outer.default) ? outer.default : outer
+  const definition = isObject(outer) && isObject(outer.default) ? outer.default : outer
   const fault = definitionFault(definition)
   if (fault) throw new Error(`${path} ${fault}`)
   return { description: '', options: { type: 'object', properties: {} }, ...(definition as object) } as PluginDefinition
@@ -98,9 +98,9 @@ async function entryIn(folder: string): Promise<string | undefined> {
     throw error
   }
   const description: unknown = JSON.parse(text)
-  const told = isMapping(description) ? description : {}
+  const told = isObject(description) ? description : {}
   // A package may say what contract it is written for, so that it is not even loaded under another one.
-  const api = isMapping(told.corral) ? told.corral.api : undefined
+  const api = isObject(told.corral) ? told.corral.api : undefined
   if (api !== undefined && api !== PLUGIN_API) throw new Error(wrongApi(api))
   return join(folder, entryOf(told))
 }
@@ -110,13 +110,13 @@ export function entryOf({ exports, main }: { exports?: unknown; main?: unknown }
   const pick = (target: unknown): string | undefined => {
     if (typeof target === 'string') return target
     if (Array.isArray(target)) return target.map(pick).find(Boolean)
-    if (!isMapping(target)) return undefined
+    if (!isObject(target)) return undefined
     return Object.entries(target)
       .filter(([condition]) => CONDITIONS.has(condition))
       .map(([, inner]) => pick(inner))
       .find(Boolean)
   }
-  const own = isMapping(exports) && '.' in exports ? exports['.'] : exports
+  const own = isObject(exports) && '.' in exports ? exports['.'] : exports
   return pick(own) ?? (typeof main === 'string' && main !== '' ? main : 'index.js')
 }
 
@@ -125,14 +125,14 @@ const wrongApi = (api: unknown) =>
 
 /** What keeps the default export of a module from being a plugin, as the end of a sentence. */
 export function definitionFault(value: unknown): string | undefined {
-  if (!isMapping(value)) return 'has no plugin as its default export'
+  if (!isObject(value)) return 'has no plugin as its default export'
   const { name, api, setup, options, offers = [], needs = [] } = value
   const isList = (list: unknown) => Array.isArray(list) && list.every(entry => typeof entry === 'string')
   if (typeof name !== 'string') return 'exports a plugin without a "name"'
   if (api !== PLUGIN_API) return wrongApi(api ?? null)
   if (typeof setup !== 'function') return 'exports a plugin without a function "setup"'
   if (!isList(offers) || !isList(needs)) return 'exports a plugin whose "offers" or "needs" is no list of names'
-  if (options !== undefined && !(isMapping(options) && options.type === 'object')) {
+  if (options !== undefined && !(isObject(options) && options.type === 'object')) {
     return 'exports a plugin whose "options" are no JSON schema of an object'
   }
   return undefined

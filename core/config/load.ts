@@ -1,5 +1,6 @@
 import { dirname } from 'node:path'
 import { type DataPaths, dataPaths } from '../data-paths.ts'
+import { isObject } from '../json-object.ts'
 import { parseOptions } from '../options.ts'
 import type { PluginDefinition } from '../plugin.ts'
 import { type ConfigFile, type ConfigPlaces, expandPath, findFile, findHome } from './config-file.ts'
@@ -10,7 +11,6 @@ import { ConfigError, type ConfigProblem } from './problems.ts'
 import {
   type ConfigSchema,
   composeConfigSchema,
-  isMapping,
   listSettings,
   type SettingSchema,
   settingName
@@ -39,7 +39,7 @@ function setAt(values: Values, path: readonly string[], value: unknown): void {
   const [key, ...rest] = path as [string, ...string[]]
   if (rest.length === 0) values[key] = value
   else {
-    if (!isMapping(values[key])) values[key] = {}
+    if (!isObject(values[key])) values[key] = {}
     setAt(values[key] as Values, rest, value)
   }
 }
@@ -73,7 +73,7 @@ function withPaths(schema: SettingSchema | undefined, value: unknown, base: stri
   if (schema?.format === 'corral-program' && /[/\\]/.test(String(value))) return expandPath(String(value), base)
   const { items, properties } = schema ?? {}
   if (items && Array.isArray(value)) return value.map(entry => withPaths(items, entry, base))
-  if (!properties || !isMapping(value)) return value
+  if (!properties || !isObject(value)) return value
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, withPaths(properties[key], inner, base)]))
 }
 
@@ -138,7 +138,7 @@ function merge(under: Values, over: Values): Values {
   const merged = { ...under }
   for (const [key, value] of Object.entries(over)) {
     const below = merged[key]
-    merged[key] = isMapping(below) && isMapping(value) ? merge(below, value) : value
+    merged[key] = isObject(below) && isObject(value) ? merge(below, value) : value
   }
   return merged
 }

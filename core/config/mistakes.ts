@@ -1,7 +1,8 @@
 import { CorralError } from '../errors.ts'
+import { isObject } from '../json-object.ts'
 import { type ModelName, modelKey, parseModelName } from '../model-name.ts'
 import { parseOptions } from '../options.ts'
-import { type ConfigSchema, isMapping, isSecret, type SettingSchema, schemaAt, settingName } from './setting-schema.ts'
+import { type ConfigSchema, isSecret, type SettingSchema, schemaAt, settingName } from './setting-schema.ts'
 import { nearest } from './suggestion.ts'
 
 /** What is wrong at one place of a configuration's values. */
@@ -130,7 +131,7 @@ function schemaMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
 function modelNameMistakes(models: unknown): Mistake[] {
   const mistakes: Mistake[] = []
   const seen = new Map<string, string>()
-  for (const spelled of Object.keys(isMapping(models) ? models : {})) {
+  for (const spelled of Object.keys(isObject(models) ? models : {})) {
     const path = ['models', spelled]
     try {
       const name = parseModelName(spelled)
@@ -153,8 +154,8 @@ function modelNameMistakes(models: unknown): Mistake[] {
 function innerNameMistakes(models: unknown): Mistake[] {
   const mistakes: Mistake[] = []
   const seen = new Map<string, string>()
-  for (const [model, settings] of Object.entries(isMapping(models) ? models : {})) {
-    if (!isMapping(settings)) continue
+  for (const [model, settings] of Object.entries(isObject(models) ? models : {})) {
+    if (!isObject(settings)) continue
     const { aliases, draft } = settings
     const check = (path: string[], name: unknown, use: (name: ModelName) => string | undefined) => {
       const full = ['models', model, ...path]
@@ -166,7 +167,7 @@ function innerNameMistakes(models: unknown): Mistake[] {
         mistakes.push({ path: full, atKey: false, message: error.message })
       }
     }
-    if (isMapping(draft) && 'model' in draft) check(['draft', 'model'], draft.model, () => undefined)
+    if (isObject(draft) && 'model' in draft) check(['draft', 'model'], draft.model, () => undefined)
     for (const [index, alias] of (Array.isArray(aliases) ? aliases : []).entries()) {
       check(['aliases', String(index)], alias, name => {
         const shown = JSON.stringify(alias)
@@ -185,8 +186,8 @@ export function optionGroups(values: unknown): string[][] {
   const models = valueAt(values, ['models'])
   return [
     ['defaults'],
-    ...Object.keys(isMapping(models) ? models : {}).map(model => ['models', model, 'options'])
-  ].filter(path => isMapping(valueAt(values, path)))
+    ...Object.keys(isObject(models) ? models : {}).map(model => ['models', model, 'options'])
+  ].filter(path => isObject(valueAt(values, path)))
 }
 
 function optionMistakes(values: unknown): Mistake[] {
@@ -219,7 +220,7 @@ export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
  * lists stay, so that they are told.
  */
 export function withoutEmpty(schema: SettingSchema | undefined, value: unknown): unknown {
-  if (!isMapping(value)) return value
+  if (!isObject(value)) return value
   const kept = Object.entries(value).flatMap(([key, inner]) => {
     const described = schema && schemaAt(schema, [key])
     const open = schema?.additionalProperties === true && !described

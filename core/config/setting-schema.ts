@@ -2,6 +2,7 @@ import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv'
 import { parseBytes } from '../bytes.ts'
 import { parseDuration } from '../duration.ts'
 import { messageOf } from '../errors.ts'
+import { isObject } from '../json-object.ts'
 import type { PluginDefinition } from '../plugin.ts'
 import { PluginError } from '../plugin-error.ts'
 import { CoreConfigSchema, isDuration } from './core-schema.ts'
@@ -177,10 +178,6 @@ export function isGroup(schema: SettingSchema | undefined): boolean {
   return schema?.properties !== undefined || schema?.patternProperties !== undefined
 }
 
-export function isMapping(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
-}
-
 function holdsSecret(schema: SettingSchema): boolean {
   const inner = [...Object.values(schema.properties ?? {}), ...Object.values(schema.patternProperties ?? {})]
   if (schema.items) inner.push(schema.items)
@@ -211,7 +208,7 @@ export interface SettingValue {
 
 /** Every single setting of a configuration, in the schema's order. An empty group counts as one. */
 export function listSettings(schema: SettingSchema | undefined, value: unknown, path: string[] = []): SettingValue[] {
-  if (!isGroup(schema) || !isMapping(value)) return [{ path, value, schema }]
+  if (!isGroup(schema) || !isObject(value)) return [{ path, value, schema }]
   const known = Object.keys(schema!.properties ?? {}).filter(key => Object.hasOwn(value, key))
   const keys = [...known, ...Object.keys(value).filter(key => !known.includes(key))]
   // A group of fixed settings that happens to be empty states nothing; one that is free to fill states that it is empty.

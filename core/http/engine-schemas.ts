@@ -1,3 +1,5 @@
+import { isObject } from '../json-object.ts'
+
 type Fields = Record<string, unknown>
 
 /** What holds one schema, many by name, and many in a list. */
@@ -7,9 +9,6 @@ const LISTS = ['allOf', 'anyOf', 'oneOf', 'prefixItems', 'items']
 
 /** Most items that are written out one by one because an array must have more than it has places of its own. */
 const MOST_FILLED = 16
-
-const isObject = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 /**
  * A request to llama-server with its JSON schemas in words that llama.cpp makes grammars of; what has none is given back

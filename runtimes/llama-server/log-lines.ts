@@ -1,4 +1,5 @@
 import { StringDecoder } from 'node:string_decoder'
+import { isObject } from '../../core/json-object.ts'
 import type { MemoryUse } from '../../core/runtimes.ts'
 
 export type LogLevel = 'error' | 'warn' | 'info' | 'debug'
@@ -21,10 +22,6 @@ const MAIN_WEIGHT = 8
 const LEVELS: Record<string, LogLevel> = { E: 'error', W: 'warn', I: 'info', D: 'debug' }
 /** `[port] ` of a router's child, time since the start, level. */
 const PLAIN_PREFIX = /^(?:\[\d+\] )?(?:\d+\.\d\d\.\d{3}\.\d{3} )?([EWID]) /
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
-}
 
 function parseObject(text: string): Record<string, unknown> | undefined {
   try {

@@ -1,8 +1,9 @@
 import { CorralError } from '../../../core/errors.ts'
+import { isObject } from '../../../core/json-object.ts'
 import { type LoadOptions, type OverflowPolicy, parseOptions, topLevelOptions } from '../../../core/options.ts'
 import { withStops } from '../chat-fields.ts'
 import { askLogprobs } from '../logprobs.ts'
-import { invalid, isObject } from './input-items.ts'
+import { invalid } from './input-items.ts'
 import { type OfferedTool, offeredFunctions, readTools } from './offered-tools.ts'
 import type { ResponseRequest } from './request-schema.ts'
 

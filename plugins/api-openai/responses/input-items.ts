@@ -1,4 +1,5 @@
 import { CorralError } from '../../../core/errors.ts'
+import { isObject } from '../../../core/json-object.ts'
 import {
   type FunctionCallOutput,
   type InputPart,
@@ -13,9 +14,6 @@ type Fields = Record<string, unknown>
 
 /** Gives an item that an earlier response left here, by its id. */
 export type FindItem = (id: string) => Item | undefined
-
-export const isObject = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 export function invalid(param: string, allowed: string): CorralError {
   return new CorralError('invalid_request', `"${param}" must be ${allowed}.`, { param })

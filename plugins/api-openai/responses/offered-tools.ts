@@ -1,5 +1,6 @@
 import { CorralError } from '../../../core/errors.ts'
-import { invalid, isObject, ofType } from './input-items.ts'
+import { isObject } from '../../../core/json-object.ts'
+import { invalid, ofType } from './input-items.ts'
 
 type Fields = Record<string, unknown>
 

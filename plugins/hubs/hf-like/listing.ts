@@ -1,7 +1,7 @@
 import type { HubFile } from '../../../core/downloads.ts'
+import { isObject } from '../../../core/json-object.ts'
 import { sha1Hex, sha256Hex } from '../files/etag.ts'
 import { isUsablePath, sizeOf } from '../files/listing-path.ts'
-import { isObject } from '../http/json-answer.ts'
 
 /**
  * What never lies in git itself: where a listing shows no LFS object of it, its blob id is the pointer's, not the

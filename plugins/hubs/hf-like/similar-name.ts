@@ -1,6 +1,6 @@
 import { CorralError } from '../../../core/errors.ts'
+import { isObject } from '../../../core/json-object.ts'
 import type { AskHub } from '../http/endpoints.ts'
-import { isObject } from '../http/json-answer.ts'
 
 /** Milliseconds that the search for a better name may take: an error waits for it. */
 const LIMIT = 3_000

@@ -1,4 +1,5 @@
 import { CorralError } from '../../../core/errors.ts'
+import { isObject } from '../../../core/json-object.ts'
 import { type HubAnswer, shownAddress } from './hub-fetch.ts'
 
 /** Whether an answer is a page for people. */
@@ -18,10 +19,6 @@ export function jsonOf(answer: HubAnswer, title: string): unknown {
       { cause }
     )
   }
-}
-
-export function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 /** What a server says for people, short and on one line: from an error's JSON, else its text. */

@@ -1,7 +1,7 @@
 import type { HubFile } from '../../../core/downloads.ts'
+import { isObject } from '../../../core/json-object.ts'
 import { sha256Hex } from '../files/etag.ts'
 import { isUsablePath, sizeOf } from '../files/listing-path.ts'
-import { isObject } from '../http/json-answer.ts'
 
 export interface ModelScopeListing {
   files: HubFile[]

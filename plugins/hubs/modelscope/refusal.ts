@@ -1,6 +1,7 @@
 import { CorralError } from '../../../core/errors.ts'
+import { isObject } from '../../../core/json-object.ts'
 import type { HubAnswer } from '../http/hub-fetch.ts'
-import { isObject, serverWords } from '../http/json-answer.ts'
+import { serverWords } from '../http/json-answer.ts'
 import { retryAfterSeconds } from '../http/retry-delay.ts'
 
 export interface ModelScopeSubject {
