@@ -1,5 +1,5 @@
-import type { PluginDefinition } from '../core/plugin.ts'
-import runtimes from '../runtimes/index.ts'
+import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import runtimes from '../runtimes/llama-cpp/index.ts'
 import adoption from './adoption/index.ts'
 import apiAnthropic from './api-anthropic/index.ts'
 import apiFiles from './api-files/index.ts'

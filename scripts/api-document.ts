@@ -2,10 +2,10 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pino } from 'pino'
-import { createApplication } from '../core/application.ts'
 import { loadConfig } from '../core/config/load.ts'
-import type { PluginDefinition } from '../core/plugin.ts'
-import { createPluginHost } from '../core/plugin-host.ts'
+import { createApplication } from '../core/http/application.ts'
+import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import { createPluginHost } from '../core/plugins/plugin-host.ts'
 import { builtInPlugins } from '../plugins/built-in.ts'
 
 /** The API document as a server with default settings gives it: its routes are registered, but nothing is started. */

@@ -9,7 +9,7 @@ import { closeSync, mkdirSync, mkdtempSync, openSync, rmSync, writeFileSync, wri
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { packageRoot } from '../core/package-info.ts'
+import { packageRoot } from '../core/system/package-info.ts'
 import { contenders, measure, type Run, type Source } from './bench-download/contenders.ts'
 import { fetchOne } from './bench-download/fetch-one.ts'
 import { type LineReport, report } from './bench-download/report.ts'

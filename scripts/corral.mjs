@@ -3,6 +3,6 @@
 import { existsSync } from 'node:fs'
 
 process.setSourceMapsEnabled(true)
-const main = new URL('../dist/core/command-line/main.js', import.meta.url)
+const main = new URL('../dist/command-line/main.js', import.meta.url)
 if (!existsSync(main)) (await import('./compile.mjs')).compile()
 await import(main.href)

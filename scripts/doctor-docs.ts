@@ -1,4 +1,4 @@
-import { DoctorReportSchema } from '../core/command-line/doctor-schema.ts'
+import { DoctorReportSchema } from '../command-line/doctor-schema.ts'
 
 /** What matters of a JSON schema here. */
 interface Schema {

@@ -8,13 +8,13 @@ import { pino } from 'pino'
 import pretty from 'pino-pretty'
 import { Value } from 'typebox/value'
 import writeFileAtomic from 'write-file-atomic'
-import { dataPaths } from '../core/data-paths.ts'
-import { formatDuration } from '../core/duration.ts'
 import { CorralError } from '../core/errors.ts'
-import { packageRoot } from '../core/package-info.ts'
+import { dataPaths } from '../core/system/data-paths.ts'
+import { formatDuration } from '../core/system/duration.ts'
+import { packageRoot } from '../core/system/package-info.ts'
 import { createHardware } from '../plugins/hardware/hardware-service.ts'
-import { createConfiguredRuntimes } from '../runtimes/create.ts'
-import { RuntimesOptions } from '../runtimes/options.ts'
+import { createConfiguredRuntimes } from '../runtimes/llama-cpp/create.ts'
+import { RuntimesOptions } from '../runtimes/llama-cpp/options.ts'
 
 const folder = join(packageRoot, '.cache', 'engine')
 const pathFile = join(folder, 'path.json')

@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import { packageRoot } from '../core/package-info.ts'
+import { packageRoot } from '../core/system/package-info.ts'
 import { writeRandomModel } from './random-model.ts'
 
 /** The demo model that comes with corral. */

@@ -2,7 +2,7 @@
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { cpus, release, type as systemName, totalmem } from 'node:os'
 import { join } from 'node:path'
-import { packageRoot } from '../core/package-info.ts'
+import { packageRoot } from '../core/system/package-info.ts'
 
 interface Trial {
   trial: string

@@ -5,9 +5,9 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { formatDuration } from '../core/duration.ts'
 import { messageOf } from '../core/errors.ts'
-import { packageRoot } from '../core/package-info.ts'
+import { formatDuration } from '../core/system/duration.ts'
+import { packageRoot } from '../core/system/package-info.ts'
 
 const folder = join(packageRoot, '.cache', 'clients-python')
 const requirements = join(packageRoot, 'test', 'clients', 'python', 'requirements')

@@ -11,4 +11,4 @@ const watch = setInterval(() => {
   process.kill(process.pid, 'SIGTERM')
 }, 500).unref()
 process.argv.splice(2, 0, 'serve')
-await import('../dist/core/command-line/main.js')
+await import('../dist/command-line/main.js')

@@ -1,7 +1,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { renderDefaultConfig } from '../core/config/default-file.ts'
-import { packageRoot } from '../core/package-info.ts'
+import { packageRoot } from '../core/system/package-info.ts'
 import { builtInPlugins } from '../plugins/built-in.ts'
 
 const path = join(packageRoot, 'config.yaml')

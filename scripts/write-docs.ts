@@ -1,6 +1,6 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { packageRoot } from '../core/package-info.ts'
+import { packageRoot } from '../core/system/package-info.ts'
 import { renderApiDocument } from './api-document.ts'
 import { renderDoctorDocs } from './doctor-docs.ts'
 import { renderFailureDocs } from './failure-docs.ts'

@@ -1,12 +1,12 @@
 import { type Static, type TSchema, Type } from 'typebox'
-import { parseDuration } from '../duration.ts'
 import {
   DEFAULT_LOAD_OPTIONS,
   DEFAULT_SAMPLING_OPTIONS,
   LoadOptionsSchema,
   OverflowPolicySchema,
   SamplingOptionsSchema
-} from '../options.ts'
+} from '../models/options.ts'
+import { parseDuration } from '../system/duration.ts'
 
 interface DurationOptions {
   default?: string

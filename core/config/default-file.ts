@@ -1,5 +1,5 @@
 import { stringify } from 'yaml'
-import type { PluginDefinition } from '../plugin.ts'
+import type { PluginDefinition } from '../plugins/plugin.ts'
 import { inlineYaml } from './describe.ts'
 import { OVERRIDES } from './overrides.ts'
 import { composeConfigSchema, isGroup, type SettingSchema } from './setting-schema.ts'

@@ -1,5 +1,5 @@
 import { stringify } from 'yaml'
-import type { PluginDefinition } from '../plugin.ts'
+import type { PluginDefinition } from '../plugins/plugin.ts'
 import type { LoadedConfig } from './load.ts'
 import { composeConfigSchema, isSecret, listSettings, settingName } from './setting-schema.ts'
 

@@ -1,7 +1,7 @@
 import { CorralError } from '../errors.ts'
-import { isObject } from '../json-object.ts'
-import { type ModelName, modelKey, parseModelName } from '../model-name.ts'
-import { parseOptions } from '../options.ts'
+import { type ModelName, modelKey, parseModelName } from '../models/model-name.ts'
+import { parseOptions } from '../models/options.ts'
+import { isObject } from '../system/json-object.ts'
 import { type ConfigSchema, isSecret, type SettingSchema, schemaAt, settingName } from './setting-schema.ts'
 import { nearest } from './suggestion.ts'
 

@@ -1,10 +1,10 @@
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv'
-import { parseBytes } from '../bytes.ts'
-import { parseDuration } from '../duration.ts'
 import { messageOf } from '../errors.ts'
-import { isObject } from '../json-object.ts'
-import type { PluginDefinition } from '../plugin.ts'
-import { PluginError } from '../plugin-error.ts'
+import type { PluginDefinition } from '../plugins/plugin.ts'
+import { PluginError } from '../plugins/plugin-error.ts'
+import { parseBytes } from '../system/bytes.ts'
+import { parseDuration } from '../system/duration.ts'
+import { isObject } from '../system/json-object.ts'
 import { CoreConfigSchema, isDuration } from './core-schema.ts'
 
 /** The part of JSON Schema that settings are described with. */

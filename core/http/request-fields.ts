@@ -1,5 +1,5 @@
 import { type TSchema, Type } from 'typebox'
-import { RequestOptionsSchema } from '../options.ts'
+import { RequestOptionsSchema } from '../models/options.ts'
 
 /** Schemas of what requests of several surfaces have in common. */
 

@@ -1,6 +1,6 @@
-import type { ModelName } from '../../core/model-name.ts'
-import type { AdoptedFile } from '../../core/services.ts'
-import { storedName } from '../../core/stored-name.ts'
+import type { AdoptedFile } from '../../core/contracts/storage.ts'
+import type { ModelName } from '../../core/models/model-name.ts'
+import { storedName } from '../../core/models/stored-name.ts'
 
 /** A file as it lies in a cache. */
 export interface CacheFile {

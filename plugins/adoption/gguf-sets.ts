@@ -1,4 +1,4 @@
-import { parseGgufFileName, projectorFor, shardNames } from '../../core/gguf-file-name.ts'
+import { parseGgufFileName, projectorFor, shardNames } from '../../core/models/gguf-file-name.ts'
 import { type CacheFile, fileProblem } from './candidate.ts'
 
 /** One quantization of a model: its file, or all its shards, and what lets it see. */

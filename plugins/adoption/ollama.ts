@@ -1,4 +1,4 @@
-import { labelFromFileName } from '../../core/gguf-file-name.ts'
+import { labelFromFileName } from '../../core/models/gguf-file-name.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem } from './candidate.ts'
 import { validName } from './valid-name.ts'
 

@@ -1,4 +1,4 @@
-import { describesSafetensors, isTokenizer } from '../../core/safetensors-layout.ts'
+import { describesSafetensors, isTokenizer } from '../../core/models/safetensors-layout.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem } from './candidate.ts'
 
 /** Texts of a SafeTensors folder that say how its weights are to be read; undefined for files that are not there. */

@@ -1,4 +1,4 @@
-import { type ModelName, parseModelName } from '../../core/model-name.ts'
+import { type ModelName, parseModelName } from '../../core/models/model-name.ts'
 
 /** Longest part of a model's name. */
 const LONGEST = 96

@@ -1,4 +1,4 @@
-import type { Delta, TokenUsage, ToolCallPiece } from '../../core/http/engine-answer.ts'
+import type { Delta, TokenUsage, ToolCallPiece } from '../../core/answers/engine-answer.ts'
 import { shownId } from './engine-messages.ts'
 import type { BlockDelta, Message, MessageEvent, ReplyBlock, StopReason, Usage } from './schemas.ts'
 

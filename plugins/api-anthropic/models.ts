@@ -1,4 +1,4 @@
-import type { StoredVariant } from '../../core/services.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 
 /** A model as Anthropic's clients list it. */
 export function modelRecord(variant: StoredVariant, context: number) {

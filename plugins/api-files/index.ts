@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { definePlugin } from '../../core/plugin.ts'
+import { definePlugin } from '../../core/plugins/plugin.ts'
 import { fileRoutes } from './routes.ts'
 
 export default definePlugin({

@@ -1,9 +1,11 @@
-import type { Adoption } from '../../core/adoption.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
-import type { Conversion } from '../../core/conversion.ts'
-import type { Downloads } from '../../core/downloads.ts'
-import type { Runtimes } from '../../core/runtimes.ts'
-import type { ModelNaming, Scheduler, Storage, StoredVariant } from '../../core/services.ts'
+import type { Adoption } from '../../core/contracts/adoption.ts'
+import type { Runtimes } from '../../core/contracts/builds.ts'
+import type { Conversion } from '../../core/contracts/conversion.ts'
+import type { Downloads } from '../../core/contracts/downloads.ts'
+import type { ModelNaming } from '../../core/contracts/native-api.ts'
+import type { Scheduler } from '../../core/contracts/scheduler.ts'
+import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import type { NativeStreams } from './native-streams.ts'
 
 /** What the native API works with, wherever it is mounted. */

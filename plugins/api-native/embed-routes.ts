@@ -1,7 +1,7 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { clientSignal } from '../../core/http/client-signal.ts'
-import { parseKeepAlive, parseOptions } from '../../core/options.ts'
+import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
 import { type Embeddings, embedTexts } from './embed.ts'

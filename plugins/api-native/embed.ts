@@ -1,6 +1,6 @@
+import { askEngine, readAll, reasonOf } from '../../core/answers/engine-reply.ts'
+import type { Lease } from '../../core/contracts/scheduler.ts'
 import { CorralError } from '../../core/errors.ts'
-import { askEngine, readAll, reasonOf } from '../../core/http/engine-reply.ts'
-import type { Lease } from '../../core/services.ts'
 
 export interface Embeddings {
   /** One for each text, of length 1. */

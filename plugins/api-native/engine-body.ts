@@ -1,9 +1,9 @@
+import { checkMedia } from '../../core/answers/media-parts.ts'
+import { withModelDefaults } from '../../core/answers/model-defaults.ts'
+import type { EngineCall } from '../../core/answers/read-answer.ts'
+import type { EngineSettings } from '../../core/config/model-settings.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import { checkMedia } from '../../core/http/media-parts.ts'
-import { withModelDefaults } from '../../core/http/model-defaults.ts'
-import type { EngineCall } from '../../core/http/read-answer.ts'
-import type { EngineSettings } from '../../core/model-settings.ts'
-import type { StoredVariant } from '../../core/services.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 
 type Part = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }

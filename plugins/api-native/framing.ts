@@ -1,4 +1,4 @@
-import type { Framing } from '../../core/services.ts'
+import type { Framing } from '../../core/contracts/native-api.ts'
 
 interface FramingRequest {
   accept: string | undefined

@@ -1,4 +1,4 @@
-import type { EngineLogRecord } from '../../core/runtimes.ts'
+import type { EngineLogRecord } from '../../core/contracts/builds.ts'
 
 /** What a follower of a model's log is told, each with the engine that it is of. */
 export type LogEvent =

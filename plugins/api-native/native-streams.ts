@@ -1,8 +1,8 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { endWithFailure } from '../../core/answers/leased-stream.ts'
+import type { Framing } from '../../core/contracts/native-api.ts'
 import type { CorralError } from '../../core/errors.ts'
-import { endWithFailure } from '../../core/http/leased-stream.ts'
 import { openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
-import type { Framing } from '../../core/services.ts'
 import { chooseFraming, FRAMES, type StreamType } from './framing.ts'
 
 /** Opens streams in the framing that a request asks for, and ends them properly whatever happens. */

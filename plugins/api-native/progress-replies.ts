@@ -1,8 +1,8 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { type OnProgress, type Progress, progressText } from '../../core/contracts/progress.ts'
 import type { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { workFailureEvent } from '../../core/http/native-error.ts'
-import { type OnProgress, type Progress, progressText } from '../../core/progress.ts'
 import { failureOf, nameOf } from './answer.ts'
 import type { NativeStreams } from './native-streams.ts'
 

@@ -1,5 +1,7 @@
-import { progressText } from '../../core/progress.ts'
-import type { LoadingModel, ModelNaming, RunningModel, StoredVariant } from '../../core/services.ts'
+import type { ModelNaming } from '../../core/contracts/native-api.ts'
+import { progressText } from '../../core/contracts/progress.ts'
+import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import type { LoadingRecord, LocalModel, ModelDetails, RunningRecord, ShownModel } from './operations/records.ts'
 import { parametersText } from './parameters-text.ts'
 

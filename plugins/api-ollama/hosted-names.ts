@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http'
 import type { FastifyPluginAsync } from 'fastify'
-import type { ModelName } from '../../core/model-name.ts'
+import type { ModelName } from '../../core/models/model-name.ts'
 import { withModelName } from './profile-paths.ts'
 
 /** Requests to the hosted-chat API that came through the profile, where names may have no owner. */

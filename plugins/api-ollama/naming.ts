@@ -1,6 +1,7 @@
+import type { ModelNaming } from '../../core/contracts/native-api.ts'
+import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import { bareName, type ModelName, modelKey, parseModelName } from '../../core/model-name.ts'
-import type { ModelNaming, Storage, StoredVariant } from '../../core/services.ts'
+import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 
 /** The owner of models whose names have none, as in Ollama. It is not shown. */
 export const DEFAULT_OWNER = 'library'

@@ -1,7 +1,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
-import { httpOrigin, listenError } from '../../core/listening.ts'
+import { httpOrigin, listenError } from '../../core/http/listening.ts'
 import type { ListenAddress } from './listen-address.ts'
 
 /** How long clients that do not read may hold up the shutdown once all answers have ended (milliseconds). */

@@ -3,8 +3,8 @@ import type { TSchema } from 'typebox'
 import { Compile, type Validator } from 'typebox/compile'
 import { CorralError } from '../../core/errors.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
-import { parseModelName } from '../../core/model-name.ts'
-import { topLevelOptions } from '../../core/options.ts'
+import { parseModelName } from '../../core/models/model-name.ts'
+import { topLevelOptions } from '../../core/models/options.ts'
 
 /** What the check reads of a schema. */
 type Schema = TSchema & {

@@ -1,5 +1,5 @@
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { StoredVariant } from '../../core/services.ts'
 import { withStops } from './chat-fields.ts'
 import { askLogprobs } from './logprobs.ts'
 import type { CompletionRequest } from './request-schemas.ts'

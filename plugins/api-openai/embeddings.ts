@@ -1,5 +1,5 @@
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { StoredVariant } from '../../core/services.ts'
 import type { Question } from './relay.ts'
 import type { EmbeddingRequest } from './request-schemas.ts'
 

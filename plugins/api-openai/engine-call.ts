@@ -1,12 +1,12 @@
 import type { TSchema } from 'typebox'
-import { type ModelName, parseModelName } from '../../core/model-name.ts'
+import { type ModelName, parseModelName } from '../../core/models/model-name.ts'
 import {
   type LoadOptions,
   type OverflowPolicy,
   parseKeepAlive,
   parseOptions,
   topLevelOptions
-} from '../../core/options.ts'
+} from '../../core/models/options.ts'
 import { checkAgainst } from './check-body.ts'
 
 export type Fields = Record<string, unknown>

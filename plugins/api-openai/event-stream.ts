@@ -1,8 +1,8 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { endWithFailure, withLeaseInStream } from '../../core/answers/leased-stream.ts'
+import type { Lease, LeaseRequest, Scheduler } from '../../core/contracts/scheduler.ts'
 import type { CorralError } from '../../core/errors.ts'
-import { endWithFailure, withLeaseInStream } from '../../core/http/leased-stream.ts'
 import { openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
-import type { Lease, LeaseRequest, Scheduler } from '../../core/services.ts'
 import { openaiErrorEvent } from './openai-error.ts'
 
 export interface EventStreamDependencies {

@@ -1,5 +1,7 @@
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { type TSchema, Type } from 'typebox'
+import type { EngineMode } from '../../core/contracts/engines.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import type { ErrorCode } from '../../core/errors.ts'
 import {
   ANSWER_ERRORS,
@@ -8,7 +10,6 @@ import {
   jsonOrStream,
   type ResponseSchema
 } from '../../core/http/response-schemas.ts'
-import type { EngineMode, StoredVariant } from '../../core/services.ts'
 import { schemaCompiler } from './check-body.ts'
 import { cutEmbeddings, embeddingQuestion } from './embeddings.ts'
 import { type Fields, readCall } from './engine-call.ts'

@@ -1,8 +1,8 @@
 import { Type } from 'typebox'
-import { parseBytes } from '../../core/bytes.ts'
 import { Bytes, Timeout } from '../../core/config/core-schema.ts'
-import { parseDuration } from '../../core/duration.ts'
-import { definePlugin } from '../../core/plugin.ts'
+import { definePlugin } from '../../core/plugins/plugin.ts'
+import { parseBytes } from '../../core/system/bytes.ts'
+import { parseDuration } from '../../core/system/duration.ts'
 import { openaiRoutes } from './routes.ts'
 
 export default definePlugin({

@@ -1,5 +1,5 @@
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { StoredVariant } from '../../core/services.ts'
 import type { ModelListQuery } from './request-schemas.ts'
 
 /** A model as OpenAI's clients read it (`created`, `owned_by`), and Anthropic's (`type`, `display_name`, `created_at`). */

@@ -1,6 +1,6 @@
 import { type Static, Type } from 'typebox'
 import { Given, keep_alive, loose, named } from '../../core/http/request-fields.ts'
-import { requestOptions } from '../../core/options.ts'
+import { requestOptions } from '../../core/models/options.ts'
 
 const Loose = (description: string) => Type.Object({}, { ...loose, description })
 

@@ -1,5 +1,5 @@
 import type { FastifyPluginAsync } from 'fastify'
-import { logFailure } from '../../core/application.ts'
+import { logFailure } from '../../core/http/application.ts'
 import { isGone } from '../../core/http/client-signal.ts'
 import { errorHeaders, toCorralError } from '../../core/http/native-error.ts'
 import { functionRoutes } from './function-routes.ts'

@@ -1,7 +1,7 @@
 import { createWriteStream, type WriteStream } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { StoredVariant } from '../../core/services.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 
 /** Bytes after which a log takes no more lines. */
 const LIMIT = 4e6

@@ -3,10 +3,10 @@ import { mkdir, open, readFile, rename, rm, stat, writeFile } from 'node:fs/prom
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import { Value } from 'typebox/value'
-import type { ConvertedModel } from '../../core/conversion.ts'
+import type { ConvertedModel } from '../../core/contracts/conversion.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { isSystemError } from '../../core/errors.ts'
-import { namesIn } from '../../core/folder-names.ts'
-import type { StoredVariant } from '../../core/services.ts'
+import { namesIn } from '../../core/system/folder-names.ts'
 
 /** Beside a variant's own files; everything below is the conversion's. */
 const FOLDER = 'converted'

@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { Program } from '../../core/config/core-schema.ts'
-import { definePlugin } from '../../core/plugin.ts'
+import { definePlugin } from '../../core/plugins/plugin.ts'
 import { createConversion } from './conversion-service.ts'
 
 export default definePlugin({

@@ -1,5 +1,4 @@
-import type { OnProgress, Progress } from '../../core/progress.ts'
-import type { Waiting } from '../../core/services.ts'
+import type { OnProgress, Progress, Waiting } from '../../core/contracts/progress.ts'
 
 interface Work<T> {
   controller: AbortController

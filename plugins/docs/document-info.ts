@@ -1,4 +1,4 @@
-import { version } from '../../core/package-info.ts'
+import { version } from '../../core/system/package-info.ts'
 import type { DocumentInfo } from './openapi.ts'
 
 /** What the document says of the service as a whole. */

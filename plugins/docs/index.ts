@@ -1,6 +1,6 @@
 import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
-import { definePlugin } from '../../core/plugin.ts'
+import { definePlugin } from '../../core/plugins/plugin.ts'
 import { rememberDescribed } from './described-routes.ts'
 import { docsRoutes } from './routes.ts'
 

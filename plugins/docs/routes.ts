@@ -1,6 +1,6 @@
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { Type } from 'typebox'
-import { logFailure } from '../../core/application.ts'
+import { logFailure } from '../../core/http/application.ts'
 import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
 import { errorResponses, json, nativeErrors } from '../../core/http/response-schemas.ts'
 import type { DescribedRoute } from './described-routes.ts'

@@ -1,4 +1,4 @@
-import type { Gpu, Hardware, HardwareProblem, ProbeReport } from '../../core/hardware.ts'
+import type { Gpu, Hardware, HardwareProblem, ProbeReport } from '../../core/contracts/hardware.ts'
 import type { Findings, Sighting } from './findings.ts'
 import type { Machine } from './machine.ts'
 import { mergeGpus, type Source } from './merge-gpus.ts'

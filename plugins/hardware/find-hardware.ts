@@ -1,4 +1,4 @@
-import type { Hardware } from '../../core/hardware.ts'
+import type { Hardware } from '../../core/contracts/hardware.ts'
 import { type Answer, assembleHardware } from './assemble.ts'
 import type { Machine } from './machine.ts'
 import { askProbe } from './probe.ts'

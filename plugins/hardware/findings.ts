@@ -1,4 +1,4 @@
-import type { Gpu, Hardware, HardwareProblem } from '../../core/hardware.ts'
+import type { Gpu, Hardware, HardwareProblem } from '../../core/contracts/hardware.ts'
 
 /** A GPU as one source tells of it; what the source does not tell is absent. */
 export interface Sighting {

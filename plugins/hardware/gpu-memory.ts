@@ -1,4 +1,4 @@
-import type { Gpu, MemoryNow } from '../../core/hardware.ts'
+import type { Gpu, MemoryNow } from '../../core/contracts/hardware.ts'
 import type { Machine } from './machine.ts'
 import { nvidiaMemory } from './nvidia/smi.ts'
 import { pciAddress } from './pci/address.ts'

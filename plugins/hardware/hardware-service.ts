@@ -1,4 +1,4 @@
-import type { Hardware, HardwareService, MemoryNow } from '../../core/hardware.ts'
+import type { Hardware, HardwareService, MemoryNow } from '../../core/contracts/hardware.ts'
 import type { GpuMemory } from './gpu-memory.ts'
 import type { Machine } from './machine.ts'
 

@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import { Path, Timeout } from '../../core/config/core-schema.ts'
-import { parseDuration } from '../../core/duration.ts'
-import { definePlugin } from '../../core/plugin.ts'
+import { definePlugin } from '../../core/plugins/plugin.ts'
+import { parseDuration } from '../../core/system/duration.ts'
 import { createHardware } from './hardware-service.ts'
 
 export default definePlugin({

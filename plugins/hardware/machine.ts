@@ -1,5 +1,5 @@
 import { basename } from 'node:path'
-import { findExecutable, runTool, ToolError } from '../../core/child-process.ts'
+import { findExecutable, runTool, ToolError } from '../../core/system/child-process.ts'
 import { ProbeFailure } from './probe.ts'
 import { type SystemFiles, systemFiles } from './system-files.ts'
 

@@ -1,4 +1,4 @@
-import type { Gpu, Hardware } from '../../core/hardware.ts'
+import type { Gpu, Hardware } from '../../core/contracts/hardware.ts'
 import { amdChip } from './amd/gfx.ts'
 import { metalBudget } from './apple/sysctl.ts'
 import { known, type Sighting } from './findings.ts'

@@ -1,4 +1,4 @@
-import type { ProbeReport } from '../../core/hardware.ts'
+import type { ProbeReport } from '../../core/contracts/hardware.ts'
 import type { Findings } from './findings.ts'
 import type { Machine } from './machine.ts'
 

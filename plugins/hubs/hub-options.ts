@@ -1,7 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { Timeout } from '../../core/config/core-schema.ts'
-import { parseDuration } from '../../core/duration.ts'
-import type { PluginContext } from '../../core/plugin.ts'
+import type { PluginContext } from '../../core/plugins/plugin.ts'
+import { parseDuration } from '../../core/system/duration.ts'
 import { createHubFetch, type HubFetch } from './http/hub-fetch.ts'
 
 const ADDRESS = { pattern: '^(https?://[^\\s@?#]+)?$', title: 'an address such as https://example.org' }

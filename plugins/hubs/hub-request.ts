@@ -1,4 +1,4 @@
-import type { HubRequest } from '../../core/downloads.ts'
+import type { HubRequest } from '../../core/contracts/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
 
 /** What an address takes for steps up and down, and not for a name. */

@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import type { PluginContext } from '../../core/plugin.ts'
+import type { PluginContext } from '../../core/plugins/plugin.ts'
 import { createEndpoints } from './http/endpoints.ts'
 import type { Headers } from './http/retry-delay.ts'
 import { connectionOptions, hubFetch, mirrorOptions, serverOptions, withoutSlash } from './hub-options.ts'

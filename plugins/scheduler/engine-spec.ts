@@ -1,9 +1,10 @@
 import { join } from 'node:path'
+import type { EngineSettings } from '../../core/config/model-settings.ts'
+import type { EngineMode, EngineSpec } from '../../core/contracts/engines.ts'
+import type { Capability, Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import { parseModelName } from '../../core/model-name.ts'
-import type { EngineSettings } from '../../core/model-settings.ts'
-import type { LoadOptions } from '../../core/options.ts'
-import type { Capability, EngineMode, EngineSpec, Storage, StoredVariant } from '../../core/services.ts'
+import { parseModelName } from '../../core/models/model-name.ts'
+import type { LoadOptions } from '../../core/models/options.ts'
 
 /** What each mode is for, and the capabilities of which one is enough: a model that writes can give embeddings too. */
 const MODES: Record<EngineMode, { purpose: string; enough: readonly Capability[] }> = {

@@ -1,4 +1,4 @@
-import type { LoadOptions } from '../../core/options.ts'
+import type { LoadOptions } from '../../core/models/options.ts'
 
 /** Options of which more satisfies less. */
 const SIZES = ['num_ctx', 'num_parallel'] as const

@@ -1,5 +1,5 @@
 import type { CorralError } from '../../core/errors.ts'
-import type { LoadOptions } from '../../core/options.ts'
+import type { LoadOptions } from '../../core/models/options.ts'
 import type { Effect, EngineState, Plan, SchedulerState } from './machine-state.ts'
 
 /*

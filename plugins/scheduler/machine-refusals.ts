@@ -1,7 +1,7 @@
-import { formatMemory } from '../../core/bytes.ts'
-import { formatDuration } from '../../core/duration.ts'
+import type { MemoryUse } from '../../core/contracts/builds.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { MemoryUse } from '../../core/runtimes.ts'
+import { formatMemory } from '../../core/system/bytes.ts'
+import { formatDuration } from '../../core/system/duration.ts'
 import { fits, overfull, plannedTenant, tenantOf } from './machine-room.ts'
 import type { EngineState, Plan, SchedulerState } from './machine-state.ts'
 

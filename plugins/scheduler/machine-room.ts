@@ -1,4 +1,4 @@
-import type { MemoryUse } from '../../core/runtimes.ts'
+import type { MemoryUse } from '../../core/contracts/builds.ts'
 import type { EngineState, SchedulerState } from './machine-state.ts'
 
 /*

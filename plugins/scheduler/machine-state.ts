@@ -1,6 +1,6 @@
+import type { MemoryUse } from '../../core/contracts/builds.ts'
 import type { CorralError } from '../../core/errors.ts'
-import type { LoadOptions } from '../../core/options.ts'
-import type { MemoryUse } from '../../core/runtimes.ts'
+import type { LoadOptions } from '../../core/models/options.ts'
 
 /**
  * The words of the scheduler's state machine (`machine.ts`). An "engine" is one model in one mode, named by its key.

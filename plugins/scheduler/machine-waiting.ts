@@ -1,4 +1,4 @@
-import type { LoadOptions } from '../../core/options.ts'
+import type { LoadOptions } from '../../core/models/options.ts'
 import { firstLoad, satisfies, union } from './load-options.ts'
 import { dropPlan, load, newPlan, prepare, refuse, setAlarm, unload, waitFor } from './machine-actions.ts'
 import { noRoomEver, noRoomInTime } from './machine-refusals.ts'

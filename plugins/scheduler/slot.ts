@@ -1,5 +1,7 @@
-import type { Progress } from '../../core/progress.ts'
-import type { Engine, EngineMode, LoadingModel, RunningModel, StoredVariant } from '../../core/services.ts'
+import type { Engine, EngineMode } from '../../core/contracts/engines.ts'
+import type { Progress } from '../../core/contracts/progress.ts'
+import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import type { EngineState } from './machine-state.ts'
 import type { MemoryNeed } from './memory/memory-book.ts'
 

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http'
 import { hostname } from 'node:os'
 import { Type } from 'typebox'
-import { definePlugin } from '../../core/plugin.ts'
+import { definePlugin } from '../../core/plugins/plugin.ts'
 import { accessHooks } from './access.ts'
 import { HOST_PATTERN, nameKey } from './addresses.ts'
 import { type Exposure, judgeBind } from './bind.ts'

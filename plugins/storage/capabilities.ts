@@ -1,4 +1,4 @@
-import type { Capability } from '../../core/services.ts'
+import type { Capability } from '../../core/contracts/storage.ts'
 
 /** llama.cpp's architectures that only encode: they give embeddings, never text. */
 const ENCODERS = new Set([

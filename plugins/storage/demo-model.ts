@@ -2,8 +2,8 @@ import { access, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { isSystemError } from '../../core/errors.ts'
-import type { ModelName } from '../../core/model-name.ts'
-import { packageRoot } from '../../core/package-info.ts'
+import type { ModelName } from '../../core/models/model-name.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import type { ModelStore } from './model-store.ts'
 
 /** The model that corral brings along. */

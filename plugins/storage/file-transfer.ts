@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { constants, copyFile, type FileHandle, link, open, rm, stat } from 'node:fs/promises'
-import { requireSpace } from '../../core/disk-space.ts'
 import { isSystemError } from '../../core/errors.ts'
+import { requireSpace } from '../../core/system/disk-space.ts'
 
 /** Small enough that hashing one piece does not hold up the event loop. */
 const PIECE = 512 * 1024

@@ -1,5 +1,5 @@
-import type { GgufFile } from '../../core/gguf-file.ts'
-import type { ModelMetadata } from '../../core/services.ts'
+import type { ModelMetadata } from '../../core/contracts/storage.ts'
+import type { GgufFile } from '../../core/models/gguf-file.ts'
 import { capabilitiesOf } from './capabilities.ts'
 
 /** The parser's own additions to the metadata. */

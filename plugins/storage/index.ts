@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { definePlugin } from '../../core/plugin.ts'
+import { definePlugin } from '../../core/plugins/plugin.ts'
 import { DEMO_MODEL, installDemoModel } from './demo-model.ts'
 import { aliasesOf } from './model-aliases.ts'
 import { ModelStore } from './model-store.ts'

@@ -1,6 +1,6 @@
 import { realpath, stat } from 'node:fs/promises'
 import { isAbsolute } from 'node:path'
-import type { AdoptRequest } from '../../core/services.ts'
+import type { AdoptRequest } from '../../core/contracts/storage.ts'
 import { explainedReading, type ModelSource, readModelFiles, refuseSource, type SourceFile } from './model-files.ts'
 
 /** Relative, with forward slashes, of what all file systems accept; never what the store itself keeps beside files. */

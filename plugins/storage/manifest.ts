@@ -1,6 +1,6 @@
 import { Ajv } from 'ajv'
 import { type Static, Type } from 'typebox'
-import type { Capability } from '../../core/services.ts'
+import type { Capability } from '../../core/contracts/storage.ts'
 
 /** The layout of manifests that this version writes. */
 const MANIFEST_VERSION = 1

@@ -1,5 +1,5 @@
 import type { CoreConfig } from '../../core/config/core-schema.ts'
-import { type ModelName, modelKey, parseModelName } from '../../core/model-name.ts'
+import { type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 
 /** The other names of models that `config.yaml` gives, in lower case, and whose they are. Pure. */
 export function aliasesOf(models: CoreConfig['models']): ReadonlyMap<string, ModelName> {

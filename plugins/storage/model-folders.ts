@@ -3,9 +3,9 @@ import { type FileHandle, lstat, mkdir, open, readdir, rename, rm, rmdir, writeF
 import { basename, dirname, join } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { CorralError, isSystemError } from '../../core/errors.ts'
-import { namesIn } from '../../core/folder-names.ts'
-import type { ModelName } from '../../core/model-name.ts'
-import { withShortLock } from '../../core/short-lock.ts'
+import type { ModelName } from '../../core/models/model-name.ts'
+import { namesIn } from '../../core/system/folder-names.ts'
+import { withShortLock } from '../../core/system/short-lock.ts'
 import type { Manifest } from './manifest.ts'
 
 export const MANIFEST_FILE = 'manifest.json'

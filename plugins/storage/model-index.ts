@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import type { StoredVariant } from '../../core/services.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { findLabel, type Manifest, withoutRevisions } from './manifest.ts'
 
 interface Entry {

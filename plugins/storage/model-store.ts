@@ -1,8 +1,7 @@
 import { access, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import { CorralError, isSystemError } from '../../core/errors.ts'
-import { bareName, type ModelName, modelKey, parseModelName } from '../../core/model-name.ts'
+import type { Waiting } from '../../core/contracts/progress.ts'
 import type {
   AdoptRequest,
   ImportRequest,
@@ -10,10 +9,11 @@ import type {
   OnCopied,
   Origin,
   Storage,
-  StoredVariant,
-  Waiting
-} from '../../core/services.ts'
-import { isWhole } from '../../core/stored-variant.ts'
+  StoredVariant
+} from '../../core/contracts/storage.ts'
+import { CorralError, isSystemError } from '../../core/errors.ts'
+import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
+import { isWhole } from '../../core/models/stored-variant.ts'
 import { inspectSource } from './import-source.ts'
 import { inspectFiles } from './inspect-files.ts'
 import { KeyedQueue } from './keyed-queue.ts'

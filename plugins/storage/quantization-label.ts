@@ -1,4 +1,4 @@
-import { labelFromFileName } from '../../core/gguf-file-name.ts'
+import { labelFromFileName } from '../../core/models/gguf-file-name.ts'
 
 /** llama.cpp's names of `general.file_type` (enum llama_ftype), by number. */
 const FILE_TYPES: Record<number, string> = {

@@ -1,7 +1,7 @@
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
-import { bareName, type ModelName } from '../../core/model-name.ts'
-import type { StoredVariant } from '../../core/services.ts'
-import { originInWords } from '../../core/stored-variant.ts'
+import { bareName, type ModelName } from '../../core/models/model-name.ts'
+import { originInWords } from '../../core/models/stored-variant.ts'
 
 /** A model that is there came from elsewhere than what is to be stored under its name. */
 export function modelExists({ model, origin }: StoredVariant): CorralError {

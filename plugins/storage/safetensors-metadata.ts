@@ -1,5 +1,5 @@
-import { dtypeLabel } from '../../core/safetensors-layout.ts'
-import type { Capability, ModelMetadata } from '../../core/services.ts'
+import type { Capability, ModelMetadata } from '../../core/contracts/storage.ts'
+import { dtypeLabel } from '../../core/models/safetensors-layout.ts'
 import { MOST_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
 import type { SafetensorsFile } from './safetensors-file.ts'
 

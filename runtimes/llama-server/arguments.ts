@@ -1,7 +1,8 @@
+import type { EngineSettings } from '../../core/config/model-settings.ts'
+import type { EngineBounds, EngineSpec } from '../../core/contracts/engines.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { EngineSettings } from '../../core/model-settings.ts'
-import { pooledBatch } from '../../core/options.ts'
-import type { EngineBounds, EngineSpec, StoredVariant } from '../../core/services.ts'
+import { pooledBatch } from '../../core/models/options.ts'
 
 /** Where an engine listens: a Unix socket, or a TCP port on loopback. */
 export type Listen = { socketPath: string } | { host: string; port: number }

@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
-import type { Build } from '../../core/runtimes.ts'
+import type { Build } from '../../core/contracts/builds.ts'
 import { flagsInHelp } from './arguments.ts'
 
 const run = promisify(execFile)

@@ -1,4 +1,4 @@
-import type { BuildDevice } from '../../core/runtimes.ts'
+import type { BuildDevice } from '../../core/contracts/builds.ts'
 
 /*
  * What `llama-server --list-devices` prints: on standard output the list (common_print_available_devices in llama.cpp's

@@ -1,4 +1,4 @@
-import type { MemoryUse } from '../../core/runtimes.ts'
+import type { MemoryUse } from '../../core/contracts/builds.ts'
 import { isFatal } from './failure.ts'
 import type { Loading } from './loading.ts'
 import { parseLine } from './log-lines.ts'

@@ -1,4 +1,4 @@
-import { formatBytes } from '../../core/bytes.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
 import type { FailureCause } from './failure-causes.ts'
 
 /** Facts of a failure for programs; only those that the log tells. */

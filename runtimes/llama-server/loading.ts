@@ -1,7 +1,7 @@
 import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { Waiting } from '../../core/services.ts'
 import type { Upstream } from './upstream.ts'
 
 /** What an engine says about itself once it serves. */

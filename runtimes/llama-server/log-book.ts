@@ -1,5 +1,5 @@
+import type { EngineLogRecord } from '../../core/contracts/builds.ts'
 import type { CorralError } from '../../core/errors.ts'
-import type { EngineLogRecord } from '../../core/runtimes.ts'
 import { withoutFolders } from './failure.ts'
 import { createLogTail, type LogTail } from './log-tail.ts'
 import type { ProcessExit } from './process.ts'

@@ -1,6 +1,6 @@
 import { StringDecoder } from 'node:string_decoder'
-import { isObject } from '../../core/json-object.ts'
-import type { MemoryUse } from '../../core/runtimes.ts'
+import type { MemoryUse } from '../../core/contracts/builds.ts'
+import { isObject } from '../../core/system/json-object.ts'
 
 export type LogLevel = 'error' | 'warn' | 'info' | 'debug'
 

@@ -1,10 +1,10 @@
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { runTool, type ToolLog } from '../../core/child-process.ts'
+import type { Build, MemoryUse } from '../../core/contracts/builds.ts'
+import type { EngineSpec } from '../../core/contracts/engines.ts'
 import { messageOf } from '../../core/errors.ts'
-import type { Build, MemoryUse } from '../../core/runtimes.ts'
-import type { EngineSpec } from '../../core/services.ts'
+import { runTool, type ToolLog } from '../../core/system/child-process.ts'
 import { engineArguments, flagsInHelp } from './arguments.ts'
 import { engineEnvironment } from './environment.ts'
 

@@ -1,4 +1,4 @@
-import type { MemoryUse } from '../../core/runtimes.ts'
+import type { MemoryUse } from '../../core/contracts/builds.ts'
 
 /** What an engine holds by its own tables. */
 export interface MemoryReport {

@@ -3,8 +3,8 @@ import { basename, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import writeFileAtomic from 'write-file-atomic'
 import { messageOf } from '../../core/errors.ts'
-import { namesIn } from '../../core/folder-names.ts'
-import { processStartTime } from '../../core/processes.ts'
+import { namesIn } from '../../core/system/folder-names.ts'
+import { processStartTime } from '../../core/system/processes.ts'
 import { FOLDER_PREFIX } from './address.ts'
 
 /** What a started engine leaves behind should this process be killed. */

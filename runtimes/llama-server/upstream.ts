@@ -1,7 +1,7 @@
 import { Agent, type IncomingMessage, request as openRequest } from 'node:http'
 import { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { EngineRequest, EngineResponse } from '../../core/services.ts'
+import type { EngineRequest, EngineResponse } from '../../core/contracts/engines.ts'
 import type { EngineAddress } from './address.ts'
 
 /** HTTP to one engine. */

@@ -1,5 +1,5 @@
 import { cpus, loadavg, release } from 'node:os'
-import { version } from '../../core/package-info.ts'
+import { version } from '../../core/system/package-info.ts'
 import type { Run } from './contenders.ts'
 
 export interface LineReport {

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { findExecutable } from '../../core/child-process.ts'
+import { findExecutable } from '../../core/system/child-process.ts'
 
 export interface Tools {
   nginx: string

@@ -1,7 +1,7 @@
 import { symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { bareName } from '../../core/model-name.ts'
+import { bareName } from '../../core/models/model-name.ts'
 import { CacheDisk } from '../../plugins/adoption/cache-disk.ts'
 import {
   huggingFaceFolders,

@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { Delta, ToolCallPiece } from '../../core/http/engine-answer.ts'
+import type { Delta, ToolCallPiece } from '../../core/answers/engine-answer.ts'
 import { MessageEvents, WholeMessage } from '../../plugins/api-anthropic/message-events.ts'
 import type { MessageEvent } from '../../plugins/api-anthropic/schemas.ts'
 import { randomNumbers } from '../support/random.ts'

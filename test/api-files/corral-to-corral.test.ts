@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 

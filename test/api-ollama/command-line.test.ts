@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, until } from '../support/corral.ts'
 import { type Answer, ask, corralWithListener } from './support.ts'
 

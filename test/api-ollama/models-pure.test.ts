@@ -1,6 +1,6 @@
 import t from 'tap'
-import { withModelDefaults } from '../../core/http/model-defaults.ts'
-import type { StoredVariant } from '../../core/services.ts'
+import { withModelDefaults } from '../../core/answers/model-defaults.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { parametersText } from '../../plugins/api-native/parameters-text.ts'
 import { requireJinja } from '../../plugins/api-ollama/models/chat-template.ts'
 import { mergedDefaults, readCreateRequest } from '../../plugins/api-ollama/models/create-request.ts'

@@ -1,6 +1,6 @@
+import type { EffectiveSettings } from '../../core/config/model-settings.ts'
+import type { Capability } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { EffectiveSettings } from '../../core/model-settings.ts'
-import type { Capability } from '../../core/services.ts'
 import { checkAgainst } from '../../plugins/api-openai/check-body.ts'
 import { type Fields, readCall } from '../../plugins/api-openai/engine-call.ts'
 import { chatGeneration, completionGeneration, type Generation } from '../../plugins/api-openai/generation.ts'

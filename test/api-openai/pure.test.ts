@@ -1,6 +1,6 @@
 import t from 'tap'
+import { engineError } from '../../core/answers/engine-error.ts'
 import { CorralError, type ErrorCode } from '../../core/errors.ts'
-import { engineError } from '../../core/http/engine-error.ts'
 import { answerId, EventBlocks, type Renames, renamed } from '../../plugins/api-openai/event-blocks.ts'
 import { openaiErrorBody, openaiErrorEvent } from '../../plugins/api-openai/openai-error.ts'
 

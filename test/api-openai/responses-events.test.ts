@@ -1,7 +1,7 @@
 import { accumulateResponse } from 'openai/lib/responses/ResponseAccumulator'
 import t, { type Test } from 'tap'
+import type { Delta } from '../../core/answers/engine-answer.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { Delta } from '../../core/http/engine-answer.ts'
 import { engineFields } from '../../plugins/api-openai/responses/engine-request.ts'
 import type { ResponseHead, ResponseObject } from '../../plugins/api-openai/responses/response-object.ts'
 import { type ResponseEvent, ResponseWriter } from '../../plugins/api-openai/responses/response-writer.ts'

@@ -1,5 +1,5 @@
 import type { Test } from 'tap'
-import type { EngineSpec } from '../../core/services.ts'
+import type { EngineSpec } from '../../core/contracts/engines.ts'
 import { until } from '../support/corral.ts'
 import {
   eventStream,

@@ -4,26 +4,18 @@ import { join } from 'node:path'
 import { PassThrough, Readable } from 'node:stream'
 import pino from 'pino'
 import type { Test } from 'tap'
-import { createApplication } from '../../core/application.ts'
 import type { CoreConfig, ModelSettings } from '../../core/config/core-schema.ts'
-import type { Conversion } from '../../core/conversion.ts'
+import type { Build, Runtimes } from '../../core/contracts/builds.ts'
+import type { Conversion } from '../../core/contracts/conversion.ts'
+import type { Engine, EngineExit, EngineRequest, EngineResponse, EngineSpec } from '../../core/contracts/engines.ts'
+import type { Waiting } from '../../core/contracts/progress.ts'
+import type { Scheduler } from '../../core/contracts/scheduler.ts'
+import type { Capability, Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import { bareName, modelKey } from '../../core/model-name.ts'
-import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS } from '../../core/options.ts'
-import { packageRoot } from '../../core/package-info.ts'
-import type { Build, Runtimes } from '../../core/runtimes.ts'
-import type {
-  Capability,
-  Engine,
-  EngineExit,
-  EngineRequest,
-  EngineResponse,
-  EngineSpec,
-  Scheduler,
-  Storage,
-  StoredVariant,
-  Waiting
-} from '../../core/services.ts'
+import { createApplication } from '../../core/http/application.ts'
+import { bareName, modelKey } from '../../core/models/model-name.ts'
+import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS } from '../../core/models/options.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
 import { createPromptCache } from '../../plugins/scheduler/prompt-cache/create-prompt-cache.ts'
 import { createScheduler } from '../../plugins/scheduler/scheduler.ts'

@@ -1,6 +1,6 @@
 import t from 'tap'
-import { type FileRole, parseGgufFileName, projectorFor } from '../../core/gguf-file-name.ts'
-import { storedName } from '../../core/stored-name.ts'
+import { type FileRole, parseGgufFileName, projectorFor } from '../../core/models/gguf-file-name.ts'
+import { storedName } from '../../core/models/stored-name.ts'
 import { isForeign, quality, standInRank } from '../../plugins/download/choice/quality.ts'
 
 t.test('names in the wild', t => {

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { startCorral, until } from '../support/corral.ts'
 import { makeEndless, removeEndless } from './leaving.ts'
 import { type Client, FEATURES, type Feature, type Outcome, type Place } from './trials.ts'

@@ -4,10 +4,10 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 
-export const MAIN = join(packageRoot, 'dist', 'core', 'command-line', 'main.js')
+export const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
 
 export interface Ended {
   code: number | null

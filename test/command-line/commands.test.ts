@@ -1,7 +1,7 @@
 import { copyFileSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { packageRoot, version } from '../../core/package-info.ts'
+import { packageRoot, version } from '../../core/system/package-info.ts'
 import { DEMO } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
 

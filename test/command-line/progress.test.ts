@@ -1,11 +1,11 @@
 import t from 'tap'
-import { formatPulls } from '../../core/command-line/commands/pulls.ts'
-import { formatModel } from '../../core/command-line/commands/show.ts'
-import { chooseFound, formatFound } from '../../core/command-line/import-found.ts'
-import { formatPlan, type PlanReply } from '../../core/command-line/pull-plan.ts'
-import { percentOf, shorten, transferLines, transferText } from '../../core/command-line/transfer-layout.ts'
-import { formatTimeLeft, speedOf } from '../../core/command-line/transfer-speed.ts'
-import { Transfers } from '../../core/command-line/transfers.ts'
+import { formatPulls } from '../../command-line/commands/pulls.ts'
+import { formatModel } from '../../command-line/commands/show.ts'
+import { chooseFound, formatFound } from '../../command-line/import-found.ts'
+import { formatPlan, type PlanReply } from '../../command-line/pull-plan.ts'
+import { percentOf, shorten, transferLines, transferText } from '../../command-line/transfer-layout.ts'
+import { formatTimeLeft, speedOf } from '../../command-line/transfer-speed.ts'
+import { Transfers } from '../../command-line/transfers.ts'
 
 const MB = 1e6
 

@@ -3,7 +3,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync, 
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
-import { readGguf } from '../../core/gguf-file.ts'
+import { readGguf } from '../../core/models/gguf-file.ts'
 import { conversionPython, realConversion, TINY_SAFETENSORS } from '../support/conversion-python.ts'
 import { CAPITAL_ANSWER, lastEvent } from '../support/corral.ts'
 import {

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { diskNeed } from '../../plugins/conversion/disk-need.ts'
 import { DTYPES, planDtype } from '../../plugins/conversion/dtypes.ts'
 import { downloadedPackage } from '../../plugins/conversion/python/environment.ts'

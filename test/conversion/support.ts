@@ -2,7 +2,7 @@ import { chmodSync, cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, 
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { TINY_SAFETENSORS } from '../support/conversion-python.ts'
 import { CAPITAL_QUESTION, type Corral, type CorralOptions, startCorral } from '../support/corral.ts'
 

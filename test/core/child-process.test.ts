@@ -4,9 +4,9 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import t from 'tap'
-import { findExecutable, lineSplitter, runTool, ToolError } from '../../core/child-process.ts'
-import { packageRoot } from '../../core/package-info.ts'
-import { processStartTime } from '../../core/processes.ts'
+import { findExecutable, lineSplitter, runTool, ToolError } from '../../core/system/child-process.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { processStartTime } from '../../core/system/processes.ts'
 
 const isRunning = async (pid: number) => (await processStartTime(pid)) !== undefined
 
@@ -171,7 +171,7 @@ t.test('runTool', async t => {
 
   t.test('kill -9 of corral ends the whole tree', async t => {
     const cwd = t.testdir()
-    const module = pathToFileURL(join(packageRoot, 'dist/core/child-process.js')).href
+    const module = pathToFileURL(join(packageRoot, 'dist/core/system/child-process.js')).href
     const script = join(cwd, 'corral.mjs')
     writeFileSync(
       script,

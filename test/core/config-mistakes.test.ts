@@ -3,7 +3,7 @@ import { Type } from 'typebox'
 import { loadConfig } from '../../core/config/load.ts'
 import { formatProblems } from '../../core/config/problems.ts'
 import { nearest } from '../../core/config/suggestion.ts'
-import type { PluginDefinition } from '../../core/plugin.ts'
+import type { PluginDefinition } from '../../core/plugins/plugin.ts'
 import { definitions, load, problemsOf } from './loaded-config.ts'
 
 t.test('mistakes name place, setting, value and what is allowed', async t => {

@@ -7,7 +7,7 @@ import { describeConfig, formatConfig } from '../../core/config/describe.ts'
 import { type LoadedConfig, loadConfig } from '../../core/config/load.ts'
 import type { ConfigFlags } from '../../core/config/overrides.ts'
 import { type ConfigError, formatProblems } from '../../core/config/problems.ts'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { definitions, load, problemsOf } from './loaded-config.ts'
 

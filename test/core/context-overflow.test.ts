@@ -1,6 +1,6 @@
 import t from 'tap'
-import { askWithinContext, dropOldest } from '../../core/http/context-overflow.ts'
-import type { Lease } from '../../core/services.ts'
+import { askWithinContext, dropOldest } from '../../core/answers/context-overflow.ts'
+import type { Lease } from '../../core/contracts/scheduler.ts'
 
 type Message = { role: string; content?: string; tool_calls?: object[] }
 

@@ -6,9 +6,9 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
-import { claimDataDirectory, DataDirectoryError, readOwner } from '../../core/data-directory.ts'
-import { type DataPaths, dataPaths } from '../../core/data-paths.ts'
-import { isSameProcess, processStartTime } from '../../core/processes.ts'
+import { claimDataDirectory, DataDirectoryError, readOwner } from '../../core/system/data-directory.ts'
+import { type DataPaths, dataPaths } from '../../core/system/data-paths.ts'
+import { isSameProcess, processStartTime } from '../../core/system/processes.ts'
 
 const SERVER = { address: 'http://127.0.0.1:11435', version: '1.2.3' }
 const CLAIMANT = fileURLToPath(new URL('../support/claimant.js', import.meta.url))

@@ -5,7 +5,7 @@ import { Bytes, Duration, Path } from '../../core/config/core-schema.ts'
 import { type LoadedConfig, loadConfig } from '../../core/config/load.ts'
 import type { ConfigFlags } from '../../core/config/overrides.ts'
 import { ConfigError, type ConfigProblem } from '../../core/config/problems.ts'
-import { definePlugin, type PluginDefinition } from '../../core/plugin.ts'
+import { definePlugin, type PluginDefinition } from '../../core/plugins/plugin.ts'
 
 const security = definePlugin({
   name: 'security',

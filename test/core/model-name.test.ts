@@ -1,5 +1,5 @@
 import t from 'tap'
-import { bareName, modelKey, parseModelName } from '../../core/model-name.ts'
+import { bareName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 
 t.test('names that are accepted', t => {
   t.same(parseModelName('corral/tiny-chat'), { owner: 'corral', name: 'tiny-chat' })

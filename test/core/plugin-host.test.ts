@@ -1,14 +1,14 @@
 import pino from 'pino'
 import t, { type Test } from 'tap'
 import { Type } from 'typebox'
-import { createApplication } from '../../core/application.ts'
 import { loadConfig } from '../../core/config/load.ts'
 import { ConfigError } from '../../core/config/problems.ts'
-import { ListenError } from '../../core/listening.ts'
-import type { PluginContext, PluginDefinition, PluginOffer } from '../../core/plugin.ts'
-import { createPluginHost, type PluginHostOptions } from '../../core/plugin-host.ts'
-import { planPlugins } from '../../core/plugin-order.ts'
-import type { ServiceName } from '../../core/services.ts'
+import type { ServiceName } from '../../core/contracts/services.ts'
+import { createApplication } from '../../core/http/application.ts'
+import { ListenError } from '../../core/http/listening.ts'
+import type { PluginContext, PluginDefinition, PluginOffer } from '../../core/plugins/plugin.ts'
+import { createPluginHost, type PluginHostOptions } from '../../core/plugins/plugin-host.ts'
+import { planPlugins } from '../../core/plugins/plugin-order.ts'
 
 interface Sketch {
   optional?: boolean

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { tellUnheeded, unheeded } from '../../core/http/unheeded-schema.ts'
+import { tellUnheeded, unheeded } from '../../core/answers/unheeded-schema.ts'
 
 t.test('what grammars pass over', async t => {
   const price = { type: 'number', minimum: 0, exclusiveMaximum: 9.5 }

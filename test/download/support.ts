@@ -4,7 +4,7 @@ import { createReadStream, existsSync, mkdtempSync, readdirSync, readFileSync, r
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { CAPITAL_QUESTION, type Corral, type CorralOptions, startCorral } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'

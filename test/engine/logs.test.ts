@@ -1,7 +1,7 @@
 import t from 'tap'
-import { formatLogs } from '../../core/command-line/commands/logs.ts'
+import { formatLogs } from '../../command-line/commands/logs.ts'
+import type { EngineLogRecord } from '../../core/contracts/builds.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { EngineLogRecord } from '../../core/runtimes.ts'
 import { createLogEvents } from '../../plugins/api-native/log-events.ts'
 import { createEngineLogBook } from '../../runtimes/llama-server/log-book.ts'
 

@@ -14,7 +14,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
-import { processStartTime } from '../../core/processes.ts'
+import { processStartTime } from '../../core/system/processes.ts'
 import { reapStrayEngines, writeRunRecord } from '../../runtimes/llama-server/run-records.ts'
 import { realBuild } from './support.ts'
 

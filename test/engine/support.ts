@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import type { Build } from '../../core/runtimes.ts'
-import type { EngineSpec } from '../../core/services.ts'
+import type { Build } from '../../core/contracts/builds.ts'
+import type { EngineSpec } from '../../core/contracts/engines.ts'
 import type { EngineDeps } from '../../runtimes/llama-server/engine.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 

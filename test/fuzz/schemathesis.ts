@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { execa } from 'execa'
 import type { Test } from 'tap'
 import { ERROR_STATUS } from '../../core/errors.ts'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { PYTHON_VARIABLES, pythonIn } from '../clients/python-scripts.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
 

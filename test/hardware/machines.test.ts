@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { Value } from 'typebox/value'
-import { HardwareSchema } from '../../core/hardware.ts'
+import { HardwareSchema } from '../../core/contracts/hardware.ts'
 import { createHardware } from '../../plugins/hardware/hardware-service.ts'
 import { answers, GIB, hardwareOf, look, MIB, PLAIN, recordedFiles, recording, writeMachine } from './support.ts'
 

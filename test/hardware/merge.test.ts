@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { ProbeReport } from '../../core/hardware.ts'
+import type { ProbeReport } from '../../core/contracts/hardware.ts'
 import { parseRocmSmi } from '../../plugins/hardware/amd/rocm-smi.ts'
 import { parseRocminfo } from '../../plugins/hardware/amd/rocminfo.ts'
 import { parseSystemProfiler } from '../../plugins/hardware/apple/system-profiler.ts'

@@ -1,6 +1,6 @@
 import { chmodSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import type { Hardware, HardwareService, MemoryNow } from '../../core/hardware.ts'
+import type { Hardware, HardwareService, MemoryNow } from '../../core/contracts/hardware.ts'
 import { createHardware } from '../../plugins/hardware/hardware-service.ts'
 
 const RECORDINGS = new URL('../../../test/fixtures/probes/', import.meta.url)

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { isLoopback, isPrivateHost } from '../../core/private-address.ts'
+import { isLoopback, isPrivateHost } from '../../core/system/private-address.ts'
 import { parseEtag, sha256Hex, sha256OfHeaders, strongEtag } from '../../plugins/hubs/files/etag.ts'
 import { expiryOf } from '../../plugins/hubs/files/expiry.ts'
 import { isUsablePath } from '../../plugins/hubs/files/listing-path.ts'

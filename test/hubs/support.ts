@@ -3,8 +3,8 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net'
 import pino from 'pino'
 import type { Test } from 'tap'
-import type { Hub } from '../../core/downloads.ts'
-import type { PluginContext, PluginDefinition } from '../../core/plugin.ts'
+import type { Hub } from '../../core/contracts/downloads.ts'
+import type { PluginContext, PluginDefinition } from '../../core/plugins/plugin.ts'
 import type { HubAnswer } from '../../plugins/hubs/http/hub-fetch.ts'
 
 export const SHA256 = 'ab'.repeat(32)

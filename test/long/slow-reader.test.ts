@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { EventLines } from '../../core/http/event-lines.ts'
+import { EventLines } from '../../core/answers/event-lines.ts'
 import { residentMemory } from '../../scripts/bench/process-figures.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
 import { answerRequest, record } from './support.ts'

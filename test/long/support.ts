@@ -2,8 +2,8 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
-import { EventLines } from '../../core/http/event-lines.ts'
-import { packageRoot } from '../../core/package-info.ts'
+import { EventLines } from '../../core/answers/event-lines.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { CAPITAL_QUESTION, type Corral } from '../support/corral.ts'
 
 const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')

@@ -1,6 +1,6 @@
 import t from 'tap'
-import type { Gpu, MemoryNow } from '../../core/hardware.ts'
-import type { Build, BuildDevice } from '../../core/runtimes.ts'
+import type { Build, BuildDevice } from '../../core/contracts/builds.ts'
+import type { Gpu, MemoryNow } from '../../core/contracts/hardware.ts'
 import { runningRecord } from '../../plugins/api-native/records.ts'
 import { NATIVE_NAMING } from '../../plugins/api-native/routes.ts'
 import { devicePools, matchDevices } from '../../plugins/scheduler/memory/device-pools.ts'

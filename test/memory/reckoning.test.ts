@@ -1,6 +1,6 @@
 import t from 'tap'
-import type { LoadOptions } from '../../core/options.ts'
-import type { EngineMode } from '../../core/services.ts'
+import type { EngineMode } from '../../core/contracts/engines.ts'
+import type { LoadOptions } from '../../core/models/options.ts'
 import { engineFiles } from '../../plugins/scheduler/memory/engine-files.ts'
 import { reckon, totalOf } from '../../plugins/scheduler/memory/engine-need.ts'
 import { fromFit } from '../../plugins/scheduler/memory/memory-sources.ts'

@@ -1,7 +1,7 @@
 import { truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import type { LoadOptions } from '../../core/options.ts'
+import type { LoadOptions } from '../../core/models/options.ts'
 import { type CacheOptions, cacheByLayer, cells, checkpointSize } from '../../plugins/scheduler/memory/cache-size.ts'
 import { engineFiles, shardsOf } from '../../plugins/scheduler/memory/engine-files.ts'
 import { engineFlags } from '../../plugins/scheduler/memory/engine-flags.ts'

@@ -1,4 +1,4 @@
-import type { Hardware } from '../../core/hardware.ts'
+import type { Hardware } from '../../core/contracts/hardware.ts'
 import { amd, apple, INTEGRATED, iGpu, intel, machine, nvidia, other, problem, UNKNOWN_SYSTEM } from './machines.ts'
 
 const VULKAN_SEEN = { apis: ['vulkan' as const] }

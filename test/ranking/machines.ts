@@ -1,4 +1,4 @@
-import type { Gpu, Hardware } from '../../core/hardware.ts'
+import type { Gpu, Hardware } from '../../core/contracts/hardware.ts'
 
 const GIB = 1024 ** 3
 

@@ -4,21 +4,21 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import t, { type Test } from 'tap'
-import type { Hardware } from '../../core/hardware.ts'
-import { packageRoot } from '../../core/package-info.ts'
-import type { Progress } from '../../core/progress.ts'
-import type { BuildCandidate, BuildKind, RuntimeDescriptor } from '../../core/runtimes.ts'
-import { isProgramOrLibrary, prebuiltLibraries } from '../../runtimes/build-files.ts'
-import { cpu } from '../../runtimes/kinds/cpu.ts'
-import { cuda12 } from '../../runtimes/kinds/cuda-12.ts'
-import { cuda13 } from '../../runtimes/kinds/cuda-13.ts'
-import { rocm } from '../../runtimes/kinds/rocm.ts'
-import { sycl } from '../../runtimes/kinds/sycl.ts'
-import { vulkan } from '../../runtimes/kinds/vulkan.ts'
-import { type BuildTool, buildFraction, installCommand } from '../../runtimes/sources/build-tools.ts'
-import { compilerCount, prebuiltPackage } from '../../runtimes/sources/compile.ts'
-import { fetchConverter } from '../../runtimes/sources/llama-source.ts'
-import { compiledSource, type SourceOptions } from '../../runtimes/sources/source.ts'
+import type { BuildCandidate, BuildKind, RuntimeDescriptor } from '../../core/contracts/builds.ts'
+import type { Hardware } from '../../core/contracts/hardware.ts'
+import type { Progress } from '../../core/contracts/progress.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { isProgramOrLibrary, prebuiltLibraries } from '../../runtimes/llama-cpp/build-files.ts'
+import { cpu } from '../../runtimes/llama-cpp/kinds/cpu.ts'
+import { cuda12 } from '../../runtimes/llama-cpp/kinds/cuda-12.ts'
+import { cuda13 } from '../../runtimes/llama-cpp/kinds/cuda-13.ts'
+import { rocm } from '../../runtimes/llama-cpp/kinds/rocm.ts'
+import { sycl } from '../../runtimes/llama-cpp/kinds/sycl.ts'
+import { vulkan } from '../../runtimes/llama-cpp/kinds/vulkan.ts'
+import { type BuildTool, buildFraction, installCommand } from '../../runtimes/llama-cpp/sources/build-tools.ts'
+import { compilerCount, prebuiltPackage } from '../../runtimes/llama-cpp/sources/compile.ts'
+import { fetchConverter } from '../../runtimes/llama-cpp/sources/llama-source.ts'
+import { compiledSource, type SourceOptions } from '../../runtimes/llama-cpp/sources/source.ts'
 import { fakeServer, gpuMachine, H100, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
 
 t.test('progress of a build', async t => {
@@ -392,7 +392,7 @@ t.test('kill -9 in the middle of a build', async t => {
   const script = join(tools.home, 'corral.mjs')
   writeFileSync(
     script,
-    `import { compiledSource } from ${module('runtimes/sources/source.js')}
+    `import { compiledSource } from ${module('runtimes/llama-cpp/sources/source.js')}
 const log = { debug() {} }
 await compiledSource({
   name: 'node-llama-cpp', version: '3.22.1', directory: ${JSON.stringify(directory)}, prebuilt: true, log,

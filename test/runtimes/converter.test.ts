@@ -4,9 +4,9 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import * as tar from 'tar'
-import type { Progress } from '../../core/progress.ts'
-import type { Build } from '../../core/runtimes.ts'
-import { createFindConverter } from '../../runtimes/find-converter.ts'
+import type { Build } from '../../core/contracts/builds.ts'
+import type { Progress } from '../../core/contracts/progress.ts'
+import { createFindConverter } from '../../runtimes/llama-cpp/find-converter.ts'
 import { fakeServer, memoryLog, runtimesWith, source, writePrograms } from './fake-build.ts'
 
 function writeConverter(folder: string): void {

@@ -1,10 +1,10 @@
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Gpu, Hardware, HardwareService } from '../../core/hardware.ts'
-import type { BuildCandidate, BuildSource, RuntimeDescriptor } from '../../core/runtimes.ts'
-import { programsIn } from '../../runtimes/build-files.ts'
-import { prove } from '../../runtimes/prove.ts'
-import { createRuntimes, type RuntimesDeps } from '../../runtimes/runtimes-service.ts'
+import type { BuildCandidate, BuildSource, RuntimeDescriptor } from '../../core/contracts/builds.ts'
+import type { Gpu, Hardware, HardwareService } from '../../core/contracts/hardware.ts'
+import { programsIn } from '../../runtimes/llama-cpp/build-files.ts'
+import { prove } from '../../runtimes/llama-cpp/prove.ts'
+import { createRuntimes, type RuntimesDeps } from '../../runtimes/llama-cpp/runtimes-service.ts'
 
 /** A device as a build for CUDA lists it. */
 export const CUDA_DEVICE = '  CUDA0: NVIDIA H100 80GB HBM3 (81079 MiB, 80000 MiB free)'

@@ -1,11 +1,11 @@
 import { join } from 'node:path'
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
-import { placeOf, runtimeOf } from '../../runtimes/build-place.ts'
-import { warningsFor } from '../../runtimes/build-warnings.ts'
-import { prove } from '../../runtimes/prove.ts'
-import { createProof, idleGpu, type StartEngine } from '../../runtimes/prove-by-answer.ts'
-import { rankRuntimes } from '../../runtimes/ranking.ts'
+import { placeOf, runtimeOf } from '../../runtimes/llama-cpp/build-place.ts'
+import { warningsFor } from '../../runtimes/llama-cpp/build-warnings.ts'
+import { prove } from '../../runtimes/llama-cpp/prove.ts'
+import { createProof, idleGpu, type StartEngine } from '../../runtimes/llama-cpp/prove-by-answer.ts'
+import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
 import {
   CUDA_DEVICE,
   candidateIn,

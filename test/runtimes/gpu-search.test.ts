@@ -1,14 +1,14 @@
 import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import type { Build, BuildRequest, BuildSource } from '../../core/contracts/builds.ts'
+import type { Hardware } from '../../core/contracts/hardware.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { Hardware } from '../../core/hardware.ts'
-import type { Build, BuildRequest, BuildSource } from '../../core/runtimes.ts'
-import { writeRecord } from '../../runtimes/build-records.ts'
-import { machineMark, readFailedAttempts, stillCounts } from '../../runtimes/failed-attempts.ts'
-import { prove } from '../../runtimes/prove.ts'
-import { changeSelection } from '../../runtimes/selection.ts'
-import { SourceOutOfOrder } from '../../runtimes/sources/out-of-order.ts'
+import { writeRecord } from '../../runtimes/llama-cpp/build-records.ts'
+import { machineMark, readFailedAttempts, stillCounts } from '../../runtimes/llama-cpp/failed-attempts.ts'
+import { prove } from '../../runtimes/llama-cpp/prove.ts'
+import { changeSelection } from '../../runtimes/llama-cpp/selection.ts'
+import { SourceOutOfOrder } from '../../runtimes/llama-cpp/sources/out-of-order.ts'
 import {
   CUDA_DEVICE,
   candidateIn,

@@ -1,12 +1,12 @@
 import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { cuda12 } from '../../runtimes/kinds/cuda-12.ts'
-import { builtInKinds } from '../../runtimes/kinds/index.ts'
-import { parseDigest, readArchiveName } from '../../runtimes/sources/archive.ts'
-import { releaseId, releaseTag } from '../../runtimes/sources/release.ts'
-import { type ReleaseAsset, sha256Of } from '../../runtimes/sources/release-assets.ts'
-import { dangerOf, unpackArchive } from '../../runtimes/sources/unpack-archive.ts'
+import { cuda12 } from '../../runtimes/llama-cpp/kinds/cuda-12.ts'
+import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
+import { parseDigest, readArchiveName } from '../../runtimes/llama-cpp/sources/archive.ts'
+import { releaseId, releaseTag } from '../../runtimes/llama-cpp/sources/release.ts'
+import { type ReleaseAsset, sha256Of } from '../../runtimes/llama-cpp/sources/release-assets.ts'
+import { dangerOf, unpackArchive } from '../../runtimes/llama-cpp/sources/unpack-archive.ts'
 
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
 

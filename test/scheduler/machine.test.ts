@@ -1,6 +1,6 @@
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
-import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/options.ts'
+import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/options.ts'
 import { capContext, firstLoad, satisfies, union } from '../../plugins/scheduler/load-options.ts'
 import { step } from '../../plugins/scheduler/machine.ts'
 import { createState, type Event, type SchedulerState } from '../../plugins/scheduler/machine-state.ts'

@@ -1,6 +1,6 @@
+import type { MemoryUse } from '../../core/contracts/builds.ts'
 import { CorralError } from '../../core/errors.ts'
-import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/options.ts'
-import type { MemoryUse } from '../../core/runtimes.ts'
+import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/options.ts'
 import { step } from '../../plugins/scheduler/machine.ts'
 import { createState, type Effect, type Event, type Limits } from '../../plugins/scheduler/machine-state.ts'
 import { randomNumbers } from '../support/random.ts'

@@ -1,5 +1,5 @@
-import { DEFAULT_LOAD_OPTIONS } from '../../core/options.ts'
-import type { MemoryUse } from '../../core/runtimes.ts'
+import type { MemoryUse } from '../../core/contracts/builds.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
 import { step } from '../../plugins/scheduler/machine.ts'
 import { createState, type Effect, type Event, type Limits } from '../../plugins/scheduler/machine-state.ts'
 

@@ -6,12 +6,12 @@ import { execa } from 'execa'
 import fp from 'fastify-plugin'
 import pino from 'pino'
 import t, { type Test } from 'tap'
-import { createApplication } from '../../core/application.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { ConfigError } from '../../core/config/problems.ts'
+import { createApplication } from '../../core/http/application.ts'
 import { openReplyStream } from '../../core/http/reply-stream.ts'
-import { packageRoot } from '../../core/package-info.ts'
-import type { PluginContext } from '../../core/plugin.ts'
+import type { PluginContext } from '../../core/plugins/plugin.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
 import security from '../../plugins/security/index.ts'
 
@@ -220,7 +220,7 @@ t.test('keys are marked as secret in the schema', async t => {
 
 t.test('the server itself: a start that is refused, and what is shown of keys', async t => {
   const run = (args: string[], env: Record<string, string>) =>
-    execa(process.execPath, [join(packageRoot, 'dist', 'core', 'command-line', 'main.js'), ...args], {
+    execa(process.execPath, [join(packageRoot, 'dist', 'command-line', 'main.js'), ...args], {
       env: { ...env, CORRAL_HOME: t.testdir({}) },
       cwd: t.testdirName,
       reject: false,

@@ -3,7 +3,7 @@ import { cpSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } 
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import {
   alive,
   CAPITAL_ANSWER,
@@ -98,7 +98,7 @@ t.test('a second server on one data directory says who holds it', async t => {
   const corral = await startCorral(t)
   const { status, stderr, stdout } = spawnSync(
     process.execPath,
-    [join(packageRoot, 'dist', 'core', 'command-line', 'main.js'), 'serve', '--port', '0'],
+    [join(packageRoot, 'dist', 'command-line', 'main.js'), 'serve', '--port', '0'],
     { cwd: corral.home, env: { ...process.env, CORRAL_HOME: corral.home }, encoding: 'utf8', timeout: 30_000 }
   )
   t.equal(status, 1)
@@ -113,7 +113,7 @@ t.test('a taken port and a mistake in config.yaml end the start with what to do'
     t.teardown(() => rmSync(home, { recursive: true, force: true }))
     return spawnSync(
       process.execPath,
-      [join(packageRoot, 'dist', 'core', 'command-line', 'main.js'), 'serve', ...args],
+      [join(packageRoot, 'dist', 'command-line', 'main.js'), 'serve', ...args],
       {
         cwd: home,
         env: { ...process.env, CORRAL_HOME: home, ...env },

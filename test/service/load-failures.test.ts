@@ -13,7 +13,7 @@ import {
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import {
   CAPITAL_ANSWER,
   CAPITAL_QUESTION,
@@ -30,7 +30,7 @@ import { type FaultyBuild, faultyBuild } from '../support/faulty-build.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 
 const TINY = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-const MAIN = join(packageRoot, 'dist', 'core', 'command-line', 'main.js')
+const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
 
 const ask = (model: string, options: object = {}) => ({
   model,

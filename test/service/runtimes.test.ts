@@ -4,7 +4,7 @@ import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import type { InstalledBuild } from '../../core/runtimes.ts'
+import type { InstalledBuild } from '../../core/contracts/builds.ts'
 import { corral as command, commandEnvironment, MAIN } from '../command-line/command.ts'
 import {
   CAPITAL_ANSWER,

@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto'
 import { type Dirent, existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import pino from 'pino'
-import { type ModelName, parseModelName } from '../../core/model-name.ts'
-import type { StoredVariant } from '../../core/services.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
+import { type ModelName, parseModelName } from '../../core/models/model-name.ts'
 import { ModelStore } from '../../plugins/storage/model-store.ts'
 
 /** A store whose log lines are kept in `lines`. */

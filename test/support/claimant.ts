@@ -1,5 +1,5 @@
-import { claimDataDirectory, DataDirectoryError } from '../../core/data-directory.ts'
-import { dataPaths } from '../../core/data-paths.ts'
+import { claimDataDirectory, DataDirectoryError } from '../../core/system/data-directory.ts'
+import { dataPaths } from '../../core/system/data-paths.ts'
 
 /** Claims the data directory `argv[2]` with the models folder `argv[3]`, prints how that went, and stays. */
 try {

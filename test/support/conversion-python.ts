@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 
 function find(): string | undefined {
   if (process.env.CORRAL_CONVERSION_PYTHON) return process.env.CORRAL_CONVERSION_PYTHON

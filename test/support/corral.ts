@@ -6,11 +6,11 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
 import { Agent, type Dispatcher, fetch } from 'undici'
-import { EventLines } from '../../core/http/event-lines.ts'
-import { packageRoot } from '../../core/package-info.ts'
+import { EventLines } from '../../core/answers/event-lines.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { engineBuildFolder } from './engine-build.ts'
 
-const MAIN = join(packageRoot, 'dist', 'core', 'command-line', 'main.js')
+const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
 export const DEMO = 'corral/tiny-chat'
 export const CAPITAL_QUESTION = { role: 'user', content: 'What is the capital of France?' }
 export const CAPITAL_ANSWER = 'The capital of France is Paris.'

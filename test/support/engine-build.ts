@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { packageRoot } from '../../core/package-info.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 
 /**
  * The folder with the llama-server that tests run: CORRAL_LLAMA_CPP, else the one that `npm run prepare:engine` made.

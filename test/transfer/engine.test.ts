@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync, openSync, readdirSync, readFileSync, statSync, writeFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import type { FileLocation } from '../../core/downloads.ts'
+import type { FileLocation } from '../../core/contracts/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
 import { Engine } from '../../plugins/download/transfer/engine.ts'
 import { partialBytes, removePartial } from '../../plugins/download/transfer/journal.ts'

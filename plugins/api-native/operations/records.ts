@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import { LoadOptionsSchema } from '../../../core/options.ts'
+import { LoadOptionsSchema } from '../../../core/models/options.ts'
 import { Bytes, Format, Named, Sha256, Time } from './fields.ts'
 
 /*

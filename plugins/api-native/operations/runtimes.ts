@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
+import { BuildSchema, RuntimesReportSchema } from '../../../core/contracts/builds.ts'
 import type { ErrorCode } from '../../../core/errors.ts'
 import { errorResponses, json, nativeErrors } from '../../../core/http/response-schemas.ts'
-import { BuildSchema, RuntimesReportSchema } from '../../../core/runtimes.ts'
 import type { StreamType } from '../framing.ts'
 import { InstallRequestSchema, UpgradeRequestSchema, UseRequestSchema } from '../schemas.ts'
 import { Done, Named } from './fields.ts'

@@ -2,10 +2,10 @@ import { createHash, randomBytes } from 'node:crypto'
 import { mkdir, open, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import { requireSpace } from '../../../core/disk-space.ts'
+import type { Storage } from '../../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
-import { namesIn } from '../../../core/folder-names.ts'
-import type { Storage } from '../../../core/services.ts'
+import { requireSpace } from '../../../core/system/disk-space.ts'
+import { namesIn } from '../../../core/system/folder-names.ts'
 
 /** Files that clients sent so that models are made of them, by their SHA-256 (64 hex digits). */
 export interface BlobStore {

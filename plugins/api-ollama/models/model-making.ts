@@ -1,6 +1,6 @@
 import type { FastifyPluginAsync } from 'fastify'
-import type { PluginContext } from '../../../core/plugin.ts'
-import type { ServiceName } from '../../../core/services.ts'
+import type { ServiceName } from '../../../core/contracts/services.ts'
+import type { PluginContext } from '../../../core/plugins/plugin.ts'
 import { createBlobStore } from './blob-store.ts'
 import { type MakingMount, modelMakingRoutes } from './making-routes.ts'
 

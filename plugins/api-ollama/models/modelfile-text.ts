@@ -1,4 +1,4 @@
-import type { StoredVariant } from '../../../core/services.ts'
+import type { StoredVariant } from '../../../core/contracts/storage.ts'
 
 /**
  * What a model was made with, as an Ollama Modelfile (https://docs.ollama.com/modelfile).

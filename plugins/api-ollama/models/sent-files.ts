@@ -1,11 +1,11 @@
 import { open } from 'node:fs/promises'
 import { basename } from 'node:path/posix'
+import type { AdoptedFile, StoredFile } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { readGguf } from '../../../core/gguf-file.ts'
-import { shardNames } from '../../../core/gguf-file-name.ts'
-import { describesSafetensors, isTokenizer } from '../../../core/safetensors-layout.ts'
-import type { AdoptedFile, StoredFile } from '../../../core/services.ts'
-import { storedName } from '../../../core/stored-name.ts'
+import { readGguf } from '../../../core/models/gguf-file.ts'
+import { shardNames } from '../../../core/models/gguf-file-name.ts'
+import { describesSafetensors, isTokenizer } from '../../../core/models/safetensors-layout.ts'
+import { storedName } from '../../../core/models/stored-name.ts'
 
 /** A file that was sent, under the name that the client has it under. */
 export interface SentFile {

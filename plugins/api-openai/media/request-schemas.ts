@@ -1,6 +1,6 @@
 import { type Static, Type } from 'typebox'
 import { Given, keep_alive, loose, named } from '../../../core/http/request-fields.ts'
-import { LoadOptionsSchema, SamplingOptionsSchema } from '../../../core/options.ts'
+import { LoadOptionsSchema, SamplingOptionsSchema } from '../../../core/models/options.ts'
 
 const { temperature, max_tokens, seed } = SamplingOptionsSchema.properties
 

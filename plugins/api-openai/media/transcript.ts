@@ -1,6 +1,6 @@
+import type { Delta, TokenUsage } from '../../../core/answers/engine-answer.ts'
+import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
-import type { Delta, TokenUsage } from '../../../core/http/engine-answer.ts'
-import type { StoredVariant } from '../../../core/services.ts'
 import { PLAIN_FORMATS, type TranscriptionRequest } from './request-schemas.ts'
 
 type Fields = Record<string, unknown>

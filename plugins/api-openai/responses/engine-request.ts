@@ -1,6 +1,6 @@
 import { CorralError } from '../../../core/errors.ts'
-import { isObject } from '../../../core/json-object.ts'
-import { type LoadOptions, type OverflowPolicy, parseOptions, topLevelOptions } from '../../../core/options.ts'
+import { type LoadOptions, type OverflowPolicy, parseOptions, topLevelOptions } from '../../../core/models/options.ts'
+import { isObject } from '../../../core/system/json-object.ts'
 import { withStops } from '../chat-fields.ts'
 import { askLogprobs } from '../logprobs.ts'
 import { invalid } from './input-items.ts'

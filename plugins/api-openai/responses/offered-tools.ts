@@ -1,5 +1,5 @@
 import { CorralError } from '../../../core/errors.ts'
-import { isObject } from '../../../core/json-object.ts'
+import { isObject } from '../../../core/system/json-object.ts'
 import { invalid, ofType } from './input-items.ts'
 
 type Fields = Record<string, unknown>

@@ -1,6 +1,6 @@
 import { type Static, Type } from 'typebox'
 import { Given, keep_alive, loose, named, options } from '../../../core/http/request-fields.ts'
-import { SamplingOptionsSchema } from '../../../core/options.ts'
+import { SamplingOptionsSchema } from '../../../core/models/options.ts'
 
 const { temperature, top_p } = SamplingOptionsSchema.properties
 

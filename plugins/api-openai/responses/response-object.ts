@@ -1,5 +1,5 @@
+import type { TokenUsage } from '../../../core/answers/engine-answer.ts'
 import type { CorralError } from '../../../core/errors.ts'
-import type { TokenUsage } from '../../../core/http/engine-answer.ts'
 import type { EngineFields } from './engine-request.ts'
 import type { OutputItem } from './items.ts'
 import type { ResponseRequest } from './request-schema.ts'

@@ -1,5 +1,5 @@
+import type { Delta, TokenUsage, ToolCallPiece } from '../../../core/answers/engine-answer.ts'
 import type { CorralError } from '../../../core/errors.ts'
-import type { Delta, TokenUsage, ToolCallPiece } from '../../../core/http/engine-answer.ts'
 import { chatLogprobs, type TokenProbability } from '../logprobs.ts'
 import { openaiErrorBody } from '../openai-error.ts'
 import { type FunctionCall, newId, type OutputItem, type OutputMessage, type ReasoningItem } from './items.ts'

@@ -1,5 +1,5 @@
 import { request } from 'undici'
-import { openWays } from '../../../core/server-ways.ts'
+import { openWays } from '../../../core/system/server-ways.ts'
 
 /** Milliseconds in which a package index must answer to count as reachable. */
 const LIMIT = 5000

@@ -1,4 +1,4 @@
-import type { HubFile, PlannedDownload, PullPlan } from '../../../core/downloads.ts'
+import type { HubFile, PlannedDownload, PullPlan } from '../../../core/contracts/downloads.ts'
 
 /** What somebody asked for within a repository. Nothing is the default. */
 export interface Wanted {

@@ -1,8 +1,8 @@
-import { formatMemory } from '../../../core/bytes.ts'
-import type { HubFile, PlannedDownload } from '../../../core/downloads.ts'
+import type { HubFile, PlannedDownload } from '../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { labelFromFileName } from '../../../core/gguf-file-name.ts'
-import { storedName } from '../../../core/stored-name.ts'
+import { labelFromFileName } from '../../../core/models/gguf-file-name.ts'
+import { storedName } from '../../../core/models/stored-name.ts'
+import { formatMemory } from '../../../core/system/bytes.ts'
 import {
   byPath,
   type Choice,

@@ -1,4 +1,4 @@
-import { formatMemory } from '../../../core/bytes.ts'
+import { formatMemory } from '../../../core/system/bytes.ts'
 import type { GgufCandidate } from './gguf-offer.ts'
 import { type Budget, requiredMemory } from './memory.ts'
 import { isFloat, isForeign, quality, standInRank } from './quality.ts'

@@ -1,11 +1,11 @@
-import type { HubFile } from '../../../core/downloads.ts'
+import type { HubFile } from '../../../core/contracts/downloads.ts'
 import {
   type FileRole,
   labelFromFileName,
   parseGgufFileName,
   projectorFinder,
   shardNames
-} from '../../../core/gguf-file-name.ts'
+} from '../../../core/models/gguf-file-name.ts'
 import { byPath, fileNameOf, folderOf, sizeOf } from './choice.ts'
 
 /** A whole model in GGUF, of one file or of shards. */

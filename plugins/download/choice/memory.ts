@@ -1,4 +1,4 @@
-import type { PullPlan } from '../../../core/downloads.ts'
+import type { PullPlan } from '../../../core/contracts/downloads.ts'
 import type { MemoryFacts } from './choice.ts'
 
 const GIB = 2 ** 30

@@ -1,6 +1,6 @@
-import type { Hub, HubRequest } from '../../../core/downloads.ts'
+import type { Hub, HubRequest } from '../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { type ModelName, parseModelName } from '../../../core/model-name.ts'
+import { type ModelName, parseModelName } from '../../../core/models/model-name.ts'
 import type { Wanted } from './choice.ts'
 
 /** What a pull's text names. */

@@ -1,6 +1,6 @@
-import { formatBytes } from '../../../core/bytes.ts'
-import type { HubFile } from '../../../core/downloads.ts'
+import type { HubFile } from '../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
 import { fileNameOf, listed } from './choice.ts'
 import type { GgufCandidate, GgufOffer } from './gguf-offer.ts'
 import { isForeign, quality } from './quality.ts'

@@ -1,7 +1,7 @@
-import type { HubFile } from '../../../core/downloads.ts'
+import type { HubFile } from '../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { shardNames } from '../../../core/gguf-file-name.ts'
-import { dtypeLabel, isTokenizer } from '../../../core/safetensors-layout.ts'
+import { shardNames } from '../../../core/models/gguf-file-name.ts'
+import { dtypeLabel, isTokenizer } from '../../../core/models/safetensors-layout.ts'
 import { folderOf, listed } from './choice.ts'
 import { asLabel } from './gguf-offer.ts'
 

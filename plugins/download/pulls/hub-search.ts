@@ -1,6 +1,6 @@
-import type { Hub, HubRepository, HubRequest } from '../../../core/downloads.ts'
+import type { Hub, HubRepository, HubRequest } from '../../../core/contracts/downloads.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
-import type { Waiting } from '../../../core/services.ts'
 
 /**
  * Asks hubs in turn for a repository: the first that has it serves it. One that cannot be asked ends the search only

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { Ajv } from 'ajv'
 import { type Static, Type } from 'typebox'
 import writeFileAtomic from 'write-file-atomic'
-import type { PullPlan } from '../../../core/downloads.ts'
+import type { PullPlan } from '../../../core/contracts/downloads.ts'
 import { messageOf } from '../../../core/errors.ts'
 
 /** Lies in each pull's folder, beside the folder with its files. */

@@ -1,10 +1,10 @@
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { formatBytes } from '../../../core/bytes.ts'
-import type { PullPlan } from '../../../core/downloads.ts'
+import type { PullPlan } from '../../../core/contracts/downloads.ts'
+import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { CorralError } from '../../../core/errors.ts'
-import type { Hardware } from '../../../core/hardware.ts'
-import { bareName } from '../../../core/model-name.ts'
+import { bareName } from '../../../core/models/model-name.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
 import { freeSpace } from '../transfer/disk-space.ts'
 
 /**

@@ -1,8 +1,8 @@
 import { rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { PlannedDownload, PullPlan } from '../../../core/downloads.ts'
+import type { PlannedDownload, PullPlan } from '../../../core/contracts/downloads.ts'
 import { isSystemError } from '../../../core/errors.ts'
-import { namesIn } from '../../../core/folder-names.ts'
+import { namesIn } from '../../../core/system/folder-names.ts'
 import { partialBytes, removePartial } from '../transfer/create.ts'
 
 /** Holds, below a pull's folder, its files and their partial data. */

@@ -1,13 +1,21 @@
 import { randomBytes } from 'node:crypto'
 import { mkdir, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { formatBytes } from '../../../core/bytes.ts'
-import type { DataPaths } from '../../../core/data-paths.ts'
-import type { Hub, HubFile, HubRepository, HubRequest, PullPlan, PullRequest } from '../../../core/downloads.ts'
+import type {
+  Hub,
+  HubFile,
+  HubRepository,
+  HubRequest,
+  PullPlan,
+  PullRequest
+} from '../../../core/contracts/downloads.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
-import { bareName, type ModelName, parseModelName } from '../../../core/model-name.ts'
-import type { Storage, StoredVariant, Waiting } from '../../../core/services.ts'
-import { conflictingVariant, originInWords } from '../../../core/stored-variant.ts'
+import { bareName, type ModelName, parseModelName } from '../../../core/models/model-name.ts'
+import { conflictingVariant, originInWords } from '../../../core/models/stored-variant.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
+import type { DataPaths } from '../../../core/system/data-paths.ts'
 import { chooseFiles, configToRead, indexToRead } from '../choice/choose-files.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
 import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-offer.ts'

@@ -1,4 +1,4 @@
-import type { FileProgress, OnPullEvent, PullPlan } from '../../../core/downloads.ts'
+import type { FileProgress, OnPullEvent, PullPlan } from '../../../core/contracts/downloads.ts'
 
 /** Between two events of one file lie this many milliseconds, so that no second has more than ten. */
 const EVENT_INTERVAL = 125

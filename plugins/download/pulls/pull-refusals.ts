@@ -1,7 +1,7 @@
-import type { PullPlan, PullRecord } from '../../../core/downloads.ts'
+import type { PullPlan, PullRecord } from '../../../core/contracts/downloads.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
 import { toCorralError } from '../../../core/http/native-error.ts'
-import { bareName } from '../../../core/model-name.ts'
+import { bareName } from '../../../core/models/model-name.ts'
 
 export function pullCancelled({ model }: Pick<PullRecord, 'model'>): CorralError {
   return new CorralError(

@@ -1,5 +1,5 @@
-import type { OnPullEvent } from '../../../core/downloads.ts'
-import type { StoredVariant } from '../../../core/services.ts'
+import type { OnPullEvent } from '../../../core/contracts/downloads.ts'
+import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import type { PullProgress } from './pull-progress.ts'
 
 /** How a pull ended for those who watch it. */

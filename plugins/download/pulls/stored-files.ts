@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { join } from 'node:path'
-import type { HubRepository, PlannedDownload, PullPlan } from '../../../core/downloads.ts'
+import type { HubRepository, PlannedDownload, PullPlan } from '../../../core/contracts/downloads.ts'
+import type { Origin, StoredFile, StoredVariant } from '../../../core/contracts/storage.ts'
 import { isSystemError } from '../../../core/errors.ts'
-import type { Origin, StoredFile, StoredVariant } from '../../../core/services.ts'
-import { isWhole } from '../../../core/stored-variant.ts'
+import { isWhole } from '../../../core/models/stored-variant.ts'
 
 /** What a model from a hub is recorded to come from. Mirrors of one hub are the same origin, so no server is named. */
 export function originOf({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {

@@ -1,8 +1,8 @@
 import type { StatsFs } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { formatBytes } from '../../../core/bytes.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
 
 const LARGEST_RESERVE = 256 * 1024 * 1024
 

@@ -1,4 +1,4 @@
-import type { FileLocation } from '../../../core/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/downloads.ts'
 import { CorralError, type ErrorCode, messageOf } from '../../../core/errors.ts'
 import type { TransferFile, TransferredFile } from './transfer.ts'
 

@@ -1,5 +1,5 @@
 import { Worker } from 'node:worker_threads'
-import type { FileLocation } from '../../../core/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { FIRST_DELAY } from './back-off.ts'
 import { errorFrom, type FromEngine, type ToEngine } from './engine-messages.ts'

@@ -1,6 +1,6 @@
 /** The engine in a thread of its own: what comes fast must not hold up what the gateway's own thread does. */
 import { parentPort, workerData } from 'node:worker_threads'
-import type { FileLocation } from '../../../core/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/downloads.ts'
 import { Engine } from './engine.ts'
 import { type FromEngine, plainError, type ToEngine } from './engine-messages.ts'
 

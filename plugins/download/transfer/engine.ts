@@ -1,6 +1,6 @@
 import { mkdir } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import type { FileLocation } from '../../../core/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/downloads.ts'
 import { Bandwidth } from './bandwidth.ts'
 import { ConnectionCount } from './connection-count.ts'
 import { Digests } from './digest/digests.ts'

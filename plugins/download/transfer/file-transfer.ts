@@ -1,4 +1,4 @@
-import type { FileLocation } from '../../../core/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/downloads.ts'
 import { messageOf } from '../../../core/errors.ts'
 import type { EngineParts } from './engine.ts'
 import { checkTarget } from './file-check.ts'

@@ -1,4 +1,4 @@
-import type { FileLocation } from '../../../core/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/downloads.ts'
 
 /** Milliseconds before its end at which a location is no longer used. */
 const EARLY = 60_000

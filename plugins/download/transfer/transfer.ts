@@ -1,4 +1,4 @@
-import type { FileLocation } from '../../../core/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/downloads.ts'
 
 /** One file to be fetched. */
 export interface TransferFile {

@@ -1,4 +1,4 @@
-import type { HardwareProblem } from '../../../core/hardware.ts'
+import type { HardwareProblem } from '../../../core/contracts/hardware.ts'
 import { bytesOf, type Findings, known, type Sighting } from '../findings.ts'
 import { addressOfLocation, pciId } from '../pci/address.ts'
 import { type Probe, ProbeFailure } from '../probe.ts'

@@ -1,4 +1,4 @@
-import type { Hardware } from '../../../core/hardware.ts'
+import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { bytesOf, known } from '../findings.ts'
 import { featuresOfSysctl } from '../processor/features.ts'
 

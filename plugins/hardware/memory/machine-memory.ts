@@ -1,5 +1,5 @@
 import { freemem, totalmem } from 'node:os'
-import type { Hardware } from '../../../core/hardware.ts'
+import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { appleMemory } from '../apple/sysctl.ts'
 import type { Machine } from '../machine.ts'
 import { type Probe, ProbeFailure } from '../probe.ts'

@@ -1,4 +1,4 @@
-import type { HardwareProblem } from '../../../core/hardware.ts'
+import type { HardwareProblem } from '../../../core/contracts/hardware.ts'
 
 /** Where the machine is, which decides what mends a driver. */
 export type Surroundings = 'linux' | 'wsl' | 'win32'

@@ -1,4 +1,4 @@
-import type { Gpu } from '../../../core/hardware.ts'
+import type { Gpu } from '../../../core/contracts/hardware.ts'
 
 /**
  * A place on the PCI bus in one spelling, `0000:01:00.0`; tools write it with more digits, without the domain, or in

@@ -1,4 +1,4 @@
-import type { Hardware } from '../../../core/hardware.ts'
+import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { known } from '../findings.ts'
 import { armProcessorName } from './arm-parts.ts'
 import { featuresOfFlags } from './features.ts'

@@ -1,4 +1,4 @@
-import type { Gpu } from '../../../core/hardware.ts'
+import type { Gpu } from '../../../core/contracts/hardware.ts'
 import type { Findings } from '../findings.ts'
 import { type Probe, ProbeFailure } from '../probe.ts'
 

@@ -1,4 +1,4 @@
-import type { Gpu } from '../../../core/hardware.ts'
+import type { Gpu } from '../../../core/contracts/hardware.ts'
 import { type Findings, known, type Sighting } from '../findings.ts'
 import { pciId, vendorOfId, vendorOfName } from '../pci/address.ts'
 import { type Probe, ProbeFailure } from '../probe.ts'

@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { definePlugin } from '../../../core/plugin.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { connectionOptions, hubFetch, serverOptions, withoutSlash } from '../hub-options.ts'
 import { createCorralHub } from './hub.ts'
 

@@ -1,5 +1,5 @@
-import type { HubFile } from '../../../core/downloads.ts'
-import { isObject } from '../../../core/json-object.ts'
+import type { HubFile } from '../../../core/contracts/downloads.ts'
+import { isObject } from '../../../core/system/json-object.ts'
 import { sha256Hex } from '../files/etag.ts'
 import { isUsablePath, sizeOf } from '../files/listing-path.ts'
 

@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import { definePlugin } from '../../../core/plugin.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { createHfLikeHub } from '../hf-like/hub.ts'
 import { openPublicHub, publicHubOptions } from '../public-hub.ts'
 import { bearer, findToken } from '../token.ts'

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import type { HubFile } from '../../../core/downloads.ts'
+import type { HubFile } from '../../../core/contracts/downloads.ts'
 
 /** Names a listing's content, for hubs that name no commit. The order of its files does not matter. */
 export function fingerprint(files: readonly HubFile[]): string {

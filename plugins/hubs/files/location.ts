@@ -1,5 +1,5 @@
-import type { FileLocation } from '../../../core/downloads.ts'
-import { isLoopback } from '../../../core/private-address.ts'
+import type { FileLocation } from '../../../core/contracts/downloads.ts'
+import { isLoopback } from '../../../core/system/private-address.ts'
 import { type HubAnswer, type HubQuestion, LOCATE_PATIENCE, USER_AGENT } from '../http/hub-fetch.ts'
 import { sha256Hex, strongEtag } from './etag.ts'
 import { expiryOf } from './expiry.ts'

@@ -1,5 +1,5 @@
 import { CorralError } from '../../../core/errors.ts'
-import { isObject } from '../../../core/json-object.ts'
+import { isObject } from '../../../core/system/json-object.ts'
 import type { AskHub } from '../http/endpoints.ts'
 
 /** Milliseconds that the search for a better name may take: an error waits for it. */

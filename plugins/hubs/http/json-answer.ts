@@ -1,5 +1,5 @@
 import { CorralError } from '../../../core/errors.ts'
-import { isObject } from '../../../core/json-object.ts'
+import { isObject } from '../../../core/system/json-object.ts'
 import { type HubAnswer, shownAddress } from './hub-fetch.ts'
 
 /** Whether an answer is a page for people. */

@@ -1,4 +1,4 @@
-import { isLoopback, isPrivateHost } from '../../../core/private-address.ts'
+import { isLoopback, isPrivateHost } from '../../../core/system/private-address.ts'
 
 /** Redirections that are followed for one question. */
 export const MAX_REDIRECTS = 5

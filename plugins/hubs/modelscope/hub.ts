@@ -1,6 +1,6 @@
-import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/downloads.ts'
+import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/downloads.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
-import type { Waiting } from '../../../core/services.ts'
 import { fingerprint } from '../files/fingerprint.ts'
 import { encodePath } from '../files/listing-path.ts'
 import { askPlace, isPlace, locationOf } from '../files/location.ts'

@@ -1,4 +1,4 @@
-import { definePlugin } from '../../../core/plugin.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { openPublicHub, publicHubOptions } from '../public-hub.ts'
 import { findToken } from '../token.ts'
 import { createModelScopeHub } from './hub.ts'

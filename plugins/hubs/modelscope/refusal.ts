@@ -1,5 +1,5 @@
 import { CorralError } from '../../../core/errors.ts'
-import { isObject } from '../../../core/json-object.ts'
+import { isObject } from '../../../core/system/json-object.ts'
 import type { HubAnswer } from '../http/hub-fetch.ts'
 import { serverWords } from '../http/json-answer.ts'
 import { retryAfterSeconds } from '../http/retry-delay.ts'

@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { definePlugin } from '../../../core/plugin.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { connectionOptions, hubFetch } from '../hub-options.ts'
 import { createUrlHub } from './hub.ts'
 

@@ -1,7 +1,7 @@
-import { formatMemory } from '../../../core/bytes.ts'
-import type { LoadOptions } from '../../../core/options.ts'
-import type { MemoryUse } from '../../../core/runtimes.ts'
-import type { EngineSpec } from '../../../core/services.ts'
+import type { MemoryUse } from '../../../core/contracts/builds.ts'
+import type { EngineSpec } from '../../../core/contracts/engines.ts'
+import type { LoadOptions } from '../../../core/models/options.ts'
+import { formatMemory } from '../../../core/system/bytes.ts'
 import type { MemoryNeed } from './memory-book.ts'
 
 /** Contexts that are worth a proposal, largest first. */

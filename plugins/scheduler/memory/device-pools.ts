@@ -1,5 +1,5 @@
-import type { Gpu, MemoryNow } from '../../../core/hardware.ts'
-import type { Build, BuildDevice, MemoryUse } from '../../../core/runtimes.ts'
+import type { Build, BuildDevice, MemoryUse } from '../../../core/contracts/builds.ts'
+import type { Gpu, MemoryNow } from '../../../core/contracts/hardware.ts'
 import type { Device } from './placement.ts'
 
 const MIB = 2 ** 20

@@ -1,6 +1,6 @@
 import { stat } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
-import type { EngineSpec } from '../../../core/services.ts'
+import type { EngineSpec } from '../../../core/contracts/engines.ts'
 import type { EngineFiles } from './engine-need.ts'
 import { type GgufHeader, readGgufHeader } from './gguf-header.ts'
 import { type ModelShape, modelShape } from './model-shape.ts'

@@ -1,4 +1,4 @@
-import type { LoadOptions } from '../../../core/options.ts'
+import type { LoadOptions } from '../../../core/models/options.ts'
 
 /** What a model's own flags for llama-server change about its memory. */
 export interface EngineFlags {

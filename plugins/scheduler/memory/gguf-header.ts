@@ -1,5 +1,5 @@
 import { open } from 'node:fs/promises'
-import { tensorSize } from '../../../core/tensor-size.ts'
+import { tensorSize } from '../../../core/models/tensor-size.ts'
 
 /** What a GGUF file's header says of its weights' places and sizes, and its keys without long lists of texts. */
 export interface GgufHeader {

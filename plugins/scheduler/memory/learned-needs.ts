@@ -4,9 +4,9 @@ import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import { Value } from 'typebox/value'
 import writeFileAtomic from 'write-file-atomic'
+import type { Build, MemoryUse } from '../../../core/contracts/builds.ts'
+import type { EngineSpec } from '../../../core/contracts/engines.ts'
 import { messageOf } from '../../../core/errors.ts'
-import type { Build, MemoryUse } from '../../../core/runtimes.ts'
-import type { EngineSpec } from '../../../core/services.ts'
 
 const UseSchema = Type.Record(Type.String({ maxLength: 100 }), Type.Number({ minimum: 0 }))
 const EntrySchema = Type.Object({

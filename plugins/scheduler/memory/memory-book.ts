@@ -1,5 +1,5 @@
-import type { MemoryUse } from '../../../core/runtimes.ts'
-import type { Engine, EngineBounds, EngineSpec } from '../../../core/services.ts'
+import type { MemoryUse } from '../../../core/contracts/builds.ts'
+import type { Engine, EngineBounds, EngineSpec } from '../../../core/contracts/engines.ts'
 
 /** What an engine will take, before it is started. */
 export interface MemoryNeed {

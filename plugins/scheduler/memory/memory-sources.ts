@@ -1,4 +1,4 @@
-import type { MemoryUse } from '../../../core/runtimes.ts'
+import type { MemoryUse } from '../../../core/contracts/builds.ts'
 import { addUse, type Reckoning, totalOf } from './engine-need.ts'
 import type { Device } from './placement.ts'
 

@@ -1,4 +1,4 @@
-import type { MemoryUse } from '../../../core/runtimes.ts'
+import type { MemoryUse } from '../../../core/contracts/builds.ts'
 
 /** A device that layers can be put on. */
 export interface Device {

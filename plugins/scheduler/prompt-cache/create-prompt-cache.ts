@@ -1,6 +1,6 @@
 import { chmod, stat } from 'node:fs/promises'
+import type { Engine } from '../../../core/contracts/engines.ts'
 import { messageOf } from '../../../core/errors.ts'
-import type { Engine } from '../../../core/services.ts'
 import { promptPace, restoreSlot, type SlotUse, saveSlot, usedSlots } from './engine-slots.ts'
 import type { PromptCache } from './prompt-cache.ts'
 import { bytesPerToken, cacheKey, outsideFiles, savesSlots } from './saves-slots.ts'

@@ -1,5 +1,5 @@
 import { json, text } from 'node:stream/consumers'
-import type { Engine } from '../../../core/services.ts'
+import type { Engine } from '../../../core/contracts/engines.ts'
 
 /*
  * What llama-server's HTTP interface offers for slots (tools/server/README.md: GET /slots, POST /slots/{id}?action=…,

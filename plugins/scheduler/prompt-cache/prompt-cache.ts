@@ -1,4 +1,4 @@
-import type { Engine, EngineSpec } from '../../../core/services.ts'
+import type { Engine, EngineSpec } from '../../../core/contracts/engines.ts'
 
 /** The caches of engines' slots on disk: a conversation goes on after its model was unloaded without being read again. */
 export interface PromptCache {

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import type { Engine, EngineSpec } from '../../../core/services.ts'
+import type { Engine, EngineSpec } from '../../../core/contracts/engines.ts'
 import { cacheByLayer } from '../memory/cache-size.ts'
 import { modelShape } from '../memory/model-shape.ts'
 

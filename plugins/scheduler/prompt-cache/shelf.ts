@@ -3,8 +3,8 @@ import { chmod, mkdir, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import writeFileAtomic from 'write-file-atomic'
-import { freeSpace } from '../../../core/disk-space.ts'
 import { isSystemError, messageOf } from '../../../core/errors.ts'
+import { freeSpace } from '../../../core/system/disk-space.ts'
 
 /*
  * The saved caches on disk:

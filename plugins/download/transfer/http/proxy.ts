@@ -1,4 +1,4 @@
-import { isLoopback } from '../../../../core/private-address.ts'
+import { isLoopback } from '../../../../core/system/private-address.ts'
 
 /**
  * The proxy for an address: the given one, else what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say (lower case first, as

@@ -1,0 +1,40 @@
+import type { Command } from 'commander'
+import { type CommandContext, openConfig } from '../context.ts'
+import { printJson, printText } from '../output.ts'
+
+export function defineConfig(program: Command, context: CommandContext): void {
+  const config = program
+    .command('config')
+    .description('check and show the configuration')
+    .addHelpText(
+      'after',
+      `
+A setting comes from a flag, else from the environment (CORRAL_*), else from one file, else from its default. The file
+is the one that --config or CORRAL_CONFIG names, else config.yaml in the working directory, else in the data directory.`
+    )
+  config
+    .command('check')
+    .description('find mistakes in the configuration')
+    .addHelpText('after', '\nExit codes: 0 no mistakes, 2 mistakes (each with file, line and column).')
+    .action(async () => {
+      const { file } = await openConfig(context)
+      printText(
+        file ? `${file}: no mistakes.` : 'There is no configuration file; the defaults are in force. No mistakes.'
+      )
+    })
+  config
+    .command('show')
+    .description('show every setting in force and where it came from')
+    .option('--json', 'print them as JSON')
+    .addHelpText('after', '\nKeys are not shown.')
+    .action(async ({ json }: { json?: boolean }) => {
+      const [loaded, definitions, { describeConfig, formatConfig }] = await Promise.all([
+        openConfig(context),
+        context.definitions(),
+        import('../../core/config/describe.ts')
+      ])
+      const description = describeConfig(loaded, definitions)
+      if (json) printJson(description)
+      else printText(formatConfig(description))
+    })
+}

@@ -1,0 +1,59 @@
+import type { Command } from 'commander'
+import { formatBytes } from '../../core/system/bytes.ts'
+import type { CommandContext } from '../context.ts'
+import { printJson, printText } from '../output.ts'
+import { relativeTime } from '../relative-time.ts'
+import { withServer } from '../server-connection.ts'
+import { formatTable } from '../table.ts'
+
+interface ModelRecord {
+  name: string
+  digest: string
+  /** Bytes. */
+  size: number
+  format: string
+  /** ISO 8601. */
+  modified_at: string
+}
+
+export function defineList(program: Command, context: CommandContext): void {
+  program
+    .command('list')
+    .alias('ls')
+    .description('list the models on disk')
+    .option('--json', 'print the records of GET /api/tags')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  corral list
+  corral list --json | jq -r '.models[].name'`
+    )
+    .action(async ({ json }: { json?: boolean }) => {
+      const reply = await withServer(context, 'aside', ({ client }) =>
+        client.json<{ models: ModelRecord[] }>('GET', '/api/tags')
+      )
+      if (json) return printJson(reply)
+      if (process.stderr.isTTY && reply.models.length === 0) {
+        process.stderr.write('No model is here yet. Download one with: corral pull <owner>/<name>\n')
+      }
+      printText(formatModels(reply.models, new Date()))
+    })
+}
+
+/** The models as a table, the newest first. */
+export function formatModels(models: ModelRecord[], now: Date): string {
+  const rows = models
+    .toSorted((a, b) => b.modified_at.localeCompare(a.modified_at))
+    .map(({ name, digest, size, format, modified_at }) => [
+      name,
+      digest.slice(0, 12),
+      formatBytes(size),
+      format,
+      relativeTime(modified_at, now)
+    ])
+  return formatTable(
+    [{ title: 'NAME' }, { title: 'ID' }, { title: 'SIZE', align: 'right' }, { title: 'FORMAT' }, { title: 'MODIFIED' }],
+    rows
+  )
+}

@@ -1,0 +1,92 @@
+import type { Command } from 'commander'
+import { formatBytes } from '../../core/system/bytes.ts'
+import type { CommandContext } from '../context.ts'
+import { CommandFailure, EXIT } from '../failure.ts'
+import { printJson, printText } from '../output.ts'
+import { relativeTime } from '../relative-time.ts'
+import { withServer } from '../server-connection.ts'
+import { formatTable } from '../table.ts'
+
+interface RunningRecord {
+  name: string
+  digest: string
+  /** Bytes. */
+  size: number
+  size_vram: number
+  context_length: number
+  /** ISO 8601. */
+  expires_at: string
+}
+
+interface LoadingRecord {
+  name: string
+  state: string
+  /** What is being done and how far it is. */
+  status?: string
+}
+
+interface PsReply {
+  models: RunningRecord[]
+  loading: LoadingRecord[]
+}
+
+export function definePs(program: Command, context: CommandContext): void {
+  program
+    .command('ps')
+    .description('list the models in memory')
+    .option('--json', 'print the records of GET /api/ps')
+    .addHelpText(
+      'after',
+      `
+UNTIL is when a model is unloaded if no request comes; for a model that is not ready, how far it is.
+
+Examples:
+  corral ps
+  watch -n1 corral ps`
+    )
+    .action(async ({ json }: { json?: boolean }) => {
+      let reply: PsReply = { models: [], loading: [] }
+      try {
+        reply = await withServer(context, 'fail', ({ client }) => client.json<PsReply>('GET', '/api/ps'))
+      } catch (error) {
+        if (!(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer) throw error
+        if (json) printJson(reply)
+        throw new CommandFailure(error.exitCode, `Nothing is loaded. ${error.message}`, error)
+      }
+      if (json) printJson(reply)
+      else printText(formatRunning(reply, new Date()))
+    })
+}
+
+/** The models in memory as a table; those that are still loading last. */
+export function formatRunning({ models, loading }: PsReply, now: Date): string {
+  return formatTable(
+    [
+      { title: 'NAME' },
+      { title: 'ID' },
+      { title: 'SIZE', align: 'right' },
+      { title: 'PROCESSOR' },
+      { title: 'CONTEXT', align: 'right' },
+      { title: 'UNTIL' }
+    ],
+    [
+      ...models.map(({ name, digest, size, size_vram, context_length, expires_at }) => [
+        name,
+        digest.slice(0, 12),
+        formatBytes(size),
+        processorOf(size, size_vram),
+        String(context_length),
+        relativeTime(expires_at, now)
+      ]),
+      ...loading.map(({ name, state, status }) => [name, '', '', '', '', status ?? state])
+    ]
+  )
+}
+
+/** Where a model's memory lies: `100% GPU`, `100% CPU` or `48%/52% CPU/GPU`. */
+export function processorOf(size: number, vram: number): string {
+  if (vram <= 0 || size <= 0) return '100% CPU'
+  if (vram >= size) return '100% GPU'
+  const cpu = Math.min(99, Math.max(1, Math.round((1 - vram / size) * 100)))
+  return `${cpu}%/${100 - cpu}% CPU/GPU`
+}

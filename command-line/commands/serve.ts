@@ -1,0 +1,74 @@
+import type { Command } from 'commander'
+import type { Storage } from '../../core/contracts/storage.ts'
+import type { RunningServer } from '../../core/http/server.ts'
+import { type CommandContext, openConfig } from '../context.ts'
+
+export function defineServe(program: Command, context: CommandContext): void {
+  program
+    .command('serve')
+    .description('serve models over REST until stopped')
+    .addHelpText(
+      'after',
+      `
+Listens at once; llama.cpp is found, downloaded or built behind it the first time, and requests that need it wait.
+Ctrl-C or SIGTERM ends it: running answers may finish for "shutdown_grace" (10s); a second signal ends it at once.
+Exit codes: 0 stopped, 1 cannot start (another server holds the data directory, the port is taken), 2 configuration.
+
+Examples:
+  corral serve
+  corral serve --port 8080 --log-level debug
+  CORRAL_API_KEYS=secret corral serve --host 0.0.0.0
+  curl http://127.0.0.1:11435/api/chat -d '{"model":"corral/tiny-chat","messages":[{"role":"user","content":"Hi"}]}'`
+    )
+    .action(() => serve(context))
+}
+
+async function serve(context: CommandContext): Promise<never> {
+  const [config, definitions, { shutdownLimit, startServer }, { createLogger }, { default: closeWithGrace }] =
+    await Promise.all([
+      openConfig(context),
+      context.definitions(),
+      import('../../core/http/server.ts'),
+      import('../../core/system/log.ts'),
+      import('close-with-grace')
+    ])
+  const log = createLogger(config.core.log_level)
+  const starting = startServer({ config, definitions, log })
+  const delay = shutdownLimit(config)
+  // Heeded from here on, because the data directory is claimed now: a signal during the start waits for its end.
+  const signals = closeWithGrace(
+    {
+      delay,
+      onSecondSignal: signal => log.warn(`second ${signal}: ending at once`),
+      onSecondError: error => log.fatal({ err: error }, 'another error while shutting down: ending at once'),
+      onTimeout: () => log.error(`not shut down after ${delay / 1000} s: ending at once`)
+    },
+    async ({ err, signal }) => {
+      if (err) log.fatal({ err }, 'unexpected error: shutting down')
+      else log.info(`${signal}: shutting down`)
+      // A start that fails has cleaned up behind itself, and is told below.
+      await (await starting.catch(() => undefined))?.close()
+      log.info('stopped')
+    }
+  )
+  const server = await starting.catch(error => {
+    signals.uninstall()
+    throw error
+  })
+  if (process.stdout.isTTY)
+    process.stdout.write(`${welcome(server, context.env.npm_lifecycle_event ? 'npx corral' : 'corral')}\n`)
+  return await new Promise<never>(() => {})
+}
+
+/** What to try next, for whoever started a server by hand; with `npm start`, corral is not on the path. */
+function welcome({ address, app }: RunningServer, command: string): string {
+  const model = app.getDecorator<Storage>('storage').list()[0]?.publicName
+  if (!model) return `\n  No model is here yet. Download one:  ${command} pull <owner>/<name>\n`
+  const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'What is the capital of France?' }] })
+  return `
+  Chat:   ${command} run ${model}
+  Call:   curl ${address}/api/chat -d '${body}'
+  SDKs:   ${address}/v1
+  Ctrl-C ends the server.
+`
+}

@@ -1,0 +1,52 @@
+import type { Command } from 'commander'
+import { version } from '../../core/system/package-info.ts'
+import { type CommandContext, openConfig } from '../context.ts'
+import { CommandFailure, EXIT } from '../failure.ts'
+import { printJson, printText } from '../output.ts'
+import { withServer } from '../server-connection.ts'
+import { formatPairs } from '../table.ts'
+
+export function defineVersion(program: Command, context: CommandContext): void {
+  program
+    .command('version')
+    .description('print the versions of corral, of Node.js and of the server that runs')
+    .option('--json', 'print them as JSON')
+    .action(async ({ json }: { json?: boolean }) => {
+      const server = await serverVersion(context)
+      const versions = {
+        corral: version,
+        node: process.version,
+        platform: `${process.platform}-${process.arch}`,
+        server
+      }
+      if (json) return printJson(versions)
+      printText(
+        formatPairs(
+          [
+            ['corral', version],
+            ['node', `${process.version} on ${versions.platform}`],
+            ['server', server ? `${server.version} at ${server.address}` : 'none runs']
+          ],
+          ''
+        )
+      )
+    })
+}
+
+async function serverVersion(context: CommandContext): Promise<{ version: string; address: string } | null> {
+  const config = await openConfig(context)
+  try {
+    return await withServer(
+      context,
+      'fail',
+      async ({ client }) => {
+        const reply = await client.json<{ version: string }>('GET', '/api/version')
+        return { version: reply.version, address: client.address }
+      },
+      { config }
+    )
+  } catch (error) {
+    if (error instanceof CommandFailure && error.exitCode === EXIT.noServer) return null
+    throw error
+  }
+}

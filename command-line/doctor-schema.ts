@@ -1,0 +1,83 @@
+import { type Static, Type } from 'typebox'
+import { RuntimesReportSchema } from '../core/contracts/builds.ts'
+
+const { hardware, release, ranking, chosen, attempts, installed } = RuntimesReportSchema.properties
+
+const ConfigProblemSchema = Type.Object(
+  {
+    where: Type.String({ description: 'Such as config.yaml:12:3, env CORRAL_PORT or flag --port' }),
+    file: Type.Optional(Type.String({ description: 'Path of the file at fault' })),
+    line: Type.Optional(Type.Integer({ description: 'Counted from 1' })),
+    column: Type.Optional(Type.Integer({ description: 'Counted from 1' })),
+    setting: Type.Optional(Type.String({ description: 'Name of the setting, such as security.api_keys' })),
+    message: Type.String({ description: 'What is wrong and what is allowed' })
+  },
+  { description: 'One mistake' }
+)
+
+/** What `corral doctor --json` prints; docs/doctor.md and docs/doctor.schema.json are made of it. */
+export const DoctorReportSchema = Type.Object(
+  {
+    corral: Type.String({ description: "corral's version" }),
+    node: Type.String({ description: 'Version of Node.js' }),
+    platform: Type.String({ description: 'Name and version of the operating system, and its architecture' }),
+    config: Type.Object(
+      {
+        file: Type.Union([Type.String(), Type.Null()], {
+          description: 'Path of the configuration file; null where there is none'
+        }),
+        problems: Type.Array(ConfigProblemSchema, {
+          description: 'Mistakes; with any of them, nothing more is looked at'
+        })
+      },
+      { description: 'The configuration' }
+    ),
+    data: Type.Optional(
+      Type.Object(
+        {
+          home: Type.String({ description: 'Its path' }),
+          holder: Type.Union(
+            [
+              Type.Object({
+                pid: Type.Integer({ description: 'Its process id' }),
+                startTime: Type.String({ description: 'When the process began, as its system says it' }),
+                host: Type.String({ description: 'Name of its machine' }),
+                address: Type.String({ description: 'Where it listens' }),
+                version: Type.String({ description: "corral's version" })
+              }),
+              Type.Null()
+            ],
+            { description: 'The server that runs on it; null where none does' }
+          )
+        },
+        { description: 'The data directory' }
+      )
+    ),
+    models: Type.Optional(
+      Type.Object(
+        {
+          directory: Type.String({ description: 'Its path' }),
+          free: Type.Integer({ description: 'Bytes that its disk has left' })
+        },
+        { description: 'Where models lie' }
+      )
+    ),
+    state: Type.Optional(
+      Type.Enum(['idle', 'searching', 'ready', 'failed'], {
+        description:
+          'Of the search for a llama.cpp build. idle: nobody has looked yet (--no-build); failed: none works here'
+      })
+    ),
+    hardware,
+    release: Type.Optional(release),
+    ranking: { ...ranking, description: 'Every kind of llama.cpp build: what is tried here, best first' },
+    chosen,
+    attempts,
+    installed,
+    problems: Type.Array(Type.String(), {
+      description: 'What keeps corral from working, or from using the hardware, in words; empty where all is well'
+    })
+  },
+  { title: 'Report of corral doctor', description: 'Sizes are bytes. What is not known is absent.' }
+)
+export type DoctorReport = Static<typeof DoctorReportSchema>

@@ -1,0 +1,178 @@
+import picocolors from 'picocolors'
+import type { Attempt, InstalledBuild, RankedCandidate } from '../core/contracts/builds.ts'
+import type { Gpu, Hardware } from '../core/contracts/hardware.ts'
+import { formatBytes, formatMemory } from '../core/system/bytes.ts'
+import type { DoctorReport } from './doctor-schema.ts'
+import { printable } from './output.ts'
+import { formatPairs } from './table.ts'
+
+/** picocolors also colours what goes to a file or another program where a variable says that this is a CI system. */
+const pc = picocolors.createColors(process.stdout.isTTY === true && picocolors.isColorSupported)
+
+/** The findings for people; what needs them stands at the end, where the eye falls. */
+export function formatDoctor(given: DoctorReport): string {
+  const report = withoutControls(given)
+  const { config, hardware, ranking, attempts, installed, problems } = report
+  const sections = [section('System', formatSystem(report)), section('Configuration', formatConfig(config))]
+  if (report.data) sections.push(section('Data', formatData(report)))
+  if (hardware) sections.push(section('Hardware', ...formatHardware(hardware)))
+  if (ranking.length > 0) sections.push(section(rankingTitle(report), ...formatRanking(ranking)))
+  if (report.state) sections.push(section('llama.cpp', formatChosen(report)))
+  if (attempts.length > 0) sections.push(section('What was tried, in this order', ...attempts.flatMap(formatAttempt)))
+  if (installed.length > 0) sections.push(section('Builds on this disk', ...installed.map(formatInstalled)))
+  if (problems.length > 0) {
+    sections.push(section('Problems', ...problems.map(problem => `  ${pc.red('!')} ${pc.yellow(problem)}`)))
+  }
+  const wrong = problems.length + config.problems.length > 0
+  const fine = report.state === 'ready' ? 'All is well.' : 'Nothing is wrong so far.'
+  sections.push(wrong ? pc.red('Something needs your help; see above.') : pc.green(fine))
+  return sections.join('\n\n')
+}
+
+const section = (title: string, ...lines: string[]): string => [pc.bold(title), ...lines].join('\n')
+
+/** Names of devices and words of programs come from outside. */
+function withoutControls(report: DoctorReport): DoctorReport {
+  return JSON.parse(JSON.stringify(report), (_, value) => (typeof value === 'string' ? printable(value) : value))
+}
+
+function formatSystem({ corral, node, platform }: DoctorReport): string {
+  return formatPairs([
+    ['corral', `${corral} on Node.js ${node}`],
+    ['system', platform]
+  ])
+}
+
+function formatConfig({ file, problems }: DoctorReport['config']): string {
+  return formatPairs([
+    ['file', problems.length > 0 ? undefined : (file ?? 'none; the defaults are in force')],
+    ...problems.map(({ where, message }): [string, string] => [where, message])
+  ])
+}
+
+function formatData({ data, models }: DoctorReport): string {
+  const { home, holder } = data!
+  return formatPairs([
+    ['directory', home],
+    [
+      'server',
+      holder ? `process ${holder.pid} on ${holder.host}, ${holder.address}, corral ${holder.version}` : 'none runs'
+    ],
+    ['models', models && `${models.directory}, ${formatBytes(models.free)} free on its disk`]
+  ])
+}
+
+function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, arch }: Hardware): string[] {
+  const cores = cpu.cores === undefined ? '' : `${cpu.cores} cores, `
+  const limit = memory.limit === undefined ? '' : `, limited to ${formatMemory(memory.limit)}`
+  const silent = probes.filter(({ outcome }) => outcome !== 'ok' && outcome !== 'absent')
+  return [
+    formatPairs([
+      ['system', `${platform} ${arch}${glibc === undefined ? '' : `, glibc ${glibc}`}`],
+      [
+        'processor',
+        `${cpu.model}, ${cores}${cpu.threads} threads${cpu.features.length > 0 ? `, ${cpu.features.join(' ')}` : ''}`
+      ],
+      [
+        'memory',
+        memory.total > 0 ? `${formatMemory(memory.available)} free of ${formatMemory(memory.total)}${limit}` : 'unknown'
+      ],
+      ...(gpus.length > 0
+        ? gpus.map((gpu): [string, string] => [gpu.id, formatGpu(gpu)])
+        : ([['GPU', 'none was found']] as [string, string][]))
+    ]),
+    ...problems.flatMap(({ message, advice }) => [`  ! ${message}`, ...(advice ? [`    → ${advice}`] : [])]),
+    ...silent.map(
+      ({ probe, outcome, detail }) => `  ? ${probe}: ${outcome.replace('_', ' ')}${detail ? ` (${detail})` : ''}`
+    )
+  ]
+}
+
+function formatGpu({
+  name,
+  type,
+  architecture,
+  totalMemory,
+  freeMemory,
+  unifiedMemory,
+  driver,
+  apis,
+  usable
+}: Gpu): string {
+  const memory =
+    totalMemory === undefined
+      ? undefined
+      : freeMemory === undefined
+        ? formatMemory(totalMemory)
+        : `${formatMemory(freeMemory)} free of ${formatMemory(totalMemory)}`
+  const facts = [
+    type === 'unknown' ? undefined : type,
+    architecture,
+    memory ?? (unifiedMemory ? 'memory of the machine' : undefined),
+    driver?.version && `driver ${driver.version}`,
+    driver?.cuda && `CUDA up to ${driver.cuda}`,
+    apis.length > 0 ? `reached by ${apis.join(', ')}` : undefined,
+    usable ? undefined : pc.red('not usable now')
+  ]
+  return `${name}: ${facts.filter(Boolean).join(', ')}`
+}
+
+function rankingTitle({ release }: DoctorReport): string {
+  const from =
+    release &&
+    (release.list === 'live' ? `release ${release.tag}` : `release ${release.tag}, as corral knows it offline`)
+  return `Kinds of llama.cpp builds for this machine, best first${from ? ` (${from})` : ''}`
+}
+
+function formatRanking(ranking: RankedCandidate[]): string[] {
+  const { length: width } = ranking.map(({ title }) => title).reduce((a, b) => (a.length >= b.length ? a : b))
+  const [possible, impossible] = [ranking.filter(({ score }) => score > 0), ranking.filter(({ score }) => score === 0)]
+  return [
+    ...possible.flatMap(({ title, score, usable, reasons, missing, assets }, index) => [
+      `  ${index + 1}. ${title.padEnd(width)}  ${usable ? `score ${score}` : 'no build of it can be had'}`,
+      ...reasons.map(reason => `     ${reason}`),
+      ...formatMissing(missing),
+      ...assets.map(name => pc.dim(`     ${name}`))
+    ]),
+    ...impossible.flatMap(({ title, reasons, missing }) => [
+      pc.dim(`  -  ${title.padEnd(width)}  ${reasons.join(' ')}`),
+      ...formatMissing(missing)
+    ])
+  ]
+}
+
+function formatMissing(missing: RankedCandidate['missing']): string[] {
+  return missing.flatMap(({ what, fix }) => [`     ! ${what}`, ...(fix ? [`       → ${fix}`] : [])])
+}
+
+const STATES: Record<NonNullable<DoctorReport['state']>, string> = {
+  idle: 'not looked for yet',
+  searching: 'being looked for or built now',
+  ready: 'ready',
+  failed: 'none works'
+}
+
+function formatChosen({ state, chosen }: DoctorReport): string {
+  const devices = chosen?.devices.map(({ id, description }) => `${id} ${description}`).join('; ')
+  return formatPairs([
+    ['state', STATES[state!]],
+    ['build', chosen && `${chosen.id} (${chosen.runtime ?? chosen.kind}), from ${chosen.source}`],
+    ['version', chosen?.version],
+    ['server', chosen?.executables.server],
+    ['origin', chosen?.origin],
+    ['sha256', chosen?.digest],
+    ['devices', chosen && (devices || 'the processor only')]
+  ])
+}
+
+function formatAttempt({ runtime, source, description, outcome, reasons }: Attempt, index: number): string[] {
+  return [
+    `  ${index + 1}. ${runtime ? `${runtime} from ${source}` : source}: ${outcome}. ${description}`,
+    ...reasons.flatMap(reason => reason.split('\n')).map(reason => `     - ${reason}`)
+  ]
+}
+
+function formatInstalled({ build, size, state, failure }: InstalledBuild): string {
+  const facts = [state, build.version, size > 0 ? formatBytes(size) : build.directory, failure]
+  return `  ${build.id}: ${facts.filter(Boolean).join(', ')}`
+}

@@ -1,0 +1,170 @@
+import { request as httpRequest, type IncomingMessage } from 'node:http'
+import { createParser } from 'eventsource-parser'
+import { isSystemError, messageOf } from '../core/errors.ts'
+import { CommandFailure, EXIT, exitCodeFor } from './failure.ts'
+
+/** What a stream brings: events, and between them comments on what is being done (`loading 42%`). */
+export type StreamPart = { event: Record<string, unknown> } | { status: string }
+
+/** Talks to one corral server. Nothing it does has a time limit: a model may take minutes to load or to think. */
+export interface ServerClient {
+  /** Such as `http://127.0.0.1:11435`. */
+  readonly address: string
+  /**
+   * The reply's JSON; aborting `signal` closes the connection.
+   * @throws CommandFailure with the server's own message when it refuses
+   */
+  json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
+  /** The parts of a reply (to a GET without a body) that is streamed as Server-Sent Events; aborting `signal` closes the connection. */
+  stream(path: string, body: unknown, signal?: AbortSignal): AsyncGenerator<StreamPart>
+}
+
+export interface ClientOptions {
+  address: string
+  /** Sent as a bearer token. */
+  apiKey: string | undefined
+  /** Ends all that is under way. */
+  signal: AbortSignal
+}
+
+export function createClient({ address, apiKey, signal: ended }: ClientOptions): ServerClient {
+  async function send(method: string, path: string, body: unknown, signal: AbortSignal): Promise<IncomingMessage> {
+    const payload = body === undefined ? undefined : JSON.stringify(body)
+    signal.throwIfAborted()
+    const response = await new Promise<IncomingMessage>((resolve, reject) => {
+      // Without an agent each request has a connection of its own, which its end closes: the command can end, too.
+      const request = httpRequest(new URL(path, address), {
+        method,
+        agent: false,
+        signal,
+        headers: {
+          accept: 'text/event-stream, application/json;q=0.9',
+          ...(payload === undefined
+            ? {}
+            : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(payload) }),
+          ...(apiKey ? { authorization: `Bearer ${apiKey}` } : {})
+        }
+      })
+      request.once('response', resolve)
+      request.once('error', error => reject(signal.aborted ? signal.reason : unreachable(address, error)))
+      request.end(payload)
+    })
+    if (response.statusCode! >= 400) throw refusal(address, response.statusCode!, await readText(response, signal))
+    return response
+  }
+
+  async function readText(response: IncomingMessage, signal: AbortSignal): Promise<string> {
+    try {
+      const chunks: Buffer[] = []
+      for await (const chunk of response) chunks.push(chunk)
+      return Buffer.concat(chunks).toString('utf8')
+    } catch (error) {
+      throw signal.aborted ? signal.reason : cutOff(address, error)
+    }
+  }
+
+  return {
+    address,
+    async json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal) {
+      const either = signal ? AbortSignal.any([signal, ended]) : ended
+      const text = await readText(await send(method, path, body, either), either)
+      return parseJson(address, text) as Reply
+    },
+    async *stream(path, body, signal) {
+      const either = signal ? AbortSignal.any([signal, ended]) : ended
+      const response = await send(body === undefined ? 'GET' : 'POST', path, body, either)
+      const parts: StreamPart[] = []
+      const parser = createParser({
+        onEvent: ({ data }) => parts.push({ event: parseJson(address, data) }),
+        onComment: comment => parts.push({ status: comment.trim() })
+      })
+      const decoder = new TextDecoder()
+      try {
+        for await (const chunk of response) {
+          parser.feed(decoder.decode(chunk, { stream: true }))
+          for (const part of parts.splice(0)) {
+            if ('event' in part && typeof part.event.error === 'string') throw streamError(part.event)
+            yield part
+          }
+        }
+      } catch (error) {
+        if (either.aborted) throw either.reason
+        throw error instanceof CommandFailure ? error : cutOff(address, error)
+      }
+    }
+  }
+}
+
+/** Whether a corral server answers there. */
+export async function answersAt(address: string, patience: number): Promise<boolean> {
+  const client = createClient({ address, apiKey: undefined, signal: AbortSignal.timeout(patience) })
+  try {
+    const health = await client.json<{ status?: unknown }>('GET', '/api/health')
+    return health.status === 'ok'
+  } catch {
+    // Whatever is there (nothing, another program, a server on its way out), it is none to talk to.
+    return false
+  }
+}
+
+/** A failure that the server reported, with its code, so that a command can say more about some. */
+export class ServerRefusal extends CommandFailure {
+  readonly code: string | undefined
+
+  constructor(message: string, code: string | undefined) {
+    super(exitCodeFor(code), message)
+    this.code = code
+  }
+}
+
+function streamError(event: Record<string, unknown>): ServerRefusal {
+  return new ServerRefusal(String(event.error), typeof event.code === 'string' ? event.code : undefined)
+}
+
+function refusal(address: string, status: number, text: string): ServerRefusal {
+  let body: Record<string, unknown> = {}
+  try {
+    body = JSON.parse(text)
+  } catch {
+    // Not corral's words: the status must do.
+  }
+  if (status === 401) {
+    return new ServerRefusal(
+      `The server at ${address} wants a key. Set CORRAL_API_KEYS to one that its configuration lists.`,
+      'unauthorized'
+    )
+  }
+  if (typeof body?.error === 'string') return streamError(body)
+  return new ServerRefusal(`The server at ${address} answered with status ${status}; it may not be corral.`, undefined)
+}
+
+function parseJson(address: string, text: string): Record<string, unknown> {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    throw new CommandFailure(EXIT.failure, `What answers at ${address} does not speak like corral.`, error)
+  }
+}
+
+function unreachable(address: string, error: unknown): CommandFailure {
+  // Someone took the connection and dropped it.
+  if (isSystemError(error, 'ECONNRESET', 'EPIPE')) return cutOff(address, error)
+  return new CommandFailure(
+    EXIT.noServer,
+    `No server answers at ${address} (${reasonOf(error)}). Start one with: corral serve`,
+    error
+  )
+}
+
+/** Node gives no message when a name has several addresses and none answers. */
+function reasonOf(error: unknown): string {
+  return messageOf(error) || String((error as NodeJS.ErrnoException).code)
+}
+
+function cutOff(address: string, error: unknown): CommandFailure {
+  return new CommandFailure(
+    EXIT.failure,
+    `The connection to ${address} broke off before the reply was complete (${messageOf(error)}). Try again.`,
+    error
+  )
+}

@@ -1,0 +1,163 @@
+import type { EngineSettings } from '../config/model-settings.ts'
+import type { StoredVariant } from '../contracts/storage.ts'
+import { CorralError } from '../errors.ts'
+
+/** A kind of medium that messages hold, and what corral lets through of it. */
+interface Medium {
+  /** What the model needs; undefined where metadata does not tell. */
+  capability?: 'vision' | 'audio'
+  /** As in "cannot understand …". */
+  plural: string
+  /** As in "is not …". */
+  one: string
+  /** The formats that llama-server reads, by their first bytes (as Latin-1). */
+  formats: RegExp
+  names: string
+}
+
+const IMAGE: Medium = {
+  capability: 'vision',
+  plural: 'images',
+  one: 'an image',
+  formats: /^(\x89PNG|\xff\xd8\xff|GIF8|BM|RIFF.{4}WEBP)/s,
+  names: 'PNG, JPEG, GIF, BMP or WebP'
+}
+const SOUND: Medium = {
+  capability: 'audio',
+  plural: 'sounds',
+  one: 'a sound',
+  formats: /^(RIFF.{4}WAVE|ID3|\xff[\xe0-\xff]|fLaC)/s,
+  names: 'WAV, MP3 or FLAC'
+}
+const VIDEO: Medium = {
+  plural: 'videos',
+  one: 'a video',
+  formats: /^(.{4}ftyp|.E\xdf\xa3|RIFF.{4}AVI )/s,
+  names: 'MP4, WebM or AVI'
+}
+
+/** Parts that carry a medium, and the fields that hold its data. */
+const PARTS: Record<string, { medium: Medium; fields: readonly string[]; plain: boolean }> = {
+  image_url: { medium: IMAGE, fields: ['url'], plain: false },
+  input_audio: { medium: SOUND, fields: ['data', 'url'], plain: true },
+  input_video: { medium: VIDEO, fields: ['data', 'url'], plain: true },
+  video_url: { medium: VIDEO, fields: ['data', 'url'], plain: true }
+}
+
+const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/
+const DATA_URL = /^data:[^,]*;base64,/
+/** Characters of base64 that are decoded to tell format and size; a JPEG file may tell its size rather late. */
+const HEAD = 2 ** 20
+/** The engine holds an image with 3 bytes a pixel, twice while it reads it. */
+const MOST_PIXELS = 100_000_000
+
+type Fields = Record<string, unknown>
+
+/** Where a part is, in the words of the request that it came with. */
+export type Place = (message: number, part: number) => string
+
+const inContent: Place = (message, part) => `messages[${message}].content[${part}]`
+
+/**
+ * Checks the images, sounds and videos in hosted-chat messages, before a model is loaded for them: whether the model
+ * understands them, and whether they are what they should be. No address is let through: llama-server would fetch
+ * what it finds there, from inside this machine's network; nor are formats that its tools would follow addresses in.
+ * @throws CorralError `unsupported_capability` or `invalid_request` with the place as `param`
+ */
+export function checkMedia(
+  messages: readonly Fields[],
+  variant: StoredVariant,
+  { projector }: Pick<EngineSettings, 'projector'>,
+  place: Place = inContent
+): void {
+  messages.forEach(({ content }, message) => {
+    if (!Array.isArray(content)) return
+    content.forEach((part: Fields | null, index) => {
+      const kind = typeof part?.type === 'string' && Object.hasOwn(PARTS, part.type) ? PARTS[part.type] : undefined
+      if (!kind) return
+      const param = place(message, index)
+      // What another projector than the model's own understands is not known before it is loaded.
+      if (typeof projector !== 'string') requireSense(variant, kind.medium, projector === null, param)
+      checkData(dataOf(part!, kind.fields), kind.medium, kind.plain, param)
+    })
+  })
+}
+
+function requireSense(
+  variant: StoredVariant,
+  { capability, plural }: Medium,
+  switchedOff: boolean,
+  param: string
+): void {
+  const able = variant.metadata.capabilities
+  if (!switchedOff && (capability ? able.includes(capability) : able.includes('vision'))) return
+  const why = switchedOff
+    ? 'its projector is switched off in config.yaml'
+    : `it has no projector (mmproj) file for ${plural}`
+  throw new CorralError(
+    'unsupported_capability',
+    `Model "${variant.publicName}" cannot understand ${plural}: ${why}. Use a model that can, or import it together with its projector.`,
+    { param }
+  )
+}
+
+/** The data of a part: `{ type, [type]: { url } }`, or the same with the text in place of the object. */
+function dataOf(part: Fields, fields: readonly string[]): unknown {
+  const held = part[part.type as string]
+  if (typeof held !== 'object' || held === null) return held
+  return fields.map(field => (held as Fields)[field]).find(value => value !== undefined && value !== null)
+}
+
+/** @param plain whether base64 without the beginning of a data URL is allowed too */
+function checkData(data: unknown, medium: Medium, plain: boolean, param: string): void {
+  const { one, formats, names } = medium
+  const refuse = (what: string): CorralError => new CorralError('invalid_request', `"${param}" ${what}`, { param })
+  const wanted = `a data URL (data:…;base64,…)${plain ? ' or base64' : ''}`
+  if (typeof data !== 'string' || data === '') throw refuse(`holds no data. Send ${one} as ${wanted}.`)
+  if (/^[a-z][a-z0-9+.-]*:\/\//i.test(data)) {
+    throw refuse(`is an address. corral fetches nothing for a request: send ${one} as ${wanted}.`)
+  }
+  const start = DATA_URL.exec(data)?.[0].length ?? (plain && !data.startsWith('data:') ? 0 : undefined)
+  if (start === undefined) throw refuse(`must be ${wanted}.`)
+  const base64 = start === 0 ? data : data.slice(start)
+  if (!BASE64.test(base64)) throw refuse('is not valid base64.')
+  const head = Buffer.from(base64.slice(0, HEAD), 'base64')
+  if (!formats.test(head.toString('latin1', 0, 16))) throw refuse(`is not ${one} that can be read. Send ${names}.`)
+  const { width, height } = medium === IMAGE ? imageSize(head) : { width: 0, height: 0 }
+  if (width * height > MOST_PIXELS) {
+    throw refuse(
+      `is an image of ${width} × ${height} pixels, more than ${MOST_PIXELS / 1e6} million. Send a smaller one.`
+    )
+  }
+}
+
+/** Pixels of an image by its first bytes; zeros where they do not tell. */
+export function imageSize(head: Buffer): { width: number; height: number } {
+  const unknown = { width: 0, height: 0 }
+  const signature = head.toString('latin1', 0, 4)
+  if (signature === '\x89PNG')
+    return head.length < 24 ? unknown : { width: head.readUInt32BE(16), height: head.readUInt32BE(20) }
+  if (signature === 'GIF8')
+    return head.length < 10 ? unknown : { width: head.readUInt16LE(6), height: head.readUInt16LE(8) }
+  if (signature.startsWith('BM')) {
+    return head.length < 26
+      ? unknown
+      : { width: Math.abs(head.readInt32LE(18)), height: Math.abs(head.readInt32LE(22)) }
+  }
+  return signature.startsWith('\xff\xd8') ? jpegSize(head) : unknown
+}
+
+/** A JPEG file is a row of segments; one of those that begin a frame (SOF0 to SOF15) has the size. */
+function jpegSize(head: Buffer): { width: number; height: number } {
+  for (let at = 2; at + 9 <= head.length; ) {
+    const marker = head[at + 1]!
+    if (head[at] !== 0xff) break
+    // Padding, and markers without a length.
+    if (marker === 0xff) at += 1
+    else if (marker === 0x01 || (marker >= 0xd0 && marker <= 0xd8)) at += 2
+    else if (marker >= 0xc0 && marker <= 0xcf && ![0xc4, 0xc8, 0xcc].includes(marker)) {
+      return { width: head.readUInt16BE(at + 7), height: head.readUInt16BE(at + 5) }
+    } else at += 2 + head.readUInt16BE(at + 2)
+  }
+  return { width: 0, height: 0 }
+}

@@ -1,0 +1,36 @@
+import type { Waiting } from './progress.ts'
+import type { StoredVariant } from './storage.ts'
+
+/** A GGUF that was made of a SafeTensors model. It is a cache beside the model's own files, and goes with them. */
+export interface ConvertedModel {
+  /** In lower case, such as `f16` or `q4_k_m`. */
+  dtype: string
+  /** Absolute path of the GGUF. */
+  modelPath: string
+  /** Absolute path of the projector's GGUF; what sees or hears has one. */
+  projectorPath?: string
+  /** Bytes of all its files. */
+  size: number
+  /** ISO 8601 UTC with milliseconds. */
+  createdAt: string
+  /** Version of the converter that made it. */
+  converter: string
+}
+
+export interface Conversion {
+  /**
+   * The name under which a type is kept: in lower case, and one for all of its spellings.
+   * @throws CorralError `invalid_option` naming the types there are
+   */
+  requireDtype(dtype: string): string
+  /**
+   * The GGUF of a SafeTensors variant in a type: what is there, or made now. Callers of one model and type share the
+   * work; it is called off when the last of them has left.
+   * @throws CorralError `conversion_failed`, `insufficient_storage`, `runtime_missing`
+   */
+  convert(variant: StoredVariant, dtype: string, waiting: Waiting): Promise<ConvertedModel>
+  /** What was made of a variant, by type. */
+  list(variant: StoredVariant): Promise<ConvertedModel[]>
+  /** Deletes one of them. @throws CorralError `model_not_found` when there is none of this type */
+  remove(variant: StoredVariant, dtype: string): Promise<void>
+}

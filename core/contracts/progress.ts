@@ -1,0 +1,42 @@
+/** What long work is doing, for heartbeats, `/api/ps`, the log and progress bars. */
+export interface Progress {
+  phase:
+    | 'queued'
+    | 'waiting'
+    | 'pulling'
+    | 'downloading'
+    | 'unpacking'
+    | 'configuring'
+    | 'building'
+    | 'proving'
+    | 'copying'
+    | 'installing'
+    | 'converting'
+    | 'quantizing'
+    | 'draining'
+    | 'loading'
+    | 'generating'
+  /** What it is done to, such as `llama.cpp` or a file's name; empty where the phase says it all. */
+  subject: string
+  /** 0 to 1; absent while unknown. */
+  fraction?: number
+  /** Units done and in all (bytes for copies and downloads). */
+  completed?: number
+  total?: number
+  /** Which part of the work this is, where it has several that each count for themselves. */
+  step?: { number: number; of: number }
+}
+
+export type OnProgress = (progress: Progress) => void
+
+/** One short line: `building llama.cpp 12%`. */
+export function progressText(progress: Progress): string {
+  const percent = progress.fraction === undefined ? '' : ` ${Math.floor(progress.fraction * 100)}%`
+  return `${progress.phase}${progress.subject ? ` ${progress.subject}` : ''}${percent}`
+}
+
+/** Waiting work that a caller can follow and call off. */
+export interface Waiting {
+  signal?: AbortSignal
+  onProgress?: OnProgress
+}

@@ -1,0 +1,69 @@
+import type { ModelName } from '../models/model-name.ts'
+import type { LoadOptions } from '../models/options.ts'
+import type { Engine, EngineMode } from './engines.ts'
+import type { Progress, Waiting } from './progress.ts'
+import type { StoredVariant } from './storage.ts'
+
+export interface LeaseRequest extends Waiting {
+  model: ModelName
+  mode?: EngineMode
+  /** The model is to be loaded and nothing more: no slot is taken. */
+  loadOnly?: boolean
+  /** How many slots it takes at once; 1 by default, all that there are where there are fewer. */
+  slots?: number
+  /** Only what the request itself gives. */
+  options: Partial<LoadOptions>
+  /** Milliseconds; negative is for ever, 0 unloads once nothing runs; absent leaves what holds. */
+  keepAlive?: number
+  signal: AbortSignal
+}
+
+/** The right to use a running engine, by one slot or as many as were asked for. */
+export interface Lease {
+  readonly engine: Engine
+  readonly variant: StoredVariant
+  /** Aborted when the caller's own signal is, or with a CorralError as reason when the engine is taken away. */
+  readonly signal: AbortSignal
+  /** Milliseconds this request waited for the model to load; 0 when it was loaded. */
+  readonly loadDuration: number
+  release(): void
+}
+
+export interface RunningModel {
+  variant: StoredVariant
+  mode: EngineMode
+  engine: Engine
+  options: LoadOptions
+  /** When it is unloaded if no request comes or runs any longer; undefined is never. */
+  expiresAt: Date | undefined
+  running: number
+  queued: number
+}
+
+export interface LoadingModel {
+  variant: StoredVariant
+  mode: EngineMode
+  /** waiting: for room that other models hold; whose, its progress says. */
+  state: 'queued' | 'waiting' | 'converting' | 'loading' | 'draining' | 'stopping'
+  progress: Progress | undefined
+  queued: number
+}
+
+export interface Scheduler {
+  /** Waits for a slot of an engine that serves this model, loading it first where needed. */
+  lease(request: LeaseRequest): Promise<Lease>
+  /**
+   * Leases, runs `use`, and releases. When the engine dies under a request that has sent nothing yet
+   * (`mayRetry` is asked), it is tried once more on a fresh engine.
+   */
+  withLease<T>(request: LeaseRequest & { mayRetry?: () => boolean }, use: (lease: Lease) => Promise<T>): Promise<T>
+  /**
+   * Unloads a variant (the default one for a bare name) in all its modes: running requests end with `model_stopped`.
+   * @throws CorralError `model_not_found` or `model_not_loaded`
+   */
+  stop(model: ModelName): Promise<void>
+  /** Sets how long a loaded model stays without requests (milliseconds; see LeaseRequest). */
+  keepAlive(model: ModelName, ms: number): void
+  running(): RunningModel[]
+  loading(): LoadingModel[]
+}

@@ -1,0 +1,153 @@
+import type { ModelName } from '../models/model-name.ts'
+import type { Waiting } from './progress.ts'
+
+export interface StoredFile {
+  /** Relative to the variant's directory, with forward slashes. */
+  path: string
+  /** Bytes. */
+  size: number
+  /** 64 hex digits. */
+  sha256: string
+  role: 'model' | 'projector' | 'other'
+}
+
+export type Capability = 'completion' | 'tools' | 'thinking' | 'vision' | 'audio' | 'insert' | 'embedding' | 'rerank'
+
+/** What a model's own files say about it; read once at import and kept in the manifest. */
+export interface ModelMetadata {
+  architecture?: string
+  /** Tokens the model was trained for. */
+  contextLength?: number
+  embeddingLength?: number
+  /** Count of weights. */
+  parameters?: number
+  /** Label such as `Q4_K_M`. */
+  quantization?: string
+  chatTemplate?: string
+  capabilities: Capability[]
+  /** The metadata keys and values without arrays, as `/api/show` gives them under `model_info`. */
+  info: Record<string, string | number | boolean | null>
+}
+
+/** What somebody who made a model of another one laid down for it, as Ollama's Modelfile does. */
+export interface ModelDefaults {
+  /** Options that hold where neither the request nor `config.yaml` gives them; load options too. */
+  options?: Record<string, unknown>
+  /** System message of conversations that have none. */
+  system?: string
+  /** Messages that every conversation begins with. */
+  messages?: { role: string; content: string }[]
+  /** Jinja chat template in the place of the model's own. */
+  template?: string
+  license?: string
+}
+
+export interface Origin {
+  /** made: of another model, or of files that a client sent. */
+  kind: 'bundled' | 'import' | 'hub' | 'made'
+  /**
+   * Where it came from: a path, a hub and what it has the model under (`huggingface:owner/name`), or the model that it
+   * was made of; no credentials.
+   */
+  from: string
+  /** Names the content at a hub: a commit. */
+  revision?: string
+  /** The label that it was made under, where the name that it was given had one. */
+  tag?: string
+}
+
+/** One quantization of one model, as it lies on disk. A later revision of it is another object with another directory. */
+export interface StoredVariant {
+  model: ModelName
+  /** Quantization label in the case it was stored with, such as `Q8_0`. */
+  label: string
+  isDefault: boolean
+  /** `owner/name` for the default variant, `owner/name:LABEL` for others. */
+  publicName: string
+  /** `owner/name:label` in lower case: the same for all revisions of this variant. */
+  key: string
+  /** Names these very files; another import under the same name gives another revision. */
+  revision: string
+  format: 'gguf' | 'safetensors'
+  /** Absolute path of the folder that holds `files`. What lies below its folder `converted` is the conversion's. */
+  directory: string
+  files: StoredFile[]
+  /** Bytes of all files. */
+  size: number
+  /** 64 hex digits, made of the files' digests. */
+  digest: string
+  /** ISO 8601 UTC with milliseconds. */
+  modifiedAt: string
+  origin: Origin
+  metadata: ModelMetadata
+  defaults?: ModelDefaults
+}
+
+export interface ImportRequest {
+  /** Absolute path of a GGUF file (its other shards and projector are found beside it) or of a model folder. */
+  path: string
+  /** Under which name; its variant, if given, overrides the label read from the file. */
+  name: ModelName
+}
+
+/** A file that is on this disk and is to become part of a model. */
+export interface AdoptedFile {
+  /** Absolute path of a regular file. */
+  source: string
+  /** Its name in the store, relative, with forward slashes. */
+  path: string
+  role: StoredFile['role']
+  /** 64 hex digits, where they were just computed from its bytes: it is not read for them again. */
+  sha256?: string
+  /** 64 hex digits that its bytes are said to have: the file is refused as damaged when they have others. */
+  claimedSha256?: string
+}
+
+export type OnCopied = (file: { path: string; role: StoredFile['role'] }) => void
+
+/** Files that somebody chose already, and whose names need not tell what they are. */
+export interface AdoptRequest {
+  name: ModelName
+  format: 'gguf' | 'safetensors'
+  /** Label that the variant gets; read from the files where absent. */
+  label?: string
+  origin: Origin
+  /** Model files first, in the order of their shards. */
+  files: AdoptedFile[]
+  /** Equal files with other defaults are another model. Those of the variant that is replaced stay where absent. */
+  defaults?: ModelDefaults
+}
+
+export interface Storage {
+  /** All variants, the default one of each model first. Answered from memory. */
+  list(): StoredVariant[]
+  /** The variants of one model, the default one first; empty when it is absent. */
+  variants(name: ModelName): StoredVariant[]
+  /** By its name or an alias that `config.yaml` gives it. */
+  find(name: ModelName): StoredVariant | undefined
+  /** As `find`. @throws CorralError `model_not_found`, naming the variants there are when only the label is unknown. */
+  get(name: ModelName): StoredVariant
+  /**
+   * Registers files that are on disk, by reflink or hard link where possible. The same content again is the present
+   * variant. Progress counts bytes.
+   */
+  import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
+  /**
+   * Makes files a variant, by link where possible; they stay where they are. Their headers are read, so that what is
+   * damaged never becomes a model. `onCopied` is told of each file that had to be copied. What is `made` takes the place
+   * of what was made under its name, and that of a model with the same files, which keeps its origin.
+   * @throws CorralError `invalid_request` saying what is wrong with them, `model_exists`, `insufficient_storage`
+   */
+  adopt(request: AdoptRequest, waiting?: Waiting & { onCopied?: OnCopied }): Promise<StoredVariant>
+  /**
+   * Removes a variant (tagged name) or all variants (bare name): gone for new requests at once, files after every
+   * `onRemove` listener has settled.
+   * @throws CorralError `model_not_found`
+   */
+  remove(name: ModelName): Promise<StoredVariant[]>
+  setDefault(name: ModelName): Promise<StoredVariant>
+  /** Called when variants have left the index and before their files go; the removal waits for it. */
+  onRemove(listener: (variants: StoredVariant[]) => Promise<void>): void
+  /** Keeps this revision's files until the returned function is called, even when a newer revision replaces it. */
+  hold(variant: StoredVariant): () => void
+}

@@ -1,0 +1,114 @@
+import sensible from '@fastify/sensible'
+import Fastify, {
+  type FastifyBaseLogger,
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+  LogController
+} from 'fastify'
+import type { CoreConfig } from '../config/core-schema.ts'
+import { CorralError } from '../errors.ts'
+import { parseBytes } from '../system/bytes.ts'
+import { rememberRoutes } from './allowed-methods.ts'
+import { isGone } from './client-signal.ts'
+import { acceptAnyBodyAsJson } from './json-body.ts'
+import { allowLongUploads } from './long-upload.ts'
+import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
+
+declare module 'fastify' {
+  interface FastifyInstance {
+    /** The error for a request that no route answers: unknown path or wrong method. */
+    noRouteError(method: string, url: string): CorralError
+    /**
+     * How a surface words the errors of requests that never reach a route of it, since their path cannot be read.
+     * @param prefix begins the paths of the surface, such as `/v1/`
+     */
+    wordErrors(prefix: string, body: ErrorBody): void
+  }
+}
+
+type ErrorBody = (error: CorralError, request: FastifyRequest) => Record<string, unknown>
+
+/** The Fastify application without any plugin of corral's: parsing, errors and logging that all surfaces share. */
+export async function createApplication(config: CoreConfig, log: FastifyBaseLogger): Promise<FastifyInstance> {
+  const wordings = new Map<string, ErrorBody>()
+  const app = Fastify({
+    loggerInstance: log,
+    // One line a request of our own instead of Fastify's two.
+    logController: new LogController({ disableRequestLogging: true }),
+    genReqId: newRequestId,
+    bodyLimit: parseBytes(config.body_limit)!,
+    // Reading a request may take this long (Node's default); answering one may take any time.
+    requestTimeout: 300_000,
+    connectionTimeout: 0,
+    forceCloseConnections: 'idle',
+    routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
+    // Values are taken as they are sent: "7" is no number, and unknown fields are the engine's to judge.
+    ajv: {
+      customOptions: {
+        coerceTypes: false,
+        removeAdditional: false,
+        useDefaults: false,
+        allErrors: false,
+        // The schema that the API document shows in the place of one that checks less, since the route checks the rest.
+        keywords: ['documented']
+      }
+    },
+    // A path that cannot be decoded never reaches a route.
+    frameworkErrors: (error, request, reply) => {
+      const failure = toCorralError(error)
+      const prefixes = [...wordings.keys()].filter(prefix => request.url.startsWith(prefix))
+      const [longest = ''] = prefixes.sort((a, b) => b.length - a.length)
+      const body = wordings.get(longest) ?? nativeErrorBody
+      void (reply as FastifyReply).code(failure.status).send(body(failure, request))
+    }
+  })
+  allowLongUploads(app.server)
+  const allowedMethods = rememberRoutes(app)
+  app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
+  app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))
+  // Schemas of replies are for the API document; what is sent is sent as it is.
+  app.setSerializerCompiler(() => JSON.stringify)
+  acceptAnyBodyAsJson(app)
+  await app.register(sensible)
+  app.addHook('onRequest', async (request, reply) => {
+    reply.header('x-request-id', request.id)
+  })
+  // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.
+  app.addHook('preParsing', async request => {
+    if (request.is404) throw noRouteError(allowedMethods, request.method, request.url)
+  })
+  app.addHook('onResponse', async (request, reply) => {
+    const level = request.method === 'GET' && reply.statusCode < 400 ? 'debug' : 'info'
+    const path = request.url.split('?')[0]
+    request.log[level]({ ms: Math.round(reply.elapsedTime) }, `${request.method} ${path} ${reply.statusCode}`)
+  })
+  app.setErrorHandler((error, request, reply) => {
+    if (isGone(error, request)) return reply.hijack()
+    const failure = toCorralError(error)
+    logFailure(failure, request.log)
+    return reply.code(failure.status).headers(errorHeaders(failure)).send(nativeErrorBody(failure, request))
+  })
+  app.setNotFoundHandler(request => {
+    throw noRouteError(allowedMethods, request.method, request.url)
+  })
+  return app
+}
+
+/** Logs what the admin must know of; a client's own mistakes are the client's. */
+export function logFailure(failure: CorralError, log: FastifyBaseLogger): void {
+  if (failure.code === 'internal') log.error({ err: failure.cause ?? failure }, failure.message)
+  else if (failure.status >= 500) log.warn({ code: failure.code }, failure.message)
+}
+
+function noRouteError(allowedMethods: (path: string) => string[], method: string, url: string): CorralError {
+  const path = url.split('?')[0]!
+  const allow = allowedMethods(path)
+  const shown = path.length > 200 ? `${path.slice(0, 200)}…` : path
+  if (!allow.length) {
+    return new CorralError('route_not_found', `There is nothing at ${method} ${shown}.`)
+  }
+  return new CorralError('method_not_allowed', `${shown} does not answer to ${method}; use ${allow.join(' or ')}.`, {
+    details: { allow }
+  })
+}

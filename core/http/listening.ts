@@ -1,0 +1,27 @@
+import { isSystemError, messageOf } from '../errors.ts'
+
+/** An address that the configuration asks for cannot be had: corral does not start, whichever plugin wanted it. */
+export class ListenError extends Error {
+  override readonly name = 'ListenError'
+}
+
+/**
+ * Says why an address cannot be listened on, and where another one is chosen.
+ * @param choose what names the port and the host, such as `in api-ollama.listen`
+ */
+export function listenError(
+  { host, port }: { host: string; port: number },
+  cause: unknown,
+  choose: { port: string; host: string }
+): ListenError {
+  const text = isSystemError(cause, 'EADDRINUSE')
+    ? `Port ${port} on ${host} is taken by another program. End that program, or choose another port ${choose.port}.`
+    : `Cannot listen on ${httpOrigin({ host, port })} (${messageOf(cause)}). ` +
+      `Choose an address of this machine ${choose.host}.`
+  return new ListenError(text, { cause })
+}
+
+/** As it stands in an address of the web. */
+export function httpOrigin({ host, port }: { host: string; port: number }): string {
+  return `http://${host.includes(':') ? `[${host}]` : host}:${port}`
+}

@@ -1,0 +1,80 @@
+import type { AddressInfo } from 'node:net'
+import type { FastifyInstance } from 'fastify'
+import type { Logger } from 'pino'
+import type { LoadedConfig } from '../config/load.ts'
+import { CorralError } from '../errors.ts'
+import type { PluginDefinition } from '../plugins/plugin.ts'
+import { createPluginHost } from '../plugins/plugin-host.ts'
+import { claimDataDirectory } from '../system/data-directory.ts'
+import { parseDuration } from '../system/duration.ts'
+import { version } from '../system/package-info.ts'
+import { createApplication } from './application.ts'
+import { httpOrigin, listenError } from './listening.ts'
+
+export interface RunningServer {
+  /** Base address such as `http://127.0.0.1:11435`. */
+  address: string
+  app: FastifyInstance
+  /** Ends it: running requests may go on for `shutdown_grace`, engines end, the data directory is freed. */
+  close(): Promise<void>
+}
+
+export interface ServerOptions {
+  config: LoadedConfig
+  definitions: PluginDefinition[]
+  log: Logger
+}
+
+/** How long clients that do not read may hold up the shutdown once all answers have ended (milliseconds). */
+const CLOSE_LINGER = 1000
+
+/**
+ * Claims the data directory, sets the plugins up and listens. What takes long (finding or building an engine) goes on
+ * behind it.
+ * @throws when the directory is held by another server, a required plugin fails or the port is taken
+ */
+export async function startServer({ config, definitions, log }: ServerOptions): Promise<RunningServer> {
+  const { core, paths } = config
+  const claim = await claimDataDirectory(paths, { address: httpOrigin(core), version })
+  const shutdown = new AbortController()
+  let close: (() => Promise<void>) | undefined
+  try {
+    const app = await createApplication(core, log)
+    const host = createPluginHost({ definitions, config, log, signal: shutdown.signal })
+    close = async () => {
+      const closed = app.close()
+      await host.stop()
+      shutdown.abort(new CorralError('shutting_down', 'corral is shutting down.'))
+      const linger = setTimeout(() => app.server.closeAllConnections(), CLOSE_LINGER)
+      await closed
+      clearTimeout(linger)
+      await claim.release()
+    }
+    await host.register(app)
+    await app.ready()
+    await host.start()
+    const address = await listen(app, core.host, core.port)
+    await claim.update(address)
+    return { address, app, close }
+  } catch (error) {
+    await (close ? close() : claim.release())
+    throw error
+  }
+}
+
+async function listen(app: FastifyInstance, host: string, port: number): Promise<string> {
+  try {
+    await app.listen({ host, port, backlog: 1024, listenTextResolver: url => `corral ${version} listens on ${url}` })
+  } catch (error) {
+    throw listenError({ host, port }, error, {
+      port: 'with --port, CORRAL_PORT or "port" in config.yaml',
+      host: 'with --host, CORRAL_HOST or "host" in config.yaml'
+    })
+  }
+  return httpOrigin({ host, port: (app.server.address() as AddressInfo).port })
+}
+
+/** Milliseconds after which a shutdown is given up and the process ends anyway. */
+export function shutdownLimit(config: LoadedConfig): number {
+  return parseDuration(config.core.shutdown_grace)! + 10_000
+}

@@ -1,0 +1,247 @@
+import { type Static, type TNull, type TOptional, type TSchema, type TUnion, Type } from 'typebox'
+import { CorralError } from '../errors.ts'
+import { parseDuration } from '../system/duration.ts'
+
+/** Types that llama-server accepts for the KV cache (`--cache-type-k`, `--cache-type-v`). */
+const CACHE_TYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'iq4_nl', 'q5_0', 'q5_1'] as const
+
+const MAX_INT = 2 ** 31 - 1
+
+/** What becomes of a conversation that is longer than the context: an error, or its oldest turns are left out. */
+export const OverflowPolicySchema = Type.Enum(['error', 'drop_oldest'])
+export type OverflowPolicy = Static<typeof OverflowPolicySchema>
+
+/** The options that decide how an engine is started. */
+export const LoadOptionsSchema = Type.Object({
+  num_ctx: Type.Integer({ minimum: 1, maximum: MAX_INT, description: 'Context window of one conversation, in tokens' }),
+  num_parallel: Type.Integer({
+    minimum: 1,
+    // llama.cpp's LLAMA_MAX_SEQ.
+    maximum: 256,
+    description: 'Parallel slots in the inference server'
+  }),
+  n_gpu_layers: Type.Integer({
+    minimum: -1,
+    maximum: MAX_INT,
+    description: 'Layers offloaded to the GPU; -1 is automatic'
+  }),
+  cache_type_k: Type.Enum([...CACHE_TYPES], { description: 'Type of the KV cache keys' }),
+  cache_type_v: Type.Enum([...CACHE_TYPES], { description: 'Type of the KV cache values' }),
+  dtype: Type.String({
+    pattern: '^[A-Za-z0-9_]{2,16}$',
+    description: 'Output precision of the automatic SafeTensors → GGUF conversion'
+  })
+})
+export type LoadOptions = Static<typeof LoadOptionsSchema>
+
+/** corral's own options that are sent to the engine with each request. */
+export const SamplingOptionsSchema = Type.Object({
+  temperature: Type.Number({ minimum: 0, maximum: 1e6, description: 'Randomness; 0 is greedy' }),
+  top_p: Type.Number({ minimum: 0, maximum: 1, description: 'Nucleus sampling' }),
+  top_k: Type.Integer({ minimum: -1, maximum: MAX_INT, description: 'Top-K cap; 0 or less is off' }),
+  max_tokens: Type.Integer({
+    minimum: -2,
+    maximum: MAX_INT,
+    description: 'Most tokens generated; negative is no limit'
+  }),
+  seed: Type.Integer({ minimum: -1, maximum: Number.MAX_SAFE_INTEGER, description: '-1 is random' })
+})
+export type SamplingOptions = Static<typeof SamplingOptionsSchema>
+
+/** llama-server's own `--ubatch-size`, and the step of its contexts. */
+const DEFAULT_BATCH = 512
+const CONTEXT_STEP = 256
+
+/**
+ * Tokens that an engine for embeddings or rankings reads at once (`--batch-size`, `--ubatch-size`): a text goes in one
+ * piece, and llama.cpp's mean pooling aborts unless the slots share the batch evenly.
+ */
+export function pooledBatch({ num_ctx, num_parallel }: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>): number {
+  const tokens = Math.max(DEFAULT_BATCH, Math.ceil(num_ctx / CONTEXT_STEP) * CONTEXT_STEP)
+  return Math.ceil(tokens / num_parallel) * num_parallel
+}
+
+/** Part 1's defaults. `n_gpu_layers: -1` stands for "none given": the flag is not passed. */
+export const DEFAULT_LOAD_OPTIONS: LoadOptions = {
+  num_ctx: 4096,
+  num_parallel: 4,
+  n_gpu_layers: -1,
+  cache_type_k: 'f16',
+  cache_type_v: 'f16',
+  dtype: 'f16'
+}
+export const DEFAULT_SAMPLING_OPTIONS: SamplingOptions = {
+  temperature: 0.7,
+  top_p: 0.9,
+  top_k: 40,
+  max_tokens: 2048,
+  seed: -1
+}
+
+const { cache_type_k, cache_type_v, dtype, ...numbers } = LoadOptionsSchema.properties
+/** Names of types are taken in upper case too; what is none, `parseOptions` says. */
+const ofRequests = {
+  ...numbers,
+  cache_type_k: Type.String({ documented: cache_type_k }),
+  cache_type_v: Type.String({ documented: cache_type_v }),
+  dtype: Type.String({ documented: dtype }),
+  ...SamplingOptionsSchema.properties,
+  num_predict: SamplingOptionsSchema.properties.max_tokens,
+  num_gpu: LoadOptionsSchema.properties.n_gpu_layers,
+  context_overflow: OverflowPolicySchema
+}
+
+/** corral's own options as fields of a request. */
+export const requestOptions = orNull(ofRequests)
+
+/** What the API document says of the options of requests, which `parseOptions` checks. */
+export const RequestOptionsSchema = Type.Object(
+  orNull(ofRequests, { ...DEFAULT_LOAD_OPTIONS, ...DEFAULT_SAMPLING_OPTIONS }),
+  {
+    title: 'Options',
+    description:
+      'Where one is not given, that of the model in the configuration holds, then that of the server. num_predict is ' +
+      'max_tokens, num_gpu is n_gpu_layers. What the engine knows besides (stop, min_p, repeat_penalty, …) is passed on.',
+    additionalProperties: true
+  }
+)
+
+/** Properties that may be left out or null, with what holds where nobody says otherwise. */
+function orNull<Properties extends Record<string, TSchema>>(
+  properties: Properties,
+  defaults: Record<string, unknown> = {}
+) {
+  const entries = Object.entries(properties).map(([name, schema]) => [
+    name,
+    Type.Optional(Type.Union([schema, Type.Null()], { default: defaults[name] }))
+  ])
+  return Object.fromEntries(entries) as { [Name in keyof Properties]: TOptional<TUnion<[Properties[Name], TNull]>> }
+}
+
+/** Other spellings of one option. A canonical name given beside its alias wins. */
+const ALIASES: Record<string, string> = {
+  num_predict: 'max_tokens',
+  max_completion_tokens: 'max_tokens',
+  n_predict: 'max_tokens',
+  num_gpu: 'n_gpu_layers'
+}
+
+/** The name that all spellings of an option share. */
+export function optionName(spelled: string): string {
+  return ALIASES[spelled] ?? spelled
+}
+
+interface NumberRule {
+  type: 'number' | 'integer'
+  minimum: number
+  maximum: number
+}
+const NUMBER_RULES = new Map<string, NumberRule>()
+for (const schema of [LoadOptionsSchema, SamplingOptionsSchema]) {
+  for (const [name, rule] of Object.entries(schema.properties)) {
+    if ('minimum' in rule) NUMBER_RULES.set(name, rule as unknown as NumberRule)
+  }
+}
+
+/** The option by which a request says what is to become of a conversation that is longer than the context. */
+const OVERFLOW = 'context_overflow'
+
+const LOAD_NAMES = new Set(Object.keys(LoadOptionsSchema.properties))
+
+function kindOf(value: unknown): string {
+  if (Array.isArray(value)) return 'an array'
+  return typeof value === 'object' ? 'an object' : `${typeof value} ${JSON.stringify(value)?.slice(0, 60)}`
+}
+
+function checkOption(name: string, spelled: string, value: unknown): unknown {
+  const fail = (allowed: string): never => {
+    throw new CorralError('invalid_option', `Option "${spelled}" must be ${allowed}; got ${kindOf(value)}.`, {
+      param: spelled
+    })
+  }
+  const rule = NUMBER_RULES.get(name)
+  if (rule) {
+    const noun = rule.type === 'integer' ? 'a whole number' : 'a number'
+    const range = `${noun} from ${rule.minimum} to ${rule.maximum}`
+    if (typeof value !== 'number' || !Number.isFinite(value)) return fail(range)
+    if (rule.type === 'integer' && !Number.isInteger(value)) return fail(range)
+    if (value < rule.minimum || value > rule.maximum) return fail(range)
+    return name === 'max_tokens' && value < 0 ? -1 : value
+  }
+  if (name === 'cache_type_k' || name === 'cache_type_v') {
+    const type = typeof value === 'string' ? value.toLowerCase() : ''
+    return (CACHE_TYPES as readonly string[]).includes(type) ? type : fail(`one of ${CACHE_TYPES.join(', ')}`)
+  }
+  if (name === 'dtype') {
+    const valid = typeof value === 'string' && /^[A-Za-z0-9_]{2,16}$/.test(value)
+    return valid ? value.toLowerCase() : fail('a type name such as f32, f16, bf16, q8_0 or q4_k_m')
+  }
+  if (name === OVERFLOW) {
+    return value === 'error' || value === 'drop_oldest' ? value : fail('"error" or "drop_oldest"')
+  }
+  return value
+}
+
+/** llama-server takes minutes over a hundred thousand. */
+const MOST_OPTIONS = 1000
+
+/** Options of one origin, sorted by what they concern. */
+export interface ParsedOptions {
+  load: Partial<LoadOptions>
+  /** corral's own options for sampling and everything else that the engine knows, under the engine's names. */
+  sampling: Record<string, unknown>
+  /** `context_overflow`, where it is given. */
+  overflow?: OverflowPolicy
+}
+
+/**
+ * Sorts and checks options as a request or `config.yaml` gives them. `null` counts as not given; names that nobody
+ * knows stay in `sampling` and are the engine's to heed or ignore.
+ * @throws CorralError `invalid_option` with the name as it was spelled.
+ */
+export function parseOptions(given: unknown): ParsedOptions {
+  const parsed: ParsedOptions = { load: {}, sampling: {} }
+  if (given === undefined || given === null) return parsed
+  if (typeof given !== 'object' || Array.isArray(given)) {
+    throw new CorralError('invalid_option', `"options" must be an object; got ${kindOf(given)}.`, { param: 'options' })
+  }
+  const entries = Object.entries(given)
+  if (entries.length > MOST_OPTIONS) {
+    throw new CorralError('invalid_option', `"options" has more than ${MOST_OPTIONS} fields.`, { param: 'options' })
+  }
+  const names = new Set(entries.filter(([, value]) => value !== null && value !== undefined).map(([name]) => name))
+  for (const [spelled, value] of entries) {
+    if (value === null || value === undefined) continue
+    const name = optionName(spelled)
+    if (name !== spelled && names.has(name)) continue
+    const checked = checkOption(name, spelled, value)
+    if (name === OVERFLOW) parsed.overflow = checked as OverflowPolicy
+    else if (LOAD_NAMES.has(name)) Object.assign(parsed.load, { [name]: checked })
+    else parsed.sampling[name] = checked
+  }
+  return parsed
+}
+
+/** Top-level fields of a hosted-chat body that are corral's own options (or aliases of them). */
+export function topLevelOptions(body: Record<string, unknown>): Record<string, unknown> {
+  const picked: Record<string, unknown> = {}
+  for (const name of [...NUMBER_RULES.keys(), ...LOAD_NAMES, ...Object.keys(ALIASES), OVERFLOW]) {
+    if (name in body) picked[name] = body[name]
+  }
+  return picked
+}
+
+/**
+ * A request's `keep_alive` in milliseconds: seconds or a duration such as `5m`; undefined where none is given.
+ * @throws CorralError `invalid_option`
+ */
+export function parseKeepAlive(value: unknown): number | undefined {
+  if (value === undefined || value === null) return undefined
+  const ms = parseDuration(value)
+  if (ms !== undefined) return ms
+  throw new CorralError(
+    'invalid_option',
+    `"keep_alive" must be seconds or a duration such as "5m" or "1h30m"; got ${kindOf(value)}.`,
+    { param: 'keep_alive' }
+  )
+}

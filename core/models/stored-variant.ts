@@ -1,0 +1,48 @@
+import { stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Origin, StoredFile, StoredVariant } from '../contracts/storage.ts'
+import { isSystemError } from '../errors.ts'
+
+/**
+ * The variant of a model that keeps files of another origin from being stored under its name. What was made beside the
+ * default variant is in nobody's way but that of its own label.
+ * @param variants those of the model
+ * @param label the one that the files are to get
+ */
+export function conflictingVariant(
+  variants: readonly StoredVariant[],
+  incoming: Origin,
+  label: string
+): StoredVariant | undefined {
+  return variants.find(({ origin, isDefault, label: present }) => {
+    if (origin.kind === 'made') return isDefault || present.toLowerCase() === label.toLowerCase()
+    return origin.kind !== incoming.kind || (origin.kind === 'hub' && origin.from !== incoming.from)
+  })
+}
+
+/** Whether two sets of files are the same content in the same roles, whatever their names. */
+export function haveSameContent(some: readonly StoredFile[], others: readonly StoredFile[]): boolean {
+  const contents = (files: readonly StoredFile[]) => files.map(({ role, sha256 }) => `${role} ${sha256}`).sort()
+  return contents(some).join() === contents(others).join()
+}
+
+/** Where something came from, behind "it": `was imported from /models/a.gguf`. */
+export function originInWords({ kind, from }: Origin): string {
+  return {
+    bundled: 'came with corral',
+    import: `was imported from ${from}`,
+    hub: `was downloaded from ${from}`,
+    made: `was made of ${from}`
+  }[kind]
+}
+
+/** Whether a variant's files are still there: people delete folders by hand, and import or pull again to repair. */
+export async function isWhole({ directory, files }: Pick<StoredVariant, 'directory' | 'files'>): Promise<boolean> {
+  try {
+    const sizes = await Promise.all(files.map(async file => (await stat(join(directory, file.path))).size))
+    return sizes.every((size, index) => size === files[index]!.size)
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return false
+    throw error
+  }
+}

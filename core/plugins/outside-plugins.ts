@@ -1,0 +1,139 @@
+import { readFile, stat } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import { dirname, isAbsolute, join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { type ConfigPlaces, expandPath, findFile, findHome } from '../config/config-file.ts'
+import { ConfigError, type ConfigProblem } from '../config/problems.ts'
+import { readYaml } from '../config/yaml-file.ts'
+import { isSystemError, messageOf } from '../errors.ts'
+import { dataPaths } from '../system/data-paths.ts'
+import { isObject } from '../system/json-object.ts'
+import { packageRoot } from '../system/package-info.ts'
+import { PLUGIN_API, type PluginDefinition } from './plugin.ts'
+
+/** A name as npm allows it. */
+const PACKAGE = /^(?:@[a-z0-9~-][\w.~-]*\/)?[a-z0-9~-][\w.~-]*$/i
+
+/** Conditions under which a package names a file for `import` in Node.js. */
+const CONDITIONS = new Set(['node', 'import', 'module-sync', 'default'])
+
+const isPath = (name: string) => /^(?:\.{1,2}|~)(?:[/\\]|$)/.test(name) || isAbsolute(name)
+
+/**
+ * The plugins that the configuration's file lists under `plugins`, in its order; none where the file cannot be
+ * understood, which is told when it is read for good.
+ * @throws ConfigError with each that cannot be had: corral does not start as if it had not been asked for
+ */
+export async function outsidePlugins(places: ConfigPlaces): Promise<PluginDefinition[]> {
+  const file = await findFile(places, dataPaths(findHome(places).home, undefined).home)
+  if (!file) return []
+  const yaml = readYaml(file.bytes.toString('utf8'))
+  const listed = isObject(yaml.value) && Array.isArray(yaml.value.plugins) ? yaml.value.plugins : []
+  const found = new Map<string, PluginDefinition>()
+  const problems: ConfigProblem[] = []
+  for (const [at, name] of listed.entries()) {
+    if (typeof name !== 'string' || name === '' || found.has(name)) continue
+    try {
+      found.set(name, await loadPlugin(name, dirname(file.path)))
+    } catch (error) {
+      const place = yaml.valuePlace(['plugins', String(at)])
+      const where = `${file.shownAs}:${place.line}:${place.column}`
+      const message = `The plugin ${JSON.stringify(name)} cannot be loaded: ${messageOf(error)}.`
+      problems.push({ where, file: file.path, ...place, setting: 'plugins', message })
+    }
+  }
+  if (problems.length > 0) throw new ConfigError(problems)
+  return [...found.values()]
+}
+
+/**
+ * The definition in a module.
+ * @param name of a package, or a path that starts at `base`
+ * @throws Error with what is wrong, as the end of a sentence
+ */
+async function loadPlugin(name: string, base: string): Promise<PluginDefinition> {
+  const path = isPath(name) ? await fileAt(expandPath(name, base)) : await fileOfPackage(name, base)
+  let loaded: { default?: unknown }
+  try {
+    loaded = await import(pathToFileURL(path).href)
+  } catch (error) {
+    throw new Error(`${path} fails (${messageOf(error)})`, { cause: error })
+  }
+  // What compilers make of a default export for `require` has another one inside.
+  const { default: outer } = loaded
+  const definition = isObject(outer) && isObject(outer.default) ? outer.default : outer
+  const fault = definitionFault(definition)
+  if (fault) throw new Error(`${path} ${fault}`)
+  return { description: '', options: { type: 'object', properties: {} }, ...(definition as object) } as PluginDefinition
+}
+
+async function fileAt(path: string): Promise<string> {
+  try {
+    if (!(await stat(path)).isDirectory()) return path
+  } catch (error) {
+    throw isSystemError(error, 'ENOENT', 'ENOTDIR') ? new Error(`there is no ${path}`) : error
+  }
+  return (await entryIn(path)) ?? join(path, 'index.js')
+}
+
+async function fileOfPackage(name: string, base: string): Promise<string> {
+  if (!PACKAGE.test(name)) throw new Error('it is neither a path (./…, ~/… or /…) nor the name of a package')
+  // Beside the file that names it, and beside corral.
+  for (const from of [base, packageRoot]) {
+    for (const folder of createRequire(join(from, 'from.js')).resolve.paths(name) ?? []) {
+      const file = await entryIn(join(folder, name))
+      if (file) return file
+    }
+  }
+  throw new Error(`it is not installed; "npm install ${name}" in ${base} does that`)
+}
+
+/** The file that the package in this folder is loaded by; undefined where there is no package. */
+async function entryIn(folder: string): Promise<string | undefined> {
+  let text: string
+  try {
+    text = await readFile(join(folder, 'package.json'), 'utf8')
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
+    throw error
+  }
+  const description: unknown = JSON.parse(text)
+  const told = isObject(description) ? description : {}
+  // A package may say what contract it is written for, so that it is not even loaded under another one.
+  const api = isObject(told.corral) ? told.corral.api : undefined
+  if (api !== undefined && api !== PLUGIN_API) throw new Error(wrongApi(api))
+  return join(folder, entryOf(told))
+}
+
+/** The file of a package, by its package.json: https://nodejs.org/api/packages.html#package-entry-points */
+export function entryOf({ exports, main }: { exports?: unknown; main?: unknown }): string {
+  const pick = (target: unknown): string | undefined => {
+    if (typeof target === 'string') return target
+    if (Array.isArray(target)) return target.map(pick).find(Boolean)
+    if (!isObject(target)) return undefined
+    return Object.entries(target)
+      .filter(([condition]) => CONDITIONS.has(condition))
+      .map(([, inner]) => pick(inner))
+      .find(Boolean)
+  }
+  const own = isObject(exports) && '.' in exports ? exports['.'] : exports
+  return pick(own) ?? (typeof main === 'string' && main !== '' ? main : 'index.js')
+}
+
+const wrongApi = (api: unknown) =>
+  `is written for version ${JSON.stringify(api)} of the plugin contract, and this corral speaks version ${PLUGIN_API}`
+
+/** What keeps the default export of a module from being a plugin, as the end of a sentence. */
+export function definitionFault(value: unknown): string | undefined {
+  if (!isObject(value)) return 'has no plugin as its default export'
+  const { name, api, setup, options, offers = [], needs = [] } = value
+  const isList = (list: unknown) => Array.isArray(list) && list.every(entry => typeof entry === 'string')
+  if (typeof name !== 'string') return 'exports a plugin without a "name"'
+  if (api !== PLUGIN_API) return wrongApi(api ?? null)
+  if (typeof setup !== 'function') return 'exports a plugin without a function "setup"'
+  if (!isList(offers) || !isList(needs)) return 'exports a plugin whose "offers" or "needs" is no list of names'
+  if (options !== undefined && !(isObject(options) && options.type === 'object')) {
+    return 'exports a plugin whose "options" are no JSON schema of an object'
+  }
+  return undefined
+}

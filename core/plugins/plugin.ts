@@ -1,0 +1,69 @@
+import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
+import type { Static, TObject } from 'typebox'
+import type { CoreConfig } from '../config/core-schema.ts'
+import type { ServiceName, Services } from '../contracts/services.ts'
+import type { CorralError, ErrorCode, ErrorOptions } from '../errors.ts'
+import type { DataPaths } from '../system/data-paths.ts'
+
+/** The number of the plugin contract that this version of corral speaks. */
+export const PLUGIN_API = 1
+
+/** What a plugin is given when it is set up. */
+export interface PluginContext {
+  readonly log: FastifyBaseLogger
+  /** Settings that belong to no plugin; frozen. */
+  readonly config: Readonly<CoreConfig>
+  readonly paths: DataPaths
+  /** Aborted when corral shuts down. */
+  readonly signal: AbortSignal
+  /** A service named in `needs`. */
+  service<Name extends ServiceName>(name: Name): Services[Name]
+  /** A failure that each surface words in its own shape, for plugins that cannot import `CorralError`. */
+  error(code: ErrorCode, message: string, options?: ErrorOptions): CorralError
+}
+
+/** What a plugin offers once it is set up. */
+export interface PluginOffer {
+  /** Reached by other plugins through `ctx.service(name)` and as decorators of the application. */
+  services?: Partial<Services>
+  /** Registered on the application itself before any routes: for what concerns all of them, such as access control. */
+  hooks?: FastifyPluginAsync
+  /**
+   * Registered as an encapsulated Fastify plugin; must only register routes, hooks and handlers. `hooks` and `routes`
+   * may run more than once: optional plugins are tried on an application that is thrown away.
+   */
+  routes?: FastifyPluginAsync
+  /** Runs after all plugins are registered and before the server listens; must not do long work. */
+  start?(): Promise<void> | void
+  /**
+   * Runs once at shutdown, in reverse order of start, when no more requests come in; also when the plugin is left out or
+   * the start ends early, before `start` ran.
+   */
+  stop?(): Promise<void> | void
+}
+
+/** A plugin module's default export; plain data, so that a plugin needs nothing of corral's to be written. */
+export interface PluginDefinition<Options extends TObject = TObject> {
+  /** Key of its section in `config.yaml` and name of its child logger. */
+  name: string
+  api: typeof PLUGIN_API
+  /** One line for `config.yaml` and the documents. */
+  description: string
+  /** Services that it offers. */
+  offers?: ServiceName[]
+  /** Services that it cannot work without; they are set up before it. */
+  needs?: ServiceName[]
+  /**
+   * An optional plugin that fails is left out and shown as failed; `enabled: false` switches it off. One that throws a
+   * ConfigError or a ListenError ends the start nevertheless: what the configuration asks for cannot be.
+   */
+  optional?: boolean
+  /** Schema of its section; every property has a default. */
+  options: Options
+  setup(context: PluginContext, options: Static<Options>): Promise<PluginOffer> | PluginOffer
+}
+
+/** Types a plugin module's default export. */
+export function definePlugin<Options extends TObject>(definition: PluginDefinition<Options>): PluginDefinition {
+  return definition as unknown as PluginDefinition
+}

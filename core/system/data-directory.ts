@@ -1,0 +1,209 @@
+import { mkdir, readFile, rm, stat, utimes } from 'node:fs/promises'
+import { hostname } from 'node:os'
+import { dirname, join, sep } from 'node:path'
+import writeFileAtomic from 'write-file-atomic'
+import { isSystemError, messageOf } from '../errors.ts'
+import type { DataPaths } from './data-paths.ts'
+import { isSameProcess, processStartTime } from './processes.ts'
+import { withShortLock } from './short-lock.ts'
+
+/** The server that holds a data directory. */
+export interface Owner {
+  pid: number
+  /** From `processStartTime`. */
+  startTime: string
+  host: string
+  /** Where it listens, such as `http://127.0.0.1:11435`. */
+  address: string
+  /** corral's version. */
+  version: string
+}
+
+export interface DataDirectoryClaim {
+  /** Gives the directory back; a later server may claim it. */
+  release(): Promise<void>
+  /** Records where the server really listens. */
+  update(address: string): Promise<void>
+}
+
+/** Why a server cannot use its data directory: another one holds it, or it cannot be written. */
+export class DataDirectoryError extends Error {
+  override readonly name = 'DataDirectoryError'
+  readonly reason: 'held' | 'unusable'
+  readonly owner: Owner | undefined
+
+  constructor(reason: 'held' | 'unusable', message: string, options: { owner?: Owner; cause?: unknown } = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause })
+    this.reason = reason
+    this.owner = options.owner
+  }
+}
+
+/** How often a server shows that it lives to those on other machines, and how long its silence lasts before it is dead. */
+const BEAT_INTERVAL = 20_000
+const SILENCE_OF_THE_DEAD = 90_000
+
+/**
+ * Creates the data directory's folders and makes this process their one server until `release`. The claim covers the
+ * models folder too when it lies elsewhere. The claim of a process that has died is taken over.
+ * @throws DataDirectoryError naming the process that holds the directory, or the path that cannot be written
+ */
+export async function claimDataDirectory(
+  paths: DataPaths,
+  server: { address: string; version: string }
+): Promise<DataDirectoryClaim> {
+  for (const path of [paths.home, paths.models, paths.downloads, paths.runtimes, paths.cache, paths.logs])
+    await createFolder(path)
+  const self: Owner = {
+    pid: process.pid,
+    startTime: (await processStartTime(process.pid)) ?? 'unknown',
+    host: hostname(),
+    address: server.address,
+    version: server.version
+  }
+  const files = ownerFiles(paths)
+  const claimed: string[] = []
+  try {
+    for (const file of files) {
+      await claimFile(file, self)
+      claimed.push(file)
+    }
+    await writeDurably(join(paths.home, 'version'), `${server.version}\n`)
+  } catch (error) {
+    await Promise.all(claimed.map(file => releaseFile(file, self)))
+    throw error
+  }
+
+  const beat = setInterval(() => {
+    const now = new Date()
+    // A beat that fails harms nobody on this machine; the next one is tried all the same.
+    for (const file of files) utimes(file, now, now).catch(() => {})
+  }, BEAT_INTERVAL)
+  beat.unref()
+
+  return {
+    async release() {
+      clearInterval(beat)
+      await Promise.all(files.map(file => releaseFile(file, self)))
+    },
+    async update(address) {
+      self.address = address
+      await Promise.all(files.map(file => writeDurably(file, ownerText(self))))
+    }
+  }
+}
+
+/** The server that runs on this data directory now; undefined when none does. Reads only. */
+export async function readOwner(paths: DataPaths): Promise<Owner | undefined> {
+  return livingOwner(paths.ownerFile)
+}
+
+function ownerFiles(paths: DataPaths): string[] {
+  // Two servers with data directories of their own may not write into the same models either.
+  return paths.models.startsWith(paths.home + sep)
+    ? [paths.ownerFile]
+    : [paths.ownerFile, join(paths.models, '.owner.json')]
+}
+
+const ownerText = (owner: Owner): string => `${JSON.stringify(owner, undefined, 2)}\n`
+
+async function claimFile(file: string, self: Owner): Promise<void> {
+  try {
+    // Decides between servers that start at the same moment.
+    await withShortLock(file, async () => {
+      const owner = await livingOwner(file)
+      if (owner) throw heldError(dirname(file), owner, self)
+      await writeDurably(file, ownerText(self))
+    })
+  } catch (error) {
+    if (error instanceof DataDirectoryError) throw error
+    if (!isSystemError(error, 'ELOCKED')) throw unusable(dirname(file), error)
+    throw new DataDirectoryError(
+      'held',
+      `Another corral is starting on ${dirname(file)} and does not get on. Wait a moment and start again; ` +
+        `if no corral runs, delete ${file}.lock.`,
+      { cause: error }
+    )
+  }
+}
+
+async function livingOwner(file: string): Promise<Owner | undefined> {
+  const owner = await readOwnerFile(file)
+  if (!owner) return undefined
+  if (owner.host === hostname()) return (await isSameProcess(owner.pid, owner.startTime)) ? owner : undefined
+  // A process of another machine (or container) cannot be looked at; only its beat tells.
+  const { mtimeMs } = await stat(file)
+  return Date.now() - mtimeMs < SILENCE_OF_THE_DEAD ? owner : undefined
+}
+
+async function readOwnerFile(file: string): Promise<Owner | undefined> {
+  let text: string
+  try {
+    text = await readFile(file, 'utf8')
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return undefined
+    throw unusable(dirname(file), error)
+  }
+  try {
+    const { pid, startTime, host, address, version } = JSON.parse(text) as Partial<Record<keyof Owner, unknown>>
+    if (typeof pid !== 'number' || typeof startTime !== 'string' || typeof host !== 'string') return undefined
+    return { pid, startTime, host, address: String(address ?? ''), version: String(version ?? '') }
+  } catch {
+    // It is written atomically, so a file that is no JSON was not written by a server that lives.
+    return undefined
+  }
+}
+
+async function releaseFile(file: string, self: Owner): Promise<void> {
+  const owner = await readOwnerFile(file)
+  if (owner?.pid === self.pid && owner.startTime === self.startTime && owner.host === self.host) {
+    await rm(file, { force: true })
+  }
+}
+
+async function createFolder(path: string): Promise<void> {
+  try {
+    await mkdir(path, { recursive: true, mode: 0o700 })
+  } catch (error) {
+    throw unusable(path, error)
+  }
+}
+
+async function writeDurably(file: string, text: string): Promise<void> {
+  try {
+    await writeFileAtomic(file, text, { mode: 0o600 })
+  } catch (error) {
+    throw unusable(dirname(file), error)
+  }
+}
+
+function heldError(directory: string, owner: Owner, self: Owner): DataDirectoryError {
+  const where = owner.host === self.host ? '' : ` on ${owner.host}`
+  const advice =
+    owner.host === self.host
+      ? `Use that server, stop it (process ${owner.pid}), or choose another directory with CORRAL_HOME.`
+      : 'Use that server, stop it there, or choose another directory with CORRAL_HOME.'
+  return new DataDirectoryError(
+    'held',
+    `Another corral (process ${owner.pid}${where}, ${owner.address}) serves ${directory}. ${advice}`,
+    { owner }
+  )
+}
+
+function unusable(path: string, error: unknown): DataDirectoryError {
+  let advice = 'Choose another directory with CORRAL_HOME.'
+  if (isSystemError(error, 'EACCES', 'EPERM', 'EROFS')) {
+    advice = 'Make it writable for this user, or choose another directory with CORRAL_HOME.'
+  } else if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
+    advice = 'The disk is full: free some space, or choose a directory on another disk with CORRAL_HOME.'
+  } else if (isSystemError(error, 'ENOTDIR', 'EEXIST')) {
+    advice = 'A file is in the way: move it, or choose another directory with CORRAL_HOME.'
+  }
+  return new DataDirectoryError(
+    'unusable',
+    `The data directory ${path} cannot be used: ${messageOf(error)}. ${advice}`,
+    {
+      cause: error
+    }
+  )
+}

@@ -1,0 +1,28 @@
+import pino from 'pino'
+import pretty from 'pino-pretty'
+import type { CoreConfig } from '../config/core-schema.ts'
+
+/**
+ * The process's logger: lines for people on a terminal, JSON lines elsewhere.
+ * @param file where to write instead of standard output
+ */
+export function createLogger(level: CoreConfig['log_level'], file?: string): pino.Logger {
+  const options: pino.LoggerOptions = {
+    level,
+    base: undefined,
+    // Request headers and bodies are never logged: they hold keys and prompts.
+    serializers: { err: pino.stdSerializers.err }
+  }
+  if (file) return pino(options, pino.destination({ dest: file, mkdir: true, append: true, sync: true }))
+  if (!process.stdout.isTTY) return pino(options, pino.destination({ dest: 1, sync: true }))
+  return pino(
+    options,
+    pretty({
+      colorize: true,
+      translateTime: 'SYS:HH:MM:ss',
+      ignore: 'reqId,pid,hostname',
+      singleLine: true,
+      sync: true
+    })
+  )
+}

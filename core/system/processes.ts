@@ -1,0 +1,78 @@
+import { readFile } from 'node:fs/promises'
+import { isSystemError } from '../errors.ts'
+
+/** Given for a process that runs but whose start cannot be learned on this system. */
+const UNKNOWN_START = 'unknown'
+
+/**
+ * When a process started, as text that is only good for comparing: a process id together with it names one process
+ * for ever, since ids are given again. Undefined when no such process runs (one that has ended and waits for its parent
+ * to notice does not run).
+ */
+export async function processStartTime(pid: number): Promise<string | undefined> {
+  if (!Number.isSafeInteger(pid) || pid <= 0) return undefined
+  if (process.platform === 'linux') return linuxStartTime(pid)
+  if (!isAlive(pid)) return undefined
+  return process.platform === 'win32' ? windowsStartTime(pid) : unixStartTime(pid)
+}
+
+/** Whether the process that had this id and start (from `processStartTime`) still runs; in doubt it does. */
+export async function isSameProcess(pid: number, startTime: string): Promise<boolean> {
+  const now = await processStartTime(pid)
+  return now !== undefined && (now === startTime || now === UNKNOWN_START || startTime === UNKNOWN_START)
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch (error) {
+    // EPERM: it runs, under another user.
+    return isSystemError(error, 'EPERM')
+  }
+}
+
+/**
+ * Clock ticks since boot, with the boot's id. The wall-clock time of the boot is not used: it moves when the clock is
+ * set, and the same process would look like another one.
+ */
+async function linuxStartTime(pid: number): Promise<string | undefined> {
+  try {
+    const [stat, boot] = await Promise.all([
+      readFile(`/proc/${pid}/stat`, 'utf8'),
+      readFile('/proc/sys/kernel/random/boot_id', 'utf8')
+    ])
+    // The second field is the program's name in parentheses, which may hold spaces and parentheses itself.
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+    const state = fields[0]
+    return state === 'Z' || state === 'X' ? undefined : `${boot.trim()} ${fields[19]}`
+  } catch {
+    // No /proc (or hidden from this user): only whether it runs can be told.
+    return isAlive(pid) ? UNKNOWN_START : undefined
+  }
+}
+
+async function unixStartTime(pid: number): Promise<string | undefined> {
+  const { stdout, failed } = await (await import('execa')).execa('ps', ['-o', 'stat=,lstart=', '-p', String(pid)], {
+    reject: false,
+    // Week days and months are written in the user's language otherwise.
+    env: { LC_ALL: 'C' }
+  })
+  const match = /^(\S+)\s+(.+)$/.exec(stdout?.trim() ?? '')
+  if (failed || !match) return isAlive(pid) ? UNKNOWN_START : undefined
+  return match[1]!.startsWith('Z') ? undefined : match[2]!
+}
+
+async function windowsStartTime(pid: number): Promise<string | undefined> {
+  const script = `(Get-Process -Id ${pid}).StartTime.ToFileTimeUtc()`
+  const { stdout, failed } = await (await import('execa')).execa(
+    'powershell.exe',
+    ['-NoProfile', '-NonInteractive', '-Command', script],
+    {
+      reject: false,
+      windowsHide: true
+    }
+  )
+  if (failed || !stdout?.trim()) return isAlive(pid) ? UNKNOWN_START : undefined
+  return stdout.trim()
+}

@@ -1,0 +1,41 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { lock } from 'proper-lockfile'
+import { isSystemError } from '../errors.ts'
+
+/** Only a process that is killed, or stands still this long, while it holds a lock loses it. Milliseconds. */
+const STALE = 4_000
+const PATIENCE = 12_000
+const PAUSE = 50
+
+/**
+ * Runs a short piece of work while no other process does the same for this file (which need not exist). A lock is no
+ * sign that a server runs.
+ * @throws what `work` throws; an error with code `ELOCKED` when others hold the lock all the time; one with code
+ * `ECOMPROMISED` when this process stood still so long that another one may have worked at the same time
+ */
+export async function withShortLock<T>(file: string, work: () => Promise<T>): Promise<T> {
+  let compromised: Error | undefined
+  const unlock = await acquire(file, error => {
+    compromised = error
+  })
+  try {
+    return await work()
+  } finally {
+    if (compromised === undefined) await unlock()
+    // biome-ignore lint/correctness/noUnsafeFinally: work that was not alone must not count as done
+    else throw compromised
+  }
+}
+
+async function acquire(file: string, onCompromised: (error: Error) => void): Promise<() => Promise<void>> {
+  const deadline = performance.now() + PATIENCE
+  for (;;) {
+    try {
+      // The library's own retries would repeat every failure, such as a missing permission, for seconds.
+      return await lock(file, { realpath: false, stale: STALE, onCompromised })
+    } catch (error) {
+      if (!isSystemError(error, 'ELOCKED') || performance.now() > deadline) throw error
+      await sleep(PAUSE + Math.random() * PAUSE)
+    }
+  }
+}

@@ -1,0 +1,145 @@
+import { rm } from 'node:fs/promises'
+import type { Build, BuildCandidate, RuntimeDescriptor } from '../../core/contracts/builds.ts'
+import type { Hardware } from '../../core/contracts/hardware.ts'
+import type { Waiting } from '../../core/contracts/progress.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
+import { type BuildRecord, damageOf, markFailed, readRecords, removeRecord, writeRecord } from './build-records.ts'
+import type { LockLog } from './builds-directory.ts'
+import { machineMark } from './failed-attempts.ts'
+import { changeSelection, selectionIn } from './selection.ts'
+import { type ArchiveRequest, archiveDigest, archiveMark, unpackBuild } from './sources/archive.ts'
+import { fetchRelease, releaseId } from './sources/release.ts'
+import type { FoundArchives, Releases } from './sources/releases.ts'
+
+export interface InstallerDeps {
+  /** Where builds and their records lie. */
+  directory: string
+  log: LockLog & { debug(object: object, message: string): void }
+  hardware(): Promise<Hardware>
+  releases: Releases
+  /** Proves a build that corral brought. @throws Error with the reason */
+  prove(candidate: BuildCandidate, signal: AbortSignal): Promise<Build>
+  /** Whether an engine runs on this build. */
+  inUse(id: string): boolean
+}
+
+/**
+ * Puts builds into the builds' directory, whose lock the caller holds. A build is written down when it is proven, and
+ * what has no record is never used: a kill at any moment leaves nothing but files to be swept.
+ */
+export function createBuildInstaller({ directory, log, hardware, releases, prove, inUse }: InstallerDeps) {
+  /** Writes down that a build does not work on this machine, so that an upgrade does not try it again by itself. */
+  async function remember(id: string, reason: string): Promise<void> {
+    const failure = { reason, at: new Date().toISOString(), machine: machineMark(await hardware()) }
+    await markFailed(directory, id, failure)
+    await changeSelection(directory, selection => ({ ...selection, failed: { ...selection.failed, [id]: failure } }))
+  }
+
+  async function writeDown(build: Build): Promise<Build> {
+    await writeRecord(directory, build, { installed: true })
+    const { [build.id]: known, ...failed } = selectionIn(directory).failed ?? {}
+    if (known) await changeSelection(directory, selection => ({ ...selection, failed }))
+    return build
+  }
+
+  /** Proves what was just put into the builds' directory; it goes again when it does not work. */
+  async function proveNew(
+    candidate: BuildCandidate,
+    { signal, onProgress }: Required<Waiting>,
+    advice = ''
+  ): Promise<Build> {
+    onProgress({ phase: 'proving', subject: candidate.id })
+    let failure: unknown
+    try {
+      const build = await writeDown(await prove(candidate, signal))
+      log.info({ build: build.id, version: build.version }, `llama.cpp ${build.id} is installed and works.`)
+      return build
+    } catch (error) {
+      failure = error
+    }
+    await rm(candidate.directory, { recursive: true, force: true })
+    signal.throwIfAborted()
+    const reason = messageOf(failure)
+    await remember(candidate.id, reason)
+    throw new CorralError(
+      'runtime_missing',
+      `${candidate.id} was removed again, since it does not work here: ${reason}${advice}`,
+      { cause: failure }
+    )
+  }
+
+  /** What is installed already; where it is damaged it is removed. */
+  async function known(fits: (build: Build) => boolean, waiting: Required<Waiting>): Promise<Build | undefined> {
+    const record = (await readRecords(directory)).find(({ build }) => fits(build))
+    if (record === undefined) return undefined
+    const { build } = record
+    const damage = await damageOf(record, { signal: waiting.signal, log })
+    if (damage === undefined && record.failure) return await again(record, waiting)
+    if (damage === undefined) return record.installed ? build : await writeDown(build)
+    if (inUse(build.id)) {
+      throw new CorralError(
+        'runtime_in_use',
+        `${build.id} is damaged (${damage}), and an engine still runs on it. Stop its models, then install it anew.`
+      )
+    }
+    log.warn({ build: build.id, damage }, `${build.id} is damaged and installed anew: ${damage}`)
+    await removeRecord(directory, record)
+    return undefined
+  }
+
+  /**
+   * Proves an installed build again.
+   * @throws CorralError `runtime_missing` when it does not work any more; it stays, marked as failed
+   */
+  async function again(record: BuildRecord, { signal, onProgress }: Required<Waiting>): Promise<Build> {
+    const { version: _, commit: __, digest: ___, devices: ____, warnings: _____, ...candidate } = record.build
+    onProgress({ phase: 'proving', subject: candidate.id })
+    try {
+      const damage = await damageOf(record, { signal, log })
+      if (damage !== undefined) throw new Error(damage)
+      return await writeDown(await prove(candidate, signal))
+    } catch (error) {
+      signal.throwIfAborted()
+      await remember(candidate.id, messageOf(error))
+      throw new CorralError(
+        'runtime_missing',
+        `${candidate.id} does not work here any more: ${messageOf(error).replace(/\.?$/, '.')} ` +
+          `To get it anew: corral runtime remove ${candidate.id}, then corral runtime install.`,
+        { cause: error }
+      )
+    }
+  }
+
+  return {
+    again,
+    remember,
+
+    /** Fetches, unpacks and proves a release's archives; gives the build that is there already, where it is whole. */
+    async fromRelease(runtime: RuntimeDescriptor, found: FoundArchives, waiting: Required<Waiting>): Promise<Build> {
+      const id = releaseId(found.tag, runtime)
+      const there = await known(build => build.id === id, waiting)
+      if (there) return there
+      return await proveNew(await fetchRelease(releases, found, { runtime, directory }, waiting), waiting)
+    },
+
+    /** Unpacks and proves an archive on this disk; the same archive again is the build that is there. */
+    async fromArchive(
+      request: ArchiveRequest,
+      { expected, ...told }: { expected?: string; tag?: string; runtime?: RuntimeDescriptor },
+      waiting: Required<Waiting>
+    ): Promise<Build> {
+      const digest = await archiveDigest(request.archive, expected, waiting.signal)
+      log.info({ archive: request.archive, sha256: digest }, `${request.archive} has the SHA-256 ${digest}.`)
+      const same = ({ id, source }: Build) => source === 'archive' && id.endsWith(`-${archiveMark(digest)}`)
+      const there = await known(same, waiting)
+      if (there) return there
+      const candidate = await unpackBuild(request, { ...told, digest }, directory, waiting)
+      const lacksLibraries = candidate.kind === 'cuda' && (request.companions ?? []).length === 0
+      return await proveNew(
+        candidate,
+        waiting,
+        lacksLibraries ? ' It may lack its libraries: give the archive cudart-… of the same version with it.' : ''
+      )
+    }
+  }
+}

@@ -1,0 +1,109 @@
+import { join } from 'node:path'
+import type { BuildSource } from '../../core/contracts/builds.ts'
+import type { HardwareService } from '../../core/contracts/hardware.ts'
+import type { DataPaths } from '../../core/system/data-paths.ts'
+import { parseDuration } from '../../core/system/duration.ts'
+import { createLlamaServerEngine } from '../llama-server/engine.ts'
+import { createEngineLogBook, type EngineLogBook } from '../llama-server/log-book.ts'
+import { estimateMemory } from '../llama-server/memory-estimate.ts'
+import { createFindConverter } from './find-converter.ts'
+import type { ModelRuntimes } from './installed-builds.ts'
+import { builtInKinds } from './kinds/index.ts'
+import { heedingUser } from './kinds/users-choice.ts'
+import type { RuntimesOptions } from './options.ts'
+import { createProof, type StartEngine } from './prove-by-answer.ts'
+import { createRuntimes, type RuntimesService } from './runtimes-service.ts'
+import type { SearchLog } from './search-attempts.ts'
+import { releaseSource } from './sources/release.ts'
+import { createReleases } from './sources/releases.ts'
+import { compiledSource } from './sources/source.ts'
+import { systemSource } from './sources/system.ts'
+
+export interface CreateDeps {
+  options: RuntimesOptions
+  /** What the sections of models in config.yaml say. */
+  models?: ModelRuntimes
+  paths: Pick<DataPaths, 'home' | 'runtimes'>
+  env: NodeJS.ProcessEnv
+  log: SearchLog
+  hardware: HardwareService
+}
+
+/** Where running engines of a data directory are written down. */
+export function runDirectoryOf(paths: Pick<DataPaths, 'home'>): string {
+  return join(paths.home, 'run')
+}
+
+/** The `runtimes` service with the sources that the options name. */
+export function createConfiguredRuntimes({ options, models, paths, env, log, hardware }: CreateDeps): RuntimesService {
+  const directory = paths.runtimes
+  const logBook = createEngineLogBook()
+  const startWith =
+    (book: EngineLogBook | undefined): StartEngine =>
+    (build, spec, waiting, environment) =>
+      createLlamaServerEngine(
+        build,
+        spec,
+        {
+          log,
+          ...(book && { logBook: book }),
+          runDirectory: runDirectoryOf(paths),
+          loadTimeout: parseDuration(options.load_timeout)!,
+          hangTimeout: parseDuration(options.hang_timeout)!,
+          extraArguments: options.engine_arguments,
+          environment
+        },
+        waiting
+      )
+  // The logs of the demo model are not those of a proof.
+  const prove = createProof(startWith(undefined), log)
+  const releaseServer = {
+    apiUrl: options.release.api_url,
+    downloadUrl: options.release.download_url,
+    repository: options.release.repository,
+    connectTimeout: parseDuration(options.release.connect_timeout)!
+  }
+  const { tag } = options.release
+  const releases = createReleases({ ...releaseServer, tag, log })
+  const namedBy = env.CORRAL_LLAMA_CPP ? 'CORRAL_LLAMA_CPP' : 'runtimes.llama_cpp'
+  const sources: Record<RuntimesOptions['sources'][number], () => BuildSource> = {
+    system: () => systemSource({ path: options.llama_cpp, namedBy, env }),
+    release: () => releaseSource({ ...releaseServer, releases, tag, directory }),
+    source: () =>
+      compiledSource({
+        name: options.source.package,
+        version: options.source.version,
+        prebuilt: options.source.prebuilt_libraries,
+        directory,
+        env,
+        log,
+        trial: (candidate, { signal, hardware, runtime }) => prove(candidate, { own: true, signal, hardware, runtime })
+      })
+  }
+  // A folder that the user names counts even when the list leaves `system` out.
+  const names = options.sources.filter(name => name !== 'system' || options.llama_cpp === '')
+  if (options.llama_cpp !== '') names.unshift('system')
+  const findConverter = createFindConverter({
+    directory,
+    release: releaseServer,
+    source: { name: options.source.package, version: options.source.version, env, log }
+  })
+  return createRuntimes({
+    // Last: what was installed by hand serves by itself only where nothing else is at hand.
+    sources: names.map(name => sources[name]()),
+    kinds: builtInKinds.map(kind => heedingUser(kind, env)),
+    hardware,
+    releases,
+    ...(options.llama_cpp !== '' && { named: { folder: options.llama_cpp, by: namedBy } }),
+    ...(models && { models }),
+    directory,
+    log,
+    startEngine: startWith(logBook),
+    estimateMemory: (build, spec, { signal }, environment) =>
+      estimateMemory(build, spec, { log, signal, environment, extraArguments: options.engine_arguments }),
+    // Those of a model that had the name before are not this one's.
+    engineLogs: ({ key, modifiedAt }) => logBook.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
+    prove,
+    findConverter
+  })
+}

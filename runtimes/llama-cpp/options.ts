@@ -1,0 +1,78 @@
+import { type Static, Type } from 'typebox'
+import { Duration, Path, Timeout } from '../../core/config/core-schema.ts'
+
+/** The section `runtimes` of `config.yaml`. */
+export const RuntimesOptions = Type.Object({
+  llama_cpp: Path({
+    default: '',
+    description: 'Folder of a llama.cpp build to use (llama-server and its companions); empty looks for one'
+  }),
+  sources: Type.Array(Type.Enum(['system', 'release', 'source']), {
+    default: ['system', 'release', 'source'],
+    uniqueItems: true,
+    description:
+      'Where llama.cpp builds come from, tried in this order: this system, the official release, compiled from source'
+  }),
+  load_timeout: Timeout({
+    default: '5m',
+    description: 'How long loading a model may go on without progress until it is given up'
+  }),
+  hang_timeout: Duration({
+    default: '2m',
+    description: 'How long an engine may show no sign of life, with requests open, until it is ended; 0 never ends it'
+  }),
+  engine_arguments: Type.Array(Type.String(), {
+    default: [],
+    description: "More flags for each llama-server, after corral's own"
+  }),
+  release: Type.Object({
+    api_url: Type.String({
+      default: 'https://api.github.com',
+      pattern: '^https?://\\S+$',
+      title: 'an address such as https://api.github.com',
+      description: "Server with GitHub's API for releases"
+    }),
+    download_url: Type.String({
+      default: '',
+      pattern: '^(https?://\\S+)?$',
+      title: 'an address such as https://mirror.example.org',
+      description: 'Mirror to download from in the place of https://github.com; empty is none'
+    }),
+    repository: Type.String({
+      default: 'ggml-org/llama.cpp',
+      pattern: '^[\\w.-]+/[\\w.-]+$',
+      title: 'an owner and a repository such as ggml-org/llama.cpp',
+      description: 'Repository whose releases are used'
+    }),
+    tag: Type.String({
+      default: 'latest',
+      pattern: '^[\\w.-]+$',
+      title: 'the name of a release such as b10485, or latest',
+      description: 'Release to use, such as b10485; "latest" is the newest stable one'
+    }),
+    connect_timeout: Timeout({
+      default: '3s',
+      description: 'How long to wait for a connection to the server of releases'
+    })
+  }),
+  source: Type.Object({
+    package: Type.String({
+      default: 'node-llama-cpp',
+      pattern: '^(@[\\w.-]+/)?[\\w.-]+$',
+      title: 'the name of an npm package',
+      description: "npm package that carries llama.cpp's source as a git bundle"
+    }),
+    version: Type.String({
+      default: '3.22.1',
+      pattern: '^\\d+\\.\\d+\\.\\d+[\\w.-]*$',
+      title: 'an exact version such as 3.22.1',
+      description: 'Its exact version'
+    }),
+    prebuilt_libraries: Type.Boolean({
+      default: true,
+      description:
+        'Compile only the programs and link them with the prebuilt libraries of the same version, if that works'
+    })
+  })
+})
+export type RuntimesOptions = Static<typeof RuntimesOptions>

@@ -1,0 +1,52 @@
+import { createHash } from 'node:crypto'
+import { realpathSync } from 'node:fs'
+import { dirname, resolve } from 'node:path'
+import type { BuildCandidate, BuildSource } from '../../../core/contracts/builds.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { findExecutable } from '../../../core/system/child-process.ts'
+import { PROGRAMS, programFile, programFolder, programsIn } from '../build-files.ts'
+
+export interface SystemOptions {
+  /** Folder of a llama.cpp build that the user names; empty when none is named. */
+  path: string
+  /** What named it, for messages: `CORRAL_LLAMA_CPP` or `runtimes.llama_cpp`. */
+  namedBy: string
+  env: NodeJS.ProcessEnv
+}
+
+/** Builds from the same folder have the same id at each start. */
+function candidateAt(directory: string, origin: string, required: boolean): BuildCandidate | undefined {
+  const executables = programsIn(directory)
+  if (!executables) return undefined
+  const id = `system-${createHash('sha256').update(directory).digest('hex').slice(0, 8)}`
+  return { id, kind: 'unknown', source: 'system', directory, executables, origin, required }
+}
+
+/** A llama-server that is on this machine already: in a folder that the user names, else on PATH. */
+export function systemSource({ path, namedBy, env }: SystemOptions): BuildSource {
+  const server = programFile(PROGRAMS.server)
+  return {
+    name: 'system',
+    instant: true,
+    description: path ? `${server} in ${path} (${namedBy})` : `${server} on PATH`,
+    async provide({ explain }) {
+      if (path) {
+        const folder = programFolder(resolve(path))
+        const candidate = folder === undefined ? undefined : candidateAt(folder, folder, true)
+        if (candidate) return candidate
+        throw new CorralError(
+          'runtime_missing',
+          `${namedBy} names ${resolve(path)}, where there is no ${server} that may be run. ` +
+            'Correct it, or leave it out and corral gets a llama.cpp build by itself.'
+        )
+      }
+      const found = findExecutable(PROGRAMS.server, env)
+      if (found === undefined) {
+        explain(`there is no ${server} on PATH, and CORRAL_LLAMA_CPP is not set`)
+        return undefined
+      }
+      // Its companions lie beside the file itself, not beside a link to it.
+      return candidateAt(dirname(realpathSync(found)), found, false) ?? candidateAt(dirname(found), found, false)
+    }
+  }
+}
