@@ -111,16 +111,12 @@ t.test('a taken port and a mistake in config.yaml end the start with what to do'
   const run = (env: Record<string, string>, args: string[]) => {
     const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
     t.teardown(() => rmSync(home, { recursive: true, force: true }))
-    return spawnSync(
-      process.execPath,
-      [join(packageRoot, 'dist', 'command-line', 'main.js'), 'serve', ...args],
-      {
-        cwd: home,
-        env: { ...process.env, CORRAL_HOME: home, ...env },
-        encoding: 'utf8',
-        timeout: 30_000
-      }
-    )
+    return spawnSync(process.execPath, [join(packageRoot, 'dist', 'command-line', 'main.js'), 'serve', ...args], {
+      cwd: home,
+      env: { ...process.env, CORRAL_HOME: home, ...env },
+      encoding: 'utf8',
+      timeout: 30_000
+    })
   }
   const taken = run({}, ['--port', new URL(corral.url).port])
   t.equal(taken.status, 1)
