@@ -255,7 +255,8 @@ function advance(state: SchedulerState, engine: EngineState, now: number, effect
 function forget(state: SchedulerState, engine: EngineState, effects: Effect[]): void {
   if (engine.phase !== 'absent' || engine.queue.length) return
   // What is being prepared goes on, as a load does: a conversion is good for the next request too.
-  if (engine.plan && engine.plan.run !== engine.preparing) dropPlan(engine, effects)
+  const { plan, preparing } = engine
+  if (plan && (plan.run === undefined || plan.run !== preparing)) dropPlan(engine, effects)
   if (!engine.failure && !engine.plan && engine.preparing === undefined) {
     waitFor(engine, [], effects)
     state.engines.delete(engine.key)

@@ -179,6 +179,20 @@ t.test('a reload whose asker goes away is called off', t => {
   t.end()
 })
 
+t.test('nothing is left of a reload that everybody left while the old engine stopped', t => {
+  const m = machine()
+  m.request(1)
+  m.send({ type: 'loaded', key: 'a' })
+  m.request(2, 'a', { asked: { num_ctx: 8192 } })
+  m.request(3)
+  t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['unload a'])
+  m.send({ type: 'leave', id: 2, key: 'a' })
+  m.send({ type: 'leave', id: 3, key: 'a' })
+  t.same(short(m.send({ type: 'gone', key: 'a' })), [])
+  t.equal(m.state.engines.size, 0)
+  t.end()
+})
+
 t.test('a failed reload restores the old options, and only the asking request hears of it', t => {
   const m = machine()
   m.request(1)
