@@ -3,9 +3,101 @@ import type { EngineSettings } from '../config/model-settings.ts'
 import type { CorralError } from '../errors.ts'
 import type { LoadOptions } from '../models/options.ts'
 import type { Build, MemoryUse } from './builds.ts'
+import type { Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 
+/*
+ * The seam for engines. An engine is whatever answers for a model: a llama-server on this machine, a server elsewhere, a
+ * few lines of a plugin. Surfaces ask it in the words of the hosted-chat API and read deltas; flags, routes and bugs of
+ * one kind of engine stay with its provider.
+ */
+
+/** What a model is used for; a running engine serves one of them. */
 export type EngineMode = 'chat' | 'embedding' | 'rerank'
+
+// ---- what engines are asked and answer -----------------------------------------------------------------------------
+
+/**
+ * A request in the words of the hosted-chat API: `messages` or `prompt`, `tools`, `response_format`, `temperature`,
+ * `max_tokens`, `stop`, `n`, `logprobs` and `top_logprobs`, … Fields that an engine does not know it ignores.
+ */
+export type EngineFields = Record<string, unknown>
+
+/** A piece of a tool call, as it comes. */
+export interface ToolCallPiece {
+  /** Which of the choice's calls it belongs to, from 0. */
+  index: number
+  /** Given with the first piece of a call. */
+  id?: string
+  /** The function's name, given with the first piece of a call. */
+  name?: string
+  /** What the piece adds to the JSON text of the arguments. */
+  arguments: string
+}
+
+/** A token's log probability, as in chat completions. */
+export interface TokenProbability {
+  token: string
+  bytes: number[]
+  logprob: number
+  top_logprobs: { token: string; bytes: number[]; logprob: number }[]
+}
+
+/** Tokens of one choice. */
+export interface TokenUsage {
+  /** All of the prompt, those found in the cache included. */
+  promptTokens: number
+  /** Those of the prompt that were found in the cache. */
+  cachedTokens: number
+  completionTokens: number
+}
+
+/** What one event of an answer adds to it. Whatever it does not add is absent. */
+export interface Delta {
+  /** Which of the answer's choices it belongs to; 0 where absent. */
+  choice?: number
+  content?: string
+  thinking?: string
+  toolCalls?: ToolCallPiece[]
+  /** Of the tokens that `content` is made of, where the request asks for them. */
+  logprobs?: TokenProbability[]
+  /** Why the choice ended; given once for each choice, with its last delta. */
+  finish?: 'stop' | 'length' | 'tool_calls'
+  /** The text of `stop` that ended the choice. */
+  stopSequence?: string
+  /** Tokens of the choice so far; at least the last delta has it where the engine counts. */
+  usage?: TokenUsage
+  /** Milliseconds that reading the prompt and generating took. */
+  timing?: { prompt: number; generation: number }
+  /** While the prompt is read: tokens read, of how many, and how many of these were in the cache. */
+  reading?: { tokens: number; total: number; cached: number }
+  /** Further fields of the engine's own, which `/v1` passes on (`system_fingerprint`, `timings`). */
+  extra?: Record<string, unknown>
+}
+
+/** Who takes an answer. */
+export interface AnswerSink<Piece = readonly Delta[]> {
+  /** Aborted when the client has gone or the engine is taken away: the engine stops generating. */
+  readonly signal: AbortSignal
+  /** Whether each delta should have `usage`, for surfaces that count as they go. */
+  readonly countEach?: boolean
+  /** Takes what comes; where it returns a promise, the engine waits for it before it sends more. */
+  take(piece: Piece): Promise<void> | undefined
+}
+
+export interface EmbeddingsReply {
+  /** One for each input, in their order. */
+  vectors: number[][]
+  promptTokens: number
+}
+
+export interface RankingReply {
+  /** One for each document, in any order. */
+  scores: { index: number; score: number }[]
+  promptTokens: number
+}
+
+// ---- engines -------------------------------------------------------------------------------------------------------
 
 /** How much an engine may take of what it would take more and more of. */
 export interface EngineBounds {
@@ -59,12 +151,19 @@ export interface EngineResponse {
   body: Readable
 }
 
-/** One running inference server, in this process's care or on another machine. */
+/**
+ * One running engine. The calls that it has are what it is able to do: a surface that needs another one answers
+ * `unsupported_capability`. All of them reject with a CorralError: `context_exceeded` (with `n_prompt_tokens` and `n_ctx`
+ * in its details) before anything was taken, `invalid_request`, `engine_crashed`; or with the signal's reason.
+ */
 export interface Engine {
   readonly id: string
+  /** Name of the provider that started it. */
+  readonly provider: string
   readonly spec: EngineSpec
   /** Tokens of context that each slot really has. */
   readonly contextSize: number
+  /** Requests that it answers at once. */
   readonly slots: number
   /** Bytes the engine holds in each memory pool, as it reports itself; absent where unknown. */
   readonly memory: MemoryUse | undefined
@@ -72,13 +171,78 @@ export interface Engine {
   readonly build: Build
   /** Flags that all engines get beside what the spec says. */
   readonly sharedArguments: readonly string[]
-  readonly pid: number | undefined
+  readonly pid?: number | undefined
   /** Settles when the engine has gone, whoever ended it. Never rejects. */
   readonly exited: Promise<EngineExit>
+  /** Answers a conversation (`messages`). Resolves once every choice has ended. */
+  chat?(request: EngineFields, sink: AnswerSink): Promise<void>
+  /** Continues a text (`prompt`); fills in before `suffix` where there is one. */
+  completion?(request: EngineFields, sink: AnswerSink): Promise<void>
+  /**
+   * The same answer as `chat`, as the bytes of a hosted-chat event stream that ends with `data: [DONE]`: `/v1` passes them
+   * on where nothing has to be changed. Its ids begin with `chatcmpl-` and its model is `spec.alias`.
+   */
+  chatBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
+  /** As `chatBytes`, for `completion`. */
+  completionBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
+  /** Vectors of texts, or of lists of tokens. `truncate` cuts what is longer than the context. */
+  embed?(
+    inputs: readonly (string | readonly number[])[],
+    options: { truncate?: boolean; signal: AbortSignal }
+  ): Promise<EmbeddingsReply>
+  rerank?(query: string, documents: readonly string[], options: { signal: AbortSignal }): Promise<RankingReply>
+  /** Tokens of a text; with their pieces where asked. Fields beyond `content` are the engine's own. */
+  tokenize?(request: EngineFields, options: { signal: AbortSignal }): Promise<EngineFields>
+  detokenize?(tokens: readonly number[], options: { signal: AbortSignal }): Promise<string>
+  /** How many tokens the prompt of a `chat` request has. */
+  countTokens?(request: EngineFields, options: { signal: AbortSignal }): Promise<number>
+  /** Keeps what its slots have read for the next start of the same model; called before a polite `stop`. Never rejects. */
+  saveSlots?(): Promise<void>
   /** Sends a request; resolves at the response's headers. No time limits of its own. */
   request(request: EngineRequest): Promise<EngineResponse>
   /** Ends it: politely first, then by force. Settles when it has gone. Open requests are cut. */
   stop(): Promise<void>
   /** The last lines it printed, oldest first. */
   logTail(): string[]
+}
+
+// ---- providers -----------------------------------------------------------------------------------------------------
+
+/** What an engine will take, before it is started. */
+export interface MemoryEstimate {
+  /** Bytes by memory pool. */
+  use: MemoryUse
+  /** False for a careful guess: a load that fails for want of memory is then worth another try with more room. */
+  certain: boolean
+  /** A sentence with the numbers and what would help, for a load that the budget refuses. */
+  explain(budget: MemoryUse): string
+}
+
+/** A way to get engines for models: a program on this machine, servers elsewhere. */
+export interface EngineProvider {
+  /** Unique among providers, such as `llama-server`. */
+  readonly name: string
+  /** How well it serves a model in a mode: the provider with the highest number does; 0 where it cannot. */
+  serves(model: StoredVariant, mode: EngineMode): number
+  /**
+   * What an engine for this would take here; does what has to be done before that can be known, such as a conversion.
+   * Absent where its engines take no memory of this machine.
+   */
+  estimate?(spec: EngineSpec, waiting: Waiting): Promise<MemoryEstimate>
+  /**
+   * Starts an engine and resolves once it answers. Aborting ends it.
+   * @param estimate what `estimate` gave for this load
+   * @throws CorralError `load_failed`, `insufficient_memory`, `runtime_missing`, `load_timeout`
+   */
+  start(spec: EngineSpec, waiting: Waiting, estimate?: MemoryEstimate): Promise<Engine>
+  /** JSON pointers to what of a request's JSON schemas its engines do not hold answers to. */
+  unenforced?(request: EngineFields): string[]
+}
+
+/** The registry of providers. */
+export interface Engines {
+  /** Adds a provider, such as a plugin's. @throws Error when its name is taken */
+  add(provider: EngineProvider): void
+  /** The provider that serves a model best in a mode; undefined when none can. */
+  providerOf(model: StoredVariant, mode: EngineMode): EngineProvider | undefined
 }

@@ -215,6 +215,7 @@ async function startEngine(start: {
 
   return {
     id,
+    provider: 'llama-server',
     spec,
     contextSize: facts.contextSize,
     slots: facts.slots,

@@ -97,6 +97,7 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
   const open = new Set<(error: CorralError) => void>()
   const engine: FakeEngine = {
     id: 'fake',
+    provider: 'fake',
     spec,
     contextSize: spec.options.num_ctx,
     slots: spec.options.num_parallel,

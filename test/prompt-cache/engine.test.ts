@@ -187,6 +187,7 @@ async function scripted(
     end = () => resolve({ code: 1, signal: null, expected: false })
   })
   const engine = {
+    provider: 'fake',
     id: 'scripted',
     spec,
     contextSize: 4096,

@@ -42,6 +42,7 @@ t.test('the answer must come from the GPU', async t => {
       const { Readable } = await import('node:stream')
       return {
         id: '1',
+        provider: 'llama-server',
         spec,
         contextSize: 256,
         slots: 1,
