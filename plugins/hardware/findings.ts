@@ -1,4 +1,4 @@
-import type { Gpu, Hardware, HardwareProblem } from '../../core/contracts/hardware.ts'
+import type { Gpu, Hardware, HardwareProblem, ProbeReport } from '../../core/contracts/hardware.ts'
 
 /** A GPU as one source tells of it; what the source does not tell is absent. */
 export interface Sighting {
@@ -31,6 +31,20 @@ export interface Findings {
   noDeviceAccess?: boolean
   /** One line for the report. */
   detail?: string
+}
+
+/** Why a probe told nothing, or less than it could. */
+export class ProbeFailure extends Error {
+  override readonly name = 'ProbeFailure'
+  readonly outcome: Exclude<ProbeReport['outcome'], 'ok'>
+  /** What it told all the same. */
+  readonly findings: Findings
+
+  constructor(outcome: Exclude<ProbeReport['outcome'], 'ok'>, detail: string, findings: Findings = {}) {
+    super(detail)
+    this.outcome = outcome
+    this.findings = findings
+  }
 }
 
 /** The named values without the undefined ones: what is not known is absent. */

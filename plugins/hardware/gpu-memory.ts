@@ -1,8 +1,8 @@
 import type { Gpu, MemoryNow } from '../../core/contracts/hardware.ts'
-import type { Machine } from './machine.ts'
-import { nvidiaMemory } from './nvidia/smi.ts'
-import { pciAddress } from './pci/address.ts'
-import { amdMemory, readCard } from './pci/sysfs-cards.ts'
+import type { Machine } from './inspected-machine.ts'
+import { nvidiaMemory } from './nvidia-smi.ts'
+import { pciAddress } from './pci.ts'
+import { amdMemory, readCard } from './system-cards.ts'
 
 /** Milliseconds for which an answer of nvidia-smi is used again: it takes a good part of a second. */
 const FRESH = 1000

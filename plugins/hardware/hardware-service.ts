@@ -1,6 +1,6 @@
 import type { Hardware, HardwareService, MemoryNow } from '../../core/contracts/hardware.ts'
 import type { GpuMemory } from './gpu-memory.ts'
-import type { Machine } from './machine.ts'
+import type { Machine } from './inspected-machine.ts'
 
 export interface HardwareOptions {
   /** Folder before all system files, for recordings of other machines; empty is this one. */
@@ -26,7 +26,7 @@ export function createHardware(options: HardwareOptions): HardwareService {
   let running = false
 
   function open(): Promise<Machine> {
-    machine ??= import('./machine.ts').then(({ openMachine }) =>
+    machine ??= import('./inspected-machine.ts').then(({ openMachine }) =>
       openMachine({ root, env, limit, ...(signal ? { signal } : {}) })
     )
     return machine
@@ -56,7 +56,7 @@ export function createHardware(options: HardwareOptions): HardwareService {
     known: () => found,
     async memory(): Promise<MemoryNow> {
       gpuMemory ??= import('./gpu-memory.ts').then(({ createGpuMemory }) => createGpuMemory())
-      const { readMemory } = await import('./memory/machine-memory.ts')
+      const { readMemory } = await import('./main-memory.ts')
       const [at, hardware, gpusOf] = await Promise.all([open(), found ?? detect(), gpuMemory])
       const [host, gpus] = await Promise.all([readMemory(at), gpusOf(at, hardware.gpus)])
       const { total = 0, available = 0, limit: most = total } = host ?? {}

@@ -1,8 +1,8 @@
 import type { Gpu, Hardware } from '../../core/contracts/hardware.ts'
-import { amdChip } from './amd/gfx.ts'
-import { metalBudget } from './apple/sysctl.ts'
+import { amdChip } from './amd-chips.ts'
+import { metalBudget } from './apple.ts'
 import { known, type Sighting } from './findings.ts'
-import { capabilityOfId, capabilityOfName, cudaOfDriver } from './nvidia/compute-capability.ts'
+import { capabilityOfId, capabilityOfName, cudaOfDriver } from './nvidia-driver.ts'
 
 /* One GPU is seen by several sources, each of which knows other things of it: this makes one record of them. */
 

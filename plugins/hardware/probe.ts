@@ -1,6 +1,6 @@
 import type { ProbeReport } from '../../core/contracts/hardware.ts'
-import type { Findings } from './findings.ts'
-import type { Machine } from './machine.ts'
+import { type Findings, ProbeFailure } from './findings.ts'
+import type { Machine } from './inspected-machine.ts'
 
 /** A source that tells something of a machine. */
 export interface Probe {
@@ -10,20 +10,6 @@ export interface Probe {
   platforms?: readonly string[]
   /** @throws ProbeFailure when it is not there or tells nothing */
   find(machine: Machine): Promise<Findings>
-}
-
-/** Why a probe told nothing, or less than it could. */
-export class ProbeFailure extends Error {
-  override readonly name = 'ProbeFailure'
-  readonly outcome: Exclude<ProbeReport['outcome'], 'ok'>
-  /** What it told all the same. */
-  readonly findings: Findings
-
-  constructor(outcome: Exclude<ProbeReport['outcome'], 'ok'>, detail: string, findings: Findings = {}) {
-    super(detail)
-    this.outcome = outcome
-    this.findings = findings
-  }
 }
 
 /** Characters of a report's line: what a broken program prints may be long. */

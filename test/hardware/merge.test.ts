@@ -1,16 +1,19 @@
 import t from 'tap'
 import type { ProbeReport } from '../../core/contracts/hardware.ts'
-import { parseRocmSmi } from '../../plugins/hardware/amd/rocm-smi.ts'
-import { parseRocminfo } from '../../plugins/hardware/amd/rocminfo.ts'
-import { parseSystemProfiler } from '../../plugins/hardware/apple/system-profiler.ts'
-import { assembleHardware } from '../../plugins/hardware/assemble.ts'
+import { parseRocminfo, parseRocmSmi } from '../../plugins/hardware/amd.ts'
+import { parseSystemProfiler } from '../../plugins/hardware/apple.ts'
+import { assembleHardware } from '../../plugins/hardware/find-hardware.ts'
 import type { Findings, Sighting } from '../../plugins/hardware/findings.ts'
 import { mergeGpus } from '../../plugins/hardware/merge-gpus.ts'
-import { smiFindings } from '../../plugins/hardware/nvidia/smi.ts'
-import { parseSmiCsv, parseSmiTable, parseSmiVersions } from '../../plugins/hardware/nvidia/smi-output.ts'
-import { smiProblem } from '../../plugins/hardware/nvidia/smi-problem.ts'
-import { parseLspci } from '../../plugins/hardware/pci/lspci.ts'
-import { parseVulkaninfo } from '../../plugins/hardware/vulkan/vulkaninfo.ts'
+import {
+  parseSmiCsv,
+  parseSmiTable,
+  parseSmiVersions,
+  smiFindings,
+  smiProblem
+} from '../../plugins/hardware/nvidia-smi.ts'
+import { parseLspci } from '../../plugins/hardware/system-cards.ts'
+import { parseVulkaninfo } from '../../plugins/hardware/vulkan-drivers.ts'
 import { randomBelow } from '../support/random.ts'
 import { GIB, MIB, recording } from './support.ts'
 

@@ -1,10 +1,16 @@
 import t from 'tap'
-import { parseAmdSmi } from '../../plugins/hardware/amd/amd-smi.ts'
-import { amdChip, gfxName, gfxOfTargetVersion } from '../../plugins/hardware/amd/gfx.ts'
-import { foldPartitions, type KfdNode, parseKfdNode } from '../../plugins/hardware/amd/kfd-topology.ts'
-import { cardsInBrokenJson, parseRocmSmi } from '../../plugins/hardware/amd/rocm-smi.ts'
-import { parseRocminfo, rocminfoProblem } from '../../plugins/hardware/amd/rocminfo.ts'
-import { amdMemory, cardOf } from '../../plugins/hardware/pci/sysfs-cards.ts'
+import {
+  cardsInBrokenJson,
+  foldPartitions,
+  type KfdNode,
+  parseAmdSmi,
+  parseKfdNode,
+  parseRocminfo,
+  parseRocmSmi,
+  rocminfoProblem
+} from '../../plugins/hardware/amd.ts'
+import { amdChip, gfxName, gfxOfTargetVersion } from '../../plugins/hardware/amd-chips.ts'
+import { amdMemory, cardOf } from '../../plugins/hardware/system-cards.ts'
 import { GIB, MIB, recordedFiles, recording, windowsLines } from './support.ts'
 
 /** The nodes of a recording, in order. */

@@ -1,24 +1,28 @@
 import t from 'tap'
-import { parseAmdSmi } from '../../plugins/hardware/amd/amd-smi.ts'
-import { parseKfdNode } from '../../plugins/hardware/amd/kfd-topology.ts'
-import { cardsInBrokenJson, parseRocmSmi } from '../../plugins/hardware/amd/rocm-smi.ts'
-import { parseRocminfo, rocminfoProblem } from '../../plugins/hardware/amd/rocminfo.ts'
-import { appleMemory, appleProcessor, parseSysctl } from '../../plugins/hardware/apple/sysctl.ts'
-import { parseSystemProfiler } from '../../plugins/hardware/apple/system-profiler.ts'
-import { parseSyclLs } from '../../plugins/hardware/intel/sycl-ls.ts'
-import { parseXpuSmi } from '../../plugins/hardware/intel/xpu-smi.ts'
-import { librariesAmong, parseLdconfig } from '../../plugins/hardware/libraries/libraries.ts'
-import { groupFolders, groupMemory, groupPaths } from '../../plugins/hardware/memory/cgroup.ts'
-import { parseMeminfo, parseVmStat } from '../../plugins/hardware/memory/meminfo.ts'
-import { parseDriverCard, parseDriverVersion } from '../../plugins/hardware/nvidia/proc-driver.ts'
-import { parseSmiCsv, parseSmiList, parseSmiTable, parseSmiVersions } from '../../plugins/hardware/nvidia/smi-output.ts'
-import { smiProblem } from '../../plugins/hardware/nvidia/smi-problem.ts'
-import { parseLspci } from '../../plugins/hardware/pci/lspci.ts'
-import { pciName } from '../../plugins/hardware/pci/pci-names.ts'
-import { cardOf } from '../../plugins/hardware/pci/sysfs-cards.ts'
-import { parseAdapters } from '../../plugins/hardware/pci/windows-adapters.ts'
-import { parseCpuinfo, parseLscpu } from '../../plugins/hardware/processor/cpuinfo.ts'
-import { parseVulkaninfo } from '../../plugins/hardware/vulkan/vulkaninfo.ts'
+import {
+  cardsInBrokenJson,
+  parseAmdSmi,
+  parseKfdNode,
+  parseRocminfo,
+  parseRocmSmi,
+  rocminfoProblem
+} from '../../plugins/hardware/amd.ts'
+import { appleMemory, appleProcessor, parseSysctl, parseSystemProfiler } from '../../plugins/hardware/apple.ts'
+import { parseSyclLs, parseXpuSmi } from '../../plugins/hardware/intel.ts'
+import { librariesAmong, parseLdconfig } from '../../plugins/hardware/libraries.ts'
+import { groupFolders, groupMemory, groupPaths, parseMeminfo, parseVmStat } from '../../plugins/hardware/main-memory.ts'
+import { parseDriverCard, parseDriverVersion } from '../../plugins/hardware/nvidia-driver.ts'
+import {
+  parseSmiCsv,
+  parseSmiList,
+  parseSmiTable,
+  parseSmiVersions,
+  smiProblem
+} from '../../plugins/hardware/nvidia-smi.ts'
+import { pciName } from '../../plugins/hardware/pci.ts'
+import { parseCpuinfo, parseLscpu } from '../../plugins/hardware/processor.ts'
+import { cardOf, parseAdapters, parseLspci } from '../../plugins/hardware/system-cards.ts'
+import { parseVulkaninfo } from '../../plugins/hardware/vulkan-drivers.ts'
 import { randomBelow } from '../support/random.ts'
 import { recording, recordings } from './support.ts'
 

@@ -1,15 +1,16 @@
 import t from 'tap'
-import { appleMemory, appleProcessor, metalBudget, parseSysctl } from '../../plugins/hardware/apple/sysctl.ts'
-import { parseSystemProfiler } from '../../plugins/hardware/apple/system-profiler.ts'
-import { parseSyclLs } from '../../plugins/hardware/intel/sycl-ls.ts'
-import { parseXpuSmi } from '../../plugins/hardware/intel/xpu-smi.ts'
-import { parseVmStat } from '../../plugins/hardware/memory/meminfo.ts'
-import { addressOfLocation, pciAddress, pciId } from '../../plugins/hardware/pci/address.ts'
-import { parseLspci } from '../../plugins/hardware/pci/lspci.ts'
-import { pciName, soldAs } from '../../plugins/hardware/pci/pci-names.ts'
-import { parseAdapters } from '../../plugins/hardware/pci/windows-adapters.ts'
-import { vendorsOfDriverFiles } from '../../plugins/hardware/vulkan/driver-files.ts'
-import { parseVulkaninfo } from '../../plugins/hardware/vulkan/vulkaninfo.ts'
+import {
+  appleMemory,
+  appleProcessor,
+  metalBudget,
+  parseSysctl,
+  parseSystemProfiler
+} from '../../plugins/hardware/apple.ts'
+import { parseSyclLs, parseXpuSmi } from '../../plugins/hardware/intel.ts'
+import { parseVmStat } from '../../plugins/hardware/main-memory.ts'
+import { addressOfLocation, pciAddress, pciId, pciName, soldAs } from '../../plugins/hardware/pci.ts'
+import { parseAdapters, parseLspci } from '../../plugins/hardware/system-cards.ts'
+import { parseVulkaninfo, vendorsOfDriverFiles } from '../../plugins/hardware/vulkan-drivers.ts'
 import { GIB, MIB, recording, windowsLines } from './support.ts'
 
 t.test('Intel', async t => {

@@ -1,8 +1,18 @@
 import t from 'tap'
-import { capabilityOfId, capabilityOfName, cudaOfDriver } from '../../plugins/hardware/nvidia/compute-capability.ts'
-import { parseDriverCard, parseDriverVersion } from '../../plugins/hardware/nvidia/proc-driver.ts'
-import { parseSmiCsv, parseSmiList, parseSmiTable, parseSmiVersions } from '../../plugins/hardware/nvidia/smi-output.ts'
-import { smiProblem } from '../../plugins/hardware/nvidia/smi-problem.ts'
+import {
+  capabilityOfId,
+  capabilityOfName,
+  cudaOfDriver,
+  parseDriverCard,
+  parseDriverVersion
+} from '../../plugins/hardware/nvidia-driver.ts'
+import {
+  parseSmiCsv,
+  parseSmiList,
+  parseSmiTable,
+  parseSmiVersions,
+  smiProblem
+} from '../../plugins/hardware/nvidia-smi.ts'
 import { MIB, recording, windowsLines } from './support.ts'
 
 t.test('nvidia-smi: queries', async t => {

@@ -1,9 +1,13 @@
 import t from 'tap'
-import { glibcVersion } from '../../plugins/hardware/libraries/c-library.ts'
-import { librariesAmong, parseLdconfig } from '../../plugins/hardware/libraries/libraries.ts'
-import { groupFolders, groupMemory, groupPaths, withinLimits } from '../../plugins/hardware/memory/cgroup.ts'
-import { parseMeminfo } from '../../plugins/hardware/memory/meminfo.ts'
-import { parseCpuinfo, parseLscpu } from '../../plugins/hardware/processor/cpuinfo.ts'
+import { glibcVersion, librariesAmong, parseLdconfig } from '../../plugins/hardware/libraries.ts'
+import {
+  groupFolders,
+  groupMemory,
+  groupPaths,
+  parseMeminfo,
+  withinLimits
+} from '../../plugins/hardware/main-memory.ts'
+import { parseCpuinfo, parseLscpu } from '../../plugins/hardware/processor.ts'
 import { recordedFiles, recording, windowsLines } from './support.ts'
 
 t.test('processors', async t => {

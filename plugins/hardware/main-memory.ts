@@ -1,5 +1,43 @@
+import { freemem, totalmem } from 'node:os'
 import { posix } from 'node:path'
-import type { SystemFiles } from '../system-files.ts'
+import type { Hardware } from '../../core/contracts/hardware.ts'
+import { appleMemory } from './apple.ts'
+import { bytesOf, ProbeFailure } from './findings.ts'
+import type { Machine, SystemFiles } from './inspected-machine.ts'
+import type { Probe } from './probe.ts'
+
+/** Bytes of memory of a machine, without regard to limits. */
+export interface MachineMemory {
+  total: number
+  available: number
+}
+
+/**
+ * What /proc/meminfo tells. Available is what programs can have without swapping, caches that can be dropped included;
+ * kernels before 3.14 do not say it, and free memory with the caches comes near. Undefined when it is no such file.
+ */
+export function parseMeminfo(text: string): MachineMemory | undefined {
+  const kib = (key: string) => {
+    const match = new RegExp(`^${key}:\\s*(\\d{1,15}) kB\\s*$`, 'm').exec(text)
+    return match ? Number(match[1]) * 1024 : undefined
+  }
+  const total = bytesOf(kib('MemTotal') ?? 0)
+  if (total === undefined) return undefined
+  const available = kib('MemAvailable') ?? (kib('MemFree') ?? 0) + (kib('Buffers') ?? 0) + (kib('Cached') ?? 0)
+  return { total, available: Math.min(available, total) }
+}
+
+/** Bytes that a Mac can give to programs, as `vm_stat` counts its pages; undefined when it is no such output. */
+export function parseVmStat(text: string): number | undefined {
+  const pageSize = /page size of (\d{1,9}) bytes/.exec(text)?.[1]
+  if (pageSize === undefined) return undefined
+  const pages = (name: string) =>
+    Number(new RegExp(`^Pages ${name}:\\s*(\\d{1,15})\\.?\\s*$`, 'm').exec(text)?.[1] ?? NaN)
+  const free = pages('free')
+  if (Number.isNaN(free)) return undefined
+  const others = ['inactive', 'speculative', 'purgeable'].map(name => pages(name) || 0)
+  return Number(pageSize) * others.reduce((sum, count) => sum + count, free)
+}
 
 /*
  * Limits of control groups: version 2 (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory) and version 1
@@ -131,5 +169,42 @@ export function withinLimits(
   return {
     limit: Math.min(...real.map(group => group.limit)),
     available: Math.min(machine.available, ...real.map(group => Math.max(0, group.limit - group.used)))
+  }
+}
+
+const ownMemory = (root: string): MachineMemory | undefined =>
+  root === '' ? { total: totalmem(), available: freemem() } : undefined
+
+async function macMemory(machine: Machine): Promise<MachineMemory | undefined> {
+  const ask = async (program: string, ...args: string[]) => {
+    try {
+      return (await machine.run(program, args)).stdout
+    } catch (error) {
+      if (error instanceof ProbeFailure) return ''
+      throw error
+    }
+  }
+  const [size, pages] = await Promise.all([ask('sysctl', '-n', 'hw.memsize'), ask('vm_stat')])
+  const total = appleMemory(size)
+  if (total === undefined) return undefined
+  return { total, available: Math.min(total, parseVmStat(pages) ?? total) }
+}
+
+/** Memory of the machine now, within the limits of control groups; undefined where no source tells. */
+export async function readMemory(machine: Machine): Promise<Hardware['memory'] | undefined> {
+  const { files, platform, root } = machine
+  if (platform === 'darwin') return (await macMemory(machine)) ?? ownMemory(root)
+  const meminfo = platform === 'linux' ? parseMeminfo((await files.text('/proc/meminfo')) ?? '') : undefined
+  const memory = meminfo ?? ownMemory(root)
+  if (memory === undefined) return undefined
+  return { total: memory.total, ...withinLimits(memory, platform === 'linux' ? await limitingGroups(files) : []) }
+}
+
+export const machineMemory: Probe = {
+  name: 'memory',
+  async find(machine) {
+    const memory = await readMemory(machine)
+    if (memory === undefined) throw new ProbeFailure('absent', 'no source tells how much memory there is')
+    return { memory }
   }
 }
