@@ -3,7 +3,7 @@ import { realPython } from '../clients/python-scripts.ts'
 import { fuzz } from '../fuzz/schemathesis.ts'
 import { record } from './support.ts'
 
-t.test('requests made of the API document, by the ten thousand', { ...realPython, timeout: 3_600_000 }, async t => {
+t.test('requests made of the API document, by the ten thousand', { ...realPython(), timeout: 3_600_000 }, async t => {
   const { operations, cases, failures } = await fuzz(t, { examples: 100 })
   t.ok(cases > 10_000, `${cases} cases`)
   record(t, 'Fuzzing by schemathesis', {

@@ -204,8 +204,9 @@ t.test('what ends an engine while it loads', async t => {
   t.match(log.engines[1], { exit: { code: null, signal: 'SIGKILL' }, failure: { cause: 'killed' } })
   await corral.json('/api/stop', { model: DEMO })
 
-  // The real process, in the middle of its load, again and again.
-  build.before('(sleep 0.02; kill -9 $$) >/dev/null 2>&1 </dev/null &')
+  // The real process, again and again. It listens where nobody looks, so that it cannot be ready before it is killed.
+  build.before(`for word do shift; case "$word" in *.sock) word="\${word%sock}x";; esac; set -- "$@" "$word"; done
+(sleep 0.05; kill -9 $$) >/dev/null 2>&1 </dev/null &`)
   const killed = {
     status: 500,
     code: 'load_failed',

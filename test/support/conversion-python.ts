@@ -15,19 +15,18 @@ function find(): string | undefined {
 }
 
 const found = find()
-if (found === undefined && process.env.CI) {
-  throw new Error('Conversions are always tested in CI: run "npm run setup:conversion" before the tests.')
-}
-
-/** A Python that can run the converter: CORRAL_CONVERSION_PYTHON, else what `npm run setup:conversion` made. */
+/** A Python that can run the converter: CORRAL_CONVERSION_PYTHON, else what `npm run setup:python` made. */
 export const conversionPython = found ?? ''
 
-/** For tests that convert for real: they say so where there is nothing to do that with. */
-export const realConversion = {
-  skip:
-    found === undefined
-      ? 'SAFETENSORS CONVERSION IS NOT TESTED HERE: there is no Python for it. Run "npm run setup:conversion" first.'
-      : false
+/**
+ * For tests that convert for real: they are skipped where no Python can do that.
+ * @throws in CI, where nothing may be skipped
+ */
+export function realConversion(): { skip: string | false } {
+  if (found !== undefined) return { skip: false }
+  const skip = 'Conversion of SafeTensors is not tested: there is no Python for it. Run "npm run setup:python" first.'
+  if (process.env.CI) throw new Error(skip)
+  return { skip }
 }
 
 /** The SafeTensors form of the demo model. */

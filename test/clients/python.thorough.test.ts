@@ -9,7 +9,7 @@ import { FEATURES, type Feature, type Outcome } from './trials.ts'
 // Most of the time goes by in imports, which on a slow machine take many minutes.
 t.setTimeout(1_200_000)
 
-t.test('clients in Python', realPython, async t => {
+t.test('clients in Python', realPython(), async t => {
   const place = await openPlace(t)
   const scripts = readdirSync(PYTHON_SCRIPTS).filter(name => name.endsWith('_client.py'))
   const waiting = [...scripts].sort()

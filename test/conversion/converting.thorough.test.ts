@@ -19,7 +19,7 @@ import {
 
 // What the real tools make. Faults and races are met with a scripted Python in faults.test.ts.
 
-t.test('a SafeTensors model answers in every type, and each is made once', realConversion, async t => {
+t.test('a SafeTensors model answers in every type, and each is made once', realConversion(), async t => {
   const corral = await startConverting(t, conversionPython)
   await importModel(corral, TINY_SAFETENSORS)
   const types = { f32: 'F32', f16: 'F16', bf16: 'BF16', q8_0: 'Q8_0', q4_k_m: 'Q4_K_M' }
@@ -62,7 +62,7 @@ t.test('a SafeTensors model answers in every type, and each is made once', realC
   t.equal(corral.log().match(/converting test\/tiny-st to q4_k_m/g)?.length, 2)
 })
 
-t.test('fifty first requests at once convert once', realConversion, async t => {
+t.test('fifty first requests at once convert once', realConversion(), async t => {
   const corral = await startConverting(t, conversionPython)
   await importModel(corral, TINY_SAFETENSORS)
   const answers = await Promise.all(Array.from({ length: 50 }, () => capital(corral, {})))
@@ -73,7 +73,7 @@ t.test('fifty first requests at once convert once', realConversion, async t => {
   t.equal(corral.log().match(/converting test\/tiny-st to f16/g)?.length, 1)
 })
 
-t.test('ahead of time, with progress', realConversion, async t => {
+t.test('ahead of time, with progress', realConversion(), async t => {
   const corral = await startConverting(t, conversionPython)
   await importModel(corral, TINY_SAFETENSORS)
   const events = await corral.events('/api/convert', { model: MODEL, dtype: 'q4_k_m' })
@@ -108,7 +108,7 @@ t.test('ahead of time, with progress', realConversion, async t => {
   t.same(convertedFolders(corral), [])
 })
 
-t.test('what is broken is refused with its cause', realConversion, async t => {
+t.test('what is broken is refused with its cause', realConversion(), async t => {
   const corral = await startConverting(t, conversionPython)
   const cases: [string, (folder: string) => void, ((stored: string) => void) | undefined, string, RegExp][] = [
     [
@@ -160,7 +160,7 @@ t.test('what is broken is refused with its cause', realConversion, async t => {
   }
 })
 
-t.test("a model's code is never run", realConversion, async t => {
+t.test("a model's code is never run", realConversion(), async t => {
   const corral = await startConverting(t, conversionPython)
   const mark = join(temporaryFolder(t), 'it-ran')
   await importModel(
@@ -183,7 +183,7 @@ t.test("a model's code is never run", realConversion, async t => {
 
 t.test(
   'a full disk',
-  { skip: realConversion.skip || (process.getuid?.() === 0 ? false : 'needs root for a tmpfs') },
+  { skip: realConversion().skip || (process.getuid?.() === 0 ? false : 'needs root for a tmpfs') },
   async t => {
     const models = mkdtempSync(join(tmpdir(), 'corral-test-'))
     try {

@@ -1,0 +1,246 @@
+/**
+ * Installs what the thorough tests need of Python, below `.cache`. What is there already stays.
+ *
+ * - `conversion-python`: a Python that can run llama.cpp's converter, with its path in `path.json`. On Debian and Ubuntu,
+ *   as root, the system's own torch is used, which is small and without CUDA; elsewhere, and with `--full`, the
+ *   environment is made as corral itself makes it for its users.
+ * - `clients-python`: the vendors' clients and the fuzzer, each set of versions as it is committed, in an environment of
+ *   its own.
+ */
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import pretty from 'pino-pretty'
+import { Value } from 'typebox/value'
+import { type Progress, progressText } from '../core/contracts/progress.ts'
+import { messageOf } from '../core/errors.ts'
+import { dataPaths } from '../core/system/data-paths.ts'
+import { formatDuration } from '../core/system/duration.ts'
+import { packageRoot } from '../core/system/package-info.ts'
+import { preparePython } from '../plugins/conversion/python/environment.ts'
+import { readRequirements } from '../plugins/conversion/python/requirements.ts'
+import { createHardware } from '../plugins/hardware/hardware-service.ts'
+import { createConfiguredRuntimes } from '../runtimes/llama-cpp/create.ts'
+import { RuntimesOptions } from '../runtimes/llama-cpp/options.ts'
+
+const conversion = join(packageRoot, '.cache', 'conversion-python')
+const pathFile = join(conversion, 'path.json')
+const clients = join(packageRoot, '.cache', 'clients-python')
+const requirements = join(packageRoot, 'test', 'clients', 'python', 'requirements')
+const SETS = ['vendors', 'litellm', 'schemathesis']
+/** Installs many packages in a tenth of pip's time; pip takes its place where it cannot. */
+const INSTALLER = 'uv==0.13.9'
+const OLDEST = [3, 11]
+const SYSTEM_PYTHON = '/usr/bin/python3'
+
+/**
+ * Names that the converter mentions for types of tensors that few models have, and that only a newer torch knows. The
+ * module stands in the environment itself: what corral hands to its users has the real torch.
+ */
+const TORCH_NAMES = `import importlib.abc
+import importlib.machinery
+import sys
+
+NAMES = ('float8_e4m3fn', 'float8_e5m2', 'uint16', 'uint32', 'uint64')
+
+
+class Loader(importlib.abc.Loader):
+    def __init__(self, real):
+        self.real = real
+
+    def create_module(self, spec):
+        return self.real.create_module(spec)
+
+    def exec_module(self, module):
+        self.real.exec_module(module)
+        for name in NAMES:
+            if not hasattr(module, name):
+                setattr(module, name, name)
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != 'torch':
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader = Loader(spec.loader)
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+`
+
+const log = pino(
+  { level: process.env.CORRAL_LOG_LEVEL ?? 'info' },
+  pretty({ sync: true, ignore: 'pid,hostname', hideObject: true })
+)
+
+function run(command: string, args: string[]): void {
+  console.log(`$ ${[command, ...args].join(' ')}`)
+  const { status, error } = spawnSync(command, args, {
+    stdio: 'inherit',
+    env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
+  })
+  if (status !== 0) throw new Error(`${command} failed${error ? `: ${error.message}` : ` with exit code ${status}`}`)
+}
+
+const canImport = (python: string, module: string) =>
+  spawnSync(python, ['-c', `import ${module}`], { stdio: 'ignore' }).status === 0
+
+const hardware = createHardware({ sysroot: '', probeTimeout: 5000, env: process.env, log })
+const options = { ...(Value.Create(RuntimesOptions) as RuntimesOptions), llama_cpp: process.env.CORRAL_LLAMA_CPP ?? '' }
+const engine = dataPaths(join(packageRoot, '.cache', 'engine'), undefined)
+const runtimes = createConfiguredRuntimes({ options, paths: engine, env: process.env, log, hardware })
+const controller = new AbortController()
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => controller.abort(new Error(signal)))
+const waiting = { signal: controller.signal, onProgress: (progress: Progress) => log.info(progressText(progress)) }
+
+/** A virtual environment over the system's own torch and numpy. Returns its Python. */
+async function cheapPython(converter: string): Promise<string> {
+  if (!existsSync(SYSTEM_PYTHON) || !existsSync('/usr/bin/apt-get')) throw new Error('this is no Debian or Ubuntu')
+  if (!canImport(SYSTEM_PYTHON, 'torch') || !canImport(SYSTEM_PYTHON, 'ensurepip')) {
+    if (process.getuid?.() !== 0) throw new Error('packages can be installed by root only')
+    run('apt-get', ['update', '-qq'])
+    run('apt-get', ['install', '-y', '-qq', '--no-install-recommends', 'python3-torch', 'python3-venv'])
+  }
+  const environment = join(conversion, 'system-torch')
+  rmSync(environment, { recursive: true, force: true })
+  run(SYSTEM_PYTHON, ['-m', 'venv', '--system-site-packages', environment])
+  const python = join(environment, 'bin', 'python')
+  // torch and the numpy it was compiled for are the system's, and gguf is the converter's own.
+  const packages = (await readRequirements(converter)).filter(name => !/^(torch|numpy|gguf)\b/.test(name))
+  run(python, ['-m', 'pip', 'install', '--quiet', ...packages, 'tqdm', 'pyyaml', 'requests'])
+  const lib = join(environment, 'lib')
+  const site = join(lib, readdirSync(lib).find(name => name.startsWith('python3'))!, 'site-packages')
+  writeFileSync(join(site, 'corral_torch_names.py'), TORCH_NAMES)
+  writeFileSync(join(site, 'corral-torch-names.pth'), 'import corral_torch_names\n')
+  return python
+}
+
+type Prepare = (python: string) => Promise<{ executable: string }>
+
+/** What an earlier run made, where it still works. */
+async function present(prepare: Prepare, full: boolean): Promise<{ python: string; route: string } | undefined> {
+  try {
+    const { python, route } = JSON.parse(readFileSync(pathFile, 'utf8')) as { python: string; route: string }
+    if (full && route !== 'full') return undefined
+    await prepare(python)
+    return { python, route }
+  } catch {
+    return undefined
+  }
+}
+
+async function cheapElseFull(converter: string, prepare: Prepare): Promise<{ python: string; route: string }> {
+  try {
+    const python = await cheapPython(converter)
+    await prepare(python)
+    return { python, route: 'system-torch' }
+  } catch (error) {
+    controller.signal.throwIfAborted()
+    console.log(`The system's torch does not do: ${messageOf(error)}. Installing torch from the package index instead.`)
+    return { python: (await prepare('')).executable, route: 'full' }
+  }
+}
+
+/** Makes sure that there is a Python for the converter. */
+async function setUpConversion(): Promise<void> {
+  mkdirSync(conversion, { recursive: true })
+  const begun = performance.now()
+  const { directory: converter, version } = await runtimes.conversionTools(waiting)
+  const prepare = (python: string) =>
+    preparePython(
+      {
+        settings: { python, packageIndex: '', torchIndex: 'https://download.pytorch.org/whl/cpu' },
+        directory: conversion,
+        converter,
+        env: process.env,
+        log,
+        proven: new Set()
+      },
+      waiting
+    )
+  const full = process.argv.includes('--full')
+  const made = await present(prepare, full)
+  const route = made?.route ?? (full ? 'full' : 'system-torch')
+  const done =
+    made ?? (full ? { python: (await prepare('')).executable, route } : await cheapElseFull(converter, prepare))
+  writeFileSync(pathFile, `${JSON.stringify({ ...done, converter: version }, null, 2)}\n`)
+  console.log(`Python for conversions: ${done.python} (${done.route}, ${formatDuration(performance.now() - begun)})`)
+}
+
+const binary = (environment: string, name: string) =>
+  process.platform === 'win32' ? join(environment, 'Scripts', `${name}.exe`) : join(environment, 'bin', name)
+
+/** A Python that is new enough for the versions and can make environments. */
+function findPython(): string {
+  const candidates = [process.env.CORRAL_CLIENTS_PYTHON, 'python3', 'python', 'python3.11', 'python3.12', 'python3.13']
+  for (const candidate of candidates) {
+    if (!candidate) continue
+    const code = `import sys, venv, ensurepip; sys.exit(sys.version_info < (${OLDEST.join()}))`
+    if (spawnSync(candidate, ['-c', code], { stdio: 'ignore' }).status === 0) return candidate
+  }
+  throw new Error(
+    `There is no Python ${OLDEST.join('.')} or later with the modules venv and ensurepip (python3-venv on Debian). Install one, or name it by CORRAL_CLIENTS_PYTHON.`
+  )
+}
+
+function makeEnvironment(python: string, environment: string): void {
+  rmSync(environment, { recursive: true, force: true })
+  run(python, ['-m', 'venv', environment])
+}
+
+/** Where uv is, or nothing where it cannot be installed. */
+function installer(python: string): string | undefined {
+  const tools = join(clients, 'tools')
+  const uv = binary(tools, 'uv')
+  if (existsSync(uv)) return uv
+  try {
+    makeEnvironment(python, tools)
+    run(binary(tools, 'python'), ['-m', 'pip', 'install', '--quiet', INSTALLER])
+    return uv
+  } catch (error) {
+    console.log(`uv cannot be installed: ${messageOf(error)}. pip takes longer.`)
+    return undefined
+  }
+}
+
+function install(python: string, name: string): void {
+  const environment = join(clients, name)
+  const file = join(requirements, `${name}.txt`)
+  const done = join(environment, 'requirements.txt')
+  const wanted = readFileSync(file, 'utf8')
+  if (existsSync(done) && readFileSync(done, 'utf8') === wanted) return
+  makeEnvironment(python, environment)
+  const inside = binary(environment, 'python')
+  const uv = installer(python)
+  try {
+    if (!uv) throw new Error('there is no uv')
+    run(uv, ['pip', 'install', '--quiet', '--python', inside, '-r', file])
+  } catch (error) {
+    console.log(`${messageOf(error)}; trying pip.`)
+    run(inside, ['-m', 'pip', 'install', '--quiet', '-r', file])
+  }
+  writeFileSync(done, wanted)
+}
+
+function setUpClients(): void {
+  mkdirSync(clients, { recursive: true })
+  const begun = performance.now()
+  const python = findPython()
+  for (const name of SETS) install(python, name)
+  console.log(`Clients in Python: ${clients} (${formatDuration(performance.now() - begun)})`)
+}
+
+try {
+  await setUpConversion()
+  setUpClients()
+} catch (error) {
+  console.error(messageOf(error))
+  process.exitCode = 1
+} finally {
+  await runtimes.stop()
+}
