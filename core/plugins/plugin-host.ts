@@ -8,6 +8,7 @@ import { CorralError, type ErrorCode, type ErrorOptions, messageOf } from '../er
 import { createApplication } from '../http/application.ts'
 import { ListenError } from '../http/listening.ts'
 import { formatDuration, parseDuration } from '../system/duration.ts'
+import { HookRegistry } from './hook-registry.ts'
 import type { PluginDefinition, PluginOffer } from './plugin.ts'
 import { PluginError, type PluginErrorCode } from './plugin-error.ts'
 import { planPlugins } from './plugin-order.ts'
@@ -154,6 +155,7 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
     log[state === 'failed' ? 'error' : 'debug']({ plugin: name }, `Plugin "${name}" is left out: ${reason}`)
     return { name, description, state, reason }
   })
+  const hooks = new HookRegistry(log)
   const usable = () => entries.filter(({ state }) => state !== 'failed')
 
   function service<Name extends ServiceName>(name: Name): Services[Name] {
@@ -168,6 +170,7 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
     if (entry.stopped || !entry.offer) return
     entry.stopped = true
     const { name } = entry.definition
+    hooks.remove(name)
     try {
       await within(stopDeadline, () => entry.offer?.stop?.())
     } catch (error) {
@@ -199,6 +202,7 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
       config: config.core,
       paths: config.paths,
       signal: AbortSignal.any([signal, controller.signal]),
+      hooks,
       service<Name extends ServiceName>(wanted: Name): Services[Name] {
         if (needs?.includes(wanted)) return service(wanted)
         throw new PluginError(
@@ -231,6 +235,7 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
       throw error
     }
     entry.offer = offer ?? {}
+    if (entry.offer.on) hooks.add(name, entry.offer.on)
     const given = Object.entries(entry.offer.services ?? {}).flatMap(([key, value]) =>
       value === undefined ? [] : [key]
     )

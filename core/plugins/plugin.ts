@@ -1,6 +1,7 @@
 import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
 import type { Static, TObject } from 'typebox'
 import type { CoreConfig } from '../config/core-schema.ts'
+import type { Hooks, PluginHooks } from '../contracts/hooks.ts'
 import type { ServiceName, Services } from '../contracts/services.ts'
 import type { CorralError, ErrorCode, ErrorOptions } from '../errors.ts'
 import type { DataPaths } from '../system/data-paths.ts'
@@ -18,6 +19,8 @@ export interface PluginContext {
   readonly signal: AbortSignal
   /** A service named in `needs`. */
   service<Name extends ServiceName>(name: Name): Services[Name]
+  /** Calls what plugins offer as `on`; for plugins that answer requests, load models or pull them. */
+  readonly hooks: Hooks
   /** A failure that each surface words in its own shape, for plugins that cannot import `CorralError`. */
   error(code: ErrorCode, message: string, options?: ErrorOptions): CorralError
 }
@@ -28,6 +31,8 @@ export interface PluginOffer {
   services?: Partial<Services>
   /** Registered on the application itself before any routes: for what concerns all of them, such as access control. */
   hooks?: FastifyPluginAsync
+  /** What the plugin wants to see or change while the server runs: requests, events of answers, loads, pulls. */
+  on?: PluginHooks
   /**
    * Registered as an encapsulated Fastify plugin; must only register routes, hooks and handlers. `hooks` and `routes`
    * may run more than once: optional plugins are tried on an application that is thrown away.

@@ -1,0 +1,95 @@
+import type { EngineMode } from './engines.ts'
+
+/** What a request asks of a model. */
+export type Operation = 'chat' | 'completion' | 'embeddings' | 'rerank' | 'tokens'
+
+/**
+ * A request as hooks see it, after its surface has validated and translated it and before an engine gets it. One object
+ * for all hooks and all events of one request, so that it can be the key of a WeakMap.
+ */
+export interface HookedRequest {
+  /** Plugin whose API received it, such as `api-openai`. */
+  readonly surface: string
+  readonly operation: Operation
+  /** Public name of the model, such as `corral/tiny-chat`. */
+  readonly model: string
+  /**
+   * The request in the hosted-chat shape, whichever surface received it: `messages`, `tools`, `temperature` … for a
+   * chat; `prompt`, `input` or `query` and `documents` for the others. Hooks may change it.
+   */
+  readonly body: Record<string, unknown>
+  /** Aborted when the client leaves or the engine is taken away. */
+  readonly signal: AbortSignal
+}
+
+/** What one event adds to an answer. Hooks may change the texts; they see further fields, such as token counts, too. */
+export interface AnswerEvent {
+  /** Visible text; empty where the event has none. */
+  content: string
+  /** Text of the model's reasoning; empty where the event has none. */
+  thinking: string
+  /** Whole tool calls, all given with the event that ends the answer. */
+  toolCalls?: unknown[]
+  /** The same calls piece by piece, as they are generated. */
+  toolPieces?: unknown[]
+  /** Given with the event that ends the answer. */
+  readonly finish?: 'stop' | 'length'
+}
+
+export interface ModelEvent {
+  /** Public name, such as `corral/tiny-chat`. */
+  readonly model: string
+  readonly mode: EngineMode
+}
+
+export interface PullEvent {
+  /** `owner/name:label`, as the model is listed. */
+  readonly model: string
+  /** Address that it was pulled from, without credentials. */
+  readonly origin: string
+  /** Bytes. */
+  readonly size: number
+}
+
+/**
+ * What a plugin wants to see or change while the server runs (`on` of its offer). Hooks of several plugins run one
+ * after another in the order of the plugins' names, after those whose services they need.
+ */
+export interface PluginHooks {
+  /**
+   * Runs before a request is answered; the request waits for it. It may change `body`, or refuse the request by throwing
+   * `context.error(…)`. Whatever else it throws fails the request with the code `internal`.
+   */
+  request?(request: HookedRequest): Promise<void> | void
+  /**
+   * Runs for each event of an answer to `chat` and `completion` before it is sent; the answer waits for it. It may change
+   * the texts, or return `false` to drop what the event says (the end of the answer and its token counts still reach the
+   * client). Errors end the answer, as those of `request` do.
+   */
+  event?(event: AnswerEvent, request: HookedRequest): Promise<boolean | undefined> | boolean | undefined
+  /** Runs after a model was loaded. Nothing waits for it; errors are logged. */
+  modelLoaded?(event: ModelEvent & { readonly milliseconds: number }): Promise<void> | void
+  /** Runs after a model was unloaded or its engine died. Nothing waits for it; errors are logged. */
+  modelUnloaded?(event: ModelEvent): Promise<void> | void
+  /** Runs after a pulled model was stored. Nothing waits for it; errors are logged. */
+  pullFinished?(event: PullEvent): Promise<void> | void
+}
+
+/** Calls the hooks of all plugins; reached through `context.hooks` by those in whose rooms the things happen. */
+export interface Hooks {
+  /** Whether any plugin wants requests; where none does, `request` does nothing. */
+  hasRequestFilters(): boolean
+  /** @throws CorralError of the hook that refuses the request, `internal` when one fails, the signal's reason */
+  request(request: HookedRequest): Promise<void>
+  /** Whether any plugin wants events; where none does, an answer's bytes may be passed on as they are. */
+  hasEventFilters(): boolean
+  /**
+   * Lets hooks change an event.
+   * @returns the same event; undefined when nothing of it is left to be sent
+   * @throws as `request`
+   */
+  event<Event extends AnswerEvent>(event: Event, request: HookedRequest): Promise<Event | undefined>
+  modelLoaded(event: ModelEvent & { milliseconds: number }): void
+  modelUnloaded(event: ModelEvent): void
+  pullFinished(event: PullEvent): void
+}

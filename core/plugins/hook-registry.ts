@@ -1,0 +1,109 @@
+import type { FastifyBaseLogger } from 'fastify'
+import type { AnswerEvent, HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
+import { CorralError, messageOf } from '../errors.ts'
+
+type HookName = keyof PluginHooks
+type Observer = 'modelLoaded' | 'modelUnloaded' | 'pullFinished'
+
+/** The hooks of all plugins that take part. */
+export class HookRegistry implements Hooks {
+  readonly #hooks = new Map<string, PluginHooks>()
+  readonly #log: FastifyBaseLogger
+  /** Failures that were logged: a hook that fails does so for each token, and one line is enough. */
+  readonly #logged = new Set<string>()
+
+  constructor(log: FastifyBaseLogger) {
+    this.#log = log
+  }
+
+  add(plugin: string, hooks: PluginHooks): void {
+    this.#hooks.set(plugin, hooks)
+  }
+
+  remove(plugin: string): void {
+    this.#hooks.delete(plugin)
+  }
+
+  hasRequestFilters(): boolean {
+    return this.#has('request')
+  }
+
+  hasEventFilters(): boolean {
+    return this.#has('event')
+  }
+
+  async request(request: HookedRequest): Promise<void> {
+    for (const [plugin, hooks] of this.#hooks) {
+      if (hooks.request) await this.#filter(plugin, 'request', request.signal, () => hooks.request?.(request))
+    }
+  }
+
+  async event<Event extends AnswerEvent>(event: Event, request: HookedRequest): Promise<Event | undefined> {
+    for (const [plugin, hooks] of this.#hooks) {
+      if (!hooks.event) continue
+      const kept = await this.#filter(plugin, 'event', request.signal, () => hooks.event?.(event, request))
+      if (kept !== false) continue
+      Object.assign(event, { content: '', thinking: '' })
+      if (event.toolCalls) event.toolCalls = []
+      if (event.toolPieces) event.toolPieces = []
+      if (event.finish === undefined) return undefined
+    }
+    return event
+  }
+
+  modelLoaded(event: Parameters<Hooks['modelLoaded']>[0]): void {
+    this.#notify('modelLoaded', hooks => hooks.modelLoaded?.(event))
+  }
+
+  modelUnloaded(event: Parameters<Hooks['modelUnloaded']>[0]): void {
+    this.#notify('modelUnloaded', hooks => hooks.modelUnloaded?.(event))
+  }
+
+  pullFinished(event: Parameters<Hooks['pullFinished']>[0]): void {
+    this.#notify('pullFinished', hooks => hooks.pullFinished?.(event))
+  }
+
+  #has(hook: HookName): boolean {
+    for (const hooks of this.#hooks.values()) if (hooks[hook]) return true
+    return false
+  }
+
+  /** Waits for a filter, or until its request has ended. */
+  async #filter<T>(plugin: string, hook: HookName, signal: AbortSignal, run: () => T | Promise<T>): Promise<T> {
+    signal.throwIfAborted()
+    let abort = () => {}
+    const aborted = new Promise<never>((_, reject) => {
+      abort = () => reject(signal.reason)
+      signal.addEventListener('abort', abort, { once: true })
+    })
+    try {
+      return await Promise.race([(async () => run())(), aborted])
+    } catch (error) {
+      if (signal.aborted || error instanceof CorralError) throw error
+      this.#logFailure(plugin, hook, error)
+      throw new CorralError(
+        'internal',
+        `The plugin "${plugin}" failed in its hook "${hook}". The server's log says why.`,
+        { cause: error }
+      )
+    } finally {
+      signal.removeEventListener('abort', abort)
+    }
+  }
+
+  #notify(hook: Observer, run: (hooks: PluginHooks) => Promise<void> | void): void {
+    for (const [plugin, hooks] of this.#hooks) {
+      // In a turn of its own: it may call the very service that is reporting.
+      Promise.resolve()
+        .then(() => run(hooks))
+        .catch(error => this.#logFailure(plugin, hook, error))
+    }
+  }
+
+  #logFailure(plugin: string, hook: HookName, error: unknown): void {
+    const message = `Plugin "${plugin}" failed in its hook "${hook}": ${messageOf(error)}`
+    if (this.#logged.has(message) || this.#logged.size >= 1000) return
+    this.#logged.add(message)
+    this.#log.error({ err: error, plugin }, message)
+  }
+}

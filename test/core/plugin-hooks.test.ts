@@ -1,0 +1,109 @@
+import pino from 'pino'
+import t from 'tap'
+import type { AnswerEvent, HookedRequest } from '../../core/contracts/hooks.ts'
+import { CorralError } from '../../core/errors.ts'
+import { HookRegistry } from '../../core/plugins/hook-registry.ts'
+
+function registry() {
+  const lines: { msg: string; plugin?: string }[] = []
+  const log = pino({ level: 'debug' }, { write: (line: string) => void lines.push(JSON.parse(line)) })
+  return { hooks: new HookRegistry(log), lines }
+}
+
+const request = (signal = new AbortController().signal): HookedRequest => ({
+  surface: 'api-openai',
+  operation: 'chat',
+  model: 'corral/tiny-chat',
+  body: { messages: [] },
+  signal
+})
+
+const text = (content: string, more: Partial<AnswerEvent> = {}): AnswerEvent => ({ content, thinking: '', ...more })
+
+t.test('request hooks run in order, may change the body and may refuse', async t => {
+  const { hooks } = registry()
+  t.equal(hooks.hasRequestFilters(), false)
+  hooks.add('first', { request: async ({ body }) => void Object.assign(body, { seen: ['first'] }) })
+  hooks.add('second', { request: ({ body }) => void (body.seen as string[]).push('second') })
+  t.equal(hooks.hasRequestFilters(), true)
+  const asked = request()
+  await hooks.request(asked)
+  t.same(asked.body.seen, ['first', 'second'])
+
+  hooks.add('third', {
+    request: () => {
+      throw new CorralError('invalid_request', 'Not this one.')
+    }
+  })
+  await t.rejects(hooks.request(request()), { code: 'invalid_request', message: 'Not this one.' })
+  hooks.remove('third')
+  await hooks.request(request())
+})
+
+t.test('event hooks may change an event or drop it, but not the end of the answer', async t => {
+  const { hooks } = registry()
+  t.equal(hooks.hasEventFilters(), false)
+  hooks.add('loud', {
+    event: async event => {
+      event.content = event.content.toUpperCase()
+    }
+  })
+  hooks.add('censor', { event: event => !event.content.includes('SECRET') })
+  t.equal(hooks.hasEventFilters(), true)
+  t.same(await hooks.event(text('hello'), request()), text('HELLO'))
+  t.equal(await hooks.event(text('a secret'), request()), undefined)
+  t.same(
+    await hooks.event(text('secret', { finish: 'stop', toolCalls: [{}], toolPieces: [{}] }), request()),
+    text('', { finish: 'stop', toolCalls: [], toolPieces: [] })
+  )
+})
+
+t.test('a hook that fails names its plugin, and is logged once', async t => {
+  const { hooks, lines } = registry()
+  hooks.add('broken', {
+    request: () => {
+      throw new TypeError('cannot read it')
+    },
+    event: async () => Promise.reject(new TypeError('nor this')),
+    modelLoaded: () => {
+      throw new Error('no room')
+    },
+    pullFinished: async () => Promise.reject(new Error('no line'))
+  })
+  const unloaded: string[] = []
+  hooks.add('fine', {
+    modelLoaded: ({ model, milliseconds }) => void unloaded.push(`${model} in ${milliseconds}`),
+    modelUnloaded: ({ model }) => void unloaded.push(model)
+  })
+  for (let round = 0; round < 3; round++) {
+    await t.rejects(hooks.request(request()), {
+      code: 'internal',
+      message: /plugin "broken" failed in its hook "request"/
+    })
+    await t.rejects(hooks.event(text('x'), request()), { code: 'internal', message: /"broken".*"event"/ })
+    hooks.modelLoaded({ model: 'a/b', mode: 'chat', milliseconds: 5 })
+    hooks.modelUnloaded({ model: 'a/b', mode: 'chat' })
+    hooks.pullFinished({ model: 'a/b:Q8_0', origin: 'https://hub.example/a/b', size: 1 })
+    await new Promise(setImmediate)
+  }
+  t.same(
+    lines.map(({ msg }) => msg),
+    [
+      'Plugin "broken" failed in its hook "request": cannot read it',
+      'Plugin "broken" failed in its hook "event": nor this',
+      'Plugin "broken" failed in its hook "modelLoaded": no room',
+      'Plugin "broken" failed in its hook "pullFinished": no line'
+    ]
+  )
+  t.same(unloaded, ['a/b in 5', 'a/b', 'a/b in 5', 'a/b', 'a/b in 5', 'a/b'])
+})
+
+t.test('a request whose client has left does not wait for a hook', async t => {
+  const { hooks } = registry()
+  hooks.add('slow', { request: () => new Promise(() => {}) })
+  const controller = new AbortController()
+  const waiting = hooks.request(request(controller.signal))
+  const gone = new Error('gone')
+  controller.abort(gone)
+  await t.rejects(waiting, gone)
+})
