@@ -1,39 +1,170 @@
 import { open } from 'node:fs/promises'
-import { CorralError, messageOf } from '../errors.ts'
+import { CorralError } from '../errors.ts'
 import { tensorSize } from './tensor-size.ts'
 
-/** What the header of a GGUF file says. */
+/** What stands at the beginning of a GGUF file. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
+export interface GgufHeader {
+  /**
+   * Metadata: texts, numbers, booleans and lists. Unless the header was read `whole`, long texts are cut off, and a list
+   * of texts or a very long list is given as its length.
+   */
+  keys: Record<string, unknown>
+  /** `bytes` is 0 for a type that is newer than corral. */
+  tensors: { name: string; shape: number[]; bytes: number }[]
+  /** Bytes that the file must have to hold all of its tensors. */
+  fileSize: number
+}
+
+/** What an import keeps of a GGUF file's header. */
 export interface GgufFile {
   metadata: Record<string, unknown>
   tensorCount: number
   /** Weights in this file. */
   parameters: number
-  /** It holds the layer that classifies texts, by which rerankers score. */
+  /** It has the layer that classifies texts, by which rerankers score. */
   classifies: boolean
 }
+
+/** How much is read at first; a vocabulary makes most headers longer. */
+const FIRST_READ = 1 << 20
+const MAX_HEADER = 1 << 28
+/** No model has more layers, which such lists describe one by one. */
+const MAX_LIST = 4096
+const MAX_TEXT = 1024
+const MAX_DIMENSIONS = 4
+const MAX_DIMENSION = 2 ** 36
+const DEFAULT_ALIGNMENT = 32
+
+const STRING = 8
+const ARRAY = 9
+/** Bytes of a value, by GGUF's number of its type. */
+const WIDTH: Record<number, number> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 }
 
 /** llama.cpp's names of a classification head's layers; the second may be absent. */
 const CLASSIFIER = /^cls(\.output)?\.weight$/
 
-interface Tensor {
-  name: string
-  shape: bigint[]
-  dtype: number
-  offset: bigint
+/** The header goes on behind the bytes that were read. */
+class CutOff extends Error {}
+/** The header cannot be what it says. */
+class Unreadable extends Error {}
+
+function widthOf(type: number): number {
+  const width = WIDTH[type]
+  if (width === undefined) throw new Unreadable(`values of type ${type} do not exist`)
+  return width
 }
 
-/**
- * Reads a GGUF file's header and checks that the file holds all the data that the header names.
- * @throws CorralError `invalid_request` saying what is wrong with the file
- */
-export async function readGguf(path: string): Promise<GgufFile> {
-  const damaged = (what: string, cause?: unknown) =>
-    new CorralError('invalid_request', `${path} ${what}. Download or convert it again, then repeat the import.`, {
-      param: 'path',
-      cause
-    })
+function createReader(bytes: Buffer, whole: boolean) {
+  let at = 0
+  const take = (length: number) => {
+    const start = at
+    if (!(length >= 0) || start + length > bytes.length) throw new CutOff()
+    at += length
+    return start
+  }
+  const long = () => {
+    const start = take(8)
+    // Much faster than a BigInt, which matters for a vocabulary.
+    return bytes.readUInt32LE(start) + bytes.readUInt32LE(start + 4) * 2 ** 32
+  }
+  const reader = {
+    position: () => at,
+    int: () => bytes.readUInt32LE(take(4)),
+    long,
+    text(): string {
+      const length = long()
+      const start = take(length)
+      return bytes.toString('utf8', start, start + (whole ? length : Math.min(length, MAX_TEXT)))
+    },
+    scalar(type: number): number | boolean {
+      const start = take(widthOf(type))
+      switch (type) {
+        case 0:
+          return bytes.readUInt8(start)
+        case 1:
+          return bytes.readInt8(start)
+        case 2:
+          return bytes.readUInt16LE(start)
+        case 3:
+          return bytes.readInt16LE(start)
+        case 4:
+          return bytes.readUInt32LE(start)
+        case 5:
+          return bytes.readInt32LE(start)
+        case 6:
+          return bytes.readFloatLE(start)
+        case 7:
+          return bytes.readUInt8(start) !== 0
+        case 10:
+          return Number(bytes.readBigUInt64LE(start))
+        case 11:
+          return Number(bytes.readBigInt64LE(start))
+        default:
+          return bytes.readDoubleLE(start)
+      }
+    },
+    value(type: number): unknown {
+      if (type === STRING) return reader.text()
+      if (type !== ARRAY) return reader.scalar(type)
+      const itemType = reader.int()
+      const length = long()
+      if (itemType === STRING) {
+        const texts: string[] = []
+        // Lists of texts are vocabularies: hundreds of thousands of texts, which are skipped where nobody needs them.
+        for (let left = length; left > 0; left--) {
+          if (whole) texts.push(reader.text())
+          else take(long())
+        }
+        return whole ? texts : length
+      }
+      if (length > MAX_LIST && !whole) {
+        take(length * widthOf(itemType))
+        return length
+      }
+      return Array.from({ length }, () => reader.scalar(itemType))
+    }
+  }
+  return reader
+}
 
-  const { start, size } = await readStart(path)
+function parse(bytes: Buffer, whole: boolean): GgufHeader {
+  const reader = createReader(bytes, whole)
+  reader.long() // the four letters and the version
+  const tensorCount = reader.long()
+  const keyCount = reader.long()
+  const keys: GgufHeader['keys'] = {}
+  for (let left = keyCount; left > 0; left--) {
+    const name = reader.text()
+    keys[name] = reader.value(reader.int())
+  }
+  const tensors: GgufHeader['tensors'] = []
+  let dataSize = 0
+  for (let left = tensorCount; left > 0; left--) {
+    const name = reader.text()
+    const dimensions = reader.int()
+    if (dimensions > MAX_DIMENSIONS) throw new Unreadable(`a tensor has ${dimensions} dimensions`)
+    const shape = Array.from({ length: dimensions }, reader.long)
+    if (shape.some(length => length > MAX_DIMENSION)) throw new Unreadable(`a tensor has the dimensions ${shape}`)
+    const type = reader.int()
+    const offset = reader.long()
+    const bytes = tensorSize(type, weightsIn(shape))
+    dataSize = Math.max(dataSize, offset + bytes)
+    tensors.push({ name, shape, bytes })
+  }
+  const alignment = Number(keys['general.alignment'] ?? DEFAULT_ALIGNMENT) || DEFAULT_ALIGNMENT
+  const end = reader.position()
+  return { keys, tensors, fileSize: dataSize > 0 ? Math.ceil(end / alignment) * alignment + dataSize : end }
+}
+
+const weightsIn = (shape: readonly number[]) => shape.reduce((product, length) => product * length, 1)
+
+const damagedFile = (path: string, what: string) =>
+  new CorralError('invalid_request', `${path} ${what}. Download or convert it again, then repeat the import.`, {
+    param: 'path'
+  })
+
+/** Refuses what its first bytes show to be no GGUF file for this machine. @param start up to 24 bytes */
+function checkStart(path: string, start: Buffer, size: number): void {
   if (start.length < 4 || start.toString('latin1', 0, 4) !== 'GGUF') {
     throw new CorralError(
       'invalid_request',
@@ -42,51 +173,71 @@ export async function readGguf(path: string): Promise<GgufFile> {
       { param: 'path' }
     )
   }
-  if (start.length < 24) throw damaged(`is cut off: a GGUF header has 24 bytes or more, this file has ${size}`)
-  if (!(start.readUInt32LE(4) & 0xffff)) {
-    throw damaged('is a GGUF file for big-endian machines, which llama.cpp does not load here')
+  if (start.length < 24) {
+    throw damagedFile(path, `is cut off: a GGUF header has 24 bytes or more, this file has ${size}`)
   }
-  // Before the parser believes these counts: the least that a key (13 bytes) and a tensor (24 bytes) take.
-  if (start.readUInt32LE(4) > 1 && start.readBigUInt64LE(16) * 13n + start.readBigUInt64LE(8) * 24n > BigInt(size)) {
-    throw damaged(`is damaged or cut off: its header names more keys and tensors than fit into its ${size} bytes`)
+  const version = start.readUInt32LE(4)
+  if (!(version & 0xffff)) {
+    throw damagedFile(path, 'is a GGUF file for big-endian machines, which llama.cpp does not load here')
   }
-
-  // The parser is imported at the first use: the server should listen before it is needed.
-  const { gguf } = await import('@huggingface/gguf')
-  let parsed: Awaited<ReturnType<typeof gguf>> & { parameterCount: number }
-  try {
-    parsed = await gguf(path, { allowLocalFile: true, computeParametersCount: true })
-  } catch (error) {
-    throw damaged(`is damaged or cut off (${size} bytes): its header cannot be read: ${messageOf(error)}`, error)
+  if (version < 2 || version > 3) {
+    throw damagedFile(path, `is a GGUF file of version ${version}; llama.cpp loads versions 2 and 3`)
   }
-  // The parser reads zeros behind the file's end.
-  if (parsed.tensorInfoByteRange[1] > size) throw damaged(`is cut off: its header goes on behind its ${size} bytes`)
-  const end = dataEnd(parsed.tensorInfos, Number(parsed.tensorDataOffset))
-  if (end > size) throw damaged(`is cut off: its tensors need ${end} bytes, the file has ${size}`)
-  return {
-    metadata: parsed.metadata as Record<string, unknown>,
-    tensorCount: parsed.tensorInfos.length,
-    parameters: parsed.parameterCount,
-    classifies: parsed.tensorInfos.some(({ name }) => CLASSIFIER.test(name))
+  // Before these counts are believed: the least that a key (13 bytes) and a tensor (24 bytes) take.
+  if (start.readBigUInt64LE(16) * 13n + start.readBigUInt64LE(8) * 24n > BigInt(size)) {
+    throw damagedFile(
+      path,
+      `is damaged or cut off: its header names more keys and tensors than fit into its ${size} bytes`
+    )
   }
 }
 
-async function readStart(path: string): Promise<{ start: Buffer; size: number }> {
+async function readHeader(path: string, whole: boolean): Promise<{ header: GgufHeader; size: number }> {
   const file = await open(path, 'r')
   try {
     const { size } = await file.stat()
-    const { buffer, bytesRead } = await file.read(Buffer.alloc(24), 0, 24, 0)
-    return { start: buffer.subarray(0, bytesRead), size }
+    for (let length = FIRST_READ; ; length *= 4) {
+      const wanted = Math.min(length, size)
+      const { buffer, bytesRead } = await file.read(Buffer.alloc(wanted), 0, wanted, 0)
+      const bytes = buffer.subarray(0, bytesRead)
+      checkStart(path, bytes.subarray(0, 24), size)
+      try {
+        return { header: parse(bytes, whole), size }
+      } catch (error) {
+        if (error instanceof Unreadable) {
+          throw damagedFile(path, `is damaged (${size} bytes): its header cannot be read: ${error.message}`)
+        }
+        if (!(error instanceof CutOff)) throw error
+        if (length >= size)
+          throw damagedFile(path, `is damaged or cut off: its header goes on behind its ${size} bytes`)
+        if (length >= MAX_HEADER) throw damagedFile(path, `is damaged: its header goes on behind ${MAX_HEADER} bytes`)
+      }
+    }
   } finally {
     await file.close()
   }
 }
 
-function dataEnd(tensors: Tensor[], dataOffset: number): number {
-  let end = 0
-  for (const { shape, dtype, offset } of tensors) {
-    const weights = shape.reduce((product, length) => product * Number(length), 1)
-    end = Math.max(end, dataOffset + Number(offset) + tensorSize(dtype, weights))
+/**
+ * Reads a GGUF file's header, within milliseconds whatever its vocabulary.
+ * @throws CorralError `invalid_request` saying what is wrong with the file; errors of the disk as they are
+ */
+export async function readGgufHeader(path: string): Promise<GgufHeader> {
+  return (await readHeader(path, false)).header
+}
+
+/**
+ * Reads all of a GGUF file's header and checks that the file holds the data that the header names.
+ * @throws CorralError `invalid_request` saying what is wrong with the file
+ */
+export async function readGguf(path: string): Promise<GgufFile> {
+  const { header, size } = await readHeader(path, true)
+  const { keys, tensors, fileSize } = header
+  if (fileSize > size) throw damagedFile(path, `is cut off: its tensors need ${fileSize} bytes, the file has ${size}`)
+  return {
+    metadata: keys,
+    tensorCount: tensors.length,
+    parameters: tensors.reduce((sum, { shape }) => sum + weightsIn(shape), 0),
+    classifies: tensors.some(({ name }) => CLASSIFIER.test(name))
   }
-  return end
 }

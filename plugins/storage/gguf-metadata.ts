@@ -2,18 +2,13 @@ import type { ModelMetadata } from '../../core/contracts/storage.ts'
 import type { GgufFile } from '../../core/models/gguf-file.ts'
 import { capabilitiesOf } from './capabilities.ts'
 
-/** The parser's own additions to the metadata. */
-const NOT_METADATA = new Set(['version', 'tensor_count', 'kv_count'])
 /** A manifest holds no more than this of what a file says, whatever the file says. */
 const MAX_INFO_ENTRIES = 2_000
 const MAX_INFO_STRING = 1_024
 const MAX_TEMPLATE = 1_000_000
 
 const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
-const number = (value: unknown) => {
-  const given = typeof value === 'bigint' ? Number(value) : value
-  return typeof given === 'number' && Number.isFinite(given) ? given : undefined
-}
+const number = (value: unknown) => (typeof value === 'number' && Number.isFinite(value) ? value : undefined)
 const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
 
 /**
@@ -58,10 +53,10 @@ export function ggufMetadata(shards: GgufFile[], quantization: string, projector
 function scalars(keys: Record<string, unknown>): ModelMetadata['info'] {
   const entries: [string, string | number | boolean | null][] = []
   for (const [key, value] of Object.entries(keys)) {
-    if (NOT_METADATA.has(key) || key.startsWith('tokenizer.chat_template')) continue
+    if (key.startsWith('tokenizer.chat_template')) continue
     if (typeof value === 'boolean') entries.push([key, value])
     else if (typeof value === 'string' && value.length <= MAX_INFO_STRING) entries.push([key, value])
-    else if (typeof value === 'number' || typeof value === 'bigint') entries.push([key, number(value) ?? null])
+    else if (typeof value === 'number') entries.push([key, number(value) ?? null])
     if (entries.length === MAX_INFO_ENTRIES) break
   }
   return Object.fromEntries(entries)

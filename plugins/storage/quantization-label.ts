@@ -42,8 +42,7 @@ const FILE_TYPES: Record<number, string> = {
 
 /** The name of a GGUF file's `general.file_type`; undefined for numbers without one (1024 marks a guess and is ignored). */
 export function labelFromFileType(fileType: unknown): string | undefined {
-  const number = typeof fileType === 'bigint' ? Number(fileType) : fileType
-  return typeof number === 'number' ? FILE_TYPES[number & ~1024] : undefined
+  return typeof fileType === 'number' ? FILE_TYPES[fileType & ~1024] : undefined
 }
 
 /**

@@ -1,8 +1,8 @@
 import { stat } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import type { EngineSpec } from '../../../core/contracts/engines.ts'
+import { type GgufHeader, readGgufHeader } from '../../../core/models/gguf-file.ts'
 import type { EngineFiles } from './engine-need.ts'
-import { type GgufHeader, readGgufHeader } from './gguf-header.ts'
 import { type ModelShape, modelShape } from './model-shape.ts'
 import { projectorCompute } from './projector-size.ts'
 

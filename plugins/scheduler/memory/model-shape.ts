@@ -1,4 +1,4 @@
-import type { GgufHeader } from './gguf-header.ts'
+import type { GgufHeader } from '../../../core/models/gguf-file.ts'
 import { slidingWindow } from './sliding-window.ts'
 
 /** What one layer of a model takes. */
