@@ -13,7 +13,7 @@ import { dataPaths } from '../core/system/data-paths.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { packageRoot } from '../core/system/package-info.ts'
 import { createHardware } from '../plugins/hardware/hardware-service.ts'
-import { createConfiguredRuntimes } from '../runtimes/llama-cpp/create.ts'
+import { createConfiguredRuntimes } from '../runtimes/llama-cpp/configured-runtimes.ts'
 import { RuntimesOptions } from '../runtimes/llama-cpp/options.ts'
 
 const folder = join(packageRoot, '.cache', 'engine')

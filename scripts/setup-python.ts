@@ -21,7 +21,7 @@ import { packageRoot } from '../core/system/package-info.ts'
 import { preparePython } from '../plugins/conversion/python/environment.ts'
 import { readRequirements } from '../plugins/conversion/python/requirements.ts'
 import { createHardware } from '../plugins/hardware/hardware-service.ts'
-import { createConfiguredRuntimes } from '../runtimes/llama-cpp/create.ts'
+import { createConfiguredRuntimes } from '../runtimes/llama-cpp/configured-runtimes.ts'
 import { RuntimesOptions } from '../runtimes/llama-cpp/options.ts'
 
 const conversion = join(packageRoot, '.cache', 'conversion-python')

@@ -3,13 +3,20 @@ import type { Build, BuildCandidate, RuntimeDescriptor } from '../../core/contra
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import { type BuildRecord, damageOf, markFailed, readRecords, removeRecord, writeRecord } from './build-records.ts'
+import {
+  type BuildRecord,
+  changeSelection,
+  damageOf,
+  machineMark,
+  markFailed,
+  readRecords,
+  removeRecord,
+  selectionIn,
+  writeRecord
+} from './build-records.ts'
 import type { LockLog } from './builds-directory.ts'
-import { machineMark } from './failed-attempts.ts'
-import { changeSelection, selectionIn } from './selection.ts'
 import { type ArchiveRequest, archiveDigest, archiveMark, unpackBuild } from './sources/archive.ts'
-import { fetchRelease, releaseId } from './sources/release.ts'
-import type { FoundArchives, Releases } from './sources/releases.ts'
+import { type FoundArchives, fetchRelease, type Releases, releaseId } from './sources/release.ts'
 
 export interface InstallerDeps {
   /** Where builds and their records lie. */

@@ -1,8 +1,10 @@
+import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import { mkdir, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { join, relative, sep } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import type { Build } from '../../core/contracts/builds.ts'
+import type { Hardware } from '../../core/contracts/hardware.ts'
 import { isSystemError, messageOf } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
 import { type AskOptions, askVersion, fileDigest } from './prove.ts'
@@ -155,4 +157,128 @@ export async function damageOf(
     if (options.signal?.aborted) throw options.signal.reason
     return messageOf(error)
   }
+}
+
+const FAILED_ATTEMPTS = 'failed-attempts.json'
+/** Milliseconds after which a source may have something better to offer. */
+const FORGOTTEN_AFTER = 24 * 60 * 60 * 1000
+
+/** A source brought or made a kind of build that did not work on this machine. */
+export interface FailedAttempt {
+  source: string
+  /** The source and its settings in words: with other settings it is worth another try. */
+  description: string
+  runtime: string
+  reason: string
+  /** ISO 8601 UTC. */
+  at: string
+  /** See `machineMark`. */
+  machine: string
+}
+
+/**
+ * What decides whether builds work on a machine, in 16 hex digits: the same as long as processor, GPUs, drivers and
+ * libraries are. Pure.
+ */
+export function machineMark({ platform, arch, glibc, cpu, gpus, libraries }: Hardware): string {
+  const devices = gpus.map(({ id, name, architecture, driver, apis, usable }) => {
+    return [id, name, architecture, driver, apis, usable]
+  })
+  const facts = JSON.stringify([
+    platform,
+    arch,
+    glibc,
+    cpu.model,
+    [...cpu.features].sort(),
+    devices,
+    [...libraries].sort()
+  ])
+  return createHash('sha256').update(facts).digest('hex').slice(0, 16)
+}
+
+/** Whether a failure still says something: it was lately, and on the machine as it is. Pure. */
+export function stillCounts(failure: { at: string; machine: string }, machine: string, now = Date.now()): boolean {
+  return failure.machine === machine && now - Date.parse(failure.at) < FORGOTTEN_AFTER
+}
+
+/** What failed so far, so that a start of corral need not download or compile it again only to see it fail. */
+export async function readFailedAttempts(directory: string): Promise<FailedAttempt[]> {
+  try {
+    const list: unknown = JSON.parse(await readFile(join(directory, FAILED_ATTEMPTS), 'utf8'))
+    return Array.isArray(list) ? list.filter(entry => typeof entry?.source === 'string') : []
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT') || error instanceof SyntaxError) return []
+    throw error
+  }
+}
+
+/** Writes down that an attempt failed; a former failure of the same source for the same kind is replaced. */
+export async function noteFailedAttempt(directory: string, attempt: FailedAttempt): Promise<void> {
+  const others = (await readFailedAttempts(directory)).filter(
+    ({ source, runtime }) => source !== attempt.source || runtime !== attempt.runtime
+  )
+  await mkdir(directory, { recursive: true })
+  await writeFileAtomic(join(directory, FAILED_ATTEMPTS), `${JSON.stringify([...others, attempt], null, 2)}\n`)
+}
+
+const SELECTION = 'selection.json'
+
+/** A release that did not work here when it was to be used. */
+export interface FailedVersion {
+  reason: string
+  /** ISO 8601 UTC. */
+  at: string
+  /** The machine as it was then, see `machineMark`: another driver may be its cure. */
+  machine: string
+}
+
+/** Which build is used, as `corral runtime use` and `corral runtime upgrade` wrote it down. Builds by their ids. */
+export interface Selection {
+  /** Absent: the best one of the ranking. */
+  selected?: string
+  /** What an upgrade returns to. */
+  previous?: string
+  /** What an upgrade brought and no engine has been started on yet. */
+  trial?: string
+  /** Builds that are not to be tried again by themselves. */
+  failed?: Record<string, FailedVersion>
+}
+
+/** What is written down now; nothing where there is none, or what is there cannot be read. */
+export function selectionIn(directory: string): Selection {
+  let text: string
+  try {
+    text = readFileSync(join(directory, SELECTION), 'utf8')
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return {}
+    throw error
+  }
+  try {
+    const { selected, previous, trial, failed } = JSON.parse(text) as Record<string, unknown>
+    return {
+      ...(typeof selected === 'string' && { selected }),
+      ...(typeof previous === 'string' && { previous }),
+      ...(typeof trial === 'string' && { trial }),
+      ...(typeof failed === 'object' && failed !== null && { failed: failed as Record<string, FailedVersion> })
+    }
+  } catch {
+    // It is written atomically: who broke it by hand gets the best of the ranking.
+    return {}
+  }
+}
+
+/** Which build the user chose, and which one an upgrade returns to; see `Selection`. */
+export async function readSelection(directory: string): Promise<Selection> {
+  return selectionIn(directory)
+}
+
+/** Writes down what `change` makes of it, whole or not at all. */
+export async function changeSelection(
+  directory: string,
+  change: (selection: Selection) => Selection
+): Promise<Selection> {
+  await mkdir(directory, { recursive: true })
+  const selection = change(selectionIn(directory))
+  await writeFileAtomic(join(directory, SELECTION), `${JSON.stringify(selection, null, 2)}\n`)
+  return selection
 }

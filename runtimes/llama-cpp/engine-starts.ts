@@ -4,9 +4,8 @@ import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { reactionTo } from '../llama-server/reactions.ts'
-import { markFailed } from './build-records.ts'
-import { machineMark, noteFailedAttempt } from './failed-attempts.ts'
-import type { SearchLog } from './search-attempts.ts'
+import { machineMark, markFailed, noteFailedAttempt } from './build-records.ts'
+import type { SearchLog } from './search-report.ts'
 
 export interface EngineStartsDeps {
   sources: readonly BuildSource[]

@@ -1,7 +1,7 @@
 import { messageOf } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { reapStrayEngines } from '../llama-server/run-records.ts'
-import { createConfiguredRuntimes, runDirectoryOf } from './create.ts'
+import { createConfiguredRuntimes, runDirectoryOf } from './configured-runtimes.ts'
 import { RuntimesOptions } from './options.ts'
 
 export default definePlugin({

@@ -7,18 +7,24 @@ import type {
   Runtimes
 } from '../../core/contracts/builds.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
-import { CorralError } from '../../core/errors.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
 import { createBuildInstaller, type InstallerDeps } from './build-installer.ts'
-import { isMeant } from './build-place.ts'
-import { isOwn, readRecords, recordsNow, removeRecord, sizeOf } from './build-records.ts'
+import {
+  type BuildRecord,
+  changeSelection,
+  isOwn,
+  machineMark,
+  readRecords,
+  recordsNow,
+  removeRecord,
+  type Selection,
+  selectionIn,
+  sizeOf
+} from './build-records.ts'
 import { lockDirectory, removeLeftovers } from './builds-directory.ts'
-import { machineMark } from './failed-attempts.ts'
-import { findInstalled, type ModelRuntimes, modelThatNeeds, recordOf, stateOf } from './installed-builds.ts'
-import { changeSelection, selectionIn } from './selection.ts'
+import { isMeant } from './ranking.ts'
 import { parseDigest, readArchiveName } from './sources/archive.ts'
-import { nightlyNumber, releaseId, releaseTag } from './sources/release.ts'
-import type { FoundArchives } from './sources/releases.ts'
-import { startOnTrial } from './upgrade-trial.ts'
+import { type FoundArchives, nightlyNumber, releaseId, releaseTag } from './sources/release.ts'
 
 export interface InstallationDeps extends InstallerDeps {
   kinds(): readonly RuntimeDescriptor[]
@@ -233,5 +239,135 @@ export function createInstallation(deps: InstallationDeps): Installation {
     },
 
     start: (build, attempt) => startOnTrial(build, attempt, { ...deps, remember: installer.remember })
+  }
+}
+
+/** What an installed build is for corral now. Pure. */
+export function stateOf(
+  { build, failure }: Pick<BuildRecord, 'build' | 'failure'>,
+  { selected, previous }: Selection,
+  current: Build | undefined
+): InstalledBuild['state'] {
+  if (build.id === current?.id) return 'in use'
+  if (failure) return 'failed'
+  if (build.id === selected) return 'selected'
+  return build.id === previous ? 'previous' : 'installed'
+}
+
+/** The setting `runtime` in the sections of models, by their names. */
+export type ModelRuntimes = Readonly<Record<string, { runtime?: string }>>
+
+/** The model whose section means this build, and no other one that works. Pure. */
+export function modelThatNeeds(id: string, records: readonly BuildRecord[], models: ModelRuntimes): string | undefined {
+  return Object.keys(models).find(model => {
+    const choice = models[model]!.runtime
+    if (choice === undefined) return false
+    const named = records.filter(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
+    const works = records.filter(({ build, failure }) => !failure && isMeant(choice, build))
+    const meant = named.length > 0 ? named : works
+    return meant.length === 1 && meant[0]!.build.id === id
+  })
+}
+
+function installedText(records: readonly BuildRecord[]): string {
+  const ids = records.map(({ build }) => build.id)
+  return ids.length > 0 ? `Installed are: ${ids.join(', ')}.` : 'None is installed.'
+}
+
+/** The record of an id. Pure. @throws CorralError `runtime_not_found`, saying what there is */
+export function recordOf(records: readonly BuildRecord[], id: string): BuildRecord {
+  const record = records.find(({ build }) => build.id.toLowerCase() === id.toLowerCase())
+  if (record) return record
+  throw new CorralError('runtime_not_found', `No llama.cpp build "${id}" is installed. ${installedText(records)}`, {
+    param: 'runtime'
+  })
+}
+
+const numberOf = ({ build }: BuildRecord) => nightlyNumber(releaseTag(build.id)) ?? -1
+
+/**
+ * The record that a name means: an id, else the newest build of that kind, those that failed last. Pure.
+ * @throws CorralError `runtime_not_found`, saying what there is
+ */
+export function findInstalled(
+  records: readonly BuildRecord[],
+  choice: string,
+  kinds: readonly RuntimeDescriptor[]
+): BuildRecord {
+  const byId = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
+  if (byId) return byId
+  const [newest] = records
+    .filter(({ build }) => isMeant(choice, build))
+    .sort(
+      (a, b) =>
+        Number(a.failure !== undefined) - Number(b.failure !== undefined) ||
+        numberOf(b) - numberOf(a) ||
+        b.provenAt.localeCompare(a.provenAt)
+    )
+  if (newest) return newest
+  if (kinds.some(kind => isMeant(choice, { runtime: kind.name, kind: kind.kind }))) {
+    throw new CorralError(
+      'runtime_not_found',
+      `No llama.cpp build of the kind "${choice}" is installed. Get one with: corral runtime install ${choice}`,
+      { param: 'runtime' }
+    )
+  }
+  throw new CorralError(
+    'runtime_not_found',
+    `No llama.cpp build "${choice}" is installed, and no kind is named so. ${installedText(records)} ` +
+      `Kinds are: ${kinds.map(({ name }) => name).join(', ')}.`,
+    { param: 'runtime' }
+  )
+}
+
+/** Failures of a start that may be the build's. */
+const SUSPICIOUS = new Set(['runtime_missing', 'load_failed', 'engine_crashed', 'load_timeout'])
+
+export interface TrialDeps {
+  /** Where builds and their records lie. */
+  directory: string
+  log: { warn(object: object, message: string): void }
+  /** Writes down that a build does not work here. */
+  remember(id: string, reason: string): Promise<void>
+  /** What new engines run on from now on. */
+  setCurrent(build: Build): void
+}
+
+/**
+ * Starts an engine. On a build that an upgrade brought, and that has started none yet, a failure is tried again on the
+ * former build: when that one manages it, the new one is to blame, and corral returns to the former one for good.
+ * @throws what `attempt` throws on the given build
+ */
+export async function startOnTrial<T>(
+  build: Build,
+  attempt: (build: Build) => Promise<T>,
+  { directory, log, remember, setCurrent }: TrialDeps
+): Promise<T> {
+  if (selectionIn(directory).trial !== build.id) return await attempt(build)
+  try {
+    const started = await attempt(build)
+    await changeSelection(directory, ({ trial: _, ...others }) => others)
+    return started
+  } catch (error) {
+    const { previous } = selectionIn(directory)
+    const former = (await readRecords(directory)).find(record => record.build.id === previous)?.build
+    if (!former || !(error instanceof CorralError) || !SUSPICIOUS.has(error.code)) throw error
+    const started = await attempt(former).catch(() => {
+      // It is not the build, then: the former one does not manage it either.
+      throw error
+    })
+    // Another start that failed at the same time may have returned already.
+    if (selectionIn(directory).trial === build.id) {
+      const reason = messageOf(error)
+      await remember(build.id, reason)
+      await changeSelection(directory, ({ failed }) => ({ selected: former.id, ...(failed && { failed }) }))
+      setCurrent(former)
+      log.warn(
+        { failed: build.id, build: former.id, reason },
+        `llama.cpp ${build.id} fails where ${former.id} works: corral has returned to ${former.id}. ` +
+          '"corral runtime list" shows both.'
+      )
+    }
+    return started
   }
 }

@@ -9,8 +9,8 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
 import type { ToolLog } from '../../core/system/child-process.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { isForGpus } from './build-place.ts'
 import { type ProveOptions, prove } from './prove.ts'
+import { isForGpus } from './ranking.ts'
 
 /** Starts an engine; `environment` is what its kind of build wants on this machine. */
 export type StartEngine = (

@@ -9,7 +9,7 @@ import { messageOf } from '../../core/errors.ts'
 import { runTool, ToolError, type ToolLog } from '../../core/system/child-process.ts'
 import { parseDeviceLog, parseDevices, whyUnusable } from '../llama-server/device-list.ts'
 import { engineEnvironment } from '../llama-server/environment.ts'
-import { isForGpus } from './build-place.ts'
+import { isForGpus } from './ranking.ts'
 
 /** Milliseconds that each question may take: drivers can be slow to start. */
 const ANSWER_LIMIT = 60_000

@@ -1,11 +1,10 @@
 import type { Build, BuildSource, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { messageOf } from '../../core/errors.ts'
-import { isForGpus } from './build-place.ts'
-import { type BuildRecord, damageOf, markFailed, readRecords, removeRecord } from './build-records.ts'
-import { stillCounts } from './failed-attempts.ts'
+import { type BuildRecord, damageOf, markFailed, readRecords, removeRecord, stillCounts } from './build-records.ts'
 import { askDevices } from './prove.ts'
-import type { SearchAttempts, SearchLog } from './search-attempts.ts'
+import { isForGpus } from './ranking.ts'
+import type { SearchAttempts, SearchLog } from './search-report.ts'
 
 export interface RecordedDeps {
   directory: string

@@ -1,8 +1,7 @@
 import type { Build } from '../../core/contracts/builds.ts'
-import type { Waiting } from '../../core/contracts/progress.ts'
-import { type OnProgress, type Progress, progressText } from '../../core/contracts/progress.ts'
+import { type OnProgress, type Progress, progressText, type Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import type { SearchLog } from './search-attempts.ts'
+import type { SearchLog } from './search-report.ts'
 
 /** Milliseconds after a failed search in which it is not repeated; doubles with each failure in a row. */
 const BACK_OFF = 10_000

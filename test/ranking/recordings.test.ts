@@ -1,7 +1,7 @@
 import t from 'tap'
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
-import { snapshot } from '../../runtimes/llama-cpp/release-snapshot.ts'
+import { snapshot } from '../../runtimes/llama-cpp/sources/release-snapshot.ts'
 import { answers, INTEL_GRAPHICS, look, PLAIN, type Recorded, recordedFiles, recording } from '../hardware/support.ts'
 
 const prints = (program: string, name: string): Recorded => ({ files: {}, programs: { [program]: recording(name) } })

@@ -1,7 +1,7 @@
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
-import { snapshot } from '../../runtimes/llama-cpp/release-snapshot.ts'
+import { snapshot } from '../../runtimes/llama-cpp/sources/release-snapshot.ts'
 
 /** The archives of the release that corral knows. */
 export const NAMES = snapshot.assets.map(({ name }) => name)

@@ -2,11 +2,12 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
+import t from 'tap'
 import * as tar from 'tar'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
-import { createFindConverter } from '../../runtimes/llama-cpp/find-converter.ts'
+import { createFindConverter } from '../../runtimes/llama-cpp/sources/converter.ts'
 import { fakeServer, memoryLog, runtimesWith, source, writePrograms } from './fake-build.ts'
 
 function writeConverter(folder: string): void {

@@ -1,11 +1,10 @@
 import { join } from 'node:path'
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
-import { placeOf, runtimeOf } from '../../runtimes/llama-cpp/build-place.ts'
-import { warningsFor } from '../../runtimes/llama-cpp/build-warnings.ts'
 import { prove } from '../../runtimes/llama-cpp/prove.ts'
 import { createProof, idleGpu, type StartEngine } from '../../runtimes/llama-cpp/prove-by-answer.ts'
-import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
+import { placeOf, rankRuntimes, runtimeOf } from '../../runtimes/llama-cpp/ranking.ts'
+import { warningsFor } from '../../runtimes/llama-cpp/search-report.ts'
 import {
   CUDA_DEVICE,
   candidateIn,

@@ -4,11 +4,15 @@ import t from 'tap'
 import type { Build, BuildRequest, BuildSource } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { CorralError } from '../../core/errors.ts'
-import { writeRecord } from '../../runtimes/llama-cpp/build-records.ts'
-import { machineMark, readFailedAttempts, stillCounts } from '../../runtimes/llama-cpp/failed-attempts.ts'
+import {
+  changeSelection,
+  machineMark,
+  readFailedAttempts,
+  stillCounts,
+  writeRecord
+} from '../../runtimes/llama-cpp/build-records.ts'
 import { prove } from '../../runtimes/llama-cpp/prove.ts'
-import { changeSelection } from '../../runtimes/llama-cpp/selection.ts'
-import { SourceOutOfOrder } from '../../runtimes/llama-cpp/sources/out-of-order.ts'
+import { SourceOutOfOrder } from '../../runtimes/llama-cpp/sources/source-errors.ts'
 import {
   CUDA_DEVICE,
   candidateIn,

@@ -11,7 +11,7 @@ import { createInstallation, type InstallationDeps } from '../../runtimes/llama-
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { prove } from '../../runtimes/llama-cpp/prove.ts'
 import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
-import { createReleases } from '../../runtimes/llama-cpp/sources/releases.ts'
+import { createReleases } from '../../runtimes/llama-cpp/sources/release.ts'
 import { machine } from '../ranking/machines.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../support/release-server.ts'
 import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'

@@ -1,12 +1,11 @@
 import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { cuda12 } from '../../runtimes/llama-cpp/kinds/cuda-12.ts'
+import { cuda12 } from '../../runtimes/llama-cpp/kinds/cuda.ts'
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
-import { parseDigest, readArchiveName } from '../../runtimes/llama-cpp/sources/archive.ts'
+import { dangerOf, parseDigest, readArchiveName, unpackArchive } from '../../runtimes/llama-cpp/sources/archive.ts'
 import { releaseId, releaseTag } from '../../runtimes/llama-cpp/sources/release.ts'
-import { type ReleaseAsset, sha256Of } from '../../runtimes/llama-cpp/sources/release-assets.ts'
-import { dangerOf, unpackArchive } from '../../runtimes/llama-cpp/sources/unpack-archive.ts'
+import { type ReleaseAsset, sha256Of } from '../../runtimes/llama-cpp/sources/release-download.ts'
 
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
 

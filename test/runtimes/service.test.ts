@@ -9,8 +9,7 @@ import type { Build, BuildRequest, BuildSource, MemoryUse } from '../../core/con
 import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { readRecords } from '../../runtimes/llama-cpp/build-records.ts'
-import { readFailedAttempts } from '../../runtimes/llama-cpp/failed-attempts.ts'
+import { readFailedAttempts, readRecords } from '../../runtimes/llama-cpp/build-records.ts'
 import type { StartEngine } from '../../runtimes/llama-cpp/prove-by-answer.ts'
 import {
   CUDA_DEVICE,

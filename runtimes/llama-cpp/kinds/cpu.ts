@@ -1,6 +1,5 @@
 import type { RuntimeDescriptor } from '../../../core/contracts/builds.ts'
-import { SCORES } from './scores.ts'
-import { BUILT_ON } from './systems.ts'
+import { BUILT_ON, SCORES } from './fit.ts'
 
 const ARCHIVES: [platform: NodeJS.Platform, arch: string, archive: RegExp, glibc?: string][] = [
   ['linux', 'x64', /^llama-b\d+-bin-ubuntu-x64\.(?:tar\.gz|zip)$/, BUILT_ON.ubuntu2204],

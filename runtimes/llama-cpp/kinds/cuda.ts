@@ -1,7 +1,17 @@
 import type { ArchivePattern, Fit, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
-import { idleCards, namesOf, numbersOf, scoreByReach, unfit, vendorProblems } from './reach.ts'
-import { compareVersions, majorOf } from './versions.ts'
+import {
+  BUILT_ON,
+  compareVersions,
+  idleCards,
+  majorOf,
+  namesOf,
+  numbersOf,
+  SCORES,
+  scoreByReach,
+  unfit,
+  vendorProblems
+} from './fit.ts'
 
 export interface CudaKind {
   /** First number of the toolkit's version. */
@@ -118,3 +128,56 @@ export function cudaLibraries(system: string, arch: string): (match: RegExpExecA
   return ([, major, minor]) =>
     new RegExp(`^cudart-llama-(?:b\\d+-)?bin-${system}-cuda-${major}\\.${minor}-${arch}\\.(?:tar\\.gz|zip)$`)
 }
+
+/** For cards since Turing with a driver of 580 or newer. */
+export const cuda13 = cudaKind({
+  major: 13,
+  base: SCORES.cuda13,
+  drivers: { linux: '580', win32: '580' },
+  capability: '7.5',
+  archives: [
+    ...(['x64', 'arm64'] as const).map(arch => ({
+      platform: 'linux' as const,
+      arch,
+      archive: new RegExp(`^llama-b\\d+-bin-ubuntu-cuda-(13)\\.(\\d+)-${arch}\\.(?:tar\\.gz|zip)$`),
+      companion: cudaLibraries('ubuntu', arch),
+      glibc: BUILT_ON.ubuntu2404
+    })),
+    ...(['x64', 'arm64'] as const).map(arch => ({
+      platform: 'win32' as const,
+      arch,
+      archive: new RegExp(`^llama-b\\d+-bin-win-cuda-(13)\\.(\\d+)-${arch}\\.(?:tar\\.gz|zip)$`),
+      companion: cudaLibraries('win', arch)
+    }))
+  ]
+})
+
+/** For drivers before 580 and for cards from Maxwell to Volta, which CUDA 13 no longer knows. */
+export const cuda12 = cudaKind({
+  major: 12,
+  base: SCORES.cuda12,
+  drivers: { linux: '525.60.13', win32: '527.41' },
+  capability: '5.0',
+  archives: [
+    {
+      platform: 'linux',
+      arch: 'x64',
+      archive: /^llama-b\d+-bin-ubuntu-cuda-(12)\.(\d+)-x64\.(?:tar\.gz|zip)$/,
+      companion: cudaLibraries('ubuntu', 'x64'),
+      glibc: BUILT_ON.ubuntu2404
+    },
+    {
+      platform: 'linux',
+      arch: 'arm64',
+      archive: /^llama-b\d+-bin-ubuntu-cuda-(12)\.(\d+)-arm64\.(?:tar\.gz|zip)$/,
+      companion: cudaLibraries('ubuntu', 'arm64'),
+      glibc: BUILT_ON.ubuntu2404
+    },
+    {
+      platform: 'win32',
+      arch: 'x64',
+      archive: /^llama-b\d+-bin-win-cuda-(12)\.(\d+)-x64\.(?:tar\.gz|zip)$/,
+      companion: cudaLibraries('win', 'x64')
+    }
+  ]
+})

@@ -1,6 +1,5 @@
 import type { RuntimeDescriptor } from '../../../core/contracts/builds.ts'
-import { namesOf, unfit } from './reach.ts'
-import { SCORES } from './scores.ts'
+import { namesOf, SCORES, unfit } from './fit.ts'
 
 /** For Macs with Apple silicon. The archive for Intel Macs is built without Metal. */
 export const metal: RuntimeDescriptor = {

@@ -1,8 +1,18 @@
 import type { Fit, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
-import { idleCards, namesOf, numbersOf, relevantGpus, scoreByReach, unfit, vendorProblems } from './reach.ts'
-import { SCORES, withoutLibrary } from './scores.ts'
-import { BUILT_ON, hasLibrary } from './systems.ts'
+import {
+  BUILT_ON,
+  hasLibrary,
+  idleCards,
+  namesOf,
+  numbersOf,
+  relevantGpus,
+  SCORES,
+  scoreByReach,
+  unfit,
+  vendorProblems,
+  withoutLibrary
+} from './fit.ts'
 
 /** What the official archives are compiled for, as llama.cpp's release workflow says (`gpu_targets`). */
 const COMPILED_FOR: Record<string, readonly string[]> = {

@@ -1,8 +1,17 @@
 import type { RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
-import { idleCards, namesOf, relevantGpus, scoreByReach, unfit, vendorProblems } from './reach.ts'
-import { SCORES, withoutLibrary } from './scores.ts'
-import { BUILT_ON, hasLibrary } from './systems.ts'
+import {
+  BUILT_ON,
+  hasLibrary,
+  idleCards,
+  namesOf,
+  relevantGpus,
+  SCORES,
+  scoreByReach,
+  unfit,
+  vendorProblems,
+  withoutLibrary
+} from './fit.ts'
 
 function cardsOf(hardware: Hardware): Gpu[] {
   return relevantGpus({ ...hardware, gpus: hardware.gpus.filter(gpu => gpu.vendor === 'intel') })

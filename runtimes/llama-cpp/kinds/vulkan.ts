@@ -1,8 +1,17 @@
 import type { Fit, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
-import { idleCards, namesOf, relevantGpus, scoreByReach, unfit } from './reach.ts'
-import { SCORES, withoutLibrary } from './scores.ts'
-import { BUILT_ON, hasLibrary, installPackage } from './systems.ts'
+import {
+  BUILT_ON,
+  hasLibrary,
+  idleCards,
+  installPackage,
+  namesOf,
+  relevantGpus,
+  SCORES,
+  scoreByReach,
+  unfit,
+  withoutLibrary
+} from './fit.ts'
 
 /** AMD's computing cards, which no Vulkan driver serves. */
 const COMPUTE_ONLY = /^gfx(?:908|90a|94\d|950)$/

@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { findExecutable } from '../../../core/system/child-process.ts'
-import { SourceOutOfOrder } from './out-of-order.ts'
+import { SourceOutOfOrder } from './source-errors.ts'
 
 /** What compiling llama.cpp needs. */
 export type BuildTool = 'git' | 'cmake' | 'C++ compiler' | 'make or ninja'

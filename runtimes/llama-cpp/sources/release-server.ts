@@ -2,8 +2,7 @@ import type { Readable } from 'node:stream'
 import type { Dispatcher } from 'undici'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { openWays, type ServerWays } from '../../../core/system/server-ways.ts'
-import type { Release, ReleaseAsset } from './release-assets.ts'
-import { downloadChecked } from './release-download.ts'
+import { downloadChecked, type Release, type ReleaseAsset } from './release-download.ts'
 
 export interface ReleaseServerOptions {
   /** Address of a server with GitHub's API for releases. */

@@ -1,4 +1,4 @@
-import type { ReleaseAsset } from './sources/release-assets.ts'
+import type { ReleaseAsset } from './release-download.ts'
 
 /*
  * The archives of one release, as they were listed when this version of corral was made: what the ranking goes by where

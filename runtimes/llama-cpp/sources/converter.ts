@@ -1,13 +1,15 @@
-import { existsSync } from 'node:fs'
+import { createWriteStream, existsSync } from 'node:fs'
+import { rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Build, ConversionTools } from '../../core/contracts/builds.ts'
-import type { Waiting } from '../../core/contracts/progress.ts'
-import { messageOf } from '../../core/errors.ts'
-import { WORK_FOLDER } from './builds-directory.ts'
-import { type FetchOptions, fetchConverter } from './sources/llama-source.ts'
-import { releaseTag } from './sources/release.ts'
-import { fetchReleaseConverter } from './sources/release-converter.ts'
-import type { ReleaseServerOptions } from './sources/release-server.ts'
+import { pipeline } from 'node:stream/promises'
+import type { Build, ConversionTools } from '../../../core/contracts/builds.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { messageOf } from '../../../core/errors.ts'
+import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
+import { unpackPart } from './archive.ts'
+import { CONVERTER, type FetchOptions, fetchConverter } from './llama-source.ts'
+import { releaseTag } from './release.ts'
+import { createReleaseServer, type ReleaseServerOptions } from './release-server.ts'
 
 export type Converter = Pick<ConversionTools, 'directory' | 'version' | 'mismatch'>
 
@@ -70,5 +72,34 @@ function mismatchOf(version: string, build: Build, failure: unknown): { mismatch
   const why = failure === undefined ? '' : ` The engine's own could not be had: ${messageOf(failure)}.`
   return {
     mismatch: `Models are converted by the converter of llama.cpp ${version}, while the engine is ${build.version}.${why}`
+  }
+}
+
+/**
+ * Fetches the converter that belongs to a release, out of the archive of its source, and puts it into `target`.
+ * @throws Error when it cannot be had
+ */
+export async function fetchReleaseConverter(
+  options: Omit<ReleaseServerOptions, 'signal'> & { tag: string; directory: string; target: string },
+  { signal = new AbortController().signal, onProgress }: Waiting
+): Promise<void> {
+  const { tag, directory, target } = options
+  const server = createReleaseServer({ ...options, signal })
+  const folder = await unfinishedFolder(directory)
+  try {
+    const archive = join(folder, 'source.tar.gz')
+    const subject = `source of llama.cpp ${tag}`
+    onProgress?.({ phase: 'downloading', subject })
+    await pipeline(await server.source(tag), createWriteStream(archive), { signal })
+    onProgress?.({ phase: 'unpacking', subject })
+    const unpacked = await unfinishedFolder(folder)
+    // One folder with the source in it; of that only what the converter consists of.
+    await unpackPart(archive, unpacked, path => CONVERTER.includes(path.split('/')[1] ?? ''))
+    signal.throwIfAborted()
+    await rm(target, { recursive: true, force: true })
+    await rename(unpacked, target)
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+    await server.close()
   }
 }
