@@ -8,11 +8,11 @@ import type { Progress, Waiting } from '../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/options.ts'
+import type { MemoryBook } from '../../runtimes/llama-server/memory/memory-book.ts'
+import type { PromptCache } from '../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
 import { engineSpec, ownFiles, requireServable } from './engine-spec.ts'
 import { capContext } from './load-options.ts'
 import type { Event, SchedulerState } from './machine-state.ts'
-import type { MemoryBook } from './memory/memory-book.ts'
-import type { PromptCache } from './prompt-cache/prompt-cache.ts'
 import { type Slot, settleGone } from './slot.ts'
 
 export interface LoadDependencies {

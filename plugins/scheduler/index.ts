@@ -4,8 +4,8 @@ import { Bytes, Duration, KeepAlive } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
-import { createMemoryBook } from './memory/create-memory-book.ts'
-import { createPromptCache } from './prompt-cache/create-prompt-cache.ts'
+import { createMemoryBook } from '../../runtimes/llama-server/memory/create-memory-book.ts'
+import { createPromptCache } from '../../runtimes/llama-server/prompt-cache/create-prompt-cache.ts'
 import { createScheduler } from './scheduler.ts'
 
 /** An amount of memory as `parseBytes` reads it, or nothing. */

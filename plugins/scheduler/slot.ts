@@ -2,8 +2,8 @@ import type { Engine, EngineMode } from '../../core/contracts/engines.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
+import type { MemoryNeed } from '../../runtimes/llama-server/memory/memory-book.ts'
 import type { EngineState } from './machine-state.ts'
-import type { MemoryNeed } from './memory/memory-book.ts'
 
 /** What a load does before there is a GGUF to load. */
 const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'converting', 'quantizing'])

@@ -17,8 +17,8 @@ import { bareName, modelKey } from '../../core/models/model-name.ts'
 import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS } from '../../core/models/options.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
-import { createPromptCache } from '../../plugins/scheduler/prompt-cache/create-prompt-cache.ts'
 import { createScheduler } from '../../plugins/scheduler/scheduler.ts'
+import { createPromptCache } from '../../runtimes/llama-server/prompt-cache/create-prompt-cache.ts'
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model')
 

@@ -4,9 +4,9 @@ import t from 'tap'
 import type { Build, MemoryUse } from '../../core/contracts/builds.ts'
 import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engines.ts'
 import type { Hardware, MemoryNow } from '../../core/contracts/hardware.ts'
-import { createMemoryBook, type MemoryBookDeps } from '../../plugins/scheduler/memory/create-memory-book.ts'
-import { totalOf } from '../../plugins/scheduler/memory/engine-need.ts'
-import { createLearnedNeeds, needKey } from '../../plugins/scheduler/memory/learned-needs.ts'
+import { createMemoryBook, type MemoryBookDeps } from '../../runtimes/llama-server/memory/create-memory-book.ts'
+import { totalOf } from '../../runtimes/llama-server/memory/engine-need.ts'
+import { createLearnedNeeds, needKey } from '../../runtimes/llama-server/memory/learned-needs.ts'
 import { GIB, MIB, specOf, writeShape } from './support.ts'
 
 const { signal } = new AbortController()

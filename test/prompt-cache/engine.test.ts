@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import t from 'tap'
 import type { Engine, EngineRequest } from '../../core/contracts/engines.ts'
-import type { SavedSlot } from '../../plugins/scheduler/prompt-cache/shelf.ts'
+import type { SavedSlot } from '../../runtimes/llama-server/prompt-cache/shelf.ts'
 import { engineSpec, realBuild } from '../engine/support.ts'
 import { longText, type Message, NEVER, promptCacheIn, say, startWith } from './support.ts'
 

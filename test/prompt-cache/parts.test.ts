@@ -3,14 +3,14 @@ import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
 import t from 'tap'
 import type { ModelMetadata } from '../../core/contracts/storage.ts'
-import { bytesPerToken, cacheKey, savesSlots } from '../../plugins/scheduler/prompt-cache/saves-slots.ts'
-import { leastUsed, newFileName, openShelf, type SavedSlot } from '../../plugins/scheduler/prompt-cache/shelf.ts'
+import { bytesPerToken, cacheKey, savesSlots } from '../../runtimes/llama-server/prompt-cache/saves-slots.ts'
+import { leastUsed, newFileName, openShelf, type SavedSlot } from '../../runtimes/llama-server/prompt-cache/shelf.ts'
 import {
   checksumOf,
   continues,
   readLayout,
   rewriteForStreams
-} from '../../plugins/scheduler/prompt-cache/state-file.ts'
+} from '../../runtimes/llama-server/prompt-cache/state-file.ts'
 import { buildOf, engineSpec } from '../engine/support.ts'
 
 const NEVER = new AbortController().signal

@@ -5,9 +5,9 @@ import { json } from 'node:stream/consumers'
 import type { Test } from 'tap'
 import type { Engine, EngineSpec } from '../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../core/models/options.ts'
-import { createPromptCache } from '../../plugins/scheduler/prompt-cache/create-prompt-cache.ts'
-import type { PromptCache } from '../../plugins/scheduler/prompt-cache/prompt-cache.ts'
 import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
+import { createPromptCache } from '../../runtimes/llama-server/prompt-cache/create-prompt-cache.ts'
+import type { PromptCache } from '../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
 import { engineDeps, engineSpec, realBuild } from '../engine/support.ts'
 
 export const NEVER = new AbortController().signal

@@ -1,7 +1,7 @@
 import type { MemoryUse } from '../../../core/contracts/builds.ts'
 import type { EngineBounds, EngineSpec } from '../../../core/contracts/engines.ts'
 import { pooledBatch } from '../../../core/models/options.ts'
-import { promptCacheSize } from '../../../runtimes/llama-server/arguments.ts'
+import { promptCacheSize } from '../arguments.ts'
 import { cacheByLayer, checkpointSize } from './cache-size.ts'
 import { type ComputeOptions, computeSize } from './compute-size.ts'
 import { type EngineFlags, engineFlags } from './engine-flags.ts'

@@ -4,15 +4,15 @@ import type { Engine, EngineSpec } from '../../../core/contracts/engines.ts'
 import type { HardwareService, MemoryNow } from '../../../core/contracts/hardware.ts'
 import { messageOf } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/options.ts'
+import { processMemory } from '../../../core/system/process-memory.ts'
+import { hostBudget } from '../../../plugins/scheduler/host-budget.ts'
 import { explainNeed } from './advice.ts'
 import { type DevicePools, devicePools, matchDevices } from './device-pools.ts'
 import { engineFiles } from './engine-files.ts'
 import { addUse, type EngineFiles, type EnginePlace, needOf, type Reckoning, reckon } from './engine-need.ts'
-import { hostBudget } from './host-budget.ts'
 import { createLearnedNeeds, needKey } from './learned-needs.ts'
 import type { MemoryBook, MemoryNeed } from './memory-book.ts'
 import { beyond, fromFit, fromMetadata, fromReport } from './memory-sources.ts'
-import { processMemory } from './process-memory.ts'
 
 export interface MemoryBookDeps {
   runtimes: Pick<Runtimes, 'build' | 'estimateMemory' | 'current'>
