@@ -64,6 +64,7 @@ export default definePlugin({
       memory: async () => machineMemory(await hardware.detect()),
       pauseAfter: parseDuration(options.pause_after)!,
       retryPauses: RETRY_PAUSES,
+      hooks: context.hooks,
       log: context.log
     })
     return { services: { downloads }, start: () => downloads.start(), stop: () => downloads.stop() }

@@ -4,6 +4,7 @@ import { settingsFor } from '../../core/config/model-settings.ts'
 import type { MemoryUse, Runtimes } from '../../core/contracts/builds.ts'
 import type { Conversion } from '../../core/contracts/conversion.ts'
 import type { Engine, EngineSpec } from '../../core/contracts/engines.ts'
+import type { Hooks } from '../../core/contracts/hooks.ts'
 import type { Progress, Waiting } from '../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
@@ -22,6 +23,7 @@ export interface LoadDependencies {
   memory: MemoryBook
   promptCache: PromptCache
   config: CoreConfig
+  hooks: Pick<Hooks, 'modelLoaded' | 'modelUnloaded'>
   log: FastifyBaseLogger
 }
 
@@ -47,7 +49,7 @@ export function createEngineLoads(
   state: SchedulerState,
   { dispatch, tell }: { dispatch: (event: Event) => void; tell: (slot: Slot, progress: Progress) => void }
 ) {
-  const { storage, runtimes, conversion, memory, promptCache, config, log } = deps
+  const { storage, runtimes, conversion, memory, promptCache, config, hooks, log } = deps
   let measured = false
 
   /** What engines are started with, made of the newest revision; converts it first where that is needed. */
@@ -151,10 +153,12 @@ export function createEngineLoads(
     slot.engine = engine
     slot.loadedAt = Date.now()
     const cost = slot.loadedAt - started
+    const serves = !controller.signal.aborted
     void engine.exited.then(exit => {
       slot.engine = undefined
       settleGone(slot)
       const name = slot.variant.publicName
+      if (serves) hooks.modelUnloaded({ model: name, mode: slot.mode })
       const { failure, ...how } = exit
       if (exit.expected) log.info(`unloaded ${name}`)
       else log.error({ model: name, ...how, tail: engine.logTail().slice(-20) }, 'the engine died')
@@ -166,13 +170,14 @@ export function createEngineLoads(
         )
       dispatch({ type: 'gone', key: slot.key, run, ...(exit.expected ? {} : { error }) })
     })
-    if (controller.signal.aborted) {
+    if (!serves) {
       // Stopped in the instant that it became ready: the machine waits for its end.
       await engine.stop()
       return
     }
     const use = memory.learn(engine)
     log.info({ pid: engine.pid, ms: cost, use }, `loaded ${slot.variant.publicName}`)
+    hooks.modelLoaded({ model: slot.variant.publicName, mode: slot.mode, milliseconds: cost })
     dispatch({ type: 'loaded', key: slot.key, run, use, cost })
     measureBudget().catch(error => log.error({ err: error }, 'the memory of this machine cannot be measured'))
   }

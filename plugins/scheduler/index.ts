@@ -79,6 +79,7 @@ export default definePlugin({
       memory,
       promptCache,
       config,
+      hooks: context.hooks,
       limits: {
         maxLoaded: options.max_loaded_models,
         maxQueue: options.max_queue,

@@ -15,6 +15,7 @@ import { CorralError } from '../../core/errors.ts'
 import { createApplication } from '../../core/http/application.ts'
 import { bareName, modelKey } from '../../core/models/model-name.ts'
 import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS } from '../../core/models/options.ts'
+import { HookRegistry } from '../../core/plugins/hook-registry.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
 import { createScheduler } from '../../plugins/scheduler/scheduler.ts'
@@ -198,6 +199,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
       learnOutOfMemory() {},
       explain: () => ''
     },
+    hooks: new HookRegistry(logger),
     promptCache: createPromptCache({ directory: '', budget: 0, log: logger }),
     limits: {
       maxLoaded: 4,

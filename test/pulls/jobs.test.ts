@@ -51,6 +51,10 @@ t.test('a pull becomes a model', async t => {
   t.equal((await watching(q2.pull).result).publicName, 'Acme/Tiny-GGUF:Q2_K')
   t.notOk(transfers.requests.some(request => JSON.stringify(request.files).includes('signature')))
   t.ok(hub.asked.length > 0)
+  t.match(at.finished, [
+    { model: 'Acme/Tiny-GGUF:Q4_K_M', origin: plan.repository.address, size: stored.size },
+    { model: 'Acme/Tiny-GGUF:Q2_K' }
+  ])
 })
 
 t.test('pulls of one variant join', async t => {

@@ -4,6 +4,7 @@ import { dirname, join } from 'node:path'
 import pino from 'pino'
 import type { Test } from 'tap'
 import type { FileProgress, Hub, HubFile, HubRepository, Pull, PullPlan } from '../../core/contracts/downloads.ts'
+import type { PullEvent } from '../../core/contracts/hooks.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
@@ -167,6 +168,8 @@ export interface Setting {
   hub: ScriptedHub
   other: ScriptedHub
   home: string
+  /** What hooks were given. */
+  finished: PullEvent[]
   /** Folders of pulls that are not done. */
   folders(): string[]
   log: string[]
@@ -202,6 +205,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
   for (const [id, files] of Object.entries(options.contents ?? TINY)) hub.contents[id] = { ...files }
   const other = scriptedHub('modelscope', {})
   const transfers = scriptedTransfers([hub, other])
+  const finished: PullEvent[] = []
   const downloads = createDownloads({
     storage: store,
     transfers,
@@ -210,6 +214,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
     memory: async () => ({ ram: 16e9, gpu: 0 }),
     pauseAfter: options.pauseAfter ?? 5_000,
     retryPauses: options.retryPauses ?? [30_000, 600_000],
+    hooks: { pullFinished: event => void finished.push(event) },
     log: logger
   })
   downloads.addHub(hub)
@@ -226,6 +231,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
     hub,
     other,
     home,
+    finished,
     log,
     folders: () => readdirSync(paths.downloads),
     async pull(name, { detached = false } = {}) {

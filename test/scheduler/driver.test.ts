@@ -2,6 +2,7 @@ import t, { type Test } from 'tap'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { MemoryUse } from '../../core/contracts/builds.ts'
 import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engines.ts'
+import type { ModelEvent } from '../../core/contracts/hooks.ts'
 import type { LeaseRequest } from '../../core/contracts/scheduler.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
@@ -49,6 +50,8 @@ function variantOf(name: string): StoredVariant {
 interface World {
   /** What was done, in order. */
   done: string[]
+  /** What hooks were given. */
+  reports: string[]
   scheduler: ReturnType<typeof createScheduler>
   /** What the next loads wait for or fail with, by step. */
   hold: Partial<Record<'estimate' | 'start' | 'restore' | 'save', Promise<unknown>>>
@@ -130,12 +133,18 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
     }
   }
   const nothing = () => undefined
+  const reports: string[] = []
+  const hooks = {
+    modelLoaded: ({ model, mode }: ModelEvent) => void reports.push(`loaded ${model} ${mode}`),
+    modelUnloaded: ({ model, mode }: ModelEvent) => void reports.push(`unloaded ${model} ${mode}`)
+  }
   const scheduler = createScheduler({
     storage,
     runtimes,
     memory,
     promptCache,
     conversion: {},
+    hooks,
     config: { defaults: DEFAULT_LOAD_OPTIONS, models: config } as unknown as CoreConfig,
     limits: { ...LIMITS, ...limits },
     log: { info: nothing, warn: nothing, error: nothing, debug: nothing }
@@ -143,6 +152,7 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
   t.teardown(() => scheduler.close(0))
   return {
     done,
+    reports,
     scheduler,
     hold,
     engines,
@@ -162,7 +172,7 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
 }
 
 t.test('a load: estimate, start, restore; an eviction: save, stop', async t => {
-  const { lease, done, engines } = world(t)
+  const { lease, done, engines, reports } = world(t)
   const first = await lease('a')
   t.same(done, ['estimate a', 'start a', 'restore a'])
   t.equal(engines[0]!.spec.slotFolder, '/caches')
@@ -171,6 +181,13 @@ t.test('a load: estimate, start, restore; an eviction: save, stop', async t => {
   const second = await lease('b')
   t.same(done.slice(3), ['estimate b', 'save a', 'stop a', 'start b', 'restore b'])
   second.release()
+  engines[1]!.die()
+  await tick()
+  t.same(
+    reports,
+    ['loaded test/a chat', 'unloaded test/a chat', 'loaded test/b chat', 'unloaded test/b chat'],
+    'hooks get to know'
+  )
 })
 
 t.test('what a stop saves: nothing under answers, what was read where it was idle; a delete forgets', async t => {
@@ -196,7 +213,7 @@ t.test('what a stop saves: nothing under answers, what was read where it was idl
 t.test('stop and delete while a load is estimated, started and restored', async t => {
   for (const step of ['estimate', 'start', 'restore'] as const) {
     for (const way of ['stop', 'delete', 'close'] as const) {
-      const { lease, scheduler, hold, done, remove } = world(t)
+      const { lease, scheduler, hold, done, remove, reports } = world(t)
       hold[step] = new Promise(() => undefined)
       const waiting = lease('a').catch((error: CorralError) => error.code)
       while (!done.includes(`${step} a`)) await tick()
@@ -207,6 +224,7 @@ t.test('stop and delete while a load is estimated, started and restored', async 
       t.equal(await waiting, expected, `${way} while ${step}`)
       t.equal(done.includes('stop a'), step === 'restore', 'what was started is ended')
       t.same([...scheduler.running(), ...scheduler.loading()], [])
+      t.same(reports, [], 'what never served is not reported')
     }
   }
 })

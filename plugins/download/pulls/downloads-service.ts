@@ -3,6 +3,7 @@ import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Downloads, Hub, Pull, PullPlan, PullRecord, PullRequest } from '../../../core/contracts/downloads.ts'
+import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import type { Storage } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
@@ -30,6 +31,7 @@ export interface DownloadsOptions {
   pauseAfter: number
   /** Shortest and longest pause, in milliseconds, before a detached pull is tried again whose hub does not answer. */
   retryPauses: readonly [number, number]
+  hooks: Pick<Hooks, 'pullFinished'>
   log: FastifyBaseLogger
 }
 
@@ -63,6 +65,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       work,
       pauseAfter: options.pauseAfter,
       retryPauses: options.retryPauses,
+      hooks: options.hooks,
       log,
       onEnd: () => {
         if (jobs.get(key) === job) jobs.delete(key)

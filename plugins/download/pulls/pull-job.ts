@@ -2,6 +2,7 @@ import { mkdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { OnPullEvent, Pull, PullPlan, PullRecord, PullState } from '../../../core/contracts/downloads.ts'
+import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import { bareName } from '../../../core/models/model-name.ts'
@@ -19,6 +20,7 @@ export interface PullJobOptions {
   pauseAfter: number
   /** Shortest and longest pause, in milliseconds, before a detached pull is tried again whose hub does not answer. */
   retryPauses: readonly [number, number]
+  hooks: Pick<Hooks, 'pullFinished'>
   log: FastifyBaseLogger
   /** It is done or cancelled: there is nothing of it left. */
   onEnd(): void
@@ -253,13 +255,15 @@ export class PullJob implements Pull {
   }
 
   async #fetchAndStore(signal: AbortSignal): Promise<StoredVariant> {
-    const { work, folder } = this.#options
+    const { work, folder, hooks } = this.#options
     const plan = this.#plan
     const files = await work.fetch(plan, join(folder, FILES_FOLDER), this.#progress, signal)
     this.#progress.finish(files.map(file => file.size))
     this.#state = 'storing'
     await this.#save()
-    return await work.store(plan, join(folder, FILES_FOLDER), files, signal)
+    const stored = await work.store(plan, join(folder, FILES_FOLDER), files, signal)
+    hooks.pullFinished({ model: this.record().model, origin: plan.repository.address, size: stored.size })
+    return stored
   }
 
   async #fail(error: unknown): Promise<void> {
