@@ -1,11 +1,76 @@
 import { hostname, networkInterfaces } from 'node:os'
+import { type ConfigPlaces, findFile, findHome } from '../core/config/config-file.ts'
 import type { LoadedConfig } from '../core/config/load.ts'
+import { type DataPaths, dataPaths } from '../core/system/data-paths.ts'
+import { isObject } from '../core/system/json-object.ts'
+
+/** The settings by which a command finds its server. */
+export interface ServerSettings {
+  host: string
+  port: number
+  /** Sent as a bearer token. */
+  apiKey: string | undefined
+  paths: Pick<DataPaths, 'home' | 'ownerFile'>
+  /** Where host, port and data directory were set, as in `LoadedConfig.origins`. */
+  origins: Readonly<Record<string, string>>
+}
+
+/**
+ * Reads only the settings by which a server is found. The whole configuration has the schemas of all plugins, and
+ * importing these takes many times as long as what most commands do.
+ * @returns undefined when a value is not clearly valid: loading the whole configuration then says what is wrong with it
+ * @throws ConfigError when the file cannot be read
+ */
+export async function readServerSettings(places: ConfigPlaces): Promise<ServerSettings | undefined> {
+  const { flags, env } = places
+  const { home, origin } = findHome(places)
+  const paths = dataPaths(home, undefined)
+  const file = await findFile(places, paths.home)
+  let written: Record<string, unknown> = {}
+  if (file) {
+    const { readYaml } = await import('../core/config/yaml-file.ts')
+    const { value, mistakes } = readYaml(file.bytes.toString('utf8'))
+    if (mistakes.length > 0 || !isObject(value ?? {})) return undefined
+    written = (value ?? {}) as Record<string, unknown>
+  }
+  const security = written.security ?? {}
+  if (!isObject(security)) return undefined
+  const origins: Record<string, string> = { home: origin }
+  const pick = (name: 'host' | 'port', usual: unknown): unknown => {
+    const variable = `CORRAL_${name.toUpperCase()}`
+    const given = [
+      { value: flags[name], origin: `flag --${name}` },
+      { value: env[variable]?.trim() || undefined, origin: `env ${variable}` },
+      { value: written[name] ?? undefined, origin: 'file' }
+    ].find(({ value }) => value !== undefined)
+    if (given) origins[name] = given.origin
+    return given?.value ?? usual
+  }
+  const host = pick('host', '127.0.0.1')
+  const portText = pick('port', 11435)
+  const port = typeof portText === 'string' && /^\d+$/.test(portText) ? Number(portText) : portText
+  const keys = env.CORRAL_API_KEYS?.trim() ? env.CORRAL_API_KEYS.split(',') : (security.api_keys ?? [])
+  if (typeof host !== 'string' || host === '' || !isPort(port)) return undefined
+  if (!Array.isArray(keys) || !keys.every(key => typeof key === 'string')) return undefined
+  const apiKey = keys.map(key => key.trim()).find(key => key !== '')
+  return { host, port, apiKey, paths, origins }
+}
+
+const isPort = (value: unknown): value is number =>
+  typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= 65_535
+
+/** The same settings of a configuration that is loaded already. */
+export function serverSettingsOf({ core, sections, paths, origins }: LoadedConfig): ServerSettings {
+  const keys = sections.security?.api_keys
+  const apiKey = Array.isArray(keys) && typeof keys[0] === 'string' ? keys[0] : undefined
+  return { host: core.host, port: core.port, apiKey, paths, origins }
+}
 
 /** Where a command looks for a server, in this order. */
 export interface AddressPlan {
-  /** An address that a flag or the environment names; undefined where none does. */
-  given: string | undefined
-  /** Whether a flag names it: then a server that holds the data directory elsewhere is not the one that is meant. */
+  /** An address from a flag or the environment; undefined where neither has one. */
+  named: string | undefined
+  /** Whether it comes from a flag: then a server elsewhere that holds the data directory is not the one meant. */
   byFlag: boolean
   /** Whether the server that holds the data directory counts, and one may be started when none runs. */
   local: boolean
@@ -14,29 +79,29 @@ export interface AddressPlan {
 }
 
 /**
- * Decides where to look. A named address on another machine is the only place that counts: a command that is meant for
- * that machine must not act on this one. A named data directory is served by its holder or by nobody: what else listens
- * on the usual port serves other models.
+ * Decides where to look. A named address on another machine is the only place that counts: a command meant for that
+ * machine must not act on this one. A named data directory is served by its holder or by nobody: another server on the
+ * usual port serves other models.
  */
 export function planAddresses(
-  { core, origins }: Pick<LoadedConfig, 'core' | 'origins'>,
+  { host, port, origins }: Pick<ServerSettings, 'host' | 'port' | 'origins'>,
   isLocal: (host: string) => boolean = isThisMachine
 ): AddressPlan {
-  const named = (setting: string) => /^(flag|env) /.test(origins[setting] ?? '')
+  const isNamed = (setting: string) => /^(flag|env) /.test(origins[setting] ?? '')
   const byFlag = ['host', 'port'].some(setting => origins[setting]?.startsWith('flag '))
-  const address = core.port === 0 ? undefined : clientAddress(core.host, core.port)
-  if (named('host') || named('port')) return { given: address, byFlag, local: isLocal(core.host), usual: undefined }
-  return { given: undefined, byFlag, local: true, usual: named('home') ? undefined : address }
+  const address = port === 0 ? undefined : clientAddress(host, port)
+  if (isNamed('host') || isNamed('port')) return { named: address, byFlag, local: isLocal(host), usual: undefined }
+  return { named: undefined, byFlag, local: true, usual: isNamed('home') ? undefined : address }
 }
 
-/** The address to reach a server at that listens on this host; "all interfaces" is reached through loopback. */
+/** The address at which clients reach a server that listens on this host; "all interfaces" includes loopback. */
 export function clientAddress(host: string, port: number): string {
   const bare = host.replace(/^\[(.*)\]$/, '$1')
   const reached = bare === '0.0.0.0' ? '127.0.0.1' : bare === '::' ? '::1' : bare
   return `http://${reached.includes(':') ? `[${reached}]` : reached}:${port}`
 }
 
-/** The address of a server as it recorded it, as a client reaches it; undefined when it is none yet. */
+/** The address that a server recorded, as clients reach it; undefined while the server does not listen yet. */
 export function recordedAddress(address: string): string | undefined {
   const url = URL.canParse(address) ? new URL(address) : undefined
   const port = Number(url?.port || 80)

@@ -7,46 +7,80 @@ import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { type CommandContext, openConfig } from './context.ts'
 import { CommandFailure, EXIT } from './failure.ts'
 import { interruption } from './interruption.ts'
-import { planAddresses, recordedAddress } from './server-address.ts'
+import {
+  planAddresses,
+  readServerSettings,
+  recordedAddress,
+  type ServerSettings,
+  serverSettingsOf
+} from './server-address.ts'
 import { answersAt, createClient, type ServerClient } from './server-client.ts'
 
 export interface ServerConnection {
   client: ServerClient
-  config: LoadedConfig
   /** The server, where this process had to start it. */
   own: RunningServer | undefined
 }
 
 /**
- * What to do when no server runs: `fail`; start one `aside` in this process, on a free port of loopback, for the moment
- * of the command; or start one as `usual`, on the configured address, for as long as the command runs.
+ * What to do when no server runs: `fail`; start one `aside` in this process, on a free port of loopback, just for this
+ * command; or start one as `usual`, on the configured address, for as long as the command runs.
  */
 export type WhenNone = 'fail' | 'aside' | 'usual'
 
-/** How long a health check may take: a server under load answers late. */
-const HEALTH_PATIENCE = 5000
-/** How long a server that holds the data directory may take until it answers (it may be starting). */
-const START_PATIENCE = 15_000
+interface ConnectionOptions {
+  /** The configuration, where it is loaded already. */
+  config?: LoadedConfig
+  /** A sentence that comes before "no server runs" in the error. */
+  without?: string
+  /** Called when a server was started here. */
+  onStart?: () => void
+}
 
-/** Finds a server (or starts one), lets `use` work with it, and ends it if it was started here. */
+/** Time limit of a health check in milliseconds: a server under load answers late. */
+const HEALTH_TIMEOUT = 5000
+/** How long a server that holds the data directory may take until it answers (it may be starting; milliseconds). */
+const START_TIMEOUT = 15_000
+
+/**
+ * Finds a server (or starts one), lets `use` work with it, and stops it if it was started here.
+ * @throws CommandFailure with `EXIT.noServer` when none can be reached
+ */
 export async function withServer<Result>(
   context: CommandContext,
   whenNone: WhenNone,
   use: (connection: ServerConnection) => Promise<Result>,
-  options: { config?: LoadedConfig; onStart?: (address: string) => void } = {}
+  options: ConnectionOptions = {}
+): Promise<Result> {
+  try {
+    return await connectAndUse(context, whenNone, use, options)
+  } catch (error) {
+    if (!options.without || !(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer) throw error
+    throw new CommandFailure(error.exitCode, `${options.without} ${error.message}`, error)
+  }
+}
+
+async function connectAndUse<Result>(
+  context: CommandContext,
+  whenNone: WhenNone,
+  use: (connection: ServerConnection) => Promise<Result>,
+  { config, onStart }: ConnectionOptions
 ): Promise<Result> {
   const signal = interruption()
-  const config = options.config ?? (await openConfig(context))
-  const connect = (address: string): ServerClient => createClient({ address, apiKey: apiKeyOf(config), signal })
-  const deadline = Date.now() + START_PATIENCE
+  // A server of our own needs the whole configuration, a request to one that runs does not.
+  const loadWhole = async () => (config ??= await openConfig(context))
+  const light = config ? undefined : await readServerSettings({ ...context, flags: context.flags() })
+  const settings = light ?? serverSettingsOf(await loadWhole())
+  const connect = (address: string) => createClient({ address, apiKey: settings.apiKey, signal })
+  const deadline = Date.now() + START_TIMEOUT
   for (;;) {
     signal.throwIfAborted()
-    const address = await findServer(config, deadline)
-    if (address) return await use({ client: connect(address), config, own: undefined })
-    if (whenNone === 'fail') throw noServer(config)
+    const address = await findServer(settings, deadline)
+    if (address) return await use({ client: connect(address), own: undefined })
+    if (whenNone === 'fail') throw noServer(settings)
     let own: RunningServer
     try {
-      own = await startOwn(context, config, whenNone)
+      own = await startOwn(context, await loadWhole(), whenNone)
     } catch (error) {
       // Another process was quicker: its server is the one to use.
       if (!isHeld(error) || Date.now() > deadline) throw error
@@ -54,8 +88,8 @@ export async function withServer<Result>(
       continue
     }
     try {
-      options.onStart?.(own.address)
-      return await use({ client: connect(recordedAddress(own.address)!), config, own })
+      onStart?.()
+      return await use({ client: connect(recordedAddress(own.address)!), own })
     } finally {
       await own.close()
     }
@@ -63,32 +97,33 @@ export async function withServer<Result>(
 }
 
 /** The address of the server to use; undefined when none runs and one may be started here. */
-async function findServer(config: LoadedConfig, deadline: number): Promise<string | undefined> {
-  const plan = planAddresses(config)
-  if (plan.given && (await answersAt(plan.given, HEALTH_PATIENCE))) return plan.given
-  if (!plan.local) throw noServer(config)
+async function findServer(settings: ServerSettings, deadline: number): Promise<string | undefined> {
+  const { paths } = settings
+  const plan = planAddresses(settings)
+  if (plan.named && (await answersAt(plan.named, HEALTH_TIMEOUT))) return plan.named
+  if (!plan.local) throw noServer(settings)
   const { readOwner } = await import('../core/system/data-directory.ts')
   for (;;) {
-    const owner = await readOwner(config.paths)
+    const owner = await readOwner(paths)
     if (!owner) break
     const address = recordedAddress(owner.address)
-    if (address && (await answersAt(address, HEALTH_PATIENCE))) {
-      if (!plan.given || !plan.byFlag || plan.given === address) return address
+    if (address && (await answersAt(address, HEALTH_TIMEOUT))) {
+      if (!plan.named || !plan.byFlag || plan.named === address) return address
       throw new CommandFailure(
         EXIT.noServer,
-        `No server answers at ${plan.given}; the one of ${config.paths.home} is at ${address}.`
+        `No server answers at ${plan.named}; the one of ${paths.home} is at ${address}.`
       )
     }
     if (Date.now() > deadline) {
       throw new CommandFailure(
         EXIT.noServer,
-        `Process ${owner.pid} on ${owner.host} holds ${config.paths.home}, but no server answers at ${owner.address}. ` +
-          'Wait until it has started, or end it and try again.'
+        `Process ${owner.pid} on ${owner.host} holds ${paths.home}, but no server answers at ${owner.address}. ` +
+          'Wait until it has started, or stop it and try again.'
       )
     }
     await sleep(100)
   }
-  return plan.usual && (await answersAt(plan.usual, HEALTH_PATIENCE)) ? plan.usual : undefined
+  return plan.usual && (await answersAt(plan.usual, HEALTH_TIMEOUT)) ? plan.usual : undefined
 }
 
 async function startOwn(context: CommandContext, config: LoadedConfig, whenNone: WhenNone): Promise<RunningServer> {
@@ -124,7 +159,7 @@ function asideConfig(config: LoadedConfig): LoadedConfig {
   }
 }
 
-/** A command that only looks at models should not set off a build of llama.cpp that its end would cut off. */
+/** A command that only looks at models must not start a llama.cpp build, which would be cut off when the command ends. */
 function withoutEngineSearch(definitions: PluginDefinition[]): PluginDefinition[] {
   return definitions.map(definition =>
     definition.offers?.includes('runtimes')
@@ -136,23 +171,18 @@ function withoutEngineSearch(definitions: PluginDefinition[]): PluginDefinition[
   )
 }
 
-function apiKeyOf(config: LoadedConfig): string | undefined {
-  const keys = config.sections.security?.api_keys
-  return Array.isArray(keys) && typeof keys[0] === 'string' ? keys[0] : undefined
-}
-
 function isHeld(error: unknown): boolean {
   return error instanceof Error && error.name === 'DataDirectoryError' && 'reason' in error && error.reason === 'held'
 }
 
-function noServer(config: LoadedConfig): CommandFailure {
-  const { given, local, usual } = planAddresses(config)
-  const where = given ?? usual
+function noServer(settings: ServerSettings): CommandFailure {
+  const { named, local, usual } = planAddresses(settings)
+  const where = named ?? usual
   const place = where ? ` at ${where}` : ''
   return new CommandFailure(
     EXIT.noServer,
     local
-      ? `No server runs${place}${place ? ' or' : ''} on ${config.paths.home}. Start one with: corral serve`
+      ? `No server runs${place}${place ? ' or' : ''} on ${settings.paths.home}. Start one with: corral serve`
       : `No server answers${place}. Start one there, or check --host and --port.`
   )
 }

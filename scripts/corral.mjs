@@ -1,8 +1,9 @@
 #!/usr/bin/env node
-// The command `corral`. It is a file of its own, so that npm can link it before a checkout has been compiled.
+// The command `corral`: a file of its own, so that npm can link it before a checkout is compiled.
 import { existsSync } from 'node:fs'
 
-process.setSourceMapsEnabled(true)
+// Source maps slow down every start, and only stack traces need them.
+if (process.env.CORRAL_DEBUG) process.setSourceMapsEnabled(true)
 const main = new URL('../dist/command-line/main.js', import.meta.url)
 if (!existsSync(main)) (await import('./compile.mjs')).compile()
 await import(main.href)

@@ -1,6 +1,6 @@
 // `npm start`: compiles corral, then serves. (npm runs no "prestart" here, since .npmrc switches scripts of packages
 // off.) npm passes a signal on to the shell that it started and to nothing below it, so the end of that shell counts as
-// a wish to end.
+// a request to stop.
 import { compile } from './compile.mjs'
 
 const shell = process.ppid
@@ -11,4 +11,4 @@ const watch = setInterval(() => {
   process.kill(process.pid, 'SIGTERM')
 }, 500).unref()
 process.argv.splice(2, 0, 'serve')
-await import('../dist/command-line/main.js')
+await import('./corral.mjs')

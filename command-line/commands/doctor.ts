@@ -89,8 +89,8 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   await examined(() => checkWritable(config.paths.home))
   const models = await examined(() => diskAndModels(config.paths.models))
   if (models) report.models = models
-  const { planAddresses } = await import('../server-address.ts')
-  const { local } = planAddresses(config)
+  const { planAddresses, serverSettingsOf } = await import('../server-address.ts')
+  const { local } = planAddresses(serverSettingsOf(config))
   const before = report.problems.length
   let findings: RuntimesReport | undefined
   // A server knows nothing of another root.
@@ -126,12 +126,12 @@ async function askServer(
   build: boolean
 ): Promise<RuntimesReport | undefined> {
   const { readOwner } = await import('../../core/system/data-directory.ts')
-  const { planAddresses } = await import('../server-address.ts')
+  const { planAddresses, serverSettingsOf } = await import('../server-address.ts')
   try {
     return await withServer(context, 'fail', ({ client }) => askUntilSettled(client, build), { config })
   } catch (error) {
     const none = error instanceof CommandFailure && error.exitCode === EXIT.noServer
-    if (none && planAddresses(config).local && !(await readOwner(config.paths))) return undefined
+    if (none && planAddresses(serverSettingsOf(config)).local && !(await readOwner(config.paths))) return undefined
     throw error
   }
 }

@@ -1,7 +1,6 @@
 import { type Command, InvalidArgumentError } from 'commander'
 import type { EngineLogRecord } from '../../core/contracts/builds.ts'
 import type { CommandContext } from '../context.ts'
-import { CommandFailure, EXIT } from '../failure.ts'
 import { modelArgument } from '../model-argument.ts'
 import { printable, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
@@ -38,8 +37,10 @@ Examples:
     .action(async (model: string, options: { follow?: boolean; lines?: number; json?: boolean }) => {
       const query = options.lines === undefined ? '' : `lines=${options.lines}`
       const path = `/api/logs/${model}`
-      try {
-        await withServer(context, 'fail', async ({ client }) => {
+      await withServer(
+        context,
+        'fail',
+        async ({ client }) => {
           if (options.follow) {
             for await (const part of client.stream(`${path}?follow=1&${query}`, undefined)) {
               if (!('event' in part)) continue
@@ -51,11 +52,9 @@ Examples:
           const reply = await client.json<LogsReply>('GET', `${path}?${query}`)
           if (options.json) printJson(reply)
           else printText(printable(formatLogs(reply)))
-        })
-      } catch (error) {
-        if (!(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer) throw error
-        throw new CommandFailure(error.exitCode, `Logs are kept only while a server runs. ${error.message}`, error)
-      }
+        },
+        { without: 'Logs are kept only while a server runs.' }
+      )
     })
 }
 

@@ -47,11 +47,12 @@ Examples:
     .action(async ({ json }: { json?: boolean }) => {
       let reply: PsReply = { models: [], loading: [] }
       try {
-        reply = await withServer(context, 'fail', ({ client }) => client.json<PsReply>('GET', '/api/ps'))
+        reply = await withServer(context, 'fail', ({ client }) => client.json<PsReply>('GET', '/api/ps'), {
+          without: 'Nothing is loaded.'
+        })
       } catch (error) {
-        if (!(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer) throw error
-        if (json) printJson(reply)
-        throw new CommandFailure(error.exitCode, `Nothing is loaded. ${error.message}`, error)
+        if (json && error instanceof CommandFailure && error.exitCode === EXIT.noServer) printJson(reply)
+        throw error
       }
       if (json) printJson(reply)
       else printText(formatRunning(reply, new Date()))

@@ -63,18 +63,16 @@ async function pull(context: CommandContext, reference: string, options: PullOpt
 }
 
 async function pullDetached(context: CommandContext, reference: string, request: object): Promise<void> {
-  try {
-    const reply = await withServer(context, 'fail', ({ client }) =>
-      client.json<{ status?: string }>('POST', '/api/pull', { ...request, detach: true, stream: false })
-    )
-    if (reply.status === 'success') return void process.stderr.write(`${reference} is here already\n`)
-    process.stderr.write(`the server downloads ${reference}. Watch it with: corral pulls\n`)
-  } catch (error) {
-    if (!(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer) throw error
-    throw new CommandFailure(
-      error.exitCode,
-      `--detach needs a running server: nothing would go on when this command ends. ${error.message}`,
-      error
-    )
-  }
+  const body = { ...request, detach: true, stream: false }
+  const reply = await withServer(
+    context,
+    'fail',
+    ({ client }) => client.json<{ status?: string }>('POST', '/api/pull', body),
+    { without: '--detach needs a running server: without one the download would stop when this command ends.' }
+  )
+  process.stderr.write(
+    reply.status === 'success'
+      ? `${reference} is here already\n`
+      : `the server downloads ${reference}. Watch it with: corral pulls\n`
+  )
 }

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { PullRecord } from '../../core/contracts/downloads.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { CommandContext } from '../context.ts'
-import { CommandFailure, EXIT, throwTogether, tryEach } from '../failure.ts'
+import { type CommandFailure, throwTogether, tryEach } from '../failure.ts'
 import { printable, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
 import { formatTable } from '../table.ts'
@@ -61,21 +61,23 @@ async function changePulls(context: CommandContext, action: keyof typeof DONE, n
   const { json } = pulls.opts<{ json?: boolean }>()
   let failures: CommandFailure[] = []
   const replies: unknown[] = []
-  const work = withServer(context, action === 'resume' ? 'fail' : 'aside', async ({ client }) => {
-    failures = await tryEach(names, async name => {
-      const body = name.includes('/') ? { model: name } : { id: name }
-      replies.push(await client.json('POST', `/api/pulls/${action}`, body))
-      process.stderr.write(`${DONE[action]} ${name}\n`)
-    })
-  })
-  await work.catch(error => {
-    if (!(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer || action !== 'resume') throw error
-    throw new CommandFailure(
-      error.exitCode,
-      `Only a running server can go on with a download after this command has ended. ${error.message}, or download it here with: corral pull ${names[0]}`,
-      error
-    )
-  })
+  const resume = action === 'resume'
+  await withServer(
+    context,
+    resume ? 'fail' : 'aside',
+    async ({ client }) => {
+      failures = await tryEach(names, async name => {
+        const body = name.includes('/') ? { model: name } : { id: name }
+        replies.push(await client.json('POST', `/api/pulls/${action}`, body))
+        process.stderr.write(`${DONE[action]} ${name}\n`)
+      })
+    },
+    {
+      without: resume
+        ? `Only a running server can resume a download in the background; "corral pull ${names[0]}" continues it here.`
+        : undefined
+    }
+  )
   if (json) printJson(replies)
   throwTogether(failures)
 }

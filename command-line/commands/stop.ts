@@ -1,6 +1,5 @@
 import type { Command } from 'commander'
 import type { CommandContext } from '../context.ts'
-import { CommandFailure, EXIT } from '../failure.ts'
 import { modelArgument } from '../model-argument.ts'
 import { withServer } from '../server-connection.ts'
 
@@ -18,12 +17,9 @@ Example:
   corral stop corral/tiny-chat`
     )
     .action(async (model: string) => {
-      try {
-        await withServer(context, 'fail', ({ client }) => client.json('POST', '/api/stop', { model }))
-      } catch (error) {
-        if (!(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer) throw error
-        throw new CommandFailure(error.exitCode, `Nothing is loaded. ${error.message}`, error)
-      }
+      await withServer(context, 'fail', ({ client }) => client.json('POST', '/api/stop', { model }), {
+        without: 'Nothing is loaded.'
+      })
       process.stderr.write(`stopped ${model}\n`)
     })
 }

@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { version } from '../../core/system/package-info.ts'
-import { type CommandContext, openConfig } from '../context.ts'
+import type { CommandContext } from '../context.ts'
 import { CommandFailure, EXIT } from '../failure.ts'
 import { printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
@@ -34,17 +34,11 @@ export function defineVersion(program: Command, context: CommandContext): void {
 }
 
 async function serverVersion(context: CommandContext): Promise<{ version: string; address: string } | null> {
-  const config = await openConfig(context)
   try {
-    return await withServer(
-      context,
-      'fail',
-      async ({ client }) => {
-        const reply = await client.json<{ version: string }>('GET', '/api/version')
-        return { version: reply.version, address: client.address }
-      },
-      { config }
-    )
+    return await withServer(context, 'fail', async ({ client }) => {
+      const reply = await client.json<{ version: string }>('GET', '/api/version')
+      return { version: reply.version, address: client.address }
+    })
   } catch (error) {
     if (error instanceof CommandFailure && error.exitCode === EXIT.noServer) return null
     throw error

@@ -1,11 +1,9 @@
 import { mkdir, readFile, rm, stat, utimes } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { dirname, join, sep } from 'node:path'
-import writeFileAtomic from 'write-file-atomic'
 import { isSystemError, messageOf } from '../errors.ts'
 import type { DataPaths } from './data-paths.ts'
 import { isSameProcess, processStartTime } from './processes.ts'
-import { withShortLock } from './short-lock.ts'
 
 /** The server that holds a data directory. */
 export interface Owner {
@@ -94,7 +92,7 @@ export async function claimDataDirectory(
 }
 
 /** The server that runs on this data directory now; undefined when none does. Reads only. */
-export async function readOwner(paths: DataPaths): Promise<Owner | undefined> {
+export async function readOwner(paths: Pick<DataPaths, 'ownerFile'>): Promise<Owner | undefined> {
   return livingOwner(paths.ownerFile)
 }
 
@@ -109,6 +107,8 @@ const ownerText = (owner: Owner): string => `${JSON.stringify(owner, undefined, 
 
 async function claimFile(file: string, self: Owner): Promise<void> {
   try {
+    // Imported here: commands read the owner on each call, and never write it.
+    const { withShortLock } = await import('./short-lock.ts')
     // Decides between servers that start at the same moment.
     await withShortLock(file, async () => {
       const owner = await livingOwner(file)
@@ -171,6 +171,7 @@ async function createFolder(path: string): Promise<void> {
 
 async function writeDurably(file: string, text: string): Promise<void> {
   try {
+    const { default: writeFileAtomic } = await import('write-file-atomic')
     await writeFileAtomic(file, text, { mode: 0o600 })
   } catch (error) {
     throw unusable(dirname(file), error)

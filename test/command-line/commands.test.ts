@@ -4,6 +4,7 @@ import t from 'tap'
 import { packageRoot, version } from '../../core/system/package-info.ts'
 import { DEMO } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
+import { scriptedServer } from './scripted-server.ts'
 
 const MODEL_FILE = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
@@ -114,6 +115,20 @@ t.test('a reader that goes away is no error', async t => {
   t.match(await corral(['list'], { home, closeStdout: true }), { code: 0, stderr: '' })
   t.match(await corral(['--help'], { home, closeStdout: true }), { code: 0, stderr: '' })
   t.notOk(existsSync(join(home, 'owner.json')))
+})
+
+t.test('commands that ask a running server load no plugin and read few settings', async t => {
+  const models = [{ name: 'a/b', digest: 'd', size: 1, format: 'gguf', modified_at: '2026-11-21T11:00:00.000Z' }]
+  const server = await scriptedServer(t, { 'GET /api/tags': reply => reply.end(JSON.stringify({ models })) })
+  const home = newHome(t)
+  const port = server.flags[1]!
+  writeFileSync(join(home, 'plugin.mjs'), 'throw new Error("the plugin was loaded")')
+  writeFileSync(join(home, 'config.yaml'), `port: ${port}\nplugins: [./plugin.mjs]\nlog_level: loud\n`)
+  t.match(await corral(['list'], { home, env: { CORRAL_PORT: port } }), { code: 0, stdout: /a\/b/, stderr: '' })
+  t.match(await corral(['list', '--json'], { home: newHome(t), env: { CORRAL_CONFIG: join(home, 'config.yaml') } }), {
+    code: 2,
+    stderr: /the plugin was loaded/
+  })
 })
 
 t.test('configuration', async t => {

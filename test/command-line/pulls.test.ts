@@ -253,7 +253,7 @@ t.test('downloads that are not done', async t => {
   )
   t.match(await corral(['pulls', 'resume', 'a/b'], { home }), {
     code: 3,
-    stderr: /Only a running server.*corral serve.*corral pull a\/b/
+    stderr: /Only a running server.*corral pull a\/b.*corral serve/
   })
   t.match(await ask('stop', 'a/b'), { code: 2, stdout: '' })
 })

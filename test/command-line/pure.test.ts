@@ -1,3 +1,5 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import t from 'tap'
 import { formatModels } from '../../command-line/commands/list.ts'
 import { formatRunning, processorOf } from '../../command-line/commands/ps.ts'
@@ -7,11 +9,20 @@ import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '
 import { printable } from '../../command-line/output.ts'
 import { PromptLines } from '../../command-line/prompt-lines.ts'
 import { relativeTime } from '../../command-line/relative-time.ts'
-import { clientAddress, planAddresses, recordedAddress } from '../../command-line/server-address.ts'
+import {
+  clientAddress,
+  planAddresses,
+  readServerSettings,
+  recordedAddress,
+  type ServerSettings,
+  serverSettingsOf
+} from '../../command-line/server-address.ts'
 import { formatTable } from '../../command-line/table.ts'
-import type { LoadedConfig } from '../../core/config/load.ts'
+import { loadConfig } from '../../core/config/load.ts'
+import type { ConfigFlags } from '../../core/config/overrides.ts'
 import { ConfigError } from '../../core/config/problems.ts'
 import { CorralError } from '../../core/errors.ts'
+import { builtInPlugins } from '../../plugins/built-in.ts'
 
 const NOW = new Date('2026-11-21T12:00:00.000Z')
 
@@ -141,52 +152,51 @@ t.test('lines become prompts and commands', async t => {
 t.test('where a command looks for a server', async t => {
   const usual = 'http://127.0.0.1:11435'
   for (const [what, origins, host, port, expected] of [
-    ['nothing named', {}, '127.0.0.1', 11435, { given: undefined, byFlag: false, local: true, usual }],
+    ['nothing named', {}, '127.0.0.1', 11435, { named: undefined, byFlag: false, local: true, usual }],
     [
       'configured in a file',
       { port: 'config.yaml:1:1' },
       '127.0.0.1',
       11435,
-      { given: undefined, byFlag: false, local: true, usual }
+      { named: undefined, byFlag: false, local: true, usual }
     ],
     [
       'a home named',
       { home: 'env CORRAL_HOME' },
       '127.0.0.1',
       11435,
-      { given: undefined, byFlag: false, local: true, usual: undefined }
+      { named: undefined, byFlag: false, local: true, usual: undefined }
     ],
     [
       'a port named',
       { port: 'flag --port' },
       '127.0.0.1',
       11435,
-      { given: usual, byFlag: true, local: true, usual: undefined }
+      { named: usual, byFlag: true, local: true, usual: undefined }
     ],
     [
       'all interfaces',
       { host: 'env CORRAL_HOST' },
       '0.0.0.0',
       11435,
-      { given: usual, byFlag: false, local: true, usual: undefined }
+      { named: usual, byFlag: false, local: true, usual: undefined }
     ],
     [
       'any port',
       { port: 'flag --port' },
       '127.0.0.1',
       0,
-      { given: undefined, byFlag: true, local: true, usual: undefined }
+      { named: undefined, byFlag: true, local: true, usual: undefined }
     ],
     [
       'another machine',
       { host: 'flag --host' },
       'gpu.example',
       80,
-      { given: 'http://gpu.example:80', byFlag: true, local: false, usual: undefined }
+      { named: 'http://gpu.example:80', byFlag: true, local: false, usual: undefined }
     ]
   ] as const) {
-    const config = { core: { host, port }, origins } as unknown as LoadedConfig
-    t.same(planAddresses(config), expected, what)
+    t.same(planAddresses({ host, port, origins }), expected, what)
   }
   t.equal(clientAddress('::', 1), 'http://[::1]:1')
   t.equal(clientAddress('[::1]', 1), 'http://[::1]:1')
@@ -194,6 +204,44 @@ t.test('where a command looks for a server', async t => {
   t.equal(recordedAddress('http://[::]:8080'), 'http://[::1]:8080')
   t.equal(recordedAddress('http://127.0.0.1:0'), undefined, 'not listening yet')
   t.equal(recordedAddress(''), undefined)
+})
+
+t.test('the settings that find a server are those of the whole configuration', async t => {
+  const folder = t.testdir()
+  const read = async (yaml: string, env: Record<string, string> = {}, flags: ConfigFlags = {}) => {
+    writeFileSync(join(folder, 'config.yaml'), yaml)
+    const places = { flags, env: { CORRAL_HOME: folder, ...env }, cwd: folder }
+    return {
+      light: await readServerSettings(places),
+      load: () => loadConfig({ ...places, definitions: builtInPlugins })
+    }
+  }
+  for (const [yaml, env, flags] of [
+    ['', {}, {}],
+    ['port: 1234\nhost: "::1"\nsecurity: { api_keys: [one, two] }', {}, {}],
+    ['port:\nsecurity:\n', {}, {}],
+    ['port: 1234', { CORRAL_PORT: ' 0 ', CORRAL_API_KEYS: 'a, b' }, {}],
+    ['security: { api_keys: [one] }', { CORRAL_PORT: '7', CORRAL_HOST: ' ' }, { port: '8', host: 'box' }]
+  ] as const) {
+    const { light, load } = await read(yaml, env, flags)
+    const whole = serverSettingsOf(await load())
+    const told = ({ host, port, apiKey, paths }: ServerSettings) => [host, port, apiKey, paths.home, paths.ownerFile]
+    t.same(told(light!), told(whole), yaml)
+    t.same(planAddresses(light!), planAddresses(whole), yaml)
+  }
+  for (const [yaml, env, flags] of [
+    ['port: [', {}, {}],
+    ['- a', {}, {}],
+    ['port: 70000', {}, {}],
+    ['security: { api_keys: one }', {}, {}],
+    ['security: yes', {}, {}],
+    ['', { CORRAL_PORT: 'many' }, {}],
+    ['', {}, { host: '' }]
+  ] as const) {
+    const { light, load } = await read(yaml, env, flags)
+    t.equal(light, undefined, `${yaml} is left to the loader`)
+    await t.rejects(load(), { name: 'ConfigError' })
+  }
 })
 
 t.test('failures and exit codes', async t => {
