@@ -40,9 +40,9 @@ interface Running extends Exchange {
 const HEAD_READ = 16 * 1024
 
 /**
- * One connection for one exchange after the other. Downloads have an HTTP/1.1 client of their own because Node lets a
- * socket read straight into given memory, which no client library makes use of: against undici in its place, an
- * unlimited download took 0.4 of the time, half of the processor and half of the memory (`npm run bench:download`).
+ * One connection, for one exchange after another. Downloads have an HTTP/1.1 client of their own because Node lets a
+ * socket read straight into given memory, which client libraries make no use of: over TLS undici needs more than twice
+ * the processor time for the same bytes (docs/benchmark-download.md).
  */
 export class Connection {
   #socket!: Socket

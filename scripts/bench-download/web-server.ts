@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
+import { localhostCertificate } from '../../test/support/localhost-certificate.ts'
 
 /** Bytes a second that a connection gets where there is a limit. */
 export const LIMIT = 25_000_000
@@ -15,6 +16,9 @@ export interface Lines {
   unlimited: string
   limited: string
   delayed: string
+  /** Over TLS, with a certificate whose file clients have to trust. */
+  secure: string
+  certificate: string
   close(): Promise<void>
 }
 
@@ -48,12 +52,15 @@ async function end(child: ChildProcess): Promise<void> {
 
 /** Serves `folder/www` with nginx over three kinds of line. */
 export async function startLines(nginx: string, folder: string): Promise<Lines> {
-  const [plain, limited, delayed] = [await freePort(), await freePort(), await freePort()]
+  const [plain, limited, delayed, secure] = [await freePort(), await freePort(), await freePort(), await freePort()]
+  const [certificate, key] = [join(folder, 'certificate.pem'), join(folder, 'key.pem')]
+  writeFileSync(certificate, localhostCertificate.cert)
+  writeFileSync(key, localhostCertificate.key)
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
     .map(name => `${name}_temp_path ${join(folder, `nginx-${name}`)};`)
     .join('\n  ')
-  const server = (port: number, more: string) =>
-    `server { listen 127.0.0.1:${port}; root ${join(folder, 'www')}; ${more} }`
+  const server = (listen: number | string, more: string) =>
+    `server { listen 127.0.0.1:${listen}; root ${join(folder, 'www')}; ${more} }`
   writeFileSync(
     join(folder, 'nginx.conf'),
     `daemon off;
@@ -68,6 +75,7 @@ http {
   ${temporary}
   ${server(plain, '')}
   ${server(limited, `limit_rate ${LIMIT};`)}
+  ${server(`${secure} ssl`, `ssl_certificate ${certificate}; ssl_certificate_key ${key}; ssl_protocols TLSv1.3;`)}
 }
 `
   )
@@ -77,12 +85,14 @@ http {
   const slow = spawn(process.execPath, [process.argv[1]!, '--delay', String(delayed), String(plain)], {
     stdio: ['ignore', 'inherit', 'inherit']
   })
-  await Promise.all([plain, limited, delayed].map(untilOpen))
+  await Promise.all([plain, limited, delayed, secure].map(untilOpen))
   const address = (port: number) => `http://127.0.0.1:${port}/file`
   return {
     unlimited: address(plain),
     limited: address(limited),
     delayed: address(delayed),
+    secure: `https://127.0.0.1:${secure}/file`,
+    certificate,
     async close() {
       await Promise.all([end(web), end(slow)])
     }

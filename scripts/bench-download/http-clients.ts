@@ -1,0 +1,101 @@
+import { execFileSync } from 'node:child_process'
+import { Agent } from 'undici'
+import { Connections } from '../../plugins/download/transfer/http/connections.ts'
+
+/** Bytes that are received before the measurement, so that connections and compiled code are there. */
+const WARM_UP = 64 * 1024 * 1024
+
+/** Takes bytes into the same memory again and again, as a transfer does before it writes them. */
+class Memory {
+  readonly #buffer = Buffer.allocUnsafeSlow(256 * 1024)
+  #filled = 0
+  received = 0
+
+  room(): Buffer {
+    return this.#buffer.subarray(this.#filled)
+  }
+
+  took(length: number): boolean {
+    this.received += length
+    this.#filled = (this.#filled + length) % this.#buffer.length
+    return true
+  }
+}
+
+type Receive = (url: URL, end: number, memory: Memory) => Promise<unknown>
+
+function corralClient(): Receive {
+  const connections = new Connections()
+  const { signal } = new AbortController()
+  return (url, end, memory) =>
+    connections.get(
+      { url, headers: { Range: `bytes=0-${end - 1}` }, proxy: undefined },
+      {
+        signal,
+        stallTimeout: 30_000,
+        receiver: { onHead: () => true, room: () => memory.room(), onBytes: length => memory.took(length) }
+      }
+    )
+}
+
+/** undici without its streams: a handler that copies what it gets. */
+function undiciClient(): Receive {
+  const agent = new Agent({ headersTimeout: 30_000, bodyTimeout: 30_000 })
+  return (url, end, memory) =>
+    new Promise((resolve, reject) => {
+      agent.dispatch(
+        { origin: url.origin, path: url.pathname, method: 'GET', headers: { Range: `bytes=0-${end - 1}` } },
+        {
+          // Without it undici takes the handler for one of its older kind.
+          onRequestStart() {},
+          onResponseData(_controller, bytes) {
+            for (let at = 0; at < bytes.length; ) {
+              const room = memory.room()
+              const length = bytes.copy(room, 0, at, at + room.length)
+              at += length
+              memory.took(length)
+            }
+          },
+          onResponseEnd: resolve,
+          onResponseError: (_controller, error) => reject(error)
+        }
+      )
+    })
+}
+
+/** Receives one file and prints the seconds of processor time that it took. */
+export async function receiveOne([client, address, size]: string[]): Promise<void> {
+  const url = new URL(address!)
+  const receive = client === 'corral' ? corralClient() : undiciClient()
+  await receive(url, WARM_UP, new Memory())
+  const memory = new Memory()
+  const before = process.cpuUsage()
+  await receive(url, Number(size), memory)
+  const { user, system } = process.cpuUsage(before)
+  if (memory.received !== Number(size)) throw new Error(`${client} received ${memory.received} bytes`)
+  console.log((user + system) / 1e6)
+  process.exit()
+}
+
+/** Seconds of processor time for each GB that each client receives over TLS, the clients by turns. */
+export async function compareClients(
+  url: string,
+  size: number,
+  certificate: string,
+  rounds: number
+): Promise<Map<string, number[]>> {
+  const seconds = new Map<string, number[]>([
+    ['corral', []],
+    ['undici', []]
+  ])
+  for (let round = 0; round < rounds; round++) {
+    for (const [client, all] of seconds) {
+      const args = [process.argv[1]!, '--receive', client, url, String(size)]
+      const env = { ...process.env, NODE_EXTRA_CA_CERTS: certificate }
+      const text = execFileSync(process.execPath, args, { env, encoding: 'utf8' })
+      process.stderr.write(`Over TLS, round ${round + 1}: ${client} ${text}`)
+      all.push((Number(text) * 1e9) / size)
+    }
+  }
+  return seconds
+}
