@@ -155,5 +155,5 @@ t.test('one answer: a failure is told, an interrupt ends it', async t => {
   await terminal.sees('endless')
   terminal.press(CTRL_C)
   t.equal(await terminal.ended(), 130)
-  t.ok(server.left())
+  await until('the server sees that the client left', server.left)
 })

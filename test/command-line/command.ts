@@ -21,8 +21,8 @@ export interface CommandOptions {
   env?: Record<string, string>
   /** Text for standard input; none by default. */
   input?: string
-  /** Called with all of standard error so far, as it comes. */
-  onStderr?: (text: string, kill: (signal: NodeJS.Signals) => void) => void
+  /** Sends SIGINT, once, when standard error contains this: a second one would end the command at once. */
+  interruptAt?: string
   /** Stops reading standard output at once, as `| head -0` does. */
   closeStdout?: boolean
 }
@@ -49,6 +49,7 @@ export async function corral(args: string[], options: CommandOptions): Promise<E
   })
   let stdout = ''
   let stderr = ''
+  let { interruptAt } = options
   if (options.closeStdout) child.stdout.destroy()
   else {
     child.stdout.setEncoding('utf8').on('data', text => {
@@ -57,7 +58,9 @@ export async function corral(args: string[], options: CommandOptions): Promise<E
   }
   child.stderr.setEncoding('utf8').on('data', text => {
     stderr += text
-    options.onStderr?.(stderr, signal => child.kill(signal))
+    if (interruptAt === undefined || !stderr.includes(interruptAt)) return
+    interruptAt = undefined
+    child.kill('SIGINT')
   })
   child.stdin.on('error', () => {
     // A command that needs no input may end before it is given.

@@ -95,13 +95,7 @@ t.test('Ctrl-C pauses a download', async t => {
       reply.end(JSON.stringify({ pulls: [{ model: 'qwen/Qwen3-GGUF:q8_0', detached: count > 1 }] }))
   })
   const home = newHome(t)
-  const interrupt = () =>
-    corral(['pull', REFERENCE, ...server.flags], {
-      home,
-      onStderr: (text, kill) => {
-        if (text.includes('%,')) kill('SIGINT')
-      }
-    })
+  const interrupt = () => corral(['pull', REFERENCE, ...server.flags], { home, interruptAt: '%,' })
   const interrupted = await interrupt()
   t.match(interrupted, { code: 130, stdout: '' })
   t.match(

@@ -85,9 +85,7 @@ t.test('run starts a server of its own', async t => {
 
   const interrupted = await corral(['run', DEMO, CAPITAL, ...own], {
     home,
-    onStderr: (text, kill) => {
-      if (text.includes('No server is running')) kill('SIGINT')
-    }
+    interruptAt: 'No server is running'
   })
   t.match(interrupted, { code: 130, stdout: '' })
   t.notMatch(interrupted.stderr, 'error')
