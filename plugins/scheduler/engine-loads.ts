@@ -13,7 +13,7 @@ import type { MemoryBook } from '../../runtimes/llama-server/memory/memory-book.
 import type { PromptCache } from '../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
 import { engineSpec, ownFiles, requireServable } from './engine-spec.ts'
 import { capContext } from './load-options.ts'
-import type { Event, SchedulerState } from './machine-state.ts'
+import { type Event, isIn, reservedBy, type SchedulerState } from './scheduler-state.ts'
 import { type Slot, settleGone } from './slot.ts'
 
 export interface LoadDependencies {
@@ -43,7 +43,7 @@ export function cappedOptions<Options extends Partial<LoadOptions>>(
   return capped
 }
 
-/** Carries out what `machine.ts` decides about engines, and tells it what came of it by `dispatch`. */
+/** Carries out what `decide.ts` decides about engines, and tells it what came of it by `dispatch`. */
 export function createEngineLoads(
   deps: LoadDependencies,
   state: SchedulerState,
@@ -76,11 +76,11 @@ export function createEngineLoads(
    */
   async function measureBudget(): Promise<void> {
     const engines = [...state.engines.values()]
-    if (measured && engines.some(({ phase }) => phase === 'loading')) return
+    if (measured && engines.some(engine => isIn(engine, 'loading'))) return
     const held: MemoryUse = {}
-    for (const { phase, reserved } of engines) {
-      if (phase === 'loading') continue
-      for (const [pool, bytes] of Object.entries(reserved)) held[pool] = (held[pool] ?? 0) + bytes
+    for (const engine of engines) {
+      if (isIn(engine, 'loading')) continue
+      for (const [pool, bytes] of Object.entries(reservedBy(engine))) held[pool] = (held[pool] ?? 0) + bytes
     }
     const budget = await memory.budget(held)
     measured = true

@@ -5,10 +5,10 @@ import type { Lease, LeaseRequest, Scheduler } from '../../core/contracts/schedu
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { bareName, type ModelName, parseModelName } from '../../core/models/model-name.ts'
+import { decide } from './decide.ts'
 import { cappedOptions, createEngineLoads, type LoadDependencies } from './engine-loads.ts'
 import { requireServable } from './engine-spec.ts'
-import { step } from './machine.ts'
-import { createState, type Effect, type Event, type Limits } from './machine-state.ts'
+import { createState, type Effect, type Event, type Limits } from './scheduler-state.ts'
 import { createSlot, isOccupied, loadingModel, runningModel, type Slot } from './slot.ts'
 
 interface Request {
@@ -38,7 +38,7 @@ export interface OwnedScheduler extends Scheduler {
   close(graceMs: number): Promise<void>
 }
 
-/** Owns what is in memory: carries out the decisions of `machine.ts` and tells it what came of them. */
+/** Owns what is in memory: carries out the decisions of `decide.ts` and tells it what came of them. */
 export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const { storage, conversion, promptCache, config, log } = deps
   const state = createState(deps.limits)
@@ -48,7 +48,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const loads = createEngineLoads(deps, state, { dispatch, tell })
 
   function dispatch(event: Event): void {
-    for (const effect of step(state, event, Date.now())) perform(effect)
+    for (const effect of decide(state, event, Date.now())) perform(effect)
     for (const [key, slot] of slots) {
       if (!state.engines.has(key) && !isOccupied(slot)) slots.delete(key)
     }
@@ -142,7 +142,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const gone = ending.filter(isOccupied).map(slot => new Promise<void>(resolve => slot.goneListeners.push(resolve)))
     for (const slot of ending) {
       // One that is saving already does not go on with it.
-      if (!save && state.engines.get(slot.key)?.phase === 'stopping') void loads.unload(slot, false)
+      if (!save && state.engines.get(slot.key)?.phase.name === 'stopping') void loads.unload(slot, false)
       dispatch({ type: 'stop', key: slot.key, running: running(slot), waiting: waiting(slot), save })
     }
     await Promise.all(gone)
@@ -225,7 +225,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         groups: settings.groups,
         maxConcurrent: settings.maxConcurrent
       })
-      const phase = state.engines.get(slot.key)?.phase
+      const phase = state.engines.get(slot.key)?.phase.name
       if (phase === 'ready' || phase === 'draining') {
         requests.get(id)?.onProgress?.({ phase: phase === 'ready' ? 'queued' : phase, subject: '' })
       }
@@ -254,7 +254,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       const slots = slotsOf([storage.get(model)])
       const ending = slots.filter(({ key }) => {
         const engine = state.engines.get(key)!
-        return engine.phase !== 'absent' || engine.queue.length > 0 || engine.plan !== undefined
+        return engine.phase.name !== 'absent' || engine.queue.length > 0
       })
       if (!ending.length) {
         throw new CorralError('model_not_loaded', `Model "${nameOf(model)}" is not loaded.`)

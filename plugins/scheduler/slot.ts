@@ -3,7 +3,7 @@ import type { Progress } from '../../core/contracts/progress.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import type { MemoryNeed } from '../../runtimes/llama-server/memory/memory-book.ts'
-import type { EngineState } from './machine-state.ts'
+import { type EngineState, isIn } from './scheduler-state.ts'
 
 /** What a load does before there is a GGUF to load. */
 const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'converting', 'quantizing'])
@@ -61,16 +61,17 @@ export function settleGone(slot: Slot): void {
 
 /** The slot as `/api/ps` lists it once its engine is ready; else nothing. */
 export function runningModel(slot: Slot, engine: EngineState | undefined): RunningModel[] {
-  if (!slot.engine || engine?.phase !== 'ready') return []
-  const expires = (engine.running.size ? Date.now() : engine.lastUsed) + engine.keepAlive
+  if (!slot.engine || !engine || !isIn(engine, 'ready')) return []
+  const { options, running, lastUsed } = engine.phase
+  const expires = (running.size ? Date.now() : lastUsed) + engine.keepAlive
   return [
     {
       variant: slot.variant,
       mode: slot.mode,
       engine: slot.engine,
-      options: engine.options!,
+      options,
       expiresAt: Number.isFinite(expires) ? new Date(expires) : undefined,
-      running: engine.running.size,
+      running: running.size,
       queued: engine.queue.length
     }
   ]
@@ -78,8 +79,8 @@ export function runningModel(slot: Slot, engine: EngineState | undefined): Runni
 
 /** The slot as `/api/ps` lists it while its engine is not ready; else nothing. */
 export function loadingModel(slot: Slot, engine: EngineState | undefined): LoadingModel[] {
-  if (!engine || engine.phase === 'ready') return []
-  if (engine.phase === 'absent' && !engine.queue.length && !engine.plan) return []
+  if (!engine || isIn(engine, 'ready')) return []
+  if (isIn(engine, 'absent') && !engine.queue.length) return []
   return [
     {
       variant: slot.variant,
@@ -91,9 +92,9 @@ export function loadingModel(slot: Slot, engine: EngineState | undefined): Loadi
   ]
 }
 
-function stateOf({ progress }: Slot, { phase, plan, waitsFor }: EngineState): LoadingModel['state'] {
-  if (phase === 'draining' || phase === 'stopping') return phase
+function stateOf({ progress }: Slot, { phase, waitsFor }: EngineState): LoadingModel['state'] {
+  if (phase.name === 'draining' || phase.name === 'stopping') return phase.name
   if (waitsFor.length) return 'waiting'
   if (progress !== undefined && CONVERTING.has(progress.phase)) return 'converting'
-  return phase === 'loading' || plan ? 'loading' : 'queued'
+  return phase.name === 'absent' ? 'queued' : 'loading'
 }

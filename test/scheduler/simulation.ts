@@ -1,8 +1,8 @@
 import type { MemoryUse } from '../../core/contracts/builds.ts'
 import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/options.ts'
-import { step } from '../../plugins/scheduler/machine.ts'
-import { createState, type Effect, type Event, type Limits } from '../../plugins/scheduler/machine-state.ts'
+import { decide } from '../../plugins/scheduler/decide.ts'
+import { createState, type Effect, type Event, type Limits, planOf } from '../../plugins/scheduler/scheduler-state.ts'
 import { randomNumbers } from '../support/random.ts'
 
 /*
@@ -176,12 +176,12 @@ export function simulate(seed: number, requests = 120): Simulation {
     cause.event = event.type
     cause.key = 'key' in event ? event.key : ''
     note('>', event)
-    for (const effect of step(state, event, now)) perform(effect)
+    for (const effect of decide(state, event, now)) perform(effect)
     checkSurplus()
     if (chance(0.02) && ['loaded', 'gone', 'load-failed', 'prepared', 'idle', 'leave'].includes(event.type)) {
       note('> again:', event)
       cause.event = event.type
-      for (const effect of step(state, event, now)) perform(effect)
+      for (const effect of decide(state, event, now)) perform(effect)
     }
   }
 
@@ -319,11 +319,11 @@ export function simulate(seed: number, requests = 120): Simulation {
     if (engine.running.size) fault(`${key} is unloaded under ${engine.running.size} answers`)
     const own = cause.event === 'stop' && cause.key === key
     if (modelOf(key).pinned && !own && !closed) {
-      const reload = state.engines.get(key)?.reload !== undefined
-      if (!reload) fault(`${key} is pinned and was unloaded`)
+      const known = state.engines.get(key)
+      if (!(known && planOf(known)?.reload)) fault(`${key} is pinned and was unloaded`)
     }
-    const { phase, queue } = { phase: 'absent', queue: [], ...state.engines.get(key) }
-    if (cause.event !== 'stop' && !closed && phase !== 'draining' && queue.length) count('way given')
+    const { phase, queue } = { phase: { name: 'absent' }, queue: [], ...state.engines.get(key) }
+    if (cause.event !== 'stop' && !closed && phase.name !== 'draining' && queue.length) count('way given')
     else if (cause.key !== key && !closed) count('evicted')
     engine.state = 'ending'
     after(between(0, longest.stop), () => {

@@ -1,7 +1,7 @@
 import type { MemoryUse } from '../../core/contracts/builds.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
-import { step } from '../../plugins/scheduler/machine.ts'
-import { createState, type Effect, type Event, type Limits } from '../../plugins/scheduler/machine-state.ts'
+import { decide } from '../../plugins/scheduler/decide.ts'
+import { createState, type Effect, type Event, type Limits } from '../../plugins/scheduler/scheduler-state.ts'
 
 export const LIMITS: Limits = {
   maxLoaded: 3,
@@ -30,7 +30,7 @@ export function machine(limits: Partial<Limits> = {}, needs: Record<string, Memo
   let now = 0
 
   function take(event: Event): Effect[] {
-    const effects = step(state, event, now)
+    const effects = decide(state, event, now)
     return effects.flatMap(effect => {
       if (effect.type === 'load') runs.set(effect.key, effect.run)
       if (effect.type !== 'prepare') return [effect]

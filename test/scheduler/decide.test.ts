@@ -1,9 +1,9 @@
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/options.ts'
+import { decide } from '../../plugins/scheduler/decide.ts'
 import { capContext, firstLoad, satisfies, union } from '../../plugins/scheduler/load-options.ts'
-import { step } from '../../plugins/scheduler/machine.ts'
-import { createState, type Event, type SchedulerState } from '../../plugins/scheduler/machine-state.ts'
+import { createState, type Event, type SchedulerState } from '../../plugins/scheduler/scheduler-state.ts'
 import { randomNumbers } from '../support/random.ts'
 import { alarmOf, LIMITS, loadOf, machine, short } from './support.ts'
 
@@ -92,7 +92,7 @@ t.test('who only loads takes no slot and waits for none', t => {
     'one that asks for more keeps its turn'
   )
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 5'])
-  t.equal(m.state.engines.get('a')!.phase, 'draining')
+  t.equal(m.state.engines.get('a')!.phase.name, 'draining')
   t.end()
 })
 
@@ -324,7 +324,7 @@ function simulate(seed: number): string[] {
   let id = 0
 
   const send = (event: Event) => {
-    for (const effect of step(state, event, now)) {
+    for (const effect of decide(state, event, now)) {
       if (effect.type === 'prepare') {
         if (preparing.has(effect.key)) faults.push(`${effect.key} is prepared twice`)
         preparing.set(effect.key, effect.run)

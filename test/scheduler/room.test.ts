@@ -1,5 +1,6 @@
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
+import { reservedBy } from '../../plugins/scheduler/scheduler-state.ts'
 import { errorOf, holdersOf, loadOf, machine, short } from './support.ts'
 
 const GIB = 2 ** 30
@@ -124,7 +125,7 @@ t.test('each pool has a budget of its own', t => {
   idle(m, 'c', 1)
   t.same(short(m.request(1, 'b')), ['unload a'])
   m.send({ type: 'gone', key: 'a' })
-  t.equal(m.state.engines.get('b')!.phase, 'loading')
+  t.equal(m.state.engines.get('b')!.phase.name, 'loading')
   t.end()
 })
 
@@ -147,8 +148,9 @@ t.test('what can never fit is refused at once, with numbers and names', t => {
   mixed.request(1, 'a', { asked: { num_ctx: 99_999 } })
   mixed.request(2, 'a')
   t.same(short(mixed.prepared('a', host(20))), ['refuse 1 insufficient_memory'], 'only who asked for so much')
-  t.same(short(mixed.prepared('a', host(2))), ['load a'])
-  t.equal(mixed.state.engines.get('a')!.options?.num_ctx, 4096)
+  const load = mixed.prepared('a', host(2))
+  t.same(short(load), ['load a'])
+  t.equal(loadOf(load)?.num_ctx, 4096)
   t.end()
 })
 
@@ -195,7 +197,7 @@ t.test('a busy model gives way after a count of answers; and goes on when nobody
   called.request(3, 'a', { maxConcurrent: 1 })
   called.until(5000)
   called.send({ type: 'leave', id: 1, key: 'a' })
-  t.equal(called.state.engines.get('a')!.phase, 'stopping')
+  t.equal(called.state.engines.get('a')!.phase.name, 'stopping')
 
   const late = small({ a: 5, b: 5, c: 10 }, { fairWait: 1000 })
   for (const [id, key] of [
@@ -295,7 +297,7 @@ t.test('what an engine reports takes the place of what was reserved; a surplus s
   m.at(1000)
   m.request(1, 'b')
   t.same(short(m.send({ type: 'loaded', key: 'b', use: host(7) })), ['grant 1', 'unload a'])
-  t.same(m.state.engines.get('b')!.reserved, host(7))
+  t.same(reservedBy(m.state.engines.get('b')!), host(7))
   t.same(short(m.send({ type: 'budget', budget: host(8) })), ['unload c'], 'the same when there is less')
   t.end()
 })
@@ -310,7 +312,7 @@ t.test('a load that runs out of memory is tried once more without idle models; t
   t.same(short(m.send({ type: 'gone', key: 'a' })), [])
   t.same(short(m.send({ type: 'gone', key: 'b' })), ['load z'])
   t.same(short(m.send({ type: 'load-failed', key: 'z', error: outOfMemory })), ['refuse 1 insufficient_memory'])
-  t.equal(m.state.engines.get('p')!.phase, 'ready')
+  t.equal(m.state.engines.get('p')!.phase.name, 'ready')
   t.end()
 })
 

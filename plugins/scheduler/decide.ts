@@ -1,0 +1,667 @@
+import { CorralError } from '../../core/errors.ts'
+import type { LoadOptions } from '../../core/models/options.ts'
+import { firstLoad, satisfies, union } from './load-options.ts'
+import {
+  type Ahead,
+  endOfTurn,
+  findRoom,
+  loadsToAwait,
+  noRoomEver,
+  noRoomInTime,
+  plannedTenant,
+  stopsToAwait,
+  surplus
+} from './room.ts'
+import {
+  type Effect,
+  type EngineIn,
+  type EngineState,
+  type Event,
+  isIn,
+  type Phase,
+  type Plan,
+  type PreparedPlan,
+  planOf,
+  type QueuedRequest,
+  reservedBy,
+  runningOn,
+  type SchedulerState
+} from './scheduler-state.ts'
+
+type RequestEvent = Extract<Event, { type: 'request' }>
+type EngineEvent = Extract<Event, { key: string }>
+
+/** One event on its way through the decisions below. */
+interface Step {
+  state: SchedulerState
+  now: number
+  /** What is to be done, in order. */
+  effects: Effect[]
+}
+
+/**
+ * Decides who is loaded, served and unloaded next: takes one event at time `now` (milliseconds), changes `state`, and
+ * returns what is to be done. No clock, process or promise is touched; `scheduler.ts` carries the effects out and
+ * reports back by events.
+ *
+ * 1. The event is recorded in the state of its engine (`record`). A request is refused at once while corral shuts down,
+ *    while the same load has failed repeatedly and backs off, and where the queue is full; else it is queued.
+ *
+ * 2. That engine does what it can do without anybody's room (`advance`).
+ *    2.1 A ready one is served (`serve`): requests that only load are granted. Then, for the head of the queue:
+ *        a. the engine has to give way to another model: nobody is granted;
+ *        b. the head needs other options: the engine drains, and a reload with both is planned;
+ *        c. fewer slots are free than the head takes: it waits, and nobody overtakes it;
+ *        d. else it is granted, and the next one is the head.
+ *        One that has nothing left to do is unloaded after its `keep_alive`.
+ *    2.2 For requests without an engine, a load with the options of all of them is planned and prepared.
+ *
+ * 3. Models whose plan is prepared get room, whoever has waited longest first (`giveRoom`, and `room.ts` finds it).
+ *    What one of them will take or free counts for all behind it: they pass only where it does not wait longer for it.
+ *    3.1 Its own old engine is still stopping: it waits for that.
+ *    3.2 There will never be room: those requests that want too much are refused.
+ *    3.3 There is room once some idle engines are evicted, if any:
+ *        a. it drains: it and they are unloaded when its own answers have ended;
+ *        b. others are loading, and it is not sure that all fit: it waits for them;
+ *        c. they are evicted; where there is no room before stopping engines are gone, it waits for those;
+ *        d. else it is loaded.
+ *    3.4 Only busy engines hold the room: it claims some. They grant no more after `fair_wait` or `fair_count`, so that
+ *        they are idle in the end (3.3). Those who have waited longer than `room_timeout` are refused.
+ *    While it waits, its plan grows with the options of new requests.
+ *
+ * 4. Where engines hold more than there may be, idle ones are unloaded (`surplus` in `room.ts`).
+ *
+ * 5. What nobody needs any more is forgotten.
+ */
+export function decide(state: SchedulerState, event: Event, now: number): Effect[] {
+  const step: Step = { state, now, effects: [] }
+  if (event.type === 'close') close(step)
+  else if (event.type === 'budget') state.budget = event.budget
+  else {
+    const engine = engineOf(state, event)
+    if (engine) {
+      record(step, engine, event)
+      advance(step, engine)
+    }
+  }
+  if (!state.closing) giveRoom(step)
+  for (const engine of surplus(state, now)) unload(step, engine)
+  for (const engine of state.engines.values()) forget(step, engine)
+  return step.effects
+}
+
+/** The engine that an event is about; only a request makes one. */
+function engineOf(state: SchedulerState, event: EngineEvent): EngineState | undefined {
+  const known = state.engines.get(event.key)
+  if (known || event.type !== 'request') return known
+  const engine: EngineState = {
+    key: event.key,
+    name: event.name,
+    phase: { name: 'absent' },
+    queue: [],
+    defaults: event.defaults,
+    keepAlive: state.limits.keepAlive,
+    pinned: event.pinned,
+    groups: event.groups,
+    maxConcurrent: event.maxConcurrent,
+    grants: 0,
+    preparing: undefined,
+    alarm: undefined,
+    waitsFor: [],
+    failure: undefined
+  }
+  state.engines.set(event.key, engine)
+  return engine
+}
+
+// ---- 1. what has happened --------------------------------------------------------------------------------------------
+
+function record(step: Step, engine: EngineState, event: EngineEvent): void {
+  const { now } = step
+  const plan = planOf(engine)
+  switch (event.type) {
+    case 'request':
+      recordRequest(step, engine, event)
+      return
+    case 'leave':
+      engine.queue = engine.queue.filter(request => request.id !== event.id)
+      if ('running' in engine.phase && engine.phase.running.delete(event.id)) engine.phase.lastUsed = now
+      // A load that nobody waits for any more goes on: the next request will be glad of it.
+      if (plan?.reload?.requester === event.id && !isIn(engine, 'loading')) undoReload(step, engine, plan.reload)
+      return
+    case 'prepared':
+      if (event.run !== engine.preparing) return
+      engine.preparing = undefined
+      if (plan?.run !== event.run) return
+      plan.estimate = { use: event.need, certain: event.certain, advice: event.advice }
+      plan.since = Math.min(plan.since, now)
+      return
+    case 'prepare-failed':
+      if (event.run !== engine.preparing) return
+      engine.preparing = undefined
+      if (plan?.run === event.run) fail(step, engine, plan, event.error)
+      return
+    case 'loaded':
+      if (isIn(engine, 'loading') && event.run === engine.phase.run) recordLoaded(step, engine, event)
+      return
+    case 'load-failed':
+      if (isIn(engine, 'loading', 'stopping') && event.run === engine.phase.run) recordEnd(step, engine, event.error)
+      return
+    case 'gone':
+      if ('run' in engine.phase && event.run === engine.phase.run) recordEnd(step, engine, event.error)
+      return
+    case 'stop':
+      recordStop(step, engine, event)
+      return
+    case 'keep-alive':
+      if (!engine.pinned) engine.keepAlive = event.keepAlive
+      return
+    case 'idle':
+      engine.alarm = undefined
+  }
+}
+
+function recordRequest(step: Step, engine: EngineState, event: RequestEvent): void {
+  const { state, now, effects } = step
+  const { id, asked, loadOnly, slots } = event
+  if (state.closing) {
+    effects.push({ type: 'refuse', id, error: shuttingDown() })
+    return
+  }
+  const ends = isIn(engine, 'absent', 'planned', 'stopping')
+  if (ends && !engine.queue.length) engine.keepAlive = event.initialKeepAlive ?? state.limits.keepAlive
+  engine.name = event.name
+  engine.defaults = event.defaults
+  engine.groups = event.groups
+  engine.maxConcurrent = event.maxConcurrent
+  engine.pinned = event.pinned
+  if (event.pinned) engine.keepAlive = Number.POSITIVE_INFINITY
+  else if (event.keepAlive !== undefined) engine.keepAlive = event.keepAlive
+  const error = backOff(engine, event, now) ?? queueFull(state, engine)
+  if (error) effects.push({ type: 'refuse', id, error })
+  else engine.queue.push({ id, asked, loadOnly, slots, at: now })
+}
+
+/** The error for a request whose load has failed repeatedly and is not tried again yet. */
+function backOff({ phase, failure }: EngineState, event: RequestEvent, now: number): CorralError | undefined {
+  if (!failure || (phase.name !== 'absent' && phase.name !== 'planned') || now >= failure.retryAt) return
+  const options = firstLoad(event.defaults, [event.asked])
+  if (!satisfies(options, failure.options) || !satisfies(failure.options, options)) return
+  const seconds = Math.ceil((failure.retryAt - now) / 1000)
+  return new CorralError(
+    failure.error.code,
+    `${failure.error.message} It failed ${failure.count} times in a row and is tried again in ${seconds} s at the earliest.`,
+    { details: failure.error.details, retryAfter: seconds }
+  )
+}
+
+function queueFull({ limits }: SchedulerState, { queue }: EngineState): CorralError | undefined {
+  if (queue.length < limits.maxQueue) return
+  return new CorralError(
+    'queue_full',
+    `${limits.maxQueue} requests wait for this model already. Try again in a moment.`,
+    { retryAfter: 1 }
+  )
+}
+
+function recordLoaded({ now }: Step, engine: EngineIn<'loading'>, event: Extract<Event, { type: 'loaded' }>): void {
+  const { run, plan } = engine.phase
+  engine.failure = undefined
+  become(engine, {
+    name: 'ready',
+    run,
+    options: plan.options,
+    reserved: event.use ?? plan.estimate.use,
+    running: new Map(),
+    readySince: now,
+    lastUsed: now,
+    cost: event.cost,
+    giveWay: undefined
+  })
+}
+
+/** An engine has ended, or its load has. */
+function recordEnd(step: Step, engine: EngineState, error: CorralError | undefined): void {
+  const reason = error ?? new CorralError('engine_crashed', 'The engine ended. Send the request again.')
+  const { phase } = engine
+  switch (phase.name) {
+    case 'loading':
+      become(engine, { name: 'planned', plan: phase.plan })
+      if (reason.code === 'insufficient_memory' && !phase.plan.alone && engine.queue.length) {
+        // Once more, with no idle engine beside it.
+        Object.assign(phase.plan, { alone: true, since: step.now, claims: new Map() })
+      } else fail(step, engine, phase.plan, reason)
+      return
+    case 'ready':
+      revokeAll(step, engine, reason)
+      // When it went by itself, what it ran with is what those that wait expect.
+      become(engine, engine.queue.length ? { name: 'planned', plan: newPlan(phase.options) } : { name: 'absent' })
+      return
+    case 'draining':
+      revokeAll(step, engine, reason)
+      become(engine, { name: 'planned', plan: phase.plan })
+      return
+    case 'stopping':
+      become(engine, phase.plan ? { name: 'planned', plan: phase.plan } : { name: 'absent' })
+  }
+}
+
+const FIRST_BACK_OFF = 1000
+const LONGEST_BACK_OFF = 60_000
+
+/** A plan could not be carried out. */
+function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): void {
+  if (plan.reload) {
+    undoReload(step, engine, plan.reload, error)
+    return
+  }
+  const count = (engine.failure?.count ?? 0) + 1
+  const wait = count === 1 ? 0 : Math.min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2 ** (count - 2))
+  // Without a runtime there is nothing to hold against the model: the search for one has a back-off of its own.
+  const blameless = error.code === 'runtime_missing' || error.code === 'shutting_down'
+  engine.failure = blameless ? undefined : { count, options: plan.options, error, retryAt: step.now + wait }
+  dropPlan(step, engine)
+  refuseAll(step, engine, error)
+}
+
+/**
+ * Gives up a reload, refusing its requester where there is an error: what runs goes on, or what ran is loaded again for
+ * the others.
+ */
+function undoReload(
+  step: Step,
+  engine: EngineState,
+  { previous, requester }: NonNullable<Plan['reload']>,
+  error?: CorralError
+): void {
+  if (error && engine.queue.some(request => request.id === requester)) refuse(step, engine, [requester], error)
+  dropPlan(step, engine)
+  if (isIn(engine, 'ready')) serve(step, engine)
+  else if (engine.queue.length) planLoad(step, engine, previous)
+}
+
+function recordStop(step: Step, engine: EngineState, event: Extract<Event, { type: 'stop' }>): void {
+  const save = event.save && !runningOn(engine)
+  revokeAll(step, engine, event.running)
+  refuseAll(step, engine, event.waiting)
+  engine.failure = undefined
+  if (isIn(engine, 'loading')) {
+    abortLoad(step, engine)
+    return
+  }
+  dropPlan(step, engine)
+  if (isIn(engine, 'ready')) unload(step, engine, save)
+}
+
+function shuttingDown(): CorralError {
+  return new CorralError('shutting_down', 'corral is shutting down. Try again when it is back.')
+}
+
+function close(step: Step): void {
+  step.state.closing = true
+  const error = shuttingDown()
+  for (const engine of step.state.engines.values()) {
+    refuseAll(step, engine, error)
+    if (isIn(engine, 'loading')) abortLoad(step, engine)
+    else dropPlan(step, engine)
+    advance(step, engine)
+  }
+}
+
+// ---- 2. what an engine does by itself --------------------------------------------------------------------------------
+
+function advance(step: Step, engine: EngineState): void {
+  if (isIn(engine, 'ready')) serve(step, engine)
+  else if (isIn(engine, 'draining', 'planned')) {
+    if (isIn(engine, 'draining') || engine.queue.length) prepare(step, engine)
+  } else if (isIn(engine, 'absent') && engine.queue.length) {
+    planLoad(step, engine, firstLoad(engine.defaults, optionsOf(engine.queue)))
+  }
+}
+
+function serve(step: Step, engine: EngineIn<'ready'>): void {
+  const { state, now, effects } = step
+  const { key, phase } = engine
+  const { options, running } = phase
+
+  for (const request of engine.queue.filter(each => each.loadOnly && satisfies(options, each.asked))) {
+    engine.queue.splice(engine.queue.indexOf(request), 1)
+    phase.lastUsed = now
+    effects.push({ type: 'grant', id: request.id, key })
+  }
+
+  const most = engine.maxConcurrent ?? Number.POSITIVE_INFINITY
+  let free = options.num_parallel
+  for (const slots of running.values()) free -= slots
+  for (let head = engine.queue[0]; head; head = engine.queue[0]) {
+    if (phase.giveWay && (now >= phase.giveWay.at || engine.grants >= phase.giveWay.grants)) break
+    if (!satisfies(options, head.asked)) {
+      drain(step, engine, head)
+      return
+    }
+    // A request for n slots waits at the head until n are free: later ones must not overtake it, or it would starve.
+    const slots = Math.min(head.slots, options.num_parallel)
+    if (running.size >= most || slots > free) break
+    free -= slots
+    engine.queue.shift()
+    running.set(head.id, slots)
+    engine.grants++
+    phase.lastUsed = now
+    effects.push({ type: 'grant', id: head.id, key })
+  }
+
+  const expires = phase.lastUsed + engine.keepAlive
+  if (running.size || engine.queue.length) setAlarm(step, engine, undefined)
+  else if (state.closing || now >= expires) unload(step, engine)
+  else setAlarm(step, engine, expires)
+}
+
+/** Begins no more answers, and plans a reload with what runs and what this request needs. */
+function drain(step: Step, engine: EngineIn<'ready'>, { id, asked }: QueuedRequest): void {
+  const previous = engine.phase.options
+  const plan = newPlan(union(previous, asked))
+  plan.reload = { previous, requester: id }
+  become(engine, { ...engine.phase, name: 'draining', plan })
+  setAlarm(step, engine, undefined)
+  prepare(step, engine)
+}
+
+// ---- 3. who gets room ------------------------------------------------------------------------------------------------
+
+type Waiting = EngineState & { phase: { plan: PreparedPlan } }
+
+function waitsForRoom(engine: EngineState): engine is Waiting {
+  return planOf(engine)?.estimate !== undefined && engine.queue.length > 0 && !isIn(engine, 'loading')
+}
+
+function giveRoom(step: Step): void {
+  const engines = [...step.state.engines.values()]
+  const gaveWay = engines.filter(engine => 'giveWay' in engine.phase && engine.phase.giveWay)
+  for (const { phase } of engines) if ('giveWay' in phase) phase.giveWay = undefined
+
+  const waiting = engines.filter(waitsForRoom).map(engine => ({ engine, plan: engine.phase.plan }))
+  waiting.sort((a, b) => a.plan.since - b.plan.since || (a.plan.run ?? 0) - (b.plan.run ?? 0))
+  const ahead: Ahead = { leaving: new Set(), coming: [], nextTurn: [], waitsForLoads: false }
+  for (const { engine, plan } of waiting) giveRoomTo(step, engine, plan, ahead)
+
+  // Those that their room was claimed for may have left, or found another.
+  for (const engine of gaveWay) if (isIn(engine, 'ready')) serve(step, engine)
+}
+
+function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: Ahead): void {
+  const { state, now } = step
+  const newcomer = plannedTenant(engine, plan)
+
+  // 3.1
+  if (isIn(engine, 'stopping')) {
+    ahead.coming.push(newcomer)
+    return
+  }
+
+  // 3.2
+  const room = findRoom(state, engine, plan, ahead, now)
+  if (room.when === 'never') {
+    refuseDemanding(step, engine, plan, noRoomEver(state, engine, plan, room.pinned))
+    return
+  }
+
+  // 3.3
+  if (room.when === 'now') {
+    for (const victim of room.victims) ahead.leaving.add(victim)
+    // a.
+    if (isIn(engine, 'draining')) {
+      ahead.leaving.add(engine)
+      ahead.coming.push(newcomer)
+      if (!engine.phase.running.size) for (const leaver of [...room.victims, engine]) unload(step, leaver)
+      reportWaiting(step, engine, [])
+      return
+    }
+    // b.
+    const loading = loadsToAwait(state, engine, plan, room.victims, ahead)
+    if (loading.length) {
+      ahead.waitsForLoads = true
+      if (refuseLate(step, engine, plan)) return
+      ahead.coming.push(newcomer)
+      keepWaiting(step, engine, plan, loading)
+      return
+    }
+    // c.
+    for (const victim of room.victims) unload(step, victim)
+    const stopping = stopsToAwait(state, engine, plan)
+    if (stopping.length) {
+      ahead.coming.push(newcomer)
+      keepWaiting(step, engine, plan, stopping)
+      return
+    }
+    // d.
+    load(step, engine, plan)
+    return
+  }
+
+  // 3.4
+  if (refuseLate(step, engine, plan)) return
+  plan.claims = room.claims
+  const turnsEnd: number[] = []
+  for (const other of room.claimed) {
+    ahead.leaving.add(other)
+    if (!isIn(other, 'ready')) continue
+    other.phase.giveWay = endOfTurn(state, other, plan)
+    turnsEnd.push(other.phase.giveWay.at)
+  }
+  if (room.claimed.length) {
+    if (isIn(engine, 'draining')) ahead.leaving.add(engine)
+    ahead.coming.push(newcomer)
+    keepWaiting(step, engine, plan, room.claimed, turnsEnd)
+  } else {
+    const blockers = [...ahead.coming, ...ahead.nextTurn]
+    ahead.nextTurn.push(newcomer)
+    keepWaiting(step, engine, plan, blockers)
+  }
+}
+
+/** Refuses those requests for whose wishes there will never be room; the others wait for a load of their own. */
+function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: CorralError): void {
+  if (plan.reload) {
+    undoReload(step, engine, plan.reload, error)
+    return
+  }
+  refuse(step, engine, tooDemanding(engine, plan), error)
+  dropPlan(step, engine)
+  if (engine.queue.length) planLoad(step, engine, firstLoad(engine.defaults, optionsOf(engine.queue)))
+}
+
+/** Of those that wait together for options that are too much: the ones that ask for so much. */
+function tooDemanding({ queue, defaults }: EngineState, plan: Plan): number[] {
+  const enough = (requests: readonly QueuedRequest[]) =>
+    satisfies(firstLoad(defaults, optionsOf(requests)), plan.options)
+  const alone = queue.filter(request => enough([request]))
+  if (alone.length) return alone.map(request => request.id)
+  // What they ask for now is less than what was planned.
+  if (!enough(queue)) return []
+  const raiser = queue.findLast(
+    (request, at) => !satisfies(firstLoad(defaults, optionsOf(queue.slice(0, at))), request.asked)
+  )
+  return (raiser ? [raiser] : queue).map(request => request.id)
+}
+
+/** Refuses those who have waited for room too long; true when nobody is left who waits for this plan. */
+function refuseLate(step: Step, engine: EngineState, plan: PreparedPlan): boolean {
+  const late = engine.queue.filter(request => step.now >= deadlineOf(step.state, plan, request))
+  if (!late.length) return false
+  const error = noRoomInTime(step.state, engine, plan)
+  if (plan.reload) {
+    undoReload(step, engine, plan.reload, error)
+    return true
+  }
+  refuse(
+    step,
+    engine,
+    late.map(request => request.id),
+    error
+  )
+  if (engine.queue.length) return false
+  dropPlan(step, engine)
+  return true
+}
+
+/** Until when a request waits for room. Of a reload only the requester does: the others wait for the engine. */
+function deadlineOf({ limits }: SchedulerState, { since, reload }: Plan, { id, at }: QueuedRequest): number {
+  return !reload || reload.requester === id ? Math.max(at, since) + limits.roomTimeout : Number.POSITIVE_INFINITY
+}
+
+/**
+ * Waits for the room that `holders` have, until the next of its requests is late or a holder's turn ends. Requests that
+ * arrived meanwhile may ask for more than was planned.
+ */
+function keepWaiting(
+  step: Step,
+  engine: EngineState,
+  plan: Plan,
+  holders: readonly { key: string }[],
+  turnsEnd: readonly number[] = []
+): void {
+  const times = [...engine.queue.map(request => deadlineOf(step.state, plan, request)), ...turnsEnd]
+  setAlarm(step, engine, Math.min(...times.filter(at => at > step.now)))
+  reportWaiting(
+    step,
+    engine,
+    holders.map(holder => holder.key)
+  )
+  if (!isIn(engine, 'planned') || plan.reload) return
+  const options = optionsOf(engine.queue).reduce<LoadOptions>(withOptions, plan.options)
+  if (satisfies(plan.options, options)) return
+  engine.phase.plan = { ...newPlan(options), since: plan.since, alone: plan.alone }
+  prepare(step, engine)
+}
+
+// ---- 5. what nobody needs any more -----------------------------------------------------------------------------------
+
+function forget(step: Step, engine: EngineState): void {
+  if (engine.queue.length) return
+  // What is being prepared goes on, as a load does: a conversion is good for the next request too.
+  if (isIn(engine, 'planned') && !isBeingPrepared(engine, engine.phase.plan)) dropPlan(step, engine)
+  if (!isIn(engine, 'absent') || engine.failure || engine.preparing !== undefined) return
+  step.state.engines.delete(engine.key)
+}
+
+// ---- the single actions: each changes the state and adds the effect --------------------------------------------------
+
+function become(engine: EngineState, phase: Phase): void {
+  engine.phase = phase
+}
+
+function newPlan(options: LoadOptions): Plan {
+  return {
+    options,
+    run: undefined,
+    estimate: undefined,
+    since: Number.POSITIVE_INFINITY,
+    claims: new Map(),
+    alone: false,
+    reload: undefined
+  }
+}
+
+/** Plans a load where there is no engine, or for when the one that stops has gone. */
+function planLoad(step: Step, engine: EngineState, options: LoadOptions): void {
+  const plan = newPlan(options)
+  if (isIn(engine, 'stopping')) engine.phase.plan = plan
+  else {
+    become(engine, { name: 'planned', plan })
+    prepare(step, engine)
+  }
+}
+
+/** Has the plan estimated, unless that was done already or the answer to an earlier plan is still to come. */
+function prepare({ state, effects }: Step, engine: EngineState): void {
+  const plan = planOf(engine)
+  if (!plan || plan.run !== undefined || engine.preparing !== undefined) return
+  plan.run = ++state.runs
+  engine.preparing = plan.run
+  effects.push({ type: 'prepare', key: engine.key, run: plan.run, options: plan.options })
+}
+
+function isBeingPrepared({ preparing }: EngineState, { run }: Plan): boolean {
+  return run !== undefined && run === preparing
+}
+
+/** Gives up a load that has not begun. An engine that drained for it is ready again. */
+function dropPlan(step: Step, engine: EngineState): void {
+  const { phase } = engine
+  const plan = planOf(engine)
+  if (plan && isBeingPrepared(engine, plan)) step.effects.push({ type: 'abort-prepare', key: engine.key })
+  if (phase.name === 'planned') become(engine, { name: 'absent' })
+  else if (phase.name === 'stopping') phase.plan = undefined
+  else if (phase.name === 'draining') {
+    const { plan: _, ...loaded } = phase
+    become(engine, { ...loaded, name: 'ready' })
+  }
+  setAlarm(step, engine, undefined)
+  reportWaiting(step, engine, [])
+}
+
+function load(step: Step, engine: EngineState, plan: PreparedPlan): void {
+  const run = ++step.state.runs
+  become(engine, { name: 'loading', run, plan })
+  setAlarm(step, engine, undefined)
+  reportWaiting(step, engine, [])
+  step.effects.push({ type: 'load', key: engine.key, run, options: plan.options })
+}
+
+function abortLoad(step: Step, engine: EngineIn<'loading'>): void {
+  stopping(engine, undefined)
+  step.effects.push({ type: 'abort-load', key: engine.key })
+}
+
+/** @param save whether what the slots have read may be kept */
+function unload(step: Step, engine: EngineIn<'ready' | 'draining'>, save = true): void {
+  stopping(engine, planOf(engine))
+  setAlarm(step, engine, undefined)
+  step.effects.push({ type: 'unload', key: engine.key, save })
+}
+
+function stopping(engine: EngineIn<'loading' | 'ready' | 'draining'>, plan: Plan | undefined): void {
+  become(engine, { name: 'stopping', run: engine.phase.run, reserved: reservedBy(engine), plan })
+}
+
+function refuse(step: Step, engine: EngineState, ids: readonly number[], error: CorralError): void {
+  engine.queue = engine.queue.filter(request => !ids.includes(request.id))
+  for (const id of ids) step.effects.push({ type: 'refuse', id, error })
+}
+
+function refuseAll(step: Step, engine: EngineState, error: CorralError): void {
+  refuse(
+    step,
+    engine,
+    engine.queue.map(request => request.id),
+    error
+  )
+}
+
+function revokeAll(step: Step, { phase }: EngineState, error: CorralError): void {
+  if (!('running' in phase)) return
+  for (const id of phase.running.keys()) step.effects.push({ type: 'revoke', id, error })
+  phase.running.clear()
+}
+
+function setAlarm(step: Step, engine: EngineState, at: number | undefined): void {
+  const finite = at !== undefined && Number.isFinite(at) ? at : undefined
+  if (engine.alarm === finite) return
+  engine.alarm = finite
+  step.effects.push({ type: 'alarm', key: engine.key, at: finite })
+}
+
+/** Reports whose room this model waits for, where that has changed. */
+function reportWaiting(step: Step, engine: EngineState, holders: readonly string[]): void {
+  if (holders.length === engine.waitsFor.length && holders.every(key => engine.waitsFor.includes(key))) return
+  engine.waitsFor = [...holders]
+  step.effects.push({ type: 'waiting', key: engine.key, holders: [...holders] })
+}
+
+function optionsOf(requests: readonly QueuedRequest[]): Partial<LoadOptions>[] {
+  return requests.map(request => request.asked)
+}
+
+function withOptions(options: LoadOptions, asked: Partial<LoadOptions>): LoadOptions {
+  return satisfies(options, asked) ? options : union(options, asked)
+}

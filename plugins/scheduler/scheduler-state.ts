@@ -1,0 +1,239 @@
+import type { MemoryUse } from '../../core/contracts/builds.ts'
+import type { CorralError } from '../../core/errors.ts'
+import type { LoadOptions } from '../../core/models/options.ts'
+
+/*
+ * What the scheduler knows, what happens to it (events) and what it wants done (effects); `decide.ts` leads from one to
+ * the other. An "engine" is one model in one mode, named by its key; it is here while it has an engine or requests.
+ *
+ *   absent → planned → loading → ready → (draining →) stopping → absent, or planned
+ *
+ * Every `prepare` is answered by exactly one `prepared` or `prepare-failed`, every `load` by one `loaded` or
+ * `load-failed`, and every engine that was loaded ends with one `gone`. Answers carry the `run` of what they answer;
+ * those to an earlier run are ignored.
+ */
+
+export interface EngineState {
+  /** Up to a `#` it names the model, then the mode. */
+  key: string
+  /** For people. */
+  name: string
+  phase: Phase
+  /** Requests that wait, in order of arrival. */
+  queue: QueuedRequest[]
+  /** The model's own options, for a load that nobody requests anything particular of. */
+  defaults: LoadOptions
+  /** Milliseconds without requests after which it is unloaded; Infinity is never. */
+  keepAlive: number
+  /** Never unloaded for want of room. */
+  pinned: boolean
+  /** Models that share one are never in memory together. */
+  groups: readonly string[]
+  /** Most requests answered at once, if fewer than there are slots. */
+  maxConcurrent: number | undefined
+  /** Answers begun so far. */
+  grants: number
+  /** The `prepare` whose answer is still to come, though its plan may have been dropped meanwhile. */
+  preparing: number | undefined
+  /** When an `alarm` event is due. */
+  alarm: number | undefined
+  /** Keys of the engines whose room it waits for, as last reported by a `waiting` effect. */
+  waitsFor: readonly string[]
+  /** The last loads that failed, all since the last success. */
+  failure: { count: number; options: LoadOptions; error: CorralError; retryAt: number } | undefined
+}
+
+export type Phase = Absent | Planned | Loading | Ready | Draining | Stopping
+
+interface Absent {
+  name: 'absent'
+}
+
+/** No engine yet: what its load takes is being estimated, then it waits for room. */
+interface Planned {
+  name: 'planned'
+  plan: Plan
+}
+
+interface Loading {
+  name: 'loading'
+  /** The `load` that made this engine. */
+  run: number
+  plan: PreparedPlan
+}
+
+interface Ready extends Loaded {
+  name: 'ready'
+}
+
+/** It begins no more answers, because the first request in its queue needs it to be loaded with other options. */
+interface Draining extends Loaded {
+  name: 'draining'
+  plan: Plan
+}
+
+interface Stopping {
+  name: 'stopping'
+  run: number
+  /** What it holds of each pool until it has gone. */
+  reserved: MemoryUse
+  /** The load that follows. */
+  plan: Plan | undefined
+}
+
+/** An engine that answers requests. */
+interface Loaded {
+  run: number
+  /** What it was started with. */
+  options: LoadOptions
+  /** What it holds of each pool. */
+  reserved: MemoryUse
+  /** Requests that are being answered, and how many slots each takes. */
+  running: Map<number, number>
+  readySince: number
+  lastUsed: number
+  /** Milliseconds that its load took. */
+  cost: number
+  /** Set while another model waits for its room: it grants no more from this time on, or after so many grants. */
+  giveWay: { at: number; grants: number } | undefined
+}
+
+/** A load to come. */
+export interface Plan {
+  options: LoadOptions
+  /** The `prepare` that was sent for it. */
+  run: number | undefined
+  /** Known once it is prepared; from then on the plan waits for room. */
+  estimate: Estimate | undefined
+  /** Since when it waits for room: whoever has waited longest is next. Infinity before it does. */
+  since: number
+  /** Busy engines whose room it is to have, and how many grants each had made when it was chosen. */
+  claims: ReadonlyMap<EngineState, number>
+  /** It ran out of memory once and is tried again with no idle engine beside it. */
+  alone: boolean
+  /** Replaces an engine with other options: the old ones come back if that fails, and only the requester hears of it. */
+  reload: { previous: LoadOptions; requester: number } | undefined
+}
+
+export type PreparedPlan = Plan & { estimate: Estimate }
+
+interface Estimate {
+  /** What the load takes of each pool. */
+  use: MemoryUse
+  /** Whether that is known well enough to load beside other loads. */
+  certain: boolean
+  /** A sentence for those who are refused because it is too much. */
+  advice: string
+}
+
+export interface QueuedRequest {
+  id: number
+  /** The options that the request itself gives. */
+  asked: Partial<LoadOptions>
+  /** Takes no slot: it is granted once the engine is ready. */
+  loadOnly: boolean
+  /** How many slots it takes at once; all of the engine's where it has fewer. */
+  slots: number
+  /** When it arrived. */
+  at: number
+}
+
+/** An engine in one of these phases. */
+export type EngineIn<Name extends Phase['name']> = EngineState & { phase: Extract<Phase, { name: Name }> }
+
+export function isIn<Name extends Phase['name']>(engine: EngineState, ...names: Name[]): engine is EngineIn<Name> {
+  return (names as string[]).includes(engine.phase.name)
+}
+
+export function planOf({ phase }: EngineState): Plan | undefined {
+  return 'plan' in phase ? phase.plan : undefined
+}
+
+/** What an engine holds of each pool, from the beginning of its load until it has gone. */
+export function reservedBy({ phase }: EngineState): MemoryUse {
+  if (phase.name === 'loading') return phase.plan.estimate.use
+  return 'reserved' in phase ? phase.reserved : {}
+}
+
+/** How many requests it answers. */
+export function runningOn({ phase }: EngineState): number {
+  return 'running' in phase ? phase.running.size : 0
+}
+
+/** Times are milliseconds. */
+export interface Limits {
+  maxLoaded: number
+  /** Waiting requests an engine. */
+  maxQueue: number
+  keepAlive: number
+  /** How long a busy engine goes on beginning answers while another model waits for its room … */
+  fairWait: number
+  /** … and how many. */
+  fairCount: number
+  /** How long a request waits for room. */
+  roomTimeout: number
+}
+
+export interface SchedulerState {
+  engines: Map<string, EngineState>
+  limits: Limits
+  /** Bytes that all engines together may hold of each pool; a pool that is absent has no limit. */
+  budget: MemoryUse
+  /** Number of the last `prepare` or `load`. */
+  runs: number
+  closing: boolean
+}
+
+export type Event =
+  | {
+      type: 'request'
+      id: number
+      key: string
+      name: string
+      asked: Partial<LoadOptions>
+      loadOnly: boolean
+      slots: number
+      defaults: LoadOptions
+      /** Milliseconds, Infinity for ever; undefined leaves what holds. */
+      keepAlive?: number | undefined
+      /** The model's own setting, for an engine that is not loaded yet. */
+      initialKeepAlive?: number | undefined
+      pinned: boolean
+      groups: readonly string[]
+      maxConcurrent: number | undefined
+    }
+  /** A waiting request goes away, or a running one ends. */
+  | { type: 'leave'; id: number; key: string }
+  | { type: 'prepared'; key: string; run: number; need: MemoryUse; certain: boolean; advice: string }
+  | { type: 'prepare-failed'; key: string; run: number; error: CorralError }
+  /** `use`: what the engine says that it holds; `cost`: milliseconds that the load took. */
+  | { type: 'loaded'; key: string; run: number; use?: MemoryUse | undefined; cost: number }
+  | { type: 'load-failed'; key: string; run: number; error: CorralError }
+  /** The engine has ended, asked or unasked. */
+  | { type: 'gone'; key: string; run: number; error?: CorralError }
+  | { type: 'stop'; key: string; running: CorralError; waiting: CorralError; save: boolean }
+  | { type: 'keep-alive'; key: string; keepAlive: number }
+  /** The alarm of this engine went off. */
+  | { type: 'idle'; key: string }
+  | { type: 'budget'; budget: MemoryUse }
+  | { type: 'close' }
+
+export type Effect =
+  /** Finds out what a load takes, and does what can be done before there is room. */
+  | { type: 'prepare'; key: string; run: number; options: LoadOptions }
+  | { type: 'abort-prepare'; key: string }
+  | { type: 'load'; key: string; run: number; options: LoadOptions }
+  | { type: 'abort-load'; key: string }
+  /** `save`: it has ended its answers, so that what its slots have read can be kept. */
+  | { type: 'unload'; key: string; save: boolean }
+  | { type: 'grant'; id: number; key: string }
+  | { type: 'refuse'; id: number; error: CorralError }
+  | { type: 'revoke'; id: number; error: CorralError }
+  /** Whose room this model waits for now; nobody's: it waits no more. */
+  | { type: 'waiting'; key: string; holders: string[] }
+  /** Sends `idle` at this time, replacing an earlier alarm of this engine; undefined disarms it. */
+  | { type: 'alarm'; key: string; at: number | undefined }
+
+export function createState(limits: Limits): SchedulerState {
+  return { engines: new Map(), limits, budget: {}, runs: 0, closing: false }
+}
