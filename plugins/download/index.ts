@@ -4,8 +4,8 @@ import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { createDownloads } from './pulls/downloads-service.ts'
-import { machineMemory } from './pulls/machine-room.ts'
-import { createTransfers } from './transfer/create.ts'
+import { machineMemory } from './pulls/pull-planner.ts'
+import { createTransfers } from './transfer/transfers.ts'
 
 /** Milliseconds before a detached pull is tried again whose hub does not answer: the first pause, and the longest. */
 const RETRY_PAUSES = [30_000, 600_000] as const

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { Agent } from 'undici'
-import { Connections } from '../../plugins/download/transfer/http/connections.ts'
+import { Connections } from '../../plugins/download/transfer/http/http-client.ts'
 
 /** Bytes that are received before the measurement, so that connections and compiled code are there. */
 const WARM_UP = 64 * 1024 * 1024

@@ -1,10 +1,11 @@
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
+import t from 'tap'
 import type { HubFile } from '../../core/contracts/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
 import { parseGgufFileName } from '../../core/models/gguf-file-name.ts'
 import type { Choice, ChoiceRequest } from '../../plugins/download/choice/choice.ts'
 import { chooseFiles, configToRead, indexToRead } from '../../plugins/download/choice/choose-files.ts'
-import { safetensorsLabel, weightsOfIndex } from '../../plugins/download/choice/safetensors-offer.ts'
+import { safetensorsLabel, weightsOfIndex } from '../../plugins/download/choice/safetensors-choice.ts'
 import { listing } from './listing.ts'
 import { LISTINGS } from './listings.ts'
 

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { type FileRole, parseGgufFileName, projectorFor } from '../../core/models/gguf-file-name.ts'
 import { storedName } from '../../core/models/stored-name.ts'
-import { isForeign, quality, standInRank } from '../../plugins/download/choice/quality.ts'
+import { isForeign, quality, standInRank } from '../../plugins/download/choice/default-quantization.ts'
 
 t.test('names in the wild', t => {
   const table: [path: string, role: FileRole, label: string | undefined, shard?: string][] = [

@@ -1,12 +1,16 @@
 import t from 'tap'
 import { isLoopback, isPrivateHost } from '../../core/system/private-address.ts'
-import { parseEtag, sha256Hex, sha256OfHeaders, strongEtag } from '../../plugins/hubs/files/etag.ts'
-import { expiryOf } from '../../plugins/hubs/files/expiry.ts'
-import { isUsablePath } from '../../plugins/hubs/files/listing-path.ts'
-import { locationOf } from '../../plugins/hubs/files/location.ts'
-import { connectionWords } from '../../plugins/hubs/http/connection-words.ts'
+import { expiryOf, locationOf } from '../../plugins/hubs/files/file-location.ts'
+import {
+  isUsablePath,
+  parseEtag,
+  sha256Hex,
+  sha256OfHeaders,
+  strongEtag
+} from '../../plugins/hubs/files/listed-files.ts'
+import { connectionWords } from '../../plugins/hubs/http/connection-errors.ts'
+import { isPassing, retryAfterSeconds, retryDelay } from '../../plugins/hubs/http/hub-fetch.ts'
 import { judgeRedirect, mayHaveCredentials } from '../../plugins/hubs/http/redirects.ts'
-import { isPassing, retryAfterSeconds, retryDelay } from '../../plugins/hubs/http/retry-delay.ts'
 import { requireRequest } from '../../plugins/hubs/hub-request.ts'
 import { answer, NOW, SHA1, SHA256, WITH_TOKEN } from './support.ts'
 

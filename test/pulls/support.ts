@@ -9,7 +9,7 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import { createDownloads, type DownloadsService } from '../../plugins/download/pulls/downloads-service.ts'
-import type { TransferRequest, TransferredFile, Transfers } from '../../plugins/download/transfer/transfer.ts'
+import type { TransferRequest, TransferredFile, Transfers } from '../../plugins/download/transfer/transfers.ts'
 import { ModelStore } from '../../plugins/storage/model-store.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
 

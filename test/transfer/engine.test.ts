@@ -1,11 +1,12 @@
 import { existsSync, mkdirSync, openSync, readdirSync, readFileSync, statSync, writeFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
+import t from 'tap'
 import type { FileLocation } from '../../core/contracts/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
-import { Engine } from '../../plugins/download/transfer/engine.ts'
 import { partialBytes, removePartial } from '../../plugins/download/transfer/journal.ts'
-import type { TransferFile, TransferOptions, TransferredFile } from '../../plugins/download/transfer/transfer.ts'
+import { Engine } from '../../plugins/download/transfer/transfer-engine.ts'
+import type { TransferFile, TransferOptions, TransferredFile } from '../../plugins/download/transfer/transfers.ts'
 import {
   type ByteFault,
   type ByteRequest,

@@ -1,25 +1,23 @@
 import { crc32 } from 'node:zlib'
 import t from 'tap'
-import { readAnswer } from '../../plugins/download/transfer/answer.ts'
-import { backOff, wishedDelay } from '../../plugins/download/transfer/back-off.ts'
-import { Bandwidth } from '../../plugins/download/transfer/bandwidth.ts'
-import { ChunkMap, chunkSizeFor } from '../../plugins/download/transfer/chunk-map.ts'
-import { ConnectionCount } from '../../plugins/download/transfer/connection-count.ts'
-import { withoutQueries } from '../../plugins/download/transfer/fetch.ts'
-import { ChunkedBody } from '../../plugins/download/transfer/http/chunked-body.ts'
-import { proxyFor } from '../../plugins/download/transfer/http/proxy.ts'
-import { parseContentRange, parseHead } from '../../plugins/download/transfer/http/response-head.ts'
-import { continues, journalText, parseJournal } from '../../plugins/download/transfer/journal.ts'
-import { follow, Place } from '../../plugins/download/transfer/place.ts'
-import { Recheck } from '../../plugins/download/transfer/recheck.ts'
-import { Retries } from '../../plugins/download/transfer/retries.ts'
 import {
+  ChunkMap,
+  chunkSizeFor,
   freeSpan,
   requestSize,
   spanBytes,
   stolenSpan,
   unclaimedBytes
-} from '../../plugins/download/transfer/span-plan.ts'
+} from '../../plugins/download/transfer/chunks.ts'
+import { Bandwidth, ConnectionCount } from '../../plugins/download/transfer/shared-resources.ts'
+import { follow, Place } from '../../plugins/download/transfer/file-source.ts'
+import { withoutQueries } from '../../plugins/download/transfer/http/http-client.ts'
+import { ChunkedBody } from '../../plugins/download/transfer/http/http-connection.ts'
+import { parseContentRange, parseHead, readAnswer } from '../../plugins/download/transfer/http/http-response.ts'
+import { proxyFor } from '../../plugins/download/transfer/http/http-socket.ts'
+import { continues, journalText, parseJournal } from '../../plugins/download/transfer/journal.ts'
+import { backOff, Retries, wishedDelay } from '../../plugins/download/transfer/retries.ts'
+import { Recheck } from '../../plugins/download/transfer/verification.ts'
 
 const KiB = 1024
 const MiB = 1024 * KiB

@@ -4,10 +4,15 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, rmdirSync } from 'n
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
+import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
-import { createTransfers, partialBytes } from '../../plugins/download/transfer/create.ts'
-import type { TransferOptions, TransferRequest } from '../../plugins/download/transfer/transfer.ts'
+import {
+  createTransfers,
+  partialBytes,
+  type TransferOptions,
+  type TransferRequest
+} from '../../plugins/download/transfer/transfers.ts'
 import { sampleBytes, sha256, startByteServer } from '../support/byte-server.ts'
 
 const MiB = 1024 * 1024

@@ -4,23 +4,22 @@ import { labelFromFileName } from '../../../core/models/gguf-file-name.ts'
 import { storedName } from '../../../core/models/stored-name.ts'
 import { formatMemory } from '../../../core/system/bytes.ts'
 import {
+  budgetOf,
   byPath,
   type Choice,
   type ChoiceRequest,
   fileNameOf,
   folderOf,
+  memoryFor,
   planned,
   sizeOf,
   type Wanted,
   withoutNameTwins
 } from './choice.ts'
-import { defaultQuantization, needOf } from './default-quantization.ts'
-import { type GgufCandidate, type GgufOffer, ggufOffer, matchingGguf } from './gguf-offer.ts'
-import { budgetOf, memoryFor } from './memory.ts'
-import { isForeign } from './quality.ts'
-import { ambiguous, choicesOf, incompleteText, notAModel, nothingUsable, unknownVariant } from './refusals.ts'
-import { chooseSafetensors } from './safetensors-choice.ts'
-import { indexOf, safetensorsFolders } from './safetensors-offer.ts'
+import { ambiguous, choicesOf, incompleteText, notAModel, nothingUsable, unknownVariant } from './choice-errors.ts'
+import { defaultQuantization, isForeign, needOf } from './default-quantization.ts'
+import { type GgufCandidate, type GgufOffer, ggufOffer, matchingGguf } from './gguf-models.ts'
+import { chooseSafetensors, indexOf, safetensorsFolders } from './safetensors-choice.ts'
 
 /** Small texts that come along with GGUF models: what they are, whose, and how they are to be talked to. */
 const COMPANION =

@@ -6,11 +6,17 @@ import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import { bareName } from '../../../core/models/model-name.ts'
-import { JOB_FILE, type JobRecord, writeJob } from './job-file.ts'
-import { dropChangedPartials, FILES_FOLDER, fetchedBytes, sameFiles } from './partial-files.ts'
+import { otherRevisionGoingOn, pullCancelled, pullFailure, pullPaused } from './pull-errors.ts'
+import {
+  dropChangedPartials,
+  FILES_FOLDER,
+  fetchedBytes,
+  JOB_FILE,
+  type JobRecord,
+  sameFiles,
+  writeJob
+} from './pull-folder.ts'
 import { PullProgress } from './pull-progress.ts'
-import { otherRevisionGoingOn, pullCancelled, pullFailure, pullPaused } from './pull-refusals.ts'
-import { type Outcome, PullWatchers } from './pull-watchers.ts'
 import type { PullWork } from './pull-work.ts'
 
 export interface PullJobOptions {
@@ -355,5 +361,42 @@ export class PullJob implements Pull {
     } catch (error) {
       this.#options.log.warn(error, `The state of the pull of ${this.record().model} cannot be recorded`)
     }
+  }
+}
+
+/** How a pull ended for those who watch it. */
+export type Outcome = { stored: StoredVariant } | { error: unknown }
+
+/** Those who wait for one pull. */
+export class PullWatchers {
+  readonly #settlers = new Set<(outcome: Outcome) => void>()
+
+  get size(): number {
+    return this.#settlers.size
+  }
+
+  /** Waits until `settle`, hearing of progress meanwhile; or until the signal is aborted, when `onLeave` is called. */
+  add(progress: PullProgress, onEvent: OnPullEvent, signal: AbortSignal, onLeave: () => void): Promise<StoredVariant> {
+    return new Promise((resolve, reject) => {
+      const stopListening = progress.listen(onEvent)
+      const settle = (outcome: Outcome) => {
+        stopListening()
+        signal.removeEventListener('abort', leave)
+        this.#settlers.delete(settle)
+        if ('stored' in outcome) resolve(outcome.stored)
+        else reject(outcome.error)
+      }
+      const leave = () => {
+        settle({ error: signal.reason })
+        onLeave()
+      }
+      signal.addEventListener('abort', leave)
+      this.#settlers.add(settle)
+    })
+  }
+
+  /** Ends the waiting of all. */
+  settle(outcome: Outcome): void {
+    for (const settle of [...this.#settlers]) settle(outcome)
   }
 }

@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path'
 import type { Hub, PullPlan } from '../../../core/contracts/downloads.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
-import type { TransferredFile, Transfers } from '../transfer/transfer.ts'
+import type { TransferredFile, Transfers } from '../transfer/transfers.ts'
 import type { PullProgress } from './pull-progress.ts'
 import { originOf, storedPaths, variantWithFiles } from './stored-files.ts'
 

@@ -1,16 +1,12 @@
-import type { Answer } from './answer.ts'
-import { wishedDelay } from './back-off.ts'
-import type { EngineParts } from './engine.ts'
-import { type FetchResult, fetchBytes, type Sink } from './fetch.ts'
-import { type Trouble, troubleError } from './file-errors.ts'
-import { ConnectionFailure } from './http/open-socket.ts'
-import type { PartFile } from './part-file.ts'
-import { PartWriter } from './part-writer.ts'
-import { follow, type Place, type Spot } from './place.ts'
-import type { Retries } from './retries.ts'
-import { freeSpan, requestSize, type Span, stolenSpan, unclaimedBytes } from './span-plan.ts'
-import { Speeds } from './speeds.ts'
-import { StreamWriter } from './stream-writer.ts'
+import { freeSpan, requestSize, type Span, Speeds, stolenSpan, unclaimedBytes } from './chunks.ts'
+import { follow, type Place, type Spot } from './file-source.ts'
+import { type FetchResult, fetchBytes, type Sink } from './http/http-client.ts'
+import type { Answer } from './http/http-response.ts'
+import { ConnectionFailure } from './http/http-socket.ts'
+import { type PartFile, PartWriter, StreamWriter } from './part-file.ts'
+import { type Retries, wishedDelay } from './retries.ts'
+import type { SharedResources } from './shared-resources.ts'
+import { type Trouble, troubleError } from './transfer-errors.ts'
 import type { Verification, Wrong } from './verification.ts'
 
 /** One request under way. */
@@ -48,7 +44,7 @@ class Ended extends Error {}
 
 /** The requests for one file: plans them, and decides what their ends mean. */
 export class FileFetches {
-  readonly #parts: EngineParts
+  readonly #parts: SharedResources
   readonly #needs: FetchesNeeds
   readonly #events: FetchesEvents
   readonly #running = new Set<Fetch>()
@@ -60,7 +56,7 @@ export class FileFetches {
   #arrived = 0
   #best = 0
 
-  constructor(parts: EngineParts, needs: FetchesNeeds, events: FetchesEvents) {
+  constructor(parts: SharedResources, needs: FetchesNeeds, events: FetchesEvents) {
     this.#parts = parts
     this.#needs = needs
     this.#events = events

@@ -1,14 +1,13 @@
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
 import { messageOf } from '../../../core/errors.ts'
-import type { EngineParts } from './engine.ts'
-import { checkTarget } from './file-check.ts'
-import { storageError, wrongContent } from './file-errors.ts'
 import { FileFetches } from './file-fetches.ts'
+import { Place } from './file-source.ts'
 import { PartFile } from './part-file.ts'
-import { Place } from './place.ts'
 import { Retries } from './retries.ts'
-import type { TransferFile, TransferredFile } from './transfer.ts'
-import { Verification, type Wrong } from './verification.ts'
+import type { SharedResources } from './shared-resources.ts'
+import { storageError, wrongContent } from './transfer-errors.ts'
+import type { TransferFile, TransferredFile } from './transfers.ts'
+import { checkTarget, Verification, type Wrong } from './verification.ts'
 
 /** Times that a file's content may change while it is fetched. */
 const MOST_CHANGES = 2
@@ -16,7 +15,7 @@ const MOST_CHANGES = 2
 /** Fetches one file, verifies it, and gives it its name. */
 export class FileTransfer {
   readonly file: TransferFile
-  readonly #parts: EngineParts
+  readonly #parts: SharedResources
   readonly #identity: string
   readonly #signal: AbortSignal
   readonly #place: Place
@@ -36,7 +35,7 @@ export class FileTransfer {
     identity: string,
     locate: () => Promise<FileLocation>,
     signal: AbortSignal,
-    parts: EngineParts
+    parts: SharedResources
   ) {
     this.file = file
     this.#parts = parts

@@ -1,6 +1,6 @@
 import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { isSystemError } from '../../../core/errors.ts'
-import { ChunkMap } from './chunk-map.ts'
+import { ChunkMap } from './chunks.ts'
 
 /** What a partial file is part of. Data of anything else are not continued. */
 export interface JournalSubject {

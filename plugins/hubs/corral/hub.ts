@@ -2,15 +2,12 @@ import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../.
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { fingerprint } from '../files/fingerprint.ts'
-import { encodePath } from '../files/listing-path.ts'
-import { locationHeaders, proxyOf } from '../files/location.ts'
+import { locationHeaders, proxyOf } from '../files/file-location.ts'
+import { encodePath, fingerprint, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
+import { jsonOf } from '../http/hub-answer.ts'
 import type { HubFetch } from '../http/hub-fetch.ts'
-import { jsonOf } from '../http/json-answer.ts'
 import { mayHaveCredentials } from '../http/redirects.ts'
-import { bearer } from '../token.ts'
-import { readCorralListing } from './listing.ts'
-import { parseCorralReference } from './reference.ts'
+import { bearer } from '../hub-options.ts'
 import { corralRefusal } from './refusal.ts'
 
 export interface CorralHubOptions {
@@ -90,4 +87,63 @@ export function createCorralHub({ fetch, endpoint, key, proxy }: CorralHubOption
       }
     }
   }
+}
+
+export interface CorralListing {
+  /** As the other corral spells it. */
+  name: string
+  /** Each below a folder with its variant's label. */
+  files: HubFile[]
+  /** Revisions by label. */
+  revisions: Record<string, string>
+}
+
+/**
+ * What another corral says of a model; variants and files that are not as they should be are left out. Undefined when
+ * it is no such answer.
+ */
+export function readCorralListing(body: unknown): CorralListing | undefined {
+  if (!isObject(body) || typeof body.name !== 'string' || !Array.isArray(body.variants)) return undefined
+  const files: HubFile[] = []
+  const revisions: Record<string, string> = {}
+  for (const { label, revision, files: listed } of body.variants.filter(isObject)) {
+    if (!isUsablePath(label) || label.includes('/') || !isUsablePath(revision) || !Array.isArray(listed)) continue
+    revisions[label] = revision
+    for (const { path, size, sha256 } of listed.filter(isObject)) {
+      const digest = sha256Hex(sha256)
+      const inFolder = `${label}/${path}`
+      if (digest && isUsablePath(path) && isUsablePath(inFolder)) {
+        files.push({ path: inFolder, size: sizeOf(size), sha256: digest })
+      }
+    }
+  }
+  return { name: body.name, files, revisions }
+}
+
+/** Port of a corral that is named without one. */
+const USUAL_PORT = 11435
+
+export interface CorralReference {
+  /** Address of the server that the reference names itself. */
+  endpoint?: string
+  /** `owner/name` */
+  id: string
+}
+
+/**
+ * Reads `owner/name` or `[[corral:]//]host:port/owner/name`.
+ * @throws CorralError `invalid_model_name` for anything else
+ */
+export function parseCorralReference(text: string): CorralReference {
+  const match =
+    /^(?:(?:corral:)?\/\/)?(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?\/)?([^/\s]+\/[^/\s]+)$/.exec(text)
+  const [, host, port, id] = match ?? []
+  if (!id || (/^(corral:)?\/\//.test(text) && !host)) {
+    throw new CorralError(
+      'invalid_model_name',
+      `"${text.slice(0, 120)}" names no model of another corral. Write corral://<host>:<port>/<owner>/<name>, or corral:<owner>/<name> with corral-hub.endpoint set.`,
+      { param: 'model' }
+    )
+  }
+  return host === undefined ? { id } : { id, endpoint: `http://${host}:${port ?? USUAL_PORT}` }
 }

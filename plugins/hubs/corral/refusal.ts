@@ -1,7 +1,6 @@
 import { CorralError } from '../../../core/errors.ts'
-import type { HubAnswer } from '../http/hub-fetch.ts'
-import { serverWords } from '../http/json-answer.ts'
-import { retryAfterSeconds } from '../http/retry-delay.ts'
+import { serverWords } from '../http/hub-answer.ts'
+import { type HubAnswer, retryAfterSeconds } from '../http/hub-fetch.ts'
 
 /** The error for what another corral refuses. */
 export function corralRefusal(answer: HubAnswer, server: string, id: string, now: number): CorralError {

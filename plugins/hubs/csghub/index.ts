@@ -1,8 +1,7 @@
 import { join } from 'node:path'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { createHfLikeHub } from '../hf-like/hub.ts'
-import { openPublicHub, publicHubOptions } from '../public-hub.ts'
-import { bearer, findToken } from '../token.ts'
+import { bearer, findToken, openPublicHub, publicHubOptions } from '../hub-options.ts'
 
 const PLACE = { usual: 'https://hub.opencsg.com', variable: 'CSGHUB_DOMAIN' }
 

@@ -2,17 +2,14 @@ import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../.
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { fingerprint, isFingerprint } from '../files/fingerprint.ts'
-import { encodePath } from '../files/listing-path.ts'
-import { askPlace, isPlace, locationOf, type PlaceQuestion } from '../files/location.ts'
+import { askPlace, isPlace, locationOf, type PlaceQuestion } from '../files/file-location.ts'
+import { encodePath, fingerprint, isFingerprint } from '../files/listed-files.ts'
 import type { AskHub, EndpointAnswer } from '../http/endpoints.ts'
-import type { HubAnswer } from '../http/hub-fetch.ts'
-import { jsonOf } from '../http/json-answer.ts'
-import { isPassing } from '../http/retry-delay.ts'
+import { jsonOf } from '../http/hub-answer.ts'
+import { type HubAnswer, isPassing } from '../http/hub-fetch.ts'
 import { requireRequest } from '../hub-request.ts'
 import { completed, filesOfInfo, filesOfTree, isIncomplete, nextPage } from './listing.ts'
 import { isFinalWord, refusalOf, type Subject, verdictOf } from './refusal.ts'
-import { similarName } from './similar-name.ts'
 
 /** How one hub with Hugging Face's API differs from another. */
 export interface HfLikeOptions {
@@ -209,4 +206,47 @@ function spelling(asked: string, info: Record<string, unknown>, answer: HubAnswe
   if (typeof id !== 'string' || !/^[^/\s]+\/[^/\s]+$/.test(id)) return asked
   const redirected = answer !== undefined && answer.hops.length > 1
   return redirected || id.toLowerCase() === asked.toLowerCase() ? id : asked
+}
+
+/** Milliseconds that the search for a better name may take: an error waits for it. */
+const LIMIT = 3_000
+
+/** The id among a search's results that differs from the asked one by case only. */
+export function sameButForCase(results: unknown, id: string): string | undefined {
+  const ids = Array.isArray(results) ? results.filter(isObject).map(result => result.id ?? result.modelId) : []
+  return ids.find(other => typeof other === 'string' && other !== id && other.toLowerCase() === id.toLowerCase()) as
+    | string
+    | undefined
+}
+
+/**
+ * Looks for a repository whose name differs by case only. It makes an error's message better and nothing else, so that
+ * a search which fails finds nothing.
+ * @throws the signal's reason
+ */
+export async function similarName(ask: AskHub, pathPrefix: string, id: string, signal: AbortSignal | undefined) {
+  const [owner, name] = id.split('/') as [string, string]
+  const limit = AbortSignal.timeout(LIMIT)
+  // The owner's case may be the wrong one: then only the name finds it.
+  const queries: Record<string, string>[] = [
+    { search: name, author: owner, limit: '5' },
+    { search: name, limit: '50' }
+  ]
+  for (const query of queries) {
+    try {
+      const answer = await ask({
+        path: `${pathPrefix}/api/models?${new URLSearchParams(query)}`,
+        signal: signal ? AbortSignal.any([signal, limit]) : limit,
+        patience: 0
+      })
+      const found = answer.status === 200 ? sameButForCase(JSON.parse(answer.text), id) : undefined
+      if (found !== undefined) return found
+    } catch (error) {
+      signal?.throwIfAborted()
+      const harmless = error === limit.reason || error instanceof SyntaxError || error instanceof CorralError
+      if (!harmless) throw error
+      return undefined
+    }
+  }
+  return undefined
 }

@@ -1,7 +1,6 @@
 import type { HubFile } from '../../../core/contracts/downloads.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { sha1Hex, sha256Hex } from '../files/etag.ts'
-import { isUsablePath, sizeOf } from '../files/listing-path.ts'
+import { isUsablePath, sha1Hex, sha256Hex, sizeOf } from '../files/listed-files.ts'
 
 /**
  * What never lies in git itself: where a listing shows no LFS object of it, its blob id is the pointer's, not the

@@ -1,7 +1,6 @@
 import { CorralError } from '../../../core/errors.ts'
-import type { HubAnswer } from '../http/hub-fetch.ts'
-import { isHtml, serverWords } from '../http/json-answer.ts'
-import { retryAfterSeconds } from '../http/retry-delay.ts'
+import { isHtml, serverWords } from '../http/hub-answer.ts'
+import { type HubAnswer, retryAfterSeconds } from '../http/hub-fetch.ts'
 
 /** What was asked for, and how the hub calls things. */
 export interface Subject {

@@ -1,7 +1,6 @@
 import { CorralError } from '../../../core/errors.ts'
-import type { HubAnswer, HubFetch, HubQuestion } from './hub-fetch.ts'
+import type { Headers, HubAnswer, HubFetch, HubQuestion } from './hub-fetch.ts'
 import { mayHaveCredentials } from './redirects.ts'
-import type { Headers } from './retry-delay.ts'
 
 /** Milliseconds in which an endpoint that was unreachable is only asked when the others are so too. */
 const SHUNNED_FOR = 60_000

@@ -1,13 +1,12 @@
 import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/downloads.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { fingerprint } from '../files/fingerprint.ts'
-import { encodePath } from '../files/listing-path.ts'
-import { askPlace, isPlace, locationOf } from '../files/location.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import { askPlace, isPlace, locationOf } from '../files/file-location.ts'
+import { encodePath, fingerprint, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
 import type { AskHub } from '../http/endpoints.ts'
-import { jsonOf } from '../http/json-answer.ts'
+import { jsonOf } from '../http/hub-answer.ts'
 import { requireRequest } from '../hub-request.ts'
-import { readListing } from './listing.ts'
 import { isGood, modelScopeRefusal } from './refusal.ts'
 
 export interface ModelScopeOptions {
@@ -69,4 +68,28 @@ export function createModelScopeHub({ title, prefixes, endpoint, ask, proxy }: M
       throw modelScopeRefusal(refused, subject, Date.now())
     }
   }
+}
+
+export interface ModelScopeListing {
+  files: HubFile[]
+  /** Paths of files that the hub is still examining, and may refuse. */
+  inCheck: string[]
+}
+
+/** ModelScope's list of files: folders, links and what is no safe path are left out. Undefined when it is none. */
+export function readListing(body: unknown): ModelScopeListing | undefined {
+  const data = isObject(body) ? (body.Data ?? body.data) : undefined
+  const entries = isObject(data) ? (data.Files ?? data.files) : undefined
+  if (!Array.isArray(entries)) return undefined
+  const files = new Map<string, HubFile>()
+  const inCheck: string[] = []
+  for (const entry of entries.filter(isObject)) {
+    const { Path: path, Type: type, Mode: mode } = entry
+    // Modes are git's, in decimal: 40960 is a symbolic link.
+    if ((type !== undefined && type !== 'blob') || String(mode) === '40960' || !isUsablePath(path)) continue
+    const sha256 = sha256Hex(entry.Sha256)
+    files.set(path, { path, size: sizeOf(entry.Size), ...(sha256 ? { sha256 } : {}) })
+    if (entry.InCheck === true) inCheck.push(path)
+  }
+  return { files: [...files.values()], inCheck }
 }

@@ -1,6 +1,5 @@
 import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { openPublicHub, publicHubOptions } from '../public-hub.ts'
-import { findToken } from '../token.ts'
+import { findToken, openPublicHub, publicHubOptions } from '../hub-options.ts'
 import { createModelScopeHub } from './hub.ts'
 
 const PLACE = { usual: 'https://modelscope.cn', variable: 'MODELSCOPE_ENDPOINT' }

@@ -1,8 +1,7 @@
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import type { HubAnswer } from '../http/hub-fetch.ts'
-import { serverWords } from '../http/json-answer.ts'
-import { retryAfterSeconds } from '../http/retry-delay.ts'
+import { serverWords } from '../http/hub-answer.ts'
+import { type HubAnswer, retryAfterSeconds } from '../http/hub-fetch.ts'
 
 export interface ModelScopeSubject {
   title: string

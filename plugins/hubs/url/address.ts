@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { CorralError } from '../../../core/errors.ts'
-import { isUsablePath } from '../files/listing-path.ts'
+import { isUsablePath } from '../files/listed-files.ts'
 
 /** Parameters that are secrets or run out: of signatures, keys and tokens. */
 const SECRET =

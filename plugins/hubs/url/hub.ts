@@ -1,9 +1,10 @@
 import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/downloads.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { sha256OfHeaders } from '../files/etag.ts'
-import { askPlace, isPlace, locationOf } from '../files/location.ts'
-import { type HubAnswer, type HubFetch, shownAddress } from '../http/hub-fetch.ts'
+import { askPlace, isPlace, locationOf } from '../files/file-location.ts'
+import { sha256OfHeaders } from '../files/listed-files.ts'
+import { serverWords } from '../http/hub-answer.ts'
+import { type HubAnswer, type HubFetch, retryAfterSeconds, shownAddress } from '../http/hub-fetch.ts'
 import {
   addressBeside,
   contentFingerprint,
@@ -13,7 +14,6 @@ import {
   parseAddress,
   shardsOf
 } from './address.ts'
-import { addressRefusal } from './refusal.ts'
 
 /** Addresses asked at the same time for the shards of one model. */
 const AT_ONCE = 4
@@ -98,4 +98,39 @@ async function inTurns<Item, Result>(items: readonly Item[], work: (item: Item) 
     results.push(...(await Promise.all(items.slice(i, i + AT_ONCE).map(work))))
   }
   return results
+}
+
+/** The error for an address that does not give its file. @param shown the address as it may be shown */
+export function addressRefusal(answer: HubAnswer, shown: string, now: number): CorralError {
+  const { status } = answer
+  const words = serverWords(answer)
+  const said = words ? ` It says: ${words.replace(/[.!?]?$/, '.')}` : ''
+  const details = { address: shown, hubStatus: status }
+  const retryAfter = retryAfterSeconds(answer.headers, now)
+  const later = retryAfter === undefined ? {} : { retryAfter }
+  if (status === 401 || status === 403 || status === 407) {
+    return new CorralError(
+      'hub_forbidden',
+      `${shown} is not for everybody (status ${status}). If you have access, pull it again with what its server wants: a name and password in the address (https://name:password@…), or a signed address that is still valid.${said}`,
+      { details }
+    )
+  }
+  if (status === 429) {
+    const when = retryAfter === undefined ? 'in some minutes' : `in ${retryAfter} s`
+    return new CorralError('hub_rate_limited', `The server of ${shown} refuses more requests. Try again ${when}.`, {
+      details,
+      ...later
+    })
+  }
+  if (status < 500) {
+    return new CorralError('repo_not_found', `There is no file at ${shown} (status ${status}). Check the address.`, {
+      param: 'model',
+      details
+    })
+  }
+  return new CorralError(
+    'hub_unreachable',
+    `The server of ${shown} could not answer (status ${status}).${said} Try again later.`,
+    { details, ...later }
+  )
 }

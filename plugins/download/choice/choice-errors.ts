@@ -2,8 +2,8 @@ import type { HubFile } from '../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { fileNameOf, listed } from './choice.ts'
-import type { GgufCandidate, GgufOffer } from './gguf-offer.ts'
-import { isForeign, quality } from './quality.ts'
+import { isForeign, quality } from './default-quantization.ts'
+import type { GgufCandidate, GgufOffer } from './gguf-models.ts'
 
 const refuse = (
   code: 'unsupported_capability' | 'repo_not_found' | 'invalid_request',

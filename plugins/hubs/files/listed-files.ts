@@ -1,3 +1,50 @@
+import { createHash } from 'node:crypto'
+import type { HubFile } from '../../../core/contracts/downloads.ts'
+
+const RESERVED = /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?$/i
+/** Control characters, and what Windows allows in no name (a colon makes a stream or a drive of it). */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+const FORBIDDEN = /[\u0000-\u001f\u007f\\:*?"<>|]/
+
+/**
+ * Whether a path of a listing can be a file below a folder on every system: relative, no `.` or `..`, nothing that some
+ * system takes for something else.
+ */
+export function isUsablePath(path: unknown): path is string {
+  if (typeof path !== 'string' || path.length === 0 || path.length > 1024 || FORBIDDEN.test(path)) return false
+  return path
+    .split('/')
+    .every(
+      part =>
+        part !== '' &&
+        !/^\.\.?$/.test(part) &&
+        !/[. ]$/.test(part) &&
+        !RESERVED.test(part) &&
+        Buffer.byteLength(part) <= 255
+    )
+}
+
+/** A path for an address: each part percent-encoded. */
+export function encodePath(path: string): string {
+  return path.split('/').map(encodeURIComponent).join('/')
+}
+
+/** A file's size as a listing gives it. */
+export function sizeOf(value: unknown): number | undefined {
+  return typeof value === 'number' && Number.isSafeInteger(value) && value >= 0 ? value : undefined
+}
+
+/** Names a listing's content, for hubs that name no commit. The order of its files does not matter. */
+export function fingerprint(files: readonly HubFile[]): string {
+  const lines = files.map(({ path, size, sha256, gitSha1 }) => JSON.stringify([path, size, sha256 ?? gitSha1])).sort()
+  return `listing-${createHash('sha256').update(lines.join('\n')).digest('hex').slice(0, 40)}`
+}
+
+/** Whether a revision is a fingerprint, which the hub itself does not know. */
+export function isFingerprint(revision: string): boolean {
+  return revision.startsWith('listing-')
+}
+
 /** An ETag without its quotes; undefined where there is none. Bare values are taken too. */
 export function parseEtag(header: string | undefined): { value: string; weak: boolean } | undefined {
   const match = /^\s*(W\/)?(?:"([^"]*)"|([^\s"]+))\s*$/.exec(header ?? '')

@@ -1,3 +1,38 @@
+import type { Digests } from './digests.ts'
+import type { Connections } from './http/http-client.ts'
+import { GATHERED } from './part-file.ts'
+
+/** What the transfers of all files share. */
+export interface SharedResources {
+  readonly connectionsPerFile: number
+  readonly stallTimeout: number
+  /** Milliseconds of the first back-off at most. */
+  readonly firstDelay: number
+  readonly connections: Connections
+  readonly bandwidth: Bandwidth
+  readonly digests: Digests
+  readonly buffers: Buffers
+  /** Something may be started, or is done. */
+  changed(): void
+  received(host: string | undefined, bytes: number): void
+  /** A server has had enough. */
+  trouble(host: string): void
+  log(message: string): void
+}
+
+/** Memory that requests read into; used again and again. */
+export class Buffers {
+  readonly #free: Buffer[] = []
+
+  take(): Buffer {
+    return this.#free.pop() ?? Buffer.allocUnsafeSlow(GATHERED)
+  }
+
+  give(buffer: Buffer): void {
+    this.#free.push(buffer)
+  }
+}
+
 /** Milliseconds over which speed is measured before a connection is added. */
 const WINDOW = 100
 /** Milliseconds before another connection is tried after one that brought nothing. */
@@ -75,5 +110,35 @@ export class ConnectionCount {
   #restart(now: number): void {
     this.#windowStart = now
     this.#windowBytes = this.#bytes
+  }
+}
+
+/** Seconds' worth of bytes that may come at once. */
+const BURST = 0.25
+
+/** Keeps all connections together below a number of bytes a second. */
+export class Bandwidth {
+  readonly #limit: number
+  #debt = 0
+  #at: number
+
+  /** @param limit bytes a second; 0 is no limit */
+  constructor(limit: number, now: number) {
+    this.#limit = limit
+    this.#at = now
+  }
+
+  /** Bytes that one read should bring at most. */
+  get readSize(): number {
+    return this.#limit === 0 ? Number.POSITIVE_INFINITY : Math.max(4096, Math.floor(this.#limit * BURST * 0.25))
+  }
+
+  /** Milliseconds for which the connection that brought `bytes` must not read. */
+  delay(bytes: number, now: number): number {
+    if (this.#limit === 0) return 0
+    const paid = ((now - this.#at) * this.#limit) / 1000
+    this.#debt = Math.max(-this.#limit * BURST, this.#debt - paid) + bytes
+    this.#at = now
+    return this.#debt <= 0 ? 0 : (this.#debt * 1000) / this.#limit
   }
 }

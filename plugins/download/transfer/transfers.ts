@@ -1,9 +1,115 @@
 import { Worker } from 'node:worker_threads'
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
-import { CorralError } from '../../../core/errors.ts'
-import { FIRST_DELAY } from './back-off.ts'
-import { errorFrom, type FromEngine, type ToEngine } from './engine-messages.ts'
-import type { TransferOptions, TransferRequest, TransferredFile, Transfers } from './transfer.ts'
+import { CorralError, type ErrorCode, messageOf } from '../../../core/errors.ts'
+import { FIRST_DELAY } from './retries.ts'
+
+/** One file to be fetched. */
+export interface TransferFile {
+  /** In the repository; for messages. */
+  path: string
+  /** Absolute path that it gets once it is whole and verified. Beside it lie its partial data and their journal. */
+  target: string
+  /** Bytes; undefined where only the place itself knows. */
+  size: number | undefined
+  /** What it is verified by; where there is neither, by its size. */
+  sha256?: string
+  gitSha1?: string
+}
+
+export interface TransferRequest {
+  /** Names the content of all files (hub, repository, revision): partial data of another one are not continued. */
+  identity: string
+  files: readonly TransferFile[]
+  /** Where the bytes of a file are now; asked anew whenever a place stops working. Its CorralErrors end the transfer. */
+  locate(index: number, signal: AbortSignal): Promise<FileLocation>
+  signal: AbortSignal
+  /** Bytes of one file that are on disk: at most ten times a second and file, and at its end. */
+  onProgress(index: number, completed: number, total: number): void
+}
+
+/** What a verified file turned out to be. */
+export interface TransferredFile {
+  /** Bytes. */
+  size: number
+  /** 64 hex digits, computed from the bytes. */
+  sha256: string
+}
+
+/** Fetches files, however often they are interrupted. */
+export interface Transfers {
+  /**
+   * Fetches and verifies files; gives what they are, in order. What is there already is verified and kept. After a
+   * failure or an abort partial data stay, and the next run continues them.
+   * @throws CorralError `hub_unreachable`, `hub_forbidden`, `hub_rate_limited`, `checksum_mismatch`,
+   * `insufficient_storage`; the signal's reason
+   */
+  run(request: TransferRequest): Promise<TransferredFile[]>
+  /** Ends all runs; settles when nothing is written any longer. */
+  close(): Promise<void>
+}
+
+export interface TransferOptions {
+  /** Most connections for one file, and for all files together. */
+  connectionsPerFile: number
+  connections: number
+  /** Bytes a second of all transfers together; 0 is no limit. */
+  bandwidthLimit: number
+  /** Milliseconds without a byte after which a connection is replaced. */
+  stallTimeout: number
+}
+
+/** What the engine's thread is told. */
+export type ToEngine =
+  | { type: 'run'; id: number; identity: string; files: readonly TransferFile[] }
+  | { type: 'located'; question: number; location: FileLocation | undefined }
+  | { type: 'abort'; id: number }
+
+/** What it tells. */
+export type FromEngine =
+  | { type: 'locate'; id: number; question: number; index: number }
+  | { type: 'progress'; id: number; index: number; completed: number; total: number }
+  | { type: 'done'; id: number; files: TransferredFile[] }
+  | { type: 'failed'; id: number; error: PlainError }
+  | { type: 'log'; message: string }
+
+/** An error as it crosses threads. */
+export interface PlainError {
+  code: ErrorCode | undefined
+  message: string
+  stack: string | undefined
+  details: Record<string, unknown> | undefined
+  retryAfter: number | undefined
+}
+
+export function plainError(error: unknown): PlainError {
+  const known = error instanceof CorralError ? error : undefined
+  return {
+    code: known?.code,
+    message: messageOf(error),
+    stack: error instanceof Error ? error.stack : undefined,
+    details: known?.details,
+    retryAfter: known?.retryAfter
+  }
+}
+
+export function errorFrom({ code, message, stack, details, retryAfter }: PlainError): Error {
+  if (code !== undefined) {
+    return new CorralError(code, message, {
+      ...(details === undefined ? {} : { details }),
+      ...(retryAfter === undefined ? {} : { retryAfter })
+    })
+  }
+  const error = new Error(message)
+  if (stack !== undefined) error.stack = stack
+  return error
+}
+
+export { partialBytes, removePartial } from './journal.ts'
+
+/** Transfers that share connections and a bandwidth limit. They work in a thread that lives while there is something to do. */
+export function createTransfers(options: TransferOptions): Transfers {
+  return new EngineThread(options)
+}
 
 /** Milliseconds after the last run for which the thread is kept. */
 const IDLE = 5000
@@ -95,7 +201,7 @@ export class EngineThread implements Transfers {
   }
 
   #start(): Worker {
-    const worker = new Worker(new URL('./engine-worker.js', import.meta.url), {
+    const worker = new Worker(new URL('./transfer-worker.js', import.meta.url), {
       workerData: { ...this.#options, firstDelay: FIRST_DELAY },
       // What comes is read into memory of its own; the heap holds little.
       resourceLimits: { maxYoungGenerationSizeMb: 4, maxOldGenerationSizeMb: 128 }

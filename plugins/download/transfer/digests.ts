@@ -1,5 +1,5 @@
 import { Worker } from 'node:worker_threads'
-import type { DigestOrder, DigestReply } from './digest-work.ts'
+import type { DigestOrder, DigestReply } from './digest-worker.ts'
 
 export interface DigestListener {
   /** 64 and 40 hex digits. */

@@ -1,8 +1,8 @@
 /** The engine in a thread of its own: what comes fast must not hold up what the gateway's own thread does. */
 import { parentPort, workerData } from 'node:worker_threads'
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
-import { Engine } from './engine.ts'
-import { type FromEngine, plainError, type ToEngine } from './engine-messages.ts'
+import { Engine } from './transfer-engine.ts'
+import { type FromEngine, plainError, type ToEngine } from './transfers.ts'
 
 const port = parentPort!
 const tell = (message: FromEngine) => port.postMessage(message)

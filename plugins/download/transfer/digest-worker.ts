@@ -1,5 +1,6 @@
 import { createHash, type Hash } from 'node:crypto'
 import { closeSync, openSync, readSync } from 'node:fs'
+import { parentPort } from 'node:worker_threads'
 import { crc32 } from 'node:zlib'
 
 export type DigestOrder =
@@ -132,3 +133,7 @@ export class DigestWork {
     this.#reply({ type: 'failed', id, message, code })
   }
 }
+
+const port = parentPort!
+const work = new DigestWork(reply => port.postMessage(reply))
+port.on('message', (order: DigestOrder) => work.order(order))

@@ -1,15 +1,13 @@
 import { mkdir } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
-import { Bandwidth } from './bandwidth.ts'
-import { ConnectionCount } from './connection-count.ts'
-import { Digests } from './digest/digests.ts'
-import { assertSpace, diskFull, freeSpace } from './disk-space.ts'
+import { Digests } from './digests.ts'
 import { FileTransfer } from './file-transfer.ts'
-import { Connections } from './http/connections.ts'
+import { Connections } from './http/http-client.ts'
 import { loadJournal } from './journal.ts'
-import { GATHERED } from './part-writer.ts'
-import type { TransferFile, TransferOptions, TransferRequest, TransferredFile } from './transfer.ts'
+import { Bandwidth, Buffers, ConnectionCount, type SharedResources } from './shared-resources.ts'
+import { assertSpace, diskFull, freeSpace } from './transfer-errors.ts'
+import type { TransferFile, TransferOptions, TransferRequest, TransferredFile } from './transfers.ts'
 
 /** Files of one run that are fetched at once. */
 const FILES = 4
@@ -22,41 +20,10 @@ const JOURNAL_BYTES = 3 * 1024 * 1024
 /** Milliseconds between two looks at free space and speed. */
 const SLOW_TICK = 1000
 
-/** What the transfers of files share. */
-export interface EngineParts {
-  readonly connectionsPerFile: number
-  readonly stallTimeout: number
-  /** Milliseconds of the first back-off at most. */
-  readonly firstDelay: number
-  readonly connections: Connections
-  readonly bandwidth: Bandwidth
-  readonly digests: Digests
-  readonly buffers: Buffers
-  /** Something may be started, or is done. */
-  changed(): void
-  received(host: string | undefined, bytes: number): void
-  /** A server has had enough. */
-  trouble(host: string): void
-  log(message: string): void
-}
-
 export interface EngineOptions extends TransferOptions {
   /** Milliseconds of the first back-off at most. */
   firstDelay: number
   log(message: string): void
-}
-
-/** Memory that requests read into; used again and again. */
-export class Buffers {
-  readonly #free: Buffer[] = []
-
-  take(): Buffer {
-    return this.#free.pop() ?? Buffer.allocUnsafeSlow(GATHERED)
-  }
-
-  give(buffer: Buffer): void {
-    this.#free.push(buffer)
-  }
 }
 
 interface Run {
@@ -69,7 +36,7 @@ interface Run {
 /** Fetches the files of all runs over a few connections; everything happens in the thread that calls it. */
 export class Engine {
   readonly #options: EngineOptions
-  readonly #parts: EngineParts
+  readonly #parts: SharedResources
   readonly #connections = new Connections()
   readonly #digests = new Digests()
   readonly #hosts = new Map<string, ConnectionCount>()

@@ -9,6 +9,7 @@ import type {
   PullPlan,
   PullRequest
 } from '../../../core/contracts/downloads.ts'
+import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
@@ -18,11 +19,10 @@ import { formatBytes } from '../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../core/system/data-paths.ts'
 import { chooseFiles, configToRead, indexToRead } from '../choice/choose-files.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
-import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-offer.ts'
-import type { Transfers } from '../transfer/transfer.ts'
-import { findRepository } from './hub-search.ts'
-import { diskRoom } from './machine-room.ts'
-import { bytesOnDisk } from './partial-files.ts'
+import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-choice.ts'
+import { freeSpace } from '../transfer/transfer-errors.ts'
+import type { Transfers } from '../transfer/transfers.ts'
+import { bytesOnDisk } from './pull-folder.ts'
 import { originOf, storedBytes, variantWithFiles } from './stored-files.ts'
 
 export interface PlannerOptions {
@@ -255,5 +255,82 @@ function undescribed({ address }: HubRepository, { path }: Pick<HubFile, 'path'>
     'unsupported_capability',
     `${path} of ${address} cannot be used: ${why}. Ask its author, or choose another repository.`,
     { param: 'model' }
+  )
+}
+
+/**
+ * Asks hubs in turn for a repository: the first that has it serves it. One that cannot be asked ends the search only
+ * when no later one has it.
+ * @throws CorralError of the hub, see `Hub.repository`
+ */
+export async function findRepository(
+  hubs: readonly Hub[],
+  request: HubRequest,
+  waiting: Waiting
+): Promise<{ hub: Hub; repository: HubRepository }> {
+  const failures: CorralError[] = []
+  for (const hub of hubs) {
+    waiting.signal?.throwIfAborted()
+    try {
+      return { hub, repository: await hub.repository(request, waiting) }
+    } catch (error) {
+      if (!(error instanceof CorralError) || waiting.signal?.aborted) throw error
+      failures.push(error)
+    }
+  }
+  const telling = failures.find(({ code }) => code !== 'repo_not_found') ?? failures[0]
+  if (telling?.code !== 'repo_not_found' || failures.length === 1) throw telling ?? noHub()
+  throw new CorralError(
+    'repo_not_found',
+    `There is no "${request.id}" at ${hubs.map(({ title }) => title).join(', nor at ')}. Check its owner and name; ` +
+      'what is private needs a token.',
+    { param: 'model' }
+  )
+}
+
+function noHub(): CorralError {
+  return new CorralError(
+    'repo_not_found',
+    'No hub is switched on that a name without prefix could be looked for at. Name one ("hf:<owner>/<name>"), or set ' +
+      '"search" of the section "downloads" in config.yaml.',
+    { param: 'model' }
+  )
+}
+
+/**
+ * Bytes of memory that models can have: of this machine, or of the container that corral runs in, and of those of its
+ * GPUs that work and have memory of their own.
+ */
+export function machineMemory({ memory, gpus }: Hardware): { ram: number; gpu: number } {
+  const own = gpus.filter(gpu => gpu.usable && !gpu.unifiedMemory)
+  return {
+    ram: Math.min(memory.limit ?? memory.total, memory.total),
+    gpu: own.reduce((sum, gpu) => sum + (gpu.totalMemory ?? 0), 0)
+  }
+}
+
+/**
+ * Whether files fit on a disk, by the folder that they go to.
+ * @param missing bytes that are still to be fetched
+ */
+export async function diskRoom(folder: string, missing: number): Promise<PullPlan['disk']> {
+  // People tidy up by hand.
+  await mkdir(folder, { recursive: true, mode: 0o700 })
+  const { free: available, reserve } = await freeSpace(join(folder, 'files'))
+  const required = missing === 0 ? 0 : missing + reserve
+  return { required, available, fits: available >= required }
+}
+
+export function insufficientStorage(
+  folder: string,
+  plan: PullPlan,
+  { required, available }: PullPlan['disk']
+): CorralError {
+  return new CorralError(
+    'insufficient_storage',
+    `"${bareName(plan.name)}" (${plan.label}) needs ${formatBytes(required)} more on the disk of ${folder}, which has ` +
+      `${formatBytes(available)} free. Remove models that are not needed, choose a smaller variant, or choose another ` +
+      'disk with CORRAL_MODELS.',
+    { details: { required, available } }
   )
 }
