@@ -9,7 +9,6 @@ import {
   stolenSpan,
   unclaimedBytes
 } from '../../plugins/download/transfer/chunks.ts'
-import { Bandwidth, ConnectionCount } from '../../plugins/download/transfer/shared-resources.ts'
 import { follow, Place } from '../../plugins/download/transfer/file-source.ts'
 import { withoutQueries } from '../../plugins/download/transfer/http/http-client.ts'
 import { ChunkedBody } from '../../plugins/download/transfer/http/http-connection.ts'
@@ -17,6 +16,7 @@ import { parseContentRange, parseHead, readAnswer } from '../../plugins/download
 import { proxyFor } from '../../plugins/download/transfer/http/http-socket.ts'
 import { continues, journalText, parseJournal } from '../../plugins/download/transfer/journal.ts'
 import { backOff, Retries, wishedDelay } from '../../plugins/download/transfer/retries.ts'
+import { Bandwidth, ConnectionCount } from '../../plugins/download/transfer/shared-resources.ts'
 import { Recheck } from '../../plugins/download/transfer/verification.ts'
 
 const KiB = 1024
