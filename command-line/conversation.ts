@@ -1,3 +1,5 @@
+import type { Counters, WorkStep } from '../core/contracts/native-records.ts'
+import type { ChatEvent } from '../plugins/api-native/operations/answers.ts'
 import { CommandFailure, EXIT } from './failure.ts'
 import type { ServerClient } from './server-client.ts'
 
@@ -26,16 +28,6 @@ export interface AnswerSink {
   content(text: string): void
 }
 
-/** Token counts, and durations in nanoseconds. */
-export interface Counters {
-  total_duration?: number
-  load_duration?: number
-  prompt_eval_count?: number
-  prompt_eval_duration?: number
-  eval_count?: number
-  eval_duration?: number
-}
-
 /** A chat with one model, which remembers what was said. */
 export interface Conversation {
   /** Loads the model. */
@@ -55,7 +47,7 @@ export function createConversation(client: ServerClient, settings: ChatSettings)
   return {
     async load(onStatus, signal) {
       // A keep_alive of the chat, such as 0, must not unload the model before its first answer.
-      for await (const part of client.stream('/api/load', { model, options, stream: true }, signal)) {
+      for await (const part of client.stream<WorkStep>('/api/load', { model, options, stream: true }, signal)) {
         if ('status' in part) onStatus(part.status)
         else if (part.event.status !== 'ready') onStatus(loadStatus(part.event))
       }
@@ -76,20 +68,21 @@ export function createConversation(client: ServerClient, settings: ChatSettings)
         if (answer !== '') messages.push(asked.at(-1)!, { role: 'assistant', content: answer })
       }
       try {
-        for await (const part of client.stream('/api/chat', request, signal)) {
+        for await (const part of client.stream<ChatEvent>('/api/chat', request, signal)) {
           if ('status' in part) {
             sink.status(part.status)
             continue
           }
-          const { message, done } = part.event as { message?: { content?: string; thinking?: string }; done?: boolean }
+          const { event } = part
+          const message = 'message' in event ? event.message : undefined
           if (message?.thinking) sink.thinking(message.thinking)
           if (message?.content) {
             answer += message.content
             sink.content(message.content)
           }
-          if (done) {
+          if (event.done && event.done_reason !== 'error') {
             remember()
-            return part.event as Counters
+            return event
           }
         }
       } catch (error) {
@@ -105,9 +98,8 @@ export function createConversation(client: ServerClient, settings: ChatSettings)
   }
 }
 
-function loadStatus({ status, completed, total }: Record<string, unknown>): string {
-  const fraction = Number(completed) / Number(total)
-  return Number.isFinite(fraction) ? `${status} ${Math.floor(fraction * 100)}%` : String(status)
+function loadStatus({ status, completed, total }: WorkStep): string {
+  return completed !== undefined && total ? `${status} ${Math.floor((completed / total) * 100)}%` : status
 }
 
 /** The counters of an answer for people. */

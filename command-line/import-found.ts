@@ -1,4 +1,5 @@
 import type { FoundModel, FoundModels } from '../core/contracts/adoption.ts'
+import type { ImportedReply } from '../core/contracts/native-records.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { CommandFailure, EXIT, throwTogether } from './failure.ts'
 import { printable, printJson, printText } from './output.ts'
@@ -103,18 +104,14 @@ async function findModels(client: ServerClient, from: string): Promise<FoundMode
 }
 
 async function importOne(client: ServerClient, from: string, { found, name }: FoundModel): Promise<void> {
-  const last = await streamWork(
+  const { model, linked } = await streamWork<ImportedReply>(
     client,
     '/api/import',
     { from, found },
     { first: `reading ${printable(name)}`, what: `import of ${printable(name)}`, unit: 'bytes' }
   )
-  const stored = (last.model ?? {}) as { name?: string; size?: number }
-  const size = stored.size === undefined ? '' : formatBytes(stored.size)
-  const how = last.linked === true ? 'shared with the original' : 'copied'
-  process.stderr.write(
-    `imported ${printable(stored.name ?? name)} (${[size, how].filter(part => part !== '').join(', ')})\n`
-  )
+  const how = linked ? 'shared with the original' : 'copied'
+  process.stderr.write(`imported ${printable(model.name)} (${formatBytes(model.size)}, ${how})\n`)
 }
 
 /** The name that it is stored under, where that is another model's. */

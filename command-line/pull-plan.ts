@@ -1,13 +1,7 @@
-import type { PullPlan } from '../core/contracts/downloads.ts'
+import type { PlanReply } from '../core/contracts/native-records.ts'
 import { formatBytes, formatMemory } from '../core/system/bytes.ts'
 import { printable } from './output.ts'
 import { formatPairs, formatTable } from './table.ts'
-
-/** What `POST /api/pull {dry_run: true}` answers: a plan, with the model's name as text. */
-export type PlanReply = Omit<PullPlan, 'name' | 'files'> & {
-  model: string
-  files: Omit<PullPlan['files'][number], 'storedPath'>[]
-}
 
 /** What a pull would fetch and why, for people. */
 export function formatPlan(plan: PlanReply, reference: string): string {
@@ -53,7 +47,7 @@ export function formatPlan(plan: PlanReply, reference: string): string {
 }
 
 function need(
-  { required, available, fits }: PullPlan['disk'],
+  { required, available, fits }: PlanReply['disk'],
   what: string,
   format: (bytes: number) => string
 ): string {

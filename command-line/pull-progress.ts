@@ -1,4 +1,4 @@
-import type { PullRecord } from '../core/contracts/downloads.ts'
+import type { PullEvent, PullReply } from '../core/contracts/native-records.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { CommandFailure, EXIT, Interrupted } from './failure.ts'
@@ -7,23 +7,6 @@ import { showProgress } from './progress-line.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 import { showTransfers, type TransferDisplay } from './transfer-display.ts'
 import { percentOf } from './transfer-layout.ts'
-
-/** What a pull's events carry. The first one tells what was chosen, those with a digest how far a file is. */
-interface PullEvent {
-  status?: string
-  /** The file's path in the repository. */
-  digest?: string
-  completed?: number
-  total?: number
-  /** `owner/name`. */
-  model?: string
-  label?: string
-  reason?: string
-  size?: number
-  warnings?: string[]
-  /** Nothing is to be fetched. */
-  present?: boolean
-}
 
 /** Failures whose own words say what becomes of the download. */
 const FINAL_CODES = ['pull_cancelled', 'model_deleted', 'shutting_down']
@@ -40,9 +23,9 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
   let last: PullEvent | undefined
   let goesOn: Promise<boolean> | undefined
   try {
-    for await (const part of client.stream('/api/pull', { ...request, stream: true })) {
+    for await (const part of client.stream<PullEvent>('/api/pull', { ...request, stream: true })) {
       if ('status' in part) continue
-      const event: PullEvent = part.event
+      const { event } = part
       if (event.model) name = event.label ? `${event.model}:${event.label}` : event.model
       if (event.status === 'success') last = event
       else if (event.present) continue
@@ -91,7 +74,7 @@ function introduction(name: string, { reason, size, warnings = [] }: PullEvent):
 /** Whether the server downloads this without anybody watching: it was joined, and leaving does not pause it. */
 async function isDetached(client: ServerClient, name: string): Promise<boolean> {
   try {
-    const { pulls } = await client.json<{ pulls: PullRecord[] }>('GET', '/api/pulls')
+    const { pulls } = await client.json<{ pulls: PullReply[] }>('GET', '/api/pulls')
     return pulls.some(({ model, detached }) => detached && model.toLowerCase() === name.toLowerCase())
   } catch {
     // It only decides on a word of farewell; a server in trouble is told of by the download itself.

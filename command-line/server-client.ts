@@ -4,7 +4,7 @@ import { isSystemError, messageOf } from '../core/errors.ts'
 import { CommandFailure, EXIT, exitCodeFor } from './failure.ts'
 
 /** What a stream brings: events, and between them comments on what is being done (`loading 42%`). */
-export type StreamPart = { event: Record<string, unknown> } | { status: string }
+export type StreamPart<Event> = { event: Event } | { status: string }
 
 /** Talks to one corral server. Nothing it does has a time limit: a model may take minutes to load or to think. */
 export interface ServerClient {
@@ -16,7 +16,7 @@ export interface ServerClient {
    */
   json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
   /** The parts of a reply (to a GET without a body) that is streamed as Server-Sent Events; aborting `signal` closes the connection. */
-  stream(path: string, body: unknown, signal?: AbortSignal): AsyncGenerator<StreamPart>
+  stream<Event extends object>(path: string, body: unknown, signal?: AbortSignal): AsyncGenerator<StreamPart<Event>>
 }
 
 export interface ClientOptions {
@@ -70,12 +70,12 @@ export function createClient({ address, apiKey, signal: ended }: ClientOptions):
       const text = await readText(await send(method, path, body, either), either)
       return parseJson(address, text) as Reply
     },
-    async *stream(path, body, signal) {
+    async *stream<Event extends object>(path: string, body: unknown, signal?: AbortSignal) {
       const either = signal ? AbortSignal.any([signal, ended]) : ended
       const response = await send(body === undefined ? 'GET' : 'POST', path, body, either)
-      const parts: StreamPart[] = []
+      const parts: StreamPart<Event & { error?: unknown; code?: unknown }>[] = []
       const parser = createParser({
-        onEvent: ({ data }) => parts.push({ event: parseJson(address, data) }),
+        onEvent: ({ data }) => parts.push({ event: parseJson(address, data) as Event }),
         onComment: comment => parts.push({ status: comment.trim() })
       })
       const decoder = new TextDecoder()
@@ -117,7 +117,7 @@ export class ServerRefusal extends CommandFailure {
   }
 }
 
-function streamError(event: Record<string, unknown>): ServerRefusal {
+function streamError(event: { error?: unknown; code?: unknown }): ServerRefusal {
   return new ServerRefusal(String(event.error), typeof event.code === 'string' ? event.code : undefined)
 }
 

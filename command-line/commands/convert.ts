@@ -1,4 +1,5 @@
 import type { Command } from 'commander'
+import type { ConvertedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { CommandContext } from '../context.ts'
 import { modelArgument } from '../model-argument.ts'
@@ -30,15 +31,14 @@ Examples:
           process.stderr.write(`removed the ${dtype} of ${model}\n`)
           return
         }
-        const last = await streamWork(
+        const last = await streamWork<ConvertedReply>(
           client,
           '/api/convert',
           { model, dtype },
           { first: `preparing ${model}`, what: `conversion of ${model}`, unit: 'parts' }
         )
-        const size = typeof last.size === 'number' ? ` (${formatBytes(last.size)})` : ''
         process.stderr.write(
-          `${model} is there as ${dtype}${size}. Requests with the option dtype "${dtype}" use it.\n`
+          `${model} is there as ${dtype} (${formatBytes(last.size)}). Requests with the option dtype "${dtype}" use it.\n`
         )
       })
     )

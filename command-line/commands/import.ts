@@ -1,5 +1,6 @@
 import { resolve } from 'node:path'
 import { type Command, Option } from 'commander'
+import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { CommandContext } from '../context.ts'
@@ -77,13 +78,12 @@ function checkUsage(given: string[], { from, list, all, json }: ImportOptions): 
 }
 
 async function importPath(client: ServerClient, path: string, model: string): Promise<void> {
-  const last = await streamWork(
+  const { model: stored } = await streamWork<ImportedReply>(
     client,
     '/api/import',
     { path, model },
     { first: `reading ${path}`, what: `import of ${path}`, unit: 'bytes' }
   )
-  const stored = (last.model ?? {}) as { name?: string; size?: number }
-  const size = stored.size === undefined ? '' : ` (${formatBytes(stored.size)})`
-  process.stderr.write(`imported ${stored.name ?? model}${size}. Try it with: corral run ${stored.name ?? model}\n`)
+  const { name, size } = stored
+  process.stderr.write(`imported ${name} (${formatBytes(size)}). Try it with: corral run ${name}\n`)
 }

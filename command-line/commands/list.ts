@@ -1,20 +1,11 @@
 import type { Command } from 'commander'
+import type { LocalModel } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { CommandContext } from '../context.ts'
 import { printJson, printText } from '../output.ts'
 import { relativeTime } from '../relative-time.ts'
 import { withServer } from '../server-connection.ts'
 import { formatTable } from '../table.ts'
-
-interface ModelRecord {
-  name: string
-  digest: string
-  /** Bytes. */
-  size: number
-  format: string
-  /** ISO 8601. */
-  modified_at: string
-}
 
 export function defineList(program: Command, context: CommandContext): void {
   program
@@ -31,7 +22,7 @@ Examples:
     )
     .action(async ({ json }: { json?: boolean }) => {
       const reply = await withServer(context, 'aside', ({ client }) =>
-        client.json<{ models: ModelRecord[] }>('GET', '/api/tags')
+        client.json<{ models: LocalModel[] }>('GET', '/api/tags')
       )
       if (json) return printJson(reply)
       if (process.stderr.isTTY && reply.models.length === 0) {
@@ -42,7 +33,10 @@ Examples:
 }
 
 /** The models as a table, the newest first. */
-export function formatModels(models: ModelRecord[], now: Date): string {
+export function formatModels(
+  models: Pick<LocalModel, 'name' | 'digest' | 'size' | 'format' | 'modified_at'>[],
+  now: Date
+): string {
   const rows = models
     .toSorted((a, b) => b.modified_at.localeCompare(a.modified_at))
     .map(({ name, digest, size, format, modified_at }) => [

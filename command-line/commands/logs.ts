@@ -1,5 +1,6 @@
 import { type Command, InvalidArgumentError } from 'commander'
 import type { EngineLogRecord } from '../../core/contracts/builds.ts'
+import type { LogEvent } from '../../plugins/api-native/log-events.ts'
 import type { CommandContext } from '../context.ts'
 import { modelArgument } from '../model-argument.ts'
 import { printable, printJson, printText } from '../output.ts'
@@ -42,7 +43,7 @@ Examples:
         'fail',
         async ({ client }) => {
           if (options.follow) {
-            for await (const part of client.stream(`${path}?follow=1&${query}`, undefined)) {
+            for await (const part of client.stream<LogEvent>(`${path}?follow=1&${query}`, undefined)) {
               if (!('event' in part)) continue
               const text = options.json ? JSON.stringify(part.event) : eventText(part.event)
               if (text !== undefined) printText(printable(text))
@@ -82,8 +83,7 @@ export function formatLogs({ model, engines }: LogsReply): string {
     .join('\n\n')
 }
 
-function eventText(event: Record<string, unknown>): string | undefined {
-  if (typeof event.line === 'string') return event.line
-  if (typeof event.startedAt === 'string') return header(event as unknown as EngineLogRecord)
-  return ending(event as unknown as EngineLogRecord)
+function eventText(event: LogEvent): string | undefined {
+  if ('line' in event) return event.line
+  return 'startedAt' in event ? header(event) : ending(event)
 }

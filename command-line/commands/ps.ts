@@ -1,4 +1,5 @@
 import type { Command } from 'commander'
+import type { LoadingRecord, RunningRecord } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { CommandContext } from '../context.ts'
 import { CommandFailure, EXIT } from '../failure.ts'
@@ -6,24 +7,6 @@ import { printJson, printText } from '../output.ts'
 import { relativeTime } from '../relative-time.ts'
 import { withServer } from '../server-connection.ts'
 import { formatTable } from '../table.ts'
-
-interface RunningRecord {
-  name: string
-  digest: string
-  /** Bytes. */
-  size: number
-  size_vram: number
-  context_length: number
-  /** ISO 8601. */
-  expires_at: string
-}
-
-interface LoadingRecord {
-  name: string
-  state: string
-  /** What is being done and how far it is. */
-  status?: string
-}
 
 interface PsReply {
   models: RunningRecord[]

@@ -1,9 +1,10 @@
 import type { Command } from 'commander'
+import type { PlanReply } from '../../core/contracts/native-records.ts'
 import type { CommandContext } from '../context.ts'
 import { CommandFailure, EXIT } from '../failure.ts'
 import { modelArgument } from '../model-argument.ts'
 import { printJson, printText } from '../output.ts'
-import { formatPlan, type PlanReply } from '../pull-plan.ts'
+import { formatPlan } from '../pull-plan.ts'
 import { pullWithProgress } from '../pull-progress.ts'
 import { withServer } from '../server-connection.ts'
 

@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import type { PullRecord } from '../../core/contracts/downloads.ts'
+import type { PullReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { CommandContext } from '../context.ts'
 import { type CommandFailure, throwTogether, tryEach } from '../failure.ts'
@@ -31,7 +31,7 @@ Examples:
     .action(async ({ json }: { json?: boolean }) => {
       if (pulls.args[0] !== undefined) unknownCommand(pulls, pulls.args[0])
       const { reply, own } = await withServer(context, 'aside', async ({ client, own }) => ({
-        reply: await client.json<{ pulls: PullRecord[] }>('GET', '/api/pulls'),
+        reply: await client.json<{ pulls: PullReply[] }>('GET', '/api/pulls'),
         own
       }))
       if (json) return printJson(reply)
@@ -83,7 +83,7 @@ async function changePulls(context: CommandContext, action: keyof typeof DONE, n
 }
 
 /** Downloads as a table, the oldest first. */
-export function formatPulls(pulls: PullRecord[]): string {
+export function formatPulls(pulls: PullReply[]): string {
   return printable(
     formatTable(
       [

@@ -1,8 +1,9 @@
 import { basename, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
-import type { Build, InstalledBuild } from '../../core/contracts/builds.ts'
+import type { InstalledBuild } from '../../core/contracts/builds.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
+import type { BuildReply, UpgradeReply } from '../../plugins/api-native/operations/runtimes.ts'
 import type { CommandContext } from '../context.ts'
 import { CommandFailure, EXIT, throwTogether, tryEach } from '../failure.ts'
 import { interruption } from '../interruption.ts'
@@ -90,14 +91,15 @@ or kind of build.`
     .argument('<build>', 'id of an installed build, a kind of which one is installed, or auto for the best one')
     .action((choice: string) =>
       withRuntimes(context, async ({ client }) => {
-        const last = await streamWork(
+        const { build } = await streamWork<BuildReply>(
           client,
           '/api/runtimes/use',
           { runtime: choice },
           { first: `looking at ${choice}`, what: `choice of ${choice}`, unit: 'bytes' }
         )
-        const { id, version } = last.build as Build
-        process.stderr.write(`New engines run on ${id} (llama.cpp ${version}). Loaded models stay where they are.\n`)
+        process.stderr.write(
+          `New engines run on ${build.id} (llama.cpp ${build.version}). Loaded models stay where they are.\n`
+        )
       })
     )
 
@@ -162,12 +164,12 @@ async function install(context: CommandContext, what: string[], options: Install
     : { ...options, ...(what[0] && { runtime: what[0] }) }
   const name = archive ? basename(archive) : `llama.cpp${what[0] ? ` (${what[0]})` : ''}`
   await withRuntimes(context, async ({ client }) => {
-    const last = await streamWork(client, '/api/runtimes/install', request, {
+    const { build } = await streamWork<BuildReply>(client, '/api/runtimes/install', request, {
       first: `preparing ${name}`,
       what: `installation of ${name}`,
       unit: 'bytes'
     })
-    const { id, version, origin, warnings = [] } = last.build as Build
+    const { id, version, origin, warnings = [] } = build
     for (const warning of warnings) process.stderr.write(`Warning: ${printable(warning)}\n`)
     process.stderr.write(
       `installed ${id} (llama.cpp ${version}) from ${printable(origin)}. Use it with: corral runtime use ${id}\n`
@@ -192,13 +194,12 @@ function wrongUsage(
 
 async function upgrade(context: CommandContext): Promise<void> {
   await withRuntimes(context, async ({ client }) => {
-    const last = await streamWork(
+    const { build, previous, changed } = await streamWork<UpgradeReply>(
       client,
       '/api/runtimes/upgrade',
       {},
       { first: 'looking for a newer llama.cpp', what: 'upgrade of llama.cpp', unit: 'bytes' }
     )
-    const { build, previous, changed } = last as unknown as { build: Build; previous: Build; changed: boolean }
     process.stderr.write(
       changed
         ? `New engines run on ${build.id} instead of ${previous.id}, which is kept: corral returns to it should the new one fail.\n`

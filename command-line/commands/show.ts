@@ -1,4 +1,5 @@
 import type { Command } from 'commander'
+import type { ShownModel } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { CommandContext } from '../context.ts'
 import { modelArgument } from '../model-argument.ts'
@@ -6,29 +7,6 @@ import { printable, printJson, printText } from '../output.ts'
 import { relativeTime } from '../relative-time.ts'
 import { withServer } from '../server-connection.ts'
 import { formatPairs } from '../table.ts'
-
-interface ShowReply {
-  details: {
-    name: string
-    /** Bytes. */
-    size: number
-    format: string
-    modified_at: string
-    digest?: string
-    family?: string
-    parameter_size?: string
-    quantization_level?: string
-    context_length?: number
-    embedding_length?: number
-  }
-  capabilities?: string[]
-  origin?: { kind: string; from: string }
-  files?: { path: string; size: number; role: string }[]
-  /** What was made of a SafeTensors model. */
-  conversions?: { dtype: string; size: number; created_at: string }[]
-  license?: string
-  template?: string
-}
 
 export function defineShow(program: Command, context: CommandContext): void {
   program
@@ -46,7 +24,7 @@ Examples:
     )
     .action(async (model: string, options: { json?: boolean; template?: boolean }) => {
       const reply = await withServer(context, 'aside', ({ client }) =>
-        client.json<ShowReply>('POST', '/api/show', { model })
+        client.json<ShownModel>('POST', '/api/show', { model })
       )
       if (options.json) printJson(reply)
       else printText(options.template ? printable(reply.template ?? '') : formatModel(reply, new Date()))
@@ -54,7 +32,7 @@ Examples:
 }
 
 /** What is known of a model, for people. */
-export function formatModel(reply: ShowReply, now: Date): string {
+export function formatModel(reply: ShownModel, now: Date): string {
   const { details, capabilities, origin, files, conversions, license } = reply
   const model = formatPairs([
     ['architecture', details.family || undefined],

@@ -1,36 +1,37 @@
+import { type Static, Type } from 'typebox'
 import type { ModelName } from '../models/model-name.ts'
+import { Bytes, Format } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 
-/** A model in another tool's cache. */
-export interface FoundModel {
-  /** Names it for `adopt`: what it is called in that tool. */
-  found: string
-  /** What it would be called here: `owner/name` or `owner/name:LABEL`. */
-  name: string
-  format: 'gguf' | 'safetensors'
-  /** Bytes of all its files. */
-  size: number
-  /** Absolute path of its (first) file, or of its folder where it is one. */
-  path: string
-  /** Why it cannot be taken: a sentence. */
-  problem?: string
-  /** These files are stored already. */
-  present: boolean
-  /** Under which name they are. */
-  storedAs?: string
-}
+const loose = { additionalProperties: true }
 
-export interface FoundModels {
-  /** The tool: `huggingface`, `ollama`, `lm-studio`. */
-  from: string
-  /** Where was looked: an absolute path, or several with commas between. */
-  folder: string
-  /** By name. */
-  models: FoundModel[]
-  /** What could not be looked at, a sentence each. */
-  unreadable?: string[]
-}
+/** What the cache of another tool holds. */
+export const FoundModelsSchema = Type.Object(
+  {
+    from: Type.String({ description: 'The tool' }),
+    folder: Type.String({ description: 'Where was looked: an absolute path, or several with commas between' }),
+    models: Type.Array(
+      Type.Object(
+        {
+          found: Type.String({ description: 'What it is called in that tool; names it in an import' }),
+          name: Type.String({ description: 'What it would be called here' }),
+          format: Format,
+          size: Bytes('Of all its files'),
+          path: Type.String({ description: 'Absolute path of its first file, or of its folder' }),
+          problem: Type.Optional(Type.String({ description: 'Why it cannot be taken' })),
+          present: Type.Boolean({ description: 'These files are stored already' }),
+          storedAs: Type.Optional(Type.String({ description: 'Under which name they are' }))
+        },
+        loose
+      )
+    ),
+    unreadable: Type.Optional(Type.Array(Type.String(), { description: 'What could not be looked at, and why' }))
+  },
+  { ...loose, title: 'FoundModels' }
+)
+export type FoundModels = Static<typeof FoundModelsSchema>
+export type FoundModel = FoundModels['models'][number]
 
 /** Takes over models that other tools have downloaded. */
 export interface Adoption {

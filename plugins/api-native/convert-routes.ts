@@ -1,13 +1,13 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import type { ConvertedModel } from '../../core/contracts/conversion.ts'
+import type { ConversionRecord } from '../../core/contracts/native-records.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
 import { diskOperations } from './operations/on-disk.ts'
-import type { ConversionRecord } from './operations/records.ts'
 import { progressReplies } from './progress-replies.ts'
 
 /** A GGUF made of a SafeTensors model, as `/api/show` and `/api/convert` tell of it. */

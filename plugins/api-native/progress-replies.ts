@@ -1,4 +1,5 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { WorkStep } from '../../core/contracts/native-records.ts'
 import { type OnProgress, type Progress, progressText } from '../../core/contracts/progress.ts'
 import type { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
@@ -50,7 +51,7 @@ export function progressReplies(streams: NativeStreams) {
   }
 }
 
-function progressEvent(progress: Progress): Record<string, unknown> {
+function progressEvent(progress: Progress): WorkStep {
   const { phase, subject, completed, total, fraction, step } = progress
   // A load has no bytes to count; a hundred steps tell clients the same.
   const steps = fraction === undefined ? {} : { completed: Math.round(fraction * 100), total: 100 }

@@ -2,6 +2,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import type { Static } from 'typebox'
 import type { FileProgress, PullPlan, PullRecord } from '../../core/contracts/downloads.ts'
+import type { PlanReply, PullEvent, PullReply } from '../../core/contracts/native-records.ts'
 import { progressText } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
@@ -126,17 +127,17 @@ function newestEvents(stream: ReplyStream, frame: (event: unknown) => string) {
   }
 }
 
-function fileEvent({ path, completed, total }: FileProgress): Record<string, unknown> {
+function fileEvent({ path, completed, total }: FileProgress): PullEvent {
   return { status: `downloading ${path}`, digest: path, total, completed }
 }
 
 /** What the first event of a pull says beside its status. */
-function planSummary({ name, label, format, size, reason, warnings, present }: PullPlan): Record<string, unknown> {
+function planSummary({ name, label, format, size, reason, warnings, present }: PullPlan): Omit<PullEvent, 'status'> {
   return { model: bareName(name), label, format, size, reason, warnings, present }
 }
 
 /** A plan as `dry_run` shows it. */
-function planReply({ name, repository, files, ...plan }: PullPlan): Record<string, unknown> {
+function planReply({ name, repository, files, ...plan }: PullPlan): PlanReply {
   const { hub, id, revision, address, gated } = repository
   return {
     model: bareName(name),
@@ -146,6 +147,6 @@ function planReply({ name, repository, files, ...plan }: PullPlan): Record<strin
   }
 }
 
-function pullReply({ createdAt, ...record }: PullRecord): Record<string, unknown> {
+function pullReply({ createdAt, ...record }: PullRecord): PullReply {
   return { ...record, created_at: createdAt }
 }

@@ -1,8 +1,14 @@
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
+import type {
+  LoadingRecord,
+  LocalModel,
+  ModelDetails,
+  RunningRecord,
+  ShownModel
+} from '../../core/contracts/native-records.ts'
 import { progressText } from '../../core/contracts/progress.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
-import type { LoadingRecord, LocalModel, ModelDetails, RunningRecord, ShownModel } from './operations/records.ts'
 import { parametersText } from './parameters-text.ts'
 
 /** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */

@@ -2,10 +2,13 @@ import t from 'tap'
 import { formatPulls } from '../../command-line/commands/pulls.ts'
 import { formatModel } from '../../command-line/commands/show.ts'
 import { chooseFound, formatFound } from '../../command-line/import-found.ts'
-import { formatPlan, type PlanReply } from '../../command-line/pull-plan.ts'
+import { formatPlan } from '../../command-line/pull-plan.ts'
 import { percentOf, shorten, transferLines, transferText } from '../../command-line/transfer-layout.ts'
 import { formatTimeLeft, speedOf } from '../../command-line/transfer-speed.ts'
 import { Transfers } from '../../command-line/transfers.ts'
+
+import type { PlanReply } from '../../core/contracts/native-records.ts'
+import { shownModel } from './records.ts'
 
 const MB = 1e6
 
@@ -261,7 +264,7 @@ t.test('downloads as a table', async t => {
     state: 'downloading' as const,
     detached: true,
     origin: 'huggingface:a/b',
-    createdAt: '2026-11-21T12:00:00.000Z',
+    created_at: '2026-11-21T12:00:00.000Z',
     completed: 450 * MB,
     total: 1000 * MB,
     speed: 10 * MB,
@@ -315,9 +318,15 @@ t.test('models of other tools', async t => {
 })
 
 t.test('what was converted', async t => {
-  const details = { name: 'a/b', size: 10, format: 'safetensors', modified_at: '2026-11-21T12:00:00.000Z' }
-  const made = { dtype: 'q4_k_m', size: 5 * MB, created_at: '2026-11-21T11:57:00.000Z' }
+  const model = shownModel('a/b')
+  const made = {
+    dtype: 'q4_k_m',
+    size: 5 * MB,
+    created_at: '2026-11-21T11:57:00.000Z',
+    converter: '1',
+    projector: false
+  }
   const now = new Date('2026-11-21T12:00:00.000Z')
-  t.match(formatModel({ details, conversions: [made] }, now), /Conversions\n {2}q4_k_m {2}5\.0 MB {2}3 minutes ago$/)
-  t.notMatch(formatModel({ details, conversions: [] }, now), 'Conversions')
+  t.match(formatModel({ ...model, conversions: [made] }, now), /Conversions\n {2}q4_k_m {2}5\.0 MB {2}3 minutes ago$/)
+  t.notMatch(formatModel({ ...model, conversions: [] }, now), 'Conversions')
 })

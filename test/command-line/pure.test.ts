@@ -23,6 +23,7 @@ import type { ConfigFlags } from '../../core/config/overrides.ts'
 import { ConfigError } from '../../core/config/problems.ts'
 import { CorralError } from '../../core/errors.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
+import { loadingModel, localModel, runningModel, shownModel } from './records.ts'
 
 const NOW = new Date('2026-11-21T12:00:00.000Z')
 
@@ -55,7 +56,7 @@ t.test('tables', async t => {
     ),
     'NAME          SIZE    END\nlong name     4 MB\nx            12 MB    y'
   )
-  const model = { digest: 'da5b44900113c8d0', size: 4_100_000, format: 'gguf', modified_at: '2026-11-21T11:00:00.000Z' }
+  const model = localModel('a/b')
   t.equal(
     formatModels(
       [
@@ -71,9 +72,10 @@ t.test('tables', async t => {
     ].join('\n'),
     'newest first'
   )
-  const running = { ...model, name: 'a/b', size_vram: 0, context_length: 4096, expires_at: '2026-11-21T12:04:00.000Z' }
+  const running = runningModel('a/b')
+  const loading = { ...loadingModel('c/d'), status: 'loading 42%' }
   t.equal(
-    formatRunning({ models: [running], loading: [{ name: 'c/d', state: 'loading', status: 'loading 42%' }] }, NOW),
+    formatRunning({ models: [running], loading: [loading] }, NOW),
     [
       'NAME    ID                SIZE    PROCESSOR    CONTEXT    UNTIL',
       'a/b     da5b44900113    4.1 MB    100% CPU        4096    in 4 minutes',
@@ -93,11 +95,13 @@ t.test('tables', async t => {
 })
 
 t.test('what a model is', async t => {
+  const model = shownModel('a/b')
   const text = formatModel(
     {
-      details: { name: 'a/b', size: 10, format: 'gguf', modified_at: NOW.toISOString(), family: 'llama\x1b[2J' },
+      ...model,
+      details: { ...model.details, family: 'llama\x1b[2J' },
       capabilities: ['completion', 'tools'],
-      files: [{ path: 'm.gguf', size: 10, role: 'model' }],
+      files: [{ path: 'm.gguf', size: 10, role: 'model', sha256: 'd' }],
       license: 'MIT\nPermission is hereby granted'
     },
     NOW
@@ -264,7 +268,13 @@ t.test('failures and exit codes', async t => {
 })
 
 t.test('counters', async t => {
-  const text = formatCounters({ prompt_eval_count: 20, prompt_eval_duration: 2e9, eval_count: 0, load_duration: 5e8 })
+  const text = formatCounters({
+    total_duration: 3e9,
+    prompt_eval_count: 20,
+    prompt_eval_duration: 2e9,
+    eval_count: 0,
+    load_duration: 5e8
+  })
   t.match(text, 'prompt   20 tokens in 2.00 s, 10.0 tokens/s')
   t.match(text, 'answer   0 tokens\n')
   t.match(text, 'loading  0.50 s')

@@ -1,21 +1,11 @@
-import { Type } from 'typebox'
+import { type Static, Type } from 'typebox'
+import { CountersSchema, Time } from '../../../core/contracts/native-records.ts'
 import { ANSWER_ERRORS, errorResponses, jsonOrStream, nativeErrors } from '../../../core/http/response-schemas.ts'
 import type { StreamType } from '../framing.ts'
 import { ChatRequestSchema, GenerateRequestSchema } from '../schemas.ts'
-import { Nanoseconds, Time } from './fields.ts'
 import { streamFailure } from './stream-failure.ts'
 
 const loose = { additionalProperties: true }
-
-/** What it cost, as Ollama's clients read it. Where no answer was asked for there are no counts. */
-const counters = {
-  total_duration: Nanoseconds('From the request to the end of the answer'),
-  load_duration: Nanoseconds('That the request waited for the model to load'),
-  prompt_eval_count: Type.Optional(Type.Integer({ description: 'Tokens of the prompt' })),
-  prompt_eval_duration: Type.Optional(Nanoseconds('Reading them')),
-  eval_count: Type.Optional(Type.Integer({ description: 'Tokens of the answer' })),
-  eval_duration: Type.Optional(Nanoseconds('Generating them'))
-}
 
 const ToolCallSchema = Type.Object(
   {
@@ -60,7 +50,7 @@ const ends = {
   done_reason: Type.Enum(['stop', 'length', 'load', 'unload'], {
     description: 'load, unload: there was nothing to answer, and only that was done'
   }),
-  ...counters
+  ...CountersSchema.properties
 }
 
 const ChatReplySchema = Type.Object(
@@ -75,6 +65,7 @@ const ChatEventSchema = Type.Union(
   ],
   { title: 'ChatEvent' }
 )
+export type ChatEvent = Static<typeof ChatEventSchema>
 
 const generated = {
   response: Type.String({ description: 'What the model wrote' }),

@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
+import { Nanoseconds } from '../../../core/contracts/native-records.ts'
 import { ANSWER_ERRORS, errorResponses, json, nativeErrors } from '../../../core/http/response-schemas.ts'
 import { EmbeddingsRequestSchema, EmbedRequestSchema } from '../schemas.ts'
-import { Nanoseconds } from './fields.ts'
 
 const loose = { additionalProperties: true }
 const Embedding = Type.Array(Type.Number(), { description: 'Of length 1; empty where there was no text' })

@@ -1,10 +1,15 @@
 import { Type } from 'typebox'
+import {
+  Done,
+  LoadingModelSchema,
+  LocalModelSchema,
+  RunningModelSchema,
+  ShownModelSchema
+} from '../../../core/contracts/native-records.ts'
 import type { ErrorCode } from '../../../core/errors.ts'
 import { errorResponses, json, MODEL_ERRORS, nativeErrors } from '../../../core/http/response-schemas.ts'
 import type { StreamType } from '../framing.ts'
 import { LoadRequestSchema, NamedRequestSchema } from '../schemas.ts'
-import { Done } from './fields.ts'
-import { LoadingModelSchema, LocalModelSchema, RunningModelSchema, ShownModelSchema } from './records.ts'
 import { workReply } from './work.ts'
 
 const loose = { additionalProperties: true }

@@ -1,88 +1,12 @@
 import { Type } from 'typebox'
+import { Done, PullEventSchema, PullPlanSchema, PullSchema } from '../../../core/contracts/native-records.ts'
 import type { ErrorCode } from '../../../core/errors.ts'
 import { errorResponses, json, jsonOrStream, nativeErrors } from '../../../core/http/response-schemas.ts'
 import type { StreamType } from '../framing.ts'
 import { PullRequestSchema, PullsRequestSchema } from '../schemas.ts'
-import { Bytes, Done, Format, Sha256, Time } from './fields.ts'
 
 const loose = { additionalProperties: true }
 const tags = ['Pulls']
-
-const FileProgressSchema = Type.Object({ path: Type.String(), completed: Bytes(), total: Bytes() }, loose)
-
-const PullSchema = Type.Object(
-  {
-    id: Type.String(),
-    model: Type.String({ description: 'As it will be listed: <owner>/<name>:<variant>' }),
-    state: Type.Enum(['downloading', 'storing', 'paused', 'failed']),
-    detached: Type.Boolean({ description: 'Goes on without anybody watching' }),
-    origin: Type.String(),
-    created_at: Time(),
-    completed: Bytes('On disk'),
-    total: Bytes(),
-    speed: Type.Number({ minimum: 0, description: 'Bytes a second in the last seconds' }),
-    files: Type.Array(FileProgressSchema),
-    reason: Type.Optional(Type.String({ description: 'Why it is paused or failed' }))
-  },
-  { ...loose, title: 'Pull' }
-)
-
-const room = Type.Object({ required: Bytes(), available: Bytes(), fits: Type.Boolean() }, loose)
-
-const PullPlanSchema = Type.Object(
-  {
-    model: Type.String(),
-    label: Type.String({ description: 'Variant that it will be, such as Q4_K_M' }),
-    format: Format,
-    repository: Type.Object(
-      {
-        hub: Type.String(),
-        id: Type.String(),
-        revision: Type.String({ description: 'Names the content for good' }),
-        address: Type.String({ description: 'Where people see it' }),
-        gated: Type.Boolean({ description: 'The hub wants the reader to agree to terms first' })
-      },
-      loose
-    ),
-    files: Type.Array(
-      Type.Object(
-        {
-          path: Type.String({ description: 'In the repository' }),
-          role: Type.Enum(['model', 'projector', 'other']),
-          size: Type.Optional(Bytes()),
-          sha256: Type.Optional(Sha256()),
-          gitSha1: Type.Optional(Type.String({ description: "40 hex digits: SHA-1 of git's blob" }))
-        },
-        loose
-      )
-    ),
-    size: Bytes('Of all files whose size is known'),
-    reason: Type.String({ description: 'Why these files' }),
-    choices: Type.Array(Type.Object({ label: Type.String(), size: Bytes() }, loose), {
-      description: 'What else could be had, the best first'
-    }),
-    memory: room,
-    disk: room,
-    warnings: Type.Array(Type.String()),
-    present: Type.Boolean({ description: 'The variant with exactly these files is stored already' })
-  },
-  { ...loose, title: 'PullPlan' }
-)
-
-const PullEventSchema = Type.Object(
-  {
-    status: Type.String({
-      description: '"pulling <model>", "downloading <file>", "success", or "error: <message>" as the last one'
-    }),
-    digest: Type.Optional(Type.String({ description: "The file's path in the repository" })),
-    total: Type.Optional(Bytes()),
-    completed: Type.Optional(Bytes()),
-    error: Type.Optional(Type.String()),
-    errorCode: Type.Optional(Type.Integer()),
-    code: Type.Optional(Type.String())
-  },
-  { ...loose, title: 'PullEvent' }
-)
 
 const PULL_ERRORS: ErrorCode[] = [
   'invalid_model_name',

@@ -1,10 +1,10 @@
-import { Type } from 'typebox'
+import { type Static, Type } from 'typebox'
 import { BuildSchema, RuntimesReportSchema } from '../../../core/contracts/builds.ts'
+import { Done, Named } from '../../../core/contracts/native-records.ts'
 import type { ErrorCode } from '../../../core/errors.ts'
 import { errorResponses, json, nativeErrors } from '../../../core/http/response-schemas.ts'
 import type { StreamType } from '../framing.ts'
 import { InstallRequestSchema, UpgradeRequestSchema, UseRequestSchema } from '../schemas.ts'
-import { Done, Named } from './fields.ts'
 import { workReply } from './work.ts'
 
 const loose = { additionalProperties: true }
@@ -12,6 +12,7 @@ const tags = ['llama.cpp builds']
 
 const build = Named('Build', BuildSchema)
 const BuildReplySchema = Type.Object({ status: Type.Literal('success'), build }, { ...loose, title: 'BuildReply' })
+export type BuildReply = Static<typeof BuildReplySchema>
 const UpgradeReplySchema = Type.Object(
   {
     status: Type.Literal('success'),
@@ -21,6 +22,7 @@ const UpgradeReplySchema = Type.Object(
   },
   loose
 )
+export type UpgradeReply = Static<typeof UpgradeReplySchema>
 
 const USE_ERRORS: ErrorCode[] = ['runtime_not_found', 'runtime_missing']
 const INSTALL_ERRORS: ErrorCode[] = [

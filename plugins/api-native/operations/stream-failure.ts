@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { Time } from './fields.ts'
+import { Time } from '../../../core/contracts/native-records.ts'
 
 /** The last event of an answer that failed after its stream had begun. */
 export const streamFailure = Type.Object(

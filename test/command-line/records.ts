@@ -1,0 +1,57 @@
+import type { LoadingRecord, LocalModel, RunningRecord, ShownModel } from '../../core/contracts/native-records.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
+
+/** Records as a server sends them. */
+export function localModel(name: string): LocalModel {
+  return {
+    name,
+    model: name,
+    size: 4_100_000,
+    format: 'gguf',
+    modified_at: '2026-11-21T11:00:00.000Z',
+    digest: 'da5b44900113c8d0',
+    capabilities: ['completion'],
+    details: {
+      parent_model: '',
+      format: 'gguf',
+      family: 'llama',
+      families: ['llama'],
+      parameter_size: '2.03M',
+      quantization_level: 'F16'
+    }
+  }
+}
+
+export function shownModel(name: string): ShownModel {
+  const { details, ...record } = localModel(name)
+  return {
+    modelfile: '',
+    details: { ...record, ...details },
+    model_info: {},
+    capabilities: record.capabilities,
+    template: '',
+    parameters: '',
+    license: '',
+    modified_at: record.modified_at,
+    origin: { kind: 'import', from: '/models/m.gguf' },
+    files: []
+  }
+}
+
+export function runningModel(name: string): RunningRecord {
+  const { capabilities: _, modified_at: __, ...record } = localModel(name)
+  return {
+    ...record,
+    expires_at: '2026-11-21T12:04:00.000Z',
+    size_vram: 0,
+    context_length: 4096,
+    mode: 'chat',
+    options: DEFAULT_LOAD_OPTIONS,
+    running: 0,
+    queued: 0
+  }
+}
+
+export function loadingModel(name: string): LoadingRecord {
+  return { name, model: name, format: 'gguf', mode: 'chat', state: 'loading', queued: 0 }
+}
