@@ -1,8 +1,8 @@
 import { type Static, Type } from 'typebox'
 
 /*
- * What a machine has, as the `hardware` plugin finds it. Schemas, since `corral doctor --json` and `GET /api/runtimes`
- * give it to programs. Sizes are bytes; what no source tells is absent, never 0.
+ * The hardware of a machine, as the `hardware` plugin detects it. TypeBox schemas, because `corral doctor --json` and
+ * `GET /api/runtimes` return it. Sizes are bytes; unknown values are absent, never 0.
  */
 
 export const HardwareProblemSchema = Type.Object(
@@ -19,55 +19,54 @@ export const HardwareProblemSchema = Type.Object(
       ],
       { description: 'Stable' }
     ),
-    subject: Type.String({ description: 'What it concerns: a device or a program' }),
-    message: Type.String({ description: 'What is the matter' }),
-    advice: Type.Optional(Type.String({ description: 'What mends it, with the command where there is one' }))
+    subject: Type.String({ description: 'The device or program concerned' }),
+    message: Type.String({ description: 'What is wrong' }),
+    advice: Type.Optional(Type.String({ description: 'How to fix it, with the command if there is one' }))
   },
-  { description: 'Why a device that is there cannot be used, or is used worse than it could be' }
+  { description: 'Why a device that is present cannot be used, or is slower than it could be' }
 )
 export type HardwareProblem = Static<typeof HardwareProblemSchema>
 
 export const GpuSchema = Type.Object({
   id: Type.String({ description: 'Unique on this machine, such as nvidia:0' }),
-  vendor: Type.Enum(['nvidia', 'amd', 'intel', 'apple', 'qualcomm', 'other'], { description: 'Its maker' }),
-  name: Type.String({ description: 'For people' }),
+  vendor: Type.Enum(['nvidia', 'amd', 'intel', 'apple', 'qualcomm', 'other'], { description: 'Manufacturer' }),
+  name: Type.String({ description: 'Human-readable name' }),
   type: Type.Enum(['discrete', 'integrated', 'virtual', 'unknown'], {
-    description:
-      'discrete: a card of its own; integrated: part of the processor; virtual: passed on from another system'
+    description: 'discrete: a separate card; integrated: part of the processor; virtual: passed through by a hypervisor'
   }),
   pciId: Type.Optional(Type.String({ description: 'PCI device id, such as 0x73df' })),
-  pciBus: Type.Optional(Type.String({ description: 'Place on the bus, such as 0000:01:00.0, in lower case' })),
+  pciBus: Type.Optional(Type.String({ description: 'PCI address such as 0000:01:00.0, in lower case' })),
   architecture: Type.Optional(
     Type.String({
       description: 'Compute capability such as 8.9 (NVIDIA), gfx1100 (AMD; without feature suffixes), metal4 (Apple)'
     })
   ),
-  unifiedMemory: Type.Boolean({ description: 'Whether its memory is that of the machine' }),
-  totalMemory: Type.Optional(Type.Integer({ description: 'Bytes that models can have of it when nothing else runs' })),
-  freeMemory: Type.Optional(Type.Integer({ description: 'Bytes that were free when it was looked at' })),
+  unifiedMemory: Type.Boolean({ description: 'Whether it shares the main memory of the machine' }),
+  totalMemory: Type.Optional(Type.Integer({ description: 'Bytes available to models when nothing else uses the GPU' })),
+  freeMemory: Type.Optional(Type.Integer({ description: 'Bytes that were free when it was detected' })),
   driver: Type.Optional(
     Type.Object(
       {
         name: Type.Optional(Type.String({ description: 'Such as nvidia or amdgpu' })),
         version: Type.Optional(Type.String({ description: 'Such as 580.95.05' })),
-        cuda: Type.Optional(Type.String({ description: 'Highest CUDA version that it serves, such as 13.0' }))
+        cuda: Type.Optional(Type.String({ description: 'Highest CUDA version that it supports, such as 13.0' }))
       },
-      { description: 'What serves it, or holds it' }
+      { description: 'The driver that is bound to it' }
     )
   ),
   apis: Type.Array(Type.Enum(['cuda', 'rocm', 'vulkan', 'metal', 'sycl']), {
-    description: 'Through which it was seen to be reachable'
+    description: 'APIs through which it was seen to be reachable'
   }),
-  usable: Type.Boolean({ description: 'Whether a driver serves it now' })
+  usable: Type.Boolean({ description: 'Whether it has a working driver now' })
 })
 export type Gpu = Static<typeof GpuSchema>
 
 export const ProbeReportSchema = Type.Object({
   probe: Type.String({ description: 'Name of the source, such as nvidia-smi' }),
   outcome: Type.Enum(['ok', 'absent', 'failed', 'timed_out', 'unreadable'], {
-    description: 'absent: there is no such program or file; unreadable: it printed what nobody understands'
+    description: 'absent: no such program or file; unreadable: its output could not be parsed'
   }),
-  detail: Type.Optional(Type.String({ description: 'One line on why' })),
+  detail: Type.Optional(Type.String({ description: 'The reason, in one line' })),
   duration: Type.Number({ description: 'Milliseconds' })
 })
 export type ProbeReport = Static<typeof ProbeReportSchema>
@@ -75,55 +74,55 @@ export type ProbeReport = Static<typeof ProbeReportSchema>
 export const HardwareSchema = Type.Object(
   {
     platform: Type.String({ description: 'linux, darwin or win32' }),
-    arch: Type.String({ description: 'As Node says it: x64, arm64, …' }),
-    glibc: Type.Optional(Type.String({ description: 'Version of the C library, where it is glibc' })),
+    arch: Type.String({ description: 'As Node.js names it: x64, arm64, …' }),
+    glibc: Type.Optional(Type.String({ description: 'Version of the C library if it is glibc' })),
     cpu: Type.Object(
       {
-        model: Type.String({ description: 'Its name' }),
-        cores: Type.Optional(Type.Integer({ description: 'Physical ones' })),
-        threads: Type.Integer({ description: 'That run at once' }),
+        model: Type.String({ description: 'Model name' }),
+        cores: Type.Optional(Type.Integer({ description: 'Number of physical cores' })),
+        threads: Type.Integer({ description: 'Number of hardware threads' }),
         features: Type.Array(Type.String(), {
           description:
-            'Of those that matter to llama.cpp: sse42, avx, avx2, fma, f16c, bmi2, avx_vnni, avx512f, asimddp, …'
+            'Instruction sets that llama.cpp can use: sse42, avx, avx2, fma, f16c, bmi2, avx_vnni, avx512f, asimddp, …'
         })
       },
       { description: 'The processor' }
     ),
     memory: Type.Object(
       {
-        total: Type.Integer({ description: 'Of the machine' }),
-        available: Type.Integer({ description: 'That programs can have now without swapping, within the limit' }),
-        limit: Type.Optional(Type.Integer({ description: 'Of the container or control group, where there is one' }))
+        total: Type.Integer({ description: 'Bytes of the machine' }),
+        available: Type.Integer({ description: 'Bytes that programs can allocate now without swapping' }),
+        limit: Type.Optional(Type.Integer({ description: 'Limit of the container or control group, if any' }))
       },
       { description: 'Main memory' }
     ),
-    gpus: Type.Array(GpuSchema, { description: 'Software renderers are left out' }),
+    gpus: Type.Array(GpuSchema, { description: 'Without software renderers' }),
     libraries: Type.Array(Type.String(), {
-      description: 'Of those that builds need and that are here: vulkan, level-zero, hip, libgomp, openssl3, …'
+      description: 'Installed libraries that builds need: vulkan, level-zero, hip, libgomp, openssl3, …'
     }),
     problems: Type.Array(HardwareProblemSchema),
-    probes: Type.Array(ProbeReportSchema, { description: 'Where this was learned, and what could not be asked' })
+    probes: Type.Array(ProbeReportSchema, { description: 'The sources of this report, and those that failed' })
   },
-  { description: 'What this machine has' }
+  { description: 'The hardware of this machine' }
 )
 export type Hardware = Static<typeof HardwareSchema>
 
-/** Memory at this moment, bytes. */
+/** Current memory in bytes. */
 export interface MemoryNow {
-  /** Of the machine, within a container's limit. */
+  /** Main memory, within a container's limit. */
   host: { total: number; available: number }
-  /** By `Gpu.id`; only those whose own memory is known. */
+  /** By `Gpu.id`; only GPUs whose dedicated memory is known. */
   gpus: Record<string, { total: number; free: number }>
 }
 
 export interface HardwareService {
   /**
-   * What this machine has. Found once, shared by all who ask, and found anew with `refresh`. Never rejects: what cannot
-   * be found out is absent, with the reason in `probes`. No probe takes longer than its limit.
+   * Detects the hardware once and shares the result; `refresh` detects it again. Never rejects: what cannot be detected
+   * is absent, with the reason in `probes`. No probe takes longer than its time limit.
    */
   detect(options?: { refresh?: boolean }): Promise<Hardware>
-  /** What was found, once it has been. */
+  /** The result of the last detection, if one has finished. */
   known(): Hardware | undefined
-  /** Memory as it is now; cheap enough to ask before each load. Never rejects. */
+  /** Reads the current memory; cheap enough to call before each load. Never rejects. */
   memory(): Promise<MemoryNow>
 }

@@ -5,12 +5,12 @@
 /** A family of chips by its PCI device ids (libdrm's amdgpu.ids and the kernel's amdgpu_drv.c). */
 export interface AmdChip {
   gfx: string
-  /** For people, where nothing better is known. */
+  /** Name of the chip, used if no product name is known. */
   name: string
   integrated: boolean
 }
 
-/** First id, last id, architecture, name; `i` marks those that share the processor's memory. Narrow ones come first. */
+/** First id, last id, architecture, name; `i` marks integrated GPUs. Narrow ranges come first. */
 const CHIPS: [number, number, string, string, 'i'?][] = [
   [0x1114, 0x1114, 'gfx1152', 'Krackan', 'i'],
   [0x13c0, 0x13c0, 'gfx1036', 'Granite Ridge', 'i'],
@@ -59,7 +59,7 @@ const CHIPS: [number, number, string, string, 'i'?][] = [
   [0x75a0, 0x75b3, 'gfx950', 'Instinct MI350']
 ]
 
-/** The chip of a PCI id; of an architecture, where that is all that is known and all its chips are alike. */
+/** The chip of a PCI id; without an id that of an architecture, if all its chips are integrated or all are not. */
 export function amdChip(pciId: string | undefined, gfx?: string): AmdChip | undefined {
   const id = Number.parseInt(pciId ?? '', 16)
   const chip = CHIPS.find(([first, last]) => id >= first && id <= last)
@@ -71,14 +71,14 @@ export function amdChip(pciId: string | undefined, gfx?: string): AmdChip | unde
   return { gfx: first[2], name, integrated: first[4] === 'i' }
 }
 
-/** `gfx906:sramecc+:xnack-`, `amdgcn-amd-amdhsa--gfx90a` → the bare name; undefined where there is none. */
+/** The bare name in `gfx906:sramecc+:xnack-` or `amdgcn-amd-amdhsa--gfx90a`, if any. */
 export function gfxName(text: string | undefined): string | undefined {
   return /\bgfx[1-9][0-9a-f]{2,4}\b/.exec(text ?? '')?.[0]
 }
 
 /**
- * `gfx_target_version` of the kernel's topology: major × 10000 + minor × 100 + stepping, of which the name has minor and
- * stepping as one hexadecimal digit each: 90010 is gfx90a.
+ * Converts `gfx_target_version` of the kernel's topology: major × 10000 + minor × 100 + stepping; the name has minor and
+ * stepping as one hexadecimal digit each, so 90010 is gfx90a.
  */
 export function gfxOfTargetVersion(version: number): string | undefined {
   const [major, minor, step] = [Math.floor(version / 10_000), Math.floor(version / 100) % 100, version % 100]

@@ -1,26 +1,29 @@
 import type { HardwareProblem } from '../../core/contracts/hardware.ts'
+import { isObject } from '../../core/system/json-object.ts'
 import { amdChip, gfxName, gfxOfTargetVersion } from './amd-chips.ts'
-import { bytesOf, type Findings, freeOf, known, ProbeFailure, type Sighting } from './findings.ts'
+import { bytesOf, defined, type Findings, freeOf, ProbeFailure, parseJson, type Sighting } from './findings.ts'
 import type { SystemFiles } from './inspected-machine.ts'
-import { addressOfLocation, pciAddress, pciId, soldAs, vendorOfId } from './pci.ts'
+import { addressOfLocation, marketingName, pciAddress, pciId, vendorOfId } from './pci.ts'
 import type { Probe } from './probe.ts'
 
 /*
- * The kernel's list of compute devices of AMD, /sys/class/kfd/kfd/topology/nodes/<n>
- * (https://docs.kernel.org/gpu/amdgpu and kfd_topology.c). Processors are nodes too, and so are partitions of a card.
+ * AMD's GPUs, from the kernel's compute devices, rocminfo, rocm-smi and amd-smi.
  */
+
+// ---- /sys/class/kfd/kfd/topology/nodes/<n> (https://docs.kernel.org/gpu/amdgpu and kfd_topology.c); processors and
+// partitions of a card are nodes too
 
 export interface KfdNode {
   properties: string
-  /** Of mem_banks/<n>: its properties and used_memory. */
+  /** `properties` and `used_memory` of mem_banks/<n>. */
   banks: readonly { properties: string; used?: string | undefined }[]
 }
 
 const NODES = '/sys/class/kfd/kfd/topology/nodes'
-/** Frame buffer, visible to the processor or not (HSA_MEM_HEAP_TYPE_FB_PUBLIC, _PRIVATE). */
+/** Frame buffers, visible to the processor or not (HSA_MEM_HEAP_TYPE_FB_PUBLIC, _PRIVATE). */
 const FRAME_BUFFERS = [1, 2]
-/** Nodes that are read at most: eight cards in eight partitions, and the processors. */
-const MOST_NODES = 128
+/** Maximum number of nodes read: eight cards with eight partitions, and the processors. */
+const MAX_NODES = 128
 
 function numbersOf(text: string): Map<string, number> {
   return new Map(
@@ -28,7 +31,7 @@ function numbersOf(text: string): Map<string, number> {
   )
 }
 
-/** One node as a sighting; undefined for a processor and for what is no node. */
+/** Parses one node; undefined for a processor or invalid properties. */
 export function parseKfdNode({ properties, banks }: KfdNode): Sighting | undefined {
   const values = numbersOf(properties)
   if (!((values.get('simd_count') ?? 0) > 0)) return undefined
@@ -44,7 +47,7 @@ export function parseKfdNode({ properties, banks }: KfdNode): Sighting | undefin
     used.length > 0 && used.every(each => each !== undefined) ? used.reduce((a, b) => a + b, 0) : undefined
   return {
     vendor: 'amd',
-    ...known({
+    ...defined({
       pciId: pciId(values.get('device_id')),
       pciBus: addressOfLocation(values.get('location_id') ?? 0, values.get('domain')),
       architecture: gfxOfTargetVersion(values.get('gfx_target_version') ?? 0),
@@ -72,15 +75,15 @@ export function foldPartitions(nodes: readonly Sighting[]): { gpus: Sighting[]; 
     problems.push({
       code: 'partitioned',
       subject: `AMD GPU at ${place.split(' ')[0]}`,
-      message: `It is split into ${parts.length} compute partitions, each of which llama.cpp takes for a device.`,
-      advice: 'For one large model, make it one device: "sudo amd-smi set --compute-partition SPX".'
+      message: `It is split into ${parts.length} compute partitions, and llama.cpp treats each as a device.`,
+      advice: 'For one large model, merge them into one device: "sudo amd-smi set --compute-partition SPX".'
     })
   }
   const sum = (parts: readonly Sighting[], key: 'totalMemory' | 'freeMemory') =>
     parts.every(part => part[key] !== undefined) ? parts.reduce((all, part) => all + part[key]!, 0) : undefined
   const gpus = [...cards.values()].map(parts => ({
     ...parts[0]!,
-    ...known({ totalMemory: sum(parts, 'totalMemory'), freeMemory: sum(parts, 'freeMemory') })
+    ...defined({ totalMemory: sum(parts, 'totalMemory'), freeMemory: sum(parts, 'freeMemory') })
   }))
   return { gpus, problems }
 }
@@ -100,12 +103,14 @@ export const kfdTopology: Probe = {
   async find({ files }): Promise<Findings> {
     const names = await files.names(NODES)
     if (names.length === 0) throw new ProbeFailure('absent', `there is no ${NODES}`)
-    const nodes = await Promise.all(names.slice(0, MOST_NODES).map(name => readNode(files, name)))
+    const nodes = await Promise.all(names.slice(0, MAX_NODES).map(name => readNode(files, name)))
     return foldPartitions(nodes.flatMap(node => parseKfdNode(node) ?? []))
   }
 }
 
-/** The GPU agents of `rocminfo`; processors are agents too. Undefined when there is no agent at all. */
+// ---- rocminfo
+
+/** Parses the GPU agents of `rocminfo`; processors are agents too. Undefined without any agent. */
 export function parseRocminfo(text: string): Sighting[] | undefined {
   const agents = text.split(/^\s*Agent \d+\s*$/m).slice(1)
   if (agents.length === 0) return undefined
@@ -113,7 +118,7 @@ export function parseRocminfo(text: string): Sighting[] | undefined {
     const field = (key: string) => new RegExp(`^\\s*${key}:[ \\t]*(\\S.*?)\\s*$`, 'm').exec(agent)?.[1]
     if (field('Device Type') !== 'GPU') return []
     const decimal = (value: string | undefined) => Number(/^\d+/.exec(value ?? '')?.[0] ?? NaN)
-    // The first pool that all of the GPU can use; for one without memory of its own it is the machine's.
+    // The first pool that the whole GPU can use; for an integrated GPU it is main memory.
     const pool = /Segment:\s*GLOBAL[^\n]*COARSE GRAINED[^\n]*\n\s*Size:\s*(\d{1,15})\(/.exec(agent)?.[1]
     const id = pciId(/\((0x[0-9a-f]{4})\)/i.exec(field('Chip ID') ?? '')?.[1])
     const apu = amdChip(id)?.integrated ?? /Memory Properties:[^\n]*\bAPU\b/.test(agent)
@@ -121,7 +126,7 @@ export function parseRocminfo(text: string): Sighting[] | undefined {
     return [
       {
         vendor: 'amd',
-        ...known({
+        ...defined({
           name: name === 'N/A' ? undefined : name,
           architecture: gfxName(field('Name')),
           pciId: id,
@@ -136,13 +141,13 @@ export function parseRocminfo(text: string): Sighting[] | undefined {
   })
 }
 
-/** What rocminfo complains of; undefined where it says nothing that is known. */
+/** The problem that rocminfo reports, if it is a known one. */
 export function rocminfoProblem(text: string): HardwareProblem | undefined {
   if (/permission denied|not (a )?member of .{0,40}group|unable to open \/dev\/kfd/i.test(text)) {
     return {
       code: 'no_permission',
       subject: 'ROCm',
-      message: 'This user may not open /dev/kfd, through which AMD GPUs compute.',
+      message: 'This user has no permission to open /dev/kfd, which ROCm needs.',
       advice:
         'Run "sudo usermod -aG render,video $USER" and log in again; in a container, start it with ' +
         '"--device /dev/kfd --device /dev/dri".'
@@ -152,8 +157,8 @@ export function rocminfoProblem(text: string): HardwareProblem | undefined {
     return {
       code: 'driver_not_loaded',
       subject: 'ROCm',
-      message: 'rocminfo is here, but the driver amdgpu is not loaded.',
-      advice: 'Load it with "sudo modprobe amdgpu"; "sudo dmesg | grep -i amdgpu" says why it does not start.'
+      message: 'rocminfo is installed, but the amdgpu driver is not loaded.',
+      advice: 'Load it with "sudo modprobe amdgpu"; if it fails, "sudo dmesg | grep -i amdgpu" shows why.'
     }
   }
   return undefined
@@ -169,13 +174,13 @@ export const rocminfo: Probe = {
     const findings = { gpus: foldPartitions(gpus ?? []).gpus, problems: problem ? [problem] : [] }
     if (gpus) return findings
     if (problem) throw new ProbeFailure('failed', problem.message, findings)
-    throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no agents in what rocminfo printed')
+    throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no agents in the output of rocminfo')
   }
 }
 
-/* What rocm-smi prints: JSON, CSV or text, each with the same names of fields, which differ from version to version. */
+// ---- rocm-smi: JSON, CSV or text, with field names that differ from version to version
 
-/** Fields of each card, by its name there. */
+/** Fields of each card, by card and field name. */
 type Cards = Map<string, Map<string, string>>
 
 function sightingOf(fields: ReadonlyMap<string, string>): Sighting {
@@ -188,9 +193,9 @@ function sightingOf(fields: ReadonlyMap<string, string>): Sighting {
   const name = field('Card Series', 'Device Name', 'Card series', 'Product Name')
   return {
     vendor: 'amd',
-    ...known({
-      // Some versions write the id where a name belongs.
-      name: name !== undefined && !/^0x/i.test(name) ? soldAs('amd', name) : undefined,
+    ...defined({
+      // Some versions print the id instead of a name.
+      name: name !== undefined && !/^0x/i.test(name) ? marketingName('amd', name) : undefined,
       pciId: pciId(field('Device ID', 'GPU ID')) ?? pciId(field('Card Model')),
       pciBus: pciAddress(field('PCI Bus')),
       architecture: gfxName(field('GFX Version')),
@@ -203,19 +208,14 @@ function sightingOf(fields: ReadonlyMap<string, string>): Sighting {
 }
 
 function jsonCards(text: string): Cards | undefined {
-  // Warnings may stand before it.
+  // Warnings may precede it.
   const start = text.indexOf('{')
   if (start < 0) return undefined
-  let value: unknown
-  try {
-    value = JSON.parse(text.slice(start, text.lastIndexOf('}') + 1))
-  } catch {
-    return undefined
-  }
-  if (typeof value !== 'object' || value === null) return undefined
+  const value = parseJson(text.slice(start, text.lastIndexOf('}') + 1))
+  if (!isObject(value)) return undefined
   const cards: Cards = new Map()
   for (const [key, fields] of Object.entries(value)) {
-    if (!/^(card|gpu)\d+$/i.test(key) || typeof fields !== 'object' || fields === null) continue
+    if (!/^(card|gpu)\d+$/i.test(key) || !isObject(fields)) continue
     cards.set(key, new Map(Object.entries(fields).map(([name, field]) => [name.toLowerCase(), String(field)])))
   }
   return cards
@@ -229,7 +229,7 @@ function csvCards(text: string): Cards | undefined {
   const cards: Cards = new Map()
   for (const line of lines.slice(start + 1)) {
     const cells = line.split(',').map(cell => cell.trim())
-    // A comma in a name moves what follows: nothing of such a line can be trusted.
+    // A comma in a name shifts the columns: skip such a line.
     if (!/^(card|gpu)\d+$/i.test(cells[0]!) || cells.length !== columns.length) continue
     cards.set(cells[0]!, new Map(columns.map((column, at) => [column, cells[at]!])))
   }
@@ -247,7 +247,7 @@ function textCards(text: string): Cards | undefined {
   return cards.size > 0 ? cards : undefined
 }
 
-/** The cards in any of its three forms; undefined when it is none of them, or JSON that is cut off. */
+/** Parses any of the three formats; undefined if it is none of them, or truncated JSON. */
 export function parseRocmSmi(text: string): Sighting[] | undefined {
   const cards = jsonCards(text) ?? csvCards(text) ?? textCards(text)
   if (!cards) return undefined
@@ -255,7 +255,7 @@ export function parseRocmSmi(text: string): Sighting[] | undefined {
   return inOrder.map(([, fields]) => sightingOf(fields))
 }
 
-/** Which cards there are by JSON that is broken: what stands whole in it names them. Their memory is not believed. */
+/** Finds the cards in broken JSON by their complete fields. Their memory figures are not trusted. */
 export function cardsInBrokenJson(text: string): Sighting[] {
   const cards = text.split(/"(?:card|gpu)\d+":\s*\{/).slice(1)
   return cards.flatMap(card => {
@@ -275,7 +275,7 @@ export const rocmSmi: Probe = {
     const questions = ['--showproductname', '--showid', '--showbus', '--showmeminfo', 'vram']
     let failure: string | undefined
     let gpus: Sighting[] = []
-    // JSON of some versions is broken where their CSV is whole.
+    // In some versions the JSON is broken but the CSV is valid.
     for (const form of ['--json', '--csv']) {
       const printed = await machine.run('rocm-smi', [...questions, form])
       const cards = parseRocmSmi(printed.stdout)
@@ -284,11 +284,13 @@ export const rocmSmi: Probe = {
       failure = printed.failure
     }
     const outcome = failure ? 'failed' : 'unreadable'
-    throw new ProbeFailure(outcome, failure ?? 'neither JSON nor CSV of rocm-smi can be read', { gpus })
+    throw new ProbeFailure(outcome, failure ?? 'rocm-smi printed neither valid JSON nor CSV', { gpus })
   }
 }
 
-/** The cards of `amd-smi static`: sections by indentation. Undefined when there is none. */
+// ---- amd-smi
+
+/** Parses `amd-smi static`, whose sections are indented. Undefined without any card. */
 export function parseAmdSmi(text: string): Sighting[] | undefined {
   const blocks = text.split(/^GPU: \d+\s*$/m).slice(1)
   if (blocks.length === 0) return undefined
@@ -308,15 +310,16 @@ export function parseAmdSmi(text: string): Sighting[] | undefined {
     return [
       {
         vendor: 'amd',
-        ...known({
-          name: name === undefined ? undefined : soldAs('amd', name),
+        ...defined({
+          name: name === undefined ? undefined : marketingName('amd', name),
           pciId: pciId(field(asic, 'DEVICE_ID')),
           pciBus: pciAddress(field(section('BUS'), 'BDF')),
           architecture: gfxName(field(asic, 'TARGET_GRAPHICS_VERSION')),
           totalMemory: bytesOf(size ?? '', 2 ** 20),
-          driver: driverName === undefined ? undefined : known({ name: driverName, version: field(driver, 'VERSION') })
+          driver:
+            driverName === undefined ? undefined : defined({ name: driverName, version: field(driver, 'VERSION') })
         }),
-        // It lists what the driver lists; virtual machines may have another one.
+        // Virtual machines may have another driver than amdgpu.
         ...(driverName === undefined || driverName === 'amdgpu'
           ? { api: 'rocm' as const, usable: true }
           : { usable: false })
@@ -332,6 +335,6 @@ export const amdSmi: Probe = {
     const { stdout, failure } = await machine.run('amd-smi', ['static'])
     const gpus = parseAmdSmi(stdout)
     if (gpus) return { gpus }
-    throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no GPU in what amd-smi printed')
+    throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no GPU in the output of amd-smi')
   }
 }

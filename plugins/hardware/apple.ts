@@ -1,10 +1,11 @@
 import type { Hardware } from '../../core/contracts/hardware.ts'
-import { bytesOf, type Findings, known, ProbeFailure, type Sighting } from './findings.ts'
+import { isObject } from '../../core/system/json-object.ts'
+import { bytesOf, defined, type Findings, ProbeFailure, parseJson, type Sighting } from './findings.ts'
 import { pciId, vendorOfId, vendorOfName } from './pci.ts'
 import type { Probe } from './probe.ts'
 import { featuresOfSysctl } from './processor.ts'
 
-/** `key: value` lines of `sysctl`; on some systems `key = value`. */
+/** Parses the `key: value` lines of `sysctl`; on some systems `key = value`. */
 export function parseSysctl(text: string): Map<string, string> {
   const values = new Map<string, string>()
   for (const line of text.split(/\r?\n/)) {
@@ -14,15 +15,13 @@ export function parseSysctl(text: string): Map<string, string> {
   return values
 }
 
-/** A Mac's processor; undefined when its name is not among the values. */
+/** The processor of a Mac; undefined if its name is missing. */
 export function appleProcessor(values: ReadonlyMap<string, string>): Partial<Hardware['cpu']> | undefined {
   const model = values.get('machdep.cpu.brand_string')
   if (model === undefined || model === '') return undefined
-  const count = (...keys: string[]) => {
-    const found = keys.map(key => Number(values.get(key))).find(value => Number.isInteger(value) && value > 0)
-    return found
-  }
-  return known({
+  const count = (...keys: string[]) =>
+    keys.map(key => Number(values.get(key))).find(value => Number.isInteger(value) && value > 0)
+  return defined({
     model,
     cores: count('hw.physicalcpu', 'machdep.cpu.core_count'),
     threads: count('hw.logicalcpu', 'machdep.cpu.thread_count'),
@@ -30,14 +29,29 @@ export function appleProcessor(values: ReadonlyMap<string, string>): Partial<Har
   })
 }
 
-/** Bytes of memory, of `sysctl hw.memsize` or `sysctl -n hw.memsize`. */
+const SYSCTL_KEYS = ['machdep.cpu', 'hw.physicalcpu', 'hw.logicalcpu', 'hw.optional']
+
+export const appleCpu: Probe = {
+  name: 'sysctl',
+  platforms: ['darwin'],
+  async find(machine): Promise<Findings> {
+    // It exits with an error if one of the keys is unknown, but prints the others.
+    const { stdout, failure } = await machine.run('sysctl', SYSCTL_KEYS)
+    const cpu = appleProcessor(parseSysctl(stdout))
+    if (!cpu)
+      throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no processor in the output of sysctl')
+    return { cpu }
+  }
+}
+
+/** Memory in bytes, from `sysctl hw.memsize` or `sysctl -n hw.memsize`. */
 export function appleMemory(text: string): number | undefined {
   return bytesOf(parseSysctl(text).get('hw.memsize') ?? text.trim())
 }
 
 /**
- * Bytes that the GPU of an Apple processor may hold: what Metal recommends as its working set, two thirds of the memory
- * up to 36 GiB and three quarters of larger ones.
+ * Bytes that the GPU of an Apple processor may use, as Metal recommends: two thirds of the memory up to 36 GiB, three
+ * quarters of larger ones.
  */
 export function metalBudget(memory: number): number {
   return Math.floor(memory <= 36 * 2 ** 30 ? (memory * 2) / 3 : (memory * 3) / 4)
@@ -45,30 +59,28 @@ export function metalBudget(memory: number): number {
 
 const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
 
-/** `4 GB`, `1536 MB`, in binary units. */
+/** Parses `4 GB` and `1536 MB` as binary units. */
 function vram(value: string | undefined): number | undefined {
   const match = /^(\d{1,6}(?:\.\d+)?) (GB|MB)$/i.exec(value?.trim() ?? '')
   return match ? bytesOf(match[1], match[2]!.toUpperCase() === 'GB' ? 2 ** 30 : 2 ** 20) : undefined
 }
 
-/** The GPUs of `system_profiler SPDisplaysDataType -json`; undefined when it is no such output. */
+/** Parses `system_profiler SPDisplaysDataType -json`; undefined if it is no such output. */
 export function parseSystemProfiler(output: string): Sighting[] | undefined {
-  let value: unknown
-  try {
-    value = JSON.parse(output)
-  } catch {
-    return undefined
-  }
-  const displays = (value as { SPDisplaysDataType?: unknown } | null)?.SPDisplaysDataType
+  const value = parseJson(output)
+  const displays = isObject(value) ? value.SPDisplaysDataType : undefined
   if (!Array.isArray(displays)) return undefined
-  return displays.flatMap((display: unknown): Sighting[] => {
-    if (typeof display !== 'object' || display === null) return []
-    const fields = display as Record<string, unknown>
+  return displays.flatMap((fields: unknown): Sighting[] => {
+    if (!isObject(fields)) return []
     const name = text(fields.sppci_model) ?? text(fields._name)
     if (name === undefined) return []
-    // `sppci_vendor_Apple`, on older systems in lower case, by itself, with the id, or the id alone: `Intel (0x8086)`.
-    const told = text(fields.spdisplays_vendor)?.replaceAll('_', ' ') ?? ''
-    const vendors = [vendorOfName(told), vendorOfId(/0x[0-9a-f]{4}/i.exec(told)?.[0].toLowerCase()), vendorOfName(name)]
+    // `sppci_vendor_Apple`, on older systems in lower case, the bare name, name and id, or the id: `Intel (0x8086)`.
+    const reported = text(fields.spdisplays_vendor)?.replaceAll('_', ' ') ?? ''
+    const vendors = [
+      vendorOfName(reported),
+      vendorOfId(/0x[0-9a-f]{4}/i.exec(reported)?.[0].toLowerCase()),
+      vendorOfName(name)
+    ]
     const vendor = vendors.find(each => each !== 'other') ?? 'other'
     const metal = text(fields.spdisplays_mtlgpufamilysupport) ?? text(fields.spdisplays_metal)
     const family = /metal\d+$/.exec(metal ?? '')?.[0]
@@ -80,7 +92,7 @@ export function parseSystemProfiler(output: string): Sighting[] | undefined {
         name: vendor === 'other' ? name : name.trim(),
         type: shared ? 'integrated' : 'discrete',
         unifiedMemory: shared,
-        ...known({
+        ...defined({
           pciId: pciId(text(fields['spdisplays_device-id'])),
           architecture: vendor === 'apple' ? family : undefined,
           totalMemory: shared ? undefined : totalMemory,
@@ -99,6 +111,6 @@ export const systemProfiler: Probe = {
     const { stdout, failure } = await machine.run('system_profiler', ['SPDisplaysDataType', '-json'])
     const gpus = parseSystemProfiler(stdout)
     if (gpus) return { gpus }
-    throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'system_profiler printed no JSON of displays')
+    throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'system_profiler printed no JSON')
   }
 }

@@ -1,6 +1,6 @@
 import type { Gpu, Hardware, HardwareProblem, ProbeReport } from '../../core/contracts/hardware.ts'
 import { amdSmi, kfdTopology, rocminfo, rocmSmi } from './amd.ts'
-import { systemProfiler } from './apple.ts'
+import { appleCpu, systemProfiler } from './apple.ts'
 import type { Findings, Sighting } from './findings.ts'
 import type { Machine } from './inspected-machine.ts'
 import { syclLs, xpuSmi } from './intel.ts'
@@ -9,12 +9,12 @@ import { machineMemory } from './main-memory.ts'
 import { mergeGpus, type Source } from './merge-gpus.ts'
 import { nvidiaDriver } from './nvidia-driver.ts'
 import { nvidiaSmi } from './nvidia-smi.ts'
-import { askProbe, type Probe } from './probe.ts'
-import { appleCpu, linuxCpu, ownProcessor } from './processor.ts'
+import { type Probe, runProbe } from './probe.ts'
+import { linuxCpu, ownProcessor } from './processor.ts'
 import { deviceNodes, drmCards, lspci, pciDevices, windowsAdapters } from './system-cards.ts'
 import { vulkanDriverFiles, vulkaninfo } from './vulkan-drivers.ts'
 
-/** All sources; of those that tell of GPUs, the ones that know best come first. */
+/** All sources; among those that report GPUs, the most reliable come first. */
 export const PROBES: readonly Probe[] = [
   linuxCpu,
   appleCpu,
@@ -39,75 +39,71 @@ export const PROBES: readonly Probe[] = [
   windowsAdapters
 ]
 
-/** What one probe told. */
-export interface Answer {
+export interface ProbeResult {
   report: ProbeReport
   findings: Findings
 }
 
-/**
- * Asks all sources of a machine at once, and makes one record of what they tell. Never rejects.
- * @param limit milliseconds that each source has
- */
+/** Runs all probes of a machine at once, each for at most `limit` milliseconds, and merges their results. Never rejects. */
 export async function findHardware(machine: Machine, limit: number): Promise<Hardware> {
-  const asked = PROBES.filter(({ platforms }) => platforms?.includes(machine.platform) ?? true)
-  const answers: Answer[] = await Promise.all(asked.map(probe => askProbe(probe, machine, limit)))
-  // Where no source tells of the processor, Node knows the least.
-  const own: Answer = { report: { probe: 'node', outcome: 'ok', duration: 0 }, findings: ownProcessor(machine) }
-  const hardware = assembleHardware(machine, [...answers, own])
-  return { ...hardware, probes: answers.map(({ report }) => report) }
+  const probes = PROBES.filter(({ platforms }) => platforms?.includes(machine.platform) ?? true)
+  const results: ProbeResult[] = await Promise.all(probes.map(probe => runProbe(probe, machine, limit)))
+  // The last resort for the processor is what Node.js reports.
+  const own: ProbeResult = { report: { probe: 'node', outcome: 'ok', duration: 0 }, findings: ownProcessor(machine) }
+  const hardware = assembleHardware(machine, [...results, own])
+  return { ...hardware, probes: results.map(({ report }) => report) }
 }
 
-/** Programs that have spoken to the GPUs they list, unlike files that say that there are some. */
-const SPEAKING = ['rocminfo', 'vulkaninfo', 'xpu-smi', 'sycl-ls']
+/** Programs that list only GPUs they could open, unlike files that merely name them. */
+const OPENED_BY = ['rocminfo', 'vulkaninfo', 'xpu-smi', 'sycl-ls']
 
-/** Why nvidia-smi found the driver not to work, where it did. */
-function brokenDriver(answers: readonly Answer[]): HardwareProblem | undefined {
-  const smi = answers.find(({ report }) => report.probe === 'nvidia-smi')
+/** The problem that nvidia-smi reports if the driver does not work. */
+function brokenDriver(results: readonly ProbeResult[]): HardwareProblem | undefined {
+  const smi = results.find(({ report }) => report.probe === 'nvidia-smi')
   if (!smi || smi.findings.gpus?.length) return undefined
   return smi.findings.problems?.find(({ code }) => code !== 'partitioned')
 }
 
-/** What each source saw, in view of what others know of it. */
-function sourcesOf(answers: readonly Answer[]): Source[] {
-  const broken = brokenDriver(answers)
-  const noAccess = answers.some(({ findings }) => findings.noDeviceAccess === true)
-  const sources = answers.map(({ report, findings }) =>
+/** The GPUs that each source saw, corrected by what other sources know. */
+function sourcesOf(results: readonly ProbeResult[]): Source[] {
+  const broken = brokenDriver(results)
+  const noAccess = results.some(({ findings }) => findings.noDeviceAccess === true)
+  const sources = results.map(({ report, findings }) =>
     (findings.gpus ?? []).map((gpu): Sighting => {
       const { api, ...rest } = gpu
-      // The kernel's files say that a driver is there; its own tool, that it does not work.
+      // The kernel's files only say that a driver is loaded; nvidia-smi says that it does not work.
       if (broken && gpu.vendor === 'nvidia' && report.probe === 'nvidia-driver') return { ...rest, usable: false }
       const bySystem = gpu.vendor === 'amd' || gpu.vendor === 'intel'
-      if (noAccess && bySystem && !SPEAKING.includes(report.probe)) return { ...rest, usable: false }
+      if (noAccess && bySystem && !OPENED_BY.includes(report.probe)) return { ...rest, usable: false }
       return gpu
     })
   )
   const seen = sources.flat().some(({ vendor }) => vendor === 'nvidia')
-  // There is a card, or its driver would not be loaded; but nobody can tell which.
+  // There must be a card, or its driver would not be loaded, but its model is unknown.
   if (broken?.code === 'driver_mismatch' && !seen) sources.push([{ vendor: 'nvidia', usable: false }])
   return sources
 }
 
-/** The problem of a GPU that no driver serves, where no probe has told why. */
+/** The problem of a GPU without a working driver if no probe reported why. */
 function unservedProblem(gpu: Gpu, noAccess: boolean): HardwareProblem {
   if (noAccess && (gpu.vendor === 'amd' || gpu.vendor === 'intel')) {
     return {
       code: 'no_permission',
       subject: gpu.name,
-      message: `${gpu.name} is here, but this user may not open its device in /dev/dri.`,
+      message: `This user has no permission to open the device of ${gpu.name} in /dev/dri.`,
       advice:
         'Run "sudo usermod -aG render,video $USER" and log in again; in a container, start it with ' +
         '"--device /dev/dri --device /dev/kfd".'
     }
   }
-  const held = gpu.driver?.name
-  const message = `${gpu.name} is here, but ${held === undefined ? 'no driver serves it' : `its driver is ${held}`}.`
+  const bound = gpu.driver?.name
+  const message = `${gpu.name} is present, but ${bound === undefined ? 'has no working driver' : `its driver is ${bound}`}.`
   const advice: Partial<Record<Gpu['vendor'], string>> = {
     nvidia:
       'Install NVIDIA\'s own driver: "sudo ubuntu-drivers install" on Ubuntu, your distribution\'s package elsewhere, or ' +
       'https://www.nvidia.com/drivers; then restart the machine.',
-    amd: 'Load the driver with "sudo modprobe amdgpu"; "sudo dmesg | grep -i amdgpu" says why it does not start.',
-    intel: 'Load the driver with "sudo modprobe xe" (older cards: i915); newer cards need a newer kernel.'
+    amd: 'Load the driver with "sudo modprobe amdgpu"; if it fails, "sudo dmesg | grep -i amdgpu" shows why.',
+    intel: 'Load the driver with "sudo modprobe xe" (older cards: i915); new cards may need a newer kernel.'
   }
   return {
     code: 'driver_not_loaded',
@@ -117,51 +113,43 @@ function unservedProblem(gpu: Gpu, noAccess: boolean): HardwareProblem {
   }
 }
 
-function problemsOf(answers: readonly Answer[], gpus: readonly Gpu[], platform: string): HardwareProblem[] {
-  const told = answers.flatMap(({ findings }) => findings.problems ?? [])
-  const noAccess = answers.some(({ findings }) => findings.noDeviceAccess === true)
+function problemsOf(results: readonly ProbeResult[], gpus: readonly Gpu[], platform: string): HardwareProblem[] {
+  const reported = results.flatMap(({ findings }) => findings.problems ?? [])
+  const noAccess = results.some(({ findings }) => findings.noDeviceAccess === true)
   const unserved = gpus.filter(gpu => {
     if (gpu.usable) return false
-    const known = told.some(
+    const explained = reported.some(
       ({ subject }) => subject === gpu.id || (gpu.vendor === 'nvidia' && subject === 'NVIDIA driver')
     )
-    return !known && platform !== 'darwin'
+    return !explained && platform !== 'darwin'
   })
-  return [...told, ...unserved.map(gpu => unservedProblem(gpu, noAccess)), ...answers.flatMap(probeProblem)]
+  return [...reported, ...unserved.map(gpu => unservedProblem(gpu, noAccess)), ...results.flatMap(probeProblem)]
 }
 
-/** A source that hangs, or NVIDIA's tool when it fails without a known reason: what it would tell may be much. */
-function probeProblem({ report: { probe, outcome, detail = '' }, findings }: Answer): HardwareProblem[] {
-  const subject = probe
+/** Reports a probe that hangs, and nvidia-smi if it fails for an unknown reason: their information is important. */
+function probeProblem({ report: { probe, outcome, detail = '' }, findings }: ProbeResult): HardwareProblem[] {
   if (outcome === 'timed_out') {
     return [
       {
         code: 'probe_failed',
-        subject,
-        message: `${probe} gave no answer in time, so that what it would tell of this machine is missing.`,
+        subject: probe,
+        message: `${probe} did not answer in time; its information about this machine is missing.`,
         advice:
-          'Run it by hand: where it hangs too, its driver does, and the machine must be restarted; where it is only slow, ' +
-          'give it more time with "probe_timeout" under "hardware" in config.yaml.'
+          'Run it by hand: if it hangs there too, so does its driver, and the machine must be restarted; if it is only ' +
+          'slow, give it more time with "probe_timeout" under "hardware" in config.yaml.'
       }
     ]
   }
   const unclear = probe === 'nvidia-smi' && outcome !== 'ok' && outcome !== 'absent' && !findings.problems?.length
   return unclear
-    ? [
-        {
-          code: 'probe_failed',
-          subject,
-          message: `nvidia-smi tells nothing of this machine: ${detail}`,
-          advice: 'Run it by hand.'
-        }
-      ]
+    ? [{ code: 'probe_failed', subject: probe, message: `nvidia-smi failed: ${detail}`, advice: 'Run it by hand.' }]
     : []
 }
 
-/** A Vulkan driver that is installed reaches the GPUs of its vendor, where vulkaninfo is not there to tell. */
-function withVulkan(gpus: readonly Gpu[], answers: readonly Answer[]): Gpu[] {
-  if (answers.some(({ report }) => report.probe === 'vulkaninfo' && report.outcome === 'ok')) return [...gpus]
-  const vendors = answers.flatMap(({ findings }) => findings.vulkanDrivers ?? [])
+/** Without vulkaninfo, an installed Vulkan driver is assumed to reach the GPUs of its vendor. */
+function withVulkan(gpus: readonly Gpu[], results: readonly ProbeResult[]): Gpu[] {
+  if (results.some(({ report }) => report.probe === 'vulkaninfo' && report.outcome === 'ok')) return [...gpus]
+  const vendors = results.flatMap(({ findings }) => findings.vulkanDrivers ?? [])
   return gpus.map(gpu =>
     gpu.usable && vendors.includes(gpu.vendor) && !gpu.apis.includes('vulkan')
       ? { ...gpu, apis: [...gpu.apis, 'vulkan' as const] }
@@ -169,18 +157,18 @@ function withVulkan(gpus: readonly Gpu[], answers: readonly Answer[]): Gpu[] {
   )
 }
 
-/** Hardware from what all probes told. */
+/** Merges the results of all probes. Pure. */
 export function assembleHardware(
   machine: Pick<Machine, 'platform' | 'arch' | 'root'>,
-  answers: readonly Answer[]
+  results: readonly ProbeResult[]
 ): Hardware {
   const first = <Key extends keyof Findings>(key: Key): Findings[Key] =>
-    answers.map(({ findings }) => findings[key]).find(value => value !== undefined)
+    results.map(({ findings }) => findings[key]).find(value => value !== undefined)
   const cpu = first('cpu')
   const memory = { total: 0, available: 0, ...first('memory') }
-  const gpus = withVulkan(mergeGpus(sourcesOf(answers), memory), answers)
+  const gpus = withVulkan(mergeGpus(sourcesOf(results), memory), results)
   const glibc = first('glibc')
-  // A recording of a Mac with an Intel processor has no other sign of it.
+  // In a recording of a Mac, nothing else reveals an Intel processor.
   const intelCpu =
     /intel/i.test(cpu?.model ?? '') || (gpus.length > 0 && gpus.every(({ vendor }) => vendor !== 'apple'))
   const intelMac = machine.platform === 'darwin' && machine.root !== '' && intelCpu
@@ -192,7 +180,7 @@ export function assembleHardware(
     memory,
     gpus,
     libraries: first('libraries') ?? [],
-    problems: problemsOf(answers, gpus, machine.platform),
-    probes: answers.map(({ report }) => report)
+    problems: problemsOf(results, gpus, machine.platform),
+    probes: results.map(({ report }) => report)
   }
 }

@@ -1,6 +1,6 @@
 import type { Gpu, Hardware, HardwareProblem, ProbeReport } from '../../core/contracts/hardware.ts'
 
-/** A GPU as one source tells of it; what the source does not tell is absent. */
+/** A GPU as one source reports it; what the source does not report is absent. */
 export interface Sighting {
   vendor: Gpu['vendor']
   name?: string
@@ -13,11 +13,11 @@ export interface Sighting {
   freeMemory?: number
   driver?: Gpu['driver']
   api?: Gpu['apis'][number]
-  /** Absent where the source cannot tell. */
+  /** Absent if the source does not know. */
   usable?: boolean
 }
 
-/** What one source tells of a machine. */
+/** What one source reports about a machine. */
 export interface Findings {
   gpus?: Sighting[]
   problems?: HardwareProblem[]
@@ -25,19 +25,19 @@ export interface Findings {
   memory?: Partial<Hardware['memory']>
   libraries?: string[]
   glibc?: string
-  /** Vendors for which a Vulkan driver is installed; says nothing about whether it works. */
+  /** Vendors with an installed Vulkan driver, whether or not it works. */
   vulkanDrivers?: Gpu['vendor'][]
-  /** Whether this user may not open the devices of AMD and Intel GPUs. */
+  /** True if this user lacks permission to open the devices of AMD and Intel GPUs. */
   noDeviceAccess?: boolean
-  /** One line for the report. */
+  /** One line for `ProbeReport.detail`. */
   detail?: string
 }
 
-/** Why a probe told nothing, or less than it could. */
+/** Why a probe reported nothing, or less than it could. */
 export class ProbeFailure extends Error {
   override readonly name = 'ProbeFailure'
   readonly outcome: Exclude<ProbeReport['outcome'], 'ok'>
-  /** What it told all the same. */
+  /** What it reported nevertheless. */
   readonly findings: Findings
 
   constructor(outcome: Exclude<ProbeReport['outcome'], 'ok'>, detail: string, findings: Findings = {}) {
@@ -47,17 +47,26 @@ export class ProbeFailure extends Error {
   }
 }
 
-/** The named values without the undefined ones: what is not known is absent. */
-export function known<Values extends object>(
+/** Drops undefined values, so that what is unknown is absent. */
+export function defined<Values extends object>(
   values: Values
 ): { [Key in keyof Values]: Exclude<Values[Key], undefined> } {
   return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as never
 }
 
-/** No memory of one device is larger; what tells more than this lies. */
+/** Parses JSON; undefined if it is invalid. */
+export function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+/** No device has more memory; a larger value is wrong. */
 const MOST_BYTES = 2 ** 46
 
-/** Bytes from a number or its text in units of `unit`; undefined when it is none, 0 or beyond all reason. */
+/** Bytes from a number or numeric text in units of `unit`; undefined if it is no number, 0 or implausibly large. */
 export function bytesOf(value: unknown, unit = 1): number | undefined {
   const number =
     typeof value === 'number' ? value : /^\s*\d{1,18}(\.\d+)?\s*$/.test(String(value)) ? Number(value) : NaN
@@ -65,7 +74,7 @@ export function bytesOf(value: unknown, unit = 1): number | undefined {
   return bytes > 0 && bytes <= MOST_BYTES ? bytes : undefined
 }
 
-/** Free memory by the numbers of one source; undefined when they contradict each other. */
+/** Free memory from the figures of one source; undefined if they contradict each other. */
 export function freeOf(total: number | undefined, used: number | undefined): number | undefined {
   return total === undefined || used === undefined || used > total ? undefined : total - used
 }

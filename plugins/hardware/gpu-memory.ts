@@ -4,37 +4,37 @@ import { nvidiaMemory } from './nvidia-smi.ts'
 import { pciAddress } from './pci.ts'
 import { amdMemory, readCard } from './system-cards.ts'
 
-/** Milliseconds for which an answer of nvidia-smi is used again: it takes a good part of a second. */
-const FRESH = 1000
-/** Milliseconds for which it is not asked again when it gave none. */
-const PAUSE = 30_000
+/** Milliseconds for which the output of nvidia-smi is reused: a call takes a good part of a second. */
+const REUSED_FOR = 1000
+/** Milliseconds until it is called again after a failure. */
+const RETRY_AFTER = 30_000
 
 export type GpuMemory = (machine: Machine, gpus: readonly Gpu[]) => Promise<MemoryNow['gpus']>
 
 /**
- * Reads how much memory of GPUs is free now: of those with memory of their own, whose size is known. What cannot be read
- * is left out. Never rejects.
+ * Reads the free memory of GPUs that have dedicated memory of a known size. GPUs that cannot be read are left out. Never
+ * rejects.
  */
 export function createGpuMemory(): GpuMemory {
-  let asked: { until: number; answer: ReturnType<typeof nvidiaMemory> } | undefined
+  let last: { until: number; answer: ReturnType<typeof nvidiaMemory> } | undefined
 
   function nvidia(machine: Machine): ReturnType<typeof nvidiaMemory> {
-    if (asked && performance.now() < asked.until) return asked.answer
-    const mine = { until: performance.now() + FRESH, answer: nvidiaMemory(machine) }
-    // A program that fails, or hangs, says nothing of memory; nobody shall wait for it at each load.
-    mine.answer = mine.answer.catch(() => {
-      mine.until = performance.now() + PAUSE
+    if (last && performance.now() < last.until) return last.answer
+    const query = { until: performance.now() + REUSED_FOR, answer: nvidiaMemory(machine) }
+    // Loads must not wait again and again for a program that fails or hangs.
+    query.answer = query.answer.catch(() => {
+      query.until = performance.now() + RETRY_AFTER
       return undefined
     })
-    asked = mine
-    return mine.answer
+    last = query
+    return query.answer
   }
 
   async function amd(machine: Machine, gpu: Gpu): Promise<{ total: number; free: number } | undefined> {
     if (gpu.pciBus === undefined || machine.platform !== 'linux') return undefined
     const { files } = machine
     const folders = [`/sys/bus/pci/devices/${gpu.pciBus}`]
-    // A recording may have the one place or the other.
+    // A recording may have either of the two folders.
     for (const name of await files.names('/sys/class/drm')) {
       const folder = `/sys/class/drm/${name}/device`
       if (!/^card\d+$/.test(name)) continue
@@ -61,7 +61,7 @@ export function createGpuMemory(): GpuMemory {
         const card = cards.find(
           each => (each.pciBus !== undefined && each.pciBus === gpu.pciBus) || gpu.id === `nvidia:${each.index}`
         )
-        // Of a partitioned card nobody knows what is free in the instance.
+        // What is free in one instance of a partitioned card is unknown.
         if (card?.totalMemory === gpu.totalMemory && card?.freeMemory !== undefined) {
           now[gpu.id] = { total: gpu.totalMemory!, free: card.freeMemory }
         }

@@ -3,19 +3,19 @@ import type { GpuMemory } from './gpu-memory.ts'
 import type { Machine } from './inspected-machine.ts'
 
 export interface HardwareOptions {
-  /** Folder before all system files, for recordings of other machines; empty is this one. */
+  /** Prefix of all system files, for recordings of other machines; empty for this machine. */
   sysroot: string
-  /** Milliseconds that each probe has. */
+  /** Time limit of each probe in milliseconds. */
   probeTimeout: number
   env: NodeJS.ProcessEnv
-  /** Ends programs that run. */
+  /** Ends running programs. */
   signal?: AbortSignal
   log?: { debug(object: object, message: string): void }
 }
 
 /**
- * Finds out what this machine has, or what a recording of another one says. Nothing is looked at, nor are the sources
- * loaded, before somebody asks: a start does not wait for them.
+ * Detects the hardware of this machine, or of a recording of another one. Probes are loaded and run at the first call,
+ * so that a start does not wait for them.
  */
 export function createHardware(options: HardwareOptions): HardwareService {
   const { sysroot: root, probeTimeout: limit, env, signal, log } = options
@@ -39,7 +39,7 @@ export function createHardware(options: HardwareOptions): HardwareService {
       const { findHardware } = await import('./find-hardware.ts')
       found = await findHardware(await open(), limit)
       const gpus = found.gpus.map(({ id, name }) => `${id} ${name}`)
-      log?.debug({ gpus, duration: Math.round(performance.now() - began) }, 'hardware found')
+      log?.debug({ gpus, duration: Math.round(performance.now() - began) }, 'hardware detected')
       return found
     } finally {
       running = false

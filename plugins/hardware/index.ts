@@ -7,18 +7,18 @@ import { createHardware } from './hardware-service.ts'
 export default definePlugin({
   name: 'hardware',
   api: 1,
-  description: 'What this machine has: processor, memory, GPUs and their drivers',
+  description: 'The hardware of this machine: processor, memory, GPUs and their drivers',
   offers: ['hardware'],
   options: Type.Object(
     {
       sysroot: Path({
         default: '',
         description:
-          'Folder before all system files (/proc, /sys, /etc), for recordings of other machines; empty is this one'
+          'Folder with the system files (/proc, /sys, /etc) of another, recorded machine; empty for this machine'
       }),
       probe_timeout: Timeout({
         default: '5s',
-        description: 'Time that each source of facts on the hardware has, such as nvidia-smi'
+        description: 'Time limit of each tool that detects hardware, such as nvidia-smi'
       })
     },
     { additionalProperties: false }

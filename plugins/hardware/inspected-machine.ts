@@ -3,51 +3,51 @@ import { basename, join, sep } from 'node:path'
 import { findExecutable, runTool, ToolError } from '../../core/system/child-process.ts'
 import { ProbeFailure } from './findings.ts'
 
-/** Characters that a program may print; what prints more is broken. */
+/** Maximum output of a program in characters; one that prints more is broken. */
 const MOST_OUTPUT = 4 * 2 ** 20
-/** Part of a probe's time that one program may take, so that what came before it is not lost with it. */
+/** Share of a probe's time for one program, so that a slow program does not lose what the probe found before it. */
 const PROGRAM_SHARE = 0.9
 
-/** Where tools lie that are not always on the PATH. */
+/** Folders of tools that are not always on the PATH. */
 const MORE_FOLDERS =
   process.platform === 'win32'
     ? ['C:\\Windows\\System32', 'C:\\Program Files\\NVIDIA Corporation\\NVSMI']
     : ['/usr/local/bin', '/usr/bin', '/usr/sbin', '/sbin', '/usr/lib/wsl/lib', '/opt/rocm/bin']
 
-/** What a program printed. */
+/** The output of a program. */
 export interface Printed {
   /** Both streams, standard output first. */
   text: string
   stdout: string
-  /** How it failed, where it did: many tell what is wrong and exit with an error. */
+  /** How it failed, if it did: many print what is wrong and exit with an error. */
   failure?: string
 }
 
-/** The machine that is looked at: this one, or a recording of another. */
+/** The machine under inspection: this one, or a recording of another. */
 export interface Machine {
-  /** Folder before all system files; empty is this machine. */
+  /** Prefix of all system files; empty for this machine. */
   readonly root: string
   readonly platform: string
   readonly arch: string
   readonly files: SystemFiles
   /**
-   * Runs a program of the PATH and gives what it printed, whatever its exit code.
-   * @throws ProbeFailure when there is none, or it takes too long or prints without end
+   * Runs a program from the PATH and returns its output, whatever its exit code.
+   * @throws ProbeFailure if there is no such program, or it takes too long or prints without end
    */
   run(program: string, args: readonly string[]): Promise<Printed>
 }
 
 export interface MachineOptions {
-  /** `''` is this machine. */
+  /** `''` for this machine. */
   root: string
   env: NodeJS.ProcessEnv
-  /** Milliseconds that each probe has. */
+  /** Time limit of each probe in milliseconds. */
   limit: number
-  /** Ends programs that run. */
+  /** Ends running programs. */
   signal?: AbortSignal
 }
 
-async function printed(options: MachineOptions, program: string, args: readonly string[]): Promise<Printed> {
+async function runProgram(options: MachineOptions, program: string, args: readonly string[]): Promise<Printed> {
   const { env, limit, signal, root } = options
   const path = findExecutable(program, env, root === '' ? MORE_FOLDERS : [])
   if (path === undefined) throw new ProbeFailure('absent', `${program} is not on the PATH`)
@@ -55,7 +55,7 @@ async function printed(options: MachineOptions, program: string, args: readonly 
   let size = 0
   const timeout = limit * PROGRAM_SHARE
   const run = runTool(path, args, {
-    // Messages are read by their English words.
+    // Messages are parsed in English.
     env: { ...env, LC_ALL: 'C', LANG: 'C' },
     signal,
     timeout,
@@ -66,10 +66,10 @@ async function printed(options: MachineOptions, program: string, args: readonly 
     }
   })
   let timer: NodeJS.Timeout | undefined
-  // A program that waits for a driver in the kernel cannot be ended: nobody waits for its end.
+  // A program that is blocked by a driver in the kernel cannot be killed: do not wait for its end.
   const stuck = new Promise<never>((_, reject) => {
     const late = () =>
-      reject(new ProbeFailure('timed_out', `${basename(path)} gave no answer within ${timeout / 1000} s`))
+      reject(new ProbeFailure('timed_out', `${basename(path)} did not answer within ${timeout / 1000} s`))
     timer = setTimeout(late, timeout)
   })
   let failure: string | undefined
@@ -82,7 +82,7 @@ async function printed(options: MachineOptions, program: string, args: readonly 
   } finally {
     clearTimeout(timer)
     run.catch(() => {
-      // Told above, or nobody waits for it any longer.
+      // Handled above, or given up.
     })
   }
   const stdout = lines.stdout.join('\n')
@@ -93,7 +93,7 @@ async function printed(options: MachineOptions, program: string, args: readonly 
   }
 }
 
-/** What a recording is of: the folders that only one system has, else a program that only one system has. */
+/** The platform of a recording, by folders and programs that only one platform has. */
 async function recordedPlatform(files: SystemFiles, env: NodeJS.ProcessEnv): Promise<string> {
   if (await files.exists('/System/Library')) return 'darwin'
   if (await files.exists('/Windows')) return 'win32'
@@ -108,36 +108,33 @@ async function recordedArch(files: SystemFiles, platform: string): Promise<strin
   return /^vendor_id\s*:\s*(GenuineIntel|AuthenticAMD)/m.test(cpuinfo) ? 'x64' : process.arch
 }
 
-/** Opens a machine for looking at it. */
+/** Opens a machine for inspection. */
 export async function openMachine(options: MachineOptions): Promise<Machine> {
   const { root, env } = options
   const files = systemFiles(root)
   const platform = root === '' ? process.platform : await recordedPlatform(files, env)
   const arch = root === '' ? process.arch : await recordedArch(files, platform)
-  return { root, platform, arch, files, run: (program, args) => printed(options, program, args) }
+  return { root, platform, arch, files, run: (program, args) => runProgram(options, program, args) }
 }
 
-/** Bytes of a file that are read at most; the largest that is needed, a list of PCI ids, has 1.5 MB. */
+/** Maximum bytes read of a file; the largest one needed, the list of PCI ids, has 1.5 MB. */
 const MOST_READ = 4 * 2 ** 20
 
-/** The files of a machine, by their absolute paths there. What is missing or may not be read is undefined or empty. */
+/** The files of a machine, by their absolute paths there. Missing or unreadable ones are undefined or empty. */
 export interface SystemFiles {
   text(path: string): Promise<string | undefined>
   /** Names in a folder, in natural order: `card2` before `card10`. */
   names(folder: string): Promise<string[]>
   exists(path: string): Promise<boolean>
-  /** Where links lead, as a path of that machine. */
+  /** The path with symbolic links resolved. */
   real(path: string): Promise<string | undefined>
 }
 
-/**
- * @param root folder that holds the machine's files; empty is this machine. With a root, links that lead out of it lead
- * nowhere.
- */
+/** @param root folder with the machine's files, empty for this machine; links that lead out of it count as missing */
 export function systemFiles(root: string): SystemFiles {
   const base = root === '' ? Promise.resolve('') : realpath(root).catch(() => root)
 
-  /** The file of this machine that stands for it. */
+  /** The real file behind a path. */
   async function place(path: string): Promise<string> {
     const from = await base
     const real = await realpath(join(from, path))
@@ -150,7 +147,7 @@ export function systemFiles(root: string): SystemFiles {
     try {
       return await work
     } catch {
-      // Absent, or not for this user: no source, that is all.
+      // Absent or unreadable files are no error: their source is left out.
       return undefined
     }
   }
@@ -160,7 +157,7 @@ export function systemFiles(root: string): SystemFiles {
     try {
       const pieces: Buffer[] = []
       let size = 0
-      // Files of the kernel say that they are empty: they are read until nothing more comes.
+      // Files of the kernel report a size of 0: read until the end.
       while (size < MOST_READ) {
         const { bytesRead, buffer } = await file.read(Buffer.alloc(65_536), 0, 65_536)
         if (bytesRead === 0) break

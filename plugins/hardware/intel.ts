@@ -1,11 +1,11 @@
-import { bytesOf, type Findings, known, ProbeFailure, type Sighting } from './findings.ts'
+import { bytesOf, defined, type Findings, ProbeFailure, type Sighting } from './findings.ts'
 import { pciAddress, pciId, vendorOfName } from './pci.ts'
 import type { Probe } from './probe.ts'
 
-/** Devices that are asked for one by one at most. */
-const MOST_DEVICES = 16
+/** Maximum number of devices that are queried one by one. */
+const MAX_DEVICES = 16
 
-/** The devices of `xpu-smi discovery`, and of one with `-d`; by their numbers. */
+/** Parses `xpu-smi discovery`, with or without `-d`: devices by number. */
 export function parseXpuSmi(text: string): Map<number, Sighting> {
   const devices = new Map<number, Map<string, string>>()
   let fields: Map<string, string> | undefined
@@ -27,7 +27,7 @@ export function parseXpuSmi(text: string): Map<number, Sighting> {
     const size = /^(\d{1,9}(?:\.\d+)?) MiB/.exec(field('memory physical size') ?? '')?.[1]
     sightings.set(id, {
       vendor: 'intel',
-      ...known({
+      ...defined({
         name,
         type: /discrete/i.test(type) ? 'discrete' : /integrated/i.test(type) ? 'integrated' : undefined,
         pciId: pciId(field('pci device id')),
@@ -48,9 +48,9 @@ export const xpuSmi: Probe = {
     const { stdout, failure } = await machine.run('xpu-smi', ['discovery'])
     const devices = parseXpuSmi(stdout)
     if (devices.size === 0 && !/no device/i.test(stdout)) {
-      throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no device in what xpu-smi printed')
+      throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no device in the output of xpu-smi')
     }
-    for (const id of [...devices.keys()].slice(0, MOST_DEVICES)) {
+    for (const id of [...devices.keys()].slice(0, MAX_DEVICES)) {
       const details = parseXpuSmi((await machine.run('xpu-smi', ['discovery', '-d', String(id)])).stdout).get(id)
       devices.set(id, { ...devices.get(id)!, ...details })
     }
@@ -59,8 +59,8 @@ export const xpuSmi: Probe = {
 }
 
 /**
- * The GPUs of Intel that `sycl-ls` of oneAPI lists, those of Level Zero: it lists them a second time for OpenCL. A line
- * is `[level_zero:gpu][level_zero:0] <platform>, <name> <version> [<driver>]`, in older versions with other brackets.
+ * Parses the Level Zero GPUs of oneAPI's `sycl-ls`, which lists them a second time for OpenCL. A line is
+ * `[level_zero:gpu][level_zero:0] <platform>, <name> <version> [<driver>]`; older versions have other brackets.
  */
 export function parseSyclLs(text: string): Sighting[] {
   return text.split(/\r?\n/).flatMap((line): Sighting[] => {
@@ -68,14 +68,14 @@ export function parseSyclLs(text: string): Sighting[] {
       line
     )
     if (!match || vendorOfName(match[1]!) !== 'intel') return []
-    // What has no name yet is called by its id: `Intel(R) Graphics [0xe223]`.
+    // GPUs without a name are listed by their id: `Intel(R) Graphics [0xe223]`.
     const id = pciId(/\[(0x[0-9a-f]{4})\]$/.exec(match[1]!)?.[1])
     return [
       {
         vendor: 'intel',
         name: match[1]!,
-        ...known({ pciId: id }),
-        driver: known({ version: match[2] }),
+        ...defined({ pciId: id }),
+        driver: defined({ version: match[2] }),
         api: 'sycl',
         usable: true
       }
@@ -83,7 +83,6 @@ export function parseSyclLs(text: string): Sighting[] {
   })
 }
 
-/** Part of oneAPI, whose libraries SYCL builds need. */
 export const syclLs: Probe = {
   name: 'sycl-ls',
   platforms: ['linux', 'win32'],

@@ -2,7 +2,7 @@ import { type Findings, ProbeFailure } from './findings.ts'
 import type { Machine } from './inspected-machine.ts'
 import type { Probe } from './probe.ts'
 
-/** Name of a library that builds need → the files that hold it. */
+/** Name of a library that builds need → names of its files. */
 const LIBRARIES: Record<string, RegExp> = {
   vulkan: /^(libvulkan\.so\.1|vulkan-1\.dll)$/i,
   'level-zero': /^(libze_loader\.so\.1|ze_loader\.dll)$/i,
@@ -19,7 +19,7 @@ const LIBRARIES: Record<string, RegExp> = {
   openssl3: /^(libssl\.so\.3|libssl-3(-x64|-arm64)?\.dll)$/i
 }
 
-/** Which of the libraries are among these files. */
+/** The libraries that these file names belong to. */
 export function librariesAmong(fileNames: Iterable<string>): string[] {
   const names = [...fileNames]
   return Object.keys(LIBRARIES).filter(library => names.some(name => LIBRARIES[library]!.test(name)))
@@ -27,7 +27,7 @@ export function librariesAmong(fileNames: Iterable<string>): string[] {
 
 const LDCONFIG_ARCH: Record<string, RegExp> = { x64: /x86-64/, arm64: /AArch64/i }
 
-/** File names in `ldconfig -p`, of libraries for this architecture: systems may hold those of 32 bits too. */
+/** Parses `ldconfig -p`: file names of libraries for this architecture, without 32-bit ones. */
 export function parseLdconfig(text: string, arch: string): string[] {
   return text.split(/\r?\n/).flatMap(line => {
     const match = /^\s+(\S+) \(([^)]*)\) => /.exec(line)
@@ -35,7 +35,7 @@ export function parseLdconfig(text: string, arch: string): string[] {
   })
 }
 
-/** Folders of libraries; those of ROCm, oneAPI, WSL and NixOS are often not in ldconfig's list. */
+/** Library folders; those of ROCm, oneAPI, WSL and NixOS are often missing from ldconfig's list. */
 function foldersOf({ platform, arch }: Machine): string[] {
   if (platform === 'win32') return ['/Windows/System32']
   if (platform === 'darwin') return ['/usr/local/lib', '/opt/homebrew/lib']
@@ -62,12 +62,12 @@ export const libraries: Probe = {
   name: 'libraries',
   async find(machine): Promise<Findings> {
     const { files, platform, root, arch } = machine
-    // The programs of this machine know nothing of a recording, but may be given its list.
-    const place = root === '' ? [] : ['-C', `${root}/etc/ld.so.cache`]
+    // For a recording, use its cache file.
+    const cache = root === '' ? [] : ['-C', `${root}/etc/ld.so.cache`]
     const listed =
       platform !== 'linux'
         ? []
-        : await machine.run('ldconfig', ['-p', ...place]).then(
+        : await machine.run('ldconfig', ['-p', ...cache]).then(
             ({ stdout }) => parseLdconfig(stdout, arch),
             (error: unknown) => {
               if (error instanceof ProbeFailure) return []
@@ -75,18 +75,18 @@ export const libraries: Probe = {
             }
           )
     const inFolders = (await Promise.all(foldersOf(machine).map(folder => files.names(folder)))).flat()
-    if (listed.length === 0 && inFolders.length === 0) throw new ProbeFailure('absent', 'no folder with libraries')
+    if (listed.length === 0 && inFolders.length === 0) throw new ProbeFailure('absent', 'no library folders')
     const found = librariesAmong([...listed, ...inFolders])
-    return { libraries: found, detail: found.length === 0 ? 'none of those that builds need' : found.join(', ') }
+    return { libraries: found, detail: found.length === 0 ? 'none that builds need' : found.join(', ') }
   }
 }
 
-/** Version in the words that the GNU C library holds of itself. */
+/** Finds the version in the banner inside the GNU C library. */
 export function glibcVersion(text: string): string | undefined {
   return /GNU C Library \([^)]*\) (?:stable|development) release version (\d{1,2}\.\d{1,3})/.exec(text)?.[1]
 }
 
-const PLACES = [
+const LIBC_PATHS = [
   '/lib/x86_64-linux-gnu/libc.so.6',
   '/lib/aarch64-linux-gnu/libc.so.6',
   '/usr/lib/x86_64-linux-gnu/libc.so.6',
@@ -96,11 +96,11 @@ const PLACES = [
   '/usr/lib/libc.so.6'
 ]
 
-/** The version that Node runs on; only its own report tells it. */
+/** The glibc version that Node.js runs on, from its diagnostic report. */
 function ownVersion(): string | undefined {
   const report = process.report as NodeJS.ProcessReport & { excludeNetwork?: boolean }
   const before = report.excludeNetwork
-  // Without this, the report asks for the names of all network addresses, one by one.
+  // Otherwise the report resolves the names of all network addresses.
   report.excludeNetwork = true
   try {
     return (report.getReport() as { header?: { glibcVersionRuntime?: string } }).header?.glibcVersionRuntime
@@ -110,20 +110,20 @@ function ownVersion(): string | undefined {
 }
 
 async function recordedVersion({ files }: Machine): Promise<string | undefined> {
-  for (const place of PLACES) {
-    const version = glibcVersion((await files.text(place)) ?? '')
+  for (const path of LIBC_PATHS) {
+    const version = glibcVersion((await files.text(path)) ?? '')
     if (version !== undefined) return version
   }
   return undefined
 }
 
-/** Which C library programs run on: release builds need one that is new enough. */
+/** The version of the C library: release builds need a recent glibc. */
 export const cLibrary: Probe = {
   name: 'c-library',
   platforms: ['linux'],
   async find(machine): Promise<Findings> {
     const glibc = machine.root === '' ? ownVersion() : await recordedVersion(machine)
-    if (glibc === undefined) throw new ProbeFailure('absent', 'no glibc; musl has no builds among the releases')
+    if (glibc === undefined) throw new ProbeFailure('absent', 'no glibc; there are no releases for musl')
     return { glibc, detail: `glibc ${glibc}` }
   }
 }

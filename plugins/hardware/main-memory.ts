@@ -6,15 +6,15 @@ import { bytesOf, ProbeFailure } from './findings.ts'
 import type { Machine, SystemFiles } from './inspected-machine.ts'
 import type { Probe } from './probe.ts'
 
-/** Bytes of memory of a machine, without regard to limits. */
+/** Memory of a machine in bytes, regardless of limits. */
 export interface MachineMemory {
   total: number
   available: number
 }
 
 /**
- * What /proc/meminfo tells. Available is what programs can have without swapping, caches that can be dropped included;
- * kernels before 3.14 do not say it, and free memory with the caches comes near. Undefined when it is no such file.
+ * Parses /proc/meminfo. `available` is what programs can allocate without swapping, including droppable caches; kernels
+ * before 3.14 do not report it, so it is estimated as free memory plus caches. Undefined if it is no such file.
  */
 export function parseMeminfo(text: string): MachineMemory | undefined {
   const kib = (key: string) => {
@@ -27,7 +27,7 @@ export function parseMeminfo(text: string): MachineMemory | undefined {
   return { total, available: Math.min(available, total) }
 }
 
-/** Bytes that a Mac can give to programs, as `vm_stat` counts its pages; undefined when it is no such output. */
+/** Available bytes of a Mac from the page counts of `vm_stat`; undefined if it is no such output. */
 export function parseVmStat(text: string): number | undefined {
   const pageSize = /page size of (\d{1,9}) bytes/.exec(text)?.[1]
   if (pageSize === undefined) return undefined
@@ -44,23 +44,22 @@ export function parseVmStat(text: string): number | undefined {
  * (https://docs.kernel.org/admin-guide/cgroup-v1/memory.html).
  */
 
-/** Limit and usage of one group, bytes. */
+/** Limit and usage of one control group in bytes. */
 export interface GroupMemory {
   limit: number
-  /** Without file caches, which the kernel drops when memory runs short. */
+  /** Without file caches, which the kernel drops under memory pressure. */
   used: number
 }
 
-/** A hierarchy of groups that counts memory, and this process's group in it. */
+/** A mounted hierarchy with a memory controller, and this process's group in it. */
 export interface GroupPath {
   version: 1 | 2
-  /** Folder of the hierarchy. */
   mount: string
-  /** Group within the mount, such as `/system.slice/corral.service`; `/` where it cannot be told. */
+  /** Group within the mount, such as `/system.slice/corral.service`; `/` if unknown. */
   path: string
 }
 
-/** The mounts of hierarchies that may count memory: folder, and the group that is seen there as the root. */
+/** Mounted hierarchies that may have a memory controller: folder, and the group that is their root. */
 function memoryMounts(mountinfo: string): { version: 1 | 2; mount: string; root: string }[] {
   const mounts: { version: 1 | 2; mount: string; root: string }[] = []
   for (const line of mountinfo.split(/\r?\n/)) {
@@ -80,9 +79,8 @@ const USUAL_MOUNTS: ReturnType<typeof memoryMounts> = [
 ]
 
 /**
- * Where this process's groups are, from /proc/self/cgroup and, where there is one, /proc/self/mountinfo. A container
- * may see a path that leads out of what is mounted (`/../../x`), or the path of the host: then what is mounted stands
- * for it.
+ * This process's groups, from /proc/self/cgroup and /proc/self/mountinfo if it is there. In a container the path may lead
+ * out of the mount (`/../../x`) or be the host's: then the root of the mount is used.
  */
 export function groupPaths(cgroup: string, mountinfo?: string): GroupPath[] {
   const found = memoryMounts(mountinfo ?? '')
@@ -103,7 +101,7 @@ export function groupPaths(cgroup: string, mountinfo?: string): GroupPath[] {
   return paths
 }
 
-/** The group itself and those around it, whose limits hold too; innermost first. */
+/** Folders of the group and its ancestors, whose limits apply too; innermost first. */
 export function groupFolders({ mount, path }: GroupPath): string[] {
   const folders = [posix.join(mount, path).replace(/\/$/, '')]
   while (folders.at(-1) !== mount && folders.at(-1)!.startsWith(`${mount}/`))
@@ -114,13 +112,13 @@ export function groupFolders({ mount, path }: GroupPath): string[] {
 const number = (text: string | undefined) =>
   text !== undefined && /^\s*\d{1,20}\s*$/.test(text) ? Number(text) : undefined
 
-/** A limit in bytes; undefined for `max` and for version 1's huge number, which stand for none. */
+/** A limit in bytes; undefined for `max` and for version 1's huge number, which mean no limit. */
 function limitOf(text: string | undefined): number | undefined {
   const limit = number(text)
   return limit === undefined || limit >= 2 ** 60 ? undefined : limit
 }
 
-/** One group's numbers from the text of its files; undefined where nothing limits it. */
+/** Limit and usage of one group from its files; undefined if it has no limit. */
 export function groupMemory(files: {
   limits: readonly (string | undefined)[]
   usage: string | undefined
@@ -129,7 +127,7 @@ export function groupMemory(files: {
   const limits = files.limits.map(limitOf).filter(limit => limit !== undefined)
   if (limits.length === 0) return undefined
   const inactive = /^(?:total_)?inactive_file (\d{1,20})\s*$/m
-  // Version 1 counts the groups within under names of their own.
+  // Version 1 reports totals including child groups under separate names.
   const total = /^total_inactive_file (\d{1,20})\s*$/m.exec(files.stat ?? '') ?? inactive.exec(files.stat ?? '')
   return { limit: Math.min(...limits), used: Math.max(0, (number(files.usage) ?? 0) - Number(total?.[1] ?? 0)) }
 }
@@ -139,10 +137,10 @@ const FILES = {
   2: { limits: ['memory.max', 'memory.high'], usage: 'memory.current' }
 } as const
 
-/** The groups around this process that limit its memory. */
+/** The control groups that limit the memory of this process. */
 export async function limitingGroups(files: SystemFiles): Promise<GroupMemory[]> {
   const cgroup = await files.text('/proc/self/cgroup')
-  // In a container that shows nothing of its group, its limit may be mounted all the same.
+  // A container may hide its group but still mount its limit.
   const paths = groupPaths(cgroup ?? '0::/', await files.text('/proc/self/mountinfo'))
   const groups: GroupMemory[] = []
   for (const path of paths) {
@@ -159,7 +157,7 @@ export async function limitingGroups(files: SystemFiles): Promise<GroupMemory[]>
   return groups
 }
 
-/** Memory within the limits: those that are no less than the machine has limit nothing. */
+/** Applies the limits of groups; those no smaller than the machine's memory are ignored. */
 export function withinLimits(
   machine: { total: number; available: number },
   groups: readonly GroupMemory[]
@@ -190,7 +188,7 @@ async function macMemory(machine: Machine): Promise<MachineMemory | undefined> {
   return { total, available: Math.min(total, parseVmStat(pages) ?? total) }
 }
 
-/** Memory of the machine now, within the limits of control groups; undefined where no source tells. */
+/** Current memory of the machine within the limits of control groups; undefined if unknown. */
 export async function readMemory(machine: Machine): Promise<Hardware['memory'] | undefined> {
   const { files, platform, root } = machine
   if (platform === 'darwin') return (await macMemory(machine)) ?? ownMemory(root)
@@ -204,7 +202,7 @@ export const machineMemory: Probe = {
   name: 'memory',
   async find(machine) {
     const memory = await readMemory(machine)
-    if (memory === undefined) throw new ProbeFailure('absent', 'no source tells how much memory there is')
+    if (memory === undefined) throw new ProbeFailure('absent', 'the amount of memory is unknown')
     return { memory }
   }
 }

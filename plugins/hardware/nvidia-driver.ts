@@ -1,20 +1,20 @@
-import { type Findings, known, ProbeFailure, type Sighting } from './findings.ts'
+import { defined, type Findings, ProbeFailure, type Sighting } from './findings.ts'
 import { pciAddress } from './pci.ts'
 import type { Probe } from './probe.ts'
 
-/** Version of the driver that the kernel has loaded, from /proc/driver/nvidia/version. */
+/** The version of the loaded kernel driver, from /proc/driver/nvidia/version. */
 export function parseDriverVersion(text: string): string | undefined {
   return /Kernel Module\b.*?\s(\d{3,4}(?:\.\d{1,4}){1,2})\b/.exec(text)?.[1]
 }
 
-/** A card of /proc/driver/nvidia/gpus/<bus>/information. */
+/** Parses /proc/driver/nvidia/gpus/<bus>/information. */
 export function parseDriverCard(text: string): { name?: string; pciBus?: string } {
   const field = (key: string) => new RegExp(`^${key}:[ \\t]*(\\S.*?)\\s*$`, 'm').exec(text)?.[1]
   const model = field('Model')
-  return known({ name: model === 'Unknown' ? undefined : model, pciBus: pciAddress(field('Bus Location')) })
+  return defined({ name: model === 'Unknown' ? undefined : model, pciBus: pciAddress(field('Bus Location')) })
 }
 
-/** What the NVIDIA driver in the kernel says of itself, also where nvidia-smi is missing or broken. */
+/** The files of NVIDIA's kernel driver, which are there even if nvidia-smi is missing or broken. */
 export const nvidiaDriver: Probe = {
   name: 'nvidia-driver',
   platforms: ['linux'],
@@ -27,9 +27,9 @@ export const nvidiaDriver: Probe = {
       const card = parseDriverCard((await files.text(`/proc/driver/nvidia/gpus/${bus}/information`)) ?? '')
       gpus.push({
         vendor: 'nvidia',
-        ...known({ pciBus: pciAddress(bus) }),
+        ...defined({ pciBus: pciAddress(bus) }),
         ...card,
-        driver: known({ name: 'nvidia', version }),
+        driver: defined({ name: 'nvidia', version }),
         api: 'cuda',
         usable: true
       })
@@ -41,11 +41,11 @@ export const nvidiaDriver: Probe = {
 }
 
 /*
- * Compute capabilities (https://developer.nvidia.com/cuda-gpus and /cuda-legacy-gpus), for drivers too old to tell and
- * for cards without a driver.
+ * Compute capabilities (https://developer.nvidia.com/cuda-gpus and /cuda-legacy-gpus), for cards without a driver and
+ * for drivers too old to report them.
  */
 
-/** Name → capability; the first that matches counts. */
+/** Name → capability; the first match counts. */
 const BY_NAME: [RegExp, string][] = [
   [/\bGB10\b|DGX Spark/i, '12.1'],
   [/\bG?B300\b/i, '10.3'],
@@ -98,36 +98,14 @@ export function capabilityOfId(id: string): string | undefined {
   return BY_ID.find(([first, last]) => number >= first && number <= last)?.[2]
 }
 
-/** First driver of a branch → highest CUDA version that it serves (CUDA's release notes, table 3). */
-const CUDA_OF_DRIVER: [number, string][] = [
-  [610, '13.3'],
-  [595, '13.2'],
-  [590, '13.1'],
-  [580, '13.0'],
-  [575, '12.9'],
-  [570, '12.8'],
-  [565, '12.7'],
-  [560, '12.6'],
-  [555, '12.5'],
-  [550, '12.4'],
-  [545, '12.3'],
-  [535, '12.2'],
-  [530, '12.1'],
-  [525, '12.0'],
-  [520, '11.8'],
-  [515, '11.7'],
-  [510, '11.6'],
-  [495, '11.5'],
-  [470, '11.4'],
-  [460, '11.2'],
-  [450, '11.0'],
-  [440, '10.2'],
-  [418, '10.1'],
-  [410, '10.0']
-]
+/** First driver of a branch : highest CUDA version that it supports (CUDA's release notes, table 3). */
+const CUDA_OF_DRIVER =
+  '610:13.3 595:13.2 590:13.1 580:13.0 575:12.9 570:12.8 565:12.7 560:12.6 555:12.5 550:12.4 545:12.3 535:12.2 ' +
+  '530:12.1 525:12.0 520:11.8 515:11.7 510:11.6 495:11.5 470:11.4 460:11.2 450:11.0 440:10.2 418:10.1 410:10.0'
 
-/** Highest CUDA version that a driver such as `580.95.05` serves; undefined for very old ones and for no version. */
+/** Highest CUDA version that a driver such as `580.95.05` supports; undefined for very old drivers. */
 export function cudaOfDriver(version: string): string | undefined {
   const branch = Number.parseInt(version, 10)
-  return CUDA_OF_DRIVER.find(([first]) => branch >= first)?.[1]
+  const row = CUDA_OF_DRIVER.split(' ').find(row => branch >= Number.parseInt(row, 10))
+  return row?.split(':')[1]
 }

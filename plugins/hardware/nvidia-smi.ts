@@ -1,10 +1,10 @@
 import type { HardwareProblem } from '../../core/contracts/hardware.ts'
-import { bytesOf, type Findings, known, ProbeFailure, type Sighting } from './findings.ts'
+import { bytesOf, defined, type Findings, ProbeFailure, type Sighting } from './findings.ts'
 import type { Machine, Printed } from './inspected-machine.ts'
 import { pciAddress, pciId } from './pci.ts'
 import type { Probe } from './probe.ts'
 
-/* What nvidia-smi prints (https://docs.nvidia.com/deploy/nvidia-smi): CSV of queries, its table, its version, its list. */
+/* nvidia-smi (https://docs.nvidia.com/deploy/nvidia-smi): the CSV of its queries, its table, version and list. */
 
 const MIB = 2 ** 20
 
@@ -17,7 +17,7 @@ export interface SmiGpu {
   driver?: string
   totalMemory?: number
   freeMemory?: number
-  /** It has no memory of its own: nvidia-smi cannot tell any. */
+  /** Whether it shares main memory: nvidia-smi then reports none. */
   unified: boolean
   capability?: string
   /** Whether it is partitioned (multi-instance GPU). */
@@ -27,12 +27,12 @@ export interface SmiGpu {
 const NO_MEMORY = /^\[?\s*(N\/A|Not Supported)\s*\]?$/i
 
 /** `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]`, `[Unknown Error]` and the like. */
-const told = (text: string | undefined) =>
+const cellText = (text: string | undefined) =>
   text === undefined || text === '' || /^\[.*\]$|^N\/A$/.test(text) ? undefined : text
 
 const mebibytes = (text: string | undefined) => bytesOf(/^\d+(\.\d+)?/.exec(text ?? '')?.[0] ?? '', MIB)
 
-/** The rows of `--query-gpu=… --format=csv`, by its own first line; undefined when there is none. */
+/** Parses `--query-gpu=… --format=csv` by its header; undefined without one. */
 export function parseSmiCsv(text: string): SmiGpu[] | undefined {
   const lines = text.split(/\r?\n/)
   const start = lines.findIndex(line => /(^|,\s*)(name|memory\.total)\b.*,/.test(line))
@@ -41,7 +41,7 @@ export function parseSmiCsv(text: string): SmiGpu[] | undefined {
   const gpus: SmiGpu[] = []
   for (const line of lines.slice(start + 1)) {
     const cells = line.split(',').map(cell => cell.trim())
-    // A line that was cut off, or a warning below the table.
+    // A truncated line, or a warning below the table.
     if (cells.length !== columns.length) continue
     const cell = (column: string) => cells[columns.indexOf(column)]
     const total = cell('memory.total')
@@ -50,13 +50,13 @@ export function parseSmiCsv(text: string): SmiGpu[] | undefined {
     const deviceId = /^0x([0-9a-f]{4})10de$/i.exec(cell('pci.device_id') ?? '')?.[1]
     gpus.push({
       index: Number(/^\d{1,3}$/.exec(cell('index') ?? '')?.[0] ?? gpus.length),
-      name: told(cell('name')) ?? 'NVIDIA GPU',
+      name: cellText(cell('name')) ?? 'NVIDIA GPU',
       unified: NO_MEMORY.test(total ?? ''),
-      ...known({
-        uuid: told(cell('uuid')),
+      ...defined({
+        uuid: cellText(cell('uuid')),
         pciBus: pciAddress(cell('pci.bus_id')),
         pciId: pciId(deviceId),
-        driver: told(cell('driver_version')),
+        driver: cellText(cell('driver_version')),
         totalMemory,
         freeMemory:
           totalMemory !== undefined && freeMemory !== undefined && freeMemory <= totalMemory ? freeMemory : undefined,
@@ -68,7 +68,7 @@ export function parseSmiCsv(text: string): SmiGpu[] | undefined {
   return gpus
 }
 
-/** The devices of the table that nvidia-smi prints by itself. It cuts names short, and tells no memory as free. */
+/** Parses the table that nvidia-smi prints without arguments. It truncates names and has no free memory. */
 export function parseSmiTable(text: string): SmiGpu[] {
   const gpus: SmiGpu[] = []
   let last: SmiGpu | undefined
@@ -76,12 +76,17 @@ export function parseSmiTable(text: string): SmiGpu[] {
     const device =
       /^\|\s+(\d{1,3})\s{2,}(\S.*?)\s+(?:On|Off|N\/A|WDDM|TCC|MCDM)\s*\|\s*(\S+)\s+(?:On|Off|N\/A)\s*\|/.exec(line)
     if (device) {
-      // A table that was printed twice still tells of one card.
+      // The table may be printed twice.
       if (gpus.some(({ index }) => index === Number(device[1]))) {
         last = undefined
         continue
       }
-      last = { index: Number(device[1]), name: device[2]!, unified: false, ...known({ pciBus: pciAddress(device[3]) }) }
+      last = {
+        index: Number(device[1]),
+        name: device[2]!,
+        unified: false,
+        ...defined({ pciBus: pciAddress(device[3]) })
+      }
       gpus.push(last)
       continue
     }
@@ -97,19 +102,19 @@ export function parseSmiTable(text: string): SmiGpu[] {
 }
 
 /**
- * Versions of the driver and of CUDA, from the table's banner or from `--version`. Driver 610 renamed both: the kernel's
- * driver is the KMD, and CUDA's is the UMD.
+ * Parses the versions of the driver and of CUDA from the table's banner or `--version`. Driver 610 renamed them to KMD
+ * (kernel) and UMD (CUDA).
  */
 export function parseSmiVersions(text: string): { driver?: string; cuda?: string } {
   const version = (pattern: string) =>
     new RegExp(`\\b${pattern}\\s*:\\s*(\\d{1,4}(?:\\.\\d{1,4}){1,3})`, 'i').exec(text)?.[1]
-  return known({
+  return defined({
     driver: version('KMD version') ?? version('Driver version'),
     cuda: version('CUDA UMD version') ?? version('CUDA version')
   })
 }
 
-/** Sizes of the instances of partitioned GPUs in `nvidia-smi -L`, by index of the GPU: GiB, from the names of profiles. */
+/** Parses `nvidia-smi -L`: sizes in GiB of the MIG instances of each GPU, from the names of their profiles. */
 export function parseSmiList(text: string): Map<number, number[]> {
   const instances = new Map<number, number[]>()
   let current: number[] | undefined
@@ -125,35 +130,35 @@ export function parseSmiList(text: string): Map<number, number[]> {
   return instances
 }
 
-/** Where the machine is, which decides what mends a driver. */
-export type Surroundings = 'linux' | 'wsl' | 'win32'
+/** The kind of system, which decides how a driver is fixed. */
+export type SystemKind = 'linux' | 'wsl' | 'win32'
 
 const SUBJECT = 'NVIDIA driver'
 
-const INSTALL: Record<Surroundings, string> = {
+const INSTALL: Record<SystemKind, string> = {
   linux:
-    'Install the driver of your distribution (Ubuntu: "sudo ubuntu-drivers install"), load it with "sudo modprobe nvidia" ' +
-    'or restart the machine. With Secure Boot, its kernel module must be signed. In a container, start it with "--gpus all".',
+    'Install the driver of your distribution (Ubuntu: "sudo ubuntu-drivers install"), then load it with "sudo modprobe ' +
+    'nvidia" or restart. With Secure Boot, its kernel module must be signed. Start containers with "--gpus all".',
   wsl:
-    'Update the NVIDIA driver on Windows, install none within WSL (it would hide the one of Windows), then run ' +
-    '"wsl --shutdown" on Windows and start again.',
+    'Update the NVIDIA driver on Windows, install none inside WSL (it would hide the Windows driver), then run ' +
+    '"wsl --shutdown" on Windows and start WSL again.',
   win32: 'Install the newest driver from https://www.nvidia.com/drivers and restart the machine.'
 }
 
-/** What nvidia-smi complains of; undefined where it says nothing that is known. */
-export function smiProblem(text: string, where: Surroundings): HardwareProblem | undefined {
+/** The problem that nvidia-smi reports, if it is a known one. */
+export function smiProblem(text: string, where: SystemKind): HardwareProblem | undefined {
   if (/driver\/library version mismatch/i.test(text)) {
     const library = /NVML library version:\s*([\d.]+)/.exec(text)?.[1]
     return {
       code: 'driver_mismatch',
       subject: SUBJECT,
       message:
-        `The NVIDIA driver in the kernel is of another version than its libraries${library ? ` (${library})` : ''}: it was ` +
-        'updated while in use.',
+        `The loaded NVIDIA kernel driver and its libraries${library ? ` (${library})` : ''} have different versions: the ` +
+        'driver was updated while in use.',
       advice:
         where === 'linux'
-          ? 'Restart the machine ("sudo reboot"), or unload the old driver and load the new one. In a container, install ' +
-            "no driver libraries of its own: they come from the host's."
+          ? 'Restart the machine ("sudo reboot"), or unload the old driver and load the new one. Do not install driver ' +
+            "libraries in a container: it uses the host's."
           : INSTALL[where]
     }
   }
@@ -165,7 +170,7 @@ export function smiProblem(text: string, where: Surroundings): HardwareProblem |
     return {
       code: 'driver_not_loaded',
       subject: SUBJECT,
-      message: 'nvidia-smi is here, but no NVIDIA driver answers it.',
+      message: 'nvidia-smi is installed, but the NVIDIA driver is not loaded.',
       advice: INSTALL[where]
     }
   }
@@ -173,7 +178,7 @@ export function smiProblem(text: string, where: Surroundings): HardwareProblem |
     return {
       code: 'no_device',
       subject: SUBJECT,
-      message: 'An NVIDIA GPU no longer answers its driver.',
+      message: 'An NVIDIA GPU no longer responds to its driver.',
       advice: 'Restart the machine; if it happens again, look for "Xid" in "sudo dmesg", and check power and cooling.'
     }
   }
@@ -181,11 +186,11 @@ export function smiProblem(text: string, where: Surroundings): HardwareProblem |
     return {
       code: 'no_device',
       subject: SUBJECT,
-      message: 'The NVIDIA driver is installed, but finds no GPU: there is none, it is switched off, or it is hidden.',
+      message: 'The NVIDIA driver is installed, but finds no GPU: there is none, or it is switched off or hidden.',
       advice:
         where === 'linux'
-          ? 'Look for it with "lspci -d 10de:"; in a container, start it with "--gpus all"; "sudo dmesg | grep -i nvrm" says ' +
-            'why the driver left a card out.'
+          ? 'Look for it with "lspci -d 10de:"; "sudo dmesg | grep -i nvrm" shows why the driver rejected a card. Start ' +
+            'containers with "--gpus all".'
           : INSTALL[where]
     }
   }
@@ -195,10 +200,10 @@ export function smiProblem(text: string, where: Surroundings): HardwareProblem |
     return {
       code: 'no_permission',
       subject: SUBJECT,
-      message: 'This user may not reach the NVIDIA devices.',
+      message: 'This user has no permission to open the NVIDIA devices.',
       advice:
         where === 'linux'
-          ? 'Check the rights of /dev/nvidia*. A container that lost its devices must be started again, with "--gpus all".'
+          ? 'Check the permissions of /dev/nvidia*. Restart a container that lost its devices, with "--gpus all".'
           : INSTALL[where]
     }
   }
@@ -206,21 +211,21 @@ export function smiProblem(text: string, where: Surroundings): HardwareProblem |
 }
 
 const BASIC = 'index,name,uuid,pci.bus_id,pci.device_id,driver_version,memory.total,memory.free'
-/** Drivers before 510 refuse the whole query for these. */
+/** Drivers before 510 reject a query with these fields. */
 const NEWER = 'compute_cap,mig.mode.current'
 const GIB = 2 ** 30
 
 const query = (fields: string) => [`--query-gpu=${fields}`, '--format=csv']
 
-/** What was printed for all the questions; the versions and the list may be missing. */
-export interface SmiAnswers {
+/** The parsed output of all calls; versions and instances may be missing. */
+export interface SmiOutput {
   gpus: readonly SmiGpu[]
   versions: { driver?: string; cuda?: string }
-  /** By index, GiB; undefined where `-L` did not tell. */
+  /** Sizes in GiB by index; undefined if `-L` did not list them. */
   instances?: ReadonlyMap<number, readonly number[]>
 }
 
-/** What is the matter with a partitioned GPU, and what of it programs can use; CUDA takes one instance only. */
+/** The problem of a partitioned GPU, and the part of it that programs can use: CUDA uses one instance only. */
 function partition(
   gpu: SmiGpu,
   subject: string,
@@ -232,30 +237,30 @@ function partition(
       problem: {
         code: 'partitioned',
         subject,
-        message: `${gpu.name} is set to be partitioned (MIG) but has no instances, so that CUDA sees no device.`,
-        advice: `Make instances ("sudo nvidia-smi mig -cgi 0 -C"), or switch it off ("sudo nvidia-smi -i ${gpu.index} -mig 0").`
+        message: `${gpu.name} is in MIG mode but has no instances, so CUDA sees no device.`,
+        advice: `Create instances ("sudo nvidia-smi mig -cgi 0 -C"), or turn MIG off ("sudo nvidia-smi -i ${gpu.index} -mig 0").`
       }
     }
   }
   const size = sizes?.[0] === undefined ? undefined : Math.min(sizes[0] * GIB, gpu.totalMemory ?? sizes[0] * GIB)
   return {
-    // What is free of the whole card says nothing about one instance.
-    sighting: known({ usable: true, totalMemory: size }),
+    // The free memory of the whole card says nothing about one instance.
+    sighting: defined({ usable: true, totalMemory: size }),
     problem: {
       code: 'partitioned',
       subject,
       message:
         `${gpu.name} is partitioned (MIG): a model gets one instance` +
-        `${sizes === undefined ? '' : ` of ${sizes.length}, of ${sizes[0]} GiB`}, not the whole card.`,
+        `${sizes === undefined ? '' : ` of ${sizes[0]} GiB (of ${sizes.length} instances)`}, not the whole card.`,
       advice:
-        `Choose an instance with CUDA_VISIBLE_DEVICES=MIG-… ("nvidia-smi -L" lists them), or switch partitioning off ` +
+        `Choose an instance with CUDA_VISIBLE_DEVICES=MIG-… ("nvidia-smi -L" lists them), or turn MIG off ` +
         `("sudo nvidia-smi -i ${gpu.index} -mig 0").`
     }
   }
 }
 
-/** Findings from what nvidia-smi answered. */
-export function smiFindings({ gpus, versions, instances }: SmiAnswers): Findings {
+/** Findings from the output of nvidia-smi. */
+export function findingsFromSmi({ gpus, versions, instances }: SmiOutput): Findings {
   const problems: HardwareProblem[] = []
   const sightings = [...gpus]
     .sort((a, b) => a.index - b.index)
@@ -267,76 +272,76 @@ export function smiFindings({ gpus, versions, instances }: SmiAnswers): Findings
       return {
         vendor: 'nvidia',
         name: gpu.name,
-        ...known({
+        ...defined({
           pciBus: gpu.pciBus,
           pciId: gpu.pciId,
           architecture: gpu.capability,
           type: gpu.unified ? ('integrated' as const) : undefined
         }),
         unifiedMemory: gpu.unified,
-        driver: known({ name: 'nvidia', version, cuda: versions.cuda }),
+        driver: defined({ name: 'nvidia', version, cuda: versions.cuda }),
         api: 'cuda',
         usable: true,
-        ...(partitioned ? partitioned.sighting : known(memory))
+        ...(partitioned ? partitioned.sighting : defined(memory))
       }
     })
   const { driver, cuda } = { ...versions, ...sightings[0]?.driver }
   const detail = driver === undefined ? undefined : `driver ${driver}${cuda === undefined ? '' : `, CUDA ${cuda}`}`
-  return { gpus: sightings, problems, ...known({ detail }) }
+  return { gpus: sightings, problems, ...defined({ detail }) }
 }
 
-async function surroundings({ platform, files }: Machine): Promise<Surroundings> {
+async function systemKind({ platform, files }: Machine): Promise<SystemKind> {
   if (platform === 'win32') return 'win32'
   const kernel = (await files.text('/proc/version')) ?? (await files.text('/proc/sys/kernel/osrelease')) ?? ''
   return /microsoft/i.test(kernel) ? 'wsl' : 'linux'
 }
 
-/** What a question that is not needed gives; its failure is no failure of the whole. */
-async function orNothing(answer: Promise<Printed>): Promise<string> {
+/** The output of an optional call; empty if it fails. */
+async function optional(call: Promise<Printed>): Promise<string> {
   try {
-    return (await answer).text
+    return (await call).text
   } catch (error) {
     if (error instanceof ProbeFailure) return ''
     throw error
   }
 }
 
-/** NVIDIA's own tool: queries first; its table, which cuts names short, where those give nothing. */
+/** Runs queries first, and falls back to the table, which truncates names. */
 export const nvidiaSmi: Probe = {
   name: 'nvidia-smi',
   platforms: ['linux', 'win32'],
   async find(machine) {
     const ask = (...args: string[]) => machine.run('nvidia-smi', args)
     const wholeQuery = ask(...query(`${BASIC},${NEWER}`))
-    const [full, version] = await Promise.all([wholeQuery, orNothing(ask('--version'))])
+    const [full, version] = await Promise.all([wholeQuery, optional(ask('--version'))])
     let texts = `${full.text}\n${version}`
     let gpus = parseSmiCsv(full.stdout) ?? []
     if (gpus.length === 0 && /not a valid field/i.test(full.text)) {
-      gpus = parseSmiCsv(await orNothing(ask(...query(BASIC)))) ?? []
+      gpus = parseSmiCsv(await optional(ask(...query(BASIC)))) ?? []
     }
     let versions = parseSmiVersions(texts)
     if (gpus.length === 0 || versions.cuda === undefined) {
-      const table = await orNothing(ask())
+      const table = await optional(ask())
       texts += `\n${table}`
       if (gpus.length === 0) gpus = parseSmiTable(texts)
       versions = { ...parseSmiVersions(table), ...versions }
     }
-    const problem = smiProblem(texts, await surroundings(machine))
+    const problem = smiProblem(texts, await systemKind(machine))
     if (gpus.length === 0) {
       const findings = { problems: problem ? [problem] : [] }
-      // It works, and says that there is no card.
+      // It works and reports that there is no card.
       if (problem?.code === 'no_device') return { ...findings, detail: problem.message }
       if (problem) throw new ProbeFailure('failed', problem.message, findings)
-      const what = full.failure ?? 'nvidia-smi printed nothing that is known'
+      const what = full.failure ?? 'unknown output of nvidia-smi'
       throw new ProbeFailure(full.failure === undefined ? 'unreadable' : 'failed', `${what} ${full.text.trim()}`)
     }
-    const list = gpus.some(gpu => gpu.mig) ? parseSmiList(await orNothing(ask('-L'))) : undefined
-    const findings = smiFindings({ gpus, versions, ...(list && list.size > 0 ? { instances: list } : {}) })
+    const list = gpus.some(gpu => gpu.mig) ? parseSmiList(await optional(ask('-L'))) : undefined
+    const findings = findingsFromSmi({ gpus, versions, ...(list && list.size > 0 ? { instances: list } : {}) })
     return { ...findings, problems: [...(findings.problems ?? []), ...(problem ? [problem] : [])] }
   }
 }
 
-/** Total and free memory of the GPUs now; undefined where nvidia-smi does not tell. */
+/** Current total and free memory of the GPUs; undefined if nvidia-smi does not report it. */
 export async function nvidiaMemory(machine: Machine): Promise<SmiGpu[] | undefined> {
   const { stdout } = await machine.run('nvidia-smi', query('index,name,pci.bus_id,memory.total,memory.free'))
   return parseSmiCsv(stdout)

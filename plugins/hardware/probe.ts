@@ -2,17 +2,17 @@ import type { ProbeReport } from '../../core/contracts/hardware.ts'
 import { type Findings, ProbeFailure } from './findings.ts'
 import type { Machine } from './inspected-machine.ts'
 
-/** A source that tells something of a machine. */
+/** A source of information about a machine: a tool, or files of the system. */
 export interface Probe {
-  /** For the report, such as `nvidia-smi`. */
+  /** Name in the report, such as `nvidia-smi`. */
   name: string
-  /** The platforms that have it; all where absent. */
+  /** The platforms that have it; all if absent. */
   platforms?: readonly string[]
-  /** @throws ProbeFailure when it is not there or tells nothing */
+  /** @throws ProbeFailure if it is absent or reports nothing usable */
   find(machine: Machine): Promise<Findings>
 }
 
-/** Characters of a report's line: what a broken program prints may be long. */
+/** Maximum length of a report's detail in characters: a broken program may print a lot. */
 const DETAIL_LENGTH = 200
 
 const oneLine = (text: string) => {
@@ -21,17 +21,16 @@ const oneLine = (text: string) => {
 }
 
 /**
- * Asks a probe within a limit of time. Never rejects and never takes longer: a driver that hangs can hold even the
+ * Runs a probe with a time limit in milliseconds. Never rejects and never takes longer: a hung driver can block even the
  * reading of a file for ever.
- * @param limit milliseconds
  */
-export async function askProbe(
+export async function runProbe(
   probe: Probe,
   machine: Machine,
   limit: number
 ): Promise<{ report: ProbeReport; findings: Findings }> {
   const began = performance.now()
-  const answer = (outcome: ProbeReport['outcome'], findings: Findings, detail?: string) => ({
+  const result = (outcome: ProbeReport['outcome'], findings: Findings, detail?: string) => ({
     findings,
     report: {
       probe: probe.name,
@@ -41,15 +40,15 @@ export async function askProbe(
     }
   })
   let timer: NodeJS.Timeout | undefined
-  const tooLong = new Promise<never>((_, reject) => {
+  const timeout = new Promise<never>((_, reject) => {
     timer = setTimeout(() => reject(new ProbeFailure('timed_out', `no answer within ${limit / 1000} s`)), limit)
   })
   try {
-    const findings = await Promise.race([probe.find(machine), tooLong])
-    return answer('ok', findings, findings.detail)
+    const findings = await Promise.race([probe.find(machine), timeout])
+    return result('ok', findings, findings.detail)
   } catch (error) {
-    if (error instanceof ProbeFailure) return answer(error.outcome, error.findings, error.message)
-    return answer('failed', {}, error instanceof Error ? error.message : String(error))
+    if (error instanceof ProbeFailure) return result(error.outcome, error.findings, error.message)
+    return result('failed', {}, error instanceof Error ? error.message : String(error))
   } finally {
     clearTimeout(timer)
   }

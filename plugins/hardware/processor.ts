@@ -1,41 +1,25 @@
 import { cpus } from 'node:os'
 import type { Hardware } from '../../core/contracts/hardware.ts'
-import { appleProcessor, parseSysctl } from './apple.ts'
-import { type Findings, known, ProbeFailure } from './findings.ts'
+import { defined, type Findings, ProbeFailure } from './findings.ts'
 import type { Machine } from './inspected-machine.ts'
 import type { Probe } from './probe.ts'
 
 /*
- * The features of processors that llama.cpp has code for (GGML_CPU_ALL_VARIANTS in its ggml/src/CMakeLists.txt), by the
- * names that Linux gives them in /proc/cpuinfo and macOS in sysctl.
+ * The processor: its name, cores, and the instruction sets that llama.cpp has code for (GGML_CPU_ALL_VARIANTS in its
+ * ggml/src/CMakeLists.txt).
  */
 
-/** Name here → name in /proc/cpuinfo, where they differ. */
-const X86: Record<string, string> = {
-  ssse3: 'ssse3',
-  sse42: 'sse4_2',
-  avx: 'avx',
-  avx2: 'avx2',
-  fma: 'fma',
-  f16c: 'f16c',
-  bmi2: 'bmi2',
-  avx_vnni: 'avx_vnni',
-  avx512f: 'avx512f',
-  avx512bw: 'avx512bw',
-  avx512cd: 'avx512cd',
-  avx512dq: 'avx512dq',
-  avx512vl: 'avx512vl',
-  avx512_vbmi: 'avx512vbmi',
-  avx512_vnni: 'avx512_vnni',
-  avx512_bf16: 'avx512_bf16',
-  amx_int8: 'amx_int8',
-  amx_bf16: 'amx_bf16'
-}
-
-/** Name here → name of the single value on Intel Macs, where they differ. */
+/** Features of x86 processors; their names in /proc/cpuinfo are the same but for those in `LINUX_NAMES`. */
+const X86 = [
+  ...['ssse3', 'sse42', 'avx', 'avx2', 'fma', 'f16c', 'bmi2', 'avx_vnni'],
+  ...['avx512f', 'avx512bw', 'avx512cd', 'avx512dq', 'avx512vl', 'avx512_vbmi', 'avx512_vnni', 'avx512_bf16'],
+  ...['amx_int8', 'amx_bf16']
+]
+const LINUX_NAMES: Record<string, string> = { sse42: 'sse4_2', avx512_vbmi: 'avx512vbmi' }
+/** Their names in `sysctl` on Intel Macs, where different. */
 const MAC_X86: Record<string, string> = { ssse3: 'supplementalsse3', sse42: 'sse4_2', avx: 'avx1_0', avx2: 'avx2_0' }
 
-/** Name here, which is that in /proc/cpuinfo → the macOS one. */
+/** Features of ARM processors, as in /proc/cpuinfo → name in `sysctl` of macOS. */
 const ARM: Record<string, string | undefined> = {
   asimd: 'AdvSIMD',
   asimddp: 'FEAT_DotProd',
@@ -47,35 +31,30 @@ const ARM: Record<string, string | undefined> = {
   sme: 'FEAT_SME'
 }
 
-/** The features in a list of flags as Linux prints it. */
+/** The features in the flags of /proc/cpuinfo. */
 export function featuresOfFlags(flags: string): string[] {
-  const given = new Set(flags.toLowerCase().split(/\s+/))
-  const x86 = Object.keys(X86).filter(feature => given.has(X86[feature]!))
-  return [...x86, ...Object.keys(ARM).filter(feature => given.has(feature))]
+  const present = new Set(flags.toLowerCase().split(/\s+/))
+  return [...X86, ...Object.keys(ARM)].filter(feature => present.has(LINUX_NAMES[feature] ?? feature))
 }
 
-/** The features in what `sysctl` of a Mac says; `values` by key. */
+/** The features in the values of `sysctl` on a Mac. */
 export function featuresOfSysctl(values: ReadonlyMap<string, string>): string[] {
-  // On Intel Macs: `SSE4.2 AVX1.0 F16C FMA`, and `AVX2 BMI2` in another list; or each by itself.
-  const single = Object.keys(X86).filter(feature => {
-    const name = MAC_X86[feature] ?? feature
-    return values.get(`hw.optional.${name}`) === '1'
-  })
+  // On Intel Macs: `SSE4.2 AVX1.0 F16C FMA` and `AVX2 BMI2` in two lists, or single values.
+  const single = X86.filter(feature => values.get(`hw.optional.${MAC_X86[feature] ?? feature}`) === '1')
   const flags = ['machdep.cpu.features', 'machdep.cpu.leaf7_features']
     .map(key => values.get(key) ?? '')
-    .concat(single.map(feature => X86[feature]!))
+    .concat(single.map(feature => LINUX_NAMES[feature] ?? feature))
     .join(' ')
     .toLowerCase()
     .replace('sse4.2', 'sse4_2')
     .replace('avx1.0', 'avx')
-  const arm = Object.entries(ARM).filter(([, name]) => {
-    if (name === undefined) return false
-    return values.get(`hw.optional.arm.${name}`) === '1' || values.get(`hw.optional.${name}`) === '1'
-  })
-  return [...featuresOfFlags(flags), ...arm.map(([feature]) => feature)]
+  const arm = Object.keys(ARM).filter(feature =>
+    ['hw.optional.arm', 'hw.optional'].some(prefix => values.get(`${prefix}.${ARM[feature]}`) === '1')
+  )
+  return [...featuresOfFlags(flags), ...arm]
 }
 
-/** Implementer and part numbers of ARM processors, as /proc/cpuinfo has them instead of a name. */
+/** Names of ARM processors by implementer and part number: /proc/cpuinfo has no names. */
 const PARTS: Record<string, Record<string, string>> = {
   '0x41': {
     '0xd03': 'Cortex-A53',
@@ -111,7 +90,7 @@ const IMPLEMENTERS: Record<string, string> = {
   '0xc0': 'Ampere'
 }
 
-/** A name for people; undefined where neither number is known. */
+/** The name of an ARM processor; undefined if neither number is known. */
 export function armProcessorName(implementer: string | undefined, part: string | undefined): string | undefined {
   if (implementer === undefined) return undefined
   const maker = IMPLEMENTERS[implementer.toLowerCase()]
@@ -124,7 +103,7 @@ type Processor = Partial<Hardware['cpu']>
 const countOf = (text: string | undefined) =>
   text !== undefined && /^[1-9]\d{0,4}$/.test(text) ? Number(text) : undefined
 
-/** `key : value` lines; the first value of each key counts. */
+/** Parses `key : value` lines; the first value of each key counts. */
 function fieldsOf(lines: readonly string[]): Map<string, string> {
   const fields = new Map<string, string>()
   for (const line of lines) {
@@ -134,10 +113,7 @@ function fieldsOf(lines: readonly string[]): Map<string, string> {
   return fields
 }
 
-/**
- * What /proc/cpuinfo tells (https://docs.kernel.org/arch/x86/cpuinfo.html; on ARM it has other keys). Undefined when
- * there is no processor in it.
- */
+/** Parses /proc/cpuinfo, which has other keys on ARM. Undefined without any processor. */
 export function parseCpuinfo(text: string): Processor | undefined {
   const blocks = text
     .split(/\r?\n(?=processor\s*:)/)
@@ -149,21 +125,21 @@ export function parseCpuinfo(text: string): Processor | undefined {
   const cores = new Set(blocks.map(block => `${block.get('physical id') ?? '0'}/${block.get('core id')}`))
   const perSocket = countOf(first.get('cpu cores'))
   const siblings = countOf(first.get('siblings'))
-  return known({
+  return defined({
     model: first.get('model name') ?? armProcessorName(first.get('cpu implementer'), first.get('cpu part')),
     cores: first.has('core id') ? Math.max(cores.size, (perSocket ?? 0) * sockets.size) : undefined,
-    // In a container some of the blocks may be missing; siblings counts them all.
+    // In a container some blocks may be missing; siblings counts them all.
     threads: Math.max(blocks.length, (siblings ?? 0) * sockets.size),
     features: featuresOfFlags(first.get('flags') ?? first.get('features') ?? '')
   })
 }
 
-/** Keys of lscpu, which another line that looks like one ends. */
+/** A line of lscpu that starts with a key. */
 const LSCPU_KEY = /^\s*[A-Z][A-Za-z0-9()/ -]*?:\s/
 
 /**
- * What `lscpu` tells. A terminal may have wrapped its lines in the middle of a word: what follows without a key belongs
- * to the line above, without a blank.
+ * Parses `lscpu`. A terminal may have wrapped its lines in the middle of a word: a line without a key continues the line
+ * above.
  */
 export function parseLscpu(text: string): Processor | undefined {
   const lines: string[] = []
@@ -177,7 +153,7 @@ export function parseLscpu(text: string): Processor | undefined {
   if (flags === undefined && model === undefined) return undefined
   const sockets = countOf(fields.get('socket(s)')) ?? 1
   const perSocket = countOf(fields.get('core(s) per socket'))
-  return known({
+  return defined({
     model: model === '-' ? undefined : model,
     cores: perSocket === undefined ? undefined : perSocket * sockets,
     threads: countOf(fields.get('cpu(s)')),
@@ -185,9 +161,7 @@ export function parseLscpu(text: string): Processor | undefined {
   })
 }
 
-const SYSCTL_KEYS = ['machdep.cpu', 'hw.physicalcpu', 'hw.logicalcpu', 'hw.optional']
-
-/** /proc/cpuinfo; lscpu where that has no name, as on ARM, and for recordings that have no such file. */
+/** /proc/cpuinfo; lscpu if it has no name, as on ARM, or is missing from a recording. */
 export const linuxCpu: Probe = {
   name: 'cpuinfo',
   platforms: ['linux'],
@@ -201,25 +175,12 @@ export const linuxCpu: Probe = {
         () => ''
       )
     )
-    if (!cpu && !listed) throw new ProbeFailure('absent', 'neither /proc/cpuinfo nor lscpu tells of a processor')
+    if (!cpu && !listed) throw new ProbeFailure('absent', 'no processor in /proc/cpuinfo or lscpu')
     return { cpu: { ...listed, ...cpu } }
   }
 }
 
-export const appleCpu: Probe = {
-  name: 'sysctl',
-  platforms: ['darwin'],
-  async find(machine): Promise<Findings> {
-    // It exits with an error when one of the keys is not known to it, and tells the others.
-    const { stdout, failure } = await machine.run('sysctl', SYSCTL_KEYS)
-    const cpu = appleProcessor(parseSysctl(stdout))
-    if (!cpu)
-      throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no processor in what sysctl printed')
-    return { cpu }
-  }
-}
-
-/** What Node knows; for systems without a source of their own here. Nothing of a recording. */
+/** The processor as Node.js reports it, for platforms without a probe. Nothing for a recording. */
 export function ownProcessor({ root }: Machine): Findings {
   const list = root === '' ? cpus() : []
   const model = list[0]?.model.trim()

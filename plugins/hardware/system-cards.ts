@@ -1,14 +1,17 @@
 import { access, constants } from 'node:fs/promises'
+import { isObject } from '../../core/system/json-object.ts'
 import { amdChip } from './amd-chips.ts'
-import { bytesOf, type Findings, freeOf, known, ProbeFailure, type Sighting } from './findings.ts'
+import { bytesOf, defined, type Findings, freeOf, ProbeFailure, parseJson, type Sighting } from './findings.ts'
 import type { SystemFiles } from './inspected-machine.ts'
-import { pciAddress, pciId, pciName, soldAs, vendorOfId, vendorOfName } from './pci.ts'
+import { marketingName, pciAddress, pciId, pciName, vendorOfId, vendorOfName } from './pci.ts'
 import type { Probe } from './probe.ts'
 
 /*
- * Cards as the kernel lists them: PCI devices in /sys/bus/pci/devices, and those with a driver for displays or computing
- * in /sys/class/drm. AMD's driver adds memory (https://docs.kernel.org/gpu/amdgpu/driver-misc.html).
+ * Graphics cards as the operating system lists them: /sys on Linux, lspci, and Windows' display adapters.
  */
+
+// ---- /sys/bus/pci/devices, and /sys/class/drm for cards with a driver. AMD's driver adds memory
+// (https://docs.kernel.org/gpu/amdgpu/driver-misc.html)
 
 const CARD_FILES = [
   'vendor',
@@ -21,21 +24,21 @@ const CARD_FILES = [
   'mem_info_gtt_used'
 ] as const
 
-/** Text of a device's files. */
+/** Contents of a device's files. */
 export type CardFiles = Partial<Record<(typeof CARD_FILES)[number], string>>
 
 const DRM = '/sys/class/drm'
 const PCI = '/sys/bus/pci/devices'
-/** Cards with less memory than this, of chips that are not known, are taken for parts of processors. */
+/** Unknown chips with less memory than this count as integrated. */
 const SMALLEST_CARD = 4 * 2 ** 30
-const MOST_CARDS = 64
+const MAX_CARDS = 64
 
-/** Drivers that serve computing. That of NVIDIA does too, but only its own tools tell whether it works. */
-const SERVING = { amd: ['amdgpu'], intel: ['i915', 'xe'] } as const
+/** Drivers that can compute. NVIDIA's can too, but only its own tools know whether it works. */
+const COMPUTE_DRIVERS = { amd: ['amdgpu'], intel: ['i915', 'xe'] } as const
 
 /**
- * Memory of an AMD card, bytes. A GPU within a processor has a small part of the machine's memory for itself and takes
- * more of it as it needs (GTT); one that was given more than that for itself has it as its own.
+ * Memory of an AMD GPU. An integrated GPU has a small dedicated part of main memory and borrows more (GTT); if it was
+ * given more dedicated memory than it may borrow, that counts as its own.
  */
 export function amdMemory(files: CardFiles, id: string | undefined): Partial<Sighting> {
   const number = (text: string | undefined) => (/^\s*0\s*$/.test(text ?? '') ? 0 : bytesOf(text ?? ''))
@@ -48,7 +51,7 @@ export function amdMemory(files: CardFiles, id: string | undefined): Partial<Sig
       type: integrated ? 'integrated' : 'discrete',
       unifiedMemory: false,
       totalMemory: vram,
-      ...known({ freeMemory: freeOf(vram, vramUsed) })
+      ...defined({ freeMemory: freeOf(vram, vramUsed) })
     }
   }
   const used = vramUsed === undefined || gttUsed === undefined ? undefined : vramUsed + gttUsed
@@ -56,28 +59,28 @@ export function amdMemory(files: CardFiles, id: string | undefined): Partial<Sig
     type: 'integrated',
     unifiedMemory: true,
     totalMemory: vram + gtt,
-    ...known({ freeMemory: freeOf(vram + gtt, used) })
+    ...defined({ freeMemory: freeOf(vram + gtt, used) })
   }
 }
 
-/** A device of the kernel's as a sighting; undefined when it is no GPU of a vendor that builds know. */
+/** A device as a sighting; undefined if it is no GPU of a supported vendor. */
 export function cardOf(files: CardFiles, bus: string | undefined, kind: 'drm' | 'pci'): Sighting | undefined {
   const vendor = vendorOfId(pciId(files.vendor))
   if (vendor === 'other') return undefined
-  // 03: displays; 12: processing accelerators, as AMD's Instinct are.
+  // 03: displays; 12: processing accelerators such as AMD's Instinct.
   if (files.class !== undefined && !/^\s*0x(03|12)/i.test(files.class)) return undefined
   if (kind === 'pci' && files.class === undefined) return undefined
   const uevent = (key: string) => new RegExp(`^${key}=(\\S+)\\s*$`, 'm').exec(files.uevent ?? '')?.[1]
   const driver = uevent('DRIVER')
-  const serving: readonly string[] = vendor === 'amd' || vendor === 'intel' ? SERVING[vendor] : []
+  const computeDrivers: readonly string[] = vendor === 'amd' || vendor === 'intel' ? COMPUTE_DRIVERS[vendor] : []
   const id = pciId(files.device)
   let usable: boolean | undefined
-  if (driver !== undefined) usable = driver === 'nvidia' ? undefined : serving.includes(driver)
+  if (driver !== undefined) usable = driver === 'nvidia' ? undefined : computeDrivers.includes(driver)
   else if (files.uevent !== undefined) usable = false
-  else if (kind === 'drm' && serving.length > 0) usable = true
+  else if (kind === 'drm' && computeDrivers.length > 0) usable = true
   return {
     vendor,
-    ...known({
+    ...defined({
       pciId: id,
       pciBus: pciAddress(uevent('PCI_SLOT_NAME')) ?? bus,
       driver: driver === undefined ? undefined : { name: driver },
@@ -87,20 +90,19 @@ export function cardOf(files: CardFiles, bus: string | undefined, kind: 'drm' | 
   }
 }
 
-/** The files of one device. */
+/** Reads the files of one device. */
 export async function readCard(files: SystemFiles, folder: string): Promise<CardFiles> {
   const texts = await Promise.all(CARD_FILES.map(async name => [name, await files.text(`${folder}/${name}`)] as const))
-  return known(Object.fromEntries(texts))
+  return defined(Object.fromEntries(texts))
 }
 
 const lastName = (path: string | undefined) => path?.split(/[\\/]/).at(-1)
 
-/** Where each card's device is, by its place on the bus; for reading its memory again. */
 export const drmCards: Probe = {
   name: 'drm',
   platforms: ['linux'],
   async find({ files }): Promise<Findings> {
-    const names = (await files.names(DRM)).filter(name => /^card\d+$/.test(name)).slice(0, MOST_CARDS)
+    const names = (await files.names(DRM)).filter(name => /^card\d+$/.test(name)).slice(0, MAX_CARDS)
     if (names.length === 0) throw new ProbeFailure('absent', `no card in ${DRM}`)
     const cards = names.map(async name => {
       const folder = `${DRM}/${name}/device`
@@ -118,18 +120,18 @@ export const pciDevices: Probe = {
     if (names.length === 0) throw new ProbeFailure('absent', `no device in ${PCI}`)
     const gpus: Sighting[] = []
     for (const name of names) {
-      // Most devices are no displays, and one small file tells.
+      // Skip other devices by reading one small file.
       if (!/^\s*0x(03|12)/i.test((await files.text(`${PCI}/${name}/class`)) ?? '')) continue
       const card = cardOf(await readCard(files, `${PCI}/${name}`), pciAddress(name), 'pci')
-      if (card && gpus.length < MOST_CARDS) gpus.push(card)
+      if (card && gpus.length < MAX_CARDS) gpus.push(card)
     }
     if (gpus.length === 0) return { gpus }
     const list = (await files.text('/usr/share/misc/pci.ids')) ?? (await files.text('/usr/share/hwdata/pci.ids'))
-    return { gpus: gpus.map(gpu => ({ ...gpu, ...known({ name: pciName(gpu, list ?? '') }) })) }
+    return { gpus: gpus.map(gpu => ({ ...gpu, ...defined({ name: pciName(gpu, list ?? '') }) })) }
   }
 }
 
-async function mayOpen(path: string): Promise<boolean> {
+async function canOpen(path: string): Promise<boolean> {
   try {
     await access(path, constants.R_OK | constants.W_OK)
     return true
@@ -138,32 +140,26 @@ async function mayOpen(path: string): Promise<boolean> {
   }
 }
 
-/**
- * Whether this user may open the devices through which AMD and Intel GPUs compute. They belong to groups, and are
- * missing in containers that were not given them.
- */
+/** Whether this user may open the devices of AMD and Intel GPUs. Containers may lack them. */
 export const deviceNodes: Probe = {
   name: 'device-nodes',
   platforms: ['linux'],
   async find({ root, files }): Promise<Findings> {
-    if (root !== '') throw new ProbeFailure('absent', 'recordings have no devices')
+    if (root !== '') throw new ProbeFailure('absent', 'recordings have no device nodes')
     const nodes = (await files.names('/dev/dri')).filter(name => name.startsWith('renderD'))
-    const open = await Promise.all(nodes.map(name => mayOpen(`/dev/dri/${name}`)))
+    const open = await Promise.all(nodes.map(name => canOpen(`/dev/dri/${name}`)))
     if (open.includes(true)) return { detail: `${nodes.length} in /dev/dri` }
-    const detail = nodes.length === 0 ? 'none in /dev/dri' : `those in /dev/dri may not be opened: ${nodes.join(', ')}`
+    const detail = nodes.length === 0 ? 'none in /dev/dri' : `no permission to open ${nodes.join(', ')} in /dev/dri`
     return { noDeviceAccess: true, detail }
   }
 }
 
-/*
- * What lspci prints, in the forms that people and tools ask for: blocks of fields (-vmm, with names, numbers or both), or
- * a line for each device (with or without numbers).
- */
+// ---- lspci: blocks of fields (-vmm, with names, numbers or both), or one line per device (with or without numbers)
 
 const DISPLAY_CLASS = /^(03|12)/
 const DISPLAY_WORDS = /VGA compatible|3D controller|Display controller|Processing accelerators/i
 
-/** Name and number of `GP102 [GeForce GTX 1080 Ti] [1b06]`, of `1b06`, or of a bare name. */
+/** Splits `GP102 [GeForce GTX 1080 Ti] [1b06]`, `1b06` or a bare name. */
 function nameAndId(text: string): { name?: string; id?: string } {
   if (/^[0-9a-f]{4}$/i.test(text)) return { id: text }
   const match = /^(.*?)\s*\[([0-9a-f]{4})\]$/i.exec(text)
@@ -186,10 +182,10 @@ function sightingOf(device: {
   return [
     {
       vendor,
-      ...known({
+      ...defined({
         pciBus: pciAddress(device.slot),
         pciId: pciId(chip.id),
-        name: chip.name === undefined || chip.name === '' ? undefined : soldAs(vendor, chip.name),
+        name: chip.name === undefined || chip.name === '' ? undefined : marketingName(vendor, chip.name),
         driver: device.driver === undefined ? undefined : { name: device.driver },
         usable: /^(nouveau|radeon|vfio-pci|pci-stub)$/.test(device.driver ?? '') ? false : undefined
       })
@@ -220,17 +216,17 @@ function fromLine(line: string): Sighting[] {
   const [, slot, className, classId, device] = match as unknown as [string, string, string, string | undefined, string]
   const ids = /^(.*?)\s*\[([0-9a-f]{4}):([0-9a-f]{4})\]$/i.exec(device)
   const words = ids?.[1] ?? device
-  // The vendor stands before the chip, and ends in a bracket where AMD is concerned.
+  // The vendor precedes the chip; AMD's ends in a bracket.
   const chip = /^(?:.*?(?:Corporation|\[AMD\/ATI\]|Inc\.))\s+(.*)$/.exec(words)?.[1]
   return sightingOf({
     slot,
     deviceClass: classId ?? className,
-    vendor: known({ name: words, id: ids?.[2] }),
-    chip: known({ name: chip, id: ids?.[3] })
+    vendor: defined({ name: words, id: ids?.[2] }),
+    chip: defined({ name: chip, id: ids?.[3] })
   })
 }
 
-/** The GPUs that lspci lists, in any of its forms. */
+/** Parses the GPUs in any format of lspci. */
 export function parseLspci(text: string): Sighting[] {
   return /^Slot:/m.test(text) ? fromBlocks(text) : text.split(/\r?\n/).flatMap(fromLine)
 }
@@ -239,30 +235,28 @@ export const lspci: Probe = {
   name: 'lspci',
   platforms: ['linux'],
   async find(machine): Promise<Findings> {
-    // A recording has its own /sys, which lspci can be told.
-    const place = machine.root === '' ? [] : ['-A', 'linux-sysfs', '-O', `sysfs.path=${machine.root}/sys/bus/pci`]
-    const { stdout, failure } = await machine.run('lspci', [...place, '-vmmnnDk'])
+    // For a recording, use its own /sys.
+    const source = machine.root === '' ? [] : ['-A', 'linux-sysfs', '-O', `sysfs.path=${machine.root}/sys/bus/pci`]
+    const { stdout, failure } = await machine.run('lspci', [...source, '-vmmnnDk'])
     if (failure !== undefined && stdout.trim() === '') throw new ProbeFailure('failed', failure)
     return { gpus: parseLspci(stdout) }
   }
 }
 
-/** What Windows is asked; its own number of bytes of memory is left out, since it ends at 4 GiB. */
-const QUESTION =
+// ---- Windows
+
+/** Without the memory size, which Windows caps at 4 GiB. */
+const ADAPTER_QUERY =
   'Get-CimInstance Win32_VideoController | Select-Object Name,PNPDeviceID,DriverVersion,ConfigManagerErrorCode | ' +
   'ConvertTo-Json -Compress'
 
-/** The display adapters that Windows lists, as JSON: one object, or a list. Undefined when it is no JSON. */
+/** Parses the display adapters of Windows, a JSON object or list. Undefined if it is no JSON. */
 export function parseAdapters(text: string): Sighting[] | undefined {
-  let value: unknown
-  try {
-    value = JSON.parse(text)
-  } catch {
-    return undefined
-  }
+  const value = parseJson(text)
+  if (value === undefined) return undefined
   return [value].flat().flatMap((adapter: unknown): Sighting[] => {
-    if (typeof adapter !== 'object' || adapter === null) return []
-    const { Name, PNPDeviceID, DriverVersion, ConfigManagerErrorCode } = adapter as Record<string, unknown>
+    if (!isObject(adapter)) return []
+    const { Name, PNPDeviceID, DriverVersion, ConfigManagerErrorCode } = adapter
     const ids = /^PCI\\VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})/i.exec(String(PNPDeviceID))
     const vendor = vendorOfId(pciId(ids?.[1]))
     if (vendor === 'other' || typeof Name !== 'string') return []
@@ -270,10 +264,10 @@ export function parseAdapters(text: string): Sighting[] | undefined {
       {
         vendor,
         name: Name,
-        ...known({
+        ...defined({
           pciId: pciId(ids?.[2]),
           driver: vendor === 'nvidia' || typeof DriverVersion !== 'string' ? undefined : { version: DriverVersion },
-          // 0 is a device that works.
+          // 0 means that the device works.
           usable: vendor === 'nvidia' ? undefined : ConfigManagerErrorCode === 0
         })
       }
@@ -285,7 +279,12 @@ export const windowsAdapters: Probe = {
   name: 'display-adapters',
   platforms: ['win32'],
   async find(machine): Promise<Findings> {
-    const { stdout, failure } = await machine.run('powershell', ['-NoProfile', '-NonInteractive', '-Command', QUESTION])
+    const { stdout, failure } = await machine.run('powershell', [
+      '-NoProfile',
+      '-NonInteractive',
+      '-Command',
+      ADAPTER_QUERY
+    ])
     const gpus = parseAdapters(stdout)
     if (gpus) return { gpus }
     throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'PowerShell printed no JSON')

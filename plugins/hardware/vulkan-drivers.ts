@@ -1,5 +1,5 @@
 import type { Gpu } from '../../core/contracts/hardware.ts'
-import { type Findings, known, ProbeFailure, type Sighting } from './findings.ts'
+import { defined, type Findings, ProbeFailure, type Sighting } from './findings.ts'
 import { pciId, vendorOfId, vendorOfName } from './pci.ts'
 import type { Probe } from './probe.ts'
 
@@ -11,7 +11,7 @@ const TYPES: Record<string, Gpu['type']> = {
   PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: 'virtual'
 }
 
-/** Fields of each device. A value may go on over several lines: what has no ` = ` belongs to the one above. */
+/** Fields of each device. A line without ` = ` continues the value above. */
 function devicesIn(text: string): Map<string, string>[] {
   const devices: Map<string, string>[] = []
   let last: string | undefined
@@ -26,7 +26,7 @@ function devicesIn(text: string): Map<string, string>[] {
     const field = /^\s*(\w+)\s+= ?(.*?)\s*$/.exec(line)
     if (field) {
       last = field[1]!
-      // The long form repeats names in other sections; the first ones are of the device.
+      // The long form repeats names in later sections; only the first ones describe the device.
       if (!device.has(last)) device.set(last, field[2]!)
       else last = undefined
     } else if (last !== undefined && line.trim() !== '') {
@@ -36,7 +36,7 @@ function devicesIn(text: string): Map<string, string>[] {
   return devices
 }
 
-/** NVIDIA's driver writes 580.95.05 as `580.95.5.0`. */
+/** Converts NVIDIA's `580.95.5.0` to 580.95.05. */
 function nvidiaVersion(version: string): string | undefined {
   const match = /^(\d{3,4})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.\d+)?$/.exec(version)
   if (!match) return undefined
@@ -50,10 +50,10 @@ function driverOf(device: ReadonlyMap<string, string>): Gpu['driver'] {
   const inInfo = /^(?:Mesa )?(\d+\.\d+(?:\.\d+)*)/.exec(device.get('driverInfo') ?? '')?.[1]
   // Older vulkaninfo prints the version as one number.
   const dotted = /^\d+(\.\d+)+$/.test(version) ? version : undefined
-  return known({ name: device.get('driverName'), version: ofNvidia ?? inInfo ?? dotted })
+  return defined({ name: device.get('driverName'), version: ofNvidia ?? inInfo ?? dotted })
 }
 
-/** The GPUs of `vulkaninfo --summary`; undefined when there is no list of devices in it. */
+/** Parses `vulkaninfo --summary`; undefined without a list of devices. */
 export function parseVulkaninfo(text: string): Sighting[] | undefined {
   const devices = devicesIn(text)
   if (devices.length === 0) return undefined
@@ -62,20 +62,20 @@ export function parseVulkaninfo(text: string): Sighting[] | undefined {
     const type = device.get('deviceType') ?? ''
     if (name === '' || /_CPU$/.test(type) || SOFTWARE.test(name)) return []
     const driver = device.get('driverID') ?? ''
-    // Direct3D in disguise, which lacks what llama.cpp needs.
+    // Vulkan on top of Direct3D lacks features that llama.cpp needs.
     if (driver === 'DRIVER_ID_MESA_DOZEN' || /Microsoft Direct3D12/i.test(name)) return []
     const byId = vendorOfId(device.get('vendorID')?.toLowerCase())
     const vendor = byId === 'other' ? vendorOfName(name) : byId
-    // Venus passes calls on to the GPU of another system.
+    // Venus forwards calls to the host's GPU.
     const kind = driver === 'DRIVER_ID_MESA_VENUS' ? 'virtual' : (TYPES[type] ?? 'unknown')
     return [
       {
         vendor,
-        // Mesa puts its driver and chip behind the name.
+        // Mesa appends its driver and chip to the name.
         name: name.replace(/ \((RADV|LLVM|ACO)\b[^()]*\)$/, ''),
         type: kind,
         unifiedMemory: TYPES[type] === 'integrated',
-        ...known({ pciId: pciId(device.get('deviceID')) }),
+        ...defined({ pciId: pciId(device.get('deviceID')) }),
         driver: driverOf(device),
         api: 'vulkan',
         usable: true
@@ -91,12 +91,12 @@ export const vulkaninfo: Probe = {
     const { stdout, text, failure } = await machine.run('vulkaninfo', ['--summary'])
     const gpus = parseVulkaninfo(stdout)
     if (gpus) return { gpus, ...(gpus.length === 0 ? { detail: 'software renderers only' } : {}) }
-    const why = failure ?? 'no devices in what vulkaninfo printed'
+    const why = failure ?? 'no devices in the output of vulkaninfo'
     throw new ProbeFailure(failure ? 'failed' : 'unreadable', `${why} ${text.trim().split('\n').at(-1) ?? ''}`)
   }
 }
 
-/** Names of the files by which Vulkan's loader finds drivers; those of software renderers are none of these. */
+/** Names of the driver manifests that Vulkan's loader reads, without those of software renderers. */
 const DRIVERS: [RegExp, Gpu['vendor']][] = [
   [/^(nvidia|nouveau)/i, 'nvidia'],
   [/^(radeon|amd)/i, 'amd'],
@@ -108,13 +108,13 @@ const DRIVERS: [RegExp, Gpu['vendor']][] = [
 /** https://github.com/KhronosGroup/Vulkan-Loader/blob/main/docs/LoaderDriverInterface.md#linux-driver-discovery */
 const FOLDERS = ['/usr/share/vulkan/icd.d', '/etc/vulkan/icd.d', '/usr/local/share/vulkan/icd.d']
 
-/** Vendors for which drivers are there, by the names of their files. */
+/** Vendors with installed drivers, by the names of their manifests. */
 export function vendorsOfDriverFiles(names: readonly string[]): Gpu['vendor'][] {
   const files = names.filter(name => name.endsWith('.json'))
   return [...new Set(DRIVERS.filter(([pattern]) => files.some(name => pattern.test(name))).map(([, vendor]) => vendor))]
 }
 
-/** Which Vulkan drivers are installed: vulkaninfo, which knows better, often is not. */
+/** Installed Vulkan drivers, because vulkaninfo often is not installed. */
 export const vulkanDriverFiles: Probe = {
   name: 'vulkan-drivers',
   platforms: ['linux'],

@@ -6,10 +6,10 @@ import { assembleHardware } from '../../plugins/hardware/find-hardware.ts'
 import type { Findings, Sighting } from '../../plugins/hardware/findings.ts'
 import { mergeGpus } from '../../plugins/hardware/merge-gpus.ts'
 import {
+  findingsFromSmi,
   parseSmiCsv,
   parseSmiTable,
   parseSmiVersions,
-  smiFindings,
   smiProblem
 } from '../../plugins/hardware/nvidia-smi.ts'
 import { parseLspci } from '../../plugins/hardware/system-cards.ts'
@@ -25,9 +25,9 @@ const merge = (...sources: (readonly Sighting[] | undefined)[]) =>
   )
 
 const csvOf = (text: string) =>
-  smiFindings({ gpus: parseSmiCsv(text) ?? [], versions: parseSmiVersions(text) }).gpus ?? []
+  findingsFromSmi({ gpus: parseSmiCsv(text) ?? [], versions: parseSmiVersions(text) }).gpus ?? []
 const tableOf = (text: string) =>
-  smiFindings({ gpus: parseSmiTable(text), versions: parseSmiVersions(text) }).gpus ?? []
+  findingsFromSmi({ gpus: parseSmiTable(text), versions: parseSmiVersions(text) }).gpus ?? []
 
 t.test('one card, several sources', async t => {
   const [gpu, ...others] = merge(
@@ -167,11 +167,11 @@ t.test('one record of each machine', async t => {
   const h100 = parseSmiCsv(recording('nvidia/smi-query-h100-mig-590.csv.txt'))!
   const versions = parseSmiVersions(recording('nvidia/smi-version-590.txt'))
   const mig = (instances?: Map<number, number[]>) =>
-    assemble(found('nvidia-smi', smiFindings({ gpus: h100, versions, ...(instances ? { instances } : {}) })))
+    assemble(found('nvidia-smi', findingsFromSmi({ gpus: h100, versions, ...(instances ? { instances } : {}) })))
   const part = mig(new Map([[0, [10, 10]]]))
   t.match(part, {
     gpus: [{ usable: true, totalMemory: 10 * GIB }],
-    problems: [{ code: 'partitioned', subject: 'nvidia:0', message: /of 2, of 10 GiB/ }]
+    problems: [{ code: 'partitioned', subject: 'nvidia:0', message: /of 10 GiB \(of 2 instances\)/ }]
   })
   t.notOk('freeMemory' in part.gpus[0]!, 'what is free of the card is not free of the instance')
   t.match(mig(new Map([[0, []]])), { gpus: [{ usable: false, apis: [] }], problems: [{ message: /no instances/ }] })

@@ -8,7 +8,7 @@ import {
 } from '../../plugins/hardware/apple.ts'
 import { parseSyclLs, parseXpuSmi } from '../../plugins/hardware/intel.ts'
 import { parseVmStat } from '../../plugins/hardware/main-memory.ts'
-import { addressOfLocation, pciAddress, pciId, pciName, soldAs } from '../../plugins/hardware/pci.ts'
+import { addressOfLocation, marketingName, pciAddress, pciId, pciName } from '../../plugins/hardware/pci.ts'
 import { parseAdapters, parseLspci } from '../../plugins/hardware/system-cards.ts'
 import { parseVulkaninfo, vendorsOfDriverFiles } from '../../plugins/hardware/vulkan-drivers.ts'
 import { GIB, MIB, recording, windowsLines } from './support.ts'
@@ -195,7 +195,7 @@ t.test('PCI', async t => {
   t.equal(pciName({ vendor: 'intel', pciId: '0x56a0' }, list), 'Intel Arc A770')
   t.equal(pciName({ vendor: 'amd', pciId: '0x1b06' }, list), undefined, 'the id of another vendor')
   t.equal(pciName({ vendor: 'amd', pciId: '0x744c' }, ''), undefined)
-  t.equal(soldAs('amd', 'AMD Thing'), 'AMD Thing')
+  t.equal(marketingName('amd', 'AMD Thing'), 'AMD Thing')
 
   const places: [string | undefined, string | undefined][] = [
     ['00000000:0C:00.0', '0000:0c:00.0'],
