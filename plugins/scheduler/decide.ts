@@ -156,14 +156,14 @@ function record(step: Step, engine: EngineState, event: EngineEvent): void {
     case 'keep-alive':
       if (!engine.pinned) engine.keepAlive = event.keepAlive
       return
-    case 'idle':
+    case 'alarm':
       engine.alarm = undefined
   }
 }
 
 function recordRequest(step: Step, engine: EngineState, event: RequestEvent): void {
   const { state, now, effects } = step
-  const { id, asked, loadOnly, slots } = event
+  const { id, options, loadOnly, slots } = event
   if (state.closing) {
     effects.push({ type: 'refuse', id, error: shuttingDown() })
     return
@@ -179,13 +179,13 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
   else if (event.keepAlive !== undefined) engine.keepAlive = event.keepAlive
   const error = backOff(engine, event, now) ?? queueFull(state, engine)
   if (error) effects.push({ type: 'refuse', id, error })
-  else engine.queue.push({ id, asked, loadOnly, slots, at: now })
+  else engine.queue.push({ id, options, loadOnly, slots, arrivedAt: now })
 }
 
 /** The error for a request whose load has failed repeatedly and is not tried again yet. */
 function backOff({ phase, failure }: EngineState, event: RequestEvent, now: number): CorralError | undefined {
   if (!failure || (phase.name !== 'absent' && phase.name !== 'planned') || now >= failure.retryAt) return
-  const options = firstLoad(event.defaults, [event.asked])
+  const options = firstLoad(event.defaults, [event.options])
   if (!satisfies(options, failure.options) || !satisfies(failure.options, options)) return
   const seconds = Math.ceil((failure.retryAt - now) / 1000)
   return new CorralError(
@@ -215,7 +215,7 @@ function recordLoaded({ now }: Step, engine: EngineIn<'loading'>, event: Extract
     running: new Map(),
     readySince: now,
     lastUsed: now,
-    cost: event.cost,
+    loadTime: event.loadTime,
     giveWay: undefined
   })
 }
@@ -261,7 +261,7 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
   const blameless = error.code === 'runtime_missing' || error.code === 'shutting_down'
   engine.failure = blameless ? undefined : { count, options: plan.options, error, retryAt: step.now + wait }
   dropPlan(step, engine)
-  refuseAll(step, engine, error)
+  refuse(step, engine, engine.queue, error)
 }
 
 /**
@@ -274,7 +274,8 @@ function undoReload(
   { previous, requester }: NonNullable<Plan['reload']>,
   error?: CorralError
 ): void {
-  if (error && engine.queue.some(request => request.id === requester)) refuse(step, engine, [requester], error)
+  const asking = engine.queue.filter(request => request.id === requester)
+  if (error) refuse(step, engine, asking, error)
   dropPlan(step, engine)
   if (isIn(engine, 'ready')) serve(step, engine)
   else if (engine.queue.length) planLoad(step, engine, previous)
@@ -283,7 +284,7 @@ function undoReload(
 function recordStop(step: Step, engine: EngineState, event: Extract<Event, { type: 'stop' }>): void {
   const save = event.save && !runningOn(engine)
   revokeAll(step, engine, event.running)
-  refuseAll(step, engine, event.waiting)
+  refuse(step, engine, engine.queue, event.waiting)
   engine.failure = undefined
   if (isIn(engine, 'loading')) {
     abortLoad(step, engine)
@@ -301,7 +302,7 @@ function close(step: Step): void {
   step.state.closing = true
   const error = shuttingDown()
   for (const engine of step.state.engines.values()) {
-    refuseAll(step, engine, error)
+    refuse(step, engine, engine.queue, error)
     if (isIn(engine, 'loading')) abortLoad(step, engine)
     else dropPlan(step, engine)
     advance(step, engine)
@@ -324,7 +325,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
   const { key, phase } = engine
   const { options, running } = phase
 
-  for (const request of engine.queue.filter(each => each.loadOnly && satisfies(options, each.asked))) {
+  for (const request of engine.queue.filter(each => each.loadOnly && satisfies(options, each.options))) {
     engine.queue.splice(engine.queue.indexOf(request), 1)
     phase.lastUsed = now
     effects.push({ type: 'grant', id: request.id, key })
@@ -335,7 +336,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
   for (const slots of running.values()) free -= slots
   for (let head = engine.queue[0]; head; head = engine.queue[0]) {
     if (phase.giveWay && (now >= phase.giveWay.at || engine.grants >= phase.giveWay.grants)) break
-    if (!satisfies(options, head.asked)) {
+    if (!satisfies(options, head.options)) {
       drain(step, engine, head)
       return
     }
@@ -357,9 +358,9 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
 }
 
 /** Begins no more answers, and plans a reload with what runs and what this request needs. */
-function drain(step: Step, engine: EngineIn<'ready'>, { id, asked }: QueuedRequest): void {
+function drain(step: Step, engine: EngineIn<'ready'>, { id, options }: QueuedRequest): void {
   const previous = engine.phase.options
-  const plan = newPlan(union(previous, asked))
+  const plan = newPlan(union(previous, options))
   plan.reload = { previous, requester: id }
   become(engine, { ...engine.phase, name: 'draining', plan })
   setAlarm(step, engine, undefined)
@@ -471,17 +472,17 @@ function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: Cor
 }
 
 /** Of those that wait together for options that are too much: the ones that ask for so much. */
-function tooDemanding({ queue, defaults }: EngineState, plan: Plan): number[] {
+function tooDemanding({ queue, defaults }: EngineState, plan: Plan): QueuedRequest[] {
   const enough = (requests: readonly QueuedRequest[]) =>
     satisfies(firstLoad(defaults, optionsOf(requests)), plan.options)
   const alone = queue.filter(request => enough([request]))
-  if (alone.length) return alone.map(request => request.id)
+  if (alone.length) return alone
   // What they ask for now is less than what was planned.
   if (!enough(queue)) return []
   const raiser = queue.findLast(
-    (request, at) => !satisfies(firstLoad(defaults, optionsOf(queue.slice(0, at))), request.asked)
+    (request, at) => !satisfies(firstLoad(defaults, optionsOf(queue.slice(0, at))), request.options)
   )
-  return (raiser ? [raiser] : queue).map(request => request.id)
+  return raiser ? [raiser] : queue
 }
 
 /** Refuses those who have waited for room too long; true when nobody is left who waits for this plan. */
@@ -493,20 +494,15 @@ function refuseLate(step: Step, engine: EngineState, plan: PreparedPlan): boolea
     undoReload(step, engine, plan.reload, error)
     return true
   }
-  refuse(
-    step,
-    engine,
-    late.map(request => request.id),
-    error
-  )
+  refuse(step, engine, late, error)
   if (engine.queue.length) return false
   dropPlan(step, engine)
   return true
 }
 
 /** Until when a request waits for room. Of a reload only the requester does: the others wait for the engine. */
-function deadlineOf({ limits }: SchedulerState, { since, reload }: Plan, { id, at }: QueuedRequest): number {
-  return !reload || reload.requester === id ? Math.max(at, since) + limits.roomTimeout : Number.POSITIVE_INFINITY
+function deadlineOf({ limits }: SchedulerState, { since, reload }: Plan, { id, arrivedAt }: QueuedRequest): number {
+  return !reload || reload.requester === id ? Math.max(arrivedAt, since) + limits.roomTimeout : Number.POSITIVE_INFINITY
 }
 
 /**
@@ -522,13 +518,9 @@ function keepWaiting(
 ): void {
   const times = [...engine.queue.map(request => deadlineOf(step.state, plan, request)), ...turnsEnd]
   setAlarm(step, engine, Math.min(...times.filter(at => at > step.now)))
-  reportWaiting(
-    step,
-    engine,
-    holders.map(holder => holder.key)
-  )
+  reportWaiting(step, engine, holders)
   if (!isIn(engine, 'planned') || plan.reload) return
-  const options = optionsOf(engine.queue).reduce<LoadOptions>(withOptions, plan.options)
+  const options = firstLoad(plan.options, [{}, ...optionsOf(engine.queue)])
   if (satisfies(plan.options, options)) return
   engine.phase.plan = { ...newPlan(options), since: plan.since, alone: plan.alone }
   prepare(step, engine)
@@ -624,18 +616,9 @@ function stopping(engine: EngineIn<'loading' | 'ready' | 'draining'>, plan: Plan
   become(engine, { name: 'stopping', run: engine.phase.run, reserved: reservedBy(engine), plan })
 }
 
-function refuse(step: Step, engine: EngineState, ids: readonly number[], error: CorralError): void {
-  engine.queue = engine.queue.filter(request => !ids.includes(request.id))
-  for (const id of ids) step.effects.push({ type: 'refuse', id, error })
-}
-
-function refuseAll(step: Step, engine: EngineState, error: CorralError): void {
-  refuse(
-    step,
-    engine,
-    engine.queue.map(request => request.id),
-    error
-  )
+function refuse(step: Step, engine: EngineState, requests: readonly QueuedRequest[], error: CorralError): void {
+  engine.queue = engine.queue.filter(request => !requests.includes(request))
+  for (const { id } of requests) step.effects.push({ type: 'refuse', id, error })
 }
 
 function revokeAll(step: Step, { phase }: EngineState, error: CorralError): void {
@@ -652,16 +635,13 @@ function setAlarm(step: Step, engine: EngineState, at: number | undefined): void
 }
 
 /** Reports whose room this model waits for, where that has changed. */
-function reportWaiting(step: Step, engine: EngineState, holders: readonly string[]): void {
-  if (holders.length === engine.waitsFor.length && holders.every(key => engine.waitsFor.includes(key))) return
-  engine.waitsFor = [...holders]
-  step.effects.push({ type: 'waiting', key: engine.key, holders: [...holders] })
+function reportWaiting(step: Step, engine: EngineState, holders: readonly { key: string }[]): void {
+  const keys = holders.map(holder => holder.key)
+  if (keys.length === engine.waitsFor.length && keys.every(key => engine.waitsFor.includes(key))) return
+  engine.waitsFor = keys
+  step.effects.push({ type: 'waiting', key: engine.key, holders: keys })
 }
 
 function optionsOf(requests: readonly QueuedRequest[]): Partial<LoadOptions>[] {
-  return requests.map(request => request.asked)
-}
-
-function withOptions(options: LoadOptions, asked: Partial<LoadOptions>): LoadOptions {
-  return satisfies(options, asked) ? options : union(options, asked)
+  return requests.map(request => request.options)
 }

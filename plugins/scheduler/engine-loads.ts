@@ -178,7 +178,7 @@ export function createEngineLoads(
     const use = memory.learn(engine)
     log.info({ pid: engine.pid, ms: cost, use }, `loaded ${slot.variant.publicName}`)
     hooks.modelLoaded({ model: slot.variant.publicName, mode: slot.mode, milliseconds: cost })
-    dispatch({ type: 'loaded', key: slot.key, run, use, cost })
+    dispatch({ type: 'loaded', key: slot.key, run, use, loadTime: cost })
     measureBudget().catch(error => log.error({ err: error }, 'the memory of this machine cannot be measured'))
   }
 

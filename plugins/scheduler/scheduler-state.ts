@@ -43,46 +43,20 @@ export interface EngineState {
   failure: { count: number; options: LoadOptions; error: CorralError; retryAt: number } | undefined
 }
 
-export type Phase = Absent | Planned | Loading | Ready | Draining | Stopping
-
-interface Absent {
-  name: 'absent'
-}
-
-/** No engine yet: what its load takes is being estimated, then it waits for room. */
-interface Planned {
-  name: 'planned'
-  plan: Plan
-}
-
-interface Loading {
-  name: 'loading'
-  /** The `load` that made this engine. */
-  run: number
-  plan: PreparedPlan
-}
-
-interface Ready extends Loaded {
-  name: 'ready'
-}
-
-/** It begins no more answers, because the first request in its queue needs it to be loaded with other options. */
-interface Draining extends Loaded {
-  name: 'draining'
-  plan: Plan
-}
-
-interface Stopping {
-  name: 'stopping'
-  run: number
-  /** What it holds of each pool until it has gone. */
-  reserved: MemoryUse
-  /** The load that follows. */
-  plan: Plan | undefined
-}
+export type Phase =
+  | { name: 'absent' }
+  /** No engine yet: what its load takes is being estimated, then it waits for room. */
+  | { name: 'planned'; plan: Plan }
+  | { name: 'loading'; run: number; plan: PreparedPlan }
+  | ({ name: 'ready' } & Loaded)
+  /** It begins no more answers: the first request in its queue needs it to be loaded with other options. */
+  | ({ name: 'draining'; plan: Plan } & Loaded)
+  /** `reserved`: what it holds of each pool until it has gone; `plan`: the load that follows. */
+  | { name: 'stopping'; run: number; reserved: MemoryUse; plan: Plan | undefined }
 
 /** An engine that answers requests. */
 interface Loaded {
+  /** The `load` that made it. */
   run: number
   /** What it was started with. */
   options: LoadOptions
@@ -93,7 +67,7 @@ interface Loaded {
   readySince: number
   lastUsed: number
   /** Milliseconds that its load took. */
-  cost: number
+  loadTime: number
   /** Set while another model waits for its room: it grants no more from this time on, or after so many grants. */
   giveWay: { at: number; grants: number } | undefined
 }
@@ -128,14 +102,13 @@ interface Estimate {
 
 export interface QueuedRequest {
   id: number
-  /** The options that the request itself gives. */
-  asked: Partial<LoadOptions>
+  /** Those that the request itself gives. */
+  options: Partial<LoadOptions>
   /** Takes no slot: it is granted once the engine is ready. */
   loadOnly: boolean
   /** How many slots it takes at once; all of the engine's where it has fewer. */
   slots: number
-  /** When it arrived. */
-  at: number
+  arrivedAt: number
 }
 
 /** An engine in one of these phases. */
@@ -190,7 +163,7 @@ export type Event =
       id: number
       key: string
       name: string
-      asked: Partial<LoadOptions>
+      options: Partial<LoadOptions>
       loadOnly: boolean
       slots: number
       defaults: LoadOptions
@@ -202,19 +175,19 @@ export type Event =
       groups: readonly string[]
       maxConcurrent: number | undefined
     }
-  /** A waiting request goes away, or a running one ends. */
+  /** A request that waits is cancelled, or one that runs has ended. */
   | { type: 'leave'; id: number; key: string }
   | { type: 'prepared'; key: string; run: number; need: MemoryUse; certain: boolean; advice: string }
   | { type: 'prepare-failed'; key: string; run: number; error: CorralError }
-  /** `use`: what the engine says that it holds; `cost`: milliseconds that the load took. */
-  | { type: 'loaded'; key: string; run: number; use?: MemoryUse | undefined; cost: number }
+  /** `use`: what the engine says that it holds; `loadTime`: milliseconds that the load took. */
+  | { type: 'loaded'; key: string; run: number; use?: MemoryUse | undefined; loadTime: number }
   | { type: 'load-failed'; key: string; run: number; error: CorralError }
-  /** The engine has ended, asked or unasked. */
+  /** The engine has ended, by an `unload` or by itself. */
   | { type: 'gone'; key: string; run: number; error?: CorralError }
   | { type: 'stop'; key: string; running: CorralError; waiting: CorralError; save: boolean }
   | { type: 'keep-alive'; key: string; keepAlive: number }
-  /** The alarm of this engine went off. */
-  | { type: 'idle'; key: string }
+  /** The time has come that an `alarm` effect asked for. */
+  | { type: 'alarm'; key: string }
   | { type: 'budget'; budget: MemoryUse }
   | { type: 'close' }
 
@@ -231,7 +204,7 @@ export type Effect =
   | { type: 'revoke'; id: number; error: CorralError }
   /** Whose room this model waits for now; nobody's: it waits no more. */
   | { type: 'waiting'; key: string; holders: string[] }
-  /** Sends `idle` at this time, replacing an earlier alarm of this engine; undefined disarms it. */
+  /** Sends an `alarm` event at this time, and not at an earlier one of this engine; undefined: at no time. */
   | { type: 'alarm'; key: string; at: number | undefined }
 
 export function createState(limits: Limits): SchedulerState {

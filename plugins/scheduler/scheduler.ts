@@ -95,7 +95,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     slot.alarm = undefined
     if (at === undefined) return
     const wait = Math.min(Math.max(at - Date.now(), 0), LONGEST_TIMER)
-    slot.alarm = setTimeout(() => dispatch({ type: 'idle', key: slot.key }), wait)
+    slot.alarm = setTimeout(() => dispatch({ type: 'alarm', key: slot.key }), wait)
     slot.alarm.unref()
   }
 
@@ -167,7 +167,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const { dtype, ...others } = request.options
     const type = dtype === undefined ? {} : { dtype: conversion.requireDtype(dtype) }
     if (variant.format !== 'gguf') conversion.requireDtype(settings.load.dtype)
-    const asked = cappedOptions(variant.format === 'gguf' ? others : { ...others, ...type }, variant, log)
+    const options = cappedOptions(variant.format === 'gguf' ? others : { ...others, ...type }, variant, log)
     const slot = slotOf(variant, mode)
     const id = nextId++
     const began = Date.now()
@@ -215,7 +215,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         id,
         key: slot.key,
         name: variant.publicName,
-        asked,
+        options,
         loadOnly: request.loadOnly ?? false,
         slots: request.slots ?? 1,
         defaults: settings.load,

@@ -87,7 +87,7 @@ t.test('who only loads takes no slot and waits for none', t => {
   t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 6', ...[1, 2, 3, 4].map(id => `grant ${id}`)])
   t.same(short(m.request(7, 'a', { loadOnly: true })), ['grant 7'])
   t.same(
-    short(m.request(8, 'a', { loadOnly: true, asked: { num_ctx: 8192 } })),
+    short(m.request(8, 'a', { loadOnly: true, options: { num_ctx: 8192 } })),
     [],
     'one that asks for more keeps its turn'
   )
@@ -111,9 +111,9 @@ t.test('an idle engine is unloaded after keep_alive, counted from the last end o
   m.at(400_000)
   t.equal(alarmOf(m.send({ type: 'leave', id: 1, key: 'a' })), 700_000)
   m.at(699_999)
-  t.same(short(m.send({ type: 'idle', key: 'a' })), [])
+  t.same(short(m.send({ type: 'alarm', key: 'a' })), [])
   m.at(700_000)
-  t.same(short(m.send({ type: 'idle', key: 'a' })), ['unload a'])
+  t.same(short(m.send({ type: 'alarm', key: 'a' })), ['unload a'])
   t.same(short(m.send({ type: 'gone', key: 'a' })), [])
   t.equal(m.state.engines.size, 0)
   t.end()
@@ -124,7 +124,7 @@ t.test('an answer longer than keep_alive is not cut', t => {
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
   m.at(10 * MINUTES_5)
-  t.same(short(m.send({ type: 'idle', key: 'a' })), [])
+  t.same(short(m.send({ type: 'alarm', key: 'a' })), [])
   t.end()
 })
 
@@ -159,7 +159,7 @@ t.test('a request that asks for more drains, reloads with the union, and later o
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
-  t.same(short(m.request(2, 'a', { asked: { num_ctx: 8192 } })), [], 'nothing is cut')
+  t.same(short(m.request(2, 'a', { options: { num_ctx: 8192 } })), [], 'nothing is cut')
   t.same(short(m.request(3)), [], 'later arrivals wait behind the drain')
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['unload a'])
   const effects = m.send({ type: 'gone', key: 'a' })
@@ -173,7 +173,7 @@ t.test('a reload whose asker goes away is called off', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
-  m.request(2, 'a', { asked: { num_ctx: 8192 } })
+  m.request(2, 'a', { options: { num_ctx: 8192 } })
   m.request(3)
   t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['grant 3'])
   t.end()
@@ -183,7 +183,7 @@ t.test('nothing is left of a reload that everybody left while the old engine sto
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
-  m.request(2, 'a', { asked: { num_ctx: 8192 } })
+  m.request(2, 'a', { options: { num_ctx: 8192 } })
   m.request(3)
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['unload a'])
   m.send({ type: 'leave', id: 2, key: 'a' })
@@ -197,7 +197,7 @@ t.test('a failed reload restores the old options, and only the asking request he
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
-  m.request(2, 'a', { asked: { cache_type_k: 'q8_0' } })
+  m.request(2, 'a', { options: { cache_type_k: 'q8_0' } })
   m.request(3)
   m.send({ type: 'leave', id: 1, key: 'a' })
   m.send({ type: 'gone', key: 'a' })
@@ -217,7 +217,7 @@ t.test('repeated load failures back off with the cause; other options are tried 
   const refused = m.request(3)
   t.same(short(refused), ['refuse 3 load_failed'])
   t.match((refused[0] as { error: CorralError }).error, { message: /does not load.*2 times/, retryAfter: 1 })
-  t.same(short(m.request(4, 'a', { asked: { num_ctx: 512 } })), ['load a'])
+  t.same(short(m.request(4, 'a', { options: { num_ctx: 512 } })), ['load a'])
   m.send({ type: 'load-failed', key: 'a', error: failure })
   m.at(120_000)
   t.same(short(m.request(5)), ['load a'])
@@ -257,7 +257,7 @@ t.test('stop in every phase', t => {
   const draining = machine()
   draining.request(1)
   draining.send({ type: 'loaded', key: 'a' })
-  draining.request(2, 'a', { asked: { num_ctx: 8192 } })
+  draining.request(2, 'a', { options: { num_ctx: 8192 } })
   t.same(short(draining.send(stop)), ['revoke 1 model_stopped', 'refuse 2 model_stopped', 'unload a'])
   t.same(short(draining.send({ type: 'gone', key: 'a' })), [])
   t.end()
@@ -376,14 +376,14 @@ function simulate(seed: number): string[] {
       const key = pick(ready)
       if (random() < 0.15) return endOf(key)
       loads.delete(key)
-      return send({ type: 'loaded', key, run: runs.get(key)!, cost: 100 })
+      return send({ type: 'loaded', key, run: runs.get(key)!, loadTime: 100 })
     }
     if (granted.size && random() < 0.8) {
       const [runningId, key] = pick([...granted])
       granted.delete(runningId)
       return send({ type: 'leave', id: runningId, key })
     }
-    for (const key of state.engines.keys()) send({ type: 'idle', key })
+    for (const key of state.engines.keys()) send({ type: 'alarm', key })
   }
   for (let turn = 0; turn < 300; turn++) {
     now += Math.floor(random() * 20)
@@ -392,13 +392,13 @@ function simulate(seed: number): string[] {
     if (dice < 0.35) {
       waiting.set(++id, key)
       if (random() < 0.1) loadOnly.add(id)
-      const asked = random() < 0.2 ? { num_ctx: pick([512, 4096, 8192]), num_parallel: pick([1, 4, 6]) } : {}
+      const options = random() < 0.2 ? { num_ctx: pick([512, 4096, 8192]), num_parallel: pick([1, 4, 6]) } : {}
       send({
         type: 'request',
         id,
         key,
         name: key,
-        asked,
+        options,
         loadOnly: loadOnly.has(id),
         slots: random() < 0.1 ? 2 : 1,
         defaults: DEFAULT_LOAD_OPTIONS,

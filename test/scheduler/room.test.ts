@@ -21,11 +21,11 @@ function small(needs: Record<string, number>, limits: Parameters<typeof machine>
 
 let ids = 1000
 /** Loads a model at a time and leaves it idle from then on. */
-function idle(m: Machine, key: string, at: number, cost = 1000, more: object = {}): void {
+function idle(m: Machine, key: string, at: number, loadTime = 1000, more: object = {}): void {
   m.at(at)
   const id = ++ids
   m.request(id, key, more)
-  m.send({ type: 'loaded', key, cost })
+  m.send({ type: 'loaded', key, loadTime })
   m.send({ type: 'leave', id, key })
 }
 
@@ -145,7 +145,7 @@ t.test('what can never fit is refused at once, with numbers and names', t => {
 
   const mixed = small({})
   mixed.held.add('a')
-  mixed.request(1, 'a', { asked: { num_ctx: 99_999 } })
+  mixed.request(1, 'a', { options: { num_ctx: 99_999 } })
   mixed.request(2, 'a')
   t.same(short(mixed.prepared('a', host(20))), ['refuse 1 insufficient_memory'], 'only who asked for so much')
   const load = mixed.prepared('a', host(2))
@@ -322,7 +322,7 @@ t.test('a reload finds out first whether it can be, and keeps what runs when it 
   m.send({ type: 'loaded', key: 'a' })
   m.needs.a = host(20)
   t.same(
-    short(m.request(2, 'a', { asked: { num_ctx: 8192 } })),
+    short(m.request(2, 'a', { options: { num_ctx: 8192 } })),
     ['refuse 2 insufficient_memory'],
     'too much: nothing is unloaded'
   )
@@ -330,7 +330,7 @@ t.test('a reload finds out first whether it can be, and keeps what runs when it 
 
   m.needs.a = host(8)
   idle(m, 'b', 10)
-  m.request(4, 'a', { asked: { num_ctx: 8192 } })
+  m.request(4, 'a', { options: { num_ctx: 8192 } })
   m.send({ type: 'leave', id: 1, key: 'a' })
   t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), ['unload b', 'unload a'], 'room for more is made with it')
   t.same(short(m.send({ type: 'gone', key: 'a' })), [])
@@ -344,7 +344,7 @@ t.test('a reload finds out first whether it can be, and keeps what runs when it 
   busy.request(2, 'b')
   busy.send({ type: 'loaded', key: 'b' })
   busy.needs.a = host(8)
-  busy.request(3, 'a', { asked: { num_ctx: 8192 } })
+  busy.request(3, 'a', { options: { num_ctx: 8192 } })
   busy.request(4, 'a')
   t.same(short(busy.send({ type: 'leave', id: 1, key: 'a' })), [], 'it is not unloaded before there is room')
   t.same(short(busy.until(1000)), ['refuse 3 insufficient_memory', 'grant 4'])
@@ -390,9 +390,9 @@ t.test('a reload waits for the answers that run as long as they take; only room 
   const m = small({ a: 4 }, { roomTimeout: 1000 })
   m.request(1, 'a')
   m.send({ type: 'loaded', key: 'a' })
-  m.request(2, 'a', { asked: { num_ctx: 8192 } })
+  m.request(2, 'a', { options: { num_ctx: 8192 } })
   m.until(60_000)
-  m.send({ type: 'idle', key: 'a' })
+  m.send({ type: 'alarm', key: 'a' })
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['unload a'])
   t.equal(loadOf(m.send({ type: 'gone', key: 'a' }))?.num_ctx, 8192)
   t.end()

@@ -178,7 +178,7 @@ export function simulate(seed: number, requests = 120): Simulation {
     note('>', event)
     for (const effect of decide(state, event, now)) perform(effect)
     checkSurplus()
-    if (chance(0.02) && ['loaded', 'gone', 'load-failed', 'prepared', 'idle', 'leave'].includes(event.type)) {
+    if (chance(0.02) && ['loaded', 'gone', 'load-failed', 'prepared', 'alarm', 'leave'].includes(event.type)) {
       note('> again:', event)
       cause.event = event.type
       for (const effect of decide(state, event, now)) perform(effect)
@@ -299,7 +299,7 @@ export function simulate(seed: number, requests = 120): Simulation {
       engine.state = 'ready'
       model.learned.set(name(options), really)
       engine.reserved = { [model.pool]: really }
-      send({ type: 'loaded', key, run, use: engine.reserved, cost: took })
+      send({ type: 'loaded', key, run, use: engine.reserved, loadTime: took })
       if (chance(0.05)) after(between(0, longest.answer), () => end(key, engine, crash))
     })
   }
@@ -369,7 +369,7 @@ export function simulate(seed: number, requests = 120): Simulation {
     after(Math.max(0, at - now) + (chance(0.2) ? under(5) : 0), () => {
       if (alarms.get(key) !== alarm) return
       alarms.delete(key)
-      send({ type: 'idle', key })
+      send({ type: 'alarm', key })
     })
   }
 
@@ -421,7 +421,7 @@ export function simulate(seed: number, requests = 120): Simulation {
       id,
       key,
       name: key,
-      asked,
+      options: asked,
       loadOnly: client.loadOnly,
       slots: client.slots,
       defaults: DEFAULT_LOAD_OPTIONS,
@@ -447,7 +447,7 @@ export function simulate(seed: number, requests = 120): Simulation {
     if (dice < 0.4) send({ type: 'stop', key, running: stopped, waiting: stopped, save: true })
     else if (dice < 0.5) send({ type: 'stop', key, running: deleted, waiting: deleted, save: false })
     else if (dice < 0.6) send({ type: 'keep-alive', key, keepAlive: pick([0, 100, Number.POSITIVE_INFINITY]) })
-    else if (dice < 0.7) send({ type: 'idle', key })
+    else if (dice < 0.7) send({ type: 'alarm', key })
     else if (dice < 0.8 && !calm) {
       budget = Object.fromEntries(
         Object.entries(budget).map(([pool, bytes]) => [pool, Math.round(bytes * (0.7 + random() * 0.6))])

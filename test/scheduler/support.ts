@@ -15,7 +15,7 @@ export const LIMITS: Limits = {
 type Request = Extract<Event, { type: 'request' }>
 /** An event without the number of what it answers: the last one of its kind is meant. */
 type Sent = Event | WithoutRun<Extract<Event, { run: number }>>
-type WithoutRun<E> = E extends { run: number } ? Omit<E, 'run' | 'cost'> & { cost?: number } : never
+type WithoutRun<E> = E extends { run: number } ? Omit<E, 'run' | 'loadTime'> & { loadTime?: number } : never
 
 /**
  * The state machine with hands for tests. Each `prepare` is answered at once with what `needs` says of the key (nothing
@@ -49,7 +49,7 @@ export function machine(limits: Partial<Limits> = {}, needs: Record<string, Memo
     }
     const { key } = event as { key: string }
     const run = event.type === 'prepare-failed' ? asked.get(key)! : (runs.get(key) ?? 0)
-    return take({ cost: 1000, ...event, run } as Event)
+    return take({ loadTime: 1000, ...event, run } as Event)
   }
 
   return {
@@ -71,7 +71,7 @@ export function machine(limits: Partial<Limits> = {}, needs: Record<string, Memo
           .sort((a, b) => a.alarm! - b.alarm!)[0]
         if (!due) break
         now = Math.max(now, due.alarm!)
-        all.push(...take({ type: 'idle', key: due.key }))
+        all.push(...take({ type: 'alarm', key: due.key }))
       }
       now = time
       return all
@@ -84,7 +84,7 @@ export function machine(limits: Partial<Limits> = {}, needs: Record<string, Memo
         id,
         key,
         name: key,
-        asked: {},
+        options: {},
         loadOnly: false,
         slots: 1,
         defaults: DEFAULT_LOAD_OPTIONS,
