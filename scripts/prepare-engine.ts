@@ -7,10 +7,10 @@ import { join } from 'node:path'
 import { pino } from 'pino'
 import pretty from 'pino-pretty'
 import { Value } from 'typebox/value'
-import writeFileAtomic from 'write-file-atomic'
 import { CorralError } from '../core/errors.ts'
 import { dataPaths } from '../core/system/data-paths.ts'
 import { formatDuration } from '../core/system/duration.ts'
+import { writeJsonFile } from '../core/system/json-file.ts'
 import { packageRoot } from '../core/system/package-info.ts'
 import { createHardware } from '../plugins/hardware/hardware-service.ts'
 import { createConfiguredRuntimes } from '../runtimes/llama-cpp/configured-runtimes.ts'
@@ -39,7 +39,7 @@ const begun = performance.now()
 try {
   const build = await runtimes.build()
   const { directory, version, kind, source, origin } = build
-  await writeFileAtomic(pathFile, `${JSON.stringify({ directory, version, kind, source, origin }, null, 2)}\n`)
+  await writeJsonFile(pathFile, { directory, version, kind, source, origin }, { pretty: true })
   console.log(`llama.cpp ${version} in ${directory} (${formatDuration(performance.now() - begun)})`)
 } catch (error) {
   if (!(error instanceof CorralError)) throw error

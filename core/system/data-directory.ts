@@ -145,6 +145,7 @@ async function readOwnerFile(file: string): Promise<Owner | undefined> {
     throw unusable(dirname(file), error)
   }
   try {
+    // Checked by hand: commands read it at each call, and are not to load what checks schemas.
     const { pid, startTime, host, address, version } = JSON.parse(text) as Partial<Record<keyof Owner, unknown>>
     if (typeof pid !== 'number' || typeof startTime !== 'string' || typeof host !== 'string') return undefined
     return { pid, startTime, host, address: String(address ?? ''), version: String(version ?? '') }

@@ -1,12 +1,12 @@
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { mkdir, open, rename, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
-import { Value } from 'typebox/value'
 import type { ConvertedModel } from '../../core/contracts/conversion.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { isSystemError } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
+import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 
 /** Beside a variant's own files; everything below is the conversion's. */
 const FOLDER = 'converted'
@@ -38,16 +38,6 @@ export type ConversionRecord = Static<typeof RecordSchema>
 const root = (variant: Pick<StoredVariant, 'directory'>) => join(variant.directory, FOLDER)
 const folderOf = (variant: Pick<StoredVariant, 'directory'>, dtype: string) => join(root(variant), dtype)
 
-async function readRecord(folder: string): Promise<ConversionRecord | undefined> {
-  try {
-    const record: unknown = JSON.parse(await readFile(join(folder, RECORD), 'utf8'))
-    return Value.Check(RecordSchema, record) ? record : undefined
-  } catch (error) {
-    if (error instanceof SyntaxError || isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
-    throw error
-  }
-}
-
 async function sizeOf(path: string): Promise<number> {
   try {
     return (await stat(path)).size
@@ -63,7 +53,7 @@ export async function findConverted(
   dtype: string
 ): Promise<ConvertedModel | undefined> {
   const folder = folderOf(variant, dtype)
-  const record = await readRecord(folder)
+  const record = (await readJsonFile(join(folder, RECORD), RecordSchema))?.value
   if (record?.dtype !== dtype) return undefined
   for (const { name, size } of record.files) {
     if ((await sizeOf(join(folder, name))) !== size) return undefined
@@ -119,7 +109,7 @@ export async function publish(variant: StoredVariant, folder: string, record: Om
       await file.close()
     }
   }
-  await writeFile(join(folder, RECORD), `${JSON.stringify({ format: FORMAT, ...record }, null, 2)}\n`)
+  await writeJsonFile(join(folder, RECORD), { format: FORMAT, ...record }, { pretty: true })
   const target = folderOf(variant, record.dtype)
   await removeConverted(variant, record.dtype)
   await rename(folder, target)

@@ -1,6 +1,6 @@
-import { Ajv } from 'ajv'
 import { type Static, Type } from 'typebox'
 import type { Capability } from '../../core/contracts/storage.ts'
+import { type ParsedJson, parseJson } from '../../core/system/json-file.ts'
 
 /** The layout of manifests that this version writes. */
 const MANIFEST_VERSION = 1
@@ -72,27 +72,13 @@ export type VariantRecord = Static<typeof VariantSchema>
 /** What `manifest.json` of one model holds: the only truth about what is stored. */
 export type Manifest = Static<typeof ManifestSchema>
 
-const ajv = new Ajv({ allowUnionTypes: true })
-const isManifest = ajv.compile<Manifest>(ManifestSchema)
-
-/**
- * Reads a manifest's text.
- * @returns the manifest, or a sentence on what is wrong with it
- */
-export function parseManifest(text: string): Manifest | string {
-  let value: unknown
-  try {
-    value = JSON.parse(text)
-  } catch {
-    return 'it is no JSON'
+/** Reads a manifest's text. */
+export function parseManifest(text: string): ParsedJson<Manifest> {
+  const parsed = parseJson(text, ManifestSchema)
+  if (parsed.value && !findLabel(parsed.value.variants, parsed.value.default)) {
+    return { fault: `its default variant ${parsed.value.default} is not among its variants` }
   }
-  const { version } = (value ?? {}) as { version?: unknown }
-  if (typeof version === 'number' && version > MANIFEST_VERSION) {
-    return `a newer corral wrote it (layout ${version}; this one reads ${MANIFEST_VERSION})`
-  }
-  if (!isManifest(value)) return ajv.errorsText(isManifest.errors, { dataVar: 'manifest' })
-  if (!findLabel(value.variants, value.default)) return `its default variant ${value.default} is not among its variants`
-  return value
+  return parsed
 }
 
 /** The variant of this label, whatever its case. */

@@ -1,10 +1,10 @@
 import { randomBytes } from 'node:crypto'
 import { type FileHandle, lstat, mkdir, open, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
-import writeFileAtomic from 'write-file-atomic'
 import { CorralError, isSystemError } from '../../core/errors.ts'
 import type { ModelName } from '../../core/models/model-name.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
+import { writeJsonFile } from '../../core/system/json-file.ts'
 import { withShortLock } from '../../core/system/short-lock.ts'
 import type { Manifest } from './manifest.ts'
 
@@ -85,7 +85,7 @@ export async function placeRevision(staged: string, model: string, name: string)
 /** Writes a model's manifest atomically and durably. From here on the model is what it says. */
 export async function writeManifest(model: string, manifest: Manifest): Promise<void> {
   await withShortLock(join(model, MANIFEST_FILE), async () => {
-    await writeFileAtomic(join(model, MANIFEST_FILE), `${JSON.stringify(manifest)}\n`)
+    await writeJsonFile(join(model, MANIFEST_FILE), manifest)
     await syncFolder(model)
   })
 }

@@ -77,14 +77,15 @@ function readManifest(folder: string, entries: Dirent[], log: FastifyBaseLogger)
     logSkipped(folder, why, log)
     return 'unusable' as const
   }
-  if (!present.isFile()) return skip('it is no regular file')
-  let manifest: Manifest | string
+  if (!present.isFile()) return skip('it is not a regular file')
+  let text: string
   try {
-    manifest = parseManifest(readFileSync(join(folder, MANIFEST_FILE), 'utf8'))
+    text = readFileSync(join(folder, MANIFEST_FILE), 'utf8')
   } catch (error) {
     return skip(messageOf(error))
   }
-  if (typeof manifest === 'string') return skip(manifest)
+  const { value: manifest, fault } = parseManifest(text)
+  if (!manifest) return skip(fault)
   const inFolder = `${basename(dirname(folder))}/${basename(folder)}`
   const inManifest = `${manifest.owner}/${manifest.name}`
   return inFolder.toLowerCase() === inManifest.toLowerCase() ? manifest : skip(`it is the manifest of ${inManifest}`)

@@ -1,12 +1,14 @@
 import { createHash } from 'node:crypto'
-import { readdirSync, readFileSync } from 'node:fs'
-import { mkdir, readdir, readFile, rm, stat } from 'node:fs/promises'
+import { readdirSync } from 'node:fs'
+import { readdir, rm, stat } from 'node:fs/promises'
 import { join, relative, sep } from 'node:path'
-import writeFileAtomic from 'write-file-atomic'
+import { type Static, type TSchema, Type } from 'typebox'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { isSystemError, messageOf } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
+import { readJsonFile, readJsonFileSync, writeJsonFile } from '../../core/system/json-file.ts'
+import { fits } from '../../core/system/schema-check.ts'
 import { type AskOptions, askVersion, fileDigest } from './prove.ts'
 
 const SUFFIX = '.build.json'
@@ -27,6 +29,19 @@ export interface BuildRecord {
   /** Why it did not work when it was used or proven last; it serves only when nothing better can be had. */
   failure?: BuildFailure
 }
+
+/** As much of a record as must be there. */
+const RecordSchema = Type.Unsafe<BuildRecord>(
+  Type.Object({
+    format: Type.Literal(FORMAT),
+    provenAt: Type.String(),
+    build: Type.Object({
+      id: Type.String(),
+      directory: Type.String(),
+      executables: Type.Object({ server: Type.String() })
+    })
+  })
+)
 
 export interface BuildFailure {
   reason: string
@@ -73,8 +88,7 @@ export async function writeRecord(
 }
 
 async function save(directory: string, record: BuildRecord): Promise<void> {
-  await mkdir(directory, { recursive: true })
-  await writeFileAtomic(join(directory, record.build.id + SUFFIX), `${JSON.stringify(record, null, 2)}\n`)
+  await writeJsonFile(join(directory, record.build.id + SUFFIX), record, { pretty: true })
 }
 
 /** Writes down that a recorded build does not work here. Does nothing when there is no such record. */
@@ -93,7 +107,7 @@ export async function readRecords(directory: string): Promise<BuildRecord[]> {
   const records: BuildRecord[] = []
   for (const name of (await namesIn(directory)).filter(name => name.endsWith(SUFFIX))) {
     const path = join(directory, name)
-    const record = parseRecord(await readFile(path, 'utf8'))
+    const record = (await readJsonFile(path, RecordSchema))?.value
     if (record && record.build.id + SUFFIX === name) records.push(record)
     else await rm(path, { force: true })
   }
@@ -104,27 +118,11 @@ export async function readRecords(directory: string): Promise<BuildRecord[]> {
 export function recordsNow(directory: string): BuildRecord[] {
   try {
     const names = readdirSync(directory).filter(name => name.endsWith(SUFFIX))
-    const records = names.map(name => parseRecord(readFileSync(join(directory, name), 'utf8')))
+    const records = names.map(name => readJsonFileSync(join(directory, name), RecordSchema)?.value)
     return records.filter(record => record !== undefined).sort((a, b) => b.provenAt.localeCompare(a.provenAt))
   } catch (error) {
-    // One may be removed at this moment.
     if (isSystemError(error, 'ENOENT')) return []
     throw error
-  }
-}
-
-function parseRecord(text: string): BuildRecord | undefined {
-  try {
-    const record = JSON.parse(text)
-    const valid =
-      record.format === FORMAT &&
-      typeof record.provenAt === 'string' &&
-      typeof record.build.id === 'string' &&
-      typeof record.build.directory === 'string' &&
-      typeof record.build.executables.server === 'string'
-    return valid ? record : undefined
-  } catch {
-    return undefined
   }
 }
 
@@ -163,18 +161,19 @@ const FAILED_ATTEMPTS = 'failed-attempts.json'
 /** Milliseconds after which a source may have something better to offer. */
 const FORGOTTEN_AFTER = 24 * 60 * 60 * 1000
 
-/** A source brought or made a kind of build that did not work on this machine. */
-export interface FailedAttempt {
-  source: string
-  /** The source and its settings in words: with other settings it is worth another try. */
-  description: string
-  runtime: string
-  reason: string
+const FailedAttemptSchema = Type.Object({
+  source: Type.String(),
+  /** The source and its settings, for people: with other settings it is worth another try. */
+  description: Type.String(),
+  runtime: Type.String(),
+  reason: Type.String(),
   /** ISO 8601 UTC. */
-  at: string
+  at: Type.String(),
   /** See `machineMark`. */
-  machine: string
-}
+  machine: Type.String()
+})
+/** A source brought or made a kind of build that did not work on this machine. */
+export type FailedAttempt = Static<typeof FailedAttemptSchema>
 
 /**
  * What decides whether builds work on a machine, in 16 hex digits: the same as long as processor, GPUs, drivers and
@@ -203,13 +202,7 @@ export function stillCounts(failure: { at: string; machine: string }, machine: s
 
 /** What failed so far, so that a start of corral need not download or compile it again only to see it fail. */
 export async function readFailedAttempts(directory: string): Promise<FailedAttempt[]> {
-  try {
-    const list: unknown = JSON.parse(await readFile(join(directory, FAILED_ATTEMPTS), 'utf8'))
-    return Array.isArray(list) ? list.filter(entry => typeof entry?.source === 'string') : []
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT') || error instanceof SyntaxError) return []
-    throw error
-  }
+  return (await readJsonFile(join(directory, FAILED_ATTEMPTS), Type.Array(FailedAttemptSchema)))?.value ?? []
 }
 
 /** Writes down that an attempt failed; a former failure of the same source for the same kind is replaced. */
@@ -217,54 +210,29 @@ export async function noteFailedAttempt(directory: string, attempt: FailedAttemp
   const others = (await readFailedAttempts(directory)).filter(
     ({ source, runtime }) => source !== attempt.source || runtime !== attempt.runtime
   )
-  await mkdir(directory, { recursive: true })
-  await writeFileAtomic(join(directory, FAILED_ATTEMPTS), `${JSON.stringify([...others, attempt], null, 2)}\n`)
+  await writeJsonFile(join(directory, FAILED_ATTEMPTS), [...others, attempt], { pretty: true })
 }
 
 const SELECTION = 'selection.json'
 
-/** A release that did not work here when it was to be used. */
-export interface FailedVersion {
-  reason: string
-  /** ISO 8601 UTC. */
-  at: string
-  /** The machine as it was then, see `machineMark`: another driver may be its cure. */
-  machine: string
-}
-
-/** Which build is used, as `corral runtime use` and `corral runtime upgrade` wrote it down. Builds by their ids. */
-export interface Selection {
+const SelectionSchema = Type.Object({
   /** Absent: the best one of the ranking. */
-  selected?: string
+  selected: Type.Optional(Type.String()),
   /** What an upgrade returns to. */
-  previous?: string
+  previous: Type.Optional(Type.String()),
   /** What an upgrade brought and no engine has been started on yet. */
-  trial?: string
-  /** Builds that are not to be tried again by themselves. */
-  failed?: Record<string, FailedVersion>
-}
+  trial: Type.Optional(Type.String()),
+  /** Builds that are not to be tried again by themselves, since they did not work here. */
+  failed: Type.Optional(Type.Record(Type.String(), Type.Unsafe<BuildFailure>(Type.Object({}))))
+})
+/** Which build is used, as `corral runtime use` and `corral runtime upgrade` wrote it down. Builds by their ids. */
+export type Selection = Static<typeof SelectionSchema>
 
-/** What is written down now; nothing where there is none, or what is there cannot be read. */
+/** What is written down now. What somebody broke by hand counts as absent: the best of the ranking is used. */
 export function selectionIn(directory: string): Selection {
-  let text: string
-  try {
-    text = readFileSync(join(directory, SELECTION), 'utf8')
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return {}
-    throw error
-  }
-  try {
-    const { selected, previous, trial, failed } = JSON.parse(text) as Record<string, unknown>
-    return {
-      ...(typeof selected === 'string' && { selected }),
-      ...(typeof previous === 'string' && { previous }),
-      ...(typeof trial === 'string' && { trial }),
-      ...(typeof failed === 'object' && failed !== null && { failed: failed as Record<string, FailedVersion> })
-    }
-  } catch {
-    // It is written atomically: who broke it by hand gets the best of the ranking.
-    return {}
-  }
+  const properties: Record<string, TSchema> = SelectionSchema.properties
+  const fields = Object.entries(readJsonFileSync(join(directory, SELECTION), Type.Object({}))?.value ?? {})
+  return Object.fromEntries(fields.filter(([name, value]) => properties[name] && fits(properties[name], value)))
 }
 
 /** Which build the user chose, and which one an upgrade returns to; see `Selection`. */
@@ -277,8 +245,7 @@ export async function changeSelection(
   directory: string,
   change: (selection: Selection) => Selection
 ): Promise<Selection> {
-  await mkdir(directory, { recursive: true })
   const selection = change(selectionIn(directory))
-  await writeFileAtomic(join(directory, SELECTION), `${JSON.stringify(selection, null, 2)}\n`)
+  await writeJsonFile(join(directory, SELECTION), selection, { pretty: true })
   return selection
 }

@@ -1,20 +1,22 @@
-import { mkdir, readFile, rm } from 'node:fs/promises'
+import { rm } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import writeFileAtomic from 'write-file-atomic'
+import { type Static, Type } from 'typebox'
 import { messageOf } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
+import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
 import { FOLDER_PREFIX } from './address.ts'
 
-/** What a started engine leaves behind should this process be killed. */
-export interface RunRecord {
+const RunRecordSchema = Type.Object({
   /** The engine's private folder. */
-  folder: string
-  pid?: number
-  /** As `processStartTime` gives it, since process ids are given again. */
-  startTime?: string
-}
+  folder: Type.String(),
+  pid: Type.Optional(Type.Number()),
+  /** As `processStartTime` gives it, since process ids are used again. */
+  startTime: Type.Optional(Type.String())
+})
+/** What a started engine leaves behind should this process be killed. */
+export type RunRecord = Static<typeof RunRecordSchema>
 
 export interface RunLog {
   warn(object: object, message: string): void
@@ -26,23 +28,13 @@ const KILL_LIMIT = 2000
 
 /** Writes down an engine so that the next start can clean up after it; call again when more is known. */
 export async function writeRunRecord(runDirectory: string, id: string, record: RunRecord): Promise<void> {
-  await mkdir(runDirectory, { recursive: true })
-  await writeFileAtomic(join(runDirectory, id + SUFFIX), JSON.stringify(record))
+  await writeJsonFile(join(runDirectory, id + SUFFIX), record)
 }
 
 /** Removes an engine's private folder and its record. */
 export async function removeRunRecord(runDirectory: string, id: string, folder: string): Promise<void> {
   await rm(folder, { recursive: true, force: true })
   await rm(join(runDirectory, id + SUFFIX), { force: true })
-}
-
-function parseRecord(text: string): RunRecord | undefined {
-  try {
-    const record = JSON.parse(text)
-    return typeof record?.folder === 'string' && basename(record.folder).startsWith(FOLDER_PREFIX) ? record : undefined
-  } catch {
-    return undefined
-  }
 }
 
 async function killStray({ pid, startTime }: RunRecord): Promise<boolean> {
@@ -64,8 +56,9 @@ export async function reapStrayEngines(runDirectory: string, log: RunLog): Promi
   for (const name of (await namesIn(runDirectory)).filter(name => name.endsWith(SUFFIX))) {
     const path = join(runDirectory, name)
     try {
-      const record = parseRecord(await readFile(path, 'utf8'))
-      if (record === undefined) log.warn({ path }, 'An unreadable record of an engine is removed.')
+      const record = (await readJsonFile(path, RunRecordSchema))?.value
+      if (!record || !basename(record.folder).startsWith(FOLDER_PREFIX))
+        log.warn({ path }, 'An unreadable record of an engine is removed.')
       else {
         if (await killStray(record)) {
           ended++

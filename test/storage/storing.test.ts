@@ -291,10 +291,10 @@ t.test('what a start finds', async t => {
   t.equal(later.get(name('a/half')).label, 'Q8_0', 'a variant whose files are gone is left out')
   t.same(later.get(name('a/kept')), kept)
   for (const [model, why] of [
-    ['b/cut', 'no JSON'],
+    ['b/cut', 'not JSON'],
     ['b/newer', 'newer corral'],
     ['b/elsewhere', 'manifest of b/moved'],
-    ['b/folder', 'no regular file'],
+    ['b/folder', 'not a regular file'],
     ['a/lost', 'are gone']
   ] as const) {
     t.ok(

@@ -2,11 +2,11 @@ import { existsSync } from 'node:fs'
 import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import writeFileAtomic from 'write-file-atomic'
 import type { OnProgress, Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { findExecutable, runTool, ToolError } from '../../../core/system/child-process.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
+import { writeJsonFile } from '../../../core/system/json-file.ts'
 import { causeOf } from '../tool-failure.ts'
 import { findPython, UV_PYTHON } from './find-python.ts'
 import { indexHas } from './index-reach.ts'
@@ -221,7 +221,7 @@ async function makeEnvironment(
       )
     })
     const seconds = Math.round((performance.now() - begun) / 1000)
-    await writeFileAtomic(join(environment, MARK), `${JSON.stringify({ ...versions, seconds }, null, 2)}\n`)
+    await writeJsonFile(join(environment, MARK), { ...versions, seconds }, { pretty: true })
     log.info({ environment, ...versions, seconds }, 'the Python environment for conversions is ready')
   } catch (error) {
     await rm(environment, { recursive: true, force: true, maxRetries: 3 })

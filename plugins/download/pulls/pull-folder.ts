@@ -1,11 +1,10 @@
-import { readFile, rm, stat } from 'node:fs/promises'
+import { rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { Ajv } from 'ajv'
 import { type Static, Type } from 'typebox'
-import writeFileAtomic from 'write-file-atomic'
 import type { PlannedDownload, PullPlan } from '../../../core/contracts/downloads.ts'
 import { isSystemError, messageOf } from '../../../core/errors.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { partialBytes, removePartial } from '../transfer/transfers.ts'
 
 /** Lies in each pull's folder, beside the folder with its files. */
@@ -68,31 +67,24 @@ const JobSchema = Type.Object({
 /** What is kept of a pull while it is not done. It holds no locations and no secrets. */
 export type JobRecord = Omit<Static<typeof JobSchema>, 'plan' | 'version'> & { plan: PullPlan }
 
-const isJob = new Ajv().compile<Static<typeof JobSchema>>(JobSchema)
-
 /** Records a pull, so that it survives the end of the process at any moment. */
 export async function writeJob(folder: string, job: JobRecord): Promise<void> {
-  await writeFileAtomic(join(folder, JOB_FILE), `${JSON.stringify({ version: JOB_VERSION, ...job })}\n`, {
-    mode: 0o600
-  })
+  await writeJsonFile(join(folder, JOB_FILE), { version: JOB_VERSION, ...job }, { mode: 0o600 })
 }
 
 /**
  * Reads a pull's record.
- * @returns the record, or a sentence on what is wrong with it
+ * @returns the record, or why it cannot be used
  */
 export async function readJob(folder: string): Promise<JobRecord | string> {
-  let value: unknown
   try {
-    value = JSON.parse(await readFile(join(folder, JOB_FILE), 'utf8'))
+    const file = await readJsonFile(join(folder, JOB_FILE), JobSchema)
+    if (!file?.value) return file?.fault ?? 'it is not there'
+    const { version: _, ...job } = file.value
+    return job as JobRecord
   } catch (error) {
     return messageOf(error)
   }
-  const { version } = (value ?? {}) as { version?: unknown }
-  if (typeof version === 'number' && version > JOB_VERSION) return `a newer corral wrote it (layout ${version})`
-  if (!isJob(value)) return new Ajv().errorsText(isJob.errors, { dataVar: 'job' })
-  const { version: _, ...job } = value
-  return job as JobRecord
 }
 
 /** Holds, below a pull's folder, its files and their partial data. */

@@ -1,12 +1,10 @@
 import { createHash } from 'node:crypto'
-import { mkdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
-import { Value } from 'typebox/value'
-import writeFileAtomic from 'write-file-atomic'
 import type { Build, MemoryUse } from '../../../core/contracts/builds.ts'
 import type { EngineSpec } from '../../../core/contracts/engines.ts'
 import { messageOf } from '../../../core/errors.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 
 const UseSchema = Type.Record(Type.String({ maxLength: 100 }), Type.Number({ minimum: 0 }))
 const EntrySchema = Type.Object({
@@ -65,16 +63,9 @@ export function createLearnedNeeds(
   let changed = false
 
   async function load(): Promise<void> {
-    const text = await readFile(path, 'utf8').catch(() => '')
-    let file: unknown
-    try {
-      file = JSON.parse(text)
-    } catch {
-      return
-    }
-    if (!Value.Check(FileSchema, file)) return
+    const file = await readJsonFile(path, FileSchema).catch(() => undefined)
     // What was learned meanwhile is newer.
-    for (const [key, entry] of Object.entries(file.needs)) if (!needs.has(key)) needs.set(key, entry)
+    for (const [key, entry] of Object.entries(file?.value?.needs ?? {})) if (!needs.has(key)) needs.set(key, entry)
   }
   const loaded = load()
 
@@ -89,8 +80,7 @@ export function createLearnedNeeds(
       changed = false
       forgetOldest()
       try {
-        await mkdir(directory, { recursive: true })
-        await writeFileAtomic(path, `${JSON.stringify({ version: 1, needs: Object.fromEntries(needs) }, null, 1)}\n`)
+        await writeJsonFile(path, { version: 1, needs: Object.fromEntries(needs) }, { pretty: true })
       } catch (error) {
         log.warn({ path, reason: messageOf(error) }, 'What engines take of memory could not be written down.')
       }

@@ -1,10 +1,10 @@
 import { createHash, randomBytes } from 'node:crypto'
-import { chmod, mkdir, readdir, readFile, rm, stat } from 'node:fs/promises'
+import { chmod, mkdir, readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
-import writeFileAtomic from 'write-file-atomic'
 import { isSystemError, messageOf } from '../../../core/errors.ts'
 import { freeSpace } from '../../../core/system/disk-space.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 
 /*
  * The saved caches on disk:
@@ -106,7 +106,7 @@ export async function openShelf(directory: string, budget: number, log: ShelfLog
 
   async function put(variant: string, slots: SavedSlot[]): Promise<void> {
     const manifest: Static<typeof ManifestSchema> = { version: 1, variant, slots }
-    await writeFileAtomic(pathOf(variant, MANIFEST), `${JSON.stringify(manifest)}\n`, { mode: 0o600 })
+    await writeJsonFile(pathOf(variant, MANIFEST), manifest, { mode: 0o600 })
     const kept = new Set(slots.map(slot => slot.file))
     const gone = (shelf.get(variant) ?? []).filter(slot => !kept.has(slot.file))
     shelf.set(variant, slots)
@@ -193,17 +193,14 @@ export async function openShelf(directory: string, budget: number, log: ShelfLog
 
   async function readManifest(path: string): Promise<Static<typeof ManifestSchema> | undefined> {
     try {
-      const manifest: unknown = JSON.parse(await readFile(path, 'utf8'))
-      const { Value } = await import('typebox/value')
-      if (Value.Check(ManifestSchema, manifest)) return manifest
-      log.warn({ path }, 'a list of saved prompt caches is of another form; they are deleted')
-    } catch (error) {
+      const file = await readJsonFile(path, ManifestSchema)
       // A folder without one is left from a save that did not end.
-      if (!isSystemError(error, 'ENOENT')) {
-        log.warn({ path }, `saved prompt caches cannot be used and are deleted: ${messageOf(error)}`)
-      }
+      if (file?.fault) log.warn({ path }, `Saved prompt caches cannot be used and are deleted: ${file.fault}`)
+      return file?.value
+    } catch (error) {
+      log.warn({ path }, `Saved prompt caches cannot be used and are deleted: ${messageOf(error)}`)
+      return undefined
     }
-    return undefined
   }
 }
 

@@ -1,0 +1,73 @@
+import { readFileSync } from 'node:fs'
+import { mkdir, readFile } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import type { Static, TSchema } from 'typebox'
+import writeFileAtomic from 'write-file-atomic'
+import { isSystemError, messageOf } from '../errors.ts'
+import { isObject } from './json-object.ts'
+import { faultSentence, findFault } from './schema-check.ts'
+
+/** What a JSON text holds, or why it cannot be used, as in "it is not JSON". */
+export type ParsedJson<Value> = { value: Value; fault?: undefined } | { value?: undefined; fault: string }
+
+/**
+ * Reads JSON that corral wrote, and checks it. A schema whose `version` is one number refuses the files of later
+ * versions of corral by saying so.
+ */
+export function parseJson<Schema extends TSchema>(text: string, schema: Schema): ParsedJson<Static<Schema>> {
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch (error) {
+    return { fault: `it is not JSON: ${messageOf(error)}` }
+  }
+  const known = (schema as { properties?: { version?: { const?: unknown } } }).properties?.version?.const
+  if (isObject(value) && typeof value.version === 'number' && typeof known === 'number' && value.version > known) {
+    return { fault: `a newer corral wrote it (version ${value.version}; this one reads ${known})` }
+  }
+  const fault = findFault(schema, value)
+  return fault ? { fault: faultSentence(fault, 'it').replace(/\.$/, '') } : { value: value as Static<Schema> }
+}
+
+/** Reads a JSON file; undefined where there is none. @throws as the disk does */
+export async function readJsonFile<Schema extends TSchema>(
+  path: string,
+  schema: Schema
+): Promise<ParsedJson<Static<Schema>> | undefined> {
+  try {
+    return parseJson(await readFile(path, 'utf8'), schema)
+  } catch (error) {
+    return absent(error)
+  }
+}
+
+/** `readJsonFile` for those who cannot wait. */
+export function readJsonFileSync<Schema extends TSchema>(
+  path: string,
+  schema: Schema
+): ParsedJson<Static<Schema>> | undefined {
+  try {
+    return parseJson(readFileSync(path, 'utf8'), schema)
+  } catch (error) {
+    return absent(error)
+  }
+}
+
+function absent(error: unknown): undefined {
+  if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
+  throw error
+}
+
+/**
+ * Writes a JSON file, whole or not at all, so that it outlives a crash at any moment. Its folder is made where it is
+ * missing.
+ * @param pretty for files that people read too
+ */
+export async function writeJsonFile(
+  path: string,
+  value: unknown,
+  { mode, pretty = false }: { mode?: number; pretty?: boolean } = {}
+): Promise<void> {
+  await mkdir(dirname(path), { recursive: true })
+  await writeFileAtomic(path, `${JSON.stringify(value, undefined, pretty ? 2 : undefined)}\n`, { mode })
+}

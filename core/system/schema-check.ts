@@ -1,0 +1,193 @@
+import { Ajv, type ValidateFunction } from 'ajv'
+import type { Static, TSchema } from 'typebox'
+import { isObject } from './json-object.ts'
+
+/** The keywords of JSON Schema that explanations go by. */
+export interface ExplainedSchema {
+  type?: string | string[]
+  const?: unknown
+  enum?: unknown[]
+  anyOf?: ExplainedSchema[]
+  properties?: Record<string, ExplainedSchema>
+  required?: string[]
+  items?: ExplainedSchema
+  additionalProperties?: ExplainedSchema | boolean
+  pattern?: string
+  minimum?: number
+  maximum?: number
+  minItems?: number
+  minLength?: number
+  maxLength?: number
+  contentMediaType?: string
+}
+
+/** The first thing that is wrong with a value. */
+export interface SchemaFault {
+  /** Keys and indices that lead to it; empty for the value itself. */
+  path: (string | number)[]
+  kind: 'missing' | 'unknown' | 'wrong'
+  /** What should stand there. */
+  schema: ExplainedSchema
+}
+
+const ajv = new Ajv({ strict: false, strictNumbers: true })
+const compiled = new WeakMap<object, ValidateFunction>()
+
+/** Whether a value is what a schema says. */
+export function fits<Schema extends TSchema>(schema: Schema, value: unknown): value is Static<Schema> {
+  return isValid(schema as ExplainedSchema, value)
+}
+
+// Parts of schemas are compiled too: to search a long list for its fault would otherwise hold up everybody.
+function isValid(schema: ExplainedSchema, value: unknown): boolean {
+  let validate = compiled.get(schema)
+  if (!validate) {
+    validate = ajv.compile(schema)
+    compiled.set(schema, validate)
+  }
+  return validate(value) as boolean
+}
+
+/** Where a value breaks its schema: as deep as it is clear which of several forms it was meant to have. */
+export function findFault(schema: TSchema, value: unknown): SchemaFault | undefined {
+  return faultAt(schema as ExplainedSchema, value, [])
+}
+
+function faultAt(schema: ExplainedSchema, value: unknown, path: SchemaFault['path']): SchemaFault | undefined {
+  if (isValid(schema, value)) return undefined
+  const here: SchemaFault = { path, kind: 'wrong', schema }
+  const kind = kindOf(value)
+  if (schema.anyOf) {
+    const meant = formsOf(schema).filter(form => typesOf(form).includes(kind))
+    return meant.length === 1 ? faultAt(meant[0]!, value, path) : here
+  }
+  if (!typesOf(schema).includes(kind)) return here
+  if (isObject(value)) return faultInObject(schema, value, path) ?? here
+  if (Array.isArray(value) && schema.items) {
+    for (const [index, item] of value.entries()) {
+      const fault = faultAt(schema.items, item, [...path, index])
+      if (fault) return fault
+    }
+  }
+  return here
+}
+
+function faultInObject(
+  { properties = {}, required = [], additionalProperties }: ExplainedSchema,
+  fields: Record<string, unknown>,
+  path: SchemaFault['path']
+): SchemaFault | undefined {
+  const discriminator = properties.type
+  // A wrong type is why the rest is missing.
+  if (discriminator?.enum && typeof fields.type === 'string' && !isValid(discriminator, fields.type)) {
+    return { path: [...path, 'type'], kind: 'wrong', schema: discriminator }
+  }
+  const missing = required.find(key => fields[key] === undefined)
+  if (missing !== undefined) return { path: [...path, missing], kind: 'missing', schema: properties[missing] ?? {} }
+  for (const [key, field] of Object.entries(fields)) {
+    if (field === undefined) continue
+    const rule = Object.hasOwn(properties, key) ? properties[key] : additionalProperties
+    if (rule === false) return { path: [...path, key], kind: 'unknown', schema: {} }
+    const fault = typeof rule === 'object' ? faultAt(rule, field, [...path, key]) : undefined
+    if (fault) return fault
+  }
+  return undefined
+}
+
+/** The forms that a value may have, those of inner unions among them. */
+function formsOf(schema: ExplainedSchema): ExplainedSchema[] {
+  return schema.anyOf ? schema.anyOf.flatMap(formsOf) : [schema]
+}
+
+const typesOf = ({ type, properties }: ExplainedSchema): string[] => [type ?? (properties ? 'object' : [])].flat()
+
+function kindOf(value: unknown): string {
+  if (Array.isArray(value)) return 'array'
+  return value === null ? 'null' : typeof value
+}
+
+/** The place of a fault as people write it: `messages[0].role`. */
+export function faultPlace({ path }: Pick<SchemaFault, 'path'>): string {
+  return path.map((key, at) => (typeof key === 'number' ? `[${key}]` : at === 0 ? key : `.${key}`)).join('')
+}
+
+/**
+ * What is wrong, as one sentence. Values are not quoted: they may be prompts.
+ * @param whole what the value as a whole is called
+ */
+export function faultSentence(fault: SchemaFault, whole: string): string {
+  const place = fault.path.length === 0 ? whole : `"${faultPlace(fault)}"`
+  if (fault.kind === 'unknown') return `${place} is unknown here.`
+  const must = `must be ${allowedBy(fault.schema)}.`
+  return fault.kind === 'missing' ? `${place} is missing. It ${must}` : `${place} ${must}`
+}
+
+const PLURALS: Record<string, string> = {
+  string: 'texts',
+  integer: 'whole numbers',
+  number: 'numbers',
+  boolean: 'booleans',
+  object: 'objects'
+}
+
+/**
+ * What a schema allows, as a sentence goes on after "must be".
+ * @param special phrases for what the caller knows better, such as formats of its own
+ */
+export function allowedBy<Schema extends ExplainedSchema>(
+  schema: Schema,
+  special: (schema: Schema) => string | undefined = () => undefined
+): string {
+  const { type, anyOf, items } = schema
+  const phrase = special(schema)
+  if (phrase !== undefined) return phrase
+  const inner = (part: ExplainedSchema) => allowedBy(part as Schema, special)
+  if (anyOf)
+    return joined(
+      formsOf(schema)
+        .filter(form => form.type !== 'null')
+        .map(inner)
+    )
+  if (schema.const !== undefined) return JSON.stringify(schema.const)
+  if (schema.contentMediaType !== undefined) return 'a file of a form (multipart/form-data), or base64'
+  if (schema.enum) return joined(schema.enum.map(value => JSON.stringify(value)))
+  if (Array.isArray(type)) return joined(type.filter(one => one !== 'null').map(one => inner({ ...schema, type: one })))
+  switch (type) {
+    case 'string':
+      if (schema.pattern) return `text that matches ${schema.pattern}`
+      if (schema.minLength) return 'text that is not empty'
+      return schema.maxLength === undefined ? 'text' : `text of at most ${schema.maxLength} characters`
+    case 'boolean':
+      return 'true or false'
+    case 'integer':
+      return `a whole number${range(schema)}`
+    case 'number':
+      return `a number${range(schema)}`
+    case 'array':
+      return `a list${items ? ` of ${pluralOf(items)}` : ''}${schema.minItems ? ' that is not empty' : ''}`
+    case 'null':
+      return 'null'
+    case undefined:
+      return 'something else'
+    default:
+      return 'an object'
+  }
+}
+
+function pluralOf(schema: ExplainedSchema): string {
+  if (schema.anyOf) return joined(formsOf(schema).map(pluralOf))
+  if (schema.type === 'array') return schema.items ? `lists of ${pluralOf(schema.items)}` : 'lists'
+  return PLURALS[String(schema.type)] ?? 'values'
+}
+
+function range({ minimum, maximum }: ExplainedSchema): string {
+  if (minimum === undefined) return maximum === undefined ? '' : ` up to ${maximum}`
+  return maximum === undefined ? ` of at least ${minimum}` : ` from ${minimum} to ${maximum}`
+}
+
+/** `a, b or c`, each once. */
+function joined(phrases: string[]): string {
+  const different = [...new Set(phrases)]
+  const last = different.pop() ?? 'nothing'
+  return different.length === 0 ? last : `${different.join(', ')} or ${last}`
+}

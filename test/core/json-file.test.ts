@@ -1,0 +1,46 @@
+import { readFileSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { Type } from 'typebox'
+import { parseJson, readJsonFile, readJsonFileSync, writeJsonFile } from '../../core/system/json-file.ts'
+
+const Schema = Type.Object({ version: Type.Literal(1), names: Type.Array(Type.String({ minLength: 1 })) })
+
+t.test('a JSON file that is written, read and checked', async t => {
+  const path = join(t.testdir(), 'below', 'record.json')
+  t.equal(await readJsonFile(path, Schema), undefined, 'there is none')
+  t.equal(readJsonFileSync(path, Schema), undefined)
+  t.equal(
+    await readJsonFile(join(import.meta.filename, 'x.json'), Schema),
+    undefined,
+    'a file in the place of its folder'
+  )
+
+  const value = { version: 1 as const, names: ['a', 'b'] }
+  await writeJsonFile(path, value, { mode: 0o600 })
+  t.equal(readFileSync(path, 'utf8'), '{"version":1,"names":["a","b"]}\n')
+  if (process.platform !== 'win32') t.equal(statSync(path).mode & 0o777, 0o600)
+  t.same(await readJsonFile(path, Schema), { value })
+  t.same(readJsonFileSync(path, Schema), { value })
+  await writeJsonFile(path, value, { pretty: true })
+  t.match(readFileSync(path, 'utf8'), /^\{\n {2}"version": 1,/)
+
+  await t.rejects(readJsonFile(join(path, '..'), Schema), { code: 'EISDIR' })
+  writeFileSync(path, '{"version":1,"names":["a"')
+  t.match(await readJsonFile(path, Schema), { value: undefined, fault: /^it is not JSON: / })
+})
+
+t.test('JSON that is not what was written', async t => {
+  for (const [text, fault] of [
+    ['', /^it is not JSON/],
+    ['null', /^it must be an object$/],
+    ['[]', /^it must be an object$/],
+    ['{"version":2,"more":1}', /^a newer corral wrote it \(version 2; this one reads 1\)$/],
+    ['{"version":0,"names":[]}', /^"version" must be 1$/],
+    ['{"version":1}', /^"names" is missing\. It must be a list of texts$/],
+    ['{"version":1,"names":["a",""]}', /^"names\[1\]" must be text that is not empty$/]
+  ] as const) {
+    t.match(parseJson(text, Schema), { value: undefined, fault }, text)
+  }
+  t.same(parseJson('{"version":1,"names":[],"more":1}', Schema).value, { version: 1, names: [], more: 1 })
+})
