@@ -4,12 +4,12 @@ import Fastify, {
   type FastifyInstance,
   type FastifyReply,
   type FastifyRequest,
-  LogController
+  LogController,
+  type RouteOptions
 } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
 import { CorralError } from '../errors.ts'
 import { parseBytes } from '../system/bytes.ts'
-import { rememberRoutes } from './allowed-methods.ts'
 import { isGone } from './client-signal.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
@@ -25,6 +25,16 @@ declare module 'fastify' {
      */
     wordErrors(prefix: string, body: ErrorBody): void
   }
+}
+
+/** How requests are checked. Values are taken as they are sent: "7" is no number, and unknown fields may pass. */
+export const VALIDATION_OPTIONS = {
+  coerceTypes: false,
+  removeAdditional: false,
+  useDefaults: false,
+  allErrors: false,
+  // The schema that the API document shows in the place of one that checks less, since the route checks the rest.
+  keywords: ['documented']
 }
 
 type ErrorBody = (error: CorralError, request: FastifyRequest) => Record<string, unknown>
@@ -43,17 +53,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     connectionTimeout: 0,
     forceCloseConnections: 'idle',
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
-    // Values are taken as they are sent: "7" is no number, and unknown fields are the engine's to judge.
-    ajv: {
-      customOptions: {
-        coerceTypes: false,
-        removeAdditional: false,
-        useDefaults: false,
-        allErrors: false,
-        // The schema that the API document shows in the place of one that checks less, since the route checks the rest.
-        keywords: ['documented']
-      }
-    },
+    ajv: { customOptions: VALIDATION_OPTIONS },
     // A path that cannot be decoded never reaches a route.
     frameworkErrors: (error, request, reply) => {
       const failure = toCorralError(error)
@@ -93,6 +93,29 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     throw noRouteError(allowedMethods, request.method, request.url)
   })
   return app
+}
+
+/**
+ * Remembers the application's routes, so that a known path with a wrong method can be told from an unknown path. Call it
+ * before any route is registered.
+ * @returns gives the methods that a path (without query) answers to; empty when no route matches.
+ */
+function rememberRoutes(app: FastifyInstance): (path: string) => string[] {
+  const routes: { pattern: RegExp; methods: string[]; options: RouteOptions }[] = []
+  app.addHook('onRoute', options => {
+    const methods = [options.method].flat()
+    // Answers preflight requests for any path; it is no resource of its own.
+    if (methods.length === 1 && methods[0] === 'OPTIONS') return
+    const source = options.url
+      .replace(/[.+?^${}()|[\]\\]/g, '\\$&')
+      .replace(/:[A-Za-z_]+/g, '[^/]+')
+      .replace(/\*/g, '.+')
+    routes.push({ pattern: new RegExp(`^${source}/?$`), methods, options })
+  })
+  return path => {
+    const matching = routes.filter(({ pattern, options }) => !options.config?.leftOut && pattern.test(path))
+    return [...new Set(matching.flatMap(route => route.methods))].sort()
+  }
 }
 
 /** Logs what the admin must know of; a client's own mistakes are the client's. */

@@ -1,35 +1,25 @@
-import type { FastifyBaseLogger, FastifyInstance, FastifyRequest } from 'fastify'
-import fp from 'fastify-plugin'
-import pino from 'pino'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { LoadedConfig } from '../config/load.ts'
 import { ConfigError } from '../config/problems.ts'
 import type { ServiceName, Services } from '../contracts/services.ts'
 import { CorralError, type ErrorCode, type ErrorOptions, messageOf } from '../errors.ts'
-import { createApplication } from '../http/application.ts'
 import { ListenError } from '../http/listening.ts'
-import { formatDuration, parseDuration } from '../system/duration.ts'
+import { parseDuration } from '../system/duration.ts'
+import { DeadlineError, within } from './deadline.ts'
 import { HookRegistry } from './hook-registry.ts'
-import type { PluginDefinition, PluginOffer } from './plugin.ts'
+import type { FoundPlugin, PluginContext, PluginOffer, PluginReport } from './plugin.ts'
 import { PluginError, type PluginErrorCode } from './plugin-error.ts'
 import { planPlugins } from './plugin-order.ts'
-
-/** What became of one plugin. */
-export interface PluginReport {
-  name: string
-  description: string
-  state: 'waiting' | 'active' | 'disabled' | 'failed'
-  /** Why it is disabled or failed. */
-  reason?: string
-}
+import { type Participant, PluginRegistrar } from './plugin-registrar.ts'
 
 export interface PluginHostOptions {
-  definitions: readonly PluginDefinition[]
+  definitions: readonly FoundPlugin[]
   config: LoadedConfig
   log: FastifyBaseLogger
   /** Aborted when corral shuts down. */
   signal: AbortSignal
   /** Longest time that one plugin may take for each step, in milliseconds. */
-  deadlines?: { setup?: number; start?: number; stop?: number }
+  deadlines?: { setup?: number; register?: number; start?: number; stop?: number }
 }
 
 export interface PluginHost {
@@ -48,8 +38,7 @@ export interface PluginHost {
   service<Name extends ServiceName>(name: Name): Services[Name]
 }
 
-interface Entry {
-  definition: PluginDefinition
+interface Entry extends Participant {
   state: PluginReport['state']
   reason?: string
   offer?: PluginOffer
@@ -59,26 +48,11 @@ interface Entry {
 }
 
 const SETUP_DEADLINE = 60_000
+/** A little less than Fastify's own. */
+const REGISTER_DEADLINE = 9_000
 const START_DEADLINE = 30_000
 /** How much longer than the running requests a plugin's stop may last. */
 const STOP_MARGIN = 5_000
-
-class DeadlineError extends Error {}
-
-/** Waits for the work, but not for ever. */
-async function within<T>(deadline: number, work: () => T | Promise<T>): Promise<T> {
-  let timer: NodeJS.Timeout | undefined
-  const expired = new Promise<never>((_, reject) => {
-    const late = () => reject(new DeadlineError(`it took longer than ${formatDuration(deadline)}`))
-    // Timers beyond 2^31 ms fire at once; such a deadline is none.
-    if (deadline < 2 ** 31) timer = setTimeout(late, deadline)
-  })
-  try {
-    return await Promise.race([(async () => work())(), expired])
-  } finally {
-    clearTimeout(timer)
-  }
-}
 
 const VERBS = {
   plugin_setup_failed: 'could not be set up',
@@ -97,49 +71,6 @@ function pluginError(entry: Entry, code: keyof typeof VERBS, error: unknown): Er
   return new PluginError(actual, name, `Plugin "${name}" ${VERBS[code]}: ${why}.`, error)
 }
 
-/** Registers entries on an application; failures name the plugin at fault. */
-async function registerOn(app: FastifyInstance, entries: readonly Entry[]): Promise<void> {
-  const guarded = async (entry: Entry, work: () => unknown) => {
-    try {
-      await work()
-    } catch (error) {
-      throw pluginError(entry, 'plugin_register_failed', error)
-    }
-  }
-  for (const entry of entries) {
-    const decorate = async (instance: FastifyInstance) =>
-      guarded(entry, () => {
-        for (const [name, service] of Object.entries(entry.offer?.services ?? {}))
-          instance.decorate<unknown>(name, service)
-      })
-    await app.register(fp(decorate, { name: `${entry.definition.name}-services` }))
-  }
-  for (const entry of entries) {
-    const { hooks } = entry.offer ?? {}
-    if (!hooks) continue
-    const addHooks = async (instance: FastifyInstance) => guarded(entry, () => hooks(instance, {}))
-    await app.register(fp(addHooks, { name: `${entry.definition.name}-hooks` }))
-  }
-  for (const entry of entries) {
-    const { routes } = entry.offer ?? {}
-    if (!routes) continue
-    await app.register(async scope => {
-      // Routes cannot be taken back once the application is ready: those of a plugin whose start fails answer nothing.
-      const { name, optional } = entry.definition
-      const refuseIfFailed = async (request: FastifyRequest) => {
-        if (entry.state === 'failed') {
-          throw new CorralError(
-            'route_not_found',
-            `${request.url.split('?')[0]} belongs to the plugin "${name}", which failed; the server's log says why.`
-          )
-        }
-      }
-      if (optional) scope.addHook('onRequest', refuseIfFailed)
-      await guarded(entry, () => routes(scope, {}))
-    })
-  }
-}
-
 /**
  * Runs plugins: built-in and outside ones alike. Setup runs outside Fastify's boot, which any failure would end.
  * @throws PluginError when the list cannot work, see `planPlugins`.
@@ -149,12 +80,13 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
   const stopDeadline = deadlines.stop ?? (grace < 0 ? Number.POSITIVE_INFINITY : grace + STOP_MARGIN)
   const plan = planPlugins(definitions, ({ name }) => config.sections[name]?.enabled !== false)
   const entries: Entry[] = plan.order.map(definition => {
-    return { definition, state: 'waiting', controller: new AbortController(), stopped: false }
+    return { definition, state: 'waiting', routes: [], controller: new AbortController(), stopped: false }
   })
-  const leftOut: PluginReport[] = plan.leftOut.map(({ definition: { name, description }, state, reason }) => {
+  for (const { definition, state, reason } of plan.leftOut) {
+    const { name } = definition
     log[state === 'failed' ? 'error' : 'debug']({ plugin: name }, `Plugin "${name}" is left out: ${reason}`)
-    return { name, description, state, reason }
-  })
+  }
+  let retire = (_entry: Entry) => {}
   const hooks = new HookRegistry(log)
   const usable = () => entries.filter(({ state }) => state !== 'failed')
 
@@ -193,16 +125,20 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
       await leaveOut(other, new PluginError('plugin_service_missing', name, reason, error))
     }
     entry.controller.abort(error)
+    retire(entry)
     await stopEntry(entry)
   }
 
-  function contextFor({ definition: { name, needs }, controller }: Entry) {
+  const report = () => [...entries, ...plan.leftOut].map(reportOf)
+
+  function contextFor({ definition: { name, needs }, controller }: Entry): PluginContext {
     return {
       log: log.child({ plugin: name }),
       config: config.core,
       paths: config.paths,
       signal: AbortSignal.any([signal, controller.signal]),
       hooks,
+      plugins: report,
       service<Name extends ServiceName>(wanted: Name): Services[Name] {
         if (needs?.includes(wanted)) return service(wanted)
         throw new PluginError(
@@ -254,34 +190,30 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
     }
   }
 
-  /** The error that registering these plugins causes, tried on an application that is thrown away. */
-  async function registrationError(candidates: readonly Entry[]): Promise<unknown> {
-    const probe = await createApplication(config.core, pino({ level: 'silent' }))
-    try {
-      await registerOn(probe, candidates)
-      await probe.ready()
-      return undefined
-    } catch (error) {
-      return error
+  /** Registers what the plugins offer: services of all, then hooks of all, then routes of all. */
+  async function register(app: FastifyInstance): Promise<void> {
+    const failed = (entry: Entry, error: unknown) =>
+      leaveOut(entry, pluginError(entry, 'plugin_register_failed', error))
+    const registrar = new PluginRegistrar(app, deadlines.register ?? REGISTER_DEADLINE, failed)
+    const each = async (list: readonly Entry[], step: (entry: Entry) => Promise<void> | void) => {
+      for (const entry of list) {
+        if (entry.state === 'failed') continue
+        try {
+          await step(entry)
+        } catch (error) {
+          await failed(entry, error)
+        }
+      }
     }
-  }
-
-  /** Finds the optional plugins whose registration fails, before they can spoil the real application. */
-  async function probeOptional(): Promise<void> {
-    const isOptional = ({ definition }: Entry) => definition.optional === true
-    if (!usable().some(isOptional) || (await registrationError(usable())) === undefined) return
-    const accepted = new Set(usable().filter(entry => !isOptional(entry)))
-    // A required plugin that fails does so on the real application too, which tells.
-    if ((await registrationError([...accepted])) !== undefined) return
-    for (const entry of usable().filter(isOptional)) {
-      // An earlier failure may have taken it along.
-      if (entry.state === 'failed') continue
-      accepted.add(entry)
-      const error = await registrationError(usable().filter(other => accepted.has(other)))
-      if (error === undefined) continue
-      accepted.delete(entry)
-      await leaveOut(entry, pluginError(entry, 'plugin_register_failed', error))
-    }
+    retire = entry => registrar.retire(entry)
+    await each(entries, entry => registrar.addServices(entry))
+    await each(entries, entry => registrar.addHooks(entry))
+    // Where two have the same route, a required plugin keeps it, and one that comes with corral.
+    const rank = ({ definition: { optional, path } }: Entry) => (optional ? 2 : 0) + (path === undefined ? 0 : 1)
+    await each(
+      entries.toSorted((a, b) => rank(a) - rank(b)),
+      entry => registrar.addRoutes(entry)
+    )
   }
 
   function checkRunning(): void {
@@ -314,8 +246,7 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
           await leaveOut(entry, pluginError(entry, 'plugin_setup_failed', error))
         }
       }
-      await probeOptional()
-      await registerOn(app, usable())
+      await register(app)
     },
     start() {
       starting ??= start()
@@ -328,12 +259,32 @@ export function createPluginHost({ definitions, config, log, signal, deadlines =
       })()
       return stopping
     },
-    report() {
-      const running = entries.map(({ definition: { name, description }, state, reason }) => {
-        return { name, description, state, ...(reason === undefined ? {} : { reason }) }
-      })
-      return [...running, ...leftOut]
-    },
+    report,
     service
+  }
+}
+
+function reportOf({
+  definition: { name, description, api, path, optional = false, needs = [], offers = [] },
+  state,
+  reason,
+  offer,
+  routes = []
+}: Pick<Entry, 'definition' | 'state' | 'reason'> & Partial<Entry>): PluginReport {
+  const on = Object.entries(offer?.on ?? {})
+  // Fastify answers HEAD wherever it answers GET.
+  const lines = routes.flatMap(route => [route.method].flat().map(method => `${method} ${route.url}`))
+  return {
+    name,
+    description,
+    api,
+    ...(path !== undefined && { path }),
+    optional,
+    state,
+    ...(reason !== undefined && { reason }),
+    needs: [...needs],
+    services: [...offers],
+    routes: [...new Set(lines)].filter(line => !line.startsWith('HEAD ')),
+    hooks: on.flatMap(([hook, run]) => (run ? [hook] : []))
   }
 }

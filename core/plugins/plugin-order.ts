@@ -1,16 +1,16 @@
-import { PLUGIN_API, type PluginDefinition } from './plugin.ts'
+import { type FoundPlugin, PLUGIN_API } from './plugin.ts'
 import { PluginError, type PluginErrorCode } from './plugin-error.ts'
 
 /** A plugin that takes no part, and why. */
 export interface LeftOut {
-  definition: PluginDefinition
+  definition: FoundPlugin
   state: 'disabled' | 'failed'
   reason: string
 }
 
 export interface PluginPlan {
   /** Every plugin after those whose services it needs. The same whatever order the list came in. */
-  order: PluginDefinition[]
+  order: FoundPlugin[]
   leftOut: LeftOut[]
 }
 
@@ -22,19 +22,23 @@ const quoted = (name: string) => `"${name}"`
  *   of another contract or with a need that nobody meets.
  */
 export function planPlugins(
-  definitions: readonly PluginDefinition[],
-  isEnabled: (definition: PluginDefinition) => boolean
+  definitions: readonly FoundPlugin[],
+  isEnabled: (definition: FoundPlugin) => boolean
 ): PluginPlan {
   const leftOut: LeftOut[] = []
-  const active = new Map<string, PluginDefinition>()
-  const fail = (definition: PluginDefinition, code: PluginErrorCode, reason: string) => {
+  const active = new Map<string, FoundPlugin>()
+  const fail = (definition: FoundPlugin, code: PluginErrorCode, reason: string) => {
     if (!definition.optional) throw new PluginError(code, definition.name, reason)
     active.delete(definition.name)
     leftOut.push({ definition, state: 'failed', reason })
   }
 
   const names = new Set<string>()
-  for (const definition of [...definitions].sort((a, b) => (a.name < b.name ? -1 : 1))) {
+  const sound = definitions.filter(definition => {
+    if (definition.fault !== undefined) leftOut.push({ definition, state: 'failed', reason: definition.fault })
+    return definition.fault === undefined
+  })
+  for (const definition of sound.sort((a, b) => (a.name < b.name ? -1 : 1))) {
     const { name } = definition
     if (names.has(name)) {
       throw new PluginError('plugin_duplicate', name, `Two plugins are called "${name}"; rename one or leave one out.`)
@@ -51,7 +55,7 @@ export function planPlugins(
     } else active.set(name, definition)
   }
 
-  const providers = new Map<string, PluginDefinition>()
+  const providers = new Map<string, FoundPlugin>()
   for (const definition of active.values()) {
     for (const service of definition.offers ?? []) {
       const other = providers.get(service)
@@ -92,8 +96,8 @@ export function planPlugins(
     }
   }
 
-  const order: PluginDefinition[] = []
-  const visit = (definition: PluginDefinition, trail: string[]) => {
+  const order: FoundPlugin[] = []
+  const visit = (definition: FoundPlugin, trail: string[]) => {
     if (order.includes(definition)) return
     const path = [...trail, definition.name]
     if (trail.includes(definition.name)) {

@@ -21,22 +21,21 @@ export interface PluginContext {
   service<Name extends ServiceName>(name: Name): Services[Name]
   /** Calls what plugins offer as `on`; for plugins that answer requests, load models or pull them. */
   readonly hooks: Hooks
+  /** What has become of all plugins so far. */
+  plugins(): PluginReport[]
   /** A failure that each surface words in its own shape, for plugins that cannot import `CorralError`. */
   error(code: ErrorCode, message: string, options?: ErrorOptions): CorralError
 }
 
 /** What a plugin offers once it is set up. */
 export interface PluginOffer {
-  /** Reached by other plugins through `ctx.service(name)` and as decorators of the application. */
+  /** Reached by other plugins through `context.service(name)`, and as decorators of the application. */
   services?: Partial<Services>
   /** Registered on the application itself before any routes: for what concerns all of them, such as access control. */
   hooks?: FastifyPluginAsync
   /** What the plugin wants to see or change while the server runs: requests, events of answers, loads, pulls. */
   on?: PluginHooks
-  /**
-   * Registered as an encapsulated Fastify plugin; must only register routes, hooks and handlers. `hooks` and `routes`
-   * may run more than once: optional plugins are tried on an application that is thrown away.
-   */
+  /** Registered as an encapsulated Fastify plugin; must only register routes, hooks and handlers. */
   routes?: FastifyPluginAsync
   /** Runs after all plugins are registered and before the server listens; must not do long work. */
   start?(): Promise<void> | void
@@ -66,6 +65,36 @@ export interface PluginDefinition<Options extends TObject = TObject> {
   /** Schema of its section; every property has a default. */
   options: Options
   setup(context: PluginContext, options: Static<Options>): Promise<PluginOffer> | PluginOffer
+}
+
+/** A plugin as it was found. */
+export interface FoundPlugin extends PluginDefinition {
+  /** File that it was loaded from; absent for those that come with corral. */
+  path?: string
+  /** Why an optional plugin cannot take part, where that shows before it is set up. */
+  fault?: string
+}
+
+/** What became of one plugin, and what it offers. */
+export interface PluginReport {
+  name: string
+  description: string
+  /** Version of the contract that it is written for. */
+  api: number
+  /** File that it was loaded from; absent for those that come with corral. */
+  path?: string
+  optional: boolean
+  /** `waiting`: set up, and not started yet. */
+  state: 'waiting' | 'active' | 'disabled' | 'failed'
+  /** Why it is disabled or failed. */
+  reason?: string
+  /** Services that it needs and offers. */
+  needs: string[]
+  services: string[]
+  /** Such as `GET /api/tags`. */
+  routes: string[]
+  /** Names of the hooks that it offers as `on`. */
+  hooks: string[]
 }
 
 /** Types a plugin module's default export. */

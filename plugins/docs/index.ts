@@ -1,4 +1,3 @@
-import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { rememberDescribed } from './described-routes.ts'
@@ -11,11 +10,12 @@ export default definePlugin({
   optional: true,
   options: Type.Object({}, { additionalProperties: false }),
   setup() {
-    // By application: routes are registered on others first, to find out which plugins fail.
-    const described = new WeakMap<object, ReturnType<typeof rememberDescribed>>()
+    let described: ReturnType<typeof rememberDescribed>
     return {
-      hooks: async app => void described.set(app.server, rememberDescribed(app)),
-      routes: async (app: FastifyInstance) => void (await app.register(docsRoutes(described.get(app.server)!)))
+      hooks: async app => {
+        described = rememberDescribed(app)
+      },
+      routes: async app => void (await app.register(docsRoutes(described)))
     }
   }
 })

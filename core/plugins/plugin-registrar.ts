@@ -1,0 +1,249 @@
+import { Ajv } from 'ajv'
+import type { FastifyInstance, FastifyRequest, RouteOptions } from 'fastify'
+import type { Services } from '../contracts/services.ts'
+import { CorralError } from '../errors.ts'
+import { VALIDATION_OPTIONS } from '../http/application.ts'
+import { within } from './deadline.ts'
+import type { FoundPlugin, PluginOffer } from './plugin.ts'
+
+declare module 'fastify' {
+  /** The services of the plugins that take part; plugins reach them through `context.service(name)`. */
+  interface FastifyInstance extends Partial<Services> {}
+
+  interface FastifyContextConfig {
+    /** The route belongs to a plugin that failed, and answers nothing. */
+    leftOut?: boolean
+  }
+}
+
+/** A plugin that has been set up, as the registrar sees it. */
+export interface Participant {
+  readonly definition: FoundPlugin
+  readonly offer?: PluginOffer
+  readonly state: 'waiting' | 'active' | 'disabled' | 'failed'
+  /** The routes it has registered, see `register`. */
+  readonly routes: RouteOptions[]
+}
+
+/** Hooks that run for a request, each with a callback as its last argument. */
+const REQUEST_HOOKS = new Set<string>([
+  'onRequest',
+  'preParsing',
+  'preValidation',
+  'preHandler',
+  'preSerialization',
+  'onSend',
+  'onResponse',
+  'onError',
+  'onTimeout',
+  'onRequestAbort'
+])
+
+type AnyFunction = (this: unknown, ...values: unknown[]) => unknown
+
+/**
+ * Puts what plugins offer on the application, each plugin once. Nothing can be taken off a Fastify application again, and
+ * any error that reaches its boot ends it. So errors are caught behind each plugin before the next one is registered, and
+ * what a plugin that fails has already put there is switched off by looking at its state.
+ */
+export class PluginRegistrar<Entry extends Participant = Participant> {
+  readonly #app: FastifyInstance
+  readonly #deadline: number
+  /** Fastify's own `addHook`. */
+  readonly #addHook: AnyFunction
+  /** The plugin that is being registered: Fastify loads one after another. */
+  #current: Entry | undefined
+  /** Where the current plugin's routes were registered, in the order of its `routes`. */
+  #scopes: FastifyInstance[] = []
+
+  /**
+   * @param deadline milliseconds that one plugin may take
+   * @param onLateFailure called when a plugin fails after its registration; rejects where that ends the start
+   */
+  constructor(
+    app: FastifyInstance,
+    deadline: number,
+    onLateFailure: (participant: Entry, error: unknown) => Promise<void>
+  ) {
+    this.#app = app
+    this.#deadline = deadline
+    const registrar = this
+    app.addHook('onRoute', function (route) {
+      registrar.#current?.routes.push(route)
+      registrar.#scopes.push(this)
+    })
+    // Scopes inherit from the application, so that these two are theirs as well.
+    const { addHook, register } = app as unknown as Record<'addHook' | 'register', AnyFunction>
+    this.#addHook = addHook
+    Object.assign(app, {
+      addHook(this: unknown, name: string, hook: AnyFunction) {
+        const owner = registrar.#current
+        const mayFail = owner && (owner.definition.optional || owner.definition.path !== undefined)
+        if (!mayFail) return addHook.call(this, name, hook)
+        const onFailure = (error: unknown) => onLateFailure(owner, error)
+        return addHook.call(this, name, guardedHook(owner, name, hook, onFailure, deadline))
+      },
+      register(this: unknown, plugin: unknown, options: unknown) {
+        const inner = registrar.#current && typeof plugin === 'function' ? rejecting(plugin as AnyFunction) : plugin
+        return register.call(this, inner, options)
+      }
+    })
+  }
+
+  /** @throws what keeps the application from having the plugin's services under their names */
+  addServices({ offer }: Entry): void {
+    for (const [name, service] of Object.entries(offer?.services ?? {})) this.#app.decorate<unknown>(name, service)
+  }
+
+  /** Registers the plugin's hooks on the application itself. @throws the error of the plugin */
+  async addHooks(participant: Entry): Promise<void> {
+    const { hooks } = participant.offer ?? {}
+    if (!hooks) return
+    const onApplication = async (app: FastifyInstance) => within(this.#deadline, () => hooks(app, {}))
+    await this.#load(participant, Object.assign(onApplication, { [Symbol.for('skip-override')]: true }))
+  }
+
+  /** Registers the plugin's routes in a scope of its own. @throws the error of the plugin */
+  async addRoutes(participant: Entry): Promise<void> {
+    const { routes } = participant.offer ?? {}
+    if (!routes) return
+    const { name, optional } = participant.definition
+    await this.#load(participant, async scope => {
+      if (optional) {
+        this.#addHook.call(scope, 'onRequest', async (request: FastifyRequest) => {
+          if (participant.state !== 'failed') return
+          throw new CorralError(
+            'route_not_found',
+            `${request.url.split('?')[0]} belongs to the plugin "${name}", which failed; the server's log says why.`
+          )
+        })
+      }
+      await within(this.#deadline, () => routes(scope, {}))
+    })
+  }
+
+  /** Takes a plugin's routes out of the API document, and out of what `allowed methods` are made of. */
+  retire({ routes }: Entry): void {
+    for (const route of routes) {
+      route.schema = { ...route.schema, hide: true }
+      route.config = { ...route.config, leftOut: true }
+    }
+  }
+
+  async #load(participant: Entry, plugin: (scope: FastifyInstance) => Promise<unknown>): Promise<void> {
+    this.#current = participant
+    this.#scopes = []
+    const before = participant.routes.length
+    let failure: unknown
+    try {
+      void this.#app.register(plugin as Parameters<FastifyInstance['register']>[0])
+      // Whoever takes the error here keeps it from the boot.
+      void this.#app.after(error => {
+        failure = error
+      })
+      await this.#app.after()
+      if (failure) throw failure
+      if (participant.definition.path === undefined) return
+      for (const [at, route] of participant.routes.slice(before).entries()) checkSchemas(route, this.#scopes[at]!)
+    } finally {
+      this.#current = undefined
+    }
+  }
+}
+
+/**
+ * Compiles the schemas that requests are checked by, as Fastify does at the end of its boot, which an unusable one would
+ * end. @throws Error naming the route
+ */
+function checkSchemas({ method, url, schema = {}, validatorCompiler }: RouteOptions, scope: FastifyInstance): void {
+  const own = () => {
+    const ajv = new Ajv({ ...VALIDATION_OPTIONS, validateFormats: false })
+    for (const shared of Object.values(scope.getSchemas())) ajv.addSchema(shared as object)
+    return ({ schema }: { schema: unknown }) => ajv.compile(schema as object)
+  }
+  const compile = validatorCompiler ?? scope.validatorCompiler ?? own()
+  for (const httpPart of ['body', 'querystring', 'params', 'headers'] as const) {
+    const part = schema[httpPart] as { content?: Record<string, { schema: unknown }> } | undefined
+    if (part === undefined) continue
+    const schemas = part.content ? Object.values(part.content).map(entry => entry.schema) : [part]
+    for (const one of schemas) {
+      try {
+        compile({ schema: one as never, method: String(method), url, httpPart })
+      } catch (error) {
+        throw new Error(`the schema of ${method} ${url} (${httpPart}) cannot be used: ${(error as Error).message}`)
+      }
+    }
+  }
+}
+
+/** A Fastify plugin that rejects where the given one throws, which would be an uncaught exception. */
+function rejecting(plugin: AnyFunction): AnyFunction {
+  const wrapped = function (this: unknown, ...values: unknown[]) {
+    try {
+      return plugin.apply(this, values)
+    } catch (error) {
+      const done = values[2]
+      if (plugin.length < 3 || typeof done !== 'function') return Promise.reject(error)
+      return done(error)
+    }
+  }
+  // Its length and the marks of fastify-plugin.
+  return Object.defineProperties(wrapped, Object.getOwnPropertyDescriptors(plugin))
+}
+
+/** A hook that does nothing once its plugin has failed, and whose own failures name the plugin. */
+function guardedHook(
+  participant: Participant,
+  name: string,
+  hook: AnyFunction,
+  onLateFailure: (error: unknown) => Promise<void>,
+  deadline: number
+): AnyFunction {
+  if (typeof hook !== 'function') return hook
+  if (name === 'onReady') {
+    return async function (this: unknown) {
+      const ready = async () => {
+        if (hook.length === 0) return await hook.call(this)
+        return await new Promise<void>((resolve, reject) => {
+          hook.call(this, (error: unknown) => (error ? reject(error) : resolve()))
+        })
+      }
+      if (participant.state === 'failed') return
+      await within(deadline, ready).catch(onLateFailure)
+    }
+  }
+  if (!REQUEST_HOOKS.has(name)) return hook
+  const failed = () => participant.state === 'failed'
+  const named = (error: unknown) => {
+    if (error instanceof CorralError || typeof (error as { statusCode?: unknown })?.statusCode === 'number')
+      return error
+    const message = `The plugin "${participant.definition.name}" failed in its hook "${name}". The server's log says why.`
+    return new CorralError('internal', message, { cause: error })
+  }
+  const isAsync = hook.constructor.name === 'AsyncFunction'
+  const guarded: AnyFunction = isAsync
+    ? async function (...values) {
+        if (failed()) return undefined
+        try {
+          return await hook.apply(this, values)
+        } catch (error) {
+          throw named(error)
+        }
+      }
+    : function (...values) {
+        const done = values.pop() as (error?: unknown, ...more: unknown[]) => void
+        if (failed()) return done()
+        try {
+          const result = hook.call(this, ...values, (error?: unknown, ...more: unknown[]) =>
+            done(error ? named(error) : error, ...more)
+          )
+          if (!(result instanceof Promise)) return result
+          return result.catch(error => {
+            throw named(error)
+          })
+        } catch (error) {
+          throw named(error)
+        }
+      }
+  return Object.defineProperty(guarded, 'length', { value: hook.length })
+}
