@@ -1,5 +1,5 @@
 import type { FastifyReply } from 'fastify'
-import { schemasOf } from './engine-schemas.ts'
+import { isObject } from '../system/json-object.ts'
 
 type Fields = Record<string, unknown>
 
@@ -47,6 +47,12 @@ export function tellUnheeded(reply: FastifyReply, body: Fields): void {
   const named = places.filter(({ length }) => length <= LONGEST).slice(0, MOST)
   const more = places.length > named.length ? [`+${places.length - named.length}`] : []
   reply.header('x-corral-unheeded-schema', [...named, ...more].join(', '))
+}
+
+/** The schemas that a whole answer is held to, as they were given. */
+function schemasOf({ response_format: format, json_schema: bare }: Fields): Fields[] {
+  const named = isObject(format) && isObject(format.json_schema) ? format.json_schema.schema : undefined
+  return [isObject(format) ? format.schema : undefined, named, bare].filter(isObject)
 }
 
 /** JSON pointers, as fragments of addresses, to what llama.cpp's grammar of a schema passes over. */

@@ -81,13 +81,15 @@ export interface AnswerSink<Piece = readonly Delta[]> {
   readonly signal: AbortSignal
   /** Whether each delta should have `usage`, for surfaces that count as they go. */
   readonly countEach?: boolean
+  /** Whether `stopSequence` is wanted. */
+  readonly stopText?: boolean
   /** Takes what comes; where it returns a promise, the engine waits for it before it sends more. */
   take(piece: Piece): Promise<void> | undefined
 }
 
 export interface EmbeddingsReply {
-  /** One for each input, in their order. */
-  vectors: number[][]
+  /** One for each input, in their order; of numbers of 32 bits where they come as such. */
+  vectors: (number[] | Float32Array)[]
   promptTokens: number
 }
 

@@ -1,4 +1,8 @@
-import type { FastifyReply } from 'fastify'
+import type { FastifyBaseLogger, FastifyReply } from 'fastify'
+import type { CorralError } from '../errors.ts'
+import { logFailure } from './application.ts'
+import { ClientGone } from './client-signal.ts'
+import { toCorralError } from './native-error.ts'
 
 export interface ReplyStreamOptions {
   contentType: string
@@ -84,4 +88,25 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     }
   }
   return stream
+}
+
+/**
+ * Runs work that writes to a stream. Its failure is thrown, and so becomes a status code, while the status line is not
+ * out; after that it is the last event of the stream.
+ */
+export async function endWithFailure(
+  stream: ReplyStream,
+  log: FastifyBaseLogger,
+  lastEvent: (failure: CorralError) => string,
+  work: () => Promise<void>
+): Promise<void> {
+  try {
+    await work()
+  } catch (error) {
+    if (!stream.committed) throw error
+    if (error instanceof ClientGone) return
+    const failure = toCorralError(error)
+    logFailure(failure, log)
+    stream.end(lastEvent(failure))
+  }
 }

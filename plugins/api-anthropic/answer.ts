@@ -1,26 +1,28 @@
 import { randomBytes } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { overflowOf } from '../../core/answers/context-overflow.ts'
-import { askEngine, readAll, reasonOf } from '../../core/answers/engine-reply.ts'
-import { endWithFailure, withLeaseInStream } from '../../core/answers/leased-stream.ts'
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
-import { readAnswer } from '../../core/answers/read-answer.ts'
-import { tellUnheeded } from '../../core/answers/unheeded-schema.ts'
+import {
+  type AnswerWriter,
+  askOnce,
+  type Channel,
+  callOf,
+  type Question,
+  streamedAnswer,
+  wholeAnswer
+} from '../../core/answers/pipeline.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { settingsFor } from '../../core/config/model-settings.ts'
-import type { LeaseRequest, Scheduler } from '../../core/contracts/scheduler.ts'
+import type { Delta } from '../../core/contracts/engines.ts'
+import type { Scheduler } from '../../core/contracts/scheduler.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
-import { clientSignal } from '../../core/http/client-signal.ts'
-import { openReplyStream } from '../../core/http/reply-stream.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions, topLevelOptions } from '../../core/models/options.ts'
 import { anthropicErrorBody } from './anthropic-error.ts'
 import { engineRequest } from './engine-body.ts'
 import { MessageEvents, type MessageHead, WholeMessage } from './message-events.ts'
-import type { CountRequest, Message, MessageEvent, MessagesRequest } from './schemas.ts'
+import type { CountRequest, Message, MessagesRequest } from './schemas.ts'
 
-const CHAT = '/v1/chat/completions'
 const PING = frame({ type: 'ping' })
 
 export interface AnthropicDependencies {
@@ -35,8 +37,8 @@ function frame(event: { type: string }): string {
   return `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`
 }
 
-/** A request as it was understood: what is asked of the engine, and of the scheduler. */
-function prepare(deps: AnthropicDependencies, request: CountRequest & Partial<MessagesRequest>, reply: FastifyReply) {
+/** What a request asks of the engine. @throws CorralError with the field at fault, before a model is loaded for it */
+function questionOf(deps: AnthropicDependencies, request: CountRequest & Partial<MessagesRequest>) {
   const model = parseModelName(request.model)
   const own = parseOptions(topLevelOptions(request))
   const nested = parseOptions(request.options)
@@ -44,17 +46,15 @@ function prepare(deps: AnthropicDependencies, request: CountRequest & Partial<Me
   const variant = deps.storage.get(model)
   const settings = settingsFor(deps.config, variant)
   const { body, places } = engineRequest(request, { ...settings.sampling, ...nested.sampling, ...own.sampling })
-  tellUnheeded(reply, body)
   checkMedia(body.messages, variant, settings.engine, (message, part) => places[message]![part]!)
-  const lease: LeaseRequest = {
-    model,
-    options: { ...nested.load, ...own.load },
-    keepAlive,
-    signal: clientSignal(reply)
-  }
-  const overflow = overflowOf(own.overflow ?? nested.overflow ?? settings.overflow, reply)
   const messages = withModelDefaults(body.messages, variant.defaults)
-  return { lease, call: { path: CHAT, body: { ...body, messages }, overflow } }
+  return {
+    operation: 'chat',
+    body: { ...body, messages },
+    lease: { model, options: { ...nested.load, ...own.load }, keepAlive },
+    overflow: own.overflow ?? nested.overflow ?? settings.overflow,
+    stopText: Boolean(request.stop_sequences?.length)
+  } satisfies Question
 }
 
 /** Answers a request for a message, whole or as a stream. */
@@ -64,7 +64,7 @@ export async function answerMessage(
   reply: FastifyReply
 ): Promise<Message | undefined> {
   const { body } = request
-  const { lease, call } = prepare(deps, body, reply)
+  const question = questionOf(deps, body)
   const head: MessageHead = {
     id: `msg_${randomBytes(12).toString('hex')}`,
     model: body.model,
@@ -73,38 +73,39 @@ export async function answerMessage(
     oneCall: body.tool_choice?.disable_parallel_tool_use === true
   }
   if (!body.stream) {
-    return await deps.scheduler.withLease(lease, async held => {
+    const taker = await wholeAnswer(deps.scheduler, reply, question, () => {
       const events = new MessageEvents(head)
       const whole = new WholeMessage()
-      const take = (added: MessageEvent[]) => {
-        for (const event of added) whole.take(event)
+      return {
+        add(deltas: readonly Delta[]) {
+          for (const delta of deltas) for (const event of events.add(delta)) whole.take(event)
+        },
+        message() {
+          for (const event of events.end()) whole.take(event)
+          return whole.message
+        }
       }
-      await readAnswer(held, call, deltas => {
-        for (const delta of deltas) take(events.add(delta))
-        return undefined
-      })
-      take(events.end())
-      return whole.message
     })
+    return taker.message()
   }
-  const stream = openReplyStream(reply, {
+  const channel: Channel = {
     contentType: 'text/event-stream; charset=utf-8',
     heartbeatInterval: deps.heartbeat,
-    heartbeat: () => PING
-  })
-  const lastEvent: Parameters<typeof endWithFailure>[2] = failure =>
-    `event: error\ndata: ${JSON.stringify(anthropicErrorBody(failure, request))}\n\n`
-  await endWithFailure(stream, request.log, lastEvent, () =>
-    withLeaseInStream(deps.scheduler, lease, stream, async held => {
-      const events = new MessageEvents(head)
-      await readAnswer(held, call, deltas => {
+    heartbeat: () => PING,
+    failure: error => `event: error\ndata: ${JSON.stringify(anthropicErrorBody(error, request))}\n\n`
+  }
+  const open = (): AnswerWriter => {
+    const events = new MessageEvents(head)
+    return {
+      add(deltas) {
         let out = ''
         for (const delta of deltas) for (const event of events.add(delta)) out += frame(event)
-        return out ? stream.write(out) : undefined
-      })
-      stream.end(events.end().map(frame).join(''))
-    })
-  )
+        return out
+      },
+      end: () => events.end().map(frame).join('')
+    }
+  }
+  await streamedAnswer(deps.scheduler, request, reply, question, channel, open)
   return undefined
 }
 
@@ -114,15 +115,8 @@ export async function countTokens(
   request: CountRequest,
   reply: FastifyReply
 ): Promise<{ input_tokens: number }> {
-  const { lease, call } = prepare(deps, request, reply)
-  return await deps.scheduler.withLease(lease, async held => {
-    try {
-      const asked = { path: `${CHAT}/input_tokens`, body: JSON.stringify(call.body) }
-      const response = await askEngine(held, asked)
-      const { input_tokens } = JSON.parse((await readAll(response.body)).toString('utf8'))
-      return { input_tokens }
-    } catch (error) {
-      throw reasonOf(held, error)
-    }
-  })
+  const { body, lease } = questionOf(deps, request)
+  return await askOnce(deps.scheduler, reply, lease, async held => ({
+    input_tokens: await callOf(held, 'countTokens')(body, held)
+  }))
 }

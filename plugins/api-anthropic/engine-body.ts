@@ -45,8 +45,7 @@ export function engineRequest(request: CountRequest & Partial<MessagesRequest>, 
       ...(format && {
         response_format: { type: 'json_schema', json_schema: { name: 'answer', schema: format.schema } }
       }),
-      // With its own words the engine tells which of them ended the answer.
-      ...(stops?.length && { stop: stops, verbose: true }),
+      ...(stops?.length && { stop: stops }),
       // Without these words the engine continues it too, but says once more what is there.
       ...(continues && { continue_final_message: true, add_generation_prompt: false }),
       messages

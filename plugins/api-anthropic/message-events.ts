@@ -1,4 +1,4 @@
-import type { Delta, TokenUsage, ToolCallPiece } from '../../core/answers/engine-answer.ts'
+import type { Delta, TokenUsage, ToolCallPiece } from '../../core/contracts/engines.ts'
 import { shownId } from './engine-messages.ts'
 import type { BlockDelta, Message, MessageEvent, ReplyBlock, StopReason, Usage } from './schemas.ts'
 
@@ -45,13 +45,14 @@ export class MessageEvents {
 
   /** The events that a part of the answer adds. */
   add(delta: Delta): MessageEvent[] {
-    if (delta.promptTokens !== undefined) {
-      this.#usage = { ...this.#usage, promptTokens: delta.promptTokens, cachedTokens: delta.cachedTokens ?? 0 }
+    if (delta.choice) return []
+    if (delta.reading) {
+      this.#usage = { ...this.#usage, promptTokens: delta.reading.total, cachedTokens: delta.reading.cached }
     }
     this.#usage = delta.usage ?? this.#usage
     if (delta.thinking && !this.#head.omitThinking) this.#say('thinking', delta.thinking)
     if (delta.content) this.#say('text', delta.content)
-    for (const piece of delta.toolPieces ?? []) this.#call(piece)
+    for (const piece of delta.toolCalls ?? []) this.#call(piece)
     this.#finish ??= delta.finish
     this.#stopSequence ??= delta.stopSequence
     return this.#taken()

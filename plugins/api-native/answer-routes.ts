@@ -1,7 +1,6 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
-import type { ToolCall } from '../../core/answers/engine-answer.ts'
-import { type AnswerShape, answer } from './answer.ts'
+import { type AnswerShape, answer, type ToolCall } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
 import { chatCall, generateCall } from './engine-body.ts'
 import { answerOperations } from './operations/answers.ts'

@@ -1,33 +1,35 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { overflowOf } from '../../core/answers/context-overflow.ts'
-import type { Counters, Delta } from '../../core/answers/engine-answer.ts'
-import { withLeaseInStream } from '../../core/answers/leased-stream.ts'
-import { type EngineCall, readAnswer } from '../../core/answers/read-answer.ts'
-import { tellUnheeded } from '../../core/answers/unheeded-schema.ts'
+import { type AnswerWriter, type Question, streamedAnswer, wholeAnswer } from '../../core/answers/pipeline.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { type EngineSettings, settingsFor } from '../../core/config/model-settings.ts'
+import type { Delta, TokenProbability, ToolCallPiece } from '../../core/contracts/engines.ts'
 import type { Framing, ModelNaming } from '../../core/contracts/native-api.ts'
-import { progressText } from '../../core/contracts/progress.ts'
 import type { Lease, Scheduler } from '../../core/contracts/scheduler.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import type { CorralError } from '../../core/errors.ts'
-import { clientSignal } from '../../core/http/client-signal.ts'
-import type { ReplyStream } from '../../core/http/reply-stream.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import { FRAMES } from './framing.ts'
 import type { NativeStreams } from './native-streams.ts'
 
-/** What all answers of one request share. */
-interface Answering {
-  /** The name as it was asked for. */
-  model: string
-  framing: Framing
+/** A whole tool call, as Ollama's clients read it. */
+export interface ToolCall {
+  id?: string
+  function: { name: string; arguments: unknown; index: number }
 }
 
-/** How chat and generate word their events. */
+/** A piece of an answer, or all of it. */
+export interface Fragment {
+  content: string
+  thinking: string
+  /** Whole calls, all given with the event that ends the answer. */
+  toolCalls: ToolCall[]
+  logprobs?: TokenProbability[]
+}
+
+/** How chat and generate write their events. */
 export interface AnswerShape {
   /** The fields of one fragment beside `model`, `created_at` and `done`. */
-  fragment(part: Pick<Delta, 'content' | 'thinking' | 'toolCalls' | 'logprobs'>): Record<string, unknown>
+  fragment(part: Fragment): Record<string, unknown>
   /** Those of the last event of a stream. */
   last(framing: Framing): Record<string, unknown>
 }
@@ -55,18 +57,6 @@ export function nameOf(request: { model?: string | null; name?: string | null })
   return request.model || request.name || ''
 }
 
-function durations(began: bigint, lease: Lease, counters: Counters | undefined): Record<string, number> {
-  return {
-    total_duration: Number(process.hrtime.bigint() - began),
-    load_duration: Math.round(lease.loadDuration * 1e6),
-    prompt_eval_count: 0,
-    prompt_eval_duration: 0,
-    eval_count: 0,
-    eval_duration: 0,
-    ...counters
-  }
-}
-
 /** Ollama's field for the same; where it is not given, the server's own policy holds. */
 function truncation({ truncate }: AnswerRequest): OverflowPolicy | undefined {
   if (truncate === undefined || truncate === null) return undefined
@@ -74,8 +64,114 @@ function truncation({ truncate }: AnswerRequest): OverflowPolicy | undefined {
 }
 
 const now = () => new Date().toISOString()
+const EMPTY: Fragment = { content: '', thinking: '', toolCalls: [] }
+const MS_TO_NS = 1e6
 
-/** Answers a chat or generate request: loads the model where needed, asks the engine, and words what comes back. */
+/** One answer, in the words of Ollama's API. */
+class NativeAnswer implements AnswerWriter {
+  readonly #model: string
+  readonly #shape: AnswerShape
+  readonly #framing: Framing
+  readonly #began: bigint
+  readonly #lease: Lease
+  readonly #calls: { id?: string; name: string; arguments: string }[] = []
+  readonly #whole: Fragment | undefined
+  #reason: string
+  #last: Delta = {}
+
+  /** @param whole whether it is kept to be given in one piece */
+  constructor(
+    about: { model: string; shape: AnswerShape; framing: Framing; began: bigint; lease: Lease; loadOnly: boolean },
+    whole: boolean
+  ) {
+    this.#model = about.model
+    this.#shape = about.shape
+    this.#framing = about.framing
+    this.#began = about.began
+    this.#lease = about.lease
+    this.#reason = about.loadOnly ? 'load' : 'stop'
+    if (whole) this.#whole = { ...EMPTY, toolCalls: [] }
+  }
+
+  add(deltas: readonly Delta[]): string {
+    let out = ''
+    for (const delta of deltas) {
+      // One choice is given, whatever "n" among the options says.
+      if (delta.choice) continue
+      const { content = '', thinking = '', logprobs, finish } = delta
+      for (const piece of delta.toolCalls ?? []) this.#collect(piece)
+      const toolCalls = finish ? this.#wholeCalls() : []
+      if (finish) this.#reason = finish === 'length' ? 'length' : 'stop'
+      if (delta.usage) this.#last = delta
+      if (this.#whole) {
+        this.#whole.content += content
+        this.#whole.thinking += thinking
+        this.#whole.toolCalls.push(...toolCalls)
+        if (logprobs) this.#whole.logprobs = [...(this.#whole.logprobs ?? []), ...logprobs]
+      } else if (content || thinking || toolCalls.length || logprobs?.length) {
+        const part = { content, thinking, toolCalls, ...(logprobs && { logprobs }) }
+        out += this.#frame({ ...this.#shape.fragment(part), done: false })
+      }
+    }
+    return out
+  }
+
+  end(): string {
+    return this.#frame({ ...this.#shape.last(this.#framing), ...this.#ending() })
+  }
+
+  whole(): Record<string, unknown> {
+    return { model: this.#model, created_at: now(), ...this.#shape.fragment(this.#whole!), ...this.#ending() }
+  }
+
+  #frame(fields: Record<string, unknown>): string {
+    return FRAMES[this.#framing].event({ model: this.#model, created_at: now(), ...fields })
+  }
+
+  #collect({ index, id, name = '', arguments: text }: ToolCallPiece): void {
+    this.#calls[index] ??= { name: '', arguments: '' }
+    const call = this.#calls[index]
+    if (id) call.id = id
+    call.name += name
+    call.arguments += text
+  }
+
+  #wholeCalls(): ToolCall[] {
+    return this.#calls.splice(0).map((call, index) => ({
+      ...(call.id && { id: call.id }),
+      function: { name: call.name, arguments: parseArguments(call.arguments), index }
+    }))
+  }
+
+  /** Why it ended and what it cost; durations are nanoseconds. */
+  #ending(): Record<string, unknown> {
+    const { usage, timing } = this.#last
+    return {
+      done: true,
+      done_reason: this.#reason,
+      total_duration: Number(process.hrtime.bigint() - this.#began),
+      load_duration: Math.round(this.#lease.loadDuration * MS_TO_NS),
+      prompt_eval_count: usage?.promptTokens ?? 0,
+      prompt_eval_duration: Math.round((timing?.prompt ?? 0) * MS_TO_NS),
+      eval_count: usage?.completionTokens ?? 0,
+      eval_duration: Math.round((timing?.generation ?? 0) * MS_TO_NS)
+    }
+  }
+}
+
+function parseArguments(text: string): unknown {
+  try {
+    return JSON.parse(text === '' ? '{}' : text)
+  } catch {
+    // An answer cut off in the middle of a call: what there is of it is given as it is.
+    return text
+  }
+}
+
+/** What chat and generate ask of the engine, before options of the lease are added. */
+export type NativeCall = Pick<Question, 'operation'> & { body: Record<string, unknown> }
+
+/** Answers a chat or generate request: loads the model where needed, asks the engine, and writes what comes back. */
 export async function answer(
   deps: AnswerDependencies,
   request: FastifyRequest,
@@ -83,60 +179,35 @@ export async function answer(
   body: AnswerRequest,
   shape: AnswerShape,
   /** Makes the engine's request; undefined only loads (or, with keep_alive 0, unloads) the model. */
-  call: (variant: StoredVariant, sampling: Record<string, unknown>, engine: EngineSettings) => EngineCall | undefined
+  callFor: (variant: StoredVariant, sampling: Record<string, unknown>, engine: EngineSettings) => NativeCall | undefined
 ): Promise<unknown> {
+  const { scheduler, streams } = deps
   const began = process.hrtime.bigint()
-  const asked = nameOf(body)
-  const model = deps.naming.parse(asked)
+  const model = nameOf(body)
+  const name = deps.naming.parse(model)
   const keepAlive = parseKeepAlive(body.keep_alive)
   const given = parseOptions(body.options)
-  const variant = deps.storage.get(model)
+  const variant = deps.storage.get(name)
   const settings = settingsFor(deps.config, variant)
-  const engineCall = call(variant, { ...settings.sampling, ...given.sampling }, settings.engine)
-  if (engineCall) {
-    engineCall.overflow = overflowOf(given.overflow ?? truncation(body) ?? settings.overflow, reply)
-    tellUnheeded(reply, engineCall.body)
+  const call = callFor(variant, { ...settings.sampling, ...given.sampling }, settings.engine)
+  const framing = streams.framingOf(request)
+  if (!call && keepAlive === 0) {
+    scheduler.keepAlive(name, 0)
+    return unloaded(streams, reply, body, { model, framing, shape })
   }
-  const framing = deps.streams.framingOf(request)
-  const answering: Answering = { model: asked, framing }
-
-  if (!engineCall && keepAlive === 0) {
-    deps.scheduler.keepAlive(model, 0)
-    return only(deps, reply, body, answering, shape, 'unload', { total_duration: 0, load_duration: 0 })
+  const loadOnly = call === undefined
+  const question: Question = {
+    operation: 'chat',
+    ...call,
+    lease: { model: name, options: given.load, keepAlive, loadOnly },
+    overflow: given.overflow ?? truncation(body) ?? settings.overflow
   }
-  const signal = clientSignal(reply)
-  const lease = { model, options: given.load, keepAlive, signal, loadOnly: !engineCall }
-  if (body.stream === false) {
-    return await deps.scheduler.withLease(lease, async held => {
-      if (!engineCall) return whole(answering, shape, 'load', emptyDelta(), durations(began, held, undefined))
-      const delta = await askWhole(held, engineCall)
-      return whole(answering, shape, delta.finish ?? 'stop', delta, durations(began, held, delta.counters))
-    })
-  }
-  const stream = deps.streams.open(request, reply, heartbeat(answering, shape))
-  const failureEvent = (failure: CorralError) => failureOf(asked, failure)
-  return await deps.streams.run(stream, { framing, failureEvent }, request, () =>
-    withLeaseInStream(deps.scheduler, lease, stream, async held => {
-      const outcome = engineCall
-        ? await relay(held, engineCall, stream, answering, shape)
-        : { reason: 'load', counters: undefined }
-      stream.end(
-        deps.streams.frame(framing, {
-          model: asked,
-          created_at: now(),
-          ...shape.last(framing),
-          done: true,
-          done_reason: outcome.reason,
-          ...durations(began, held, outcome.counters)
-        })
-      )
-    })
-  )
-}
-
-/** On NDJSON a heartbeat must be a valid chunk, because clients parse every line. */
-function heartbeat({ model }: Answering, shape: AnswerShape): () => Record<string, unknown> {
-  return () => ({ model, created_at: now(), ...shape.fragment(emptyDelta()), done: false })
+  const open = (whole: boolean) => (lease: Lease) =>
+    new NativeAnswer({ model, shape, framing, began, lease, loadOnly }, whole)
+  if (body.stream === false) return (await wholeAnswer(scheduler, reply, question, open(true))).whole()
+  const idle = () => ({ model, created_at: now(), ...shape.fragment(EMPTY), done: false })
+  const channel = streams.channel(request, reply, idle, failure => failureOf(model, failure))
+  return await streamedAnswer(scheduler, request, reply, question, channel, open(false))
 }
 
 /** The last event of what a model was asked for, when it failed after its stream had begun. */
@@ -153,91 +224,18 @@ export function failureOf(model: string, failure: CorralError): Record<string, u
   }
 }
 
-function emptyDelta(): Delta {
-  return { content: '', thinking: '', toolCalls: [] }
-}
-
-function whole(
-  { model }: Answering,
-  shape: AnswerShape,
-  reason: string,
-  delta: Delta,
-  counters: Record<string, number>
-): Record<string, unknown> {
-  return { model, created_at: now(), ...shape.fragment(delta), done: true, done_reason: reason, ...counters }
-}
-
 /** A reply of one event, in the framing that the client expects. */
-function only(
-  deps: AnswerDependencies,
+function unloaded(
+  streams: NativeStreams,
   reply: FastifyReply,
-  body: AnswerRequest,
-  answering: Answering,
-  shape: AnswerShape,
-  reason: string,
-  counters: Record<string, number>
+  { stream }: AnswerRequest,
+  { model, framing, shape }: { model: string; framing: Framing; shape: AnswerShape }
 ): unknown {
-  if (body.stream === false) return whole(answering, shape, reason, emptyDelta(), counters)
-  const event = {
-    model: answering.model,
-    created_at: now(),
-    ...shape.last(answering.framing),
-    done: true,
-    done_reason: reason,
-    ...counters
-  }
+  const ending = { done: true, done_reason: 'unload', total_duration: 0, load_duration: 0 }
+  if (stream === false) return { model, created_at: now(), ...shape.fragment(EMPTY), ...ending }
   // Ollama gives one object of JSON then, whatever "stream" says, and some clients read no other type.
   return reply
-    .type(answering.framing === 'ndjson' ? 'application/json' : deps.streams.contentType(answering.framing))
+    .type(framing === 'ndjson' ? 'application/json' : streams.contentType(framing))
     .header('cache-control', 'no-cache, no-transform')
-    .send(deps.streams.frame(answering.framing, event))
-}
-
-/** The whole answer. */
-async function askWhole(lease: Lease, call: EngineCall): Promise<Delta> {
-  const answer = emptyDelta()
-  await readAnswer(lease, call, deltas => {
-    for (const delta of deltas) {
-      answer.content += delta.content
-      answer.thinking += delta.thinking
-      answer.toolCalls.push(...delta.toolCalls)
-      if (delta.logprobs) answer.logprobs = [...(answer.logprobs ?? []), ...delta.logprobs]
-      answer.finish ??= delta.finish
-      answer.counters = delta.counters ?? answer.counters
-    }
-    return undefined
-  })
-  return answer
-}
-
-/** Passes the engine's stream on, event by event. @returns why it ended and what it cost */
-async function relay(
-  lease: Lease,
-  call: EngineCall,
-  stream: ReplyStream,
-  { model, framing }: Answering,
-  shape: AnswerShape
-): Promise<{ reason: string; counters: Counters | undefined }> {
-  const { event: frame } = FRAMES[framing]
-  let reason = 'stop'
-  let counters: Counters | undefined
-  await readAnswer(lease, call, deltas => {
-    let out = ''
-    for (const delta of deltas) {
-      if (delta.promptRead !== undefined) {
-        stream.status = progressText({
-          phase: 'generating',
-          subject: '(reading the prompt)',
-          fraction: delta.promptRead
-        })
-      }
-      if (delta.content || delta.thinking || delta.toolCalls.length || delta.logprobs?.length) {
-        out += frame({ model, created_at: now(), ...shape.fragment(delta), done: false })
-      }
-      reason = delta.finish ?? reason
-      counters = delta.counters ?? counters
-    }
-    return out ? stream.write(out) : undefined
-  })
-  return { reason, counters }
+    .send(streams.frame(framing, { model, created_at: now(), ...shape.last(framing), ...ending }))
 }

@@ -1,12 +1,18 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
-import { clientSignal } from '../../core/http/client-signal.ts'
+import { shortened } from '../../core/answers/embedding.ts'
+import { askOnce, callOf } from '../../core/answers/pipeline.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
-import { type Embeddings, embedTexts } from './embed.ts'
 import { embedOperations } from './operations/embed.ts'
 import type { EmbeddingsRequest, EmbedRequest } from './schemas.ts'
+
+interface Embeddings {
+  /** One for each text, of length 1. */
+  vectors: number[][]
+  promptTokens: number
+}
 
 const NONE: Embeddings = { vectors: [], promptTokens: 0 }
 
@@ -42,7 +48,7 @@ export function embedRoutes({ storage, scheduler, naming }: MountedDependencies)
     body: EmbedRequest | EmbeddingsRequest,
     texts: string[],
     reply: FastifyReply,
-    options: Parameters<typeof embedTexts>[2]
+    { truncate, dimensions }: { truncate: boolean; dimensions?: number | undefined }
   ): Promise<{ embeddings: Embeddings; loadDuration: number }> {
     const model = naming.parse(nameOf(body))
     const keepAlive = parseKeepAlive(body.keep_alive)
@@ -52,14 +58,16 @@ export function embedRoutes({ storage, scheduler, naming }: MountedDependencies)
       scheduler.keepAlive(model, 0)
       return { embeddings: NONE, loadDuration: 0 }
     }
-    const signal = clientSignal(reply)
     const loadOnly = texts.length === 0
-    return await scheduler.withLease(
-      { model, mode: 'embedding', options: load, keepAlive, signal, loadOnly },
-      async lease => ({
-        embeddings: loadOnly ? NONE : await embedTexts(lease, texts, options),
-        loadDuration: lease.loadDuration
-      })
-    )
+    const lease = { model, mode: 'embedding' as const, options: load, keepAlive, loadOnly }
+    return await askOnce(scheduler, reply, lease, async held => {
+      const { loadDuration, signal } = held
+      if (loadOnly) return { embeddings: NONE, loadDuration }
+      const { vectors, promptTokens } = await callOf(held, 'embed')(texts, { truncate, signal })
+      return {
+        embeddings: { vectors: vectors.map(vector => shortened(vector, dimensions)), promptTokens },
+        loadDuration
+      }
+    })
   }
 }

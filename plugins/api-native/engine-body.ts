@@ -1,9 +1,9 @@
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
-import type { EngineCall } from '../../core/answers/read-answer.ts'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
+import type { NativeCall } from './answer.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 
 type Part = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
@@ -66,9 +66,8 @@ function thinking(think: boolean | string | null | undefined): Record<string, un
   return typeof think === 'string' ? { ...template, reasoning_effort: think } : template
 }
 
-/** llama-server gives none where the count is 0, and the token's own with any. */
 function probabilities({ logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
-  return logprobs ? { n_probs: Math.max(1, top_logprobs ?? 0) } : {}
+  return logprobs ? { logprobs: true, top_logprobs: top_logprobs ?? 0 } : {}
 }
 
 /**
@@ -80,12 +79,12 @@ export function chatCall(
   variant: StoredVariant,
   sampling: Record<string, unknown>,
   engine: Pick<EngineSettings, 'projector'> = {}
-): EngineCall {
+): NativeCall {
   const messages = engineMessages(request.messages ?? [])
   // Text comes before the images.
   checkMedia(messages, variant, engine, (message, part) => `messages[${message}].images[${part - 1}]`)
   return {
-    path: '/v1/chat/completions',
+    operation: 'chat',
     body: {
       ...sampling,
       ...responseFormat(request.format),
@@ -103,7 +102,7 @@ export function generateCall(
   variant: StoredVariant,
   sampling: Record<string, unknown>,
   engine: Pick<EngineSettings, 'projector'> = {}
-): EngineCall {
+): NativeCall {
   const prompt = request.prompt ?? ''
   const asked: Record<string, unknown> = { role: 'user', content: contentOf(prompt, request.images) }
   checkMedia([asked], variant, engine, (_, part) => `images[${part - 1}]`)
@@ -112,18 +111,14 @@ export function generateCall(
     throw new CorralError('invalid_request', `"images" cannot be given together with "${other}".`, { param: 'images' })
   }
   if (request.suffix) {
-    const { max_tokens, ...others } = sampling
-    return {
-      path: '/infill',
-      body: { ...others, n_predict: max_tokens, input_prefix: prompt, input_suffix: request.suffix }
-    }
+    return { operation: 'completion', body: { ...sampling, prompt, suffix: request.suffix } }
   }
   const format = { ...responseFormat(request.format), ...probabilities(request) }
-  if (request.raw) return { path: '/v1/completions', body: { ...sampling, ...format, prompt } }
+  if (request.raw) return { operation: 'completion', body: { ...sampling, ...format, prompt } }
   const messages = [asked]
   if (request.system) messages.unshift({ role: 'system', content: request.system })
   return {
-    path: '/v1/chat/completions',
+    operation: 'chat',
     body: {
       ...sampling,
       ...format,

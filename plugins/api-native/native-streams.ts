@@ -1,8 +1,8 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { endWithFailure } from '../../core/answers/leased-stream.ts'
+import type { Channel } from '../../core/answers/pipeline.ts'
 import type { Framing } from '../../core/contracts/native-api.ts'
 import type { CorralError } from '../../core/errors.ts'
-import { openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
+import { endWithFailure, openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
 import { chooseFraming, FRAMES, type StreamType } from './framing.ts'
 
 /** Opens streams in the framing that a request asks for, and ends them properly whatever happens. */
@@ -12,6 +12,13 @@ export interface NativeStreams {
   framingOf(request: FastifyRequest): Framing
   contentType(framing: Framing): string
   frame(framing: Framing, event: unknown): string
+  /** How an answer is streamed, see `open`. */
+  channel(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    idleEvent: (status: string) => unknown,
+    failureEvent: (failure: CorralError) => Record<string, unknown>
+  ): Channel
   /** @param idleEvent makes a valid event that says nothing new, for NDJSON's heartbeats */
   open(request: FastifyRequest, reply: FastifyReply, idleEvent: (status: string) => unknown): ReplyStream
   /** Runs `work`; its failure is a status code while nothing is sent, and an event in the stream after that. */
@@ -39,20 +46,27 @@ export function createNativeStreams(options: {
     })
   }
   const { sse, ndjson } = FRAMES
+  const channel: NativeStreams['channel'] = (request, reply, idleEvent, failureEvent) => {
+    const framing = framingOf(request)
+    reply.vary('Accept')
+    return {
+      contentType: FRAMES[framing].contentType,
+      heartbeatInterval: options.heartbeat,
+      heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : FRAMES.ndjson.event(idleEvent(status))),
+      failure: error => FRAMES[framing].event(failureEvent(error))
+    }
+  }
   return {
     types: (options.defaultFraming === 'sse' ? [sse, ndjson] : [ndjson, sse]).map(({ contentType }) => contentType),
     framingOf,
     contentType: framing => FRAMES[framing].contentType,
     frame: (framing, event) => FRAMES[framing].event(event),
-    open(request, reply, idleEvent) {
-      const framing = framingOf(request)
-      reply.vary('Accept')
-      return openReplyStream(reply, {
-        contentType: FRAMES[framing].contentType,
-        heartbeatInterval: options.heartbeat,
-        heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : FRAMES.ndjson.event(idleEvent(status)))
-      })
-    },
+    channel,
+    open: (request, reply, idleEvent) =>
+      openReplyStream(
+        reply,
+        channel(request, reply, idleEvent, () => ({}))
+      ),
     run: (stream, { framing, failureEvent }, request, work) =>
       endWithFailure(stream, request.log, failure => FRAMES[framing].event(failureEvent(failure)), work)
   }

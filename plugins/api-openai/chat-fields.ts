@@ -6,7 +6,7 @@ import type { ChatRequest } from './request-schemas.ts'
 type Fields = Record<string, unknown>
 type Tool = NonNullable<ChatRequest['tools']>[number]
 
-/** What a chat asks that llama-server does not do by itself. */
+/** What a chat asks that engines do not do by themselves. */
 export interface ChatExtras {
   /** How many of the likeliest tokens are told at each place; undefined where no probabilities are asked for. */
   logprobs?: number
@@ -15,7 +15,7 @@ export interface ChatExtras {
 }
 
 /**
- * A hosted-chat body as llama-server takes it.
+ * A hosted-chat body as engines take it.
  * @param fields the body that was checked, its options already in it
  * @throws CorralError with the field at fault as `param`
  */
@@ -57,7 +57,7 @@ export function withStops(stop: string | string[] | null | undefined): Fields {
   return stop === undefined || stop === null ? {} : { stop: [stop].flat().filter(text => text !== '') }
 }
 
-/** Without what is null: llama-server takes it for a value. */
+/** Without what is null: engines may take it for a value. */
 function plainTool({ type, function: called }: Tool): Tool {
   return {
     type,
@@ -70,8 +70,8 @@ function olderChoice(choice: ChatRequest['function_call']): ChatRequest['tool_ch
 }
 
 /**
- * The tools that may be called, and whether one must be. llama-server takes no choice but by a word: where one is named,
- * it gets no other tool to choose.
+ * The tools that may be called, and whether one must be. Not every engine takes a choice but by a word: where one is
+ * named, it gets no other tool to choose.
  */
 function chosenTools(tools: readonly Tool[], choice: ChatRequest['tool_choice']): Fields {
   const need = (names: (string | undefined)[], param: string, mode: string): Fields => {

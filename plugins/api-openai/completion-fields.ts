@@ -7,7 +7,7 @@ import type { CompletionRequest } from './request-schemas.ts'
 type Fields = Record<string, unknown>
 export type Prompt = string | number[]
 
-/** What a completion asks that llama-server does not do by itself. */
+/** What a completion asks that engines do not do by themselves. */
 export interface CompletionExtras {
   /** How many of the likeliest tokens are told at each place; undefined where no probabilities are asked for. */
   logprobs?: number
@@ -15,12 +15,11 @@ export interface CompletionExtras {
   echo?: Prompt[]
   /** Choices to keep of each prompt, where more are made to choose from. */
   bestOf?: number
-  /** Nothing is to be generated; llama-server makes one token all the same. */
+  /** Nothing is to be generated; engines make one token all the same. */
   nothing: boolean
 }
 
 export interface Completion {
-  path: string
   fields: Fields
   /** Choices of each prompt that the engine makes. */
   choices: number
@@ -29,7 +28,7 @@ export interface Completion {
 }
 
 /**
- * A body of the older completions as llama-server takes it.
+ * A body of the older completions as engines take it.
  * @param fields the body that was checked, its options already in it
  * @throws CorralError with the field at fault as `param`
  */
@@ -70,8 +69,7 @@ export function completionFields(fields: CompletionRequest & Fields, variant: St
   }
   if (suffix) {
     return {
-      path: '/infill',
-      fields: { ...common, input_prefix: fillable(prompts, variant), input_suffix: suffix },
+      fields: { ...common, prompt: fillable(prompts, variant), suffix },
       choices,
       prompts: 1,
       extras
@@ -79,7 +77,7 @@ export function completionFields(fields: CompletionRequest & Fields, variant: St
   }
   // One prompt goes as it is: an engine with a projector takes no lists.
   const asked = prompts.length === 1 ? prompts[0] : prompts
-  return { path: '/v1/completions', fields: { ...common, prompt: asked }, choices, prompts: prompts.length, extras }
+  return { fields: { ...common, prompt: asked }, choices, prompts: prompts.length, extras }
 }
 
 function promptsOf(prompt: CompletionRequest['prompt']): Prompt[] {

@@ -1,18 +1,17 @@
+import { shortened } from '../../core/answers/embedding.ts'
+import type { EmbeddingsReply } from '../../core/contracts/engines.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { Question } from './relay.ts'
 import type { EmbeddingRequest } from './request-schemas.ts'
 
-type Fields = Record<string, unknown>
-
-interface EmbeddingReply {
-  data: { embedding: string; [other: string]: unknown }[]
-  [other: string]: unknown
-}
-
-/** @throws CorralError with the field at fault, before a model is loaded for it */
-export function embeddingQuestion(request: EmbeddingRequest, variant: StoredVariant): Question {
-  const { input, encoding_format, dimensions } = request
+/**
+ * The inputs of a request: texts, or lists of tokens.
+ * @throws CorralError with the field at fault, before a model is loaded for it
+ */
+export function embeddingInputs(
+  { input, dimensions }: EmbeddingRequest,
+  variant: StoredVariant
+): (string | number[])[] {
   const { embeddingLength } = variant.metadata
   const empty = [input].flat().indexOf('')
   if (empty !== -1) {
@@ -20,14 +19,8 @@ export function embeddingQuestion(request: EmbeddingRequest, variant: StoredVari
     throw new CorralError('invalid_request', `"${param}" must be text that is not empty.`, { param })
   }
   if (dimensions && embeddingLength !== undefined) requireLength(dimensions, embeddingLength)
-  // What is cut to size is read from base64, which is exact and short.
-  const format = dimensions ? 'base64' : (encoding_format ?? 'float')
-  return {
-    mode: 'embedding',
-    path: '/v1/embeddings',
-    body: { input, encoding_format: format },
-    list: { asked: 'input', told: 'data' }
-  }
+  // A list of numbers is one text, of tokens.
+  return typeof input === 'string' || typeof input[0] === 'number' ? [input as string | number[]] : (input as string[])
 }
 
 function requireLength(dimensions: number, length: number): void {
@@ -35,39 +28,35 @@ function requireLength(dimensions: number, length: number): void {
   throw new CorralError(
     'invalid_request',
     `"dimensions" must be ${length} at most: the model's vectors have so many.`,
-    {
-      param: 'dimensions'
-    }
+    { param: 'dimensions' }
   )
 }
 
-/**
- * A reply in base64 whose vectors are cut and normalised anew.
- * @throws CorralError when they are shorter than that
- */
-export function cutEmbeddings(reply: EmbeddingReply, dimensions: number, format: 'float' | 'base64'): Fields {
-  const data = reply.data.map(({ encoding_format: _, ...entry }) => {
-    const vector = readVector(entry.embedding)
-    requireLength(dimensions, vector.length)
-    const short = normalised(vector.subarray(0, dimensions))
-    return { ...entry, embedding: format === 'base64' ? writeVector(short) : [...short] }
-  })
-  return { ...reply, data }
+/** The reply; vectors are cut to `dimensions` and normalised anew. @throws CorralError when they are shorter than that */
+export function embeddingList(
+  { vectors, promptTokens }: EmbeddingsReply,
+  { dimensions, encoding_format }: EmbeddingRequest,
+  model: string
+) {
+  return {
+    object: 'list',
+    model,
+    data: vectors.map((vector, index) => {
+      if (dimensions) requireLength(dimensions, vector.length)
+      const short = dimensions ? shortened(vector, dimensions) : vector
+      return {
+        object: 'embedding',
+        index,
+        embedding: encoding_format === 'base64' ? base64Of(short) : Array.from(short)
+      }
+    }),
+    usage: { prompt_tokens: promptTokens, total_tokens: promptTokens }
+  }
 }
 
 /** Numbers of 32 bits, little-endian. */
-function readVector(base64: string): Float32Array {
-  const bytes = Buffer.from(base64, 'base64')
-  return Float32Array.from({ length: bytes.length / 4 }, (_, index) => bytes.readFloatLE(index * 4))
-}
-
-function writeVector(vector: Float32Array): string {
+function base64Of(vector: ArrayLike<number>): string {
   const bytes = Buffer.alloc(vector.length * 4)
-  for (const [index, value] of vector.entries()) bytes.writeFloatLE(value, index * 4)
+  for (let index = 0; index < vector.length; index++) bytes.writeFloatLE(vector[index]!, index * 4)
   return bytes.toString('base64')
-}
-
-function normalised(vector: Float32Array): Float32Array {
-  const length = Math.hypot(...vector)
-  return length === 0 ? vector : vector.map(value => value / length)
 }

@@ -1,5 +1,6 @@
-import type { FastifyPluginAsync, FastifyReply } from 'fastify'
+import type { FastifyPluginAsync } from 'fastify'
 import { type TSchema, Type } from 'typebox'
+import { callOf } from '../../core/answers/pipeline.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import type { ErrorCode } from '../../core/errors.ts'
@@ -10,12 +11,12 @@ import {
   jsonOrStream,
   type ResponseSchema
 } from '../../core/http/response-schemas.ts'
+import { answer, askModel, type OpenaiDependencies } from './answer.ts'
 import { schemaCompiler } from './check-body.ts'
-import { cutEmbeddings, embeddingQuestion } from './embeddings.ts'
+import { embeddingInputs, embeddingList } from './embeddings.ts'
 import { type Fields, readCall } from './engine-call.ts'
 import { chatGeneration, completionGeneration } from './generation.ts'
 import { openaiErrors } from './openai-error.ts'
-import { answer, askOnce, type RelayDependencies } from './relay.ts'
 import { ChatChunk, ChatCompletion, Completion, Embeddings, Ranking, Text, Tokens } from './reply-schemas.ts'
 import {
   ChatRequest,
@@ -25,11 +26,9 @@ import {
   RerankRequest,
   TokenizeRequest
 } from './request-schemas.ts'
-import { rerankQuestion, wordRanking } from './rerank.ts'
+import { ranking, textOf } from './rerank.ts'
 
-const JSON_TYPE = 'application/json; charset=utf-8'
-
-/** Tokens are told by any engine of the model. */
+/** Any engine of the model can tell its tokens. */
 function modeOf({ metadata: { capabilities } }: StoredVariant): EngineMode {
   if (capabilities.includes('completion')) return 'chat'
   return capabilities.includes('rerank') ? 'rerank' : 'embedding'
@@ -45,13 +44,7 @@ function described(
 }
 
 /** What models are asked for under `/v1`. */
-export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
-  const tokens = async (body: Fields, reply: FastifyReply, path: string) => {
-    const call = readCall(body)
-    const bytes = await askOnce(deps, reply, call, variant => ({ mode: modeOf(variant), path, body: call.fields }))
-    return reply.type(JSON_TYPE).send(bytes)
-  }
-
+export function functionRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
   return async app => {
     app.setValidatorCompiler(schemaCompiler)
     app.post<{ Body: Fields }>(
@@ -106,10 +99,16 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
         json('The vectors, in the order of the texts', Embeddings)
       ),
       async ({ body }, reply) => {
-        const bytes = await askOnce(deps, reply, readCall(body), variant => embeddingQuestion(body, variant))
-        const { dimensions, encoding_format } = body
-        if (!dimensions) return reply.type(JSON_TYPE).send(bytes)
-        return cutEmbeddings(JSON.parse(bytes.toString('utf8')), dimensions, encoding_format ?? 'float')
+        const call = readCall(body)
+        const inputs = embeddingInputs(body, deps.storage.get(call.model))
+        const vectors = await askModel(
+          deps,
+          reply,
+          call,
+          () => 'embedding',
+          lease => callOf(lease, 'embed')(inputs, lease)
+        )
+        return embeddingList(vectors, body, call.asked)
       }
     )
     for (const [path, operationId] of [
@@ -129,8 +128,15 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
           json('The documents by their relevance', Ranking)
         ),
         async ({ body }, reply) => {
-          const bytes = await askOnce(deps, reply, readCall(body), () => rerankQuestion(body))
-          return wordRanking(JSON.parse(bytes.toString('utf8')), body)
+          const call = readCall(body)
+          const scores = await askModel(
+            deps,
+            reply,
+            call,
+            () => 'rerank',
+            lease => callOf(lease, 'rerank')(body.query, body.documents.map(textOf), lease)
+          )
+          return ranking(scores, body, call.asked)
         }
       )
     }
@@ -146,7 +152,10 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
         TokenizeRequest,
         json('The tokens', Tokens)
       ),
-      ({ body }, reply) => tokens(body, reply, '/tokenize')
+      ({ body }, reply) => {
+        const call = readCall(body)
+        return askModel(deps, reply, call, modeOf, lease => callOf(lease, 'tokenize')(call.fields, lease))
+      }
     )
     app.post<{ Body: Fields }>(
       '/detokenize',
@@ -160,7 +169,12 @@ export function functionRoutes(deps: RelayDependencies): FastifyPluginAsync {
         DetokenizeRequest,
         json('The text', Text)
       ),
-      ({ body }, reply) => tokens(body, reply, '/detokenize')
+      async ({ body }, reply) => {
+        const call = readCall(body)
+        const tokens = call.fields.tokens as number[]
+        const content = await askModel(deps, reply, call, modeOf, lease => callOf(lease, 'detokenize')(tokens, lease))
+        return { content }
+      }
     )
   }
 }

@@ -3,26 +3,23 @@ import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import type { EffectiveSettings } from '../../core/config/model-settings.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { chatFields } from './chat-fields.ts'
-import type { Wording } from './chunk-wording.ts'
+import type { ChunkHead } from './chunks.ts'
 import { completionFields, type Prompt } from './completion-fields.ts'
 import type { EngineCall, Fields } from './engine-call.ts'
 import type { ChatRequest, CompletionRequest } from './request-schemas.ts'
 
-/** What is asked of the engine, and how its answer is worded. */
+/** What is asked of the engine, and how its answer is written. */
 export interface Generation {
-  /** The engine's own path. */
-  path: string
+  operation: 'chat' | 'completion'
   body: Fields
   stream: boolean
   /** Answers are begun with them. */
   echo?: readonly Prompt[]
   /** Choices to keep of each prompt, where more are made to choose from. */
   bestOf?: number
-  /** Choices of all prompts. */
-  answers: number
-  wording: Omit<Wording, 'id' | 'echo'>
-  /** Whether the engine's stream can be passed on as it is, but for names. */
-  passedOn: boolean
+  head: Omit<ChunkHead, 'object' | 'id' | 'echo'>
+  /** Whether an engine's hosted-chat stream can be passed on as it is, but for names. */
+  passesBytes: boolean
 }
 
 type GenerationOf = (call: EngineCall, variant: StoredVariant, settings: EffectiveSettings) => Generation
@@ -38,30 +35,27 @@ export const chatGeneration: GenerationOf = (call, variant, settings) => {
   })
   const choices = request.n ?? 1
   return generation(call, settings, {
-    path: '/v1/chat/completions',
+    operation: 'chat',
     fields: { ...fields, messages: withModelDefaults(messages, variant.defaults) },
     answers: choices,
-    wording: { choices, ...extras },
+    head: { choices, ...extras },
     likeHosted: true
   })
 }
 
 /** @throws CorralError with the field at fault, before a model is loaded for it */
 export const completionGeneration: GenerationOf = (call, variant, settings) => {
-  const { path, fields, choices, prompts, extras } = completionFields(
-    call.fields as CompletionRequest & Fields,
-    variant
-  )
+  const { fields, choices, prompts, extras } = completionFields(call.fields as CompletionRequest & Fields, variant)
   const { echo, bestOf, ...extra } = extras
   return {
     ...generation(call, settings, {
-      path,
+      operation: 'completion',
       fields,
       answers: choices * prompts,
-      wording: { choices, ...extra },
+      head: { choices, ...extra },
       likeHosted: false
     }),
-    ...(echo && { echo, passedOn: false }),
+    ...(echo && { echo, passesBytes: false }),
     ...(bestOf !== undefined && { bestOf })
   }
 }
@@ -70,23 +64,23 @@ function generation(
   call: EngineCall,
   settings: EffectiveSettings,
   asked: {
-    path: string
+    operation: Generation['operation']
     fields: Fields
+    /** Choices of all prompts. */
     answers: number
-    wording: Omit<Wording, 'id' | 'model' | 'usage' | 'echo'>
+    head: Omit<ChunkHead, 'object' | 'id' | 'model' | 'usage' | 'echo'>
     /** The counts come as hosted services send them, as long as there is one choice. */
     likeHosted: boolean
   }
 ): Generation {
-  const { path, fields, answers, wording, likeHosted } = asked
+  const { operation, fields, answers, head, likeHosted } = asked
   const stream = fields.stream === true
   const options = fields.stream_options as { include_usage?: boolean | null } | undefined
   const usage = !stream || options?.include_usage === true
-  const { logprobs, legacyFunctions, nothing } = wording
+  const { logprobs, legacyFunctions, nothing } = head
   return {
-    path,
+    operation,
     stream,
-    answers,
     body: {
       ...settings.sampling,
       ...fields,
@@ -94,9 +88,9 @@ function generation(
       stream: true,
       ...(usage && { stream_options: { include_usage: true } })
     },
-    wording: { ...wording, model: call.asked, usage },
-    passedOn:
-      path !== '/infill' &&
+    head: { ...head, model: call.asked, usage },
+    passesBytes:
+      fields.suffix === undefined &&
       logprobs === undefined &&
       !legacyFunctions &&
       !nothing &&

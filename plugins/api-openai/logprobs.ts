@@ -1,10 +1,4 @@
-/** A token's log probability as llama-server gives it; its form is that of chat completions. */
-export interface TokenProbability {
-  token: string
-  bytes: number[]
-  logprob: number
-  top_logprobs: { token: string; bytes: number[]; logprob: number }[]
-}
+import type { TokenProbability } from '../../core/contracts/engines.ts'
 
 /** The older form, of completions. */
 export interface OlderLogprobs {
@@ -15,18 +9,14 @@ export interface OlderLogprobs {
   text_offset: number[]
 }
 
-/**
- * Asks the engine for them by its own name, since it refuses "logprobs" where tools are streamed.
- * @param top how many of the likeliest are wanted; it takes 0 for none at all, also of the token's own
- */
+/** Requests them of an engine. @param top how many of the likeliest are wanted */
 export function askLogprobs(top: number): Record<string, unknown> {
-  // Else it would tell probabilities, where a request asks for those.
-  return { n_probs: Math.max(1, top), post_sampling_probs: false }
+  return { logprobs: true, top_logprobs: top }
 }
 
 /**
  * Tokens with as many of the likeliest as were asked for. One without text is left out: the end of the text, and what
- * llama-server holds back, which comes with the token after it.
+ * an engine holds back, which comes with the token after it.
  */
 export function chatLogprobs(tokens: readonly TokenProbability[], top: number): TokenProbability[] {
   return tokens

@@ -2,15 +2,15 @@ import type { FastifyPluginAsync } from 'fastify'
 import { logFailure } from '../../core/http/application.ts'
 import { isGone } from '../../core/http/client-signal.ts'
 import { errorHeaders, toCorralError } from '../../core/http/native-error.ts'
+import type { OpenaiDependencies } from './answer.ts'
 import { functionRoutes } from './function-routes.ts'
 import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './model-routes.ts'
 import { openaiErrorBody } from './openai-error.ts'
-import type { RelayDependencies } from './relay.ts'
 import { responseRoutes } from './responses/routes.ts'
 
 /** The hosted-chat API without its prefix. */
-export function openaiRoutes(deps: RelayDependencies & { storedResponses: number }): FastifyPluginAsync {
+export function openaiRoutes(deps: OpenaiDependencies & { storedResponses: number }): FastifyPluginAsync {
   return async app => {
     app.wordErrors('/v1/', openaiErrorBody)
     app.setErrorHandler((error, request, reply) => {

@@ -6,6 +6,7 @@ import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engine
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { allocateAddress, type EngineAddress } from './address.ts'
+import { engineCalls } from './calls.ts'
 import { engineFailure, hungFailure, startFailure } from './engine-failure.ts'
 import { createEngineOutput, type EngineLog } from './engine-output.ts'
 import { watchEngine } from './engine-watch.ts'
@@ -213,7 +214,9 @@ async function startEngine(start: {
     await cleaned
   }
 
+  const request: Engine['request'] = asked => upstream.request(asked)
   return {
+    ...engineCalls({ request, alias: spec.alias, mode: spec.mode, contextSize: facts.contextSize }),
     id,
     provider: 'llama-server',
     spec,
@@ -226,7 +229,7 @@ async function startEngine(start: {
     sharedArguments: deps.extraArguments ?? [],
     pid: running.pid,
     exited,
-    request: request => upstream.request(request),
+    request,
     stop: () => (stopping ??= stop()),
     logTail: () => page.all()
   }

@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { Delta, ToolCallPiece } from '../../core/answers/engine-answer.ts'
+import type { Delta, ToolCallPiece } from '../../core/contracts/engines.ts'
 import { MessageEvents, WholeMessage } from '../../plugins/api-anthropic/message-events.ts'
 import type { MessageEvent } from '../../plugins/api-anthropic/schemas.ts'
 import { randomNumbers } from '../support/random.ts'
@@ -7,7 +7,7 @@ import { randomNumbers } from '../support/random.ts'
 const HEAD = { id: 'msg_1', model: 'a/b', stopSequences: ['END'] }
 
 function delta(given: Partial<Delta>): Delta {
-  return { content: '', thinking: '', toolCalls: [], ...given }
+  return given
 }
 
 function eventsOf(deltas: Partial<Delta>[], head: Partial<typeof HEAD> & object = {}): MessageEvent[] {
@@ -24,16 +24,16 @@ function wholeOf(events: MessageEvent[]) {
 t.test('the events of an answer', t => {
   const usage = { promptTokens: 10, cachedTokens: 4, completionTokens: 7 }
   const events = eventsOf([
-    { promptRead: 0.5, promptTokens: 10, cachedTokens: 4 },
+    { reading: { tokens: 5, total: 10, cached: 4 } },
     { thinking: 'hm' },
     { content: '\n\n' },
     { content: 'Hi' },
     { content: ' you' },
     { content: '\n' },
-    { toolPieces: [{ index: 0, id: 'c0', name: 'f', arguments: '' }] },
-    { toolPieces: [{ index: 0, arguments: '{"a":' }] },
+    { toolCalls: [{ index: 0, id: 'c0', name: 'f', arguments: '' }] },
+    { toolCalls: [{ index: 0, arguments: '{"a":' }] },
     {
-      toolPieces: [
+      toolCalls: [
         { index: 0, arguments: '1}' },
         { index: 1, id: 'c1', name: 'g', arguments: '{}' }
       ]
@@ -136,22 +136,18 @@ t.test('why an answer ends, and what is left out', t => {
     stopOf([{ thinking: 'hm' }, { content: 'Hi' }, { finish: 'stop' }], { omitThinking: true }).content,
     said as never
   )
-  const cut = eventsOf([{ content: 'Hi' }, { toolPieces: [piece(0, '{"a', 'f')] }, { finish: 'length' }])
+  const cut = eventsOf([{ content: 'Hi' }, { toolCalls: [piece(0, '{"a', 'f')] }, { finish: 'length' }])
   t.strictSame(wholeOf(cut).content, said as never, 'half a call is none')
   t.equal(cut.filter(({ type }) => type === 'content_block_start').length, 2, 'a stream shows it as it came')
-  const two = [
-    { toolPieces: [piece(0, '{}', 'f')] },
-    { toolPieces: [piece(1, '{}', 'g')] },
-    { finish: 'stop' as const }
-  ]
+  const two = [{ toolCalls: [piece(0, '{}', 'f')] }, { toolCalls: [piece(1, '{}', 'g')] }, { finish: 'stop' as const }]
   t.match(stopOf(two, { oneCall: true }).content, [{ name: 'f' }])
   t.equal(stopOf(two, { oneCall: true }).content.length, 1)
-  const late = stopOf([{ toolPieces: [piece(0, '{"a"')] }, { toolPieces: [piece(0, ':1}', 'f')] }, { finish: 'stop' }])
+  const late = stopOf([{ toolCalls: [piece(0, '{"a"')] }, { toolCalls: [piece(0, ':1}', 'f')] }, { finish: 'stop' }])
   t.match(late.content, [{ type: 'tool_use', id: /^toolu_./, name: 'f', input: { a: 1 } }], 'a name that comes late')
   const between = stopOf([
-    { toolPieces: [piece(0, '{"a"', 'f')] },
+    { toolCalls: [piece(0, '{"a"', 'f')] },
     { content: 'Hi' },
-    { toolPieces: [piece(0, ':1}')] },
+    { toolCalls: [piece(0, ':1}')] },
     { thinking: 'hm' },
     { finish: 'stop' }
   ])
@@ -201,14 +197,14 @@ t.test('whatever the engine sends, the stream is well-formed and nothing is lost
       if (random() < 0.3) given.thinking = pick()
       if (random() < 0.4) given.content = pick()
       if (random() < 0.4) {
-        given.toolPieces = []
+        given.toolCalls = []
         for (let more = 1 + Math.floor(random() * 3); more > 0; more--) {
           const begins = calls.length === 0 || random() < 0.3
           if (begins) calls.push('')
           const json = pick()
           calls[calls.length - 1] += json
           const index = calls.length - 1
-          given.toolPieces.push({ index, ...(begins && { id: `c${index}`, name: `f${index}` }), arguments: json })
+          given.toolCalls.push({ index, ...(begins && { id: `c${index}`, name: `f${index}` }), arguments: json })
         }
       }
       said.text += given.content ?? ''

@@ -1,5 +1,4 @@
 import t from 'tap'
-import { AnswerReader } from '../../core/answers/engine-answer.ts'
 import { EventLines } from '../../core/answers/event-lines.ts'
 import type { Framing } from '../../core/contracts/native-api.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
@@ -155,7 +154,7 @@ t.test('native messages become the engine’s', t => {
 
 t.test('generate is templated, raw or filling in', t => {
   t.same(generateCall({ prompt: 'Hi', system: 'Be short.' }, variant, { temperature: 0 }), {
-    path: '/v1/chat/completions',
+    operation: 'chat',
     body: {
       temperature: 0,
       messages: [
@@ -165,12 +164,12 @@ t.test('generate is templated, raw or filling in', t => {
     }
   })
   t.same(generateCall({ prompt: 'Hi', raw: true }, variant, {}), {
-    path: '/v1/completions',
+    operation: 'completion',
     body: { prompt: 'Hi' }
   })
   t.same(generateCall({ prompt: 'a', suffix: 'b' }, variant, { max_tokens: 3 }), {
-    path: '/infill',
-    body: { n_predict: 3, input_prefix: 'a', input_suffix: 'b' }
+    operation: 'completion',
+    body: { max_tokens: 3, prompt: 'a', suffix: 'b' }
   })
   t.match(generateCall({ prompt: 'Hi', format: { type: 'object' } }, variant, {}).body.response_format, {
     type: 'json_schema',
@@ -180,48 +179,6 @@ t.test('generate is templated, raw or filling in', t => {
     enable_thinking: false
   })
   t.throws(() => generateCall({ prompt: 'Hi', format: 'xml' }, variant, {}), { code: 'invalid_request' })
-  t.end()
-})
-
-t.test('the engine’s events: text, thoughts, tool calls in pieces, counters', t => {
-  const reader = new AnswerReader()
-  t.match(reader.read({ choices: [{ delta: { content: 'Hel' } }] }), { content: 'Hel', thinking: '', toolCalls: [] })
-  t.match(reader.read({ choices: [{ delta: { reasoning_content: 'hm' } }] }), { content: '', thinking: 'hm' })
-  const piece = (index: number, id: string | undefined, name: string | undefined, text: string) =>
-    reader.read({
-      choices: [
-        {
-          delta: {
-            tool_calls: [{ index, ...(id ? { id } : {}), function: { ...(name ? { name } : {}), arguments: text } }]
-          }
-        }
-      ]
-    })
-  t.same(piece(0, 'i0', 'f', '{"a"').toolCalls, [])
-  piece(0, undefined, undefined, ':1}')
-  piece(1, 'i1', 'g', '')
-  const last = reader.read({
-    choices: [{ finish_reason: 'tool_calls', delta: {} }],
-    timings: { cache_n: 4, prompt_n: 6, prompt_ms: 1.5, predicted_n: 3, predicted_ms: 2 }
-  })
-  t.same(last.toolCalls, [
-    { id: 'i0', function: { name: 'f', arguments: { a: 1 }, index: 0 } },
-    { id: 'i1', function: { name: 'g', arguments: {}, index: 1 } }
-  ])
-  t.equal(last.finish, 'stop')
-  t.same(last.counters, {
-    prompt_eval_count: 10,
-    prompt_eval_duration: 1_500_000,
-    eval_count: 3,
-    eval_duration: 2_000_000
-  })
-  t.equal(new AnswerReader().read({ choices: [{ finish_reason: 'length', delta: {} }] }).finish, 'length')
-  t.match(new AnswerReader().read({ choices: [{ index: 1, finish_reason: 'stop', delta: { content: 'x' } }] }), {
-    content: '',
-    finish: undefined
-  })
-  t.match(new AnswerReader().read({ content: 'x', stop: true, stop_type: 'limit' }), { content: 'x', finish: 'length' })
-  t.equal(new AnswerReader().read({ prompt_progress: { total: 10, processed: 5 } }).promptRead, 0.5)
   t.end()
 })
 

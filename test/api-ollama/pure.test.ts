@@ -1,12 +1,13 @@
 import t from 'tap'
+import { shortened } from '../../core/answers/embedding.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { httpOrigin } from '../../core/http/listening.ts'
-import { cutTokens, shortened } from '../../plugins/api-native/embed.ts'
 import { listenFault, parseListen } from '../../plugins/api-ollama/listen-address.ts'
 import { existingName, newName, ollamaNaming, shown } from '../../plugins/api-ollama/naming.ts'
 import { hostedPath, pathInProfile, withModelName } from '../../plugins/api-ollama/profile-paths.ts'
 import { inOllamasWords, OLLAMA_VERSION } from '../../plugins/api-ollama/routes.ts'
+import { cutTokens } from '../../runtimes/llama-server/calls.ts'
 
 function variant(name: string, label = 'Q8_0', more: Partial<StoredVariant> = {}): StoredVariant {
   const [owner = '', bare = ''] = name.split('/')

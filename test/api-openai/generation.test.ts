@@ -48,11 +48,11 @@ t.test('what chat sends to the engine', async t => {
     ],
     ['options cannot make a stream or another model', { options: { stream: true, model: 'x/y' } }, plain],
     ['an empty stop text would end all at once', { stop: ['', 'x'] }, { ...plain, stop: ['x'] }],
-    ['probabilities', { logprobs: true }, { ...plain, n_probs: 1, post_sampling_probs: false }],
+    ['probabilities', { logprobs: true }, { ...plain, logprobs: true, top_logprobs: 0 }],
     [
       'more of them, not as the engine can word them otherwise',
       { logprobs: true, top_logprobs: 4, post_sampling_probs: true },
-      { ...plain, n_probs: 4, post_sampling_probs: false }
+      { ...plain, post_sampling_probs: true, logprobs: true, top_logprobs: 4 }
     ],
     ['none of them', { logprobs: false, top_logprobs: 0 }, plain],
     [
@@ -99,11 +99,11 @@ t.test('what chat sends to the engine', async t => {
 
   const stream = chat({ ...base, stream: true })
   t.strictSame(stream.body, { ...defaults, ...base, stream: true })
-  t.ok(stream.passedOn)
-  t.ok(chat({ ...base, stream: true, stream_options: { include_usage: true } }).passedOn)
-  t.ok(chat({ ...base, stream: true, n: 2 }).passedOn)
-  t.notOk(chat({ ...base, stream: true, n: 2, stream_options: { include_usage: true } }).passedOn)
-  t.notOk(chat({ ...base, stream: true, logprobs: true }).passedOn)
+  t.ok(stream.passesBytes)
+  t.ok(chat({ ...base, stream: true, stream_options: { include_usage: true } }).passesBytes)
+  t.ok(chat({ ...base, stream: true, n: 2 }).passesBytes)
+  t.notOk(chat({ ...base, stream: true, n: 2, stream_options: { include_usage: true } }).passesBytes)
+  t.notOk(chat({ ...base, stream: true, logprobs: true }).passesBytes)
 })
 
 t.test('a request is understood', async t => {
@@ -188,37 +188,38 @@ t.test('messages', async t => {
 
 t.test('what completions send to the engine', async t => {
   const sent = (body: Fields, variant = able('completion')) => {
-    const { body: given, path, wording, echo, bestOf, passedOn, answers } = complete(body, variant)
+    const { body: given, head, echo, bestOf, passesBytes } = complete(body, variant)
     const { temperature, top_p, top_k, seed, max_tokens, stream, stream_options, model, ...fields } = given
-    return { fields, path, wording, echo, bestOf, passedOn, answers, max_tokens }
+    return { fields, head, echo, bestOf, passesBytes, max_tokens }
   }
-  t.match(sent({}), { path: '/v1/completions', fields: { prompt: 'x' }, answers: 1 })
+  t.match(sent({}), { fields: { prompt: 'x' } })
   t.strictSame(sent({ prompt: [1, 2] }).fields, { prompt: [1, 2] })
   t.strictSame(sent({ prompt: null }).fields, { prompt: '' })
   t.strictSame(sent({ prompt: ['x'] }).fields, { prompt: 'x' }, 'a list of one is that one')
   t.match(sent({ prompt: ['x', [1]], n: 3 }), {
     fields: { prompt: ['x', [1]], n: 3 },
-    answers: 6,
-    wording: { choices: 3 }
+    head: { choices: 3 }
   })
-  t.match(sent({ logprobs: 0 }), { fields: { n_probs: 1 }, wording: { logprobs: 0 } })
+  t.match(sent({ logprobs: 0 }), { fields: { logprobs: true, top_logprobs: 0 }, head: { logprobs: 0 } })
   t.match(sent({ logprobs: 3, post_sampling_probs: true }), {
-    fields: { n_probs: 3, post_sampling_probs: false },
-    wording: { logprobs: 3 }
+    fields: { logprobs: true, top_logprobs: 3 },
+    head: { logprobs: 3 }
   })
-  t.match(sent({ logprobs: true }), { fields: { n_probs: 1 }, wording: { logprobs: 1 } })
+  t.match(sent({ logprobs: true }), { fields: { top_logprobs: 1 }, head: { logprobs: 1 } })
   t.strictSame(sent({ logprobs: false }).fields, { prompt: 'x' })
-  t.match(sent({ n: 2, best_of: 4 }), { fields: { n: 4, n_probs: 1 }, bestOf: 2, wording: { choices: 4 } })
+  t.match(sent({ n: 2, best_of: 4 }), { fields: { n: 4, top_logprobs: 0 }, bestOf: 2, head: { choices: 4 } })
   t.match(sent({ best_of: 1 }), { fields: { prompt: 'x' }, bestOf: undefined })
-  t.match(sent({ echo: true, prompt: ['x', 'y'] }), { echo: ['x', 'y'], passedOn: false })
-  t.match(sent({ max_tokens: 0 }), { wording: { nothing: true }, passedOn: false })
+  t.match(sent({ echo: true, prompt: ['x', 'y'] }), { echo: ['x', 'y'], passesBytes: false })
+  t.match(sent({ max_tokens: 0 }), { head: { nothing: true }, passesBytes: false })
   t.match(sent({ suffix: 'z', max_tokens: 4 }, able('completion', 'insert')), {
-    path: '/infill',
-    fields: { input_prefix: 'x', input_suffix: 'z' },
+    fields: { prompt: 'x', suffix: 'z' },
     max_tokens: 4,
-    passedOn: false
+    passesBytes: false
   })
-  t.equal(sent({ suffix: '' }).path, '/v1/completions')
-  t.ok(complete({ stream: true }).passedOn)
-  t.notOk(complete({ stream: true, stream_options: { include_usage: true } }).passedOn, 'the counts come last, alone')
+  t.notOk('suffix' in sent({ suffix: '' }).fields)
+  t.ok(complete({ stream: true }).passesBytes)
+  t.notOk(
+    complete({ stream: true, stream_options: { include_usage: true } }).passesBytes,
+    'the counts come last, alone'
+  )
 })

@@ -1,8 +1,9 @@
 import t from 'tap'
-import { engineError } from '../../core/answers/engine-error.ts'
 import { CorralError, type ErrorCode } from '../../core/errors.ts'
-import { answerId, EventBlocks, type Renames, renamed } from '../../plugins/api-openai/event-blocks.ts'
+import { answerId, renameBytes } from '../../plugins/api-openai/byte-names.ts'
 import { openaiErrorBody, openaiErrorEvent } from '../../plugins/api-openai/openai-error.ts'
+import { EventBlocks } from '../../runtimes/llama-server/event-reader.ts'
+import { requestError } from '../../runtimes/llama-server/request-error.ts'
 
 t.test("what an engine's error means", async t => {
   const error = (code: number, message: string, type = 'server_error', more = {}) =>
@@ -129,14 +130,14 @@ t.test("what an engine's error means", async t => {
     [400, '', 'invalid_request', /no reason/]
   ]
   for (const [status, body, code, text] of table) {
-    const failure = engineError(status, body)
+    const failure = requestError(status, body)
     t.equal(failure.code, code, body.slice(0, 80))
     t.match(failure.message, text)
     t.notMatch(failure.message, /secret/)
   }
-  t.match(engineError(400, table[0]![1]).details, { n_prompt_tokens: 6012, n_ctx: 512 })
-  t.equal(engineError(503, table.find(([status]) => status === 503)![1]).retryAfter, 1)
-  t.ok(engineError(400, error(400, 'x'.repeat(5000))).message.length < 500)
+  t.match(requestError(400, table[0]![1]).details, { n_prompt_tokens: 6012, n_ctx: 512 })
+  t.equal(requestError(503, table.find(([status]) => status === 503)![1]).retryAfter, 1)
+  t.ok(requestError(400, error(400, 'x'.repeat(5000))).message.length < 500)
 })
 
 t.test('errors in the shape of hosted chat', async t => {
@@ -185,8 +186,8 @@ t.test("the engine's events pass by whole, however they are cut", async t => {
   ].join('')
   const wanted = text.replace(':\n\n', '').replace('data: null\n\n', '')
   const bytes = Buffer.from(text)
-  const read = (size: number, rename?: Renames) => {
-    const blocks = new EventBlocks(rename)
+  const read = (size: number, rename = (bytes: Buffer) => bytes) => {
+    const blocks = new EventBlocks()
     const out: Buffer[] = []
     let done = false
     let late = 0
@@ -196,7 +197,7 @@ t.test("the engine's events pass by whole, however they are cut", async t => {
       if (!block) continue
       if (block.error !== undefined) t.fail('no error was sent')
       done = block.done
-      out.push(block.bytes)
+      out.push(rename(block.bytes))
     }
     t.equal(late, 0, 'nothing comes after the end')
     t.ok(done, `in pieces of ${size}`)
@@ -204,14 +205,14 @@ t.test("the engine's events pass by whole, however they are cut", async t => {
   }
   for (const size of [1, 2, 3, 7, 64]) t.equal(read(size), wanted, `pieces of ${size}`)
   t.equal(read(bytes.length), wanted.replace(/^/, ':\n\n'), 'a comment among events does no harm')
-  const names: Renames = { model: ['a/b', 'A/b:latest'] }
+  const names = renameBytes('a/b', 'A/b:latest', answerId('chatcmpl'))
   for (const size of [1, 5, 64]) {
     t.equal(read(size, names), wanted.replaceAll('"model":"a/b"}', '"model":"A/b:latest"}'), 'only the member changes')
   }
 
   const whole = Buffer.from(chunk('x'))
-  const same = new EventBlocks({ model: ['a/b', 'a/b'] })
-  t.equal(same.push(whole)!.bytes, whole, 'whole events are passed on without a copy')
+  const same = renameBytes('a/b', 'a/b', answerId('chatcmpl'))
+  t.equal(same(new EventBlocks().push(whole)!.bytes), whole, 'whole events are passed on without a copy')
 
   const failing = new EventBlocks()
   const failed = failing.push(Buffer.from(`${chunk('x')}data: {"error":{"code":500,"message":"Compute error."}}\n\n`))!
@@ -221,17 +222,14 @@ t.test("the engine's events pass by whole, however they are cut", async t => {
   t.equal(new EventBlocks().push(Buffer.from('data: [DO')), undefined)
 
   const body = Buffer.from('{"model":"a/b","text":"\\"model\\":\\"a/b\\" ä","id":"chatcmpl-x"}')
-  t.equal(renamed(body, names).toString(), '{"model":"A/b:latest","text":"\\"model\\":\\"a/b\\" ä","id":"chatcmpl-x"}')
-  const ids = ['chatcmpl', 'cmpl'].map(kind => answerId(kind as 'cmpl'))
+  t.equal(names(body).toString(), '{"model":"A/b:latest","text":"\\"model\\":\\"a/b\\" ä","id":"chatcmpl-x"}')
+  const ids = (['chatcmpl', 'cmpl'] as const).map(answerId)
   t.not(ids[0], ids[1])
-  const own = Buffer.from(
-    `data: {"text":"\\"id\\":\\"chatcmpl-","id":"chatcmpl-${'x'.repeat(32)}","a":1}\n\n`.repeat(2)
-  )
-  const short = Buffer.from('data: {"id":"chatcmpl-7","a":"01234567890123456789012345678901"}\n\n')
-  t.equal(new EventBlocks({ id: ids[0]! }).push(Buffer.from(short))!.bytes.toString(), short.toString())
+  const own = `data: {"text":"\\"id\\":\\"chatcmpl-","id":"chatcmpl-${'x'.repeat(32)}","a":1}\n\n`.repeat(2)
+  const short = 'data: {"id":"chatcmpl-7","a":"01234567890123456789012345678901"}\n\n'
+  t.equal(renameBytes('a', 'a', ids[0]!)(Buffer.from(short)).toString(), short, 'an id of another length stays')
   for (const id of ids) {
-    const text = new EventBlocks({ id }).push(Buffer.from(own))!.bytes.toString()
-    t.equal(text, own.toString().replaceAll(`chatcmpl-${'x'.repeat(32)}`, id))
+    const text = renameBytes('a', 'a', id)(Buffer.from(own)).toString()
+    t.equal(text, own.replaceAll(`chatcmpl-${'x'.repeat(32)}`, id))
   }
-  t.equal(renamed(body, { model: ['a/b', 'a/b'] }), body)
 })

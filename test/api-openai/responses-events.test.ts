@@ -1,6 +1,6 @@
 import { accumulateResponse } from 'openai/lib/responses/ResponseAccumulator'
 import t, { type Test } from 'tap'
-import type { Delta } from '../../core/answers/engine-answer.ts'
+import type { Delta } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { engineFields } from '../../plugins/api-openai/responses/engine-request.ts'
 import type { ResponseHead, ResponseObject } from '../../plugins/api-openai/responses/response-object.ts'
@@ -30,14 +30,14 @@ function headOf(request: object = {}): ResponseHead {
   }
 }
 
-const piece = (given: Partial<Delta>): Delta => ({ content: '', thinking: '', toolCalls: [], ...given })
+const piece = (given: Partial<Delta>): Delta => given
 
 /** Runs a writer over pieces, and checks what holds of every stream of events. */
 function write(t: Test, head: ResponseHead, deltas: Delta[]): { events: ResponseEvent[]; response: ResponseObject } {
   const writer = new ResponseWriter(head)
   // What was sent is what it was then: later pieces change nothing of it.
   const sent = (events: ResponseEvent[]) => structuredClone(events)
-  const events = deltas.flatMap(delta => sent(writer.take(delta)))
+  const events = deltas.flatMap(delta => sent(writer.add([delta])))
   const last = writer.complete()
   events.push(...sent(last.events))
   check(t, events, last.response)
@@ -84,20 +84,20 @@ function check(t: Test, events: ResponseEvent[], response: ResponseObject): void
 t.test('events of an answer with everything', async t => {
   const usage = (completionTokens: number) => ({ promptTokens: 20, cachedTokens: 5, completionTokens })
   const { events, response } = write(t, headOf({ tools: [TOOL] }), [
-    piece({ promptRead: 1 }),
+    piece({ reading: { tokens: 1, total: 2, cached: 0 } }),
     piece({ thinking: 'H', usage: usage(1) }),
     piece({ thinking: 'm.', usage: usage(3) }),
     piece({ content: 'Let ', usage: usage(5) }),
     piece({ content: 'me see.' }),
-    piece({ toolPieces: [{ index: 0, id: 'X'.repeat(32), name: 'look', arguments: '' }] }),
-    piece({ toolPieces: [{ index: 0, arguments: '{"a":' }] }),
+    piece({ toolCalls: [{ index: 0, id: 'X'.repeat(32), name: 'look', arguments: '' }] }),
+    piece({ toolCalls: [{ index: 0, arguments: '{"a":' }] }),
     piece({
-      toolPieces: [
+      toolCalls: [
         { index: 0, arguments: '1}' },
         { index: 1, id: 'own:1', name: 'ask', arguments: '{}' }
       ]
     }),
-    piece({ toolPieces: [{ index: 2, name: 'look', arguments: '{}' }] }),
+    piece({ toolCalls: [{ index: 2, name: 'look', arguments: '{}' }] }),
     piece({ finish: 'stop', usage: usage(40) })
   ])
   t.strictSame(
@@ -139,8 +139,8 @@ t.test('events of an answer with everything', async t => {
 t.test('a call of a function of a group', async t => {
   const group = { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }
   const { response } = write(t, headOf({ tools: [TOOL, group] }), [
-    piece({ toolPieces: [{ index: 0, name: 'look', arguments: '{}' }] }),
-    piece({ toolPieces: [{ index: 1, name: 'crm__look', arguments: '{}' }] }),
+    piece({ toolCalls: [{ index: 0, name: 'look', arguments: '{}' }] }),
+    piece({ toolCalls: [{ index: 1, name: 'crm__look', arguments: '{}' }] }),
     piece({ finish: 'stop' })
   ])
   const [plain, grouped] = response.output
@@ -191,7 +191,7 @@ t.test('an answer that breaks off', async t => {
     t.match(events[2], { type: 'response.failed', response: { error: { code: word, message: 'It broke.' } } })
   }
   const writer = new ResponseWriter(headOf())
-  const events = [...writer.take(piece({ content: 'Once' })), ...writer.fail(broken)]
+  const events = [...writer.add([piece({ content: 'Once' })]), ...writer.fail(broken)]
   t.strictSame(
     events.map(({ sequence_number, type }) => [sequence_number, type]),
     [
@@ -223,10 +223,10 @@ t.test('events of any answer', async t => {
         case 2:
           called++
           return piece({
-            toolPieces: [{ index: called, id: `id${called}`, name: 'f', arguments: next(2) ? text() : '' }]
+            toolCalls: [{ index: called, id: `id${called}`, name: 'f', arguments: next(2) ? text() : '' }]
           })
         case 3:
-          return called < 0 ? piece({}) : piece({ content: text(), toolPieces: [{ index: called, arguments: text() }] })
+          return called < 0 ? piece({}) : piece({ content: text(), toolCalls: [{ index: called, arguments: text() }] })
         default:
           return piece({ thinking: text(), content: text() })
       }

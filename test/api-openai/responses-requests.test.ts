@@ -287,10 +287,10 @@ t.test('what a request asks of the engine', async t => {
       }
     ],
     [{ reasoning: { effort: 'low', summary: 'auto' } }, { reasoning_effort: 'low' }],
-    [{ include: ['message.output_text.logprobs'] }, { n_probs: 1, post_sampling_probs: false }],
+    [{ include: ['message.output_text.logprobs'] }, { logprobs: true, top_logprobs: 0 }],
     [
       { top_logprobs: 4, tools: [TOOL] },
-      { n_probs: 4, post_sampling_probs: false, tools: [ENGINE_TOOL] }
+      { logprobs: true, top_logprobs: 4, tools: [ENGINE_TOOL] }
     ]
   ]
   for (const [request, fields] of table) t.strictSame(engineFields(request).fields, fields, JSON.stringify(request))

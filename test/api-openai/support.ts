@@ -19,6 +19,7 @@ import { HookRegistry } from '../../core/plugins/hook-registry.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
 import { createScheduler } from '../../plugins/scheduler/scheduler.ts'
+import { engineCalls } from '../../runtimes/llama-server/calls.ts'
 import { createPromptCache } from '../../runtimes/llama-server/prompt-cache/create-prompt-cache.ts'
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model')
@@ -96,7 +97,20 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
     settle = resolve
   })
   const open = new Set<(error: CorralError) => void>()
+  const request: Engine['request'] = async asked => {
+    let cut: (error: Error) => void = () => {}
+    const broken = new Promise<never>((_, reject) => {
+      cut = reject
+    })
+    broken.catch(() => {})
+    open.add(cut)
+    asked.signal.addEventListener('abort', () => cut(asked.signal.reason))
+    const response = await Promise.race([respond(asked, engine), broken])
+    broken.catch(error => response.body.destroy(error))
+    return response
+  }
   const engine: FakeEngine = {
+    ...engineCalls({ request, alias: spec.alias, mode: spec.mode, contextSize: spec.options.num_ctx }),
     id: 'fake',
     provider: 'fake',
     spec,
@@ -107,18 +121,7 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
     sharedArguments: [],
     pid: undefined,
     exited,
-    async request(request) {
-      let cut: (error: Error) => void = () => {}
-      const broken = new Promise<never>((_, reject) => {
-        cut = reject
-      })
-      broken.catch(() => {})
-      open.add(cut)
-      request.signal.addEventListener('abort', () => cut(request.signal.reason))
-      const response = await Promise.race([respond(request, engine), broken])
-      broken.catch(error => response.body.destroy(error))
-      return response
-    },
+    request,
     async stop() {
       for (const cut of open) cut(new CorralError('model_stopped', 'stopped'))
       settle({ code: 0, signal: null, expected: true })

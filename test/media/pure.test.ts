@@ -2,7 +2,6 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Fastify from 'fastify'
 import t from 'tap'
-import { engineError, isCacheFault } from '../../core/answers/engine-error.ts'
 import { checkMedia, imageSize } from '../../core/answers/media-parts.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { Capability, StoredVariant } from '../../core/contracts/storage.ts'
@@ -12,6 +11,7 @@ import { TranscriptionRequest } from '../../plugins/api-openai/media/request-sch
 import { Transcript, transcriptionChat } from '../../plugins/api-openai/media/transcript.ts'
 import { engineSpec, requireServable } from '../../plugins/scheduler/engine-spec.ts'
 import { readModelFiles } from '../../plugins/storage/model-files.ts'
+import { isCacheFault, requestError } from '../../runtimes/llama-server/request-error.ts'
 import { safetensorsBytes } from '../support/gguf-writer.ts'
 import { hugePngBytes, pngBytes, wavBytes } from './support.ts'
 
@@ -181,16 +181,13 @@ t.test('transcripts', async t => {
     t.match(found, { code: 'unsupported_capability', param })
   }
   const transcript = new Transcript()
-  const nothing = { content: '', thinking: '', toolCalls: [] }
-  t.equal(transcript.add({ ...nothing, promptTokens: 3 }), undefined)
+  t.same(transcript.add([{ reading: { tokens: 1, total: 3, cached: 0 } }]), [])
   const likely = { token: 'a', logprob: -1, bytes: [97] }
-  t.same(transcript.add({ ...nothing, content: 'a', logprobs: [{ ...likely, top_logprobs: [] }] }), {
-    type: 'transcript.text.delta',
-    delta: 'a',
-    logprobs: [likely]
-  })
-  t.same(transcript.add({ ...nothing, content: 'b' }), { type: 'transcript.text.delta', delta: 'b' })
-  transcript.add({ ...nothing, usage: { promptTokens: 5, cachedTokens: 2, completionTokens: 2 }, finish: 'stop' })
+  t.same(transcript.add([{ content: 'a', logprobs: [{ ...likely, top_logprobs: [] }] }]), [
+    { type: 'transcript.text.delta', delta: 'a', logprobs: [likely] }
+  ])
+  t.same(transcript.add([{ content: 'b' }]), [{ type: 'transcript.text.delta', delta: 'b' }])
+  transcript.add([{ usage: { promptTokens: 5, cachedTokens: 2, completionTokens: 2 }, finish: 'stop' }])
   t.same(transcript.done(), {
     type: 'transcript.text.done',
     text: 'ab',
@@ -253,7 +250,7 @@ t.test('which models serve in which mode', async t => {
 
 t.test('what llama-server says of media', async t => {
   const said = (message: string, status = 500) =>
-    engineError(status, JSON.stringify({ error: { code: status, message } }))
+    requestError(status, JSON.stringify({ error: { code: status, message } }))
   const mistakes = ['Failed to load image or audio file', 'Failed to tokenize prompt', 'Invalid base64 value']
   for (const message of mistakes) t.equal(said(message).code, 'invalid_request', message)
   const named = ['uri must be base64 encoded', 'unsupported content[].type', 'Invalid uri format: data:text/plain']

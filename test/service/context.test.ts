@@ -99,7 +99,7 @@ t.test('it can be the rule for a model, and a request may differ', async t => {
     status: 400,
     body: { code: 'context_exceeded' }
   })
-  t.match(other.log(), /oldest messages of a conversation were left out/)
+  t.match(other.log(), /oldest messages of a conversation were dropped/)
 })
 
 t.test('lists of models tell the context in force, whoever asks', async t => {

@@ -1,9 +1,8 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { endWithFailure } from '../../../core/answers/leased-stream.ts'
 import type { Framing } from '../../../core/contracts/native-api.ts'
 import { clientSignal } from '../../../core/http/client-signal.ts'
 import { workFailureEvent } from '../../../core/http/native-error.ts'
-import { openReplyStream } from '../../../core/http/reply-stream.ts'
+import { endWithFailure, openReplyStream } from '../../../core/http/reply-stream.ts'
 import type { Tell } from './make-model.ts'
 
 /** Milliseconds. */

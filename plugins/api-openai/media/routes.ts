@@ -3,9 +3,9 @@ import { Type } from 'typebox'
 import { CorralError } from '../../../core/errors.ts'
 import { ANSWER_ERRORS, errorResponses, jsonOrStream } from '../../../core/http/response-schemas.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
+import type { OpenaiDependencies } from '../answer.ts'
 import { schemaCompiler } from '../check-body.ts'
 import { openaiErrors } from '../openai-error.ts'
-import type { RelayDependencies } from '../relay.ts'
 import { acceptForms } from './form-body.ts'
 import { ImageRequest, type ModelRequest, SpeechRequest, TranscriptionRequest } from './request-schemas.ts'
 import { transcribe } from './transcribe.ts'
@@ -47,7 +47,7 @@ const UNSUPPORTED = [
 ] as const
 
 /** What is asked about sounds and images, below `/v1`. */
-export function mediaRoutes(deps: RelayDependencies): FastifyPluginAsync {
+export function mediaRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
   return async app => {
     app.setValidatorCompiler(schemaCompiler)
     acceptForms(app)

@@ -1,13 +1,10 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import type { Delta } from '../../../core/answers/engine-answer.ts'
 import { checkMedia } from '../../../core/answers/media-parts.ts'
-import { readAnswer } from '../../../core/answers/read-answer.ts'
+import { type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import { settingsFor } from '../../../core/config/model-settings.ts'
-import { clientSignal } from '../../../core/http/client-signal.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions, topLevelOptions } from '../../../core/models/options.ts'
-import { answerInEvents } from '../event-stream.ts'
-import type { RelayDependencies } from '../relay.ts'
+import { eventChannel, type OpenaiDependencies } from '../answer.ts'
 import type { TranscriptionRequest } from './request-schemas.ts'
 import { type Task, Transcript, transcriptionChat } from './transcript.ts'
 
@@ -15,7 +12,7 @@ const frame = (event: object) => `data: ${JSON.stringify(event)}\n\n`
 
 /** Answers with what is said in a sound, loading the model first where needed. */
 export async function transcribe(
-  deps: RelayDependencies,
+  deps: OpenaiDependencies,
   request: FastifyRequest<{ Body: TranscriptionRequest }>,
   reply: FastifyReply,
   task: Task
@@ -27,30 +24,22 @@ export async function transcribe(
   const { messages, ...fields } = transcriptionChat(body, variant, task)
   checkMedia(messages, variant, settings.engine, () => 'file')
   const options = parseOptions(topLevelOptions(body))
-  const chat = { ...settings.sampling, ...options.sampling, ...fields, messages }
-  const call = { path: '/v1/chat/completions', body: chat }
-  const keepAlive = parseKeepAlive(body.keep_alive)
-  const lease = { model, options: options.load, keepAlive, signal: clientSignal(reply) }
-
+  const question: Question = {
+    operation: 'chat',
+    body: { ...settings.sampling, ...options.sampling, ...fields, messages },
+    lease: { model, options: options.load, keepAlive: parseKeepAlive(body.keep_alive) },
+    overflow: 'error'
+  }
   if (!body.stream) {
-    const transcript = await deps.scheduler.withLease(lease, async held => {
-      const made = new Transcript()
-      await readAnswer(held, call, deltas => void eventsOf(made, deltas))
-      return made
-    })
+    const transcript = await wholeAnswer(deps.scheduler, reply, question, () => new Transcript())
     if (body.response_format !== 'text') return transcript.whole()
     return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
   }
-  return await answerInEvents(deps, request, reply, lease, async (held, stream) => {
+  return await streamedAnswer(deps.scheduler, request, reply, question, eventChannel(deps.heartbeat), () => {
     const transcript = new Transcript()
-    await readAnswer(held, call, deltas => {
-      const events = eventsOf(transcript, deltas)
-      return events.length > 0 ? stream.write(events.map(frame).join('')) : undefined
-    })
-    stream.end(`${frame(transcript.done())}data: [DONE]\n\n`)
+    return {
+      add: deltas => transcript.add(deltas).map(frame).join(''),
+      end: () => `${frame(transcript.done())}data: [DONE]\n\n`
+    }
   })
-}
-
-function eventsOf(transcript: Transcript, deltas: Delta[]): object[] {
-  return deltas.map(delta => transcript.add(delta)).filter(event => event !== undefined)
 }

@@ -1,4 +1,4 @@
-import type { Delta, TokenUsage } from '../../../core/answers/engine-answer.ts'
+import type { Delta, TokenUsage } from '../../../core/contracts/engines.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { PLAIN_FORMATS, type TranscriptionRequest } from './request-schemas.ts'
@@ -60,22 +60,25 @@ export function transcriptionChat(
   }
 }
 
-/** Puts a transcript together of what the engine tells, and words its events. */
+/** Puts a transcript together and writes its events. */
 export class Transcript {
   #text = ''
   #logprobs: Fields[] | undefined
   #usage: TokenUsage | undefined
 
-  /** The event for a piece, where it has text. */
-  add({ content, logprobs, usage }: Delta): Fields | undefined {
-    this.#text += content
-    this.#usage = usage ?? this.#usage
-    const likely = (logprobs as { token: string; logprob: number; bytes: number[] }[] | undefined)?.map(
-      ({ token, logprob, bytes }) => ({ token, logprob, bytes })
-    )
-    if (likely) this.#logprobs = [...(this.#logprobs ?? []), ...likely]
-    if (content === '') return undefined
-    return { type: 'transcript.text.delta', delta: content, ...(likely && { logprobs: likely }) }
+  /** The events for what is added, where it has text. */
+  add(deltas: readonly Delta[]): Fields[] {
+    const events: Fields[] = []
+    for (const { choice, content, logprobs, usage } of deltas) {
+      if (choice) continue
+      this.#usage = usage ?? this.#usage
+      const likely = logprobs?.map(({ token, logprob, bytes }) => ({ token, logprob, bytes }))
+      if (likely) this.#logprobs = [...(this.#logprobs ?? []), ...likely]
+      if (!content) continue
+      this.#text += content
+      events.push({ type: 'transcript.text.delta', delta: content, ...(likely && { logprobs: likely }) })
+    }
+    return events
   }
 
   get text(): string {

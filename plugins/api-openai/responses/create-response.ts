@@ -1,21 +1,13 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { overflowOf } from '../../../core/answers/context-overflow.ts'
-import { askEngine, readAll, reasonOf } from '../../../core/answers/engine-reply.ts'
 import { checkMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
-import { type EngineCall, readAnswer } from '../../../core/answers/read-answer.ts'
-import { tellUnheeded } from '../../../core/answers/unheeded-schema.ts'
-import type { CoreConfig } from '../../../core/config/core-schema.ts'
+import { askOnce, callOf, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import { settingsFor } from '../../../core/config/model-settings.ts'
-import { progressText } from '../../../core/contracts/progress.ts'
-import type { Lease, LeaseRequest } from '../../../core/contracts/scheduler.ts'
-import type { Storage } from '../../../core/contracts/storage.ts'
+import type { Delta } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { clientSignal } from '../../../core/http/client-signal.ts'
-import type { ReplyStream } from '../../../core/http/reply-stream.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { parseKeepAlive } from '../../../core/models/options.ts'
-import { answerInEvents, type EventStreamDependencies } from '../event-stream.ts'
+import { eventChannel, type OpenaiDependencies } from '../answer.ts'
 import { engineMessages, type PlacedItem } from './engine-messages.ts'
 import { engineFields } from './engine-request.ts'
 import { readInput } from './input-items.ts'
@@ -25,9 +17,7 @@ import type { ResponseHead, ResponseObject } from './response-object.ts'
 import { type ResponseEvent, ResponseWriter } from './response-writer.ts'
 import type { StoredResponses } from './stored-responses.ts'
 
-export interface ResponseDependencies extends EventStreamDependencies {
-  storage: Storage
-  config: CoreConfig
+export interface ResponseDependencies extends OpenaiDependencies {
   stored: StoredResponses
 }
 
@@ -36,8 +26,7 @@ interface Understood {
   head: ResponseHead
   /** All of the conversation. */
   items: Item[]
-  call: EngineCall
-  lease: LeaseRequest
+  question: Question & { body: Record<string, unknown> }
 }
 
 function frames(events: readonly ResponseEvent[]): string {
@@ -61,7 +50,7 @@ function conversation(stored: StoredResponses, request: ResponseRequest): Placed
 }
 
 /** Reads a request, before a model is loaded for it. @throws CorralError */
-function understand(deps: ResponseDependencies, request: ResponseRequest, reply: FastifyReply): Understood {
+function understand(deps: ResponseDependencies, request: ResponseRequest): Understood {
   const engine = engineFields(request)
   const model = parseModelName(request.model ?? request.name)
   const keepAlive = parseKeepAlive(request.keep_alive)
@@ -76,7 +65,6 @@ function understand(deps: ResponseDependencies, request: ResponseRequest, reply:
   checkMedia(messages, variant, settings.engine, (message, part) => `${places[message]}[${part}]`)
   const policy = engine.overflow ?? settings.overflow
   const sampling = { ...settings.sampling, ...engine.fields }
-  tellUnheeded(reply, sampling)
   return {
     head: {
       id: newId('resp'),
@@ -87,17 +75,14 @@ function understand(deps: ResponseDependencies, request: ResponseRequest, reply:
       truncation: policy === 'drop_oldest' ? 'auto' : 'disabled'
     },
     items: placed.map(({ item }) => item),
-    call: {
-      path: '/v1/chat/completions',
-      body: {
-        ...sampling,
-        messages: withModelDefaults(messages, variant.defaults),
-        // How many tokens are of reasoning is told by counts at each piece.
-        ...(variant.metadata.capabilities.includes('thinking') && { timings_per_token: true })
-      },
-      overflow: overflowOf(policy, reply)
-    },
-    lease: { model, options: engine.load, keepAlive, signal: clientSignal(reply) }
+    question: {
+      operation: 'chat',
+      body: { ...sampling, messages: withModelDefaults(messages, variant.defaults) },
+      lease: { model, options: engine.load, keepAlive },
+      overflow: policy,
+      // How many tokens are of reasoning is known by counts at each piece.
+      countEach: variant.metadata.capabilities.includes('thinking')
+    }
   }
 }
 
@@ -107,36 +92,28 @@ export async function createResponse(
   request: FastifyRequest<{ Body: ResponseRequest }>,
   reply: FastifyReply
 ): Promise<unknown> {
-  const understood = understand(deps, request.body, reply)
-  const { head, call, lease } = understood
+  const { scheduler, heartbeat } = deps
+  const understood = understand(deps, request.body)
+  const { head, question } = understood
   if (!request.body.stream) {
-    return await deps.scheduler.withLease(lease, async held => {
-      const writer = new ResponseWriter(head)
-      await readAnswer(held, call, deltas => {
-        for (const delta of deltas) writer.take(delta)
-        return undefined
-      })
-      const { response } = writer.complete()
-      keep(deps, understood, response)
-      return response
-    })
+    const writer = await wholeAnswer(scheduler, reply, question, () => new ResponseWriter(head))
+    const { response } = writer.complete()
+    keep(deps, understood, response)
+    return response
   }
   let writer = new ResponseWriter(head)
-  const use = async (held: Lease, stream: ReplyStream) => {
+  const channel = eventChannel(heartbeat, failure => frames(writer.fail(failure)))
+  return await streamedAnswer(scheduler, request, reply, question, channel, () => {
     writer = new ResponseWriter(head)
-    await readAnswer(held, call, deltas => {
-      const events: ResponseEvent[] = []
-      for (const delta of deltas) {
-        if (delta.promptRead !== undefined) stream.status = readingPrompt(delta.promptRead)
-        events.push(...writer.take(delta))
+    return {
+      add: (deltas: readonly Delta[]) => frames(writer.add(deltas)),
+      end() {
+        const { events, response } = writer.complete()
+        keep(deps, understood, response)
+        return frames(events)
       }
-      return events.length > 0 ? stream.write(frames(events)) : undefined
-    })
-    const { events, response } = writer.complete()
-    keep(deps, understood, response)
-    stream.end(frames(events))
-  }
-  return await answerInEvents(deps, request, reply, lease, use, failure => frames(writer.fail(failure)))
+    }
+  })
 }
 
 /** Answers `POST /v1/responses/input_tokens`. */
@@ -145,24 +122,13 @@ export async function countInputTokens(
   request: FastifyRequest<{ Body: ResponseRequest }>,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { call, lease } = understand(deps, request.body, reply)
-  return await deps.scheduler.withLease(lease, held => countTokens(held, call))
-}
-
-async function countTokens(lease: Lease, { path, body }: EngineCall): Promise<unknown> {
-  try {
-    const response = await askEngine(lease, { path: `${path}/input_tokens`, body: JSON.stringify(body) })
-    const { input_tokens } = JSON.parse((await readAll(response.body)).toString('utf8'))
-    return { object: 'response.input_tokens', input_tokens }
-  } catch (error) {
-    throw reasonOf(lease, error)
-  }
+  const { body, lease } = understand(deps, request.body).question
+  return await askOnce(deps.scheduler, reply, lease, async held => ({
+    object: 'response.input_tokens',
+    input_tokens: await callOf(held, 'countTokens')(body, held)
+  }))
 }
 
 function keep({ stored }: ResponseDependencies, { head, items }: Understood, response: ResponseObject): void {
   if (head.request.store !== false) stored.add({ response, input: items })
-}
-
-function readingPrompt(fraction: number): string {
-  return progressText({ phase: 'generating', subject: '(reading the prompt)', fraction })
 }

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import type { TokenProbability } from '../logprobs.ts'
+import type { TokenProbability } from '../../../core/contracts/engines.ts'
 
 export interface OutputText {
   type: 'output_text'

@@ -1,4 +1,4 @@
-import type { TokenUsage } from '../../../core/answers/engine-answer.ts'
+import type { TokenUsage } from '../../../core/contracts/engines.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import type { EngineFields } from './engine-request.ts'
 import type { OutputItem } from './items.ts'

@@ -1,6 +1,6 @@
-import type { Delta, TokenUsage, ToolCallPiece } from '../../../core/answers/engine-answer.ts'
+import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
 import type { CorralError } from '../../../core/errors.ts'
-import { chatLogprobs, type TokenProbability } from '../logprobs.ts'
+import { chatLogprobs } from '../logprobs.ts'
 import { openaiErrorBody } from '../openai-error.ts'
 import { type FunctionCall, newId, type OutputItem, type OutputMessage, type ReasoningItem } from './items.ts'
 import { calledFunction } from './offered-tools.ts'
@@ -41,18 +41,22 @@ export class ResponseWriter {
     return this.#output
   }
 
-  /** The events of one piece of the engine's. */
-  take(delta: Delta): ResponseEvent[] {
+  /** The events of what the engine adds. */
+  add(deltas: readonly Delta[]): ResponseEvent[] {
     const events: ResponseEvent[] = []
-    if (delta.usage) this.#count(delta.usage, delta.thinking !== '')
+    for (const delta of deltas) if (!delta.choice) this.#take(delta, events)
+    return events
+  }
+
+  #take(delta: Delta, events: ResponseEvent[]): void {
+    const { thinking, content, toolCalls = [] } = delta
+    if (delta.usage) this.#count(delta.usage, Boolean(thinking))
     if (delta.finish === 'length') this.#ending = 'incomplete'
-    const { thinking, content, toolPieces = [] } = delta
-    if (!thinking && !content && toolPieces.length === 0) return events
+    if (!thinking && !content && toolCalls.length === 0) return
     this.#begin(events)
     if (thinking) this.#reason(thinking, events)
     if (content) this.#say(content, delta.logprobs ?? [], events)
-    for (const piece of toolPieces) this.#callFunction(piece, events)
-    return events
+    for (const piece of toolCalls) this.#callFunction(piece, events)
   }
 
   /** The events that end the response, and the response. */
@@ -147,10 +151,10 @@ export class ResponseWriter {
     return item
   }
 
-  #say(delta: string, given: unknown[], events: ResponseEvent[]): void {
+  #say(delta: string, given: readonly TokenProbability[], events: ResponseEvent[]): void {
     const [part] = this.#openMessage(events).content
     const { logprobs: top } = this.#head.engine
-    const logprobs = top === undefined ? [] : chatLogprobs(given as TokenProbability[], top)
+    const logprobs = top === undefined ? [] : chatLogprobs(given, top)
     part!.text += delta
     part!.logprobs.push(...logprobs)
     events.push(this.#event('response.output_text.delta', { ...this.#at(), content_index: 0, delta, logprobs }))

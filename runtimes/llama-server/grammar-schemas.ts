@@ -1,4 +1,4 @@
-import { isObject } from '../system/json-object.ts'
+import { isObject } from '../../core/system/json-object.ts'
 
 type Fields = Record<string, unknown>
 
@@ -21,12 +21,6 @@ export function withEngineSchemas(body: Fields): Fields {
   if (isObject(bare)) changed.json_schema = engineSchema(bare)
   if (Array.isArray(tools) && tools.length > 0) changed.tools = tools.map(toolWith)
   return { ...body, ...changed }
-}
-
-/** The schemas that a whole answer is held to, as they were given. */
-export function schemasOf({ response_format: format, json_schema: bare }: Fields): Fields[] {
-  const named = isObject(format) && isObject(format.json_schema) ? format.json_schema.schema : undefined
-  return [isObject(format) ? format.schema : undefined, named, bare].filter(isObject)
 }
 
 function formatWith(format: Fields): Fields {

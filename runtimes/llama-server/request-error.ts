@@ -1,4 +1,4 @@
-import { CorralError } from '../errors.ts'
+import { CorralError } from '../../core/errors.ts'
 
 /** Stands for what C++ libraries say of an index that is not there, such as a token beyond the vocabulary. */
 const OUT_OF_RANGE = 'a number in it is out of range'
@@ -40,7 +40,7 @@ interface EngineFailure {
  * @param status HTTP status; the `code` within the body counts more, since an error may come in a stream
  * @param bodyText the answer's body, or the JSON of the event: `{"error":{"code","message","type"}}`
  */
-export function engineError(status: number, bodyText: string): CorralError {
+export function requestError(status: number, bodyText: string): CorralError {
   const failure = readFailure(status, bodyText)
   const { message, type } = failure
   if (type === 'exceed_context_size_error' || failure.contextSize !== undefined) return contextExceeded(failure)

@@ -1,6 +1,12 @@
+import { EventEmitter } from 'node:events'
+import type { FastifyReply } from 'fastify'
 import t from 'tap'
-import { askWithinContext, dropOldest } from '../../core/answers/context-overflow.ts'
-import type { Lease } from '../../core/contracts/scheduler.ts'
+import { dropOldest } from '../../core/answers/drop-oldest.ts'
+import { wholeAnswer } from '../../core/answers/pipeline.ts'
+import type { Delta } from '../../core/contracts/engines.ts'
+import type { Lease, Scheduler } from '../../core/contracts/scheduler.ts'
+import { CorralError } from '../../core/errors.ts'
+import type { OverflowPolicy } from '../../core/models/options.ts'
 
 type Message = { role: string; content?: string; tool_calls?: object[] }
 
@@ -64,50 +70,61 @@ t.test('the conversation gets shorter with each try', async t => {
 })
 
 /** An engine whose tokens are a hundred to a message. */
-function leaseOf(contextSize: number) {
-  const asked: number[] = []
-  const request = async ({ body }: { body: string }) => {
-    const { messages } = JSON.parse(body)
-    asked.push(messages.length)
-    const tokens = messages.length * 100
-    const { Readable } = await import('node:stream')
-    const error = { code: 400, type: 'exceed_context_size_error', n_prompt_tokens: tokens, n_ctx: contextSize }
-    const fits = tokens < contextSize
-    return {
-      status: fits ? 200 : 400,
-      headers: {},
-      body: Readable.from([Buffer.from(JSON.stringify(fits ? {} : { error }))])
+function engineOf(contextSize: number) {
+  const received: number[] = []
+  const engine = {
+    provider: 'test',
+    async chat({ messages }: { messages: Message[] }, { take }: { take: (deltas: Delta[]) => void }) {
+      received.push(messages.length)
+      const tokens = messages.length * 100
+      if (tokens >= contextSize) {
+        throw new CorralError('context_exceeded', 'too long', {
+          details: { n_prompt_tokens: tokens, n_ctx: contextSize }
+        })
+      }
+      take([{ content: 'x', finish: 'stop' }])
     }
   }
-  const lease = { engine: { request }, signal: new AbortController().signal } as unknown as Lease
-  return { lease, asked }
+  const lease = { engine, signal: new AbortController().signal } as unknown as Lease
+  const scheduler = { withLease: (_: unknown, use: (lease: Lease) => unknown) => use(lease) } as unknown as Scheduler
+  return { scheduler, received }
 }
 
-t.test('it is asked again until it fits', async t => {
+t.test('a conversation is sent again, shorter, until it fits', async t => {
   const body = { messages: conversation('suauauauauau'), max_tokens: 10 }
-  const dropped: number[] = []
-  const drop = { policy: 'drop_oldest' as const, onDropped: (count: number) => void dropped.push(count) }
+  const ask = async (scheduler: Scheduler, overflow: OverflowPolicy = 'drop_oldest') => {
+    const headers: Record<string, string> = {}
+    const reply = {
+      raw: new EventEmitter(),
+      log: { info() {} },
+      header(name: string, value: string) {
+        headers[name] = value
+      }
+    } as unknown as FastifyReply
+    const model = { owner: 'a', name: 'b' }
+    const question = { operation: 'chat', body, lease: { model, options: {} }, overflow } as const
+    await wholeAnswer(scheduler, reply, question, () => ({ add() {} }))
+    return headers['x-corral-dropped-messages']
+  }
 
-  const roomy = leaseOf(2000)
-  t.equal((await askWithinContext(roomy.lease, { path: '/', body }, drop)).status, 200)
-  t.same([roomy.asked, dropped], [[12], []])
+  const roomy = engineOf(2000)
+  t.equal(await ask(roomy.scheduler), undefined)
+  t.same(roomy.received, [12])
 
-  const tight = leaseOf(650)
-  t.equal((await askWithinContext(tight.lease, { path: '/', body }, drop)).status, 200)
-  t.same([tight.asked, dropped], [[12, 6], [6]])
+  const tight = engineOf(650)
+  t.equal(await ask(tight.scheduler), '6')
+  t.same(tight.received, [12, 6])
   t.equal(body.messages.length, 12, 'the request stays as it is')
 
-  const tiny = leaseOf(150)
-  await t.rejects(askWithinContext(tiny.lease, { path: '/', body }, drop), {
+  await t.rejects(ask(engineOf(150).scheduler), {
     code: 'context_exceeded',
     details: { n_prompt_tokens: 200, n_ctx: 150 }
   })
-  t.same(dropped, [6])
 
-  const strict = leaseOf(650)
-  await t.rejects(askWithinContext(strict.lease, { path: '/', body }, { ...drop, policy: 'error' }), {
+  const strict = engineOf(650)
+  await t.rejects(ask(strict.scheduler, 'error'), {
     code: 'context_exceeded',
     details: { n_prompt_tokens: 1200, n_ctx: 650 }
   })
-  t.same(strict.asked, [12])
+  t.same(strict.received, [12])
 })

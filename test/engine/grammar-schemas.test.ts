@@ -1,5 +1,5 @@
 import t from 'tap'
-import { engineSchema, withEngineSchemas } from '../../core/answers/engine-schemas.ts'
+import { engineSchema, withEngineSchemas } from '../../runtimes/llama-server/grammar-schemas.ts'
 
 const word = { type: 'string' }
 const digit = { type: 'integer' }

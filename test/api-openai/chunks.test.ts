@@ -1,12 +1,11 @@
 import t from 'tap'
-import { type Chunk, ChunkWording, type Wording } from '../../plugins/api-openai/chunk-wording.ts'
+import type { Delta, TokenProbability } from '../../core/contracts/engines.ts'
+import { type Chunk, type ChunkHead, ChunkWriter, WholeAnswer } from '../../plugins/api-openai/chunks.ts'
 import { bestChoices } from '../../plugins/api-openai/completion-fields.ts'
-import { cutEmbeddings } from '../../plugins/api-openai/embeddings.ts'
-import { InfillChunks } from '../../plugins/api-openai/infill-chunks.ts'
+import { embeddingList } from '../../plugins/api-openai/embeddings.ts'
 import { chatLogprobs, olderLogprobs } from '../../plugins/api-openai/logprobs.ts'
 import { modelPage } from '../../plugins/api-openai/models.ts'
-import { wordRanking } from '../../plugins/api-openai/rerank.ts'
-import { WholeAnswer } from '../../plugins/api-openai/whole-answer.ts'
+import { ranking } from '../../plugins/api-openai/rerank.ts'
 import { variantOf } from './support.ts'
 
 const usage = (prompt: number, completion: number, cached = 0) => ({
@@ -15,9 +14,12 @@ const usage = (prompt: number, completion: number, cached = 0) => ({
   total_tokens: prompt + completion,
   prompt_tokens_details: { cached_tokens: cached }
 })
-const token = (text: string, logprob: number, ...others: [string, number][]) => {
-  const told = (of: string, value: number) => ({ id: 5, token: of, bytes: [...Buffer.from(of)], logprob: value })
-  return { ...told(text, logprob), top_logprobs: [[text, logprob] as const, ...others].map(([a, b]) => told(a, b)) }
+const counted = (promptTokens: number, completionTokens: number, cachedTokens = 0) => ({
+  usage: { promptTokens, completionTokens, cachedTokens }
+})
+const token = (text: string, logprob: number, ...others: [string, number][]): TokenProbability => {
+  const given = (of: string, value: number) => ({ id: 5, token: of, bytes: [...Buffer.from(of)], logprob: value })
+  return { ...given(text, logprob), top_logprobs: [[text, logprob] as const, ...others].map(([a, b]) => given(a, b)) }
 }
 const chatChunk = (choices: any[], more: object = {}): Chunk => ({
   id: 'chatcmpl-1',
@@ -31,44 +33,49 @@ const textChunk = (choices: any[], more: object = {}): Chunk => ({
   ...chatChunk(choices, more),
   object: 'text_completion'
 })
-const wording = (more: Partial<Wording> = {}): Wording => ({
-  id: 'cmpl-7',
-  model: 'A/b',
-  choices: 1,
-  usage: true,
-  ...more
-})
 
-function words(chunks: Chunk[], how: Wording): Chunk[] {
-  const worded = new ChunkWording(how)
-  return [...chunks.map(chunk => worded.word(chunk)), worded.end()].filter(chunk => chunk !== undefined)
+/** The chunks of an answer. */
+function chunksOf(deltas: Delta[], head: Partial<ChunkHead> = {}): Chunk[] {
+  const object = 'chat.completion.chunk'
+  const writer = new ChunkWriter({ object, id: 'cmpl-7', model: 'A/b', choices: 1, usage: true, ...head })
+  return [...deltas.flatMap(delta => writer.add([delta])), writer.end()].filter(chunk => chunk !== undefined)
 }
 
 t.test('the counts of several choices come once, at the end', async t => {
-  const chunks = [
-    chatChunk([{ index: 1, finish_reason: null, delta: { content: 'b' } }]),
-    chatChunk([{ index: 1, finish_reason: 'stop', delta: {} }]),
-    chatChunk([], { usage: usage(19, 2, 18), timings: {} }),
-    chatChunk([{ index: 0, finish_reason: 'stop', delta: {} }]),
-    chatChunk([], { usage: usage(19, 5, 0) })
+  const deltas: Delta[] = [
+    { reading: { tokens: 1, total: 19, cached: 0 } },
+    { choice: 1, content: 'b' },
+    { choice: 1, finish: 'stop', ...counted(19, 2, 18), extra: { timings: { prompt_n: 1 } } },
+    { finish: 'stop', ...counted(19, 5, 0), extra: { timings: { prompt_n: 2 } } }
   ]
-  const told = words(chunks, wording({ choices: 2 }))
+  const chunks = chunksOf(deltas, { choices: 2 })
   t.strictSame(
-    told.map(({ choices }) => choices.map(({ index }) => index)),
-    [[1], [1], [0], []]
+    chunks.map(({ choices }) => choices.map(({ index, delta, finish_reason }) => [index, delta, finish_reason])),
+    [
+      [[1, { role: 'assistant', content: null }, null]],
+      [[1, { content: 'b' }, null]],
+      [[1, {}, 'stop']],
+      [[0, { role: 'assistant', content: null }, null]],
+      [[0, {}, 'stop']],
+      []
+    ]
   )
-  t.strictSame(told.at(-1), { ...chatChunk([]), id: 'cmpl-7', model: 'A/b', usage: usage(19, 7, 0) })
-  t.notOk(words(chunks, wording({ choices: 2, usage: false })).some(chunk => chunk.usage))
+  t.match(chunks.at(-1), { id: 'cmpl-7', model: 'A/b', usage: usage(19, 7, 0), timings: { prompt_n: 2 } })
+  const uncounted = chunksOf(deltas, { choices: 2, usage: false })
+  t.notOk(uncounted.some(chunk => chunk.usage))
+  t.match(uncounted.at(-1), { timings: { prompt_n: 2 } }, "the engine's own fields come with the end of a choice")
 
-  const texts = [
-    textChunk([{ index: 0, text: '', finish_reason: 'stop', logprobs: null }], { usage: usage(3, 1) }),
-    textChunk([{ index: 2, text: '', finish_reason: 'stop', logprobs: null }], { usage: usage(4, 2) }),
-    textChunk([{ index: 3, text: '', finish_reason: 'stop', logprobs: null }], { usage: usage(4, 4, 3) }),
-    textChunk([{ index: 1, text: '', finish_reason: 'stop', logprobs: null }], { usage: usage(3, 8, 2) })
+  const texts: Delta[] = [
+    { finish: 'stop', ...counted(3, 1) },
+    { choice: 2, finish: 'stop', ...counted(4, 2) },
+    { choice: 3, finish: 'stop', ...counted(4, 4, 3) },
+    { choice: 1, finish: 'stop', ...counted(3, 8, 2) }
   ]
-  const last = words(texts, wording({ choices: 2 })).at(-1)!
+  const last = chunksOf(texts, { object: 'text_completion', choices: 2 }).at(-1)!
   t.match(last, { id: 'cmpl-7', choices: [], usage: usage(7, 15) })
-  t.strictSame(words(texts, wording({ choices: 2 }))[0]!.usage, undefined)
+  t.equal(chunksOf([{ content: 'x', finish: 'stop' }]).at(-1)!.usage, undefined, 'an engine that does not count')
+  const late = chunksOf([{ content: 'x', finish: 'stop' }, counted(3, 1)])
+  t.match(late.at(-1)!.usage, usage(3, 1), 'counts may come after the end of the text')
 })
 
 t.test('log probabilities', async t => {
@@ -176,36 +183,30 @@ t.test('a streamed answer is put together to the whole one', t => {
 })
 
 t.test('answers to functions, as older clients read them', async t => {
-  const chunks = [
-    chatChunk([{ index: 0, finish_reason: null, delta: { role: 'assistant', content: null } }]),
-    chatChunk([
-      {
-        index: 0,
-        finish_reason: null,
-        delta: { tool_calls: [{ index: 0, id: 'x', type: 'function', function: { name: 'f', arguments: '{' } }] }
-      }
-    ]),
-    chatChunk([{ index: 0, finish_reason: null, delta: { tool_calls: [{ index: 0, function: { arguments: '}' } }] } }]),
-    chatChunk([{ index: 0, finish_reason: 'tool_calls', delta: {} }])
-  ]
-  const told = words(chunks, wording({ legacyFunctions: true }))
+  const chunks = chunksOf(
+    [
+      { toolCalls: [{ index: 0, id: 'x', name: 'f', arguments: '{' }] },
+      { toolCalls: [{ index: 0, arguments: '}' }] },
+      { finish: 'tool_calls' }
+    ],
+    { legacyFunctions: true }
+  )
   t.strictSame(
-    told.map(({ choices }) => choices[0]!.delta?.function_call),
+    chunks.map(({ choices }) => choices[0]!.delta?.function_call),
     [undefined, { name: 'f', arguments: '{' }, { arguments: '}' }, undefined]
   )
-  t.equal(told[3]!.choices[0]!.finish_reason, 'function_call')
-  t.notMatch(JSON.stringify(told), 'tool_calls')
+  t.equal(chunks[3]!.choices[0]!.finish_reason, 'function_call')
+  t.notMatch(JSON.stringify(chunks), 'tool_calls')
   const whole = new WholeAnswer()
-  for (const chunk of told) whole.add(chunk)
+  for (const chunk of chunks) whole.add(chunk)
   t.match(whole.choices()[0], { message: { function_call: { name: 'f', arguments: '{}' } } })
 })
 
 t.test('completions', async t => {
-  const piece = (index: number, text: string, finish: string | null = null, tokens: any[] = []) =>
-    textChunk([{ index, text, logprobs: tokens.length ? { content: tokens } : null, finish_reason: finish }])
-  const echoed = words(
-    [piece(1, 'b'), piece(0, 'a'), piece(0, '', 'stop'), piece(1, 'c', 'stop')],
-    wording({ echo: ['one ', 'two '] })
+  const object = 'text_completion'
+  const echoed = chunksOf(
+    [{ choice: 1, content: 'b' }, { content: 'a' }, { finish: 'stop' }, { choice: 1, content: 'c', finish: 'stop' }],
+    { object, echo: ['one ', 'two '] }
   )
   const whole = new WholeAnswer()
   for (const chunk of echoed) whole.add(chunk)
@@ -213,26 +214,26 @@ t.test('completions', async t => {
     whole.choices().map(({ text }) => text),
     ['one a', 'two bc']
   )
-  t.equal(echoed[0]!.id, 'cmpl-7')
-  t.equal(echoed[0]!.model, 'A/b')
+  t.match(echoed[0], { id: 'cmpl-7', model: 'A/b' })
 
-  const probable = words(
+  const probable = chunksOf(
     [
-      piece(0, 'Hi', null, [token('Hi', -1)]),
-      piece(0, ' you', null, [token(' you', -2)]),
-      piece(0, '', null, [token('', -3)]),
-      piece(0, '', 'stop')
+      { content: 'Hi', logprobs: [token('Hi', -1)] },
+      { content: ' you', logprobs: [token(' you', -2)] },
+      { logprobs: [token('', -3)] },
+      { finish: 'stop' }
     ],
-    wording({ logprobs: 1 })
+    { object, logprobs: 1 }
   )
   t.strictSame(
     probable.map(({ choices }) => (choices[0]!.logprobs as any)?.text_offset),
     [[0], [2], [], undefined]
   )
-  const nothing = words(
-    [piece(0, 'x', null), { ...piece(0, '', 'length'), usage: usage(3, 1) }],
-    wording({ nothing: true, echo: ['p'] })
-  )
+  const nothing = chunksOf([{ content: 'x' }, { finish: 'length', ...counted(3, 1) }], {
+    object,
+    nothing: true,
+    echo: ['p']
+  })
   t.strictSame(
     nothing.flatMap(({ choices }) => choices.map(({ text }) => text)),
     ['p', '']
@@ -246,66 +247,43 @@ t.test('the best of several', async t => {
   t.strictSame(bestChoices([-1, -1], 2, 1), [0])
 })
 
-t.test('what is filled in', async t => {
-  const chunks = new InfillChunks(2)
-  const event = (index: number, content: string, more: object = {}) => ({ index, content, stop: false, ...more })
-  const first = chunks.chunk(event(0, 'a', { completion_probabilities: [token('a', -1)] }))
-  t.match(first, {
-    object: 'text_completion',
-    choices: [{ index: 0, text: 'a', finish_reason: null, logprobs: { content: [{ token: 'a' }] } }]
-  })
-  t.notOk(first.usage)
-  const end = { stop: true, tokens_evaluated: 7, tokens_predicted: 2, timings: { cache_n: 3 } }
-  t.match(chunks.chunk(event(1, '', { ...end, stop_type: 'eos' })), {
-    choices: [{ index: 1, finish_reason: 'stop' }],
-    usage: usage(7, 2, 3)
-  })
-  t.notOk(chunks.done)
-  t.match(chunks.chunk(event(0, '', { ...end, stop_type: 'limit' })), { choices: [{ finish_reason: 'length' }] })
-  t.ok(chunks.done)
-})
-
-t.test('vectors that are cut', async t => {
-  const bytes = Buffer.alloc(16)
-  for (const [index, value] of [3, 4, 12, 0].entries()) bytes.writeFloatLE(value, index * 4)
-  const reply = {
+t.test('embeddings are cut to size and normalised anew', async t => {
+  const vectors = { vectors: [Float32Array.of(3, 4, 12, 0)], promptTokens: 1 }
+  const list = (dimensions: number | undefined, encoding_format: 'float' | 'base64') =>
+    embeddingList(vectors, { input: 'x', dimensions, encoding_format }, 'a/b')
+  t.strictSame(list(2, 'float').data[0]!.embedding, [0.6, 0.8])
+  const bytes = Buffer.from(list(2, 'base64').data[0]!.embedding as string, 'base64')
+  t.equal(bytes.length, 8)
+  t.equal(bytes.readFloatLE(4), Math.fround(0.8))
+  t.strictSame(list(undefined, 'float'), {
     object: 'list',
-    usage: { prompt_tokens: 1 },
-    data: [{ object: 'embedding', index: 0, embedding: bytes.toString('base64'), encoding_format: 'base64' }]
-  }
-  const [cut] = cutEmbeddings(reply, 2, 'float').data as { embedding: number[] }[]
-  t.strictSame(
-    cut!.embedding.map(value => value.toFixed(5)),
-    ['0.60000', '0.80000']
-  )
-  t.notOk('encoding_format' in cut!)
-  const [short] = cutEmbeddings(reply, 2, 'base64').data as { embedding: string }[]
-  const read = Buffer.from(short!.embedding, 'base64')
-  t.equal(read.length, 8)
-  t.equal(read.readFloatLE(4), cut!.embedding[1])
-  t.match(cutEmbeddings(reply, 4, 'float').usage, { prompt_tokens: 1 })
-  t.throws(() => cutEmbeddings(reply, 5, 'float'), {
-    code: 'invalid_request',
-    param: 'dimensions',
-    message: /4 at most/
+    model: 'a/b',
+    data: [{ object: 'embedding', index: 0, embedding: [3, 4, 12, 0] }],
+    usage: { prompt_tokens: 1, total_tokens: 1 }
   })
+  t.throws(() => list(5, 'float'), { code: 'invalid_request', param: 'dimensions', message: /4 at most/ })
 })
 
 t.test('rankings', async t => {
   const reply = {
-    object: 'list',
-    results: [
-      { index: 0, relevance_score: -1 },
-      { index: 2, relevance_score: 0.5 },
-      { index: 1, relevance_score: 0.1 }
-    ]
+    scores: [
+      { index: 0, score: -1 },
+      { index: 2, score: 0.5 },
+      { index: 1, score: 0.1 }
+    ],
+    promptTokens: 7
   }
   const documents = ['a', { text: 'b' }, 'c']
-  t.strictSame(wordRanking(reply, { query: 'q', documents, top_n: 2, return_documents: true }).results, [
-    { index: 2, relevance_score: 0.5, document: { text: 'c' } },
-    { index: 1, relevance_score: 0.1, document: { text: 'b' } }
-  ])
-  const all = wordRanking(reply, { query: 'q', documents }).results as object[]
+  t.strictSame(ranking(reply, { query: 'q', documents, top_n: 2, return_documents: true }, 'a/b'), {
+    object: 'list',
+    model: 'a/b',
+    usage: { prompt_tokens: 7, total_tokens: 7 },
+    results: [
+      { index: 2, relevance_score: 0.5, document: { text: 'c' } },
+      { index: 1, relevance_score: 0.1, document: { text: 'b' } }
+    ]
+  })
+  const all = ranking(reply, { query: 'q', documents }, 'a/b').results
   t.equal(all.length, 3)
   t.notOk('document' in all[0]!)
 })

@@ -1,0 +1,81 @@
+import type { EngineFields } from '../contracts/engines.ts'
+import { CorralError } from '../errors.ts'
+
+interface Message {
+  role?: unknown
+  [field: string]: unknown
+}
+
+/** At least this part of the context is kept for the answer once turns are dropped. */
+const ANSWER_SHARE = 1 / 4
+
+/**
+ * A request whose conversation did not fit, without its oldest turns.
+ * @param error what the engine refused it with
+ * @returns undefined when that was no matter of length, or nothing is left that could be dropped
+ */
+export function shorterConversation(
+  body: EngineFields,
+  error: unknown
+): { body: EngineFields; dropped: number } | undefined {
+  if (!(error instanceof CorralError) || error.code !== 'context_exceeded') return undefined
+  const { n_prompt_tokens: promptTokens, n_ctx: contextSize } = error.details ?? {}
+  if (typeof promptTokens !== 'number' || typeof contextSize !== 'number' || !Array.isArray(body.messages)) {
+    return undefined
+  }
+  const { max_tokens: maxTokens, messages } = body
+  const most = contextSize * ANSWER_SHARE
+  const wanted = typeof maxTokens === 'number' && maxTokens > 0 ? Math.min(maxTokens, most) : most
+  const fewer = dropOldest(messages as Message[], promptTokens, contextSize - wanted)
+  return fewer && { body: { ...body, messages: fewer }, dropped: messages.length - fewer.length }
+}
+
+/**
+ * Leaves out the oldest turns of a conversation: at least one, and as many as it seems to take, by the length of their
+ * text, until the rest has no more than `room` tokens. A turn is a user's message with all that follows it up to the
+ * next one; of the last turn only rounds of tool calls with their results can go, but the last. The system's stay.
+ * @param promptTokens of the whole conversation
+ * @returns undefined when nothing is left that could go
+ */
+export function dropOldest<T extends Message>(
+  messages: readonly T[],
+  promptTokens: number,
+  room: number
+): T[] | undefined {
+  const lengths = messages.map(message => JSON.stringify(message).length)
+  const total = lengths.reduce((sum, length) => sum + length, 0)
+  const dropped = new Set<number>()
+  let tokens = promptTokens
+  for (const unit of removableUnits(messages)) {
+    for (const index of unit) {
+      dropped.add(index)
+      tokens -= (promptTokens * lengths[index]!) / total
+    }
+    if (tokens <= room) break
+  }
+  return dropped.size === 0 ? undefined : messages.filter((_, index) => !dropped.has(index))
+}
+
+/** Indexes of messages that go together, oldest first. */
+function removableUnits(messages: readonly Message[]): number[][] {
+  const units: number[][] = []
+  const starts = messages.flatMap(({ role }, index) => (role === 'user' ? [index] : []))
+  const last = starts.at(-1) ?? 0
+  let unit: number[] | undefined
+  messages.forEach(({ role, tool_calls }, index) => {
+    // What the system says in between holds for all that follows.
+    if (role === 'system' || role === 'developer') return
+    const begins = index < last ? role === 'user' : index > last && role === 'assistant' && isFilled(tool_calls)
+    if (index === last) unit = undefined
+    if (begins) {
+      unit = []
+      units.push(unit)
+    }
+    if (index !== last) unit?.push(index)
+  })
+  // The last round of tool calls is what the answer is about.
+  if (units.at(-1)?.some(index => index > last)) units.pop()
+  return units
+}
+
+const isFilled = (value: unknown) => Array.isArray(value) && value.length > 0

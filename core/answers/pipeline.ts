@@ -1,0 +1,225 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { Delta, Engine, EngineFields } from '../contracts/engines.ts'
+import { progressText } from '../contracts/progress.ts'
+import type { Lease, LeaseRequest, Scheduler } from '../contracts/scheduler.ts'
+import { CorralError } from '../errors.ts'
+import { clientSignal } from '../http/client-signal.ts'
+import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
+import type { OverflowPolicy } from '../models/options.ts'
+import { shorterConversation } from './drop-oldest.ts'
+import { tellUnheeded } from './unheeded-schema.ts'
+
+/*
+ * The one way of an answer: a surface says what it asks (Question) and how it writes deltas (AnswerWriter); leases,
+ * retries, heartbeats, conversations that are too long, and failures in the middle of a stream are dealt with here.
+ */
+
+/** What a surface asks of a model, in the words of the hosted-chat API. */
+export interface Question {
+  operation: 'chat' | 'completion'
+  /** Absent where the model is only to be loaded. */
+  body?: EngineFields
+  lease: ModelLease
+  /** What happens to a conversation that is longer than the context. */
+  overflow: OverflowPolicy
+  /** Whether each delta should have `usage`. */
+  countEach?: boolean
+  /** Whether the surface says which text of `stop` ended the answer. */
+  stopText?: boolean
+  /** Called with the lease before the engine is asked. @throws CorralError what cannot be asked of this engine */
+  check?(lease: Lease): void
+}
+
+/** What is leased, and how. */
+export type ModelLease = Omit<LeaseRequest, 'signal' | 'onProgress'>
+
+/** How a surface writes one answer; made anew for each attempt. */
+export interface AnswerWriter {
+  /** Takes what the engine adds. @returns what is to be sent of it; nothing where undefined or empty */
+  add(deltas: readonly Delta[]): string | undefined
+  /** What completes the stream. */
+  end(): string
+}
+
+/** How a surface streams. */
+export interface Channel extends ReplyStreamOptions {
+  /** The last frame of a stream that failed after it had begun. */
+  failure(error: CorralError): string
+  /**
+   * Rewrites the bytes of a hosted-chat stream; where it is given, and the engine offers bytes, these are passed on
+   * without being read, and no writer is made.
+   */
+  bytes?(lease: Lease): (bytes: Buffer) => Buffer
+}
+
+/** Asks for an answer in one piece; resolves with the taker once the answer is complete. */
+export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]): unknown }>(
+  scheduler: Scheduler,
+  reply: FastifyReply,
+  question: Question,
+  open: (lease: Lease) => Taker | Promise<Taker>
+): Promise<Taker> {
+  if (question.body) tellUnheeded(reply, question.body)
+  return await scheduler.withLease({ ...question.lease, signal: clientSignal(reply) }, async lease => {
+    const taker = await open(lease)
+    await generate(lease, question, reply, deltas => void taker.add(deltas))
+    return taker
+  })
+}
+
+/**
+ * Answers with a stream. Heartbeats say what the request waits for; an engine that dies before anything was sent is
+ * replaced once; a failure after that is the stream's last frame.
+ */
+export async function streamedAnswer(
+  scheduler: Scheduler,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  question: Question,
+  channel: Channel,
+  open: (lease: Lease) => AnswerWriter | Promise<AnswerWriter>
+): Promise<void> {
+  if (question.body) tellUnheeded(reply, question.body)
+  const stream = openReplyStream(reply, channel)
+  const lease: LeaseRequest = {
+    ...question.lease,
+    signal: clientSignal(reply),
+    onProgress: progress => {
+      stream.status = progressText(progress)
+    }
+  }
+  await endWithFailure(stream, request.log, channel.failure, () =>
+    scheduler.withLease({ ...lease, mayRetry: () => !stream.written }, async held => {
+      stream.status = 'generating'
+      if (channel.bytes && offersBytes(held.engine, question)) {
+        const rewrite = channel.bytes(held)
+        await ask<Buffer>(held, question, reply, `${question.operation}Bytes`, bytes => stream.write(rewrite(bytes)))
+        return stream.end()
+      }
+      const writer = await open(held)
+      await generate(held, question, reply, deltas => {
+        sayReading(stream, deltas[0])
+        const text = writer.add(deltas)
+        return text ? stream.write(text) : undefined
+      })
+      stream.end(writer.end())
+    })
+  )
+}
+
+/** Asks a leased engine for something that comes in one piece: vectors, scores, counts. */
+export async function askOnce<Reply>(
+  scheduler: Scheduler,
+  reply: FastifyReply,
+  lease: ModelLease,
+  use: (lease: Lease) => Promise<Reply>
+): Promise<Reply> {
+  return await scheduler.withLease({ ...lease, signal: clientSignal(reply) }, async held => {
+    try {
+      return await use(held)
+    } catch (error) {
+      throw reasonOf(held, error)
+    }
+  })
+}
+
+type Call = 'chat' | 'chatBytes' | 'completion' | 'completionBytes' | 'embed' | 'rerank' | 'tokenize' | 'detokenize'
+
+const PURPOSES: Partial<Record<Call | 'countTokens', string>> = {
+  chat: 'answer conversations',
+  completion: 'continue texts',
+  embed: 'make embeddings',
+  rerank: 'rank documents',
+  tokenize: 'split texts into tokens',
+  detokenize: 'turn tokens into text',
+  countTokens: 'count tokens'
+}
+
+/** A call that the leased engine has. @throws CorralError `unsupported_capability` */
+export function callOf<Name extends keyof Engine & (Call | 'countTokens')>(
+  { engine, variant }: Lease,
+  name: Name
+): NonNullable<Engine[Name]> {
+  const call = engine[name]
+  if (call) return (call as unknown as { bind(engine: Engine): NonNullable<Engine[Name]> }).bind(engine)
+  throw new CorralError(
+    'unsupported_capability',
+    `The engine of model "${variant.publicName}" (${engine.provider}) cannot ${PURPOSES[name]}. Use a model that can.`,
+    { param: 'model' }
+  )
+}
+
+function offersBytes(engine: Engine, { operation, body }: Question): boolean {
+  return body !== undefined && engine[`${operation}Bytes`] !== undefined
+}
+
+async function generate(
+  lease: Lease,
+  question: Question,
+  reply: FastifyReply,
+  take: (deltas: readonly Delta[]) => Promise<void> | undefined
+): Promise<void> {
+  if (question.body) await ask(lease, question, reply, question.operation, take)
+}
+
+/**
+ * Asks the engine. Where the policy allows it, a conversation that does not fit is asked again without its oldest turns
+ * until it does; the engine's own count decides, nothing is guessed to fit. The reply says in a header, and the log in a
+ * line, how many messages were dropped.
+ */
+async function ask<Piece extends readonly Delta[] | Buffer>(
+  lease: Lease,
+  question: Question,
+  reply: FastifyReply,
+  name: 'chat' | 'completion' | 'chatBytes' | 'completionBytes',
+  take: (piece: Piece) => Promise<void> | undefined
+): Promise<void> {
+  const { countEach = false, stopText = false, overflow, check } = question
+  check?.(lease)
+  const call = callOf(lease, name) as (
+    fields: EngineFields,
+    sink: { signal: AbortSignal; countEach: boolean; stopText: boolean; take: typeof take }
+  ) => Promise<void>
+  let body = question.body!
+  let dropped = 0
+  let begun = false
+  const sink = {
+    signal: lease.signal,
+    countEach,
+    stopText,
+    take(piece: Piece) {
+      if (!begun) {
+        begun = true
+        if (dropped > 0) reportDropped(reply, dropped)
+      }
+      return take(piece)
+    }
+  }
+  for (;;) {
+    try {
+      return await call(body, sink)
+    } catch (error) {
+      const shorter = !begun && overflow === 'drop_oldest' ? shorterConversation(body, error) : undefined
+      if (!shorter) throw reasonOf(lease, error)
+      dropped += shorter.dropped
+      body = shorter.body
+    }
+  }
+}
+
+function reportDropped(reply: FastifyReply, messages: number): void {
+  reply.header('x-corral-dropped-messages', `${messages}`)
+  reply.log.info({ messages }, 'The oldest messages of a conversation were dropped: it was longer than the context.')
+}
+
+function sayReading(stream: ReplyStream, delta: Delta | undefined): void {
+  if (!delta?.reading) return
+  const { tokens, total } = delta.reading
+  const fraction = tokens / Math.max(1, total)
+  stream.status = progressText({ phase: 'generating', subject: '(reading the prompt)', fraction })
+}
+
+/** Why an answer failed: what took the engine or the client away explains more than the broken connection. */
+function reasonOf(lease: Lease, error: unknown): unknown {
+  return lease.signal.aborted ? lease.signal.reason : error
+}

@@ -1,0 +1,309 @@
+import type { Readable } from 'node:stream'
+import { json, text } from 'node:stream/consumers'
+import { EventLines } from '../../core/answers/event-lines.ts'
+import type {
+  AnswerSink,
+  Engine,
+  EngineFields,
+  EngineMode,
+  EngineRequest,
+  EngineResponse
+} from '../../core/contracts/engines.ts'
+import { CorralError } from '../../core/errors.ts'
+import { EventBlocks, EventReader } from './event-reader.ts'
+import { withEngineSchemas } from './grammar-schemas.ts'
+import { isCacheFault, requestError } from './request-error.ts'
+
+const CHAT = '/v1/chat/completions'
+const COMPLETION = '/v1/completions'
+/** Texts that are asked for at once: llama-server goes on with what it has when the client has gone. */
+const BATCH = 32
+
+export interface CallsOptions {
+  /** Sends a request to the server; resolves at the response's headers. */
+  request(request: EngineRequest): Promise<EngineResponse>
+  /** The model's name, for messages. */
+  alias: string
+  mode: EngineMode
+  /** Tokens of each slot. */
+  contextSize: number
+}
+
+export type EngineCalls = Pick<
+  Engine,
+  | 'chat'
+  | 'chatBytes'
+  | 'completion'
+  | 'completionBytes'
+  | 'embed'
+  | 'rerank'
+  | 'tokenize'
+  | 'detokenize'
+  | 'countTokens'
+>
+
+/**
+ * What an engine can be asked, in llama-server's dialect (tools/server/README.md). Answers are always asked for as
+ * streams: llama-server notices that the asker of an unstreamed answer has gone only while nothing else is generated, and
+ * would go on for nobody.
+ */
+export function engineCalls({ request, alias, mode, contextSize }: CallsOptions): EngineCalls {
+  async function post(path: string, body: EngineFields, signal: AbortSignal): Promise<Readable> {
+    const response = await request({ method: 'POST', path, body: JSON.stringify(body), signal })
+    if (response.status < 400) return response.body
+    throw requestError(response.status, await text(response.body))
+  }
+
+  async function ask<Reply>(path: string, body: EngineFields, signal: AbortSignal): Promise<Reply> {
+    return (await json(await post(path, body, signal))) as Reply
+  }
+
+  /** The stream of an answer; asked for without the cache where that is what llama-server stumbles over. */
+  async function open(path: string, given: EngineFields, signal: AbortSignal): Promise<Readable> {
+    const body = withEngineSchemas(given)
+    await requirePlainBeginning(body, signal)
+    try {
+      return await post(path, body, signal)
+    } catch (error) {
+      if (!isCacheFault(error) || body.cache_prompt === false) throw error
+      return await post(path, { ...body, cache_prompt: false }, signal)
+    }
+  }
+
+  function cutShort(): CorralError {
+    return new CorralError(
+      'engine_crashed',
+      `The engine of model "${alias}" ended its answer in the middle. Send the request again.`
+    )
+  }
+
+  /** Reads an answer as deltas. It is complete with the mark at its end, or with all its choices where these are known. */
+  async function deltas(path: string, body: EngineFields, sink: AnswerSink, choices?: number): Promise<void> {
+    const lines = new EventLines()
+    const reader = new EventReader()
+    let done = false
+    const stream = await open(path, body, sink.signal)
+    await forEachChunk(stream, chunk => {
+      const pieces = []
+      for (const payload of lines.push(chunk)) {
+        if (payload === '[DONE]') {
+          done = true
+          continue
+        }
+        // llama-server begins each further choice of a request with `null`.
+        const event = JSON.parse(payload)
+        if (event?.error !== undefined) throw requestError(500, payload)
+        if (event) pieces.push(reader.read(event))
+      }
+      return pieces.length === 0 ? undefined : sink.take(pieces)
+    })
+    if (!done && reader.finished !== choices) throw cutShort()
+  }
+
+  async function bytes(path: string, body: EngineFields, sink: AnswerSink<Buffer>): Promise<void> {
+    const blocks = new EventBlocks()
+    let done = false
+    const stream = await open(path, { ...withProbabilities(body), stream: true }, sink.signal)
+    await forEachChunk(stream, chunk => {
+      const block = blocks.push(chunk)
+      if (!block) return undefined
+      done ||= block.done
+      const taken = block.bytes.length > 0 ? sink.take(block.bytes) : undefined
+      if (block.error !== undefined) throw requestError(500, block.error)
+      return taken
+    })
+    if (!done) throw cutShort()
+  }
+
+  /**
+   * Refuses what llama-server 0.5.0 does not survive: an answer that was begun for it with tokens that are no text, such
+   * as the end of a turn, and that is held to a grammar. Other answers that have begun may be held to one.
+   */
+  async function requirePlainBeginning(body: EngineFields, signal: AbortSignal): Promise<void> {
+    const content = isConstrained(body) ? begunText(body.messages) : ''
+    if (content === '') return
+    const tokens = async (parse_special: boolean) =>
+      await text(await post('/tokenize', { content, parse_special }, signal))
+    const [special, plain] = await Promise.all([tokens(true), tokens(false)])
+    if (special === plain) return
+    throw new CorralError(
+      'invalid_request',
+      'The last message begins the answer and has special tokens of the model in it (such as the end of a turn), while the answer is constrained to a format or to tools. Remove the special tokens, or the format and the tools.',
+      { param: 'messages' }
+    )
+  }
+
+  async function tokensOf(content: string, add_special: boolean, signal: AbortSignal): Promise<number[]> {
+    return (await ask<{ tokens: number[] }>('/tokenize', { content, add_special }, signal)).tokens
+  }
+
+  /** The text, or the tokens of its beginning where it is longer than the context. */
+  async function fitting(input: string | readonly number[], signal: AbortSignal): Promise<string | readonly number[]> {
+    // Models that pool the last token take one less than their context, as llama-server reads them piece by piece.
+    const room = contextSize - 1
+    if (typeof input !== 'string') return input.slice(0, room)
+    const whole = await tokensOf(input, true, signal)
+    return whole.length <= room ? input : cutTokens(whole, await tokensOf(input, false, signal), room)
+  }
+
+  const tokens: EngineCalls = {
+    tokenize: (fields, { signal }) => ask('/tokenize', fields, signal),
+    async detokenize(tokens, { signal }) {
+      return (await ask<{ content: string }>('/detokenize', { tokens }, signal)).content
+    }
+  }
+
+  if (mode === 'embedding') {
+    return {
+      ...tokens,
+      async embed(inputs, { truncate = false, signal }) {
+        const vectors: Float32Array[] = []
+        let promptTokens = 0
+        for (let at = 0; at < inputs.length; at += BATCH) {
+          const batch = inputs.slice(at, at + BATCH)
+          const input = truncate ? await Promise.all(batch.map(each => fitting(each, signal))) : batch
+          // Base64 is exact and short. One list of tokens must not look like several inputs.
+          const body = { input: input.length === 1 ? input[0] : input, encoding_format: 'base64' }
+          const reply = await ask<{
+            data: { index: number; embedding: string }[]
+            usage?: { prompt_tokens?: number }
+          }>('/v1/embeddings', body, signal)
+          for (const { index, embedding } of reply.data) vectors[at + index] = readVector(embedding)
+          promptTokens += reply.usage?.prompt_tokens ?? 0
+        }
+        return { vectors, promptTokens }
+      }
+    }
+  }
+
+  if (mode === 'rerank') {
+    return {
+      ...tokens,
+      async rerank(query, documents, { signal }) {
+        const scores: { index: number; score: number }[] = []
+        let promptTokens = 0
+        for (let at = 0; at < documents.length; at += BATCH) {
+          const reply = await ask<{
+            results: { index: number; relevance_score: number }[]
+            usage?: { prompt_tokens?: number }
+          }>('/v1/rerank', { query, documents: documents.slice(at, at + BATCH) }, signal)
+          scores.push(
+            ...reply.results.map(({ index, relevance_score }) => ({ index: at + index, score: relevance_score }))
+          )
+          promptTokens += reply.usage?.prompt_tokens ?? 0
+        }
+        return { scores, promptTokens }
+      }
+    }
+  }
+
+  return {
+    ...tokens,
+    chat: (fields, sink) => deltas(CHAT, streamed(fields, sink), sink, choicesOf(fields)),
+    chatBytes: (fields, sink) => bytes(CHAT, fields, sink),
+    async completion(fields, sink) {
+      const { suffix, prompt, max_tokens, ...others } = streamed(fields, sink)
+      if (suffix === undefined) return await deltas(COMPLETION, { ...others, prompt, max_tokens }, sink)
+      const body = { ...others, n_predict: max_tokens, input_prefix: prompt, input_suffix: suffix }
+      await deltas('/infill', body, sink, choicesOf(fields))
+    },
+    completionBytes: (fields, sink) => bytes(COMPLETION, fields, sink),
+    async countTokens(fields, { signal }) {
+      const body = withEngineSchemas(withProbabilities(fields))
+      return (await ask<{ input_tokens: number }>(`${CHAT}/input_tokens`, body, signal)).input_tokens
+    }
+  }
+}
+
+const choicesOf = ({ n }: EngineFields) => (typeof n === 'number' ? n : 1)
+
+/** A request for an answer that is read as deltas. Without a wish for them in the stream, counts come with each choice's end. */
+function streamed(fields: EngineFields, { countEach, stopText }: AnswerSink): EngineFields {
+  const { stream_options, ...rest } = withProbabilities(fields)
+  return {
+    ...rest,
+    stream: true,
+    return_progress: true,
+    ...(countEach && { timings_per_token: true }),
+    // With its own words the engine reports which text ended the answer.
+    ...(stopText && { verbose: true })
+  }
+}
+
+/**
+ * Log probabilities by llama-server's own name, since it refuses "logprobs" where tools are streamed. It takes 0 for none
+ * at all, also of the token's own.
+ */
+function withProbabilities({ logprobs, top_logprobs, ...fields }: EngineFields): EngineFields {
+  if (!logprobs) return fields
+  // Else it would give probabilities, where a request asks for those.
+  return { ...fields, n_probs: Math.max(1, Number(top_logprobs ?? 0)), post_sampling_probs: false }
+}
+
+function isConstrained({ response_format, grammar, json_schema, tools }: EngineFields): boolean {
+  const type = (response_format as EngineFields | null | undefined)?.type
+  return (
+    (type !== undefined && type !== 'text') ||
+    Boolean(grammar ?? json_schema) ||
+    (Array.isArray(tools) && tools.length > 0)
+  )
+}
+
+/** The text of an assistant's last message. */
+function begunText(messages: unknown): string {
+  const last = Array.isArray(messages) ? (messages.at(-1) as EngineFields | undefined) : undefined
+  if (last?.role !== 'assistant') return ''
+  const { content } = last
+  if (typeof content === 'string') return content
+  return Array.isArray(content) ? content.map(part => (part as EngineFields | null)?.text ?? '').join('') : ''
+}
+
+/**
+ * Leaves so many tokens that `room` is kept. What the model's vocabulary puts before and behind every text stays.
+ * @param whole the tokens with those
+ * @param plain the text's own
+ */
+export function cutTokens(whole: readonly number[], plain: readonly number[], room: number): number[] {
+  const added = whole.length - plain.length
+  let before = 0
+  while (before < added && whole[before] !== plain[0]) before++
+  const behind = added - before
+  const kept = Math.max(0, room - added)
+  return [
+    ...whole.slice(0, before),
+    ...whole.slice(before, before + kept),
+    ...(behind > 0 ? whole.slice(whole.length - behind) : [])
+  ]
+}
+
+/** Numbers of 32 bits, little-endian. */
+function readVector(base64: string): Float32Array {
+  const bytes = Buffer.from(base64, 'base64')
+  return Float32Array.from({ length: bytes.length / 4 }, (_, index) => bytes.readFloatLE(index * 4))
+}
+
+/**
+ * Calls `take` with each chunk as it comes, and waits for what it returns before the next one; a failure of it ends the
+ * stream. An answer has hundreds of chunks, and iterating over them would cost a good part of all there is to do.
+ */
+function forEachChunk(body: Readable, take: (chunk: Buffer) => Promise<void> | undefined): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const fail = (error: unknown) => {
+      reject(error)
+      body.destroy()
+    }
+    body.on('data', chunk => {
+      try {
+        const wait = take(chunk)
+        if (!wait) return
+        body.pause()
+        wait.then(() => body.resume(), fail)
+      } catch (error) {
+        fail(error)
+      }
+    })
+    body.once('end', resolve)
+    body.once('error', reject)
+    body.once('close', () => reject(new Error('The answer was cut off.')))
+  })
+}

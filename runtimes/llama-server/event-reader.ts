@@ -1,0 +1,132 @@
+import type { Delta, ToolCallPiece } from '../../core/contracts/engines.ts'
+
+/** What llama-server streams for `/v1/chat/completions` and `/v1/completions`; `/infill` has a form of its own. */
+interface StreamEvent {
+  choices?: {
+    index?: number
+    text?: string
+    finish_reason?: string | null
+    delta?: Message
+    logprobs?: { content?: Delta['logprobs'] | null } | null
+  }[]
+  timings?: { cache_n?: number; prompt_n: number; prompt_ms: number; predicted_n: number; predicted_ms: number }
+  prompt_progress?: { total: number; cache?: number; processed: number }
+  system_fingerprint?: string
+  error?: unknown
+  // Of /infill:
+  index?: number
+  content?: string
+  stop?: boolean
+  stop_type?: string
+  completion_probabilities?: Delta['logprobs']
+  __verbose?: { stopping_word?: string }
+}
+
+interface Message {
+  content?: string | null
+  reasoning_content?: string | null
+  tool_calls?: { index?: number; id?: string; function?: { name?: string; arguments?: string } }[]
+}
+
+/** Reads llama-server's events as deltas. */
+export class EventReader {
+  /** The text that ended each choice: it comes with the first of the events that end it, the reason with the last. */
+  readonly #stopWords: string[] = []
+  /** How many choices have ended. */
+  finished = 0
+
+  read(event: StreamEvent): Delta {
+    const choice = event.choices?.[0]
+    const index = choice?.index ?? event.index ?? 0
+    const message = choice?.delta
+    const delta: Delta = {}
+    if (index !== 0) delta.choice = index
+    const content = message?.content ?? choice?.text ?? event.content
+    if (content) delta.content = content
+    if (message?.reasoning_content) delta.thinking = message.reasoning_content
+    if (message?.tool_calls) delta.toolCalls = message.tool_calls.map(pieceOf)
+    const logprobs = choice?.logprobs?.content ?? event.completion_probabilities
+    if (logprobs) delta.logprobs = logprobs
+    if (event.prompt_progress) {
+      const { processed, total, cache = 0 } = event.prompt_progress
+      delta.reading = { tokens: processed, total, cached: cache }
+    }
+    if (event.timings) {
+      const { cache_n = 0, prompt_n, prompt_ms, predicted_n, predicted_ms } = event.timings
+      delta.usage = { promptTokens: cache_n + prompt_n, cachedTokens: cache_n, completionTokens: predicted_n }
+      delta.timing = { prompt: prompt_ms, generation: predicted_ms }
+      delta.extra = { system_fingerprint: event.system_fingerprint, timings: event.timings }
+    }
+    if (event.__verbose?.stopping_word) this.#stopWords[index] = event.__verbose.stopping_word
+    const finish = choice?.finish_reason ?? (event.stop ? event.stop_type : undefined)
+    if (finish) {
+      delta.finish = finish === 'limit' ? 'length' : finish === 'length' || finish === 'tool_calls' ? finish : 'stop'
+      const word = this.#stopWords[index]
+      if (word) delta.stopSequence = word
+      this.finished++
+    }
+    return delta
+  }
+}
+
+function pieceOf(call: NonNullable<Message['tool_calls']>[number]): ToolCallPiece {
+  const { name, arguments: text = '' } = call.function ?? {}
+  return { index: call.index ?? 0, ...(call.id && { id: call.id }), ...(name && { name }), arguments: text }
+}
+
+const NOTHING = Buffer.alloc(0)
+const LINE_FEED = 10
+const COLON = 58
+const END_OF_EVENT = Buffer.from('\n\n')
+const DONE = Buffer.from('data: [DONE]\n')
+const ERROR = Buffer.from('data: {"error":')
+const NULL = Buffer.from('data: null\n\n')
+
+/** What part of a stream means, without its events being parsed. */
+export interface EventBlock {
+  /** Whole events, as they can be passed on; empty when there is nothing to pass on. */
+  bytes: Buffer
+  /** Whether the answer is complete. */
+  done: boolean
+  /** The JSON of the error with which the stream ends. */
+  error?: string
+}
+
+/**
+ * Cuts a stream of Server-Sent Events at the ends of events, without looking into them: a chunk that holds whole events,
+ * as nearly every one does, is passed on as it is.
+ */
+export class EventBlocks {
+  #rest: Buffer = NOTHING
+
+  /** The events that this chunk completes; undefined when it completes none worth passing on. */
+  push(chunk: Buffer): EventBlock | undefined {
+    const data = this.#rest.length ? Buffer.concat([this.#rest, chunk]) : chunk
+    const end = endOfEvents(data)
+    this.#rest = end === data.length ? NOTHING : data.subarray(end)
+    if (end === 0) return undefined
+    let bytes = end === data.length ? data : data.subarray(0, end)
+    // A comment that only keeps the connection open: corral sends its own.
+    if (bytes[0] === COLON && bytes.indexOf('data:') === -1) return undefined
+    // llama-server begins each further choice of one request with an event that is no chunk.
+    if (bytes.includes(NULL)) bytes = Buffer.from(bytes.toString('latin1').replaceAll(NULL.toString(), ''), 'latin1')
+    const at = startOf(bytes, ERROR)
+    if (at === -1) return { bytes, done: startOf(bytes, DONE) !== -1 }
+    const error = bytes.toString('utf8', at + 'data: '.length, bytes.indexOf(LINE_FEED, at))
+    return { bytes: bytes.subarray(0, at), done: false, error }
+  }
+}
+
+function endOfEvents(data: Buffer): number {
+  const { length } = data
+  if (length > 1 && data[length - 1] === LINE_FEED && data[length - 2] === LINE_FEED) return length
+  const at = data.lastIndexOf(END_OF_EVENT)
+  return at === -1 ? 0 : at + END_OF_EVENT.length
+}
+
+/** Where a line with these first bytes starts. Line feeds within JSON are escaped, so a line start is unambiguous. */
+function startOf(bytes: Buffer, line: Buffer): number {
+  let at = bytes.indexOf(line)
+  while (at > 0 && bytes[at - 1] !== LINE_FEED) at = bytes.indexOf(line, at + 1)
+  return at
+}

@@ -1,0 +1,196 @@
+import { PassThrough, Readable } from 'node:stream'
+import t from 'tap'
+import type { Delta, EngineFields, EngineMode, EngineRequest } from '../../core/contracts/engines.ts'
+import { engineCalls } from '../../runtimes/llama-server/calls.ts'
+import { EventReader } from '../../runtimes/llama-server/event-reader.ts'
+
+type Respond = (path: string, body: any) => { status?: number; body: string }
+
+function callsOf(respond: Respond, mode: EngineMode = 'chat', contextSize = 100) {
+  const sent: { path: string; body: any }[] = []
+  const calls = engineCalls({
+    alias: 'a/b',
+    mode,
+    contextSize,
+    async request({ path, body }: EngineRequest) {
+      const fields = JSON.parse(String(body))
+      sent.push({ path, body: fields })
+      const { status = 200, body: text } = respond(path, fields)
+      return { status, headers: {}, body: Readable.from([Buffer.from(text)]) }
+    }
+  })
+  return { calls, sent }
+}
+
+const { signal } = new AbortController()
+const event = (value: object) => `data: ${JSON.stringify(value)}\n\n`
+const choice = (fields: object) => event({ choices: [{ index: 0, ...fields }] })
+const END = choice({ finish_reason: 'stop', delta: {} })
+const messages = [{ role: 'user', content: 'Hi' }]
+
+async function answerOf(respond: Respond, body: EngineFields = { messages }, more: object = {}) {
+  const { calls, sent } = callsOf(respond)
+  const deltas: Delta[] = []
+  await calls.chat!(body, { signal, ...more, take: pieces => void deltas.push(...pieces) })
+  return { deltas, sent }
+}
+
+t.test('llama-server’s events become deltas', t => {
+  const reader = new EventReader()
+  t.strictSame(reader.read({ choices: [{ delta: { content: 'Hel' } }] }), { content: 'Hel' })
+  t.strictSame(reader.read({ choices: [{ delta: { reasoning_content: 'hm' } }] }), { thinking: 'hm' })
+  const call = { index: 0, id: 'i0', function: { name: 'f', arguments: '{"a"' } }
+  t.strictSame(reader.read({ choices: [{ delta: { tool_calls: [call] } }] }).toolCalls, [
+    { index: 0, id: 'i0', name: 'f', arguments: '{"a"' }
+  ])
+  t.strictSame(reader.read({ choices: [{ delta: { tool_calls: [{ index: 0, function: { arguments: ':1}' } }] } }] }), {
+    toolCalls: [{ index: 0, arguments: ':1}' }]
+  })
+  const timings = { cache_n: 4, prompt_n: 6, prompt_ms: 1.5, predicted_n: 3, predicted_ms: 2 }
+  t.match(reader.read({ choices: [{ finish_reason: 'tool_calls', delta: {} }], timings }), {
+    finish: 'tool_calls',
+    usage: { promptTokens: 10, cachedTokens: 4, completionTokens: 3 },
+    timing: { prompt: 1.5, generation: 2 },
+    extra: { timings }
+  })
+  t.equal(reader.finished, 1)
+  t.equal(new EventReader().read({ choices: [{ finish_reason: 'length', delta: {} }] }).finish, 'length')
+  t.match(new EventReader().read({ choices: [{ index: 1, delta: { content: 'x' } }] }), { choice: 1, content: 'x' })
+  t.match(new EventReader().read({ index: 1, content: 'x', stop: true, stop_type: 'limit' }), {
+    choice: 1,
+    content: 'x',
+    finish: 'length'
+  })
+  t.strictSame(new EventReader().read({ prompt_progress: { total: 10, processed: 5, cache: 2 } }), {
+    reading: { tokens: 5, total: 10, cached: 2 }
+  })
+  const stopped = new EventReader()
+  stopped.read({ choices: [{ delta: {} }], __verbose: { stopping_word: 'END' } })
+  t.equal(stopped.read({ choices: [{ finish_reason: 'stop', delta: {} }] }).stopSequence, 'END')
+  t.end()
+})
+
+t.test('what is sent for an answer', async t => {
+  const { sent } = await answerOf(() => ({ body: END }), {
+    messages,
+    logprobs: true,
+    top_logprobs: 0,
+    stream_options: { include_usage: true }
+  })
+  t.strictSame(sent, [
+    {
+      path: '/v1/chat/completions',
+      body: { messages, stream: true, return_progress: true, n_probs: 1, post_sampling_probs: false }
+    }
+  ])
+  const more = await answerOf(() => ({ body: END }), { messages }, { countEach: true, stopText: true })
+  t.match(more.sent[0]!.body, { timings_per_token: true, verbose: true })
+})
+
+t.test('an answer that is cut off is no answer', async t => {
+  const text = choice({ delta: { content: 'x' } })
+  await t.rejects(
+    answerOf(() => ({ body: text })),
+    { code: 'engine_crashed', message: /in the middle/ }
+  )
+  await answerOf(() => ({ body: text + END }))
+  await answerOf(() => ({ body: `${text}data: [DONE]\n\n` }))
+  await t.rejects(
+    answerOf(() => ({ body: text + END }), { messages, n: 2 }),
+    { code: 'engine_crashed' }
+  )
+  const error = event({ error: { code: 500, message: 'Compute error.' } })
+  await t.rejects(
+    answerOf(() => ({ body: text + error })),
+    { code: 'internal', message: /Compute error/ }
+  )
+  const { calls } = callsOf(() => ({ body: text }))
+  const taken: string[] = []
+  const bytes = calls.chatBytes!({ messages }, { signal, take: chunk => void taken.push(chunk.toString()) })
+  await t.rejects(bytes, { code: 'engine_crashed' })
+  t.same(taken, [text])
+})
+
+t.test('a taker that fails ends the request, at once or later', async t => {
+  for (const take of [
+    () => {
+      throw new Error('full')
+    },
+    () => Promise.reject(new Error('full'))
+  ]) {
+    const body = new PassThrough()
+    body.write(choice({ delta: { content: 'x' } }))
+    const calls = engineCalls({
+      alias: 'a/b',
+      mode: 'chat',
+      contextSize: 1,
+      request: async () => ({ status: 200, headers: {}, body })
+    })
+    await t.rejects(calls.chat!({ messages }, { signal, take }), { message: 'full' })
+    t.ok(body.destroyed, 'the connection to the engine is closed')
+  }
+})
+
+t.test('what llama-server stumbles over in its cache is sent again without the cache', async t => {
+  const fault = { code: 500, message: 'Chunk not found', type: 'server_error' }
+  const { sent } = await answerOf((_, body) =>
+    body.cache_prompt === false ? { body: END } : { status: 500, body: JSON.stringify({ error: fault }) }
+  )
+  t.equal(sent.length, 2)
+})
+
+t.test('an answer begun with special tokens is not constrained to a format', async t => {
+  const begun = [...messages, { role: 'assistant', content: 'x</s>' }]
+  const respond: Respond = (path, body) =>
+    path === '/tokenize' ? { body: JSON.stringify({ tokens: body.parse_special ? [1] : [1, 2] }) } : { body: END }
+  const format = { response_format: { type: 'json_object' } }
+  await t.rejects(answerOf(respond, { messages: begun, ...format }), { code: 'invalid_request', param: 'messages' })
+  t.equal((await answerOf(respond, { messages: begun })).sent.length, 1)
+  t.equal((await answerOf(respond, { messages, ...format })).sent.length, 1)
+})
+
+t.test('filling in before a suffix', async t => {
+  const { calls, sent } = callsOf(() => ({ body: event({ index: 0, content: 'x', stop: true, stop_type: 'eos' }) }))
+  const deltas: Delta[] = []
+  await calls.completion!(
+    { prompt: 'a', suffix: 'b', max_tokens: 4 },
+    { signal, take: pieces => void deltas.push(...pieces) }
+  )
+  t.match(sent, [{ path: '/infill', body: { input_prefix: 'a', input_suffix: 'b', n_predict: 4 } }])
+  t.match(deltas, [{ content: 'x', finish: 'stop' }])
+})
+
+t.test('texts are embedded some at a time', async t => {
+  const vector = Buffer.alloc(4)
+  const { calls, sent } = callsOf((_, { input }) => {
+    const data = [input].flat().map((text, index) => {
+      vector.writeFloatLE(Number(text))
+      return { index, embedding: vector.toString('base64') }
+    })
+    return { body: JSON.stringify({ data, usage: { prompt_tokens: 2 } }) }
+  }, 'embedding')
+  const texts = Array.from({ length: 70 }, (_, index) => `${index}`)
+  const { vectors, promptTokens } = await calls.embed!(texts, { signal })
+  t.same(
+    vectors.map(([value]) => value),
+    texts.map(Number)
+  )
+  t.equal(promptTokens, 6)
+  t.same(
+    sent.map(({ body }) => body.input.length),
+    [32, 32, 6]
+  )
+  t.notOk(calls.chat, 'an engine for embeddings answers no chats')
+})
+
+t.test('documents are ranked some at a time', async t => {
+  const { calls } = callsOf((_, { documents }) => {
+    const results = documents.map((text: string, index: number) => ({ index, relevance_score: Number(text) }))
+    return { body: JSON.stringify({ results: results.reverse(), usage: { prompt_tokens: 1 } }) }
+  }, 'rerank')
+  const documents = Array.from({ length: 40 }, (_, index) => `${index}`)
+  const { scores, promptTokens } = await calls.rerank!('q', documents, { signal })
+  t.equal(promptTokens, 2)
+  t.ok(scores.every(({ index, score }) => index === score))
+  t.equal(scores.length, 40)
+})
