@@ -1,5 +1,6 @@
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import runtimes from '../runtimes/llama-cpp/index.ts'
+import llamaServer from '../runtimes/llama-server/index.ts'
 import adoption from './adoption/index.ts'
 import apiAnthropic from './api-anthropic/index.ts'
 import apiFiles from './api-files/index.ts'
@@ -36,6 +37,7 @@ export const builtInPlugins: PluginDefinition[] = [
   url,
   conversion,
   scheduler,
+  llamaServer,
   adoption,
   apiNative,
   apiOpenai,

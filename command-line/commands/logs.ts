@@ -1,5 +1,5 @@
 import { type Command, InvalidArgumentError } from 'commander'
-import type { EngineLogRecord } from '../../core/contracts/builds.ts'
+import type { EngineLogRecord } from '../../core/contracts/engines.ts'
 import type { LogEvent } from '../../plugins/api-native/log-events.ts'
 import type { CommandContext } from '../context.ts'
 import { modelArgument } from '../model-argument.ts'

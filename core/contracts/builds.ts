@@ -1,8 +1,6 @@
 import { type Static, Type } from 'typebox'
-import type { Engine, EngineSpec } from './engines.ts'
 import { type Gpu, type Hardware, HardwareSchema } from './hardware.ts'
 import type { Progress, Waiting } from './progress.ts'
-import type { StoredVariant } from './storage.ts'
 
 /*
  * llama.cpp builds: what kinds there are (descriptors), where they come from (sources), which one is used and why.
@@ -255,21 +253,16 @@ export type InstallRequest =
 /** Bytes by memory pool: `host`, or the id of a build's device such as `CUDA0`. */
 export type MemoryUse = Record<string, number>
 
-/** What one engine printed and how it ended. */
-export interface EngineLogRecord {
-  engine: string
-  /** Id of its build. */
-  build: string
-  /** ISO 8601 UTC. */
-  startedAt: string
-  endedAt?: string
-  exit?: { code: number | null; signal: string | null }
-  /** Why it failed, where it did. */
-  failure?: { code: string; cause: string; message: string }
-  /** How many earlier lines are not kept any more. */
-  dropped: number
-  /** The last lines, oldest first; of paths only the last part is left. */
-  lines: string[]
+/** How the `runtimes` section of `config.yaml` wants engines to be run. */
+export interface EngineRunSettings {
+  /** Flags put after corral's own. */
+  extraArguments: readonly string[]
+  /** Milliseconds without a sign of progress after which a load is given up. */
+  loadTimeout: number
+  /** Milliseconds without a sign of life after which an engine that serves is ended; 0 is never. */
+  hangTimeout: number
+  /** Where running engines are written down. */
+  runDirectory: string
 }
 
 export interface Runtimes {
@@ -284,19 +277,19 @@ export interface Runtimes {
    * @throws CorralError `runtime_missing` with what was tried and what would help
    */
   build(waiting?: Waiting, choice?: string): Promise<Build>
+  /** Variables that a build's kind wants for its processes on this machine. */
+  environment(build: Build): Readonly<Record<string, string>>
   /**
-   * Starts an engine for a model on the build of `spec.settings.runtime`, else on the usual one; waits for a build
-   * first where there is none yet. When the build turns out not to work here, the next best one is tried. Aborting ends
-   * the engine too.
+   * Starts an engine on the build that `build` gives for `choice`. When the build turns out not to work here, it is
+   * started once more on the next best one.
+   * @param name the model's, for the log
    */
-  startEngine(spec: EngineSpec, waiting: Waiting): Promise<Engine>
-  /**
-   * Bytes that an engine would take by llama.cpp's own reckoning (llama-fit-params); undefined where the build cannot
-   * tell.
-   */
-  estimateMemory(spec: EngineSpec, waiting: Waiting): Promise<MemoryUse | undefined>
-  /** What the latest engines of a variant printed, the newest first; kept for a while after they have gone. */
-  engineLogs(variant: StoredVariant): EngineLogRecord[]
+  startOn<Started extends { exited: Promise<unknown> }>(
+    engine: { name: string; choice?: string | undefined },
+    start: (build: Build) => Promise<Started>,
+    waiting: Waiting
+  ): Promise<Started>
+  readonly engineSettings: EngineRunSettings
   /**
    * The converter of the engine's own version where it can be had, else the pinned one, fetched on first call.
    * @throws CorralError `runtime_missing` with what was tried and what would help

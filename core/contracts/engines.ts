@@ -101,32 +101,15 @@ export interface RankingReply {
 
 // ---- engines -------------------------------------------------------------------------------------------------------
 
-/** How much an engine may take of what it would take more and more of. */
-export interface EngineBounds {
-  /** Bytes of the machine's memory for the states of earlier prompts (`--cache-ram`). */
-  promptCache: number
-  /** Most checkpoints of each slot, which models with windows or states have (`--ctx-checkpoints`). */
-  checkpoints: number
-  /** Bytes of each of the build's devices that are left free when layers are placed by themselves (`--fit-target`). */
-  deviceMargins?: readonly number[]
-}
-
 /** What an engine is started for. */
 export interface EngineSpec {
   /** The name the engine reports. */
   alias: string
   mode: EngineMode
   variant: StoredVariant
-  /** Absolute path of the (first) model file, converted where that was needed. */
-  modelPath: string
-  projectorPath?: string
   options: LoadOptions
   /** What `config.yaml` says of the model beyond its options; files in it are absolute. */
   settings?: EngineSettings
-  /** Folder that the engine may save its slots' caches in (`--slot-save-path`); none are saved where absent. */
-  slotFolder?: string
-  /** llama-server's defaults and corral's own hold where absent. */
-  bounds?: EngineBounds
 }
 
 export interface EngineExit {
@@ -169,6 +152,11 @@ export interface Engine {
   readonly slots: number
   /** Bytes the engine holds in each memory pool, as it reports itself; absent where unknown. */
   readonly memory: MemoryUse | undefined
+  /**
+   * Bytes that have to be kept for it in each memory pool: what it reports, what it does not report (its process, a
+   * driver's part), and what it may still grow by. Where absent, what was estimated for it.
+   */
+  readonly reserved?: MemoryUse
   /** The build it runs on. */
   readonly build: Build
   /** Flags that all engines get beside what the spec says. */
@@ -220,12 +208,36 @@ export interface MemoryEstimate {
   explain(budget: MemoryUse): string
 }
 
+/** What one engine printed and how it ended. */
+export interface EngineLogRecord {
+  engine: string
+  /** Id of its build. */
+  build: string
+  /** ISO 8601 UTC. */
+  startedAt: string
+  endedAt?: string
+  exit?: { code: number | null; signal: string | null }
+  /** Why it failed, where it did. */
+  failure?: { code: string; cause: string; message: string }
+  /** How many earlier lines are not kept any more. */
+  dropped: number
+  /** The last lines, oldest first; of paths only the last part is left. */
+  lines: string[]
+}
+
 /** A way to get engines for models: a program on this machine, servers elsewhere. */
 export interface EngineProvider {
   /** Unique among providers, such as `llama-server`. */
   readonly name: string
   /** How well it serves a model in a mode: the provider with the highest number does; 0 where it cannot. */
   serves(model: StoredVariant, mode: EngineMode): number
+  /**
+   * Those of a request's load options that make a difference to its engines, each in one spelling; all of them where
+   * absent. A request with other ones than an engine runs with has it loaded anew.
+   * @param defaults what holds where the request gives nothing; checked too
+   * @throws CorralError `invalid_option`
+   */
+  loadOptions?(model: StoredVariant, requested: Partial<LoadOptions>, defaults: LoadOptions): Partial<LoadOptions>
   /**
    * What an engine for this would take here; does what has to be done before that can be known, such as a conversion.
    * Absent where its engines take no memory of this machine.
@@ -237,6 +249,16 @@ export interface EngineProvider {
    * @throws CorralError `load_failed`, `insufficient_memory`, `runtime_missing`, `load_timeout`
    */
   start(spec: EngineSpec, waiting: Waiting, estimate?: MemoryEstimate): Promise<Engine>
+  /**
+   * Bytes that engines may take of each memory pool of its own, such as that of a GPU. How much of the machine's memory
+   * (`host`) there is the scheduler knows.
+   * @param held what engines hold of each pool by their own account
+   */
+  budgets?(held: MemoryUse): Promise<MemoryUse>
+  /** What the latest engines of a model printed, the newest first. */
+  logs?(model: StoredVariant): EngineLogRecord[]
+  /** Called at shutdown, once all engines have gone. */
+  close?(): Promise<void>
   /** JSON pointers to what of a request's JSON schemas its engines do not hold answers to. */
   unenforced?(request: EngineFields): string[]
 }
@@ -247,4 +269,15 @@ export interface Engines {
   add(provider: EngineProvider): void
   /** The provider that serves a model best in a mode; undefined when none can. */
   providerOf(model: StoredVariant, mode: EngineMode): EngineProvider | undefined
+  /** What the latest engines of a model printed, the newest first. */
+  logs(model: StoredVariant): EngineLogRecord[]
+  /** Settings of the scheduler's section that concern providers. */
+  readonly settings: {
+    /** Bytes of disk for what engines keep of conversations when they are unloaded; 0 is none. */
+    readonly promptCache: number
+    /** Bytes of each GPU that all engines together may take; undefined is what it can spare. */
+    readonly gpuMemory: number | undefined
+  }
+  /** Bytes of the machine's memory that all engines together may take now. */
+  hostMemory(): Promise<number>
 }

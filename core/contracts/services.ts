@@ -3,6 +3,7 @@ import type { Adoption } from './adoption.ts'
 import type { Runtimes } from './builds.ts'
 import type { Conversion } from './conversion.ts'
 import type { Downloads } from './downloads.ts'
+import type { Engines } from './engines.ts'
 import type { HardwareService } from './hardware.ts'
 import type { NativeApi } from './native-api.ts'
 import type { Scheduler } from './scheduler.ts'
@@ -19,6 +20,7 @@ export interface Services {
   runtimes: Runtimes
   conversion: Conversion
   scheduler: Scheduler
+  engines: Engines
   adoption: Adoption
   access: Access
   nativeApi: NativeApi

@@ -27,7 +27,15 @@ export function convertRoutes(deps: MountedDependencies): FastifyPluginAsync {
   const withProgress = progressReplies(deps.streams)
 
   function requireUnused(variant: StoredVariant, dtype: string, made: ConvertedModel | undefined): void {
-    const runs = scheduler.running().some(({ engine }) => made && engine.spec.modelPath === made.modelPath)
+    const runs = scheduler
+      .running()
+      .some(
+        ({ variant: { key, revision }, options }) =>
+          made &&
+          key === variant.key &&
+          revision === variant.revision &&
+          conversion.requireDtype(options.dtype) === made.dtype
+      )
     const loads = scheduler.loading().some(loading => loading.variant.key === variant.key)
     if (!runs && !loads) return
     throw new CorralError(

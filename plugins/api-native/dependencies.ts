@@ -3,6 +3,7 @@ import type { Adoption } from '../../core/contracts/adoption.ts'
 import type { Runtimes } from '../../core/contracts/builds.ts'
 import type { Conversion } from '../../core/contracts/conversion.ts'
 import type { Downloads } from '../../core/contracts/downloads.ts'
+import type { Engines } from '../../core/contracts/engines.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
 import type { Scheduler } from '../../core/contracts/scheduler.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
@@ -12,6 +13,7 @@ import type { NativeStreams } from './native-streams.ts'
 export interface NativeDependencies {
   storage: Storage
   scheduler: Scheduler
+  engines: Engines
   runtimes: Runtimes
   downloads: Downloads
   adoption: Adoption

@@ -13,7 +13,7 @@ export default definePlugin({
   api: 1,
   description: 'The native API under /api',
   offers: ['nativeApi'],
-  needs: ['storage', 'scheduler', 'runtimes', 'downloads', 'adoption', 'conversion'],
+  needs: ['storage', 'scheduler', 'engines', 'runtimes', 'downloads', 'adoption', 'conversion'],
   options: Type.Object(
     {
       negotiate: Type.Boolean({
@@ -31,6 +31,7 @@ export default definePlugin({
     const deps = {
       storage: context.service('storage'),
       scheduler: context.service('scheduler'),
+      engines: context.service('engines'),
       runtimes: context.service('runtimes'),
       downloads: context.service('downloads'),
       adoption: context.service('adoption'),

@@ -1,4 +1,4 @@
-import type { EngineLogRecord } from '../../core/contracts/builds.ts'
+import type { EngineLogRecord } from '../../core/contracts/engines.ts'
 
 /** What a follower of a model's log is told, each with the engine that it is of. */
 export type LogEvent =

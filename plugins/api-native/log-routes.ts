@@ -15,7 +15,7 @@ const BACKLOG = 20
 
 /** What the latest engines of a model printed, and how they ended. */
 export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
-  const { storage, runtimes, negotiate, heartbeat } = deps
+  const { storage, engines, negotiate, heartbeat } = deps
   const streams = createNativeStreams({ defaultFraming: 'sse', negotiate, heartbeat })
   const operations = logOperations(streams.types)
 
@@ -30,11 +30,11 @@ export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
       const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
       const variant = storage.get(name)
       if (follow !== '1' && follow !== 'true') {
-        const engines = runtimes.engineLogs(variant).map(record => {
+        const records = engines.logs(variant).map(record => {
           const kept = lines === undefined ? record.lines : record.lines.slice(Math.max(0, record.lines.length - lines))
           return { ...record, dropped: record.dropped + record.lines.length - kept.length, lines: kept }
         })
-        return { model: variant.publicName, engines }
+        return { model: variant.publicName, engines: records }
       }
       const gone = AbortSignal.any([clientSignal(reply), closing.signal])
       const framing = streams.framingOf(request)
@@ -43,7 +43,7 @@ export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
       const news = createLogEvents(lines ?? BACKLOG)
       // The stream ends when the model does.
       while (!gone.aborted && storage.find(name)) {
-        for (const event of news(runtimes.engineLogs(variant))) await stream.write(streams.frame(framing, event))
+        for (const event of news(engines.logs(variant))) await stream.write(streams.frame(framing, event))
         await sleep(LOOK_INTERVAL, undefined, { signal: gone }).catch(() => {
           // The loop looks at the signal.
         })

@@ -1,27 +1,23 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { settingsFor } from '../../core/config/model-settings.ts'
-import type { MemoryUse, Runtimes } from '../../core/contracts/builds.ts'
-import type { Conversion } from '../../core/contracts/conversion.ts'
+import type { MemoryUse } from '../../core/contracts/builds.ts'
 import type { Engine, EngineSpec } from '../../core/contracts/engines.ts'
 import type { Hooks } from '../../core/contracts/hooks.ts'
 import type { Progress, Waiting } from '../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/options.ts'
-import type { MemoryBook } from '../../runtimes/llama-server/memory/memory-book.ts'
-import type { PromptCache } from '../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
-import { engineSpec, ownFiles, requireServable } from './engine-spec.ts'
+import type { EngineRegistry } from './engine-registry.ts'
+import type { HostMemory } from './host-memory.ts'
 import { capContext } from './load-options.ts'
 import { type Event, isIn, reservedBy, type SchedulerState } from './scheduler-state.ts'
 import { type Slot, settleGone } from './slot.ts'
 
 export interface LoadDependencies {
   storage: Storage
-  runtimes: Runtimes
-  conversion: Conversion
-  memory: MemoryBook
-  promptCache: PromptCache
+  engines: EngineRegistry
+  hostMemory: HostMemory
   config: CoreConfig
   hooks: Pick<Hooks, 'modelLoaded' | 'modelUnloaded'>
   log: FastifyBaseLogger
@@ -49,21 +45,21 @@ export function createEngineLoads(
   state: SchedulerState,
   { dispatch, tell }: { dispatch: (event: Event) => void; tell: (slot: Slot, progress: Progress) => void }
 ) {
-  const { storage, runtimes, conversion, memory, promptCache, config, hooks, log } = deps
+  const { storage, engines, hostMemory, config, hooks, log } = deps
   let measured = false
 
-  /** What engines are started with, made of the newest revision; converts it first where that is needed. */
-  async function specOf(
-    slot: Slot,
-    variant: StoredVariant,
-    options: LoadOptions,
-    waiting: Waiting
-  ): Promise<EngineSpec> {
-    requireServable(slot.mode, variant)
-    const capped = capContext(options, variant.metadata.contextLength)
-    const files =
-      variant.format === 'gguf' ? ownFiles(variant) : await conversion.convert(variant, capped.dtype, waiting)
-    return engineSpec(variant, slot.mode, files, capped, settingsFor(config, variant).engine, storage)
+  /** The newest revision of a slot's model, the provider of its engines, and what one is started for. */
+  function specOf(slot: Slot, options: LoadOptions) {
+    const variant = storage.get({ ...slot.variant.model, variant: slot.variant.label })
+    const provider = engines.requireProvider(variant, slot.mode)
+    const spec: EngineSpec = {
+      alias: variant.publicName,
+      mode: slot.mode,
+      variant,
+      options: cappedOptions(options, variant, log),
+      settings: settingsFor(config, variant).engine
+    }
+    return { provider, spec }
   }
 
   function waitingOf(slot: Slot, { signal }: AbortController): Waiting {
@@ -75,14 +71,14 @@ export function createEngineLoads(
    * already, so that what was measured last stays in force.
    */
   async function measureBudget(): Promise<void> {
-    const engines = [...state.engines.values()]
-    if (measured && engines.some(engine => isIn(engine, 'loading'))) return
+    const present = [...state.engines.values()]
+    if (measured && present.some(engine => isIn(engine, 'loading'))) return
     const held: MemoryUse = {}
-    for (const engine of engines) {
+    for (const engine of present) {
       if (isIn(engine, 'loading')) continue
       for (const [pool, bytes] of Object.entries(reservedBy(engine))) held[pool] = (held[pool] ?? 0) + bytes
     }
-    const budget = await memory.budget(held)
+    const budget = await engines.budget(held)
     measured = true
     dispatch({ type: 'budget', budget })
   }
@@ -94,25 +90,19 @@ export function createEngineLoads(
     slot.preparing = controller
     // The effects of one event are carried out to the end before any outcome comes back.
     await Promise.resolve()
-    let release: (() => void) | undefined
     let outcome: Event
     try {
-      const variant = storage.get({ ...slot.variant.model, variant: slot.variant.label })
-      release = storage.hold(variant)
-      const waiting = waitingOf(slot, controller)
-      const spec = await specOf(slot, variant, cappedOptions(options, variant, log), waiting)
-      // Also so that whoever waits hears of a build that is still to be made.
-      await runtimes.build(waiting, spec.settings?.runtime)
-      const need = await memory.estimate(spec, signal)
+      const { provider, spec } = specOf(slot, options)
+      const estimate = await provider.estimate?.(spec, waitingOf(slot, controller))
       await measureBudget()
       signal.throwIfAborted()
-      slot.need = need
-      const advice = memory.explain(spec, need, state.budget)
-      outcome = { type: 'prepared', key: slot.key, run, need: need.use, certain: need.from !== 'metadata', advice }
+      slot.estimate = estimate
+      const { use: need, certain } = estimate ?? { use: {}, certain: true }
+      const advice = estimate?.explain(state.budget) ?? ''
+      outcome = { type: 'prepared', key: slot.key, run, need, certain, advice }
     } catch (error) {
       outcome = { type: 'prepare-failed', key: slot.key, run, error: failureOf(slot, signal, error) }
     }
-    release?.()
     slot.preparing = undefined
     slot.progress = undefined
     settleGone(slot)
@@ -124,24 +114,17 @@ export function createEngineLoads(
     slot.loading = controller
     await Promise.resolve()
     const started = Date.now()
-    const need = slot.need!
-    let spec: EngineSpec | undefined
+    const { estimate } = slot
     let engine: Engine
     try {
-      // The newest revision counts at every load; the one that runs keeps its files until it ends.
-      slot.variant = storage.get({ ...slot.variant.model, variant: slot.variant.label })
-      slot.releaseFiles = storage.hold(slot.variant)
-      const waiting = waitingOf(slot, controller)
-      spec = { ...(await specOf(slot, slot.variant, options, waiting)), bounds: need.bounds }
-      const slotFolder = await promptCache.folderFor(spec)
-      if (slotFolder !== undefined) spec.slotFolder = slotFolder
-      log.info({ options: spec.options, need: need.use, from: need.from }, `loading ${slot.variant.publicName}`)
+      const { provider, spec } = specOf(slot, options)
+      // The newest revision counts at every load.
+      slot.variant = spec.variant
+      log.info({ options: spec.options, need: estimate?.use }, `loading ${slot.variant.publicName}`)
       tell(slot, { phase: 'loading', subject: '' })
-      engine = await runtimes.startEngine(spec, waiting)
-      await promptCache.restore(engine, controller.signal)
+      engine = await provider.start(spec, waitingOf(slot, controller), estimate)
     } catch (error) {
       const failure = failureOf(slot, controller.signal, error)
-      if (spec && failure.code === 'insufficient_memory') memory.learnOutOfMemory(spec, need)
       slot.loading = undefined
       slot.progress = undefined
       settleGone(slot)
@@ -175,7 +158,8 @@ export function createEngineLoads(
       await engine.stop()
       return
     }
-    const use = memory.learn(engine)
+    const use = engine.reserved ?? engine.memory ?? estimate?.use ?? {}
+    hostMemory.add(engine, use.host ?? 0)
     log.info({ pid: engine.pid, ms: cost, use }, `loaded ${slot.variant.publicName}`)
     hooks.modelLoaded({ model: slot.variant.publicName, mode: slot.mode, milliseconds: cost })
     dispatch({ type: 'loaded', key: slot.key, run, use, loadTime: cost })
@@ -191,7 +175,7 @@ export function createEngineLoads(
     if (!engine) return
     log.info(`unloading ${variant.publicName}`)
     try {
-      if (save) await promptCache.save(engine)
+      if (save) await engine.saveSlots?.()
       await engine.stop()
     } catch (error) {
       log.error({ err: error }, 'the engine did not stop')

@@ -1,11 +1,10 @@
-import { join } from 'node:path'
 import { Type } from 'typebox'
 import { Bytes, Duration, KeepAlive } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
-import { createMemoryBook } from '../../runtimes/llama-server/memory/create-memory-book.ts'
-import { createPromptCache } from '../../runtimes/llama-server/prompt-cache/create-prompt-cache.ts'
+import { createEngineRegistry } from './engine-registry.ts'
+import { createHostMemory } from './host-memory.ts'
 import { createScheduler } from './scheduler.ts'
 
 /** An amount of memory as `parseBytes` reads it, or nothing. */
@@ -23,8 +22,8 @@ export default definePlugin({
   name: 'scheduler',
   api: 1,
   description: 'Decides which models are in memory',
-  offers: ['scheduler'],
-  needs: ['storage', 'runtimes', 'conversion', 'hardware'],
+  offers: ['scheduler', 'engines'],
+  needs: ['storage', 'hardware'],
   options: Type.Object(
     {
       keep_alive: KeepAlive({
@@ -57,27 +56,17 @@ export default definePlugin({
     { additionalProperties: false }
   ),
   setup(context, options) {
-    const { log, paths, config } = context
+    const { log, config } = context
     const keepAlive = parseDuration(options.keep_alive)!
-    const runtimes = context.service('runtimes')
-    const memory = createMemoryBook({
-      runtimes,
-      hardware: context.service('hardware'),
-      directory: join(paths.cache, 'memory'),
-      options: { ...limit('memory', options.memory), ...limit('gpuMemory', options.gpu_memory) },
-      log
-    })
-    const promptCache = createPromptCache({
-      directory: join(paths.cache, 'prompts'),
-      budget: parseBytes(options.prompt_cache)!,
-      log
+    const hostMemory = createHostMemory(context.service('hardware'), amount(options.memory))
+    const engines = createEngineRegistry({
+      settings: { promptCache: parseBytes(options.prompt_cache)!, gpuMemory: amount(options.gpu_memory) },
+      hostMemory: () => hostMemory.budget()
     })
     const scheduler = createScheduler({
       storage: context.service('storage'),
-      runtimes,
-      conversion: context.service('conversion'),
-      memory,
-      promptCache,
+      engines,
+      hostMemory,
       config,
       hooks: context.hooks,
       limits: {
@@ -91,19 +80,20 @@ export default definePlugin({
       log
     })
     return {
-      services: { scheduler },
+      services: { scheduler, engines },
       start() {
         // The server listens meanwhile.
         void scheduler.preload(context.signal)
       },
       async stop() {
         await scheduler.close(parseDuration(config.shutdown_grace)!)
-        await memory.close()
+        await engines.close()
       }
     }
   }
 })
 
-function limit<Name extends string>(name: Name, given: string | number): { [name in Name]?: number } {
-  return given === '' ? {} : ({ [name]: parseBytes(given)! } as { [name in Name]?: number })
+/** Bytes; undefined where nothing is configured. */
+function amount(configured: string | number): number | undefined {
+  return configured === '' ? undefined : parseBytes(configured)
 }

@@ -7,7 +7,6 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import { bareName, type ModelName, parseModelName } from '../../core/models/model-name.ts'
 import { decide } from './decide.ts'
 import { cappedOptions, createEngineLoads, type LoadDependencies } from './engine-loads.ts'
-import { requireServable } from './engine-spec.ts'
 import { createState, type Effect, type Event, type Limits } from './scheduler-state.ts'
 import { createSlot, isOccupied, loadingModel, runningModel, type Slot } from './slot.ts'
 
@@ -40,7 +39,7 @@ export interface OwnedScheduler extends Scheduler {
 
 /** Owns what is in memory: carries out the decisions of `decide.ts` and tells it what came of them. */
 export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
-  const { storage, conversion, promptCache, config, log } = deps
+  const { storage, engines, config, log } = deps
   const state = createState(deps.limits)
   const slots = new Map<string, Slot>()
   const requests = new Map<number, Request>()
@@ -154,20 +153,16 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const missing = (slot: Slot) =>
       new CorralError('model_not_found', `Model "${slot.variant.publicName}" was deleted.`)
     await end(slotsOf(variants), deleted, missing, false)
-    await Promise.all(variants.map(variant => promptCache.forget(variant.key)))
   })
 
   async function lease(request: LeaseRequest): Promise<Lease> {
     request.signal.throwIfAborted()
     const variant = storage.get(request.model)
     const mode = request.mode ?? 'chat'
-    requireServable(mode, variant)
+    const provider = engines.requireProvider(variant, mode)
     const settings = settingsFor(config, variant)
-    // dtype chooses what a SafeTensors model is converted to; others ignore it.
-    const { dtype, ...others } = request.options
-    const type = dtype === undefined ? {} : { dtype: conversion.requireDtype(dtype) }
-    if (variant.format !== 'gguf') conversion.requireDtype(settings.load.dtype)
-    const options = cappedOptions(variant.format === 'gguf' ? others : { ...others, ...type }, variant, log)
+    const relevant = provider.loadOptions?.(variant, request.options, settings.load) ?? request.options
+    const options = cappedOptions(relevant, variant, log)
     const slot = slotOf(variant, mode)
     const id = nextId++
     const began = Date.now()

@@ -1,8 +1,7 @@
-import type { Engine, EngineMode } from '../../core/contracts/engines.ts'
+import type { Engine, EngineMode, MemoryEstimate } from '../../core/contracts/engines.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
-import type { MemoryNeed } from '../../runtimes/llama-server/memory/memory-book.ts'
 import { type EngineState, isIn } from './scheduler-state.ts'
 
 /** What a load does before there is a GGUF to load. */
@@ -17,10 +16,9 @@ export interface Slot {
   preparing: AbortController | undefined
   loading: AbortController | undefined
   /** What the next load takes, from when it is prepared. */
-  need: MemoryNeed | undefined
+  estimate: MemoryEstimate | undefined
   progress: Progress | undefined
   alarm: NodeJS.Timeout | undefined
-  releaseFiles: (() => void) | undefined
   /** Milliseconds since the epoch; when the present engine became ready. */
   loadedAt: number
   /** Called when nothing of it is left. */
@@ -35,10 +33,9 @@ export function createSlot(key: string, variant: StoredVariant, mode: EngineMode
     engine: undefined,
     preparing: undefined,
     loading: undefined,
-    need: undefined,
+    estimate: undefined,
     progress: undefined,
     alarm: undefined,
-    releaseFiles: undefined,
     loadedAt: 0,
     goneListeners: []
   }
@@ -49,12 +46,8 @@ export function isOccupied({ engine, loading, preparing }: Slot): boolean {
   return engine !== undefined || loading !== undefined || preparing !== undefined
 }
 
-/** What follows the end of an engine, a load or a preparation: files are free, and who waited for the end is told. */
+/** What follows the end of an engine, a load or a preparation: those who waited for it go on. */
 export function settleGone(slot: Slot): void {
-  if (!slot.engine && !slot.loading) {
-    slot.releaseFiles?.()
-    slot.releaseFiles = undefined
-  }
   if (isOccupied(slot)) return
   for (const listener of slot.goneListeners.splice(0)) listener()
 }

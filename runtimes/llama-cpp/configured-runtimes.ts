@@ -4,12 +4,10 @@ import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { DataPaths } from '../../core/system/data-paths.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { createLlamaServerEngine } from '../llama-server/engine.ts'
-import { createEngineLogBook, type EngineLogBook } from '../llama-server/log-book.ts'
-import { estimateMemory } from '../llama-server/memory-estimate.ts'
 import type { ModelRuntimes } from './installation.ts'
 import { builtInKinds, heedingUser } from './kinds/index.ts'
 import type { RuntimesOptions } from './options.ts'
-import { createProof, type StartEngine } from './prove-by-answer.ts'
+import { createProof } from './prove-by-answer.ts'
 import { createRuntimes, type RuntimesService } from './runtimes-service.ts'
 import type { SearchLog } from './search-report.ts'
 import { compiledSource } from './sources/compiled.ts'
@@ -35,26 +33,17 @@ export function runDirectoryOf(paths: Pick<DataPaths, 'home'>): string {
 /** The `runtimes` service with the sources that the options name. */
 export function createConfiguredRuntimes({ options, models, paths, env, log, hardware }: CreateDeps): RuntimesService {
   const directory = paths.runtimes
-  const logBook = createEngineLogBook()
-  const startWith =
-    (book: EngineLogBook | undefined): StartEngine =>
+  const engineSettings = {
+    extraArguments: options.engine_arguments,
+    loadTimeout: parseDuration(options.load_timeout)!,
+    hangTimeout: parseDuration(options.hang_timeout)!,
+    runDirectory: runDirectoryOf(paths)
+  }
+  const prove = createProof(
     (build, spec, waiting, environment) =>
-      createLlamaServerEngine(
-        build,
-        spec,
-        {
-          log,
-          ...(book && { logBook: book }),
-          runDirectory: runDirectoryOf(paths),
-          loadTimeout: parseDuration(options.load_timeout)!,
-          hangTimeout: parseDuration(options.hang_timeout)!,
-          extraArguments: options.engine_arguments,
-          environment
-        },
-        waiting
-      )
-  // The logs of the demo model are not those of a proof.
-  const prove = createProof(startWith(undefined), log)
+      createLlamaServerEngine(build, spec, { ...engineSettings, log, environment }, waiting),
+    log
+  )
   const releaseServer = {
     apiUrl: options.release.api_url,
     downloadUrl: options.release.download_url,
@@ -96,11 +85,7 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
     ...(models && { models }),
     directory,
     log,
-    startEngine: startWith(logBook),
-    estimateMemory: (build, spec, { signal }, environment) =>
-      estimateMemory(build, spec, { log, signal, environment, extraArguments: options.engine_arguments }),
-    // Those of a model that had the name before are not this one's.
-    engineLogs: ({ key, modifiedAt }) => logBook.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
+    engineSettings,
     prove,
     findConverter
   })

@@ -1,5 +1,4 @@
 import type { Build, BuildSource, Runtimes } from '../../core/contracts/builds.ts'
-import type { Engine, EngineSpec } from '../../core/contracts/engines.ts'
 import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
@@ -13,7 +12,8 @@ export interface EngineStartsDeps {
   /** Where builds and their records lie. */
   directory: string
   log: SearchLog
-  startEngine(build: Build, spec: EngineSpec, waiting: Waiting): Promise<Engine>
+  /** Starts on a build, or on the former one where this one is on trial. */
+  start<Started>(build: Build, attempt: (build: Build) => Promise<Started>): Promise<Started>
   /** The build to start on, searched for where there is none. */
   build: Runtimes['build']
   /** It is searched for anew when it is wanted next. */
@@ -22,24 +22,27 @@ export interface EngineStartsDeps {
 }
 
 export interface EngineStarts {
-  startEngine: Runtimes['startEngine']
+  startOn: Runtimes['startOn']
   /** Whether an engine runs on the build of this id. */
   inUse(id: string): boolean
 }
 
 /** Starts engines; when the build turns out to be at fault, once more on the next best one. */
 export function createEngineStarts({ log, directory, ...deps }: EngineStartsDeps): EngineStarts {
-  /** Engines by the id of their build. */
-  const engines = new Map<string, Set<Engine>>()
+  /** How many engines run on each build, by its id. */
+  const running = new Map<string, number>()
 
-  async function start(build: Build, spec: EngineSpec, waiting: Waiting): Promise<Engine> {
-    const engine = await deps.startEngine(build, spec, waiting)
-    const { id } = engine.build
-    const running = engines.get(id) ?? new Set()
-    engines.set(id, running.add(engine))
-    void engine.exited.then(() => running.delete(engine))
-    return engine
-  }
+  const start = <Started extends { exited: Promise<unknown> }>(
+    first: Build,
+    attempt: (build: Build) => Promise<Started>
+  ) =>
+    deps.start(first, async build => {
+      const engine = await attempt(build)
+      const count = (by: number) => running.set(build.id, (running.get(build.id) ?? 0) + by)
+      count(1)
+      void engine.exited.then(() => count(-1))
+      return engine
+    })
 
   /** Writes down that a build does not work, so that it is not chosen again by itself. */
   async function noteFailure({ id, source, runtime }: Build, reason: string): Promise<void> {
@@ -78,21 +81,20 @@ export function createEngineStarts({ log, directory, ...deps }: EngineStartsDeps
   }
 
   return {
-    async startEngine(spec, waiting) {
-      const choice = spec.settings?.runtime
+    async startOn({ name, choice }, attempt, waiting) {
       const build = await deps.build(waiting, choice)
       try {
-        return await start(build, spec, waiting)
+        return await start(build, attempt)
       } catch (error) {
         const other = await otherBuild(build, error, waiting, choice)
         if (!other) throw error
         log.warn(
           { build: build.id, other: other.id },
-          `llama.cpp: ${build.id} does not work here (${messageOf(error)}); "${spec.alias}" is started on ${other.id}.`
+          `llama.cpp: ${build.id} does not work here (${messageOf(error)}); "${name}" is started on ${other.id}.`
         )
-        return await start(other, spec, waiting)
+        return await start(other, attempt)
       }
     },
-    inUse: id => (engines.get(id)?.size ?? 0) > 0
+    inUse: id => (running.get(id) ?? 0) > 0
   }
 }

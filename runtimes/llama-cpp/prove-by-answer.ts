@@ -2,23 +2,24 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { Build, BuildCandidate, MemoryUse } from '../../core/contracts/builds.ts'
-import type { Engine, EngineSpec } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
 import type { ToolLog } from '../../core/system/child-process.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
+import type { LlamaServerEngine } from '../llama-server/engine.ts'
+import type { LaunchSpec } from '../llama-server/launch-spec.ts'
 import { type ProveOptions, prove } from './prove.ts'
 import { isForGpus } from './ranking.ts'
 
 /** Starts an engine; `environment` is what its kind of build wants on this machine. */
 export type StartEngine = (
   build: Build,
-  spec: EngineSpec,
+  spec: LaunchSpec,
   waiting: Waiting,
   environment?: Readonly<Record<string, string>>
-) => Promise<Engine>
+) => Promise<LlamaServerEngine>
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const ALL_LAYERS = 999
@@ -26,7 +27,7 @@ const ALL_LAYERS = 999
 const ANSWER_LIMIT = 60_000
 
 /** The demo model as it lies in the package, whether or not it is in storage. */
-function demoSpec(forGpus: boolean): EngineSpec {
+function demoSpec(forGpus: boolean): LaunchSpec {
   const variant: StoredVariant = {
     model: { owner: 'corral', name: 'tiny-chat' } as StoredVariant['model'],
     label: 'F16',

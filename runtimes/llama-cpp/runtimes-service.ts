@@ -4,24 +4,21 @@ import type {
   Build,
   BuildCandidate,
   BuildSource,
-  EngineLogRecord,
-  MemoryUse,
+  EngineRunSettings,
   RankedCandidate,
   RuntimeDescriptor,
   Runtimes,
   RuntimesReport
 } from '../../core/contracts/builds.ts'
-import type { EngineSpec } from '../../core/contracts/engines.ts'
 import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { machineMark, readRecords, readSelection } from './build-records.ts'
 import { searchBuild } from './build-search.ts'
 import { createEngineStarts } from './engine-starts.ts'
 import { createInstallation, type ModelRuntimes } from './installation.ts'
 import { askDevices } from './prove.ts'
-import type { Prove, StartEngine } from './prove-by-answer.ts'
+import type { Prove } from './prove-by-answer.ts'
 import { isMeant, rankRuntimes, runtimeOf } from './ranking.ts'
 import { checkRecord } from './recorded-builds.ts'
 import { type SearchLog, warningsFor } from './search-report.ts'
@@ -44,14 +41,7 @@ export interface RuntimesDeps {
   /** Where builds and their records lie. */
   directory: string
   log: SearchLog
-  startEngine: StartEngine
-  estimateMemory(
-    build: Build,
-    spec: EngineSpec,
-    waiting: Waiting,
-    environment: Readonly<Record<string, string>>
-  ): Promise<MemoryUse | undefined>
-  engineLogs(variant: StoredVariant): EngineLogRecord[]
+  engineSettings: EngineRunSettings
   prove: Prove
   findConverter: FindConverter
   /** Milliseconds of a clock that only goes forward. */
@@ -215,8 +205,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     hardware,
     directory,
     log,
-    startEngine: (build, spec, waiting) =>
-      installation.start(build, build => deps.startEngine(build, spec, waiting, environmentOf(build))),
+    start: installation.start,
     build: getBuild,
     forget: build => searches.forget(build),
     forgetFailure: choice => searches.forgetFailure(choice)
@@ -238,18 +227,9 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       kinds.push(runtime)
     },
     build: getBuild,
-    startEngine: starts.startEngine,
-    async estimateMemory(spec, waiting) {
-      try {
-        const build = await getBuild(waiting, spec.settings?.runtime)
-        return await deps.estimateMemory(build, spec, waiting, environmentOf(build))
-      } catch (error) {
-        waiting.signal?.throwIfAborted()
-        log.debug({ model: spec.alias, reason: messageOf(error) }, 'How much memory it takes could not be told.')
-        return undefined
-      }
-    },
-    engineLogs: deps.engineLogs,
+    environment: environmentOf,
+    startOn: starts.startOn,
+    engineSettings: deps.engineSettings,
     async conversionTools(waiting) {
       const used = await getBuild(waiting)
       // A fetch goes on when its caller has left: the next one will be glad of it.

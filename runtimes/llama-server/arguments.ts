@@ -1,8 +1,8 @@
 import type { EngineSettings } from '../../core/config/model-settings.ts'
-import type { EngineBounds, EngineSpec } from '../../core/contracts/engines.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { pooledBatch } from '../../core/models/options.ts'
+import type { EngineBounds, LaunchSpec } from './launch-spec.ts'
 
 /** Where an engine listens: a Unix socket, or a TCP port on loopback. */
 export type Listen = { socketPath: string } | { host: string; port: number }
@@ -50,7 +50,7 @@ export function promptCacheSize(machineMemory: number): number {
  * The command line of llama-server for an engine. Everything that decides how it works is said outright; flags that
  * only newer builds have are left out where the build does not know them.
  */
-export function engineArguments(spec: EngineSpec, settings: ArgumentSettings): string[] {
+export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): string[] {
   const { listen, knownFlags } = settings
   const { options, mode } = spec
   const knows = (flag: string) => knownFlags === undefined || knownFlags.has(flag)

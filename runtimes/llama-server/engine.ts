@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { basename, dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Build } from '../../core/contracts/builds.ts'
-import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engines.ts'
+import type { Engine, EngineExit, EngineRequest, EngineResponse } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { allocateAddress, type EngineAddress } from './address.ts'
@@ -11,6 +11,7 @@ import { engineFailure, hungFailure, startFailure } from './engine-failure.ts'
 import { createEngineOutput, type EngineLog } from './engine-output.ts'
 import { watchEngine } from './engine-watch.ts'
 import { launchEngine, recordProcess } from './launch.ts'
+import type { LaunchSpec } from './launch-spec.ts'
 import { loadWarnings } from './load-warnings.ts'
 import { type LoadedFacts, loadingOf } from './loading.ts'
 import { createEngineLogBook, type EngineLogBook } from './log-book.ts'
@@ -38,6 +39,17 @@ export interface EngineDeps {
   environment?: Readonly<Record<string, string>>
 }
 
+/** A llama-server that runs. */
+export interface LlamaServerEngine extends Engine {
+  readonly spec: LaunchSpec
+  readonly build: Build
+  /** Flags that all engines get beside what the spec says. */
+  readonly sharedArguments: readonly string[]
+  reserved?: Engine['reserved']
+  /** Sends a request; resolves at the response's headers. No time limits of its own. */
+  request(request: EngineRequest): Promise<EngineResponse>
+}
+
 /** Milliseconds that an engine gets to end politely. */
 const STOP_GRACE = 2000
 /** Milliseconds in which the death of a process follows the breaking of its connections. */
@@ -56,10 +68,10 @@ const OTHER_ATTEMPTS = 2
  */
 export async function createLlamaServerEngine(
   build: Build,
-  spec: EngineSpec,
+  spec: LaunchSpec,
   deps: EngineDeps,
   waiting: Waiting
-): Promise<Engine> {
+): Promise<LlamaServerEngine> {
   const loras = spec.settings?.loras.map(({ path }) => path) ?? []
   const others = [spec.projectorPath, spec.settings?.speculation.draft?.modelPath]
   const paths = [spec.modelPath, ...others, ...loras].filter(path => path !== undefined)
@@ -82,12 +94,12 @@ export async function createLlamaServerEngine(
 
 async function startEngine(start: {
   build: Build
-  spec: EngineSpec
+  spec: LaunchSpec
   deps: EngineDeps & { logBook: EngineLogBook }
   waiting: Waiting
   address: EngineAddress
   paths: readonly string[]
-}): Promise<Engine> {
+}): Promise<LlamaServerEngine> {
   const { build, spec, deps, address } = start
   const { log, runDirectory } = deps
   const id = randomUUID().slice(0, 8)

@@ -2,12 +2,12 @@ import { writeFile } from 'node:fs/promises'
 import { totalmem } from 'node:os'
 import { join } from 'node:path'
 import type { Build } from '../../core/contracts/builds.ts'
-import type { EngineSpec } from '../../core/contracts/engines.ts'
 import { processStartTime } from '../../core/system/processes.ts'
 import { type EngineAddress, makePrivateFolder } from './address.ts'
 import { engineArguments, promptCacheSize } from './arguments.ts'
 import { knownFlags } from './build-flags.ts'
 import { engineEnvironment } from './environment.ts'
+import type { LaunchSpec } from './launch-spec.ts'
 import { type EngineProcess, startEngineProcess } from './process.ts'
 import { removeRunRecord, writeRunRecord } from './run-records.ts'
 
@@ -19,7 +19,7 @@ import { removeRunRecord, writeRunRecord } from './run-records.ts'
 export async function launchEngine(options: {
   id: string
   build: Build
-  spec: EngineSpec
+  spec: LaunchSpec
   address: EngineAddress
   runDirectory: string
   extraArguments: readonly string[] | undefined
@@ -60,7 +60,7 @@ export async function launchEngine(options: {
 }
 
 /** The chat template that was laid down for the model, in a file: it may be longer than an argument can be. */
-async function writeTemplate({ mode, variant }: EngineSpec, { folder }: EngineAddress): Promise<string | undefined> {
+async function writeTemplate({ mode, variant }: LaunchSpec, { folder }: EngineAddress): Promise<string | undefined> {
   const template = variant.defaults?.template
   if (template === undefined || mode !== 'chat') return undefined
   const path = join(folder, 'chat-template.jinja')

@@ -1,4 +1,4 @@
-import type { EngineLogRecord } from '../../core/contracts/builds.ts'
+import type { EngineLogRecord } from '../../core/contracts/engines.ts'
 import type { CorralError } from '../../core/errors.ts'
 import { withoutFolders } from './failure.ts'
 import { createLogTail, type LogTail } from './log-tail.ts'

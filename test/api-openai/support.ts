@@ -5,8 +5,7 @@ import { PassThrough, Readable } from 'node:stream'
 import pino from 'pino'
 import type { Test } from 'tap'
 import type { CoreConfig, ModelSettings } from '../../core/config/core-schema.ts'
-import type { Build, Runtimes } from '../../core/contracts/builds.ts'
-import type { Conversion } from '../../core/contracts/conversion.ts'
+import type { Build } from '../../core/contracts/builds.ts'
 import type { Engine, EngineExit, EngineRequest, EngineResponse, EngineSpec } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { Scheduler } from '../../core/contracts/scheduler.ts'
@@ -18,9 +17,11 @@ import { DEFAULT_LOAD_OPTIONS, DEFAULT_SAMPLING_OPTIONS } from '../../core/model
 import { HookRegistry } from '../../core/plugins/hook-registry.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
+import { createEngineRegistry } from '../../plugins/scheduler/engine-registry.ts'
 import { createScheduler } from '../../plugins/scheduler/scheduler.ts'
 import { engineCalls } from '../../runtimes/llama-server/calls.ts'
-import { createPromptCache } from '../../runtimes/llama-server/prompt-cache/create-prompt-cache.ts'
+import { type LaunchSpec, launchSpec, ownFiles } from '../../runtimes/llama-server/launch-spec.ts'
+import { servesMode } from '../../runtimes/llama-server/provider.ts'
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model')
 
@@ -163,7 +164,7 @@ export interface Service {
 
 export interface ServiceOptions {
   variants: StoredVariant[]
-  startEngine: (spec: EngineSpec, waiting: Waiting) => Promise<Engine>
+  startEngine: (spec: LaunchSpec, waiting: Waiting) => Promise<Engine>
   heartbeat?: number
   defaults?: Record<string, unknown>
   models?: Record<string, ModelSettings>
@@ -183,27 +184,22 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
     models: options.models ?? {}
   } as unknown as CoreConfig
   const storage = storageOf(options.variants)
+  const engines = createEngineRegistry({
+    settings: { promptCache: 0, gpuMemory: undefined },
+    hostMemory: async () => 1000
+  })
+  engines.add({
+    name: 'test',
+    serves: servesMode,
+    estimate: async () => ({ use: { host: 1 }, certain: true, explain: () => '' }),
+    start: (spec, waiting) => options.startEngine(launchSpec(spec, ownFiles(spec.variant), storage), waiting)
+  })
   const scheduler = createScheduler({
     storage,
-    runtimes: { build: async () => ({}), startEngine: options.startEngine } as unknown as Runtimes,
-    conversion: { requireDtype: (dtype: string) => dtype } as unknown as Conversion,
-    config,
-    memory: {
-      async estimate() {
-        return {
-          use: { host: 1 },
-          from: 'learned',
-          parts: { weights: 1, cache: 0, compute: 0 },
-          bounds: { promptCache: 0, checkpoints: 0 }
-        }
-      },
-      budget: async () => ({ host: 1000 }),
-      learn: () => ({ host: 1 }),
-      learnOutOfMemory() {},
-      explain: () => ''
-    },
+    engines,
     hooks: new HookRegistry(logger),
-    promptCache: createPromptCache({ directory: '', budget: 0, log: logger }),
+    hostMemory: { add() {}, budget: async () => 1000 },
+    config,
     limits: {
       maxLoaded: 4,
       maxQueue: options.maxQueue ?? 512,

@@ -13,11 +13,12 @@ import { join } from 'node:path'
 import { json, text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import type { Engine, EngineSpec } from '../../core/contracts/engines.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import type { CorralError } from '../../core/errors.ts'
 import { processStartTime } from '../../core/system/processes.ts'
+import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../runtimes/llama-server/engine.ts'
+import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { createEngineLogBook } from '../../runtimes/llama-server/log-book.ts'
 import { failure } from '../support/failure.ts'
 import { buildOf, engineDeps, engineSpec, MODEL, realBuild } from './support.ts'
@@ -36,14 +37,14 @@ const ANSWER = 'The capital of France is Paris.'
 const ENDLESS = { prompt: 'Once', n_predict: -1, ignore_eos: true }
 
 /** Room for an endless generation on one slot. */
-const LONG: Partial<EngineSpec> = { options: { ...engineSpec().options, num_ctx: 32768, num_parallel: 1 } }
+const LONG: Partial<LaunchSpec> = { options: { ...engineSpec().options, num_ctx: 32768, num_parallel: 1 } }
 
 /** Starts an engine that the test's end stops. */
 async function start(
   t: { teardown(end: () => Promise<void>): void },
-  spec: Partial<EngineSpec> = {},
+  spec: Partial<LaunchSpec> = {},
   deps: Partial<EngineDeps> = {}
-): Promise<{ engine: Engine; run: string }> {
+): Promise<{ engine: LlamaServerEngine; run: string }> {
   const run = mkdtempSync(join(tmpdir(), 'corral-test-'))
   const engine = await createLlamaServerEngine(BUILD, engineSpec(spec), engineDeps(run, deps), {})
   t.teardown(async () => {
@@ -53,31 +54,31 @@ async function start(
   return { engine, run }
 }
 
-function post(engine: Engine, path: string, body: unknown, signal = NEVER) {
+function post(engine: LlamaServerEngine, path: string, body: unknown, signal = NEVER) {
   return engine.request({ method: 'POST', path, body: JSON.stringify(body), signal })
 }
 
-async function ask(engine: Engine): Promise<string> {
+async function ask(engine: LlamaServerEngine): Promise<string> {
   const { status, body } = await post(engine, '/v1/chat/completions', QUESTION)
   const reply = (await json(body)) as { choices: { message: { content: string } }[] }
   return status === 200 ? reply.choices[0]!.message.content : JSON.stringify(reply)
 }
 
 /** Starts an endless stream and waits for its first bytes. */
-async function endlessStream(engine: Engine, signal = NEVER) {
+async function endlessStream(engine: LlamaServerEngine, signal = NEVER) {
   const { body } = await post(engine, '/completion', { ...ENDLESS, stream: true }, signal)
   await new Promise(resolve => body.once('readable', resolve))
   return body
 }
 
 /** Starts an endless request that would be answered at its end, and waits until the engine works on it. */
-async function endlessReply(engine: Engine, signal = NEVER): Promise<{ error: Promise<CorralError> }> {
+async function endlessReply(engine: LlamaServerEngine, signal = NEVER): Promise<{ error: Promise<CorralError> }> {
   const error = failure(post(engine, '/completion', ENDLESS, signal))
   while (!(await isBusy(engine))) await sleep(10)
   return { error }
 }
 
-async function isBusy(engine: Engine): Promise<boolean> {
+async function isBusy(engine: LlamaServerEngine): Promise<boolean> {
   const { body } = await engine.request({ method: 'GET', path: '/slots', signal: NEVER })
   return ((await json(body)) as { is_processing: boolean }[]).some(slot => slot.is_processing)
 }
@@ -227,7 +228,7 @@ t.test('a stopped process is found to hang; a long prompt evaluation is not', as
   const extraArguments = ['--threads', '1', '--threads-batch', '1']
   const prompt = 'one two three four five six seven eight nine ten '.repeat(200)
   /** Milliseconds that it takes; nothing is sent meanwhile. */
-  const readLongPrompt = async (engine: Engine) => {
+  const readLongPrompt = async (engine: LlamaServerEngine) => {
     const began = performance.now()
     const { status, body } = await post(engine, '/completion', { prompt, n_predict: 1, cache_prompt: false })
     await text(body)
@@ -289,7 +290,7 @@ t.test('loads that fail say why', async t => {
   writeFileSync(join(files, 'other.gguf'), Buffer.from(model.toString('latin1').replace('llama', 'lamma'), 'latin1'))
   const quantized = { ...engineSpec().options, cache_type_v: 'q8_0' as const }
 
-  const cases: [Partial<EngineSpec>, string[], code: string, cause: string][] = [
+  const cases: [Partial<LaunchSpec>, string[], code: string, cause: string][] = [
     [{ modelPath: join(files, 'absent.gguf') }, [], 'load_failed', 'file_missing'],
     [{ modelPath: join(files, 'page.gguf') }, [], 'load_failed', 'not_gguf'],
     [{ modelPath: join(files, 'empty.gguf') }, [], 'load_failed', 'file_damaged'],

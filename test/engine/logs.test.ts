@@ -1,6 +1,6 @@
 import t from 'tap'
 import { formatLogs } from '../../command-line/commands/logs.ts'
-import type { EngineLogRecord } from '../../core/contracts/builds.ts'
+import type { EngineLogRecord } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { createLogEvents } from '../../plugins/api-native/log-events.ts'
 import { createEngineLogBook } from '../../runtimes/llama-server/log-book.ts'

@@ -1,8 +1,8 @@
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Build } from '../../core/contracts/builds.ts'
-import type { EngineSpec } from '../../core/contracts/engines.ts'
 import type { EngineDeps } from '../../runtimes/llama-server/engine.ts'
+import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url))
@@ -29,7 +29,7 @@ export function buildOf(server: string): Build {
   }
 }
 
-export function engineSpec(given: Partial<EngineSpec> = {}): EngineSpec {
+export function engineSpec(given: Partial<LaunchSpec> = {}): LaunchSpec {
   return {
     alias: 'corral/tiny-chat',
     mode: 'chat',

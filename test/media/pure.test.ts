@@ -9,8 +9,10 @@ import { CorralError } from '../../core/errors.ts'
 import { acceptForms } from '../../plugins/api-openai/media/form-body.ts'
 import { TranscriptionRequest } from '../../plugins/api-openai/media/request-schemas.ts'
 import { Transcript, transcriptionChat } from '../../plugins/api-openai/media/transcript.ts'
-import { engineSpec, requireServable } from '../../plugins/scheduler/engine-spec.ts'
+import { createEngineRegistry } from '../../plugins/scheduler/engine-registry.ts'
 import { readModelFiles } from '../../plugins/storage/model-files.ts'
+import { launchSpec } from '../../runtimes/llama-server/launch-spec.ts'
+import { servesMode } from '../../runtimes/llama-server/provider.ts'
 import { isCacheFault, requestError } from '../../runtimes/llama-server/request-error.ts'
 import { safetensorsBytes } from '../support/gguf-writer.ts'
 import { hugePngBytes, pngBytes, wavBytes } from './support.ts'
@@ -229,10 +231,17 @@ t.test('which models serve in which mode', async t => {
     [['rerank'], ['rerank'], /it ranks documents \(/],
     [[], [], /cannot answer with models of its kind \(t5\)/]
   ]
+  const engines = createEngineRegistry({
+    settings: { promptCache: 0, gpuMemory: undefined },
+    hostMemory: async () => 0
+  })
+  const provider = { name: 'test', serves: servesMode, start: () => Promise.reject(new Error('not here')) }
+  engines.add(provider)
+  t.throws(() => engines.add(provider), { message: /"test" already/ })
   for (const [capabilities, able, words] of table) {
     const variant = variantOf(capabilities, 't5')
     for (const mode of ['chat', 'embedding', 'rerank'] as const) {
-      const found = refusal(() => requireServable(mode, variant))
+      const found = refusal(() => engines.requireProvider(variant, mode))
       if (able.includes(mode)) t.same(found, {}, `${capabilities} ${mode}`)
       else t.match(found, { code: 'unsupported_capability', message: words }, `${capabilities} ${mode}`)
     }
@@ -240,8 +249,17 @@ t.test('which models serve in which mode', async t => {
   const files = { modelPath: '/m/a.gguf', projectorPath: '/m/mmproj.gguf' }
   const settings = { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
   const projectorOf = (mode: EngineMode, more: { projector?: string | null } = {}) =>
-    engineSpec(variantOf(['completion']), mode, files, {} as never, { ...settings, ...more }, { find: () => undefined })
-      .projectorPath
+    launchSpec(
+      {
+        alias: 'a/b',
+        mode,
+        variant: variantOf(['completion']),
+        options: {} as never,
+        settings: { ...settings, ...more }
+      },
+      files,
+      { find: () => undefined }
+    ).projectorPath
   t.equal(projectorOf('chat'), '/m/mmproj.gguf')
   t.equal(projectorOf('chat', { projector: '/x.gguf' }), '/x.gguf')
   t.equal(projectorOf('chat', { projector: null }), undefined)

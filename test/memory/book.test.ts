@@ -2,11 +2,14 @@ import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import type { Build, MemoryUse } from '../../core/contracts/builds.ts'
-import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engines.ts'
+import type { EngineExit } from '../../core/contracts/engines.ts'
 import type { Hardware, MemoryNow } from '../../core/contracts/hardware.ts'
-import { createMemoryBook, type MemoryBookDeps } from '../../runtimes/llama-server/memory/create-memory-book.ts'
+import { createHostMemory } from '../../plugins/scheduler/host-memory.ts'
+import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
+import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { totalOf } from '../../runtimes/llama-server/memory/engine-need.ts'
 import { createLearnedNeeds, needKey } from '../../runtimes/llama-server/memory/learned-needs.ts'
+import { createMemoryBook } from '../../runtimes/llama-server/memory/memory-book.ts'
 import { GIB, MIB, specOf, writeShape } from './support.ts'
 
 const { signal } = new AbortController()
@@ -42,10 +45,10 @@ const GPU: Hardware['gpus'][number] = {
 }
 
 interface World {
-  build?: Build | Error
+  build?: Build
   fit?: MemoryUse | Error
   memory?: MemoryNow
-  options?: MemoryBookDeps['options']
+  options?: { memory?: number; gpuMemory?: number }
   directory?: string
 }
 
@@ -53,38 +56,40 @@ function bookOf(
   t: { testdir(): string },
   { build = CPU, fit, memory, options = {}, directory = t.testdir() }: World = {}
 ) {
-  const asked: EngineSpec[] = []
+  const asked: LaunchSpec[] = []
   const warnings: string[] = []
   const now = memory ?? { host: { total: 32 * GIB, available: 30 * GIB }, gpus: {} }
   const hardware = { gpus: [GPU] } as unknown as Hardware
-  const book = createMemoryBook({
-    runtimes: {
-      build: async () => {
-        if (build instanceof Error) throw build
-        return build
-      },
-      estimateMemory: async spec => {
-        asked.push(spec)
-        if (fit instanceof Error) throw fit
-        return fit
-      },
-      current: () => (build instanceof Error ? undefined : build)
-    },
-    hardware: { detect: async () => hardware, known: () => undefined, memory: async () => now },
+  const machine = { detect: async () => hardware, known: () => undefined, memory: async () => now }
+  const host = createHostMemory(machine, options.memory)
+  const { estimate, ...book } = createMemoryBook({
+    runtimes: { current: () => build },
+    hardware: machine,
     directory,
-    options,
+    gpuMemory: options.gpuMemory,
+    hostMemory: () => host.budget(),
+    fit: async (_, spec) => {
+      asked.push(spec)
+      if (fit instanceof Error) throw fit
+      return fit
+    },
     log: { debug: () => {}, warn: (_, message) => warnings.push(message) }
   })
-  return { book, asked, warnings, directory }
+  const bound = {
+    ...book,
+    estimate: (spec: LaunchSpec, signal: AbortSignal) => estimate(spec, build, signal),
+    budget: async (held: MemoryUse) => ({ host: await host.budget(), ...(await book.budgets(held)) })
+  }
+  return { book: bound, host, asked, warnings, directory }
 }
 
-function engineOf(spec: EngineSpec, memory: MemoryUse | undefined, pid?: number) {
+function engineOf(spec: LaunchSpec, memory: MemoryUse | undefined, pid?: number) {
   const exit: { end: (exit: EngineExit) => void } = { end: () => {} }
   const exited = new Promise<EngineExit>(resolve => {
     exit.end = resolve
   })
   const engine = { id: 'e', spec, memory, pid, exited, build: CPU } as unknown as {
-    -readonly [k in keyof Engine]: Engine[k]
+    -readonly [k in keyof LlamaServerEngine]: LlamaServerEngine[k]
   }
   return { engine, end: () => exit.end({ code: 0, signal: null, expected: true }) }
 }
@@ -112,7 +117,7 @@ t.test('a need by metadata, by llama-fit-params, by what an engine took', async 
   await book.estimate(spec, signal)
   t.equal(asked.length, 1, 'llama-fit-params is asked once')
   const { engine, end } = engineOf({ ...spec, bounds: first.bounds }, { host: 5 * GIB })
-  const counted = book.learn(engine)
+  const counted = book.learn(engine, first)
   t.ok(counted.host! > 6 * GIB && counted.host! < first.use.host!, 'its report, its process and what it may grow by')
   engine.memory = { host: 6 * GIB }
   end()
@@ -143,10 +148,9 @@ t.test('memory that ran out', async t => {
   const again = bookOf(t, { directory })
   t.same((await again.book.estimate(spec, signal)).use, third.use, 'also at the next start')
   const { engine } = engineOf(spec, { host: 5 * GIB })
-  again.book.learn(engine)
+  again.book.learn(engine, third)
   await again.book.close()
   t.ok((await again.book.estimate(spec, signal)).use.host! < first.use.host!, 'until an engine runs')
-  t.doesNotThrow(() => book.learnOutOfMemory(specOf('/never/seen'), first))
 })
 
 t.test('where layers go on a GPU', async t => {
@@ -167,7 +171,7 @@ t.test('where layers go on a GPU', async t => {
   t.ok(part.use.CUDA0! <= 4 * GIB && part.use.CUDA0! > 3 * GIB && part.use.host! > 4 * GIB, 'as many as fit')
   t.same(part.bounds.deviceMargins, [8 * GIB], 'llama-server is told to leave the rest')
   const { engine } = engineOf(spec, { host: 4 * GIB, CUDA0: 3 * GIB })
-  narrow.book.learn(engine)
+  narrow.book.learn(engine, part)
   await narrow.book.close()
   t.equal((await narrow.book.estimate(spec, signal)).from, 'metadata', 'a split by chance is not learned')
 
@@ -181,7 +185,7 @@ t.test('where layers go on a GPU', async t => {
 t.test('what an engine loads beside its model', async t => {
   const { book } = bookOf(t)
   const plain = await book.estimate(specOf(model), signal)
-  const more = async (given: Partial<EngineSpec>) =>
+  const more = async (given: Partial<LaunchSpec>) =>
     (await book.estimate(specOf(model, {}, given), signal)).use.host! - plain.use.host!
   writeFileSync(join(folder, 'lora.gguf'), Buffer.alloc(50 * MIB))
   const loras = [{ path: join(folder, 'lora.gguf'), scale: 1 }]
@@ -210,15 +214,12 @@ t.test('trouble', async t => {
   const unknown = await bookOf(t).book.estimate({ ...gone, variant: { ...gone.variant, size: GIB } }, signal)
   t.equal(unknown.from, 'metadata')
   t.ok(unknown.use.host! > GIB && unknown.use.host! < 3 * GIB, 'a model of which nothing is known')
-  const homeless = await bookOf(t, { build: new Error('no build') }).book.estimate(specOf(model), signal)
-  t.ok(homeless.use.host! > 6 * GIB, 'without a build the processor counts')
   const controller = new AbortController()
   controller.abort(new Error('enough'))
   await t.rejects(bookOf(t).book.estimate(specOf(model), controller.signal), { message: 'enough' })
   const { book } = bookOf(t)
-  t.same(book.learn(engineOf(specOf('/never/seen'), undefined).engine), {}, 'an engine that nobody asked about')
   const silent = await book.estimate(specOf(model), signal)
-  t.same(book.learn(engineOf(specOf(model), undefined).engine), silent.use, 'one that reports nothing')
+  t.same(book.learn(engineOf(specOf(model), undefined).engine, silent), silent.use, 'one that reports nothing')
 })
 
 t.test('budgets', async t => {
@@ -228,19 +229,24 @@ t.test('budgets', async t => {
   }
   const { book } = bookOf(t, { build: CUDA, memory })
   t.same(await book.budget({}), { host: 20 * GIB - 256 * MIB, CUDA0: 5 * GIB })
-  t.same(await book.budget({ host: 4 * GIB, CUDA0: 4 * GIB }), { host: 24 * GIB - 256 * MIB, CUDA0: 9 * GIB })
+  t.same(await book.budgets({ CUDA0: 4 * GIB }), { CUDA0: 9 * GIB })
   const limits = bookOf(t, { build: CUDA, memory, options: { memory: GIB, gpuMemory: 2 * GIB } })
   t.same(await limits.book.budget({}), { host: GIB, CUDA0: 2 * GIB })
-  t.same(Object.keys(await bookOf(t, { build: new Error('none') }).book.budget({})), ['host'])
+  t.same(Object.keys(await bookOf(t).book.budget({})), ['host'])
 
   const untold = bookOf(t, { memory: { host: { total: 0, available: 0 }, gpus: {} }, options: { memory: MIB } })
   t.same(await untold.book.budget({}), { host: MIB }, 'a system that tells nothing still serves')
 
   const spec = specOf(model)
   const own = bookOf(t, { memory })
-  await own.book.estimate(spec, signal)
+  const other = engineOf(spec, undefined)
+  own.host.add(other.engine, 4 * GIB)
+  t.equal((await own.book.budget({})).host, 24 * GIB - 256 * MIB, 'what is reserved for it, where no process is known')
+  other.end()
+  const need = await own.book.estimate(spec, signal)
   const here = engineOf(spec, { host: 9 * GIB }, process.pid)
-  const use = own.book.learn(here.engine)
+  const use = own.book.learn(here.engine, need)
+  own.host.add(here.engine, use.host!)
   const budget = await own.book.budget(use)
   t.ok(
     process.platform === 'linux' ? budget.host! < 21 * GIB : budget.host! > 28 * GIB,
@@ -345,7 +351,7 @@ t.test('what is learned is kept in a file', async t => {
 })
 
 t.test('which engines take the same', async t => {
-  const key = (spec: EngineSpec, build = CPU) => needKey(spec, build)
+  const key = (spec: LaunchSpec, build = CPU) => needKey(spec, build)
   const spec = specOf(model)
   t.equal(key(spec), key({ ...spec, alias: 'other', slotFolder: '/x', bounds: { promptCache: 1, checkpoints: 1 } }))
   t.equal(key(spec), key(specOf(model, { dtype: 'q8_0' })), 'how it was converted shows in its file')
@@ -362,6 +368,6 @@ t.test('which engines take the same', async t => {
   t.equal(new Set([key(spec), ...others]).size, others.length + 1)
 })
 
-function settings(given: Partial<NonNullable<EngineSpec['settings']>>): NonNullable<EngineSpec['settings']> {
+function settings(given: Partial<NonNullable<LaunchSpec['settings']>>): NonNullable<LaunchSpec['settings']> {
   return { arguments: [], environment: {}, speculation: { ngram: false }, loras: [], ...given }
 }

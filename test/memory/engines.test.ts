@@ -1,11 +1,12 @@
 import { join } from 'node:path'
 import t from 'tap'
-import type { Engine, EngineSpec } from '../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../core/models/options.ts'
 import { processMemory } from '../../core/system/process-memory.ts'
+import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
-import { createMemoryBook } from '../../runtimes/llama-server/memory/create-memory-book.ts'
+import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { totalOf } from '../../runtimes/llama-server/memory/engine-need.ts'
+import { createMemoryBook } from '../../runtimes/llama-server/memory/memory-book.ts'
 import { estimateMemory } from '../../runtimes/llama-server/memory-estimate.ts'
 import { engineDeps, MODEL, realBuild } from '../engine/support.ts'
 import { GIB, MIB, specOf } from './support.ts'
@@ -22,20 +23,17 @@ const { signal } = new AbortController()
 function openBook(directory: string, fit: boolean) {
   const now = { host: { total: 16 * GIB, available: 15 * GIB }, gpus: {} }
   return createMemoryBook({
-    runtimes: {
-      build: async () => build,
-      estimateMemory: async spec => (fit ? estimateMemory(build, spec, { log: log as never }) : undefined),
-      current: () => build
-    },
+    runtimes: { current: () => build },
     hardware: { detect: async () => ({ gpus: [] }) as never, known: () => undefined, memory: async () => now },
     directory,
-    options: {},
+    hostMemory: async () => 14 * GIB,
+    fit: async (_, spec) => (fit ? estimateMemory(build, spec, { log: log as never }) : undefined),
     log
   })
 }
 
 /** Fills all slots, and what is kept of earlier prompts. */
-async function use(engine: Engine, { num_ctx, num_parallel }: LoadOptions): Promise<void> {
+async function use(engine: LlamaServerEngine, { num_ctx, num_parallel }: LoadOptions): Promise<void> {
   const words = Math.floor(num_ctx / 6)
   const ask = async (path: string, body: object) => {
     const answer = await engine.request({ method: 'POST', path, body: JSON.stringify(body), signal })
@@ -53,7 +51,7 @@ async function use(engine: Engine, { num_ctx, num_parallel }: LoadOptions): Prom
 }
 
 // Their names end up in names of folders (`t.testdir`), which hold 255 bytes.
-const CASES: { name: string; options: Partial<LoadOptions>; given?: Partial<EngineSpec> }[] = [
+const CASES: { name: string; options: Partial<LoadOptions>; given?: Partial<LaunchSpec> }[] = [
   { name: 'one slot', options: { num_ctx: 1024, num_parallel: 1 } },
   { name: 'three slots', options: { num_ctx: 1024, num_parallel: 3 } },
   {
@@ -80,12 +78,12 @@ for (const [at, { name, options, given }] of CASES.entries()) {
     const directory = join(t.testdir(), 'memory')
     const book = openBook(directory, at % 2 === 1)
     const asked = specOf(MODEL, options, given)
-    const need = await book.estimate(asked, signal)
+    const need = await book.estimate(asked, build, signal)
     t.equal(need.from, at % 2 === 1 ? 'fit' : 'metadata')
     const spec = { ...asked, bounds: need.bounds }
     const engine = await createLlamaServerEngine(build, spec, engineDeps(t.testdir({ run: {} })), {})
     try {
-      const counted = book.learn(engine)
+      const counted = book.learn(engine, need)
       const growth = need.bounds.promptCache
       // The report is in whole MiB, rounded down in each of its rows.
       const report = totalOf(engine.memory!)
@@ -102,7 +100,7 @@ for (const [at, { name, options, given }] of CASES.entries()) {
       await engine.stop()
       await book.close()
     }
-    const learned = await openBook(directory, false).estimate(asked, signal)
+    const learned = await openBook(directory, false).estimate(asked, build, signal)
     t.equal(learned.from, 'learned')
     const share = totalOf(learned.use) / totalOf(need.use)
     t.ok(share > 0.7 && share < 1.1, `what was learned is like what was reckoned (${share})`)

@@ -2,8 +2,8 @@ import { spawn } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { EngineSpec } from '../../core/contracts/engines.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/options.ts'
+import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { type GgufParts, writeSparseGguf } from '../support/gguf-writer.ts'
 import { denseModel, SHAPES } from './model-shapes.ts'
@@ -61,8 +61,8 @@ export async function reportOf(modelPath: string, args: readonly string[]): Prom
 export function specOf(
   modelPath: string,
   options: Partial<LoadOptions> = {},
-  given: Partial<EngineSpec> = {}
-): EngineSpec {
+  given: Partial<LaunchSpec> = {}
+): LaunchSpec {
   return {
     alias: 'some/model',
     mode: 'chat',

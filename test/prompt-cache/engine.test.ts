@@ -2,7 +2,8 @@ import { existsSync, readdirSync, readFileSync, statSync, truncateSync, utimesSy
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import t from 'tap'
-import type { Engine, EngineRequest } from '../../core/contracts/engines.ts'
+import type { EngineRequest } from '../../core/contracts/engines.ts'
+import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import type { SavedSlot } from '../../runtimes/llama-server/prompt-cache/shelf.ts'
 import { engineSpec, realBuild } from '../engine/support.ts'
 import { longText, type Message, NEVER, promptCacheIn, say, startWith } from './support.ts'
@@ -178,8 +179,8 @@ t.test('whom it is not for', async t => {
 async function scripted(
   cache: ReturnType<typeof promptCacheIn>['cache'],
   respond: (path: string, file: string | undefined) => unknown,
-  given: Partial<Engine> = {}
-): Promise<Engine & { asked: string[]; end(): void }> {
+  given: Partial<LlamaServerEngine> = {}
+): Promise<LlamaServerEngine & { asked: string[]; end(): void }> {
   const spec = engineSpec({ slotFolder: (await cache.folderFor(engineSpec()))! })
   const asked: string[] = []
   let end = () => {}

@@ -3,9 +3,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { json } from 'node:stream/consumers'
 import type { Test } from 'tap'
-import type { Engine, EngineSpec } from '../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../core/models/options.ts'
+import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
+import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { createPromptCache } from '../../runtimes/llama-server/prompt-cache/create-prompt-cache.ts'
 import type { PromptCache } from '../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
 import { engineDeps, engineSpec, realBuild } from '../engine/support.ts'
@@ -37,8 +38,8 @@ export async function startWith(
   t: Pick<Test, 'teardown'>,
   cache: PromptCache,
   options: Partial<LoadOptions> = {},
-  given: Partial<EngineSpec> = {}
-): Promise<Engine> {
+  given: Partial<LaunchSpec> = {}
+): Promise<LlamaServerEngine> {
   const run = mkdtempSync(join(tmpdir(), 'corral-test-'))
   const spec = engineSpec({ ...given, options: { ...engineSpec().options, ...options } })
   const slotFolder = await cache.folderFor(spec)
@@ -63,7 +64,7 @@ export interface Said {
   ms: number
 }
 
-export async function say(engine: Engine, messages: Message[], tokens = 12): Promise<Said> {
+export async function say(engine: LlamaServerEngine, messages: Message[], tokens = 12): Promise<Said> {
   const { status, body } = await engine.request({
     method: 'POST',
     path: '/v1/chat/completions',

@@ -163,9 +163,7 @@ export function runtimesWith(directory: string, sources: BuildSource[], more: Pa
       releases: noReleases,
       directory,
       log,
-      startEngine: () => Promise.reject(new Error('no engine is started here')),
-      estimateMemory: async () => undefined,
-      engineLogs: () => [],
+      engineSettings: { extraArguments: [], loadTimeout: 0, hangTimeout: 0, runDirectory: '' },
       prove: (candidate, options) => prove(candidate, options),
       findConverter: noConverter,
       ...more

@@ -3,10 +3,10 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import t from 'tap'
 import type { Build } from '../../core/contracts/builds.ts'
-import type { EngineSpec } from '../../core/contracts/engines.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { programsIn } from '../../runtimes/llama-cpp/builds-directory.ts'
+import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { estimateMemory, parseFitPrint, sharedArguments } from '../../runtimes/llama-server/memory-estimate.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { memoryLog, writePrograms } from './fake-build.ts'
@@ -14,7 +14,7 @@ import { memoryLog, writePrograms } from './fake-build.ts'
 const MIB = 2 ** 20
 const log = memoryLog()
 
-function specFor(modelPath: string, more: Partial<EngineSpec['options']> = {}, args: string[] = []): EngineSpec {
+function specFor(modelPath: string, more: Partial<LaunchSpec['options']> = {}, args: string[] = []): LaunchSpec {
   return {
     alias: 'owner/model',
     mode: 'chat',
@@ -22,7 +22,7 @@ function specFor(modelPath: string, more: Partial<EngineSpec['options']> = {}, a
     variant: { metadata: { info: {} } },
     options: { ...DEFAULT_LOAD_OPTIONS, ...more },
     settings: { arguments: args, environment: {}, speculation: { ngram: false }, loras: [] }
-  } as unknown as EngineSpec
+  } as unknown as LaunchSpec
 }
 
 t.test('what llama-fit-params prints', async t => {

@@ -100,7 +100,7 @@ t.test('a real build', async t => {
   const engineDeps = { log, runDirectory: join(home, 'run'), loadTimeout: 60_000 }
   const startEngine: StartEngine = (build, spec, waiting) => createLlamaServerEngine(build, spec, engineDeps, waiting)
   const prove = createProof(startEngine, log)
-  const runtimes = runtimesWith(join(home, 'runtimes'), [system], { startEngine, prove })
+  const runtimes = runtimesWith(join(home, 'runtimes'), [system], { prove })
   const build = await runtimes.build()
   t.match(build, {
     source: 'system',

@@ -4,13 +4,11 @@ import { existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import t from 'tap'
-import type { EngineSettings } from '../../core/config/model-settings.ts'
-import type { Build, BuildRequest, BuildSource, MemoryUse } from '../../core/contracts/builds.ts'
-import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engines.ts'
+import type { Build, BuildRequest, BuildSource, Runtimes } from '../../core/contracts/builds.ts'
+import type { EngineExit } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { readFailedAttempts, readRecords } from '../../runtimes/llama-cpp/build-records.ts'
-import type { StartEngine } from '../../runtimes/llama-cpp/prove-by-answer.ts'
 import {
   CUDA_DEVICE,
   candidateIn,
@@ -44,21 +42,11 @@ function maker(directory: string, kinds = ['cuda-13', 'cuda-12', 'vulkan', 'cpu'
   return { asked, source: source('made', provide) }
 }
 
-function spec(runtime?: string): EngineSpec {
-  const settings: EngineSettings = { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
-  return {
-    alias: 'owner/model',
-    mode: 'chat',
-    modelPath: '/model.gguf',
-    settings: { ...settings, ...(runtime && { runtime }) }
-  } as unknown as EngineSpec
-}
-
 /** Engines that start on all builds but these. */
 function engines(broken: Record<string, string> = {}) {
   const started: { build: string; environment: Record<string, string> | undefined }[] = []
   const exits: ((exit: EngineExit) => void)[] = []
-  const startEngine: StartEngine = async (build, spec, _, environment) => {
+  const start = async (build: Build, environment?: Readonly<Record<string, string>>) => {
     started.push({ build: build.id, environment: environment && { ...environment } })
     const cause = broken[build.id]
     if (cause) {
@@ -66,9 +54,12 @@ function engines(broken: Record<string, string> = {}) {
       throw new CorralError(code, `It does not start: ${cause}.`, { details: { cause } })
     }
     const exited = new Promise<EngineExit>(resolve => exits.push(resolve))
-    return { id: String(started.length), spec, build, exited } as unknown as Engine
+    return { build, exited }
   }
-  return { started, exits, startEngine }
+  /** Starts an engine on the usual build, or on another one. */
+  const startOn = (runtimes: Pick<Runtimes, 'startOn' | 'environment'>, choice?: string) =>
+    runtimes.startOn({ name: 'owner/model', choice }, build => start(build, runtimes.environment(build)), {})
+  return { started, exits, startOn }
 }
 
 const gpuHardware = () => ({ hardware: hardwareService(gpuMachine) })
@@ -76,17 +67,17 @@ const gpuHardware = () => ({ hardware: hardwareService(gpuMachine) })
 t.test('a build for each model', async t => {
   const directory = t.testdir()
   const { source, asked } = maker(directory)
-  const { started, startEngine } = engines()
-  const runtimes = runtimesWith(directory, [source], { ...gpuHardware(), startEngine })
-  t.equal((await runtimes.startEngine(spec(), {})).build.id, 'made-cuda-13')
-  t.equal((await runtimes.startEngine(spec('cuda'), {})).build.id, 'made-cuda-13', 'the usual one is of that kind')
-  t.equal((await runtimes.startEngine(spec('Vulkan'), {})).build.id, 'made-vulkan')
-  const both = await Promise.all([runtimes.startEngine(spec('cpu'), {}), runtimes.startEngine(spec('cpu'), {})])
+  const { started, startOn } = engines()
+  const runtimes = runtimesWith(directory, [source], gpuHardware())
+  t.equal((await startOn(runtimes)).build.id, 'made-cuda-13')
+  t.equal((await startOn(runtimes, 'cuda')).build.id, 'made-cuda-13', 'the usual one is of that kind')
+  t.equal((await startOn(runtimes, 'Vulkan')).build.id, 'made-vulkan')
+  const both = await Promise.all([startOn(runtimes, 'cpu'), startOn(runtimes, 'cpu')])
   t.same(
     both.map(({ build }) => build.id),
     ['made-cpu', 'made-cpu']
   )
-  t.equal((await runtimes.startEngine(spec('made-vulkan'), {})).build.id, 'made-vulkan', 'by its id')
+  t.equal((await startOn(runtimes, 'made-vulkan')).build.id, 'made-vulkan', 'by its id')
   t.same(asked, ['cuda-13', 'vulkan', 'cpu'], 'each is got once')
   t.equal((await runtimes.build()).id, 'made-cuda-13', 'the usual one stays what it is')
   t.same((await runtimes.build({}, 'cpu')).warnings, undefined, 'who asks for the processor needs no warning')
@@ -115,9 +106,9 @@ t.test('a build for each model', async t => {
 t.test('a build that does not work after all gives way to the next one', async t => {
   const directory = t.testdir()
   const { source, asked } = maker(directory)
-  const { started, startEngine } = engines({ 'made-cuda-13': 'gpu_not_supported_by_build' })
-  const runtimes = runtimesWith(directory, [source], { ...gpuHardware(), startEngine })
-  const engine = await runtimes.startEngine(spec(), {})
+  const { started, startOn } = engines({ 'made-cuda-13': 'gpu_not_supported_by_build' })
+  const runtimes = runtimesWith(directory, [source], gpuHardware())
+  const engine = await startOn(runtimes)
   t.equal(engine.build.id, 'made-cuda-12')
   t.same(
     started.map(({ build }) => build),
@@ -139,10 +130,10 @@ t.test('a build that does not work after all gives way to the next one', async t
     { state: 'failed', failure: /gpu_not_supported_by_build/ }
   )
   t.match((await runtimes.build()).warnings, [/cuda-12 is used in place of CUDA 13/])
-  await runtimes.startEngine(spec(), {})
+  await startOn(runtimes)
   t.equal(started.at(-1)?.build, 'made-cuda-12', 'the next one starts on it at once')
 
-  const later = runtimesWith(directory, [source], { ...gpuHardware(), startEngine })
+  const later = runtimesWith(directory, [source], gpuHardware())
   t.equal((await later.build()).id, 'made-cuda-12', 'also after a restart')
   t.same(asked, ['cuda-13', 'cuda-12'], 'without fetching it again')
 })
@@ -150,27 +141,27 @@ t.test('a build that does not work after all gives way to the next one', async t
 t.test('when no other build starts, the failure itself is told', async t => {
   const directory = t.testdir()
   const made = maker(directory, ['cpu']).source
-  const { started, startEngine } = engines({ 'made-cpu': 'illegal_instruction' })
-  const runtimes = runtimesWith(directory, [made], { startEngine })
-  await t.rejects(runtimes.startEngine(spec(), {}), { code: 'runtime_missing', message: /illegal_instruction/ })
+  const { started, startOn } = engines({ 'made-cpu': 'illegal_instruction' })
+  const runtimes = runtimesWith(directory, [made])
+  await t.rejects(startOn(runtimes), { code: 'runtime_missing', message: /illegal_instruction/ })
   t.equal(started.length, 1, 'not twice on the same one')
-  await t.rejects(runtimes.startEngine(spec(), {}), { code: 'runtime_missing', message: /illegal_instruction/ })
+  await t.rejects(startOn(runtimes), { code: 'runtime_missing', message: /illegal_instruction/ })
   t.equal(started.length, 2, 'and the next request may try')
 
   const folder = writePrograms(join(directory, 'path'), { 'llama-server': fakeServer() })
   const onPath = candidateIn(folder, { id: 'system-1', kind: 'unknown', source: 'system' })
   const system = source('system', async () => onPath, { instant: true })
   const theirs = engines({ 'system-1': 'library_missing' })
-  const alone = () => runtimesWith(join(directory, 'alone'), [system], { startEngine: theirs.startEngine })
+  const alone = () => runtimesWith(join(directory, 'alone'), [system])
   for (const runtimes of [alone(), alone()]) {
-    await t.rejects(runtimes.startEngine(spec(), {}), { message: /library_missing/ })
-    await t.rejects(runtimes.startEngine(spec(), {}), { message: /library_missing/ }, 'one on PATH as well')
+    await t.rejects(theirs.startOn(runtimes), { message: /library_missing/ })
+    await t.rejects(theirs.startOn(runtimes), { message: /library_missing/ }, 'one on PATH as well')
   }
   t.equal(theirs.started.length, 4)
 
   const memory = engines({ 'made-cpu': 'out_of_gpu_memory' })
-  const other = runtimesWith(t.testdir(), [maker(t.testdir(), ['cpu']).source], { startEngine: memory.startEngine })
-  await t.rejects(other.startEngine(spec(), {}), { code: 'insufficient_memory' })
+  const other = runtimesWith(t.testdir(), [maker(t.testdir(), ['cpu']).source])
+  await t.rejects(memory.startOn(other), { code: 'insufficient_memory' })
   t.equal(memory.started.length, 1, 'memory is not the fault of the build')
 })
 
@@ -180,12 +171,12 @@ t.test('no other build takes the place of one that was named', async t => {
   const folder = writePrograms(join(directory, 'theirs'), { 'llama-server': fakeServer() })
   const theirs = candidateIn(folder, { id: 'system-1', kind: 'unknown', source: 'system', required: true })
   const named: BuildSource = source('system', async () => theirs, { instant: true })
-  const { startEngine } = engines({ 'system-1': 'library_missing', 'made-vulkan': 'driver_too_old' })
-  const runtimes = runtimesWith(join(directory, 'runtimes'), [named, made], { ...gpuHardware(), startEngine })
-  await t.rejects(runtimes.startEngine(spec(), {}), { code: 'runtime_missing', message: /library_missing/ })
+  const { startOn } = engines({ 'system-1': 'library_missing', 'made-vulkan': 'driver_too_old' })
+  const runtimes = runtimesWith(join(directory, 'runtimes'), [named, made], gpuHardware())
+  await t.rejects(startOn(runtimes), { code: 'runtime_missing', message: /library_missing/ })
   t.same(asked, [])
   t.match((await runtimes.build()).warnings, [/Models run on the processor alone/], 'a GPU that it leaves idle is told')
-  await t.rejects(runtimes.startEngine(spec('vulkan'), {}), { code: 'runtime_missing', message: /driver_too_old/ })
+  await t.rejects(startOn(runtimes, 'vulkan'), { code: 'runtime_missing', message: /driver_too_old/ })
   t.same(asked, ['vulkan'], 'a model of its own choice has one of its own')
 
   rmSync(join(folder, 'llama-server'))
@@ -197,28 +188,26 @@ t.test('no other build takes the place of one that was named', async t => {
 t.test('a build whose folder was deleted is got anew, and the model started', async t => {
   const directory = t.testdir()
   const { source, asked } = maker(directory, ['cpu'])
-  const { started } = engines()
-  const startEngine: StartEngine = async (build, spec) => {
-    started.push({ build: build.id, environment: undefined })
+  const start = async (build: Build) => {
     if (!existsSync(build.executables.server)) {
       throw new CorralError('runtime_missing', 'gone', { details: { cause: 'executable_missing' } })
     }
-    return { id: '1', spec, build, exited: new Promise(() => {}) } as unknown as Engine
+    return { build, exited: new Promise(() => {}) }
   }
-  const runtimes = runtimesWith(directory, [source], { startEngine })
+  const runtimes = runtimesWith(directory, [source])
   await runtimes.build()
   rmSync(join(directory, 'made-cpu'), { recursive: true })
-  t.equal((await runtimes.startEngine(spec(), {})).build.id, 'made-cpu')
+  t.equal((await runtimes.startOn({ name: 'owner/model' }, start, {})).build.id, 'made-cpu')
   t.same(asked, ['cpu', 'cpu'])
 })
 
 t.test('a build is not removed under its engines', async t => {
   const directory = t.testdir()
   const { source } = maker(directory)
-  const { exits, startEngine } = engines()
-  const runtimes = runtimesWith(directory, [source], { ...gpuHardware(), startEngine })
+  const { exits, startOn } = engines()
+  const runtimes = runtimesWith(directory, [source], gpuHardware())
   await runtimes.build()
-  await runtimes.startEngine(spec('vulkan'), {})
+  await startOn(runtimes, 'vulkan')
   await t.rejects(runtimes.remove('made-vulkan'), { code: 'runtime_in_use' })
   exits[0]!({ code: 0, signal: null, expected: true })
   await new Promise(resolve => setImmediate(resolve))
@@ -228,30 +217,6 @@ t.test('a build is not removed under its engines', async t => {
     runtimes.report().installed.map(({ build }) => build.id),
     ['made-cuda-13']
   )
-})
-
-t.test('estimates of memory never get in the way', async t => {
-  const directory = t.testdir()
-  const { source } = maker(directory)
-  const asked: (readonly [string, Readonly<Record<string, string>>])[] = []
-  let answer: () => Promise<MemoryUse | undefined> = async () => ({ host: 1, CUDA0: 2 })
-  const estimateMemory = (build: Build, _: EngineSpec, __: object, environment: Readonly<Record<string, string>>) => {
-    asked.push([build.id, environment])
-    return answer()
-  }
-  const runtimes = runtimesWith(directory, [source], { ...gpuHardware(), estimateMemory })
-  t.same(await runtimes.estimateMemory(spec(), {}), { host: 1, CUDA0: 2 })
-  t.same(asked, [['made-cuda-13', { GGML_TEST_KIND: 'cuda-13' }]])
-  answer = () => Promise.reject(new Error('it crashed'))
-  t.equal(await runtimes.estimateMemory(spec(), {}), undefined)
-  t.equal(await runtimes.estimateMemory(spec('tpu'), {}), undefined)
-  const abort = new AbortController()
-  const reason = new Error('left')
-  answer = async () => {
-    abort.abort(reason)
-    throw reason
-  }
-  await t.rejects(runtimes.estimateMemory(spec(), { signal: abort.signal }), reason)
 })
 
 t.test('hardware and ranking without a build; kinds of other plugins', async t => {

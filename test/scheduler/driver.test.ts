@@ -1,12 +1,13 @@
 import t, { type Test } from 'tap'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { MemoryUse } from '../../core/contracts/builds.ts'
-import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engines.ts'
+import type { Engine, EngineExit, EngineProvider, EngineSpec } from '../../core/contracts/engines.ts'
 import type { ModelEvent } from '../../core/contracts/hooks.ts'
 import type { LeaseRequest } from '../../core/contracts/scheduler.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
+import { createEngineRegistry } from '../../plugins/scheduler/engine-registry.ts'
 import { createScheduler, type SchedulerDependencies } from '../../plugins/scheduler/scheduler.ts'
 import { LIMITS } from './support.ts'
 
@@ -54,7 +55,7 @@ interface World {
   reports: string[]
   scheduler: ReturnType<typeof createScheduler>
   /** What the next loads wait for or fail with, by step. */
-  hold: Partial<Record<'estimate' | 'start' | 'restore' | 'save', Promise<unknown>>>
+  hold: Partial<Record<'estimate' | 'start' | 'save', Promise<unknown>>>
   engines: (Engine & { die: () => void })[]
   remove: (name: string) => Promise<void>
   lease: (name: string, more?: Partial<LeaseRequest>) => ReturnType<ReturnType<typeof createScheduler>['lease']>
@@ -88,17 +89,27 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
     }
   }
   const nameOf = (spec: EngineSpec) => spec.variant.model.name
-  const runtimes = {
-    build: async () => ({}),
-    async startEngine(spec: EngineSpec, { signal }: { signal: AbortSignal }) {
+  const provider: EngineProvider = {
+    name: 'test',
+    serves: () => 1,
+    async estimate(spec, { signal }) {
+      await held('estimate', nameOf(spec), signal)
+      return { use: { ...needs }, certain: true, explain: () => 'It is too much.' }
+    },
+    async start(spec, { signal }, estimate) {
       await held('start', nameOf(spec), signal)
+      t.same(estimate?.use, needs, 'what was estimated for this load')
       const exited = gate<EngineExit>()
       const engine = {
         spec,
         pid: 1,
-        memory: needs,
+        memory: { ...needs },
         exited: exited.promise,
         logTail: () => [],
+        async saveSlots() {
+          const gone = exited.promise.then(() => undefined)
+          await Promise.race([held('save', nameOf(spec)), gone])
+        },
         async stop() {
           done.push(`stop ${nameOf(spec)}`)
           exited.open({ code: 0, signal: null, expected: true })
@@ -110,28 +121,11 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
       return engine
     }
   }
-  const memory = {
-    async estimate(spec: EngineSpec, signal: AbortSignal) {
-      await held('estimate', nameOf(spec), signal)
-      return { use: { ...needs }, from: 'fit', parts: { weights: 0, cache: 0, compute: 0 }, bounds: {} }
-    },
-    budget: async () => ({ host: 10 }),
-    learn: () => ({ ...needs }),
-    learnOutOfMemory: (spec: EngineSpec) => done.push(`out of memory ${nameOf(spec)}`),
-    explain: () => 'It is too much.'
-  }
-  const promptCache = {
-    folderFor: async () => '/caches',
-    restore: async (engine: Engine, signal: AbortSignal) =>
-      held('restore', nameOf(engine.spec), signal).catch(() => undefined),
-    save: async (engine: Engine) => {
-      const gone = engine.exited.then(() => undefined)
-      await Promise.race([held('save', nameOf(engine.spec)), gone])
-    },
-    forget: async (key: string) => {
-      done.push(`forget ${key}`)
-    }
-  }
+  const registry = createEngineRegistry({
+    settings: { promptCache: 0, gpuMemory: undefined },
+    hostMemory: async () => 10
+  })
+  registry.add(provider)
   const nothing = () => undefined
   const reports: string[] = []
   const hooks = {
@@ -140,10 +134,8 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
   }
   const scheduler = createScheduler({
     storage,
-    runtimes,
-    memory,
-    promptCache,
-    conversion: {},
+    engines: registry,
+    hostMemory: { add: nothing },
     hooks,
     config: { defaults: DEFAULT_LOAD_OPTIONS, models: config } as unknown as CoreConfig,
     limits: { ...LIMITS, ...limits },
@@ -171,15 +163,13 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
   }
 }
 
-t.test('a load: estimate, start, restore; an eviction: save, stop', async t => {
+t.test('a load: estimate, start; an eviction: save, stop', async t => {
   const { lease, done, engines, reports } = world(t)
   const first = await lease('a')
-  t.same(done, ['estimate a', 'start a', 'restore a'])
-  t.equal(engines[0]!.spec.slotFolder, '/caches')
-  t.same(engines[0]!.spec.bounds, {})
+  t.same(done, ['estimate a', 'start a'])
   first.release()
   const second = await lease('b')
-  t.same(done.slice(3), ['estimate b', 'save a', 'stop a', 'start b', 'restore b'])
+  t.same(done.slice(2), ['estimate b', 'save a', 'stop a', 'start b'])
   second.release()
   engines[1]!.die()
   await tick()
@@ -190,7 +180,7 @@ t.test('a load: estimate, start, restore; an eviction: save, stop', async t => {
   )
 })
 
-t.test('what a stop saves: nothing under answers, what was read where it was idle; a delete forgets', async t => {
+t.test('what a stop saves: nothing under answers, what was read where it was idle', async t => {
   const { lease, scheduler, done, remove } = world(t)
   const model = { owner: 'test', name: 'a' }
   const held = await lease('a')
@@ -198,7 +188,7 @@ t.test('what a stop saves: nothing under answers, what was read where it was idl
   t.equal(held.signal.aborted, true)
   held.release()
   await stopping
-  t.same(done.slice(3), ['stop a'])
+  t.same(done.slice(2), ['stop a'])
   const idle = await lease('a')
   idle.release()
   await scheduler.stop(model)
@@ -207,11 +197,11 @@ t.test('what a stop saves: nothing under answers, what was read where it was idl
   again.release()
   done.length = 0
   await remove('a')
-  t.same(done, ['stop a', 'forget test/a:f16'])
+  t.same(done, ['stop a'])
 })
 
-t.test('stop and delete while a load is estimated, started and restored', async t => {
-  for (const step of ['estimate', 'start', 'restore'] as const) {
+t.test('stop and delete while a load is estimated and started', async t => {
+  for (const step of ['estimate', 'start'] as const) {
     for (const way of ['stop', 'delete', 'close'] as const) {
       const { lease, scheduler, hold, done, remove, reports } = world(t)
       hold[step] = new Promise(() => undefined)
@@ -222,7 +212,6 @@ t.test('stop and delete while a load is estimated, started and restored', async 
       else await scheduler.close(1000)
       const expected = { stop: 'model_stopped', delete: 'model_not_found', close: 'shutting_down' }[way]
       t.equal(await waiting, expected, `${way} while ${step}`)
-      t.equal(done.includes('stop a'), step === 'restore', 'what was started is ended')
       t.same([...scheduler.running(), ...scheduler.loading()], [])
       t.same(reports, [], 'what never served is not reported')
     }
@@ -258,33 +247,29 @@ t.test('a delete and the end of the grace do not wait for a cache that is being 
   }
 })
 
-t.test('a load that runs out of memory is remembered, tried again without idle models, and then told', async t => {
+t.test('a load that runs out of memory is tried again without idle models, and then refused', async t => {
   const { lease, hold, done, needs } = world(t)
   needs.host = 4
   const first = await lease('a')
   first.release()
   hold.start = Promise.reject(new CorralError('insufficient_memory', 'No memory.'))
   await t.rejects(lease('b'), { code: 'insufficient_memory' })
-  t.same(done.slice(3), ['estimate b', 'start b', 'out of memory b', 'save a', 'stop a', 'start b', 'out of memory b'])
+  t.same(done.slice(2), ['estimate b', 'start b', 'save a', 'stop a', 'start b'])
 })
 
-t.test('an engine that dies while its cache is restored', async t => {
-  const { scheduler, hold, done, engines } = world(t)
-  const restore = gate()
-  hold.restore = restore.promise
+t.test('an engine that dies in the instant that it is ready', async t => {
+  const { scheduler, done, engines } = world(t)
   const answer = scheduler.withLease(
     { model: { owner: 'test', name: 'a' }, options: {}, signal: new AbortController().signal },
     async held => {
+      if (held.engine === engines[0]) engines[0]!.die()
       await tick()
       held.signal.throwIfAborted()
       return held.engine
     }
   )
-  while (!done.includes('restore a')) await tick()
-  engines[0]!.die()
-  restore.open()
   t.equal(await answer, engines[1], 'the request is served by the next one')
-  t.same(done, ['estimate a', 'start a', 'restore a', 'estimate a', 'start a', 'restore a'])
+  t.same(done, ['estimate a', 'start a', 'estimate a', 'start a'])
 })
 
 t.test('preload: one after the other, failures harm nobody', async t => {

@@ -1,7 +1,7 @@
 import type { MemoryUse } from '../../../core/contracts/builds.ts'
-import type { EngineSpec } from '../../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../../core/models/options.ts'
 import { formatMemory } from '../../../core/system/bytes.ts'
+import type { LaunchSpec } from '../launch-spec.ts'
 import type { MemoryNeed } from './memory-book.ts'
 
 /** Contexts that are worth a proposal, largest first. */
@@ -16,7 +16,7 @@ function fits(use: MemoryUse, budget: MemoryUse): boolean {
 }
 
 /** The changes of options that make it fit, the mildest of each kind; none where nothing does. */
-function changes(spec: EngineSpec, needFor: NeedFor, budget: MemoryUse): string[] {
+function changes(spec: LaunchSpec, needFor: NeedFor, budget: MemoryUse): string[] {
   const { options } = spec
   const { num_ctx, num_parallel } = options
   const quantized: LoadOptions = { ...options, cache_type_k: 'q8_0', cache_type_v: 'q8_0' }
@@ -60,8 +60,8 @@ function inPools(use: MemoryUse): string {
  * @param needFor undefined where nothing is known of what other options would need
  */
 export function explainNeed(
-  spec: EngineSpec,
-  need: MemoryNeed,
+  spec: LaunchSpec,
+  need: Pick<MemoryNeed, 'use' | 'parts'>,
   budget: MemoryUse,
   needFor: NeedFor | undefined
 ): string {

@@ -1,7 +1,7 @@
 import { stat } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
-import type { EngineSpec } from '../../../core/contracts/engines.ts'
 import { type GgufHeader, readGgufHeader } from '../../../core/models/gguf-file.ts'
+import type { LaunchSpec } from '../launch-spec.ts'
 import type { EngineFiles } from './engine-need.ts'
 import { type ModelShape, modelShape } from './model-shape.ts'
 import { projectorCompute } from './projector-size.ts'
@@ -66,7 +66,7 @@ async function projectorIn(path: string): Promise<EngineFiles['projector']> {
  * Reads what an engine's files say of its need for memory, some milliseconds for each; where a file cannot be read, the
  * store's own record of the model has to do. Never rejects.
  */
-export async function engineFiles(spec: EngineSpec): Promise<EngineFiles> {
+export async function engineFiles(spec: LaunchSpec): Promise<EngineFiles> {
   const { loras = [], speculation } = spec.settings ?? {}
   const draftPath = spec.mode === 'chat' ? speculation?.draft?.modelPath : undefined
   const [model, projector, draft, ...adapters] = await Promise.all([

@@ -1,7 +1,7 @@
 import type { MemoryUse } from '../../../core/contracts/builds.ts'
-import type { EngineBounds, EngineSpec } from '../../../core/contracts/engines.ts'
 import { pooledBatch } from '../../../core/models/options.ts'
 import { promptCacheSize } from '../arguments.ts'
+import type { EngineBounds, LaunchSpec } from '../launch-spec.ts'
 import { cacheByLayer, checkpointSize } from './cache-size.ts'
 import { type ComputeOptions, computeSize } from './compute-size.ts'
 import { type EngineFlags, engineFlags } from './engine-flags.ts'
@@ -75,7 +75,7 @@ export function totalOf(use: MemoryUse): number {
 }
 
 /** How an engine is started, as far as it decides about memory: options, and flags that win over them. */
-function computeOptions(spec: EngineSpec, flags: EngineFlags): ComputeOptions {
+function computeOptions(spec: LaunchSpec, flags: EngineFlags): ComputeOptions {
   const { options, mode, settings } = spec
   const num_parallel = Math.max(1, flags.slots ?? options.num_parallel)
   const context = flags.context || options.num_ctx * options.num_parallel
@@ -155,7 +155,7 @@ const processSize = (shape: ModelShape | undefined, slots: number) =>
   PROCESS + SLOT * slots + VOCABULARY * (shape?.vocabulary ?? 0)
 
 /** Reckons what an engine takes of each pool by its files' metadata. */
-export function reckon(spec: EngineSpec, files: EngineFiles, where: EnginePlace): Reckoning {
+export function reckon(spec: LaunchSpec, files: EngineFiles, where: EnginePlace): Reckoning {
   const flags = engineFlags(spec.settings?.arguments ?? [])
   const options = computeOptions(spec, flags)
   const { shape } = files
@@ -206,7 +206,7 @@ export function reckon(spec: EngineSpec, files: EngineFiles, where: EnginePlace)
 
 /** What a draft model takes: a model of its own with the same conversations, its cache in 16 bits. */
 function draftPlacement(
-  spec: EngineSpec,
+  spec: LaunchSpec,
   { draft }: EngineFiles,
   options: ComputeOptions,
   devices: readonly Device[],
@@ -223,7 +223,7 @@ function draftPlacement(
 }
 
 /** A need out of what an engine takes from the start and what it may grow by. */
-export function needOf(reckoning: Reckoning, start: MemoryUse, from: MemoryNeed['from']): MemoryNeed {
+export function needOf(reckoning: Reckoning, start: MemoryUse, from: MemoryNeed['from']): Omit<MemoryNeed, 'facts'> {
   const use = addUse(start, { host: reckoning.growth })
   for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.ceil(bytes)
   const weights = reckoning.weights

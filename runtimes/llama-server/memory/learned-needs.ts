@@ -2,9 +2,9 @@ import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import type { Build, MemoryUse } from '../../../core/contracts/builds.ts'
-import type { EngineSpec } from '../../../core/contracts/engines.ts'
 import { messageOf } from '../../../core/errors.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
+import type { LaunchSpec } from '../launch-spec.ts'
 
 const UseSchema = Type.Record(Type.String({ maxLength: 100 }), Type.Number({ minimum: 0 }))
 const EntrySchema = Type.Object({
@@ -39,7 +39,7 @@ export interface LearnedNeeds {
  * Names engines that take the same: the same files, options and flags on the same kind of build. A later version of the
  * build may take another amount, which is learned at its first load.
  */
-export function needKey(spec: EngineSpec, build: Build): string {
+export function needKey(spec: LaunchSpec, build: Build): string {
   const { dtype: _, ...options } = spec.options
   const { arguments: flags = [], environment, speculation, loras, projector } = spec.settings ?? {}
   const facts = [

@@ -1,34 +1,194 @@
-import type { MemoryUse } from '../../../core/contracts/builds.ts'
-import type { Engine, EngineBounds, EngineSpec } from '../../../core/contracts/engines.ts'
+import type { Build, MemoryUse, Runtimes } from '../../../core/contracts/builds.ts'
+import type { HardwareService } from '../../../core/contracts/hardware.ts'
+import { messageOf } from '../../../core/errors.ts'
+import type { LoadOptions } from '../../../core/models/options.ts'
+import { processMemory } from '../../../core/system/process-memory.ts'
+import type { LlamaServerEngine } from '../engine.ts'
+import type { EngineBounds, LaunchSpec } from '../launch-spec.ts'
+import { explainNeed } from './advice.ts'
+import { type DevicePools, devicePools, matchDevices } from './device-pools.ts'
+import { engineFiles } from './engine-files.ts'
+import { addUse, type EngineFiles, type EnginePlace, needOf, type Reckoning, reckon } from './engine-need.ts'
+import { createLearnedNeeds, needKey } from './learned-needs.ts'
+import { beyond, fromFit, fromMetadata, fromReport } from './memory-sources.ts'
 
 /** What an engine will take, before it is started. */
 export interface MemoryNeed {
   /** Bytes by pool: `host`, or the id of a device of the build. */
   use: MemoryUse
-  /** What tells it: an earlier engine's own report, llama-fit-params, or the file's metadata (a careful guess). */
+  /** Where the numbers come from: an earlier engine's own report, llama-fit-params, or the file's metadata (a guess). */
   from: 'learned' | 'fit' | 'metadata'
   /** Bytes in all pools together, for messages. */
   parts: { weights: number; cache: number; compute: number }
-  /** What the engine has to be started with (`EngineSpec.bounds`), so that it keeps to this. */
+  /** What the engine has to be started with (`LaunchSpec.bounds`), so that it keeps to this. */
   bounds: EngineBounds
+  /** What it was estimated from. */
+  facts: EngineFacts
 }
 
-/** What is known about memory: what models need, and how much there is. */
+/** What is known of an engine before it is started. */
+export interface EngineFacts {
+  /** Names engines that take the same. */
+  key: string
+  build: Build
+  files: EngineFiles
+  where: EnginePlace
+  pools: DevicePools
+  reckoning: Reckoning
+}
+
+export interface MemoryBookDeps {
+  runtimes: Pick<Runtimes, 'current'>
+  hardware: HardwareService
+  /** Folder of the data directory's cache that is this book's own. */
+  directory: string
+  /** Bytes that models may take of each GPU; undefined is what it can spare. */
+  gpuMemory?: number | undefined
+  /** Bytes of the machine's memory that all engines together may take now. */
+  hostMemory(): Promise<number>
+  /** What llama-fit-params says of an engine; undefined where it cannot. */
+  fit(build: Build, spec: LaunchSpec, signal: AbortSignal): Promise<MemoryUse | undefined>
+  log: { debug(object: object, message: string): void; warn(object: object, message: string): void }
+}
+
+/** What is known about memory: what models need, and what GPUs have. */
 export interface MemoryBook {
   /** What an engine would take. Rejects only with the signal's reason. */
-  estimate(spec: EngineSpec, signal: AbortSignal): Promise<MemoryNeed>
+  estimate(spec: LaunchSpec, build: Build, signal: AbortSignal): Promise<MemoryNeed>
+  /** Bytes that engines may take of each GPU's pool; see `EngineProvider.budgets`. */
+  budgets(held: MemoryUse): Promise<MemoryUse>
   /**
-   * Bytes that all engines together may take in each pool now: what is configured, else what the machine has less a
-   * reserve; and never more than is free now plus `held`, what corral's engines hold by their own account.
-   */
-  budget(held: MemoryUse): Promise<MemoryUse>
-  /**
-   * Remembers what an engine really takes, also for later starts of corral, and tells what it is to be counted with:
+   * Remembers what an engine really takes, also for later starts of corral, and gives what is to be reserved for it:
    * what it reports, what it does not report (its process, a driver's part), and what it may still grow to.
    */
-  learn(engine: Engine): MemoryUse
+  learn(engine: LlamaServerEngine, need: MemoryNeed): MemoryUse
   /** Remembers that this need was too small: the next estimate for the like of it is larger. */
-  learnOutOfMemory(spec: EngineSpec, need: MemoryNeed): void
+  learnOutOfMemory(spec: LaunchSpec, need: MemoryNeed): void
   /** A sentence with the numbers and what would help (a smaller context, a q8_0 cache, fewer slots, a smaller variant). */
-  explain(spec: EngineSpec, need: MemoryNeed, budget: MemoryUse): string
+  explain(spec: LaunchSpec, need: MemoryNeed, budget: MemoryUse): string
+  /** Waits until what was learned is on the disk. */
+  close(): Promise<void>
+}
+
+/** Estimates of llama-fit-params that are kept. */
+const KEPT = 100
+
+/**
+ * Knows what models need. A need is what an engine like it took before, else what llama-fit-params estimates, else what
+ * the files' metadata say; each with what the engine takes beside its own report, and with what its caches may grow to
+ * (`Reckoning.growth`). What engines take is kept in `directory`.
+ */
+export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
+  const { runtimes, hardware, log } = deps
+  const learned = createLearnedNeeds(deps.directory, log)
+  const fits = new Map<string, MemoryUse | undefined>()
+  const writing = new Set<Promise<void>>()
+
+  async function poolsOf(build: Build): Promise<DevicePools> {
+    const gpus = build.devices.length === 0 ? [] : (hardware.known() ?? (await hardware.detect())).gpus
+    const main = runtimes.current() ?? build
+    return devicePools(build, gpus, { limit: deps.gpuMemory, main: matchDevices(main.devices, gpus) })
+  }
+
+  async function factsOf(spec: LaunchSpec, build: Build): Promise<EngineFacts> {
+    const [files, pools, memory] = await Promise.all([engineFiles(spec), poolsOf(build), deps.hostMemory()])
+    const where: EnginePlace = {
+      devices: pools.devices,
+      memory,
+      arch: process.arch,
+      ...(pools.margins ? { deviceMargins: pools.margins } : {})
+    }
+    return { key: needKey(spec, build), build, files, where, pools, reckoning: reckon(spec, files, where) }
+  }
+
+  const inPools = (use: MemoryUse, { poolOf }: DevicePools) =>
+    addUse(...Object.entries(use).map(([device, bytes]) => ({ [poolOf(device)]: bytes })))
+
+  async function fitOf(spec: LaunchSpec, { key, build, pools }: EngineFacts, signal: AbortSignal) {
+    if (fits.has(key)) return fits.get(key)
+    const fit = await deps.fit(build, spec, signal).catch(error => {
+      signal.throwIfAborted()
+      log.debug({ model: spec.alias, reason: messageOf(error) }, 'llama-fit-params could not estimate its memory.')
+      return undefined
+    })
+    fits.set(key, fit && inPools(fit, pools))
+    if (fits.size > KEPT) fits.delete(fits.keys().next().value!)
+    return fits.get(key)
+  }
+
+  /** Builds without llama-fit-params are older than what bounds the answers of a batch. */
+  const byMetadata = ({ reckoning, where, build }: EngineFacts): MemoryUse =>
+    fromMetadata(reckoning, where.devices, build.executables.fitParams === undefined)
+
+  async function estimate(spec: LaunchSpec, build: Build, signal: AbortSignal): Promise<MemoryNeed> {
+    signal.throwIfAborted()
+    await learned.loaded
+    const facts = await factsOf(spec, build)
+    signal.throwIfAborted()
+    const { reckoning } = facts
+    const before = learned.find(facts.key)
+    if (before.use) return { ...needOf(reckoning, beyond(before.use, before.tooLittle), 'learned'), facts }
+    const fit = await fitOf(spec, facts, signal)
+    const start = fit && fromFit(fit, reckoning, facts.where.devices)
+    const use = beyond(start ?? byMetadata(facts), before.tooLittle)
+    return { ...needOf(reckoning, use, start ? 'fit' : 'metadata'), facts }
+  }
+
+  /** Writes down what an engine reports and its process holds: at its start, and what it really had at its end. */
+  function write(engine: LlamaServerEngine, { key, reckoning, pools }: EngineFacts): void {
+    const report = engine.memory && inPools(engine.memory, pools)
+    // How many layers found room by themselves depends on what else there was.
+    if (!report || !reckoning.settled) return
+    const done = processMemory(engine.pid).then(now => {
+      const resident = now?.resident ?? learned.find(key).use?.host
+      learned.note(key, engine.spec.alias, { use: fromReport(report, reckoning, resident) })
+      writing.delete(done)
+    })
+    writing.add(done)
+  }
+
+  return {
+    estimate,
+    async budgets(held) {
+      const build = runtimes.current()
+      if (!build) return {}
+      const [now, pools] = await Promise.all([hardware.memory(), poolsOf(build)])
+      return pools.budgets(now, held)
+    },
+    learn(engine, { facts }) {
+      const report = engine.memory && inPools(engine.memory, facts.pools)
+      const start = report ? fromReport(report, facts.reckoning, undefined) : byMetadata(facts)
+      write(engine, facts)
+      const reported = JSON.stringify(engine.memory)
+      void engine.exited.then(() => {
+        if (JSON.stringify(engine.memory) !== reported) write(engine, facts)
+      })
+      return needOf(facts.reckoning, start, 'learned').use
+    },
+    learnOutOfMemory(spec, { use, facts }) {
+      const host = Math.max(0, (use.host ?? 0) - facts.reckoning.growth)
+      learned.note(facts.key, spec.alias, { tooLittle: { ...use, host } })
+    },
+    explain(spec, need, limits) {
+      const { files, where } = need.facts
+      if (!files.shape) return explainNeed(spec, need, limits, undefined)
+      const useOf = (options: LoadOptions) => {
+        const { core, draft, beside, growth } = reckon({ ...spec, options }, files, where)
+        return addUse(core, draft, beside, { host: growth })
+      }
+      const usual = useOf(spec.options)
+      const needFor = (options: LoadOptions) => {
+        const use = useOf(options)
+        const pools = new Set([...Object.keys(need.use), ...Object.keys(use)])
+        return Object.fromEntries(
+          [...pools].map(pool => [pool, Math.max(0, (need.use[pool] ?? 0) + (use[pool] ?? 0) - (usual[pool] ?? 0))])
+        )
+      }
+      return explainNeed(spec, need, limits, needFor)
+    },
+    async close() {
+      await Promise.all(writing)
+      await learned.close()
+    }
+  }
 }

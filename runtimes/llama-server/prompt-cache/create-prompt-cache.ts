@@ -1,6 +1,6 @@
 import { chmod, stat } from 'node:fs/promises'
-import type { Engine } from '../../../core/contracts/engines.ts'
 import { messageOf } from '../../../core/errors.ts'
+import type { LlamaServerEngine } from '../engine.ts'
 import { promptPace, restoreSlot, type SlotUse, saveSlot, usedSlots } from './engine-slots.ts'
 import type { PromptCache } from './prompt-cache.ts'
 import { bytesPerToken, cacheKey, outsideFiles, savesSlots } from './saves-slots.ts'
@@ -40,9 +40,9 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
       return undefined
     }))
   /** Files that were given to the slots of an engine. */
-  const given = new WeakMap<Engine, Map<number, SavedSlot>>()
+  const given = new WeakMap<LlamaServerEngine, Map<number, SavedSlot>>()
 
-  async function keyOf(engine: Engine): Promise<string> {
+  async function keyOf(engine: LlamaServerEngine): Promise<string> {
     const stamps = await Promise.all(
       outsideFiles(engine.spec).map(async path => {
         const { size, mtimeMs } = await stat(path)
@@ -53,7 +53,7 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
   }
 
   /** What is done for an engine never harms it or the scheduler: failures are told in the log. */
-  async function safely(what: string, engine: Engine, work: (shelf: Shelf) => Promise<void>): Promise<void> {
+  async function safely(what: string, engine: LlamaServerEngine, work: (shelf: Shelf) => Promise<void>): Promise<void> {
     if (engine.spec.slotFolder === undefined) return
     const shelf = await open()
     if (!shelf) return
@@ -64,7 +64,7 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
     }
   }
 
-  async function restoreAll(shelf: Shelf, engine: Engine, signal: AbortSignal): Promise<void> {
+  async function restoreAll(shelf: Shelf, engine: LlamaServerEngine, signal: AbortSignal): Promise<void> {
     const { alias, variant } = engine.spec
     const began = Date.now()
     const key = await keyOf(engine)
@@ -93,7 +93,13 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
     log.info({ slots: slots.size, tokens, ms: Date.now() - began }, `restored prompt caches of ${alias}`)
   }
 
-  async function restoreOne(shelf: Shelf, engine: Engine, slot: number, saved: SavedSlot, limit: AbortSignal) {
+  async function restoreOne(
+    shelf: Shelf,
+    engine: LlamaServerEngine,
+    slot: number,
+    saved: SavedSlot,
+    limit: AbortSignal
+  ) {
     const { variant, alias } = engine.spec
     const path = shelf.path(variant.key, saved.file)
     const told = { model: alias, tokens: saved.tokens, bytes: saved.bytes }
@@ -128,7 +134,7 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
     }
   }
 
-  async function saveAll(shelf: Shelf, engine: Engine): Promise<void> {
+  async function saveAll(shelf: Shelf, engine: LlamaServerEngine): Promise<void> {
     const { spec } = engine
     const began = Date.now()
     const ask = AbortSignal.timeout(ASK_LIMIT)
@@ -183,13 +189,13 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
   }
 
   /** Bytes of a token: as it was with this engine's like before, else as reckoned, else unknown. */
-  function tokenSize(shelf: Shelf, { spec }: Engine, key: string): number {
+  function tokenSize(shelf: Shelf, { spec }: LlamaServerEngine, key: string): number {
     const before = shelf.slots(spec.variant.key).find(slot => slot.key === key)
     return before ? before.bytes / before.tokens : (bytesPerToken(spec) ?? 0)
   }
 
   /** Files of earlier states of the conversations that were saved now. */
-  async function outdated(shelf: Shelf, { spec }: Engine, added: SavedSlot[]): Promise<SavedSlot[]> {
+  async function outdated(shelf: Shelf, { spec }: LlamaServerEngine, added: SavedSlot[]): Promise<SavedSlot[]> {
     const layoutOf = (slot: SavedSlot) => readLayout(shelf.path(spec.variant.key, slot.file)).catch(() => undefined)
     const leaving: SavedSlot[] = []
     const now = await Promise.all(added.map(layoutOf))

@@ -1,5 +1,5 @@
 import { json, text } from 'node:stream/consumers'
-import type { Engine } from '../../../core/contracts/engines.ts'
+import type { LlamaServerEngine } from '../engine.ts'
 
 /*
  * What llama-server's HTTP interface offers for slots (tools/server/README.md: GET /slots, POST /slots/{id}?action=…,
@@ -15,7 +15,7 @@ export interface SlotUse {
 }
 
 /** The slots that have answered something since the engine's start. @throws Error when the engine does not tell */
-export async function usedSlots(engine: Engine, signal: AbortSignal): Promise<SlotUse[]> {
+export async function usedSlots(engine: LlamaServerEngine, signal: AbortSignal): Promise<SlotUse[]> {
   const { status, body } = await engine.request({ method: 'GET', path: '/slots', signal })
   const slots = await json(body)
   if (status !== 200 || !Array.isArray(slots)) throw new Error(`GET /slots: status ${status}`)
@@ -28,7 +28,7 @@ export async function usedSlots(engine: Engine, signal: AbortSignal): Promise<Sl
 
 /** Tokens and bytes that were saved. @throws Error with the engine's own words */
 export async function saveSlot(
-  engine: Engine,
+  engine: LlamaServerEngine,
   id: number,
   filename: string,
   signal: AbortSignal
@@ -38,12 +38,17 @@ export async function saveSlot(
 }
 
 /** Tokens that are in the slot now. @throws Error with the engine's own words */
-export async function restoreSlot(engine: Engine, id: number, filename: string, signal: AbortSignal): Promise<number> {
+export async function restoreSlot(
+  engine: LlamaServerEngine,
+  id: number,
+  filename: string,
+  signal: AbortSignal
+): Promise<number> {
   return numberOf((await act(engine, id, 'restore', filename, signal)).n_restored) ?? 0
 }
 
 /** Milliseconds that a token of a prompt took to read, on average; undefined where too few were read to say. */
-export async function promptPace(engine: Engine, signal: AbortSignal): Promise<number | undefined> {
+export async function promptPace(engine: LlamaServerEngine, signal: AbortSignal): Promise<number | undefined> {
   const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal })
   const metrics = await text(body)
   const count = (name: string) => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(metrics)?.[1])
@@ -53,7 +58,7 @@ export async function promptPace(engine: Engine, signal: AbortSignal): Promise<n
   return status === 200 && tokens >= 256 && seconds > 0 ? (seconds * 1000) / tokens : undefined
 }
 
-async function act(engine: Engine, id: number, action: string, filename: string, signal: AbortSignal) {
+async function act(engine: LlamaServerEngine, id: number, action: string, filename: string, signal: AbortSignal) {
   const { status, body } = await engine.request({
     method: 'POST',
     path: `/slots/${id}?action=${action}`,

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
-import type { Engine, EngineSpec } from '../../../core/contracts/engines.ts'
+import type { LlamaServerEngine } from '../engine.ts'
+import type { LaunchSpec } from '../launch-spec.ts'
 import { cacheByLayer } from '../memory/cache-size.ts'
 import { modelShape } from '../memory/model-shape.ts'
 
@@ -29,14 +30,14 @@ const UNSUITABLE = new Set(
  * rest of the conversation (7 of 100 guesses were right instead of 57). Decided by metadata; an unknown architecture counts as such a model, and when it is none,
  * llama-server finds that out itself and reads the prompt again.
  */
-export function savesSlots(spec: EngineSpec): boolean {
+export function savesSlots(spec: LaunchSpec): boolean {
   if (spec.mode !== 'chat' || spec.settings?.speculation.draft) return false
   if (UNSUITABLE.has(spec.variant.metadata.architecture ?? '')) return false
   const shape = shapeOf(spec)
   return !shape || (shape.window === 0 && shape.layers.every(layer => layer.state === 0))
 }
 
-function shapeOf({ variant }: EngineSpec) {
+function shapeOf({ variant }: LaunchSpec) {
   const { architecture, info } = variant.metadata
   return modelShape({ ...info, 'general.architecture': architecture }, undefined, variant.size)
 }
@@ -49,7 +50,7 @@ function shapeOf({ variant }: EngineSpec) {
  * their rope factors by it), the number of slots, and where layers run.
  */
 export function cacheKey(
-  { spec, build, sharedArguments }: Pick<Engine, 'spec' | 'build' | 'sharedArguments'>,
+  { spec, build, sharedArguments }: Pick<LlamaServerEngine, 'spec' | 'build' | 'sharedArguments'>,
   stamps: readonly string[]
 ): string {
   const { variant, options, settings } = spec
@@ -73,7 +74,7 @@ export function cacheKey(
 }
 
 /** Files outside the model's revision that its caches depend on. */
-export function outsideFiles({ settings, projectorPath }: EngineSpec): string[] {
+export function outsideFiles({ settings, projectorPath }: LaunchSpec): string[] {
   return [...(settings?.loras ?? []).map(lora => lora.path), ...(projectorPath === undefined ? [] : [projectorPath])]
 }
 
@@ -83,7 +84,7 @@ const TOKEN_BYTES = 16
 const STEP = 256
 
 /** About how many bytes a token takes in a saved cache, by the model's metadata; undefined where that is too scarce. */
-export function bytesPerToken(spec: EngineSpec): number | undefined {
+export function bytesPerToken(spec: LaunchSpec): number | undefined {
   const shape = shapeOf(spec)
   if (!shape) return undefined
   const layers = cacheByLayer(shape, { ...spec.options, num_ctx: STEP, num_parallel: 1, batch: STEP })

@@ -1,41 +1,29 @@
 import { join } from 'node:path'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
-import type { EngineMode, EngineSpec } from '../../core/contracts/engines.ts'
-import type { Capability, Storage, StoredVariant } from '../../core/contracts/storage.ts'
+import type { EngineSpec } from '../../core/contracts/engines.ts'
+import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
-import type { LoadOptions } from '../../core/models/options.ts'
 
-/** What each mode is for, and the capabilities of which one is enough: a model that writes can give embeddings too. */
-const MODES: Record<EngineMode, { purpose: string; enough: readonly Capability[] }> = {
-  chat: { purpose: 'generate text', enough: ['completion'] },
-  embedding: { purpose: 'make embeddings', enough: ['embedding', 'completion'] },
-  rerank: { purpose: 'rank documents', enough: ['rerank'] }
-}
-/** Where a model with a capability is asked. */
-const PLACES: Partial<Record<Capability, string>> = {
-  completion: 'generates text',
-  embedding: 'makes embeddings (/v1/embeddings, /api/embed)',
-  rerank: 'ranks documents (/v1/rerank)'
+/** How much an engine may take of what it would take more and more of. */
+export interface EngineBounds {
+  /** Bytes of the machine's memory for the states of earlier prompts (`--cache-ram`). */
+  promptCache: number
+  /** Most checkpoints of each slot, which models with windows or states have (`--ctx-checkpoints`). */
+  checkpoints: number
+  /** Bytes of each of the build's devices that are left free when layers are placed by themselves (`--fit-target`). */
+  deviceMargins?: readonly number[]
 }
 
-/**
- * Whether a variant can serve in a mode, by its metadata: llama-server would load it all the same, and answer nonsense.
- * @throws CorralError `unsupported_capability` saying what it can
- */
-export function requireServable(mode: EngineMode, variant: StoredVariant): void {
-  const { capabilities, architecture } = variant.metadata
-  const { purpose, enough } = MODES[mode]
-  if (enough.some(capability => capabilities.includes(capability))) return
-  const able = capabilities.flatMap(capability => PLACES[capability] ?? [])
-  const instead = able.length
-    ? `it ${able.join(' and ')}`
-    : `llama-server cannot answer with models of its kind${architecture ? ` (${architecture})` : ''}`
-  throw new CorralError(
-    'unsupported_capability',
-    `Model "${variant.publicName}" cannot ${purpose}: ${instead}. Use a model that can.`,
-    { param: 'model' }
-  )
+/** What a llama-server is started for. */
+export interface LaunchSpec extends EngineSpec {
+  /** Absolute path of the (first) model file, converted where that was needed. */
+  modelPath: string
+  projectorPath?: string
+  /** Folder that the engine may save its slots' caches in (`--slot-save-path`); none are saved where absent. */
+  slotFolder?: string
+  /** llama-server's defaults and corral's own hold where absent. */
+  bounds?: EngineBounds
 }
 
 /** The files that an engine loads, absolute. */
@@ -61,29 +49,24 @@ export function ownFiles(variant: StoredVariant): EngineFiles {
 }
 
 /**
- * What an engine for this variant is started with.
+ * What an engine is started with, once its files are known.
  * @param storage has the draft model, where one is set
  * @throws CorralError `load_failed` when the draft model cannot be used
  */
-export function engineSpec(
-  variant: StoredVariant,
-  mode: EngineMode,
+export function launchSpec(
+  spec: EngineSpec,
   { modelPath, projectorPath: own }: EngineFiles,
-  options: LoadOptions,
-  settings: EngineSettings,
   storage: Pick<Storage, 'find'>
-): EngineSpec {
-  const chosen = settings.projector === undefined ? own : (settings.projector ?? undefined)
-  // Only who talks with a model shows it images.
+): LaunchSpec {
+  const { settings, mode } = spec
+  const chosen = settings?.projector === undefined ? own : (settings.projector ?? undefined)
+  // Images are shown only in conversations.
   const projectorPath = mode === 'chat' ? chosen : undefined
   return {
-    alias: variant.publicName,
-    mode,
-    variant,
+    ...spec,
     modelPath,
     ...(projectorPath === undefined ? {} : { projectorPath }),
-    options,
-    settings: mode === 'chat' ? withDraftFile(variant, settings, storage) : settings
+    ...(settings && mode === 'chat' ? { settings: withDraftFile(spec.variant, settings, storage) } : {})
   }
 }
 

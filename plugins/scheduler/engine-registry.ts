@@ -1,0 +1,78 @@
+import type { MemoryUse } from '../../core/contracts/builds.ts'
+import type { EngineMode, EngineProvider, Engines } from '../../core/contracts/engines.ts'
+import type { Capability, StoredVariant } from '../../core/contracts/storage.ts'
+import { CorralError } from '../../core/errors.ts'
+
+/** The registry of providers, with what only the scheduler asks of it. */
+export interface EngineRegistry extends Engines {
+  /** As `providerOf`. @throws CorralError `unsupported_capability` saying what the model can */
+  requireProvider(model: StoredVariant, mode: EngineMode): EngineProvider
+  /** Bytes that engines may take of each memory pool. */
+  budget(held: MemoryUse): Promise<MemoryUse>
+  /** Closes all providers. */
+  close(): Promise<void>
+}
+
+const PURPOSES: Record<EngineMode, string> = {
+  chat: 'generate text',
+  embedding: 'make embeddings',
+  rerank: 'rank documents'
+}
+/** Where a model with a capability is asked. */
+const PLACES: Partial<Record<Capability, string>> = {
+  completion: 'generates text',
+  embedding: 'makes embeddings (/v1/embeddings, /api/embed)',
+  rerank: 'ranks documents (/v1/rerank)'
+}
+
+function unsupported({ publicName, metadata }: StoredVariant, mode: EngineMode): CorralError {
+  const able = metadata.capabilities.flatMap(capability => PLACES[capability] ?? [])
+  const kind = metadata.architecture ? ` (${metadata.architecture})` : ''
+  const instead = able.length ? `it ${able.join(' and ')}` : `corral cannot answer with models of its kind${kind}`
+  return new CorralError(
+    'unsupported_capability',
+    `Model "${publicName}" cannot ${PURPOSES[mode]}: ${instead}. Use a model that can.`,
+    { param: 'model' }
+  )
+}
+
+export function createEngineRegistry(given: Pick<Engines, 'settings' | 'hostMemory'>): EngineRegistry {
+  const providers: EngineProvider[] = []
+
+  function providerOf(model: StoredVariant, mode: EngineMode): EngineProvider | undefined {
+    let best: EngineProvider | undefined
+    let most = 0
+    for (const provider of providers) {
+      const score = provider.serves(model, mode)
+      if (score > most) [best, most] = [provider, score]
+    }
+    return best
+  }
+
+  return {
+    ...given,
+    add(provider) {
+      if (providers.some(({ name }) => name === provider.name)) {
+        throw new Error(`There is a provider of engines named "${provider.name}" already.`)
+      }
+      providers.push(provider)
+    },
+    providerOf,
+    requireProvider(model, mode) {
+      const provider = providerOf(model, mode)
+      if (!provider) throw unsupported(model, mode)
+      return provider
+    },
+    logs: model => providers.flatMap(provider => provider.logs?.(model) ?? []),
+    async budget(held) {
+      const [host, ...pools] = await Promise.all([
+        given.hostMemory(),
+        ...providers.map(provider => provider.budgets?.(held))
+      ])
+      return Object.assign({}, ...pools, { host })
+    },
+    async close() {
+      await Promise.all(providers.map(provider => provider.close?.()))
+    }
+  }
+}

@@ -1,0 +1,48 @@
+import { join } from 'node:path'
+import { Type } from 'typebox'
+import { definePlugin } from '../../core/plugins/plugin.ts'
+import { createEngineLogBook } from './log-book.ts'
+import { createMemoryBook } from './memory/memory-book.ts'
+import { estimateMemory } from './memory-estimate.ts'
+import { createPromptCache } from './prompt-cache/create-prompt-cache.ts'
+import { createLlamaServerProvider } from './provider.ts'
+
+export default definePlugin({
+  name: 'llama-server',
+  api: 1,
+  description: 'Runs the models on disk with llama-server',
+  needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware'],
+  options: Type.Object({}, { additionalProperties: false }),
+  setup({ log, paths, service }) {
+    const engines = service('engines')
+    const runtimes = service('runtimes')
+    const { extraArguments } = runtimes.engineSettings
+    const memory = createMemoryBook({
+      runtimes,
+      hardware: service('hardware'),
+      directory: join(paths.cache, 'memory'),
+      gpuMemory: engines.settings.gpuMemory,
+      hostMemory: () => engines.hostMemory(),
+      fit: (build, spec, signal) =>
+        estimateMemory(build, spec, { log, signal, environment: runtimes.environment(build), extraArguments }),
+      log
+    })
+    const promptCache = createPromptCache({
+      directory: join(paths.cache, 'prompts'),
+      budget: engines.settings.promptCache,
+      log
+    })
+    engines.add(
+      createLlamaServerProvider({
+        storage: service('storage'),
+        conversion: service('conversion'),
+        runtimes,
+        memory,
+        promptCache,
+        logBook: createEngineLogBook(),
+        log
+      })
+    )
+    return {}
+  }
+})

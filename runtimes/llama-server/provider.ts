@@ -1,0 +1,155 @@
+import type { Build, Runtimes } from '../../core/contracts/builds.ts'
+import type { Conversion } from '../../core/contracts/conversion.ts'
+import type { EngineMode, EngineProvider, EngineSpec, MemoryEstimate } from '../../core/contracts/engines.ts'
+import type { Waiting } from '../../core/contracts/progress.ts'
+import type { Capability, Storage, StoredVariant } from '../../core/contracts/storage.ts'
+import { CorralError } from '../../core/errors.ts'
+import { createLlamaServerEngine, type LlamaServerEngine } from './engine.ts'
+import type { EngineLog } from './engine-output.ts'
+import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
+import type { EngineLogBook } from './log-book.ts'
+import type { MemoryBook, MemoryNeed } from './memory/memory-book.ts'
+import type { PromptCache } from './prompt-cache/prompt-cache.ts'
+
+/**
+ * The capabilities of which one is enough for a mode: a model that writes can give embeddings too. llama-server would
+ * load others all the same, and answer nonsense.
+ */
+const ENOUGH: Record<EngineMode, readonly Capability[]> = {
+  chat: ['completion'],
+  embedding: ['embedding', 'completion'],
+  rerank: ['rerank']
+}
+
+/** How well llama-server serves a model in a mode, by its metadata: 1, or 0 where it cannot. */
+export function servesMode({ metadata }: Pick<StoredVariant, 'metadata'>, mode: EngineMode): number {
+  return ENOUGH[mode].some(capability => metadata.capabilities.includes(capability)) ? 1 : 0
+}
+
+export interface ProviderDeps {
+  storage: Pick<Storage, 'find' | 'hold' | 'onRemove'>
+  conversion: Pick<Conversion, 'convert' | 'requireDtype'>
+  runtimes: Pick<Runtimes, 'build' | 'environment' | 'startOn' | 'engineSettings'>
+  memory: MemoryBook
+  promptCache: PromptCache
+  logBook: EngineLogBook
+  log: EngineLog
+  startEngine?: typeof createLlamaServerEngine
+}
+
+interface LlamaServerEstimate extends MemoryEstimate {
+  need: MemoryNeed
+}
+
+/** Serves the models in storage with llama-server: GGUF as it is, SafeTensors once they are converted. */
+export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
+  const { storage, conversion, runtimes, memory, promptCache, logBook, log } = deps
+  const startEngine = deps.startEngine ?? createLlamaServerEngine
+  /** Engines that run, and what they save. */
+  const running = new Map<LlamaServerEngine, Promise<void> | undefined>()
+
+  storage.onRemove(async variants => {
+    const keys = new Set(variants.map(({ key }) => key))
+    const ending = [...running].filter(([{ spec }]) => keys.has(spec.variant.key))
+    // What an engine saves until its end would stay for ever.
+    await Promise.all(ending.map(([engine, saving]) => Promise.all([engine.exited, saving])))
+    await Promise.all([...keys].map(key => promptCache.forget(key)))
+  })
+
+  /** Converts the model's files first where that is needed. */
+  async function launchSpecOf(spec: EngineSpec, waiting: Waiting): Promise<LaunchSpec> {
+    const { variant, options } = spec
+    const files =
+      variant.format === 'gguf' ? ownFiles(variant) : await conversion.convert(variant, options.dtype, waiting)
+    return launchSpec(spec, files, storage)
+  }
+
+  async function estimateOf(spec: EngineSpec, waiting: Waiting): Promise<LlamaServerEstimate> {
+    const launch = await launchSpecOf(spec, waiting)
+    // Also so that those who wait see the progress of a build that is still to be made.
+    const build = await runtimes.build(waiting, launch.settings?.runtime)
+    const need = await memory.estimate(launch, build, waiting.signal ?? new AbortController().signal)
+    return {
+      need,
+      use: need.use,
+      certain: need.from !== 'metadata',
+      explain: budget => memory.explain(launch, need, budget)
+    }
+  }
+
+  async function launch(spec: LaunchSpec, need: MemoryNeed, waiting: Waiting): Promise<LlamaServerEngine> {
+    const start = (build: Build) =>
+      startEngine(
+        build,
+        spec,
+        { ...runtimes.engineSettings, log, logBook, environment: runtimes.environment(build) },
+        waiting
+      )
+    let engine: LlamaServerEngine
+    try {
+      engine = await runtimes.startOn({ name: spec.alias, choice: spec.settings?.runtime }, start, waiting)
+    } catch (error) {
+      if (error instanceof CorralError && error.code === 'insufficient_memory') memory.learnOutOfMemory(spec, need)
+      throw error
+    }
+    await promptCache.restore(engine, waiting.signal ?? new AbortController().signal)
+    if (waiting.signal?.aborted) {
+      await engine.stop()
+      throw waiting.signal.reason
+    }
+    engine.reserved = memory.learn(engine, need)
+    engine.saveSlots = () => {
+      const saving = promptCache.save(engine)
+      if (running.has(engine)) running.set(engine, saving)
+      return saving
+    }
+    return engine
+  }
+
+  return {
+    name: 'llama-server',
+    serves: servesMode,
+
+    // `dtype` chooses what a SafeTensors model is converted to; it makes no difference to others.
+    loadOptions({ format }, { dtype, ...others }, defaults) {
+      const type = dtype === undefined ? {} : { dtype: conversion.requireDtype(dtype) }
+      if (format === 'gguf') return others
+      conversion.requireDtype(defaults.dtype)
+      return { ...others, ...type }
+    },
+
+    async estimate(spec, waiting) {
+      const release = storage.hold(spec.variant)
+      try {
+        return await estimateOf(spec, waiting)
+      } finally {
+        release()
+      }
+    },
+
+    async start(spec, waiting, given) {
+      // A newer revision may take the place of this one while it is in use.
+      const release = storage.hold(spec.variant)
+      try {
+        const { need } = given ? (given as LlamaServerEstimate) : await estimateOf(spec, waiting)
+        const plain = { ...(await launchSpecOf(spec, waiting)), bounds: need.bounds }
+        const slotFolder = await promptCache.folderFor(plain)
+        const engine = await launch(slotFolder === undefined ? plain : { ...plain, slotFolder }, need, waiting)
+        running.set(engine, undefined)
+        void engine.exited.then(() => {
+          running.delete(engine)
+          release()
+        })
+        return engine
+      } catch (error) {
+        release()
+        throw error
+      }
+    },
+
+    budgets: held => memory.budgets(held),
+    // Those of a model that had the name before are not this one's.
+    logs: ({ key, modifiedAt }) => logBook.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
+    close: () => memory.close()
+  }
+}
