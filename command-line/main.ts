@@ -15,7 +15,8 @@ async function findPlugins(): Promise<PluginDefinition[]> {
     import('../plugins/built-in.ts'),
     import('../core/plugins/outside-plugins.ts')
   ])
-  return [...builtInPlugins, ...(await outsidePlugins({ flags: context.flags(), env: context.env, cwd: context.cwd }))]
+  const places = { flags: context.flags(), env: context.env, cwd: context.cwd }
+  return [...builtInPlugins, ...(await outsidePlugins(places, builtInPlugins))]
 }
 
 let plugins: Promise<PluginDefinition[]> | undefined

@@ -1,6 +1,6 @@
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv'
 import { messageOf } from '../errors.ts'
-import type { PluginDefinition } from '../plugins/plugin.ts'
+import type { FoundPlugin, PluginDefinition } from '../plugins/plugin.ts'
 import { PluginError } from '../plugins/plugin-error.ts'
 import { parseBytes } from '../system/bytes.ts'
 import { parseDuration } from '../system/duration.ts'
@@ -131,10 +131,15 @@ export interface ConfigSchema {
  * The schema of the whole configuration: what belongs to no plugin, and one section per plugin under its name.
  * @throws PluginError when a plugin's name is taken or its options schema is unusable.
  */
-export function composeConfigSchema(definitions: readonly PluginDefinition[]): ConfigSchema {
+export function composeConfigSchema(definitions: readonly FoundPlugin[]): ConfigSchema {
   const sections: Record<string, SettingSchema> = {}
   for (const definition of definitions) {
-    const { name } = definition
+    const { name, fault } = definition
+    if (fault !== undefined) {
+      // It takes no part: whatever stands in its section may stay there.
+      if (/^[a-z][a-z0-9_-]*$/.test(name) && !RESERVED.has(name)) sections[name] ??= { type: 'object', default: {} }
+      continue
+    }
     if (RESERVED.has(name) || !/^[a-z][a-z0-9_-]*$/.test(name)) {
       throw new PluginError(
         'plugin_name_invalid',

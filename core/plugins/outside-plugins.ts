@@ -4,12 +4,13 @@ import { dirname, isAbsolute, join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { type ConfigPlaces, expandPath, findFile, findHome } from '../config/config-file.ts'
 import { ConfigError, type ConfigProblem } from '../config/problems.ts'
+import { composeConfigSchema } from '../config/setting-schema.ts'
 import { readYaml } from '../config/yaml-file.ts'
 import { isSystemError, messageOf } from '../errors.ts'
 import { dataPaths } from '../system/data-paths.ts'
 import { isObject } from '../system/json-object.ts'
 import { packageRoot } from '../system/package-info.ts'
-import { PLUGIN_API, type PluginDefinition } from './plugin.ts'
+import { type FoundPlugin, PLUGIN_API, type PluginDefinition } from './plugin.ts'
 
 /** A name as npm allows it. */
 const PACKAGE = /^(?:@[a-z0-9~-][\w.~-]*\/)?[a-z0-9~-][\w.~-]*$/i
@@ -21,20 +22,28 @@ const isPath = (name: string) => /^(?:\.{1,2}|~)(?:[/\\]|$)/.test(name) || isAbs
 
 /**
  * The plugins that the configuration's file lists under `plugins`, in its order; none where the file cannot be
- * understood, which is told when it is read for good.
- * @throws ConfigError with each that cannot be had: corral does not start as if it had not been asked for
+ * understood, which is reported when the configuration is loaded.
+ * @param builtIn those that come with corral, whose names are taken
+ * @throws ConfigError with each plugin that cannot be loaded, as long as it does not say itself that it is optional
  */
-export async function outsidePlugins(places: ConfigPlaces): Promise<PluginDefinition[]> {
+export async function outsidePlugins(
+  places: ConfigPlaces,
+  builtIn: readonly PluginDefinition[] = []
+): Promise<FoundPlugin[]> {
   const file = await findFile(places, dataPaths(findHome(places).home, undefined).home)
   if (!file) return []
   const yaml = readYaml(file.bytes.toString('utf8'))
   const listed = isObject(yaml.value) && Array.isArray(yaml.value.plugins) ? yaml.value.plugins : []
-  const found = new Map<string, PluginDefinition>()
+  const found = new Map<string, FoundPlugin>()
   const problems: ConfigProblem[] = []
   for (const [at, name] of listed.entries()) {
     if (typeof name !== 'string' || name === '' || found.has(name)) continue
     try {
-      found.set(name, await loadPlugin(name, dirname(file.path)))
+      const plugin = await loadPlugin(name, dirname(file.path))
+      const fault = plugin.optional
+        ? (plugin.fault ?? settingsFault(plugin, [...builtIn, ...found.values()]))
+        : undefined
+      found.set(name, fault === undefined ? plugin : { ...plugin, fault })
     } catch (error) {
       const place = yaml.valuePlace(['plugins', String(at)])
       const where = `${file.shownAs}:${place.line}:${place.column}`
@@ -46,12 +55,22 @@ export async function outsidePlugins(places: ConfigPlaces): Promise<PluginDefini
   return [...found.values()]
 }
 
+/** Why a plugin cannot have a section of its own in the configuration. */
+function settingsFault(plugin: PluginDefinition, others: readonly PluginDefinition[]): string | undefined {
+  try {
+    composeConfigSchema([...others.filter(({ name }) => name === plugin.name), plugin])
+    return undefined
+  } catch (error) {
+    return messageOf(error)
+  }
+}
+
 /**
- * The definition in a module.
+ * The plugin in a module. One that says that it is optional, and has a mistake, is given with its `fault`.
  * @param name of a package, or a path that starts at `base`
  * @throws Error with what is wrong, as the end of a sentence
  */
-async function loadPlugin(name: string, base: string): Promise<PluginDefinition> {
+export async function loadPlugin(name: string, base: string): Promise<FoundPlugin> {
   const path = isPath(name) ? await fileAt(expandPath(name, base)) : await fileOfPackage(name, base)
   let loaded: { default?: unknown }
   try {
@@ -63,8 +82,17 @@ async function loadPlugin(name: string, base: string): Promise<PluginDefinition>
   const { default: outer } = loaded
   const definition = isObject(outer) && isObject(outer.default) ? outer.default : outer
   const fault = definitionFault(definition)
-  if (fault) throw new Error(`${path} ${fault}`)
-  return { description: '', options: { type: 'object', properties: {} }, ...(definition as object) } as PluginDefinition
+  if (
+    fault !== undefined &&
+    !(isObject(definition) && definition.optional === true && typeof definition.name === 'string')
+  )
+    throw new Error(`${path} ${fault}`)
+  const options = { type: 'object', properties: {} }
+  return {
+    ...{ description: '', options, ...(definition as object) },
+    path,
+    fault: fault && `${path} ${fault}.`
+  } as FoundPlugin
 }
 
 async function fileAt(path: string): Promise<string> {

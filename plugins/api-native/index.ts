@@ -4,6 +4,7 @@ import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { logRoutes } from './log-routes.ts'
 import { createNativeStreams } from './native-streams.ts'
+import { pluginsRoute } from './plugins-route.ts'
 import { rootRoute } from './root-route.ts'
 import { nativeRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
@@ -52,6 +53,7 @@ export default definePlugin({
         await app.register(nativeRoutes(deps, { defaultFraming: 'sse' }), { prefix: '/api' })
         await app.register(runtimeRoutes(deps), { prefix: '/api' })
         await app.register(logRoutes(deps), { prefix: '/api' })
+        await app.register(pluginsRoute(context.plugins), { prefix: '/api' })
       }
     }
   }

@@ -2,8 +2,12 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import t, { type Test } from 'tap'
+import { Type } from 'typebox'
+import { loadConfig } from '../../core/config/load.ts'
 import type { ConfigError } from '../../core/config/problems.ts'
 import { definitionFault, entryOf, outsidePlugins } from '../../core/plugins/outside-plugins.ts'
+import { definePlugin } from '../../core/plugins/plugin.ts'
+import { planPlugins } from '../../core/plugins/plugin-order.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { corral as command } from '../command-line/command.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
@@ -87,10 +91,20 @@ t.test('lists that cannot be understood are told by the check of the whole file'
 })
 
 t.test('all that cannot be loaded are told, each with its place', async t => {
-  const list = ['./absent.mjs', './broken.mjs', './empty.mjs', './newer', 'absent-package', 'a b', './bad']
+  const list = [
+    './absent.mjs',
+    './broken.mjs',
+    './empty.mjs',
+    './newer',
+    'absent-package',
+    'a b',
+    './bad',
+    './lonely.mjs'
+  ]
   const folder = folderOf(t, {
     'config.yaml': `plugins:\n${list.map(name => `  - ${name}\n`).join('')}`,
     'broken.mjs': 'throw new Error("out of sorts")',
+    'lonely.mjs': 'import "a-package-that-is-not-installed"',
     'empty.mjs': 'export const a = 1',
     'newer/package.json': { corral: { api: 2 } },
     'newer/index.js': 'throw new Error("must not be loaded")',
@@ -107,13 +121,66 @@ t.test('all that cannot be loaded are told, each with its place', async t => {
     /"\.\/newer" cannot be loaded: is written for version 2/,
     /it is not installed; "npm install absent-package" in /,
     /"a b" cannot be loaded: it is neither a path .* nor the name of a package/,
-    /"\.\/bad" cannot be loaded: .*JSON/
+    /"\.\/bad" cannot be loaded: .*JSON/,
+    /lonely\.mjs fails \(Cannot find package 'a-package-that-is-not-installed'/
   ]
   t.equal(problems.length, messages.length)
   for (const [at, message] of messages.entries()) {
     t.match(problems[at], { line: at + 2, column: 5, setting: 'plugins', message })
     t.ok(problems[at]!.where.endsWith(`config.yaml:${at + 2}:5`), problems[at]!.where)
   }
+})
+
+t.test('an optional plugin with a mistake is given with its fault', async t => {
+  const plugin = (name: string, more: string) => `export default { name: '${name}', optional: true, ${more} }`
+  const folder = folderOf(t, {
+    'config.yaml':
+      'plugins: [./newer.mjs, ./storage.mjs, ./twin.mjs, ./twin-too.mjs, ./schema.mjs, ./idle.mjs]\nnewer: {any: 1}',
+    'newer.mjs': plugin('newer', 'api: 2, setup: () => ({})'),
+    'storage.mjs': plugin('storage', 'api: 1, setup: () => ({})'),
+    'twin.mjs': plugin('twin', 'api: 1, setup: () => ({})'),
+    'twin-too.mjs': plugin('twin', 'api: 1, setup: () => ({})'),
+    'schema.mjs': plugin(
+      'schema',
+      `api: 1, options: { type: 'object', properties: { a: { type: 'nonsense' } } }, setup() {}`
+    ),
+    'idle.mjs': plugin('idle', 'api: 1')
+  })
+  const builtIn = [
+    definePlugin({ name: 'storage', api: 1, description: '', options: Type.Object({}), setup: () => ({}) })
+  ]
+  const places = { flags: {}, env: { CORRAL_HOME: folder }, cwd: folder }
+  const found = await outsidePlugins(places, builtIn)
+  const faults = [
+    /newer\.mjs is written for version 2 of the plugin contract, and this corral speaks version 1\.$/,
+    /Two plugins are called "storage"/,
+    undefined,
+    /Two plugins are called "twin"/,
+    /options schema of plugin "schema" is unusable/,
+    /idle\.mjs exports a plugin without a function "setup"\.$/
+  ]
+  for (const [at, { name, fault, path }] of found.entries()) {
+    if (faults[at]) t.match(fault, faults[at], name)
+    else t.equal(fault, undefined, name)
+    t.ok(path?.startsWith(folder))
+  }
+  const config = await loadConfig({ ...places, definitions: [...builtIn, ...found] })
+  t.same(config.sections.newer, { any: 1 }, 'their sections are not looked at')
+  const { order, leftOut } = planPlugins([...builtIn, ...found], () => true)
+  t.same(
+    order.map(({ name }) => name),
+    ['storage', 'twin']
+  )
+  t.same(
+    leftOut.map(({ definition, state }) => [definition.name, state]),
+    [
+      ['newer', 'failed'],
+      ['storage', 'failed'],
+      ['twin', 'failed'],
+      ['schema', 'failed'],
+      ['idle', 'failed']
+    ]
+  )
 })
 
 /** The example of CONTRIBUTING.md. */
@@ -134,6 +201,20 @@ t.test('a server with the one of the documents, and one that fails', async t => 
   t.same(await corral.json('/api/shelf'), { status: 200, body: { size: size / 1000 } })
   const { body: document } = await corral.json('/openapi.json')
   t.ok(document.paths['/api/shelf'].get, 'its routes are documented')
+  const { body: report } = await corral.json('/api/plugins')
+  const reportOf = (name: string) => report.plugins.find((plugin: any) => plugin.name === name)
+  t.match(reportOf('shelf'), {
+    state: 'active',
+    api: 1,
+    optional: true,
+    path: join(folder, 'shelf.mjs'),
+    needs: ['storage'],
+    services: [],
+    routes: ['GET /api/shelf'],
+    hooks: []
+  })
+  t.match(reportOf('unlucky'), { state: 'failed', reason: /could not be set up: no luck/, routes: [] })
+  t.match(reportOf('storage'), { state: 'active', optional: false, services: ['storage'], path: undefined })
   t.equal((await corral.json('/api/delete', { model: DEMO }, { method: 'DELETE' })).status, 200)
   t.match(await corral.json('/api/shelf'), {
     status: 404,

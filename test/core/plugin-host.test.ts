@@ -1,3 +1,4 @@
+import type { FastifyInstance } from 'fastify'
 import pino from 'pino'
 import t, { type Test } from 'tap'
 import { Type } from 'typebox'
@@ -346,6 +347,194 @@ for (const [title, setup, code, reason] of failures) {
     t.equal(stopped.includes('bad'), handedOver)
   })
 }
+
+t.test('routes and hooks of a failed plugin are gone, and nothing of it ends the boot', async t => {
+  const later = async (app: FastifyInstance) => {
+    app.get('/half', async () => 'half')
+    app.addHook('onRequest', async (_, reply) => void reply.header('x-bad', 'yes'))
+  }
+  const table: [title: string, offer: PluginOffer, reason: RegExp][] = [
+    [
+      'a nested Fastify plugin throws at once',
+      {
+        routes: async app => {
+          await later(app)
+          void app.register(() => {
+            throw new Error('nested')
+          })
+        }
+      },
+      /could not be registered: nested/
+    ],
+    [
+      'a nested Fastify plugin rejects, unawaited',
+      {
+        routes: async app => {
+          await later(app)
+          void app.register(() => Promise.reject(new Error('later')))
+        }
+      },
+      /could not be registered: later/
+    ],
+    [
+      'hooks fail half way',
+      {
+        hooks: async app => {
+          app.addHook('onRequest', async (_, reply) => void reply.header('x-bad', 'yes'))
+          app.addHook('onSend', (_request, reply, payload, done) => {
+            reply.header('x-bad', 'yes')
+            done(null, payload)
+          })
+          throw new Error('half way')
+        }
+      },
+      /could not be registered: half way/
+    ],
+    ['routes never end', { routes: () => new Promise<void>(() => {}) }, /could not be registered: it took longer than/],
+    [
+      'a schema cannot be used',
+      {
+        routes: async app => {
+          await later(app)
+          app.post('/schema', { schema: { body: { type: 'nonsense' } } }, async () => 'ok')
+        }
+      },
+      /the schema of POST \/schema \(body\) cannot be used: .*nonsense|schema is invalid/
+    ],
+    [
+      'an onReady hook fails',
+      {
+        routes: async app => {
+          await later(app)
+          app.addHook('onReady', async () => Promise.reject(new Error('not ready')))
+        }
+      },
+      /could not be registered: not ready/
+    ]
+  ]
+  for (const [title, offer, reason] of table) {
+    const bad = { ...plugin('bad', { optional: true, setup: () => offer }), path: '/plugins/bad.mjs' }
+    const good = plugin('good', { setup: () => ({ routes: async app => void app.get('/good', async () => 'good') }) })
+    const heir = plugin('heir', {
+      optional: true,
+      setup: () => ({ routes: async app => void app.get('/heir', async () => 'heir') })
+    })
+    const { app, run, states, host: made } = await host(t, [bad, good, heir], { deadlines: { register: 300 } })
+    await run()
+    t.same(states(), { bad: 'failed', good: 'active', heir: 'active' }, title)
+    t.match(
+      made.report().find(({ name }) => name === 'bad'),
+      { reason, path: '/plugins/bad.mjs' },
+      title
+    )
+    const { body, headers } = await app.inject('/good')
+    t.equal(body, 'good')
+    t.equal(headers['x-bad'], undefined, 'its hooks do nothing')
+    t.equal((await app.inject('/heir')).body, 'heir')
+    t.equal((await app.inject('/half')).statusCode, 404)
+    t.match((await app.inject({ method: 'POST', url: '/half' })).json(), { code: 'route_not_found' })
+  }
+})
+
+t.test('a plugin whose Fastify hook throws while it runs is named, and the server goes on', async t => {
+  const bad = plugin('bad', {
+    optional: true,
+    setup: ({ error }) => ({
+      hooks: async app => {
+        app.addHook('onRequest', async ({ url }) => {
+          if (url === '/async') throw new TypeError('boom')
+          if (url === '/refused') throw error('unauthorized', 'Not you.')
+        })
+        app.addHook('preHandler', ({ url }, _reply, done) => {
+          if (url === '/sync') throw new TypeError('boom')
+          done(url === '/callback' ? new TypeError('boom') : undefined)
+        })
+      }
+    })
+  })
+  const good = plugin('good', { setup: () => ({ routes: async app => void app.get('/:any', async () => 'good') }) })
+  const { app, run } = await host(t, [bad, good])
+  await run()
+  for (const [url, hook] of [
+    ['/async', 'onRequest'],
+    ['/sync', 'preHandler'],
+    ['/callback', 'preHandler']
+  ]) {
+    const { statusCode, payload } = await app.inject(url!)
+    t.equal(statusCode, 500)
+    t.match(JSON.parse(payload), {
+      code: 'internal',
+      error: `The plugin "bad" failed in its hook "${hook}". The server's log says why.`
+    })
+  }
+  t.match((await app.inject('/refused')).json(), { code: 'unauthorized', error: 'Not you.' })
+  t.equal((await app.inject('/fine')).body, 'good')
+})
+
+t.test('each plugin is registered once, on the application itself', async t => {
+  const calls: string[] = []
+  const once = (name: string, optional: boolean) =>
+    plugin(name, {
+      optional,
+      setup: () => ({
+        hooks: async () => void calls.push(`hooks ${name}`),
+        routes: async app => {
+          calls.push(`routes ${name}`)
+          app.get('/same', async () => name)
+        }
+      })
+    })
+  const { app, run, states } = await host(t, [once('a', true), once('b', false), once('c', true)])
+  await run()
+  t.same(calls, ['hooks a', 'hooks b', 'hooks c', 'routes b', 'routes a', 'routes c'])
+  t.same(states(), { a: 'failed', b: 'active', c: 'failed' }, 'a required plugin keeps a route that others want')
+  t.equal((await app.inject('/same')).body, 'b')
+})
+
+t.test('the report says what plugins offer', async t => {
+  const rich = plugin('rich', {
+    offers: ['x'],
+    setup: () => ({
+      services: { x: {} } as object,
+      on: { request: () => {}, pullFinished: () => {} },
+      routes: async app => {
+        app.get('/rich', async () => 'ok')
+        app.post('/rich', async () => 'ok')
+      }
+    })
+  })
+  const user = plugin('user', {
+    needs: ['x'],
+    optional: true,
+    setup: ({ plugins }) => ({ start: () => void t.equal(plugins().length, 2) })
+  })
+  const { host: made, run } = await host(t, [rich, user])
+  await run()
+  t.same(made.report(), [
+    {
+      name: 'rich',
+      description: 'The plugin rich',
+      api: 1,
+      optional: false,
+      state: 'active',
+      needs: [],
+      services: ['x'],
+      routes: ['GET /rich', 'POST /rich'],
+      hooks: ['request', 'pullFinished']
+    },
+    {
+      name: 'user',
+      description: 'The plugin user',
+      api: 1,
+      optional: true,
+      state: 'active',
+      needs: ['x'],
+      services: [],
+      routes: [],
+      hooks: []
+    }
+  ])
+})
 
 t.test('what a setup hands over too late is stopped', async t => {
   let release = () => {}
