@@ -9,45 +9,32 @@ import {
   importModel,
   MODEL,
   modelFolder,
-  type ScriptedPython,
   scriptedPython,
   startConverting,
   storedFolder,
   temporaryFolder
 } from './support.ts'
 
-// Conversions that stand still and fail at will. What the real tools make is in converting.test.ts.
+// Conversions that stand still and fail at will. What the real tools make is in converting.thorough.test.ts.
+
+const python = scriptedPython(t)
+const corral = await startConverting(t, python.path, { config: 'api-native:\n  heartbeat: 100ms\n' })
+
+/** Begins a test: the model is there, was never converted, and conversions neither stand still nor fail. */
+async function freshModel(path = TINY_SAFETENSORS): Promise<void> {
+  python.reset()
+  await corral.json('/api/delete', { model: MODEL }, { method: 'DELETE' })
+  await importModel(corral, path)
+}
 
 /** Waits until the converter has run so many times and stands still; gives its process id. */
-const converter = (python: ScriptedPython, count = 1) =>
+const converter = (count = 1) =>
   until('the converter runs', () => (python.runs().length === count ? python.runs().at(-1) : undefined))
 
-const loading = async (corral: Corral) => (await corral.json('/api/ps')).body.loading[0]
-
-t.test('kill -9 of the gateway leaves no converter and no half GGUF', async t => {
-  const python = scriptedPython(t)
-  const corral = await startConverting(t, python.path)
-  await importModel(corral, TINY_SAFETENSORS)
-  python.hold()
-  const lost = capital(corral, {}).catch(() => 'cut')
-  const pid = await converter(python)
-  t.match(convertedFolders(corral), [/^\.unfinished-/], 'it works beside the place of the result')
-  await corral.end('SIGKILL')
-  t.equal(await lost, 'cut')
-  await until('the converter ends with its gateway', () => !alive(pid), 10_000)
-
-  const again = await startConverting(t, python.path, { home: corral.home })
-  await until('what it left is removed', () => convertedFolders(again).length === 0, 10_000)
-  t.same((await again.json('/api/show', { model: MODEL })).body.conversions, [])
-  python.letGo()
-  t.equal((await capital(again, {})).body.message?.content, CAPITAL_ANSWER)
-  t.same(convertedFolders(again), ['f16'])
-})
+const loading = async () => (await corral.json('/api/ps')).body.loading[0]
 
 t.test('who waits is told what is done, and so is /api/ps', async t => {
-  const python = scriptedPython(t)
-  const corral = await startConverting(t, python.path, { config: 'api-native:\n  heartbeat: 100ms\n' })
-  await importModel(corral, TINY_SAFETENSORS)
+  await freshModel()
   python.hold()
   const response = await corral.send('/api/chat', {
     model: MODEL,
@@ -58,8 +45,8 @@ t.test('who waits is told what is done, and so is /api/ps', async t => {
   const ended = (async () => {
     for await (const piece of response.body!) text += Buffer.from(piece).toString()
   })()
-  await until('it is 42% done', async () => (await loading(corral))?.progress > 0.4)
-  t.match(await loading(corral), {
+  await until('it is 42% done', async () => (await loading())?.progress > 0.4)
+  t.match(await loading(), {
     model: MODEL,
     format: 'safetensors',
     state: 'converting',
@@ -77,9 +64,7 @@ t.test('who waits is told what is done, and so is /api/ps', async t => {
 })
 
 t.test('a conversion is called off when the last of its clients has left', async t => {
-  const python = scriptedPython(t)
-  const corral = await startConverting(t, python.path)
-  await importModel(corral, TINY_SAFETENSORS)
+  await freshModel()
   python.hold()
   const body = { model: MODEL, dtype: 'f16' }
   const clients = [new AbortController(), new AbortController()]
@@ -88,7 +73,7 @@ t.test('a conversion is called off when the last of its clients has left', async
     return await response.text()
   })
   const ended = Promise.allSettled(gone)
-  const pid = await converter(python)
+  const pid = await converter()
   clients[0]!.abort()
   // The other one is still there, as the progress of a third one shows.
   const third = new AbortController()
@@ -104,24 +89,22 @@ t.test('a conversion is called off when the last of its clients has left', async
   await until('nothing is left', () => convertedFolders(corral).length === 0, 10_000)
 
   const next = corral.json('/api/convert', { ...body, stream: false })
-  await converter(python, 2)
+  await converter(2)
   python.letGo()
   t.match(await next, { status: 200, body: { status: 'success' } })
 })
 
 t.test('a conversion for a request goes on when it has left, until it is stopped', async t => {
-  const python = scriptedPython(t)
-  const corral = await startConverting(t, python.path)
-  await importModel(corral, TINY_SAFETENSORS)
+  await freshModel()
   python.hold()
   const client = new AbortController()
   const load = { model: MODEL, stream: true }
   const left = corral.send('/api/load', load, { signal: client.signal }).then(response => response.text())
-  const pid = await converter(python)
+  const pid = await converter()
   client.abort()
   await t.rejects(left)
   const waiting = capital(corral, {})
-  await until('the next one waits for it', async () => (await loading(corral))?.queued === 1)
+  await until('the next one waits for it', async () => (await loading())?.queued === 1)
   t.equal(python.runs().length, 1)
   t.match(await corral.json('/api/stop', { model: MODEL }), { status: 200 })
   t.match(await waiting, { status: 503, body: { code: 'model_stopped' } })
@@ -130,12 +113,10 @@ t.test('a conversion for a request goes on when it has left, until it is stopped
 })
 
 t.test('deleted while it is converted', async t => {
-  const python = scriptedPython(t)
-  const corral = await startConverting(t, python.path)
-  await importModel(corral, TINY_SAFETENSORS)
+  await freshModel()
   python.hold()
   const asking = capital(corral, {})
-  const pid = await converter(python)
+  const pid = await converter()
   const ahead = corral.json('/api/convert', { model: MODEL, dtype: 'f16', stream: false })
   t.match(await corral.json('/api/delete', { model: MODEL }, { method: 'DELETE' }), { status: 200 })
   t.match(await asking, { status: 404, body: { code: 'model_not_found' } })
@@ -148,17 +129,15 @@ t.test('deleted while it is converted', async t => {
 })
 
 t.test('two types of one model one after the other, two models side by side', async t => {
-  const python = scriptedPython(t)
-  const corral = await startConverting(t, python.path)
-  await importModel(corral, TINY_SAFETENSORS)
+  await freshModel()
   await importModel(corral, TINY_SAFETENSORS, 'test/other')
   python.hold()
   const convert = (model: string, dtype: string) => corral.json('/api/convert', { model, dtype, stream: false })
   const first = convert(MODEL, 'f16')
-  await converter(python, 1)
+  await converter(1)
   const second = convert(MODEL, 'bf16')
   const other = convert('test/other', 'f16')
-  await converter(python, 2)
+  await converter(2)
   t.same(convertedFolders(corral).length, 1, 'the second type waits')
   t.same(convertedFolders(corral, 'test/other').length, 1)
   python.letGo()
@@ -167,13 +146,11 @@ t.test('two types of one model one after the other, two models side by side', as
 })
 
 t.test('what sees gets a projector beside it, or does without', async t => {
-  const python = scriptedPython(t)
-  const corral = await startConverting(t, python.path)
   const seeing = modelFolder(t, folder => {
     const config = join(folder, 'config.json')
     writeFileSync(config, readFileSync(config, 'utf8').replace('{', '{"vision_config":{"hidden_size":64},'))
   })
-  await importModel(corral, seeing)
+  await freshModel(seeing)
   const convert = (dtype: string) => corral.events('/api/convert', { model: MODEL, dtype })
   const events = await convert('q8_0')
   t.match(events.at(-1), { status: 'success', projector: true })
@@ -191,9 +168,7 @@ t.test('what sees gets a projector beside it, or does without', async t => {
 })
 
 t.test('failures', async t => {
-  const python = scriptedPython(t)
-  const corral = await startConverting(t, python.path)
-  await importModel(corral, TINY_SAFETENSORS)
+  await freshModel()
   const convert = () => corral.json('/api/convert', { model: MODEL, dtype: 'f16', stream: false })
 
   python.failWith('Traceback (most recent call last):\n  File "x.py", line 1\nMemoryError\n')
@@ -209,7 +184,7 @@ t.test('failures', async t => {
 
   python.hold()
   const killed = convert()
-  process.kill(await converter(python, 4), 'SIGKILL')
+  process.kill(await converter(4), 'SIGKILL')
   t.match(await killed, { status: 500, body: { error: /killed, most likely because the memory/ } })
 
   const refused: [object, RegExp][] = [
@@ -250,4 +225,22 @@ t.test('tools that are missing', async t => {
     body: { code: 'conversion_failed', error: /cannot run llama\.cpp's converter.*\(torch\).*requirements/ }
   })
   t.notOk(existsSync(join(without.home, 'python')), 'a named Python is never changed or replaced')
+})
+
+t.test('kill -9 of the gateway leaves no converter and no half GGUF', async t => {
+  await freshModel()
+  python.hold()
+  const lost = capital(corral, {}).catch(() => 'cut')
+  const pid = await converter()
+  t.match(convertedFolders(corral), [/^\.unfinished-/], 'it works beside the place of the result')
+  await corral.end('SIGKILL')
+  t.equal(await lost, 'cut')
+  await until('the converter ends with its gateway', () => !alive(pid), 10_000)
+
+  const again = await startConverting(t, python.path, { home: corral.home })
+  await until('what it left is removed', () => convertedFolders(again).length === 0, 10_000)
+  t.same((await again.json('/api/show', { model: MODEL })).body.conversions, [])
+  python.letGo()
+  t.equal((await capital(again, {})).body.message?.content, CAPITAL_ANSWER)
+  t.same(convertedFolders(again), ['f16'])
 })

@@ -66,6 +66,8 @@ export interface ScriptedPython {
   /** From now on conversions stand still with half a file written. */
   hold(): void
   letGo(): void
+  /** As it was when it was made. */
+  reset(): void
   /** From now on conversions print this and fail. */
   failWith(text: string, where?: 'projector'): void
   /** Process ids of the converters that ran so far. */
@@ -101,6 +103,9 @@ echo 'Writing: 100%|##########| 4.07M/4.07M [00:00<00:00, 44.4Mbyte/s]' >&2
     path,
     hold: () => writeFileSync(join(folder, 'hold'), ''),
     letGo: () => rmSync(join(folder, 'hold'), { force: true }),
+    reset: () => {
+      for (const name of ['hold', 'failure', 'failure-projector', 'runs']) rmSync(join(folder, name), { force: true })
+    },
     failWith: (text, where) => writeFileSync(join(folder, where ? `failure-${where}` : 'failure'), text),
     runs: () =>
       existsSync(join(folder, 'runs')) ? readFileSync(join(folder, 'runs'), 'utf8').trim().split('\n').map(Number) : []
