@@ -11,8 +11,8 @@ import type { LoadOptions } from '../../core/models/options.ts'
 import type { EngineRegistry } from './engine-registry.ts'
 import type { HostMemory } from './host-memory.ts'
 import { capContext } from './load-options.ts'
+import { type ManagedEngine, settleGone } from './managed-engine.ts'
 import { type Event, isIn, reservedBy, type SchedulerState } from './scheduler-state.ts'
-import { type Slot, settleGone } from './slot.ts'
 
 export interface LoadDependencies {
   storage: Storage
@@ -23,7 +23,7 @@ export interface LoadDependencies {
   log: FastifyBaseLogger
 }
 
-/** `num_ctx` as far as the model can use it; a larger one is told in the log. */
+/** `num_ctx` as far as the model can use it; a larger one is logged. */
 export function cappedOptions<Options extends Partial<LoadOptions>>(
   options: Options,
   variant: StoredVariant,
@@ -39,22 +39,25 @@ export function cappedOptions<Options extends Partial<LoadOptions>>(
   return capped
 }
 
-/** Carries out what `decide.ts` decides about engines, and tells it what came of it by `dispatch`. */
+/** Carries out what `decide.ts` decides about engines, and reports back by `dispatch`. */
 export function createEngineLoads(
   deps: LoadDependencies,
   state: SchedulerState,
-  { dispatch, tell }: { dispatch: (event: Event) => void; tell: (slot: Slot, progress: Progress) => void }
+  {
+    dispatch,
+    report
+  }: { dispatch: (event: Event) => void; report: (managed: ManagedEngine, progress: Progress) => void }
 ) {
   const { storage, engines, hostMemory, config, hooks, log } = deps
   let measured = false
 
-  /** The newest revision of a slot's model, the provider of its engines, and what one is started for. */
-  function specOf(slot: Slot, options: LoadOptions) {
-    const variant = storage.get({ ...slot.variant.model, variant: slot.variant.label })
-    const provider = engines.requireProvider(variant, slot.mode)
+  /** The newest revision of a managed engine's model, the provider of its engines, and what one is started for. */
+  function specOf(managed: ManagedEngine, options: LoadOptions) {
+    const variant = storage.get({ ...managed.variant.model, variant: managed.variant.label })
+    const provider = engines.requireProvider(variant, managed.mode)
     const spec: EngineSpec = {
       alias: variant.publicName,
-      mode: slot.mode,
+      mode: managed.mode,
       variant,
       options: cappedOptions(options, variant, log),
       settings: settingsFor(config, variant).engine
@@ -62,12 +65,12 @@ export function createEngineLoads(
     return { provider, spec }
   }
 
-  function waitingOf(slot: Slot, { signal }: AbortController): Waiting {
-    return { signal, onProgress: progress => tell(slot, progress) }
+  function waitingOf(managed: ManagedEngine, { signal }: AbortController): Waiting {
+    return { signal, onProgress: progress => report(managed, progress) }
   }
 
   /**
-   * Measures how much memory there is. While something loads nobody can tell how much of its share it has taken
+   * Measures how much memory there is. While something loads nobody knows how much of its share it has taken
    * already, so that what was measured last stays in force.
    */
   async function measureBudget(): Promise<void> {
@@ -84,64 +87,64 @@ export function createEngineLoads(
   }
 
   /** Finds out what a load takes; converts the model's files first where that is needed. */
-  async function prepare(slot: Slot, run: number, options: LoadOptions): Promise<void> {
+  async function prepare(managed: ManagedEngine, run: number, options: LoadOptions): Promise<void> {
     const controller = new AbortController()
     const { signal } = controller
-    slot.preparing = controller
+    managed.preparing = controller
     // The effects of one event are carried out to the end before any outcome comes back.
     await Promise.resolve()
     let outcome: Event
     try {
-      const { provider, spec } = specOf(slot, options)
-      const estimate = await provider.estimate?.(spec, waitingOf(slot, controller))
+      const { provider, spec } = specOf(managed, options)
+      const estimate = await provider.estimate?.(spec, waitingOf(managed, controller))
       await measureBudget()
       signal.throwIfAborted()
-      slot.estimate = estimate
+      managed.estimate = estimate
       const { use: need, certain } = estimate ?? { use: {}, certain: true }
       const advice = estimate?.explain(state.budget) ?? ''
-      outcome = { type: 'prepared', key: slot.key, run, need, certain, advice }
+      outcome = { type: 'prepared', key: managed.key, run, need, certain, advice }
     } catch (error) {
-      outcome = { type: 'prepare-failed', key: slot.key, run, error: failureOf(slot, signal, error) }
+      outcome = { type: 'prepare-failed', key: managed.key, run, error: failureOf(managed, signal, error) }
     }
-    slot.preparing = undefined
-    slot.progress = undefined
-    settleGone(slot)
+    managed.preparing = undefined
+    managed.progress = undefined
+    settleGone(managed)
     dispatch(outcome)
   }
 
-  async function load(slot: Slot, run: number, options: LoadOptions): Promise<void> {
+  async function load(managed: ManagedEngine, run: number, options: LoadOptions): Promise<void> {
     const controller = new AbortController()
-    slot.loading = controller
+    managed.loading = controller
     await Promise.resolve()
     const started = Date.now()
-    const { estimate } = slot
+    const { estimate } = managed
     let engine: Engine
     try {
-      const { provider, spec } = specOf(slot, options)
+      const { provider, spec } = specOf(managed, options)
       // The newest revision counts at every load.
-      slot.variant = spec.variant
-      log.info({ options: spec.options, need: estimate?.use }, `loading ${slot.variant.publicName}`)
-      tell(slot, { phase: 'loading', subject: '' })
-      engine = await provider.start(spec, waitingOf(slot, controller), estimate)
+      managed.variant = spec.variant
+      log.info({ options: spec.options, need: estimate?.use }, `loading ${managed.variant.publicName}`)
+      report(managed, { phase: 'loading', subject: '' })
+      engine = await provider.start(spec, waitingOf(managed, controller), estimate)
     } catch (error) {
-      const failure = failureOf(slot, controller.signal, error)
-      slot.loading = undefined
-      slot.progress = undefined
-      settleGone(slot)
-      dispatch({ type: 'load-failed', key: slot.key, run, error: failure })
+      const failure = failureOf(managed, controller.signal, error)
+      managed.loading = undefined
+      managed.progress = undefined
+      settleGone(managed)
+      dispatch({ type: 'load-failed', key: managed.key, run, error: failure })
       return
     }
-    slot.loading = undefined
-    slot.progress = undefined
-    slot.engine = engine
-    slot.loadedAt = Date.now()
-    const cost = slot.loadedAt - started
+    managed.loading = undefined
+    managed.progress = undefined
+    managed.engine = engine
+    managed.loadedAt = Date.now()
+    const cost = managed.loadedAt - started
     const serves = !controller.signal.aborted
     void engine.exited.then(exit => {
-      slot.engine = undefined
-      settleGone(slot)
-      const name = slot.variant.publicName
-      if (serves) hooks.modelUnloaded({ model: name, mode: slot.mode })
+      managed.engine = undefined
+      settleGone(managed)
+      const name = managed.variant.publicName
+      if (serves) hooks.modelUnloaded({ model: name, mode: managed.mode })
       const { failure, ...how } = exit
       if (exit.expected) log.info(`unloaded ${name}`)
       else log.error({ model: name, ...how, tail: engine.logTail().slice(-20) }, 'the engine died')
@@ -151,7 +154,7 @@ export function createEngineLoads(
           'engine_crashed',
           `The engine of model "${name}" ended unexpectedly (${exit.signal ?? `exit code ${exit.code}`}). Send the request again; it starts anew.`
         )
-      dispatch({ type: 'gone', key: slot.key, run, ...(exit.expected ? {} : { error }) })
+      dispatch({ type: 'gone', key: managed.key, run, ...(exit.expected ? {} : { error }) })
     })
     if (!serves) {
       // Stopped in the instant that it became ready: the machine waits for its end.
@@ -160,18 +163,18 @@ export function createEngineLoads(
     }
     const use = engine.reserved ?? engine.memory ?? estimate?.use ?? {}
     hostMemory.add(engine, use.host ?? 0)
-    log.info({ pid: engine.pid, ms: cost, use }, `loaded ${slot.variant.publicName}`)
-    hooks.modelLoaded({ model: slot.variant.publicName, mode: slot.mode, milliseconds: cost })
-    dispatch({ type: 'loaded', key: slot.key, run, use, loadTime: cost })
+    log.info({ pid: engine.pid, ms: cost, use }, `loaded ${managed.variant.publicName}`)
+    hooks.modelLoaded({ model: managed.variant.publicName, mode: managed.mode, milliseconds: cost })
+    dispatch({ type: 'loaded', key: managed.key, run, use, loadTime: cost })
     measureBudget().catch(error => log.error({ err: error }, 'the memory of this machine cannot be measured'))
   }
 
-  function failureOf(slot: Slot, signal: AbortSignal, error: unknown): CorralError {
-    if (!signal.aborted) log.error({ model: slot.variant.publicName, err: error }, 'loading failed')
+  function failureOf(managed: ManagedEngine, signal: AbortSignal, error: unknown): CorralError {
+    if (!signal.aborted) log.error({ model: managed.variant.publicName, err: error }, 'loading failed')
     return asCorralError(signal.aborted ? signal.reason : error)
   }
 
-  async function unload({ engine, variant }: Slot, save: boolean): Promise<void> {
+  async function unload({ engine, variant }: ManagedEngine, save: boolean): Promise<void> {
     if (!engine) return
     log.info(`unloading ${variant.publicName}`)
     try {

@@ -7,12 +7,12 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import { bareName, type ModelName, parseModelName } from '../../core/models/model-name.ts'
 import { decide } from './decide.ts'
 import { cappedOptions, createEngineLoads, type LoadDependencies } from './engine-loads.ts'
+import { isOccupied, loadingModel, type ManagedEngine, manageEngine, runningModel, whenGone } from './managed-engine.ts'
 import { createState, type Effect, type Event, type Limits } from './scheduler-state.ts'
-import { createSlot, isOccupied, loadingModel, runningModel, type Slot } from './slot.ts'
 
 interface Request {
   id: number
-  slot: Slot
+  managed: ManagedEngine
   onProgress: OnProgress | undefined
   grant: (engine: Engine) => void
   refuse: (error: unknown) => void
@@ -27,9 +27,10 @@ export interface SchedulerDependencies extends LoadDependencies {
 /** Node's timers count to 2^31 - 1 ms; later alarms are set again when they go off early. */
 const LONGEST_TIMER = 2 ** 31 - 1
 
-function modelStopped(name: string): CorralError {
-  return new CorralError('model_stopped', `Model "${name}" was stopped. Send the request again to load it anew.`)
-}
+type ErrorOf = (managed: ManagedEngine) => CorralError
+
+const stoppedError: ErrorOf = ({ variant: { publicName } }) =>
+  new CorralError('model_stopped', `Model "${publicName}" was stopped. Send the request again to load it anew.`)
 
 export interface OwnedScheduler extends Scheduler {
   /** Loads the models that `config.yaml` wants loaded at the start, one after the other; failures are logged. */
@@ -37,122 +38,120 @@ export interface OwnedScheduler extends Scheduler {
   close(graceMs: number): Promise<void>
 }
 
-/** Owns what is in memory: carries out the decisions of `decide.ts` and tells it what came of them. */
+/** Owns what is in memory: carries out what `decide.ts` decides and reports back to it. */
 export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const { storage, engines, config, log } = deps
   const state = createState(deps.limits)
-  const slots = new Map<string, Slot>()
+  const managedEngines = new Map<string, ManagedEngine>()
   const requests = new Map<number, Request>()
   let nextId = 1
-  const loads = createEngineLoads(deps, state, { dispatch, tell })
+  const loads = createEngineLoads(deps, state, { dispatch, report })
 
   function dispatch(event: Event): void {
-    for (const effect of decide(state, event, Date.now())) perform(effect)
-    for (const [key, slot] of slots) {
-      if (!state.engines.has(key) && !isOccupied(slot)) slots.delete(key)
+    for (const effect of decide(state, event, Date.now())) {
+      if ('key' in effect) performOn(managedEngines.get(effect.key), effect)
+      else if (effect.type === 'refuse') requests.get(effect.id)?.refuse(effect.error)
+      else requests.get(effect.id)?.revoke(effect.error)
+    }
+    for (const [key, managed] of managedEngines) {
+      if (!state.engines.has(key) && !isOccupied(managed)) managedEngines.delete(key)
     }
   }
 
-  function perform(effect: Effect): void {
+  function performOn(managed: ManagedEngine | undefined, effect: Extract<Effect, { key: string }>): void {
+    // It may have ended while the effects before this one were carried out: who is revoked releases its lease at once.
+    if (!managed) return
     switch (effect.type) {
       case 'prepare':
-        void loads.prepare(slots.get(effect.key)!, effect.run, effect.options)
+        void loads.prepare(managed, effect.run, effect.options)
         break
       case 'abort-prepare':
-        slots.get(effect.key)?.preparing?.abort(modelStopped(slots.get(effect.key)!.variant.publicName))
+        managed.preparing?.abort(stoppedError(managed))
         break
       case 'load':
-        void loads.load(slots.get(effect.key)!, effect.run, effect.options)
+        void loads.load(managed, effect.run, effect.options)
         break
       case 'abort-load':
-        slots.get(effect.key)?.loading?.abort(modelStopped(slots.get(effect.key)!.variant.publicName))
+        managed.loading?.abort(stoppedError(managed))
         break
       case 'unload':
-        void loads.unload(slots.get(effect.key)!, effect.save)
+        void loads.unload(managed, effect.save)
         break
       case 'waiting':
-        tellWaiting(slots.get(effect.key), effect.holders)
+        reportWaiting(managed, effect.holders)
         break
       case 'grant':
-        requests.get(effect.id)?.grant(slots.get(effect.key)!.engine!)
-        break
-      case 'refuse':
-        requests.get(effect.id)?.refuse(effect.error)
-        break
-      case 'revoke':
-        requests.get(effect.id)?.revoke(effect.error)
+        requests.get(effect.id)?.grant(managed.engine!)
         break
       case 'alarm':
-        setAlarm(slots.get(effect.key), effect.at)
+        setAlarm(managed, effect.at)
         break
     }
   }
 
-  function setAlarm(slot: Slot | undefined, at: number | undefined): void {
-    if (!slot) return
-    clearTimeout(slot.alarm)
-    slot.alarm = undefined
+  function setAlarm(managed: ManagedEngine, at: number | undefined): void {
+    clearTimeout(managed.alarm)
+    managed.alarm = undefined
     if (at === undefined) return
     const wait = Math.min(Math.max(at - Date.now(), 0), LONGEST_TIMER)
-    slot.alarm = setTimeout(() => dispatch({ type: 'alarm', key: slot.key }), wait)
-    slot.alarm.unref()
+    managed.alarm = setTimeout(() => dispatch({ type: 'alarm', key: managed.key }), wait)
+    managed.alarm.unref()
   }
 
-  function tell(slot: Slot, progress: Progress): void {
-    slot.progress = progress
+  function report(managed: ManagedEngine, progress: Progress): void {
+    managed.progress = progress
     for (const request of requests.values()) {
-      if (request.slot === slot) request.onProgress?.(progress)
+      if (request.managed === managed) request.onProgress?.(progress)
     }
   }
 
-  function tellWaiting(slot: Slot | undefined, holders: readonly string[]): void {
-    if (!slot) return
+  function reportWaiting(managed: ManagedEngine, holders: readonly string[]): void {
     if (holders.length) {
-      const names = new Set(holders.map(key => slots.get(key)?.variant.publicName ?? key))
-      tell(slot, { phase: 'waiting', subject: `for room that ${[...names].join(' and ')} holds` })
-    } else if (slot.progress?.phase === 'waiting') slot.progress = undefined
+      const names = new Set(holders.map(key => managedEngines.get(key)?.variant.publicName ?? key))
+      report(managed, { phase: 'waiting', subject: `for room that ${[...names].join(' and ')} holds` })
+    } else if (managed.progress?.phase === 'waiting') managed.progress = undefined
   }
 
-  function slotOf(variant: StoredVariant, mode: EngineMode): Slot {
+  function managedOf(variant: StoredVariant, mode: EngineMode): ManagedEngine {
     const key = `${variant.key}#${mode}`
-    let slot = slots.get(key)
-    if (!slot) {
-      slot = createSlot(key, variant, mode)
-      slots.set(key, slot)
+    let managed = managedEngines.get(key)
+    if (!managed) {
+      managed = manageEngine(key, variant, mode)
+      managedEngines.set(key, managed)
     }
-    return slot
+    return managed
   }
 
-  function slotsOf(variants: StoredVariant[]): Slot[] {
+  /** The engines of these variants, in all modes. */
+  function enginesOf(variants: StoredVariant[]): ManagedEngine[] {
     const keys = new Set(variants.map(variant => variant.key))
-    return [...slots.values()].filter(slot => keys.has(slot.variant.key) && state.engines.has(slot.key))
+    return [...managedEngines.values()].filter(
+      managed => keys.has(managed.variant.key) && state.engines.has(managed.key)
+    )
   }
 
   /**
-   * Ends engines, loads and waiting requests of these slots; settles when no process is left.
+   * Ends these engines, their loads and their requests; settles when no process is left.
+   * @param running the error for requests that are answered
+   * @param waiting the error for requests that wait
    * @param save whether engines that answer nothing may take the time to save what their slots have read
    */
-  async function end(
-    ending: Slot[],
-    running: (slot: Slot) => CorralError,
-    waiting: (slot: Slot) => CorralError,
-    save: boolean
-  ) {
-    const gone = ending.filter(isOccupied).map(slot => new Promise<void>(resolve => slot.goneListeners.push(resolve)))
-    for (const slot of ending) {
+  async function endAll(ending: ManagedEngine[], running: ErrorOf, waiting: ErrorOf, save: boolean): Promise<void> {
+    const gone = whenGone(ending)
+    for (const managed of ending) {
       // One that is saving already does not go on with it.
-      if (!save && state.engines.get(slot.key)?.phase.name === 'stopping') void loads.unload(slot, false)
-      dispatch({ type: 'stop', key: slot.key, running: running(slot), waiting: waiting(slot), save })
+      if (!save && state.engines.get(managed.key)?.phase.name === 'stopping') void loads.unload(managed, false)
+      dispatch({ type: 'stop', key: managed.key, running: running(managed), waiting: waiting(managed), save })
     }
-    await Promise.all(gone)
+    await gone
   }
 
   storage.onRemove(async variants => {
-    const deleted = (slot: Slot) =>
-      new CorralError('model_deleted', `Model "${slot.variant.publicName}" was deleted while it answered.`)
-    const missing = (slot: Slot) =>
-      new CorralError('model_not_found', `Model "${slot.variant.publicName}" was deleted.`)
-    await end(slotsOf(variants), deleted, missing, false)
+    const deleted: ErrorOf = ({ variant: { publicName } }) =>
+      new CorralError('model_deleted', `Model "${publicName}" was deleted while it answered.`)
+    const missing: ErrorOf = ({ variant: { publicName } }) =>
+      new CorralError('model_not_found', `Model "${publicName}" was deleted.`)
+    await endAll(enginesOf(variants), deleted, missing, false)
   })
 
   async function lease(request: LeaseRequest): Promise<Lease> {
@@ -163,7 +162,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const settings = settingsFor(config, variant)
     const relevant = provider.loadOptions?.(variant, request.options, settings.load) ?? request.options
     const options = cappedOptions(relevant, variant, log)
-    const slot = slotOf(variant, mode)
+    const managed = managedOf(variant, mode)
     const id = nextId++
     const began = Date.now()
     return await new Promise<Lease>((resolve, reject) => {
@@ -174,7 +173,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         ended = true
         request.signal.removeEventListener('abort', onAbort)
         requests.delete(id)
-        dispatch({ type: 'leave', id, key: slot.key })
+        dispatch({ type: 'leave', id, key: managed.key })
       }
       const onAbort = () => {
         controller.abort(request.signal.reason)
@@ -184,15 +183,15 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       request.signal.addEventListener('abort', onAbort)
       requests.set(id, {
         id,
-        slot,
+        managed,
         onProgress: request.onProgress,
         grant: engine => {
           requests.get(id)!.onProgress = undefined
           resolve({
             engine,
-            variant: slot.variant,
+            variant: managed.variant,
             signal: controller.signal,
-            loadDuration: Math.max(0, slot.loadedAt - began),
+            loadDuration: Math.max(0, managed.loadedAt - began),
             release: finish
           })
         },
@@ -204,11 +203,11 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         },
         revoke: error => controller.abort(error)
       })
-      if (slot.progress) request.onProgress?.(slot.progress)
+      if (managed.progress) request.onProgress?.(managed.progress)
       dispatch({
         type: 'request',
         id,
-        key: slot.key,
+        key: managed.key,
         name: variant.publicName,
         options,
         loadOnly: request.loadOnly ?? false,
@@ -220,7 +219,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         groups: settings.groups,
         maxConcurrent: settings.maxConcurrent
       })
-      const phase = state.engines.get(slot.key)?.phase.name
+      const phase = state.engines.get(managed.key)?.phase.name
       if (phase === 'ready' || phase === 'draining') {
         requests.get(id)?.onProgress?.({ phase: phase === 'ready' ? 'queued' : phase, subject: '' })
       }
@@ -232,49 +231,49 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
     async withLease(request, use) {
       for (let attempt = 1; ; attempt++) {
-        const held = await lease(request)
+        const leased = await lease(request)
         try {
-          return await use(held)
+          return await use(leased)
         } catch (error) {
           const crashed = error instanceof CorralError && error.code === 'engine_crashed'
           if (!crashed || attempt > 1 || request.signal.aborted || !(request.mayRetry?.() ?? true)) throw error
-          log.warn({ model: held.variant.publicName }, 'the engine died before it answered; trying once more')
+          log.warn({ model: leased.variant.publicName }, 'the engine died before it answered; trying once more')
         } finally {
-          held.release()
+          leased.release()
         }
       }
     },
 
     async stop(model) {
-      const slots = slotsOf([storage.get(model)])
-      const ending = slots.filter(({ key }) => {
-        const engine = state.engines.get(key)!
-        return engine.phase.name !== 'absent' || engine.queue.length > 0
+      const ending = enginesOf([storage.get(model)]).filter(({ key }) => {
+        const engine = state.engines.get(key)
+        return engine && (engine.phase.name !== 'absent' || engine.queue.length > 0)
       })
       if (!ending.length) {
         throw new CorralError('model_not_loaded', `Model "${nameOf(model)}" is not loaded.`)
       }
-      const stopped = (slot: Slot) => modelStopped(slot.variant.publicName)
-      await end(ending, stopped, stopped, true)
+      await endAll(ending, stoppedError, stoppedError, true)
     },
 
     keepAlive(model, ms) {
-      for (const slot of slotsOf([storage.get(model)])) {
-        dispatch({ type: 'keep-alive', key: slot.key, keepAlive: forEver(ms) })
+      for (const managed of enginesOf([storage.get(model)])) {
+        dispatch({ type: 'keep-alive', key: managed.key, keepAlive: forEver(ms) })
       }
     },
 
-    running: () => [...slots.values()].flatMap(slot => runningModel(slot, state.engines.get(slot.key))),
+    running: () =>
+      [...managedEngines.values()].flatMap(managed => runningModel(managed, state.engines.get(managed.key))),
 
-    loading: () => [...slots.values()].flatMap(slot => loadingModel(slot, state.engines.get(slot.key))),
+    loading: () =>
+      [...managedEngines.values()].flatMap(managed => loadingModel(managed, state.engines.get(managed.key))),
 
     async preload(signal) {
       for (const name of Object.keys(config.models)) {
         try {
           const variant = storage.find(parseModelName(name))
           if (!variant || !settingsFor(config, variant).preload) continue
-          const held = await lease({ model: variant.model, options: {}, loadOnly: true, signal })
-          held.release()
+          const leased = await lease({ model: variant.model, options: {}, loadOnly: true, signal })
+          leased.release()
         } catch (error) {
           if (signal.aborted) return
           log.error({ model: name, reason: messageOf(error) }, 'a model that was to be loaded at the start was not')
@@ -284,17 +283,15 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
     async close(graceMs) {
       dispatch({ type: 'close' })
-      const alive = () => [...slots.values()].filter(isOccupied)
-      const gone = alive().map(slot => new Promise<void>(resolve => slot.goneListeners.push(resolve)))
       let timer: NodeJS.Timeout | undefined
       const grace = new Promise<void>(resolve => {
         timer = setTimeout(resolve, graceMs)
       })
-      await Promise.race([Promise.all(gone), grace])
+      await Promise.race([whenGone([...managedEngines.values()]), grace])
       clearTimeout(timer)
       const error = () => new CorralError('shutting_down', 'corral is shutting down; this answer was cut short.')
-      await end(alive(), error, error, false)
-      for (const slot of slots.values()) clearTimeout(slot.alarm)
+      await endAll([...managedEngines.values()].filter(isOccupied), error, error, false)
+      for (const managed of managedEngines.values()) clearTimeout(managed.alarm)
     }
   }
 }

@@ -7,15 +7,15 @@ import { type EngineState, isIn } from './scheduler-state.ts'
 /** What a load does before there is a GGUF to load. */
 const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'converting', 'quantizing'])
 
-/** What belongs to one engine key beside the machine's state. */
-export interface Slot {
+/** One model in one mode with its process, timers and files: what `EngineState` is decided about. */
+export interface ManagedEngine {
   key: string
   variant: StoredVariant
   mode: EngineMode
   engine: Engine | undefined
   preparing: AbortController | undefined
   loading: AbortController | undefined
-  /** What the next load takes, from when it is prepared. */
+  /** What the next load takes, once it is prepared. */
   estimate: MemoryEstimate | undefined
   progress: Progress | undefined
   alarm: NodeJS.Timeout | undefined
@@ -25,7 +25,7 @@ export interface Slot {
   goneListeners: (() => void)[]
 }
 
-export function createSlot(key: string, variant: StoredVariant, mode: EngineMode): Slot {
+export function manageEngine(key: string, variant: StoredVariant, mode: EngineMode): ManagedEngine {
   return {
     key,
     variant,
@@ -42,26 +42,33 @@ export function createSlot(key: string, variant: StoredVariant, mode: EngineMode
 }
 
 /** Whether it has an engine, loads one or prepares a load. */
-export function isOccupied({ engine, loading, preparing }: Slot): boolean {
+export function isOccupied({ engine, loading, preparing }: ManagedEngine): boolean {
   return engine !== undefined || loading !== undefined || preparing !== undefined
 }
 
-/** What follows the end of an engine, a load or a preparation: those who waited for it go on. */
-export function settleGone(slot: Slot): void {
-  if (isOccupied(slot)) return
-  for (const listener of slot.goneListeners.splice(0)) listener()
+/** Settles when no engine, load or preparation of these is left. */
+export async function whenGone(engines: readonly ManagedEngine[]): Promise<void> {
+  await Promise.all(
+    engines.filter(isOccupied).map(({ goneListeners }) => new Promise<void>(resolve => goneListeners.push(resolve)))
+  )
 }
 
-/** The slot as `/api/ps` lists it once its engine is ready; else nothing. */
-export function runningModel(slot: Slot, engine: EngineState | undefined): RunningModel[] {
-  if (!slot.engine || !engine || !isIn(engine, 'ready')) return []
+/** To be called after the end of an engine, a load or a preparation: settles `whenGone`. */
+export function settleGone(managed: ManagedEngine): void {
+  if (isOccupied(managed)) return
+  for (const listener of managed.goneListeners.splice(0)) listener()
+}
+
+/** As `/api/ps` lists it once its engine is ready; else nothing. */
+export function runningModel(managed: ManagedEngine, engine: EngineState | undefined): RunningModel[] {
+  if (!managed.engine || !engine || !isIn(engine, 'ready')) return []
   const { options, running, lastUsed } = engine.phase
   const expires = (running.size ? Date.now() : lastUsed) + engine.keepAlive
   return [
     {
-      variant: slot.variant,
-      mode: slot.mode,
-      engine: slot.engine,
+      variant: managed.variant,
+      mode: managed.mode,
+      engine: managed.engine,
       options,
       expiresAt: Number.isFinite(expires) ? new Date(expires) : undefined,
       running: running.size,
@@ -70,22 +77,22 @@ export function runningModel(slot: Slot, engine: EngineState | undefined): Runni
   ]
 }
 
-/** The slot as `/api/ps` lists it while its engine is not ready; else nothing. */
-export function loadingModel(slot: Slot, engine: EngineState | undefined): LoadingModel[] {
+/** As `/api/ps` lists it while its engine is not ready; else nothing. */
+export function loadingModel(managed: ManagedEngine, engine: EngineState | undefined): LoadingModel[] {
   if (!engine || isIn(engine, 'ready')) return []
   if (isIn(engine, 'absent') && !engine.queue.length) return []
   return [
     {
-      variant: slot.variant,
-      mode: slot.mode,
-      state: stateOf(slot, engine),
-      progress: slot.progress,
+      variant: managed.variant,
+      mode: managed.mode,
+      state: stateOf(managed, engine),
+      progress: managed.progress,
       queued: engine.queue.length
     }
   ]
 }
 
-function stateOf({ progress }: Slot, { phase, waitsFor }: EngineState): LoadingModel['state'] {
+function stateOf({ progress }: ManagedEngine, { phase, waitsFor }: EngineState): LoadingModel['state'] {
   if (phase.name === 'draining' || phase.name === 'stopping') return phase.name
   if (waitsFor.length) return 'waiting'
   if (progress !== undefined && CONVERTING.has(progress.phase)) return 'converting'
