@@ -1,6 +1,6 @@
 import { DoctorReportSchema } from '../command-line/doctor-schema.ts'
 
-/** What matters of a JSON schema here. */
+/** The parts of a JSON schema that are used here. */
 interface Schema {
   type?: string
   title?: string
@@ -21,24 +21,24 @@ interface Row {
 const INTRODUCTION = `# The report of corral doctor
 
 \`corral doctor --json\` prints one JSON object with the fields below; [doctor.schema.json](doctor.schema.json) is the same
-as a JSON schema. Fields may be added in later versions; those that are here keep their names and meanings. Sizes are
-bytes. What is not known is absent, never 0 or an empty text. \`GET /api/runtimes\` gives \`state\`, \`hardware\`, \`ranking\`,
+as a JSON schema. Later versions may add fields; existing ones keep their names and meanings. Sizes are
+bytes. What is unknown is absent, never 0 or an empty text. \`GET /api/runtimes\` returns \`state\`, \`hardware\`, \`ranking\`,
 \`release\`, \`chosen\`, \`attempts\` and \`installed\` in the same shape.
 
-- \`--no-build\` ranks without looking for a build: \`chosen\` is absent and \`state\` is \`idle\`.
-- \`--sysroot <folder>\` looks at the system files in that folder, and at the programs on the PATH, in the place of this
-  machine's; the report is then made by the command itself, whether or not a server runs.
-- Exit codes: 0 all is well, 1 \`problems\` is not empty, 2 the configuration has mistakes (\`config.problems\`).
+- \`--no-build\` ranks without searching for a build: \`chosen\` is absent and \`state\` is \`idle\`.
+- \`--sysroot <folder>\` reads the system files in that folder instead of this machine's, with the programs on the PATH;
+  the command then makes the report itself, whether or not a server is running.
+- Exit codes: 0 no problems, 1 \`problems\` is not empty, 2 the configuration has mistakes (\`config.problems\`).
 
-\`ranking\` tells what would be tried here and why, by the hardware and by the names of the files of a release: the live
-list, or the one that came with corral where the server of releases cannot be reached (\`release.list\`). \`chosen\` is what
-was proven: it started, listed its devices and, where corral brought it, answered with the demo model.
+\`ranking\` lists the kinds of builds for this machine, best first, by the hardware and by the file names of a release: the
+live list, or the one bundled with corral if the release server cannot be reached (\`release.list\`). \`chosen\` is the
+proven build: it started, listed its devices and, if corral brought it, answered with the demo model.
 
 | field | type | meaning |
 |---|---|---|
 `
 
-/** The documents on the report of \`corral doctor\` by their names, made of its schema. Pure. */
+/** The documents on the report of \`corral doctor\`, made from its schema. Pure. */
 export function renderDoctorDocs(): { 'doctor.md': string; 'doctor.schema.json': string } {
   const schema: Schema = JSON.parse(JSON.stringify(DoctorReportSchema))
   const lines = rowsOf(schema, '', new Map()).map(
@@ -51,10 +51,10 @@ export function renderDoctorDocs(): { 'doctor.md': string; 'doctor.schema.json':
   }
 }
 
-/** From this many fields on, a shape that came before is named instead of being told again. */
+/** A repeated shape with at least this many fields is referred to instead of repeated. */
 const WORTH_NAMING = 4
 
-function rowsOf(schema: Schema, prefix: string, told: Map<string, string>): Row[] {
+function rowsOf(schema: Schema, prefix: string, documented: Map<string, string>): Row[] {
   return Object.entries(schema.properties ?? {}).flatMap(([name, property]) => {
     const optional = !schema.required?.includes(name)
     const field = `${prefix}${name}${property.type === 'array' ? '[]' : ''}`
@@ -62,10 +62,10 @@ function rowsOf(schema: Schema, prefix: string, told: Map<string, string>): Row[
     const shape = [property, property.items, ...(property.anyOf ?? [])].find(candidate => candidate?.properties)
     if (!shape) return [{ field, type, meaning: meaningOf(property) }]
     const text = JSON.stringify(shape)
-    const before = told.get(text)
+    const before = documented.get(text)
     if (before !== undefined) return [{ field, type, meaning: `As \`${before}\`` }]
-    if (Object.keys(shape.properties!).length >= WORTH_NAMING) told.set(text, field)
-    return [{ field, type, meaning: meaningOf(property) }, ...rowsOf(shape, `${field}.`, told)]
+    if (Object.keys(shape.properties!).length >= WORTH_NAMING) documented.set(text, field)
+    return [{ field, type, meaning: meaningOf(property) }, ...rowsOf(shape, `${field}.`, documented)]
   })
 }
 

@@ -1,6 +1,6 @@
 /**
- * Makes sure that a working llama.cpp build is in `.cache/engine`, and writes its folder to `.cache/engine/path.json`,
- * where the tests find it. The first run may take minutes; later ones only check.
+ * Gets a working llama.cpp build into `.cache/engine` and writes its folder to `.cache/engine/path.json` for the tests.
+ * The first run may take minutes; later ones only check the build.
  */
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'

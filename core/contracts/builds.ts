@@ -3,33 +3,33 @@ import { type Gpu, type Hardware, HardwareSchema } from './hardware.ts'
 import type { Progress, Waiting } from './progress.ts'
 
 /*
- * llama.cpp builds: what kinds there are (descriptors), where they come from (sources), which one is used and why.
+ * llama.cpp builds: their kinds (descriptors), where they come from (sources), which one is used and why.
  */
 
 export const BuildKindSchema = Type.Enum(['cpu', 'cuda', 'rocm', 'metal', 'vulkan', 'sycl', 'unknown'], {
-  description: 'What it computes with'
+  description: 'The hardware or API that it computes with'
 })
 export type BuildKind = Static<typeof BuildKindSchema>
 
-/** A device as llama-server's `--list-devices` names it. Memory in bytes; absent where it is not told. */
+/** A device that the build lists. Memory in bytes, absent if unknown. */
 export const BuildDeviceSchema = Type.Object({
   id: Type.String({ description: 'Such as CUDA0' }),
-  description: Type.String({ description: 'For people' }),
+  description: Type.String({ description: 'Human-readable name' }),
   totalMemory: Type.Optional(Type.Integer({ description: 'Bytes' })),
-  freeMemory: Type.Optional(Type.Integer({ description: 'Bytes that were free when it was proven' }))
+  freeMemory: Type.Optional(Type.Integer({ description: 'Bytes that were free at the proof' }))
 })
 export type BuildDevice = Static<typeof BuildDeviceSchema>
 
-/** A proven llama.cpp build: its llama-server has started, listed its devices and, where corral brought it, answered. */
+/** A proven build: its llama-server started, listed its devices and, if corral brought it, answered. */
 export const BuildSchema = Type.Object(
   {
     id: Type.String({ description: 'Unique among builds, such as release-b11347-cuda-13' }),
     kind: BuildKindSchema,
-    runtime: Type.Optional(Type.String({ description: 'Name of the descriptor that it serves, such as cuda-13' })),
-    source: Type.String({ description: 'What brought it: system, release, archive, source' }),
-    version: Type.String({ description: 'As llama-server --version says' }),
-    commit: Type.Optional(Type.String({ description: "Of llama.cpp's source" })),
-    directory: Type.String({ description: 'Where it lies' }),
+    runtime: Type.Optional(Type.String({ description: 'Name of its kind, such as cuda-13' })),
+    source: Type.String({ description: 'Where it came from: system, release, archive, source' }),
+    version: Type.String({ description: 'As llama-server --version prints it' }),
+    commit: Type.Optional(Type.String({ description: "Commit of llama.cpp's source" })),
+    directory: Type.String({ description: 'Its folder' }),
     executables: Type.Object(
       {
         server: Type.String({ description: 'llama-server' }),
@@ -40,31 +40,31 @@ export const BuildSchema = Type.Object(
       },
       { description: 'Absolute paths of its programs' }
     ),
-    digest: Type.String({ description: 'SHA-256 of llama-server itself' }),
-    origin: Type.String({ description: 'A path, an address or a package' }),
-    devices: Type.Array(BuildDeviceSchema, { description: 'What it computes on beside the processor' }),
+    digest: Type.String({ description: 'SHA-256 of llama-server' }),
+    origin: Type.String({ description: 'A path, address or package' }),
+    devices: Type.Array(BuildDeviceSchema, { description: 'Its devices besides the processor' }),
     warnings: Type.Optional(
       Type.Array(Type.String(), {
-        description: 'What the proof found wanting, such as a GPU of this machine that the build does not use'
+        description: 'Problems such as a GPU of this machine that the build does not use'
       })
     ),
     converter: Type.Optional(
       Type.Object(
         {
-          directory: Type.String({ description: 'Where convert_hf_to_gguf.py lies' }),
-          version: Type.String({ description: 'Of the llama.cpp that it comes from' })
+          directory: Type.String({ description: 'Folder with convert_hf_to_gguf.py' }),
+          version: Type.String({ description: 'Version of llama.cpp that it comes from' })
         },
-        { description: 'Of SafeTensors models, where one came with it' }
+        { description: 'Converter of SafeTensors models, if the build has one' }
       )
     )
   },
-  { description: 'A llama.cpp build that was proven' }
+  { description: 'A proven llama.cpp build' }
 )
 export type Build = Static<typeof BuildSchema>
 
 /** A build before it is proven. */
 export interface BuildCandidate extends Omit<Build, 'version' | 'commit' | 'digest' | 'devices' | 'warnings'> {
-  /** Whether the user asked for this very build: when it does not work, no other one takes its place. */
+  /** Whether the user chose exactly this build: if it does not work, it is not replaced by another. */
   required?: boolean
 }
 
@@ -72,25 +72,25 @@ export interface BuildCandidate extends Omit<Build, 'version' | 'commit' | 'dige
 
 /** How well a kind of build fits a machine. */
 export interface Fit {
-  /** 0 where it cannot work; the highest one is tried first. */
+  /** 0 if it cannot work; the highest is tried first. */
   score: number
-  /** Why it is so good, or no better; sentences for people. */
+  /** Why it has this score, in sentences. */
   reasons: string[]
-  /** What keeps it from working or from working better, and the command or step that mends it. */
+  /** What prevents it from working or from working better, and how to fix that. */
   missing: { what: string; fix?: string }[]
   /** Ids of the GPUs that it would use. */
   gpus: string[]
 }
 
-/** Names of archives that hold such a build for one platform. Never built from a template: matched against real lists. */
+/** Matches the archives of a kind for one platform in the real list of a release's files. */
 export interface ArchivePattern {
   platform: NodeJS.Platform
   arch: string
-  /** Groups may hold the version of the toolkit, the higher the better. */
+  /** Its groups may capture the version of the toolkit; higher ones are preferred. */
   archive: RegExp
-  /** The archive with libraries that go into the same folder, given the match of `archive`. */
+  /** The archive of libraries for the same folder, by the match of `archive`. */
   companion?: (match: RegExpExecArray) => RegExp
-  /** Lowest glibc that its programs start with; a system with another C library cannot run them. Linux only. */
+  /** Lowest glibc that its programs need; other C libraries cannot run them. Linux only. */
   glibc?: string
 }
 
@@ -99,48 +99,48 @@ export interface RuntimeDescriptor {
   /** Such as `cuda-13`. */
   name: string
   kind: BuildKind
-  /** For people, such as `CUDA 13 (NVIDIA)`. */
+  /** Human-readable, such as `CUDA 13 (NVIDIA)`. */
   title: string
   fit(hardware: Hardware): Fit
-  /** The better ones first where a platform has several; empty where only sources of its own bring it. */
+  /** Preferred ones first; empty if only other sources provide it. */
   archives: readonly ArchivePattern[]
   /**
-   * Whether this machine's driver serves the archive's version of the toolkit, by the match of its name; all do where
-   * absent. Of those it serves the highest is taken, else the lowest there is: minor versions are mostly compatible.
+   * Whether this machine's driver supports the archive's version of the toolkit, by the match of its name; absent if all
+   * are supported. The highest supported version is used, else the lowest: minor versions are mostly compatible.
    */
   accepts?(match: RegExpExecArray, hardware: Hardware): boolean
-  /** Variables for its processes on this machine, such as which of several GPUs to use. */
+  /** Environment variables for its processes, such as which of several GPUs to use. */
   environment?(hardware: Hardware): Record<string, string>
-  /** Whether a device of `--list-devices` is one that this kind is made for. */
+  /** Whether a listed device is one that this kind is made for. */
   usesDevice(device: BuildDevice, gpus: readonly Gpu[]): boolean
 }
 
 export const RankedCandidateSchema = Type.Object({
   runtime: Type.String({ description: 'Name of the kind of build, such as cuda-13' }),
   kind: BuildKindSchema,
-  title: Type.String({ description: 'For people' }),
-  score: Type.Number({ description: 'The highest one is tried first; 0 cannot work here' }),
-  usable: Type.Boolean({ description: 'Whether it can work here, by all that is known' }),
-  reasons: Type.Array(Type.String(), { description: 'Why it stands where it stands' }),
+  title: Type.String({ description: 'Human-readable name' }),
+  score: Type.Number({ description: 'The highest is tried first; 0 cannot work here' }),
+  usable: Type.Boolean({ description: 'Whether it can work here, as far as is known' }),
+  reasons: Type.Array(Type.String(), { description: 'Why it has this score' }),
   missing: Type.Array(
     Type.Object({
       what: Type.String({ description: 'In a sentence' }),
-      fix: Type.Optional(Type.String({ description: 'The command or step that mends it' }))
+      fix: Type.Optional(Type.String({ description: 'The command or step that fixes it' }))
     }),
-    { description: 'What keeps it from working, or from working better' }
+    { description: 'What prevents it from working, or from working better' }
   ),
   gpus: Type.Array(Type.String(), { description: 'Ids of the GPUs of `hardware` that it would use' }),
   assets: Type.Array(Type.String(), {
     description:
-      'Files of the release for this platform and driver: the archive and its companions; none where it has none. ' +
-      '`missing` tells where this system is too old to run them'
+      'Files of the release for this platform and driver: the archive and its companions. ' +
+      '`missing` says if this system is too old to run them'
   })
 })
 export type RankedCandidate = Static<typeof RankedCandidateSchema>
 
 // ---- where builds come from ----------------------------------------------------------------------------------------
 
-/** What a source is asked for. */
+/** The build that a source is to provide. */
 export interface BuildRequest extends Waiting {
   runtime: RuntimeDescriptor
   hardware: Hardware
@@ -150,18 +150,18 @@ export interface BuildRequest extends Waiting {
 /** A place where llama.cpp builds come from. */
 export interface BuildSource {
   readonly name: string
-  /** One line for people on what it looks for and where. */
+  /** One line on what it looks for and where. */
   readonly description: string
-  /** Whether it answers without network or long work, whatever kind is asked for: then it is asked once at each start. */
+  /** Whether it needs neither network nor long work and has one build for any kind: it is checked at each start. */
   readonly instant?: boolean
   /**
-   * Whether a build that it brought earlier is still what it would bring, which its settings may have changed. All are
-   * by default; another one serves only when nothing better can be had.
+   * Whether a build that it provided earlier still matches its settings. All do by default; one that does not is used
+   * only if nothing better is available.
    */
   wants?(build: Build): boolean
   /**
-   * Looks for a build of this kind, or makes one, and returns it unproven; undefined with `explain` called when it has
-   * none to offer. Throws for a failure worth telling (the next one is tried all the same).
+   * Finds or makes a build of this kind and returns it unproven; returns undefined after calling `explain` if it has none.
+   * @throws Error for a failure worth reporting; the next source is tried nevertheless
    */
   provide(request: BuildRequest): Promise<BuildCandidate | undefined>
 }
@@ -169,28 +169,28 @@ export interface BuildSource {
 export const AttemptSchema = Type.Object(
   {
     runtime: Type.Optional(
-      Type.String({ description: 'Kind of build that was asked for; absent where any was taken' })
+      Type.String({ description: 'Kind of build; absent if the source has one build for any kind' })
     ),
-    source: Type.String({ description: 'Where builds come from: system, release, source' }),
-    description: Type.String({ description: 'What it looks for and where' }),
+    source: Type.String({ description: 'Name of the source: system, release, source' }),
+    description: Type.String({ description: 'What the source looks for and where' }),
     outcome: Type.Enum(['chosen', 'unavailable', 'failed', 'not tried'], {
-      description: 'unavailable: it has none for this machine; failed: it had one, which does not work'
+      description: 'unavailable: it has none for this machine; failed: it has one, which does not work'
     }),
-    reasons: Type.Array(Type.String(), { description: 'Why, one line each' })
+    reasons: Type.Array(Type.String(), { description: 'Reasons, one line each' })
   },
-  { description: 'What became of one source for one kind of build' }
+  { description: 'The result of one source for one kind of build' }
 )
 export type Attempt = Static<typeof AttemptSchema>
 
 export const InstalledBuildSchema = Type.Object({
   build: BuildSchema,
   provenAt: Type.String({ description: 'ISO 8601 UTC' }),
-  size: Type.Integer({ description: 'Bytes of its folder; 0 where it is not in the data directory' }),
+  size: Type.Integer({ description: 'Bytes of its folder; 0 if it is outside the data directory' }),
   state: Type.Enum(['in use', 'selected', 'previous', 'installed', 'failed'], {
     description:
-      'in use: new engines run on it; selected: chosen by "corral runtime use"; previous: what an upgrade returns to'
+      'in use: new engines run on it; selected: chosen by "corral runtime use"; previous: fallback of an upgrade'
   }),
-  failure: Type.Optional(Type.String({ description: 'Why its proof failed last' }))
+  failure: Type.Optional(Type.String({ description: 'Why its last proof failed' }))
 })
 export type InstalledBuild = Static<typeof InstalledBuildSchema>
 
@@ -206,47 +206,47 @@ export const RuntimesReportSchema = Type.Object({
     })
   ),
   hardware: Type.Optional(HardwareSchema),
-  ranking: Type.Array(RankedCandidateSchema, { description: 'What is tried, best first' }),
+  ranking: Type.Array(RankedCandidateSchema, { description: 'Kinds of builds, best first' }),
   release: Type.Object(
     {
-      tag: Type.String({ description: 'Release whose list of files the ranking goes by' }),
-      list: Type.Enum(['live', 'snapshot'], { description: 'snapshot: the list that came with corral' })
+      tag: Type.String({ description: 'Release whose file names the ranking uses' }),
+      list: Type.Enum(['live', 'snapshot'], { description: 'snapshot: the list bundled with corral' })
     },
-    { description: 'What the ranking goes by' }
+    { description: 'The release that the ranking uses' }
   ),
   chosen: Type.Optional(BuildSchema),
-  attempts: Type.Array(AttemptSchema, { description: 'What the last search tried, in its order' }),
-  installed: Type.Array(InstalledBuildSchema, { description: 'Builds that were proven here, whoever brought them' })
+  attempts: Type.Array(AttemptSchema, { description: 'What the last search tried, in order' }),
+  installed: Type.Array(InstalledBuildSchema, { description: 'Builds that were proven here, whatever their source' })
 })
 export type RuntimesReport = Omit<Static<typeof RuntimesReportSchema>, 'progress'> & { progress?: Progress }
 
 /** llama.cpp's tools for making GGUF files. */
 export interface ConversionTools {
-  /** Folder with `convert_hf_to_gguf.py` and what belongs to it. */
+  /** Folder with `convert_hf_to_gguf.py` and its modules. */
   directory: string
   /** Version of llama.cpp that it comes from, such as `v0.5.0` or `b10485`. */
   version: string
-  /** Absolute path of llama-quantize; undefined where the engine's build has none. */
+  /** Absolute path of llama-quantize; undefined if the engine's build has none. */
   quantize: string | undefined
-  /** A sentence, when it is not of the same version as the engine. */
+  /** A sentence if its version differs from the engine's. */
   mismatch?: string
 }
 
-/** What to install: a kind of build and a release, or an archive on this disk. */
+/** What to install: a kind of build from a release, or a local archive. */
 export type InstallRequest =
   | {
-      /** Name of a descriptor; the best one of the ranking where absent. */
+      /** Name of a kind; the best ranked one if absent. */
       runtime?: string
-      /** Release such as `b11347`; the newest where absent. */
+      /** Release such as `b11347`; the newest if absent. */
       version?: string
     }
   | {
-      /** Absolute path of a release archive, and of its companions. */
+      /** Absolute paths of a release archive and its companions. */
       archive: string
       companions?: string[]
-      /** 64 hex digits that the archive must have; what it has is told where absent. */
+      /** Expected SHA-256 in hex; if absent, the actual one is logged. */
       sha256?: string
-      /** Name of a descriptor, where the archive's own name does not tell. */
+      /** Name of a kind, if the archive's name does not say it. */
       runtime?: string
     }
 
@@ -266,14 +266,14 @@ export interface EngineRunSettings {
 }
 
 export interface Runtimes {
-  /** Adds a place that builds come from, tried after those already there. */
+  /** Adds a source of builds, tried after the existing ones. */
   addSource(source: BuildSource): void
-  /** Adds a kind of build; it is ranked with the built-in ones. */
+  /** Adds a kind of build, ranked with the built-in ones. */
   addRuntime(runtime: RuntimeDescriptor): void
   /**
-   * The proven build that new engines run on, found or made on first call; callers share one search. `choice` names
-   * another one: an installed build's id, or a kind of build (`vulkan`, `cuda-13`), which is got where it is missing. A
-   * caller's `signal` ends its own waiting only, not the search.
+   * The proven build for new engines, found or made on the first call; callers share one search. `choice` selects another
+   * one: the id of an installed build, or a kind (`vulkan`, `cuda-13`), which is fetched if missing. A caller's `signal`
+   * ends only its own waiting, not the search.
    * @throws CorralError `runtime_missing` with what was tried and what would help
    */
   build(waiting?: Waiting, choice?: string): Promise<Build>
@@ -295,21 +295,21 @@ export interface Runtimes {
    * @throws CorralError `runtime_missing` with what was tried and what would help
    */
   conversionTools(waiting: Waiting): Promise<ConversionTools>
-  /** Gets a build, proves it and keeps it beside the others; it is not used by that. @throws CorralError `runtime_missing` */
+  /** Fetches and proves a build and keeps it beside the others, without using it. @throws CorralError `runtime_missing` */
   install(request: InstallRequest, waiting: Waiting): Promise<Build>
   /**
-   * New engines run on this one from now on (an id, or a kind of build that is installed), also after a restart;
-   * `auto` goes back to the best one of the ranking. It is proven before.
+   * Proves an installed build (an id or a kind) and uses it for new engines, also after a restart; `auto` returns to the
+   * best ranked one.
    */
   use(choice: string, waiting: Waiting): Promise<Build>
-  /** Gets the newest release of the kind in use and uses it; when it fails its proof, the former one stays. */
+  /** Installs and uses the newest release of the kind in use; if its proof fails, the current build stays. */
   upgrade(waiting: Waiting): Promise<{ build: Build; previous: Build; changed: boolean }>
-  /** Removes an installed build. @throws CorralError when it is in use by an engine or selected */
+  /** Removes an installed build. @throws CorralError if an engine uses it or it is selected */
   remove(id: string): Promise<void>
-  /** The build that new engines run on, once it has been found. Answered from memory. */
+  /** The build for new engines, if it has been found already. */
   current(): Build | undefined
-  /** Waits for hardware and ranking, not for a build. */
+  /** Detects the hardware and ranks the kinds, without searching for a build. */
   rank(waiting?: Waiting): Promise<void>
-  /** All that is known, for people and programs: it ranks anew and reads the records of the builds. */
+  /** The state of everything, with a fresh ranking and the records of builds. */
   report(): RuntimesReport
 }

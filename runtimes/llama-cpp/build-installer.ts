@@ -7,7 +7,7 @@ import {
   type BuildRecord,
   changeSelection,
   damageOf,
-  machineMark,
+  machineFingerprint,
   markFailed,
   readRecords,
   removeRecord,
@@ -15,7 +15,7 @@ import {
   writeRecord
 } from './build-records.ts'
 import type { LockLog } from './builds-directory.ts'
-import { type ArchiveRequest, archiveDigest, archiveMark, unpackBuild } from './sources/archive.ts'
+import { type ArchiveRequest, archiveDigest, archiveSuffix, unpackBuild } from './sources/archive.ts'
 import { type FoundArchives, fetchRelease, type Releases, releaseId } from './sources/release.ts'
 
 export interface InstallerDeps {
@@ -37,7 +37,7 @@ export interface InstallerDeps {
 export function createBuildInstaller({ directory, log, hardware, releases, prove, inUse }: InstallerDeps) {
   /** Writes down that a build does not work on this machine, so that an upgrade does not try it again by itself. */
   async function remember(id: string, reason: string): Promise<void> {
-    const failure = { reason, at: new Date().toISOString(), machine: machineMark(await hardware()) }
+    const failure = { reason, at: new Date().toISOString(), machine: machineFingerprint(await hardware()) }
     await markFailed(directory, id, failure)
     await changeSelection(directory, selection => ({ ...selection, failed: { ...selection.failed, [id]: failure } }))
   }
@@ -137,7 +137,7 @@ export function createBuildInstaller({ directory, log, hardware, releases, prove
     ): Promise<Build> {
       const digest = await archiveDigest(request.archive, expected, waiting.signal)
       log.info({ archive: request.archive, sha256: digest }, `${request.archive} has the SHA-256 ${digest}.`)
-      const same = ({ id, source }: Build) => source === 'archive' && id.endsWith(`-${archiveMark(digest)}`)
+      const same = ({ id, source }: Build) => source === 'archive' && id.endsWith(`-${archiveSuffix(digest)}`)
       const there = await known(same, waiting)
       if (there) return there
       const candidate = await unpackBuild(request, { ...told, digest }, directory, waiting)

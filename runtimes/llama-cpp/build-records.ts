@@ -47,7 +47,7 @@ export interface BuildFailure {
   reason: string
   /** ISO 8601 UTC. */
   at: string
-  /** The machine as it was then, see `machineMark`: another driver may be its cure. */
+  /** The machine as it was then, see `machineFingerprint`: another driver may be its cure. */
   machine: string
 }
 
@@ -169,7 +169,7 @@ const FailedAttemptSchema = Type.Object({
   reason: Type.String(),
   /** ISO 8601 UTC. */
   at: Type.String(),
-  /** See `machineMark`. */
+  /** See `machineFingerprint`. */
   machine: Type.String()
 })
 /** A source brought or made a kind of build that did not work on this machine. */
@@ -179,7 +179,7 @@ export type FailedAttempt = Static<typeof FailedAttemptSchema>
  * What decides whether builds work on a machine, in 16 hex digits: the same as long as processor, GPUs, drivers and
  * libraries are. Pure.
  */
-export function machineMark({ platform, arch, glibc, cpu, gpus, libraries }: Hardware): string {
+export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries }: Hardware): string {
   const devices = gpus.map(({ id, name, architecture, driver, apis, usable }) => {
     return [id, name, architecture, driver, apis, usable]
   })
@@ -196,7 +196,7 @@ export function machineMark({ platform, arch, glibc, cpu, gpus, libraries }: Har
 }
 
 /** Whether a failure still says something: it was lately, and on the machine as it is. Pure. */
-export function stillCounts(failure: { at: string; machine: string }, machine: string, now = Date.now()): boolean {
+export function isRecent(failure: { at: string; machine: string }, machine: string, now = Date.now()): boolean {
   return failure.machine === machine && now - Date.parse(failure.at) < FORGOTTEN_AFTER
 }
 
@@ -206,7 +206,7 @@ export async function readFailedAttempts(directory: string): Promise<FailedAttem
 }
 
 /** Writes down that an attempt failed; a former failure of the same source for the same kind is replaced. */
-export async function noteFailedAttempt(directory: string, attempt: FailedAttempt): Promise<void> {
+export async function addFailedAttempt(directory: string, attempt: FailedAttempt): Promise<void> {
   const others = (await readFailedAttempts(directory)).filter(
     ({ source, runtime }) => source !== attempt.source || runtime !== attempt.runtime
   )

@@ -11,24 +11,24 @@ import type { Hardware } from '../../core/contracts/hardware.ts'
 import type { OnProgress } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import {
+  addFailedAttempt,
   type BuildRecord,
   damageOf,
   isOwn,
-  machineMark,
-  noteFailedAttempt,
+  isRecent,
+  machineFingerprint,
   readFailedAttempts,
   readRecords,
   removeRecord,
-  stillCounts,
   writeRecord
 } from './build-records.ts'
 import { lockDirectory, removeLeftovers } from './builds-directory.ts'
 import { askDevices } from './prove.ts'
 import type { Prove } from './prove-by-answer.ts'
-import { isMeant, placeOf, runtimeOf } from './ranking.ts'
+import { matchesChoice, positionOf, runtimeOf } from './ranking.ts'
 import { checkRecord, findRecorded, isOfKind, type RecordedDeps } from './recorded-builds.ts'
-import { keepAttempts, missingText, reasonsOf, type SearchAttempts, type SearchLog } from './search-report.ts'
-import { BuildImpossible, isOutOfOrder } from './sources/source-errors.ts'
+import { missingText, reasonsOf, type SearchAttempts, type SearchLog, trackAttempts } from './search-report.ts'
+import { BuildImpossible, isSourceUnavailable } from './sources/source-errors.ts'
 
 export interface SearchDeps {
   /** Asked in this order. */
@@ -65,16 +65,16 @@ const BY_HAND: BuildSource = {
  */
 export async function searchBuild(deps: SearchDeps): Promise<Build> {
   const { sources, directory, log, signal, hardware, kinds, choice, selection, prove } = deps
-  const attempts = keepAttempts(deps.attempts, sources, log)
-  const machine = machineMark(hardware)
+  const attempts = trackAttempts(deps.attempts, sources, log)
+  const machine = machineFingerprint(hardware)
   const slow = sources.filter(source => !source.instant)
   const records = { directory, hardware, machine, log, signal }
   const isFrom = (source: BuildSource, { build }: BuildRecord) => build.source === source.name
   const wanted = (source: BuildSource, { build }: BuildRecord) => source.wants?.(build) ?? true
   const considered = (ranking: readonly RankedCandidate[]) =>
-    ranking.filter(candidate => (choice === undefined ? candidate.usable : isMeant(choice, candidate)))
+    ranking.filter(candidate => (choice === undefined ? candidate.usable : matchesChoice(choice, candidate)))
   const descriptorOf = ({ runtime }: RankedCandidate) => kinds.find(({ name }) => name === runtime)!
-  const failedBefore = (await readFailedAttempts(directory)).filter(attempt => stillCounts(attempt, machine))
+  const failedBefore = (await readFailedAttempts(directory)).filter(attempt => isRecent(attempt, machine))
   const failureOf = (source: BuildSource, { name }: RuntimeDescriptor) =>
     failedBefore.find(attempt => {
       return attempt.source === source.name && attempt.runtime === name && attempt.description === source.description
@@ -109,9 +109,9 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
       if (candidate || error instanceof BuildImpossible) {
         const at = new Date().toISOString()
         const attempt = { source: name, description, runtime: runtime.name, reason: messageOf(error), at, machine }
-        await noteFailedAttempt(directory, attempt)
+        await addFailedAttempt(directory, attempt)
       }
-      return isOutOfOrder(error) ? 'out of order' : undefined
+      return isSourceUnavailable(error) ? 'out of order' : undefined
     }
   }
 
@@ -132,7 +132,7 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     found: readonly AtHand[],
     heedFailures: boolean
   ): Promise<Build | undefined> {
-    const at = found.find(({ runtime }) => ranking[placeOf(runtime, ranking)] === candidate)
+    const at = found.find(({ runtime }) => ranking[positionOf(runtime, ranking)] === candidate)
     if (at) return take(at)
     const runtime = descriptorOf(candidate)
     for (const source of slow) {
@@ -156,7 +156,7 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     const record = (await readRecords(directory)).find(({ build }) => build.id === id)
     const runtime = record && runtimeOf(record.build, kinds, deps.ranking.known, hardware.gpus)
     let found: Build | string = 'it is not installed any more'
-    if (record?.failure && stillCounts(record.failure, machine)) found = `it failed: ${record.failure.reason}`
+    if (record?.failure && isRecent(record.failure, machine)) found = `it failed: ${record.failure.reason}`
     else if (record) found = await checkRecord(record, runtime, records)
     if (typeof found === 'string') {
       const text = `llama.cpp: ${id}, chosen with "corral runtime use", cannot be used: ${found}. The best other one is taken.`
@@ -236,7 +236,7 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
       })
       if (at === 'failed before') leftOut.push(source)
       else if (at?.required && choice === undefined) build ??= take(at)
-      else if (at && (choice === undefined || isMeant(choice, at.build))) {
+      else if (at && (choice === undefined || matchesChoice(choice, at.build))) {
         found.push(at)
         attempts.explain(source, undefined, `${at.build.origin} works, for ${at.runtime?.title ?? at.build.kind}`)
       }
@@ -303,7 +303,7 @@ export async function askInstantSource(
     required = candidate.required ?? false
     const { server } = candidate.executables
     const known = (await readRecords(directory)).find(({ build }) => build.executables.server === server)
-    if (known?.failure && deps.heedFailures && !required && stillCounts(known.failure, deps.machine)) {
+    if (known?.failure && deps.heedFailures && !required && isRecent(known.failure, deps.machine)) {
       attempts.settle(source, undefined, 'failed', `it failed on ${known.failure.at}: ${known.failure.reason}`)
       return 'failed before'
     }

@@ -5,7 +5,7 @@ import type { DataPaths } from '../../core/system/data-paths.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { createLlamaServerEngine } from '../llama-server/engine.ts'
 import type { ModelRuntimes } from './installation.ts'
-import { builtInKinds, heedingUser } from './kinds/index.ts'
+import { builtInKinds, respectingEnvironment } from './kinds/index.ts'
 import type { RuntimesOptions } from './options.ts'
 import { createProof } from './prove-by-answer.ts'
 import { createRuntimes, type RuntimesService } from './runtimes-service.ts'
@@ -78,7 +78,7 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
   return createRuntimes({
     // Last: what was installed by hand serves by itself only where nothing else is at hand.
     sources: names.map(name => sources[name]()),
-    kinds: builtInKinds.map(kind => heedingUser(kind, env)),
+    kinds: builtInKinds.map(kind => respectingEnvironment(kind, env)),
     hardware,
     releases,
     ...(options.llama_cpp !== '' && { named: { folder: options.llama_cpp, by: namedBy } }),

@@ -3,7 +3,7 @@ import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { reactionTo } from '../llama-server/reactions.ts'
-import { machineMark, markFailed, noteFailedAttempt } from './build-records.ts'
+import { addFailedAttempt, machineFingerprint, markFailed } from './build-records.ts'
 import type { SearchLog } from './search-report.ts'
 
 export interface EngineStartsDeps {
@@ -46,12 +46,12 @@ export function createEngineStarts({ log, directory, ...deps }: EngineStartsDeps
 
   /** Writes down that a build does not work, so that it is not chosen again by itself. */
   async function noteFailure({ id, source, runtime }: Build, reason: string): Promise<void> {
-    const machine = machineMark(await deps.hardware.detect())
+    const machine = machineFingerprint(await deps.hardware.detect())
     const failure = { reason, at: new Date().toISOString(), machine }
     await markFailed(directory, id, failure)
     const description = deps.sources.find(({ name }) => name === source)?.description
     if (runtime === undefined || description === undefined) return
-    await noteFailedAttempt(directory, { ...failure, source, description, runtime })
+    await addFailedAttempt(directory, { ...failure, source, description, runtime })
   }
 
   /** What to start on after a failure that the build is to blame for; undefined when there is nothing else. */

@@ -13,7 +13,7 @@ import {
   type BuildRecord,
   changeSelection,
   isOwn,
-  machineMark,
+  machineFingerprint,
   readRecords,
   recordsNow,
   removeRecord,
@@ -22,7 +22,7 @@ import {
   sizeOf
 } from './build-records.ts'
 import { lockDirectory, removeLeftovers } from './builds-directory.ts'
-import { isMeant } from './ranking.ts'
+import { matchesChoice } from './ranking.ts'
 import { parseDigest, readArchiveName } from './sources/archive.ts'
 import { type FoundArchives, nightlyNumber, releaseId, releaseTag } from './sources/release.ts'
 
@@ -73,7 +73,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
   async function kindNamed(name: string | undefined): Promise<RuntimeDescriptor> {
     const kinds = deps.kinds()
     const ranking = await deps.ranking()
-    const best = ranking.find(candidate => (name === undefined ? candidate.usable : isMeant(name, candidate)))
+    const best = ranking.find(candidate => (name === undefined ? candidate.usable : matchesChoice(name, candidate)))
     const found = kinds.find(kind => kind.name === best?.runtime)
     if (found) return found
     if (name === undefined) {
@@ -122,7 +122,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
   /** @throws CorralError `runtime_missing` for a release that was tried on this machine and failed */
   async function refuseFailed(runtime: RuntimeDescriptor, { tag }: FoundArchives, previous: Build): Promise<void> {
     const failure = selectionIn(directory).failed?.[releaseId(tag, runtime)]
-    if (failure === undefined || failure.machine !== machineMark(await deps.hardware())) return
+    if (failure === undefined || failure.machine !== machineFingerprint(await deps.hardware())) return
     throw new CorralError(
       'runtime_missing',
       `${previous.id} stays in use: the newest release, ${tag}, was tried on ${failure.at.slice(0, 10)} and does not ` +
@@ -263,7 +263,7 @@ export function modelThatNeeds(id: string, records: readonly BuildRecord[], mode
     const choice = models[model]!.runtime
     if (choice === undefined) return false
     const named = records.filter(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
-    const works = records.filter(({ build, failure }) => !failure && isMeant(choice, build))
+    const works = records.filter(({ build, failure }) => !failure && matchesChoice(choice, build))
     const meant = named.length > 0 ? named : works
     return meant.length === 1 && meant[0]!.build.id === id
   })
@@ -297,7 +297,7 @@ export function findInstalled(
   const byId = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
   if (byId) return byId
   const [newest] = records
-    .filter(({ build }) => isMeant(choice, build))
+    .filter(({ build }) => matchesChoice(choice, build))
     .sort(
       (a, b) =>
         Number(a.failure !== undefined) - Number(b.failure !== undefined) ||
@@ -305,7 +305,7 @@ export function findInstalled(
         b.provenAt.localeCompare(a.provenAt)
     )
   if (newest) return newest
-  if (kinds.some(kind => isMeant(choice, { runtime: kind.name, kind: kind.kind }))) {
+  if (kinds.some(kind => matchesChoice(choice, { runtime: kind.name, kind: kind.kind }))) {
     throw new CorralError(
       'runtime_not_found',
       `No llama.cpp build of the kind "${choice}" is installed. Get one with: corral runtime install ${choice}`,

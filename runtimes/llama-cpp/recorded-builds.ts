@@ -1,7 +1,7 @@
 import type { Build, BuildSource, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { messageOf } from '../../core/errors.ts'
-import { type BuildRecord, damageOf, markFailed, readRecords, removeRecord, stillCounts } from './build-records.ts'
+import { type BuildRecord, damageOf, isRecent, markFailed, readRecords, removeRecord } from './build-records.ts'
 import { askDevices } from './prove.ts'
 import { isForGpus } from './ranking.ts'
 import type { SearchAttempts, SearchLog } from './search-report.ts'
@@ -9,7 +9,7 @@ import type { SearchAttempts, SearchLog } from './search-report.ts'
 export interface RecordedDeps {
   directory: string
   hardware: Hardware
-  /** See `machineMark`. */
+  /** See `machineFingerprint`. */
   machine: string
   log: SearchLog
   signal: AbortSignal
@@ -77,7 +77,7 @@ export async function findRecorded(
   const fitting = (await readRecords(deps.directory)).filter(record => isOfKind(record, runtime) && fits(record))
   for (const record of byPreference(fitting)) {
     const { failure, build, provenAt } = record
-    if (failure && heedFailures && stillCounts(failure, deps.machine)) {
+    if (failure && heedFailures && isRecent(failure, deps.machine)) {
       attempts.explain(source, runtime.name, `${build.directory} failed on ${failure.at}: ${failure.reason}`)
       continue
     }

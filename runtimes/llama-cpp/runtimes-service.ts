@@ -13,13 +13,13 @@ import type {
 import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import { machineMark, readRecords, readSelection } from './build-records.ts'
+import { machineFingerprint, readRecords, readSelection } from './build-records.ts'
 import { searchBuild } from './build-search.ts'
 import { createEngineStarts } from './engine-starts.ts'
 import { createInstallation, type ModelRuntimes } from './installation.ts'
 import { askDevices } from './prove.ts'
 import type { Prove } from './prove-by-answer.ts'
-import { isMeant, rankRuntimes, runtimeOf } from './ranking.ts'
+import { matchesChoice, rankRuntimes, runtimeOf } from './ranking.ts'
 import { checkRecord } from './recorded-builds.ts'
 import { type SearchLog, warningsFor } from './search-report.ts'
 import { createSearches, createSharedProgress } from './searches.ts'
@@ -130,12 +130,13 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     const record = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
     if (record) {
       const runtime = runtimeOf(record.build, kinds, ranking(), machine.gpus)
-      const deps = { directory, hardware: machine, machine: machineMark(machine), log, signal }
+      const deps = { directory, hardware: machine, machine: machineFingerprint(machine), log, signal }
       const found = await checkRecord(record, runtime, deps)
       if (typeof found !== 'string') return found
       throw new CorralError('runtime_missing', `The llama.cpp build "${choice}" cannot be used: ${found}.`)
     }
-    if (kinds.some(kind => isMeant(choice, { runtime: kind.name, kind: kind.kind }))) return await searchFor(choice, [])
+    if (kinds.some(kind => matchesChoice(choice, { runtime: kind.name, kind: kind.kind })))
+      return await searchFor(choice, [])
     throw new CorralError(
       'runtime_missing',
       `There is no llama.cpp build "${choice}". Kinds are ${kinds.map(({ name }) => name).join(', ')}; ` +
@@ -154,7 +155,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
   async function getBuild(waiting: Waiting = {}, choice?: string): Promise<Build> {
     waiting.signal?.throwIfAborted()
     const usual = searches.usual.build
-    const served = usual && (choice === undefined || usual.id === choice || isMeant(choice, usual))
+    const served = usual && (choice === undefined || usual.id === choice || matchesChoice(choice, usual))
     return served ? usual : await searches.get(choice, waiting)
   }
 

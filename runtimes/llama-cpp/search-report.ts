@@ -10,7 +10,7 @@ export interface SearchLog {
   warn(object: object, message: string): void
 }
 
-/** What a search tried, in the order it did. */
+/** Records what a search tried, in order. */
 export interface SearchAttempts {
   explain(source: BuildSource, runtime: string | undefined, reason: string): void
   settle(
@@ -19,12 +19,12 @@ export interface SearchAttempts {
     outcome: Attempt['outcome'],
     ...reasons: readonly string[]
   ): void
-  /** Adds what was not tried any more. */
+  /** Adds what was not tried. */
   close(ranking: readonly RankedCandidate[]): void
 }
 
-/** Keeps `list` current, which belongs to the caller. */
-export function keepAttempts(list: Attempt[], sources: readonly BuildSource[], log: SearchLog): SearchAttempts {
+/** Records attempts in `list`, which belongs to the caller. */
+export function trackAttempts(list: Attempt[], sources: readonly BuildSource[], log: SearchLog): SearchAttempts {
   const of = (source: BuildSource, runtime: string | undefined): Attempt => {
     const known = list.find(attempt => attempt.source === source.name && attempt.runtime === runtime)
     if (known) return known
@@ -41,7 +41,7 @@ export function keepAttempts(list: Attempt[], sources: readonly BuildSource[], l
     settle(source, runtime, outcome, ...reasons) {
       const attempt = of(source, runtime)
       attempt.outcome = outcome
-      // The decisive reason comes first, then what was explained on the way.
+      // The decisive reason comes first, then the earlier explanations.
       attempt.reasons = [...reasons.slice(0, 1), ...attempt.reasons, ...reasons.slice(1)]
       const what = `source "${source.name}"${runtime === undefined ? '' : `, ${runtime}`}`
       const why = attempt.reasons.length > 0 ? ` (${attempt.reasons[0]})` : ''
@@ -59,7 +59,7 @@ export function keepAttempts(list: Attempt[], sources: readonly BuildSource[], l
   }
 }
 
-/** The reasons in an error, one line each, with a failed tool's last lines. */
+/** The reasons in an error, with the last lines of a failed tool. */
 export function reasonsOf(error: unknown): string[] {
   const reasons = [messageOf(error)]
   for (let cause = error; cause instanceof Error; cause = cause.cause) {
@@ -68,7 +68,7 @@ export function reasonsOf(error: unknown): string[] {
   return reasons
 }
 
-/** What was tried, in one sentence an attempt, and what keeps the rest from working. Pure. */
+/** The message when no build was found: what was tried, and what the other kinds lack. Pure. */
 export function missingText(attempts: readonly Attempt[], ranking: readonly RankedCandidate[] = []): string {
   const tried = attempts.filter(({ outcome }) => outcome !== 'not tried')
   const sentences = (tried.length > 0 ? tried : attempts).map(({ runtime, source, outcome, reasons }) => {
@@ -76,16 +76,16 @@ export function missingText(attempts: readonly Attempt[], ranking: readonly Rank
     return `${what}: ${reasons.length > 0 ? reasons[0]!.replace(/\.$/, '') : outcome}`
   })
   for (const { title, missing } of ranking.filter(({ usable }) => !usable)) {
-    const lacks = missing.map(({ what, fix }) => (fix === undefined ? what : `${what} (${fix})`)).join(', ')
-    sentences.push(`${title} cannot work on this machine: ${lacks || 'it has no such GPU'}`)
+    const needs = missing.map(({ what, fix }) => (fix === undefined ? what : `${what} (${fix})`)).join(', ')
+    sentences.push(`${title} cannot work on this machine: ${needs || 'it has no such GPU'}`)
   }
   return (
-    `No llama.cpp build was found that works here. ${sentences.join('; ')}. ` +
-    'Set CORRAL_LLAMA_CPP to a folder with llama-server, or cure one of these; "corral doctor" tells more.'
+    `No working llama.cpp build was found. ${sentences.join('; ')}. ` +
+    'Fix one of these, or set CORRAL_LLAMA_CPP to a folder with llama-server; "corral doctor" shows more.'
   )
 }
 
-/** Why a better kind is not what is used, as far as the search tells. */
+/** Why a better kind is not used, as far as the search knows. */
 function reasonFor({ runtime }: RankedCandidate, attempts: readonly Attempt[], decided: string | undefined): string {
   const tried = attempts.filter(attempt => {
     return attempt.runtime === runtime && (attempt.outcome === 'failed' || attempt.outcome === 'unavailable')
@@ -93,14 +93,13 @@ function reasonFor({ runtime }: RankedCandidate, attempts: readonly Attempt[], d
   const reasons = tried.flatMap(({ source, reasons }) =>
     reasons[0] ? [`${source}: ${reasons[0].replace(/\.$/, '')}`] : []
   )
-  return reasons.length > 0 ? reasons.join('; ') : (decided ?? 'it was not looked for')
+  return reasons.length > 0 ? reasons.join('; ') : (decided ?? 'it was not searched for')
 }
 
 /**
- * What people must know about the build that is used: a GPU that it leaves idle, and why. Nothing where it is of the
- * best kind that can work here. Pure.
+ * Warnings about the build in use: a GPU that it leaves idle, and why. None if it is of the best possible kind. Pure.
  * @param ranking best first
- * @param decided what people decided, where that is why this build is used
+ * @param decided the user's decision that led to this build, if any
  */
 export function warningsFor(
   build: Pick<Build, 'kind' | 'runtime'>,
@@ -114,15 +113,15 @@ export function warningsFor(
   const nameOf = (id: string) => hardware.gpus.find(gpu => gpu.id === id)?.name ?? id
   if (isForGpus(build.kind)) {
     return better.slice(0, 1).map(candidate => {
-      return `${build.runtime ?? build.kind} is used in place of ${candidate.title}: ${reasonFor(candidate, attempts, decided)}.`
+      return `${build.runtime ?? build.kind} is used instead of ${candidate.title}: ${reasonFor(candidate, attempts, decided)}.`
     })
   }
   if (better.length > 0) {
     const names = [...new Set(better.flatMap(({ gpus }) => gpus))].map(nameOf).join(', ')
     const reasons = better.map(candidate => `${candidate.title}: ${reasonFor(candidate, attempts, decided)}`)
     return [
-      `Models run on the processor alone, many times slower than on this machine's GPU (${names}). ${reasons.join('. ')}. ` +
-        '"corral doctor" tells what would mend it.'
+      `Models run on the processor only, many times slower than on this machine's GPU (${names}). ${reasons.join('. ')}. ` +
+        '"corral doctor" shows how to fix it.'
     ]
   }
   const idle = hardware.gpus.filter(({ type, usable }) => type === 'discrete' && !usable)
@@ -131,7 +130,7 @@ export function warningsFor(
     advice === undefined ? message : `${message} ${advice}`
   )
   return [
-    `Models run on the processor alone: no build can use ${idle.map(({ name }) => name).join(', ')} as it is now. ` +
-      (problems.join(' ') || '"corral doctor" tells what is missing.')
+    `Models run on the processor only: no build can use ${idle.map(({ name }) => name).join(', ')}. ` +
+      (problems.join(' ') || '"corral doctor" shows what is missing.')
   ]
 }

@@ -97,9 +97,9 @@ t.test('recorded machines', async t => {
       ({ report, kind, code }) => {
         t.equal(code, 1, 'it wants help')
         t.match(report.hardware?.problems, [{ code: 'driver_mismatch', advice: /reboot/ }])
-        t.match(report.problems, [/other version than its libraries.*reboot/])
+        t.match(report.problems, [/have different versions.*reboot/])
         for (const name of ['cuda-12', 'cuda-13']) {
-          t.match(kind(name), { score: 0, missing: [{ what: /other version/, fix: /reboot/ }] })
+          t.match(kind(name), { score: 0, missing: [{ what: /different versions/, fix: /reboot/ }] })
         }
       }
     ],

@@ -2,11 +2,11 @@ import t from 'tap'
 import type { RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { cuda12, cuda13 } from '../../runtimes/llama-cpp/kinds/cuda.ts'
-import { builtInKinds, heedingUser } from '../../runtimes/llama-cpp/kinds/index.ts'
+import { builtInKinds, respectingEnvironment } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { rocm } from '../../runtimes/llama-cpp/kinds/rocm.ts'
 import { sycl } from '../../runtimes/llama-cpp/kinds/sycl.ts'
 import { vulkan } from '../../runtimes/llama-cpp/kinds/vulkan.ts'
-import { chooseArchives, systemObstacle } from '../../runtimes/llama-cpp/ranking.ts'
+import { chooseArchives, whyUnsupported } from '../../runtimes/llama-cpp/ranking.ts'
 import { snapshot } from '../../runtimes/llama-cpp/sources/release-snapshot.ts'
 import { amd, INTEGRATED, machine, nvidia, UNKNOWN_SYSTEM } from './machines.ts'
 import { candidate, NAMES, order } from './support.ts'
@@ -114,7 +114,7 @@ t.test('archives by live names', async t => {
   )
   t.match(order(glibc('2.36')), /^cuda-13 /)
   t.match(
-    systemObstacle(cuda13, glibc('2.36')),
+    whyUnsupported(cuda13, glibc('2.36')),
     /archive of CUDA 13 \(NVIDIA\) needs glibc 2\.38; this system has 2\.36/
   )
   for (const [kind, hardware] of [
@@ -123,7 +123,7 @@ t.test('archives by live names', async t => {
     [cuda12, on('linux', 'riscv64')],
     [vulkan, glibc('2.36')]
   ] as const) {
-    t.equal(systemObstacle(kind, hardware), undefined)
+    t.equal(whyUnsupported(kind, hardware), undefined)
   }
   t.ok(chosen('cuda-13', { ...linux, ...UNKNOWN_SYSTEM }), 'nobody knows')
   t.same(candidate({ ...linux, ...UNKNOWN_SYSTEM }, 'cuda-13').missing, [])
@@ -151,9 +151,13 @@ t.test('environment, and devices that tell that it works', async t => {
   for (const [kind, hardware, environment] of cases) t.same(kind.environment?.(hardware), environment, kind.name)
 
   const mixed = machine([old, recent])
-  t.same(heedingUser(cuda13, {}).environment?.(mixed), cuda13.environment?.(mixed))
-  t.same(heedingUser(cuda13, { CUDA_VISIBLE_DEVICES: '0' }).environment?.(mixed), {}, 'who has chosen is heeded')
-  t.equal(heedingUser(vulkan, {}), vulkan)
+  t.same(respectingEnvironment(cuda13, {}).environment?.(mixed), cuda13.environment?.(mixed))
+  t.same(
+    respectingEnvironment(cuda13, { CUDA_VISIBLE_DEVICES: '0' }).environment?.(mixed),
+    {},
+    'who has chosen is heeded'
+  )
+  t.equal(respectingEnvironment(vulkan, {}), vulkan)
 
   const devices: [kind: RuntimeDescriptor, id: string, description: string, used: boolean][] = [
     [cuda13, 'CUDA0', 'NVIDIA GeForce RTX 4090', true],

@@ -24,7 +24,7 @@ t.test('which kinds of builds can work on a machine, the best first', async t =>
   }
 })
 
-t.test('what is missing, and what mends it', async t => {
+t.test('what is missing, and how to fix it', async t => {
   const missing = (hardware: Hardware, runtime: string) => candidate(hardware, runtime).missing
   const rtx = (version: string, cuda?: string) => machine([nvidia('NVIDIA GeForce RTX 4070', '8.9', version, cuda)])
   const cases: [hardware: Hardware, runtime: string, what: RegExp, fix?: RegExp][] = [
@@ -38,8 +38,8 @@ t.test('what is missing, and what mends it', async t => {
     [
       rtx('550.127.05', '12.4'),
       'cuda-12',
-      /made with version 12\.8, newer than the driver's \(12\.4\)/,
-      /Update the driver/
+      /made with version 12\.8, but the driver supports 12\.4/,
+      /update the driver/
     ],
     [
       machine([nvidia('GTX 1080 Ti', '6.1', '470.10')]),
@@ -67,13 +67,13 @@ t.test('what is missing, and what mends it', async t => {
     [
       machine([nvidia('RTX 3080', '8.6', '', undefined, { usable: false })]),
       'cuda-12',
-      /no driver serves it/,
+      /has no working driver/,
       /restart/
     ],
     [
       machine([nvidia('RTX 3060', '8.6', '', undefined, { driverName: 'nouveau' })]),
       'cuda-13',
-      /nouveau, which has no CUDA/,
+      /nouveau, which does not support CUDA/,
       /nvidia-driver/
     ],
     [
@@ -95,8 +95,8 @@ t.test('what is missing, and what mends it', async t => {
       /was not found/,
       /https:\/\/rocm\.docs\.amd\.com/
     ],
-    [machine([amd('AMD Radeon', undefined)]), 'rocm', /is not known/, /rocminfo/],
-    [machine([amd('AMD Instinct MI300X', 'gfx941')]), 'rocm', /gfx941, as early ones did/, /ROCm/],
+    [machine([amd('AMD Radeon', undefined)]), 'rocm', /is unknown/, /rocminfo/],
+    [machine([amd('AMD Instinct MI300X', 'gfx941')]), 'rocm', /gfx941, an old name of gfx942/, /ROCm/],
     [
       machine([amd('RX 7600', 'gfx1102')], problem('no_permission', '/dev/kfd', 'sudo usermod -aG render $USER')),
       'rocm',
@@ -107,7 +107,7 @@ t.test('what is missing, and what mends it', async t => {
     [
       machine([iGpu], { probes: [{ probe: 'vulkaninfo', outcome: 'ok', duration: 1 }] }),
       'vulkan',
-      /No Vulkan driver serves/,
+      /no Vulkan driver for/,
       /mesa-vulkan-drivers/
     ],
     [machine([intel('Intel Arc A770')]), 'sycl', /oneAPI/, /intel-oneapi/],

@@ -338,13 +338,13 @@ t.test('failures', async t => {
   t.test('missing tools', async t => {
     const { provide } = sourceWith(fakeTools(t, ['cmake', 'c++']))
     await t.rejects(provide(), {
-      name: 'SourceOutOfOrder',
+      name: 'SourceUnavailable',
       message: /needs what is not installed: cmake, C\+\+ compiler/
     })
   })
   t.test('no registry', async t => {
     const { provide, directory } = sourceWith(fakeTools(t), { env: { NPM: 'fail' } })
-    await t.rejects(provide(), { name: 'SourceOutOfOrder', message: /npm failed with exit code 1.*npm error network/ })
+    await t.rejects(provide(), { name: 'SourceUnavailable', message: /npm failed with exit code 1.*npm error network/ })
     t.same(readdirSync(directory), ['work'])
   })
   t.test('no way leads there', async t => {

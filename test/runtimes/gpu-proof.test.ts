@@ -3,7 +3,7 @@ import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
 import { prove } from '../../runtimes/llama-cpp/prove.ts'
 import { createProof, idleGpu, type StartEngine } from '../../runtimes/llama-cpp/prove-by-answer.ts'
-import { placeOf, rankRuntimes, runtimeOf } from '../../runtimes/llama-cpp/ranking.ts'
+import { positionOf, rankRuntimes, runtimeOf } from '../../runtimes/llama-cpp/ranking.ts'
 import { warningsFor } from '../../runtimes/llama-cpp/search-report.ts'
 import {
   CUDA_DEVICE,
@@ -99,11 +99,11 @@ t.test('where a build stands', async t => {
   for (const [build, runtime, place, withoutGpu] of rows) {
     const found = runtimeOf(build, testKinds, ranking, [H100])
     t.equal(found?.name, runtime)
-    t.equal(placeOf(found, ranking), place)
-    t.equal(placeOf(found, plain), withoutGpu)
+    t.equal(positionOf(found, ranking), place)
+    t.equal(positionOf(found, plain), withoutGpu)
   }
-  t.equal(placeOf(undefined, []), -1)
+  t.equal(positionOf(undefined, []), -1)
   t.same(warningsFor({ kind: 'cuda', runtime: 'cuda-13' }, ranking, gpuMachine, []), [])
-  t.match(warningsFor({ kind: 'cpu', runtime: 'cpu' }, ranking, gpuMachine, []), [/CUDA 13: it was not looked for/])
+  t.match(warningsFor({ kind: 'cpu', runtime: 'cpu' }, ranking, gpuMachine, []), [/CUDA 13: it was not searched for/])
   t.same(warningsFor({ kind: 'cpu', runtime: 'cpu' }, plain, plainMachine, []), [])
 })

@@ -6,13 +6,13 @@ import type { Hardware } from '../../core/contracts/hardware.ts'
 import { CorralError } from '../../core/errors.ts'
 import {
   changeSelection,
-  machineMark,
+  isRecent,
+  machineFingerprint,
   readFailedAttempts,
-  stillCounts,
   writeRecord
 } from '../../runtimes/llama-cpp/build-records.ts'
 import { prove } from '../../runtimes/llama-cpp/prove.ts'
-import { SourceOutOfOrder } from '../../runtimes/llama-cpp/sources/source-errors.ts'
+import { SourceUnavailable } from '../../runtimes/llama-cpp/sources/source-errors.ts'
 import {
   CUDA_DEVICE,
   candidateIn,
@@ -91,7 +91,7 @@ t.test('which build is taken on a machine with a GPU', async t => {
       servers: { ...WORKS, 'cuda-13': LISTS_NOTHING },
       id: 'made-cuda-12',
       asked: ['cuda-13', 'cuda-12'],
-      warning: /cuda-12 is used in place of CUDA 13: made: .*lists no device that a build for CUDA 13 is made for/,
+      warning: /cuda-12 is used instead of CUDA 13: made: .*lists no device that a build for CUDA 13 is made for/,
       reason: /--list-devices: none\); no CUDA-capable device is detected/
     },
     {
@@ -99,14 +99,14 @@ t.test('which build is taken on a machine with a GPU', async t => {
       servers: { vulkan: WORKS.vulkan!, cpu: WORKS.cpu!, 'cuda-13': CRASHES },
       id: 'made-vulkan',
       asked: ['cuda-13', 'cuda-12', 'vulkan'],
-      warning: /vulkan is used in place of CUDA 13: made: .*ended by SIGSEGV/
+      warning: /vulkan is used instead of CUDA 13: made: .*ended by SIGSEGV/
     },
     {
       what: 'a build that only lists another kind of device',
       servers: { ...WORKS, 'cuda-13': WORKS.vulkan!, 'cuda-12': new Error('no archive') },
       id: 'made-vulkan',
       asked: ['cuda-13', 'cuda-12', 'vulkan'],
-      warning: /vulkan is used in place of CUDA 13/,
+      warning: /vulkan is used instead of CUDA 13/,
       reason: /--list-devices: Vulkan0 NVIDIA H100/
     },
     {
@@ -114,7 +114,7 @@ t.test('which build is taken on a machine with a GPU', async t => {
       servers: { cpu: WORKS.cpu!, 'cuda-13': LISTS_NOTHING, vulkan: CRASHES },
       id: 'made-cpu',
       asked: ['cuda-13', 'cuda-12', 'vulkan', 'cpu'],
-      warning: /Models run on the processor alone.*\(NVIDIA H100 80GB HBM3\)\. CUDA 13: made: .*Vulkan: made: .*SIGSEGV/
+      warning: /Models run on the processor only.*\(NVIDIA H100 80GB HBM3\)\. CUDA 13: made: .*Vulkan: made: .*SIGSEGV/
     },
     {
       what: 'a build on PATH for the processor gives way',
@@ -136,7 +136,7 @@ t.test('which build is taken on a machine with a GPU', async t => {
       system: [VULKAN_DEVICE],
       id: 'system-1',
       asked: ['cuda-13', 'cuda-12'],
-      warning: /vulkan is used in place of CUDA 13/
+      warning: /vulkan is used instead of CUDA 13/
     },
     {
       what: 'a build on PATH for the processor, when nothing better can be had',
@@ -144,7 +144,7 @@ t.test('which build is taken on a machine with a GPU', async t => {
       system: 'none',
       id: 'system-1',
       asked: ['cuda-13', 'cuda-12', 'vulkan'],
-      warning: /Models run on the processor alone.*CUDA 13: made: no network/
+      warning: /Models run on the processor only.*CUDA 13: made: no network/
     },
     {
       what: 'a build on PATH that lists only a software renderer',
@@ -179,8 +179,7 @@ t.test('which build is taken on a machine with a GPU', async t => {
       },
       id: 'made-cpu',
       asked: ['cpu'],
-      warning:
-        /no build can use NVIDIA H100 80GB HBM3 as it is now\. The kernel module and the library differ\. Reboot\./
+      warning: /no build can use NVIDIA H100 80GB HBM3\. The kernel module and the library differ\. Reboot\./
     }
   ]
   for (const { what, servers, system, machine, id, asked, warning, reason } of cases) {
@@ -237,7 +236,7 @@ t.test('the report tells what was tried for what', async t => {
 
 t.test('a source that is out of order is not asked for every kind', async t => {
   const failures: [string, Error][] = [
-    ['a source', new SourceOutOfOrder('no network')],
+    ['a source', new SourceUnavailable('no network')],
     ['a server of releases', new CorralError('hub_unreachable', 'no network')]
   ]
   for (const [what, failure] of failures) {
@@ -284,15 +283,15 @@ t.test('what failed its proof is not fetched again at each start, but after a ch
 })
 
 t.test('failures lose their weight', async t => {
-  const machine = machineMark(gpuMachine)
+  const machine = machineFingerprint(gpuMachine)
   const now = Date.parse('2026-11-21T12:00:00Z')
   const busy = { ...gpuMachine, gpus: [{ ...H100, freeMemory: 1 }], memory: { total: 1, available: 1 } }
-  t.equal(machineMark(busy), machine, 'whatever memory is free')
-  t.not(machineMark({ ...gpuMachine, gpus: [] }), machine)
-  t.not(machineMark({ ...gpuMachine, libraries: [] }), machine)
-  t.ok(stillCounts({ at: '2026-11-21T01:00:00Z', machine }, machine, now))
-  t.notOk(stillCounts({ at: '2026-11-20T11:00:00Z', machine }, machine, now), 'after a day')
-  t.notOk(stillCounts({ at: '2026-11-21T01:00:00Z', machine: 'other' }, machine, now))
+  t.equal(machineFingerprint(busy), machine, 'whatever memory is free')
+  t.not(machineFingerprint({ ...gpuMachine, gpus: [] }), machine)
+  t.not(machineFingerprint({ ...gpuMachine, libraries: [] }), machine)
+  t.ok(isRecent({ at: '2026-11-21T01:00:00Z', machine }, machine, now))
+  t.notOk(isRecent({ at: '2026-11-20T11:00:00Z', machine }, machine, now), 'after a day')
+  t.notOk(isRecent({ at: '2026-11-21T01:00:00Z', machine: 'other' }, machine, now))
 })
 
 t.test('what failed is tried again when there is nothing else', async t => {
@@ -351,7 +350,7 @@ t.test('a choice that was written down goes before the ranking', async t => {
   const chosen = runtimesWith(directory, [source], gpus())
   t.match(await chosen.build(), {
     id: 'made-vulkan',
-    warnings: ['vulkan is used in place of CUDA 13: "corral runtime use" chose another build.']
+    warnings: ['vulkan is used instead of CUDA 13: "corral runtime use" chose another build.']
   })
   t.match(
     chosen.report().attempts.find(({ outcome }) => outcome === 'chosen'),

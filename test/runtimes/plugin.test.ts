@@ -117,6 +117,6 @@ esac
   })
   t.equal(uses.report.chosen?.warnings, undefined)
   const idle = await found('idle')
-  t.match(idle.report.chosen, { kind: 'cpu', warnings: [/on the processor alone.*NVIDIA H100 80GB HBM3/] })
-  t.ok(idle.log.warnings.some(line => /on the processor alone.*NVIDIA H100/.test(line)))
+  t.match(idle.report.chosen, { kind: 'cpu', warnings: [/on the processor only.*NVIDIA H100 80GB HBM3/] })
+  t.ok(idle.log.warnings.some(line => /on the processor only.*NVIDIA H100/.test(line)))
 })

@@ -129,7 +129,7 @@ t.test('a build that does not work after all gives way to the next one', async t
     runtimes.report().installed.find(({ build }) => build.id === 'made-cuda-13'),
     { state: 'failed', failure: /gpu_not_supported_by_build/ }
   )
-  t.match((await runtimes.build()).warnings, [/cuda-12 is used in place of CUDA 13/])
+  t.match((await runtimes.build()).warnings, [/cuda-12 is used instead of CUDA 13/])
   await startOn(runtimes)
   t.equal(started.at(-1)?.build, 'made-cuda-12', 'the next one starts on it at once')
 
@@ -175,7 +175,7 @@ t.test('no other build takes the place of one that was named', async t => {
   const runtimes = runtimesWith(join(directory, 'runtimes'), [named, made], gpuHardware())
   await t.rejects(startOn(runtimes), { code: 'runtime_missing', message: /library_missing/ })
   t.same(asked, [])
-  t.match((await runtimes.build()).warnings, [/Models run on the processor alone/], 'a GPU that it leaves idle is told')
+  t.match((await runtimes.build()).warnings, [/Models run on the processor only/], 'a GPU that it leaves idle is told')
   await t.rejects(startOn(runtimes, 'vulkan'), { code: 'runtime_missing', message: /driver_too_old/ })
   t.same(asked, ['vulkan'], 'a model of its own choice has one of its own')
 

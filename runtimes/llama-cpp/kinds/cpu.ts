@@ -1,17 +1,7 @@
 import type { RuntimeDescriptor } from '../../../core/contracts/builds.ts'
-import { BUILT_ON, SCORES } from './fit.ts'
+import { archiveNamed, BUILT_ON, SCORES } from './fit.ts'
 
-const ARCHIVES: [platform: NodeJS.Platform, arch: string, archive: RegExp, glibc?: string][] = [
-  ['linux', 'x64', /^llama-b\d+-bin-ubuntu-x64\.(?:tar\.gz|zip)$/, BUILT_ON.ubuntu2204],
-  ['linux', 'arm64', /^llama-b\d+-bin-ubuntu-arm64\.(?:tar\.gz|zip)$/, BUILT_ON.ubuntu2404],
-  ['linux', 's390x', /^llama-b\d+-bin-ubuntu-s390x\.(?:tar\.gz|zip)$/, BUILT_ON.ubuntu2404],
-  ['darwin', 'x64', /^llama-b\d+-bin-macos-x64\.(?:tar\.gz|zip)$/],
-  ['darwin', 'arm64', /^llama-b\d+-bin-macos-arm64\.(?:tar\.gz|zip)$/],
-  ['win32', 'x64', /^llama-b\d+-bin-win-cpu-x64\.(?:tar\.gz|zip)$/],
-  ['win32', 'arm64', /^llama-b\d+-bin-win-cpu-arm64\.(?:tar\.gz|zip)$/]
-]
-
-/** Works everywhere: an archive holds the same code for all generations of processors and chooses among it at its start. */
+/** Works everywhere: an archive has code for all generations of processors and selects it at startup. */
 export const cpu: RuntimeDescriptor = {
   name: 'cpu',
   kind: 'cpu',
@@ -22,15 +12,23 @@ export const cpu: RuntimeDescriptor = {
       score: SCORES.cpu,
       reasons: [
         `It works on every machine, here on ${model}.`,
-        ...(slow ? ['This processor has no AVX2: answers will be slow.'] : [])
+        ...(slow ? ['This processor has no AVX2, so answers will be slow.'] : [])
       ],
       missing: [],
       gpus: []
     }
   },
-  archives: ARCHIVES.map(([platform, arch, archive, glibc]) => ({ platform, arch, archive, ...(glibc && { glibc }) })),
+  archives: [
+    archiveNamed('linux', 'x64', 'ubuntu-x64', { glibc: BUILT_ON.ubuntu2204 }),
+    archiveNamed('linux', 'arm64', 'ubuntu-arm64', { glibc: BUILT_ON.ubuntu2404 }),
+    archiveNamed('linux', 's390x', 'ubuntu-s390x', { glibc: BUILT_ON.ubuntu2404 }),
+    archiveNamed('darwin', 'x64', 'macos-x64'),
+    archiveNamed('darwin', 'arm64', 'macos-arm64'),
+    archiveNamed('win32', 'x64', 'win-cpu-x64'),
+    archiveNamed('win32', 'arm64', 'win-cpu-arm64')
+  ],
   environment: ({ platform, arch }): Record<string, string> =>
-    // The archive for Apple silicon is the one with Metal.
+    // The archive for Apple silicon includes Metal.
     platform === 'darwin' && arch === 'arm64' ? { GGML_METAL_DEVICES: '0' } : {},
   usesDevice: () => false
 }

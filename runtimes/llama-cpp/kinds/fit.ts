@@ -1,9 +1,13 @@
-import type { Fit } from '../../../core/contracts/builds.ts'
+import type { ArchivePattern, Fit } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
 
+/*
+ * What the kinds of builds share to judge how well they fit a machine.
+ */
+
 /**
- * What a kind of build scores on a machine that has all it wants. What a vendor's own interface does fastest comes first,
- * then Vulkan, which reaches nearly everything, then the processor.
+ * The score of a kind on a machine that has everything it needs. The vendors' own APIs are fastest and come first, then
+ * Vulkan, which supports nearly every GPU, then the processor.
  */
 export const SCORES = {
   metal: 100,
@@ -11,69 +15,66 @@ export const SCORES = {
   cuda12: 95,
   rocm: 90,
   sycl: 75,
-  /** ROCm with a card that it was probably made for, although nobody says which one it is. */
+  /** ROCm with a card of unknown architecture, which it probably supports. */
   rocmUnknown: 65,
   vulkan: 60,
-  /** ROCm with a card that llama.cpp is compiled for but that AMD's own libraries mostly leave out. */
+  /** ROCm with a card that llama.cpp is compiled for but AMD's own libraries mostly do not support. */
   rocmUnsupported: 50,
   vulkanIntegrated: 40,
   vulkanVirtual: 35,
   rocmUnsupportedIntegrated: 30,
-  /** SYCL on the graphics of a processor, where Vulkan is as fast and needs less. */
+  /** SYCL on integrated graphics, where Vulkan is as fast and needs less. */
   syclIntegrated: 30,
   cpu: 10,
-  /** Possible, but only for those who choose it. */
+  /** Works, but is used only if the user chooses it. */
   byChoice: 5
 } as const
 
 /**
- * The score of a kind that lacks a library which one command installs. It keeps its place among others of that sort and
- * stays above the processor alone, since a library may lie where nobody looked: the proof will tell.
+ * The score of a kind that lacks a library. It stays above the processor, because the library may be installed somewhere
+ * unexpected: the proof will show.
  */
 export function withoutLibrary(base: number): number {
   return Math.min(base, SCORES.cpu + Math.round(base / 5))
 }
 
-/*
- * What all kinds of GPU builds are judged by: how much of the machine's graphics memory they reach, and what is the
- * matter with cards that they would be for.
- */
-
-/** What a kind of build loses for a card that it leaves idle, and for the share of memory that lies on such cards. */
+/** Deductions for idle cards: a fixed one, and one by their share of the graphics memory. */
 const PENALTY_FOR_IDLE_CARD = 6
 const PENALTY_FOR_IDLE_MEMORY = 50
-/** Below what the processor alone scores: not worth it, but possible. */
-const LEAST = 1
+/** Below the score of the processor: possible, but not worth it. */
+const LOWEST = 1
 
-/**
- * The GPUs that count: those in working order, without the processor's own one where a card stands beside it, and without
- * what only shows a server's console.
- */
+/** The GPUs that count: working ones, without integrated ones beside a card, and without display chips of servers. */
 export function relevantGpus({ gpus }: Hardware): Gpu[] {
   const usable = gpus.filter(gpu => gpu.usable && (gpu.vendor !== 'other' || gpu.apis.length > 0))
   const discrete = usable.filter(gpu => gpu.type !== 'integrated')
   return discrete.length > 0 ? discrete : usable
 }
 
-/** Takes from `base` for what the machine has and a build that uses `used` would leave idle. Pure. */
-export function scoreByReach(base: number, used: readonly Gpu[], hardware: Hardware): number {
+/** The GPUs of a vendor that count, see `relevantGpus`. */
+export function relevantGpusOf(vendor: Gpu['vendor'], hardware: Hardware): Gpu[] {
+  return relevantGpus({ ...hardware, gpus: hardware.gpus.filter(gpu => gpu.vendor === vendor) })
+}
+
+/** Reduces `base` for the GPUs that a build using `used` would leave idle. Pure. */
+export function scoreByCoverage(base: number, used: readonly Gpu[], hardware: Hardware): number {
   const relevant = relevantGpus(hardware)
   const idle = relevant.filter(gpu => !used.includes(gpu))
   if (idle.length === 0) return base
-  // By memory where all tell it, else by their number.
-  const told = relevant.every(gpu => gpu.totalMemory !== undefined)
-  const sum = (gpus: readonly Gpu[]) => gpus.reduce((total, gpu) => total + (told ? gpu.totalMemory! : 1), 0)
+  // By memory if all sizes are known, else by count.
+  const sized = relevant.every(gpu => gpu.totalMemory !== undefined)
+  const sum = (gpus: readonly Gpu[]) => gpus.reduce((total, gpu) => total + (sized ? gpu.totalMemory! : 1), 0)
   const share = sum(idle) / Math.max(1, sum(relevant))
-  return Math.max(LEAST, Math.round(base - PENALTY_FOR_IDLE_CARD - PENALTY_FOR_IDLE_MEMORY * share))
+  return Math.max(LOWEST, Math.round(base - PENALTY_FOR_IDLE_CARD - PENALTY_FOR_IDLE_MEMORY * share))
 }
 
-/** A sentence on the cards that a build would leave idle, where there are any. */
+/** A sentence about the cards that a build would leave idle, if any. */
 export function idleCards(used: readonly Gpu[], hardware: Hardware): string[] {
   const idle = relevantGpus(hardware).filter(gpu => !used.includes(gpu))
   return idle.length > 0 && used.length > 0 ? [`It leaves ${namesOf(idle)} idle.`] : []
 }
 
-/** Names for people, equal ones counted: `NVIDIA Tesla P40 (3)`. */
+/** Names as text, with counts of equal ones: `NVIDIA Tesla P40 (3)`. */
 export function namesOf(gpus: readonly Gpu[]): string {
   const counts = new Map<string, number>()
   for (const { name } of gpus) counts.set(name, (counts.get(name) ?? 0) + 1)
@@ -81,58 +82,66 @@ export function namesOf(gpus: readonly Gpu[]): string {
   return names.length > 1 ? `${names.slice(0, -1).join(', ')} and ${names.at(-1)}` : names.join('')
 }
 
-/** The numbers of some of a vendor's cards, as its own interface counts them, for the variables that choose among them. */
-export function numbersOf(chosen: readonly Gpu[], all: readonly Gpu[]): string {
-  // Ids count a vendor's cards as its tools do, while the list has cards before parts of processors.
+/** Numbers of cards as the vendor's API counts them, for variables such as CUDA_VISIBLE_DEVICES. */
+export function deviceNumbersOf(chosen: readonly Gpu[], all: readonly Gpu[]): string {
+  // Ids count a vendor's cards as its tools do; the list is sorted differently.
   return chosen.map(gpu => /:(\d+)$/.exec(gpu.id)?.[1] ?? String(all.indexOf(gpu))).join(',')
 }
 
-const WORDS: Partial<Record<Gpu['vendor'], RegExp>> = {
+const VENDOR_WORDS: Partial<Record<Gpu['vendor'], RegExp>> = {
   nvidia: /nvidia|cuda|nvml/i,
   amd: /amd|rocm|radeon|hip|kfd/i,
   intel: /intel|xpu|level.?zero|oneapi|i915/i,
   apple: /apple|metal/i
 }
 
-/** What the hardware's own problems say of a vendor's cards, as things that are missing. */
+/** The hardware problems of a vendor's cards, as `Fit.missing`. */
 export function vendorProblems(vendor: Gpu['vendor'], hardware: Hardware): Fit['missing'] {
   const own = hardware.gpus.filter(gpu => gpu.vendor === vendor)
   return hardware.problems
     .filter(({ code }) => code !== 'probe_failed')
     .filter(
-      ({ subject }) => own.some(({ id, name }) => subject === id || subject === name) || WORDS[vendor]?.test(subject)
+      ({ subject }) =>
+        own.some(({ id, name }) => subject === id || subject === name) || VENDOR_WORDS[vendor]?.test(subject)
     )
     .map(({ message, advice }) => ({ what: message, ...(advice === undefined ? {} : { fix: advice }) }))
 }
 
-/** The fit of a kind that cannot work on a machine. */
+/** The fit of a kind that cannot work here. */
 export function unfit(reason: string, missing: Fit['missing'] = []): Fit {
   return { score: 0, reasons: [reason], missing, gpus: [] }
 }
 
-/**
- * The lowest glibc that programs start with which the release builds on each system. They need no more than the
- * functions they call, so it may lie below the system's own version.
- */
+/** Lowest glibc for release builds made on each system. It may be older than the system's own: only used symbols count. */
 export const BUILT_ON = { ubuntu2204: '2.34', ubuntu2404: '2.38' } as const
 
-/** How a package is installed, by the package managers that are common. */
+/** The archives of releases whose name has `name` as its middle part, a regular expression. */
+export function archiveNamed(
+  platform: ArchivePattern['platform'],
+  arch: string,
+  name: string,
+  more: Pick<ArchivePattern, 'glibc' | 'companion'> = {}
+): ArchivePattern {
+  return { platform, arch, archive: new RegExp(`^llama-b\\d+-bin-${name}\\.(?:tar\\.gz|zip)$`), ...more }
+}
+
+/** The commands of common package managers that install a package. */
 export function installPackage(debian: string, fedora: string, arch: string): string {
   return `sudo apt install ${debian} (Debian, Ubuntu), sudo dnf install ${fedora} (Fedora), sudo pacman -S ${arch} (Arch)`
 }
 
-/** Whether anybody could look which libraries there are: of recordings of other machines they are often missing. */
+/** Whether the installed libraries are known: recordings of other machines often lack them. */
 export function knowsLibraries({ probes }: Hardware): boolean {
   return probes.every(({ probe, outcome }) => probe !== 'libraries' || outcome === 'ok')
 }
 
-/** Whether this system has one of the libraries; undefined where nobody knows. */
+/** Whether this system has one of the libraries; undefined if unknown. */
 export function hasLibrary(hardware: Hardware, ...names: string[]): boolean | undefined {
   if (names.some(name => hardware.libraries.includes(name))) return true
   return knowsLibraries(hardware) ? false : undefined
 }
 
-/** Which of two dotted versions is higher, number by number; positive when it is `a`. Missing numbers count as 0. Pure. */
+/** Compares dotted versions number by number; positive if `a` is higher. Missing numbers count as 0. Pure. */
 export function compareVersions(a: string, b: string): number {
   const [left, right] = [partsOf(a), partsOf(b)]
   for (let index = 0; index < Math.max(left.length, right.length); index++) {

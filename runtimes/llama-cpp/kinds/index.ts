@@ -6,21 +6,21 @@ import { rocm } from './rocm.ts'
 import { sycl } from './sycl.ts'
 import { vulkan } from './vulkan.ts'
 
-/** The kinds of builds that corral knows by itself; of equal ones the earlier is tried first. */
+/** The built-in kinds of builds; of equal scores the earlier one is tried first. */
 export const builtInKinds: RuntimeDescriptor[] = [metal, cuda13, cuda12, rocm, sycl, vulkan, cpu]
 
 /**
- * A kind that leaves the choice of GPUs to whoever made it already: its variables are given all or not at all, since
- * some say what the numbers in others mean. Pure.
+ * Leaves the choice of GPUs to the user if the environment has any of the kind's variables: all of them are set or none,
+ * because some define the meaning of others. Pure.
  */
-export function heedingUser(kind: RuntimeDescriptor, env: NodeJS.ProcessEnv): RuntimeDescriptor {
+export function respectingEnvironment(kind: RuntimeDescriptor, env: NodeJS.ProcessEnv): RuntimeDescriptor {
   const { environment } = kind
   if (!environment) return kind
   return {
     ...kind,
     environment(hardware) {
-      const given = environment(hardware)
-      return Object.keys(given).some(name => env[name] !== undefined) ? {} : given
+      const variables = environment(hardware)
+      return Object.keys(variables).some(name => env[name] !== undefined) ? {} : variables
     }
   }
 }

@@ -1,7 +1,7 @@
 import type { RuntimeDescriptor } from '../../../core/contracts/builds.ts'
-import { namesOf, SCORES, unfit } from './fit.ts'
+import { archiveNamed, namesOf, SCORES, unfit } from './fit.ts'
 
-/** For Macs with Apple silicon. The archive for Intel Macs is built without Metal. */
+/** For Macs with Apple silicon; the archive for Intel Macs is built without Metal. */
 export const metal: RuntimeDescriptor = {
   name: 'metal',
   kind: 'metal',
@@ -9,7 +9,7 @@ export const metal: RuntimeDescriptor = {
   fit({ platform, arch, gpus, cpu }) {
     if (platform !== 'darwin') return unfit('Metal is for Macs only.')
     if (arch === 'arm64') {
-      // Every such Mac has it, whether or not its graphics could be asked.
+      // Every such Mac supports Metal, even if its GPU was not detected.
       const own = gpus.filter(gpu => gpu.vendor === 'apple')
       return {
         score: SCORES.metal,
@@ -21,12 +21,12 @@ export const metal: RuntimeDescriptor = {
     return {
       score: SCORES.byChoice,
       reasons: [
-        'On Intel Macs Metal is often slower than the processor, and wrong on some cards; it is used by choice only.'
+        'On Intel Macs Metal is often slower than the processor and wrong on some cards; it is used only if chosen.'
       ],
       missing: [],
       gpus: gpus.filter(gpu => gpu.usable).map(({ id }) => id)
     }
   },
-  archives: [{ platform: 'darwin', arch: 'arm64', archive: /^llama-b\d+-bin-macos-arm64\.(?:tar\.gz|zip)$/ }],
+  archives: [archiveNamed('darwin', 'arm64', 'macos-arm64')],
   usesDevice: ({ id }) => /^(?:MTL|Metal)\d*$/i.test(id)
 }

@@ -111,7 +111,7 @@ export async function unpackBuild(
   try {
     const name = (inner: string) => {
       const tag = known.tag ?? /^llama-(b\d+)$/.exec(inner)?.[1] ?? 'renamed'
-      return `archive-${tag}-${runtime?.name ?? 'build'}-${archiveMark(digest)}`
+      return `archive-${tag}-${runtime?.name ?? 'build'}-${archiveSuffix(digest)}`
     }
     const placed = await placeArchives([archive, ...companions], { directory, work, name }, waiting)
     const origin = `${basename(archive)} (sha256 ${digest})`
@@ -123,7 +123,7 @@ export async function unpackBuild(
 }
 
 /** What ends the ids of builds from this archive: the same archive is installed once. */
-export function archiveMark(digest: string): string {
+export function archiveSuffix(digest: string): string {
   return digest.slice(0, 8)
 }
 

@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { findExecutable } from '../../../core/system/child-process.ts'
-import { SourceOutOfOrder } from './source-errors.ts'
+import { SourceUnavailable } from './source-errors.ts'
 
 /** What compiling llama.cpp needs. */
 export type BuildTool = 'git' | 'cmake' | 'C++ compiler' | 'make or ninja'
@@ -73,7 +73,7 @@ export function installCommand(
   return commands.join(' && ')
 }
 
-/** Looks for the tools that compiling needs. @throws SourceOutOfOrder naming the missing ones and how to install them */
+/** Looks for the tools that compiling needs. @throws SourceUnavailable naming the missing ones and how to install them */
 export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> {
   const windows = process.platform === 'win32'
   const find = (...names: string[]) => names.map(name => findExecutable(name, env)).find(path => path !== undefined)
@@ -91,7 +91,7 @@ export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> 
   if (missing.length > 0) {
     const osRelease = await readFile('/etc/os-release', 'utf8').catch(() => '')
     const command = installCommand(missing, process.platform, osRelease)
-    throw new SourceOutOfOrder(
+    throw new SourceUnavailable(
       `compiling llama.cpp needs what is not installed: ${missing.join(', ')}` +
         (command === undefined ? '' : `; install with: ${command}`)
     )

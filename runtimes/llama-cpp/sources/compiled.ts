@@ -25,7 +25,7 @@ import {
   type LlamaSource,
   type SourcePackage
 } from './llama-source.ts'
-import { BuildImpossible, isOutOfOrder, SourceOutOfOrder } from './source-errors.ts'
+import { BuildImpossible, isSourceUnavailable, SourceUnavailable } from './source-errors.ts'
 
 export interface SourceOptions extends SourcePackage {
   /** Where builds lie. */
@@ -74,7 +74,7 @@ export function compiledSource(options: SourceOptions): BuildSource {
         source = await fetchSource(fetching, waiting)
       } catch (error) {
         if (signal.aborted) throw signal.reason
-        throw new SourceOutOfOrder(failureText(error), { cause: error })
+        throw new SourceUnavailable(failureText(error), { cause: error })
       }
 
       let failure: unknown
@@ -112,7 +112,7 @@ export function compiledSource(options: SourceOptions): BuildSource {
           if (signal.aborted) throw signal.reason
           await rm(target, { recursive: true, force: true })
           failure = error
-          unreachable ||= isOutOfOrder(error)
+          unreachable ||= isSourceUnavailable(error)
           explain(`${route.what}: ${failureText(error)}`)
           log.debug({ route: route.what }, failureText(error))
         } finally {
@@ -120,7 +120,7 @@ export function compiledSource(options: SourceOptions): BuildSource {
         }
       }
       const text = `llama.cpp ${source.release} could not be made to work here: ${failureText(failure)}`
-      throw new (unreachable ? SourceOutOfOrder : BuildImpossible)(text, { cause: failure })
+      throw new (unreachable ? SourceUnavailable : BuildImpossible)(text, { cause: failure })
     }
   }
 }
@@ -240,7 +240,7 @@ async function prebuiltRoute({
           return await fetchPackage({ name, version: fetching.version }, fetching, waiting.signal)
         } catch (error) {
           waiting.signal?.throwIfAborted()
-          throw new SourceOutOfOrder(messageOf(error), { cause: error })
+          throw new SourceUnavailable(messageOf(error), { cause: error })
         }
       }
       const folder = await fetch(found)

@@ -5,7 +5,7 @@ import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
-import { chooseArchives, systemObstacle } from '../ranking.ts'
+import { chooseArchives, whyUnsupported } from '../ranking.ts'
 import { placeArchives } from './archive.ts'
 import type { Release, ReleaseAsset } from './release-download.ts'
 import {
@@ -75,7 +75,7 @@ export function releaseSource({ releases, apiUrl, repository, tag, directory }: 
       const found = await releases.find(runtime, hardware, { signal })
       if (found === undefined) {
         explain(
-          systemObstacle(runtime, hardware) ??
+          whyUnsupported(runtime, hardware) ??
             `no archive of ${runtime.name} for ${hardware.platform} ${hardware.arch} in release "${tag}" of ${repository}`
         )
         return undefined
@@ -223,7 +223,7 @@ export function createReleases(options: ReleasesOptions) {
       tag = options.tag
     ): Promise<FoundArchives | undefined> {
       // Older releases need no older system: looking through them would be in vain.
-      if (systemObstacle(runtime, hardware) !== undefined) return undefined
+      if (whyUnsupported(runtime, hardware) !== undefined) return undefined
       const server = createReleaseServer({ ...options, signal })
       try {
         const release = await findRelease(
