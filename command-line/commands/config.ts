@@ -1,4 +1,5 @@
 import type { Command } from 'commander'
+import { ConfigError } from '../../core/config/problems.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import { printJson, printText } from '../output.ts'
 
@@ -17,7 +18,8 @@ is the one that --config or CORRAL_CONFIG names, else config.yaml in the working
     .description('find mistakes in the configuration')
     .addHelpText('after', '\nExit codes: 0 no mistakes, 2 mistakes (each with file, line and column).')
     .action(async () => {
-      const { file } = await openConfig(context)
+      const { file, unknown } = await openConfig(context)
+      if (unknown.length > 0) throw new ConfigError(unknown)
       printText(
         file ? `${file}: no mistakes.` : 'There is no configuration file; the defaults are in force. No mistakes.'
       )

@@ -71,6 +71,7 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
     return report
   }
   report.config.file = config.file ?? null
+  report.config.problems.push(...config.unknown)
   /** Runs one part of the examination; the others go on when it fails. */
   const examined = async <Result>(work: () => Promise<Result>): Promise<Result | undefined> => {
     try {

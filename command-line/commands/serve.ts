@@ -33,6 +33,7 @@ async function serve(context: CommandContext): Promise<never> {
       import('close-with-grace')
     ])
   const log = createLogger(config.core.log_level)
+  for (const { where, message } of config.unknown) log.warn(`${where}: ${message} It is ignored.`)
   const starting = startServer({ config, definitions, log })
   const delay = shutdownLimit(config)
   // Heeded from here on, because the data directory is claimed now: a signal during the start waits for its end.

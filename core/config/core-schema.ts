@@ -84,7 +84,7 @@ const contextOverflow = {
 export const ModelSettingsSchema = Type.Object(
   {
     keep_alive: Type.Optional(
-      KeepAlive({ description: 'How long it stays loaded without requests; negative is for ever' })
+      KeepAlive({ description: 'How long it stays loaded without requests; negative means for ever' })
     ),
     pin: Type.Optional(
       Type.Boolean({ description: 'Never unload it for idleness or to make room; keep_alive of requests is ignored' })

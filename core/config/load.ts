@@ -27,6 +27,8 @@ export interface LoadedConfig {
   file: string | undefined
   /** Where each setting came from, by its name: `default`, `config.yaml:12:3`, `env CORRAL_PORT`, `flag --port`. */
   origins: Readonly<Record<string, string>>
+  /** Settings in the file that corral does not know, and ignores: perhaps misspelled, or of another version. */
+  unknown: readonly ConfigProblem[]
 }
 
 export interface ConfigSources extends ConfigPlaces {
@@ -81,28 +83,33 @@ interface Layer {
   values: Values
   origins: Map<string, string>
   problems: ConfigProblem[]
+  unknown: ConfigProblem[]
 }
 
 function fileLayer(schema: ConfigSchema, file: ConfigFile): Layer {
-  const layer: Layer = { values: {}, origins: new Map(), problems: [] }
-  const tell = (place: { line: number; column: number }, message: string, setting?: string) => {
+  const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [] }
+  const problemAt = (place: { line: number; column: number }, message: string, setting?: string): ConfigProblem => {
     const where = `${file.shownAs}:${place.line}:${place.column}`
-    layer.problems.push({ where, file: file.path, ...place, ...(setting ? { setting } : {}), message })
+    return { where, file: file.path, ...place, ...(setting ? { setting } : {}), message }
   }
   let text: string
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(file.bytes)
   } catch {
-    tell({ line: 1, column: 1 }, 'The file is not UTF-8 text; save it as UTF-8.')
+    layer.problems.push(problemAt({ line: 1, column: 1 }, 'The file is not UTF-8 text; save it as UTF-8.'))
     return layer
   }
   const yaml = readYaml(text)
-  for (const { place, message } of yaml.mistakes) tell(place, message)
+  for (const { place, message } of yaml.mistakes) layer.problems.push(problemAt(place, message))
   const values = withoutEmpty(schema.root, yaml.value ?? {})
-  for (const { path, atKey, message } of findMistakes(schema, values)) {
-    tell(atKey ? yaml.keyPlace(path) : yaml.valuePlace(path), message, settingName(path))
+  for (const { path, atKey, unknown, message } of findMistakes(schema, values)) {
+    const problem = problemAt(atKey ? yaml.keyPlace(path) : yaml.valuePlace(path), message, settingName(path))
+    if (unknown) {
+      layer.unknown.push(problem)
+      delete (valueAt(values, path.slice(0, -1)) as Values)[path.at(-1)!]
+    } else layer.problems.push(problem)
   }
-  layer.problems.sort((a, b) => a.line! - b.line! || a.column! - b.column!)
+  for (const list of [layer.problems, layer.unknown]) list.sort(byPlace)
   if (layer.problems.length > 0) return layer
 
   layer.values = values as Values
@@ -118,8 +125,10 @@ function fileLayer(schema: ConfigSchema, file: ConfigFile): Layer {
   return layer
 }
 
+const byPlace = (a: ConfigProblem, b: ConfigProblem) => a.line! - b.line! || a.column! - b.column!
+
 function givenLayer(schema: ConfigSchema, given: GivenSetting[], cwd: string): Layer {
-  const layer: Layer = { values: {}, origins: new Map(), problems: [] }
+  const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [] }
   for (const { path, value, origin } of given) {
     const alone: Values = {}
     setAt(alone, path, value)
@@ -168,7 +177,8 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   if (problems.length > 0) {
     const unasked = file?.foundIn && problems.some(problem => problem.file)
     const hint = `${file?.path} was read because it lies in ${file?.foundIn}; --config names another file.`
-    throw new ConfigError(problems, unasked ? hint : undefined)
+    const unknown = layers.flatMap(layer => layer.unknown)
+    throw new ConfigError([...problems, ...unknown], unasked ? hint : undefined)
   }
 
   const values = layers.reduce<Values>((under, { values }) => merge(under, values), {})
@@ -189,6 +199,7 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
     sections: pick(true) as Record<string, Values>,
     paths: dataPaths(home, core.models_directory),
     file: file?.path,
-    origins
+    origins,
+    unknown: layers.flatMap(layer => layer.unknown)
   })
 }

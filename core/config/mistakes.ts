@@ -2,6 +2,7 @@ import { CorralError } from '../errors.ts'
 import { type ModelName, modelKey, parseModelName } from '../models/model-name.ts'
 import { parseOptions } from '../models/options.ts'
 import { isObject } from '../system/json-object.ts'
+import { allowedBy } from '../system/schema-check.ts'
 import { type ConfigSchema, isSecret, type SettingSchema, schemaAt, settingName } from './setting-schema.ts'
 import { nearest } from './suggestion.ts'
 
@@ -10,49 +11,31 @@ export interface Mistake {
   path: string[]
   /** Whether the key is at fault rather than its value. */
   atKey: boolean
+  /** There is no such setting; corral can do without it. */
+  unknown?: boolean
   message: string
-}
-
-function range(schema: SettingSchema): string {
-  const { minimum, maximum } = schema
-  if (minimum !== undefined && maximum !== undefined) return ` from ${minimum} to ${maximum}`
-  if (minimum !== undefined) return `, at least ${minimum}`
-  return maximum === undefined ? '' : `, at most ${maximum}`
 }
 
 const LENGTH_OF_TIME = 'a length of time such as 30s, 5m or 1h30m, or a number of seconds'
 
-/** What a setting accepts, for people: `a whole number from 0 to 65535`. */
-function allowedValues(schema: SettingSchema): string {
+/** What is allowed by the formats of settings. */
+const FORMATS: Record<string, string> = {
+  'corral-timeout': `${LENGTH_OF_TIME}, longer than 0 and at most 500h`,
+  'corral-duration': `${LENGTH_OF_TIME}, from 0 to 500h`,
+  'corral-keep-alive': `${LENGTH_OF_TIME}; negative means for ever`,
+  'corral-bytes': 'an amount of bytes such as 64MiB or 1.5GB, or a number',
+  'corral-path': 'a path',
+  'corral-program': 'a path or the name of a program'
+}
+
+/** What a setting accepts, for people, where its schema says more than those of requests do. */
+function settingPhrase(schema: SettingSchema): string | undefined {
   if (schema.title) return schema.title
-  if (schema.enum) return `one of ${schema.enum.join(', ')}`
-  if (schema.const !== undefined) return JSON.stringify(schema.const)
-  if (schema.anyOf) return schema.anyOf.map(allowedValues).join(', or ')
-  if (schema.format === 'corral-timeout') return `${LENGTH_OF_TIME}, longer than 0 and at most 500h`
-  if (schema.format === 'corral-duration') return `${LENGTH_OF_TIME}, from 0 to 500h`
-  if (schema.format === 'corral-keep-alive') return `${LENGTH_OF_TIME}; negative is for ever`
-  if (schema.format === 'corral-bytes') return 'an amount of bytes such as 64MiB or 1.5GB, or a number'
-  if (schema.format === 'corral-path') return 'a path'
-  if (schema.format === 'corral-program') return 'a path or the name of a program'
-  if (Array.isArray(schema.type)) return schema.type.map(type => allowedValues({ ...schema, type })).join(' or ')
-  switch (schema.type) {
-    case 'boolean':
-      return 'true or false'
-    case 'integer':
-      return `a whole number${range(schema)}`
-    case 'number':
-      return `a number${range(schema)}`
-    case 'array':
-      // A pattern helps only the one who wrote it; each entry that breaks it is told on its own.
-      return schema.items && !schema.items.pattern ? `a list, each entry ${allowedValues(schema.items)}` : 'a list'
-    case 'object':
-      return 'a group of settings ("name: value" lines)'
-    case 'null':
-      return 'nothing'
-    default:
-      if (schema.pattern) return `a text that matches ${schema.pattern}`
-      return schema.minLength ? 'a text that is not empty' : 'a text'
-  }
+  if (schema.format && FORMATS[schema.format]) return FORMATS[schema.format]
+  if (schema.type === 'object') return 'a group of settings ("name: value" lines)'
+  // A pattern helps only the one who wrote it; each entry that breaks it is reported on its own.
+  if (schema.type !== 'array' || !schema.items || schema.items.pattern) return undefined
+  return `a list, each entry ${allowedBy(schema.items, settingPhrase)}`
 }
 
 function shown(value: unknown, secret: boolean): string {
@@ -77,10 +60,13 @@ function knownPaths(schema: SettingSchema, path: string[] = []): string[][] {
   ])
 }
 
+/** Names the data directory, which the file cannot: it may lie in it. */
+const isHome = (path: readonly string[]) => path.length === 1 && path[0] === 'home'
+
 function unknownKey(root: SettingSchema, path: string[]): string {
   const key = path.at(-1)!
   const parent = path.slice(0, -1)
-  if (path.length === 1 && key === 'home') {
+  if (isHome(path)) {
     return 'home cannot be set in the file, which may lie in it; use CORRAL_HOME or --home.'
   }
   const siblings = Object.keys(schemaAt(root, parent)?.properties ?? {})
@@ -119,11 +105,16 @@ function schemaMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
     if (atKey) message = unknownKey(schema.root, path)
     else if (described && EXPLAINED.has(error.keyword)) {
       const secret = isSecret(schema.root, path)
-      message = `${name} must be ${allowedValues(described)}; got ${shown(valueAt(values, path), secret)}.`
+      message = `${name} must be ${allowedBy(described, settingPhrase)}; got ${shown(valueAt(values, path), secret)}.`
+    } else if (error.keyword === 'required') {
+      const missing = [...path, String(error.params.missingProperty)]
+      const allowed = allowedBy(schemaAt(schema.root, missing) ?? {}, settingPhrase)
+      message = `${settingName(missing)} is missing. It must be ${allowed}.`
     } else message = `${name} ${error.message}.`
     // One sentence a place: a value that breaks several rules of its schema is still one mistake.
     const place = path.join('\0')
-    if (!mistakes.has(place)) mistakes.set(place, { path, atKey, message })
+    const unknown = atKey && !isHome(path)
+    if (!mistakes.has(place)) mistakes.set(place, { path, atKey, message, ...(unknown && { unknown }) })
   }
   return [...mistakes.values()]
 }

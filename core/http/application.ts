@@ -33,6 +33,8 @@ export const VALIDATION_OPTIONS = {
   removeAdditional: false,
   useDefaults: false,
   allErrors: false,
+  // So that a refusal can be explained by the schema that the value breaks.
+  verbose: true,
   // The schema that the API document shows in the place of one that checks less, since the route checks the rest.
   keywords: ['documented']
 }

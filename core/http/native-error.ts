@@ -1,6 +1,9 @@
 import { randomUUID } from 'node:crypto'
 import type { FastifyError, FastifyRequest } from 'fastify'
+import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
+import type { TSchema } from 'typebox'
 import { CorralError, type ErrorCode, messageOf } from '../errors.ts'
+import { faultPlace, faultSentence, findFault, type SchemaFault } from '../system/schema-check.ts'
 
 /** Fastify's own failures before a handler runs, by its code. */
 const FRAMEWORK_CODES: Record<string, ErrorCode> = {
@@ -13,20 +16,33 @@ const FRAMEWORK_CODES: Record<string, ErrorCode> = {
   FST_ERR_ASYNC_CONSTRAINT: 'invalid_request'
 }
 
+/** The first thing that Fastify's validation found, explained by the schema that it names. */
 function fromValidation(error: FastifyError): CorralError {
-  const first = error.validation![0]!
-  const field = first.instancePath.slice(1).replaceAll('/', '.') || String(first.params.missingProperty ?? '')
-  const what = first.instancePath ? `"${field}" ${first.message}` : `the request ${first.message}`
-  if (field === 'model' || field === 'name') {
-    return new CorralError(
-      'invalid_model_name',
-      `The model name is not valid: ${what}. Names have the form <owner>/<name>.`,
-      {
-        param: field
-      }
-    )
+  // Ajv lists what each of several allowed forms misses before it says that none fits.
+  const found = error.validation!.at(-1)! as FastifySchemaValidationError & { parentSchema?: TSchema; data?: unknown }
+  const keys = found.instancePath.split('/').slice(1)
+  const path = keys.map(key => (/^\d+$/.test(key) ? Number(key) : key.replaceAll('~1', '/').replaceAll('~0', '~')))
+  const inner = explain(found.parentSchema, found.data)
+  const fault: SchemaFault = { kind: 'wrong', schema: {}, ...inner, path: [...path, ...(inner?.path ?? [])] }
+  const sentence = inner
+    ? faultSentence(fault, 'The request')
+    : `${path.length === 0 ? 'The request' : `"${faultPlace(fault)}"`} ${found.message}.`
+  const param = fault.path.join('.')
+  if (param !== 'model' && param !== 'name') return new CorralError('invalid_request', sentence, { param })
+  return new CorralError(
+    'invalid_model_name',
+    `The model name is not valid: ${sentence} Names have the form <owner>/<name>.`,
+    { param }
+  )
+}
+
+/** Undefined where the schema is of a kind that only the plugin that wrote it can explain, such as one with references. */
+function explain(schema: TSchema | undefined, value: unknown): SchemaFault | undefined {
+  try {
+    return schema && findFault(schema, value)
+  } catch {
+    return undefined
   }
-  return new CorralError('invalid_request', `The request is not valid: ${what}.`, { param: field })
 }
 
 /** Turns whatever a route threw into a CorralError; what nobody expected becomes `internal` without its details. */

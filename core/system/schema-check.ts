@@ -30,7 +30,7 @@ export interface SchemaFault {
   schema: ExplainedSchema
 }
 
-const ajv = new Ajv({ strict: false, strictNumbers: true })
+const ajv = new Ajv({ strict: false, strictNumbers: true, validateFormats: false })
 const compiled = new WeakMap<object, ValidateFunction>()
 
 /** Whether a value is what a schema says. */
@@ -181,8 +181,8 @@ function pluralOf(schema: ExplainedSchema): string {
 }
 
 function range({ minimum, maximum }: ExplainedSchema): string {
-  if (minimum === undefined) return maximum === undefined ? '' : ` up to ${maximum}`
-  return maximum === undefined ? ` of at least ${minimum}` : ` from ${minimum} to ${maximum}`
+  if (minimum === undefined) return maximum === undefined ? '' : `, at most ${maximum}`
+  return maximum === undefined ? `, at least ${minimum}` : ` from ${minimum} to ${maximum}`
 }
 
 /** `a, b or c`, each once. */

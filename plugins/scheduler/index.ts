@@ -28,7 +28,7 @@ export default definePlugin({
     {
       keep_alive: KeepAlive({
         default: '5m',
-        description: 'How long a model stays loaded without requests; negative is for ever'
+        description: 'How long a model stays loaded without requests; negative means for ever'
       }),
       max_loaded_models: Type.Integer({ default: 3, minimum: 1, description: 'Most models in memory at once' }),
       max_queue: Type.Integer({

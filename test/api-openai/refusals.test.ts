@@ -1,6 +1,7 @@
 import t from 'tap'
 import type { ErrorCode } from '../../core/errors.ts'
-import { allowedBy, checkAgainst, schemaCompiler } from '../../plugins/api-openai/check-body.ts'
+import { allowedBy } from '../../core/system/schema-check.ts'
+import { checkAgainst, schemaCompiler } from '../../plugins/api-openai/check-body.ts'
 import { embeddingInputs } from '../../plugins/api-openai/embeddings.ts'
 import type { Fields } from '../../plugins/api-openai/engine-call.ts'
 import {

@@ -139,13 +139,19 @@ t.test('configuration', async t => {
   t.notMatch(shown.stdout, 'hidden-key')
   t.match((await corral(['config', 'show', '--port', '1234'], { home })).stdout, /^port +1234 +flag --port$/m)
 
-  writeFileSync(join(home, 'config.yaml'), 'port: 11435\nprot: 1\n')
-  const commands = [['config', 'check'], ['config', 'show'], ['serve'], ['list'], ['run', DEMO, 'hi']]
-  const all = await Promise.all(commands.map(async command => ({ command, ended: await corral(command, { home }) })))
-  for (const { command, ended } of all) {
-    t.match(ended, { code: 2, stdout: '', stderr: /config\.yaml:2:1 .*"prot".*port/ }, command.join(' '))
-    t.notMatch(ended.stderr, /\n\s+at /, 'no stack trace')
+  const refused = async (commands: string[][], stderr: RegExp) => {
+    for (const command of commands) {
+      const ended = await corral(command, { home })
+      t.match(ended, { code: 2, stdout: '', stderr }, command.join(' '))
+      t.notMatch(ended.stderr, /\n\s+at /, 'no stack trace')
+    }
+    t.match(await corral(['doctor'], { home }), { code: 2, stdout: /config\.yaml:2:/ })
+    t.match(JSON.parse((await corral(['doctor', '--json'], { home })).stdout).config.problems, [{ line: 2 }])
   }
-  t.match(await corral(['doctor'], { home }), { code: 2, stdout: /config\.yaml:2:1/ })
-  t.match(JSON.parse((await corral(['doctor', '--json'], { home })).stdout).config.problems, [{ line: 2, column: 1 }])
+  writeFileSync(join(home, 'config.yaml'), 'log_level: info\nport: many\n')
+  const all = [['config', 'check'], ['config', 'show'], ['serve'], ['list'], ['run', DEMO, 'hi']]
+  await refused(all, /config\.yaml:2:7 .*port must be a whole number/)
+  writeFileSync(join(home, 'config.yaml'), 'port: 1234\nprot: 1\n')
+  await refused([['config', 'check']], /config\.yaml:2:1 .*"prot".*did you mean port/)
+  t.match(await corral(['config', 'show'], { home }), { code: 0, stdout: /^port +1234 /m }, 'the rest holds')
 })

@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, readdirSync } from 'node:fs'
+import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
@@ -60,14 +60,19 @@ t.test('beside a server', async t => {
 
 t.test('a signal while the server starts ends it cleanly', async t => {
   const home = newHome(t)
+  writeFileSync(join(home, 'config.yaml'), 'prot: 1\nnew_plugin: { speed: 3 }\n')
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0'], {
     cwd: home,
     env: commandEnvironment({ home }),
-    stdio: 'ignore'
+    stdio: ['ignore', 'pipe', 'ignore']
   })
+  let log = ''
+  child.stdout.on('data', text => (log += text))
   await until('the data directory is claimed', () => existsSync(join(home, 'owner.json')))
   child.kill('SIGTERM')
-  t.same(await once(child, 'exit'), [0, null])
+  t.same(await once(child, 'close'), [0, null])
+  t.match(log, /config\.yaml:1:1: There is no setting \\"prot\\"; did you mean port\? It is ignored\./)
+  t.match(log, /config\.yaml:2:1: There is no setting \\"new_plugin\\"/, 'settings of another version only warn')
   t.notOk(existsSync(join(home, 'owner.json')))
 })
 

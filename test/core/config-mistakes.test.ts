@@ -13,9 +13,13 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
     ['port: 1.5', '1:7', /got 1\.5/],
     ['port: [1]', '1:7', /got a list\./],
     ['port: {a: 1}', '1:7', /got a group\./],
-    ['host: ""', '1:7', 'host must be a text that is not empty; got "".'],
-    ['host: 5', '1:7', 'host must be a text that is not empty; got 5.'],
-    ['log_level: loud', '1:12', 'log_level must be one of trace, debug, info, warn, error, fatal, silent; got "loud".'],
+    ['host: ""', '1:7', 'host must be text that is not empty; got "".'],
+    ['host: 5', '1:7', 'host must be text that is not empty; got 5.'],
+    [
+      'log_level: loud',
+      '1:12',
+      'log_level must be "trace", "debug", "info", "warn", "error", "fatal" or "silent"; got "loud".'
+    ],
     ['body_limit: much', '1:13', /an amount of bytes such as 64MiB.*got "much"/],
     ['body_limit: -5', '1:13', /an amount of bytes.*got -5/],
     ['body_limit: .inf', '1:13', /got Infinity/],
@@ -23,8 +27,8 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
     ['shutdown_grace: .nan', '1:17', /got NaN/],
     ['shutdown_grace: true', '1:17', /got true/],
     ['security:\n  insecure: yes', '2:13', 'security.insecure must be true or false; got "yes".'],
-    ['security:\n  origins: https://a.b', '2:12', /security\.origins must be a list, each entry a text.*got "https/],
-    ['security:\n  origins:\n    - ok\n    - 7', '4:7', /security\.origins\.1 must be a text that is not empty; got 7/],
+    ['security:\n  origins: https://a.b', '2:12', /security\.origins must be a list, each entry text.*got "https/],
+    ['security:\n  origins:\n    - ok\n    - 7', '4:7', /security\.origins\.1 must be text that is not empty; got 7/],
     ['security: yes', '1:11', /security must be a group of settings.*got a text, which is not shown/],
     ['extra: {inner: {depth: 0}}', '1:24', 'extra.inner.depth must be a whole number, at least 1; got 0.'],
     ['extra:\n  colour: blue', '2:11', 'extra.colour must be a colour such as a1; got "blue".'],
@@ -57,14 +61,10 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
       /"C\/D" is an alias of "a\/b" already; keep one of them/
     ],
     ['models:\n  a/b:\n    draft: {model: "../x"}', '3:20', /is not a model name/],
-    [
-      'models:\n  a/b:\n    draft: {max_tokens: 3}',
-      '3:12',
-      /models\."a\/b"\.draft must have required property 'model'/
-    ],
-    ['models:\n  a/b:\n    lora: [{scale: 2}]', '3:12', /must have required property 'path'/],
+    ['models:\n  a/b:\n    draft: {max_tokens: 3}', '3:12', /models\."a\/b"\.draft\.model is missing\. It must be /],
+    ['models:\n  a/b:\n    lora: [{scale: 2}]', '3:12', /lora\.0\.path is missing\. It must be a path\./],
     ['defaults:\n  num_predict: lots', '2:16', /Option "num_predict" must be a whole number/],
-    ['defaults:\n  cache_type_k: q9', '2:17', /one of f32, f16/],
+    ['defaults:\n  cache_type_k: q9', '2:17', /must be "f32", "f16", "bf16", .* or "q5_1"; got "q9"\.$/],
     ['port: 1\nport: 2', '2:1', /set twice/],
     ['security:\n\tinsecure: true', '2:1', /tab/],
     ['host: "x', '1:9', /not valid YAML: Missing closing/],
@@ -105,6 +105,27 @@ t.test('environment and flags are checked, and the file although they cover it',
   t.match(formatProblems(problems.slice(0, 1)), /^The configuration has a mistake:/)
 })
 
+t.test('unknown settings are ignored and reported; wrong values are mistakes', async t => {
+  const yaml =
+    'prot: 1\nport: 4000\nold_plugin: {a: {b: 1}}\nextra: {inner: {depth: 7, width: 2}}\nmodels:\n  a/b: {pim: 1, pin: true}'
+  const config = await load(t, { yaml })
+  t.match(config.unknown, [
+    { where: 'config.yaml:1:1', setting: 'prot', message: /did you mean port\?/ },
+    { where: 'config.yaml:3:1', setting: 'old_plugin' },
+    { where: 'config.yaml:4:27', setting: 'extra.inner.width' },
+    { where: 'config.yaml:6:9', setting: 'models."a/b".pim' }
+  ])
+  t.equal(config.unknown.length, 4)
+  t.equal(config.core.port, 4000)
+  t.strictSame(config.sections.extra?.inner, { depth: 7 })
+  t.strictSame(config.core.models['a/b'], { pin: true })
+  t.notOk('old_plugin' in config.sections || 'prot' in config.core)
+
+  const error = await load(t, { yaml: 'prot: 1\nport: x' }).catch(error => error)
+  t.match(error.problems, [{ setting: 'port' }, { setting: 'prot' }], 'a mistake is reported with what is unknown')
+  await t.rejects(load(t, { yaml: 'home: /elsewhere' }), { name: 'ConfigError' }, 'it would be another data directory')
+})
+
 t.test('hostile files end in a mistake, soon', async t => {
   const bomb = Array.from({ length: 12 }, (_, i) => `x${i}: &x${i} [${Array(9).fill(i ? `*x${i - 1}` : 'lol')}]`)
   t.match(await problemsOf(t, { yaml: bomb.join('\n') }), [{ message: /multiply/ }])
@@ -115,7 +136,7 @@ t.test('hostile files end in a mistake, soon', async t => {
   const proto = await problemsOf(t, { yaml: '__proto__: {port: 1}\nconstructor: 1\ntoString:' })
   t.equal(proto.length, 3)
   t.notOk(({} as { port?: unknown }).port)
-  const found = await load(t, { yaml: 'nonsense: 1' }).catch(error => error)
+  const found = await load(t, { yaml: 'port: nonsense' }).catch(error => error)
   t.match(found.message, /config\.yaml was read because it lies in the working directory; --config names another file/)
 })
 

@@ -110,10 +110,11 @@ t.test('the settings of the built-in plugins', async t => {
   const problems = async (yaml: string) => {
     const cwd = t.testdir({ 'config.yaml': yaml })
     const sources = { flags: {}, env: { CORRAL_HOME: join(cwd, 'home') }, cwd, definitions: builtInPlugins }
-    return await loadConfig(sources).then(
-      () => [],
-      (error: ConfigError) => error.problems.map(({ message }) => message)
+    const found = await loadConfig(sources).then(
+      ({ unknown }) => unknown,
+      (error: ConfigError) => error.problems
     )
+    return found.map(({ message }) => message)
   }
   for (const [yaml, message] of [
     [
@@ -127,7 +128,7 @@ t.test('the settings of the built-in plugins', async t => {
     ['downloads: {pause_after: -1}', /pause_after must be .*, from 0 to 500h; got -1\.$/],
     ['api-native: {heartbeat: 0}', /api-native\.heartbeat must be .*, longer than 0 and at most 500h; got 0\.$/],
     ['huggingface: {connect_timeout: -1s}', /longer than 0 and at most 500h; got "-1s"\.$/],
-    ['scheduler: {keep_alive: ages}', /keep_alive must be a length of time .*; negative is for ever; got "ages"\.$/],
+    ['scheduler: {keep_alive: ages}', /keep_alive must be a length of time .*; negative means for ever; got "ages"\.$/],
     ['security: {hosts: ["http://my.host:80"]}', /hosts\.0 must be a host name without scheme and port; got "http:/],
     ['security: {hosts: ["my.host:80"]}', /hosts\.0 must be a host name/],
     ['runtimes: {release: {api_url: mirror}}', /api_url must be an address such as https:.*; got "mirror"\.$/],

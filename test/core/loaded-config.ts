@@ -54,12 +54,12 @@ export async function load(t: Test, { yaml, flags = {}, env = {} }: Given): Prom
   return loadConfig({ flags, env: { CORRAL_HOME: join(cwd, 'home'), ...env }, cwd, definitions })
 }
 
+/** What is wrong with a configuration, and what is unknown in it. */
 export async function problemsOf(t: Test, given: Given): Promise<readonly ConfigProblem[]> {
   try {
-    await load(t, given)
+    return (await load(t, given)).unknown
   } catch (error) {
     if (error instanceof ConfigError) return error.problems
     throw error
   }
-  return []
 }

@@ -1,0 +1,33 @@
+import t from 'tap'
+import { Type } from 'typebox'
+import { allowedBy, faultSentence, findFault } from '../../core/system/schema-check.ts'
+
+t.test('the first fault of a value, as a sentence', async t => {
+  const Item = Type.Object({ type: Type.Enum(['a', 'b']), size: Type.Optional(Type.Integer({ minimum: 1 })) })
+  const schema = Type.Object(
+    {
+      items: Type.Array(Item),
+      name: Type.Optional(Type.Union([Type.String({ minLength: 1 }), Type.Null()])),
+      more: Type.Optional(Type.Record(Type.String(), Type.Number()))
+    },
+    { additionalProperties: false }
+  )
+  for (const [value, sentence] of [
+    [null, 'The record must be an object.'],
+    [{}, '"items" is missing. It must be a list of objects.'],
+    [{ items: 'x' }, '"items" must be a list of objects.'],
+    [{ items: [{ type: 'a' }, 5] }, '"items[1]" must be an object.'],
+    [{ items: [{ type: 'c' }] }, '"items[0].type" must be "a" or "b".'],
+    [{ items: [{ type: 'a', size: 0 }] }, '"items[0].size" must be a whole number, at least 1.'],
+    [{ items: [], name: '' }, '"name" must be text that is not empty.'],
+    [{ items: [], name: 5 }, '"name" must be text that is not empty.'],
+    [{ items: [], more: { x: 'y' } }, '"more.x" must be a number.'],
+    [{ items: [], other: 1 }, '"other" is unknown here.']
+  ] as const) {
+    const fault = findFault(schema, value)
+    t.equal(fault && faultSentence(fault, 'The record'), sentence)
+  }
+  t.equal(findFault(schema, { items: [{ type: 'b', size: 2 }], name: null }), undefined)
+  t.equal(allowedBy({ type: ['string', 'integer'], maximum: 5 }), 'text or a whole number, at most 5')
+  t.equal(allowedBy({ anyOf: [{ type: 'boolean' }, { const: 7 }] }), 'true or false or 7')
+})
