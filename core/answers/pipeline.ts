@@ -1,18 +1,29 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import type { Delta, Engine, EngineFields } from '../contracts/engines.ts'
+import type { Delta, Engine, EngineFields, Engines } from '../contracts/engines.ts'
+import type { HookedRequest, Hooks, Operation } from '../contracts/hooks.ts'
 import { progressText } from '../contracts/progress.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../contracts/scheduler.ts'
+import type { StoredVariant } from '../contracts/storage.ts'
 import { CorralError } from '../errors.ts'
 import { clientSignal } from '../http/client-signal.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
+import { bareName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
 import { shorterConversation } from './drop-oldest.ts'
-import { tellUnheeded } from './unheeded-schema.ts'
 
 /*
  * The one way of an answer: a surface says what it asks (Question) and how it writes deltas (AnswerWriter); leases,
  * retries, heartbeats, conversations that are too long, and failures in the middle of a stream are dealt with here.
  */
+
+/** What all answers of a surface need. */
+export interface AnswerDependencies {
+  scheduler: Scheduler
+  engines: Pick<Engines, 'providerOf'>
+  hooks: Hooks
+  /** Name of the plugin, for hooks. */
+  surface: string
+}
 
 /** What a surface asks of a model, in the words of the hosted-chat API. */
 export interface Question {
@@ -20,6 +31,7 @@ export interface Question {
   /** Absent where the model is only to be loaded. */
   body?: EngineFields
   lease: ModelLease
+  variant: StoredVariant
   /** What happens to a conversation that is longer than the context. */
   overflow: OverflowPolicy
   /** Whether each delta should have `usage`. */
@@ -54,15 +66,16 @@ export interface Channel extends ReplyStreamOptions {
 
 /** Asks for an answer in one piece; resolves with the taker once the answer is complete. */
 export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]): unknown }>(
-  scheduler: Scheduler,
+  deps: AnswerDependencies,
   reply: FastifyReply,
   question: Question,
   open: (lease: Lease) => Taker | Promise<Taker>
 ): Promise<Taker> {
-  if (question.body) tellUnheeded(reply, question.body)
-  return await scheduler.withLease({ ...question.lease, signal: clientSignal(reply) }, async lease => {
+  const signal = clientSignal(reply)
+  const hooked = await beforeLease(deps, reply, question, signal)
+  return await deps.scheduler.withLease({ ...question.lease, signal }, async lease => {
     const taker = await open(lease)
-    await generate(lease, question, reply, deltas => void taker.add(deltas))
+    await generate(deps, lease, question, hooked, reply, deltas => void taker.add(deltas))
     return taker
   })
 }
@@ -72,32 +85,33 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
  * replaced once; a failure after that is the stream's last frame.
  */
 export async function streamedAnswer(
-  scheduler: Scheduler,
+  deps: AnswerDependencies,
   request: FastifyRequest,
   reply: FastifyReply,
   question: Question,
   channel: Channel,
   open: (lease: Lease) => AnswerWriter | Promise<AnswerWriter>
 ): Promise<void> {
-  if (question.body) tellUnheeded(reply, question.body)
+  const signal = clientSignal(reply)
+  const hooked = await beforeLease(deps, reply, question, signal)
   const stream = openReplyStream(reply, channel)
   const lease: LeaseRequest = {
     ...question.lease,
-    signal: clientSignal(reply),
+    signal,
     onProgress: progress => {
       stream.status = progressText(progress)
     }
   }
   await endWithFailure(stream, request.log, channel.failure, () =>
-    scheduler.withLease({ ...lease, mayRetry: () => !stream.written }, async held => {
+    deps.scheduler.withLease({ ...lease, mayRetry: () => !stream.written }, async held => {
       stream.status = 'generating'
-      if (channel.bytes && offersBytes(held.engine, question)) {
+      if (channel.bytes && offersBytes(held.engine, question) && !deps.hooks.hasEventFilters()) {
         const rewrite = channel.bytes(held)
         await ask<Buffer>(held, question, reply, `${question.operation}Bytes`, bytes => stream.write(rewrite(bytes)))
         return stream.end()
       }
       const writer = await open(held)
-      await generate(held, question, reply, deltas => {
+      await generate(deps, held, question, hooked, reply, deltas => {
         sayReading(stream, deltas[0])
         const text = writer.add(deltas)
         return text ? stream.write(text) : undefined
@@ -108,15 +122,17 @@ export async function streamedAnswer(
 }
 
 /** Asks a leased engine for something that comes in one piece: vectors, scores, counts. */
-export async function askOnce<Reply>(
-  scheduler: Scheduler,
+export async function askOnce<Reply, Body extends EngineFields>(
+  deps: AnswerDependencies,
   reply: FastifyReply,
-  lease: ModelLease,
-  use: (lease: Lease) => Promise<Reply>
+  { operation, body, lease }: { operation: Operation; body: Body; lease: ModelLease },
+  use: (lease: Lease, body: Body) => Promise<Reply>
 ): Promise<Reply> {
-  return await scheduler.withLease({ ...lease, signal: clientSignal(reply) }, async held => {
+  const signal = clientSignal(reply)
+  if (!lease.loadOnly) await deps.hooks.request(hookedRequest(deps, operation, body, lease, signal))
+  return await deps.scheduler.withLease({ ...lease, signal }, async held => {
     try {
-      return await use(held)
+      return await use(held, body)
     } catch (error) {
       throw reasonOf(held, error)
     }
@@ -153,13 +169,61 @@ function offersBytes(engine: Engine, { operation, body }: Question): boolean {
   return body !== undefined && engine[`${operation}Bytes`] !== undefined
 }
 
+function hookedRequest(
+  { surface }: AnswerDependencies,
+  operation: Operation,
+  body: EngineFields,
+  { model }: ModelLease,
+  signal: AbortSignal
+): HookedRequest {
+  const name = bareName(model)
+  return { surface, operation, model: model.variant ? `${name}:${model.variant}` : name, body, signal }
+}
+
+/** What happens while a failure can still be a status code and headers can still be set. */
+async function beforeLease(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  { operation, body, lease, variant }: Question,
+  signal: AbortSignal
+): Promise<HookedRequest | undefined> {
+  if (!body) return undefined
+  const hooked = hookedRequest(deps, operation, body, lease, signal)
+  if (deps.hooks.hasRequestFilters()) await deps.hooks.request(hooked)
+  const unenforced = deps.engines.providerOf(variant, 'chat')?.unenforced?.(body) ?? []
+  if (unenforced.length > 0) reply.header('x-corral-unheeded-schema', pointerList(unenforced))
+  return hooked
+}
+
+/** How many JSON pointers the header names, and how long one may be there: clients take headers of some 8 KiB. */
+const MOST_POINTERS = 10
+const LONGEST_POINTER = 200
+
+/** The pointers as a header lists them; those that are too many or too long are counted. */
+export function pointerList(pointers: readonly string[]): string {
+  const named = pointers.filter(({ length }) => length <= LONGEST_POINTER).slice(0, MOST_POINTERS)
+  const more = pointers.length > named.length ? [`+${pointers.length - named.length}`] : []
+  return [...named, ...more].join(', ')
+}
+
 async function generate(
+  { hooks }: AnswerDependencies,
   lease: Lease,
   question: Question,
+  hooked: HookedRequest | undefined,
   reply: FastifyReply,
   take: (deltas: readonly Delta[]) => Promise<void> | undefined
 ): Promise<void> {
-  if (question.body) await ask(lease, question, reply, question.operation, take)
+  if (!hooked) return
+  const filtered = async (deltas: readonly Delta[]) => {
+    const kept: Delta[] = []
+    for (const delta of deltas) {
+      const left = await hooks.event(delta, hooked)
+      if (left) kept.push(left)
+    }
+    if (kept.length > 0) await take(kept)
+  }
+  await ask(lease, question, reply, question.operation, hooks.hasEventFilters() ? filtered : take)
 }
 
 /**

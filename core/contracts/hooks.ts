@@ -1,4 +1,4 @@
-import type { EngineMode } from './engines.ts'
+import type { Delta, EngineMode } from './engines.ts'
 
 /** What a request asks of a model. */
 export type Operation = 'chat' | 'completion' | 'embeddings' | 'rerank' | 'tokens'
@@ -20,20 +20,6 @@ export interface HookedRequest {
   readonly body: Record<string, unknown>
   /** Aborted when the client leaves or the engine is taken away. */
   readonly signal: AbortSignal
-}
-
-/** What one event adds to an answer. Hooks may change the texts; they see further fields, such as token counts, too. */
-export interface AnswerEvent {
-  /** Visible text; empty where the event has none. */
-  content: string
-  /** Text of the model's reasoning; empty where the event has none. */
-  thinking: string
-  /** Whole tool calls, all given with the event that ends the answer. */
-  toolCalls?: unknown[]
-  /** The same calls piece by piece, as they are generated. */
-  toolPieces?: unknown[]
-  /** Given with the event that ends the answer. */
-  readonly finish?: 'stop' | 'length'
 }
 
 export interface ModelEvent {
@@ -63,10 +49,10 @@ export interface PluginHooks {
   request?(request: HookedRequest): Promise<void> | void
   /**
    * Runs for each event of an answer to `chat` and `completion` before it is sent; the answer waits for it. It may change
-   * the texts, or return `false` to drop what the event says (the end of the answer and its token counts still reach the
-   * client). Errors end the answer, as those of `request` do.
+   * `content`, `thinking` and `toolCalls`, or return `false` to drop what the event says (the end of the answer and its
+   * token counts still reach the client). Errors end the answer, as those of `request` do.
    */
-  event?(event: AnswerEvent, request: HookedRequest): Promise<boolean | undefined> | boolean | undefined
+  event?(event: Delta, request: HookedRequest): Promise<boolean | undefined> | boolean | undefined
   /** Runs after a model was loaded. Nothing waits for it; errors are logged. */
   modelLoaded?(event: ModelEvent & { readonly milliseconds: number }): Promise<void> | void
   /** Runs after a model was unloaded or its engine died. Nothing waits for it; errors are logged. */
@@ -88,7 +74,7 @@ export interface Hooks {
    * @returns the same event; undefined when nothing of it is left to be sent
    * @throws as `request`
    */
-  event<Event extends AnswerEvent>(event: Event, request: HookedRequest): Promise<Event | undefined>
+  event(event: Delta, request: HookedRequest): Promise<Delta | undefined>
   modelLoaded(event: ModelEvent & { milliseconds: number }): void
   modelUnloaded(event: ModelEvent): void
   pullFinished(event: PullEvent): void

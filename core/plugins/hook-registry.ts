@@ -1,5 +1,6 @@
 import type { FastifyBaseLogger } from 'fastify'
-import type { AnswerEvent, HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
+import type { Delta } from '../contracts/engines.ts'
+import type { HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
 import { CorralError, messageOf } from '../errors.ts'
 
 type HookName = keyof PluginHooks
@@ -38,15 +39,19 @@ export class HookRegistry implements Hooks {
     }
   }
 
-  async event<Event extends AnswerEvent>(event: Event, request: HookedRequest): Promise<Event | undefined> {
+  async event(event: Delta, request: HookedRequest): Promise<Delta | undefined> {
     for (const [plugin, hooks] of this.#hooks) {
       if (!hooks.event) continue
       const kept = await this.#filter(plugin, 'event', request.signal, () => hooks.event?.(event, request))
       if (kept !== false) continue
-      Object.assign(event, { content: '', thinking: '' })
-      if (event.toolCalls) event.toolCalls = []
-      if (event.toolPieces) event.toolPieces = []
-      if (event.finish === undefined) return undefined
+      const { choice, finish, usage, timing } = event
+      if (finish === undefined && usage === undefined) return undefined
+      return {
+        ...(choice && { choice }),
+        ...(finish && { finish }),
+        ...(usage && { usage }),
+        ...(timing && { timing })
+      }
     }
     return event
   }

@@ -3,6 +3,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import {
+  type AnswerDependencies,
   type AnswerWriter,
   askOnce,
   type Channel,
@@ -14,7 +15,6 @@ import {
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { settingsFor } from '../../core/config/model-settings.ts'
 import type { Delta } from '../../core/contracts/engines.ts'
-import type { Scheduler } from '../../core/contracts/scheduler.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions, topLevelOptions } from '../../core/models/options.ts'
@@ -25,9 +25,8 @@ import type { CountRequest, Message, MessagesRequest } from './schemas.ts'
 
 const PING = frame({ type: 'ping' })
 
-export interface AnthropicDependencies {
+export interface AnthropicDependencies extends AnswerDependencies {
   storage: Storage
-  scheduler: Scheduler
   config: CoreConfig
   /** Milliseconds of silence after which a waiting stream sends a ping. */
   heartbeat: number
@@ -52,6 +51,7 @@ function questionOf(deps: AnthropicDependencies, request: CountRequest & Partial
     operation: 'chat',
     body: { ...body, messages },
     lease: { model, options: { ...nested.load, ...own.load }, keepAlive },
+    variant,
     overflow: own.overflow ?? nested.overflow ?? settings.overflow,
     stopText: Boolean(request.stop_sequences?.length)
   } satisfies Question
@@ -73,7 +73,7 @@ export async function answerMessage(
     oneCall: body.tool_choice?.disable_parallel_tool_use === true
   }
   if (!body.stream) {
-    const taker = await wholeAnswer(deps.scheduler, reply, question, () => {
+    const taker = await wholeAnswer(deps, reply, question, () => {
       const events = new MessageEvents(head)
       const whole = new WholeMessage()
       return {
@@ -105,7 +105,7 @@ export async function answerMessage(
       end: () => events.end().map(frame).join('')
     }
   }
-  await streamedAnswer(deps.scheduler, request, reply, question, channel, open)
+  await streamedAnswer(deps, request, reply, question, channel, open)
   return undefined
 }
 
@@ -116,7 +116,7 @@ export async function countTokens(
   reply: FastifyReply
 ): Promise<{ input_tokens: number }> {
   const { body, lease } = questionOf(deps, request)
-  return await askOnce(deps.scheduler, reply, lease, async held => ({
+  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async held => ({
     input_tokens: await callOf(held, 'countTokens')(body, held)
   }))
 }

@@ -8,7 +8,7 @@ export default definePlugin({
   name: 'api-anthropic',
   api: 1,
   description: "Anthropic's Messages API: /v1/messages, and all of it once more under /anthropic/v1",
-  needs: ['storage', 'scheduler'],
+  needs: ['storage', 'scheduler', 'engines'],
   optional: true,
   options: Type.Object(
     {
@@ -21,6 +21,9 @@ export default definePlugin({
       routes: anthropicRoutes({
         storage: context.service('storage'),
         scheduler: context.service('scheduler'),
+        engines: context.service('engines'),
+        hooks: context.hooks,
+        surface: 'api-anthropic',
         config: context.config,
         heartbeat: parseDuration(options.heartbeat)!
       })

@@ -1,10 +1,16 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { type AnswerWriter, type Question, streamedAnswer, wholeAnswer } from '../../core/answers/pipeline.ts'
+import {
+  type AnswerDependencies,
+  type AnswerWriter,
+  type Question,
+  streamedAnswer,
+  wholeAnswer
+} from '../../core/answers/pipeline.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { type EngineSettings, settingsFor } from '../../core/config/model-settings.ts'
 import type { Delta, TokenProbability, ToolCallPiece } from '../../core/contracts/engines.ts'
 import type { Framing, ModelNaming } from '../../core/contracts/native-api.ts'
-import type { Lease, Scheduler } from '../../core/contracts/scheduler.ts'
+import type { Lease } from '../../core/contracts/scheduler.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import type { CorralError } from '../../core/errors.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
@@ -43,9 +49,8 @@ export interface AnswerRequest {
   truncate?: boolean | null
 }
 
-export interface AnswerDependencies {
+export interface NativeAnswerDependencies extends AnswerDependencies {
   storage: Storage
-  scheduler: Scheduler
   config: CoreConfig
   streams: NativeStreams
   naming: ModelNaming
@@ -173,7 +178,7 @@ export type NativeCall = Pick<Question, 'operation'> & { body: Record<string, un
 
 /** Answers a chat or generate request: loads the model where needed, asks the engine, and writes what comes back. */
 export async function answer(
-  deps: AnswerDependencies,
+  deps: NativeAnswerDependencies,
   request: FastifyRequest,
   reply: FastifyReply,
   body: AnswerRequest,
@@ -200,14 +205,15 @@ export async function answer(
     operation: 'chat',
     ...call,
     lease: { model: name, options: given.load, keepAlive, loadOnly },
+    variant,
     overflow: given.overflow ?? truncation(body) ?? settings.overflow
   }
   const open = (whole: boolean) => (lease: Lease) =>
     new NativeAnswer({ model, shape, framing, began, lease, loadOnly }, whole)
-  if (body.stream === false) return (await wholeAnswer(scheduler, reply, question, open(true))).whole()
+  if (body.stream === false) return (await wholeAnswer(deps, reply, question, open(true))).whole()
   const idle = () => ({ model, created_at: now(), ...shape.fragment(EMPTY), done: false })
   const channel = streams.channel(request, reply, idle, failure => failureOf(model, failure))
-  return await streamedAnswer(scheduler, request, reply, question, channel, open(false))
+  return await streamedAnswer(deps, request, reply, question, channel, open(false))
 }
 
 /** The last event of what a model was asked for, when it failed after its stream had begun. */

@@ -1,3 +1,4 @@
+import type { AnswerDependencies } from '../../core/answers/pipeline.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { Adoption } from '../../core/contracts/adoption.ts'
 import type { Runtimes } from '../../core/contracts/builds.ts'
@@ -5,15 +6,13 @@ import type { Conversion } from '../../core/contracts/conversion.ts'
 import type { Downloads } from '../../core/contracts/downloads.ts'
 import type { Engines } from '../../core/contracts/engines.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
-import type { Scheduler } from '../../core/contracts/scheduler.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import type { NativeStreams } from './native-streams.ts'
 
 /** What the native API works with, wherever it is mounted. */
-export interface NativeDependencies {
-  storage: Storage
-  scheduler: Scheduler
+export interface NativeDependencies extends AnswerDependencies {
   engines: Engines
+  storage: Storage
   runtimes: Runtimes
   downloads: Downloads
   adoption: Adoption

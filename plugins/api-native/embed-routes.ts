@@ -17,7 +17,8 @@ interface Embeddings {
 const NONE: Embeddings = { vectors: [], promptTokens: 0 }
 
 /** Embeddings of texts, in Ollama's present and its older shape. */
-export function embedRoutes({ storage, scheduler, naming }: MountedDependencies): FastifyPluginAsync {
+export function embedRoutes(deps: MountedDependencies): FastifyPluginAsync {
+  const { storage, scheduler, naming } = deps
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
@@ -60,10 +61,11 @@ export function embedRoutes({ storage, scheduler, naming }: MountedDependencies)
     }
     const loadOnly = texts.length === 0
     const lease = { model, mode: 'embedding' as const, options: load, keepAlive, loadOnly }
-    return await askOnce(scheduler, reply, lease, async held => {
+    const question = { operation: 'embeddings' as const, body: { input: texts }, lease }
+    return await askOnce(deps, reply, question, async (held, { input }) => {
       const { loadDuration, signal } = held
       if (loadOnly) return { embeddings: NONE, loadDuration }
-      const { vectors, promptTokens } = await callOf(held, 'embed')(texts, { truncate, signal })
+      const { vectors, promptTokens } = await callOf(held, 'embed')(input, { truncate, signal })
       return {
         embeddings: { vectors: vectors.map(vector => shortened(vector, dimensions)), promptTokens },
         loadDuration

@@ -37,6 +37,8 @@ export default definePlugin({
       downloads: context.service('downloads'),
       adoption: context.service('adoption'),
       conversion: context.service('conversion'),
+      hooks: context.hooks,
+      surface: 'api-native',
       config: context.config,
       negotiate: options.negotiate,
       heartbeat: parseDuration(options.heartbeat)!

@@ -1,5 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import {
+  type AnswerDependencies,
   type AnswerWriter,
   askOnce,
   type Channel,
@@ -11,8 +12,9 @@ import {
 } from '../../core/answers/pipeline.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../../core/config/model-settings.ts'
-import type { Delta, EngineMode } from '../../core/contracts/engines.ts'
-import type { Lease, Scheduler } from '../../core/contracts/scheduler.ts'
+import type { Delta, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
+import type { Operation } from '../../core/contracts/hooks.ts'
+import type { Lease } from '../../core/contracts/scheduler.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { answerId, renameBytes } from './byte-names.ts'
@@ -22,9 +24,8 @@ import type { EngineCall } from './engine-call.ts'
 import type { Generation } from './generation.ts'
 import { openaiErrorEvent } from './openai-error.ts'
 
-export interface OpenaiDependencies {
+export interface OpenaiDependencies extends AnswerDependencies {
   storage: Storage
-  scheduler: Scheduler
   config: CoreConfig
   /** Milliseconds of silence after which a waiting stream says what is going on. */
   heartbeat: number
@@ -48,7 +49,6 @@ export async function answer(
   call: EngineCall,
   plan: (call: EngineCall, variant: StoredVariant, settings: EffectiveSettings) => Generation
 ): Promise<unknown> {
-  const { scheduler } = deps
   const variant = deps.storage.get(call.model)
   const settings = settingsFor(deps.config, variant)
   const generation = plan(call, variant, settings)
@@ -59,11 +59,12 @@ export async function answer(
     body,
     // An engine makes the choices of a request at the same time, each in a slot.
     lease: { model: call.model, options: call.load, keepAlive: call.keepAlive, slots: head.choices },
+    variant,
     overflow: call.overflow ?? settings.overflow,
     check: lease => requireSlots(lease, generation)
   }
   if (!generation.stream) {
-    const whole = await wholeAnswer(scheduler, reply, question, lease => openWhole(lease, generation, id))
+    const whole = await wholeAnswer(deps, reply, question, lease => openWhole(lease, generation, id))
     return whole.body()
   }
   const channel: Channel = {
@@ -72,7 +73,7 @@ export async function answer(
       bytes: ({ engine }: Lease) => renameBytes(engine.spec.alias, head.model, id)
     })
   }
-  return await streamedAnswer(scheduler, request, reply, question, channel, lease => openStream(lease, generation, id))
+  return await streamedAnswer(deps, request, reply, question, channel, lease => openStream(lease, generation, id))
 }
 
 const frame = (chunk: Chunk) => `data: ${JSON.stringify(chunk)}\n\n`
@@ -148,14 +149,13 @@ function requireSlots(lease: Lease, { head, bestOf }: Generation): void {
 }
 
 /** Asks for something that comes in one piece, loading the model first where needed. */
-export async function askModel<Reply>(
+export async function askModel<Reply, Body extends EngineFields>(
   deps: OpenaiDependencies,
   reply: FastifyReply,
   call: EngineCall,
-  modeOf: (variant: StoredVariant) => EngineMode,
-  use: (lease: Lease) => Promise<Reply>
+  { operation, body, mode }: { operation: Operation; body: Body; mode: EngineMode },
+  use: (lease: Lease, body: Body) => Promise<Reply>
 ): Promise<Reply> {
-  const mode = modeOf(deps.storage.get(call.model))
   const lease: ModelLease = { model: call.model, mode, options: call.load, keepAlive: call.keepAlive }
-  return await askOnce(deps.scheduler, reply, lease, use)
+  return await askOnce(deps, reply, { operation, body, lease }, use)
 }

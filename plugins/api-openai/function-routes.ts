@@ -100,13 +100,10 @@ export function functionRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
       ),
       async ({ body }, reply) => {
         const call = readCall(body)
-        const inputs = embeddingInputs(body, deps.storage.get(call.model))
-        const vectors = await askModel(
-          deps,
-          reply,
-          call,
-          () => 'embedding',
-          lease => callOf(lease, 'embed')(inputs, lease)
+        const input = embeddingInputs(body, deps.storage.get(call.model))
+        const asked = { operation: 'embeddings', body: { input }, mode: 'embedding' } as const
+        const vectors = await askModel(deps, reply, call, asked, (lease, { input }) =>
+          callOf(lease, 'embed')(input, lease)
         )
         return embeddingList(vectors, body, call.asked)
       }
@@ -129,12 +126,10 @@ export function functionRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
         ),
         async ({ body }, reply) => {
           const call = readCall(body)
-          const scores = await askModel(
-            deps,
-            reply,
-            call,
-            () => 'rerank',
-            lease => callOf(lease, 'rerank')(body.query, body.documents.map(textOf), lease)
+          const texts = { query: body.query, documents: body.documents.map(textOf) }
+          const asked = { operation: 'rerank', body: texts, mode: 'rerank' } as const
+          const scores = await askModel(deps, reply, call, asked, (lease, { query, documents }) =>
+            callOf(lease, 'rerank')(query, documents, lease)
           )
           return ranking(scores, body, call.asked)
         }
@@ -154,7 +149,8 @@ export function functionRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
       ),
       ({ body }, reply) => {
         const call = readCall(body)
-        return askModel(deps, reply, call, modeOf, lease => callOf(lease, 'tokenize')(call.fields, lease))
+        const asked = { operation: 'tokens', body: call.fields, mode: modeOf(deps.storage.get(call.model)) } as const
+        return askModel(deps, reply, call, asked, (lease, fields) => callOf(lease, 'tokenize')(fields, lease))
       }
     )
     app.post<{ Body: Fields }>(
@@ -171,8 +167,10 @@ export function functionRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
       ),
       async ({ body }, reply) => {
         const call = readCall(body)
-        const tokens = call.fields.tokens as number[]
-        const content = await askModel(deps, reply, call, modeOf, lease => callOf(lease, 'detokenize')(tokens, lease))
+        const asked = { operation: 'tokens', body: call.fields, mode: modeOf(deps.storage.get(call.model)) } as const
+        const content = await askModel(deps, reply, call, asked, (lease, { tokens }) =>
+          callOf(lease, 'detokenize')(tokens as number[], lease)
+        )
         return { content }
       }
     )

@@ -9,7 +9,7 @@ export default definePlugin({
   name: 'api-openai',
   api: 1,
   description: 'The hosted-chat API under /v1',
-  needs: ['storage', 'scheduler'],
+  needs: ['storage', 'scheduler', 'engines'],
   optional: true,
   options: Type.Object(
     {
@@ -28,6 +28,9 @@ export default definePlugin({
     const deps = {
       storage: context.service('storage'),
       scheduler: context.service('scheduler'),
+      engines: context.service('engines'),
+      hooks: context.hooks,
+      surface: 'api-openai',
       config: context.config,
       heartbeat: parseDuration(options.heartbeat)!,
       storedResponses: parseBytes(options.stored_responses)!

@@ -10,6 +10,7 @@ import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
 import type { EngineLogBook } from './log-book.ts'
 import type { MemoryBook, MemoryNeed } from './memory/memory-book.ts'
 import type { PromptCache } from './prompt-cache/prompt-cache.ts'
+import { unenforced } from './unenforced-schema.ts'
 
 /**
  * The capabilities of which one is enough for a mode: a model that writes can give embeddings too. llama-server would
@@ -109,6 +110,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   return {
     name: 'llama-server',
     serves: servesMode,
+    unenforced,
 
     // `dtype` chooses what a SafeTensors model is converted to; it makes no difference to others.
     loadOptions({ format }, { dtype, ...others }, defaults) {

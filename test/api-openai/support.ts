@@ -184,6 +184,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
     models: options.models ?? {}
   } as unknown as CoreConfig
   const storage = storageOf(options.variants)
+  const hooks = new HookRegistry(logger)
   const engines = createEngineRegistry({
     settings: { promptCache: 0, gpuMemory: undefined },
     hostMemory: async () => 1000
@@ -197,7 +198,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   const scheduler = createScheduler({
     storage,
     engines,
-    hooks: new HookRegistry(logger),
+    hooks,
     hostMemory: { add() {}, budget: async () => 1000 },
     config,
     limits: {
@@ -212,7 +213,16 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   })
   const app = await createApplication(config, logger)
   await app.register(
-    openaiRoutes({ storage, scheduler, config, heartbeat: options.heartbeat ?? 10_000, storedResponses: 2 ** 20 }),
+    openaiRoutes({
+      storage,
+      scheduler,
+      hooks,
+      engines,
+      surface: 'api-openai',
+      config,
+      heartbeat: options.heartbeat ?? 10_000,
+      storedResponses: 2 ** 20
+    }),
     {
       prefix: '/v1'
     }

@@ -4,7 +4,9 @@ import t from 'tap'
 import { dropOldest } from '../../core/answers/drop-oldest.ts'
 import { wholeAnswer } from '../../core/answers/pipeline.ts'
 import type { Delta } from '../../core/contracts/engines.ts'
+import type { Hooks } from '../../core/contracts/hooks.ts'
 import type { Lease, Scheduler } from '../../core/contracts/scheduler.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { OverflowPolicy } from '../../core/models/options.ts'
 
@@ -102,8 +104,16 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
       }
     } as unknown as FastifyReply
     const model = { owner: 'a', name: 'b' }
-    const question = { operation: 'chat', body, lease: { model, options: {} }, overflow } as const
-    await wholeAnswer(scheduler, reply, question, () => ({ add() {} }))
+    const question = {
+      operation: 'chat',
+      body,
+      lease: { model, options: {} },
+      variant: {} as StoredVariant,
+      overflow
+    } as const
+    const hooks = { hasRequestFilters: () => false, hasEventFilters: () => false } as Hooks
+    const deps = { scheduler, hooks, engines: { providerOf: () => undefined }, surface: 'test' }
+    await wholeAnswer(deps, reply, question, () => ({ add() {} }))
     return headers['x-corral-dropped-messages']
   }
 

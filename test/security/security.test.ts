@@ -48,9 +48,15 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
     stream.end()
   })
   const storage = { list: () => [] } as never
-  await app.register(openaiRoutes({ storage, scheduler: {} as never, config, heartbeat: 10_000, storedResponses: 0 }), {
-    prefix: '/v1'
-  })
+  const deps = {
+    storage,
+    scheduler: {} as never,
+    hooks: {} as never,
+    engines: {} as never,
+    surface: 'api-openai',
+    config
+  }
+  await app.register(openaiRoutes({ ...deps, heartbeat: 10_000, storedResponses: 0 }), { prefix: '/v1' })
   t.teardown(() => app.close())
   await app.ready()
   return { app, lines }

@@ -28,14 +28,15 @@ export async function transcribe(
     operation: 'chat',
     body: { ...settings.sampling, ...options.sampling, ...fields, messages },
     lease: { model, options: options.load, keepAlive: parseKeepAlive(body.keep_alive) },
+    variant,
     overflow: 'error'
   }
   if (!body.stream) {
-    const transcript = await wholeAnswer(deps.scheduler, reply, question, () => new Transcript())
+    const transcript = await wholeAnswer(deps, reply, question, () => new Transcript())
     if (body.response_format !== 'text') return transcript.whole()
     return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
   }
-  return await streamedAnswer(deps.scheduler, request, reply, question, eventChannel(deps.heartbeat), () => {
+  return await streamedAnswer(deps, request, reply, question, eventChannel(deps.heartbeat), () => {
     const transcript = new Transcript()
     return {
       add: deltas => transcript.add(deltas).map(frame).join(''),

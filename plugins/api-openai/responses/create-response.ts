@@ -79,6 +79,7 @@ function understand(deps: ResponseDependencies, request: ResponseRequest): Under
       operation: 'chat',
       body: { ...sampling, messages: withModelDefaults(messages, variant.defaults) },
       lease: { model, options: engine.load, keepAlive },
+      variant,
       overflow: policy,
       // How many tokens are of reasoning is known by counts at each piece.
       countEach: variant.metadata.capabilities.includes('thinking')
@@ -92,18 +93,17 @@ export async function createResponse(
   request: FastifyRequest<{ Body: ResponseRequest }>,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { scheduler, heartbeat } = deps
   const understood = understand(deps, request.body)
   const { head, question } = understood
   if (!request.body.stream) {
-    const writer = await wholeAnswer(scheduler, reply, question, () => new ResponseWriter(head))
+    const writer = await wholeAnswer(deps, reply, question, () => new ResponseWriter(head))
     const { response } = writer.complete()
     keep(deps, understood, response)
     return response
   }
   let writer = new ResponseWriter(head)
-  const channel = eventChannel(heartbeat, failure => frames(writer.fail(failure)))
-  return await streamedAnswer(scheduler, request, reply, question, channel, () => {
+  const channel = eventChannel(deps.heartbeat, failure => frames(writer.fail(failure)))
+  return await streamedAnswer(deps, request, reply, question, channel, () => {
     writer = new ResponseWriter(head)
     return {
       add: (deltas: readonly Delta[]) => frames(writer.add(deltas)),
@@ -123,7 +123,7 @@ export async function countInputTokens(
   reply: FastifyReply
 ): Promise<unknown> {
   const { body, lease } = understand(deps, request.body).question
-  return await askOnce(deps.scheduler, reply, lease, async held => ({
+  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async held => ({
     object: 'response.input_tokens',
     input_tokens: await callOf(held, 'countTokens')(body, held)
   }))

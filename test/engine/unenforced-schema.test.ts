@@ -1,7 +1,8 @@
 import t from 'tap'
-import { tellUnheeded, unheeded } from '../../core/answers/unheeded-schema.ts'
+import { pointerList } from '../../core/answers/pipeline.ts'
+import { unenforced, unenforcedIn } from '../../runtimes/llama-server/unenforced-schema.ts'
 
-t.test('what grammars pass over', async t => {
+t.test('what llama.cpp’s grammars do not enforce of a schema', async t => {
   const price = { type: 'number', minimum: 0, exclusiveMaximum: 9.5 }
   const cases: [schema: unknown, places: string[]][] = [
     [{ type: 'object', properties: { a: { type: 'integer', minimum: 1, maximum: 3 } }, required: ['a'] }, []],
@@ -23,22 +24,18 @@ t.test('what grammars pass over', async t => {
     [{ $ref: '#/$defs/a', minimum: 3, description: 'a' }, ['#/minimum']],
     [{ type: 'object', properties: {}, anyOf: [{ required: ['a'] }] }, ['#/properties']],
     [{ properties: { 'a/b ~é,\ud800': { not: {} } } }, ['#/properties/a~1b%20~0%C3%A9%2C%EF%BF%BD/not']],
-    // Names and values are no words.
+    // Names and values are not keywords.
     [{ properties: { not: { type: 'string' } }, enum: [{ not: 1 }] }, []],
     ['no schema', []],
     [{ properties: 7, oneOf: null, items: null }, ['#/properties', '#/items']],
     [{ properties: {}, allOf: [{ not: {} }] }, ['#/allOf', '#/allOf/0/not']],
     [{ items: 'odd', allOf: 7 }, []]
   ]
-  for (const [schema, places] of cases) t.same(unheeded(schema).sort(), places.sort(), JSON.stringify(schema))
+  for (const [schema, places] of cases) t.same(unenforcedIn(schema).sort(), places.sort(), JSON.stringify(schema))
 })
 
-t.test('a header tells of them', async t => {
-  const headerOf = (body: object) => {
-    const headers = new Map<string, string>()
-    tellUnheeded({ header: (name: string, value: string) => headers.set(name, value) } as never, body as never)
-    return headers.get('x-corral-unheeded-schema')
-  }
+t.test('a header names it', async t => {
+  const headerOf = (body: object) => pointerList(unenforced(body as Record<string, unknown>)) || undefined
   const schema = { not: {} }
   t.equal(headerOf({ messages: [] }), undefined)
   t.equal(headerOf({ response_format: { type: 'text' }, json_schema: {} }), undefined)

@@ -1,5 +1,4 @@
-import type { FastifyReply } from 'fastify'
-import { isObject } from '../system/json-object.ts'
+import { isObject } from '../../core/system/json-object.ts'
 
 type Fields = Record<string, unknown>
 
@@ -32,31 +31,22 @@ const INSIDE = ['items', 'additionalProperties']
 const NAMED = ['properties', '$defs', 'definitions']
 const LISTS = ['allOf', 'anyOf', 'oneOf', 'prefixItems']
 
-/** How many the header names, and how long a name may be there: clients take headers of some 8 KiB. */
-const MOST = 10
-const LONGEST = 200
-
-/**
- * Tells in a header what of the schema of its format an answer is not held to, by JSON pointers; nothing where it is held to
- * all. Called before the reply begins.
- * @param body what the engine is asked
- */
-export function tellUnheeded(reply: FastifyReply, body: Fields): void {
-  const places = schemasOf(body).flatMap(unheeded)
-  if (places.length === 0) return
-  const named = places.filter(({ length }) => length <= LONGEST).slice(0, MOST)
-  const more = places.length > named.length ? [`+${places.length - named.length}`] : []
-  reply.header('x-corral-unheeded-schema', [...named, ...more].join(', '))
-}
-
 /** The schemas that a whole answer is held to, as they were given. */
 function schemasOf({ response_format: format, json_schema: bare }: Fields): Fields[] {
   const named = isObject(format) && isObject(format.json_schema) ? format.json_schema.schema : undefined
   return [isObject(format) ? format.schema : undefined, named, bare].filter(isObject)
 }
 
+/**
+ * What of the schemas of a request's format an answer is not held to, as JSON pointers; empty where it is held to all.
+ * llama.cpp's grammars pass it over.
+ */
+export function unenforced(body: Fields): string[] {
+  return schemasOf(body).flatMap(unenforcedIn)
+}
+
 /** JSON pointers, as fragments of addresses, to what llama.cpp's grammar of a schema passes over. */
-export function unheeded(schema: unknown): string[] {
+export function unenforcedIn(schema: unknown): string[] {
   const found: string[] = []
 
   function look(node: unknown, at: string): void {
