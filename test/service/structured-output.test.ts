@@ -125,7 +125,7 @@ t.test('what is no schema is refused', async t => {
   }
 })
 
-t.test('an answer that has begun can be held to a format, unless marks of the model are in it', async t => {
+t.test('an answer that has begun can be held to a format, unless special tokens of the model are in it', async t => {
   const format = object({ a: word })
   const chat = (content: string) => ({
     model: DEMO,
@@ -142,7 +142,7 @@ t.test('an answer that has begun can be held to a format, unless marks of the mo
   for (const marked of ['{"a</s>', '<|im_end|>']) {
     t.match(await corral.json('/v1/chat/completions', chat(marked)), {
       status: 400,
-      body: { error: { code: 'invalid_request', param: 'messages', message: /marks of the model/ } }
+      body: { error: { code: 'invalid_request', param: 'messages', message: /special tokens of the model/ } }
     })
   }
   const native = { model: DEMO, messages: chat('</s>').messages, format, stream: false }
