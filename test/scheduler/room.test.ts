@@ -186,9 +186,10 @@ t.test('a busy model gives way after a count of answers; and goes on when nobody
   t.same(short(m.send({ type: 'leave', id: 99, key: 'b' })), [], 'the one who waited has left')
   t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), ['grant 4'])
   m.request(100, 'b')
+  m.request(7, 'a', { maxConcurrent: 1 })
   t.same(short(m.send({ type: 'leave', id: 4, key: 'a' })), ['grant 5'])
   t.same(short(m.send({ type: 'leave', id: 5, key: 'a' })), ['grant 6'])
-  t.same(short(m.send({ type: 'leave', id: 6, key: 'a' })), ['unload a'])
+  t.same(short(m.send({ type: 'leave', id: 6, key: 'a' })), ['unload a'], 'though another one waits')
 
   const called = small({ a: 6, b: 6 }, { fairWait: 1000 })
   called.request(1, 'a', { maxConcurrent: 1 })
