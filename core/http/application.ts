@@ -25,6 +25,11 @@ declare module 'fastify' {
      */
     wordErrors(prefix: string, body: ErrorBody): void
   }
+
+  interface FastifyContextConfig {
+    /** The route belongs to a plugin that failed, and answers nothing. */
+    leftOut?: boolean
+  }
 }
 
 /** How requests are checked. Values are taken as they are sent: "7" is no number, and unknown fields may pass. */

@@ -9,11 +9,6 @@ import type { FoundPlugin, PluginOffer } from './plugin.ts'
 declare module 'fastify' {
   /** The services of the plugins that take part; plugins reach them through `context.service(name)`. */
   interface FastifyInstance extends Partial<Services> {}
-
-  interface FastifyContextConfig {
-    /** The route belongs to a plugin that failed, and answers nothing. */
-    leftOut?: boolean
-  }
 }
 
 /** A plugin that has been set up, as the registrar sees it. */

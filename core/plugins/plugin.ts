@@ -97,7 +97,16 @@ export interface PluginReport {
   hooks: string[]
 }
 
-/** Types a plugin module's default export. */
-export function definePlugin<Options extends TObject>(definition: PluginDefinition<Options>): PluginDefinition {
-  return definition as unknown as PluginDefinition
+/** A plugin whose options are a plain JSON schema; `Options` is what they hold. */
+export interface PlainPlugin<Options> extends Omit<PluginDefinition, 'description' | 'options' | 'setup'> {
+  description?: string
+  options?: { type: 'object'; properties?: object; additionalProperties?: unknown; required?: readonly string[] }
+  setup(context: PluginContext, options: Options): Promise<PluginOffer> | PluginOffer
+}
+
+/** Types a plugin module's default export; `definePlugin<Options>({…})` where its options are a plain JSON schema. */
+export function definePlugin<Options extends TObject>(definition: PluginDefinition<Options>): PluginDefinition
+export function definePlugin<Options = Record<string, unknown>>(definition: PlainPlugin<Options>): PluginDefinition
+export function definePlugin(definition: unknown): PluginDefinition {
+  return { description: '', options: { type: 'object', properties: {} }, ...(definition as object) } as PluginDefinition
 }

@@ -1,0 +1,99 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import pino from 'pino'
+import { EventLines } from '../core/answers/event-lines.ts'
+import { loadConfig } from '../core/config/load.ts'
+import { startServer } from '../core/http/server.ts'
+import { definePlugin, type FoundPlugin, type PluginDefinition, type PluginReport } from '../core/plugins/plugin.ts'
+import { builtInPlugins } from '../plugins/built-in.ts'
+import { echoEngine } from './echo-engine.ts'
+
+export interface TestCorralOptions {
+  /** The plugins under test, as their modules export them. */
+  plugins?: readonly PluginDefinition[]
+  /** Further text of its config.yaml, such as the section of a plugin. */
+  config?: string
+  /** False leaves the echo engine out, so that models are answered by the engines of `plugins` alone. */
+  echo?: boolean
+}
+
+/** A corral in this process, with a data directory of its own and the demo model `corral/tiny-chat`. */
+export interface TestCorral {
+  /** Such as `http://127.0.0.1:40123`. */
+  readonly url: string
+  /** Its data directory. */
+  readonly home: string
+  /** Sends a request, a POST where there is a body, and reads the reply as JSON. */
+  json(path: string, body?: unknown): Promise<{ status: number; body: any }>
+  /** Sends a request for a stream and reads the JSON of all its events. */
+  events(path: string, body: unknown): Promise<any[]>
+  /** What became of the plugin of this name. */
+  plugin(name: string): Promise<PluginReport | undefined>
+  /** Everything that it logged, one JSON object a line. */
+  log(): string
+  close(): Promise<void>
+}
+
+/**
+ * Starts a server with the built-in plugins, the echo engine and those under test. Close it when the test ends.
+ * @throws what a start throws, such as a PluginError that names the plugin at fault
+ */
+export async function startTestCorral(options: TestCorralOptions = {}): Promise<TestCorral> {
+  const { plugins = [], config: text = '', echo = true } = options
+  const home = await mkdtemp(join(tmpdir(), 'corral-test-'))
+  const lines: string[] = []
+  const remove = () => rm(home, { recursive: true, force: true, maxRetries: 3 })
+  try {
+    // No search for a llama.cpp, which could go as far as compiling one.
+    await writeFile(join(home, 'config.yaml'), `${text}\n`)
+    const found = plugins.map((plugin): FoundPlugin => ({ ...definePlugin(plugin), path: 'under test' }))
+    const definitions = [...builtInPlugins, ...(echo ? [echoEngine] : []), ...found]
+    const env = { CORRAL_HOME: home, CORRAL_PORT: '0', CORRAL_HOST: '127.0.0.1' }
+    const config = await loadConfig({ flags: {}, env, cwd: home, definitions })
+    const log = pino({ level: 'debug' }, { write: line => void lines.push(line) })
+    const server = await startServer({ config: withoutSearch(config), definitions, log })
+    return {
+      url: server.address,
+      home,
+      async json(path, body) {
+        const reply = await fetch(server.address + path, request(body))
+        const content = await reply.text()
+        return { status: reply.status, body: content === '' ? undefined : JSON.parse(content) }
+      },
+      async events(path, body) {
+        const reply = await fetch(server.address + path, request(body))
+        const content = await reply.text()
+        if (!/event-stream/.test(reply.headers.get('content-type') ?? '')) {
+          return content.split('\n').flatMap(line => (line.trim() ? [JSON.parse(line)] : []))
+        }
+        const events = new EventLines().push(Buffer.from(content))
+        return events.flatMap(event => (event === '[DONE]' ? [] : [JSON.parse(event)]))
+      },
+      async plugin(name) {
+        const reply = await fetch(`${server.address}/api/plugins`)
+        return ((await reply.json()) as { plugins: PluginReport[] }).plugins.find(plugin => plugin.name === name)
+      },
+      log: () => lines.join(''),
+      async close() {
+        await server.close()
+        await remove()
+      }
+    }
+  } catch (error) {
+    await remove()
+    throw error
+  }
+}
+
+function request(body: unknown): RequestInit {
+  if (body === undefined) return {}
+  return { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }
+}
+
+/** The same configuration, in which nothing is looked for, downloaded or compiled to run models with. */
+function withoutSearch<Config extends { sections: Readonly<Record<string, Readonly<Record<string, unknown>>>> }>(
+  config: Config
+): Config {
+  return { ...config, sections: { ...config.sections, runtimes: { ...config.sections.runtimes, sources: [] } } }
+}
