@@ -1,8 +1,13 @@
+import type { Command } from 'commander'
 import type { LoadedConfig } from '../core/config/load.ts'
 import type { ConfigFlags } from '../core/config/overrides.ts'
+import { nearest } from '../core/config/suggestion.ts'
+import { messageOf } from '../core/errors.ts'
+import { parseModelName } from '../core/models/model-name.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import { CommandFailure, EXIT } from './command-failure.ts'
 
-/** What every command works with. What is slow to import is reached through functions, so that help is quick. */
+/** What every command works with. Slow imports are behind functions, so that short commands stay fast. */
 export interface CommandContext {
   /** The global flags as they were given. */
   flags(): ConfigFlags
@@ -12,8 +17,30 @@ export interface CommandContext {
   definitions(): Promise<PluginDefinition[]>
 }
 
-/** The configuration in force. @throws ConfigError */
+/** The whole configuration. @throws ConfigError */
 export async function openConfig(context: CommandContext): Promise<LoadedConfig> {
   const [{ loadConfig }, definitions] = await Promise.all([import('../core/config/load.ts'), context.definitions()])
   return await loadConfig({ flags: context.flags(), env: context.env, cwd: context.cwd, definitions })
+}
+
+/** Checks the name of a model before anything is started for it. @throws CommandFailure */
+export function modelArgument(text: string): string {
+  try {
+    parseModelName(text)
+  } catch (error) {
+    throw new CommandFailure(EXIT.usage, messageOf(error), error)
+  }
+  return text
+}
+
+/** A mistake in how a command was called. */
+export function usageFailure(message: string): CommandFailure {
+  return new CommandFailure(EXIT.usage, `${message}\n(add --help to see the usage)`)
+}
+
+/** Reports that `parent` has no such subcommand, with the one that was probably meant, and ends the command. */
+export function unknownCommand(parent: Command, name: string): never {
+  const commands = parent.commands.map(command => command.name())
+  const near = nearest(name, commands)
+  return parent.error(`error: unknown command '${name}'${near ? `\n(Did you mean ${near}?)` : ''}`)
 }

@@ -6,7 +6,7 @@ const { hardware, release, ranking, chosen, attempts, installed } = RuntimesRepo
 const ConfigProblemSchema = Type.Object(
   {
     where: Type.String({ description: 'Such as config.yaml:12:3, env CORRAL_PORT or flag --port' }),
-    file: Type.Optional(Type.String({ description: 'Path of the file at fault' })),
+    file: Type.Optional(Type.String({ description: 'Path of the file with the mistake' })),
     line: Type.Optional(Type.Integer({ description: 'Counted from 1' })),
     column: Type.Optional(Type.Integer({ description: 'Counted from 1' })),
     setting: Type.Optional(Type.String({ description: 'Name of the setting, such as security.api_keys' })),
@@ -24,10 +24,10 @@ export const DoctorReportSchema = Type.Object(
     config: Type.Object(
       {
         file: Type.Union([Type.String(), Type.Null()], {
-          description: 'Path of the configuration file; null where there is none'
+          description: 'Path of the configuration file; null when there is none'
         }),
         problems: Type.Array(ConfigProblemSchema, {
-          description: 'Mistakes; with any of them, nothing more is looked at'
+          description: 'Mistakes; if there are any, nothing else is examined'
         })
       },
       { description: 'The configuration' }
@@ -40,14 +40,14 @@ export const DoctorReportSchema = Type.Object(
             [
               Type.Object({
                 pid: Type.Integer({ description: 'Its process id' }),
-                startTime: Type.String({ description: 'When the process began, as its system says it' }),
+                startTime: Type.String({ description: 'When the process started, as its system reports it' }),
                 host: Type.String({ description: 'Name of its machine' }),
                 address: Type.String({ description: 'Where it listens' }),
                 version: Type.String({ description: "corral's version" })
               }),
               Type.Null()
             ],
-            { description: 'The server that runs on it; null where none does' }
+            { description: 'The server that runs on it; null when none does' }
           )
         },
         { description: 'The data directory' }
@@ -57,27 +57,29 @@ export const DoctorReportSchema = Type.Object(
       Type.Object(
         {
           directory: Type.String({ description: 'Its path' }),
-          free: Type.Integer({ description: 'Bytes that its disk has left' })
+          free: Type.Integer({ description: 'Free bytes on its disk' })
         },
-        { description: 'Where models lie' }
+        { description: 'Where models are stored' }
       )
     ),
     state: Type.Optional(
       Type.Enum(['idle', 'searching', 'ready', 'failed'], {
-        description:
-          'Of the search for a llama.cpp build. idle: nobody has looked yet (--no-build); failed: none works here'
+        description: 'Of the search for a llama.cpp build. idle: not started yet (--no-build); failed: none works here'
       })
     ),
     hardware,
     release: Type.Optional(release),
-    ranking: { ...ranking, description: 'Every kind of llama.cpp build: what is tried here, best first' },
+    ranking: {
+      ...ranking,
+      description: 'Every kind of llama.cpp build, in the order in which they are tried: best first'
+    },
     chosen,
     attempts,
     installed,
     problems: Type.Array(Type.String(), {
-      description: 'What keeps corral from working, or from using the hardware, in words; empty where all is well'
+      description: 'What keeps corral from working or from using the hardware, in sentences; empty when all is well'
     })
   },
-  { title: 'Report of corral doctor', description: 'Sizes are bytes. What is not known is absent.' }
+  { title: 'Report of corral doctor', description: 'Sizes are in bytes. What is not known is absent.' }
 )
 export type DoctorReport = Static<typeof DoctorReportSchema>

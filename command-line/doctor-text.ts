@@ -3,15 +3,14 @@ import type { Attempt, InstalledBuild, RankedCandidate } from '../core/contracts
 import type { Gpu, Hardware } from '../core/contracts/hardware.ts'
 import { formatBytes, formatMemory } from '../core/system/bytes.ts'
 import type { DoctorReport } from './doctor-schema.ts'
-import { printable } from './output.ts'
-import { formatPairs } from './table.ts'
+import { formatPairs, printable } from './output.ts'
 
-/** picocolors also colours what goes to a file or another program where a variable says that this is a CI system. */
+/** picocolors itself would also colour output to a file or another program when CI is set in the environment. */
 const pc = picocolors.createColors(process.stdout.isTTY === true && picocolors.isColorSupported)
 
-/** The findings for people; what needs them stands at the end, where the eye falls. */
-export function formatDoctor(given: DoctorReport): string {
-  const report = withoutControls(given)
+/** The findings for people; problems come last, where a terminal ends. */
+export function formatDoctor(findings: DoctorReport): string {
+  const report = withoutControls(findings)
   const { config, hardware, ranking, attempts, installed, problems } = report
   const sections = [section('System', formatSystem(report)), section('Configuration', formatConfig(config))]
   if (report.data) sections.push(section('Data', formatData(report)))
@@ -19,19 +18,19 @@ export function formatDoctor(given: DoctorReport): string {
   if (ranking.length > 0) sections.push(section(rankingTitle(report), ...formatRanking(ranking)))
   if (report.state) sections.push(section('llama.cpp', formatChosen(report)))
   if (attempts.length > 0) sections.push(section('What was tried, in this order', ...attempts.flatMap(formatAttempt)))
-  if (installed.length > 0) sections.push(section('Builds on this disk', ...installed.map(formatInstalled)))
+  if (installed.length > 0) sections.push(section('Installed builds', ...installed.map(formatInstalled)))
   if (problems.length > 0) {
     sections.push(section('Problems', ...problems.map(problem => `  ${pc.red('!')} ${pc.yellow(problem)}`)))
   }
   const wrong = problems.length + config.problems.length > 0
-  const fine = report.state === 'ready' ? 'All is well.' : 'Nothing is wrong so far.'
-  sections.push(wrong ? pc.red('Something needs your help; see above.') : pc.green(fine))
+  const fine = report.state === 'ready' ? 'All is well.' : 'No problem so far.'
+  sections.push(wrong ? pc.red('There are problems; see above.') : pc.green(fine))
   return sections.join('\n\n')
 }
 
 const section = (title: string, ...lines: string[]): string => [pc.bold(title), ...lines].join('\n')
 
-/** Names of devices and words of programs come from outside. */
+/** Removes control characters: names of devices and output of programs come from outside. */
 function withoutControls(report: DoctorReport): DoctorReport {
   return JSON.parse(JSON.stringify(report), (_, value) => (typeof value === 'string' ? printable(value) : value))
 }
@@ -45,7 +44,7 @@ function formatSystem({ corral, node, platform }: DoctorReport): string {
 
 function formatConfig({ file, problems }: DoctorReport['config']): string {
   return formatPairs([
-    ['file', problems.length > 0 ? undefined : (file ?? 'none; the defaults are in force')],
+    ['file', problems.length > 0 ? undefined : (file ?? 'none; the defaults apply')],
     ...problems.map(({ where, message }): [string, string] => [where, message])
   ])
 }
@@ -56,7 +55,9 @@ function formatData({ data, models }: DoctorReport): string {
     ['directory', home],
     [
       'server',
-      holder ? `process ${holder.pid} on ${holder.host}, ${holder.address}, corral ${holder.version}` : 'none runs'
+      holder
+        ? `process ${holder.pid} on ${holder.host}, ${holder.address}, corral ${holder.version}`
+        : 'none is running'
     ],
     ['models', models && `${models.directory}, ${formatBytes(models.free)} free on its disk`]
   ])
@@ -79,7 +80,7 @@ function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, 
       ],
       ...(gpus.length > 0
         ? gpus.map((gpu): [string, string] => [gpu.id, formatGpu(gpu)])
-        : ([['GPU', 'none was found']] as [string, string][]))
+        : ([['GPU', 'none found']] as [string, string][]))
     ]),
     ...problems.flatMap(({ message, advice }) => [`  ! ${message}`, ...(advice ? [`    → ${advice}`] : [])]),
     ...silent.map(
@@ -108,10 +109,10 @@ function formatGpu({
   const facts = [
     type === 'unknown' ? undefined : type,
     architecture,
-    memory ?? (unifiedMemory ? 'memory of the machine' : undefined),
+    memory ?? (unifiedMemory ? 'uses system memory' : undefined),
     driver?.version && `driver ${driver.version}`,
     driver?.cuda && `CUDA up to ${driver.cuda}`,
-    apis.length > 0 ? `reached by ${apis.join(', ')}` : undefined,
+    apis.length > 0 ? `reached through ${apis.join(', ')}` : undefined,
     usable ? undefined : pc.red('not usable now')
   ]
   return `${name}: ${facts.filter(Boolean).join(', ')}`
@@ -120,7 +121,7 @@ function formatGpu({
 function rankingTitle({ release }: DoctorReport): string {
   const from =
     release &&
-    (release.list === 'live' ? `release ${release.tag}` : `release ${release.tag}, as corral knows it offline`)
+    (release.list === 'live' ? `release ${release.tag}` : `release ${release.tag}, from corral's offline list`)
   return `Kinds of llama.cpp builds for this machine, best first${from ? ` (${from})` : ''}`
 }
 
@@ -129,7 +130,7 @@ function formatRanking(ranking: RankedCandidate[]): string[] {
   const [possible, impossible] = [ranking.filter(({ score }) => score > 0), ranking.filter(({ score }) => score === 0)]
   return [
     ...possible.flatMap(({ title, score, usable, reasons, missing, assets }, index) => [
-      `  ${index + 1}. ${title.padEnd(width)}  ${usable ? `score ${score}` : 'no build of it can be had'}`,
+      `  ${index + 1}. ${title.padEnd(width)}  ${usable ? `score ${score}` : 'no build available'}`,
       ...reasons.map(reason => `     ${reason}`),
       ...formatMissing(missing),
       ...assets.map(name => pc.dim(`     ${name}`))
@@ -146,8 +147,8 @@ function formatMissing(missing: RankedCandidate['missing']): string[] {
 }
 
 const STATES: Record<NonNullable<DoctorReport['state']>, string> = {
-  idle: 'not looked for yet',
-  searching: 'being looked for or built now',
+  idle: 'not searched for yet',
+  searching: 'being searched for or built now',
   ready: 'ready',
   failed: 'none works'
 }
@@ -161,7 +162,7 @@ function formatChosen({ state, chosen }: DoctorReport): string {
     ['server', chosen?.executables.server],
     ['origin', chosen?.origin],
     ['sha256', chosen?.digest],
-    ['devices', chosen && (devices || 'the processor only')]
+    ['devices', chosen && (devices || 'processor only')]
   ])
 }
 

@@ -1,16 +1,15 @@
 #!/usr/bin/env node
 import { CommanderError } from 'commander'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import { EXIT, endOnClosedOutput, explainFailure } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
-import { EXIT, explainFailure } from './failure.ts'
-import { heedClosedOutput } from './interruption.ts'
 import { createProgram } from './program.ts'
 
-/** What still holds the process open this long (milliseconds) after its command has ended is cut off. */
-const EXIT_PATIENCE = 1000
+/** Anything that still keeps the process alive this long (milliseconds) after its command has ended is cut off. */
+const EXIT_TIMEOUT = 1000
 
+/** The one place where core meets the plugins; imported only by commands that need them. */
 async function findPlugins(): Promise<PluginDefinition[]> {
-  // The one place where core meets the plugins; imported when a command needs them.
   const [{ builtInPlugins }, { outsidePlugins }] = await Promise.all([
     import('../plugins/built-in.ts'),
     import('../core/plugins/outside-plugins.ts')
@@ -24,7 +23,6 @@ const context: CommandContext = {
   flags: () => program.opts(),
   env: process.env,
   cwd: process.cwd(),
-  // Several parts of one command ask for them.
   definitions: () => (plugins ??= findPlugins())
 }
 const program = createProgram(context)
@@ -38,7 +36,7 @@ async function run(argv: string[]): Promise<number> {
     await program.parseAsync(argv)
     return Number(process.exitCode ?? EXIT.ok)
   } catch (error) {
-    // Commander has said what is wrong by now.
+    // Commander has printed its message already.
     if (error instanceof CommanderError) return error.exitCode === 0 ? EXIT.ok : EXIT.usage
     const { exitCode, text } = explainFailure(error)
     if (text) process.stderr.write(`error: ${text}\n`)
@@ -47,6 +45,6 @@ async function run(argv: string[]): Promise<number> {
   }
 }
 
-heedClosedOutput()
+endOnClosedOutput()
 process.exitCode = await run(process.argv)
-setTimeout(() => process.exit(), EXIT_PATIENCE).unref()
+setTimeout(() => process.exit(), EXIT_TIMEOUT).unref()

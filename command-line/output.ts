@@ -2,9 +2,14 @@ export function printJson(value: unknown): void {
   printText(JSON.stringify(value, undefined, 2))
 }
 
-/** Writes text and a line's end to standard output. */
+/** Writes a line to standard output. */
 export function printText(text: string): void {
   process.stdout.write(`${text}\n`)
+}
+
+/** Writes a line of information to standard error. */
+export function printNote(text: string): void {
+  process.stderr.write(`${text}\n`)
 }
 
 /**
@@ -14,4 +19,52 @@ export function printText(text: string): void {
 export function printable(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, '')
+}
+
+/** Aligned columns under their titles, without trailing blanks. Titles that begin with `>` align to the right. */
+export function formatTable(titles: readonly string[], rows: string[][]): string {
+  const columns = titles.map((title, index) => {
+    const text = title.replace(/^>/, '')
+    const width = Math.max(text.length, ...rows.map(row => row[index]!.length))
+    return { text, pad: (cell: string) => (title.startsWith('>') ? cell.padStart(width) : cell.padEnd(width)) }
+  })
+  const line = (cells: string[]) =>
+    cells
+      .map((cell, index) => columns[index]!.pad(cell))
+      .join('    ')
+      .trimEnd()
+  return [line(columns.map(({ text }) => text)), ...rows.map(line)].join('\n')
+}
+
+/** Names and values, one pair per line; pairs without a value are left out. */
+export function formatPairs(pairs: [name: string, value: string | undefined][], indent = '  '): string {
+  const shown = pairs.filter(([, value]) => value !== undefined)
+  const width = Math.max(...shown.map(([name]) => name.length))
+  return shown.map(([name, value]) => `${indent}${name.padEnd(width)}  ${value}`).join('\n')
+}
+
+const UNITS = [
+  ['year', 365 * 86_400],
+  ['month', 30 * 86_400],
+  ['week', 7 * 86_400],
+  ['day', 86_400],
+  ['hour', 3600],
+  ['minute', 60],
+  ['second', 1]
+] as const
+
+/** `/api/ps` gives the year 2999 for a model that is never unloaded. */
+const FOREVER_YEAR = 2999
+
+/** A moment (ISO 8601) relative to now: `3 minutes ago`, `in 4 minutes`, `now`, `forever`. */
+export function relativeTime(moment: string, now: Date): string {
+  const date = new Date(moment)
+  if (Number.isNaN(date.getTime())) return moment
+  if (date.getUTCFullYear() >= FOREVER_YEAR) return 'forever'
+  const seconds = Math.round((date.getTime() - now.getTime()) / 1000)
+  const unit = UNITS.find(([, length]) => Math.abs(seconds) >= length)
+  if (!unit) return 'now'
+  const count = Math.floor(Math.abs(seconds) / unit[1])
+  const text = `${count} ${unit[0]}${count === 1 ? '' : 's'}`
+  return seconds < 0 ? `${text} ago` : `in ${text}`
 }

@@ -16,8 +16,7 @@ import { defineServe } from './commands/serve.ts'
 import { defineShow } from './commands/show.ts'
 import { defineStop } from './commands/stop.ts'
 import { defineVersion } from './commands/version.ts'
-import type { CommandContext } from './context.ts'
-import { defineHelp } from './unknown-command.ts'
+import { type CommandContext, unknownCommand } from './context.ts'
 
 const EXAMPLES = `
 Examples:
@@ -26,49 +25,49 @@ Examples:
   corral run corral/tiny-chat                    chat in the terminal
   corral run corral/tiny-chat "Who are you?"     one answer
   cat notes.txt | corral run me/model "Sum up:"  a prompt from a pipe
-  corral import ./model.gguf me/model            register a model file that is already here
-  corral import --from ollama                    see what another tool has downloaded already
+  corral import ./model.gguf me/model            register a model file on this disk
+  corral import --from ollama                    see what another tool has downloaded
   corral doctor                                  see what works on this machine, and what is missing
-  corral runtime list                            see the llama.cpp builds that are here
+  corral runtime list                            see the installed llama.cpp builds
 
 How commands find a server:
-  At the address that --host or --port names, and nowhere else; without these at the one that CORRAL_HOST or CORRAL_PORT
-  names, at that of the server that holds the data directory, or at the configured one. When none runs, list, show, rm,
-  import, pull, pulls, convert, doctor and runtime do their work without one, and run starts one for as long as it lasts.
+  With --host or --port: at that address, and nowhere else. Otherwise at the address of CORRAL_HOST or CORRAL_PORT, at
+  that of the server that holds the data directory, or at the configured one. When no server runs, list, show, rm, import,
+  pull, pulls, convert, doctor and runtime work without one, and run starts one that stops with it.
 
 Environment:
   CORRAL_HOME        the data directory (~/.corral): models, llama.cpp builds, logs
   CORRAL_CONFIG      the configuration file
-  CORRAL_MODELS      where models lie, when not in the data directory
+  CORRAL_MODELS      where models are stored, if not in the data directory
   CORRAL_HOST        address to listen on, and where commands look for the server (127.0.0.1)
   CORRAL_PORT        its port (11435)
-  CORRAL_API_KEYS    keys that the server wants, separated by commas; commands send the first
-  CORRAL_ORIGINS     web pages that may call the server, separated by commas
+  CORRAL_API_KEYS    keys that the server accepts, separated by commas; commands send the first
+  CORRAL_ORIGINS     origins of web pages that may call the server, separated by commas
   CORRAL_INSECURE    true lets a server without keys listen beyond this machine
   CORRAL_LLAMA_CPP   a folder with llama-server and its companions
   CORRAL_LOG_LEVEL   least severe messages that are logged (info)
-  HF_TOKEN           token for gated and private models of Hugging Face; HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE are heeded
-  HTTPS_PROXY        proxy for downloads; HTTP_PROXY, NO_PROXY are heeded too
-  CORRAL_DEBUG       shows where in corral an error came from
+  HF_TOKEN           token for gated and private models of Hugging Face; HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE work too
+  HTTPS_PROXY        proxy for downloads; HTTP_PROXY and NO_PROXY work too
+  CORRAL_DEBUG       set to 1, prints the stack trace of an error
   NO_COLOR           no colours
 
 Files:
-  config.yaml in the working directory, else in the data directory, holds settings; "corral config show" tells which
-  are in force and where each came from. The log of servers that commands start is logs/corral.log in the data
-  directory; "corral serve" logs to standard output.
+  Settings are in config.yaml in the working directory, else in the data directory; "corral config show" shows their
+  values and where each came from. Servers that commands start log to logs/corral.log in the data directory;
+  "corral serve" logs to standard output.
 
 Exit codes:
-  0 done   1 it failed   2 wrong usage or configuration   3 no server can be reached   4 no such model, or not loaded
-  130 stopped by Ctrl-C`
+  0 done   1 failed   2 wrong usage or configuration   3 no server can be reached   4 no such model, or not loaded
+  130 interrupted by Ctrl-C`
 
-/** The whole command line. Parsing fails with a CommanderError, after commander has said why. */
+/** The whole command line. Parsing fails with a CommanderError, after commander has printed why. */
 export function createProgram(context: CommandContext): Command {
   const program = new Command('corral')
     .description('Runs language models on this machine and serves them over REST.')
     .helpOption('-h, --help', 'show help')
     .option('--config <file>', 'configuration file')
     .option('--home <folder>', 'data directory')
-    .option('--models <folder>', 'where models lie, when not in the data directory')
+    .option('--models <folder>', 'where models are stored, if not in the data directory')
     .option('--host <address>', 'address to listen on, or of the server to talk to')
     .option('--port <number>', 'its port')
     .option(
@@ -78,10 +77,10 @@ export function createProgram(context: CommandContext): Command {
     .option('--llama-cpp <folder>', 'a folder with llama-server and its companions')
     .option('--insecure', 'let a server without keys listen beyond this machine')
     .configureHelp({ sortSubcommands: false })
-    .showHelpAfterError('(add --help to see how it is used)')
+    .showHelpAfterError('(add --help to see the usage)')
     .exitOverride()
     .addHelpText('after', EXAMPLES)
-  // The program would take the one of "corral runtime install" for its own.
+  // Otherwise the program would take the --version of "corral runtime install" for its own.
   if (!process.argv.includes('runtime')) program.version(version, '-v, --version', 'print the version')
   for (const define of [
     defineServe,
@@ -108,11 +107,28 @@ export function createProgram(context: CommandContext): Command {
   return program
 }
 
-/** One line in the help of each command, in the place of the program's options once more. */
+/** Adds one line to the help of each command instead of repeating the global options. */
 function pointToGlobalOptions(parent: Command): void {
   for (const command of parent.commands) {
     pointToGlobalOptions(command)
     if (command.name() === 'serve') command.configureHelp({ showGlobalOptions: true })
     else command.addHelpText('after', '\nOptions of all commands (--host, --port, --home, --config, …): corral --help')
   }
+}
+
+/** Adds `help [command...]`, which unlike commander's own reports a command that does not exist. */
+function defineHelp(program: Command): void {
+  program
+    .helpCommand(false)
+    .command('help')
+    .argument('[command...]')
+    .description('show help on a command')
+    .action((names: string[]) => {
+      let shown = program
+      for (const name of names) {
+        const called = (command: Command) => command.name() === name || command.aliases().includes(name)
+        shown = shown.commands.find(called) ?? unknownCommand(shown, name)
+      }
+      shown.help()
+    })
 }

@@ -1,21 +1,24 @@
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { createParser } from 'eventsource-parser'
 import { isSystemError, messageOf } from '../core/errors.ts'
-import { CommandFailure, EXIT, exitCodeFor } from './failure.ts'
+import { CommandFailure, EXIT, exitCodeFor } from './command-failure.ts'
 
-/** What a stream brings: events, and between them comments on what is being done (`loading 42%`). */
+/** A part of a stream: an event, or a comment about the current work (`loading 42%`). */
 export type StreamPart<Event> = { event: Event } | { status: string }
 
-/** Talks to one corral server. Nothing it does has a time limit: a model may take minutes to load or to think. */
+/** Talks to one corral server. Requests have no time limit: a model may take minutes to load or to think. */
 export interface ServerClient {
   /** Such as `http://127.0.0.1:11435`. */
   readonly address: string
   /**
-   * The reply's JSON; aborting `signal` closes the connection.
+   * Gives the reply's JSON; aborting `signal` closes the connection.
    * @throws CommandFailure with the server's own message when it refuses
    */
   json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
-  /** The parts of a reply (to a GET without a body) that is streamed as Server-Sent Events; aborting `signal` closes the connection. */
+  /**
+   * Gives the parts of a reply of Server-Sent Events, to a POST with `body` or else to a GET; aborting `signal` closes the
+   * connection.
+   */
   stream<Event extends object>(path: string, body: unknown, signal?: AbortSignal): AsyncGenerator<StreamPart<Event>>
 }
 
@@ -23,7 +26,7 @@ export interface ClientOptions {
   address: string
   /** Sent as a bearer token. */
   apiKey: string | undefined
-  /** Ends all that is under way. */
+  /** Cancels all requests. */
   signal: AbortSignal
 }
 
@@ -32,7 +35,7 @@ export function createClient({ address, apiKey, signal: ended }: ClientOptions):
     const payload = body === undefined ? undefined : JSON.stringify(body)
     signal.throwIfAborted()
     const response = await new Promise<IncomingMessage>((resolve, reject) => {
-      // Without an agent each request has a connection of its own, which its end closes: the command can end, too.
+      // Without an agent each request closes its own connection, so that none keeps the process alive.
       const request = httpRequest(new URL(path, address), {
         method,
         agent: false,
@@ -96,18 +99,18 @@ export function createClient({ address, apiKey, signal: ended }: ClientOptions):
 }
 
 /** Whether a corral server answers there. */
-export async function answersAt(address: string, patience: number): Promise<boolean> {
-  const client = createClient({ address, apiKey: undefined, signal: AbortSignal.timeout(patience) })
+export async function answersAt(address: string, timeout: number): Promise<boolean> {
+  const client = createClient({ address, apiKey: undefined, signal: AbortSignal.timeout(timeout) })
   try {
     const health = await client.json<{ status?: unknown }>('GET', '/api/health')
     return health.status === 'ok'
   } catch {
-    // Whatever is there (nothing, another program, a server on its way out), it is none to talk to.
+    // Nothing, another program, or a server that is shutting down: none of them is usable.
     return false
   }
 }
 
-/** A failure that the server reported, with its code, so that a command can say more about some. */
+/** A failure that the server reported, with its code, so that a command can handle some of them. */
 export class ServerRefusal extends CommandFailure {
   readonly code: string | undefined
 
@@ -126,11 +129,11 @@ function refusal(address: string, status: number, text: string): ServerRefusal {
   try {
     body = JSON.parse(text)
   } catch {
-    // Not corral's words: the status must do.
+    // Not a reply of corral: only the status is known.
   }
   if (status === 401) {
     return new ServerRefusal(
-      `The server at ${address} wants a key. Set CORRAL_API_KEYS to one that its configuration lists.`,
+      `The server at ${address} requires an API key. Set CORRAL_API_KEYS to one of its keys.`,
       'unauthorized'
     )
   }
@@ -142,12 +145,12 @@ function parseJson(address: string, text: string): Record<string, unknown> {
   try {
     return JSON.parse(text)
   } catch (error) {
-    throw new CommandFailure(EXIT.failure, `What answers at ${address} does not speak like corral.`, error)
+    throw new CommandFailure(EXIT.failure, `The reply from ${address} is not one of corral.`, error)
   }
 }
 
 function unreachable(address: string, error: unknown): CommandFailure {
-  // Someone took the connection and dropped it.
+  // The connection was accepted and then dropped.
   if (isSystemError(error, 'ECONNRESET', 'EPIPE')) return cutOff(address, error)
   return new CommandFailure(
     EXIT.noServer,
@@ -156,7 +159,7 @@ function unreachable(address: string, error: unknown): CommandFailure {
   )
 }
 
-/** Node gives no message when a name has several addresses and none answers. */
+/** Node.js gives no message when a name has several addresses and none answers. */
 function reasonOf(error: unknown): string {
   return messageOf(error) || String((error as NodeJS.ErrnoException).code)
 }

@@ -4,9 +4,8 @@ import type { LoadedConfig } from '../core/config/load.ts'
 import { messageOf } from '../core/errors.ts'
 import type { RunningServer } from '../core/http/server.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import { CommandFailure, EXIT, interruption } from './command-failure.ts'
 import { type CommandContext, openConfig } from './context.ts'
-import { CommandFailure, EXIT } from './failure.ts'
-import { interruption } from './interruption.ts'
 import {
   planAddresses,
   readServerSettings,

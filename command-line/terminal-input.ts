@@ -5,11 +5,11 @@ export type TypedInput = { line: string } | 'interrupted' | 'ended'
 
 /** A person at a terminal: lines with editing and history at the prompt, Ctrl-C at any time. */
 export interface TerminalInput {
-  /** Waits for a line. `interrupted` is Ctrl-C (what was typed is dropped), `ended` is Ctrl-D or a closed terminal. */
+  /** Waits for a line. `interrupted` is Ctrl-C (the typed text is dropped), `ended` is Ctrl-D or a closed terminal. */
   read(prompt: string): Promise<TypedInput>
-  /** Whether something is typed at the prompt that was interrupted last. */
+  /** Whether text was typed at the prompt when Ctrl-C was pressed last. */
   readonly dropped: boolean
-  /** Calls `onInterrupt` at Ctrl-C until the next `read`; what else is typed waits for it. */
+  /** Calls `onInterrupt` at Ctrl-C until the next `read`; other keys wait for that. */
   busy(onInterrupt: () => void): void
   close(): void
 }
@@ -20,7 +20,7 @@ const PASTE_OFF = '\x1b[?2004l'
 
 /**
  * Opens the terminal. It stays in raw mode until `close`: a Ctrl-C in the middle of an answer reaches this process as a
- * byte, and not, as a signal, all processes of the terminal, of which the engine may be one.
+ * byte, and not all processes of the terminal as a signal: the engine may be one of them.
  */
 export function openTerminalInput(): TerminalInput {
   const { stdin, stdout } = process
@@ -37,12 +37,12 @@ export function openTerminalInput(): TerminalInput {
   let closed = false
   let dropped = false
   let pasting = false
-  /** Lines of a paste whose end has not come, or that waits for Enter. */
+  /** Lines of a paste that has not ended, or that waits for Enter. */
   let pasted: string[] = []
   const typed: TypedInput[] = []
   const typedWhileBusy: Buffer[] = []
   let wake: (() => void) | undefined
-  const give = (input: TypedInput) => {
+  const push = (input: TypedInput) => {
     typed.push(input)
     wake?.()
   }
@@ -58,19 +58,19 @@ export function openTerminalInput(): TerminalInput {
   editor.on('line', line => {
     pasted.push(line)
     if (pasting) return
-    give({ line: pasted.splice(0).join('\n') })
+    push({ line: pasted.splice(0).join('\n') })
   })
   editor.on('SIGINT', () => {
     dropped = editor.line !== '' || pasted.length > 0
     pasted = []
     stdout.write('\n')
-    // Takes away what is typed, without adding it to the history.
+    // Removes the typed text without adding it to the history.
     Object.assign(editor, { line: '', cursor: 0 })
-    give('interrupted')
+    push('interrupted')
   })
   editor.once('close', () => {
     closed = true
-    give('ended')
+    push('ended')
   })
 
   function onData(chunk: Buffer): void {

@@ -10,8 +10,9 @@ export function defineConfig(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-A setting comes from a flag, else from the environment (CORRAL_*), else from one file, else from its default. The file
-is the one that --config or CORRAL_CONFIG names, else config.yaml in the working directory, else in the data directory.`
+A setting comes from a flag, else from the environment (CORRAL_*), else from the configuration file, else it has its
+default. The file is that of --config or CORRAL_CONFIG, else config.yaml in the working directory, else config.yaml in
+the data directory.`
     )
   config
     .command('check')
@@ -20,15 +21,13 @@ is the one that --config or CORRAL_CONFIG names, else config.yaml in the working
     .action(async () => {
       const { file, unknown } = await openConfig(context)
       if (unknown.length > 0) throw new ConfigError(unknown)
-      printText(
-        file ? `${file}: no mistakes.` : 'There is no configuration file; the defaults are in force. No mistakes.'
-      )
+      printText(file ? `${file}: no mistakes.` : 'There is no configuration file; the defaults apply. No mistakes.')
     })
   config
     .command('show')
-    .description('show every setting in force and where it came from')
+    .description('show every setting, its value and where it came from')
     .option('--json', 'print them as JSON')
-    .addHelpText('after', '\nKeys are not shown.')
+    .addHelpText('after', '\nAPI keys and tokens are not shown.')
     .action(async ({ json }: { json?: boolean }) => {
       const [loaded, definitions, { describeConfig, formatConfig }] = await Promise.all([
         openConfig(context),

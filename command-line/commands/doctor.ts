@@ -1,25 +1,31 @@
 import { statSync } from 'node:fs'
-import { resolve } from 'node:path'
+import { access, constants } from 'node:fs/promises'
+import { arch, release, type } from 'node:os'
+import { dirname, join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
 import type { LoadedConfig } from '../../core/config/load.ts'
 import { ConfigError } from '../../core/config/problems.ts'
 import type { Runtimes, RuntimesReport } from '../../core/contracts/builds.ts'
+import type { Hardware, HardwareProblem } from '../../core/contracts/hardware.ts'
 import { progressText } from '../../core/contracts/progress.ts'
-import { messageOf } from '../../core/errors.ts'
+import type { ServiceName } from '../../core/contracts/services.ts'
+import { isSystemError, messageOf } from '../../core/errors.ts'
+import type { PluginDefinition } from '../../core/plugins/plugin.ts'
+import { version } from '../../core/system/package-info.ts'
+import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import type { DoctorReport } from '../doctor-schema.ts'
-import { CommandFailure, EXIT } from '../failure.ts'
-import { interruption } from '../interruption.ts'
 import { printJson, printText } from '../output.ts'
-import { showProgress } from '../progress-line.ts'
+import { showProgress } from '../progress.ts'
+import { planAddresses, serverSettingsOf } from '../server-address.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
-/** How often a server that looks for a build is asked how far it is (milliseconds). */
+/** How often a server that looks for a build is asked for its progress (milliseconds). */
 const POLL_INTERVAL = 500
-/** How long a server may take to answer, and the hardware and the list of releases to be looked at (milliseconds). */
-const ANSWER_PATIENCE = 45_000
+/** Time limit for a server's answer, and for detecting the hardware and listing the releases (milliseconds). */
+const ANSWER_TIMEOUT = 45_000
 
 interface DoctorFlags {
   json?: boolean
@@ -31,15 +37,15 @@ export function defineDoctor(program: Command, context: CommandContext): void {
   program
     .command('doctor')
     .description('see what works on this machine, what is missing, and what to do about it')
-    .option('--json', 'print the findings as JSON (docs/doctor.md tells what is in them)')
-    .option('--no-build', 'tell what is known now: do not look for llama.cpp, nor download or build it')
-    .option('--sysroot <folder>', 'look at the system files in this folder, as if it were /')
+    .option('--json', 'print the findings as JSON (docs/doctor.md describes them)')
+    .option('--no-build', 'show what is known now: do not look for llama.cpp, download or build it')
+    .option('--sysroot <folder>', 'examine the system files in this folder, as if it were /')
     .addHelpText(
       'after',
       `
 Shows the hardware, every kind of llama.cpp build with how well it fits and what it lacks, and which one is used.
-Looks for a build the way the server does and waits for it: where none is found it is downloaded or built, which may
-take minutes the first time.
+Looks for a build the way the server does and waits for it: if there is none, it is downloaded or built, which may take
+minutes the first time.
 
 Examples:
   corral doctor
@@ -57,10 +63,21 @@ Exit codes: 0 all is well, 1 something is missing, 2 the configuration has mista
     })
 }
 
+/** A report before anything was examined. */
+export function emptyReport(): DoctorReport {
+  return {
+    corral: version,
+    node: process.version,
+    platform: `${type()} ${release()} ${arch()}`,
+    config: { file: null, problems: [] },
+    ranking: [],
+    attempts: [],
+    installed: [],
+    problems: []
+  }
+}
+
 async function examine(context: CommandContext, flags: DoctorFlags): Promise<DoctorReport> {
-  const { checkWritable, diskAndModels, emptyReport, engineFindings, findProblems } = await import(
-    '../doctor-report.ts'
-  )
   const report = emptyReport()
   let config: LoadedConfig
   try {
@@ -72,14 +89,14 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   }
   report.config.file = config.file ?? null
   report.config.problems.push(...config.unknown)
-  /** Runs one part of the examination; the others go on when it fails. */
+  /** Runs one part of the examination; when it fails, the others still run. */
   const examined = async <Result>(work: () => Promise<Result>): Promise<Result | undefined> => {
     try {
       return await work()
     } catch (error) {
       interruption().throwIfAborted()
       const message = messageOf(error)
-      // What stands in the way of one part mostly does so for the next.
+      // The same cause often makes several parts fail.
       if (!report.problems.includes(message)) report.problems.push(message)
       return undefined
     }
@@ -90,18 +107,20 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   await examined(() => checkWritable(config.paths.home))
   const models = await examined(() => diskAndModels(config.paths.models))
   if (models) report.models = models
-  const { planAddresses, serverSettingsOf } = await import('../server-address.ts')
-  const { local } = planAddresses(serverSettingsOf(config))
   const before = report.problems.length
-  let findings: RuntimesReport | undefined
+  const otherRoot = flags.sysroot !== undefined
   // A server knows nothing of another root.
-  if (flags.sysroot === undefined) findings = await examined(() => askServer(context, config, flags.build))
+  let findings = otherRoot ? undefined : await examined(() => reportOfServer(context, config, flags.build))
   const silent = !findings && report.problems.length > before
-  if (!findings && (local || flags.sysroot !== undefined)) {
-    // Two at once should not get a build: the server that is silent may be busy with just that.
+  if (!findings && (otherRoot || planAddresses(serverSettingsOf(config)).local)) {
+    // A server that does not answer may be getting a build right now: two must not do that at once.
     findings = await examined(() => examineHere(context, config, flags.build && !silent))
   }
-  if (findings) Object.assign(report, engineFindings(findings))
+  if (findings) {
+    const { state, hardware, ranking, release, chosen, attempts, installed } = findings
+    Object.assign(report, { state, ranking, release, attempts, installed })
+    Object.assign(report, { ...(hardware && { hardware }), ...(chosen && { chosen }) })
+  }
   report.problems.push(...findProblems(report))
   return report
 }
@@ -111,83 +130,194 @@ function withSysroot(config: LoadedConfig, { cwd }: CommandContext, sysroot: str
   if (sysroot === undefined) return config
   const root = resolve(cwd, sysroot)
   if (!statSync(root, { throwIfNoEntry: false })?.isDirectory()) {
-    throw new CommandFailure(EXIT.usage, `--sysroot wants a folder with a system's files; ${root} is none.`)
+    throw new CommandFailure(EXIT.usage, `--sysroot needs a folder with the files of a system; ${root} is none.`)
   }
   const hardware = { ...config.sections.hardware, sysroot: root }
   return { ...config, sections: { ...config.sections, hardware } }
 }
 
+/** The folder, or the nearest existing one above it. */
+async function existing(directory: string): Promise<string> {
+  for (let path = directory; ; path = dirname(path)) {
+    try {
+      await access(path)
+      return path
+    } catch (error) {
+      if (!isSystemError(error, 'ENOENT', 'ENOTDIR') || dirname(path) === path) throw error
+    }
+  }
+}
+
+/** @throws Error with advice when nothing can be stored in the data directory */
+async function checkWritable(directory: string): Promise<void> {
+  try {
+    await access(await existing(directory), constants.W_OK)
+  } catch (error) {
+    const advice = 'Make it writable, or choose another one with CORRAL_HOME.'
+    throw new Error(`The data directory ${directory} cannot be written: ${messageOf(error)} ${advice}`, {
+      cause: error
+    })
+  }
+}
+
+/** The models' folder, which need not exist yet, and the free space on its disk. */
+async function diskAndModels(directory: string): Promise<NonNullable<DoctorReport['models']>> {
+  const { freeSpace } = await import('../../core/system/disk-space.ts')
+  return { directory, free: await freeSpace(await existing(directory)) }
+}
+
 /**
- * What a running server says of its builds, once it has settled on one; undefined where none runs.
+ * What a running server reports about its builds, once it has settled on one; undefined when none is running.
  * @throws CommandFailure when a server that should answer does not
  */
-async function askServer(
+async function reportOfServer(
   context: CommandContext,
   config: LoadedConfig,
   build: boolean
 ): Promise<RuntimesReport | undefined> {
   const { readOwner } = await import('../../core/system/data-directory.ts')
-  const { planAddresses, serverSettingsOf } = await import('../server-address.ts')
   try {
-    return await withServer(context, 'fail', ({ client }) => askUntilSettled(client, build), { config })
+    return await withServer(context, 'fail', ({ client }) => pollUntilSettled(client, build), { config })
   } catch (error) {
     const none = error instanceof CommandFailure && error.exitCode === EXIT.noServer
-    if (none && planAddresses(serverSettingsOf(config)).local && !(await readOwner(config.paths))) return undefined
+    const { local } = planAddresses(serverSettingsOf(config))
+    if (none && local && !(await readOwner(config.paths))) return undefined
     throw error
   }
 }
 
-async function askUntilSettled(client: ServerClient, build: boolean): Promise<RuntimesReport> {
-  const line = showProgress('looking for llama.cpp', 'plain lines')
+async function pollUntilSettled(client: ServerClient, build: boolean): Promise<RuntimesReport> {
+  const progress = await showProgress('looking for llama.cpp')
   try {
     for (;;) {
-      const report = await withPatience(
+      const report = await withTimeout(
         signal => client.json<RuntimesReport>('GET', '/api/runtimes', undefined, signal),
         client.address
       )
       if (!Array.isArray(report.ranking)) {
-        throw new CommandFailure(EXIT.failure, `The server at ${client.address} is of another version of corral.`)
+        throw new CommandFailure(EXIT.failure, `The server at ${client.address} has another version of corral.`)
       }
       if (!build || report.state !== 'searching') return report
-      if (report.progress) line.update(progressText(report.progress))
+      if (report.progress) progress.status(progressText(report.progress))
       await sleep(POLL_INTERVAL, undefined, { signal: interruption() })
     }
   } finally {
-    line.clear()
+    progress.clear()
   }
 }
 
-/** Looks by this process itself, and finds or makes a build where that is wanted. */
+/**
+ * Examines in this process, and finds or makes a build if that is wanted. The data directory is not claimed: a server
+ * may run on it meanwhile, since builds can be shared.
+ */
 async function examineHere(context: CommandContext, config: LoadedConfig, build: boolean): Promise<RuntimesReport> {
-  const { withOwnRuntimes } = await import('../own-runtimes.ts')
-  return await withOwnRuntimes(context, config, async runtimes => {
-    await withPatience(signal => runtimes.rank({ signal }), 'the hardware')
+  const [{ createApplication }, { createPluginHost }, { createLogger }, definitions] = await Promise.all([
+    import('../../core/http/application.ts'),
+    import('../../core/plugins/plugin-host.ts'),
+    import('../../core/system/log.ts'),
+    context.definitions()
+  ])
+  let log: ReturnType<typeof createLogger>
+  try {
+    log = createLogger(config.core.log_level, join(config.paths.logs, 'corral.log'))
+  } catch {
+    // Without a writable log the examination is still useful.
+    log = (await import('pino')).pino({ level: 'silent' })
+  }
+  const app = await createApplication(config.core, log)
+  const host = createPluginHost({
+    definitions: pluginsFor('runtimes', definitions),
+    config,
+    log,
+    signal: interruption()
+  })
+  try {
+    await host.register(app)
+    await app.ready()
+    // The plugins are not started: that would look for a build, and stop the engines of a server that has gone.
+    const runtimes = host.service('runtimes')
+    await withTimeout(signal => runtimes.rank({ signal }), 'the hardware')
     if (build) await findBuild(runtimes)
     return runtimes.report()
-  })
+  } finally {
+    await host.stop()
+    await app.close()
+  }
+}
+
+/** The plugin that offers a service, and those that it needs directly or indirectly, in the list's order. */
+function pluginsFor(service: ServiceName, definitions: readonly PluginDefinition[]): PluginDefinition[] {
+  const wanted = new Set<string>([service])
+  for (let size = 0; size !== wanted.size; ) {
+    size = wanted.size
+    for (const { offers = [], needs = [] } of definitions) {
+      if (offers.some(offer => wanted.has(offer))) for (const need of needs) wanted.add(need)
+    }
+  }
+  return definitions.filter(({ offers = [] }) => offers.some(offer => wanted.has(offer)))
 }
 
 async function findBuild(runtimes: Runtimes): Promise<void> {
-  const line = showProgress('looking for llama.cpp', 'plain lines')
+  const progress = await showProgress('looking for llama.cpp')
   try {
-    await runtimes.build({ signal: interruption(), onProgress: progress => line.update(progressText(progress)) })
+    await runtimes.build({ signal: interruption(), onProgress: step => progress.status(progressText(step)) })
   } catch {
     interruption().throwIfAborted()
-    // A search that failed is told by the report.
+    // The report says that the search failed, and why.
   } finally {
-    line.clear()
+    progress.clear()
   }
 }
 
-/** Waits, but not for ever. @throws CommandFailure that names what did not answer */
-async function withPatience<Result>(work: (signal: AbortSignal) => Promise<Result>, subject: string): Promise<Result> {
-  const late = AbortSignal.timeout(ANSWER_PATIENCE)
+/** @throws CommandFailure that names `subject` when the work takes too long */
+async function withTimeout<Result>(work: (signal: AbortSignal) => Promise<Result>, subject: string): Promise<Result> {
+  const late = AbortSignal.timeout(ANSWER_TIMEOUT)
   try {
     return await work(AbortSignal.any([interruption(), late]))
   } catch (error) {
     interruption().throwIfAborted()
     if (!late.aborted) throw error
-    const seconds = ANSWER_PATIENCE / 1000
-    throw new CommandFailure(EXIT.failure, `Nothing was heard of ${subject} within ${seconds} seconds.`, error)
+    const seconds = ANSWER_TIMEOUT / 1000
+    throw new CommandFailure(EXIT.failure, `No answer from ${subject} within ${seconds} seconds.`, error)
   }
+}
+
+/** A person should know these although corral works: there is a device, and it is not used. */
+const SERIOUS: readonly HardwareProblem['code'][] = [
+  'driver_mismatch',
+  'driver_not_loaded',
+  'driver_too_old',
+  'no_permission'
+]
+
+/** GPUs that could compute; not the console of a server, which no compute driver knows. */
+function computingGpus({ gpus }: Hardware): Hardware['gpus'] {
+  return gpus.filter(({ vendor, apis }) => vendor !== 'other' || apis.length > 0)
+}
+
+/** The problems among the findings, in sentences. Pure. */
+export function findProblems({ state, hardware, ranking, chosen, attempts }: DoctorReport): string[] {
+  const problems: string[] = []
+  if (state === 'failed') {
+    const details = attempts.length > 0 ? '; the attempts are listed with their reasons' : ''
+    problems.push(`No llama.cpp build works here${details}.`)
+  }
+  for (const { code, message, advice } of hardware?.problems ?? []) {
+    if (SERIOUS.includes(code)) problems.push(advice ? `${message} ${advice}` : message)
+  }
+  const gpus = hardware ? computingGpus(hardware) : []
+  const best = ranking.find(({ usable }) => usable)
+  if (gpus.length > 0 && best?.kind === 'cpu' && problems.length === 0 && gpus.some(gpu => gpu.vendor !== 'qualcomm')) {
+    problems.push(
+      `This machine has a GPU (${gpus.map(({ name }) => name).join(', ')}), but no kind of llama.cpp build can use it ` +
+        'now: models run on the processor. The ranking of builds says what is missing.'
+    )
+  }
+  problems.push(...(chosen?.warnings ?? []))
+  if (chosen?.kind === 'cpu' && !chosen.warnings?.length && best && best.kind !== 'cpu') {
+    problems.push(
+      `Models run on the processor although ${best.title} could be used. The list of attempts says why it was not used.`
+    )
+  }
+  return problems
 }

@@ -1,14 +1,14 @@
 import { resolve } from 'node:path'
 import { type Command, Option } from 'commander'
+import type { FoundModel, FoundModels } from '../../core/contracts/adoption.ts'
 import type { ImportedReply } from '../../core/contracts/native-records.ts'
-import { parseModelName } from '../../core/models/model-name.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import type { CommandContext } from '../context.ts'
-import { CommandFailure, EXIT } from '../failure.ts'
-import { importFound, listFound } from '../import-found.ts'
+import { CommandFailure, EXIT, throwTogether } from '../command-failure.ts'
+import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
+import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
+import { streamWork } from '../progress.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
-import { streamWork } from '../streamed-work.ts'
 
 interface ImportOptions {
   from?: string
@@ -26,19 +26,19 @@ export function defineImport(program: Command, context: CommandContext): void {
     .argument('[model]', 'owner/name to store it under, or owner/name:variant to set its label')
     .argument('[more...]', 'with --from, all arguments are models that the tool has')
     .addOption(
-      new Option('--from <tool>', 'take models that another tool has downloaded').choices([
+      new Option('--from <tool>', 'import models that another tool has downloaded').choices([
         'huggingface',
         'ollama',
         'lm-studio'
       ])
     )
     .option('--list', 'with --from: show what the tool has, and change nothing')
-    .option('--all', 'with --from: take all that can be taken')
+    .option('--all', 'with --from: import everything that can be imported')
     .option('--json', 'with --list: print the reply of GET /api/import/found')
     .addHelpText(
       'after',
       `
-The files are shared with the originals where the disk allows it (no space is taken twice), else copied. The originals
+Files are shared with the originals where the disk allows it (which takes no more space), else copied. The originals
 stay as they are.
 
 Examples:
@@ -50,30 +50,30 @@ Examples:
     )
     .action(async (path: string | undefined, model: string | undefined, more: string[], options: ImportOptions) => {
       const given = [path, model, ...more].filter(argument => argument !== undefined)
-      const { from } = options
+      const { from, list, all } = options
       checkUsage(given, options)
       await withServer(context, 'aside', async ({ client }) => {
         if (from === undefined) await importPath(client, resolve(context.cwd, given[0]!), given[1]!)
-        else if (options.list || (given.length === 0 && !options.all)) await listFound(client, from, options)
+        else if (list || (given.length === 0 && !all)) await listFound(client, from, options)
         else await importFound(client, from, given)
       })
     })
 }
 
-/** Before a server is started for it. @throws CommandFailure, and CorralError `invalid_model_name` */
+/** Checks the arguments before a server is started. @throws CommandFailure */
 function checkUsage(given: string[], { from, list, all, json }: ImportOptions): void {
   const wrong = (message: string) => {
-    throw new CommandFailure(EXIT.usage, `${message}\n(add --help to see how it is used)`)
+    throw usageFailure(message)
   }
   if (from === undefined) {
-    if (list || all || json) wrong('--list, --all and --json need --from, which names the tool whose models are meant.')
+    if (list || all || json) wrong('--list, --all and --json need --from with the name of a tool.')
     if (given.length !== 2) wrong('Give a path and the name to store the model under, or a tool with --from.')
-    parseModelName(given[1])
+    modelArgument(given[1]!)
     return
   }
-  if (list && all) wrong('--list changes nothing, --all takes everything: give one of them.')
+  if (list && all) wrong('--list changes nothing and --all imports everything: give one of them.')
   if (all && given.length > 0) wrong('Name models, or give --all, but not both.')
-  if (list && given.length > 0) wrong('--list shows all that the tool has: leave the names out.')
+  if (list && given.length > 0) wrong('--list shows everything that the tool has: leave the names out.')
   if (json && (all || given.length > 0)) wrong('--json goes with --list.')
 }
 
@@ -84,6 +84,114 @@ async function importPath(client: ServerClient, path: string, model: string): Pr
     { path, model },
     { first: `reading ${path}`, what: `import of ${path}`, unit: 'bytes' }
   )
-  const { name, size } = stored
-  process.stderr.write(`imported ${name} (${formatBytes(size)}). Try it with: corral run ${name}\n`)
+  printNote(`imported ${stored.name} (${formatBytes(stored.size)}). Try it with: corral run ${stored.name}`)
+}
+
+/** Shows what another tool has downloaded. */
+async function listFound(client: ServerClient, from: string, { json }: ImportOptions): Promise<void> {
+  const found = await findModels(client, from)
+  if (json) return printJson(found)
+  printText(formatFound(found))
+  for (const reason of found.unreadable ?? []) printNote(printable(reason))
+  const importable = found.models.find(model => !model.present && model.problem === undefined)
+  if (found.models.length === 0) printNote(`Nothing was found in ${printable(found.folder)}.`)
+  else if (!importable) printNote('There is nothing left to import.')
+  else {
+    printNote(`Import one with: corral import --from ${from} ${printable(importable.name)}`)
+    printNote(`Import all with: corral import --from ${from} --all`)
+  }
+}
+
+/**
+ * Imports models that another tool has downloaded, one after the other; all are tried, even when one fails.
+ * @param names as `listFound` shows them; none imports everything that can be imported
+ */
+async function importFound(client: ServerClient, from: string, names: string[]): Promise<void> {
+  const { models, folder, unreadable = [] } = await findModels(client, from)
+  for (const reason of unreadable) printNote(printable(reason))
+  const failures: CommandFailure[] = []
+  const chosen = names.length === 0 ? models.filter(({ problem }) => problem === undefined) : []
+  for (const name of names) {
+    const choice = chooseFound(models, name)
+    if ('model' in choice) chosen.push(choice.model)
+    else failures.push(new CommandFailure(choice.exitCode, choice.refusal))
+  }
+  let imported = 0
+  for (const model of chosen) {
+    if (model.present) {
+      printNote(`${printable(model.name)} is here already${storedElsewhere(model)}`)
+      continue
+    }
+    try {
+      await importOne(client, from, model)
+      imported++
+    } catch (error) {
+      if (!(error instanceof CommandFailure)) throw error
+      failures.push(new CommandFailure(error.exitCode, `${printable(model.name)}: ${error.message}`, error))
+    }
+  }
+  if (names.length === 0) {
+    const left = models.filter(({ problem }) => problem !== undefined).length
+    const others = left === 0 ? '' : `; ${left} cannot be imported, and --list says why`
+    printNote(`imported ${imported} of ${models.length} in ${printable(folder)}${others}`)
+  }
+  throwTogether(failures)
+}
+
+/** Finds a model by its name here or in its tool; the label may be left out when only one model can be meant. */
+export function chooseFound(
+  models: FoundModel[],
+  name: string
+): { model: FoundModel } | { exitCode: number; refusal: string } {
+  const wanted = name.toLowerCase()
+  const exact = models.filter(({ name, found }) =>
+    [name, found, found.replace(/:latest$/i, '')].some(text => text.toLowerCase() === wanted)
+  )
+  const matches =
+    exact.length > 0 ? exact : models.filter(({ name, found }) => [name, found].some(text => bare(text) === wanted))
+  const [model, ...others] = matches
+  if (!model) return { exitCode: EXIT.notFound, refusal: `The tool has no model "${name}". --list shows what it has.` }
+  if (others.length > 0) {
+    const labels = matches.map(match => match.name).join(', ')
+    return { exitCode: EXIT.usage, refusal: `"${name}" can mean several models: ${labels}. Name one of them.` }
+  }
+  if (model.problem !== undefined) {
+    return { exitCode: EXIT.failure, refusal: `${model.name} cannot be imported: ${model.problem}` }
+  }
+  return { model }
+}
+
+/** The models of another tool as a table. */
+export function formatFound({ models }: FoundModels): string {
+  const rows = models.map(model => [
+    model.name,
+    formatBytes(model.size),
+    model.format,
+    model.present ? `is here already${storedElsewhere(model)}` : (model.problem ?? 'can be imported')
+  ])
+  return printable(formatTable(['NAME', '>SIZE', 'FORMAT', 'STATE'], rows))
+}
+
+async function findModels(client: ServerClient, from: string): Promise<FoundModels> {
+  return await client.json<FoundModels>('GET', `/api/import/found?from=${encodeURIComponent(from)}`)
+}
+
+async function importOne(client: ServerClient, from: string, { found, name }: FoundModel): Promise<void> {
+  const { model, linked } = await streamWork<ImportedReply>(
+    client,
+    '/api/import',
+    { from, found },
+    { first: `reading ${printable(name)}`, what: `import of ${printable(name)}`, unit: 'bytes' }
+  )
+  const how = linked ? 'shared with the original' : 'copied'
+  printNote(`imported ${printable(model.name)} (${formatBytes(model.size)}, ${how})`)
+}
+
+/** The name that it is stored under, where that differs. */
+function storedElsewhere({ name, storedAs }: FoundModel): string {
+  return storedAs === undefined || bare(storedAs) === bare(name) ? '' : ` as ${printable(storedAs)}`
+}
+
+function bare(name: string): string {
+  return name.split(':')[0]!.toLowerCase()
 }

@@ -2,10 +2,8 @@ import type { Command } from 'commander'
 import type { LocalModel } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { CommandContext } from '../context.ts'
-import { printJson, printText } from '../output.ts'
-import { relativeTime } from '../relative-time.ts'
+import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { withServer } from '../server-connection.ts'
-import { formatTable } from '../table.ts'
 
 export function defineList(program: Command, context: CommandContext): void {
   program
@@ -26,7 +24,7 @@ Examples:
       )
       if (json) return printJson(reply)
       if (process.stderr.isTTY && reply.models.length === 0) {
-        process.stderr.write('No model is here yet. Download one with: corral pull <owner>/<name>\n')
+        printNote('There is no model yet. Download one with: corral pull <owner>/<name>')
       }
       printText(formatModels(reply.models, new Date()))
     })
@@ -46,8 +44,5 @@ export function formatModels(
       format,
       relativeTime(modified_at, now)
     ])
-  return formatTable(
-    [{ title: 'NAME' }, { title: 'ID' }, { title: 'SIZE', align: 'right' }, { title: 'FORMAT' }, { title: 'MODIFIED' }],
-    rows
-  )
+  return formatTable(['NAME', 'ID', '>SIZE', 'FORMAT', 'MODIFIED'], rows)
 }

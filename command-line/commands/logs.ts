@@ -1,8 +1,7 @@
 import { type Command, InvalidArgumentError } from 'commander'
 import type { EngineLogRecord } from '../../core/contracts/engines.ts'
 import type { LogEvent } from '../../plugins/api-native/log-events.ts'
-import type { CommandContext } from '../context.ts'
-import { modelArgument } from '../model-argument.ts'
+import { type CommandContext, modelArgument } from '../context.ts'
 import { printable, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
 
@@ -14,22 +13,22 @@ interface LogsReply {
 
 function lineCount(text: string): number {
   const count = Number(text)
-  if (!Number.isSafeInteger(count) || count < 0) throw new InvalidArgumentError('It is a number, 0 or more.')
+  if (!Number.isSafeInteger(count) || count < 0) throw new InvalidArgumentError('It must be a whole number, 0 or more.')
   return count
 }
 
 export function defineLogs(program: Command, context: CommandContext): void {
   program
     .command('logs')
-    .description('show what the engines of a model printed, and why they ended')
+    .description('show what the engines of a model printed, and why they stopped')
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
-    .option('-f, --follow', 'go on with what comes, until Ctrl-C')
-    .option('-n, --lines <count>', 'only so many last lines of each engine', lineCount)
+    .option('-f, --follow', 'print new lines as they come, until Ctrl-C')
+    .option('-n, --lines <count>', 'only the last lines of each engine', lineCount)
     .option('--json', 'print the reply of GET /api/logs/<model>')
     .addHelpText(
       'after',
       `
-The logs of the latest engines are kept while the server runs, also after the engines have gone.
+The logs of the latest engines are kept while the server runs, even after the engines have stopped.
 
 Examples:
   corral logs corral/tiny-chat
@@ -70,7 +69,7 @@ function ending({ endedAt, exit, failure }: Pick<EngineLogRecord, 'endedAt' | 'e
   return `== ended ${endedAt}, ${how} ==${why}`
 }
 
-/** The logs for people, the newest engine last, as in a terminal that scrolls. */
+/** The logs for people; the newest engine is last, where a terminal ends. */
 export function formatLogs({ model, engines }: LogsReply): string {
   if (engines.length === 0) return `No engine of ${model} has run since the server started.`
   return engines

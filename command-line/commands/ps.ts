@@ -1,12 +1,10 @@
 import type { Command } from 'commander'
 import type { LoadingRecord, RunningRecord } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
+import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
-import { CommandFailure, EXIT } from '../failure.ts'
-import { printJson, printText } from '../output.ts'
-import { relativeTime } from '../relative-time.ts'
+import { formatTable, printJson, printText, relativeTime } from '../output.ts'
 import { withServer } from '../server-connection.ts'
-import { formatTable } from '../table.ts'
 
 interface PsReply {
   models: RunningRecord[]
@@ -21,7 +19,7 @@ export function definePs(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-UNTIL is when a model is unloaded if no request comes; for a model that is not ready, how far it is.
+UNTIL is when the model is unloaded if no request comes; for a model that is not ready, what it is doing.
 
 Examples:
   corral ps
@@ -45,14 +43,7 @@ Examples:
 /** The models in memory as a table; those that are still loading last. */
 export function formatRunning({ models, loading }: PsReply, now: Date): string {
   return formatTable(
-    [
-      { title: 'NAME' },
-      { title: 'ID' },
-      { title: 'SIZE', align: 'right' },
-      { title: 'PROCESSOR' },
-      { title: 'CONTEXT', align: 'right' },
-      { title: 'UNTIL' }
-    ],
+    ['NAME', 'ID', '>SIZE', 'PROCESSOR', '>CONTEXT', 'UNTIL'],
     [
       ...models.map(({ name, digest, size, size_vram, context_length, expires_at }) => [
         name,

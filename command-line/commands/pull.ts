@@ -1,12 +1,14 @@
 import type { Command } from 'commander'
-import type { PlanReply } from '../../core/contracts/native-records.ts'
-import type { CommandContext } from '../context.ts'
-import { CommandFailure, EXIT } from '../failure.ts'
-import { modelArgument } from '../model-argument.ts'
-import { printJson, printText } from '../output.ts'
-import { formatPlan } from '../pull-plan.ts'
-import { pullWithProgress } from '../pull-progress.ts'
+import type { PlanReply, PullEvent, PullReply } from '../../core/contracts/native-records.ts'
+import { formatBytes, formatMemory } from '../../core/system/bytes.ts'
+import { formatDuration } from '../../core/system/duration.ts'
+import { CommandFailure, EXIT, Interrupted } from '../command-failure.ts'
+import { type CommandContext, modelArgument } from '../context.ts'
+import { formatPairs, formatTable, printable, printJson, printNote, printText } from '../output.ts'
+import { type Progress, showProgress } from '../progress.ts'
+import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
+import { percentOf } from '../transfers.ts'
 
 interface PullOptions {
   as?: string
@@ -18,20 +20,20 @@ interface PullOptions {
 export function definePull(program: Command, context: CommandContext): void {
   program
     .command('pull')
-    .description('download a model, or go on with a download')
+    .description('download a model, or continue a download')
     .argument('<reference>', '[hf:|csghub:|modelscope:]owner/name[:variant][@revision], or an address')
     .option('--as <model>', 'owner/name to store it under', modelArgument)
-    .option('--dry-run', 'only tell what would be downloaded, and whether disk and memory suffice')
-    .option('--detach', 'let the running server download it, without waiting for the end')
+    .option('--dry-run', 'only show what would be downloaded, and whether disk and memory suffice')
+    .option('--detach', 'let the running server download it, and do not wait for the end')
     .option('--json', 'with --dry-run: print the reply of POST /api/pull')
     .addHelpText(
       'after',
       `
-Without a variant, the best one from Q4_K_M up that fits this machine's memory is taken. What is fetched is checked
-against the hub's digests before the model exists. Ctrl-C pauses; the same command goes on where it stopped, also after
-a crash. A model that is there already is only brought up to date.
+Without a variant, the best one from Q4_K_M up that fits this machine's memory is taken. Every file is checked against
+the hub's digests before the model is stored. Ctrl-C pauses; the same command continues where it stopped, also after a
+crash. A model that is here already is only brought up to date.
 
-Exit codes: 0 it is there (--dry-run: it would fit on the disk), 1 it failed (--dry-run: the disk is too small),
+Exit codes: 0 it is here (--dry-run: it would fit on the disk), 1 it failed (--dry-run: the disk is too small),
 4 the hub has no such model.
 
 Examples:
@@ -71,9 +73,147 @@ async function pullDetached(context: CommandContext, reference: string, request:
     ({ client }) => client.json<{ status?: string }>('POST', '/api/pull', body),
     { without: '--detach needs a running server: without one the download would stop when this command ends.' }
   )
-  process.stderr.write(
+  printNote(
     reply.status === 'success'
-      ? `${reference} is here already\n`
-      : `the server downloads ${reference}. Watch it with: corral pulls\n`
+      ? `${reference} is here already`
+      : `the server downloads ${reference}. Watch it with: corral pulls`
   )
+}
+
+/** Failures whose own messages say what becomes of the download. */
+const FINAL_CODES = ['pull_cancelled', 'model_deleted', 'shutting_down']
+
+/**
+ * Downloads a model, joins its download or continues it. Standard error shows what was chosen and the progress.
+ * @param reference as it was typed, for the command to type next
+ */
+async function pullWithProgress(client: ServerClient, reference: string, request: object): Promise<void> {
+  const began = Date.now()
+  const waiting = await showProgress(`looking for ${reference}`, { plain: 'nothing' })
+  let progress: Progress | undefined
+  let name = reference
+  let succeeded = false
+  let detached: Promise<boolean> | undefined
+  try {
+    for await (const part of client.stream<PullEvent>('/api/pull', { ...request, stream: true })) {
+      if ('status' in part) continue
+      const { event } = part
+      if (event.model) name = event.label ? `${event.model}:${event.label}` : event.model
+      if (event.status === 'success') succeeded = true
+      else if (event.present) continue
+      else if (!progress) {
+        waiting.clear()
+        printNote(printable(introduction(name, event)))
+        const first = `starting the download of ${name}`
+        progress = await showProgress(first, { subject: name, expected: event.size })
+        detached = isDetached(client, name)
+      } else if (event.digest === undefined) progress.status(event.status)
+      else progress.update(event.digest, event.completed ?? 0, event.total ?? 0)
+    }
+  } catch (error) {
+    throw progress ? await endedEarly(error, progress, reference, detached) : error
+  } finally {
+    waiting.clear()
+    progress?.clear()
+  }
+  if (!succeeded) {
+    throw new CommandFailure(
+      EXIT.failure,
+      `The server ended the download of ${name} without a result. Its log says more. The downloaded part is kept; continue with: corral pull ${reference}`
+    )
+  }
+  const amount = progress?.transfers.items.length ? formatBytes(progress.transfers.total) : undefined
+  const done = amount
+    ? `pulled ${name} (${amount}) in ${formatDuration(Date.now() - began)}`
+    : `${name} is here already`
+  printNote(printable(`${done}. Try it with: corral run ${name}`))
+}
+
+/** What was chosen and why, and warnings. */
+function introduction(name: string, { reason, size, warnings = [] }: PullEvent): string {
+  return [
+    `pulling ${name}${size ? ` (${formatBytes(size)})` : ''}`,
+    ...(reason ? [`  ${reason}`] : []),
+    ...warnings.map(warning => `warning: ${warning}`)
+  ].join('\n')
+}
+
+/** Whether the server would go on with this download after the command has ended. */
+async function isDetached(client: ServerClient, name: string): Promise<boolean> {
+  try {
+    const { pulls } = await client.json<{ pulls: PullReply[] }>('GET', '/api/pulls')
+    return pulls.some(({ model, detached }) => detached && model.toLowerCase() === name.toLowerCase())
+  } catch {
+    // This only affects the wording of one message; the download itself reports a server in trouble.
+    return false
+  }
+}
+
+/** The error for a download that ended early, with what becomes of it. */
+async function endedEarly(
+  error: unknown,
+  progress: Progress,
+  reference: string,
+  detached: Promise<boolean> | undefined
+): Promise<unknown> {
+  const { completed, total, items } = progress.transfers
+  const again = `continue with: corral pull ${reference}`
+  if (error instanceof Interrupted && error.exitCode !== 0) {
+    const amount = items.length > 0 ? ` at ${percentOf(completed, total)} (${formatBytes(completed)})` : ''
+    progress.clear()
+    printNote(
+      (await detached)
+        ? `left${amount}. The server goes on with it; see "corral pulls", or ${again}`
+        : `paused${amount}. The downloaded part is kept; ${again}`
+    )
+    return error
+  }
+  if (!(error instanceof CommandFailure)) return error
+  if (error instanceof ServerRefusal && FINAL_CODES.some(code => code === error.code)) return error
+  return new CommandFailure(error.exitCode, `${error.message} The downloaded part is kept; ${again}`, error)
+}
+
+/** What a pull would download and why, for people. */
+export function formatPlan(plan: PlanReply, reference: string): string {
+  const { label, format, repository, files, size, reason, choices, memory, disk, warnings, present } = plan
+  const variant = formatPairs([
+    ['variant', label],
+    ['chosen', reason],
+    ['format', format],
+    ['from', `${repository.address} (${repository.hub})`],
+    ['revision', repository.revision],
+    ['disk', roomText(disk, 'free', formatBytes)],
+    ['memory', roomText(memory, 'available', formatMemory)]
+  ])
+  const fileRows = files.map(file => [
+    file.size === undefined ? 'unknown' : formatBytes(file.size),
+    file.role,
+    file.path
+  ])
+  if (files.length > 1) fileRows.push([formatBytes(size), '', 'total'])
+  const sections = [`${plan.model}\n${variant}`, `Files\n${indent(formatTable(['>SIZE', 'ROLE', 'FILE'], fileRows))}`]
+  const others = choices.filter(choice => choice.label !== label)
+  if (others.length > 0) {
+    const rows = others.map(choice => [formatBytes(choice.size), choice.label])
+    sections.push(`Other choices\n${indent(formatTable(['>SIZE', 'VARIANT'], rows))}`)
+  }
+  if (warnings.length > 0) sections.push(`Warnings\n${indent(warnings.join('\n'))}`)
+  sections.push(
+    present
+      ? 'It is here already: nothing would be downloaded.'
+      : `Nothing was downloaded. Get it with: corral pull ${reference}`
+  )
+  return printable(sections.join('\n\n'))
+}
+
+function roomText(
+  { required, available, fits }: PlanReply['disk'],
+  what: string,
+  format: (bytes: number) => string
+): string {
+  return `${format(required)} needed, ${format(available)} ${what}${fits ? '' : ': not enough'}`
+}
+
+function indent(text: string): string {
+  return text.replace(/^/gm, '  ')
 }

@@ -1,26 +1,23 @@
 import type { Command } from 'commander'
 import type { PullReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import type { CommandContext } from '../context.ts'
-import { type CommandFailure, throwTogether, tryEach } from '../failure.ts'
-import { printable, printJson, printText } from '../output.ts'
+import { type CommandFailure, throwTogether, tryEach } from '../command-failure.ts'
+import { type CommandContext, unknownCommand } from '../context.ts'
+import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
-import { formatTable } from '../table.ts'
-import { percentOf } from '../transfer-layout.ts'
-import { formatTimeLeft } from '../transfer-speed.ts'
-import { unknownCommand } from '../unknown-command.ts'
+import { formatTimeLeft, percentOf } from '../transfers.ts'
 
 const DONE = { pause: 'paused', resume: 'resumed', cancel: 'cancelled' } as const
 
 export function definePulls(program: Command, context: CommandContext): void {
   const pulls = program
     .command('pulls')
-    .description('list downloads that are not done; pause, resume or cancel them')
+    .description('list unfinished downloads; pause, resume or cancel them')
     .option('--json', 'print the records of GET /api/pulls')
     .addHelpText(
       'after',
       `
-Downloads are named by their model or their id (of --json). "corral pull <model>" also goes on with one, and shows it.
+A download is named by its model or its id (see --json). "corral pull <model>" also continues one, and shows its progress.
 
 Examples:
   corral pulls
@@ -36,17 +33,17 @@ Examples:
       }))
       if (json) return printJson(reply)
       if (own && reply.pulls.some(({ state }) => state !== 'paused' && state !== 'failed')) {
-        process.stderr.write('No server runs: downloads go on by themselves once one does ("corral serve").\n')
+        printNote('No server is running: downloads continue when one starts ("corral serve").')
       }
       if (process.stderr.isTTY && reply.pulls.length === 0) {
-        process.stderr.write('Nothing is being downloaded. Begin with: corral pull <owner>/<name>\n')
+        printNote('There are no downloads. Start one with: corral pull <owner>/<name>')
       }
       printText(formatPulls(reply.pulls))
     })
   for (const [action, description] of [
-    ['pause', 'stop a download for now; what was fetched is kept'],
-    ['resume', 'let the running server go on with a download'],
-    ['cancel', 'end a download and delete what was fetched']
+    ['pause', 'stop a download for now; the downloaded part is kept'],
+    ['resume', 'let the running server continue a download'],
+    ['cancel', 'end a download and delete the downloaded part']
   ] as const) {
     pulls
       .command(action)
@@ -69,7 +66,7 @@ async function changePulls(context: CommandContext, action: keyof typeof DONE, n
       failures = await tryEach(names, async name => {
         const body = name.includes('/') ? { model: name } : { id: name }
         replies.push(await client.json('POST', `/api/pulls/${action}`, body))
-        process.stderr.write(`${DONE[action]} ${name}\n`)
+        printNote(`${DONE[action]} ${name}`)
       })
     },
     {
@@ -86,15 +83,7 @@ async function changePulls(context: CommandContext, action: keyof typeof DONE, n
 export function formatPulls(pulls: PullReply[]): string {
   return printable(
     formatTable(
-      [
-        { title: 'MODEL' },
-        { title: 'STATE' },
-        { title: 'DONE', align: 'right' },
-        { title: 'AMOUNT' },
-        { title: 'SPEED', align: 'right' },
-        { title: 'LEFT', align: 'right' },
-        { title: 'WHY' }
-      ],
+      ['MODEL', 'STATE', '>DONE', 'AMOUNT', '>SPEED', '>LEFT', 'WHY'],
       pulls.map(({ model, state, completed, total, speed, reason }) => [
         model,
         state,

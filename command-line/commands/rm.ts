@@ -1,7 +1,7 @@
 import type { Command } from 'commander'
-import type { CommandContext } from '../context.ts'
-import { throwTogether, tryEach } from '../failure.ts'
-import { modelArgument } from '../model-argument.ts'
+import { throwTogether, tryEach } from '../command-failure.ts'
+import { type CommandContext, modelArgument } from '../context.ts'
+import { printNote } from '../output.ts'
 import { withServer } from '../server-connection.ts'
 
 export function defineRm(program: Command, context: CommandContext): void {
@@ -15,7 +15,7 @@ export function defineRm(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Does not ask. Running answers of the model end first. All models are tried, even when one fails.
+Does not ask for confirmation. Running answers of the model end first. When one model fails, the others are still deleted.
 
 Examples:
   corral rm me/old-model
@@ -25,7 +25,7 @@ Examples:
       withServer(context, 'aside', async ({ client }) => {
         const failures = await tryEach(models, async model => {
           await client.json('DELETE', '/api/delete', { model })
-          process.stderr.write(`deleted ${model}\n`)
+          printNote(`deleted ${model}`)
         })
         throwTogether(failures)
       })

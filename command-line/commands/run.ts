@@ -1,13 +1,11 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { messageOf } from '../../core/errors.ts'
 import { parseDuration } from '../../core/system/duration.ts'
-import { printAnswer } from '../answer-printer.ts'
-import type { CommandContext } from '../context.ts'
-import { type ChatSettings, type Conversation, createConversation, formatCounters } from '../conversation.ts'
-import { CommandFailure, EXIT } from '../failure.ts'
-import { interruption } from '../interruption.ts'
-import { modelArgument } from '../model-argument.ts'
-import { showProgress } from '../progress-line.ts'
+import { ChatSession, type ChatSettings } from '../chat-session.ts'
+import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
+import { type CommandContext, modelArgument } from '../context.ts'
+import { printNote } from '../output.ts'
+import { showProgress } from '../progress.ts'
 import { withServer } from '../server-connection.ts'
 
 interface RunOptions {
@@ -31,27 +29,25 @@ export function defineRun(program: Command, context: CommandContext): void {
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .argument('[prompt...]', 'one question; without it, and at a terminal, a chat')
     .option('--system <text>', 'instructions for the model')
-    .addOption(number('--temperature <number>', 'randomness; 0 always gives the likeliest answer'))
-    .addOption(number('--top-p <number>', 'keep the likeliest tokens that make up this share'))
-    .addOption(whole('--top-k <number>', 'keep this many of the likeliest tokens'))
-    .addOption(whole('--seed <number>', 'repeats a random answer; -1 is a new one each time'))
-    .addOption(whole('--max-tokens <number>', 'longest answer; -1 is as long as the context allows'))
-    .addOption(whole('--num-ctx <number>', 'context window in tokens'))
-    .addOption(new Option('--format <json>', '"json", or a JSON schema that the answer must fit').argParser(format))
-    .option('--think', 'let a model that can do so think first')
+    .addOption(checked('--temperature <number>', 'randomness; 0 always picks the likeliest token', number))
+    .addOption(checked('--top-p <number>', 'keep the likeliest tokens with this total probability', number))
+    .addOption(checked('--top-k <number>', 'keep this many of the likeliest tokens', whole))
+    .addOption(checked('--seed <number>', 'repeats a random answer; -1 gives a new one each time', whole))
+    .addOption(checked('--max-tokens <number>', 'longest answer; -1 is as long as the context allows', whole))
+    .addOption(checked('--num-ctx <number>', 'context window in tokens', whole))
+    .addOption(checked('--format <json>', '"json", or a JSON schema that the answer must match', format))
+    .option('--think', 'let the model think first, if it can')
     .option('--no-think', 'do not let it think')
     .addOption(
-      new Option('--keep-alive <time>', 'how long the model stays loaded afterwards: 10m, 0, or -1 for ever').argParser(
-        keepAlive
-      )
+      checked('--keep-alive <time>', 'how long the model stays loaded afterwards: 10m, 0, or -1 for no limit', keepAlive)
     )
-    .option('--verbose', 'print token counts and speed after each answer, on standard error')
+    .option('--verbose', 'print token counts and speed after each answer, to standard error')
     .addHelpText(
       'after',
       `
-Text from a pipe is the prompt; given both, the pipe's text follows the prompt after a blank line. The answer goes to
-standard output and all else to standard error. In a chat, /? lists what can be typed; Ctrl-C stops an answer and
-Ctrl-D leaves. When no server runs, one is started and ends with this command.
+Text from a pipe is the prompt; with both, the pipe's text follows the prompt after a blank line. The answer goes to
+standard output and everything else to standard error. In a chat, /? lists the commands; Ctrl-C stops an answer and
+Ctrl-D leaves. When no server runs, one is started and stops with this command.
 
 Examples:
   corral run corral/tiny-chat
@@ -59,73 +55,49 @@ Examples:
   git diff | corral run me/coder "Write a commit message for this change:"
   corral run me/model "Three colours as a JSON list" --format json`
     )
-    .action((model: string, words: string[], options: RunOptions) =>
-      run(context, settingsOf(model, options), words, options)
-    )
+    .action((model: string, words: string[], options: RunOptions) => run(context, model, words, options))
 }
 
 function settingsOf(model: string, given: RunOptions): ChatSettings {
-  const { temperature, topP, topK, seed, maxTokens, numCtx } = given
+  const { temperature, topP, topK, seed, maxTokens, numCtx, system, format, think, keepAlive } = given
   const options = { temperature, top_p: topP, top_k: topK, seed, max_tokens: maxTokens, num_ctx: numCtx }
-  return {
-    model,
-    options: Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Record<
-      string,
-      number
-    >,
-    system: given.system,
-    format: given.format,
-    think: given.think,
-    keepAlive: given.keepAlive
-  }
+  const set = Object.entries(options).filter((entry): entry is [string, number] => entry[1] !== undefined)
+  return { model, options: Object.fromEntries(set), system, format, think, keepAlive }
 }
 
-async function run(context: CommandContext, settings: ChatSettings, words: string[], { verbose = false }: RunOptions) {
+async function run(context: CommandContext, model: string, words: string[], options: RunOptions) {
   const { stdin, stdout } = process
+  const { verbose = false } = options
   const parts = [words.join(' '), stdin.isTTY ? '' : await readAll(stdin)]
   const prompt = parts.filter(part => part.trim() !== '').join('\n\n')
   const chatting = prompt === '' && stdin.isTTY && stdout.isTTY
   if (prompt === '' && !chatting) {
-    throw new CommandFailure(EXIT.usage, 'There is no prompt. Give one behind the model, or through a pipe.')
+    throw new CommandFailure(EXIT.usage, 'There is no prompt. Put one after the model, or send one through a pipe.')
   }
   const onStart = () =>
-    process.stderr.write(
-      'No server is running; starting one for this chat. It ends with it; "corral serve" keeps one running.\n'
-    )
+    printNote('No server is running; starting one that stops with this chat. "corral serve" keeps one running.')
   await withServer(
     context,
     'usual',
     async ({ client }) => {
-      const conversation = createConversation(client, settings)
-      await load(conversation)
-      if (!chatting) return await answerOnce(conversation, prompt, verbose)
-      const { chatInTerminal } = await import('../chat-terminal.ts')
-      stdout.write(`Chatting with ${settings.model}. /? shows help.\n`)
-      await chatInTerminal(conversation, { verbose })
+      const session = new ChatSession(client, settingsOf(model, options))
+      await load(session)
+      const { chatInTerminal, printAnswer } = await import('../chat.ts')
+      if (!chatting) return await printAnswer(session, prompt, { verbose })
+      stdout.write(`Chatting with ${model}. /? shows help.\n`)
+      await chatInTerminal(session, { verbose })
     },
     { onStart }
   )
 }
 
-/** Loads the model with its progress shown, which an answer's own heartbeats tell only now and then. */
-async function load(conversation: Conversation): Promise<void> {
-  const line = showProgress('loading', 'nothing')
+/** Loads the model and shows the progress, which the heartbeats of an answer report only now and then. */
+async function load(session: ChatSession): Promise<void> {
+  const progress = await showProgress('loading', { plain: 'nothing' })
   try {
-    await conversation.load(text => line.update(text))
+    await session.load(text => progress.status(text))
   } finally {
-    line.clear()
-  }
-}
-
-async function answerOnce(conversation: Conversation, prompt: string, verbose: boolean): Promise<void> {
-  const printer = printAnswer()
-  try {
-    const counters = await conversation.ask(prompt, printer)
-    printer.end()
-    if (counters && verbose) process.stderr.write(`\n${formatCounters(counters)}\n`)
-  } catch (error) {
-    printer.end()
-    throw error
+    progress.clear()
   }
 }
 
@@ -145,20 +117,20 @@ async function readAll(stream: NodeJS.ReadStream): Promise<string> {
   }
 }
 
-function number(flags: string, description: string): Option {
-  return new Option(flags, description).argParser(text => {
-    const value = Number(text)
-    if (text.trim() === '' || !Number.isFinite(value)) throw new InvalidArgumentError('It must be a number.')
-    return value
-  })
+function checked(flags: string, description: string, parse: (text: string) => unknown): Option {
+  return new Option(flags, description).argParser(parse)
 }
 
-function whole(flags: string, description: string): Option {
-  return new Option(flags, description).argParser(text => {
-    const value = Number(text)
-    if (text.trim() === '' || !Number.isSafeInteger(value)) throw new InvalidArgumentError('It must be a whole number.')
-    return value
-  })
+function number(text: string): number {
+  const value = Number(text)
+  if (text.trim() === '' || !Number.isFinite(value)) throw new InvalidArgumentError('It must be a number.')
+  return value
+}
+
+function whole(text: string): number {
+  const value = Number(text)
+  if (text.trim() === '' || !Number.isSafeInteger(value)) throw new InvalidArgumentError('It must be a whole number.')
+  return value
 }
 
 function format(text: string): unknown {
@@ -167,13 +139,12 @@ function format(text: string): unknown {
     const schema: unknown = JSON.parse(text)
     if (typeof schema === 'object' && schema !== null && !Array.isArray(schema)) return schema
   } catch {
-    // Told below, together with what is JSON but no schema.
+    // Reported below, together with JSON that is no schema.
   }
   throw new InvalidArgumentError('It must be json, or a JSON schema such as {"type":"object"}.')
 }
 
 function keepAlive(text: string): string {
-  if (parseDuration(text) === undefined)
-    throw new InvalidArgumentError('It must be seconds or a time such as 10m or 1h30m.')
-  return text
+  if (parseDuration(text) !== undefined) return text
+  throw new InvalidArgumentError('It must be seconds, or a time such as 10m or 1h30m.')
 }

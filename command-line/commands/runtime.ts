@@ -4,16 +4,12 @@ import type { Command } from 'commander'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { BuildReply, UpgradeReply } from '../../plugins/api-native/operations/runtimes.ts'
-import type { CommandContext } from '../context.ts'
-import { CommandFailure, EXIT, throwTogether, tryEach } from '../failure.ts'
-import { interruption } from '../interruption.ts'
-import { printable, printJson, printText } from '../output.ts'
-import { relativeTime } from '../relative-time.ts'
+import { CommandFailure, EXIT, interruption, throwTogether, tryEach } from '../command-failure.ts'
+import { type CommandContext, unknownCommand, usageFailure } from '../context.ts'
+import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { streamWork } from '../progress.ts'
 import { ServerRefusal } from '../server-client.ts'
 import { type ServerConnection, withServer } from '../server-connection.ts'
-import { streamWork } from '../streamed-work.ts'
-import { formatTable } from '../table.ts'
-import { unknownCommand } from '../unknown-command.ts'
 
 interface InstallOptions {
   version?: string
@@ -21,8 +17,8 @@ interface InstallOptions {
   runtime?: string
 }
 
-/** How often another server is looked for, and how long to wait before (milliseconds). */
-const TRIES = 3
+/** How often another server is looked for, and the pause before (milliseconds). */
+const RETRIES = 3
 const PAUSE = 200
 
 const ARCHIVE = /\.(tar\.gz|tgz|zip)$/i
@@ -35,8 +31,9 @@ export function defineRuntime(program: Command, context: CommandContext): void {
       'after',
       `
 corral gets the best llama.cpp build for this machine by itself; these commands are for another choice. Each build is
-proven before it counts: it starts, lists the devices that it is for, and answers. Several may be there side by side.
-Kinds of builds: cpu, cuda-12, cuda-13, rocm, metal, vulkan, sycl; "corral doctor" shows which suit this machine.
+tested before it is used: it must start, list the devices that it is for, and answer. Several builds can be installed
+side by side. Kinds of builds: cpu, cuda-12, cuda-13, rocm, metal, vulkan, sycl; "corral doctor" shows which suit this
+machine.
 
 Examples:
   corral runtime list
@@ -50,7 +47,7 @@ Examples:
 
   runtime
     .command('list', { isDefault: true })
-    .description('list the builds that are here')
+    .description('list the installed builds')
     .option('--json', 'print the field "installed" of GET /api/runtimes')
     .allowExcessArguments()
     .action(async ({ json }: { json?: boolean }, list: Command) => {
@@ -60,46 +57,47 @@ Examples:
       )
       if (json) return printJson(installed)
       if (process.stderr.isTTY && installed.length === 0) {
-        process.stderr.write('No llama.cpp build is here yet. Get one with: corral runtime install\n')
+        printNote('No llama.cpp build is installed yet. Get one with: corral runtime install')
       }
       printText(formatBuilds(installed, new Date()))
     })
 
   runtime
     .command('install')
-    .description('get a build, prove it and keep it beside the others; it is not used by that')
+    .description('get and test a build and keep it beside the others; "use" switches to it')
     .argument(
       '[what...]',
       'a kind of build (the best one for this machine by default), or a release archive on this disk'
     )
     .option('--version <release>', 'release such as b11347; the newest by default')
-    .option('--sha256 <digest>', 'what an archive must have, 64 hex digits; without it the digest is only told')
-    .option('--runtime <kind>', 'kind of build in an archive whose name does not tell')
+    .option(
+      '--sha256 <digest>',
+      'digest that an archive must have, 64 hex digits; without it the digest is only recorded'
+    )
+    .option('--runtime <kind>', 'kind of build in an archive, if its name does not say')
     .addHelpText(
       'after',
       `
 CUDA builds for Windows and Linux come in two archives; give both: the one with llama-server, and cudart-….
 
-Exit codes: 0 installed (or there already), 1 it could not be had or does not work here, 2 wrong usage, 4 no such release
+Exit codes: 0 installed (now or before), 1 it is not available or does not work here, 2 wrong usage, 4 no such release
 or kind of build.`
     )
     .action((what: string[], options: InstallOptions) => install(context, what, options))
 
   runtime
     .command('use')
-    .description('run new engines on this build from now on; it is proven again before')
-    .argument('<build>', 'id of an installed build, a kind of which one is installed, or auto for the best one')
+    .description('run new engines on this build from now on; it is tested again first')
+    .argument('<build>', 'id or kind of an installed build, or auto for the best one')
     .action((choice: string) =>
       withRuntimes(context, async ({ client }) => {
         const { build } = await streamWork<BuildReply>(
           client,
           '/api/runtimes/use',
           { runtime: choice },
-          { first: `looking at ${choice}`, what: `choice of ${choice}`, unit: 'bytes' }
+          { first: `looking at ${choice}`, what: `selection of ${choice}`, unit: 'bytes' }
         )
-        process.stderr.write(
-          `New engines run on ${build.id} (llama.cpp ${build.version}). Loaded models stay where they are.\n`
-        )
+        printNote(`New engines run on ${build.id} (llama.cpp ${build.version}). Loaded models stay where they are.`)
       })
     )
 
@@ -109,8 +107,8 @@ or kind of build.`
     .addHelpText(
       'after',
       `
-When the new release does not work here, or its first model does not load where the former one loads it, corral returns
-to the former one by itself and does not try that release again. Older ones stay on disk until they are removed:
+When the new release does not work here, or cannot load its first model while the previous one can, corral returns to the
+previous one by itself and does not try that release again. Older builds stay on disk until they are removed:
 corral runtime remove --unused`
     )
     .action(() => upgrade(context))
@@ -120,10 +118,10 @@ corral runtime remove --unused`
     .alias('rm')
     .description('delete builds from disk')
     .argument('[id...]', 'ids of builds, as "corral runtime list" shows them')
-    .option('--unused', 'all that corral installed but those in use, the chosen and the previous one')
+    .option('--unused', 'all that corral installed, except the build in use, the selected and the previous one')
     .addHelpText(
       'after',
-      '\nA build that is chosen, that a model in config.yaml names, or that an engine runs on, is not removed.'
+      '\nA build that is selected, named by a model in config.yaml, or used by an engine is not removed.'
     )
     .action(async (ids: string[], { unused }: { unused?: boolean }) => {
       if (unused ? ids.length > 0 : ids.length === 0) {
@@ -134,14 +132,14 @@ corral runtime remove --unused`
 }
 
 /**
- * Has a server do what may be done twice. The server that another command has started for itself ends with that
- * command: then there is another one.
+ * Lets `use` work with a server, and tries again when that server shuts down: it may be one that another command had
+ * started for itself. `use` must be safe to repeat.
  */
 async function withRuntimes<Result>(
   context: CommandContext,
   use: (connection: ServerConnection) => Promise<Result>
 ): Promise<Result> {
-  for (let left = TRIES; ; left--) {
+  for (let left = RETRIES; ; left--) {
     try {
       return await withServer(context, 'aside', use)
     } catch (error) {
@@ -154,8 +152,8 @@ async function withRuntimes<Result>(
 async function install(context: CommandContext, what: string[], options: InstallOptions): Promise<void> {
   const archives = what.filter(argument => ARCHIVE.test(argument))
   const wrong = wrongUsage(what, archives, options)
-  if (wrong !== undefined) throw new CommandFailure(EXIT.usage, `${wrong}\n(add --help to see how it is used)`)
-  // The build's own archive, whichever order they are given in.
+  if (wrong !== undefined) throw usageFailure(wrong)
+  // The libraries may be given before the archive of the build itself.
   const companions = archives.filter(path => archives.length > 1 && basename(path).startsWith('cudart-'))
   const [archive, ...more] = archives.filter(path => !companions.includes(path))
   const absolute = (path: string) => resolve(context.cwd, path)
@@ -170,10 +168,8 @@ async function install(context: CommandContext, what: string[], options: Install
       unit: 'bytes'
     })
     const { id, version, origin, warnings = [] } = build
-    for (const warning of warnings) process.stderr.write(`Warning: ${printable(warning)}\n`)
-    process.stderr.write(
-      `installed ${id} (llama.cpp ${version}) from ${printable(origin)}. Use it with: corral runtime use ${id}\n`
-    )
+    for (const warning of warnings) printNote(`Warning: ${printable(warning)}`)
+    printNote(`installed ${id} (llama.cpp ${version}) from ${printable(origin)}. Use it with: corral runtime use ${id}`)
   })
 }
 
@@ -184,12 +180,13 @@ function wrongUsage(
 ): string | undefined {
   if (archives.length === 0) {
     if (what.length > 1) return 'Name one kind of build, or archives (.tar.gz, .tgz, .zip).'
-    if (sha256 !== undefined) return '--sha256 is for an archive: releases are checked by the digests of their server.'
+    if (sha256 !== undefined)
+      return '--sha256 is for an archive: releases are checked against the digests of their server.'
     if (runtime !== undefined) return '--runtime is for an archive: name the kind of build itself.'
     return undefined
   }
   if (archives.length < what.length) return 'Name a kind of build or archives, but not both.'
-  return version === undefined ? undefined : '--version is for releases: an archive is of the version that it is.'
+  return version === undefined ? undefined : '--version is for releases: an archive has its own version.'
 }
 
 async function upgrade(context: CommandContext): Promise<void> {
@@ -200,10 +197,10 @@ async function upgrade(context: CommandContext): Promise<void> {
       {},
       { first: 'looking for a newer llama.cpp', what: 'upgrade of llama.cpp', unit: 'bytes' }
     )
-    process.stderr.write(
+    printNote(
       changed
-        ? `New engines run on ${build.id} instead of ${previous.id}, which is kept: corral returns to it should the new one fail.\n`
-        : `${build.id} is the newest already.\n`
+        ? `New engines run on ${build.id} instead of ${previous.id}, which is kept: corral returns to it if the new one fails.`
+        : `${build.id} is the newest already.`
     )
   })
 }
@@ -212,49 +209,41 @@ async function remove(context: CommandContext, ids: string[]): Promise<void> {
   await withRuntimes(context, async ({ client }) => {
     const failures = await tryEach(ids, async id => {
       await client.json('DELETE', `/api/runtimes/${encodeURIComponent(id)}`)
-      process.stderr.write(`removed ${id}\n`)
+      printNote(`removed ${id}`)
     })
     throwTogether(failures)
   })
 }
 
-/** Removes what only takes room. Builds in folders of others are not corral's to remove, and have no size here. */
+/** Removes builds that nothing uses. Builds in other programs' folders are not corral's to remove; they have no size here. */
 async function removeUnused(context: CommandContext): Promise<void> {
   await withRuntimes(context, async ({ client }) => {
     const { installed } = await client.json<{ installed: InstalledBuild[] }>('GET', '/api/runtimes')
     if (!installed.some(({ state }) => state === 'in use' || state === 'selected')) {
       throw new CommandFailure(
         EXIT.failure,
-        'Which build is in use is known only to a server that runs. Start it (corral serve), or choose a build: corral runtime use <build>'
+        'Only a running server knows which build is in use. Start one (corral serve), or select a build: corral runtime use <build>'
       )
     }
     const unused = installed.filter(({ state, size }) => (state === 'installed' || state === 'failed') && size > 0)
-    if (unused.length === 0) process.stderr.write('There is no build that nothing uses.\n')
+    if (unused.length === 0) printNote('There are no unused builds.')
     for (const { build, size } of unused) {
       try {
         await client.json('DELETE', `/api/runtimes/${encodeURIComponent(build.id)}`)
-        process.stderr.write(`removed ${build.id} (${formatBytes(size)})\n`)
+        printNote(`removed ${build.id} (${formatBytes(size)})`)
       } catch (error) {
         if (!(error instanceof ServerRefusal) || error.code !== 'runtime_in_use') throw error
-        process.stderr.write(`kept ${build.id}: ${error.message}\n`)
+        printNote(`kept ${build.id}: ${error.message}`)
       }
     }
   })
 }
 
-/** Builds as a table, the one proven last first. */
+/** Builds as a table; the one tested last comes first. */
 function formatBuilds(installed: InstalledBuild[], now: Date): string {
   return printable(
     formatTable(
-      [
-        { title: 'BUILD' },
-        { title: 'KIND' },
-        { title: 'VERSION' },
-        { title: 'STATE' },
-        { title: 'SIZE', align: 'right' },
-        { title: 'PROVEN' },
-        { title: 'WHY' }
-      ],
+      ['BUILD', 'KIND', 'VERSION', 'STATE', '>SIZE', 'TESTED', 'WHY'],
       installed.map(({ build, state, size, provenAt, failure }) => [
         build.id,
         build.runtime ?? build.kind,

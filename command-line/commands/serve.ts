@@ -10,9 +10,10 @@ export function defineServe(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Listens at once; llama.cpp is found, downloaded or built behind it the first time, and requests that need it wait.
-Ctrl-C or SIGTERM ends it: running answers may finish for "shutdown_grace" (10s); a second signal ends it at once.
-Exit codes: 0 stopped, 1 cannot start (another server holds the data directory, the port is taken), 2 configuration.
+Listens at once. The first time, llama.cpp is found, downloaded or built in the background, and requests that need it
+wait. Ctrl-C or SIGTERM stops the server: running answers have "shutdown_grace" (10s) to finish; a second signal stops it
+at once.
+Exit codes: 0 stopped, 1 cannot start (another server holds the data directory, the port is in use), 2 configuration.
 
 Examples:
   corral serve
@@ -36,18 +37,18 @@ async function serve(context: CommandContext): Promise<never> {
   for (const { where, message } of config.unknown) log.warn(`${where}: ${message} It is ignored.`)
   const starting = startServer({ config, definitions, log })
   const delay = shutdownLimit(config)
-  // Heeded from here on, because the data directory is claimed now: a signal during the start waits for its end.
+  // From here on the data directory is claimed: a signal during the start waits until the start has ended.
   const signals = closeWithGrace(
     {
       delay,
-      onSecondSignal: signal => log.warn(`second ${signal}: ending at once`),
-      onSecondError: error => log.fatal({ err: error }, 'another error while shutting down: ending at once'),
-      onTimeout: () => log.error(`not shut down after ${delay / 1000} s: ending at once`)
+      onSecondSignal: signal => log.warn(`second ${signal}: stopping at once`),
+      onSecondError: error => log.fatal({ err: error }, 'another error while shutting down: stopping at once'),
+      onTimeout: () => log.error(`not shut down after ${delay / 1000} s: stopping at once`)
     },
     async ({ err, signal }) => {
       if (err) log.fatal({ err }, 'unexpected error: shutting down')
       else log.info(`${signal}: shutting down`)
-      // A start that fails has cleaned up behind itself, and is told below.
+      // A start that fails cleans up by itself, and is reported below.
       await (await starting.catch(() => undefined))?.close()
       log.info('stopped')
     }
@@ -61,15 +62,15 @@ async function serve(context: CommandContext): Promise<never> {
   return await new Promise<never>(() => {})
 }
 
-/** What to try next, for whoever started a server by hand; with `npm start`, corral is not on the path. */
+/** What to try next, for people who started the server by hand. With `npm start`, corral is not on the PATH. */
 function welcome({ address, app }: RunningServer, command: string): string {
   const model = app.getDecorator<Storage>('storage').list()[0]?.publicName
-  if (!model) return `\n  No model is here yet. Download one:  ${command} pull <owner>/<name>\n`
+  if (!model) return `\n  There is no model yet. Download one:  ${command} pull <owner>/<name>\n`
   const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'What is the capital of France?' }] })
   return `
   Chat:   ${command} run ${model}
   Call:   curl ${address}/api/chat -d '${body}'
   SDKs:   ${address}/v1
-  Ctrl-C ends the server.
+  Ctrl-C stops the server.
 `
 }

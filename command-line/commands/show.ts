@@ -1,20 +1,17 @@
 import type { Command } from 'commander'
 import type { ShownModel } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import type { CommandContext } from '../context.ts'
-import { modelArgument } from '../model-argument.ts'
-import { printable, printJson, printText } from '../output.ts'
-import { relativeTime } from '../relative-time.ts'
+import { type CommandContext, modelArgument } from '../context.ts'
+import { formatPairs, printable, printJson, printText, relativeTime } from '../output.ts'
 import { withServer } from '../server-connection.ts'
-import { formatPairs } from '../table.ts'
 
 export function defineShow(program: Command, context: CommandContext): void {
   program
     .command('show')
-    .description('show what is known of a model')
+    .description('show the details of a model')
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .option('--json', 'print the reply of POST /api/show')
-    .option('--template', "print the model's chat template only")
+    .option('--template', "print only the model's chat template")
     .addHelpText(
       'after',
       `
@@ -31,7 +28,7 @@ Examples:
     })
 }
 
-/** What is known of a model, for people. */
+/** The details of a model, for people. */
 export function formatModel(reply: ShownModel, now: Date): string {
   const { details, capabilities, origin, files, conversions, license } = reply
   const model = formatPairs([

@@ -1,15 +1,14 @@
 import type { Command } from 'commander'
 import { version } from '../../core/system/package-info.ts'
+import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
-import { CommandFailure, EXIT } from '../failure.ts'
-import { printJson, printText } from '../output.ts'
+import { formatPairs, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
-import { formatPairs } from '../table.ts'
 
 export function defineVersion(program: Command, context: CommandContext): void {
   program
     .command('version')
-    .description('print the versions of corral, of Node.js and of the server that runs')
+    .description('print the versions of corral, Node.js and the running server')
     .option('--json', 'print them as JSON')
     .action(async ({ json }: { json?: boolean }) => {
       const server = await serverVersion(context)
@@ -25,7 +24,7 @@ export function defineVersion(program: Command, context: CommandContext): void {
           [
             ['corral', version],
             ['node', `${process.version} on ${versions.platform}`],
-            ['server', server ? `${server.version} at ${server.address}` : 'none runs']
+            ['server', server ? `${server.version} at ${server.address}` : 'none is running']
           ],
           ''
         )

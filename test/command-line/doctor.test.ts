@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { Ajv } from 'ajv'
 import type { Test } from 'tap'
 import t from 'tap'
-import { emptyReport, findProblems } from '../../command-line/doctor-report.ts'
+import { emptyReport, findProblems } from '../../command-line/commands/doctor.ts'
 import { type DoctorReport, DoctorReportSchema } from '../../command-line/doctor-schema.ts'
 import { formatDoctor } from '../../command-line/doctor-text.ts'
 import { packageRoot, version } from '../../core/system/package-info.ts'
@@ -151,7 +151,10 @@ t.test('a probe that hangs, and programs that print rubbish', async t => {
 
 t.test('this machine', async t => {
   const home = offlineHome(t)
-  t.match((await corral(['doctor', '--no-build'], { home })).stdout, /Hardware\n.*Processor only.*not looked for yet/s)
+  t.match(
+    (await corral(['doctor', '--no-build'], { home })).stdout,
+    /Hardware\n.*Processor only.*not searched for yet/s
+  )
   const { stdout, stderr } = await corral(['doctor', '--json'], { home })
   const report = checked(t, stdout)
   t.match(report, { corral: version, data: { home, holder: null } })
@@ -163,7 +166,7 @@ t.test('this machine', async t => {
   t.ok(report.models!.free > 0 && report.hardware!.memory.total > 0 && report.hardware!.cpu.threads > 0)
   t.match(await corral(['doctor', '--sysroot', join(home, 'nowhere')], { home }), {
     code: 2,
-    stderr: /--sysroot wants a folder .*nowhere is none/
+    stderr: /--sysroot needs a folder .*nowhere is none/
   })
 })
 
@@ -208,7 +211,7 @@ t.test('a server that tells nothing of use', async t => {
   const { port } = silent.address() as AddressInfo
   const home = offlineHome(t)
   const { stdout } = await corral(['doctor', '--json', '--no-build'], { home, env: { CORRAL_PORT: String(port) } })
-  t.match(checked(t, stdout), { state: 'idle', ranking: Array, problems: [/is of another version/] })
+  t.match(checked(t, stdout), { state: 'idle', ranking: Array, problems: [/has another version/] })
   const elsewhere = await corral(['doctor', '--json', '--no-build', '--host', '192.0.2.1'], { home })
   t.equal(elsewhere.code, 1)
   t.match(checked(t, elsewhere.stdout), { ranking: [], problems: [/No server answers at http:\/\/192\.0\.2\.1/] })
@@ -287,19 +290,19 @@ t.test('what is a problem', async t => {
   )
   t.notMatch(text, '\u001b[2J')
   for (const pattern of [
-    /nvidia:0 {3}Evil\[2J Card: discrete, 8\.9, driver 550\.1, CUDA up to 12\.4, reached by cuda/,
+    /nvidia:0 {3}Evil\[2J Card: discrete, 8\.9, driver 550\.1, CUDA up to 12\.4, reached through cuda/,
     /best first \(release b1\)/,
     /1\. CUDA 12 \(NVIDIA\) +score 95\n/,
     /- {2}CUDA 13 \(NVIDIA\) .*\n {5}! CUDA 13 needs the NVIDIA driver 580.*\n {7}→ Install driver 580/,
     /1\. cuda-13 from source: failed\. Built here\.\n {5}- cmake is missing\n {5}- install it: apt install cmake/,
     /b: failed, 1, 5\.0 MB, it crashed/,
-    /! No build\.\n\nSomething needs your help/
+    /! No build\.\n\nThere are problems; see above/
   ]) {
     t.match(text, pattern)
   }
-  t.match(formatDoctor(emptyReport()), 'Nothing is wrong so far.')
+  t.match(formatDoctor(emptyReport()), 'No problem so far.')
   const wrong = { file: null, problems: [{ where: 'c.yaml:1:1', message: 'odd' }] }
-  t.match(formatDoctor({ ...emptyReport(), config: wrong }), /c\.yaml:1:1 {2}odd.*Something needs your help/s)
+  t.match(formatDoctor({ ...emptyReport(), config: wrong }), /c\.yaml:1:1 {2}odd.*There are problems; see above/s)
 })
 
 t.test('the documents are those of the schema', async t => {

@@ -28,9 +28,13 @@ t.test('conversion', async t => {
   await terminal.sees(/converting \(step 1 of 2\) +█+░+ +\d+%/)
   await terminal.sees(/quantizing \(step 2 of 2\) +█+░+ +\d+%/)
   t.equal(await terminal.ended(), 0)
-  t.match(linesOnScreen(terminal.screen()), [/^me\/st is there as q4_k_m \(5\.0 MB\)\./, ''])
+  t.match(linesOnScreen(terminal.screen()), [/^me\/st is converted to q4_k_m \(5\.0 MB\)\./, ''])
   t.match(await corral(convert, { home }), { code: 1, stdout: '', stderr: /error: The architecture is unknown\.\n$/ })
-  t.match(await corral([...convert, '--remove'], { home }), { code: 0, stdout: '', stderr: /removed the q4_k_m/ })
+  t.match(await corral([...convert, '--remove'], { home }), {
+    code: 0,
+    stdout: '',
+    stderr: /removed the q4_k_m conversion of me\/st/
+  })
   t.same(server.bodies('POST /api/convert')[0], { model: 'me/st', dtype: 'q4_k_m', stream: true })
   t.same(server.bodies('DELETE /api/convert'), [{ model: 'me/st', dtype: 'q4_k_m' }])
 })
@@ -70,8 +74,8 @@ t.test('import from another tool', async t => {
   const take = (...args: string[]) => corral(['import', '--from', ...args, ...server.flags], { home })
   t.match(await take('ollama'), {
     code: 0,
-    stdout: /^NAME .*\na\/one:Q8_0 +5\.0 MB +gguf +can be taken\n/,
-    stderr: /Take one with: corral import --from ollama a\/one:Q8_0\n.* --all/
+    stdout: /^NAME .*\na\/one:Q8_0 +5\.0 MB +gguf +can be imported\n/,
+    stderr: /Import one with: corral import --from ollama a\/one:Q8_0\n.* --all/
   })
   t.same(JSON.parse((await take('ollama', '--list', '--json')).stdout), listed)
   t.match(await take('lm-studio'), { code: 0, stderr: 'Nothing was found in /none.\n' })
@@ -83,11 +87,12 @@ t.test('import from another tool', async t => {
   })
   t.match(await take('ollama', 'a/none', 'a/old', 'a/bad'), {
     code: 4,
-    stderr: /^a\/old is here already\nerror: There is no "a\/none".*\n +a\/bad cannot be taken: A file is missing\.\n$/
+    stderr:
+      /^a\/old is here already\nerror: The tool has no model "a\/none".*\n +a\/bad cannot be imported: A file is missing\.\n$/
   })
   t.match(await take('ollama', '--all'), {
     code: 2,
-    stderr: /imported a\/one .*1 imported of 4 .*; 1 cannot be taken.*error: a\/two:Q8_0: Its digest is wrong\./s
+    stderr: /imported a\/one .*imported 1 of 4 .*; 1 cannot be imported.*error: a\/two:Q8_0: Its digest is wrong\./s
   })
   t.same(
     server.bodies('POST /api/import').map(({ found }) => found),

@@ -1,11 +1,10 @@
 import t from 'tap'
+import { chooseFound, formatFound } from '../../command-line/commands/import.ts'
+import { formatPlan } from '../../command-line/commands/pull.ts'
 import { formatPulls } from '../../command-line/commands/pulls.ts'
 import { formatModel } from '../../command-line/commands/show.ts'
-import { chooseFound, formatFound } from '../../command-line/import-found.ts'
-import { formatPlan } from '../../command-line/pull-plan.ts'
-import { percentOf, shorten, transferLines, transferText } from '../../command-line/transfer-layout.ts'
-import { formatTimeLeft, speedOf } from '../../command-line/transfer-speed.ts'
-import { Transfers } from '../../command-line/transfers.ts'
+import { shorten, transferLines, transferText } from '../../command-line/progress.ts'
+import { formatTimeLeft, percentOf, speedOf, Transfers } from '../../command-line/transfers.ts'
 
 import type { PlanReply } from '../../core/contracts/native-records.ts'
 import { shownModel } from './records.ts'
@@ -159,7 +158,7 @@ t.test('bars', async t => {
       .slice(0, 9),
     'storing  '
   )
-  t.match(transferLines(moved([450]), bytes, wide, 60_000)[0], 'nothing arrives')
+  t.match(transferLines(moved([450]), bytes, wide, 60_000)[0], 'no data is arriving')
   t.notMatch(transferLines(moved([450]), bytes, wide, 500)[0], '/s', 'no speed yet')
 })
 
@@ -247,14 +246,14 @@ t.test('what would be pulled', async t => {
   t.match(text, /chosen +It is the best that fits\./)
   t.match(text, /disk +639 MB needed, 5\.0 MB free: not enough\n/)
   t.match(text, /memory +858 MiB needed, 7\.5 GiB available\n/)
-  t.match(text, /639 MB {4}model {8}Qwen3-Q8_0\.gguf\n +unknown {4}projector {4}mmproj\.gguf\n +639 MB +in all\n/)
+  t.match(text, /639 MB {4}model {8}Qwen3-Q8_0\.gguf\n +unknown {4}projector {4}mmproj\.gguf\n +639 MB +total\n/)
   t.match(text, /Other choices\n.*\n +397 MB {4}Q4_K_M\n/)
   t.notMatch(text, /Q8_0\n\nWarnings/, 'what was chosen is no other choice')
   t.match(text, 'The disk is too [2Jsmall.')
   t.match(text, /Nothing was downloaded\. Get it with: corral pull Qwen\/Qwen3-GGUF$/)
   const present = formatPlan({ ...PLAN, present: true, warnings: [], choices: [], files: [PLAN.files[0]!] }, 'x/y')
   t.match(present, /It is here already: nothing would be downloaded\.$/)
-  t.notMatch(present, /Warnings|Other choices|in all/)
+  t.notMatch(present, /Warnings|Other choices|total/)
 })
 
 t.test('downloads as a table', async t => {
@@ -304,11 +303,14 @@ t.test('models of other tools', async t => {
     ['LIBRARY/llama3:q8_0', { model: { found: 'llama3:70b' } }],
     ['llama3:8b', { model: { found: 'llama3:8b' } }],
     ['me/fine', { model: { name: 'me/fine:F16' } }],
-    ['library/llama3', { exitCode: 2, refusal: /may be several: library\/llama3:Q4_K_M, library\/llama3:Q8_0/ }],
-    ['llama3', { exitCode: 2, refusal: /"llama3" may be several/ }],
+    [
+      'library/llama3',
+      { exitCode: 2, refusal: /can mean several models: library\/llama3:Q4_K_M, library\/llama3:Q8_0/ }
+    ],
+    ['llama3', { exitCode: 2, refusal: /"llama3" can mean several/ }],
     ['tiny', { model: { found: 'tiny:latest' } }],
-    ['me/odd', { exitCode: 1, refusal: /cannot be taken: Its file is missing\./ }],
-    ['me/none', { exitCode: 4, refusal: /no "me\/none"/ }]
+    ['me/odd', { exitCode: 1, refusal: /cannot be imported: Its file is missing\./ }],
+    ['me/none', { exitCode: 4, refusal: /no model "me\/none"/ }]
   ] as const) {
     t.match(chooseFound(models, asked), expected, asked)
   }

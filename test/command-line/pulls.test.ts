@@ -70,7 +70,7 @@ t.test('how a download ends', async t => {
   })
   const home = newHome(t)
   const pull = () => corral(['pull', REFERENCE, ...server.flags], { home })
-  const kept = new RegExp(`What was fetched is kept; go on with: corral pull ${REFERENCE}\n$`)
+  const kept = new RegExp(`The downloaded part is kept; continue with: corral pull ${REFERENCE}\n$`)
   t.match(await pull(), { code: 0, stderr: /^Qwen\/Qwen3-GGUF:Q8_0 is here already\. .*corral run/ })
   t.match(await pull(), { code: 4, stdout: '', stderr: 'error: There is no "Qwen/Qwen3" at Hugging Face.\n' })
   t.match(await pull(), { code: 1, stderr: 'error: The disk is too small.\n' }, 'nothing was fetched')
@@ -100,7 +100,7 @@ t.test('Ctrl-C pauses a download', async t => {
   t.match(interrupted, { code: 130, stdout: '' })
   t.match(
     interrupted.stderr,
-    /\npaused at 50% \(300 MB\)\. What was fetched is kept; go on with: corral pull hf:Qwen\/Qwen3-GGUF\n$/
+    /\npaused at 50% \(300 MB\)\. The downloaded part is kept; continue with: corral pull hf:Qwen\/Qwen3-GGUF\n$/
   )
   await until('the server is left alone', server.left)
   t.match(

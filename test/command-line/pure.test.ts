@@ -1,14 +1,13 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { PromptLines } from '../../command-line/chat.ts'
+import { formatCounters } from '../../command-line/chat-session.ts'
+import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../command-line/command-failure.ts'
 import { formatModels } from '../../command-line/commands/list.ts'
 import { formatRunning, processorOf } from '../../command-line/commands/ps.ts'
 import { formatModel } from '../../command-line/commands/show.ts'
-import { formatCounters } from '../../command-line/conversation.ts'
-import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../command-line/failure.ts'
-import { printable } from '../../command-line/output.ts'
-import { PromptLines } from '../../command-line/prompt-lines.ts'
-import { relativeTime } from '../../command-line/relative-time.ts'
+import { formatTable, printable, relativeTime } from '../../command-line/output.ts'
 import {
   clientAddress,
   planAddresses,
@@ -17,7 +16,6 @@ import {
   type ServerSettings,
   serverSettingsOf
 } from '../../command-line/server-address.ts'
-import { formatTable } from '../../command-line/table.ts'
 import { loadConfig } from '../../core/config/load.ts'
 import type { ConfigFlags } from '../../core/config/overrides.ts'
 import { ConfigError } from '../../core/config/problems.ts'
@@ -38,7 +36,7 @@ t.test('moments relative to now', async t => {
     ['2026-11-01T11:00:00.000Z', '2 weeks ago'],
     ['2026-08-21T12:00:00.000Z', '3 months ago'],
     ['2024-11-20T12:00:00.000Z', '2 years ago'],
-    ['2999-12-31T23:59:59.000Z', 'for ever'],
+    ['2999-12-31T23:59:59.000Z', 'forever'],
     ['unheard of', 'unheard of']
   ] as const) {
     t.equal(relativeTime(moment, NOW), text, moment)
@@ -48,7 +46,7 @@ t.test('moments relative to now', async t => {
 t.test('tables', async t => {
   t.equal(
     formatTable(
-      [{ title: 'NAME' }, { title: 'SIZE', align: 'right' }, { title: 'END' }],
+      ['NAME', '>SIZE', 'END'],
       [
         ['long name', '4 MB', ''],
         ['x', '12 MB', 'y']

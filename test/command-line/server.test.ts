@@ -15,7 +15,7 @@ t.test('beside a server', async t => {
   const env = { CORRAL_API_KEYS: 'sesame' }
   const port = new URL(server.url).port
 
-  t.match(await corral(['list'], { home }), { code: 1, stderr: /wants a key.*CORRAL_API_KEYS/ })
+  t.match(await corral(['list'], { home }), { code: 1, stderr: /requires an API key.*CORRAL_API_KEYS/ })
   t.match(
     await corral(['list'], { home, env }),
     { code: 0, stdout: /corral\/tiny-chat/ },

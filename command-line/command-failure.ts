@@ -1,0 +1,97 @@
+import { constants } from 'node:os'
+import { CorralError, type ErrorCode, messageOf } from '../core/errors.ts'
+
+/** The exit codes of corral's commands; `corral --help` lists them. */
+export const EXIT = { ok: 0, failure: 1, usage: 2, noServer: 3, notFound: 4 } as const
+
+/** A command failed. Its message is all that is shown. */
+export class CommandFailure extends Error {
+  override readonly name = 'CommandFailure'
+  readonly exitCode: number
+
+  constructor(exitCode: number, message: string, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause })
+    this.exitCode = exitCode
+  }
+}
+
+/** The command was cancelled from outside: by a signal, or because nobody reads its output any longer. */
+export class Interrupted extends Error {
+  override readonly name = 'Interrupted'
+  readonly exitCode: number
+
+  constructor(exitCode: number) {
+    super('interrupted')
+    this.exitCode = exitCode
+  }
+}
+
+/** Runs the work for each item in turn, and goes on when it fails for some. @returns those failures */
+export async function tryEach<T>(all: readonly T[], work: (one: T) => Promise<void>): Promise<CommandFailure[]> {
+  const failures: CommandFailure[] = []
+  for (const one of all) {
+    try {
+      await work(one)
+    } catch (error) {
+      if (!(error instanceof CommandFailure)) throw error
+      failures.push(error)
+    }
+  }
+  return failures
+}
+
+/** @throws CommandFailure with all messages, if there are any; the first one's exit code counts */
+export function throwTogether(failures: readonly CommandFailure[]): void {
+  const [first] = failures
+  if (first) throw new CommandFailure(first.exitCode, failures.map(({ message }) => message).join('\n       '))
+}
+
+const NOT_FOUND: ErrorCode[] = ['model_not_found', 'model_not_loaded', 'repo_not_found', 'runtime_not_found']
+const USAGE: ErrorCode[] = ['invalid_model_name', 'invalid_option', 'invalid_request']
+
+/** The exit code for an error code of the API. */
+export function exitCodeFor(code: string | undefined): number {
+  if (NOT_FOUND.some(known => known === code)) return EXIT.notFound
+  return USAGE.some(known => known === code) ? EXIT.usage : EXIT.failure
+}
+
+/** What to print for anything thrown, and the exit code. An undefined text prints nothing. */
+export function explainFailure(error: unknown): { exitCode: number; text: string | undefined } {
+  if (error instanceof Interrupted) return { exitCode: error.exitCode, text: undefined }
+  if (error instanceof CommandFailure) return { exitCode: error.exitCode, text: error.message }
+  if (error instanceof CorralError) return { exitCode: exitCodeFor(error.code), text: error.message }
+  // The messages of core's own errors (configuration, data directory, plugins, a port in use) are for people already.
+  const isConfig = error instanceof Error && error.name === 'ConfigError'
+  return { exitCode: isConfig ? EXIT.usage : EXIT.failure, text: messageOf(error) }
+}
+
+const controller = new AbortController()
+let installed = false
+
+/**
+ * Aborted when the command must end early: by Ctrl-C, SIGTERM or SIGHUP (a second one ends the process at once), or
+ * because the reader of its output has gone. Commands then clean up and exit with the code that the reason carries.
+ */
+export function interruption(): AbortSignal {
+  if (!installed) {
+    installed = true
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+      const exitCode = 128 + constants.signals[signal]
+      process.on(signal, () => {
+        if (controller.signal.aborted) process.exit(exitCode)
+        controller.abort(new Interrupted(exitCode))
+      })
+    }
+  }
+  return controller.signal
+}
+
+/** Ends the command quietly, without an error, when the reader of its output goes away (`corral list | head -1`). */
+export function endOnClosedOutput(): void {
+  for (const stream of [process.stdout, process.stderr]) {
+    stream.on('error', error => {
+      if ((error as NodeJS.ErrnoException).code !== 'EPIPE') throw error
+      controller.abort(new Interrupted(0))
+    })
+  }
+}
