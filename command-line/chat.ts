@@ -2,7 +2,7 @@ import pc from 'picocolors'
 import { type AnswerSink, type ChatSession, formatCounters } from './chat-session.ts'
 import { CommandFailure, Interrupted, interruption } from './command-failure.ts'
 import { printable, printNote, printText } from './output.ts'
-import { showProgress } from './progress.ts'
+import { showProgress } from './progress-display.ts'
 import { openTerminalInput, type TerminalInput } from './terminal-input.ts'
 
 const HELP = `  /clear   forget the conversation

@@ -4,7 +4,7 @@ import { formatBytes } from '../core/system/bytes.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 import type { ServerClient } from './server-client.ts'
-import { formatTimeLeft, percentOf, type Transfer, Transfers } from './transfers.ts'
+import { formatTimeLeft, percentOf, type Transfer, Transfers } from './transfer-state.ts'
 
 /** Progress on standard error. */
 export interface Progress {

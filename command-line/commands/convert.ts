@@ -3,7 +3,7 @@ import type { ConvertedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
 import { printNote } from '../output.ts'
-import { streamWork } from '../progress.ts'
+import { streamWork } from '../progress-display.ts'
 import { withServer } from '../server-connection.ts'
 
 export function defineConvert(program: Command, context: CommandContext): void {

@@ -6,7 +6,7 @@ import { formatBytes } from '../../core/system/bytes.ts'
 import { CommandFailure, EXIT, throwTogether } from '../command-failure.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
-import { streamWork } from '../progress.ts'
+import { streamWork } from '../progress-display.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 

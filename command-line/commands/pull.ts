@@ -5,10 +5,10 @@ import { formatDuration } from '../../core/system/duration.ts'
 import { CommandFailure, EXIT, Interrupted } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
 import { formatPairs, formatTable, printable, printJson, printNote, printText } from '../output.ts'
-import { type Progress, showProgress } from '../progress.ts'
+import { type Progress, showProgress } from '../progress-display.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
-import { percentOf } from '../transfers.ts'
+import { percentOf } from '../transfer-state.ts'
 
 interface PullOptions {
   as?: string

@@ -5,7 +5,7 @@ import { type CommandFailure, throwTogether, tryEach } from '../command-failure.
 import { type CommandContext, unknownCommand } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
-import { formatTimeLeft, percentOf } from '../transfers.ts'
+import { formatTimeLeft, percentOf } from '../transfer-state.ts'
 
 const DONE = { pause: 'paused', resume: 'resumed', cancel: 'cancelled' } as const
 

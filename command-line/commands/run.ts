@@ -5,7 +5,7 @@ import { ChatSession, type ChatSettings } from '../chat-session.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
 import { printNote } from '../output.ts'
-import { showProgress } from '../progress.ts'
+import { showProgress } from '../progress-display.ts'
 import { withServer } from '../server-connection.ts'
 
 interface RunOptions {
@@ -39,7 +39,11 @@ export function defineRun(program: Command, context: CommandContext): void {
     .option('--think', 'let the model think first, if it can')
     .option('--no-think', 'do not let it think')
     .addOption(
-      checked('--keep-alive <time>', 'how long the model stays loaded afterwards: 10m, 0, or -1 for no limit', keepAlive)
+      checked(
+        '--keep-alive <time>',
+        'how long the model stays loaded afterwards: 10m, 0, or -1 for no limit',
+        keepAlive
+      )
     )
     .option('--verbose', 'print token counts and speed after each answer, to standard error')
     .addHelpText(

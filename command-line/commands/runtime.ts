@@ -7,7 +7,7 @@ import type { BuildReply, UpgradeReply } from '../../plugins/api-native/operatio
 import { CommandFailure, EXIT, interruption, throwTogether, tryEach } from '../command-failure.ts'
 import { type CommandContext, unknownCommand, usageFailure } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
-import { streamWork } from '../progress.ts'
+import { streamWork } from '../progress-display.ts'
 import { ServerRefusal } from '../server-client.ts'
 import { type ServerConnection, withServer } from '../server-connection.ts'
 

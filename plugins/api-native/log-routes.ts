@@ -6,7 +6,7 @@ import { parseModelName } from '../../core/models/model-name.ts'
 import type { NativeDependencies } from './dependencies.ts'
 import { createLogEvents } from './log-events.ts'
 import { createNativeStreams } from './native-streams.ts'
-import { logOperations } from './operations/logs.ts'
+import { logOperations } from './operations/engine-logs.ts'
 
 /** Milliseconds between looks for new lines. */
 const LOOK_INTERVAL = 300

@@ -11,7 +11,7 @@ import type { ReplyStream } from '../../core/http/reply-stream.ts'
 import { bareName } from '../../core/models/model-name.ts'
 import { nameOf } from './answer.ts'
 import type { MountedDependencies } from './dependencies.ts'
-import { pullOperations } from './operations/pulls.ts'
+import { pullOperations } from './operations/pull-operations.ts'
 import type { PullsRequestSchema } from './schemas.ts'
 
 /** Pulls of models from hubs. */
