@@ -27,7 +27,7 @@ export const DoctorReportSchema = Type.Object(
           description: 'Path of the configuration file; null when there is none'
         }),
         problems: Type.Array(ConfigProblemSchema, {
-          description: 'Mistakes; if there are any, nothing else is examined'
+          description: 'Mistakes; unless they are only unknown settings, nothing else is examined'
         })
       },
       { description: 'The configuration' }

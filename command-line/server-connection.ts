@@ -39,7 +39,7 @@ interface ConnectionOptions {
 /** Time limit of a health check in milliseconds: a server under load answers late. */
 const HEALTH_TIMEOUT = 5000
 /** How long a server that holds the data directory may take until it answers (it may be starting; milliseconds). */
-const START_TIMEOUT = 15_000
+const START_TIMEOUT = 30_000
 
 /**
  * Finds a server (or starts one), lets `use` work with it, and stops it if it was started here.
@@ -71,10 +71,10 @@ async function connectAndUse<Result>(
   const light = config ? undefined : await readServerSettings({ ...context, flags: context.flags() })
   const settings = light ?? serverSettingsOf(await loadWhole())
   const connect = (address: string) => createClient({ address, apiKey: settings.apiKey, signal })
-  const deadline = Date.now() + START_TIMEOUT
+  let heldUntil: number | undefined
   for (;;) {
     signal.throwIfAborted()
-    const address = await findServer(settings, deadline)
+    const address = await findServer(settings)
     if (address) return await use({ client: connect(address), own: undefined })
     if (whenNone === 'fail') throw noServer(settings)
     let own: RunningServer
@@ -82,7 +82,8 @@ async function connectAndUse<Result>(
       own = await startOwn(context, await loadWhole(), whenNone)
     } catch (error) {
       // Another process was quicker: its server is the one to use.
-      if (!isHeld(error) || Date.now() > deadline) throw error
+      heldUntil ??= Date.now() + START_TIMEOUT
+      if (!isHeld(error) || Date.now() > heldUntil) throw error
       await sleep(100)
       continue
     }
@@ -96,12 +97,13 @@ async function connectAndUse<Result>(
 }
 
 /** The address of the server to use; undefined when none runs and one may be started here. */
-async function findServer(settings: ServerSettings, deadline: number): Promise<string | undefined> {
+async function findServer(settings: ServerSettings): Promise<string | undefined> {
   const { paths } = settings
   const plan = planAddresses(settings)
   if (plan.named && (await answersAt(plan.named, HEALTH_TIMEOUT))) return plan.named
   if (!plan.local) throw noServer(settings)
   const { readOwner } = await import('../core/system/data-directory.ts')
+  const deadline = Date.now() + START_TIMEOUT
   for (;;) {
     const owner = await readOwner(paths)
     if (!owner) break
