@@ -1,5 +1,5 @@
 import type { EngineSettings } from '../config/model-settings.ts'
-import type { StoredVariant } from '../contracts/storage.ts'
+import type { Model } from '../contracts/catalog.ts'
 import { CorralError } from '../errors.ts'
 
 /** A kind of medium that messages hold, and what corral lets through of it. */
@@ -66,7 +66,7 @@ const inContent: Place = (message, part) => `messages[${message}].content[${part
  */
 export function checkMedia(
   messages: readonly Fields[],
-  variant: StoredVariant,
+  variant: Model,
   { projector }: Pick<EngineSettings, 'projector'>,
   place: Place = inContent
 ): void {
@@ -83,12 +83,7 @@ export function checkMedia(
   })
 }
 
-function requireSense(
-  variant: StoredVariant,
-  { capability, plural }: Medium,
-  switchedOff: boolean,
-  param: string
-): void {
+function requireSense(variant: Model, { capability, plural }: Medium, switchedOff: boolean, param: string): void {
   const able = variant.metadata.capabilities
   if (!switchedOff && (capability ? able.includes(capability) : able.includes('vision'))) return
   const why = switchedOff

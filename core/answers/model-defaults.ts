@@ -1,4 +1,4 @@
-import type { ModelDefaults } from '../contracts/storage.ts'
+import type { ModelDefaults } from '../contracts/catalog.ts'
 
 interface Message {
   role?: unknown

@@ -1,9 +1,9 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { Model } from '../contracts/catalog.ts'
 import type { Delta, Engine, EngineFields, Engines } from '../contracts/engines.ts'
 import type { HookedRequest, Hooks, Operation } from '../contracts/hooks.ts'
 import { progressText } from '../contracts/progress.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../contracts/scheduler.ts'
-import type { StoredVariant } from '../contracts/storage.ts'
 import { CorralError } from '../errors.ts'
 import { clientSignal } from '../http/client-signal.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
@@ -31,7 +31,7 @@ export interface Question {
   /** Absent where the model is only to be loaded. */
   body?: EngineFields
   lease: ModelLease
-  variant: StoredVariant
+  variant: Model
   /** What happens to a conversation that is longer than the context. */
   overflow: OverflowPolicy
   /** Whether each delta should have `usage`. */

@@ -1,4 +1,4 @@
-import type { StoredVariant } from '../contracts/storage.ts'
+import type { Model } from '../contracts/catalog.ts'
 import { type LoadOptions, type OverflowPolicy, type ParsedOptions, parseOptions } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { CoreConfig, ModelSettings } from './core-schema.ts'
@@ -69,7 +69,7 @@ function optionsOf(given: object): ParsedOptions {
  * The settings of a variant: its tagged section over the bare one, over what it was made with, over `defaults`. Names
  * ignore case.
  */
-export function settingsFor(config: CoreConfig, variant: StoredVariant): EffectiveSettings {
+export function settingsFor(config: CoreConfig, variant: Model): EffectiveSettings {
   const bare = `${variant.model.owner}/${variant.model.name}`.toLowerCase()
   const sections: ModelSettings[] = []
   for (const wanted of [bare, variant.key]) {

@@ -3,8 +3,8 @@ import type { EngineSettings } from '../config/model-settings.ts'
 import type { CorralError } from '../errors.ts'
 import type { LoadOptions } from '../models/options.ts'
 import type { Build, MemoryUse } from './builds.ts'
+import type { Model } from './catalog.ts'
 import type { Waiting } from './progress.ts'
-import type { StoredVariant } from './storage.ts'
 
 /*
  * The seam for engines. An engine is whatever answers for a model: a llama-server on this machine, a server elsewhere, a
@@ -106,7 +106,7 @@ export interface EngineSpec {
   /** The name the engine reports. */
   alias: string
   mode: EngineMode
-  variant: StoredVariant
+  variant: Model
   options: LoadOptions
   /** What `config.yaml` says of the model beyond its options; files in it are absolute. */
   settings?: EngineSettings
@@ -230,14 +230,14 @@ export interface EngineProvider {
   /** Unique among providers, such as `llama-server`. */
   readonly name: string
   /** How well it serves a model in a mode: the provider with the highest number does; 0 where it cannot. */
-  serves(model: StoredVariant, mode: EngineMode): number
+  serves(model: Model, mode: EngineMode): number
   /**
    * Those of a request's load options that make a difference to its engines, each in one spelling; all of them where
    * absent. A request with other ones than an engine runs with has it loaded anew.
    * @param defaults what holds where the request gives nothing; checked too
    * @throws CorralError `invalid_option`
    */
-  loadOptions?(model: StoredVariant, requested: Partial<LoadOptions>, defaults: LoadOptions): Partial<LoadOptions>
+  loadOptions?(model: Model, requested: Partial<LoadOptions>, defaults: LoadOptions): Partial<LoadOptions>
   /**
    * What an engine for this would take here; does what has to be done before that can be known, such as a conversion.
    * Absent where its engines take no memory of this machine.
@@ -256,7 +256,7 @@ export interface EngineProvider {
    */
   budgets?(held: MemoryUse): Promise<MemoryUse>
   /** What the latest engines of a model printed, the newest first. */
-  logs?(model: StoredVariant): EngineLogRecord[]
+  logs?(model: Model): EngineLogRecord[]
   /** Called at shutdown, once all engines have gone. */
   close?(): Promise<void>
   /** JSON pointers to what of a request's JSON schemas its engines do not hold answers to. */
@@ -268,9 +268,9 @@ export interface Engines {
   /** Adds a provider, such as a plugin's. @throws Error when its name is taken */
   add(provider: EngineProvider): void
   /** The provider that serves a model best in a mode; undefined when none can. */
-  providerOf(model: StoredVariant, mode: EngineMode): EngineProvider | undefined
+  providerOf(model: Model, mode: EngineMode): EngineProvider | undefined
   /** What the latest engines of a model printed, the newest first. */
-  logs(model: StoredVariant): EngineLogRecord[]
+  logs(model: Model): EngineLogRecord[]
   /** Settings of the scheduler's section that concern providers. */
   readonly settings: {
     /** Bytes of disk for what engines keep of conversations when they are unloaded; 0 is none. */

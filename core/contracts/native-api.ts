@@ -1,6 +1,6 @@
 import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import type { ModelName } from '../models/model-name.ts'
-import type { StoredVariant } from './storage.ts'
+import type { Model } from './catalog.ts'
 
 export type Framing = 'sse' | 'ndjson'
 
@@ -9,7 +9,7 @@ export interface ModelNaming {
   /** A name as a request gives it. @throws CorralError `invalid_model_name` */
   parse(asked: unknown): ModelName
   /** The name that records show. */
-  shown(variant: StoredVariant): string
+  shown(variant: Model): string
   /**
    * What is deleted under this name, where that is not all that `parse` makes of it.
    * @throws CorralError `invalid_model_name`, `model_not_found`
@@ -30,7 +30,7 @@ export interface NativeMount {
   /** What `GET /version` tells; corral's own version where absent. */
   version?: string
   /** What `POST /show` tells as the Modelfile of a model; nothing where absent. */
-  modelfile?: (variant: StoredVariant) => string
+  modelfile?: (variant: Model) => string
 }
 
 export interface NativeApi {

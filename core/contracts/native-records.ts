@@ -21,6 +21,7 @@ export const Bytes = (description?: string) =>
 export const Sha256 = (description = '64 hex digits') => Type.String({ pattern: '^[0-9a-f]{64}$', description })
 
 export const Format = Type.Enum(['gguf', 'safetensors'])
+const ModelFormat = Type.String({ description: 'gguf, safetensors, or the plugin that brings the model without files' })
 
 /** A reply that only says that something is done. */
 export const Done = <Status extends string>(status: Status) =>
@@ -41,7 +42,7 @@ const capabilities = Type.Array(Type.String(), {
 
 const detailFields = {
   parent_model: Type.String(),
-  format: Format,
+  format: ModelFormat,
   family: Type.String({ description: 'Architecture; empty where unknown' }),
   families: Type.Array(Type.String()),
   parameter_size: Type.String({ description: 'Such as 7.62B; empty where unknown' }),
@@ -55,7 +56,7 @@ export type ModelDetails = Static<typeof ModelDetailsSchema>
 const localFields = {
   ...names,
   size: Bytes('Of its own files'),
-  format: Format,
+  format: ModelFormat,
   modified_at: Time('ISO 8601 UTC with milliseconds'),
   digest,
   capabilities
@@ -96,7 +97,9 @@ export const ShownModelSchema = Type.Object(
     modified_at: localFields.modified_at,
     origin: Type.Object(
       {
-        kind: Type.Enum(['bundled', 'import', 'hub', 'made'], { description: 'made: of another model' }),
+        kind: Type.Enum(['bundled', 'import', 'hub', 'made', 'plugin'], {
+          description: 'made: of another model; plugin: brought without files'
+        }),
         from: Type.String({ description: 'A path, or a hub and what it has the model under' }),
         revision: Type.Optional(Type.String({ description: 'Names the content at the hub: a commit' })),
         tag: Type.Optional(Type.String({ description: 'The label that it was made under, if any' }))
@@ -127,7 +130,7 @@ export const RunningModelSchema = Type.Object(
   {
     ...names,
     size: Bytes('Memory that the engine holds where that is known, else the size of the files'),
-    format: Format,
+    format: ModelFormat,
     expires_at: Time('When it is unloaded if no request comes; 2999-12-31T23:59:59.000Z is never'),
     digest,
     details: ModelDetailsSchema,
@@ -145,7 +148,7 @@ export type RunningRecord = Static<typeof RunningModelSchema>
 export const LoadingModelSchema = Type.Object(
   {
     ...names,
-    format: Format,
+    format: ModelFormat,
     mode,
     state: Type.Enum(['queued', 'waiting', 'converting', 'loading', 'draining', 'stopping'], {
       description: 'waiting: for room that other models hold'

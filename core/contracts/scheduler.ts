@@ -1,8 +1,8 @@
 import type { ModelName } from '../models/model-name.ts'
 import type { LoadOptions } from '../models/options.ts'
+import type { Model } from './catalog.ts'
 import type { Engine, EngineMode } from './engines.ts'
 import type { Progress, Waiting } from './progress.ts'
-import type { StoredVariant } from './storage.ts'
 
 export interface LeaseRequest extends Waiting {
   model: ModelName
@@ -21,7 +21,7 @@ export interface LeaseRequest extends Waiting {
 /** The right to use a running engine, by one slot or as many as were asked for. */
 export interface Lease {
   readonly engine: Engine
-  readonly variant: StoredVariant
+  readonly variant: Model
   /** Aborted when the caller's own signal is, or with a CorralError as reason when the engine is taken away. */
   readonly signal: AbortSignal
   /** Milliseconds this request waited for the model to load; 0 when it was loaded. */
@@ -30,7 +30,7 @@ export interface Lease {
 }
 
 export interface RunningModel {
-  variant: StoredVariant
+  variant: Model
   mode: EngineMode
   engine: Engine
   options: LoadOptions
@@ -41,7 +41,7 @@ export interface RunningModel {
 }
 
 export interface LoadingModel {
-  variant: StoredVariant
+  variant: Model
   mode: EngineMode
   /** waiting: for room that other models hold; whose, its progress says. */
   state: 'queued' | 'waiting' | 'converting' | 'loading' | 'draining' | 'stopping'

@@ -1,3 +1,4 @@
+import type { Catalog } from './catalog.ts'
 import type { Downloads } from './downloads.ts'
 import type { Engines } from './engines.ts'
 import type { Scheduler } from './scheduler.ts'
@@ -10,6 +11,7 @@ import type { Storage } from './storage.ts'
  */
 export interface Services {
   storage: Storage
+  catalog: Catalog
   downloads: Downloads
   scheduler: Scheduler
   engines: Engines

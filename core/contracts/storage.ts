@@ -1,4 +1,6 @@
+import { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
+import type { Model, ModelDefaults, Origin } from './catalog.ts'
 import type { Waiting } from './progress.ts'
 
 export interface StoredFile {
@@ -11,76 +13,29 @@ export interface StoredFile {
   role: 'model' | 'projector' | 'other'
 }
 
-export type Capability = 'completion' | 'tools' | 'thinking' | 'vision' | 'audio' | 'insert' | 'embedding' | 'rerank'
-
-/** What a model's own files say about it; read once at import and kept in the manifest. */
-export interface ModelMetadata {
-  architecture?: string
-  /** Tokens the model was trained for. */
-  contextLength?: number
-  embeddingLength?: number
-  /** Count of weights. */
-  parameters?: number
-  /** Label such as `Q4_K_M`. */
-  quantization?: string
-  chatTemplate?: string
-  capabilities: Capability[]
-  /** The metadata keys and values without arrays, as `/api/show` gives them under `model_info`. */
-  info: Record<string, string | number | boolean | null>
-}
-
-/** What somebody who made a model of another one laid down for it, as Ollama's Modelfile does. */
-export interface ModelDefaults {
-  /** Options that hold where neither the request nor `config.yaml` gives them; load options too. */
-  options?: Record<string, unknown>
-  /** System message of conversations that have none. */
-  system?: string
-  /** Messages that every conversation begins with. */
-  messages?: { role: string; content: string }[]
-  /** Jinja chat template in the place of the model's own. */
-  template?: string
-  license?: string
-}
-
-export interface Origin {
-  /** made: of another model, or of files that a client sent. */
-  kind: 'bundled' | 'import' | 'hub' | 'made'
-  /**
-   * Where it came from: a path, a hub and what it has the model under (`huggingface:owner/name`), or the model that it
-   * was made of; no credentials.
-   */
-  from: string
-  /** Names the content at a hub: a commit. */
-  revision?: string
-  /** The label that it was made under, where the name that it was given had one. */
-  tag?: string
-}
-
 /** One quantization of one model, as it lies on disk. A later revision of it is another object with another directory. */
-export interface StoredVariant {
-  model: ModelName
-  /** Quantization label in the case it was stored with, such as `Q8_0`. */
-  label: string
-  isDefault: boolean
-  /** `owner/name` for the default variant, `owner/name:LABEL` for others. */
-  publicName: string
-  /** `owner/name:label` in lower case: the same for all revisions of this variant. */
-  key: string
-  /** Names these very files; another import under the same name gives another revision. */
-  revision: string
+export interface StoredVariant extends Model {
   format: 'gguf' | 'safetensors'
+  origin: Origin
   /** Absolute path of the folder that holds `files`. What lies below its folder `converted` is the conversion's. */
   directory: string
   files: StoredFile[]
-  /** Bytes of all files. */
-  size: number
-  /** 64 hex digits, made of the files' digests. */
-  digest: string
-  /** ISO 8601 UTC with milliseconds. */
-  modifiedAt: string
-  origin: Origin
-  metadata: ModelMetadata
-  defaults?: ModelDefaults
+}
+
+/** Whether a model lies on this machine's disk. */
+export function hasFiles(model: Model): model is StoredVariant {
+  return 'files' in model
+}
+
+/** @throws CorralError `unsupported_capability` for a model that a plugin brings without files */
+export function requireFiles(model: Model): StoredVariant {
+  if (hasFiles(model)) return model
+  throw new CorralError(
+    'unsupported_capability',
+    `Model "${model.publicName}" has no files here: the plugin "${model.origin.from}" brings it. ` +
+      'Use a model that is stored on this machine.',
+    { param: 'model' }
+  )
 }
 
 export interface ImportRequest {

@@ -1,7 +1,7 @@
 import type { CoreConfig } from '../config/core-schema.ts'
 import { settingsFor } from '../config/model-settings.ts'
+import type { Model } from '../contracts/catalog.ts'
 import type { RunningModel } from '../contracts/scheduler.ts'
-import type { StoredVariant } from '../contracts/storage.ts'
 
 /**
  * Tokens of context that a request has which asks for none of its own: those of the engine that runs, else those that
@@ -9,7 +9,7 @@ import type { StoredVariant } from '../contracts/storage.ts'
  */
 export function contextInForce(
   config: CoreConfig,
-  variant: StoredVariant,
+  variant: Model,
   running: readonly Pick<RunningModel, 'variant' | 'mode' | 'engine'>[]
 ): number {
   const own = running.filter(model => model.variant.key === variant.key)

@@ -14,8 +14,8 @@ import {
 } from '../../core/answers/pipeline.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { settingsFor } from '../../core/config/model-settings.ts'
+import type { Catalog } from '../../core/contracts/catalog.ts'
 import type { Delta } from '../../core/contracts/engines.ts'
-import type { Storage } from '../../core/contracts/storage.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions, topLevelOptions } from '../../core/models/options.ts'
 import { anthropicErrorBody } from './anthropic-error.ts'
@@ -26,7 +26,7 @@ import type { CountRequest, Message, MessagesRequest } from './schemas.ts'
 const PING = frame({ type: 'ping' })
 
 export interface AnthropicDependencies extends AnswerDependencies {
-  storage: Storage
+  catalog: Catalog
   config: CoreConfig
   /** Milliseconds of silence after which a waiting stream sends a ping. */
   heartbeat: number
@@ -42,7 +42,7 @@ function questionOf(deps: AnthropicDependencies, request: CountRequest & Partial
   const own = parseOptions(topLevelOptions(request))
   const nested = parseOptions(request.options)
   const keepAlive = parseKeepAlive(request.keep_alive)
-  const variant = deps.storage.get(model)
+  const variant = deps.catalog.get(model)
   const settings = settingsFor(deps.config, variant)
   const { body, places } = engineRequest(request, { ...settings.sampling, ...nested.sampling, ...own.sampling })
   checkMedia(body.messages, variant, settings.engine, (message, part) => places[message]![part]!)

@@ -8,7 +8,7 @@ export default definePlugin({
   name: 'api-anthropic',
   api: 1,
   description: "Anthropic's Messages API: /v1/messages, and all of it once more under /anthropic/v1",
-  needs: ['storage', 'scheduler', 'engines'],
+  needs: ['catalog', 'scheduler', 'engines'],
   optional: true,
   options: Type.Object(
     {
@@ -19,7 +19,7 @@ export default definePlugin({
   setup(context, options) {
     return {
       routes: anthropicRoutes({
-        storage: context.service('storage'),
+        catalog: context.service('catalog'),
         scheduler: context.service('scheduler'),
         engines: context.service('engines'),
         hooks: context.hooks,

@@ -1,7 +1,7 @@
-import type { StoredVariant } from '../../core/contracts/storage.ts'
+import type { Model } from '../../core/contracts/catalog.ts'
 
 /** A model as Anthropic's clients list it. */
-export function modelRecord(variant: StoredVariant, context: number) {
+export function modelRecord(variant: Model, context: number) {
   return {
     type: 'model' as const,
     id: variant.publicName,
@@ -12,7 +12,7 @@ export function modelRecord(variant: StoredVariant, context: number) {
 }
 
 /** All of them on one page. */
-export function modelList(variants: readonly StoredVariant[], contextOf: (variant: StoredVariant) => number) {
+export function modelList(variants: readonly Model[], contextOf: (variant: Model) => number) {
   const data = variants.map(variant => modelRecord(variant, contextOf(variant)))
   return { data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
 }

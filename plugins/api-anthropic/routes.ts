@@ -1,6 +1,6 @@
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
+import type { Model } from '../../core/contracts/catalog.ts'
 import { logFailure } from '../../core/http/application.ts'
 import { isGone } from '../../core/http/client-signal.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
@@ -130,11 +130,11 @@ function messageRoutes(deps: AnthropicDependencies, operation: string): FastifyP
 
 function modelRoutes(
   app: FastifyInstance,
-  { storage, scheduler, config }: AnthropicDependencies,
+  { catalog, scheduler, config }: AnthropicDependencies,
   path: string,
   constraints?: Record<string, string>
 ): void {
-  const contextOf = (variant: StoredVariant) => contextInForce(config, variant, scheduler.running())
+  const contextOf = (variant: Model) => contextInForce(config, variant, scheduler.running())
   const hide = constraints !== undefined
   const options = constraints ? { constraints } : {}
   app.get(
@@ -152,7 +152,7 @@ function modelRoutes(
         }
       }
     },
-    async () => modelList(storage.list(), contextOf)
+    async () => modelList(catalog.list(), contextOf)
   )
   // Names hold a slash, which clients send as %2F.
   app.get<{ Params: { '*': string } }>(
@@ -172,7 +172,7 @@ function modelRoutes(
       }
     },
     async request => {
-      const variant = storage.get(parseModelName(request.params['*']))
+      const variant = catalog.get(parseModelName(request.params['*']))
       return modelRecord(variant, contextOf(variant))
     }
   )

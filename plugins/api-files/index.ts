@@ -7,10 +7,10 @@ export default definePlugin({
   api: 1,
   description: "The models' files under /api/files, from which other corrals pull",
   optional: true,
-  needs: ['storage'],
+  needs: ['storage', 'catalog'],
   options: Type.Object({}, { additionalProperties: false }),
   setup(context) {
-    const storage = context.service('storage')
-    return { routes: async app => void (await app.register(fileRoutes(storage), { prefix: '/api/files' })) }
+    const routes = fileRoutes(context.service('storage'), context.service('catalog'))
+    return { routes: async app => void (await app.register(routes, { prefix: '/api/files' })) }
   }
 })

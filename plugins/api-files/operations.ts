@@ -53,7 +53,9 @@ export const fileOperations = {
         'Its variants',
         Type.Object({ name: Type.String(), variants: Type.Array(FileVariantSchema) }, { ...loose, title: 'ModelFiles' })
       ),
-      ...errorResponses(nativeErrors, ['invalid_model_name', 'model_not_found'], { body: false })
+      ...errorResponses(nativeErrors, ['invalid_model_name', 'model_not_found', 'unsupported_capability'], {
+        body: false
+      })
     }
   },
   get: {
@@ -81,7 +83,9 @@ export const fileOperations = {
       },
       304: { description: 'It is the one that is known already', headers: fileHeaders },
       416: json('The range begins behind the file', nativeErrors(['invalid_request'])),
-      ...errorResponses(nativeErrors, ['invalid_model_name', 'model_not_found'], { body: false })
+      ...errorResponses(nativeErrors, ['invalid_model_name', 'model_not_found', 'unsupported_capability'], {
+        body: false
+      })
     }
   }
 }

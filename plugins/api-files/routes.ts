@@ -2,7 +2,8 @@ import { type FileHandle, open } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
-import type { Storage, StoredFile, StoredVariant } from '../../core/contracts/storage.ts'
+import type { Catalog } from '../../core/contracts/catalog.ts'
+import { requireFiles, type Storage, type StoredFile, type StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../core/errors.ts'
 import { bareName, parseModelName } from '../../core/models/model-name.ts'
 import { byteRange, isKnown } from './byte-range.ts'
@@ -12,13 +13,13 @@ import { type FileVariant, fileOperations } from './operations.ts'
 const PIECE = 512 * 1024
 
 /** Files of stored models, with ranges and digests. Only what a manifest names can be had. */
-export function fileRoutes(storage: Storage): FastifyPluginAsync {
+export function fileRoutes(storage: Storage, catalog: Catalog): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     app.get('/:owner/:name', { schema: fileOperations.list }, async ({ params }) => {
       const name = parseModelName(`${params.owner}/${params.name}`)
       // A colon in an address would make a variant's name of it.
-      const { model } = storage.get({ owner: name.owner, name: name.name })
+      const { model } = requireFiles(catalog.get({ owner: name.owner, name: name.name }))
       return { name: bareName(model), variants: storage.variants(model).map(variantRecord) }
     })
 
@@ -28,7 +29,7 @@ export function fileRoutes(storage: Storage): FastifyPluginAsync {
       schema: fileOperations.get,
       handler: async (request, reply) => {
         const { owner, name, label, revision, '*': path } = request.params
-        const variant = storage.get(parseModelName(`${owner}/${name}:${label}`))
+        const variant = requireFiles(catalog.get(parseModelName(`${owner}/${name}:${label}`)))
         const file = variant.files.find(file => file.path === path)
         if (variant.revision !== revision || !file) throw notFound(variant, revision, path)
         return await sendFile(request, reply, storage, variant, file)

@@ -8,10 +8,10 @@ import {
 } from '../../core/answers/pipeline.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { type EngineSettings, settingsFor } from '../../core/config/model-settings.ts'
+import type { Catalog, Model } from '../../core/contracts/catalog.ts'
 import type { Delta, TokenProbability, ToolCallPiece } from '../../core/contracts/engines.ts'
 import type { Framing, ModelNaming } from '../../core/contracts/native-api.ts'
 import type { Lease } from '../../core/contracts/scheduler.ts'
-import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import type { CorralError } from '../../core/errors.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import { FRAMES } from './framing.ts'
@@ -50,7 +50,7 @@ export interface AnswerRequest {
 }
 
 export interface NativeAnswerDependencies extends AnswerDependencies {
-  storage: Storage
+  catalog: Catalog
   config: CoreConfig
   streams: NativeStreams
   naming: ModelNaming
@@ -184,7 +184,7 @@ export async function answer(
   body: AnswerRequest,
   shape: AnswerShape,
   /** Makes the engine's request; undefined only loads (or, with keep_alive 0, unloads) the model. */
-  callFor: (variant: StoredVariant, sampling: Record<string, unknown>, engine: EngineSettings) => NativeCall | undefined
+  callFor: (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) => NativeCall | undefined
 ): Promise<unknown> {
   const { scheduler, streams } = deps
   const began = process.hrtime.bigint()
@@ -192,7 +192,7 @@ export async function answer(
   const name = deps.naming.parse(model)
   const keepAlive = parseKeepAlive(body.keep_alive)
   const given = parseOptions(body.options)
-  const variant = deps.storage.get(name)
+  const variant = deps.catalog.get(name)
   const settings = settingsFor(deps.config, variant)
   const call = callFor(variant, { ...settings.sampling, ...given.sampling }, settings.engine)
   const framing = streams.framingOf(request)

@@ -2,7 +2,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import type { ConvertedModel } from '../../core/contracts/conversion.ts'
 import type { ConversionRecord } from '../../core/contracts/native-records.ts'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
+import { requireFiles, type StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
 import { nameOf } from './answer.ts'
@@ -23,7 +23,7 @@ export function conversionRecord({
 
 /** Conversions ahead of time, and the end of what they made. */
 export function convertRoutes(deps: MountedDependencies): FastifyPluginAsync {
-  const { storage, scheduler, conversion, naming } = deps
+  const { catalog, scheduler, conversion, naming } = deps
   const withProgress = progressReplies(deps.streams)
 
   function requireUnused(variant: StoredVariant, dtype: string, made: ConvertedModel | undefined): void {
@@ -52,7 +52,7 @@ export function convertRoutes(deps: MountedDependencies): FastifyPluginAsync {
 
     app.post('/convert', { schema: operations.convert }, async (request, reply) => {
       const { body } = request
-      const variant = storage.get(naming.parse(nameOf(body)))
+      const variant = requireFiles(catalog.get(naming.parse(nameOf(body))))
       const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
       return await withProgress(
         request,
@@ -66,7 +66,7 @@ export function convertRoutes(deps: MountedDependencies): FastifyPluginAsync {
     })
 
     app.delete('/convert', { schema: operations.removeConversion }, async ({ body }) => {
-      const variant = storage.get(naming.parse(nameOf(body)))
+      const variant = requireFiles(catalog.get(naming.parse(nameOf(body))))
       if (!body.dtype) {
         throw new CorralError('invalid_request', 'Say which type is to be deleted: "dtype", such as "q4_k_m".', {
           param: 'dtype'

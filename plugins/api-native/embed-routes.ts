@@ -18,7 +18,7 @@ const NONE: Embeddings = { vectors: [], promptTokens: 0 }
 
 /** Embeddings of texts, in Ollama's present and its older shape. */
 export function embedRoutes(deps: MountedDependencies): FastifyPluginAsync {
-  const { storage, scheduler, naming } = deps
+  const { catalog, scheduler, naming } = deps
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
@@ -54,7 +54,7 @@ export function embedRoutes(deps: MountedDependencies): FastifyPluginAsync {
     const model = naming.parse(nameOf(body))
     const keepAlive = parseKeepAlive(body.keep_alive)
     const { load } = parseOptions(body.options)
-    storage.get(model)
+    catalog.get(model)
     if (texts.length === 0 && keepAlive === 0) {
       scheduler.keepAlive(model, 0)
       return { embeddings: NONE, loadDuration: 0 }

@@ -1,7 +1,7 @@
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
+import type { Model } from '../../core/contracts/catalog.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { NativeCall } from './answer.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
@@ -76,7 +76,7 @@ function probabilities({ logprobs, top_logprobs }: ChatRequest | GenerateRequest
  */
 export function chatCall(
   request: ChatRequest,
-  variant: StoredVariant,
+  variant: Model,
   sampling: Record<string, unknown>,
   engine: Pick<EngineSettings, 'projector'> = {}
 ): NativeCall {
@@ -99,7 +99,7 @@ export function chatCall(
 /** The engine's request for a native generate: templated as one user turn, raw, or filling in before a suffix. */
 export function generateCall(
   request: GenerateRequest,
-  variant: StoredVariant,
+  variant: Model,
   sampling: Record<string, unknown>,
   engine: Pick<EngineSettings, 'projector'> = {}
 ): NativeCall {

@@ -14,7 +14,7 @@ export default definePlugin({
   api: 1,
   description: 'The native API under /api',
   offers: ['nativeApi'],
-  needs: ['storage', 'scheduler', 'engines', 'runtimes', 'downloads', 'adoption', 'conversion'],
+  needs: ['storage', 'catalog', 'scheduler', 'engines', 'runtimes', 'downloads', 'adoption', 'conversion'],
   options: Type.Object(
     {
       negotiate: Type.Boolean({
@@ -31,6 +31,7 @@ export default definePlugin({
   setup(context, options) {
     const deps = {
       storage: context.service('storage'),
+      catalog: context.service('catalog'),
       scheduler: context.service('scheduler'),
       engines: context.service('engines'),
       runtimes: context.service('runtimes'),

@@ -15,7 +15,7 @@ const BACKLOG = 20
 
 /** What the latest engines of a model printed, and how they ended. */
 export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
-  const { storage, engines, negotiate, heartbeat } = deps
+  const { catalog, engines, negotiate, heartbeat } = deps
   const streams = createNativeStreams({ defaultFraming: 'sse', negotiate, heartbeat })
   const operations = logOperations(streams.types)
 
@@ -28,7 +28,7 @@ export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
       const name = parseModelName(request.params['*'])
       const { follow } = request.query
       const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
-      const variant = storage.get(name)
+      const variant = catalog.get(name)
       if (follow !== '1' && follow !== 'true') {
         const records = engines.logs(variant).map(record => {
           const kept = lines === undefined ? record.lines : record.lines.slice(Math.max(0, record.lines.length - lines))
@@ -42,7 +42,7 @@ export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
       stream.status = 'following'
       const news = createLogEvents(lines ?? BACKLOG)
       // The stream ends when the model does.
-      while (!gone.aborted && storage.find(name)) {
+      while (!gone.aborted && catalog.find(name)) {
         for (const event of news(engines.logs(variant))) await stream.write(streams.frame(framing, event))
         await sleep(LOOK_INTERVAL, undefined, { signal: gone }).catch(() => {
           // The loop looks at the signal.

@@ -1,5 +1,6 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
+import { hasFiles, requireFiles } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
@@ -12,15 +13,18 @@ import { loadingRecord, localRecord, runningRecord, showRecord } from './records
 
 /** Models on disk and in memory. */
 export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
-  const { storage, scheduler, conversion, downloads, naming } = deps
+  const { storage, catalog, scheduler, conversion, downloads, naming } = deps
   const withProgress = progressReplies(deps.streams)
+
+  /** The name of a model that has files. */
+  const stored = (name: ModelName) => requireFiles(catalog.get(name)).model
 
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const operations = modelOperations(deps.streams.types)
 
     app.get('/tags', { schema: operations.tags }, async () => ({
-      models: storage.list().map(variant => localRecord(variant, naming))
+      models: catalog.list().map(variant => localRecord(variant, naming))
     }))
 
     app.get('/ps', { schema: operations.ps }, async () => ({
@@ -29,16 +33,16 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
     }))
 
     app.post('/show', { schema: operations.show }, async ({ body }) => {
-      const variant = storage.get(naming.parse(nameOf(body)))
-      const conversions = (await conversion.list(variant)).map(conversionRecord)
-      return {
-        ...showRecord(variant, naming, deps.modelfile(variant)),
-        ...(variant.format === 'gguf' ? {} : { conversions })
-      }
+      const variant = catalog.get(naming.parse(nameOf(body)))
+      const record = showRecord(variant, naming, deps.modelfile(variant))
+      if (!hasFiles(variant) || variant.format === 'gguf') return record
+      return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
     })
 
     app.delete('/delete', { schema: operations.remove }, async ({ body }) => {
       const name = (naming.doomed ?? naming.parse)(nameOf(body))
+      const present = catalog.find(name)
+      if (present) requireFiles(present)
       const cancelled = await downloads.cancelModel(name, deletedWhilePulled(name))
       // There may be nothing but the pull.
       if (cancelled === 0 || storage.find(name)) await storage.remove(name)
@@ -47,7 +51,7 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
 
     app.post('/default', { schema: operations.setDefault }, async ({ body }) => ({
       status: 'success',
-      model: localRecord(await storage.setDefault(naming.parse(nameOf(body))), naming)
+      model: localRecord(await storage.setDefault(stored(naming.parse(nameOf(body)))), naming)
     }))
 
     app.post('/stop', { schema: operations.stop }, async ({ body }) => {
@@ -60,7 +64,7 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
       const model = naming.parse(nameOf(body))
       const options = parseOptions(body.options).load
       const keepAlive = parseKeepAlive(body.keep_alive)
-      storage.get(model)
+      catalog.get(model)
       return await withProgress(request, reply, body, async (signal, onProgress) => {
         const lease = await scheduler.lease({ model, options, keepAlive, signal, onProgress, loadOnly: true })
         lease.release()

@@ -1,3 +1,4 @@
+import type { Model } from '../../core/contracts/catalog.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
 import type {
   LoadingRecord,
@@ -8,7 +9,7 @@ import type {
 } from '../../core/contracts/native-records.ts'
 import { progressText } from '../../core/contracts/progress.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
+import { hasFiles } from '../../core/contracts/storage.ts'
 import { parametersText } from './parameters-text.ts'
 
 /** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
@@ -28,7 +29,7 @@ export function parameterSize(parameters: number | undefined): string {
   return String(parameters)
 }
 
-function detailsOf({ format, label, metadata }: StoredVariant): ModelDetails {
+function detailsOf({ format, label, metadata }: Model): ModelDetails {
   const family = metadata.architecture ?? ''
   return {
     parent_model: '',
@@ -43,7 +44,7 @@ function detailsOf({ format, label, metadata }: StoredVariant): ModelDetails {
 }
 
 /** The local model record of `/api/tags`, with what Ollama's clients read beside it. */
-export function localRecord(variant: StoredVariant, naming: ModelNaming): LocalModel {
+export function localRecord(variant: Model, naming: ModelNaming): LocalModel {
   const name = naming.shown(variant)
   return {
     name,
@@ -58,7 +59,7 @@ export function localRecord(variant: StoredVariant, naming: ModelNaming): LocalM
 }
 
 /** The reply of `/api/show`. */
-export function showRecord(variant: StoredVariant, naming: ModelNaming, modelfile: string): ShownModel {
+export function showRecord(variant: Model, naming: ModelNaming, modelfile: string): ShownModel {
   const { options, system, messages, license } = variant.defaults ?? {}
   const { details, ...record } = localRecord(variant, naming)
   return {
@@ -73,7 +74,7 @@ export function showRecord(variant: StoredVariant, naming: ModelNaming, modelfil
     license: license ?? String(variant.metadata.info['general.license'] ?? ''),
     modified_at: variant.modifiedAt,
     origin: variant.origin,
-    files: variant.files
+    files: hasFiles(variant) ? variant.files : []
   }
 }
 

@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { ConfigError } from '../../core/config/problems.ts'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
+import type { Model } from '../../core/contracts/catalog.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { hostedNames } from './hosted-names.ts'
@@ -35,7 +35,7 @@ export default definePlugin({
     const address = parseListen(options.listen)
     const fault = listenFault(options.listen, address, context.config.port)
     if (fault) throw new ConfigError([{ where: LISTEN, setting: LISTEN, message: fault }])
-    const naming = ollamaNaming(context.service('storage'))
+    const naming = ollamaNaming(context.service('catalog'))
     const nativeApi = context.service('nativeApi')
     const making = modelMaking(context)
     const hosted = hostedNames(naming.parse)
@@ -49,7 +49,7 @@ export default definePlugin({
         instance.addHook('preClose', async () => listener?.stopAccepting())
         instance.addHook('onClose', async () => await listener?.closed())
         const native = {
-          naming: { parse: parseModelName, shown: ({ publicName }: StoredVariant) => publicName },
+          naming: { parse: parseModelName, shown: ({ publicName }: Model) => publicName },
           newName: parseModelName,
           framingOf: (request: FastifyRequest) => nativeApi.framingOf(request, 'sse')
         }

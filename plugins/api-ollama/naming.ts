@@ -1,5 +1,5 @@
+import type { Catalog, Model } from '../../core/contracts/catalog.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
-import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 
@@ -10,19 +10,19 @@ export const DEFAULT_OWNER = 'library'
 const HOST = /^(?:https?:\/\/)?(?:registry\.ollama\.ai|ollama\.com|hf\.co|huggingface\.co)\/(?=[^/]+\/[^/]+$)/i
 
 /** Names as Ollama's clients write and compare them. */
-export function ollamaNaming(storage: Pick<Storage, 'list' | 'find' | 'variants'>): ModelNaming {
+export function ollamaNaming(catalog: Pick<Catalog, 'list' | 'find' | 'variants'>): ModelNaming {
   return {
-    parse: asked => existingName(asked, storage),
+    parse: asked => existingName(asked, catalog),
     shown,
-    doomed: asked => doomedName(asked, storage),
-    atHub: asked => atHub(asked, storage)
+    doomed: asked => doomedName(asked, catalog),
+    atHub: asked => atHub(asked, catalog)
   }
 }
 
 /**
  * The name that records show: with a tag always, since clients append `:latest` to names without one and compare.
  */
-export function shown({ model: { owner, name }, isDefault, label, origin }: StoredVariant): string {
+export function shown({ model: { owner, name }, isDefault, label, origin }: Model): string {
   const tag = isDefault && origin.tag === undefined ? 'latest' : label
   return owner.toLowerCase() === DEFAULT_OWNER ? `${name}:${tag}` : `${owner}/${name}:${tag}`
 }
@@ -42,12 +42,12 @@ export function newName(asked: unknown): ModelName {
  * @throws CorralError `invalid_model_name`, also where several owners have one; `model_not_found` for a name without an
  * owner that nobody has
  */
-export function existingName(asked: unknown, storage: Pick<Storage, 'list' | 'find' | 'variants'>): ModelName {
+export function existingName(asked: unknown, catalog: Pick<Catalog, 'list' | 'find' | 'variants'>): ModelName {
   const name = newName(asked)
   if (name.owner !== DEFAULT_OWNER || String(asked).includes('/')) return name
-  if (storage.variants(name).length > 0 || storage.find(name)) return name
+  if (catalog.variants(name).length > 0 || catalog.find(name)) return name
   const owners = new Map<string, ModelName>()
-  for (const { model } of storage.list()) {
+  for (const { model } of catalog.list()) {
     if (model.name.toLowerCase() === name.name.toLowerCase()) owners.set(modelKey(model), model)
   }
   const [found, ...others] = owners.values()
@@ -74,9 +74,9 @@ export function existingName(asked: unknown, storage: Pick<Storage, 'list' | 'fi
  * of it.
  * @throws CorralError as `existingName`; `model_not_found` where a name without a tag only finds what was made under one
  */
-function doomedName(asked: string, storage: Pick<Storage, 'list' | 'find' | 'variants'>): ModelName {
-  const name = existingName(asked, storage)
-  const [first] = storage.variants(name)
+function doomedName(asked: string, catalog: Pick<Catalog, 'list' | 'find' | 'variants'>): ModelName {
+  const name = existingName(asked, catalog)
+  const [first] = catalog.variants(name)
   if (name.variant !== undefined || !first) return name
   if (first.origin.tag === undefined) return first.model
   throw new CorralError('model_not_found', `There is no model "${bareName(name)}:latest" here, only ${shown(first)}.`, {
@@ -85,10 +85,10 @@ function doomedName(asked: string, storage: Pick<Storage, 'list' | 'find' | 'var
 }
 
 /** What a pull asks hubs for; undefined when the model is here and came from none of them. */
-function atHub(asked: string, storage: Pick<Storage, 'list' | 'find' | 'variants'>): string | undefined {
+function atHub(asked: string, catalog: Pick<Catalog, 'list' | 'find' | 'variants'>): string | undefined {
   const text = asked.trim().replace(/^(?:https?:\/\/)?(?:registry\.ollama\.ai|ollama\.com)\//i, '')
   const unowned = !text.includes('/') || text.toLowerCase().startsWith(`${DEFAULT_OWNER}/`)
-  const present = storedUnder(text, storage)
+  const present = storedUnder(text, catalog)
   if (present) return present.origin.kind === 'hub' ? (unowned ? bareWithTag(present) : text) : undefined
   if (!unowned) return text
   throw new CorralError(
@@ -100,16 +100,16 @@ function atHub(asked: string, storage: Pick<Storage, 'list' | 'find' | 'variants
 }
 
 /** The variant that a pull's text names, where there is one; what is no plain name (an address) names none. */
-function storedUnder(text: string, storage: Pick<Storage, 'list' | 'find' | 'variants'>): StoredVariant | undefined {
+function storedUnder(text: string, catalog: Pick<Catalog, 'list' | 'find' | 'variants'>): Model | undefined {
   try {
-    return storage.find(existingName(text, storage))
+    return catalog.find(existingName(text, catalog))
   } catch (error) {
     if (error instanceof CorralError && (error.code === 'model_not_found' || text.includes('/'))) return undefined
     throw error
   }
 }
 
-function bareWithTag({ model, isDefault, label }: StoredVariant): string {
+function bareWithTag({ model, isDefault, label }: Model): string {
   return isDefault ? bareName(model) : `${bareName(model)}:${label}`
 }
 

@@ -12,10 +12,10 @@ import {
 } from '../../core/answers/pipeline.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../../core/config/model-settings.ts'
+import type { Catalog, Model } from '../../core/contracts/catalog.ts'
 import type { Delta, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import type { Operation } from '../../core/contracts/hooks.ts'
 import type { Lease } from '../../core/contracts/scheduler.ts'
-import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { answerId, renameBytes } from './byte-names.ts'
 import { type Choice, type Chunk, ChunkWriter, WholeAnswer } from './chunks.ts'
@@ -25,7 +25,7 @@ import type { Generation } from './generation.ts'
 import { openaiErrorEvent } from './openai-error.ts'
 
 export interface OpenaiDependencies extends AnswerDependencies {
-  storage: Storage
+  catalog: Catalog
   config: CoreConfig
   /** Milliseconds of silence after which a waiting stream says what is going on. */
   heartbeat: number
@@ -47,9 +47,9 @@ export async function answer(
   request: FastifyRequest,
   reply: FastifyReply,
   call: EngineCall,
-  plan: (call: EngineCall, variant: StoredVariant, settings: EffectiveSettings) => Generation
+  plan: (call: EngineCall, variant: Model, settings: EffectiveSettings) => Generation
 ): Promise<unknown> {
-  const variant = deps.storage.get(call.model)
+  const variant = deps.catalog.get(call.model)
   const settings = settingsFor(deps.config, variant)
   const generation = plan(call, variant, settings)
   const { operation, body, head } = generation

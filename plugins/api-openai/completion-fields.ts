@@ -1,4 +1,4 @@
-import type { StoredVariant } from '../../core/contracts/storage.ts'
+import type { Model } from '../../core/contracts/catalog.ts'
 import { CorralError } from '../../core/errors.ts'
 import { withStops } from './chat-fields.ts'
 import { askLogprobs } from './logprobs.ts'
@@ -32,7 +32,7 @@ export interface Completion {
  * @param fields the body that was checked, its options already in it
  * @throws CorralError with the field at fault as `param`
  */
-export function completionFields(fields: CompletionRequest & Fields, variant: StoredVariant): Completion {
+export function completionFields(fields: CompletionRequest & Fields, variant: Model): Completion {
   const { prompt, suffix, echo, best_of, logprobs, n, ...rest } = fields
   const prompts = promptsOf(prompt)
   const kept = n ?? 1
@@ -86,7 +86,7 @@ function promptsOf(prompt: CompletionRequest['prompt']): Prompt[] {
   return typeof prompt[0] === 'number' ? [prompt as number[]] : (prompt as Prompt[])
 }
 
-function fillable(prompts: Prompt[], variant: StoredVariant): string {
+function fillable(prompts: Prompt[], variant: Model): string {
   if (!variant.metadata.capabilities.includes('insert')) {
     throw new CorralError(
       'unsupported_capability',

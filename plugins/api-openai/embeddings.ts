@@ -1,6 +1,6 @@
 import { shortened } from '../../core/answers/embedding.ts'
+import type { Model } from '../../core/contracts/catalog.ts'
 import type { EmbeddingsReply } from '../../core/contracts/engines.ts'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { EmbeddingRequest } from './request-schemas.ts'
 
@@ -8,10 +8,7 @@ import type { EmbeddingRequest } from './request-schemas.ts'
  * The inputs of a request: texts, or lists of tokens.
  * @throws CorralError with the field at fault, before a model is loaded for it
  */
-export function embeddingInputs(
-  { input, dimensions }: EmbeddingRequest,
-  variant: StoredVariant
-): (string | number[])[] {
+export function embeddingInputs({ input, dimensions }: EmbeddingRequest, variant: Model): (string | number[])[] {
   const { embeddingLength } = variant.metadata
   const empty = [input].flat().indexOf('')
   if (empty !== -1) {

@@ -1,8 +1,8 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { type TSchema, Type } from 'typebox'
 import { callOf } from '../../core/answers/pipeline.ts'
+import type { Model } from '../../core/contracts/catalog.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
 import type { ErrorCode } from '../../core/errors.ts'
 import {
   ANSWER_ERRORS,
@@ -29,7 +29,7 @@ import {
 import { ranking, textOf } from './rerank.ts'
 
 /** Any engine of the model can tell its tokens. */
-function modeOf({ metadata: { capabilities } }: StoredVariant): EngineMode {
+function modeOf({ metadata: { capabilities } }: Model): EngineMode {
   if (capabilities.includes('completion')) return 'chat'
   return capabilities.includes('rerank') ? 'rerank' : 'embedding'
 }
@@ -100,7 +100,7 @@ export function functionRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
       ),
       async ({ body }, reply) => {
         const call = readCall(body)
-        const input = embeddingInputs(body, deps.storage.get(call.model))
+        const input = embeddingInputs(body, deps.catalog.get(call.model))
         const asked = { operation: 'embeddings', body: { input }, mode: 'embedding' } as const
         const vectors = await askModel(deps, reply, call, asked, (lease, { input }) =>
           callOf(lease, 'embed')(input, lease)
@@ -149,7 +149,7 @@ export function functionRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
       ),
       ({ body }, reply) => {
         const call = readCall(body)
-        const asked = { operation: 'tokens', body: call.fields, mode: modeOf(deps.storage.get(call.model)) } as const
+        const asked = { operation: 'tokens', body: call.fields, mode: modeOf(deps.catalog.get(call.model)) } as const
         return askModel(deps, reply, call, asked, (lease, fields) => callOf(lease, 'tokenize')(fields, lease))
       }
     )
@@ -167,7 +167,7 @@ export function functionRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
       ),
       async ({ body }, reply) => {
         const call = readCall(body)
-        const asked = { operation: 'tokens', body: call.fields, mode: modeOf(deps.storage.get(call.model)) } as const
+        const asked = { operation: 'tokens', body: call.fields, mode: modeOf(deps.catalog.get(call.model)) } as const
         const content = await askModel(deps, reply, call, asked, (lease, { tokens }) =>
           callOf(lease, 'detokenize')(tokens as number[], lease)
         )

@@ -1,7 +1,7 @@
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import type { EffectiveSettings } from '../../core/config/model-settings.ts'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
+import type { Model } from '../../core/contracts/catalog.ts'
 import { chatFields } from './chat-fields.ts'
 import type { ChunkHead } from './chunks.ts'
 import { completionFields, type Prompt } from './completion-fields.ts'
@@ -22,7 +22,7 @@ export interface Generation {
   passesBytes: boolean
 }
 
-type GenerationOf = (call: EngineCall, variant: StoredVariant, settings: EffectiveSettings) => Generation
+type GenerationOf = (call: EngineCall, variant: Model, settings: EffectiveSettings) => Generation
 
 /** @throws CorralError with the field at fault, before a model is loaded for it */
 export const chatGeneration: GenerationOf = (call, variant, settings) => {

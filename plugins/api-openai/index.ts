@@ -9,7 +9,7 @@ export default definePlugin({
   name: 'api-openai',
   api: 1,
   description: 'The hosted-chat API under /v1',
-  needs: ['storage', 'scheduler', 'engines'],
+  needs: ['catalog', 'scheduler', 'engines'],
   optional: true,
   options: Type.Object(
     {
@@ -26,7 +26,7 @@ export default definePlugin({
   ),
   setup(context, options) {
     const deps = {
-      storage: context.service('storage'),
+      catalog: context.service('catalog'),
       scheduler: context.service('scheduler'),
       engines: context.service('engines'),
       hooks: context.hooks,

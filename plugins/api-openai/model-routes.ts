@@ -1,28 +1,28 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
+import type { Catalog, Model } from '../../core/contracts/catalog.ts'
 import type { Scheduler } from '../../core/contracts/scheduler.ts'
-import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { errorResponses, json } from '../../core/http/response-schemas.ts'
 import { contextInForce } from '../../core/models/context-in-force.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { schemaCompiler } from './check-body.ts'
 import { modelPage, modelRecord } from './models.ts'
 import { openaiErrors } from './openai-error.ts'
-import { Model, ModelList } from './reply-schemas.ts'
+import { ModelList, Model as ModelSchema } from './reply-schemas.ts'
 import { ModelListQuery } from './request-schemas.ts'
 
 const tags = ['OpenAI models']
 
 interface ModelDependencies {
-  storage: Storage
+  catalog: Catalog
   scheduler: Scheduler
   config: CoreConfig
 }
 
 /** The models there are, and one by its name. */
-export function modelRoutes({ storage, scheduler, config }: ModelDependencies): FastifyPluginAsync {
-  const contextOf = (variant: StoredVariant) => contextInForce(config, variant, scheduler.running())
+export function modelRoutes({ catalog, scheduler, config }: ModelDependencies): FastifyPluginAsync {
+  const contextOf = (variant: Model) => contextInForce(config, variant, scheduler.running())
   return async app => {
     app.setValidatorCompiler(schemaCompiler)
     app.get<{ Querystring: ModelListQuery }>(
@@ -40,7 +40,7 @@ export function modelRoutes({ storage, scheduler, config }: ModelDependencies): 
           }
         }
       },
-      async request => modelPage(storage.list(), contextOf, request.query)
+      async request => modelPage(catalog.list(), contextOf, request.query)
     )
     // Names hold a slash, which clients send as it is or as %2F.
     app.get<{ Params: { '*': string } }>(
@@ -54,13 +54,13 @@ export function modelRoutes({ storage, scheduler, config }: ModelDependencies): 
             '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
           }),
           response: {
-            200: json('The model', Model),
+            200: json('The model', ModelSchema),
             ...errorResponses(openaiErrors, ['invalid_model_name', 'model_not_found'], { body: false })
           }
         }
       },
       async request => {
-        const variant = storage.get(parseModelName(request.params['*']))
+        const variant = catalog.get(parseModelName(request.params['*']))
         return modelRecord(variant, contextOf(variant))
       }
     )

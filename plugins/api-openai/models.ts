@@ -1,9 +1,9 @@
-import type { StoredVariant } from '../../core/contracts/storage.ts'
+import type { Model } from '../../core/contracts/catalog.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { ModelListQuery } from './request-schemas.ts'
 
 /** A model as OpenAI's clients read it (`created`, `owned_by`), and Anthropic's (`type`, `display_name`, `created_at`). */
-export function modelRecord(variant: StoredVariant, context: number) {
+export function modelRecord(variant: Model, context: number) {
   return {
     id: variant.publicName,
     object: 'model',
@@ -22,8 +22,8 @@ export function modelRecord(variant: StoredVariant, context: number) {
  * @throws CorralError `invalid_request` when there is no such place in the list
  */
 export function modelPage(
-  variants: readonly StoredVariant[],
-  contextOf: (variant: StoredVariant) => number,
+  variants: readonly Model[],
+  contextOf: (variant: Model) => number,
   { limit, after_id, before_id }: ModelListQuery
 ) {
   const all = variants.map(variant => modelRecord(variant, contextOf(variant)))

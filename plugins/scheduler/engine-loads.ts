@@ -2,10 +2,11 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { settingsFor } from '../../core/config/model-settings.ts'
 import type { MemoryUse } from '../../core/contracts/builds.ts'
+import type { Catalog, Model } from '../../core/contracts/catalog.ts'
 import type { Engine, EngineSpec } from '../../core/contracts/engines.ts'
 import type { Hooks } from '../../core/contracts/hooks.ts'
 import type { Progress, Waiting } from '../../core/contracts/progress.ts'
-import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
+import type { Storage } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/options.ts'
 import type { EngineRegistry } from './engine-registry.ts'
@@ -15,7 +16,8 @@ import { type ManagedEngine, settleGone } from './managed-engine.ts'
 import { type Event, isIn, reservedBy, type SchedulerState } from './scheduler-state.ts'
 
 export interface LoadDependencies {
-  storage: Storage
+  storage: Pick<Storage, 'onRemove'>
+  catalog: Catalog
   engines: EngineRegistry
   hostMemory: HostMemory
   config: CoreConfig
@@ -26,7 +28,7 @@ export interface LoadDependencies {
 /** `num_ctx` as far as the model can use it; a larger one is logged. */
 export function cappedOptions<Options extends Partial<LoadOptions>>(
   options: Options,
-  variant: StoredVariant,
+  variant: Model,
   log: Pick<FastifyBaseLogger, 'warn'>
 ): Options {
   const capped = capContext(options, variant.metadata.contextLength)
@@ -48,12 +50,12 @@ export function createEngineLoads(
     report
   }: { dispatch: (event: Event) => void; report: (managed: ManagedEngine, progress: Progress) => void }
 ) {
-  const { storage, engines, hostMemory, config, hooks, log } = deps
+  const { catalog, engines, hostMemory, config, hooks, log } = deps
   let measured = false
 
   /** The newest revision of a managed engine's model, the provider of its engines, and what one is started for. */
   function specOf(managed: ManagedEngine, options: LoadOptions) {
-    const variant = storage.get({ ...managed.variant.model, variant: managed.variant.label })
+    const variant = catalog.get({ ...managed.variant.model, variant: managed.variant.label })
     const provider = engines.requireProvider(variant, managed.mode)
     const spec: EngineSpec = {
       alias: variant.publicName,

@@ -1,12 +1,12 @@
 import type { MemoryUse } from '../../core/contracts/builds.ts'
+import type { Capability, Model } from '../../core/contracts/catalog.ts'
 import type { EngineMode, EngineProvider, Engines } from '../../core/contracts/engines.ts'
-import type { Capability, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 
 /** The registry of providers, with what only the scheduler asks of it. */
 export interface EngineRegistry extends Engines {
   /** As `providerOf`. @throws CorralError `unsupported_capability` saying what the model can */
-  requireProvider(model: StoredVariant, mode: EngineMode): EngineProvider
+  requireProvider(model: Model, mode: EngineMode): EngineProvider
   /** Bytes that engines may take of each memory pool. */
   budget(held: MemoryUse): Promise<MemoryUse>
   /** Closes all providers. */
@@ -25,7 +25,7 @@ const PLACES: Partial<Record<Capability, string>> = {
   rerank: 'ranks documents (/v1/rerank)'
 }
 
-function unsupported({ publicName, metadata }: StoredVariant, mode: EngineMode): CorralError {
+function unsupported({ publicName, metadata }: Model, mode: EngineMode): CorralError {
   const able = metadata.capabilities.flatMap(capability => PLACES[capability] ?? [])
   const kind = metadata.architecture ? ` (${metadata.architecture})` : ''
   const instead = able.length ? `it ${able.join(' and ')}` : `corral cannot answer with models of its kind${kind}`
@@ -39,7 +39,7 @@ function unsupported({ publicName, metadata }: StoredVariant, mode: EngineMode):
 export function createEngineRegistry(given: Pick<Engines, 'settings' | 'hostMemory'>): EngineRegistry {
   const providers: EngineProvider[] = []
 
-  function providerOf(model: StoredVariant, mode: EngineMode): EngineProvider | undefined {
+  function providerOf(model: Model, mode: EngineMode): EngineProvider | undefined {
     let best: EngineProvider | undefined
     let most = 0
     for (const provider of providers) {

@@ -23,7 +23,7 @@ export default definePlugin({
   api: 1,
   description: 'Decides which models are in memory',
   offers: ['scheduler', 'engines'],
-  needs: ['storage', 'hardware'],
+  needs: ['storage', 'catalog', 'hardware'],
   options: Type.Object(
     {
       keep_alive: KeepAlive({
@@ -65,6 +65,7 @@ export default definePlugin({
     })
     const scheduler = createScheduler({
       storage: context.service('storage'),
+      catalog: context.service('catalog'),
       engines,
       hostMemory,
       config,

@@ -1,7 +1,7 @@
+import type { Model } from '../../core/contracts/catalog.ts'
 import type { Engine, EngineMode, MemoryEstimate } from '../../core/contracts/engines.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { type EngineState, isIn } from './scheduler-state.ts'
 
 /** What a load does before there is a GGUF to load. */
@@ -10,7 +10,7 @@ const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'conve
 /** One model in one mode with its process, timers and files: what `EngineState` is decided about. */
 export interface ManagedEngine {
   key: string
-  variant: StoredVariant
+  variant: Model
   mode: EngineMode
   engine: Engine | undefined
   preparing: AbortController | undefined
@@ -25,7 +25,7 @@ export interface ManagedEngine {
   goneListeners: (() => void)[]
 }
 
-export function manageEngine(key: string, variant: StoredVariant, mode: EngineMode): ManagedEngine {
+export function manageEngine(key: string, variant: Model, mode: EngineMode): ManagedEngine {
   return {
     key,
     variant,

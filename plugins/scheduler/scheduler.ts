@@ -1,8 +1,8 @@
 import { settingsFor } from '../../core/config/model-settings.ts'
+import type { Model } from '../../core/contracts/catalog.ts'
 import type { Engine, EngineMode } from '../../core/contracts/engines.ts'
 import type { OnProgress, Progress } from '../../core/contracts/progress.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../../core/contracts/scheduler.ts'
-import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { bareName, type ModelName, parseModelName } from '../../core/models/model-name.ts'
 import { decide } from './decide.ts'
@@ -40,7 +40,7 @@ export interface OwnedScheduler extends Scheduler {
 
 /** Owns what is in memory: carries out what `decide.ts` decides and reports back to it. */
 export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
-  const { storage, engines, config, log } = deps
+  const { storage, catalog, engines, config, log } = deps
   const state = createState(deps.limits)
   const managedEngines = new Map<string, ManagedEngine>()
   const requests = new Map<number, Request>()
@@ -112,7 +112,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     } else if (managed.progress?.phase === 'waiting') managed.progress = undefined
   }
 
-  function managedOf(variant: StoredVariant, mode: EngineMode): ManagedEngine {
+  function managedOf(variant: Model, mode: EngineMode): ManagedEngine {
     const key = `${variant.key}#${mode}`
     let managed = managedEngines.get(key)
     if (!managed) {
@@ -123,7 +123,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   /** The engines of these variants, in all modes. */
-  function enginesOf(variants: StoredVariant[]): ManagedEngine[] {
+  function enginesOf(variants: Model[]): ManagedEngine[] {
     const keys = new Set(variants.map(variant => variant.key))
     return [...managedEngines.values()].filter(
       managed => keys.has(managed.variant.key) && state.engines.has(managed.key)
@@ -156,7 +156,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
   async function lease(request: LeaseRequest): Promise<Lease> {
     request.signal.throwIfAborted()
-    const variant = storage.get(request.model)
+    const variant = catalog.get(request.model)
     const mode = request.mode ?? 'chat'
     const provider = engines.requireProvider(variant, mode)
     const settings = settingsFor(config, variant)
@@ -245,7 +245,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     },
 
     async stop(model) {
-      const ending = enginesOf([storage.get(model)]).filter(({ key }) => {
+      const ending = enginesOf([catalog.get(model)]).filter(({ key }) => {
         const engine = state.engines.get(key)
         return engine && (engine.phase.name !== 'absent' || engine.queue.length > 0)
       })
@@ -256,7 +256,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     },
 
     keepAlive(model, ms) {
-      for (const managed of enginesOf([storage.get(model)])) {
+      for (const managed of enginesOf([catalog.get(model)])) {
         dispatch({ type: 'keep-alive', key: managed.key, keepAlive: forEver(ms) })
       }
     },
@@ -270,7 +270,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     async preload(signal) {
       for (const name of Object.keys(config.models)) {
         try {
-          const variant = storage.find(parseModelName(name))
+          const variant = catalog.find(parseModelName(name))
           if (!variant || !settingsFor(config, variant).preload) continue
           const leased = await lease({ model: variant.model, options: {}, loadOnly: true, signal })
           leased.release()

@@ -1,4 +1,4 @@
-import type { ModelMetadata } from '../../core/contracts/storage.ts'
+import type { ModelMetadata } from '../../core/contracts/catalog.ts'
 import type { GgufFile } from '../../core/models/gguf-file.ts'
 import { capabilitiesOf } from './capabilities.ts'
 

@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
+import { createCatalog } from './catalog.ts'
 import { DEMO_MODEL, installDemoModel } from './demo-model.ts'
 import { aliasesOf } from './model-aliases.ts'
 import { ModelStore } from './model-store.ts'
@@ -8,7 +9,7 @@ export default definePlugin({
   name: 'storage',
   api: 1,
   description: 'Models on disk: names, variants, import and removal',
-  offers: ['storage'],
+  offers: ['storage', 'catalog'],
   options: Type.Object(
     {
       demo_model: Type.Boolean({
@@ -19,7 +20,8 @@ export default definePlugin({
     { additionalProperties: false }
   ),
   async setup({ log, paths, config }, options) {
-    const store = await ModelStore.open(paths.models, log, aliasesOf(config.models))
+    const aliases = aliasesOf(config.models)
+    const store = await ModelStore.open(paths.models, log, aliases)
     if (options.demo_model) {
       try {
         await installDemoModel(store, paths.home)
@@ -28,6 +30,6 @@ export default definePlugin({
         log.error(error, `The demo model ${DEMO_MODEL.owner}/${DEMO_MODEL.name} cannot be stored`)
       }
     }
-    return { services: { storage: store }, stop: () => store.close() }
+    return { services: { storage: store, catalog: createCatalog(store, aliases) }, stop: () => store.close() }
   }
 })

@@ -1,16 +1,9 @@
 import { access, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
+import type { ModelDefaults, Origin } from '../../core/contracts/catalog.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
-import type {
-  AdoptRequest,
-  ImportRequest,
-  ModelDefaults,
-  OnCopied,
-  Origin,
-  Storage,
-  StoredVariant
-} from '../../core/contracts/storage.ts'
+import type { AdoptRequest, ImportRequest, OnCopied, Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 import { isWhole } from '../../core/models/stored-variant.ts'

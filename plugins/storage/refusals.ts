@@ -25,7 +25,10 @@ export function labelTaken({ model, label }: StoredVariant): CorralError {
 }
 
 /** @param present the model's variants; empty when there is no such model */
-export function modelNotFound(name: ModelName, present: StoredVariant[]): CorralError {
+export function modelNotFound(
+  name: ModelName,
+  present: readonly Pick<StoredVariant, 'label' | 'isDefault'>[]
+): CorralError {
   const bare = bareName(name)
   const message =
     present.length === 0

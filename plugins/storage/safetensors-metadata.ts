@@ -1,4 +1,4 @@
-import type { Capability, ModelMetadata } from '../../core/contracts/storage.ts'
+import type { Capability, ModelMetadata } from '../../core/contracts/catalog.ts'
 import { dtypeLabel } from '../../core/models/safetensors-layout.ts'
 import { MOST_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
 import type { SafetensorsFile } from './safetensors-file.ts'

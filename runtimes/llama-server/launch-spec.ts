@@ -17,6 +17,7 @@ export interface EngineBounds {
 
 /** What a llama-server is started for. */
 export interface LaunchSpec extends EngineSpec {
+  variant: StoredVariant
   /** Absolute path of the (first) model file, converted where that was needed. */
   modelPath: string
   projectorPath?: string
@@ -54,7 +55,7 @@ export function ownFiles(variant: StoredVariant): EngineFiles {
  * @throws CorralError `load_failed` when the draft model cannot be used
  */
 export function launchSpec(
-  spec: EngineSpec,
+  spec: EngineSpec & { variant: StoredVariant },
   { modelPath, projectorPath: own }: EngineFiles,
   storage: Pick<Storage, 'find'>
 ): LaunchSpec {

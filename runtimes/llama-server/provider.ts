@@ -1,8 +1,9 @@
 import type { Build, Runtimes } from '../../core/contracts/builds.ts'
+import type { Capability, Model } from '../../core/contracts/catalog.ts'
 import type { Conversion } from '../../core/contracts/conversion.ts'
 import type { EngineMode, EngineProvider, EngineSpec, MemoryEstimate } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
-import type { Capability, Storage, StoredVariant } from '../../core/contracts/storage.ts'
+import { hasFiles, requireFiles, type Storage } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from './engine.ts'
 import type { EngineLog } from './engine-output.ts'
@@ -23,7 +24,7 @@ const ENOUGH: Record<EngineMode, readonly Capability[]> = {
 }
 
 /** How well llama-server serves a model in a mode, by its metadata: 1, or 0 where it cannot. */
-export function servesMode({ metadata }: Pick<StoredVariant, 'metadata'>, mode: EngineMode): number {
+export function servesMode({ metadata }: Pick<Model, 'metadata'>, mode: EngineMode): number {
   return ENOUGH[mode].some(capability => metadata.capabilities.includes(capability)) ? 1 : 0
 }
 
@@ -59,10 +60,11 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
 
   /** Converts the model's files first where that is needed. */
   async function launchSpecOf(spec: EngineSpec, waiting: Waiting): Promise<LaunchSpec> {
-    const { variant, options } = spec
+    const { options } = spec
+    const variant = requireFiles(spec.variant)
     const files =
       variant.format === 'gguf' ? ownFiles(variant) : await conversion.convert(variant, options.dtype, waiting)
-    return launchSpec(spec, files, storage)
+    return launchSpec({ ...spec, variant }, files, storage)
   }
 
   async function estimateOf(spec: EngineSpec, waiting: Waiting): Promise<LlamaServerEstimate> {
@@ -109,7 +111,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
 
   return {
     name: 'llama-server',
-    serves: servesMode,
+    serves: (model, mode) => (hasFiles(model) ? servesMode(model, mode) : 0),
     unenforced,
 
     // `dtype` chooses what a SafeTensors model is converted to; it makes no difference to others.
@@ -121,7 +123,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     },
 
     async estimate(spec, waiting) {
-      const release = storage.hold(spec.variant)
+      const release = storage.hold(requireFiles(spec.variant))
       try {
         return await estimateOf(spec, waiting)
       } finally {
@@ -131,7 +133,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
 
     async start(spec, waiting, given) {
       // A newer revision may take the place of this one while it is in use.
-      const release = storage.hold(spec.variant)
+      const release = storage.hold(requireFiles(spec.variant))
       try {
         const { need } = given ? (given as LlamaServerEstimate) : await estimateOf(spec, waiting)
         const plain = { ...(await launchSpecOf(spec, waiting)), bounds: need.bounds }

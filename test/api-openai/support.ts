@@ -6,10 +6,11 @@ import pino from 'pino'
 import type { Test } from 'tap'
 import type { CoreConfig, ModelSettings } from '../../core/config/core-schema.ts'
 import type { Build } from '../../core/contracts/builds.ts'
+import type { Capability } from '../../core/contracts/catalog.ts'
 import type { Engine, EngineExit, EngineRequest, EngineResponse, EngineSpec } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { Scheduler } from '../../core/contracts/scheduler.ts'
-import type { Capability, Storage, StoredVariant } from '../../core/contracts/storage.ts'
+import { requireFiles, type Storage, type StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { createApplication } from '../../core/http/application.ts'
 import { bareName, modelKey } from '../../core/models/model-name.ts'
@@ -19,6 +20,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { openaiRoutes } from '../../plugins/api-openai/routes.ts'
 import { createEngineRegistry } from '../../plugins/scheduler/engine-registry.ts'
 import { createScheduler } from '../../plugins/scheduler/scheduler.ts'
+import { createCatalog } from '../../plugins/storage/catalog.ts'
 import { engineCalls } from '../../runtimes/llama-server/calls.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from '../../runtimes/llama-server/launch-spec.ts'
 import { servesMode } from '../../runtimes/llama-server/provider.ts'
@@ -187,19 +189,24 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   const hooks = new HookRegistry(logger)
   const engines = createEngineRegistry({
     settings: { promptCache: 0, gpuMemory: undefined },
-    hostMemory: async () => 1000
+    hostMemory: async () => 2 ** 40
   })
   engines.add({
     name: 'test',
     serves: servesMode,
     estimate: async () => ({ use: { host: 1 }, certain: true, explain: () => '' }),
-    start: (spec, waiting) => options.startEngine(launchSpec(spec, ownFiles(spec.variant), storage), waiting)
+    start(spec, waiting) {
+      const variant = requireFiles(spec.variant)
+      return options.startEngine(launchSpec({ ...spec, variant }, ownFiles(variant), storage), waiting)
+    }
   })
+  const catalog = createCatalog(storage, new Map())
   const scheduler = createScheduler({
     storage,
+    catalog,
     engines,
     hooks,
-    hostMemory: { add() {}, budget: async () => 1000 },
+    hostMemory: { add() {}, budget: async () => 2 ** 40 },
     config,
     limits: {
       maxLoaded: 4,
@@ -214,7 +221,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   const app = await createApplication(config, logger)
   await app.register(
     openaiRoutes({
-      storage,
+      catalog,
       scheduler,
       hooks,
       engines,

@@ -151,7 +151,7 @@ t.test('SafeTensors are converted; only for them a type makes a difference', asy
   t.same(done, ['convert q8_0', 'estimate', 'convert q8_0', 'start', 'restore'], 'estimated where that was not done')
   t.equal(engines[0]!.spec.modelPath, '/models/converted/q8_0.gguf')
   const { variant } = spec
-  const gguf: StoredVariant = { ...variant, format: 'gguf' }
+  const gguf = { ...variant, format: 'gguf' }
   t.same(provider.loadOptions!(variant, { dtype: 'Q8_0', num_ctx: 1 }, options), { dtype: 'q8_0', num_ctx: 1 })
   t.same(provider.loadOptions!(gguf, { dtype: 'Q8_0', num_ctx: 1 }, { ...options, dtype: 'odd' }), { num_ctx: 1 })
   const odd = { code: 'invalid_option' }

@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSy
 import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
 import t from 'tap'
-import type { ModelMetadata } from '../../core/contracts/storage.ts'
+import type { ModelMetadata } from '../../core/contracts/catalog.ts'
 import { bytesPerToken, cacheKey, savesSlots } from '../../runtimes/llama-server/prompt-cache/saves-slots.ts'
 import { leastUsed, newFileName, openShelf, type SavedSlot } from '../../runtimes/llama-server/prompt-cache/shelf.ts'
 import {

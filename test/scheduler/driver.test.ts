@@ -134,6 +134,7 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
   }
   const scheduler = createScheduler({
     storage,
+    catalog: storage,
     engines: registry,
     hostMemory: { add: nothing },
     hooks,

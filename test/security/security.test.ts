@@ -47,9 +47,9 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
     void stream.write('data: 1\n\n')
     stream.end()
   })
-  const storage = { list: () => [] } as never
+  const catalog = { list: () => [] } as never
   const deps = {
-    storage,
+    catalog,
     scheduler: {} as never,
     hooks: {} as never,
     engines: {} as never,

@@ -14,7 +14,7 @@ import { workReply } from './work.ts'
 
 const loose = { additionalProperties: true }
 const tags = ['Models']
-const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found']
+const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'unsupported_capability']
 
 /** How the routes of models on disk and in memory are described, at a mount with streams of these types. */
 export function modelOperations(types: readonly StreamType[]) {

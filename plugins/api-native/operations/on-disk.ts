@@ -8,7 +8,12 @@ import { ConvertRequestSchema, ImportRequestSchema } from '../schemas.ts'
 import { workReply } from './work.ts'
 
 const IMPORT_ERRORS: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'model_exists', 'insufficient_storage']
-const CONVERSION_ERRORS: ErrorCode[] = ['invalid_model_name', 'invalid_option', 'model_not_found']
+const CONVERSION_ERRORS: ErrorCode[] = [
+  'invalid_model_name',
+  'invalid_option',
+  'model_not_found',
+  'unsupported_capability'
+]
 
 /** How imports and conversions are described, at a mount with streams of these types. */
 export function diskOperations(types: readonly StreamType[]) {

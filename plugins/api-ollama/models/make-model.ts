@@ -1,8 +1,9 @@
 import { join } from 'node:path'
+import type { Catalog, ModelDefaults } from '../../../core/contracts/catalog.ts'
 import type { Conversion } from '../../../core/contracts/conversion.ts'
 import type { Downloads } from '../../../core/contracts/downloads.ts'
 import type { Scheduler } from '../../../core/contracts/scheduler.ts'
-import type { AdoptRequest, ModelDefaults, Storage, StoredVariant } from '../../../core/contracts/storage.ts'
+import type { AdoptRequest, Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import type { ModelName } from '../../../core/models/model-name.ts'
 import { refuseWhilePulled } from '../../../core/models/refuse-while-pulled.ts'
@@ -12,6 +13,7 @@ import { modelOf } from './sent-files.ts'
 
 export interface MakingDependencies {
   storage: Storage
+  catalog: Catalog
   scheduler: Scheduler
   downloads: Downloads
   conversion: Conversion

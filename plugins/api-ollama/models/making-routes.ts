@@ -2,6 +2,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import type { Framing, ModelNaming } from '../../../core/contracts/native-api.ts'
+import { requireFiles } from '../../../core/contracts/storage.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-signal.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
@@ -36,7 +37,13 @@ const Event = Type.Object(
   },
   loose
 )
-const MAKING_ERRORS: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'model_exists', 'insufficient_storage']
+const MAKING_ERRORS: ErrorCode[] = [
+  'invalid_model_name',
+  'model_not_found',
+  'unsupported_capability',
+  'model_exists',
+  'insufficient_storage'
+]
 
 const COPY = {
   summary: 'Copy a model',
@@ -80,7 +87,7 @@ export interface MakingMount {
 
 /** Copying and creating models, as Ollama's clients do it; without a prefix. */
 export function modelMakingRoutes(deps: MakingDependencies, mount: MakingMount): FastifyPluginAsync {
-  const { storage, blobs } = deps
+  const { catalog, blobs } = deps
   const { naming, newName, framingOf } = mount
   const maker = createModelMaker(deps)
 
@@ -91,7 +98,7 @@ export function modelMakingRoutes(deps: MakingDependencies, mount: MakingMount):
       app.addHook('preValidation', async request => void bodyObject(request.body))
 
       app.post('/copy', { schema: COPY }, async ({ body }, reply) => {
-        const source = storage.get(naming.parse(body.source))
+        const source = requireFiles(catalog.get(naming.parse(body.source)))
         await maker.copy(source, newName(body.destination), clientSignal(reply))
         return { status: 'success' }
       })
@@ -100,7 +107,7 @@ export function modelMakingRoutes(deps: MakingDependencies, mount: MakingMount):
         const { body } = request
         const name = newName(body.model || body.name)
         const making = readCreateRequest(body)
-        const source = 'from' in making.source ? storage.get(naming.parse(making.source.from)) : undefined
+        const source = 'from' in making.source ? requireFiles(catalog.get(naming.parse(making.source.from))) : undefined
         const framing = (body.stream ?? true) ? framingOf(request) : undefined
         return await replyWithStatus(request, reply, framing, (signal, tell) =>
           maker.create(name, making, source, signal, tell)

@@ -5,7 +5,7 @@ import { createBlobStore } from './blob-store.ts'
 import { type MakingMount, modelMakingRoutes } from './making-routes.ts'
 
 /** What the making of models needs of other plugins. */
-export const MAKING_NEEDS: ServiceName[] = ['storage', 'scheduler', 'downloads', 'conversion']
+export const MAKING_NEEDS: ServiceName[] = ['storage', 'catalog', 'scheduler', 'downloads', 'conversion']
 
 const SWEEP_INTERVAL = 3_600_000
 
@@ -20,6 +20,7 @@ export function modelMaking(context: PluginContext): {
   let timer: NodeJS.Timeout | undefined
   const deps = {
     storage,
+    catalog: context.service('catalog'),
     blobs,
     scheduler: context.service('scheduler'),
     downloads: context.service('downloads'),

@@ -1,10 +1,10 @@
-import type { StoredVariant } from '../../../core/contracts/storage.ts'
+import type { Model } from '../../../core/contracts/catalog.ts'
 
 /**
  * What a model was made with, as an Ollama Modelfile (https://docs.ollama.com/modelfile).
  * @param name that clients know the model by: what is made FROM it has all that it has
  */
-export function modelfileText({ defaults, metadata }: StoredVariant, name: string): string {
+export function modelfileText({ defaults, metadata }: Model, name: string): string {
   const { options = {}, system, messages = [], license } = defaults ?? {}
   const lines = ['# Modelfile written by corral', `FROM ${name}`]
   if (metadata.chatTemplate) lines.push(`TEMPLATE ${quoted(metadata.chatTemplate)}`)

@@ -85,7 +85,7 @@ export function mediaRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
           }
         },
         async request => {
-          const { publicName } = deps.storage.get(parseModelName(request.body.model ?? request.body.name))
+          const { publicName } = deps.catalog.get(parseModelName(request.body.model ?? request.body.name))
           throw new CorralError(
             'unsupported_capability',
             `Model "${publicName}" cannot ${what}: llama-server, which corral answers with, only writes. Ask another service for it.`,

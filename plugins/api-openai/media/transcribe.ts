@@ -19,7 +19,7 @@ export async function transcribe(
 ): Promise<unknown> {
   const { body } = request
   const model = parseModelName(body.model ?? body.name)
-  const variant = deps.storage.get(model)
+  const variant = deps.catalog.get(model)
   const settings = settingsFor(deps.config, variant)
   const { messages, ...fields } = transcriptionChat(body, variant, task)
   checkMedia(messages, variant, settings.engine, () => 'file')

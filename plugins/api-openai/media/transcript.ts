@@ -1,5 +1,5 @@
+import type { Model } from '../../../core/contracts/catalog.ts'
 import type { Delta, TokenUsage } from '../../../core/contracts/engines.ts'
-import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { PLAIN_FORMATS, type TranscriptionRequest } from './request-schemas.ts'
 
@@ -22,7 +22,7 @@ const LFM2_SYSTEM = 'Perform ASR.'
  */
 export function transcriptionChat(
   request: TranscriptionRequest,
-  variant: StoredVariant,
+  variant: Model,
   task: Task
 ): { messages: Fields[]; [field: string]: unknown } {
   const { file, language, prompt, response_format, timestamp_granularities, include } = request

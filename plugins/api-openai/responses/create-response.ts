@@ -54,7 +54,7 @@ function understand(deps: ResponseDependencies, request: ResponseRequest): Under
   const engine = engineFields(request)
   const model = parseModelName(request.model ?? request.name)
   const keepAlive = parseKeepAlive(request.keep_alive)
-  const variant = deps.storage.get(model)
+  const variant = deps.catalog.get(model)
   const settings = settingsFor(deps.config, variant)
   const placed = conversation(deps.stored, request)
   const { messages, places } = engineMessages(placed, request.instructions ?? undefined)

@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { join } from 'node:path'
+import type { Origin } from '../../../core/contracts/catalog.ts'
 import type { HubRepository, PlannedDownload, PullPlan } from '../../../core/contracts/downloads.ts'
-import type { Origin, StoredFile, StoredVariant } from '../../../core/contracts/storage.ts'
+import type { StoredFile, StoredVariant } from '../../../core/contracts/storage.ts'
 import { isSystemError } from '../../../core/errors.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
 

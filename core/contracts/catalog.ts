@@ -1,0 +1,107 @@
+import type { ModelName } from '../models/model-name.ts'
+
+export type Capability = 'completion' | 'tools' | 'thinking' | 'vision' | 'audio' | 'insert' | 'embedding' | 'rerank'
+
+/** What a model's own files say about it, or the plugin that brings it. */
+export interface ModelMetadata {
+  architecture?: string
+  /** Tokens the model was trained for. */
+  contextLength?: number
+  embeddingLength?: number
+  /** Count of weights. */
+  parameters?: number
+  /** Label such as `Q4_K_M`. */
+  quantization?: string
+  chatTemplate?: string
+  capabilities: Capability[]
+  /** The metadata keys and values without arrays, as `/api/show` gives them under `model_info`. */
+  info: Record<string, string | number | boolean | null>
+}
+
+/** What was set for a model when it was made of another one, as Ollama's Modelfile does. */
+export interface ModelDefaults {
+  /** Options that hold where neither the request nor `config.yaml` gives them; load options too. */
+  options?: Record<string, unknown>
+  /** System message of conversations that have none. */
+  system?: string
+  /** Messages that every conversation begins with. */
+  messages?: { role: string; content: string }[]
+  /** Jinja chat template in the place of the model's own. */
+  template?: string
+  license?: string
+}
+
+export interface Origin {
+  /** made: of another model, or of files that a client sent. */
+  kind: 'bundled' | 'import' | 'hub' | 'made'
+  /**
+   * Where it came from: a path, a hub and what it has the model under (`huggingface:owner/name`), or the model that it
+   * was made of; no credentials.
+   */
+  from: string
+  /** Names the content at a hub: a commit. */
+  revision?: string
+  /** The label that it was made under, where the name that it was given had one. */
+  tag?: string
+}
+
+/** Where a model came from; one without files from the plugin that `from` names. */
+export type ModelOrigin = Omit<Origin, 'kind'> & { kind: Origin['kind'] | 'plugin' }
+
+/** A model that requests can name: one variant of a model in storage, or what a plugin brings. */
+export interface Model {
+  model: ModelName
+  /** Quantization label in the case it was stored with, such as `Q8_0`. */
+  label: string
+  isDefault: boolean
+  /** `owner/name` for the default variant, `owner/name:LABEL` for others. */
+  publicName: string
+  /** `owner/name:label` in lower case: the same for all revisions of this variant. */
+  key: string
+  /** Names these very files; another import under the same name gives another revision. */
+  revision: string
+  /** `gguf`, `safetensors`, or the name of the plugin that brings it. */
+  format: string
+  /** Bytes of all files. */
+  size: number
+  /** 64 hex digits, made of the files' digests. */
+  digest: string
+  /** ISO 8601 UTC with milliseconds. */
+  modifiedAt: string
+  origin: ModelOrigin
+  metadata: ModelMetadata
+  defaults?: ModelDefaults
+}
+
+/** What a plugin says of a model that it brings. */
+export interface BroughtModel {
+  /** `owner/name`, or `owner/name:label`; the label is `latest` where it has none. */
+  name: string
+  capabilities: Capability[]
+  /** Tokens of context. */
+  contextLength?: number
+  /** More of what is known of it. */
+  metadata?: Partial<ModelMetadata>
+}
+
+/** Models that a plugin brings without files: of a server elsewhere, of a few lines of its own. */
+export interface ModelSource {
+  /** The plugin's; unique among sources. */
+  readonly name: string
+  /** The models that there are now. Asked often, so that it must answer from memory, with the same objects. */
+  models(): readonly BroughtModel[]
+}
+
+/** All models that requests can name. A name that is in storage goes before one of a plugin. */
+export interface Catalog {
+  /** All variants of all models, the default one of each first. Answered from memory. */
+  list(): Model[]
+  /** The variants of one model, the default one first; empty when it is absent. */
+  variants(name: ModelName): Model[]
+  /** By its name or an alias that `config.yaml` gives it. */
+  find(name: ModelName): Model | undefined
+  /** As `find`. @throws CorralError `model_not_found`, naming the variants there are when only the label is unknown. */
+  get(name: ModelName): Model
+  /** Adds the models of a plugin, which may change over time. @throws Error when its name is taken */
+  add(source: ModelSource): void
+}

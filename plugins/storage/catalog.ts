@@ -1,0 +1,118 @@
+import { createHash } from 'node:crypto'
+import type { BroughtModel, Catalog, Model, ModelSource } from '../../core/contracts/catalog.ts'
+import type { Storage } from '../../core/contracts/storage.ts'
+import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
+import { findLabel } from './manifest.ts'
+import { behindAlias } from './model-aliases.ts'
+import { modelNotFound } from './refusals.ts'
+
+/** The label of a model of a plugin that gives it none. */
+const LABEL = 'latest'
+
+/** What requests can name of a model that a plugin brings. */
+function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modifiedAt: string): Model {
+  const { variant: label = LABEL, ...model } = parseModelName(brought.name)
+  const bare = bareName(model)
+  const digest = createHash('sha256')
+    .update(JSON.stringify([source, brought]))
+    .digest('hex')
+  return {
+    model: { ...model, variant: label },
+    label,
+    isDefault,
+    publicName: isDefault ? bare : `${bare}:${label}`,
+    key: `${bare}:${label}`.toLowerCase(),
+    revision: digest.slice(0, 16),
+    format: source,
+    size: 0,
+    digest,
+    modifiedAt,
+    origin: { kind: 'plugin', from: source },
+    metadata: {
+      quantization: '',
+      info: {},
+      ...brought.metadata,
+      ...(brought.contextLength === undefined ? {} : { contextLength: brought.contextLength }),
+      capabilities: brought.capabilities
+    }
+  }
+}
+
+/**
+ * The models in storage, and after them those that plugins bring.
+ * @param aliases other names of models, in lower case; a model that really has such a name goes before it
+ */
+export function createCatalog(
+  storage: Pick<Storage, 'list' | 'variants'>,
+  aliases: ReadonlyMap<string, ModelName>
+): Catalog {
+  const sources: ModelSource[] = []
+  /** Models by what plugins said of them: they are asked with each request. */
+  const known = new WeakMap<BroughtModel, Model>()
+  const startedAt = new Date().toISOString()
+
+  /** The models of one source, by `owner/name` in lower case. The first one of a name is its default variant. */
+  function modelsOf(source: ModelSource): Map<string, Model[]> {
+    const models = new Map<string, Model[]>()
+    for (const brought of source.models()) {
+      const key = modelKey(parseModelName(brought.name))
+      const variants = models.get(key) ?? []
+      const isDefault = variants.length === 0
+      let model = known.get(brought)
+      if (model?.isDefault !== isDefault) {
+        model = modelOf(source.name, brought, isDefault, startedAt)
+        known.set(brought, model)
+      }
+      models.set(key, [...variants, model])
+    }
+    return models
+  }
+
+  function variants(name: ModelName): Model[] {
+    const stored = storage.variants(name)
+    if (stored.length > 0) return stored
+    for (const source of sources) {
+      const found = modelsOf(source).get(modelKey(name))
+      if (found) return found
+    }
+    return []
+  }
+
+  const labelled = (found: Model[], label: string | undefined) =>
+    label === undefined ? found[0] : findLabel(found, label)
+
+  function find(name: ModelName): Model | undefined {
+    const found = variants(name)
+    const target = found.length === 0 ? behindAlias(aliases, name) : undefined
+    // A name behind an alias is no alias itself.
+    return target ? labelled(variants(target), target.variant) : labelled(found, name.variant)
+  }
+
+  return {
+    list() {
+      const all: Model[] = storage.list()
+      const names = new Set(all.map(({ model }) => modelKey(model)))
+      for (const source of sources) {
+        for (const [name, models] of modelsOf(source)) {
+          if (names.has(name)) continue
+          names.add(name)
+          all.push(...models)
+        }
+      }
+      return all
+    },
+    variants,
+    find,
+    get(name) {
+      const found = find(name)
+      if (!found) throw modelNotFound(name, variants(name))
+      return found
+    },
+    add(source) {
+      if (sources.some(({ name }) => name === source.name)) {
+        throw new Error(`There is a source of models named "${source.name}" already.`)
+      }
+      sources.push(source)
+    }
+  }
+}

@@ -1,0 +1,55 @@
+import t from 'tap'
+import type { BroughtModel } from '../../core/contracts/catalog.ts'
+import { hasFiles, requireFiles } from '../../core/contracts/storage.ts'
+import { parseModelName } from '../../core/models/model-name.ts'
+import { createCatalog } from '../../plugins/storage/catalog.ts'
+import { engineSpec } from '../engine/support.ts'
+
+const stored = engineSpec().variant
+
+t.test('models in storage and of plugins are listed alike; names in storage go first', t => {
+  const brought: BroughtModel[] = [
+    { name: 'far/tiny', capabilities: ['completion'], contextLength: 4096 },
+    { name: 'far/tiny:large', capabilities: ['completion'] },
+    { name: 'Corral/Tiny-Chat', capabilities: ['embedding'] }
+  ]
+  const aliases = new Map([['my/alias', parseModelName('far/tiny')]])
+  const catalog = createCatalog(
+    { list: () => [stored], variants: ({ name }) => (name.toLowerCase() === 'tiny-chat' ? [stored] : []) },
+    aliases
+  )
+  catalog.add({ name: 'far', models: () => brought })
+  t.throws(() => catalog.add({ name: 'far', models: () => [] }), { message: /"far" already/ })
+  t.same(
+    catalog.list().map(({ publicName }) => publicName),
+    ['corral/tiny-chat', 'far/tiny', 'far/tiny:large']
+  )
+  t.equal(catalog.get(parseModelName('corral/tiny-chat')), stored)
+  const far = catalog.get(parseModelName('FAR/tiny'))
+  t.match(far, {
+    model: { owner: 'far', name: 'tiny' },
+    label: 'latest',
+    isDefault: true,
+    publicName: 'far/tiny',
+    key: 'far/tiny:latest',
+    format: 'far',
+    size: 0,
+    digest: /^[0-9a-f]{64}$/,
+    origin: { kind: 'plugin', from: 'far' },
+    metadata: { capabilities: ['completion'], contextLength: 4096 }
+  })
+  t.equal(catalog.find(parseModelName('my/alias')), far)
+  t.equal(catalog.find(parseModelName('far/tiny:latest')), far)
+  t.equal(catalog.find(parseModelName('far/tiny:LARGE'))?.isDefault, false)
+  t.throws(() => catalog.get(parseModelName('far/tiny:small')), {
+    code: 'model_not_found',
+    message: /latest \(the default\), large/
+  })
+  brought.length = 0
+  t.equal(catalog.find(parseModelName('far/tiny')), undefined, 'sources change over time')
+
+  t.equal(requireFiles(stored), stored)
+  t.notOk(hasFiles(far))
+  t.throws(() => requireFiles(far), { code: 'unsupported_capability', message: /"far\/tiny" has no files here/ })
+  t.end()
+})
