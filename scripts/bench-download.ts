@@ -10,7 +10,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { packageRoot } from '../core/system/package-info.ts'
-import { createTransfers } from '../plugins/download/transfer/transfers.ts'
+import { TransferThread } from '../plugins/download/transfer/transfers.ts'
 import { contenders, findTools, measure, type Run, type Source } from './bench-download/contenders.ts'
 import { CLIENT_TITLE, clientReport, type LineReport, lineReport } from './bench-download/download-report.ts'
 import { compareClients, receiveOne } from './bench-download/http-clients.ts'
@@ -109,7 +109,7 @@ else {
 
 /** Fetches one file with corral's engine, as a gateway does it, and prints how long that took. */
 export async function fetchOne([url, target, size, sha256]: string[]): Promise<void> {
-  const transfers = createTransfers({
+  const transfers = new TransferThread({
     connections: 8,
     connectionsPerFile: 4,
     bandwidthLimit: 0,

@@ -5,7 +5,7 @@ import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { createDownloads } from './pulls/downloads-service.ts'
 import { machineMemory } from './pulls/pull-planner.ts'
-import { createTransfers } from './transfer/transfers.ts'
+import { TransferThread } from './transfer/transfers.ts'
 
 /** Milliseconds before a detached pull is tried again whose hub does not answer: the first pause, and the longest. */
 const RETRY_PAUSES = [30_000, 600_000] as const
@@ -53,7 +53,7 @@ export default definePlugin({
     const hardware = context.service('hardware')
     const downloads = createDownloads({
       storage: context.service('storage'),
-      transfers: createTransfers({
+      transfers: new TransferThread({
         connections: options.connections,
         connectionsPerFile: options.connections_per_file,
         bandwidthLimit: parseBytes(options.bandwidth_limit)!,

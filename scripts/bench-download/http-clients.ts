@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { Agent } from 'undici'
-import { Connections } from '../../plugins/download/transfer/http/http-client.ts'
+import { ConnectionPool } from '../../plugins/download/transfer/http/http-client.ts'
 
 /** Bytes that are received before the measurement, so that connections and compiled code are there. */
 const WARM_UP = 64 * 1024 * 1024
@@ -25,7 +25,7 @@ class Memory {
 type Receive = (url: URL, end: number, memory: Memory) => Promise<unknown>
 
 function corralClient(): Receive {
-  const connections = new Connections()
+  const connections = new ConnectionPool()
   const { signal } = new AbortController()
   return (url, end, memory) =>
     connections.get(

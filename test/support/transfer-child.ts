@@ -1,8 +1,8 @@
 /** Fetches one file, in a process that may be killed: `transfer-child.js URL TARGET SIZE SHA256 CONNECTIONS`. */
-import { createTransfers } from '../../plugins/download/transfer/transfers.ts'
+import { TransferThread } from '../../plugins/download/transfer/transfers.ts'
 
 const [url, target, size, sha256, connections] = process.argv.slice(2)
-const transfers = createTransfers({
+const transfers = new TransferThread({
   connections: 8,
   connectionsPerFile: Number(connections),
   bandwidthLimit: 0,

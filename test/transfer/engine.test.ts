@@ -5,7 +5,7 @@ import t from 'tap'
 import type { FileLocation } from '../../core/contracts/downloads.ts'
 import { CorralError } from '../../core/errors.ts'
 import { partialBytes, removePartial } from '../../plugins/download/transfer/journal.ts'
-import { Engine } from '../../plugins/download/transfer/transfer-engine.ts'
+import { TransferEngine } from '../../plugins/download/transfer/transfer-engine.ts'
 import type { TransferFile, TransferOptions, TransferredFile } from '../../plugins/download/transfer/transfers.ts'
 import {
   type ByteFault,
@@ -19,24 +19,24 @@ import {
 const MiB = 1024 * 1024
 const content = sampleBytes(24 * MiB + 12_345)
 
-interface Given {
+interface Setup {
   fault?: (request: ByteRequest) => ByteFault
   bytes?: Buffer
-  /** What the hub says of it. */
+  /** What the hub reports of it. */
   file?: Partial<TransferFile>
   options?: Partial<TransferOptions>
   locate?: (url: string, times: number) => FileLocation
 }
 
 /** A server with one file, and an engine to fetch it. */
-async function setUp(t: Test, { fault, bytes = content, file, options, locate }: Given = {}) {
+async function setUp(t: Test, { fault, bytes = content, file, options, locate }: Setup = {}) {
   const server = await startByteServer({ '/file': bytes }, fault)
   const folder = t.testdir()
   const target = join(folder, 'deep', 'file')
   let located = 0
   const reports: [completed: number, total: number][] = []
   const log: string[] = []
-  const engines: Engine[] = []
+  const engines: TransferEngine[] = []
   t.teardown(async () => {
     for (const engine of engines) await engine.close()
     await server.close()
@@ -45,7 +45,7 @@ async function setUp(t: Test, { fault, bytes = content, file, options, locate }:
     more: { signal?: AbortSignal; identity?: string; onProgress?: (completed: number) => void } = {}
   ): Promise<TransferredFile> {
     // Each run has an engine of its own, as after a restart.
-    const engine = new Engine({
+    const engine = new TransferEngine({
       connections: 8,
       connectionsPerFile: 4,
       bandwidthLimit: 0,
@@ -90,7 +90,7 @@ async function failure(promise: Promise<unknown>): Promise<CorralError> {
     if (error instanceof CorralError) return error
     throw error
   }
-  throw new Error('it did not fail')
+  throw new Error('no error was thrown')
 }
 
 t.test('fetches a file over several connections and verifies it', async t => {
@@ -105,26 +105,26 @@ t.test('fetches a file over several connections and verifies it', async t => {
   t.ok(reports.every(([completed], i) => i === 0 || completed >= reports[i - 1]![0]))
 })
 
-t.test('what a place may say and be like', async t => {
+t.test('servers and files of every kind', async t => {
   const small = sampleBytes(300_000, 1)
-  const cases: [what: string, given: Given, most?: number][] = [
+  const cases: [what: string, given: Setup, most?: number][] = [
     ['a range with status 200', { fault: () => ({ rangeAs200: true }) }],
     ['no ranges', { fault: () => ({ ignoreRange: true }) }],
     ['no ranges and no length', { fault: () => ({ ignoreRange: true, chunked: true }) }],
-    ['no ranges, and the end is the end of the connection', { fault: () => ({ ignoreRange: true, untilClose: true }) }],
-    ['a range in chunks', { fault: () => ({ chunked: true }) }],
-    ['nothing of the size before', { file: { size: undefined } as never }],
+    ['no ranges, and the body ends with the connection', { fault: () => ({ ignoreRange: true, untilClose: true }) }],
+    ['a chunked range', { fault: () => ({ chunked: true }) }],
+    ['a size that is unknown before', { file: { size: undefined } as never }],
     [
-      'nothing of the size at all',
+      'a size that is never reported',
       { file: { size: undefined } as never, fault: () => ({ ignoreRange: true, chunked: true }) }
     ],
     ['no digest', { file: { sha256: undefined } as never }],
     ['a git digest', { bytes: small, file: { sha256: undefined, gitSha1: gitSha1(small) } as never }],
-    ['a file without a byte', { bytes: Buffer.alloc(0) }],
-    ['a file without a byte, of which nobody knew', { bytes: Buffer.alloc(0), file: { size: undefined } as never }],
+    ['an empty file', { bytes: Buffer.alloc(0) }],
+    ['an empty file of unknown size', { bytes: Buffer.alloc(0), file: { size: undefined } as never }],
     ['one byte', { bytes: Buffer.from('x') }],
     [
-      'what the listing did not say',
+      'size and digest are reported with the location',
       {
         file: { size: undefined, sha256: undefined } as never,
         locate: url => ({ url: `${url}/file`, headers: {}, size: content.length, sha256: sha256(content) })
@@ -142,13 +142,13 @@ t.test('what a place may say and be like', async t => {
   }
 })
 
-t.test('faults that are outlived', async t => {
+t.test('faults that a transfer survives', async t => {
   /** Most bytes that may be sent beyond the file's. */
-  const cases: [what: string, given: Given, most: number][] = [
-    ['connections are cut', { fault: ({ number }) => (number < 8 ? { cutAfter: 1_000_000 + number } : {}) }, 12 * MiB],
-    ['all connections are cut, always', { fault: () => ({ cutAfter: 3 * MiB }) }, 12 * MiB],
+  const cases: [what: string, given: Setup, most: number][] = [
+    ['connections break', { fault: ({ number }) => (number < 8 ? { cutAfter: 1_000_000 + number } : {}) }, 12 * MiB],
+    ['every connection breaks', { fault: () => ({ cutAfter: 3 * MiB }) }, 12 * MiB],
     [
-      'connections are cut before the head',
+      'connections break before the response',
       { fault: ({ number }) => (number % 2 === 0 ? { cutAfter: 0 } : {}) },
       12 * MiB
     ],
@@ -165,7 +165,7 @@ t.test('faults that are outlived', async t => {
     ['503', { fault: ({ number }) => (number < 3 ? { status: 503 } : {}) }, 12 * MiB],
     ['500', { fault: ({ number }) => (number < 3 ? { status: 500, body: 'oops' } : {}) }, 12 * MiB],
     [
-      'other bytes than asked for',
+      'other bytes than requested',
       {
         fault: ({ number }) =>
           number === 2
@@ -175,12 +175,12 @@ t.test('faults that are outlived', async t => {
       3 * content.length
     ],
     [
-      'an answer packed with gzip',
+      'a response compressed with gzip',
       { fault: ({ number }) => (number === 0 ? { headers: { 'content-encoding': 'gzip' } } : {}) },
       12 * MiB
     ],
     [
-      'an address that ends on the way',
+      'a location that expires during the transfer',
       {
         locate: (url, times) => ({ url: `${url}/file?ticket=${times}`, headers: {} }),
         fault: ({ query, number }) =>
@@ -202,8 +202,8 @@ t.test('faults that are outlived', async t => {
   }
 })
 
-t.test('wrong bytes', async t => {
-  await t.test('one wrong byte near a cut: only what is near is fetched again', async t => {
+t.test('corrupt content', async t => {
+  await t.test('one wrong byte near a broken connection: only chunks near it are fetched again', async t => {
     const { server, run } = await setUp(t, {
       options: { connectionsPerFile: 1 },
       fault: ({ number, start }) => (number === 1 ? { flip: start + 1000, cutAfter: MiB + MiB / 2 } : {})
@@ -238,7 +238,7 @@ t.test('wrong bytes', async t => {
       /^file is not what the hub says it is: SHA-256 [0-9a-f]{64} was expected and [0-9a-f]{64} came/
     )
     t.notOk(existsSync(target))
-    t.strictSame(readdirSync(join(folder, 'deep')), [], 'the next try starts clean')
+    t.strictSame(readdirSync(join(folder, 'deep')), [], 'the next attempt starts clean')
     // What was on its way to connections that were given up counts as sent, too.
     t.ok(server.state.sent <= 3 * content.length, 'each byte was fetched about twice, and no more')
   })
@@ -257,7 +257,7 @@ t.test('wrong bytes', async t => {
     t.strictSame(readdirSync(join(folder, 'deep')), [])
   })
 
-  await t.test('the content changes on the way', async t => {
+  await t.test('the content changes during the transfer', async t => {
     const other = sampleBytes(content.length, 9)
     let sent = 0
     const { target, run } = await setUp(t, {
@@ -266,12 +266,12 @@ t.test('wrong bytes', async t => {
         sent++ === 0 ? { headers: { etag: '"a"' }, cutAfter: MiB } : { headers: { etag: '"b"' }, content: other }
     })
     await run()
-    t.ok(readFileSync(target).equals(other), 'nothing of the older content is in it')
+    t.ok(readFileSync(target).equals(other), 'no older content is left in it')
   })
 })
 
-t.test('continuing', async t => {
-  await t.test('what is there is not fetched again', async t => {
+t.test('continuing partial data', async t => {
+  await t.test('bytes on disk are not fetched again', async t => {
     const { server, target, run, runUntil } = await setUp(t, { fault: () => ({ rate: 6 * MiB }) })
     await runUntil(8 * MiB)
     const claimed = await partialBytes(target)
@@ -288,7 +288,7 @@ t.test('continuing', async t => {
     t.ok(readFileSync(target).equals(content))
   })
 
-  await t.test('damaged partial data are found and only they are fetched again', async t => {
+  await t.test('damaged chunks are found, and only they are fetched again', async t => {
     const { server, target, run, runUntil } = await setUp(t, {
       options: { connectionsPerFile: 1 },
       fault: () => ({ rate: 6 * MiB })
@@ -302,7 +302,7 @@ t.test('continuing', async t => {
     t.equal(server.state.sent - before, content.length - there + MiB, 'one chunk')
   })
 
-  await t.test('partial data of something else, or with a journal that is none, are not continued', async t => {
+  await t.test('partial data of other content, or with an invalid journal, are discarded', async t => {
     const { server, target, run, runUntil } = await setUp(t, { fault: () => ({ rate: 6 * MiB }) })
     await runUntil(8 * MiB)
     server.state.fault = () => ({})
@@ -321,7 +321,7 @@ t.test('continuing', async t => {
     t.ok(readFileSync(target).equals(content))
   })
 
-  await t.test('a target that is there is verified and kept', async t => {
+  await t.test('an existing target is verified and kept', async t => {
     const { server, target, run } = await setUp(t)
     mkdirSync(join(target, '..'))
     writeFileSync(target, content)
@@ -331,7 +331,7 @@ t.test('continuing', async t => {
     t.equal(statSync(target).ino, ino)
     writeSync(openSync(target, 'r+'), 'damage', 1000)
     await run()
-    t.ok(readFileSync(target).equals(content), 'or replaced')
+    t.ok(readFileSync(target).equals(content), 'a damaged one is replaced')
   })
 
   await t.test('partial data can be removed', async t => {
@@ -343,9 +343,9 @@ t.test('continuing', async t => {
   })
 })
 
-t.test('what is not outlived has an error that says what happened', async t => {
+t.test('failures have an error that says what happened', async t => {
   const host = /127\.0\.0\.1:\d+/
-  const cases: [given: Given, code: string, message: RegExp][] = [
+  const cases: [given: Setup, code: string, message: RegExp][] = [
     [
       { fault: () => ({ status: 403, body: 'You are not on the list' }) },
       'hub_forbidden',
@@ -359,11 +359,7 @@ t.test('what is not outlived has an error that says what happened', async t => {
     [{ fault: () => ({ status: 500 }) }, 'hub_unreachable', /answers 500/],
     [{ fault: () => ({ status: 429, headers: { 'retry-after': '0' } }) }, 'hub_rate_limited', /answers 429/],
     [{ fault: () => ({ cutAfter: 0 }) }, 'hub_unreachable', /failed: the connection was closed before the end/],
-    [
-      { options: { stallTimeout: 100 }, fault: () => ({ stallAfter: 0 }) },
-      'hub_unreachable',
-      /no byte came for 0\.1 s/
-    ],
+    [{ options: { stallTimeout: 100 }, fault: () => ({ stallAfter: 0 }) }, 'hub_unreachable', /no data for 0\.1 s/],
     [
       { locate: () => ({ url: 'http://127.0.0.1:1/file', headers: {} }) },
       'hub_unreachable',
@@ -381,7 +377,7 @@ t.test('what is not outlived has an error that says what happened', async t => {
     })
   }
 
-  await t.test('an error of whoever says where the file is', async t => {
+  await t.test('an error of locate', async t => {
     const gated = new CorralError('hub_forbidden', 'agree to the terms')
     const { run } = await setUp(t, {
       locate: () => {
@@ -395,7 +391,7 @@ t.test('what is not outlived has an error that says what happened', async t => {
 t.test('redirects', async t => {
   const other = await startByteServer({ '/file': content })
   t.teardown(() => other.close())
-  await t.test('lead to another host without the token, and are asked for once', async t => {
+  await t.test('to another host are followed without the token, and only once', async t => {
     const { server, run } = await setUp(t, {
       locate: url => ({ url: `${url}/file`, headers: { Authorization: 'Bearer secret', 'X-Other': 'yes' } }),
       fault: () => ({ status: 302, headers: { location: `${other.url}/file?signed=1` } })
@@ -405,7 +401,7 @@ t.test('redirects', async t => {
     t.equal(server.requests[0]!.headers.authorization, 'Bearer secret')
     t.ok(other.requests.every(({ headers }) => headers.authorization === undefined && headers['x-other'] === 'yes'))
   })
-  await t.test('on the same host keep it', async t => {
+  await t.test('on the same host keep the token', async t => {
     const { server, run } = await setUp(t, {
       locate: url => ({ url: `${url}/old`, headers: { Authorization: 'Bearer secret' } }),
       fault: ({ path }) => (path === '/old' ? { status: 307, headers: { location: '/file' } } : {})
@@ -413,7 +409,7 @@ t.test('redirects', async t => {
     t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
     t.ok(server.requests.every(({ headers }) => headers.authorization === 'Bearer secret'))
   })
-  await t.test('in a circle end', async t => {
+  await t.test('in a circle fail', async t => {
     const { run } = await setUp(t, { fault: () => ({ status: 302, headers: { location: '/file' } }) })
     t.match((await failure(run())).message, /redirects more than 5 times/)
   })

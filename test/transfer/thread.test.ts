@@ -7,11 +7,11 @@ import { fileURLToPath } from 'node:url'
 import type { Test } from 'tap'
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
+import { partialBytes } from '../../plugins/download/transfer/journal.ts'
 import {
-  createTransfers,
-  partialBytes,
   type TransferOptions,
-  type TransferRequest
+  type TransferRequest,
+  TransferThread
 } from '../../plugins/download/transfer/transfers.ts'
 import { sampleBytes, sha256, startByteServer } from '../support/byte-server.ts'
 
@@ -19,7 +19,7 @@ const MiB = 1024 * 1024
 const content = sampleBytes(16 * MiB)
 
 function make(t: Test, options: Partial<TransferOptions> = {}) {
-  const transfers = createTransfers({
+  const transfers = new TransferThread({
     connections: 8,
     connectionsPerFile: 4,
     bandwidthLimit: 0,
@@ -46,7 +46,7 @@ function request(url: string, folder: string, names: string[], more: Partial<Tra
   }
 }
 
-t.test('several files at once, with their progress', async t => {
+t.test('fetches several files at once and reports progress', async t => {
   const server = await startByteServer({ '/file': content }, () => ({ rate: 8 * MiB }))
   t.teardown(() => server.close())
   const folder = t.testdir()
@@ -64,7 +64,7 @@ t.test('several files at once, with their progress', async t => {
     })
   )
   t.equal(done.length, names.length)
-  // The server may still see some that were left for others.
+  // The server may still see some that were replaced.
   t.ok(server.state.mostOpen <= 8 + 4, `${server.state.mostOpen} connections`)
   for (const [index, name] of names.entries()) {
     t.ok(readFileSync(join(folder, name)).equals(content))
@@ -75,7 +75,7 @@ t.test('several files at once, with their progress', async t => {
   t.strictSame(readdirSync(folder).sort(), names)
 })
 
-t.test('an abort ends it and its connections, and what has come stays', async t => {
+t.test('an abort closes all connections and keeps partial data', async t => {
   const server = await startByteServer({ '/file': content }, () => ({ rate: 2 * MiB }))
   t.teardown(() => server.close())
   const folder = t.testdir()
@@ -93,7 +93,7 @@ t.test('an abort ends it and its connections, and what has come stays', async t 
   t.ok((await partialBytes(join(folder, 'a'))) > 2 * MiB)
 })
 
-t.test('the errors of whoever says where the files are come through as they are', async t => {
+t.test('errors of locate are passed on unchanged', async t => {
   const folder = t.testdir()
   const gated = new CorralError('hub_forbidden', 'agree to the terms')
   const locate = async () => {
@@ -107,7 +107,7 @@ t.test('the errors of whoever says where the files are come through as they are'
   )
 })
 
-t.test('closing ends what runs', async t => {
+t.test('close ends running transfers', async t => {
   const server = await startByteServer({ '/file': content }, () => ({ rate: MiB }))
   t.teardown(() => server.close())
   const transfers = make(t)
@@ -120,7 +120,7 @@ t.test('closing ends what runs', async t => {
   t.ok((await partialBytes(join(folder, 'a'))) > 0)
 })
 
-t.test('a bandwidth limit holds for all files together', async t => {
+t.test('the bandwidth limit holds for all files together', async t => {
   const server = await startByteServer({ '/file': content })
   t.teardown(() => server.close())
   const folder = t.testdir()
@@ -129,14 +129,14 @@ t.test('a bandwidth limit holds for all files together', async t => {
   await make(t, { bandwidthLimit: limit }).run(request(server.url, folder, ['a', 'b']))
   const seconds = (performance.now() - began) / 1000
   const least = (2 * content.length) / limit
-  // A quarter of a second may come at once.
+  // A quarter of a second's worth may come as a burst.
   t.ok(seconds >= least - 0.3, `${seconds} s for what must take ${least} s`)
   const free = performance.now()
   await make(t).run(request(server.url, folder, ['c', 'd']))
   t.ok((performance.now() - free) / 1000 < seconds, 'without a limit it is faster')
 })
 
-t.test('memory does not grow with the file', async t => {
+t.test('memory use does not grow with the size of the file', async t => {
   const program = fileURLToPath(new URL('../support/byte-server-child.js', import.meta.url))
   const transfers = make(t)
   const folder = t.testdir()
@@ -154,7 +154,7 @@ t.test('memory does not grow with the file', async t => {
     server.disconnect()
     return most
   }
-  // The first one brings the threads and all that they need.
+  // The first transfer starts the threads.
   const few = await mostMemory(64 * MiB)
   const many = await mostMemory(640 * MiB)
   t.ok(many - few < 32 * MiB, `${Math.round((many - few) / MiB)} MiB more for a file of ten times the size`)
@@ -169,7 +169,11 @@ t.test('a full disk', { skip: canMount() ? false : 'mounting needs root on Linux
   execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'tmpfs', disk])
   try {
     const both = transfers.run(request(server.url, disk, ['a', 'b']))
-    await t.rejects(both, { code: 'insufficient_storage', message: /free and .* are needed/ }, 'found before')
+    await t.rejects(
+      both,
+      { code: 'insufficient_storage', message: /free and .* are needed/ },
+      'found before the transfer'
+    )
     t.equal(server.requests.length, 0)
 
     const target = join(disk, 'a')
@@ -177,7 +181,11 @@ t.test('a full disk', { skip: canMount() ? false : 'mounting needs root on Linux
     const filler = join(disk, 'filler')
     execFileSync('dd', ['if=/dev/zero', `of=${filler}`, 'bs=1M', 'count=14', 'status=none'])
     const running = transfers.run(request(server.url, disk, [], { files }))
-    await t.rejects(running, { code: 'insufficient_storage', message: /what was fetched is kept/ }, 'found on the way')
+    await t.rejects(
+      running,
+      { code: 'insufficient_storage', message: /what was fetched is kept/ },
+      'found during the transfer'
+    )
     t.notOk(existsSync(target))
     execFileSync('rm', [filler])
     const there = await partialBytes(target)

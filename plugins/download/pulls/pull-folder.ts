@@ -5,7 +5,7 @@ import type { PlannedDownload, PullPlan } from '../../../core/contracts/download
 import { isSystemError, messageOf } from '../../../core/errors.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
-import { partialBytes, removePartial } from '../transfer/transfers.ts'
+import { partialBytes, removePartial } from '../transfer/journal.ts'
 
 /** Lies in each pull's folder, beside the folder with its files. */
 export const JOB_FILE = 'job.json'

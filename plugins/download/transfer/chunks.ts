@@ -1,17 +1,17 @@
 /** Most chunks of a file, so that its journal stays small. */
-const MOST_CHUNKS = 4096
+const MAX_CHUNKS = 4096
 const SMALLEST_CHUNK = 1024 * 1024
 
-/** Bytes of a file's chunks: a power of two, so large that there are not too many. */
+/** The size of a file's chunks: a power of two, large enough to keep their number limited. */
 export function chunkSizeFor(size: number): number {
   let chunk = SMALLEST_CHUNK
-  while (chunk * MOST_CHUNKS < size) chunk *= 2
+  while (chunk * MAX_CHUNKS < size) chunk *= 2
   return chunk
 }
 
 /**
- * What of a file is on disk. A chunk is written from its start on, by one connection at a time, so that its state is a
- * length and the CRC-32 of that many bytes.
+ * Which bytes of a file are on disk. A chunk is written from its start, by one connection at a time, so that its state is
+ * a length and the CRC-32 of that many bytes.
  */
 export class ChunkMap {
   readonly size: number
@@ -23,7 +23,7 @@ export class ChunkMap {
   readonly crc: Uint32Array
   /** Bytes of all chunks. */
   completed = 0
-  /** Whether the checksums are known. */
+  /** False when the chunks were fetched as one stream, without checksums. */
   hasCrcs = true
 
   constructor(size: number, chunkSize: number = chunkSizeFor(size)) {
@@ -42,22 +42,22 @@ export class ChunkMap {
     return Math.min(this.size, (chunk + 1) * this.chunkSize)
   }
 
-  isWhole(chunk: number): boolean {
+  isComplete(chunk: number): boolean {
     return this.have[chunk]! === this.end(chunk) - this.start(chunk)
   }
 
-  get whole(): boolean {
+  get complete(): boolean {
     return this.completed === this.size
   }
 
-  /** Notes bytes that continue a chunk, and the CRC-32 that it has with them. */
+  /** Adds bytes to a chunk, with the CRC-32 that it has then. */
   add(chunk: number, bytes: number, crc: number): void {
     this.have[chunk]! += bytes
     this.crc[chunk] = crc
     this.completed += bytes
   }
 
-  /** Notes that all is there, by the bytes' number alone. */
+  /** Marks everything as present, without checksums. */
   fill(): void {
     for (let chunk = 0; chunk < this.count; chunk++) this.have[chunk] = this.end(chunk) - this.start(chunk)
     this.completed = this.size
@@ -74,9 +74,9 @@ export class ChunkMap {
 
 /** Chunks that one connection fetches with one request, from the first to before the last. */
 export interface Span {
-  /** The chunk that it is at. */
+  /** The chunk that is being fetched. */
   at: number
-  /** The chunk before which it ends; others may take chunks from its end. */
+  /** The chunk before which the span ends; others may take chunks from its end. */
   to: number
 }
 
@@ -84,15 +84,15 @@ export interface Span {
 const REQUEST_TIME = 8000
 const SMALLEST_REQUEST = 8 * 1024 * 1024
 const LARGEST_REQUEST = 256 * 1024 * 1024
-/** Milliseconds of work that must be left for a second connection to be worth it. */
+/** Milliseconds of work that must be left to make a second connection worthwhile. */
 const WORTH_SHARING = 250
-/** Bytes that must be left for it: what is on its way to the first one is lost. */
+/** Bytes that must be left for it, since what is on its way to the first connection is lost. */
 const LEAST_SHARED = 2 * 1024 * 1024
 
 /**
- * Bytes of a connection's next request: half of its fair share of what nobody fetches yet, or as much as lasts some
- * seconds where that is not more than its fair share. So requests are few, and all connections end at about the same time.
- * @param speed bytes a second of one connection; undefined while unknown
+ * Bytes of a connection's next request: half of its fair share of the unclaimed bytes, or some seconds' worth where that
+ * is not more than the fair share. Requests are few then, and all connections end at about the same time.
+ * @param speed bytes per second of one connection; undefined while unknown
  */
 export function requestSize(unclaimed: number, connections: number, speed: number | undefined): number {
   const fair = unclaimed / connections
@@ -101,10 +101,10 @@ export function requestSize(unclaimed: number, connections: number, speed: numbe
 }
 
 function isFree(map: ChunkMap, taken: readonly Span[], chunk: number): boolean {
-  return !map.isWhole(chunk) && !taken.some(span => chunk >= span.at && chunk < span.to)
+  return !map.isComplete(chunk) && !taken.some(span => chunk >= span.at && chunk < span.to)
 }
 
-/** Bytes that are neither there nor being fetched. */
+/** Bytes that are neither on disk nor being fetched. */
 export function unclaimedBytes(map: ChunkMap, taken: readonly Span[]): number {
   const claimed = taken.reduce((sum, span) => sum + spanBytes(map, span), 0)
   return map.size - map.completed - claimed
@@ -116,18 +116,18 @@ export function spanBytes(map: ChunkMap, span: Span): number {
   return map.end(span.to - 1) - map.start(span.at) - map.have[span.at]!
 }
 
-/** The first chunks that are missing and that nobody fetches, up to `bytes` but at least one chunk. */
+/** The first missing chunks that no request fetches, up to `bytes` but at least one chunk. */
 export function freeSpan(map: ChunkMap, taken: readonly Span[], bytes: number): Span | undefined {
   for (let chunk = 0; chunk < map.count; chunk++) {
-    const holder = taken.find(span => chunk >= span.at && chunk < span.to)
-    if (holder) {
-      chunk = holder.to - 1
+    const owner = taken.find(span => chunk >= span.at && chunk < span.to)
+    if (owner) {
+      chunk = owner.to - 1
       continue
     }
-    if (map.isWhole(chunk)) continue
+    if (map.isComplete(chunk)) continue
     let to = chunk + 1
     let length = map.end(chunk) - map.start(chunk) - map.have[chunk]!
-    // A chunk of which something is there is only continued at the start of a request.
+    // A chunk that is partly on disk can only be continued at the start of a request.
     while (to < map.count && length < bytes && map.have[to] === 0 && isFree(map, taken, to)) {
       length += map.end(to) - map.start(to)
       to += 1
@@ -138,9 +138,9 @@ export function freeSpan(map: ChunkMap, taken: readonly Span[], bytes: number): 
 }
 
 /**
- * Takes the second half of the longest span away from it, for a connection that has nothing to do. Undefined when it is
- * not worth it.
- * @param speed bytes a second of one connection; undefined while unknown
+ * Takes away the second half of the longest span, for a connection that has nothing to do. Undefined when that is not
+ * worthwhile.
+ * @param speed bytes per second of one connection; undefined while unknown
  */
 export function stolenSpan(map: ChunkMap, taken: readonly Span[], speed: number | undefined): Span | undefined {
   let longest: Span | undefined
@@ -153,9 +153,10 @@ export function stolenSpan(map: ChunkMap, taken: readonly Span[], speed: number 
   return { at, to }
 }
 
-/** Milliseconds over which requests are compared, how much slower one may be than the next, and what is never slow. */
-const COMPARED = 10_000
-const CRAWL = 20
+/** Requests are compared every so many milliseconds; one is replaced when it is this much slower than the next slowest. */
+const COMPARE_INTERVAL = 10_000
+const CRAWL_FACTOR = 20
+/** Bytes per second that are never too slow. */
 const FAST_ENOUGH = 64 * 1024
 
 interface Measured {
@@ -171,7 +172,7 @@ export class Speeds {
   #comparedAt = 0
   #before = new Map<Measured, number>()
 
-  /** Bytes a second of one request; undefined while unknown. */
+  /** Bytes per second of one request; undefined while unknown. */
   each(now: number, running: ReadonlySet<Measured>): number | undefined {
     if (this.#each !== undefined || running.size === 0) return this.#each
     return Math.max(...[...running].map(({ bytes, startedAt }) => (bytes * 1000) / Math.max(1, now - startedAt)))
@@ -187,9 +188,9 @@ export class Speeds {
     this.#arrived = arrived
   }
 
-  /** A request that crawls while the others do not; to be called often, it looks every ten seconds. */
+  /** A request that crawls while the others do not. Called often, it compares them every ten seconds. */
   crawling<Request extends Measured>(now: number, running: ReadonlySet<Request>): Request | undefined {
-    if (now - this.#comparedAt < COMPARED) return undefined
+    if (now - this.#comparedAt < COMPARE_INTERVAL) return undefined
     const since = now - this.#comparedAt
     this.#comparedAt = now
     const speeds = [...running]
@@ -198,7 +199,7 @@ export class Speeds {
       .sort((a, b) => a.speed - b.speed)
     this.#before = new Map([...running].map(request => [request, request.bytes]))
     const [slowest, next] = speeds
-    if (!slowest || !next || slowest.speed >= FAST_ENOUGH || slowest.speed * CRAWL > next.speed) return undefined
+    if (!slowest || !next || slowest.speed >= FAST_ENOUGH || slowest.speed * CRAWL_FACTOR > next.speed) return undefined
     return slowest.request
   }
 }

@@ -3,7 +3,7 @@ import { closeSync, openSync, readSync } from 'node:fs'
 import { parentPort } from 'node:worker_threads'
 import { crc32 } from 'node:zlib'
 
-export type DigestOrder =
+export type DigestRequest =
   | { type: 'open'; id: number; path: string; size: number; chunkSize: number; git: boolean }
   /** Chunks that are on disk from `first` on, with their CRC-32; -1 where none is known. */
   | { type: 'chunks'; id: number; first: number; crcs: number[] }
@@ -11,11 +11,11 @@ export type DigestOrder =
 
 export type DigestReply =
   | { type: 'done'; id: number; sha256: string; gitSha1: string | undefined }
-  /** What is on disk is not what its CRC-32 says. Chunks are expected anew from this one on. */
-  | { type: 'bad'; id: number; chunk: number }
+  /** The chunk on disk does not match its CRC-32. Chunks are expected again from this one on. */
+  | { type: 'damaged'; id: number; chunk: number }
   | { type: 'failed'; id: number; message: string; code: string | undefined }
 
-interface Followed {
+interface OpenFile {
   id: number
   descriptor: number
   size: number
@@ -26,16 +26,16 @@ interface Followed {
   hashes: Hash[]
 }
 
-/** Bytes read at once: few enough to stay in the processor's cache. */
+/** Size of reads: small enough to stay in the processor's cache. */
 const READ = 256 * 1024
 
 /**
- * Computes digests close behind the writing of files, in order, from what the disk gives back, and so finds damage of
- * the disk too.
+ * Computes digests right behind the writing of files, in order. It reads the files back, and so finds damage by the disk
+ * too.
  */
 export class DigestWork {
   readonly #reply: (reply: DigestReply) => void
-  readonly #followed = new Map<number, Followed>()
+  readonly #files = new Map<number, OpenFile>()
   readonly #buffer = Buffer.allocUnsafeSlow(READ)
   #running = false
 
@@ -43,35 +43,35 @@ export class DigestWork {
     this.#reply = reply
   }
 
-  order(order: DigestOrder): void {
+  order(order: DigestRequest): void {
     if (order.type === 'open') this.#open(order)
     else if (order.type === 'close') this.#close(order.id)
     else {
-      const file = this.#followed.get(order.id)
-      // What follows a bad chunk was sent before that was known, and comes again.
+      const file = this.#files.get(order.id)
+      // Chunks behind a damaged one were sent before that was known, and are sent again.
       if (!file || order.first !== file.next + file.crcs.length) return
       file.crcs.push(...order.crcs)
     }
     this.#start()
   }
 
-  #open(order: Extract<DigestOrder, { type: 'open' }>): void {
+  #open(order: Extract<DigestRequest, { type: 'open' }>): void {
     const { id, size, chunkSize } = order
     try {
       const hashes = [createHash('sha256')]
       if (order.git) hashes.push(createHash('sha1').update(`blob ${size}\0`))
       const count = Math.ceil(size / chunkSize)
       const descriptor = openSync(order.path, 'r')
-      this.#followed.set(id, { id, descriptor, size, chunkSize, count, next: 0, crcs: [], hashes })
+      this.#files.set(id, { id, descriptor, size, chunkSize, count, next: 0, crcs: [], hashes })
     } catch (error) {
       this.#failed(id, error)
     }
   }
 
   #close(id: number): void {
-    const file = this.#followed.get(id)
+    const file = this.#files.get(id)
     if (!file) return
-    this.#followed.delete(id)
+    this.#files.delete(id)
     closeSync(file.descriptor)
   }
 
@@ -81,11 +81,11 @@ export class DigestWork {
     setImmediate(() => this.#round())
   }
 
-  /** One chunk of each file; then orders are heard again. */
+  /** Reads one chunk of each file, then lets messages in. */
   #round(): void {
     this.#running = false
     let more = false
-    for (const file of [...this.#followed.values()]) {
+    for (const file of [...this.#files.values()]) {
       if (file.next < file.count && file.crcs.length === 0) continue
       try {
         if (file.next < file.count) this.#chunk(file)
@@ -99,7 +99,7 @@ export class DigestWork {
     if (more) this.#start()
   }
 
-  #chunk(file: Followed): void {
+  #chunk(file: OpenFile): void {
     const before = file.hashes.map(hash => hash.copy())
     const expected = file.crcs.shift()!
     const end = Math.min(file.size, (file.next + 1) * file.chunkSize)
@@ -119,10 +119,10 @@ export class DigestWork {
     }
     file.hashes = before
     file.crcs = []
-    this.#reply({ type: 'bad', id: file.id, chunk: file.next })
+    this.#reply({ type: 'damaged', id: file.id, chunk: file.next })
   }
 
-  #finish(file: Followed): void {
+  #finish(file: OpenFile): void {
     this.#close(file.id)
     const [sha256, gitSha1] = file.hashes.map(hash => hash.digest('hex'))
     this.#reply({ type: 'done', id: file.id, sha256: sha256!, gitSha1 })
@@ -136,4 +136,4 @@ export class DigestWork {
 
 const port = parentPort!
 const work = new DigestWork(reply => port.postMessage(reply))
-port.on('message', (order: DigestOrder) => work.order(order))
+port.on('message', (order: DigestRequest) => work.order(order))

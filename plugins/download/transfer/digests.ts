@@ -1,28 +1,28 @@
 import { Worker } from 'node:worker_threads'
-import type { DigestOrder, DigestReply } from './digest-worker.ts'
+import type { DigestReply, DigestRequest } from './digest-worker.ts'
 
 export interface DigestListener {
   /** 64 and 40 hex digits. */
   onDone(sha256: string, gitSha1: string | undefined): void
-  /** The disk does not give back what was written. */
-  onBad(chunk: number): void
+  /** The chunk reads back differently from what was written. */
+  onDamaged(chunk: number): void
   onFailed(error: Error): void
 }
 
-/** The digest of one file, computed as its chunks come. */
+/** The digest of one file, computed while its chunks arrive. */
 export interface FileDigest {
-  /** Chunks from `first` on are on disk; -1 stands for a CRC-32 that is not known. */
+  /** Chunks from `first` on are on disk; -1 stands for an unknown CRC-32. */
   chunks(first: number, crcs: number[]): void
   close(): void
 }
 
-/** Digests of files, computed in a thread of their own: they cost as much as the transfer. */
+/** Computes digests of files in a worker thread: they cost as much processor time as the transfer. */
 export class Digests {
   #worker: Worker | undefined
   #next = 0
   readonly #listeners = new Map<number, DigestListener>()
 
-  /** Starts the thread, which takes a moment. */
+  /** Starts the worker ahead of its first use, since that takes a moment. */
   prepare(): void {
     this.#worker ??= this.#start()
   }
@@ -39,16 +39,16 @@ export class Digests {
     }
   }
 
-  /** Settles when no file is open any longer. */
+  /** Resolves when no file is open any more. */
   async close(): Promise<void> {
     this.#listeners.clear()
     await this.#worker?.terminate()
     this.#worker = undefined
   }
 
-  #send(order: DigestOrder): void {
+  #send(request: DigestRequest): void {
     this.prepare()
-    this.#worker!.postMessage(order)
+    this.#worker!.postMessage(request)
   }
 
   #start(): Worker {
@@ -57,15 +57,15 @@ export class Digests {
     })
     worker.on('message', (reply: DigestReply) => this.#onReply(reply))
     worker.on('error', error => this.#onEnd(worker, error))
-    worker.on('exit', () => this.#onEnd(worker, new Error('the thread that computes digests ended')))
+    worker.on('exit', () => this.#onEnd(worker, new Error('the worker thread of the digests ended')))
     return worker
   }
 
   #onReply(reply: DigestReply): void {
     const listener = this.#listeners.get(reply.id)
     if (!listener) return
-    if (reply.type === 'bad') {
-      listener.onBad(reply.chunk)
+    if (reply.type === 'damaged') {
+      listener.onDamaged(reply.chunk)
       return
     }
     this.#listeners.delete(reply.id)

@@ -1,18 +1,18 @@
 import { freeSpan, requestSize, type Span, Speeds, stolenSpan, unclaimedBytes } from './chunks.ts'
-import { follow, type Place, type Spot } from './file-source.ts'
+import { type ActiveLocation, type FileSource, followRedirect } from './file-source.ts'
 import { type FetchResult, fetchBytes, type Sink } from './http/http-client.ts'
 import type { Answer } from './http/http-response.ts'
 import { ConnectionFailure } from './http/http-socket.ts'
 import { type PartFile, PartWriter, StreamWriter } from './part-file.ts'
-import { type Retries, wishedDelay } from './retries.ts'
+import { type Retries, retryAfterDelay } from './retries.ts'
 import type { SharedResources } from './shared-resources.ts'
-import { type Trouble, troubleError } from './transfer-errors.ts'
-import type { Verification, Wrong } from './verification.ts'
+import { type FetchProblem, fetchError } from './transfer-errors.ts'
+import type { Mismatch, Verification } from './verification.ts'
 
-/** One request under way. */
+/** One running request. */
 interface Fetch {
   span: Span | undefined
-  /** Its first chunk. */
+  /** The first chunk that it fetched. */
   from: number
   writer: PartWriter | StreamWriter | undefined
   controller: AbortController
@@ -20,45 +20,45 @@ interface Fetch {
   bytes: number
 }
 
-export interface FetchesEvents {
-  /** One has ended. */
+export interface FetchEvents {
+  /** A request has ended. */
   onEnd(): void
   /** The size has become known. */
   onSize(): void
-  /** The place has another content than before: nothing of what is there can be used. */
-  onChanged(wrong: Wrong): void
+  /** The server has other content than before: nothing on disk can be used. */
+  onChanged(mismatch: Mismatch): void
   onFailed(error: unknown): void
 }
 
-export interface FetchesNeeds {
-  /** Of the file in its repository, for messages. */
+export interface FetchContext {
+  /** In the repository; for messages. */
   path: string
   part: PartFile
-  place: Place
+  source: FileSource
   retries: Retries
   verification: Verification
 }
 
-/** The request was ended here, and nobody is to blame. */
-class Ended extends Error {}
+/** The reason of requests that are cancelled here, which is no failure. */
+class Cancelled extends Error {}
 
-/** The requests for one file: plans them, and decides what their ends mean. */
+/** The requests for one file: plans them, and decides what follows from how they end. */
 export class FileFetches {
-  readonly #parts: SharedResources
-  readonly #needs: FetchesNeeds
-  readonly #events: FetchesEvents
+  readonly #shared: SharedResources
+  readonly #context: FetchContext
+  readonly #events: FetchEvents
   readonly #running = new Set<Fetch>()
   readonly #speeds = new Speeds()
   #ranges: 'unknown' | 'yes' | 'no' = 'unknown'
   #stopped = false
   #allEnded: (() => void) | undefined
-  /** Bytes that have come, in all, and the most that was there of the file. */
+  /** Bytes received in all, and the most that was ever on disk. */
   #arrived = 0
   #best = 0
 
-  constructor(parts: SharedResources, needs: FetchesNeeds, events: FetchesEvents) {
-    this.#parts = parts
-    this.#needs = needs
+  constructor(shared: SharedResources, context: FetchContext, events: FetchEvents) {
+    this.#shared = shared
+    this.#context = context
     this.#events = events
   }
 
@@ -66,7 +66,7 @@ export class FileFetches {
     return this.#running.size
   }
 
-  /** Those from which bytes come. */
+  /** Requests that receive bytes. */
   get delivering(): number {
     let count = 0
     for (const fetch of this.#running) if (fetch.bytes > 0) count += 1
@@ -75,15 +75,15 @@ export class FileFetches {
 
   /** Requests that could be running. */
   get wanted(): number {
-    return this.#ranges === 'yes' ? this.#parts.connectionsPerFile : this.#running.size
+    return this.#ranges === 'yes' ? this.#shared.connectionsPerFile : this.#running.size
   }
 
-  /** Starts one more; false when there is nothing for it to do now. */
+  /** Starts another request. @returns false when there is nothing to do for it now */
   start(now: number): boolean {
-    const { part, retries } = this.#needs
-    if (this.#stopped || now < retries.waitUntil || part.map?.whole) return false
-    // Whether a place does ranges is found out by one request.
-    if (this.#running.size >= (this.#ranges === 'yes' ? this.#parts.connectionsPerFile : 1)) return false
+    const { part, retries } = this.#context
+    if (this.#stopped || now < retries.waitUntil || part.map?.complete) return false
+    // One request finds out whether the server supports ranges.
+    if (this.#running.size >= (this.#ranges === 'yes' ? this.#shared.connectionsPerFile : 1)) return false
     if (this.#ranges === 'no' && part.map && part.map.completed > 0) {
       part.reset()
       this.#events.onSize()
@@ -104,25 +104,25 @@ export class FileFetches {
     return true
   }
 
-  /** To be called once a second: measures speed and replaces a request that crawls while others do not. */
+  /** Called once a second: measures the speed, and replaces a request that crawls while others do not. */
   tick(now: number): void {
     this.#speeds.tick(now, this.#arrived, this.#running)
-    this.#speeds.crawling(now, this.#running)?.controller.abort(new Ended())
+    this.#speeds.crawling(now, this.#running)?.controller.abort(new Cancelled())
   }
 
-  /** Writes what has come. */
+  /** Writes what was received. */
   flush(): void {
     for (const fetch of this.#running) this.#flush(fetch)
   }
 
-  /** Ends all requests, so that the file can be begun anew: they write nothing any more. */
+  /** Cancels all requests without writing what they received, so that the file can be fetched from the start. */
   restart(): void {
     for (const fetch of this.#running) fetch.writer = undefined
     this.#abort()
     this.#ranges = 'unknown'
   }
 
-  /** Ends all requests for good; settles when nothing is written any longer. */
+  /** Cancels all requests for good; resolves when nothing is written any more. */
   async stop(): Promise<void> {
     this.#stopped = true
     this.#abort()
@@ -134,82 +134,82 @@ export class FileFetches {
   }
 
   #abort(): void {
-    for (const { controller } of this.#running) controller.abort(new Ended())
+    for (const { controller } of this.#running) controller.abort(new Cancelled())
   }
 
   #nextSpan(): Span | undefined {
-    const map = this.#needs.part.map!
+    const map = this.#context.part.map!
     const taken = [...this.#running].flatMap(fetch => fetch.span ?? [])
     const speed = this.#speeds.each(performance.now(), this.#running)
-    const bytes = requestSize(unclaimedBytes(map, taken), this.#parts.connectionsPerFile, speed)
+    const bytes = requestSize(unclaimedBytes(map, taken), this.#shared.connectionsPerFile, speed)
     return freeSpan(map, taken, bytes) ?? stolenSpan(map, taken, speed)
   }
 
   async #fetch(fetch: Fetch): Promise<void> {
     const { signal } = fetch.controller
-    const spot = await unlessAborted(this.#needs.place.spot(), signal)
-    if (spot === undefined) return
-    this.#learn(spot)
-    const buffer = this.#parts.buffers.take()
+    const location = await unlessAborted(this.#context.source.current(), signal)
+    if (location === undefined) return
+    this.#useReported(location)
+    const buffer = this.#shared.buffers.take()
     try {
       for (;;) {
-        const result = await this.#ask(fetch, spot, buffer)
+        const result = await this.#request(fetch, location, buffer)
         if (result.answer.kind !== 'redirect') {
-          this.#onResult(fetch, spot, result)
+          this.#onResult(fetch, location, result)
           return
         }
-        const why = follow(spot, result.answer.to)
+        const why = followRedirect(location, result.answer.to)
         if (why === undefined) continue
-        this.#failed(fetch, spot, { kind: 'failed', what: why })
+        this.#failed(fetch, location, { kind: 'failed', what: why })
         return
       }
     } catch (error) {
       if (signal.aborted) return
       if (!(error instanceof ConnectionFailure)) throw error
-      if (fetch.span) this.#needs.verification.suspect(fetch.from, fetch.span.at)
-      this.#failed(fetch, spot, { kind: 'failed', what: failureText(error) })
+      if (fetch.span) this.#context.verification.suspect(fetch.from, fetch.span.at)
+      this.#failed(fetch, location, { kind: 'failed', what: failureText(error) })
     } finally {
       this.#flush(fetch)
       fetch.writer = undefined
-      this.#parts.buffers.give(buffer)
+      this.#shared.buffers.give(buffer)
     }
   }
 
-  async #ask(fetch: Fetch, spot: Spot, buffer: Buffer): Promise<FetchResult> {
-    const { map } = this.#needs.part
+  async #request(fetch: Fetch, location: ActiveLocation, buffer: Buffer): Promise<FetchResult> {
+    const { map } = this.#context.part
     const { span } = fetch
     const start = map && span ? map.start(span.at) + map.have[span.at]! : 0
     return await fetchBytes(
-      this.#parts.connections,
-      { url: spot.url, headers: spot.headers, proxy: spot.location.proxy },
+      this.#shared.connections,
+      { url: location.url, headers: location.headers, proxy: location.reported.proxy },
       {
         start,
         end: map && span ? map.end(span.to - 1) : undefined,
         size: map?.size,
-        onAnswer: (answer, tag) => this.#onAnswer(fetch, answer, spot.location.identity ?? tag, buffer)
+        onAnswer: (answer, tag) => this.#onAnswer(fetch, answer, location.reported.identity ?? tag, buffer)
       },
       {
         signal: fetch.controller.signal,
-        stallTimeout: this.#parts.stallTimeout,
-        pace: bytes => this.#parts.bandwidth.delay(bytes, performance.now())
+        stallTimeout: this.#shared.stallTimeout,
+        pace: bytes => this.#shared.bandwidth.delay(bytes, performance.now())
       }
     )
   }
 
-  /** What the hub says of the file where its listing did not. */
-  #learn({ location }: Spot): void {
-    const { verification, part } = this.#needs
-    verification.expected.sha256 ??= location.sha256
-    if (location.size !== undefined && !part.map) this.#setSize(location.size)
+  /** Takes over size and digest from the hub where its listing had none. */
+  #useReported({ reported }: ActiveLocation): void {
+    const { verification, part } = this.#context
+    verification.expected.sha256 ??= reported.sha256
+    if (reported.size !== undefined && !part.map) this.#setSize(reported.size)
   }
 
   #setSize(size: number): void {
-    this.#needs.part.setSize(size)
+    this.#context.part.setSize(size)
     this.#events.onSize()
   }
 
   #onAnswer(fetch: Fetch, answer: Answer, tag: string | undefined, buffer: Buffer): Sink | undefined {
-    const { part, verification } = this.#needs
+    const { part, verification } = this.#context
     if (answer.kind === 'rangeless' && this.#ranges === 'unknown') this.#ranges = 'no'
     if (answer.kind !== 'range' && answer.kind !== 'whole') return undefined
     if (!verification.hasDigest && tag !== undefined) {
@@ -228,101 +228,101 @@ export class FileFetches {
     return (
       writer && {
         room: () => writer.room(),
-        took: length => {
+        filled: length => {
           fetch.bytes += length
-          this.#parts.received(this.#needs.place.host, length)
-          return writer.took(length)
+          this.#shared.received(this.#context.source.host, length)
+          return writer.filled(length)
         }
       }
     )
   }
 
   #writer(fetch: Fetch, buffer: Buffer): PartWriter | StreamWriter | undefined {
-    const { part, verification } = this.#needs
+    const { part, verification } = this.#context
     const { map, descriptor } = part
     if (!map) return new StreamWriter(descriptor, buffer)
     if (map.size === 0) return undefined
     fetch.span ??= { at: 0, to: map.count }
-    // A whole file is one stream; there are no other requests before a place is known to do ranges.
+    // Without ranges the whole file is one stream; there is no other request then.
     if (this.#ranges === 'no') fetch.span.to = map.count
     const { span } = fetch
-    return new PartWriter(descriptor, map, span, buffer, this.#parts.bandwidth.readSize, length => {
+    return new PartWriter(descriptor, map, span, buffer, this.#shared.bandwidth.readSize, length => {
       this.#arrived += length
-      if (map.isWhole(span.at)) verification.advance()
+      if (map.isComplete(span.at)) verification.advance()
     })
   }
 
-  #onResult(fetch: Fetch, spot: Spot, { answer, head, text }: FetchResult): void {
-    const said = text === '' ? '' : `: ${text}`
-    const what = `answers ${head.status}${said}`
-    const { part } = this.#needs
+  #onResult(fetch: Fetch, location: ActiveLocation, { answer, head, text }: FetchResult): void {
+    const reason = text === '' ? '' : `: ${text}`
+    const what = `answers ${head.status}${reason}`
+    const { part } = this.#context
     switch (answer.kind) {
       case 'refused':
-        this.#refused(spot, { kind: 'refused', what, status: head.status })
+        this.#refused(location, { kind: 'refused', what, status: head.status })
         break
       case 'busy':
-        this.#parts.trouble(spot.url.host)
-        this.#failed(fetch, spot, {
+        this.#shared.overloaded(location.url.host)
+        this.#failed(fetch, location, {
           kind: 'busy',
           what,
           status: head.status,
-          wish: wishedDelay(head.headers, Date.now())
+          retryAfter: retryAfterDelay(head.headers, Date.now())
         })
         break
       case 'unusable':
-        this.#failed(fetch, spot, { kind: 'failed', what: `${answer.why}${said}` })
+        this.#failed(fetch, location, { kind: 'failed', what: `${answer.why}${reason}` })
         break
       case 'size':
         this.#events.onChanged(sizes(part.map?.size, answer.size))
         break
       case 'rangeless':
         if (this.#ranges === 'yes')
-          this.#failed(fetch, spot, { kind: 'failed', what: 'sends the whole file for a part' })
+          this.#failed(fetch, location, { kind: 'failed', what: 'sends the whole file instead of a part' })
         break
       case 'empty':
         this.#setSize(0)
         break
       default:
-        spot.failures = 0
+        location.failures = 0
         this.#onBody(fetch, answer.kind === 'whole')
     }
   }
 
   #onBody({ writer, span }: Fetch, whole: boolean): void {
-    const { part } = this.#needs
+    const { part } = this.#context
     if (writer instanceof StreamWriter) {
       writer.flush()
       this.#arrived += writer.written
       part.setSize(writer.written).fill()
       this.#events.onSize()
     } else if (writer && whole && span!.at < span!.to && span!.to === part.map!.count) {
-      // It ended without a word on its length, and before the file's end.
+      // A response of unknown length ended before the end of the file.
       this.#events.onChanged(sizes(part.map!.size, writer.position))
     }
   }
 
-  #failed(fetch: Fetch, spot: Spot, trouble: Trouble): void {
+  #failed(fetch: Fetch, location: ActiveLocation, problem: FetchProblem): void {
     if (this.#stopped) return
     this.#flush(fetch)
-    const { place, retries, path } = this.#needs
-    // One that has enough for now is not left for another one.
-    if (trouble.kind !== 'busy') place.failed(spot)
-    const again = retries.failed(performance.now(), fetch.startedAt, this.#progress(), trouble.wish)
-    if (!again) this.#events.onFailed(troubleError(path, spot.url.host, trouble))
+    const { source, retries, path } = this.#context
+    // A server that is busy keeps its location: it will answer later.
+    if (problem.kind !== 'busy') source.failed(location)
+    const again = retries.failed(performance.now(), fetch.startedAt, this.#progress(), problem.retryAfter)
+    if (!again) this.#events.onFailed(fetchError(path, location.url.host, problem))
   }
 
-  #refused(spot: Spot, trouble: Trouble): void {
-    const { place, retries, path } = this.#needs
-    // All requests are refused when a location ends: that counts once.
-    if (this.#stopped || !place.drop(spot)) return
-    if (this.#running.size > 1) this.#parts.trouble(spot.url.host)
+  #refused(location: ActiveLocation, problem: FetchProblem): void {
+    const { source, retries, path } = this.#context
+    // When a location expires all requests are refused: that counts as one refusal.
+    if (this.#stopped || !source.drop(location)) return
+    if (this.#running.size > 1) this.#shared.overloaded(location.url.host)
     const again = retries.refused(performance.now(), this.#progress())
-    if (!again) this.#events.onFailed(troubleError(path, spot.url.host, trouble))
+    if (!again) this.#events.onFailed(fetchError(path, location.url.host, problem))
   }
 
-  /** Bytes that count as progress: where each try starts anew, only what goes beyond the tries before. */
+  /** Bytes that count as progress: without ranges each attempt starts over, so only what goes beyond earlier ones. */
   #progress(): number {
-    this.#best = Math.max(this.#best, this.#needs.part.map?.completed ?? 0)
+    this.#best = Math.max(this.#best, this.#context.part.map?.completed ?? 0)
     return this.#ranges === 'no' ? this.#best : this.#arrived
   }
 
@@ -335,7 +335,7 @@ export class FileFetches {
   }
 }
 
-/** What a promise gives, or undefined as soon as the signal is aborted. */
+/** The value of a promise, or undefined as soon as the signal is aborted. */
 function unlessAborted<Value>(promise: Promise<Value>, signal: AbortSignal): Promise<Value | undefined> {
   return new Promise((resolve, reject) => {
     if (signal.aborted) resolve(undefined)
@@ -346,11 +346,9 @@ function unlessAborted<Value>(promise: Promise<Value>, signal: AbortSignal): Pro
 
 function failureText(error: ConnectionFailure): string {
   if (error.kind === 'connect') return `cannot be reached: ${error.message}`
-  return error.kind === 'protocol'
-    ? `does not answer as a web server does: ${error.message}`
-    : `failed: ${error.message}`
+  return error.kind === 'protocol' ? `does not answer like a web server: ${error.message}` : `failed: ${error.message}`
 }
 
-function sizes(expected: number | undefined, got: number): Wrong {
+function sizes(expected: number | undefined, got: number): Mismatch {
   return { expected: expected === undefined ? 'another size' : `${expected} bytes`, got: `${got} bytes` }
 }

@@ -1,26 +1,27 @@
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
 
-/** Milliseconds before its end at which a location is no longer used. */
-const EARLY = 60_000
-const MOST_REDIRECTS = 5
-/** Failures at one location after which a fresh one is asked for. */
-const FAILURES = 2
+/** Milliseconds before it expires at which a location is no longer used. */
+const EXPIRY_MARGIN = 60_000
+const MAX_REDIRECTS = 5
+/** Failures of one location after which a new one is requested. */
+const MAX_FAILURES = 2
 
-/** A location in use: where redirects have led, and how it behaves. */
-export interface Spot {
+/** A location in use: the address after redirects, and how often it failed. */
+export interface ActiveLocation {
   url: URL
   headers: Record<string, string>
-  readonly location: FileLocation
+  /** What the hub reported. */
+  readonly reported: FileLocation
   redirects: number
   failures: number
 }
 
-/** Where the bytes of one file are, shared by all its connections and asked anew when it stops working. */
-export class Place {
+/** Where the bytes of one file come from: shared by its connections, requested again when it stops working. */
+export class FileSource {
   readonly #locate: () => Promise<FileLocation>
   readonly #now: () => number
-  #spot: Spot | undefined
-  #asked: Promise<Spot> | undefined
+  #location: ActiveLocation | undefined
+  #pending: Promise<ActiveLocation> | undefined
 
   /** @param now epoch milliseconds */
   constructor(locate: () => Promise<FileLocation>, now: () => number = Date.now) {
@@ -30,65 +31,66 @@ export class Place {
 
   /** Host and port, for the number of connections; undefined while unknown. */
   get host(): string | undefined {
-    return this.#spot?.url.host
+    return this.#location?.url.host
   }
 
   /** @throws what `locate` throws */
-  async spot(): Promise<Spot> {
-    const spot = this.#spot
-    if (spot && (spot.location.expiresAt === undefined || spot.location.expiresAt - EARLY > this.#now())) return spot
-    this.#asked ??= this.#ask().finally(() => {
-      this.#asked = undefined
+  async current(): Promise<ActiveLocation> {
+    const location = this.#location
+    const expiresAt = location?.reported.expiresAt
+    if (location && (expiresAt === undefined || expiresAt - EXPIRY_MARGIN > this.#now())) return location
+    this.#pending ??= this.#request().finally(() => {
+      this.#pending = undefined
     })
-    return await this.#asked
+    return await this.#pending
   }
 
-  async #ask(): Promise<Spot> {
-    const location = await this.#locate()
-    const url = new URL(location.url)
-    this.#spot = { url, headers: { ...location.headers }, location, redirects: 0, failures: 0 }
-    return this.#spot
+  async #request(): Promise<ActiveLocation> {
+    const reported = await this.#locate()
+    const url = new URL(reported.url)
+    this.#location = { url, headers: { ...reported.headers }, reported, redirects: 0, failures: 0 }
+    return this.#location
   }
 
-  /** It no longer serves the file; false when it was replaced already. */
-  drop(spot: Spot): boolean {
-    if (this.#spot !== spot) return false
-    this.#spot = undefined
+  /** A location no longer serves the file. @returns false when it was replaced already */
+  drop(location: ActiveLocation): boolean {
+    if (this.#location !== location) return false
+    this.#location = undefined
     return true
   }
 
-  /** Whatever is in use now is asked for anew. */
+  /** The next request asks the hub for a new location. */
   renew(): void {
-    this.#spot = undefined
+    this.#location = undefined
   }
 
-  /** An exchange with it failed. */
-  failed(spot: Spot): void {
-    spot.failures += 1
-    if (spot.failures >= FAILURES) this.drop(spot)
+  /** A request to a location failed. */
+  failed(location: ActiveLocation): void {
+    location.failures += 1
+    if (location.failures >= MAX_FAILURES) this.drop(location)
   }
 }
 
 /**
- * Follows a redirect for all requests to come. What proves who asks stays with the server that it is meant for.
+ * Follows a redirect for all later requests. Credentials are not sent on to another host.
  * @returns why it cannot be followed; undefined when it is
  */
-export function follow(spot: Spot, target: string | undefined): string | undefined {
+export function followRedirect(location: ActiveLocation, target: string | undefined): string | undefined {
   if (target === undefined) return 'redirects to nowhere'
   let url: URL
   try {
-    url = new URL(target, spot.url)
+    url = new URL(target, location.url)
   } catch {
-    return 'redirects to something that is no address'
+    return 'redirects to an invalid address'
   }
-  if (url.protocol !== 'https:' && (url.protocol !== 'http:' || spot.url.protocol === 'https:')) {
-    return 'redirects from https to an address that is not secure'
+  if (url.protocol !== 'https:' && (url.protocol !== 'http:' || location.url.protocol === 'https:')) {
+    return 'redirects from https to an insecure address'
   }
-  if (++spot.redirects > MOST_REDIRECTS) return `redirects more than ${MOST_REDIRECTS} times`
-  if (url.host !== spot.url.host) {
+  if (++location.redirects > MAX_REDIRECTS) return `redirects more than ${MAX_REDIRECTS} times`
+  if (url.host !== location.url.host) {
     const secret = /^(authorization|cookie|proxy-authorization)$/i
-    spot.headers = Object.fromEntries(Object.entries(spot.headers).filter(([name]) => !secret.test(name)))
+    location.headers = Object.fromEntries(Object.entries(location.headers).filter(([name]) => !secret.test(name)))
   }
-  spot.url = url
+  location.url = url
   return undefined
 }

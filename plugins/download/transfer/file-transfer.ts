@@ -1,31 +1,31 @@
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
 import { messageOf } from '../../../core/errors.ts'
 import { FileFetches } from './file-fetches.ts'
-import { Place } from './file-source.ts'
+import { FileSource } from './file-source.ts'
 import { PartFile } from './part-file.ts'
 import { Retries } from './retries.ts'
 import type { SharedResources } from './shared-resources.ts'
 import { storageError, wrongContent } from './transfer-errors.ts'
 import type { TransferFile, TransferredFile } from './transfers.ts'
-import { checkTarget, Verification, type Wrong } from './verification.ts'
+import { checkTarget, type Mismatch, Verification } from './verification.ts'
 
 /** Times that a file's content may change while it is fetched. */
-const MOST_CHANGES = 2
+const MAX_CHANGES = 2
 
-/** Fetches one file, verifies it, and gives it its name. */
+/** Fetches one file, verifies it, and renames it to its target. */
 export class FileTransfer {
   readonly file: TransferFile
-  readonly #parts: SharedResources
+  readonly #shared: SharedResources
   readonly #identity: string
   readonly #signal: AbortSignal
-  readonly #place: Place
+  readonly #source: FileSource
   readonly #verification: Verification
   readonly #settled: Promise<TransferredFile>
   #resolve!: (file: TransferredFile) => void
   #reject!: (error: unknown) => void
   #part: PartFile | undefined
   #fetches: FileFetches | undefined
-  /** Of a target that was there already. */
+  /** Size of a target that existed already. */
   #presentSize: number | undefined
   #ended = false
   #changes = 0
@@ -35,25 +35,25 @@ export class FileTransfer {
     identity: string,
     locate: () => Promise<FileLocation>,
     signal: AbortSignal,
-    parts: SharedResources
+    shared: SharedResources
   ) {
     this.file = file
-    this.#parts = parts
+    this.#shared = shared
     this.#identity = identity
     this.#signal = signal
-    this.#place = new Place(locate)
-    this.#verification = new Verification({ sha256: file.sha256, gitSha1: file.gitSha1 }, parts.digests, {
-      onRight: sha256 => void this.#finish(sha256),
+    this.#source = new FileSource(locate)
+    this.#verification = new Verification({ sha256: file.sha256, gitSha1: file.gitSha1 }, shared.digests, {
+      onVerified: sha256 => void this.#finish(sha256),
       onMissing: () => this.#step(),
-      onAllMissing: wrong => this.#changed(wrong),
-      onWrong: wrong => void this.#giveUp(wrong),
+      onRestart: mismatch => this.#changed(mismatch),
+      onMismatch: mismatch => void this.#giveUp(mismatch),
       onFailed: error => this.#fail(error)
     })
     this.#settled = new Promise((resolve, reject) => {
       this.#resolve = resolve
       this.#reject = reject
     })
-    // Failures are told to whoever awaits `run`.
+    // `run` reports failures.
     this.#settled.catch(() => {})
   }
 
@@ -65,29 +65,29 @@ export class FileTransfer {
     return this.#part?.map?.size ?? this.file.size ?? this.#presentSize ?? 0
   }
 
-  /** Connections that it has, those from which bytes come, and as many as it could use. */
+  /** Connections that it has, those that receive bytes, and as many as it could use. */
   get connections(): { running: number; delivering: number; wanted: number } {
     const { running = 0, delivering = 0, wanted = 0 } = this.#fetches ?? {}
     return { running, delivering, wanted }
   }
 
-  /** Where it comes from; undefined while unknown. */
+  /** Host that it comes from; undefined while unknown. */
   get host(): string | undefined {
-    return this.#place.host
+    return this.#source.host
   }
 
-  /** All bytes are there, or it is over; only the digest may be missing. */
+  /** All bytes are on disk, or the transfer has ended; the digest may be pending. */
   get fetched(): boolean {
-    return this.#ended || this.#part?.map?.whole === true
+    return this.#ended || this.#part?.map?.complete === true
   }
 
-  /** Fetches and verifies it. @throws CorralError, the signal's reason */
+  /** Fetches and verifies the file. @throws CorralError, the signal's reason */
   async run(): Promise<TransferredFile> {
     const abort = () => this.#fail(this.#signal.reason)
     try {
       this.#signal.throwIfAborted()
       this.#signal.addEventListener('abort', abort, { once: true })
-      const present = await checkTarget(this.file, this.#parts.digests, this.#signal)
+      const present = await checkTarget(this.file, this.#shared.digests, this.#signal)
       if (present) {
         this.#presentSize = present.size
         return present
@@ -102,17 +102,17 @@ export class FileTransfer {
     }
   }
 
-  /** Starts one more connection; false when there is nothing for it to do now. */
+  /** Starts another connection. @returns false when there is nothing to do for it now */
   start(now: number): boolean {
     return !this.#ended && this.#fetches?.start(now) === true
   }
 
-  /** To be called once a second. */
+  /** Called once a second. */
   tick(now: number): void {
     this.#fetches?.tick(now)
   }
 
-  /** Notes in the journal what has come so far. */
+  /** Writes the journal. */
   async save(): Promise<void> {
     if (this.#ended) return
     this.#fetches?.flush()
@@ -127,45 +127,45 @@ export class FileTransfer {
     const { path, size, sha256, gitSha1, target } = this.file
     const part = await PartFile.open(target, { identity: this.#identity, path, size, sha256, gitSha1 })
     this.#part = part
-    const retries = new Retries(this.#parts.firstDelay, size, performance.now())
-    const needs = { path, part, place: this.#place, retries, verification: this.#verification }
-    this.#fetches = new FileFetches(this.#parts, needs, {
+    const retries = new Retries(this.#shared.firstDelay, size, performance.now())
+    const context = { path, part, source: this.#source, retries, verification: this.#verification }
+    this.#fetches = new FileFetches(this.#shared, context, {
       onEnd: () => this.#step(),
       onSize: () => this.#begin(),
-      onChanged: wrong => this.#changed(wrong),
+      onChanged: mismatch => this.#changed(mismatch),
       onFailed: error => this.#fail(error)
     })
     this.#begin()
     this.#step()
   }
 
-  /** Verification starts with what is there. */
+  /** Verification starts with what is on disk. */
   #begin(): void {
     const { map, path } = this.#part!
     if (map && !this.#ended) this.#verification.begin(path, map)
     else this.#verification.end()
   }
 
-  /** Goes on with whatever is next. */
+  /** Continues with whatever is next. */
   #step(): void {
     const map = this.#part?.map
     if (!this.#ended && map) {
       this.#verification.advance()
-      if (map.whole && this.#fetches!.running === 0) this.#verification.complete()
+      if (map.complete && this.#fetches!.running === 0) this.#verification.complete()
     }
-    this.#parts.changed()
+    this.#shared.changed()
   }
 
-  /** Nothing of what is there can be used. */
-  #changed(what: Wrong): void {
+  /** Nothing on disk can be used: starts over. */
+  #changed(what: Mismatch): void {
     if (this.#ended) return
     this.#changes += 1
-    if (this.#changes > MOST_CHANGES) {
+    if (this.#changes > MAX_CHANGES) {
       void this.#giveUp(what)
       return
     }
     this.#fetches!.restart()
-    this.#place.renew()
+    this.#source.renew()
     const part = this.#part!
     part.reset()
     part.place = undefined
@@ -174,7 +174,7 @@ export class FileTransfer {
     this.#step()
   }
 
-  async #giveUp(what: Wrong): Promise<void> {
+  async #giveUp(what: Mismatch): Promise<void> {
     this.#ended = true
     try {
       await this.#fetches!.stop()
@@ -211,8 +211,8 @@ export class FileTransfer {
     try {
       await this.#part?.close()
     } catch (error) {
-      // The journal of before stays, and holds; on a full disk there is no room for a newer one.
-      this.#parts.log(`the journal of ${this.file.target} could not be written: ${messageOf(error)}`)
+      // The earlier journal stays valid; on a full disk there is no space for a newer one.
+      this.#shared.log(`the journal of ${this.file.target} could not be written: ${messageOf(error)}`)
     }
   }
 }

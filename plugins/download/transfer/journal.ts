@@ -2,19 +2,19 @@ import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { isSystemError } from '../../../core/errors.ts'
 import { ChunkMap } from './chunks.ts'
 
-/** What a partial file is part of. Data of anything else are not continued. */
+/** Identifies the content of a partial file. Partial data of other content are discarded. */
 export interface JournalSubject {
   identity: string
   path: string
   size: number
   sha256: string | undefined
   gitSha1: string | undefined
-  /** Names the content at the place it comes from; for files without a digest. */
+  /** The ETag or other identity of the content at its source; for files without a digest. */
   place: string | undefined
 }
 
 const VERSION = 1
-/** Stands for a chunk that is not whole. */
+/** Stands for an incomplete chunk. */
 const NONE = '--------'
 
 export function partPath(target: string): string {
@@ -25,14 +25,14 @@ function journalPath(target: string): string {
   return `${target}.part.json`
 }
 
-/** The journal's text. */
+/** Serialises a journal. */
 export function journalText(subject: JournalSubject, map: ChunkMap): string {
   let whole = ''
   const begun: [chunk: number, length: number, crc: string][] = []
   for (let chunk = 0; chunk < map.count; chunk++) {
     const crc = map.crc[chunk]!.toString(16).padStart(8, '0')
-    whole += map.isWhole(chunk) ? crc : NONE
-    if (!map.isWhole(chunk) && map.have[chunk]! > 0) begun.push([chunk, map.have[chunk]!, crc])
+    whole += map.isComplete(chunk) ? crc : NONE
+    if (!map.isComplete(chunk) && map.have[chunk]! > 0) begun.push([chunk, map.have[chunk]!, crc])
   }
   return JSON.stringify({
     version: VERSION,
@@ -44,7 +44,7 @@ export function journalText(subject: JournalSubject, map: ChunkMap): string {
   })
 }
 
-/** What a journal claims; undefined when it is damaged or of another version. */
+/** Parses a journal; undefined when it is damaged or of another version. */
 export function parseJournal(text: string): { subject: JournalSubject; map: ChunkMap } | undefined {
   let value: Record<string, unknown>
   try {
@@ -79,8 +79,8 @@ export function parseJournal(text: string): { subject: JournalSubject; map: Chun
 }
 
 /**
- * Whether partial data belong to what is asked for now. The size counts where both sides know it; a place's own name for
- * the content is compared later, when the place has answered.
+ * Whether partial data belong to the requested content. Sizes are compared where both are known; the identity at the
+ * source (`place`) is compared later, when the server has answered.
  */
 export function continues(
   subject: JournalSubject,
@@ -106,7 +106,7 @@ async function read(target: string): Promise<ReturnType<typeof parseJournal>> {
   return parseJournal(text)
 }
 
-/** What is there of a file; undefined when nothing is that could be continued. */
+/** The journal of a partial file; undefined when there is nothing to continue. */
 export async function loadJournal(target: string): Promise<ReturnType<typeof parseJournal>> {
   try {
     await stat(partPath(target))
@@ -117,10 +117,10 @@ export async function loadJournal(target: string): Promise<ReturnType<typeof par
   return await read(target)
 }
 
-/** Replaces the journal in one step. */
+/** Replaces the journal atomically. */
 export async function saveJournal(target: string, text: string): Promise<void> {
   const path = journalPath(target)
-  // Flushed before it replaces the older one: after a power failure an empty journal would cost all that was fetched.
+  // Flushed before it replaces the older one: an empty journal after a power failure would cost the whole partial file.
   await writeFile(`${path}.new`, text, { flush: true })
   await rename(`${path}.new`, path)
 }
@@ -131,7 +131,7 @@ export async function removeJournal(target: string): Promise<void> {
   await rm(`${path}.new`, { force: true })
 }
 
-/** Bytes that partial data of a target are said to have; 0 when there are none. */
+/** Bytes of a target that are on disk according to its journal. */
 export async function partialBytes(target: string): Promise<number> {
   return (await loadJournal(target))?.map.completed ?? 0
 }

@@ -27,19 +27,19 @@ import {
 const READ = 1024 * 1024
 const fdatasync = promisify(fdatasyncCallback)
 
-/** A file's partial data with their journal. */
+/** The partial data of a file, with their journal. */
 export class PartFile {
   readonly target: string
   readonly descriptor: number
   /** Undefined while the size is unknown. */
   map: ChunkMap | undefined
-  /** Names the content at its place, for files without a digest. */
+  /** The identity of the content at its source, for files without a digest. */
   place: string | undefined
   readonly #subject: Omit<JournalSubject, 'size' | 'place'>
   #saving: Promise<void> = Promise.resolve()
   #saved = ''
   #closed = false
-  /** Data on their way to the disk. */
+  /** A flush to the disk that is running. */
   #syncing: Promise<void> | undefined
   #syncError: { error: unknown } | undefined
 
@@ -49,7 +49,7 @@ export class PartFile {
     this.#subject = subject
   }
 
-  /** Opens what is there of a file, or begins it. */
+  /** Opens the partial data of a file, or creates it. */
   static async open(
     target: string,
     wanted: Omit<JournalSubject, 'size' | 'place'> & { size: number | undefined }
@@ -77,25 +77,25 @@ export class PartFile {
     return this.map
   }
 
-  /** Begins anew. */
+  /** Discards all data. */
   reset(): void {
     ftruncateSync(this.descriptor, 0)
     this.map = this.map && new ChunkMap(this.map.size)
   }
 
-  /** Notes in the journal what is on disk. */
+  /** Writes the journal. */
   save(): Promise<void> {
-    // One after the other: they replace the same file.
+    // One at a time: each write replaces the same file.
     this.#saving = this.#saving.catch(() => {}).then(() => this.#save())
     return this.#saving
   }
 
   async #save(): Promise<void> {
-    // What has no checksums could not be trusted later.
+    // Data without checksums could not be trusted after a restart.
     if (!this.map?.hasCrcs || this.#closed) return
     const text = journalText({ ...this.#subject, size: this.map.size, place: this.place }, this.map)
     if (text === this.#saved) return
-    // Little by little, so that not all of a large file is left for its end.
+    // Flush as we go, so that the end of a large file does not have to wait for all of it.
     this.#syncing ??= this.#sync()
     await saveJournal(this.target, text)
     this.#saved = text
@@ -105,13 +105,13 @@ export class PartFile {
     try {
       await fdatasync(this.descriptor)
     } catch (error) {
-      // Linux tells it only once.
+      // Linux reports a write error only once: keep it for `finish`.
       this.#syncError = { error }
     }
     this.#syncing = undefined
   }
 
-  /** Closes the descriptor when nothing uses it any longer. */
+  /** Closes the descriptor once nothing uses it. */
   async #release(): Promise<void> {
     await this.#saving.catch(() => {})
     this.#closed = true
@@ -119,7 +119,7 @@ export class PartFile {
     closeSync(this.descriptor)
   }
 
-  /** Closes it; partial data stay. */
+  /** Closes the file; partial data stay. */
   async close(): Promise<void> {
     if (this.#closed) return
     try {
@@ -129,13 +129,13 @@ export class PartFile {
     }
   }
 
-  /** Removes it with its journal. */
+  /** Removes the partial data and the journal. */
   async discard(): Promise<void> {
     if (!this.#closed) await this.#release()
     await removePartial(this.target)
   }
 
-  /** Makes it the target, for good. */
+  /** Flushes the file and renames it to its target. */
   async finish(): Promise<void> {
     const size = this.map!.size
     if (fstatSync(this.descriptor).size !== size) ftruncateSync(this.descriptor, size)
@@ -147,11 +147,11 @@ export class PartFile {
     await removeJournal(this.target)
   }
 
-  /** Begun chunks are continued at once, so that they are read back first; whole ones are read for the digest anyway. */
+  /** Incomplete chunks are continued at once, so they are checked first; complete ones are read for the digest anyway. */
   #dropDamaged(): void {
     const map = this.map!
     for (let chunk = 0; chunk < map.count; chunk++) {
-      if (map.have[chunk] === 0 || map.isWhole(chunk)) continue
+      if (map.have[chunk] === 0 || map.isComplete(chunk)) continue
       if (crcOnDisk(this.descriptor, map.start(chunk), map.have[chunk]!) !== map.crc[chunk]) map.drop(chunk)
     }
   }
@@ -178,17 +178,17 @@ async function synced(path: string, flags: string): Promise<void> {
   }
 }
 
-/** Makes a rename last; Windows cannot and need not. */
+/** Makes a rename durable; Windows does not support it and does not need it. */
 async function syncFolder(path: string): Promise<void> {
   if (process.platform !== 'win32') await synced(path, 'r')
 }
 
-/** Bytes gathered before they are written: few enough to be still in the processor's cache by then. */
-export const GATHERED = 256 * 1024
+/** Bytes that are collected before they are written: few enough to be still in the processor's cache. */
+export const WRITE_SIZE = 256 * 1024
 
 /**
- * Takes the bytes of one span and writes them where they belong. Writing is synchronous: it mostly is a copy to the page
- * cache, and where the disk is slower than the line, the sockets wait.
+ * Writes the bytes of one span to their position in the file. Writing is synchronous: it is mostly a copy to the page
+ * cache, and where the disk is slower than the network, the sockets must wait anyway.
  */
 export class PartWriter {
   readonly span: Span
@@ -196,7 +196,7 @@ export class PartWriter {
   readonly #map: ChunkMap
   readonly #readSize: number
   readonly #onWritten: (bytes: number) => void
-  /** Memory; its first byte belongs at `#position`. */
+  /** Its first byte belongs at `#position` of the file. */
   readonly #buffer: Buffer
   #position: number
   #filled = 0
@@ -219,23 +219,23 @@ export class PartWriter {
     this.#position = map.start(span.at) + map.have[span.at]!
   }
 
-  /** Where the next byte belongs. */
+  /** Position of the next byte in the file. */
   get position(): number {
     return this.#position + this.#filled
   }
 
-  /** What can be taken without passing the end of a chunk; blocks of the file are filled whole. */
+  /** Where the next bytes go: up to the end of a chunk or of an aligned block. */
   room(): Buffer {
-    const end = Math.min(this.#map.end(this.span.at), this.#position + GATHERED - (this.#position % GATHERED))
+    const end = Math.min(this.#map.end(this.span.at), this.#position + WRITE_SIZE - (this.#position % WRITE_SIZE))
     const room = end - this.position
     return this.#buffer.subarray(this.#filled, this.#filled + Math.min(room, this.#readSize))
   }
 
-  /** So many bytes were put in the room. False when the span is done. */
-  took(length: number): boolean {
+  /** Bytes were put into the room. @returns false when the span is complete */
+  filled(length: number): boolean {
     this.#filled += length
     const atEnd = this.position === this.#map.end(this.span.at)
-    if (atEnd || this.position % GATHERED === 0) {
+    if (atEnd || this.position % WRITE_SIZE === 0) {
       this.flush()
       this.#position += this.#filled
       this.#filled = 0
@@ -246,8 +246,8 @@ export class PartWriter {
   }
 
   /**
-   * Writes what is gathered. The memory stays as it is: a read into it may be under way.
-   * @throws what the file system says, such as ENOSPC; what could be written is noted
+   * Writes what has been collected. The buffer is not moved: a read into it may be running.
+   * @throws the error of the file system, such as ENOSPC, after what could be written was counted
    */
   flush(): void {
     const chunk = this.span.at
@@ -267,7 +267,7 @@ export class PartWriter {
   }
 }
 
-/** Writes a file of which nobody says how long it is, from its start. */
+/** Writes a file of unknown length from its start. */
 export class StreamWriter {
   readonly #descriptor: number
   readonly #buffer: Buffer
@@ -281,16 +281,16 @@ export class StreamWriter {
   }
 
   room(): Buffer {
-    return this.#buffer.subarray(this.#filled, GATHERED)
+    return this.#buffer.subarray(this.#filled, WRITE_SIZE)
   }
 
-  took(length: number): boolean {
+  filled(length: number): boolean {
     this.#filled += length
-    if (this.#filled === GATHERED) this.flush()
+    if (this.#filled === WRITE_SIZE) this.flush()
     return true
   }
 
-  /** To be called at the end. @throws what the file system says */
+  /** Called at the end. @throws the error of the file system */
   flush(): void {
     let at = 0
     while (at < this.#filled) {

@@ -1,52 +1,52 @@
-/** Failures in a row without a byte, and refusals in a row without a byte, after which a file is given up. */
-const MOST_FAILURES = 6
-const MOST_REFUSALS = 2
-/** Milliseconds without noteworthy progress after which it is given up all the same. */
+/** Consecutive failures, and consecutive refusals, without a byte received, after which a file is given up. */
+const MAX_FAILURES = 6
+const MAX_REFUSALS = 2
+/** Milliseconds without significant progress after which a file is given up in any case. */
 const LONGEST_WAIT = 15 * 60_000
-const NOTEWORTHY = 1024 * 1024
+const SIGNIFICANT = 1024 * 1024
 
-/** Decides whether and when a file's next connection may be tried. */
+/** Decides whether and when a file's next request may be made. */
 export class Retries {
   readonly #firstDelay: number
-  readonly #noteworthy: number
+  readonly #significant: number
   #failures = 0
   #refusals = 0
   #arrived = 0
-  #noted = 0
-  #notedAt: number
+  #marked = 0
+  #markedAt: number
   #failedAt = Number.NEGATIVE_INFINITY
-  /** No new connection before this moment. */
+  /** No new request before this moment. */
   waitUntil = 0
 
   constructor(firstDelay: number, size: number | undefined, now: number) {
     this.#firstDelay = firstDelay
-    this.#noteworthy = Math.min(NOTEWORTHY, Math.max(1, (size ?? NOTEWORTHY) / 64))
-    this.#notedAt = now
+    this.#significant = Math.min(SIGNIFICANT, Math.max(1, (size ?? SIGNIFICANT) / 64))
+    this.#markedAt = now
   }
 
   /**
-   * A connection failed. Those that were under way together count once.
-   * @param startedAt when that connection was started
-   * @param arrived bytes of the file that have come, in all
-   * @param wish milliseconds that the server wants to be left alone
-   * @returns false when it is to be given up
+   * A request failed. Requests that were running at the same time count as one failure.
+   * @param startedAt when that request was started
+   * @param arrived bytes of the file received so far
+   * @param retryAfter milliseconds that the server wants to wait
+   * @returns false when the file is to be given up
    */
-  failed(now: number, startedAt: number, arrived: number, wish: number | undefined): boolean {
+  failed(now: number, startedAt: number, arrived: number, retryAfter: number | undefined): boolean {
     const progressed = this.#progress(now, arrived)
     if (startedAt >= this.#failedAt || progressed) {
       this.#failures = progressed ? 1 : this.#failures + 1
       this.#failedAt = now
-      this.#wait(now + (wish ?? backOff(this.#failures - 1, this.#firstDelay)))
+      this.#wait(now + (retryAfter ?? backOff(this.#failures - 1, this.#firstDelay)))
     }
-    if (wish !== undefined) this.#wait(now + wish)
-    return this.#failures <= MOST_FAILURES && now - this.#notedAt < LONGEST_WAIT
+    if (retryAfter !== undefined) this.#wait(now + retryAfter)
+    return this.#failures <= MAX_FAILURES && now - this.#markedAt < LONGEST_WAIT
   }
 
-  /** A location is no longer good. As `failed`, but sooner given up: a fresh one helps at once or not at all. */
+  /** A location was refused. As `failed`, but given up sooner: a new location helps at once or not at all. */
   refused(now: number, arrived: number): boolean {
     this.#refusals = this.#progress(now, arrived) ? 1 : this.#refusals + 1
     if (this.#refusals > 1) this.#wait(now + backOff(this.#refusals, this.#firstDelay))
-    return this.#refusals <= MOST_REFUSALS && now - this.#notedAt < LONGEST_WAIT
+    return this.#refusals <= MAX_REFUSALS && now - this.#markedAt < LONGEST_WAIT
   }
 
   #progress(now: number, arrived: number): boolean {
@@ -56,9 +56,9 @@ export class Retries {
       this.#failures = 0
       this.#refusals = 0
     }
-    if (arrived - this.#noted >= this.#noteworthy) {
-      this.#noted = arrived
-      this.#notedAt = now
+    if (arrived - this.#marked >= this.#significant) {
+      this.#marked = arrived
+      this.#markedAt = now
     }
     return progressed
   }
@@ -68,31 +68,31 @@ export class Retries {
   }
 }
 
-/** Milliseconds of the first delay at most, before it doubles. */
+/** Longest first delay, in milliseconds; it doubles with each failure. */
 export const FIRST_DELAY = 500
 const LONGEST_DELAY = 30_000
-/** Longest that a server's own wish is followed. */
-const LONGEST_WISH = 15 * 60_000
+/** Longest `Retry-After` that is respected. */
+const LONGEST_RETRY_AFTER = 15 * 60_000
 
-/** Milliseconds before the next try after so many failures in a row; any length up to the limit is as likely. */
+/** Milliseconds before the next attempt: evenly distributed up to a limit that doubles with each failure. */
 export function backOff(failures: number, first: number, random: () => number = Math.random): number {
   return random() * Math.min(LONGEST_DELAY, first * 2 ** Math.min(failures, 16))
 }
 
 /**
- * Milliseconds that a server wants to be left alone, from `RateLimit` (`"api";r=0;t=55`, one second added) or
+ * Milliseconds that a server wants to wait, from `RateLimit` (`"api";r=0;t=55`, one second added) or
  * `Retry-After` (seconds or a date). Undefined where it says nothing.
  */
-export function wishedDelay(headers: ReadonlyMap<string, string>, now: number): number | undefined {
+export function retryAfterDelay(headers: ReadonlyMap<string, string>, now: number): number | undefined {
   const limit = headers.get('ratelimit')
   const remaining = limit === undefined ? undefined : /;\s*r=(\d+)/.exec(limit)?.[1]
   const reset = limit === undefined ? undefined : /;\s*t=(\d+)/.exec(limit)?.[1]
   if (remaining !== undefined && reset !== undefined && Number(remaining) === 0) {
-    return Math.min(LONGEST_WISH, (Number(reset) + 1) * 1000)
+    return Math.min(LONGEST_RETRY_AFTER, (Number(reset) + 1) * 1000)
   }
   const value = headers.get('retry-after')
   if (value === undefined) return undefined
-  if (/^\d+(\.\d+)?$/.test(value)) return Math.min(LONGEST_WISH, Number(value) * 1000)
+  if (/^\d+(\.\d+)?$/.test(value)) return Math.min(LONGEST_RETRY_AFTER, Number(value) * 1000)
   const date = Date.parse(value)
-  return Number.isNaN(date) ? undefined : Math.min(LONGEST_WISH, Math.max(0, date - now))
+  return Number.isNaN(date) ? undefined : Math.min(LONGEST_RETRY_AFTER, Math.max(0, date - now))
 }

@@ -1,31 +1,31 @@
 import type { Digests } from './digests.ts'
-import type { Connections } from './http/http-client.ts'
-import { GATHERED } from './part-file.ts'
+import type { ConnectionPool } from './http/http-client.ts'
+import { WRITE_SIZE } from './part-file.ts'
 
 /** What the transfers of all files share. */
 export interface SharedResources {
   readonly connectionsPerFile: number
   readonly stallTimeout: number
-  /** Milliseconds of the first back-off at most. */
+  /** Longest first back-off, in milliseconds. */
   readonly firstDelay: number
-  readonly connections: Connections
+  readonly connections: ConnectionPool
   readonly bandwidth: Bandwidth
   readonly digests: Digests
   readonly buffers: Buffers
-  /** Something may be started, or is done. */
+  /** A connection may be started, or has ended. */
   changed(): void
   received(host: string | undefined, bytes: number): void
-  /** A server has had enough. */
-  trouble(host: string): void
+  /** The server refuses this many connections. */
+  overloaded(host: string): void
   log(message: string): void
 }
 
-/** Memory that requests read into; used again and again. */
+/** A pool of the memory that requests read into. */
 export class Buffers {
   readonly #free: Buffer[] = []
 
   take(): Buffer {
-    return this.#free.pop() ?? Buffer.allocUnsafeSlow(GATHERED)
+    return this.#free.pop() ?? Buffer.allocUnsafeSlow(WRITE_SIZE)
   }
 
   give(buffer: Buffer): void {
@@ -34,32 +34,32 @@ export class Buffers {
 }
 
 /** Milliseconds over which speed is measured before a connection is added. */
-const WINDOW = 100
-/** Milliseconds before another connection is tried after one that brought nothing. */
-const TRY_AGAIN = 5000
-/** Milliseconds without more connections after a server had enough. */
-const CALM = 10_000
-/** Growth of the speed that a connection must bring. */
-const WORTH = 1.1
-/** Connections at first: few for a server, and enough where each of them is limited. */
-const FIRST = 4
+const MEASURING_TIME = 100
+/** Milliseconds until the next trial, after an added connection made nothing faster. */
+const TRIAL_INTERVAL = 5000
+/** Milliseconds for which no connection is added after a server refused some. */
+const COOL_DOWN = 10_000
+/** Factor by which an added connection must raise the speed. */
+const REQUIRED_GAIN = 1.1
+/** Connections at first: no burden to a server, and enough where each of them is limited. */
+const INITIAL = 4
 
-/** How many connections a server gets: more as long as that is faster, half as many when it complains. */
+/** How many connections a server gets: one more as long as that is faster, half as many when it refuses some. */
 export class ConnectionCount {
   readonly #most: number
   #limit: number
   #windowStart: number | undefined
   #windowBytes = 0
-  /** Of one connection less, while the newest one is on trial. */
+  /** Speed without the newest connection, while that is on trial. */
   #speedBefore: number | undefined
   #waitUntil = 0
-  #calmUntil = 0
-  /** What bytes have come since, in all. */
+  #coolingUntil = 0
+  /** Bytes received in all. */
   #bytes = 0
 
   constructor(most: number) {
     this.#most = most
-    this.#limit = Math.min(FIRST, most)
+    this.#limit = Math.min(INITIAL, most)
   }
 
   get limit(): number {
@@ -71,24 +71,24 @@ export class ConnectionCount {
   }
 
   /**
-   * To be called often.
-   * @param delivering connections from which bytes come
+   * Called often.
+   * @param delivering connections that receive bytes
    * @param wanted connections that there is work for
    */
   tick(now: number, delivering: number, wanted: number): void {
-    // Speed says something only while all connections deliver.
+    // The speed is only comparable while all connections deliver.
     if (this.#windowStart === undefined || delivering < this.#limit || now < this.#waitUntil) {
       this.#restart(now)
       return
     }
-    if (now - this.#windowStart < WINDOW) return
+    if (now - this.#windowStart < MEASURING_TIME) return
     const speed = ((this.#bytes - this.#windowBytes) * 1000) / (now - this.#windowStart)
     this.#restart(now)
-    if (this.#speedBefore !== undefined && speed < this.#speedBefore * WORTH) {
-      // The newest one brought nothing, and is given back.
+    if (this.#speedBefore !== undefined && speed < this.#speedBefore * REQUIRED_GAIN) {
+      // The newest connection made nothing faster: give it up.
       this.#limit -= 1
       this.#speedBefore = undefined
-      this.#waitUntil = now + TRY_AGAIN
+      this.#waitUntil = now + TRIAL_INTERVAL
       return
     }
     this.#speedBefore = undefined
@@ -97,14 +97,14 @@ export class ConnectionCount {
     this.#limit += 1
   }
 
-  /** The server answered that it is too much. */
-  trouble(now: number): void {
-    // Connections that were refused together count once.
-    if (now < this.#calmUntil - CALM + 1000) return
+  /** The server refused connections or requests as too many. */
+  overloaded(now: number): void {
+    // Several refusals at the same time count as one.
+    if (now < this.#coolingUntil - COOL_DOWN + 1000) return
     this.#limit = Math.max(1, Math.floor(this.#limit / 2))
     this.#speedBefore = undefined
-    this.#calmUntil = now + CALM
-    this.#waitUntil = this.#calmUntil
+    this.#coolingUntil = now + COOL_DOWN
+    this.#waitUntil = this.#coolingUntil
   }
 
   #restart(now: number): void {
@@ -113,27 +113,27 @@ export class ConnectionCount {
   }
 }
 
-/** Seconds' worth of bytes that may come at once. */
+/** Seconds' worth of bytes that may arrive in one burst. */
 const BURST = 0.25
 
-/** Keeps all connections together below a number of bytes a second. */
+/** Limits all connections together to a number of bytes per second. */
 export class Bandwidth {
   readonly #limit: number
   #debt = 0
   #at: number
 
-  /** @param limit bytes a second; 0 is no limit */
+  /** @param limit bytes per second; 0 means no limit */
   constructor(limit: number, now: number) {
     this.#limit = limit
     this.#at = now
   }
 
-  /** Bytes that one read should bring at most. */
+  /** Most bytes that one read should take. */
   get readSize(): number {
     return this.#limit === 0 ? Number.POSITIVE_INFINITY : Math.max(4096, Math.floor(this.#limit * BURST * 0.25))
   }
 
-  /** Milliseconds for which the connection that brought `bytes` must not read. */
+  /** Milliseconds for which the connection that received `bytes` must not read. */
   delay(bytes: number, now: number): number {
     if (this.#limit === 0) return 0
     const paid = ((now - this.#at) * this.#limit) / 1000

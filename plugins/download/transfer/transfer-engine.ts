@@ -3,25 +3,28 @@ import { dirname } from 'node:path'
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
 import { Digests } from './digests.ts'
 import { FileTransfer } from './file-transfer.ts'
-import { Connections } from './http/http-client.ts'
+import { ConnectionPool } from './http/http-client.ts'
 import { loadJournal } from './journal.ts'
 import { Bandwidth, Buffers, ConnectionCount, type SharedResources } from './shared-resources.ts'
 import { assertSpace, diskFull, freeSpace } from './transfer-errors.ts'
 import type { TransferFile, TransferOptions, TransferRequest, TransferredFile } from './transfers.ts'
 
-/** Files of one run that are fetched at once. */
+/** Files of one run that are fetched at the same time. */
 const FILES = 4
-/** Milliseconds between two looks at everything, and so between two reports of progress. */
+/** Milliseconds between two rounds of progress reports and measurements. */
 const TICK = 100
-/** Milliseconds between journals, and the bytes from which on they are written sooner. A kill may cost 8 MiB or a second. */
+/**
+ * Milliseconds between two writes of the journal, and the bytes after which it is written sooner: a kill must not cost more
+ * than 8 MiB or one second.
+ */
 const JOURNAL_TIME = 500
-const JOURNAL_TIME_LEAST = 250
+const JOURNAL_TIME_SHORTEST = 250
 const JOURNAL_BYTES = 3 * 1024 * 1024
-/** Milliseconds between two looks at free space and speed. */
+/** Milliseconds between two checks of free disk space and speed. */
 const SLOW_TICK = 1000
 
-export interface EngineOptions extends TransferOptions {
-  /** Milliseconds of the first back-off at most. */
+export interface TransferEngineOptions extends TransferOptions {
+  /** Longest first back-off, in milliseconds. */
   firstDelay: number
   log(message: string): void
 }
@@ -33,11 +36,11 @@ interface Run {
   controller: AbortController
 }
 
-/** Fetches the files of all runs over a few connections; everything happens in the thread that calls it. */
-export class Engine {
-  readonly #options: EngineOptions
-  readonly #parts: SharedResources
-  readonly #connections = new Connections()
+/** Fetches the files of all runs over a limited number of connections, in the thread that calls it. */
+export class TransferEngine {
+  readonly #options: TransferEngineOptions
+  readonly #shared: SharedResources
+  readonly #connections = new ConnectionPool()
   readonly #digests = new Digests()
   readonly #hosts = new Map<string, ConnectionCount>()
   readonly #runs = new Set<Run>()
@@ -47,9 +50,9 @@ export class Engine {
   #journalled = { at: 0, received: 0, running: false }
   #slowTickAt = 0
 
-  constructor(options: EngineOptions) {
+  constructor(options: TransferEngineOptions) {
     this.#options = options
-    this.#parts = {
+    this.#shared = {
       connectionsPerFile: options.connectionsPerFile,
       stallTimeout: options.stallTimeout,
       firstDelay: options.firstDelay,
@@ -62,7 +65,7 @@ export class Engine {
         this.#received += bytes
         this.#host(host).add(bytes)
       },
-      trouble: host => this.#host(host).trouble(performance.now()),
+      overloaded: host => this.#host(host).overloaded(performance.now()),
       log: options.log
     }
   }
@@ -78,7 +81,7 @@ export class Engine {
     if (request.signal.aborted) abort()
     const files = request.files.map((file, index) => {
       const locate = (): Promise<FileLocation> => request.locate(index, controller.signal)
-      return new FileTransfer(file, request.identity, locate, controller.signal, this.#parts)
+      return new FileTransfer(file, request.identity, locate, controller.signal, this.#shared)
     })
     const run: Run = { request, files, reported: files.map(() => -1), controller }
     this.#runs.add(run)
@@ -105,7 +108,7 @@ export class Engine {
     const results: TransferredFile[] = []
     let next = 0
     let failure: { error: unknown } | undefined
-    const oneAfterAnother = async () => {
+    const worker = async () => {
       while (next < run.files.length && !failure) {
         const index = next++
         try {
@@ -119,7 +122,7 @@ export class Engine {
         }
       }
     }
-    await Promise.all(Array.from({ length: Math.min(FILES, run.files.length) }, oneAfterAnother))
+    await Promise.all(Array.from({ length: Math.min(FILES, run.files.length) }, worker))
     if (failure) throw failure.error
     return results
   }
@@ -154,7 +157,7 @@ export class Engine {
     })
   }
 
-  /** Starts connections where there is work for them: files with the fewest come first. */
+  /** Starts connections where there is work for them; files with the fewest connections come first. */
   #pump(): void {
     const now = performance.now()
     const files = [...this.#runs].flatMap(run => run.files).filter(file => !file.fetched)
@@ -196,7 +199,7 @@ export class Engine {
     for (const [index, file] of run.files.entries()) {
       const { completed, total } = file
       if (completed === run.reported[index] || completed === 0 || run.reported[index] === total) continue
-      // The last report of a file comes when it is verified.
+      // The last report of a file is made when it is verified.
       if (completed === total) continue
       run.reported[index] = completed
       run.request.onProgress(index, completed, total)
@@ -219,7 +222,7 @@ export class Engine {
   async #journal(now: number): Promise<void> {
     const state = this.#journalled
     const bytes = this.#received - state.received
-    const due = now - state.at >= (bytes >= JOURNAL_BYTES ? JOURNAL_TIME_LEAST : JOURNAL_TIME)
+    const due = now - state.at >= (bytes >= JOURNAL_BYTES ? JOURNAL_TIME_SHORTEST : JOURNAL_TIME)
     if (state.running || bytes === 0 || !due) return
     this.#journalled = { at: now, received: this.#received, running: true }
     await Promise.all([...this.#runs].flatMap(run => run.files).map(file => file.save()))

@@ -4,27 +4,27 @@ import { dirname } from 'node:path'
 import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 
-/** Why a file could not be fetched for now. */
-export interface Trouble {
+/** Why a request for a file failed. */
+export interface FetchProblem {
   kind: 'refused' | 'busy' | 'failed'
-  /** Goes on after the host's name: `answers 403: Access denied`. */
+  /** Follows the host's name: `answers 403: Access denied`. */
   what: string
   status?: number
-  /** Milliseconds that the server wants to be left alone. */
-  wish?: number | undefined
+  /** Milliseconds that the server wants to wait. */
+  retryAfter?: number | undefined
 }
 
-/** What a client is told when trying again has been given up. */
-export function troubleError(path: string, host: string, trouble: Trouble): CorralError {
-  const what = `${host} ${trouble.what}`
-  if (trouble.kind === 'refused' && (trouble.status === 401 || trouble.status === 403)) {
+/** The error after the last retry. */
+export function fetchError(path: string, host: string, problem: FetchProblem): CorralError {
+  const what = `${host} ${problem.what}`
+  if (problem.kind === 'refused' && (problem.status === 401 || problem.status === 403)) {
     return new CorralError(
       'hub_forbidden',
       `${path} may not be fetched: ${what}. Check the hub's token and whether its terms are agreed to.`
     )
   }
-  if (trouble.kind === 'busy' && trouble.status === 429) {
-    const retryAfter = Math.ceil((trouble.wish ?? 60_000) / 1000)
+  if (problem.kind === 'busy' && problem.status === 429) {
+    const retryAfter = Math.ceil((problem.retryAfter ?? 60_000) / 1000)
     return new CorralError(
       'hub_rate_limited',
       `${path} cannot be fetched for now: ${what}. Pull again in ${retryAfter} s; what was fetched is kept.`,
@@ -37,7 +37,7 @@ export function troubleError(path: string, host: string, trouble: Trouble): Corr
   )
 }
 
-/** What a client is told when the disk refuses. Other errors stay as they are. */
+/** The error for a failed write. Other errors are returned unchanged. */
 export async function storageError(error: unknown, target: string, size: number, missing: number): Promise<unknown> {
   if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
     const { free } = await freeSpace(target)
@@ -50,7 +50,7 @@ export async function storageError(error: unknown, target: string, size: number,
   return error
 }
 
-/** The bytes are not what the hub says they are, however often they are fetched. */
+/** The content differs from the hub's digest or size, also after it was fetched again. */
 export function wrongContent(path: string, expected: string, got: string): CorralError {
   return new CorralError(
     'checksum_mismatch',
@@ -61,13 +61,13 @@ export function wrongContent(path: string, expected: string, got: string): Corra
 
 const LARGEST_RESERVE = 256 * 1024 * 1024
 
-/** Bytes that can be written beside `path`, and those that are left free. */
+/** Bytes that can be written beside `path`, and the reserve that must stay free. */
 export async function freeSpace(path: string): Promise<{ free: number; reserve: number }> {
   const { bavail, blocks, bsize } = await statsOf(dirname(path))
   return { free: bavail * bsize, reserve: Math.min(LARGEST_RESERVE, Math.floor(blocks * bsize * 0.02)) }
 }
 
-/** Of the disk on which a folder is or will be. */
+/** The disk of a folder that may not exist yet. */
 async function statsOf(folder: string): Promise<StatsFs> {
   try {
     return await statfs(folder)
@@ -83,7 +83,6 @@ export async function assertSpace(path: string, needed: number): Promise<void> {
   if (needed + reserve > free) throw diskFull(dirname(path), needed + reserve, free)
 }
 
-/** There is too little space for what is missing. */
 export function diskFull(folder: string, required: number, available: number): CorralError {
   return new CorralError(
     'insufficient_storage',
@@ -92,7 +91,6 @@ export function diskFull(folder: string, required: number, available: number): C
   )
 }
 
-/** A file is larger than the file system allows, as on FAT32 with its 4 GiB. */
 export function fileTooLarge(path: string, size: number): CorralError {
   return new CorralError(
     'insufficient_storage',

@@ -1,28 +1,26 @@
-/** The engine in a thread of its own: what comes fast must not hold up what the gateway's own thread does. */
 import { parentPort, workerData } from 'node:worker_threads'
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
-import { Engine } from './transfer-engine.ts'
-import { type FromEngine, plainError, type ToEngine } from './transfers.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+import { TransferEngine } from './transfer-engine.ts'
+import type { FromWorker, ToWorker, WorkerError } from './transfers.ts'
 
+/** The transfer engine in a thread of its own: a fast download must not delay the gateway's main thread. */
 const port = parentPort!
-const tell = (message: FromEngine) => port.postMessage(message)
-const engine = new Engine({ ...workerData, log: (message: string) => tell({ type: 'log', message }) })
+const post = (message: FromWorker) => port.postMessage(message)
+const engine = new TransferEngine({ ...workerData, log: (message: string) => post({ type: 'log', message }) })
 const aborts = new Map<number, AbortController>()
-const questions = new Map<number, { resolve(location: FileLocation): void; reject(error: Error): void }>()
-let nextQuestion = 0
-
-/** The question has failed where it was asked; the reason is known there. */
-class NoLocation extends Error {}
+const pendingLocations = new Map<number, { resolve(location: FileLocation): void; reject(error: Error): void }>()
+let nextRequest = 0
 
 function locate(id: number, index: number): Promise<FileLocation> {
-  const question = nextQuestion++
+  const request = nextRequest++
   return new Promise((resolve, reject) => {
-    questions.set(question, { resolve, reject })
-    tell({ type: 'locate', id, question, index })
+    pendingLocations.set(request, { resolve, reject })
+    post({ type: 'locate', id, request, index })
   })
 }
 
-async function run({ id, identity, files }: Extract<ToEngine, { type: 'run' }>): Promise<void> {
+async function run({ id, identity, files }: Extract<ToWorker, { type: 'run' }>): Promise<void> {
   const controller = new AbortController()
   aborts.set(id, controller)
   try {
@@ -31,23 +29,31 @@ async function run({ id, identity, files }: Extract<ToEngine, { type: 'run' }>):
       files,
       signal: controller.signal,
       locate: index => locate(id, index),
-      onProgress: (index, completed, total) => tell({ type: 'progress', id, index, completed, total })
+      onProgress: (index, completed, total) => post({ type: 'progress', id, index, completed, total })
     })
-    tell({ type: 'done', id, files: done })
+    post({ type: 'done', id, files: done })
   } catch (error) {
-    tell({ type: 'failed', id, error: plainError(error) })
+    post({ type: 'failed', id, error: workerError(error) })
   } finally {
     aborts.delete(id)
   }
 }
 
-port.on('message', (message: ToEngine) => {
+function workerError(error: unknown): WorkerError {
+  const stack = error instanceof Error ? error.stack : undefined
+  if (!(error instanceof CorralError)) return { message: messageOf(error), stack }
+  const { code, message, details, retryAfter } = error
+  return { code, message, stack, details, retryAfter }
+}
+
+port.on('message', (message: ToWorker) => {
   if (message.type === 'run') void run(message)
   else if (message.type === 'abort') aborts.get(message.id)?.abort()
   else {
-    const question = questions.get(message.question)
-    questions.delete(message.question)
-    if (message.location) question?.resolve(message.location)
-    else question?.reject(new NoLocation('no location'))
+    const pending = pendingLocations.get(message.request)
+    pendingLocations.delete(message.request)
+    if (message.location) pending?.resolve(message.location)
+    // The main thread knows why, and ends the run with that.
+    else pending?.reject(new Error('no location'))
   }
 })

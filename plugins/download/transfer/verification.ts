@@ -4,26 +4,26 @@ import type { ChunkMap } from './chunks.ts'
 import type { Digests, FileDigest } from './digests.ts'
 import type { TransferFile, TransferredFile } from './transfers.ts'
 
-/** Times that the disk may give back something else than was written to a file. */
-const MOST_DAMAGES = 16
+/** Chunks of a file that may read back differently from what was written. */
+const MAX_DAMAGED = 16
 
-export interface Wrong {
+export interface Mismatch {
   expected: string
   got: string
 }
 
 export interface VerificationEvents {
-  onRight(sha256: string): void
-  /** Chunks were dropped and have to be fetched again. */
+  onVerified(sha256: string): void
+  /** Chunks were dropped and must be fetched again. */
   onMissing(): void
-  /** The whole file has to be fetched again: parts of it cannot be, or cannot be told from each other. */
-  onAllMissing(wrong: Wrong): void
-  /** Every chunk was fetched again, and it still is wrong. */
-  onWrong(wrong: Wrong): void
+  /** The digest is wrong and parts cannot be fetched by themselves: the whole file must be fetched again. */
+  onRestart(mismatch: Mismatch): void
+  /** The digest is still wrong after every chunk was fetched again. */
+  onMismatch(mismatch: Mismatch): void
   onFailed(error: unknown): void
 }
 
-/** Finds out whether a file's bytes are the right ones while they come, and if not, which have to be fetched again. */
+/** Verifies a file while its bytes arrive, and finds the chunks to fetch again when the digest is wrong. */
 export class Verification {
   readonly expected: Expected
   readonly #digests: Digests
@@ -32,10 +32,10 @@ export class Verification {
   #map: ChunkMap | undefined
   #partial = true
   #digest: FileDigest | undefined
-  /** Chunks before it were given to the digest. */
+  /** The first chunk that the digest has not got yet. */
   #frontier = 0
   #recheck: Recheck | undefined
-  #wrong: Wrong | undefined
+  #mismatch: Mismatch | undefined
   #suspicion = new Uint8Array(0)
   #damages = 0
 
@@ -45,12 +45,12 @@ export class Verification {
     this.#events = events
   }
 
-  /** Whether anything but its size says what the file is to be. */
+  /** Whether anything but the size is known to verify the file by. */
   get hasDigest(): boolean {
     return this.expected.sha256 !== undefined || this.expected.gitSha1 !== undefined
   }
 
-  /** Starts with what is there of a file. */
+  /** Starts with the chunks that are on disk already. */
   begin(path: string, map: ChunkMap): void {
     this.#path = path
     this.#map = map
@@ -59,32 +59,32 @@ export class Verification {
     this.#follow()
   }
 
-  /** Looks at the chunks that have become whole. */
+  /** Passes chunks that have become complete to the digest. */
   advance(): void {
     const map = this.#map
     if (!map || !this.#digest) return
     const first = this.#frontier
     const crcs: number[] = []
-    while (this.#frontier < map.count && map.isWhole(this.#frontier)) {
+    while (this.#frontier < map.count && map.isComplete(this.#frontier)) {
       crcs.push(map.hasCrcs ? map.crc[this.#frontier]! : -1)
       this.#frontier += 1
     }
     if (crcs.length > 0) this.#digest.chunks(first, crcs)
   }
 
-  /** All chunks are there and nothing is being fetched. */
+  /** All chunks are on disk and no request is running. */
   complete(): void {
     if (!this.#recheck || this.#digest) return
     if (this.#recheck.differs) this.#follow()
     else this.#fetchAgain()
   }
 
-  /** Whether parts of the file can be fetched again by themselves. */
+  /** Whether the server supports ranges, so that single chunks can be fetched again. */
   allowParts(allowed: boolean): void {
     this.#partial = allowed
   }
 
-  /** Chunks near a failure are looked at first when the digest turns out to be wrong. */
+  /** Chunks near a failure are fetched again first when the digest turns out to be wrong. */
   suspect(from: number, to: number): void {
     for (let chunk = from; chunk <= to && chunk < this.#suspicion.length; chunk++) {
       const weight = chunk >= to - 1 ? 2 : 1
@@ -104,8 +104,8 @@ export class Verification {
     this.#digest = this.#digests.follow(
       { path: this.#path, size, chunkSize, git: this.expected.gitSha1 !== undefined },
       {
-        onDone: (sha256, gitSha1) => this.#judge(sha256, gitSha1),
-        onBad: chunk => this.#damaged(chunk),
+        onDone: (sha256, gitSha1) => this.#onDigest(sha256, gitSha1),
+        onDamaged: chunk => this.#damaged(chunk),
         onFailed: error => this.#events.onFailed(error)
       }
     )
@@ -114,11 +114,11 @@ export class Verification {
 
   #damaged(chunk: number): void {
     this.#damages += 1
-    // What an earlier process left may be damaged all over; what was just written may not.
-    if (this.#damages > Math.max(MOST_DAMAGES, this.#map!.count)) {
+    // Every chunk of an earlier process may be damaged once; what this one has just written may not.
+    if (this.#damages > Math.max(MAX_DAMAGED, this.#map!.count)) {
       this.end()
       this.#events.onFailed(
-        new CorralError('internal', `The disk does not give back what was written to ${this.#path}. Check the disk.`)
+        new CorralError('internal', `What was written to ${this.#path} reads back differently. Check the disk.`)
       )
       return
     }
@@ -127,16 +127,16 @@ export class Verification {
     this.#events.onMissing()
   }
 
-  #judge(sha256: string, gitSha1: string | undefined): void {
+  #onDigest(sha256: string, gitSha1: string | undefined): void {
     this.#digest = undefined
-    const wrong = mismatch(this.expected, sha256, gitSha1)
-    if (!wrong) {
-      this.#events.onRight(sha256)
+    const mismatch = mismatchOf(this.expected, sha256, gitSha1)
+    if (!mismatch) {
+      this.#events.onVerified(sha256)
       return
     }
-    this.#wrong = wrong
+    this.#mismatch = mismatch
     if (!this.#partial || !this.#map!.hasCrcs) {
-      this.#events.onAllMissing(wrong)
+      this.#events.onRestart(mismatch)
       return
     }
     this.#recheck ??= new Recheck(this.#map!, this.#suspicion)
@@ -145,16 +145,16 @@ export class Verification {
 
   #fetchAgain(): void {
     if (this.#recheck!.next()) this.#events.onMissing()
-    else this.#events.onWrong(this.#wrong!)
+    else this.#events.onMismatch(this.#mismatch!)
   }
 }
 
-/** Bytes that are fetched again before the digest is looked at. */
+/** Bytes that are fetched again before the digest is computed again. */
 const GROUP = 8 * 1024 * 1024
 
 /**
- * Finds wrong bytes that came over the wire: fetches chunks anew, those that came under suspicious circumstances first,
- * and compares their checksums with what was there.
+ * Finds bytes that were corrupted in transit: fetches chunks again, suspicious ones first, and compares their checksums
+ * with the earlier ones.
  */
 export class Recheck {
   readonly #map: ChunkMap
@@ -162,7 +162,7 @@ export class Recheck {
   readonly #queue: number[]
   readonly #before = new Map<number, number>()
 
-  /** @param suspicion of each chunk; the higher the sooner */
+  /** @param suspicion of each chunk; the highest are fetched first */
   constructor(map: ChunkMap, suspicion: Uint8Array) {
     this.#map = map
     this.#suspicion = suspicion
@@ -170,12 +170,12 @@ export class Recheck {
     this.#queue.sort((a, b) => suspicion[b]! - suspicion[a]! || a - b)
   }
 
-  /** Drops the next chunks, so that they are fetched; false when all have been. */
+  /** Drops the next chunks, so that they are fetched again. @returns false when all have been */
   next(): boolean {
     this.#before.clear()
     let bytes = 0
     const level = this.#suspicion[this.#queue[0] ?? 0]
-    // What is suspicious comes by itself: it may be all there is to it.
+    // One level of suspicion at a time: the worst may be all that is wrong.
     while (bytes < GROUP && this.#queue.length > 0 && this.#suspicion[this.#queue[0]!] === level) {
       const chunk = this.#queue.shift()!
       bytes += this.#map.have[chunk]!
@@ -185,7 +185,7 @@ export class Recheck {
     return this.#before.size > 0
   }
 
-  /** Whether what was fetched anew differs from what was there. */
+  /** Whether what was fetched again differs from what was there. */
   get differs(): boolean {
     return [...this.#before].some(([chunk, crc]) => this.#map.crc[chunk] !== crc)
   }
@@ -193,14 +193,14 @@ export class Recheck {
 
 const CHUNK = 8 * 1024 * 1024
 
-/** What a file's bytes are to be; what the hub does not say is undefined. */
+/** The digests that a file must have, as far as the hub reports them. */
 export interface Expected {
   sha256: string | undefined
   gitSha1: string | undefined
 }
 
-/** Why the digests are not those that are expected; undefined when they are. */
-export function mismatch(
+/** How digests differ from the expected ones; undefined when they match. */
+export function mismatchOf(
   expected: Expected,
   sha256: string,
   gitSha1: string | undefined
@@ -214,7 +214,7 @@ export function mismatch(
   return undefined
 }
 
-/** Verifies a target that is there already; undefined when there is none, or not the right one. */
+/** Verifies a target that exists already; undefined when there is none, or its content is wrong. */
 export async function checkTarget(
   file: TransferFile,
   digests: Digests,
@@ -232,8 +232,8 @@ export async function checkTarget(
   if (file.size !== undefined && file.size !== size) return undefined
   if (file.size === undefined && file.sha256 === undefined && file.gitSha1 === undefined) return undefined
   const { sha256, gitSha1 } = await digestOf(file, size, digests, signal)
-  const wrong = mismatch({ sha256: file.sha256, gitSha1: file.gitSha1 }, sha256, gitSha1)
-  return wrong === undefined ? { size, sha256 } : undefined
+  const mismatch = mismatchOf({ sha256: file.sha256, gitSha1: file.gitSha1 }, sha256, gitSha1)
+  return mismatch === undefined ? { size, sha256 } : undefined
 }
 
 function digestOf(
@@ -258,7 +258,7 @@ function digestOf(
       { path: file.target, size, chunkSize: CHUNK, git },
       {
         onDone: (sha256, gitSha1) => end(resolve)({ sha256, gitSha1 }),
-        onBad: () => end(reject)(new Error(`${file.target} became shorter while it was read`)),
+        onDamaged: () => end(reject)(new Error(`${file.target} became shorter while it was read`)),
         onFailed: end(reject)
       }
     )

@@ -1,52 +1,52 @@
 import { validateHeaderName, validateHeaderValue } from 'node:http'
 import { Connection, type Exchange, type Receiver } from './http-connection.ts'
-import { type Answer, type ResponseHead, readAnswer, strongTag } from './http-response.ts'
+import { type Answer, type ResponseHead, readResponse, strongTag } from './http-response.ts'
 import { proxyAuthorization, proxyFor } from './http-socket.ts'
 
-/** Characters of a refusal that are shown. */
+/** Most characters of an error response that are shown. */
 const SHOWN = 300
 
-/** Takes the body of an answer that is what was asked for. */
+/** Receives the body of a response with the requested bytes. */
 export interface Sink {
   room(): Buffer
-  took(length: number): boolean
+  filled(length: number): boolean
 }
 
 export interface FetchRequest {
-  /** First byte, and the one before which it ends; undefined is the file's end. */
+  /** First byte, and the end (exclusive); undefined is the end of the file. */
   start: number
   end: number | undefined
-  /** The file's size as far as it is known. */
+  /** Size of the file, as far as it is known. */
   size: number | undefined
-  /** Gives the sink for a body that is wanted; undefined when it is not, after all. */
+  /** Returns the sink for the body; undefined when it is not wanted. */
   onAnswer(answer: Answer, tag: string | undefined): Sink | undefined
 }
 
 export interface FetchResult {
   answer: Answer
   head: ResponseHead
-  /** The first characters of a body that is not the file. */
+  /** The beginning of the body of an error response. */
   text: string
 }
 
 /**
- * Asks a place for bytes of a file and gives them to a sink.
- * @throws ConnectionFailure, the signal's reason, what the sink throws
+ * Requests bytes of a file and passes them to a sink.
+ * @throws ConnectionFailure, the signal's reason, errors of the sink
  */
 export async function fetchBytes(
-  connections: Connections,
-  place: PlaceToAsk,
+  connections: ConnectionPool,
+  target: RequestTarget,
   request: FetchRequest,
-  options: Omit<AskOptions, 'receiver'>
+  options: Omit<GetOptions, 'receiver'>
 ): Promise<FetchResult> {
-  const reader = new AnswerReader(request)
+  const reader = new ResponseReader(request)
   const last = request.end === undefined ? '' : request.end - 1
-  const headers = { ...place.headers, Range: `bytes=${request.start}-${last}`, 'Accept-Encoding': 'identity' }
-  await connections.get({ ...place, headers }, { ...options, receiver: reader })
+  const headers = { ...target.headers, Range: `bytes=${request.start}-${last}`, 'Accept-Encoding': 'identity' }
+  await connections.get({ ...target, headers }, { ...options, receiver: reader })
   return { answer: reader.answer!, head: reader.head!, text: reader.text }
 }
 
-class AnswerReader implements Receiver {
+class ResponseReader implements Receiver {
   readonly #request: FetchRequest
   #sink: Sink | undefined
   #note: Buffer | undefined
@@ -66,7 +66,7 @@ class AnswerReader implements Receiver {
   onHead(head: ResponseHead): boolean {
     const { start, end, size, onAnswer } = this.#request
     this.head = head
-    this.answer = readAnswer(head, start, end, size)
+    this.answer = readResponse(head, start, end, size)
     this.#sink = onAnswer(this.answer, strongTag(head.headers.get('etag')))
     if (this.#sink) return true
     const explains = ['refused', 'busy', 'unusable'].includes(this.answer.kind) && head.status >= 400
@@ -79,55 +79,55 @@ class AnswerReader implements Receiver {
   }
 
   onBytes(length: number): boolean {
-    if (this.#sink) return this.#sink.took(length)
+    if (this.#sink) return this.#sink.filled(length)
     this.#noted += length
     return this.#noted < this.#note!.length
   }
 }
 
-/** Addresses in a text keep their paths only: queries may hold signatures. */
+/** Removes the queries of addresses in a text: they may hold signatures. */
 export function withoutQueries(text: string): string {
   return text.replace(/(https?:\/\/[^\s?"'<>#]+)\?[^\s"'<>]*/gi, '$1')
 }
 
-/** Milliseconds that an unused connection is kept; shorter than servers keep theirs. */
+/** Milliseconds for which an unused connection is kept: less than servers usually keep theirs. */
 const IDLE = 4000
 
-export interface PlaceToAsk {
+export interface RequestTarget {
   url: URL
   headers: Record<string, string>
   proxy: string | undefined
 }
 
-export type AskOptions = Omit<Exchange, 'path' | 'headers'>
+export type GetOptions = Omit<Exchange, 'path' | 'headers'>
 
-/** Connections that are kept for the next exchange with the same server. */
-export class Connections {
+/** Keeps connections for the next request to the same server. */
+export class ConnectionPool {
   readonly #idle = new Map<string, { connection: Connection; timer: NodeJS.Timeout }[]>()
 
   /**
-   * Sends one GET over a kept connection or a new one.
+   * Sends one GET over an idle connection or a new one.
    * @throws ConnectionFailure, the signal's reason
    */
-  async get(place: PlaceToAsk, options: AskOptions): Promise<'whole' | 'stopped'> {
-    const proxy = proxyFor(place.url, place.proxy, process.env)
-    const throughProxy = proxy !== undefined && place.url.protocol === 'http:'
-    const key = `${proxy?.href ?? ''} ${throughProxy ? '' : place.url.origin}`
+  async get(target: RequestTarget, options: GetOptions): Promise<'complete' | 'stopped'> {
+    const proxy = proxyFor(target.url, target.proxy, process.env)
+    const throughProxy = proxy !== undefined && target.url.protocol === 'http:'
+    const key = `${proxy?.href ?? ''} ${throughProxy ? '' : target.url.origin}`
     const exchange: Exchange = {
       ...options,
-      path: throughProxy ? withoutCredentials(place.url) : `${place.url.pathname}${place.url.search}`,
-      headers: headersFor(place, throughProxy ? proxyAuthorization(proxy) : undefined)
+      path: throughProxy ? withoutCredentials(target.url) : `${target.url.pathname}${target.url.search}`,
+      headers: headersFor(target, throughProxy ? proxyAuthorization(proxy) : undefined)
     }
     for (;;) {
       const connection =
-        this.#take(key) ?? (await Connection.open(place.url, proxy, options.stallTimeout, options.signal))
+        this.#take(key) ?? (await Connection.open(target.url, proxy, options.stallTimeout, options.signal))
       const used = connection.exchanges > 0
       try {
         const end = await connection.exchange(exchange)
         if (!connection.closed) this.#keep(key, connection)
         return end
       } catch (error) {
-        // A server may close an idle connection just when it is used again; that says nothing about the place.
+        // A server may close an idle connection just when it is used again: that is no failure of the request.
         if (!used || connection.answered || options.signal.aborted) throw error
       }
     }
@@ -168,7 +168,7 @@ function withoutCredentials(url: URL): string {
   return `${url.origin}${url.pathname}${url.search}`
 }
 
-function headersFor({ url, headers }: PlaceToAsk, proxyCredentials: string | undefined): Record<string, string> {
+function headersFor({ url, headers }: RequestTarget, proxyCredentials: string | undefined): Record<string, string> {
   const all: Record<string, string> = { Host: url.host, 'User-Agent': 'corral', Accept: '*/*' }
   if (url.username !== '') {
     const credentials = `${decodeURIComponent(url.username)}:${decodeURIComponent(url.password)}`

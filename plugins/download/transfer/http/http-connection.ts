@@ -1,41 +1,41 @@
 import type { Socket } from 'node:net'
-import { BadAnswer, HEAD_LIMIT, parseHead, type ResponseHead } from './http-response.ts'
+import { HEAD_LIMIT, InvalidResponse, parseHead, type ResponseHead } from './http-response.ts'
 import { ConnectionFailure, openSocket } from './http-socket.ts'
 
-/** Takes a response as it comes. The bytes are read straight into its memory: no copies, no garbage. */
+/** Receives a response. The bytes are read straight into its memory: no copies, no garbage. */
 export interface Receiver {
   /** False when the body is not wanted. */
   onHead(head: ResponseHead): boolean
-  /** Where the next bytes of the body go; never empty, and the same until `onBytes` is told of some. */
+  /** Where the next bytes of the body go: never empty, and the same until `onBytes` is called. */
   room(): Buffer
-  /** So many bytes are in the room now. False when it was enough. */
+  /** Bytes were read into the room. @returns false when the receiver needs no more */
   onBytes(length: number): boolean
 }
 
 export interface Exchange {
-  /** With the query, or a whole address when a proxy takes it. */
+  /** With the query; the whole address for a proxy. */
   path: string
   headers: Record<string, string>
   signal: AbortSignal
-  /** Milliseconds without a byte after which it fails. */
+  /** Milliseconds without a byte after which the exchange fails. */
   stallTimeout: number
   receiver: Receiver
-  /** Milliseconds to wait after so many bytes, so that a limit is kept. */
+  /** Milliseconds to pause after so many bytes, to keep to a bandwidth limit. */
   pace?(bytes: number): number
 }
 
 interface Running extends Exchange {
   phase: 'head' | 'body'
   head: string
-  /** Of the body; undefined where only its end tells. */
+  /** Bytes left of the body; undefined where the length is unknown. */
   left: number | undefined
   chunked: ChunkedBody | undefined
   keepAlive: boolean
-  resolve(end: 'whole' | 'stopped'): void
+  resolve(end: 'complete' | 'stopped'): void
   reject(error: unknown): void
 }
 
-/** Bytes that are read at once while a head is expected. */
+/** Size of reads while a head is expected. */
 const HEAD_READ = 16 * 1024
 
 /**
@@ -45,15 +45,15 @@ const HEAD_READ = 16 * 1024
  */
 export class Connection {
   #socket!: Socket
-  /** Memory for what is not read straight into a receiver's. */
+  /** Memory for what is not read straight into a receiver's memory. */
   readonly #scratch: Buffer
   #running: Running | undefined
   #lastByte = 0
-  #heldUntil = 0
+  #pausedUntil = 0
   #timers: NodeJS.Timeout[] = []
-  /** Exchanges that it has carried. */
+  /** Exchanges so far. */
   exchanges = 0
-  /** Something of the answer to the newest exchange has come. */
+  /** Some of the response to the current exchange has arrived. */
   answered = false
   closed = false
 
@@ -62,7 +62,7 @@ export class Connection {
   }
 
   /**
-   * Connects to where `target` is served.
+   * Connects to the server of `target`.
    * @throws ConnectionFailure, the signal's reason
    */
   static async open(target: URL, proxy: URL | undefined, timeout: number, signal: AbortSignal): Promise<Connection> {
@@ -84,16 +84,16 @@ export class Connection {
   }
 
   /**
-   * Sends one GET; settles when the body is whole, or `stopped` when the receiver had enough (which costs the
-   * connection unless the body was whole by then).
+   * Sends one GET; resolves with `complete` at the end of the body, or with `stopped` when the receiver needs no more
+   * (which closes the connection unless the body was complete by then).
    * @throws ConnectionFailure, the signal's reason
    */
-  exchange(exchange: Exchange): Promise<'whole' | 'stopped'> {
+  exchange(exchange: Exchange): Promise<'complete' | 'stopped'> {
     this.exchanges += 1
     this.answered = false
     const { signal } = exchange
     const abort = () => this.#fail(signal.reason)
-    const settled = new Promise<'whole' | 'stopped'>((resolve, reject) => {
+    const settled = new Promise<'complete' | 'stopped'>((resolve, reject) => {
       this.#running = {
         ...exchange,
         phase: 'head',
@@ -123,20 +123,20 @@ export class Connection {
     this.#socket.destroy()
   }
 
-  /** Milliseconds since the last byte came, not counting time in which none was let in. */
+  /** Milliseconds since the last byte, not counting pauses of our own. */
   get silence(): number {
-    return Math.max(0, performance.now() - Math.max(this.#lastByte, this.#heldUntil))
+    return Math.max(0, performance.now() - Math.max(this.#lastByte, this.#pausedUntil))
   }
 
   #watch(stallTimeout: number): void {
     const check = () => {
       const left = stallTimeout - this.silence
       if (left > 0) return void this.#timers.splice(0, 1, setTimeout(check, left))
-      // This thread may have been busy: what waits in the socket is read before it is called a stall.
+      // This thread may have been busy: read what waits in the socket before calling it a stall.
       setImmediate(() =>
         setImmediate(() => {
           if (this.silence < stallTimeout) check()
-          else this.#fail(new ConnectionFailure('stall', `no byte came for ${stallTimeout / 1000} s`))
+          else this.#fail(new ConnectionFailure('stall', `no data for ${stallTimeout / 1000} s`))
         })
       )
     }
@@ -155,7 +155,7 @@ export class Connection {
     else if (this.#running) this.#guarded(running => this.#onBody(running, length))
   }
 
-  /** Bytes that lie somewhere else than where they belong. */
+  /** Bytes in other memory than the receiver's. */
   #onBytes(bytes: Buffer): void {
     if (!this.#running) {
       this.close()
@@ -169,7 +169,7 @@ export class Connection {
       this.#lastByte = performance.now()
       const end = running.head.indexOf('\r\n\r\n', Math.max(0, before - 3))
       if (end === -1) {
-        if (running.head.length > HEAD_LIMIT) throw new BadAnswer('the answer has headers without end')
+        if (running.head.length > HEAD_LIMIT) throw new InvalidResponse('the response headers do not end')
         return
       }
       const rest = bytes.subarray(end + 4 - before)
@@ -180,7 +180,7 @@ export class Connection {
   #onHead(running: Running, head: ResponseHead, rest: Buffer): void {
     if (head.status < 200) {
       running.head = ''
-      if (head.status === 101) throw new BadAnswer('the server wants to speak something else')
+      if (head.status === 101) throw new InvalidResponse('the server switches to another protocol')
       if (rest.length > 0) this.#onBytes(Buffer.from(rest))
       return
     }
@@ -202,7 +202,7 @@ export class Connection {
   #copyBody(running: Running, bytes: Buffer): void {
     if (!running.chunked) {
       const used = this.#copy(running, running.left === undefined ? bytes : bytes.subarray(0, running.left))
-      // What is more than was told could be taken for the next answer.
+      // Excess bytes could be mistaken for the next response.
       if (used < bytes.length) this.close()
       return
     }
@@ -239,28 +239,28 @@ export class Connection {
       return
     }
     const delay = running.pace?.(length) ?? 0
-    if (delay > 0) this.#hold(delay)
+    if (delay > 0) this.#pause(delay)
   }
 
-  #hold(delay: number): void {
-    this.#heldUntil = performance.now() + delay
+  #pause(delay: number): void {
+    this.#pausedUntil = performance.now() + delay
     this.#socket.pause()
     this.#timers.push(setTimeout(() => this.#socket.resume(), delay))
   }
 
-  #done(running: Running, whole: boolean): void {
+  #done(running: Running, complete: boolean): void {
     this.#running = undefined
-    if (!whole || !running.keepAlive) this.close()
+    if (!complete || !running.keepAlive) this.close()
     else this.#socket.resume()
-    running.resolve(whole ? 'whole' : 'stopped')
+    running.resolve(complete ? 'complete' : 'stopped')
   }
 
   #guarded(action: (running: Running) => void): void {
     try {
       action(this.#running!)
     } catch (error) {
-      // Receivers throw what ends the transfer, such as a full disk.
-      this.#fail(error instanceof BadAnswer ? new ConnectionFailure('protocol', error.message, error) : error)
+      // Errors of a receiver, such as a full disk, end the transfer.
+      this.#fail(error instanceof InvalidResponse ? new ConnectionFailure('protocol', error.message, error) : error)
     }
   }
 
@@ -279,10 +279,10 @@ export class Connection {
   }
 }
 
-/** Longest line with a chunk's size, and most bytes of trailing headers. */
+/** Longest line with a chunk size, and most bytes of trailing headers. */
 const LINE_LIMIT = 16 * 1024
 
-/** Takes the framing off a body that comes in chunks. */
+/** Decodes a chunked body. */
 export class ChunkedBody {
   #state: 'size' | 'data' | 'data-end' | 'trailer' | 'end' = 'size'
   #left = 0
@@ -294,9 +294,9 @@ export class ChunkedBody {
   }
 
   /**
-   * Gives the data in `bytes` piece by piece, until `onData` says false.
-   * @returns how many bytes were used; fewer than given after the end of the body or when `onData` stopped it
-   * @throws BadAnswer when the framing is broken
+   * Passes the data in `bytes` to `onData`, until that returns false.
+   * @returns how many bytes were used; fewer than `bytes` has at the end of the body, or when `onData` stopped it
+   * @throws InvalidResponse when the framing is broken
    */
   push(bytes: Buffer, onData: (data: Buffer) => boolean): number {
     let at = 0
@@ -313,7 +313,7 @@ export class ChunkedBody {
       const end = newline === -1 ? bytes.length : newline + 1
       this.#line += bytes.toString('latin1', at, end)
       at = end
-      if (this.#line.length > LINE_LIMIT) throw new BadAnswer('the answer has a chunk line that does not end')
+      if (this.#line.length > LINE_LIMIT) throw new InvalidResponse('a chunk line of the response does not end')
       if (newline === -1) break
       const line = this.#line.replace(/\r?\n$/, '')
       this.#line = ''
@@ -325,17 +325,17 @@ export class ChunkedBody {
   #onLine(line: string): void {
     if (this.#state === 'size') {
       const size = /^([0-9a-f]{1,12})[ \t]*(?:;.*)?$/i.exec(line)
-      if (!size) throw new BadAnswer('the answer has a chunk without a size')
+      if (!size) throw new InvalidResponse('a chunk of the response has no size')
       this.#left = Number.parseInt(size[1]!, 16)
       this.#state = this.#left === 0 ? 'trailer' : 'data'
     } else if (this.#state === 'data-end') {
-      if (line !== '') throw new BadAnswer('the answer has a chunk longer than it says')
+      if (line !== '') throw new InvalidResponse('a chunk of the response is longer than its size')
       this.#state = 'size'
     } else if (line === '') {
       this.#state = 'end'
     } else {
       this.#trailer += line.length
-      if (this.#trailer > LINE_LIMIT) throw new BadAnswer('the answer has trailing headers without end')
+      if (this.#trailer > LINE_LIMIT) throw new InvalidResponse('the trailing headers of the response do not end')
     }
   }
 }

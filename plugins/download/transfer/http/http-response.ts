@@ -1,35 +1,35 @@
 /** The first part of an HTTP/1.x response. */
 export interface ResponseHead {
   status: number
-  /** By their names in lower case; repeated ones are joined by commas. */
+  /** By names in lower case; repeated ones are joined by commas. */
   headers: ReadonlyMap<string, string>
-  /** The connection can carry another exchange once the body is whole. */
+  /** The connection can be used again after the body. */
   keepAlive: boolean
-  /** How the end of the body is told. */
+  /** How the end of the body is marked. */
   body: { kind: 'length'; length: number } | { kind: 'chunked' } | { kind: 'until-close' }
 }
 
-/** A server says something that is not HTTP. */
-export class BadAnswer extends Error {
-  override readonly name = 'BadAnswer'
+/** A response that is not valid HTTP. */
+export class InvalidResponse extends Error {
+  override readonly name = 'InvalidResponse'
 }
 
-/** Bytes of the largest head that is read. */
+/** Bytes of the largest head that is accepted. */
 export const HEAD_LIMIT = 64 * 1024
 
 /**
- * Parses what stands before the empty line of a response to GET.
- * @throws BadAnswer when it is not HTTP/1.x, or says two things at once about its length
+ * Parses the status line and headers of a response to GET.
+ * @throws InvalidResponse when it is not HTTP/1.x, or its length is contradictory
  */
 export function parseHead(text: string): ResponseHead {
   const lines = text.split('\r\n')
   const first = /^HTTP\/1\.([01]) (\d{3})(?: |$)/.exec(lines[0]!)
-  if (!first) throw new BadAnswer('the answer is not HTTP/1.1')
+  if (!first) throw new InvalidResponse('the response is not HTTP/1.1')
   const status = Number(first[2])
   const headers = new Map<string, string>()
   for (const line of lines.slice(1)) {
     const parts = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*$/.exec(line)
-    if (!parts) throw new BadAnswer('the answer has a header line that is none')
+    if (!parts) throw new InvalidResponse('the response has an invalid header line')
     const name = parts[1]!.toLowerCase()
     const before = headers.get(name)
     headers.set(name, before === undefined ? parts[2]! : `${before}, ${parts[2]!}`)
@@ -46,14 +46,15 @@ function withBody(status: number, headers: Map<string, string>, keepAlive: boole
   const encoding = headers.get('transfer-encoding')
   const length = headers.get('content-length')
   if (encoding !== undefined) {
-    if (length !== undefined) throw new BadAnswer('the answer tells its length in two ways')
-    if (encoding.toLowerCase() !== 'chunked') throw new BadAnswer(`the answer uses the transfer encoding "${encoding}"`)
+    if (length !== undefined) throw new InvalidResponse('the response declares its length twice')
+    if (encoding.toLowerCase() !== 'chunked')
+      throw new InvalidResponse(`the response uses the transfer encoding "${encoding}"`)
     return { status, headers, keepAlive, body: { kind: 'chunked' } }
   }
   if (length === undefined) return { status, headers, keepAlive: false, body: { kind: 'until-close' } }
   const lengths = new Set(length.split(/\s*,\s*/))
   const only = [...lengths][0]!
-  if (lengths.size !== 1 || !/^\d{1,15}$/.test(only)) throw new BadAnswer('the answer has no usable length')
+  if (lengths.size !== 1 || !/^\d{1,15}$/.test(only)) throw new InvalidResponse('the response has an invalid length')
   return { status, headers, keepAlive, body: { kind: 'length', length: Number(only) } }
 }
 
@@ -69,37 +70,37 @@ export function parseContentRange(
   return { first, last, size }
 }
 
-/** An ETag that stands for exactly these bytes; undefined for weak ones and none. */
+/** An ETag that stands for exactly these bytes; undefined for weak ones. */
 export function strongTag(value: string | undefined): string | undefined {
   return value === undefined || value === '' || value.startsWith('W/') ? undefined : value
 }
 
-/** What a server's answer to a request for bytes from `start` on means. */
+/** What a response to a request for bytes from `start` on means. */
 export type Answer =
-  /** The bytes from `start` to before `end` follow. */
+  /** The bytes from `start` up to `end` (exclusive) follow. */
   | { kind: 'range'; end: number; size: number | undefined }
-  /** The whole file follows: the server does not do ranges. */
+  /** The whole file follows: the server does not support ranges. */
   | { kind: 'whole'; size: number | undefined }
-  /** The whole file would follow where only its end is wanted. */
+  /** The whole file would follow although only a later part was requested. */
   | { kind: 'rangeless' }
   | { kind: 'redirect'; to: string | undefined }
-  /** The file has no bytes. */
+  /** The file is empty. */
   | { kind: 'empty' }
   /** The file has another size than before. */
   | { kind: 'size'; size: number }
-  /** Not allowed, or not there any longer: another location may help. */
+  /** Not allowed, or no longer there: another location may help. */
   | { kind: 'refused' }
-  /** Too many requests, or too many for now. */
+  /** Too many requests for now. */
   | { kind: 'busy' }
-  /** Anything else; another try may help. */
+  /** Anything else; another attempt may help. */
   | { kind: 'unusable'; why: string }
 
 /**
- * Reads a response's head.
- * @param end where the request ended (exclusive); undefined when it had no end
- * @param size the file's, as far as it is known
+ * Interprets the head of a response.
+ * @param end end of the requested range (exclusive); undefined for an open range
+ * @param size of the file, as far as it is known
  */
-export function readAnswer(
+export function readResponse(
   head: ResponseHead,
   start: number,
   end: number | undefined,
@@ -108,10 +109,11 @@ export function readAnswer(
   const { status, headers } = head
   const encoding = headers.get('content-encoding')?.toLowerCase()
   if (status === 200 || status === 206) {
-    if (encoding !== undefined && encoding !== 'identity') return { kind: 'unusable', why: `sends it as ${encoding}` }
+    if (encoding !== undefined && encoding !== 'identity')
+      return { kind: 'unusable', why: `sends it encoded as ${encoding}` }
     const length = head.body.kind === 'length' ? head.body.length : undefined
     const range = parseContentRange(headers.get('content-range'))
-    // Some servers answer a range with 200; it is one only when all that they say fits together.
+    // Some servers answer a range with 200: accept it only when all its headers agree.
     if (range && (status === 206 || length === range.last - range.first + 1)) {
       return readRange(range, length, start, end, size)
     }
@@ -140,7 +142,7 @@ function readRange(
   if (range.size !== undefined && size !== undefined && range.size !== size) return { kind: 'size', size: range.size }
   const fits = range.first === start && (end === undefined || range.last < end)
   if (!fits || (length !== undefined && length !== range.last - range.first + 1)) {
-    return { kind: 'unusable', why: 'sends another part than the one asked for' }
+    return { kind: 'unusable', why: 'sends another part than the requested one' }
   }
   return { kind: 'range', end: range.last + 1, size: range.size }
 }

@@ -5,7 +5,7 @@ import { HEAD_LIMIT } from './http-response.ts'
 
 export type FailureKind = 'connect' | 'cut' | 'stall' | 'protocol'
 
-/** A connection was not made, or an exchange did not reach its end. */
+/** A connection could not be made, or broke before the end of an exchange. */
 export class ConnectionFailure extends Error {
   override readonly name = 'ConnectionFailure'
   readonly kind: FailureKind
@@ -16,15 +16,15 @@ export class ConnectionFailure extends Error {
   }
 }
 
-/** How a socket is read straight into memory of the reader's: Node's `onread`. */
+/** Node's `onread`: the socket is read straight into the reader's memory. */
 export interface OnRead {
   buffer(): Buffer
   callback(length: number, from: Uint8Array): boolean
 }
 
 /**
- * Connects to where `target` is served.
- * @returns the socket, and whether it is read by `onread`; else it gives `data` events
+ * Connects to the server of `target`.
+ * @returns the socket, and whether it uses `onread`; otherwise it emits `data`
  * @throws ConnectionFailure, the signal's reason
  */
 export async function openSocket(
@@ -50,7 +50,7 @@ export async function openSocket(
   const outer = open({})
   await connected(outer, event, timeout, signal)
   await tunnelled(outer, target, proxy, timeout, signal)
-  // A socket inside another one cannot be read straight into a reader's memory.
+  // TLS inside another socket does not support `onread`.
   const socket = tls!.connect({ socket: outer, ...secure(target) })
   await connected(socket, 'secureConnect', timeout, signal)
   return { socket, direct: false }
@@ -77,7 +77,7 @@ function connected(
       socket.off('error', fail).off('close', closed)
       if (error === undefined) return resolve()
       socket.on('error', () => {
-        // It was given up already.
+        // The connection has been given up already.
       })
       socket.destroy()
       reject(error)
@@ -97,7 +97,7 @@ function connected(
   })
 }
 
-/** Asks a proxy to connect a socket through to the target. */
+/** Opens a tunnel through a proxy. */
 function tunnelled(socket: Socket, target: URL, proxy: URL, timeout: number, signal: AbortSignal): Promise<void> {
   const authority = `${target.hostname}:${target.port || 443}`
   const authorization = proxyAuthorization(proxy)
@@ -115,7 +115,7 @@ function tunnelled(socket: Socket, target: URL, proxy: URL, timeout: number, sig
     const refused = (why: string) => end(new ConnectionFailure('connect', `the proxy ${why}`))
     const read = (bytes: Buffer) => {
       text += bytes.toString('latin1')
-      if (text.length > HEAD_LIMIT) return refused('does not answer as a proxy does')
+      if (text.length > HEAD_LIMIT) return refused('does not answer like a proxy')
       if (!text.includes('\r\n\r\n')) return
       const status = /^HTTP\/1\.[01] (\d{3})/.exec(text)?.[1]
       if (status?.startsWith('2')) end()
@@ -135,18 +135,18 @@ function tunnelled(socket: Socket, target: URL, proxy: URL, timeout: number, sig
 }
 
 /**
- * The proxy for an address: the given one, else what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say (lower case first, as
- * curl reads them); to this machine itself theirs are passed by. Undefined is none.
+ * The proxy for an address: the configured one, else that of HTTPS_PROXY, HTTP_PROXY and NO_PROXY (lower case first, as
+ * curl does); those are not used for this machine itself. Undefined means no proxy.
  * @throws Error when it is not an http or https address
  */
-export function proxyFor(target: URL, given: string | undefined, env: NodeJS.ProcessEnv): URL | undefined {
-  const value = given ?? fromEnvironment(target, env)
+export function proxyFor(target: URL, configured: string | undefined, env: NodeJS.ProcessEnv): URL | undefined {
+  const value = configured ?? fromEnvironment(target, env)
   if (!value) return undefined
   let proxy: URL | undefined
   try {
     proxy = new URL(/^[a-z][a-z0-9+.-]*:\/\//i.test(value) ? value : `http://${value}`)
   } catch {
-    // Told below, without the value: it may hold a password.
+    // Reported below, without the value: it may hold a password.
   }
   if (proxy?.protocol !== 'http:' && proxy?.protocol !== 'https:') {
     throw new Error('the proxy setting is not an address that starts with http:// or https://')
@@ -176,7 +176,7 @@ function isExempt(target: URL, list: string): boolean {
   return false
 }
 
-/** The `Proxy-Authorization` that a proxy's address asks for. */
+/** The `Proxy-Authorization` header for a proxy. */
 export function proxyAuthorization(proxy: URL): string | undefined {
   if (proxy.username === '') return undefined
   const credentials = `${decodeURIComponent(proxy.username)}:${decodeURIComponent(proxy.password)}`

@@ -9,20 +9,20 @@ import {
   stolenSpan,
   unclaimedBytes
 } from '../../plugins/download/transfer/chunks.ts'
-import { follow, Place } from '../../plugins/download/transfer/file-source.ts'
+import { FileSource, followRedirect } from '../../plugins/download/transfer/file-source.ts'
 import { withoutQueries } from '../../plugins/download/transfer/http/http-client.ts'
 import { ChunkedBody } from '../../plugins/download/transfer/http/http-connection.ts'
-import { parseContentRange, parseHead, readAnswer } from '../../plugins/download/transfer/http/http-response.ts'
+import { parseContentRange, parseHead, readResponse } from '../../plugins/download/transfer/http/http-response.ts'
 import { proxyFor } from '../../plugins/download/transfer/http/http-socket.ts'
 import { continues, journalText, parseJournal } from '../../plugins/download/transfer/journal.ts'
-import { backOff, Retries, wishedDelay } from '../../plugins/download/transfer/retries.ts'
+import { backOff, Retries, retryAfterDelay } from '../../plugins/download/transfer/retries.ts'
 import { Bandwidth, ConnectionCount } from '../../plugins/download/transfer/shared-resources.ts'
 import { Recheck } from '../../plugins/download/transfer/verification.ts'
 
 const KiB = 1024
 const MiB = 1024 * KiB
 
-t.test('the head of a response', async t => {
+t.test('parses response heads', async t => {
   const head = (lines: string[]) => parseHead(lines.join('\r\n'))
   const cases: [lines: string[], status: number, body: object, keepAlive: boolean][] = [
     [['HTTP/1.1 206 Partial Content', 'Content-Length: 5'], 206, { kind: 'length', length: 5 }, true],
@@ -47,10 +47,10 @@ t.test('the head of a response', async t => {
     ['HTTP/1.1 200 OK', 'Content-Length: 5', 'Transfer-Encoding: chunked'],
     ['HTTP/1.1 200 OK', 'Transfer-Encoding: gzip, chunked']
   ]
-  for (const lines of wrong) t.throws(() => head(lines), { name: 'BadAnswer' }, lines.join(' | '))
+  for (const lines of wrong) t.throws(() => head(lines), { name: 'InvalidResponse' }, lines.join(' | '))
 })
 
-t.test('a body in chunks, however it is cut into pieces', async t => {
+t.test('decodes chunked bodies, however they are split', async t => {
   const text = '4\r\nWiki\r\n6;name=value\r\npedia \r\nE\r\nin \r\n\r\nchunks.\r\n0\r\nTrailer: x\r\n\r\n'
   for (let size = 1; size <= text.length; size++) {
     const body = new ChunkedBody()
@@ -67,17 +67,17 @@ t.test('a body in chunks, however it is cut into pieces', async t => {
   t.equal(
     new ChunkedBody().push(Buffer.from('0\r\n\r\nmore'), () => true),
     5,
-    'what follows is not its own'
+    'bytes after the end are left over'
   )
   for (const wrong of ['x\r\n', '\r\n', '1\r\nab\r\n', `${'1'.repeat(20_000)}`]) {
-    t.throws(() => new ChunkedBody().push(Buffer.from(wrong), () => true), { name: 'BadAnswer' })
+    t.throws(() => new ChunkedBody().push(Buffer.from(wrong), () => true), { name: 'InvalidResponse' })
   }
 })
 
-t.test('what an answer means', async t => {
+t.test('interprets responses to range requests', async t => {
   const answer = (status: number, headers: Record<string, string>, start: number, end?: number, size?: number) => {
     const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
-    return readAnswer(parseHead([`HTTP/1.1 ${status} x`, ...lines].join('\r\n')), start, end, size)
+    return readResponse(parseHead([`HTTP/1.1 ${status} x`, ...lines].join('\r\n')), start, end, size)
   }
   const range = (text: string, length?: number) => ({
     'content-range': text,
@@ -118,7 +118,7 @@ t.test('what an answer means', async t => {
   t.equal(parseContentRange('items 0-1/2'), undefined)
 })
 
-t.test('delays', async t => {
+t.test('back-off and Retry-After', async t => {
   const most = Array.from({ length: 9 }, (_, failures) => backOff(failures, 500, () => 1))
   t.strictSame(most, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000, 30_000])
   t.equal(
@@ -126,18 +126,18 @@ t.test('delays', async t => {
     1000
   )
   const now = Date.parse('2026-01-01T00:00:00Z')
-  const wish = (headers: Record<string, string>) => wishedDelay(new Map(Object.entries(headers)), now)
-  t.equal(wish({ 'retry-after': '55' }), 55_000)
-  t.equal(wish({ 'retry-after': '0.5' }), 500)
-  t.equal(wish({ 'retry-after': 'Thu, 01 Jan 2026 00:00:30 GMT' }), 30_000)
-  t.equal(wish({ 'retry-after': 'Thu, 01 Jan 2025 00:00:30 GMT' }), 0)
-  t.equal(wish({ 'retry-after': 'soon' }), undefined)
-  t.equal(wish({ 'retry-after': '86400' }), 900_000)
-  t.equal(wish({ ratelimit: '"api";r=0;t=55', 'retry-after': '1' }), 56_000)
-  t.equal(wish({ ratelimit: '"api";r=7;t=55' }), undefined)
+  const retryAfter = (headers: Record<string, string>) => retryAfterDelay(new Map(Object.entries(headers)), now)
+  t.equal(retryAfter({ 'retry-after': '55' }), 55_000)
+  t.equal(retryAfter({ 'retry-after': '0.5' }), 500)
+  t.equal(retryAfter({ 'retry-after': 'Thu, 01 Jan 2026 00:00:30 GMT' }), 30_000)
+  t.equal(retryAfter({ 'retry-after': 'Thu, 01 Jan 2025 00:00:30 GMT' }), 0)
+  t.equal(retryAfter({ 'retry-after': 'soon' }), undefined)
+  t.equal(retryAfter({ 'retry-after': '86400' }), 900_000)
+  t.equal(retryAfter({ ratelimit: '"api";r=0;t=55', 'retry-after': '1' }), 56_000)
+  t.equal(retryAfter({ ratelimit: '"api";r=7;t=55' }), undefined)
 })
 
-t.test('when a file is given up', async t => {
+t.test('retries: when a file is given up', async t => {
   const give = (step: (retries: Retries, i: number) => boolean) => {
     const retries = new Retries(0, 100 * MiB, 0)
     for (let i = 0; i < 1000; i++) if (!step(retries, i)) return i
@@ -156,22 +156,22 @@ t.test('when a file is given up', async t => {
   t.equal(
     give((retries, i) => retries.failed(i, i, i * MiB, undefined)),
     undefined,
-    'failures that get on'
+    'failures with progress'
   )
   t.equal(
     give((retries, i) => retries.failed(i * 1000, i * 1000, i, undefined)),
     900,
-    'a quarter of an hour with next to nothing'
+    'a quarter of an hour with hardly any progress'
   )
   t.equal(
     give((retries, i) => retries.refused(i, 0)),
     2,
-    'fresh locations'
+    'new locations are refused too'
   )
   t.equal(
     give((retries, i) => retries.refused(i, i * MiB)),
     undefined,
-    'fresh locations that help'
+    'new locations that help'
   )
 })
 
@@ -186,7 +186,7 @@ t.test('chunks and spans', async t => {
   map.add(0, MiB, 1)
   map.add(1, 100, 1)
   map.add(4, 100, 1)
-  t.strictSame(freeSpan(map, [], 100 * MiB), { at: 1, to: 4 }, 'up to a chunk that was begun')
+  t.strictSame(freeSpan(map, [], 100 * MiB), { at: 1, to: 4 }, 'up to a chunk that is partly there')
   t.strictSame(freeSpan(map, [], 1), { at: 1, to: 2 }, 'at least a chunk')
   t.strictSame(freeSpan(map, [{ at: 1, to: 4 }], 100 * MiB), { at: 4, to: 11 })
   t.strictSame(freeSpan(map, [{ at: 4, to: 6 }], 100 * MiB), { at: 1, to: 4 })
@@ -201,7 +201,7 @@ t.test('chunks and spans', async t => {
   ]
   t.strictSame(stolenSpan(map, taken, undefined), { at: 7, to: 11 })
   t.strictSame(taken[1], { at: 2, to: 7 })
-  t.equal(stolenSpan(map, taken, 100 * MiB), undefined, 'not what is done in a moment anyway')
+  t.equal(stolenSpan(map, taken, 100 * MiB), undefined, 'not what will be done in a moment anyway')
   t.equal(stolenSpan(map, [{ at: 10, to: 11 }], undefined), undefined, 'not one chunk')
 
   t.equal(requestSize(1000 * MiB, 4, undefined), 125 * MiB)
@@ -263,7 +263,7 @@ t.test('the journal', async t => {
   }
 })
 
-t.test('how many connections a server gets', async t => {
+t.test('connection limit of a server', async t => {
   /** Ticks with a speed that depends on the connections. */
   const settle = (count: ConnectionCount, speed: (connections: number) => number, from: number, seconds: number) => {
     for (let now = from; now < from + seconds * 1000; now += 100) {
@@ -281,13 +281,13 @@ t.test('how many connections a server gets', async t => {
 
   const count = new ConnectionCount(8)
   settle(count, each, 0, 10)
-  count.trouble(10_000)
-  count.trouble(10_010)
-  t.equal(count.limit, 4, 'halved once for connections that are refused together')
-  t.equal(settle(count, each, 10_100, 9), 4, 'calm at first')
+  count.overloaded(10_000)
+  count.overloaded(10_010)
+  t.equal(count.limit, 4, 'halved once for connections that are refused at the same time')
+  t.equal(settle(count, each, 10_100, 9), 4, 'not raised during the cool-down')
   t.equal(settle(count, each, 20_100, 10), 8, 'then raised again')
-  for (let now = 40_000; now < 50_000; now += 2000) count.trouble(now)
-  t.equal(count.limit, 1, 'never none')
+  for (let now = 40_000; now < 50_000; now += 2000) count.overloaded(now)
+  t.equal(count.limit, 1, 'never zero')
 })
 
 t.test('the bandwidth limit', async t => {
@@ -303,7 +303,7 @@ t.test('the bandwidth limit', async t => {
   t.ok(Math.abs(bytes - 60_000) <= 60_000 * 0.02, `${bytes} bytes in a minute`)
 })
 
-t.test('wrong chunks are looked for where they are likely', async t => {
+t.test('recheck fetches suspicious chunks first', async t => {
   const map = new ChunkMap(20 * MiB)
   for (let chunk = 0; chunk < 20; chunk++) map.add(chunk, MiB, chunk)
   const suspicion = new Uint8Array(20)
@@ -320,10 +320,10 @@ t.test('wrong chunks are looked for where they are likely', async t => {
   t.strictSame(dropped, [[17], [3], [0, 1, 2, 4, 5, 6, 7, 8], [9, 10, 11, 12, 13, 14, 15, 16], [18, 19]])
 })
 
-t.test('places', async t => {
+t.test('file source: locations are shared, renewed and redirected', async t => {
   let asked = 0
   let now = 0
-  const place = new Place(
+  const source = new FileSource(
     async () => ({
       url: `https://hub.example/file?${++asked}`,
       headers: { Authorization: 'x' },
@@ -331,29 +331,29 @@ t.test('places', async t => {
     }),
     () => now
   )
-  const [one, other] = await Promise.all([place.spot(), place.spot()])
-  t.equal(one, other, 'asked once for all connections')
+  const [one, other] = await Promise.all([source.current(), source.current()])
+  t.equal(one, other, 'requested once for all connections')
   now = 61_000
-  t.not(await place.spot(), one, 'asked again a minute before the end')
+  t.not(await source.current(), one, 'requested again a minute before it expires')
   t.equal(asked, 2)
-  t.notOk(place.drop(one), 'an older one is not dropped twice')
-  const spot = await place.spot()
-  place.failed(spot)
-  t.equal(await place.spot(), spot)
-  place.failed(spot)
-  t.not(await place.spot(), spot, 'a fresh one after two failures')
+  t.notOk(source.drop(one), 'an older location is not dropped twice')
+  const spot = await source.current()
+  source.failed(spot)
+  t.equal(await source.current(), spot)
+  source.failed(spot)
+  t.not(await source.current(), spot, 'a new location after two failures')
 
-  const last = await place.spot()
-  t.equal(follow(last, '/other'), undefined)
+  const last = await source.current()
+  t.equal(followRedirect(last, '/other'), undefined)
   t.strictSame(last.headers, { Authorization: 'x' })
-  t.equal(follow(last, 'https://cdn.example/x'), undefined)
+  t.equal(followRedirect(last, 'https://cdn.example/x'), undefined)
   t.strictSame(last.headers, {})
-  t.match(follow(last, 'http://cdn.example/x'), /not secure/)
-  t.match(follow(last, 'file:///etc/passwd'), /not secure/)
-  t.match(follow(last, undefined), /nowhere/)
+  t.match(followRedirect(last, 'http://cdn.example/x'), /not secure/)
+  t.match(followRedirect(last, 'file:///etc/passwd'), /not secure/)
+  t.match(followRedirect(last, undefined), /nowhere/)
 })
 
-t.test('proxies', async t => {
+t.test('proxy settings', async t => {
   const env = {
     HTTPS_PROXY: 'http://user:pass@proxy:8080',
     http_proxy: 'plain:3128',
@@ -377,12 +377,12 @@ t.test('proxies', async t => {
   t.equal(
     proxyFor(new URL('http://localhost/'), 'http://own:1', env)?.href,
     'http://own:1/',
-    'one that is given counts'
+    'a configured proxy comes first'
   )
   t.throws(() => proxyFor(new URL('https://x/'), 'socks5://secret@x', {}), /^(?!.*secret)/)
 })
 
-t.test('addresses in messages lose what may be secret', async t => {
+t.test('queries of addresses are removed from messages', async t => {
   t.equal(withoutQueries('see https://a.b/c?X-Amz-Signature=1&x=2, or http://d/e'), 'see https://a.b/c or http://d/e')
   t.equal(crc32(Buffer.from('b'), crc32(Buffer.from('a'))), crc32(Buffer.from('ab')), 'checksums can be continued')
 })

@@ -4,16 +4,16 @@ import { type AddressInfo, connect, createServer as createPlainServer } from 'no
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import t from 'tap'
-import { Connections } from '../../plugins/download/transfer/http/http-client.ts'
+import { ConnectionPool } from '../../plugins/download/transfer/http/http-client.ts'
 import type { ResponseHead } from '../../plugins/download/transfer/http/http-response.ts'
 import { ConnectionFailure } from '../../plugins/download/transfer/http/http-socket.ts'
-import { Engine } from '../../plugins/download/transfer/transfer-engine.ts'
+import { TransferEngine } from '../../plugins/download/transfer/transfer-engine.ts'
 import { sampleBytes, sha256, startByteServer } from '../support/byte-server.ts'
 
 const content = sampleBytes(9_000_001)
 
-function makeEngine(t: Test): Engine {
-  const engine = new Engine({
+function makeEngine(t: Test): TransferEngine {
+  const engine = new TransferEngine({
     connections: 8,
     connectionsPerFile: 4,
     bandwidthLimit: 0,
@@ -35,7 +35,7 @@ function fetchFile(t: Test, url: string, proxy?: string): Promise<{ size: number
   })
 }
 
-/** A proxy that notes what it is asked for. */
+/** A proxy that records its requests. */
 async function startProxy(t: Test, secret?: string) {
   const asked: string[] = []
   const allowed = (credentials: string | undefined) =>
@@ -43,7 +43,7 @@ async function startProxy(t: Test, secret?: string) {
   const proxy = createServer((request, response) => {
     asked.push(request.url!)
     if (!allowed(request.headers['proxy-authorization'])) {
-      response.writeHead(407).end('who are you?')
+      response.writeHead(407).end('authenticate first')
       return
     }
     const url = new URL(request.url!)
@@ -79,11 +79,11 @@ async function startProxy(t: Test, secret?: string) {
   return { asked, port: (proxy.address() as AddressInfo).port }
 }
 
-t.test('over TLS', async t => {
+t.test('transfer over TLS', async t => {
   const server = await startByteServer({ '/file': content }, () => ({}), true)
   t.teardown(() => server.close())
 
-  await t.test('a certificate that nobody trusts is refused', async t => {
+  await t.test('an untrusted certificate is refused', async t => {
     await t.rejects(fetchFile(t, server.url), { code: 'hub_unreachable', message: /self-signed certificate/ })
     t.equal(server.requests.length, 0)
   })
@@ -93,11 +93,11 @@ t.test('over TLS', async t => {
     delete process.env.NODE_TLS_REJECT_UNAUTHORIZED
   })
 
-  await t.test('straight', async t => {
+  await t.test('without a proxy', async t => {
     t.strictSame(await fetchFile(t, server.url), [{ size: content.length, sha256: sha256(content) }])
   })
 
-  await t.test('with connections that are cut', async t => {
+  await t.test('with connections that break', async t => {
     server.state.fault = ({ number }) => (number % 2 === 0 ? { cutAfter: 1_000_000 } : {})
     t.strictSame(await fetchFile(t, server.url), [{ size: content.length, sha256: sha256(content) }])
     server.state.fault = () => ({})
@@ -110,7 +110,7 @@ t.test('over TLS', async t => {
     t.ok(asked.length > 0 && asked.every(line => line === `CONNECT ${new URL(server.url).host}`))
   })
 
-  await t.test('through a proxy that wants other credentials', async t => {
+  await t.test('fails when the proxy refuses the credentials', async t => {
     const { port } = await startProxy(t, 'user:other')
     const failed = fetchFile(t, server.url, `http://user:secret@127.0.0.1:${port}`)
     await t.rejects(failed, { code: 'hub_unreachable', message: /the proxy wants other credentials \(407\)/ })
@@ -118,7 +118,7 @@ t.test('over TLS', async t => {
   })
 })
 
-t.test('without TLS through a proxy', async t => {
+t.test('transfer without TLS through a proxy', async t => {
   const server = await startByteServer({ '/file': content })
   t.teardown(() => server.close())
   const { asked, port } = await startProxy(t, 'user:pass')
@@ -127,8 +127,8 @@ t.test('without TLS through a proxy', async t => {
   t.ok(asked.length > 0 && asked.every(line => line === `${server.url}/file`))
 })
 
-/** Asks a server that answers with exactly these bytes, in pieces of a size. */
-async function ask(answer: string, piece: number, end: boolean) {
+/** Sends a request to a server that answers with exactly these bytes, in pieces of a size. */
+async function fetchFrom(answer: string, piece: number, end: boolean) {
   const server = createPlainServer(socket => {
     socket.setNoDelay(true)
     socket.once('data', async () => {
@@ -141,7 +141,7 @@ async function ask(answer: string, piece: number, end: boolean) {
     socket.on('error', () => {})
   }).listen(0, '127.0.0.1')
   await once(server, 'listening')
-  const connections = new Connections()
+  const connections = new ConnectionPool()
   let head: ResponseHead | undefined
   let got = ''
   const room = Buffer.alloc(7)
@@ -181,7 +181,7 @@ async function failureOf(promise: Promise<unknown>): Promise<string> {
   return 'none'
 }
 
-t.test('answers, however they come in', async t => {
+t.test('HTTP responses, however they are split', async t => {
   const early = 'HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n'
   const long = 'HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n012345678901234567890123456789'
   const chunked =
@@ -194,8 +194,8 @@ t.test('answers, however they come in', async t => {
     [close, true]
   ] as const) {
     for (const piece of [1, 2, 3, 16, 57, 1000]) {
-      const { settled, status, got } = await ask(answer, piece, end)
-      t.strictSame([settled, status, got], ['whole', 200, '012345678901234567890123456789'], `pieces of ${piece}`)
+      const { settled, status, got } = await fetchFrom(answer, piece, end)
+      t.strictSame([settled, status, got], ['complete', 200, '012345678901234567890123456789'], `pieces of ${piece}`)
     }
   }
   const wrong: [answer: string, kind: string][] = [
@@ -206,8 +206,8 @@ t.test('answers, however they come in', async t => {
     ['SSH-2.0-OpenSSH_9\r\n\r\n', 'protocol'],
     ['HTTP/1.1 101 Switching Protocols\r\n\r\n', 'protocol']
   ]
-  for (const [answer, kind] of wrong) t.equal(await failureOf(ask(answer, 1000, true)), kind, answer)
-  t.equal(await failureOf(ask('HTTP/1.1 200 OK\r\n', 1000, false)), 'stall')
-  const { got } = await ask('HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n0123 and more', 1000, false)
-  t.equal(got, '0123', 'not more than was told')
+  for (const [answer, kind] of wrong) t.equal(await failureOf(fetchFrom(answer, 1000, true)), kind, answer)
+  t.equal(await failureOf(fetchFrom('HTTP/1.1 200 OK\r\n', 1000, false)), 'stall')
+  const { got } = await fetchFrom('HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n0123 and more', 1000, false)
+  t.equal(got, '0123', 'no more than the declared length')
 })
