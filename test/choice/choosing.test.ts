@@ -20,7 +20,7 @@ function shuffled<Item>(items: readonly Item[], seed: number): Item[] {
   return order.sort((a, b) => a.key - b.key).map(({ item }) => item)
 }
 
-t.test('what repositories as they are give', t => {
+t.test('choices for listings of real repositories', t => {
   t.ok(LISTINGS.length >= 40)
   for (const { id, files, gives, weightsInIndex } of LISTINGS) {
     for (const [tag, expected] of Object.entries(gives)) {
@@ -43,7 +43,7 @@ t.test('what repositories as they are give', t => {
   t.end()
 })
 
-t.test('what holds for every choice', t => {
+t.test('properties of every choice', t => {
   const budgets = [CPU_32, { ram: 8 * GIB, gpu: 0 }, { ram: 64 * GIB, gpu: 24 * GIB }, { ram: 1 * GIB, gpu: 0 }]
   let chosen = 0
   for (const { id, files, gives, weightsInIndex } of LISTINGS) {
@@ -107,7 +107,7 @@ function checkChoice(t: Test, title: string, choice: Choice) {
   )
 }
 
-t.test('the default by memory', t => {
+t.test('the default quantization depends on the memory', t => {
   const files = listing(
     'm-{IQ2_M:2.9,Q3_K_M:4,IQ4_XS:4.4,Q4_0:4.6,Q4_0_4_4:4.6,Q4_K_M:4.9,Q5_K_M:5.7,Q6_K:6.6,Q8_0:8.5,UD-Q8_K_XL:10,F16:16}.gguf'
   )
@@ -131,10 +131,10 @@ t.test('the default by memory', t => {
     [7.3, 0, 'IQ4_XS', true, /Q4_0 would need/],
     [7, 0, 'Q3_K_M', true, /IQ4_XS would need/],
     [5.2, 0, 'IQ2_M', true, /Q3_K_M would need/],
-    [4, 0, 'Q4_K_M', false, /^Q4_K_M is taken although no quantization fits 2\.8 GiB of usable memory\.$/],
+    [4, 0, 'Q4_K_M', false, /^Q4_K_M was chosen although no quantization fits 2\.8 GiB of usable memory\.$/],
     [64, 24, 'Q8_0', true, /of 21\.6 GiB of usable graphics memory\.$/],
     [64, 8, 'Q5_K_M', true, /of 7\.2 GiB of usable graphics memory; Q6_K would need/],
-    [32, 4, 'Q4_K_M', true, /more than the 3\.6 GiB of usable graphics memory; the rest of it goes to main memory/],
+    [32, 4, 'Q4_K_M', true, /more than the 3\.6 GiB of usable graphics memory; the rest goes to main memory/],
     [32, 2, 'Q8_0', true, /of 22\.4 GiB of usable memory/],
     [1, 4, 'Q3_K_M', true, /needs 4\.6 GiB of 4\.7 GiB of memory; IQ4_XS would need/],
     [1, 4.5, 'IQ4_XS', true, /Q4_0 would need/],
@@ -149,7 +149,7 @@ t.test('the default by memory', t => {
     t.match(choice.reason, reason, title)
     t.notOk(
       choice.choices.some(({ label }) => label === choice.label),
-      'what else there is'
+      'the other choices'
     )
   }
   t.same(
@@ -162,7 +162,7 @@ t.test('the default by memory', t => {
   t.end()
 })
 
-t.test('the class of Q4_K_M where there is none', t => {
+t.test('the default quantization without Q4_K_M', t => {
   const small = { ram: 1 * GIB, gpu: 0 }
   const table: [labels: string, taken: string][] = [
     ['Q2_K:1,Q4_K_S:2,Q4_0:2,UD-Q4_K_XL:2,Q5_K_M:2', 'UD-Q4_K_XL'],
@@ -180,12 +180,12 @@ t.test('the class of Q4_K_M where there is none', t => {
     const choice = choose({ files: listing(`m-{${labels}}.gguf`), memory: small })
     t.equal(choice.label, taken, labels)
     t.notOk(choice.memory.fits)
-    t.match(choice.warnings.join(), /needs about .* of memory/, 'tells that it does not fit')
+    t.match(choice.warnings.join(), /needs about .* of memory/, 'warns that it does not fit')
   }
   t.end()
 })
 
-t.test('files that are named', t => {
+t.test('named files', t => {
   const files = listing('a-Q4_K_M.gguf 2\na-Q8_0.gguf 4\nsub/a-Q8_0[2].gguf 9\nmmproj-F16.gguf 1\nREADME.md')
   const paths = (request: Partial<ChoiceRequest>) => choose({ files, ...request }).files.map(file => file.path)
   t.same(paths({ file: 'sub/a-Q8_0-00002-of-00002.gguf' }).slice(0, 2), [
@@ -193,17 +193,17 @@ t.test('files that are named', t => {
     'sub/a-Q8_0-00002-of-00002.gguf'
   ])
   t.same(paths({ file: 'a-Q4_K_M.gguf' }), ['a-Q4_K_M.gguf', 'mmproj-F16.gguf', 'README.md'])
-  t.same(paths({ variant: 'A-q4_k_m.GGUF' }).slice(0, 1), ['a-Q4_K_M.gguf'], 'whatever the case')
+  t.same(paths({ variant: 'A-q4_k_m.GGUF' }).slice(0, 1), ['a-Q4_K_M.gguf'], 'in any case')
   t.throws(() => paths({ variant: 'Q8_0' }), { code: 'invalid_request', message: /a-Q8_0 \(4\.0 GB\)|sub-a-Q8_0/ })
   t.throws(() => paths({ file: 'nowhere.gguf' }), { code: 'repo_not_found', message: /has no nowhere\.gguf/ })
-  t.throws(() => paths({ file: 'README.md' }), { code: 'unsupported_capability', message: /is no model file/ })
+  t.throws(() => paths({ file: 'README.md' }), { code: 'unsupported_capability', message: /is not a model file/ })
   const broken = listing('a-Q4_K_M.gguf 2\nb-Q8_0[3].gguf 9').filter(({ path }) => !path.includes('00003-of'))
   t.throws(() => choose({ files: broken, file: 'b-Q8_0-00002-of-00003.gguf' }), {
     code: 'unsupported_capability',
     message: /lacks b-Q8_0-00003-of-00003\.gguf/
   })
   t.throws(() => choose({ files: broken, variant: 'q8_0' }), { message: /lacks b-Q8_0-00003/ })
-  t.match(choose({ files: broken }).warnings, [/Left aside: b-Q8_0-00001-of-00003\.gguf .* lacks b-Q8_0-00003/])
+  t.match(choose({ files: broken }).warnings, [/Not used: b-Q8_0-00001-of-00003\.gguf .* lacks b-Q8_0-00003/])
   t.match(choose({ files: listing('m-Q4_K_M.gguf 90'), variant: 'Q4_K_M' }).warnings, [/needs about 92\.\d GiB/])
   t.match(choose({ files: listing('m-Q4_0_4_4.gguf 1'), variant: 'Q4_0_4_4' }).warnings, [/old versions/])
   const strange = choose({ files: listing('my model, v1: Q8_0.gguf 1\nAUX.jinja') })
@@ -225,17 +225,17 @@ t.test('files that are named', t => {
   t.end()
 })
 
-t.test('SafeTensors', t => {
+t.test('choices of SafeTensors weights', t => {
   const rest = 'config.json 1k\ntokenizer.json 900k'
   const files = listing(`model[2].safetensors 8\nmodel.safetensors.index.json 1k\nextra.safetensors 1\n${rest}`)
   t.equal(indexToRead(files), 'model.safetensors.index.json')
   t.equal(configToRead(files), 'config.json')
   const whole = [...files, ...listing('a-Q4_0.gguf 1')]
-  t.equal(indexToRead(whole), undefined, 'GGUF goes first')
+  t.equal(indexToRead(whole), undefined, 'GGUF comes first')
   t.equal(configToRead(whole), undefined)
   t.equal(indexToRead(whole, { variant: 'safetensors' }), 'model.safetensors.index.json')
   t.equal(indexToRead(whole, { variant: 'Q4_0' }), undefined)
-  t.equal(indexToRead(whole, { variant: 'Q3_K_M' }), undefined, 'what is refused needs no index')
+  t.equal(indexToRead(whole, { variant: 'Q3_K_M' }), undefined, 'a refused variant needs no index')
   t.equal(indexToRead(whole, { file: 'model-00002-of-00002.safetensors' }), 'model.safetensors.index.json')
   t.equal(choose({ files: whole, variant: 'safetensors' }).format, 'safetensors')
   const inFolder = listing(

@@ -201,7 +201,7 @@ export const GGUF_PUBLISHERS: Expectation[] = [
       distilled/ltx-2.3-22b-distilled-{UD-Q4_K_M:14,UD-Q8_0:24}.gguf`),
     gives: {
       '': /4 models: .*ltx-2\.3-22b-dev-UD-Q4_K_M/,
-      'UD-Q4_K_M': /2 models that UD-Q4_K_M may mean/,
+      'UD-Q4_K_M': /2 models that match UD-Q4_K_M/,
       'ltx-2.3-22b-distilled-UD-Q4_K_M': [
         'ltx-2.3-22b-distilled-UD-Q4_K_M',
         'distilled/ltx-2.3-22b-distilled-UD-Q4_K_M.gguf'
@@ -256,7 +256,7 @@ export const GGUF_PUBLISHERS: Expectation[] = [
       'bert-bge-small': ['F16', 'bert-bge-small/ggml-model-f16.gguf'],
       'stories15M-q4_0.gguf': ['stories15M-q4_0', 'tinyllamas/stories15M-q4_0.gguf'],
       stories260K: ['stories260K', 'tinyllamas/stories260K.gguf'],
-      Q4_0: /3 models that Q4_0 may mean/
+      Q4_0: /3 models that match Q4_0/
     }
   }
 ]

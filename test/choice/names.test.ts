@@ -1,9 +1,9 @@
 import t from 'tap'
 import { type FileRole, parseGgufFileName, projectorFor } from '../../core/models/gguf-file-name.ts'
 import { storedName } from '../../core/models/stored-name.ts'
-import { isForeign, quality, standInRank } from '../../plugins/download/choice/default-quantization.ts'
+import { isUnsupported, quality, standInRank } from '../../plugins/download/choice/default-quantization.ts'
 
-t.test('names in the wild', t => {
+t.test('labels from real file names', t => {
   const table: [path: string, role: FileRole, label: string | undefined, shard?: string][] = [
     ['UD-Q4_K_XL/DeepSeek-V4-Pro-0813-UD-Q4_K_XL-00001-of-00020.gguf', 'model', 'UD-Q4_K_XL', '1/20'],
     ['UD-Q3_K_XL/Kimi-K2.5-UD-Q3_K_XL-00011-of-00011.gguf', 'model', 'UD-Q3_K_XL', '11/11'],
@@ -81,7 +81,7 @@ t.test('names in the wild', t => {
   t.end()
 })
 
-t.test('projectors in folders', t => {
+t.test('projectors belong to models in their folder', t => {
   const table: [model: string, others: string[], projector: string | undefined][] = [
     ['Q8_0/m-Q8_0.gguf', ['mmproj-F16.gguf'], 'mmproj-F16.gguf'],
     ['Q8_0/m-Q8_0.gguf', ['Q8_0/mmproj-BF16.gguf', 'mmproj-F16.gguf'], 'Q8_0/mmproj-BF16.gguf'],
@@ -100,7 +100,7 @@ t.test('projectors in folders', t => {
   t.end()
 })
 
-t.test('names in the store', t => {
+t.test('names of stored files', t => {
   const table: [name: string, stored: string][] = [
     ['Qwen3-0.6B-Q8_0.gguf', 'Qwen3-0.6B-Q8_0.gguf'],
     ['a b,c:d*?"<>|.gguf', 'a_b_c_d______.gguf'],
@@ -116,7 +116,7 @@ t.test('names in the store', t => {
   t.end()
 })
 
-t.test('order of quantizations', t => {
+t.test('quantizations are ranked by quality', t => {
   const order = ['IQ1_S', 'UD-IQ1_S', 'Q2_K', 'IQ3_M', 'Q3_K_M', 'IQ4_XS', 'Q4_0', 'MXFP4', 'Q4_K_S', 'Q4_K_M']
   order.push(
     'Q4_K_M-F16',
@@ -151,7 +151,8 @@ t.test('order of quantizations', t => {
     if (index > 0) t.ok(standInRank(label)! > standInRank(first[index - 1]!)!, `${first[index - 1]} before ${label}`)
   }
   for (const label of ['Q5_K_M', 'Q3_K_M', 'Q8_0', 'F16', 'IQ3_M']) t.equal(standInRank(label), undefined, label)
-  for (const label of ['Q4_0_4_4', 'Q4_0_8_8', 'IQ4_KSS', 'IQ5_K', 'Q4_K_R4', 'I2_S']) t.ok(isForeign(label), label)
-  for (const label of ['Q4_0', 'IQ4_XS', 'IQ4_NL', 'Q4_K_M', 'UD-IQ2_M', 'MXFP4_MOE']) t.notOk(isForeign(label), label)
+  for (const label of ['Q4_0_4_4', 'Q4_0_8_8', 'IQ4_KSS', 'IQ5_K', 'Q4_K_R4', 'I2_S']) t.ok(isUnsupported(label), label)
+  for (const label of ['Q4_0', 'IQ4_XS', 'IQ4_NL', 'Q4_K_M', 'UD-IQ2_M', 'MXFP4_MOE'])
+    t.notOk(isUnsupported(label), label)
   t.end()
 })

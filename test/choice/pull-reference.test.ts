@@ -9,7 +9,7 @@ const HUBS = [
   { name: 'url', prefixes: ['https://', 'http://'] }
 ]
 
-t.test('what a pull names', t => {
+t.test('parses names and addresses of pulls', t => {
   const N = { id: 'Qwen/Qwen3-0.6B-GGUF', name: { owner: 'Qwen', name: 'Qwen3-0.6B-GGUF' } }
   const hf = { hub: 'huggingface', ...N }
   const table: [text: string, reference: PullReference][] = [
@@ -80,7 +80,7 @@ t.test('what a pull names', t => {
   t.end()
 })
 
-t.test('what it may not name', t => {
+t.test('refuses invalid names and addresses', t => {
   const table: [text: unknown, code: string, message: RegExp][] = [
     [undefined, 'invalid_model_name', /missing/],
     [7, 'invalid_model_name', /missing/],
@@ -118,8 +118,8 @@ t.test('what it may not name', t => {
     ['ftp://x/a/b', 'invalid_request', /"ftp:\/\/"/],
     ['C:\\models\\a.gguf', 'invalid_request', /./],
     ['https://huggingface.co/Qwen', 'invalid_model_name', /owner is missing/],
-    ['https://huggingface.co/datasets/a/b', 'invalid_model_name', /is no model/],
-    ['https://huggingface.co/spaces/a/b', 'invalid_model_name', /is no model/],
+    ['https://huggingface.co/datasets/a/b', 'invalid_model_name', /is not a model/],
+    ['https://huggingface.co/spaces/a/b', 'invalid_model_name', /is not a model/],
     ['https://huggingface.co/a/b/c/d', 'invalid_model_name', /more behind the name/],
     ['https://huggingface.co/a/b/resolve/main/..%2Fx', 'invalid_request', /path of a file/],
     ['https://huggingface.co/a/b/resolve/main/%zz', 'invalid_request', /% signs/],

@@ -1,9 +1,9 @@
 import type { HubFile } from '../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
-import { fileNameOf, listed } from './choice.ts'
-import { isForeign, quality } from './default-quantization.ts'
-import type { GgufCandidate, GgufOffer } from './gguf-models.ts'
+import { fileNameOf, shortList } from './choice.ts'
+import { isUnsupported, quality } from './default-quantization.ts'
+import type { GgufCandidate, GgufModels } from './gguf-models.ts'
 
 const refuse = (
   code: 'unsupported_capability' | 'repo_not_found' | 'invalid_request',
@@ -14,7 +14,7 @@ const refuse = (
 const withSize = ({ label, size }: { label: string; size: number }) =>
   size > 0 ? `${label} (${formatBytes(size)})` : label
 
-/** Labels with their sizes, the best first; those that nobody knows last. */
+/** Labels with their sizes, the best first, unknown ones last. */
 export function choicesOf(candidates: readonly GgufCandidate[]): { label: string; size: number }[] {
   return [...candidates]
     .sort((a, b) => rankOf(b) - rankOf(a) || (a.path < b.path ? -1 : 1))
@@ -23,92 +23,89 @@ export function choicesOf(candidates: readonly GgufCandidate[]): { label: string
 
 const rankOf = ({ quantization }: GgufCandidate) => (quantization ? quality(quantization) : -2)
 
-/** What was asked for is not there. */
 export function unknownVariant(
   id: string,
   wanted: string,
   choices: { label: string; size: number }[],
-  incomplete: GgufOffer['incomplete']
+  incomplete: GgufModels['incomplete']
 ): CorralError {
   const broken = incomplete.filter(({ label, path }) =>
     [label, path, fileNameOf(path)].some(name => name?.toLowerCase() === wanted.toLowerCase())
   )
   if (broken.length > 0) return incompleteSet(id, broken)
   const example = choices[0] ? ` Pull one of these, such as ${id}:${choices[0].label}.` : ''
-  return refuse('repo_not_found', `${id} has no ${wanted}. It has ${listed(choices.map(withSize))}.${example}`, {
+  return refuse('repo_not_found', `${id} has no ${wanted}. It has ${shortList(choices.map(withSize))}.${example}`, {
     choices
   })
 }
 
-/** Several models answer to what was asked for. */
-export function ambiguous(id: string, candidates: readonly GgufCandidate[], asked: string | undefined): CorralError {
+export function ambiguous(id: string, candidates: readonly GgufCandidate[], wanted: string | undefined): CorralError {
   const choices = choicesOf(candidates)
-  const what = asked ? `${candidates.length} models that ${asked} may mean` : `${candidates.length} models`
+  const what = wanted ? `${candidates.length} models that match ${wanted}` : `${candidates.length} models`
   return refuse(
     'invalid_request',
-    `${id} has ${what}: ${listed(choices.map(withSize))}. Name one after a colon, as in ${id}:${choices[0]!.label}.`,
+    `${id} has ${what}: ${shortList(choices.map(withSize))}. Name one after a colon, as in ${id}:${choices[0]!.label}.`,
     { choices }
   )
 }
 
-/** A set of shards that lacks some. */
 function incompleteSet(id: string, sets: readonly { path: string; missing: string[] }[]): CorralError {
   return refuse('unsupported_capability', `${id} is not usable: ${sets.map(incompleteText).join('; ')}.`)
 }
 
 export const incompleteText = ({ path, missing }: { path: string; missing: string[] }) =>
-  `${path} is a part of a set that lacks ${listed(missing)}`
+  `${path} is part of a set that lacks ${shortList(missing)}`
 
-/** A file that was named but is no model. */
-export function notAModel(id: string, path: string, { roles, incomplete }: GgufOffer): CorralError {
+/** A named file that is not a model. */
+export function notAModel(id: string, path: string, { roles, incomplete }: GgufModels): CorralError {
   const broken = incomplete.filter(set => set.path === path || (set.missing.length > 0 && sameSet(set.path, path)))
   if (broken.length > 0) return incompleteSet(id, broken)
   const why = {
-    model: 'is no model that can be had by itself',
-    projector: 'is a projector, which a model uses to see or hear; it is fetched along with its model',
-    draft: 'is a draft, which runs only beside its main model',
-    imatrix: 'holds data for quantization (an importance matrix), no model',
-    split: 'is a piece of a file that was cut, which llama.cpp does not load before the pieces are joined',
-    other: 'is no model file'
+    model: 'is not a model by itself',
+    projector: 'is a projector, which a model uses to see or hear; it is downloaded with its model',
+    draft: 'is a draft model, which runs only beside its main model',
+    imatrix: 'holds data for quantization (an importance matrix), not a model',
+    split: 'is a piece of a split file, which llama.cpp cannot load before the pieces are joined',
+    other: 'is not a model file'
   }[roles.get(path) ?? 'other']
   return refuse('unsupported_capability', `${path} of ${id} ${why}. Name a GGUF model file, or leave the name out.`)
 }
 
 const sameSet = (a: string, b: string) => a.replace(/\d{5}-of-/, '') === b.replace(/\d{5}-of-/, '')
 
-/** What else a repository may hold, and what people can do about it. */
+/** What else a repository may hold. */
 const KINDS: [is: (path: string, id: string) => boolean, what: string][] = [
   [path => /(^|\/)adapter_(?:config\.json|model\.)/.test(path), 'a LoRA adapter, which changes a base model'],
   [path => path === 'model_index.json', 'a diffusion pipeline, which makes images or sound'],
-  [path => fileNameOf(path).startsWith('consolidated'), "weights in a layout of their maker's own (consolidated)"],
+  [path => fileNameOf(path).startsWith('consolidated'), "weights in their maker's own layout (consolidated)"],
   [path => /\.onnx(?:_data)?$/.test(path), 'ONNX files'],
-  [path => /\.(?:bin|pt|pth|ckpt)$/.test(path), 'pickled PyTorch files, which may run any code when they are opened'],
+  [path => /\.(?:bin|pt|pth|ckpt)$/.test(path), 'pickled PyTorch files, which may run any code when they are loaded'],
   [path => /\.(?:h5|msgpack|tflite|ot)$/.test(path), 'weights of TensorFlow, Flax or Rust'],
   [path => /\.(?:mlmodel|mlpackage)(?:\/|$)/.test(path), 'Core ML files'],
   [path => path.endsWith('.npz'), 'MLX files, which run on Apple machines only'],
-  [path => path.endsWith('.safetensors'), 'SafeTensors files that make no language model by themselves']
+  [path => path.endsWith('.safetensors'), 'SafeTensors files that are not a language model by themselves']
 ]
 
-/** Nothing in the repository can be run; says what there is instead. */
-export function nothingUsable(
+/** The repository has nothing to run: says what it has instead. */
+export function nothingToRun(
   id: string,
   files: readonly HubFile[],
-  { roles, incomplete, candidates }: GgufOffer
+  { roles, incomplete, candidates }: GgufModels
 ): CorralError {
-  const foreign = candidates.filter(({ quantization }) => quantization && isForeign(quantization))
+  const foreign = candidates.filter(({ quantization }) => quantization && isUnsupported(quantization))
   if (foreign.length > 0) {
     return refuse(
       'unsupported_capability',
-      `${id} has only quantizations that llama.cpp does not load (any longer): ` +
-        `${listed(foreign.map(({ label }) => label))}. Look for another repository of this model.`
+      `${id} has only quantizations that llama.cpp cannot load (any more): ` +
+        `${shortList(foreign.map(({ label }) => label))}. Look for another repository of this model.`
     )
   }
   if (incomplete.length > 0) return incompleteSet(id, incomplete)
   const paths = files.map(file => file.path)
   const has = (role: string) => [...roles.values()].some(found => found === role)
   const kinds = [
-    ...(has('split') ? ['pieces of GGUF files that were cut and have to be joined first'] : []),
-    ...(has('draft') ? ['drafts that run beside a main model'] : []),
+    ...(has('split') ? ['pieces of split GGUF files, which must be joined first'] : []),
+    ...(has('draft') ? ['draft models, which run beside a main model'] : []),
     ...(has('projector') ? ['a projector without its model'] : []),
     ...(has('imatrix') ? ['data for quantization (an importance matrix)'] : []),
     ...KINDS.filter(([is]) => paths.some(path => is(path, id))).map(([, what]) => what)
@@ -119,25 +116,24 @@ export function nothingUsable(
   const found =
     kinds.length > 0
       ? `It holds ${kinds.join(', and ')}.`
-      : `It holds ${extensions.length > 0 ? `files of the kinds ${listed(extensions)}` : 'no files'}.`
+      : `It holds ${extensions.length > 0 ? `files of the kinds ${shortList(extensions)}` : 'no files'}.`
   return refuse(
     'unsupported_capability',
-    `${id} has no model that llama.cpp can run: neither GGUF files nor whole SafeTensors weights. ${found} ` +
+    `${id} has no model that llama.cpp can run: neither GGUF files nor complete SafeTensors weights. ${found} ` +
       'Look for a repository with GGUF in its name.',
     { extensions }
   )
 }
 
-/** SafeTensors weights that are quantized in a way that the converter cannot read. */
 export function unreadableWeights(id: string, what: string): CorralError {
   return refuse('unsupported_capability', `${id} ${what}. Look for a repository with GGUF in its name.`)
 }
 
-/** Quantizations that a repository of SafeTensors weights cannot give. */
+/** A quantization was requested of SafeTensors weights. */
 export function onlySafetensors(id: string, wanted: string, label: string | undefined): CorralError {
   return refuse(
     'repo_not_found',
     `${id} has no ${wanted}: it has SafeTensors weights${label ? ` in ${label}` : ''} only. Pull ${id}, then load it with the option ` +
-      `"dtype": "${wanted.toLowerCase()}", or make it ahead with: corral convert ${id} --dtype ${wanted.toLowerCase()}`
+      `"dtype": "${wanted.toLowerCase()}", or convert it now with: corral convert ${id} --dtype ${wanted.toLowerCase()}`
   )
 }

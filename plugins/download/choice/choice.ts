@@ -1,6 +1,6 @@
 import type { HubFile, PlannedDownload, PullPlan } from '../../../core/contracts/downloads.ts'
 
-/** What somebody asked for within a repository. Nothing is the default. */
+/** What was requested of a repository; nothing means the default. */
 export interface Wanted {
   /** A label, a file's path or name with or without `.gguf`, or a folder. */
   variant?: string
@@ -8,43 +8,43 @@ export interface Wanted {
   file?: string
 }
 
-/** Bytes that this machine has in all: main memory (no more than the process may use), and graphics memory or 0. */
+/** Total bytes of this machine: main memory (no more than the process may use), and graphics memory or 0. */
 export interface MemoryFacts {
   ram: number
   gpu: number
 }
 
 export interface ChoiceRequest extends Wanted {
-  /** As the hub spells it, for messages; tells the label where no file does. */
+  /** As the hub spells it: for messages, and for the label where no file name has one. */
   id: string
   files: readonly HubFile[]
   /** What `weightsOfIndex` read of the file that `indexToRead` named. */
   weightsInIndex?: string[]
-  /** Parsed config.json of SafeTensors weights, where it was read already: tells their type. */
+  /** Parsed config.json of SafeTensors weights, where it was read already: it names their type. */
   config?: unknown
   memory: MemoryFacts
 }
 
-/** The part of a pull's plan that listing and memory decide. */
+/** The part of a pull's plan that follows from the listing and the memory. */
 export interface Choice
   extends Pick<PullPlan, 'format' | 'files' | 'size' | 'reason' | 'choices' | 'memory' | 'warnings'> {
-  /** Undefined for SafeTensors weights whose config was not given: `safetensorsLabel` tells it. */
+  /** Undefined for SafeTensors weights without `config`: see `safetensorsLabel`. */
   label: string | undefined
 }
 
-/** Byte order, so that hubs that list in different orders give the same choice. */
+/** Byte order: the order of a hub's listing must not change the choice. */
 export const byPath = (a: { path: string }, b: { path: string }) => (a.path < b.path ? -1 : a.path > b.path ? 1 : 0)
 
 export const folderOf = (path: string) => path.slice(0, path.lastIndexOf('/') + 1)
 export const fileNameOf = (path: string) => path.slice(path.lastIndexOf('/') + 1)
 
-/** A listed file as one to fetch. */
-export function planned(file: HubFile, role: PlannedDownload['role'], storedPath: string): PlannedDownload {
+/** A listed file as one to download. */
+export function plannedFile(file: HubFile, role: PlannedDownload['role'], storedPath: string): PlannedDownload {
   const { path, size, sha256, gitSha1 } = file
   return { path, storedPath, role, size, ...(sha256 ? { sha256 } : {}), ...(gitSha1 ? { gitSha1 } : {}) }
 }
 
-/** Only the first of those whose names in the store some file system takes for the same. */
+/** Keeps the first of files whose stored names differ by case only: some file systems cannot hold both. */
 export function withoutNameTwins(files: readonly PlannedDownload[]): PlannedDownload[] {
   const names = new Set<string>()
   return files.filter(({ storedPath }) => names.size < names.add(storedPath.toLowerCase()).size)
@@ -54,37 +54,37 @@ export function withoutNameTwins(files: readonly PlannedDownload[]): PlannedDown
 export const sizeOf = (files: readonly { size: number | undefined }[]) =>
   files.reduce((sum, file) => sum + (file.size ?? 0), 0)
 
-/** Names for a sentence, shortened. */
-export function listed(names: readonly string[]): string {
+/** Names for a sentence, at most twelve. */
+export function shortList(names: readonly string[]): string {
   const shown = names.slice(0, 12).join(', ')
   return names.length > 12 ? `${shown} and ${names.length - 12} more` : shown
 }
 
 const GIB = 2 ** 30
-/** Graphics memory below this is not worth a choice of its own. */
+/** Graphics memory below this is not considered. */
 const SMALLEST_GPU = 4 * GIB
 
-/** Bytes that models may take on a machine: in the fastest memory it has, and in all together. */
+/** Bytes that models may use on a machine: in its fastest memory, and in all memory. */
 export interface Budget {
   best: number
   all: number
-  /** Whether the fastest is graphics memory. */
+  /** Whether the fastest memory is graphics memory. */
   gpu: boolean
 }
 
-/** The rest is for the system, other programs and the conversation. */
+/** Leaves the rest to the system, other programs and the context. */
 export function budgetOf({ ram, gpu }: MemoryFacts): Budget {
   if (gpu < SMALLEST_GPU) return { best: 0.7 * ram, all: 0.7 * ram, gpu: false }
   return { best: 0.9 * gpu, all: 0.7 * ram + gpu, gpu: true }
 }
 
-/** Bytes that a model is likely to take with a conversation of usual length. */
+/** Estimated bytes of a model with a context of usual length. */
 export function requiredMemory(weights: number, projector: number): number {
   return Math.round(weights * 1.1 + 0.5 * GIB + projector)
 }
 
-/** How a need compares with what there is. */
-export function memoryFor(required: number, budget: Budget): PullPlan['memory'] {
+/** Whether a model fits the memory. */
+export function memoryCheck(required: number, budget: Budget): PullPlan['memory'] {
   const available = Math.round(required <= budget.best ? budget.best : budget.all)
   return { required, available, fits: required <= available }
 }

@@ -10,40 +10,47 @@ import {
   type ChoiceRequest,
   fileNameOf,
   folderOf,
-  memoryFor,
-  planned,
+  memoryCheck,
+  plannedFile,
   sizeOf,
   type Wanted,
   withoutNameTwins
 } from './choice.ts'
-import { ambiguous, choicesOf, incompleteText, notAModel, nothingUsable, unknownVariant } from './choice-errors.ts'
-import { defaultQuantization, isForeign, needOf } from './default-quantization.ts'
-import { type GgufCandidate, type GgufOffer, ggufOffer, matchingGguf } from './gguf-models.ts'
+import { ambiguous, choicesOf, incompleteText, notAModel, nothingToRun, unknownVariant } from './choice-errors.ts'
+import { defaultQuantization, isUnsupported, requiredFor } from './default-quantization.ts'
+import { findGgufModels, type GgufCandidate, type GgufModels, matchingGguf } from './gguf-models.ts'
 import { chooseSafetensors, indexOf, safetensorsFolders } from './safetensors-choice.ts'
 
-/** Small texts that come along with GGUF models: what they are, whose, and how they are to be talked to. */
+/** Small text files that are downloaded with GGUF models: descriptions, licences, chat templates. */
 const COMPANION =
   /^(?:readme\.md|licen[cs]e(?:\.(?:md|txt))?|notice(?:\.(?:md|txt))?|config\.json|[^/]+\.jinja|template|system|params)$/i
 const MAX_COMPANION = 2 ** 20
 
 /**
- * Decides which files of a repository a pull fetches: those of one quantization of one model. The order of the listing
+ * Decides which files of a repository a pull downloads: those of one quantization of one model. The order of the listing
  * does not matter.
+ *
+ * 1. What the request names: a GGUF file or label, then a SafeTensors file, folder or type.
+ * 2. The only GGUF model of the repository.
+ * 3. The best quantization for the memory (`defaultQuantization`).
+ * 4. The only GGUF model without a known quantization.
+ * 5. SafeTensors weights, which must be converted first.
+ *
  * @throws CorralError `unsupported_capability` where nothing can be run, saying what there is instead; `repo_not_found`
- * where only what was asked for is missing, listing what there is; `invalid_request` where several models answer
+ * where the requested variant is missing, listing what there is; `invalid_request` where several models match
  */
 export function chooseFiles(request: ChoiceRequest): Choice {
   const { id, files } = request
-  const offer = ggufOffer(id, files)
-  const route = routeOf(request, offer)
+  const models = findGgufModels(id, files)
+  const route = routeOf(request, models)
   if (route.folder !== undefined) return chooseSafetensors(request, route.folder)
-  if (route.candidate) return ggufChoice(request, offer, route.candidate, route.reason)
-  throw nothingUsable(id, files, offer)
+  if (route.candidate) return ggufChoice(request, models, route.candidate, route.reason)
+  throw nothingToRun(id, files, models)
 }
 
 /**
- * The index that tells which SafeTensors weights belong together. Where this is defined, its text is to be read first
- * and given to `chooseFiles` by way of `weightsOfIndex`. Undefined where it is not needed.
+ * The index that lists which SafeTensors weights belong together. Where this is defined, its text must be read first and
+ * passed to `chooseFiles` by way of `weightsOfIndex`. Undefined where it is not needed.
  */
 export function indexToRead(files: readonly HubFile[], wanted: Wanted = {}): string | undefined {
   const folder = folderToRead(files, wanted)
@@ -59,9 +66,9 @@ export function configToRead(files: readonly HubFile[], wanted: Wanted = {}): st
 
 function folderToRead(files: readonly HubFile[], { variant, file }: Wanted): string | undefined {
   try {
-    return routeOf({ id: '', files, memory: { ram: 0, gpu: 0 }, variant, file }, ggufOffer('', files)).folder
+    return routeOf({ id: '', files, memory: { ram: 0, gpu: 0 }, variant, file }, findGgufModels('', files)).folder
   } catch (error) {
-    // What cannot be chosen is for `chooseFiles` to refuse, with the repository's name.
+    // `chooseFiles` will refuse this, with the repository's name in its message.
     if (error instanceof CorralError) return undefined
     throw error
   }
@@ -69,15 +76,14 @@ function folderToRead(files: readonly HubFile[], { variant, file }: Wanted): str
 
 type Route = { candidate?: GgufCandidate; reason: string; folder?: string }
 
-/** GGUF goes before SafeTensors, which are to be converted first. */
-function routeOf(request: ChoiceRequest, offer: GgufOffer): Route {
+function routeOf(request: ChoiceRequest, models: GgufModels): Route {
   const { id, files, memory } = request
   const wanted = request.file ?? request.variant
   const folders = safetensorsFolders(files)
-  if (wanted !== undefined) return wantedRoute(request, offer, folders, wanted)
+  if (wanted !== undefined) return wantedRoute(request, models, folders, wanted)
 
-  const { candidates } = offer
-  if (candidates.length === 1 && !isForeign(candidates[0]!.quantization ?? '')) {
+  const { candidates } = models
+  if (candidates.length === 1 && !isUnsupported(candidates[0]!.quantization ?? '')) {
     const [candidate] = candidates
     return { candidate, reason: `${fileNameOf(candidate!.path)} is the only model in the repository.` }
   }
@@ -107,48 +113,49 @@ function oneFolder(id: string, folders: string[]): string | undefined {
   )
 }
 
-function wantedRoute(request: ChoiceRequest, offer: GgufOffer, folders: string[], wanted: string): Route {
+function wantedRoute(request: ChoiceRequest, models: GgufModels, folders: string[], wanted: string): Route {
   const { id, files } = request
-  const found = matchingGguf(offer, wanted)
+  const found = matchingGguf(models, wanted)
   if (found.length > 1) throw ambiguous(id, found, wanted)
   const [candidate] = found
-  if (candidate) return { candidate, reason: reasonOfWanted(candidate, wanted) }
+  if (candidate) return { candidate, reason: requestedReason(candidate, wanted) }
 
   const isNamed = (name: string) => name === wanted || name === `${wanted}.gguf`
   const named = files.filter(({ path }) => isNamed(path) || isNamed(fileNameOf(path))).sort(byPath)
   const weights = named.find(({ path }) => path.endsWith('.safetensors') && folders.includes(folderOf(path)))
   if (weights) return { reason: '', folder: folderOf(weights.path) }
-  if (named.length > 0) throw notAModel(id, named[0]!.path, offer)
+  if (named.length > 0) throw notAModel(id, named[0]!.path, models)
   const text = wanted.toLowerCase()
   const folder = folders.find(name => name.toLowerCase() === `${text}/`)
   if (folder) return { reason: '', folder }
-  // Whether the weights in the root are of this type is known once their config is read.
+  // Whether the weights in the root have this type is known when their config has been read.
   if (folders[0] === '' && /^(?:safetensors|b?f16|f32|fp16|fp32|fp8)$/.test(text)) return { reason: '', folder: '' }
-  if (offer.candidates.length === 0 && folders[0] === '' && request.file === undefined) {
+  if (models.candidates.length === 0 && folders[0] === '' && request.file === undefined) {
     if (labelFromFileName(wanted)) return { reason: '', folder: '' }
   }
-  if (offer.candidates.length + folders.length === 0) throw nothingUsable(id, files, offer)
+  if (models.candidates.length + folders.length === 0) throw nothingToRun(id, files, models)
   const choices = [
-    ...choicesOf(offer.candidates),
+    ...choicesOf(models.candidates),
     ...folders.map(name => ({ label: name === '' ? 'SAFETENSORS' : name.slice(0, -1), size: 0 }))
   ]
-  throw unknownVariant(id, wanted, choices, offer.incomplete)
+  throw unknownVariant(id, wanted, choices, models.incomplete)
 }
 
-function reasonOfWanted({ label, quantization, path }: GgufCandidate, wanted: string): string {
+function requestedReason({ label, quantization, path }: GgufCandidate, wanted: string): string {
   const same = [label, quantization, path, fileNameOf(path)].some(name => name?.toLowerCase() === wanted.toLowerCase())
-  return same ? `${wanted} was asked for.` : `${label} answers to ${wanted}, which was asked for.`
+  return same ? `${wanted} was requested.` : `${label} matches ${wanted}, which was requested.`
 }
 
-function ggufChoice(request: ChoiceRequest, offer: GgufOffer, candidate: GgufCandidate, reason: string): Choice {
+function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufCandidate, reason: string): Choice {
   const { projector } = candidate
-  const plan = (file: HubFile, role: PlannedDownload['role']) => planned(file, role, storedName(fileNameOf(file.path)))
+  const plan = (file: HubFile, role: PlannedDownload['role']) =>
+    plannedFile(file, role, storedName(fileNameOf(file.path)))
   const files = withoutNameTwins([
     ...candidate.files.map(file => plan(file, 'model')),
     ...(projector ? [plan(projector, 'projector')] : []),
     ...companions(request.files, folderOf(candidate.path)).map(file => plan(file, 'other'))
   ])
-  const memory = memoryFor(needOf(candidate), budgetOf(request.memory))
+  const memory = memoryCheck(requiredFor(candidate), budgetOf(request.memory))
   const warnings: string[] = []
   if (!memory.fits) {
     warnings.push(
@@ -156,29 +163,29 @@ function ggufChoice(request: ChoiceRequest, offer: GgufOffer, candidate: GgufCan
         'on this machine. It will be slow or not load at all.'
     )
   }
-  if (isForeign(candidate.quantization ?? '')) {
-    warnings.push(`${candidate.label} is for other engines or old versions: llama.cpp is unlikely to load it.`)
+  if (isUnsupported(candidate.quantization ?? '')) {
+    warnings.push(`${candidate.label} is for other engines or old versions: llama.cpp will probably not load it.`)
   }
-  if (!projector && offer.looseProjectors.length > 0) {
+  if (!projector && models.looseProjectors.length > 0) {
     warnings.push(
-      `It is not clear which projector belongs to the model (${offer.looseProjectors.join(', ')}), so none is taken: ` +
+      `It is not clear which projector belongs to the model (${models.looseProjectors.join(', ')}), so none is downloaded: ` +
         'the model will read text only.'
     )
   }
-  for (const set of offer.incomplete) warnings.push(`Left aside: ${incompleteText(set)}.`)
+  for (const set of models.incomplete) warnings.push(`Not used: ${incompleteText(set)}.`)
   return {
     format: 'gguf',
     label: candidate.label,
     files,
     size: sizeOf(files),
     reason,
-    choices: choicesOf(offer.candidates).filter(({ label }) => label !== candidate.label),
+    choices: choicesOf(models.candidates).filter(({ label }) => label !== candidate.label),
     memory,
     warnings
   }
 }
 
-/** Those beside the model go before those in the root. */
+/** Files beside the model come before those in the root. */
 function companions(files: readonly HubFile[], folder: string): HubFile[] {
   const small = files.filter(
     ({ path, size }) => COMPANION.test(fileNameOf(path)) && size !== undefined && size > 0 && size <= MAX_COMPANION

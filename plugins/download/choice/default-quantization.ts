@@ -7,19 +7,19 @@ interface DefaultQuantization {
   reason: string
 }
 
-/** Bytes of memory that a candidate needs with its projector. */
-export const needOf = ({ size, projector }: GgufCandidate) => requiredMemory(size, projector?.size ?? 0)
+/** Bytes of memory that a candidate needs, with its projector. */
+export const requiredFor = ({ size, projector }: GgufCandidate) => requiredMemory(size, projector?.size ?? 0)
 
 /**
- * The best quantization that fits the memory, from the class of Q4_K_M up to Q8_0; smaller ones only where none of
- * these fits, weights that are not quantized only where there is nothing else. Undefined where no candidate has a label
- * that llama.cpp loads.
+ * The best quantization that fits the memory, from the class of Q4_K_M up to Q8_0; smaller ones only where none of those
+ * fits, unquantized weights only where there is nothing else. Undefined where no candidate has a label that llama.cpp
+ * loads.
  */
 export function defaultQuantization(
   candidates: readonly GgufCandidate[],
   budget: Budget
 ): DefaultQuantization | undefined {
-  const usable = candidates.filter(({ quantization }) => quantization && !isForeign(quantization))
+  const usable = candidates.filter(({ quantization }) => quantization && !isUnsupported(quantization))
   const rank = (candidate: GgufCandidate) => quality(candidate.quantization!)
   const ordered = usable.sort((a, b) => rank(a) - rank(b) || (a.path < b.path ? -1 : 1))
   const [first] = ordered
@@ -34,36 +34,36 @@ export function defaultQuantization(
     standIns[0]?.candidate ?? ordered.find(candidate => rank(candidate) > quality('Q4_K_M') && rank(candidate) <= top)
   if (!floor) return withoutLadder(ordered, budget)
 
-  const fits = (candidate: GgufCandidate, bytes: number) => needOf(candidate) <= bytes
+  const fits = (candidate: GgufCandidate, bytes: number) => requiredFor(candidate) <= bytes
   const ladder = ordered.filter(candidate => rank(candidate) >= rank(floor) && rank(candidate) <= top)
   const best = ladder.findLast(candidate => fits(candidate, budget.best))
   if (best) return { candidate: best, reason: reasonOfBest(best, ladder[ladder.indexOf(best) + 1], budget) }
   if (fits(floor, budget.all)) {
     const reason =
-      `${floor.label} needs ${formatMemory(needOf(floor))}, more than the ${formatMemory(budget.best)} of usable graphics memory; ` +
-      'the rest of it goes to main memory.'
+      `${floor.label} needs ${formatMemory(requiredFor(floor))}, more than the ${formatMemory(budget.best)} of usable graphics memory; ` +
+      'the rest goes to main memory.'
     return { candidate: floor, reason }
   }
   const smaller = ordered.filter(candidate => rank(candidate) < rank(floor))
   return bestSmaller(smaller, floor, budget) ?? { candidate: floor, reason: reasonOfMisfit(floor, budget) }
 }
 
-/** Where there is nothing from Q4_K_M to Q8_0. */
+/** The choice where there is nothing between Q4_K_M and Q8_0. */
 function withoutLadder(ordered: GgufCandidate[], budget: Budget): DefaultQuantization {
   const top = quality('Q8_0')
   const low = ordered.filter(candidate => quality(candidate.quantization!) < top)
   if (low.length > 0) {
-    const best = low.findLast(candidate => needOf(candidate) <= budget.all)
+    const best = low.findLast(candidate => requiredFor(candidate) <= budget.all)
     if (!best) return { candidate: low[0]!, reason: reasonOfMisfit(low[0]!, budget) }
     return { candidate: best, reason: reasonOfBest(best, low[low.indexOf(best) + 1], budget) }
   }
   const high = ordered[0]!
   const what = isFloat(high.quantization!) ? 'nothing quantized' : 'nothing smaller'
-  return { candidate: high, reason: `${high.label} it is, because the repository has ${what}.` }
+  return { candidate: high, reason: `${high.label} was chosen because the repository has ${what}.` }
 }
 
 function bestSmaller(smaller: GgufCandidate[], floor: GgufCandidate, budget: Budget): DefaultQuantization | undefined {
-  const best = smaller.findLast(candidate => needOf(candidate) <= budget.all)
+  const best = smaller.findLast(candidate => requiredFor(candidate) <= budget.all)
   if (!best) return undefined
   return { candidate: best, reason: reasonOfBest(best, smaller[smaller.indexOf(best) + 1] ?? floor, budget) }
 }
@@ -73,86 +73,43 @@ function reasonOfBest(
   next: GgufCandidate | undefined,
   { best: usable, gpu, all }: Budget
 ): string {
-  const need = needOf(best)
+  const need = requiredFor(best)
   const memory =
     need <= usable
       ? `${formatMemory(usable)} of usable${gpu ? ' graphics' : ''} memory`
       : `${formatMemory(all)} of memory`
-  const more = next ? `; ${next.label} would need ${formatMemory(needOf(next))}` : ''
+  const more = next ? `; ${next.label} would need ${formatMemory(requiredFor(next))}` : ''
   return `${best.label} is the best quantization for this machine: it needs ${formatMemory(need)} of ${memory}${more}.`
 }
 
 function reasonOfMisfit(candidate: GgufCandidate, { all }: Budget): string {
-  return `${candidate.label} is taken although no quantization fits ${formatMemory(all)} of usable memory.`
+  return `${candidate.label} was chosen although no quantization fits ${formatMemory(all)} of usable memory.`
 }
 
-/** Quantizations by how much of the model they keep, the worst first. */
-const QUALITY = [
-  ...[
-    'TQ1_0',
-    'IQ1_S',
-    'IQ1_M',
-    'Q1_0',
-    'IQ2_XXS',
-    'TQ2_0',
-    'IQ2_XS',
-    'IQ2_S',
-    'IQ2_M',
-    'Q2_0',
-    'Q2_K_S',
-    'Q2',
-    'Q2_K'
-  ],
-  ...[
-    'Q2_K_L',
-    'Q2_K_XL',
-    'IQ3_XXS',
-    'IQ3_XS',
-    'Q3_K_S',
-    'IQ3_S',
-    'IQ3_M',
-    'Q3',
-    'Q3_K',
-    'Q3_K_M',
-    'Q3_K_L',
-    'Q3_K_XL'
-  ],
-  ...['IQ4_XS', 'Q4_0', 'IQ4_NL', 'Q4_1', 'NVFP4', 'MXFP4', 'MXFP4_MOE', 'Q4_K_S', 'Q4', 'Q4_K', 'Q4_K_M', 'Q4_K_L'],
-  ...[
-    'Q4_K_XL',
-    'Q5_0',
-    'Q5_K_S',
-    'Q5_1',
-    'Q5',
-    'Q5_K',
-    'Q5_K_M',
-    'Q5_K_L',
-    'Q5_K_XL',
-    'Q6',
-    'Q6_K',
-    'Q6_K_L',
-    'Q6_K_XL'
-  ],
-  ...['Q8', 'Q8_0', 'Q8_K', 'Q8_K_XL', 'F16', 'BF16', 'F32']
-]
-/** What a default starts at: the first of these that there is stands in for Q4_K_M. */
-const STAND_INS = [
-  ...['Q4_K_M', 'UD-Q4_K_M', 'UD-Q4_K_XL', 'Q4_K_XL', 'Q4_K_L', 'Q4_K', 'Q4', 'Q4_K_S', 'MXFP4', 'MXFP4_MOE', 'Q4_0'],
-  ...['Q4_1', 'IQ4_XS', 'IQ4_NL']
-]
+/** Quantizations by quality, the worst first. */
+const QUALITY = (
+  'TQ1_0 IQ1_S IQ1_M Q1_0 IQ2_XXS TQ2_0 IQ2_XS IQ2_S IQ2_M Q2_0 Q2_K_S Q2 Q2_K Q2_K_L Q2_K_XL ' +
+  'IQ3_XXS IQ3_XS Q3_K_S IQ3_S IQ3_M Q3 Q3_K Q3_K_M Q3_K_L Q3_K_XL ' +
+  'IQ4_XS Q4_0 IQ4_NL Q4_1 NVFP4 MXFP4 MXFP4_MOE Q4_K_S Q4 Q4_K Q4_K_M Q4_K_L Q4_K_XL ' +
+  'Q5_0 Q5_K_S Q5_1 Q5 Q5_K Q5_K_M Q5_K_L Q5_K_XL Q6 Q6_K Q6_K_L Q6_K_XL Q8 Q8_0 Q8_K Q8_K_XL F16 BF16 F32'
+).split(' ')
+/** The lowest quantization of the default choice: the first of these that the repository has. */
+const STAND_INS = (
+  'Q4_K_M UD-Q4_K_M UD-Q4_K_XL Q4_K_XL Q4_K_L Q4_K Q4 Q4_K_S MXFP4 MXFP4_MOE Q4_0 ' + 'Q4_1 IQ4_XS IQ4_NL'
+).split(' ')
 
-/** The part of a label that most of the weights have: `UD-Q4_K_XL` is Q4_K_XL, `F16-Q5` and `Q5-F16` are Q5. */
+/** The quantization of most weights: `UD-Q4_K_XL` is Q4_K_XL, `F16-Q5` and `Q5-F16` are Q5. */
 function bulkOf(label: string): string {
   const parts = label.replace(/^UD-/, '').split('-')
   return parts.find(part => !isFloat(part)) ?? parts[0]!
 }
 
-/** Whether a label is that of weights that are not quantized. */
+/** Whether a label stands for unquantized weights. */
 export function isFloat(label: string): boolean {
   return /^(?:B?F16|F32)$/.test(label)
 }
 
-/** Order of labels: more is better. Those that nobody knows follow the one they begin like. */
+/** Rank of a label: higher is better. Unknown labels rank after the known one that they begin with. */
 export function quality(label: string): number {
   const extra = (label.startsWith('UD-') ? 0.5 : 0) + (label.replace(/^UD-/, '').includes('-') ? 0.25 : 0)
   const bulk = bulkOf(label)
@@ -162,15 +119,15 @@ export function quality(label: string): number {
   return shorter === bulk ? -1 : quality(shorter) + 0.1 + extra
 }
 
-/** The place of a label among those that a default starts at, the lower the better; undefined for all others. */
+/** The position of a label in STAND_INS, the lower the better; undefined for all others. */
 export function standInRank(label: string): number | undefined {
   const exact = STAND_INS.indexOf(label)
-  // A mixture follows the plain one that it is made of.
+  // A mixture comes right after its plain quantization.
   const rank = exact >= 0 ? exact : STAND_INS.indexOf(bulkOf(label)) + 0.5
   return rank >= 0.5 || exact === 0 ? rank : undefined
 }
 
-/** Types of other engines, and repacks of old versions: llama.cpp does not load them. */
-export function isForeign(label: string): boolean {
+/** Types of other engines, and repacked ones of old versions: llama.cpp does not load them. */
+export function isUnsupported(label: string): boolean {
   return /_[48]_[48]$|_R[48]$|^(?:UD-)?IQ\d_K|^I2_S$/.test(label)
 }

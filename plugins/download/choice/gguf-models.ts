@@ -8,11 +8,11 @@ import {
 } from '../../../core/models/gguf-file-name.ts'
 import { byPath, fileNameOf, folderOf, sizeOf } from './choice.ts'
 
-/** A whole model in GGUF, of one file or of shards. */
+/** A complete GGUF model, of one file or of shards. */
 export interface GgufCandidate {
-  /** Unlike all others of the repository; the quantization's wherever that is enough. */
+  /** Unique in the repository; the quantization wherever that is enough. */
   label: string
-  /** As far as names tell it. */
+  /** As far as names show it. */
   quantization: string | undefined
   base: string
   /** Path of the first file. */
@@ -24,23 +24,23 @@ export interface GgufCandidate {
   projector: HubFile | undefined
 }
 
-/** What a repository has in GGUF. */
-export interface GgufOffer {
+/** The GGUF models of a repository. */
+export interface GgufModels {
   candidates: GgufCandidate[]
-  /** Sets of shards that are not whole, with what they lack. */
+  /** Incomplete sets of shards, with the missing files. */
   incomplete: { path: string; label: string | undefined; missing: string[] }[]
-  /** Projectors of which none could be told to belong to the models. */
+  /** Projectors that could not be assigned to a model. */
   looseProjectors: string[]
   roles: Map<string, FileRole>
 }
 
-/** Sorts a listing into models that can be had. @param id tells the label of a single file that has none */
-export function ggufOffer(id: string, files: readonly HubFile[]): GgufOffer {
+/** Groups the files of a listing into models. @param id gives the label of a single file that has none */
+export function findGgufModels(id: string, files: readonly HubFile[]): GgufModels {
   const sorted = [...files].sort(byPath)
   const byName = new Map(sorted.map(file => [file.path, file]))
   const roles = new Map(sorted.map(({ path }) => [path, parseGgufFileName(path).role]))
   const found: Omit<GgufCandidate, 'label' | 'projector'>[] = []
-  const incomplete: GgufOffer['incomplete'] = []
+  const incomplete: GgufModels['incomplete'] = []
   const seen = new Set<string>()
   for (const { path } of sorted) {
     const { role, label, base, shard } = parseGgufFileName(path)
@@ -57,7 +57,7 @@ export function ggufOffer(id: string, files: readonly HubFile[]): GgufOffer {
   }
   const paths = sorted.map(file => file.path)
   const projectorOf = projectorFinder(paths)
-  const candidates = labelled(id, withoutSpares(found)).map(candidate => ({
+  const candidates = labelled(id, withoutDuplicates(found)).map(candidate => ({
     ...candidate,
     projector: byName.get(projectorOf(candidate.path) ?? '')
   }))
@@ -69,8 +69,8 @@ export function ggufOffer(id: string, files: readonly HubFile[]): GgufOffer {
 
 type Found = Omit<GgufCandidate, 'label' | 'projector'>
 
-/** Leaves out what is there twice: the same bytes under another path, or a quantization in shards beside it whole. */
-function withoutSpares(found: Found[]): Found[] {
+/** Leaves out duplicates: the same bytes under another path, or a quantization in shards and in one file. */
+function withoutDuplicates(found: Found[]): Found[] {
   const contents = new Set<string>()
   const distinct = found.filter(({ files, quantization }) => {
     const digests = files.map(file => file.sha256 ?? file.gitSha1)
@@ -79,15 +79,15 @@ function withoutSpares(found: Found[]): Found[] {
     if (digests.every(Boolean)) contents.add(content)
     return true
   })
-  const makingOf = ({ quantization, base }: Found) => `${quantization} ${base}`
-  const whole = new Map(distinct.filter(({ files }) => files.length === 1).map(one => [makingOf(one), one.size]))
+  const identityOf = ({ quantization, base }: Found) => `${quantization} ${base}`
+  const whole = new Map(distinct.filter(({ files }) => files.length === 1).map(one => [identityOf(one), one.size]))
   return distinct.filter(candidate => {
-    const size = whole.get(makingOf(candidate))
+    const size = whole.get(identityOf(candidate))
     return candidate.files.length === 1 || size === undefined || Math.abs(candidate.size - size) > size / 100
   })
 }
 
-/** Gives each candidate a label of its own: where the quantization does not do, what its path tells. */
+/** Gives each candidate a unique label: its quantization, or else part of its path. */
 function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[] {
   const nameOf = ({ path }: Found) => withoutExtension(fileNameOf(path)).toLowerCase()
   const quantizations = countBy(found, candidate => candidate.quantization)
@@ -125,7 +125,7 @@ function withoutExtension(path: string): string {
   return path.replace(/\.gguf$/i, '').replace(/(?:-split)?-\d{5}-of-\d{5}$/, '')
 }
 
-/** A path as a label: of the characters and the length that labels may have. */
+/** A path as a label, with the characters and the length that labels may have. */
 export function asLabel(path: string): string {
   const text = withoutExtension(path)
     .replace(/[^A-Za-z0-9._-]+/g, '-')
@@ -138,11 +138,11 @@ export function asLabel(path: string): string {
   )
 }
 
-/** The candidates that a variant or a file's name asks for, by the closest reading that gives any. */
-export function matchingGguf({ candidates }: GgufOffer, wanted: string): GgufCandidate[] {
+/** The candidates that match a variant or a file name, by the strictest rule that any of them meets. */
+export function matchingGguf({ candidates }: GgufModels, wanted: string): GgufCandidate[] {
   const text = wanted.toLowerCase().replace(/\/+$/, '')
   const label = (labelFromFileName(wanted) ?? wanted).toLowerCase()
-  const readings: ((candidate: GgufCandidate) => boolean)[] = [
+  const rules: ((candidate: GgufCandidate) => boolean)[] = [
     candidate => candidate.files.some(file => file.path === wanted),
     candidate => candidate.files.some(({ path }) => namesOf(path).includes(text)),
     candidate => candidate.label.toLowerCase() === text,
@@ -150,20 +150,20 @@ export function matchingGguf({ candidates }: GgufOffer, wanted: string): GgufCan
     candidate => isLabel(wanted) && candidate.quantization?.toLowerCase() === `ud-${label}`,
     candidate => folderOf(candidate.path).toLowerCase() === `${text}/`
   ]
-  for (const reading of readings) {
-    const found = candidates.filter(reading)
+  for (const rule of rules) {
+    const found = candidates.filter(rule)
     if (found.length > 0) return found
   }
   return []
 }
 
-/** Whether a text is a label and nothing more. */
+/** Whether a text is nothing but a label. */
 function isLabel(text: string): boolean {
   const label = labelFromFileName(text)
   return label !== undefined && label.length >= text.replace(/FP(?=16|32)/gi, 'F').length
 }
 
-/** All ways to name a file: with and without folders, extension and shard number; in lower case. */
+/** All names of a file: with and without folders, extension and shard number; in lower case. */
 function namesOf(path: string): string[] {
   const lower = path.toLowerCase()
   const name = fileNameOf(lower)

@@ -3,20 +3,20 @@ import { CorralError } from '../../../core/errors.ts'
 import { type ModelName, parseModelName } from '../../../core/models/model-name.ts'
 import type { Wanted } from './choice.ts'
 
-/** What a pull's text names. */
+/** A parsed model name or address of a pull. */
 export interface PullReference extends HubRequest, Wanted {
-  /** Name of the hub that the text asks for; undefined leaves it to the configured order. */
+  /** Name of the hub; undefined searches the configured ones in order. */
   hub?: string
-  /** Where to store it, without variant; undefined for addresses that tell none. */
+  /** Name to store the model under, without variant; undefined for addresses without one. */
   name?: ModelName
 }
 
-/** Pages of hubs that are no models. */
+/** Pages of hubs that are not models. */
 const NOT_MODELS = /^(?:api\/(?:v1\/)?)?(?:datasets|spaces|collections|buckets|papers|blog|docs)\//i
-/** What hubs put before the owner in the addresses of their pages. */
+/** What the addresses of hubs' pages have before the owner. */
 const BEFORE_OWNER = /^(?:api\/v1\/models|api\/models|csg\/api\/models|models|csg)\/(?=[^/]+\/[^/]+)/i
 const REVISION = /^(?!.*(?:\.\.|\/\/))[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}(?<!\/)$/
-/** Relative, without control characters; backslashes are Windows' folders. */
+/** Relative, without control characters or backslashes (which separate folders on Windows). */
 const FILE_PATH = /^(?!.*(?:^|\/)\.{0,2}(?:\/|$))[^\\\p{Cc}]{1,1024}$/u
 
 const refuse = (code: 'invalid_request' | 'invalid_model_name', message: string) =>
@@ -24,10 +24,10 @@ const refuse = (code: 'invalid_request' | 'invalid_model_name', message: string)
 const quoted = (text: string) => JSON.stringify(text.length > 120 ? `${text.slice(0, 120)}…` : text)
 
 /**
- * Reads `[prefix]owner/name[:variant][@revision]` or an address: of a page or file at a hub that is known
+ * Parses `[prefix]owner/name[:variant][@revision]` or an address: of a page or file at a known hub
  * (`https://huggingface.co/owner/name/blob/main/a.gguf`), of a model at another corral
  * (`corral://host:port/owner/name`), or of any file.
- * @param hubs those that there are; the longest prefix that fits wins, whatever its case
+ * @param hubs available hubs; the longest matching prefix wins, whatever its case
  * @throws CorralError `invalid_model_name`, `invalid_request`
  */
 export function parsePullReference(text: unknown, hubs: readonly Pick<Hub, 'name' | 'prefixes'>[]): PullReference {
@@ -43,7 +43,7 @@ export function parsePullReference(text: unknown, hubs: readonly Pick<Hub, 'name
   }
   const { hub, prefix } = found
   const rest = whole.slice(prefix.length)
-  // Signed addresses hold colons and at signs: they go to the hub as they are.
+  // Signed addresses contain colons and at signs: they are passed to the hub unchanged.
   if (/^https?:\/\/$/i.test(prefix)) return { hub, id: whole }
   if (prefix.endsWith('://')) return { hub, ...serverReference(prefix, rest, whole) }
   const page = prefix.includes('/') ? withoutQuery(rest) : undefined
@@ -57,8 +57,8 @@ function refuseUnknownPrefix(whole: string, hubs: readonly Pick<Hub, 'prefixes'>
   const short = known.filter(name => !name.includes('/') || name.endsWith('://')).join(', ')
   throw refuse(
     'invalid_request',
-    `${quoted(whole)} begins with ${quoted(prefix)}, which no hub that is switched on answers to` +
-      `${short ? ` (there are ${short})` : ''}. Send <owner>/<name>, with or without one of these before it.`
+    `${quoted(whole)} begins with ${quoted(prefix)}, which is not the prefix of an enabled hub` +
+      `${short ? ` (those are ${short})` : ''}. Send <owner>/<name>, with or without one of these prefixes.`
   )
 }
 
@@ -68,7 +68,7 @@ function serverReference(prefix: string, rest: string, whole: string): Omit<Pull
   if (host === undefined || path === undefined) {
     throw refuse(
       'invalid_model_name',
-      `${quoted(whole)} is no address of a model: write ${prefix}<host>:<port>/<owner>/<name>.`
+      `${quoted(whole)} is not the address of a model: write ${prefix}<host>:<port>/<owner>/<name>.`
     )
   }
   const reference = nameReference(path, whole)
@@ -78,11 +78,12 @@ function serverReference(prefix: string, rest: string, whole: string): Omit<Pull
 function withoutQuery(rest: string): { path: string; query: URLSearchParams } {
   const [, path = '', query = ''] = /^([^?#]*)(?:\?([^#]*))?/.exec(rest)!
   const bare = path.replace(/^\/+|\/+$/g, '')
-  if (NOT_MODELS.test(bare)) throw refuse('invalid_model_name', `${quoted(bare)} is no model. Give the address of one.`)
+  if (NOT_MODELS.test(bare))
+    throw refuse('invalid_model_name', `${quoted(bare)} is not a model. Give the address of a model.`)
   return { path: bare.replace(BEFORE_OWNER, ''), query: new URLSearchParams(query) }
 }
 
-/** @param query of a page; undefined where there can be no page's path behind the name */
+/** @param query of a page's address; undefined where the name is not part of an address */
 function nameReference(text: string, whole: string, query?: URLSearchParams): Omit<PullReference, 'hub'> {
   const [, id = text, tail = ''] = /^([^/]*\/[^/:@]*)(.*)$/s.exec(text) ?? []
   const name = parseModelName(tail.startsWith('/') && !query ? text : id)
@@ -99,7 +100,7 @@ interface Parts {
   file?: string | undefined
 }
 
-/** What the path of a hub's page says behind the name. */
+/** Variant, revision and file from the path of a hub's page, behind the name. */
 function pageParts([kind = '', ...more]: string[], query: URLSearchParams, whole: string): Parts {
   // refs/pr/1 is one revision although it has slashes.
   const parts = more[0] === 'refs' ? 3 : 1
@@ -146,6 +147,6 @@ function decoded(text: string): string {
   try {
     return decodeURIComponent(text)
   } catch {
-    throw refuse('invalid_request', `${quoted(text)} is not a part of an address: its % signs code nothing.`)
+    throw refuse('invalid_request', `${quoted(text)} is not part of a valid address: its % signs encode nothing.`)
   }
 }

@@ -10,10 +10,10 @@ import {
   type Choice,
   type ChoiceRequest,
   folderOf,
-  listed,
-  memoryFor,
-  planned,
+  memoryCheck,
+  plannedFile,
   requiredMemory,
+  shortList,
   sizeOf,
   withoutNameTwins
 } from './choice.ts'
@@ -21,25 +21,25 @@ import { onlySafetensors, unreadableWeights } from './choice-errors.ts'
 import { asLabel } from './gguf-models.ts'
 
 const TEXT = /^(?:readme\.md|licen[cs]e(?:\.(?:md|txt))?|notice(?:\.(?:md|txt))?)$/i
-/** Says that it was made for Apple's MLX with fewer bits: tensors that only MLX reads. */
+/** Names of weights that were quantized for Apple's MLX, which only MLX reads. */
 const MLX_NAME = /^mlx-community\/.*\b\d(?:[._]\d+)?-?bit\b|[-_.]mlx[-_.]?(?:\d|q\d|int\d|mxfp\d).*$/i
 
-/** The files of a folder's SafeTensors model. @throws CorralError as `chooseFiles` */
+/** The files of the SafeTensors model in a folder. @throws CorralError as `chooseFiles` */
 export function chooseSafetensors(request: ChoiceRequest, folder: string): Choice {
   const { id, files, config } = request
   const label = folder !== '' ? folder.slice(0, -1) : config === undefined ? undefined : safetensorsLabel(config)
   refuseOtherTypes(request, folder, label)
   refuseMlx(id, config)
-  const { weights, missing } = safetensorsOffer(id, files, folder, request.weightsInIndex)
+  const { weights, missing } = safetensorsModel(id, files, folder, request.weightsInIndex)
   if (missing.length > 0) {
     throw new CorralError(
       'unsupported_capability',
-      `${id} is not a whole model: it lacks ${listed(missing)}. Look for another repository of this model.`,
+      `${id} is not a complete model: it lacks ${shortList(missing)}. Look for another repository of this model.`,
       { param: 'model' }
     )
   }
   const inStore = (file: HubFile, role: PlannedDownload['role'], name = file.path.slice(folder.length)) =>
-    planned(file, role, name.split('/').map(storedName).join('/'))
+    plannedFile(file, role, name.split('/').map(storedName).join('/'))
   const others = [...files].sort(byPath).filter(file => {
     const name = file.path.slice(folder.length)
     if (!file.path.startsWith(folder) || weights.includes(file) || name === 'adapter_config.json') return false
@@ -52,10 +52,10 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
     ...others.map(file => inStore(file, 'other'))
   ])
   const bytes = sizeOf(weights)
-  // Loaded as 16-bit floats, unless another type is asked for.
+  // Loaded as 16-bit floats unless another type is requested.
   const factor = label === 'F32' ? 0.5 : label === 'FP8' ? 2 : 1
-  const memory = memoryFor(requiredMemory(bytes * factor, 0), budgetOf(request.memory))
-  const warnings = ['These are SafeTensors weights: they are converted to GGUF when the model is loaded first.']
+  const memory = memoryCheck(requiredMemory(bytes * factor, 0), budgetOf(request.memory))
+  const warnings = ['These are SafeTensors weights: they are converted to GGUF when the model is first loaded.']
   if (!memory.fits) {
     warnings.push(
       `In 16 bits the model needs about ${formatMemory(memory.required)} of memory, but ${formatMemory(memory.available)} can be used on ` +
@@ -69,7 +69,7 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
     size: sizeOf(chosen),
     reason:
       request.file || request.variant
-        ? 'These weights were asked for.'
+        ? 'These weights were requested.'
         : 'The repository has SafeTensors weights only.',
     choices: [],
     memory,
@@ -77,13 +77,13 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   }
 }
 
-/** Weights under another name get the one that the converter looks for; an index names them as they are. */
+/** Renames weights to what the converter looks for; with an index they keep their names. */
 function convertibleName({ weightsInIndex }: ChoiceRequest, name: string, count: number): string {
   if (weightsInIndex || name.startsWith('model')) return name
   return count === 1 ? 'model.safetensors' : name.replace(/^.*(?=-\d{5}-of-\d{5}\.safetensors$)/, 'model')
 }
 
-/** A tag on a repository of SafeTensors weights can only be the type that they have. */
+/** The variant of SafeTensors weights can only be the type that they have. */
 function refuseOtherTypes({ id, variant }: ChoiceRequest, folder: string, label: string | undefined): void {
   const wanted = variant === undefined || folder !== '' ? undefined : labelFromFileName(variant)
   if (variant === undefined || wanted === undefined || !/^[\w-]+$/.test(variant)) return
@@ -104,23 +104,23 @@ function refuseMlx(id: string, config: unknown): void {
 }
 
 const INDEX = 'model.safetensors.index.json'
-/** No whole model by itself: adapters, other layouts, other precisions of the same, states of training. */
+/** Not a complete model: adapters, other layouts, other precisions, training states. */
 const NO_WEIGHTS =
   /^(?:adapter|consolidated|optimizer|scheduler|diffusion_pytorch_model|ae|vae)[._-]|[._-](?:lora|ema|non_ema|fp16|fp32|bf16|int8)(?:-\d{5}-of-\d{5})?\.safetensors$/i
 
-/** A folder of a repository that holds a SafeTensors model, or would if it were whole. */
-export interface SafetensorsOffer {
+/** The SafeTensors model in a folder, complete or not. */
+export interface SafetensorsModel {
   /** '' for the root, else the folder with its slash. */
   folder: string
-  /** In the repository: the weights, in order. */
+  /** The weights, in order. */
   weights: HubFile[]
-  /** Files that it lacks to be a model. */
+  /** Missing files. */
   missing: string[]
 }
 
 /**
- * The SafeTensors models of a listing: the one in the root, else those in folders of their own, as other corrals list
- * them. Parts of pipelines (text encoders, pooling) are none.
+ * The folders of a listing with SafeTensors models: the root, or else folders of their own, as other corrals list them.
+ * Parts of pipelines (text encoders, pooling) do not count.
  */
 export function safetensorsFolders(files: readonly HubFile[]): string[] {
   const has = new Set(files.map(file => file.path))
@@ -138,7 +138,7 @@ function isWeights(path: string): boolean {
   return name.endsWith('.safetensors') && !NO_WEIGHTS.test(name)
 }
 
-/** The index that tells which weights belong to a folder's model, if it has one. */
+/** The index of the weights in a folder, if it has one. */
 export function indexOf(files: readonly HubFile[], folder: string): string | undefined {
   return files.some(file => file.path === folder + INDEX) ? folder + INDEX : undefined
 }
@@ -147,19 +147,19 @@ export function indexOf(files: readonly HubFile[], folder: string): string | und
  * The weights that a `model.safetensors.index.json` names, in order.
  * @param text its content
  * @param path for the message
- * @throws CorralError `unsupported_capability` when it is damaged
+ * @throws CorralError `unsupported_capability` when it is invalid
  */
 export function weightsOfIndex(text: string, path = INDEX): string[] {
   let map: unknown
   try {
     map = JSON.parse(text)?.weight_map
   } catch (error) {
-    throw damaged(path, 'it is no JSON', error)
+    throw damaged(path, 'it is not JSON', error)
   }
   const names = map && typeof map === 'object' ? [...new Set(Object.values(map))] : []
   if (names.length === 0) throw damaged(path, 'it has no "weight_map" with names of files')
   const strange = names.find(name => typeof name !== 'string' || !/^[^/\\]+\.safetensors$/.test(name))
-  if (strange !== undefined) throw damaged(path, `${JSON.stringify(strange)} is no SafeTensors file beside it`)
+  if (strange !== undefined) throw damaged(path, `${JSON.stringify(strange)} is not a SafeTensors file beside it`)
   return (names as string[]).sort()
 }
 
@@ -172,16 +172,16 @@ function damaged(path: string, why: string, cause?: unknown): CorralError {
 }
 
 /**
- * Which weights of a folder make up its model: those of its index, else `model.safetensors`, else the one set of shards,
- * else the one other file.
- * @throws CorralError `unsupported_capability` where that cannot be told
+ * The weights of the model in a folder: those of its index, else `model.safetensors`, else the only set of shards, else
+ * the only other file.
+ * @throws CorralError `unsupported_capability` where that is ambiguous
  */
-export function safetensorsOffer(
+export function safetensorsModel(
   id: string,
   files: readonly HubFile[],
   folder: string,
   weightsInIndex: string[] | undefined
-): SafetensorsOffer {
+): SafetensorsModel {
   const byName = new Map(files.map(file => [file.path, file]))
   const names = files.filter(({ path }) => folderOf(path) === folder && isWeights(path)).map(({ path }) => path)
   const expected = weightsInIndex?.map(name => folder + name) ?? withoutIndex(id, names, folder)
@@ -204,8 +204,8 @@ function withoutIndex(id: string, names: string[], folder: string): string[] {
   if (choice.length === 1) return choice[0]!
   throw new CorralError(
     'unsupported_capability',
-    `${id} holds ${choice.length} SafeTensors files and nothing tells which of them are its model: ` +
-      `${listed(names.sort())}. Look for a repository with model.safetensors, or with GGUF files.`,
+    `${id} holds ${choice.length} SafeTensors files, and nothing shows which of them are its model: ` +
+      `${shortList(names.sort())}. Look for a repository with model.safetensors, or with GGUF files.`,
     { param: 'model' }
   )
 }
@@ -214,7 +214,7 @@ type Fields = Record<string, unknown>
 const fields = (value: unknown): Fields => (value && typeof value === 'object' ? (value as Fields) : {})
 const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
 
-/** The label that SafeTensors weights get (`BF16`, `F16`, `F32`, `FP8`), from their parsed config.json; `SAFETENSORS` where it does not tell. */
+/** The label that SafeTensors weights get (`BF16`, `F16`, `F32`, `FP8`), from their parsed config.json; `SAFETENSORS` where it names none. */
 export function safetensorsLabel(config: unknown): string {
   const whole = fields(config)
   return dtypeLabel(text(whole.torch_dtype) ?? text(whole.dtype) ?? text(fields(whole.text_config).dtype))
