@@ -9,46 +9,44 @@ import { createHubFetch, type Headers, type HubFetch } from './http/hub-fetch.ts
 
 const ADDRESS = { pattern: '^(https?://[^\\s@?#]+)?$', title: 'an address such as https://example.org' }
 
-/** How a hub is reached, besides where and as whom. */
+/** Settings for connections to a hub. */
 export const connectionOptions = {
   proxy: Type.String({
     default: '',
     pattern: '^(https?://\\S+)?$',
     title: 'an address such as http://proxy:3128',
     writeOnly: true,
-    description: 'Proxy to go through; empty is the one that HTTPS_PROXY, HTTP_PROXY and NO_PROXY say'
+    description: 'Proxy to go through; empty uses HTTPS_PROXY, HTTP_PROXY and NO_PROXY'
   }),
   connect_timeout: Timeout({ default: '10s', description: 'How long to wait for a connection' })
 }
 
-/** Where a hub is, and the token for it. */
-export function serverOptions(says: { endpoint: string; token: string }) {
+/** Settings for the address of a hub and its token. */
+export function serverOptions(descriptions: { endpoint: string; token: string }) {
   return {
-    endpoint: Type.String({ default: '', ...ADDRESS, description: says.endpoint }),
+    endpoint: Type.String({ default: '', ...ADDRESS, description: descriptions.endpoint }),
     token: Type.String({
       default: '',
       pattern: '^[\\x21-\\x7e]*$',
       title: 'a text without spaces',
       writeOnly: true,
-      description: says.token
+      description: descriptions.token
     })
   }
 }
 
-/** Servers to turn to when the endpoint is out of reach. */
 export const mirrorOptions = {
   mirrors: Type.Array(Type.String({ minLength: 1, ...ADDRESS }), {
     default: [],
     description:
-      'Addresses with the same content, tried in order when the endpoint cannot be reached; they get no token'
+      'Addresses with the same content, tried in order when the endpoint cannot be reached; no token is sent to them'
   })
 }
 
 const connectionSchema = Type.Object(connectionOptions)
 
 /**
- * The connections of one hub, by its settings. They are closed at the very end of corral, since downloads that are being
- * stopped may still ask.
+ * The HTTP client of one hub. It is closed last, since downloads that are being stopped may still use it.
  */
 export function hubFetch(title: string, options: Static<typeof connectionSchema>, context: PluginContext): HubFetch {
   const fetch = createHubFetch({
@@ -61,31 +59,31 @@ export function hubFetch(title: string, options: Static<typeof connectionSchema>
   return fetch
 }
 
-/** An address that paths can be put behind. */
+/** An address that paths can be appended to. */
 export function withoutSlash(address: string): string {
   return address.replace(/\/+$/, '')
 }
 
-/** What is known of a hub that everybody can reach. */
+/** A public hub. */
 export interface PublicHub {
   title: string
-  /** Where it is, without a slash at the end. */
+  /** Its usual address, without a slash at the end. */
   usual: string
-  /** Variable of the ecosystem that says where it is instead. */
+  /** Environment variable with another address, as the hub's own client reads it. */
   variable: string
-  /** Its own hosts, which share a token. */
+  /** Its own hosts, which get the token. */
   hosts: readonly string[]
-  /** Headers with the token; undefined where there is none. */
+  /** Headers with the token; undefined without one. */
   credentials(): Promise<Headers | undefined>
 }
 
-/** The section of such a hub in `config.yaml`. @param token where the token comes from when the setting is empty */
+/** The section of a public hub in `config.yaml`. @param token where the token comes from when the setting is empty */
 export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 'variable'>, token: string) {
   return Type.Object(
     {
       ...serverOptions({
-        endpoint: `Address of the hub; empty is ${variable}, else ${usual}`,
-        token: `Access token; empty is ${token}`
+        endpoint: `Address of the hub; empty uses ${variable}, or else ${usual}`,
+        token: `Access token; empty uses ${token}`
       }),
       ...mirrorOptions,
       ...connectionOptions
@@ -95,55 +93,55 @@ export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 
 }
 
 /**
- * Opens the way to a hub: where it is, how it is called in messages, and how it is asked. Which server stands in for it
- * is logged, since models are trusted for where they come from.
+ * The address of a hub, its name for messages, and the function that sends requests to it. Another address than the usual
+ * one is logged, since models are trusted for where they come from.
  */
-export function openPublicHub(
+export function publicHubAccess(
   context: PluginContext,
   options: Static<ReturnType<typeof publicHubOptions>>,
   hub: PublicHub
 ) {
   const endpoint = endpointOf(options.endpoint, hub.variable, hub.usual, process.env)
-  if (endpoint !== hub.usual) context.log.info(`${hub.title} is asked at ${endpoint}.`)
+  if (endpoint !== hub.usual) context.log.info(`${hub.title} is used at ${endpoint}.`)
   const title = endpoint === hub.usual ? hub.title : `${hub.title} at ${endpoint}`
-  const ask = createEndpoints({
+  const send = createEndpoints({
     fetch: hubFetch(title, options, context),
     endpoint,
     mirrors: options.mirrors.map(withoutSlash),
-    // A server in the hub's place has a token of its own.
+    // Another server has a token of its own.
     trustedHosts: hub.hosts.includes(new URL(endpoint).host) ? hub.hosts : [],
     credentials: hub.credentials
   })
-  return { endpoint, title, ask }
+  return { endpoint, title, send }
 }
 
 /**
- * Where a hub is: the setting, else the ecosystem's variable, else the usual place; without a slash at the end. A
- * variable without `https://` is taken for a host.
- * @throws Error when the variable is no address
+ * The address of a hub, without a slash at the end: the setting, else the environment variable, else the usual address.
+ * A variable without `https://` is taken for a host.
+ * @throws Error when the variable is not an address
  */
 export function endpointOf(setting: string, variable: string, usual: string, env: NodeJS.ProcessEnv): string {
   const named = setting || env[variable]?.trim() || usual
   const text = named.includes('://') ? named : `https://${named}`
   const url = URL.canParse(text) ? new URL(text) : undefined
   if (!url || !/^https?:$/.test(url.protocol) || url.username || url.search || url.hash) {
-    throw new Error(`${variable} is no address of a hub such as ${usual}`)
+    throw new Error(`${variable} is not the address of a hub, such as ${usual}`)
   }
   return withoutSlash(url.href)
 }
 
-/** Where a token may stand, in this order. */
+/** Where to look for a token, in this order. */
 export interface TokenSources {
   setting: string
   /** Environment variables. */
   variables: readonly string[]
-  /** The file of the hub's own client; undefined where it is not to be used. */
+  /** The file of the hub's own client; undefined when it must not be used. */
   file: string | undefined
 }
 
 /**
- * The token to use, read anew each time: a login counts from then on. Undefined where there is none.
- * @throws CorralError `hub_forbidden` when there is one that cannot be read or sent
+ * Reads the token each time, so that a new login takes effect at once. Undefined where there is none.
+ * @throws CorralError `hub_forbidden` when it cannot be read or sent
  */
 export async function findToken(sources: TokenSources, env: NodeJS.ProcessEnv): Promise<string | undefined> {
   if (sources.setting) return sources.setting
@@ -168,7 +166,7 @@ export async function findToken(sources: TokenSources, env: NodeJS.ProcessEnv): 
 
 function checked(token: string, where: string): string {
   if (/^[\x21-\x7e]+$/.test(token)) return token
-  throw new CorralError('hub_forbidden', `${where} holds characters that no token has. Set it anew.`)
+  throw new CorralError('hub_forbidden', `${where} contains characters that no token has. Set it again.`)
 }
 
 /** The header that carries a token. */

@@ -42,7 +42,7 @@ export const GGUF_OTHERS: Expectation[] = [
       llama-2-70b-chat.{Q6_K,Q8_0}.gguf-split-b 30`),
     gives: {
       Q8_0: /has no Q8_0\. It has Q5_K_M/,
-      'llama-2-70b-chat.Q8_0.gguf-split-a': /is a piece of a file that was cut/
+      'llama-2-70b-chat.Q8_0.gguf-split-a': /is a piece of a split file/
     }
   },
   {
@@ -60,7 +60,7 @@ export const GGUF_OTHERS: Expectation[] = [
     files: listing(`Huihui-gpt-oss-120b-BF16-abliterated.i1-{IQ4_XS,Q4_K_M}.gguf.part1of2 34
       Huihui-gpt-oss-120b-BF16-abliterated.i1-{IQ4_XS,Q4_K_M}.gguf.part2of2 34
       Huihui-gpt-oss-120b-BF16-abliterated.imatrix.gguf 0.3`),
-    gives: { '': /pieces of GGUF files that were cut.*importance matrix/, Q4_K_M: /pieces of GGUF files/ }
+    gives: { '': /pieces of split GGUF files.*importance matrix/, Q4_K_M: /pieces of split GGUF files/ }
   },
   {
     id: 'mradermacher/UI-TARS-1.5-7B-GGUF',
@@ -90,12 +90,12 @@ export const GGUF_OTHERS: Expectation[] = [
   {
     id: 'microsoft/BitNet-b1.58-2B-4T-gguf',
     files: listing('ggml-model-i2_s.gguf 1.19'),
-    gives: { '': /only quantizations that llama\.cpp does not load.*I2_S/ }
+    gives: { '': /only quantizations that llama\.cpp cannot load.*I2_S/ }
   },
   {
     id: 'ubergarm/GLM-4.5-Air-GGUF',
     files: listing('IQ4_KSS/GLM-4.5-Air-IQ4_KSS[2].gguf 58\nIQ5_K/GLM-4.5-Air-IQ5_K[2].gguf 74'),
-    gives: { '': /does not load.*IQ4_KSS/ }
+    gives: { '': /cannot load.*IQ4_KSS/ }
   },
   {
     id: 'Lewdiculous/MN-12B-Mag-Mell-R1-GGUF-IQ-ARM-Imatrix',

@@ -113,7 +113,7 @@ t.test('refuses invalid names and addresses', t => {
     [
       'ollama:a/b',
       'invalid_request',
-      /"ollama:", which no hub .* \(there are hf:, csghub:, modelscope:, corral:\/\/, corral:, https:\/\/, http:\/\/\)/
+      /"ollama:", which is not the prefix of an enabled hub \(those are hf:, csghub:, modelscope:, corral:\/\/, corral:, https:\/\/, http:\/\/\)/
     ],
     ['ftp://x/a/b', 'invalid_request', /"ftp:\/\/"/],
     ['C:\\models\\a.gguf', 'invalid_request', /./],

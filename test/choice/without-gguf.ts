@@ -68,7 +68,7 @@ export const WITHOUT_GGUF: Expectation[] = [
   {
     id: 'mistralai/Voxtral-Small-24B',
     files: listing('consolidated.safetensors 48\nparams.json 1k\ntekken.json 14900k\nREADME.md 9k'),
-    gives: { '': /neither GGUF files nor whole SafeTensors weights.*layout of their maker's own/ }
+    gives: { '': /neither GGUF files nor complete SafeTensors weights.*their maker's own layout/ }
   },
   {
     id: 'openai/gpt-oss-20b',
@@ -241,7 +241,7 @@ export const WITHOUT_GGUF: Expectation[] = [
   {
     id: 'someone/only-drafts-GGUF',
     files: listing('eagle3-Llama-3.1-8B-Q8_0.gguf 0.8\nmmproj-F16.gguf 0.8'),
-    gives: { '': /drafts that run beside a main model, and a projector without its model/ }
+    gives: { '': /draft models, which run beside a main model, and a projector without its model/ }
   },
   { id: 'someone/empty', files: listing('.gitattributes\nREADME.md'), gives: { '': /files of the kinds/ } },
   { id: 'someone/nothing', files: [], gives: { '': /It holds no files/, Q4_K_M: /It holds no files/ } }

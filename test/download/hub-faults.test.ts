@@ -64,7 +64,7 @@ const CURED: [string, Fault[]][] = [
   ['slow beginnings', [{ kind: 'latency', milliseconds: 600 }]]
 ]
 
-t.test('faults that a pull outlives', async t => {
+t.test('faults that a pull survives', async t => {
   const hub = await startHubEmulator(t, { repositories: {} })
   const corral = await corralWithHub(t, hub, { config: IMPATIENT })
   let number = 0
@@ -85,7 +85,7 @@ t.test('faults that a pull outlives', async t => {
   t.same(await pulls(corral), [])
 })
 
-t.test('a large file, over several connections', async t => {
+t.test('pull of a large file over several connections', async t => {
   const file = largeGguf(96 * MIB, 5)
   const digest = await sha256Of(file)
   const size = file.size
@@ -144,7 +144,7 @@ t.test('a large file, over several connections', async t => {
   hub.clearFaults()
 })
 
-t.test('faults that no patience cures', async t => {
+t.test('permanent faults fail the pull', async t => {
   const hub = await startHubEmulator(t, { repositories: { 'test/tiny-GGUF': { files: FILES } } })
   const corral = await corralWithHub(t, hub, { config: IMPATIENT })
   const ask = async (fault: Fault) => {
@@ -173,7 +173,7 @@ t.test('faults that no patience cures', async t => {
   t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)])
 })
 
-t.test('a file that changes at the hub while it is pulled', async t => {
+t.test('a file changes at the hub during the pull', async t => {
   const [one, other] = [largeGguf(24 * MIB, 1), largeGguf(24 * MIB, 2)]
   const hub = await startHubEmulator(t, {
     repositories: { 'test/moving-GGUF': { files: { 'm-Q8_0.gguf': one } } },

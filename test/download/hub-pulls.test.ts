@@ -23,7 +23,7 @@ import {
 const { Q8_0, Q4_K_M } = quantizedModels()
 const TWO = { 'README.md': '# Tiny\n', 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M }
 
-t.test('a repository with two quantizations', async t => {
+t.test('pulls one of two quantizations', async t => {
   const hub = await startHubEmulator(t, { repositories: { 'test/tiny-GGUF': { files: TWO } } })
   const corral = await corralWithHub(t, hub)
 
@@ -78,7 +78,7 @@ t.test('a repository with two quantizations', async t => {
   t.same(await listed(corral), [], 'the bare name deletes all variants')
 })
 
-t.test('ways to ask', async t => {
+t.test('forms of a pull request', async t => {
   const hub = await startHubEmulator(t, {
     repositories: {
       'test/tiny-GGUF': { files: TWO, revisions: { 'v1/old': { 'tiny-Q8_0.gguf': Q8_0, 'old-Q4_K_M.gguf': Q4_K_M } } }
@@ -109,7 +109,7 @@ t.test('ways to ask', async t => {
   t.match(same.body, { present: true, repository: { revision: commit } }, 'the same by its commit')
   await corral.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
 
-  t.test('lines for clients that read no events', async t => {
+  t.test('NDJSON for clients without events', async t => {
     const path = '/ollama/api/pull'
     const { events, type, text } = await timedPull(corral, { model: 'test/tiny-GGUF:Q8_0' }, { path })
     t.match(type, /^application\/x-ndjson/)
@@ -129,7 +129,7 @@ t.test('ways to ask', async t => {
   })
 })
 
-t.test('progress is told at most ten times a second and file', async t => {
+t.test('progress is reported at most ten times per second and file', async t => {
   const hub = await startHubEmulator(t, {
     repositories: { 'test/big-GGUF': { files: { 'big-Q8_0.gguf': largeGguf(24 * MIB) } } },
     bandwidth: { total: 8 * MIB }
@@ -144,7 +144,7 @@ t.test('progress is told at most ten times a second and file', async t => {
   t.equal(own.filter(({ event }) => event.completed === event.total).length, 1, 'its end is told once')
 })
 
-t.test('files beside the model', async t => {
+t.test('files that are pulled with the model', async t => {
   const repositories = {
     'test/vision-GGUF': { files: { ...TWO, 'mmproj-F16.gguf': Q4_K_M, 'imatrix.gguf': Q8_0, 'tiny.bin': 'x' } },
     'test/folders-GGUF': { files: { 'Q8_0/tiny.gguf': Q8_0, 'UD-Q4_K_XL/tiny.gguf': Q4_K_M } }
@@ -170,7 +170,7 @@ t.test('files beside the model', async t => {
   t.equal(await answer(corral, 'test/folders-GGUF'), CAPITAL_ANSWER)
 })
 
-t.test('hubs that know less than Hugging Face', async t => {
+t.test("hubs with a part of Hugging Face's API", async t => {
   const variants: Record<string, Partial<HuggingFaceManners>> = {
     'no digests in the info': { blobs: false },
     'no listing beside the info': { tree: false },
@@ -205,7 +205,7 @@ t.test('hubs that know less than Hugging Face', async t => {
   }
 })
 
-t.test('tokens go to the hub and nowhere else', async t => {
+t.test('tokens are sent to the hub and nowhere else', async t => {
   const hub = await startHubEmulator(t, {
     repositories: {
       'test/private-GGUF': { files: TWO, private: true, token: 'hf_abcdefghijklmnopqrstuvwxyzABCDEFGH' },

@@ -28,7 +28,7 @@ const clean = async (t: Tap, corral: Awaited<ReturnType<typeof corralWithHub>>) 
 }
 type Tap = Pick<typeof t, 'same' | 'equal'>
 
-t.test('without a token', async t => {
+t.test('pulls that are refused without a token', async t => {
   const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
   const corral = await corralWithHub(t, hub)
   const cases: [string, number, string, RegExp][] = [
@@ -77,7 +77,7 @@ t.test('without a token', async t => {
   t.same(await listed(corral), [])
 })
 
-t.test('with tokens', async t => {
+t.test('pulls that are refused with a token', async t => {
   const hub = await startHubEmulator(t, { repositories: REPOSITORIES, tokens: [OTHER_TOKEN] })
   const other = await corralWithHub(t, hub, { env: { HF_TOKEN: OTHER_TOKEN } })
   t.match(await refusal(other, { model: 'test/unknown-GGUF' }), { status: 404, code: 'repo_not_found' })
@@ -96,7 +96,7 @@ t.test('with tokens', async t => {
   await clean(t, bad)
 })
 
-t.test('a name in another case, where the hub leads to the right one', async t => {
+t.test('a name in another case that the hub redirects', async t => {
   const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
   const corral = await corralWithHub(t, hub)
   for (const casing of ['redirect', 'lenient'] as const) {
@@ -113,7 +113,7 @@ t.test('a name in another case, where the hub leads to the right one', async t =
   }
 })
 
-t.test('hubs that are no hubs', async t => {
+t.test('endpoints that are not hubs', async t => {
   const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
   const corral = await corralWithHub(t, hub)
   const faults: FaultKind[] = [
@@ -151,7 +151,7 @@ t.test('hubs that are no hubs', async t => {
   )
 })
 
-t.test('a hub that is down, and one that limits', async t => {
+t.test('a hub that is down, and one that limits requests', async t => {
   const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
   const corral = await corralWithHub(t, hub)
   await hub.goDown()
@@ -169,7 +169,7 @@ t.test('a hub that is down, and one that limits', async t => {
   await clean(t, corral)
 })
 
-t.test('offline', async t => {
+t.test('pulls are refused when offline', async t => {
   const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
   const corral = await corralWithHub(t, hub, { env: { HF_HUB_OFFLINE: '1' } })
   const offline = await refusal(corral, { model: 'test/tiny-GGUF' })

@@ -22,7 +22,7 @@ function moments(): number[] {
   return shares.map(share => Math.floor((share / sum) * SIZE * 0.9))
 }
 
-t.test('a pull whose corral is killed ten times', { timeout: 240_000 }, async t => {
+t.test('a pull survives ten kills of corral', { timeout: 240_000 }, async t => {
   const file = largeGguf(SIZE, 11)
   const hub = await startHubEmulator(t, {
     repositories: { 'test/killed-GGUF': { files: { 'killed-Q8_0.gguf': file } } },

@@ -52,7 +52,7 @@ const done = (corral: Corral, name = NAME) =>
   until(`${name} is listed`, async () => (await listed(corral)).some(found => found.startsWith(name)))
 const MODEL = { model: `${NAME}:Q8_0` }
 
-t.test('two clients that ask for the same', async t => {
+t.test('two clients share one pull', async t => {
   const { hub, corral } = await slowHub(t)
   const first = corral.events('/api/pull', MODEL)
   await flowing(hub)
@@ -71,7 +71,7 @@ t.test('two clients that ask for the same', async t => {
   t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [DIGEST])
 })
 
-t.test('a client that leaves', async t => {
+t.test('a pull pauses when its last client leaves', async t => {
   const { hub, corral } = await slowHub(t)
   const leaving = new AbortController()
   const left = timedPull(corral, MODEL, { signal: leaving.signal }).catch(() => {})
@@ -102,7 +102,7 @@ t.test('a client that leaves', async t => {
   t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [DIGEST])
 })
 
-t.test('pulls that nobody watches', async t => {
+t.test('detached pulls', async t => {
   const { hub, corral } = await slowHub(t, 'downloads:\n  pause_after: 0s\n')
   const accepted = await corral.json('/api/pull', { ...MODEL, detach: true })
   t.equal(accepted.status, 202)
@@ -136,7 +136,7 @@ t.test('pulls that nobody watches', async t => {
   }
 })
 
-t.test('a paused pull waits across a restart', async t => {
+t.test('a paused pull stays paused after a restart', async t => {
   const { hub, corral } = await slowHub(t)
   const watched = corral.events('/api/pull', MODEL)
   await flowing(hub)
@@ -156,7 +156,7 @@ t.test('a paused pull waits across a restart', async t => {
   t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [DIGEST])
 })
 
-t.test('cancelled and deleted pulls', async t => {
+t.test('cancelling and deleting pulls', async t => {
   const { hub, corral } = await slowHub(t)
   const gone = async (what: string) => {
     t.same(await pulls(corral), [], `${what}: no pull`)
@@ -189,7 +189,7 @@ t.test('cancelled and deleted pulls', async t => {
   await gone('paused and cancelled')
 })
 
-t.test('other requests while a model is pulled', async t => {
+t.test('other requests during a pull', async t => {
   const { hub, corral } = await slowHub(t)
   const watched = corral.events('/api/pull', MODEL)
   await flowing(hub)
@@ -206,7 +206,7 @@ t.test('other requests while a model is pulled', async t => {
   t.same(contractFaults(await watched, MODEL.model), [])
 })
 
-t.test('the other variant, at the same time', async t => {
+t.test('two variants are pulled at the same time', async t => {
   const { hub, corral } = await slowHub(t)
   const [one, other] = await Promise.all([
     corral.events('/api/pull', MODEL),

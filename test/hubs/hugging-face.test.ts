@@ -51,7 +51,7 @@ const repository = (more: Partial<HubRepository> = {}): HubRepository => ({
 })
 const questions = (server: TestServer) => server.seen.map(({ method, url }) => `${method} ${url}`)
 
-t.test('one question lists a repository with sizes and digests', async t => {
+t.test('one request lists a repository with sizes and digests', async t => {
   const server = await serveRoutes(t, {
     '/api/models/acme/Tiny/revision/main': info({ id: 'Acme/tiny', gated: 'auto' })
   })
@@ -88,13 +88,13 @@ t.test('revisions', async t => {
   t.notOk(server.seen.some(({ url }) => url.includes('..')))
 })
 
-t.test('servers that know less', async t => {
-  t.test('no address for revisions', async t => {
+t.test('servers with a part of the API', async t => {
+  t.test('without an address for revisions', async t => {
     const server = await serveRoutes(t, { '/api/models/acme/Tiny': info() })
     const hub = await hubOf(t, huggingface, { endpoint: server.url })
     t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).files.length, 2)
   })
-  t.test('names only, the rest in pages of the tree under another host', async t => {
+  t.test('listing without sizes, the rest in pages of the tree under another host', async t => {
     const tree = `/api/models/acme/Tiny/tree/${COMMIT}`
     const server = await serveRoutes(t, {
       '/api/models/acme/Tiny/revision/main': info({
@@ -118,7 +118,7 @@ t.test('servers that know less', async t => {
       { path: 'c', size: undefined }
     ])
   })
-  t.test('names only, and no tree', async t => {
+  t.test('listing without sizes, and no tree', async t => {
     const server = await serveRoutes(t, {
       '/api/models/acme/Tiny/revision/main': info({ sha: undefined, siblings: [{ rfilename: 'a.gguf' }] })
     })
@@ -127,7 +127,7 @@ t.test('servers that know less', async t => {
     t.strictSame(found.files, [{ path: 'a.gguf', size: undefined }])
     t.match(found.revision, /^listing-[0-9a-f]{40}$/)
   })
-  t.test('a tree only', async t => {
+  t.test('no listing but a tree', async t => {
     const server = await serveRoutes(t, {
       '/api/models/acme/Tiny/tree/main': {
         headers: { 'x-repo-commit': COMMIT },
@@ -141,7 +141,7 @@ t.test('servers that know less', async t => {
       files: [{ path: 'a.gguf', size: 9, sha256: SHA256 }]
     })
   })
-  t.test('a repository that was renamed', async t => {
+  t.test('a renamed repository', async t => {
     const server = await serveRoutes(t, {
       '/api/models/old/Tiny/revision/main': {
         status: 307,
@@ -154,7 +154,7 @@ t.test('servers that know less', async t => {
   })
 })
 
-t.test('where a file is', async t => {
+t.test('locates files', async t => {
   const path = `/acme/Tiny/resolve/${COMMIT}/Q4/a%20b.gguf`
   const cdn = await serve(t, ({ headers }) => (headers.authorization ? { status: 500 } : { body: 'bytes' }))
   const place = async (t: Test, routes: Routes, given = repository(), options: object = {}) => {
@@ -185,7 +185,7 @@ t.test('where a file is', async t => {
     t.equal(location.headers.authorization, 'Bearer hf_secret')
     t.equal(location.sha256, undefined)
   })
-  t.test('right there, with ranges', async t => {
+  t.test('at the hub itself, with ranges', async t => {
     const { location, server } = await place(t, {
       [`HEAD ${path}`]: { headers: linked, body: 'bytes' },
       [`GET ${path}`]: { status: 206, headers: { 'content-range': 'bytes 0-0/1048576' }, body: 'b' }
@@ -193,11 +193,11 @@ t.test('where a file is', async t => {
     t.match(location, { url: server.url + path, size: 1048576, sha256: SHA256 })
     t.equal(location.headers.authorization, 'Bearer hf_secret')
   })
-  t.test('right there, whatever range is asked for', async t => {
+  t.test('at the hub itself, without ranges', async t => {
     const { location } = await place(t, { [path]: { body: 'x'.repeat(5_000_000) } })
     t.equal(location.size, 5_000_000)
   })
-  t.test('where HEAD is not known', async t => {
+  t.test('where HEAD is not supported', async t => {
     for (const status of [404, 405, 500, 501]) {
       const signed = `${cdn.url}/x`
       const { location } = await place(t, {
@@ -214,7 +214,7 @@ t.test('where a file is', async t => {
     })
     t.equal(location.size, 0)
   })
-  t.test('under its branch, where commits are unknown', async t => {
+  t.test('by branch where commits are unknown', async t => {
     const { location, server } = await place(t, { '/acme/Tiny/resolve/main/Q4/a%20b.gguf': { body: 'bytes' } })
     t.equal(location.url, `${server.url}/acme/Tiny/resolve/main/Q4/a%20b.gguf`)
     const other = await place(
@@ -224,7 +224,7 @@ t.test('where a file is', async t => {
     )
     t.notOk(other.server.seen.some(({ url }) => url.includes('listing')))
   })
-  t.test('a token given twice is not brought back', async t => {
+  t.test('a token is not sent again after a foreign host', async t => {
     // Out to a foreign host and back: the host's own redirect cannot ask for the token.
     const hubServer: { url?: string } = {}
     const away = await serve(t, () => ({ status: 302, headers: { location: `${hubServer.url}/leak` } }))
@@ -241,7 +241,7 @@ t.test('where a file is', async t => {
   })
 })
 
-t.test('tokens and who gets them', async t => {
+t.test('tokens and the hosts that get them', async t => {
   const answerAll = () => info()
   const own = await serve(t, answerAll)
   const mirror = await serve(t, answerAll)
@@ -252,13 +252,13 @@ t.test('tokens and who gets them', async t => {
     await hub.repository({ id: 'acme/Tiny' }, {})
     return own.seen.at(-1)!.headers.authorization
   }
-  await t.test('in their order', async t => {
+  await t.test('sources of tokens in order', async t => {
     t.equal(await sent(t, { token: 'hf_set' }, { HF_TOKEN: 'hf_env' }), 'Bearer hf_set')
     t.equal(await sent(t, {}, { HF_TOKEN: 'hf_env', HF_TOKEN_PATH: file }), 'Bearer hf_env')
     t.equal(await sent(t, {}, { HF_TOKEN_PATH: file }), 'Bearer hf_file')
     t.equal(await sent(t, {}, { HF_TOKEN_PATH: file, HF_HUB_DISABLE_IMPLICIT_TOKEN: '1' }), undefined)
   })
-  await t.test('never a mirror', async t => {
+  await t.test('a mirror never gets the token', async t => {
     const gone = await serve(t, () => undefined)
     await gone.close()
     const options = { endpoint: gone.url, mirrors: [`${mirror.url}/`], token: 'hf_secret' }
@@ -271,7 +271,7 @@ t.test('tokens and who gets them', async t => {
 })
 
 t.test('refusals', async t => {
-  t.test('a name in another case is found', async t => {
+  t.test('suggests a name in another case', async t => {
     const server = await serveRoutes(t, {
       '/api/models/acme/tiny/revision/main': { status: 401, body: { error: 'Invalid username or password.' } },
       '/api/models': { body: [{ id: 'acme/Tiny-2' }, { id: 'acme/Tiny' }] }
@@ -279,10 +279,10 @@ t.test('refusals', async t => {
     const hub = await hubOf(t, huggingface, { endpoint: server.url })
     const error = await failure(hub.repository({ id: 'acme/tiny' }, {}))
     t.equal(error.code, 'repo_not_found')
-    t.match(error.message, /no repository "acme\/tiny", but "acme\/Tiny"/)
+    t.match(error.message, /no repository "acme\/tiny", but it has "acme\/Tiny"/)
     t.match(questions(server), ['GET /api/models/acme/tiny/revision/main?blobs=true', /search=tiny&author=acme/])
   })
-  t.test('unknown, and a search that fails changes nothing', async t => {
+  t.test('an unknown name, when the search fails', async t => {
     for (const search of [{ status: 500 }, { body: '<html>' }, { cut: true }, { body: [] }]) {
       const server = await serveRoutes(t, { '/api/models': search })
       const hub = await hubOf(t, huggingface, { endpoint: server.url })
@@ -291,7 +291,7 @@ t.test('refusals', async t => {
       t.match(error.message, /does not exist, is private, or is spelled in another case/)
     }
   })
-  t.test('gated, though described', async t => {
+  t.test('a gated repository that is listed', async t => {
     const server = await serveRoutes(t, {
       '/api/models/acme/Tiny/revision/main': info({ gated: 'manual' }),
       [`GET /acme/Tiny/resolve/${COMMIT}/a.gguf`]: { status: 401, body: 'no' }
@@ -313,7 +313,7 @@ t.test('refusals', async t => {
     }
     t.equal(server.seen.length, 0)
   })
-  t.test('a page in the place of an answer', async t => {
+  t.test('a web page instead of JSON', async t => {
     const server = await serve(t, () => ({
       headers: { 'content-type': 'text/html' },
       body: '<!doctype html><p>Log in'
@@ -321,9 +321,9 @@ t.test('refusals', async t => {
     const hub = await hubOf(t, huggingface, { endpoint: server.url })
     const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
     t.equal(error.code, 'hub_unreachable')
-    t.match(error.message, /answers with HTML, not as Hugging Face.* does. Is the endpoint right/)
+    t.match(error.message, /answers with HTML, unlike Hugging Face.*\. Is the endpoint right/)
   })
-  t.test('too many questions', async t => {
+  t.test('too many requests', async t => {
     const server = await serve(t, () => ({ status: 429, headers: { 'retry-after': '300' } }))
     const hub = await hubOf(t, huggingface, { endpoint: server.url })
     const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
@@ -331,7 +331,7 @@ t.test('refusals', async t => {
     t.equal(error.retryAfter, 300)
     t.equal(server.seen.length, 1, 'it is not asked again before its time')
   })
-  t.test('nobody there', async t => {
+  t.test('no server at the endpoint', async t => {
     const server = await serve(t, () => undefined)
     await server.close()
     const hub = await hubOf(t, huggingface, { endpoint: server.url })
@@ -339,7 +339,7 @@ t.test('refusals', async t => {
     t.equal(error.code, 'hub_unreachable')
     t.match(error.message, /nothing listens at 127.0.0.1/)
   })
-  t.test('redirects without end', async t => {
+  t.test('endless redirects', async t => {
     const server = await serve(t, ({ url }) => ({ status: 302, headers: { location: `${url}x` } }))
     const hub = await hubOf(t, huggingface, { endpoint: server.url })
     const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
@@ -348,14 +348,14 @@ t.test('refusals', async t => {
   })
 })
 
-t.test('what passes is asked again', async t => {
+t.test('temporary failures are retried', async t => {
   const troubles: Reply[] = [{ status: 503 }, { cut: true }, { status: 429, headers: { 'retry-after': '0' } }]
   const server = await serve(t, () => troubles.shift() ?? info())
   const hub = await hubOf(t, huggingface, { endpoint: server.url })
   t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).id, 'acme/Tiny')
   t.equal(server.seen.length, 4)
 
-  t.test('unless the one who asks has left', async t => {
+  t.test('no retry after an abort', async t => {
     const controller = new AbortController()
     const down = await serve(t, () => {
       setTimeout(() => controller.abort(new Error('left')), 20)
@@ -368,7 +368,7 @@ t.test('what passes is asked again', async t => {
   })
 })
 
-t.test('a proxy', async t => {
+t.test('requests through a proxy', async t => {
   const server = await serve(t, ({ url }) => (url.startsWith('/api/') ? info() : { body: 'bytes' }))
   const asked: string[] = []
   const proxy = createServer((request, response) => {

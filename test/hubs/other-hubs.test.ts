@@ -61,7 +61,7 @@ t.test('ModelScope', async t => {
 
   const examined = await failure(hub.locate(found, found.files[1]!, never))
   t.equal(examined.code, 'hub_forbidden')
-  t.match(examined.message, /still examining/)
+  t.match(examined.message, /still checking/)
   t.equal((await failure(hub.repository({ id: 'acme/None' }, {}))).code, 'repo_not_found')
   const branch = await failure(hub.repository({ id: 'acme/Tiny', revision: 'main' }, {}))
   t.equal(branch.code, 'repo_not_found')
@@ -109,7 +109,7 @@ t.test('a plain address', async t => {
   t.equal((await hub.locate(plain, plain.files[0]!, never)).identity, 'Wed, 21 Oct 2015 07:28:00 GMT')
   t.equal((await hub.repository({ id: `${server.url}/download` }, {})).files[0]!.path, 'named.gguf')
 
-  t.test('all shards of a set', async t => {
+  t.test('finds all shards of a set', async t => {
     const { files, ...sharded } = await hub.repository({ id: `${server.url}/s-00002-of-00003.gguf` }, {})
     t.strictSame(
       files,
@@ -120,7 +120,7 @@ t.test('a plain address', async t => {
     const error = await failure(hub.repository({ id: `${server.url}/s-00001-of-00004.gguf` }, {}))
     t.equal(error.code, 'repo_not_found')
   })
-  t.test('what is secret in it is used and not kept', async t => {
+  t.test('secrets in the address are used and not stored', async t => {
     const closed = await hub.repository({ id: `${server.url.replace('//', '//me:p%40ss@')}/private.gguf` }, {})
     t.notMatch(JSON.stringify(closed), /p%40ss|p@ss|me:/)
     const location = await hub.locate(closed, closed.files[0]!, never)
@@ -132,7 +132,7 @@ t.test('a plain address', async t => {
     t.notMatch(JSON.stringify(signed), /Signature/)
     t.match((await hub.locate(signed, signed.files[0]!, never)).url, /Signature=s/)
   })
-  t.test('what gives no file', async t => {
+  t.test('addresses without a file', async t => {
     const gone = await failure(hub.repository({ id: `${server.url}/none.gguf?a=b` }, {}))
     t.equal(gone.code, 'repo_not_found')
     t.notMatch(gone.message, /a=b/)
@@ -194,7 +194,7 @@ t.test('another corral', async t => {
   t.equal(old.code, 'hub_unreachable')
   t.match(old.message, /api-files/)
 
-  t.test('named in the reference: the key is for the configured one only', async t => {
+  t.test('named in the reference: only the configured one gets the key', async t => {
     const host = new URL(server.url).host
     const other = await hubOf(t, corralHub, { endpoint: 'http://127.0.0.1:1', token: 'key' })
     const named = await other.repository({ id: `//${host}/acme/tiny` }, {})

@@ -5,7 +5,7 @@ import pino from 'pino'
 import type { Test } from 'tap'
 import type { Hub } from '../../core/contracts/downloads.ts'
 import type { PluginContext, PluginDefinition } from '../../core/plugins/plugin.ts'
-import type { HubAnswer } from '../../plugins/hubs/http/hub-fetch.ts'
+import type { HubResponse } from '../../plugins/hubs/http/hub-fetch.ts'
 
 export const SHA256 = 'ab'.repeat(32)
 export const SHA1 = 'cd'.repeat(20)
@@ -128,7 +128,7 @@ export async function hubOf(
 }
 
 /** What a hub answers; `said` is its JSON. */
-export const answer = (status: number, more: Partial<HubAnswer> & { said?: unknown } = {}): HubAnswer => {
+export const answer = (status: number, more: Partial<HubResponse> & { said?: unknown } = {}): HubResponse => {
   const { said, ...rest } = more
   const headers = more.headers ?? {}
   return {

@@ -18,7 +18,7 @@ const recordedState = (at: Setting) =>
   JSON.parse(readFileSync(join(downloadsOf(at.home), only(at).id, 'job.json'), 'utf8')).state
 const unreachable = () => new CorralError('hub_unreachable', 'Hugging Face cannot be reached. Check the network.')
 
-t.test('a pull becomes a model', async t => {
+t.test('a pull stores a model', async t => {
   const at = await setting(t)
   const { downloads, store, hub, transfers } = at
   const { pull, plan } = await at.pull('Acme/Tiny-GGUF')
@@ -57,7 +57,7 @@ t.test('a pull becomes a model', async t => {
   ])
 })
 
-t.test('pulls of one variant join', async t => {
+t.test('pulls of the same variant are shared', async t => {
   const at = await setting(t)
   at.transfers.holdAt = /Q4_K_M/
   const first = await at.pull('Acme/Tiny-GGUF')
@@ -82,7 +82,7 @@ t.test('pulls of one variant join', async t => {
   t.equal(at.transfers.fetched.filter(path => path.endsWith('Q2_K.gguf')).length, 1, 'however close they come')
 })
 
-t.test('who watches decides whether it goes on', async t => {
+t.test('a pull pauses when nobody watches it', async t => {
   const at = await setting(t, { pauseAfter: 400 })
   at.transfers.holdAt = /gguf/
   const { pull } = await at.pull('Acme/Tiny-GGUF')
@@ -168,7 +168,7 @@ t.test('pause, resume, cancel', async t => {
   t.equal((await watching(fresh!).result).publicName, 'Acme/Tiny-GGUF')
 })
 
-t.test('a failure is told and kept, and can be continued', async t => {
+t.test('a failure is reported and recorded, and can be continued', async t => {
   const at = await setting(t)
   at.transfers.failAt = { path: /gguf/, error: unreachable() }
   const { pull } = await at.pull('Acme/Tiny-GGUF')
@@ -186,7 +186,7 @@ t.test('a failure is told and kept, and can be continued', async t => {
   t.match(await at.downloads.resume('Acme/Tiny-GGUF:Q2_K'), { state: /downloading|storing/, detached: true })
   await until('it is stored', () => at.store.list().length === 2)
 
-  t.test('what is no model is refused, however well it arrived', async t => {
+  t.test('an invalid model is refused after the download', async t => {
     const at = await setting(t, {
       contents: { 'Acme/Bad-GGUF': { 'bad-Q4_K_M.gguf': Buffer.from('this is no GGUF file') } }
     })
@@ -201,7 +201,7 @@ t.test('a failure is told and kept, and can be continued', async t => {
   })
 })
 
-t.test('a detached pull waits for its hub', async t => {
+t.test('a detached pull is retried until its hub answers', async t => {
   const at = await setting(t, { retryPauses: [60, 120] })
   at.hub.failure = undefined
   const plan = await at.downloads.plan({ model: 'Acme/Tiny-GGUF' }, {})
@@ -224,7 +224,7 @@ t.test('a detached pull waits for its hub', async t => {
   t.match(await at.downloads.pause('Acme/Tiny-GGUF'), { state: 'failed', reason: 'Agree to its terms first.' })
 })
 
-t.test('another revision', async t => {
+t.test('a pull of another revision', async t => {
   const contents = {
     'Acme/Seer-GGUF': { 'seer-Q4_K_M.gguf': model(1), LICENSE: Buffer.from('as is') }
   }

@@ -14,7 +14,7 @@ import { downloadsOf, model, setting, watching } from './support.ts'
 
 const plan = (model: string, as?: string) => ({ model, ...(as === undefined ? {} : { as }) })
 
-t.test('where a name is looked for', async t => {
+t.test('hubs are searched in order', async t => {
   const at = await setting(t)
   const { downloads, hub, other } = at
   other.contents = { 'acme/Else-GGUF': { 'else-F16.gguf': model(1) }, 'Acme/Tiny-GGUF': { 'tiny-Q2_K.gguf': model(2) } }
@@ -65,7 +65,7 @@ t.test('where a name is looked for', async t => {
   await t.rejects(none.downloads.plan(plan('Acme/Tiny-GGUF'), {}), { code: 'repo_not_found', message: /hf:/ })
 })
 
-t.test('what is there already', async t => {
+t.test('models that are stored already', async t => {
   const at = await setting(t)
   const { downloads, hub, store, transfers } = at
   const q4 = join(at.home, 'x-Q4_K_M.gguf')
@@ -133,7 +133,7 @@ t.test('what is there already', async t => {
   t.equal(going.pull.record().state, 'downloading')
 })
 
-t.test('SafeTensors', async t => {
+t.test('plans of SafeTensors models', async t => {
   const tokenizer = Buffer.from('{}')
   const index = Buffer.from(
     JSON.stringify({ weight_map: { a: 'model-00001-of-00002.safetensors', b: 'model-00002-of-00002.safetensors' } })
@@ -173,7 +173,7 @@ t.test('SafeTensors', async t => {
   t.same(at.folders(), [])
 })
 
-t.test('what the listing does not tell', async t => {
+t.test('sizes that the listing does not have', async t => {
   const at = await setting(t)
   at.hub.silentOn.add('tiny-Q4_K_M.gguf')
   const { pull, plan: made } = await at.pull('Acme/Tiny-GGUF:Q4_K_M')
@@ -188,7 +188,7 @@ t.test('what the listing does not tell', async t => {
   await t.rejects(gated, { code: 'hub_forbidden' }, 'what may not be had is known before anything starts')
 })
 
-t.test('room', async t => {
+t.test('disk space', async t => {
   const at = await setting(t)
   const repository = at.hub.repository.bind(at.hub)
   at.hub.repository = async (request, waiting) => {
@@ -213,7 +213,7 @@ t.test('room', async t => {
   t.match(insufficientStorage('/x', huge, { ...room, fits: false }).details, { required: room.required })
 })
 
-t.test('memory that models can have', async t => {
+t.test('memory that is available to models', async t => {
   const gpu = (more: Partial<Gpu>): Gpu => ({
     id: 'nvidia:0',
     vendor: 'nvidia',
@@ -241,7 +241,7 @@ t.test('memory that models can have', async t => {
   t.equal(machineMemory({ memory: { ...memory, limit: 4e9 }, gpus: [] as Gpu[] } as Hardware).ram, 4e9, 'a container')
 })
 
-t.test('progress', async t => {
+t.test('progress of a pull', async t => {
   const files = [
     { path: 'a', storedPath: 'a', role: 'model', size: 1000 },
     { path: 'b', storedPath: 'b', role: 'other', size: undefined }
@@ -271,7 +271,7 @@ t.test('progress', async t => {
   t.equal(events.length, count, 'who has left hears nothing')
 })
 
-t.test('when two plans are the same', async t => {
+t.test('compares plans', async t => {
   const made = (files: object[], revision = '1') =>
     ({ files, repository: { hub: 'h', id: 'i', revision } }) as unknown as PullPlan
   const a = { storedPath: 'a', path: 'a', sha256: '1' }

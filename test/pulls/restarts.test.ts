@@ -6,7 +6,7 @@ import { downloadsOf, type Setting, setting, watching } from './support.ts'
 
 const statesOf = ({ downloads }: Setting) => downloads.list().map(({ model, state }) => `${model} ${state}`)
 
-t.test('a kill', async t => {
+t.test('a kill during the download', async t => {
   const homes = t.testdir({ a: {}, b: {} })
   const at = await setting(t, { home: join(homes, 'a') })
   at.transfers.holdAt = /Q4_K_M/
@@ -24,7 +24,7 @@ t.test('a kill', async t => {
   t.same(next.downloads.list(), [])
 })
 
-t.test('a kill while it is stored', async t => {
+t.test('a kill while the model is stored', async t => {
   const homes = t.testdir({ a: {}, b: {}, c: {} })
   const at = await setting(t, { home: join(homes, 'a') })
   const adopt = at.store.adopt.bind(at.store)
@@ -52,7 +52,7 @@ t.test('a kill while it is stored', async t => {
   }
 })
 
-t.test('a stop', async t => {
+t.test('an orderly stop', async t => {
   const at = await setting(t)
   at.transfers.holdAt = /gguf/
   const watched = watching((await at.pull('Acme/Tiny-GGUF')).pull)
@@ -72,7 +72,7 @@ t.test('a stop', async t => {
   t.same(next.transfers.continued.sort(), ['tiny-Q2_K.gguf', 'tiny-Q4_K_M.gguf'])
 })
 
-t.test('paused and failed ones wait', async t => {
+t.test('paused and failed pulls wait', async t => {
   const at = await setting(t)
   at.transfers.holdAt = /gguf/
   await at.pull('Acme/Tiny-GGUF')
@@ -92,7 +92,7 @@ t.test('paused and failed ones wait', async t => {
   t.equal(next.folders().length, 1)
 })
 
-t.test('what is none of its own', async t => {
+t.test('unusable pull folders are reported and left alone', async t => {
   const home = t.testdir()
   const folder = downloadsOf(home)
   for (const name of ['0123456789ab', 'broken', 'newer', 'other'])

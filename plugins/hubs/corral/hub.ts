@@ -4,35 +4,35 @@ import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { locationHeaders, proxyOf } from '../files/file-location.ts'
 import { encodePath, fingerprint, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
-import { jsonOf } from '../http/hub-answer.ts'
 import type { HubFetch } from '../http/hub-fetch.ts'
+import { jsonOf } from '../http/hub-response.ts'
 import { mayHaveCredentials } from '../http/redirects.ts'
 import { bearer } from '../hub-options.ts'
 import { corralRefusal } from './refusal.ts'
 
 export interface CorralHubOptions {
   fetch: HubFetch
-  /** Server that is meant where a reference names none; empty is none. Without a slash at the end. */
+  /** Server for references without one; empty means none. Without a slash at the end. */
   endpoint: string
-  /** Its API key; empty is none. */
+  /** Its API key; empty means none. */
   key: string
   proxy: string
 }
 
-/** Models of another corral on the network. Its digests are known from the start, and its files lie where they lie. */
+/** Models of another corral on the network. Its listing has all digests and addresses. */
 export function createCorralHub({ fetch, endpoint, key, proxy }: CorralHubOptions): Hub {
-  /** The key, where it is for this server. */
+  /** The key, where it belongs to this server. */
   const credentialsFor = (server: string) =>
     key && endpoint && mayHaveCredentials(new URL(server), new URL(endpoint), []) ? bearer(key) : undefined
 
   function serverOf(named: string | undefined): string {
-    // A reference tells a host only: the setting tells how it is spoken to.
+    // A reference has only a host: the setting has the scheme too.
     if (named && endpoint && new URL(named).host === new URL(endpoint).host) return endpoint
     const server = named ?? endpoint
     if (server) return server
     throw new CorralError(
       'repo_not_found',
-      'No other corral is known to ask. Write corral://<host>:<port>/<owner>/<name>, or set corral-hub.endpoint in config.yaml.',
+      'It is not known which corral to use. Write corral://<host>:<port>/<owner>/<name>, or set corral-hub.endpoint in config.yaml.',
       { param: 'model' }
     )
   }
@@ -47,10 +47,10 @@ export function createCorralHub({ fetch, endpoint, key, proxy }: CorralHubOption
       const server = serverOf(named)
       const credentials = credentialsFor(server)
       const url = `${server}/api/files/${encodePath(id)}`
-      const answer = await fetch.ask({ url, signal, ...(credentials ? { credentials } : {}) })
-      if (answer.status !== 200) throw corralRefusal(answer, server, id, Date.now())
-      const listing = readCorralListing(jsonOf(answer, 'a corral'))
-      if (!listing) throw new CorralError('hub_unreachable', `${server} does not list files as a corral does.`)
+      const response = await fetch.send({ url, signal, ...(credentials ? { credentials } : {}) })
+      if (response.status !== 200) throw corralRefusal(response, server, id, Date.now())
+      const listing = readCorralListing(jsonOf(response, 'a corral'))
+      if (!listing) throw new CorralError('hub_unreachable', `${server} does not list files like a corral.`)
       const { name, revisions } = listing
       const wanted = request.revision
       const files = listing.files.filter(({ path }) => !wanted || revisions[path.split('/')[0]!] === wanted)
@@ -92,15 +92,15 @@ export function createCorralHub({ fetch, endpoint, key, proxy }: CorralHubOption
 export interface CorralListing {
   /** As the other corral spells it. */
   name: string
-  /** Each below a folder with its variant's label. */
+  /** In folders named for the labels of variants. */
   files: HubFile[]
   /** Revisions by label. */
   revisions: Record<string, string>
 }
 
 /**
- * What another corral says of a model; variants and files that are not as they should be are left out. Undefined when
- * it is no such answer.
+ * Parses the listing of another corral; invalid variants and files are left out. Undefined when the body is not a
+ * listing.
  */
 export function readCorralListing(body: unknown): CorralListing | undefined {
   if (!isObject(body) || typeof body.name !== 'string' || !Array.isArray(body.variants)) return undefined
@@ -120,18 +120,18 @@ export function readCorralListing(body: unknown): CorralListing | undefined {
   return { name: body.name, files, revisions }
 }
 
-/** Port of a corral that is named without one. */
+/** Port of a corral that is named without a port. */
 const USUAL_PORT = 11435
 
 export interface CorralReference {
-  /** Address of the server that the reference names itself. */
+  /** Address of the server in the reference. */
   endpoint?: string
   /** `owner/name` */
   id: string
 }
 
 /**
- * Reads `owner/name` or `[[corral:]//]host:port/owner/name`.
+ * Parses `owner/name` or `[[corral:]//]host:port/owner/name`.
  * @throws CorralError `invalid_model_name` for anything else
  */
 export function parseCorralReference(text: string): CorralReference {
@@ -141,7 +141,7 @@ export function parseCorralReference(text: string): CorralReference {
   if (!id || (/^(corral:)?\/\//.test(text) && !host)) {
     throw new CorralError(
       'invalid_model_name',
-      `"${text.slice(0, 120)}" names no model of another corral. Write corral://<host>:<port>/<owner>/<name>, or corral:<owner>/<name> with corral-hub.endpoint set.`,
+      `"${text.slice(0, 120)}" is not a model of another corral. Write corral://<host>:<port>/<owner>/<name>, or corral:<owner>/<name> with corral-hub.endpoint set.`,
       { param: 'model' }
     )
   }

@@ -12,7 +12,8 @@ export default definePlugin({
   options: Type.Object(
     {
       ...serverOptions({
-        endpoint: 'Address of the corral that corral:owner/name means, such as http://big-machine:11435; empty is none',
+        endpoint:
+          'Address of the corral that corral:owner/name refers to, such as http://big-machine:11435; empty means none',
         token: 'API key of that corral'
       }),
       ...connectionOptions

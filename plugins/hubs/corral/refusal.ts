@@ -1,15 +1,13 @@
 import { CorralError } from '../../../core/errors.ts'
-import { serverWords } from '../http/hub-answer.ts'
-import { type HubAnswer, retryAfterSeconds } from '../http/hub-fetch.ts'
+import type { HubResponse } from '../http/hub-fetch.ts'
+import { quoteServer, retryAdvice } from '../http/hub-response.ts'
 
-/** The error for what another corral refuses. */
-export function corralRefusal(answer: HubAnswer, server: string, id: string, now: number): CorralError {
-  const { status, text } = answer
-  const words = serverWords(answer)
-  const said = words ? ` It says: ${words.replace(/[.!?]?$/, '.')}` : ''
+/** The error for a refusal of another corral. */
+export function corralRefusal(response: HubResponse, server: string, id: string, now: number): CorralError {
+  const { status, text } = response
+  const quoted = quoteServer('It', response)
   const details = { hub: server, repository: id, hubStatus: status }
-  const retryAfter = retryAfterSeconds(answer.headers, now)
-  const later = retryAfter === undefined ? {} : { retryAfter }
+  const later = retryAdvice(response, now).options
   if (status === 404 && /"model_not_found"/.test(text)) {
     return new CorralError(
       'repo_not_found',
@@ -21,7 +19,7 @@ export function corralRefusal(answer: HubAnswer, server: string, id: string, now
     )
   }
   if (status === 401) {
-    const which = answer.credentials ? 'does not accept the API key in use' : 'wants an API key'
+    const which = response.credentials ? 'does not accept the API key in use' : 'requires an API key'
     return new CorralError(
       'hub_forbidden',
       `The corral at ${server} ${which}. Set its address and one of its keys as corral-hub.endpoint and corral-hub.token in config.yaml.`,
@@ -29,10 +27,10 @@ export function corralRefusal(answer: HubAnswer, server: string, id: string, now
     )
   }
   if (status === 403) {
-    return new CorralError('hub_forbidden', `The corral at ${server} refuses this machine.${said}`, { details })
+    return new CorralError('hub_forbidden', `The corral at ${server} refuses this machine.${quoted}`, { details })
   }
   if (status === 429) {
-    return new CorralError('hub_rate_limited', `${server} refuses more requests.${said} Try again later.`, {
+    return new CorralError('hub_rate_limited', `${server} refuses more requests.${quoted} Try again later.`, {
       details,
       ...later
     })
@@ -40,13 +38,13 @@ export function corralRefusal(answer: HubAnswer, server: string, id: string, now
   if (status < 500) {
     return new CorralError(
       'hub_unreachable',
-      `What answers at ${server} is no corral that gives its files away (status ${status}): is the address right, and is "api-files" switched on there?`,
+      `What answers at ${server} is not a corral that serves its files (status ${status}): is the address right, and is "api-files" enabled there?`,
       { details }
     )
   }
   return new CorralError(
     'hub_unreachable',
-    `The corral at ${server} could not answer (status ${status}).${said} Try again later.`,
+    `The corral at ${server} could not answer (status ${status}).${quoted} Try again later.`,
     {
       details,
       ...later

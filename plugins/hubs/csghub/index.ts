@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { createHfLikeHub } from '../hf-like/hub.ts'
-import { bearer, findToken, openPublicHub, publicHubOptions } from '../hub-options.ts'
+import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
 
 const PLACE = { usual: 'https://hub.opencsg.com', variable: 'CSGHUB_DOMAIN' }
 
@@ -20,7 +20,7 @@ export default definePlugin({
   setup(context, options) {
     const { env } = process
     const sources = { setting: options.token, variables: ['CSGHUB_TOKEN'], file: tokenFile(env) }
-    const { endpoint, title, ask } = openPublicHub(context, options, {
+    const { endpoint, title, send } = publicHubAccess(context, options, {
       ...PLACE,
       title: 'CSGHub',
       hosts: [],
@@ -31,7 +31,7 @@ export default definePlugin({
         name: 'csghub',
         title,
         prefixes: ['csghub:', 'https://hub.opencsg.com/', 'https://opencsg.com/'],
-        ask,
+        send,
         proxy: options.proxy,
         pathPrefix: '/csg',
         pageOf: id => `${endpoint}/models/${id}`,

@@ -2,13 +2,13 @@ import { createHash } from 'node:crypto'
 import type { HubFile } from '../../../core/contracts/downloads.ts'
 
 const RESERVED = /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?$/i
-/** Control characters, and what Windows allows in no name (a colon makes a stream or a drive of it). */
+/** Control characters, and characters that Windows does not allow in names (a colon names a stream or a drive). */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
 const FORBIDDEN = /[\u0000-\u001f\u007f\\:*?"<>|]/
 
 /**
- * Whether a path of a listing can be a file below a folder on every system: relative, no `.` or `..`, nothing that some
- * system takes for something else.
+ * Whether a listed path is safe as a file below a folder on every system: relative, without `.` and `..`, without names
+ * that are special somewhere.
  */
 export function isUsablePath(path: unknown): path is string {
   if (typeof path !== 'string' || path.length === 0 || path.length > 1024 || FORBIDDEN.test(path)) return false
@@ -24,35 +24,35 @@ export function isUsablePath(path: unknown): path is string {
     )
 }
 
-/** A path for an address: each part percent-encoded. */
+/** Percent-encodes each part of a path. */
 export function encodePath(path: string): string {
   return path.split('/').map(encodeURIComponent).join('/')
 }
 
-/** A file's size as a listing gives it. */
+/** The size of a file in a listing. */
 export function sizeOf(value: unknown): number | undefined {
   return typeof value === 'number' && Number.isSafeInteger(value) && value >= 0 ? value : undefined
 }
 
-/** Names a listing's content, for hubs that name no commit. The order of its files does not matter. */
+/** Identifies the content of a listing, for hubs that name no commit. The order of the files does not matter. */
 export function fingerprint(files: readonly HubFile[]): string {
   const lines = files.map(({ path, size, sha256, gitSha1 }) => JSON.stringify([path, size, sha256 ?? gitSha1])).sort()
   return `listing-${createHash('sha256').update(lines.join('\n')).digest('hex').slice(0, 40)}`
 }
 
-/** Whether a revision is a fingerprint, which the hub itself does not know. */
+/** Whether a revision is a fingerprint, which is unknown to the hub. */
 export function isFingerprint(revision: string): boolean {
   return revision.startsWith('listing-')
 }
 
-/** An ETag without its quotes; undefined where there is none. Bare values are taken too. */
+/** An ETag without its quotes; unquoted values are accepted too. */
 export function parseEtag(header: string | undefined): { value: string; weak: boolean } | undefined {
   const match = /^\s*(W\/)?(?:"([^"]*)"|([^\s"]+))\s*$/.exec(header ?? '')
   const value = match?.[2] ?? match?.[3]
   return value ? { value, weak: match?.[1] !== undefined } : undefined
 }
 
-/** A strong ETag as it is to be sent back; undefined for weak and missing ones. */
+/** A strong ETag with its quotes; undefined for weak and missing ones. */
 export function strongEtag(header: string | undefined): string | undefined {
   const tag = parseEtag(header)
   return tag && !tag.weak ? `"${tag.value}"` : undefined
@@ -75,13 +75,13 @@ function hexOfBase64(text: string | undefined): string | undefined {
   return Buffer.from(text, 'base64').toString('hex')
 }
 
-/** The SHA-256 of a whole file as its server's headers give it, in any of the ways in use. */
+/** The SHA-256 of a whole file from response headers, in any of the forms in use. */
 export function sha256OfHeaders(headers: Record<string, string>): string | undefined {
   return (
     sha256Hex(headers['x-linked-etag']) ??
     hexOfBase64(/(?:^|,)\s*sha-256=:([^:]+):/i.exec(headers['repr-digest'] ?? '')?.[1]) ??
     hexOfBase64(/(?:^|,)\s*sha-256=([^,\s]+)/i.exec(headers.digest ?? '')?.[1]) ??
-    // Of several parts it is a digest of digests, with their number after it.
+    // Of an upload in parts it is a digest of digests followed by their number, which does not match here.
     hexOfBase64(headers['x-amz-checksum-sha256'])
   )
 }

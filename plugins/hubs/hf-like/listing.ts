@@ -3,8 +3,7 @@ import { isObject } from '../../../core/system/json-object.ts'
 import { isUsablePath, sha1Hex, sha256Hex, sizeOf } from '../files/listed-files.ts'
 
 /**
- * What never lies in git itself: where a listing shows no LFS object of it, its blob id is the pointer's, not the
- * file's.
+ * Files that are always in LFS: where a listing shows no LFS object, its blob id is that of the pointer, not of the file.
  */
 const ALWAYS_LFS = /\.(gguf|safetensors)$/i
 
@@ -20,14 +19,14 @@ function file(path: string, size: unknown, oid: unknown, lfs: unknown): HubFile 
   }
 }
 
-function withoutDoubles(files: HubFile[]): HubFile[] {
+function withoutDuplicates(files: HubFile[]): HubFile[] {
   return [...new Map(files.map(file => [file.path, file])).values()]
 }
 
-/** The files of a repository's description (`siblings`); what is no safe path is left out. Undefined without a list. */
+/** The files of a repository's description (`siblings`) without unsafe paths; undefined where it has no list. */
 export function filesOfInfo(info: Record<string, unknown>): HubFile[] | undefined {
   if (!Array.isArray(info.siblings)) return undefined
-  return withoutDoubles(
+  return withoutDuplicates(
     info.siblings.filter(isObject).flatMap(entry => {
       const { rfilename } = entry
       return isUsablePath(rfilename) ? [file(rfilename, entry.size, entry.blobId, entry.lfs)] : []
@@ -36,11 +35,11 @@ export function filesOfInfo(info: Record<string, unknown>): HubFile[] | undefine
 }
 
 /**
- * The files of a tree's entries; folders, links and what is no safe path are left out.
- * @param withDigests whether its `oid` is the file's own even where it says nothing of LFS
+ * The files of a tree, without folders, links and unsafe paths.
+ * @param withDigests whether `oid` is the digest of the file even where there is no word of LFS
  */
 export function filesOfTree(entries: readonly unknown[], withDigests: boolean): HubFile[] {
-  return withoutDoubles(
+  return withoutDuplicates(
     entries.filter(isObject).flatMap(({ path, type, mode, size, oid, lfs }) => {
       const isFile = (type === undefined || type === 'file' || type === 'blob') && mode !== '120000'
       return isFile && isUsablePath(path) ? [file(path, size, withDigests ? oid : undefined, lfs)] : []
@@ -48,7 +47,7 @@ export function filesOfTree(entries: readonly unknown[], withDigests: boolean): 
   )
 }
 
-/** Whether something is left to be learnt from the tree. */
+/** Whether the tree may add something. */
 export function isIncomplete(files: readonly HubFile[], treeHasDigests: boolean): boolean {
   return files.some(
     ({ size, sha256, gitSha1 }) =>
@@ -56,14 +55,14 @@ export function isIncomplete(files: readonly HubFile[], treeHasDigests: boolean)
   )
 }
 
-/** The files with what the tree knows of them besides. */
+/** Completes files with what the tree has of them. */
 export function completed(files: readonly HubFile[], tree: readonly HubFile[]): HubFile[] {
   const known = new Map(tree.map(file => [file.path, file]))
   return files.map(file => {
     const more = known.get(file.path)
     if (!more) return file
     const sha256 = file.sha256 ?? more.sha256
-    // What turns out to be an LFS file has no git blob of its own.
+    // An LFS file has no git blob of its own.
     const gitSha1 = sha256 ? undefined : (file.gitSha1 ?? more.gitSha1)
     return {
       path: file.path,
@@ -76,8 +75,8 @@ export function completed(files: readonly HubFile[], tree: readonly HubFile[]): 
 }
 
 /**
- * The path with query of a listing's next page, to go behind the endpoint; undefined at the end. Hubs name it with their
- * own host, which is another one behind a mirror.
+ * Path and query of a listing's next page, relative to the endpoint; undefined at the end. Hubs send it with their own
+ * host, which a mirror must not use.
  */
 export function nextPage(link: string | undefined, endpoint: string): string | undefined {
   for (const part of (link ?? '').split(/,\s*(?=<)/)) {

@@ -1,8 +1,8 @@
 import { CorralError } from '../../../core/errors.ts'
-import { isHtml, serverWords } from '../http/hub-answer.ts'
-import { type HubAnswer, retryAfterSeconds } from '../http/hub-fetch.ts'
+import type { HubResponse } from '../http/hub-fetch.ts'
+import { isHtml, quoteServer, retryAdvice, serverMessage } from '../http/hub-response.ts'
 
-/** What was asked for, and how the hub calls things. */
+/** What was requested, and how messages name it. */
 export interface Subject {
   /** Such as `Hugging Face`, with its address where that is not the usual one. */
   title: string
@@ -11,11 +11,11 @@ export interface Subject {
   page: string
   revision?: string | undefined
   file?: string | undefined
-  /** How to give a token: `set HF_TOKEN or …`. */
+  /** How to set a token: `set HF_TOKEN or …`. */
   tokenAdvice: string
 }
 
-type Verdict =
+type RefusalKind =
   | 'unknown-repository'
   | 'unknown-revision'
   | 'unknown-file'
@@ -24,81 +24,78 @@ type Verdict =
   | 'bad-token'
   | 'disabled'
   | 'forbidden'
-  | 'limited'
-  | 'unwell'
+  | 'rate-limited'
+  | 'server-error'
 
-/** CSGHub's own code of an error, which its status does not tell: `AUTH-ERR-2`. */
+/** CSGHub's own error code, which says more than the status: `AUTH-ERR-2`. */
 export function csghubCode(text: string): string | undefined {
   return /\b(AUTH|SYS|GIT|MIRROR|REQ)-ERR-\d+/.exec(text)?.[0]
 }
 
-const CSGHUB_VERDICTS: [RegExp, Verdict][] = [
+const CSGHUB_KINDS: [RegExp, RefusalKind][] = [
   [/^AUTH-ERR-4$/, 'bad-token'],
   [/^AUTH-ERR/, 'private'],
   [/^(SYS-ERR-3|GIT-ERR-9)$/, 'unknown-repository'],
   [/^GIT-ERR-(6|11)$/, 'unknown-revision'],
   [/^GIT-ERR-15$/, 'unknown-file']
 ]
-const ERROR_CODES: Record<string, Verdict> = {
+const ERROR_CODES: Record<string, RefusalKind> = {
   GatedRepo: 'gated',
   RepoNotFound: 'unknown-repository',
   RevisionNotFound: 'unknown-revision',
   EntryNotFound: 'unknown-file'
 }
 
-/** What a refusal means: by the hub's own code first, then by status, then by its words. */
-export function verdictOf(answer: HubAnswer, ofFile: boolean): Verdict {
-  const { status, headers, text } = answer
-  const words = serverWords(answer)
-  const authorised = answer.credentials !== undefined
+/** What a refusal means: by the hub's error code first, then by its status and message. */
+export function refusalKind(response: HubResponse, ofFile: boolean): RefusalKind {
+  const { status, headers, text } = response
+  const message = serverMessage(response)
+  const authorised = response.credentials !== undefined
   const own = csghubCode(text)
-  const byOwn = own && CSGHUB_VERDICTS.find(([pattern]) => pattern.test(own))?.[1]
+  const byOwn = own && CSGHUB_KINDS.find(([pattern]) => pattern.test(own))?.[1]
   if (byOwn) return byOwn === 'bad-token' && !authorised ? 'private' : byOwn
   const byCode = ERROR_CODES[headers['x-error-code'] ?? '']
   if (byCode) return byCode
-  if (/access to this resource is disabled/i.test(words)) return 'disabled'
-  if (status === 429) return 'limited'
-  const gated = /\b(gated|restricted|authorized list)\b/i.test(words)
+  if (/access to this resource is disabled/i.test(message)) return 'disabled'
+  if (status === 429) return 'rate-limited'
+  const gated = /\b(gated|restricted|authorized list)\b/i.test(message)
   if (status === 401) {
     if (gated) return 'gated'
-    // Its repository was described to the same reader.
+    // The same reader was shown the repository of the file.
     if (ofFile && !authorised) return 'private'
-    return authorised || /invalid credentials/i.test(words) ? 'bad-token' : 'unknown-repository'
+    return authorised || /invalid credentials/i.test(message) ? 'bad-token' : 'unknown-repository'
   }
   if (status === 403 || status === 451) return gated ? 'gated' : 'forbidden'
-  if (/invalid rev|revision|no such (branch|ref)/i.test(words) && status < 500) return 'unknown-revision'
+  if (/invalid rev|revision|no such (branch|ref)/i.test(message) && status < 500) return 'unknown-revision'
   if (status === 400 || status === 404 || status === 410 || status === 422)
     return ofFile ? 'unknown-file' : 'unknown-repository'
-  return 'unwell'
+  return 'server-error'
 }
 
-/** Whether a status that looks like a passing trouble is the hub's final word. */
-export function isFinalWord(answer: HubAnswer): boolean {
-  const own = csghubCode(answer.text)
-  return own !== undefined && CSGHUB_VERDICTS.some(([pattern]) => pattern.test(own))
+/** Whether a response with a temporary status is final all the same. */
+export function isFinalRefusal(response: HubResponse): boolean {
+  const own = csghubCode(response.text)
+  return own !== undefined && CSGHUB_KINDS.some(([pattern]) => pattern.test(own))
 }
-
-const sentence = (text: string) => (text === '' || /[.!?…]$/.test(text) ? text : `${text}.`)
 
 /** The error for a hub's refusal: `repo_not_found`, `hub_forbidden`, `hub_rate_limited` or `hub_unreachable`. */
-export function refusalOf(answer: HubAnswer, subject: Subject, now: number): CorralError {
+export function refusalOf(response: HubResponse, subject: Subject, now: number): CorralError {
   const { title, id, page, tokenAdvice } = subject
-  const words = serverWords(answer)
-  const said = words ? ` ${title} says: ${sentence(words)}` : ''
-  const authorised = answer.credentials !== undefined
+  const quoted = quoteServer(title, response)
+  const authorised = response.credentials !== undefined
   const what = subject.file ? `the file "${subject.file}" of "${id}"` : `"${id}"`
   const anything = subject.file ? 'file' : 'repository'
-  const verdict = verdictOf(answer, subject.file !== undefined)
-  const details = { hub: title, repository: id, hubStatus: answer.status }
-  switch (verdict) {
+  const kind = refusalKind(response, subject.file !== undefined)
+  const details = { hub: title, repository: id, hubStatus: response.status }
+  switch (kind) {
     case 'unknown-repository': {
-      const html = isHtml(answer) ? ' It answers with an HTML page: is it the right endpoint?' : ''
+      const html = isHtml(response) ? ' It answers with an HTML page: is it the right endpoint?' : ''
       const advice = authorised
         ? `Check its spelling, and whether the token in use may see it (${page}).`
         : `Check its spelling at ${page}; if it is private or gated, ${tokenAdvice}.`
       return new CorralError(
         'repo_not_found',
-        `${title} shows no repository "${id}"${authorised ? '' : ' to readers without a token'}: it does not exist, is private, or is spelled in another case. ${advice}${html}${answer.status === 400 || answer.status === 422 ? said : ''}`,
+        `${title} shows no repository "${id}"${authorised ? '' : ' to readers without a token'}: it does not exist, is private, or is spelled in another case. ${advice}${html}${response.status === 400 || response.status === 422 ? quoted : ''}`,
         { param: 'model', details }
       )
     }
@@ -118,24 +115,24 @@ export function refusalOf(answer: HubAnswer, subject: Subject, now: number): Cor
       return new CorralError(
         'hub_forbidden',
         authorised
-          ? `${title} gives ${what} only to those on its list, and the token in use is not on it. Ask for access at ${page}, wait until it is granted, and pull again.${said}`
-          : `${title} gives ${what} only to those who agreed to its terms. Agree at ${page}, then ${tokenAdvice}, and pull again.`,
+          ? `${title} gives ${what} only to accounts on its list, and that of the token in use is not on it. Ask for access at ${page}, wait until it is granted, and pull again.${quoted}`
+          : `${title} gives ${what} only to those who have agreed to its terms. Agree at ${page}, then ${tokenAdvice}, and pull again.`,
         { details }
       )
     case 'private':
       return new CorralError(
         'hub_forbidden',
         authorised
-          ? `${title} does not let the token in use read ${what}: it is private or not open to this account.${said}`
-          : `${title} does not show ${what} to everybody: it is private or needs a login. If you have access, ${tokenAdvice}.`,
+          ? `${title} does not let the token in use read ${what}: it is private or not open to this account.${quoted}`
+          : `${title} does not show ${what} to everyone: it is private or needs a login. If you have access, ${tokenAdvice}.`,
         { details }
       )
     case 'bad-token':
       return new CorralError(
         'hub_forbidden',
         authorised
-          ? `${title} does not accept the token in use: it is wrong, expired or revoked. Get a new one and ${tokenAdvice}, or take it away for public models.${said}`
-          : `${title} wants a token for ${what}: ${tokenAdvice}.${said}`,
+          ? `${title} does not accept the token in use: it is wrong, expired or revoked. Get a new one and ${tokenAdvice}, or remove it for public models.${quoted}`
+          : `${title} wants a token for ${what}: ${tokenAdvice}.${quoted}`,
         { details }
       )
     case 'disabled':
@@ -145,24 +142,23 @@ export function refusalOf(answer: HubAnswer, subject: Subject, now: number): Cor
     case 'forbidden':
       return new CorralError(
         'hub_forbidden',
-        `${title} refuses ${what} (status ${answer.status}). ${authorised ? 'The token in use may lack the right to read it' : `It may need a token: ${tokenAdvice}`}.${said}`,
+        `${title} refuses ${what} (status ${response.status}). ${authorised ? 'The token in use may lack the right to read it' : `It may need a token: ${tokenAdvice}`}.${quoted}`,
         { details }
       )
-    case 'limited': {
-      const seconds = retryAfterSeconds(answer.headers, now)
-      const when = seconds === undefined ? 'in some minutes' : `in ${seconds} s`
+    case 'rate-limited': {
+      const { when, options } = retryAdvice(response, now)
       return new CorralError(
         'hub_rate_limited',
-        `${title} has had too many requests from here and refuses more. Try again ${when}${authorised ? '' : `; with a token it allows more: ${tokenAdvice}`}.`,
-        { details, ...(seconds === undefined ? {} : { retryAfter: seconds }) }
+        `${title} has received too many requests from here and refuses more. Try again ${when}${authorised ? '' : `; with a token it allows more: ${tokenAdvice}`}.`,
+        { details, ...options }
       )
     }
-    case 'unwell': {
-      const seconds = retryAfterSeconds(answer.headers, now)
+    case 'server-error': {
+      const { options } = retryAdvice(response, now)
       return new CorralError(
         'hub_unreachable',
-        `${title} could not answer for the ${anything} ${what} (status ${answer.status}).${said} Try again later.`,
-        { details, ...(seconds === undefined ? {} : { retryAfter: seconds }) }
+        `${title} could not answer for the ${anything} ${what} (status ${response.status}).${quoted} Try again later.`,
+        { details, ...options }
       )
     }
   }

@@ -1,21 +1,21 @@
 import { messageOf } from '../../../core/errors.ts'
 
-const WORDS: Record<string, (host: string) => string> = {
-  ENOTFOUND: host => `the name "${host}" is not known; is it spelled right, and is this machine online?`,
+const EXPLANATIONS: Record<string, (host: string) => string> = {
+  ENOTFOUND: host => `the name "${host}" is unknown; is it spelled correctly, and is this machine online?`,
   EAI_AGAIN: host => `the name "${host}" could not be looked up; is this machine online?`,
   ECONNREFUSED: host => `nothing listens at ${host}`,
-  ECONNRESET: host => `${host} broke off the connection`,
-  EPIPE: host => `${host} broke off the connection`,
-  UND_ERR_SOCKET: host => `${host} broke off the connection`,
+  ECONNRESET: host => `${host} closed the connection`,
+  EPIPE: host => `${host} closed the connection`,
+  UND_ERR_SOCKET: host => `${host} closed the connection`,
   HPE_INVALID_CONSTANT: host => `${host} does not speak HTTP`,
-  ETIMEDOUT: host => `no connection to ${host} in time`,
-  UND_ERR_CONNECT_TIMEOUT: host => `no connection to ${host} in time`,
+  ETIMEDOUT: host => `no connection to ${host} within the time limit`,
+  UND_ERR_CONNECT_TIMEOUT: host => `no connection to ${host} within the time limit`,
   UND_ERR_HEADERS_TIMEOUT: host => `${host} did not answer in time`,
-  UND_ERR_BODY_TIMEOUT: host => `${host} stopped in the middle of its answer`,
-  EHOSTUNREACH: host => `there is no way to ${host} from this network`,
-  ENETUNREACH: host => `there is no way to ${host} from this network`,
-  EPROTO: host => `${host} does not speak TLS as it should; is the address rather http://?`,
-  ERR_SSL_WRONG_VERSION_NUMBER: host => `${host} does not speak TLS; is the address rather http://?`,
+  UND_ERR_BODY_TIMEOUT: host => `${host} stopped in the middle of its response`,
+  EHOSTUNREACH: host => `there is no route to ${host} from this network`,
+  ENETUNREACH: host => `there is no route to ${host} from this network`,
+  EPROTO: host => `${host} failed to set up TLS; did you mean http://?`,
+  ERR_SSL_WRONG_VERSION_NUMBER: host => `${host} does not speak TLS; did you mean http://?`,
   CERT_HAS_EXPIRED: host => `the certificate of ${host} has expired`,
   ERR_TLS_CERT_ALTNAME_INVALID: host => `the certificate of ${host} is for another name`
 }
@@ -31,22 +31,22 @@ function errorCode(error: unknown): string | undefined {
   if (error instanceof AggregateError) return error.errors.map(errorCode).find(code => code !== undefined)
   if (!(error instanceof Error)) return undefined
   const code = 'code' in error ? String(error.code) : undefined
-  // What broke a connection stands in the cause of undici's own error.
+  // undici wraps the error of the socket.
   return error.cause instanceof Error ? (errorCode(error.cause) ?? code) : code
 }
 
 /**
- * Why a server could not be talked to, for people, without a full stop.
+ * Explains why a request to a server failed; without a full stop.
  * @param host with its port where it has one
  */
-export function connectionWords(error: unknown, host: string): string {
+export function connectionErrorText(error: unknown, host: string): string {
   const code = errorCode(error)
   if (code !== undefined && UNTRUSTED.has(code)) {
-    return `the certificate of ${host} is not trusted; where a company signs its own, name its file in NODE_EXTRA_CA_CERTS`
+    return `the certificate of ${host} is not trusted; if your company signs its own certificates, set NODE_EXTRA_CA_CERTS to its file`
   }
-  const words = code === undefined ? undefined : WORDS[code]
-  if (words) return words(host)
+  const explain = code === undefined ? undefined : EXPLANATIONS[code]
+  if (explain) return explain(host)
   const message = messageOf(error) || code || 'the connection failed'
-  if (/proxy response/i.test(message)) return `the proxy refuses the way to ${host} (${message})`
+  if (/proxy response/i.test(message)) return `the proxy refuses to connect to ${host} (${message})`
   return `${host}: ${message.replace(/\.$/, '')}`
 }

@@ -1,72 +1,72 @@
 import { CorralError } from '../../../core/errors.ts'
-import type { Headers, HubAnswer, HubFetch, HubQuestion } from './hub-fetch.ts'
+import type { Headers, HubFetch, HubResponse, OutgoingRequest } from './hub-fetch.ts'
 import { mayHaveCredentials } from './redirects.ts'
 
-/** Milliseconds in which an endpoint that was unreachable is only asked when the others are so too. */
-const SHUNNED_FOR = 60_000
+/** Milliseconds for which an endpoint that could not be reached is tried last. */
+const SKIP_TIME = 60_000
 
-/** Milliseconds in which an endpoint is asked again before the next one's turn. */
-const PATIENCE_BEFORE_MIRRORS = 3_000
+/** Milliseconds for which an endpoint is retried before the next one is tried. */
+const RETRY_TIME_BEFORE_MIRRORS = 3_000
 
-/** Status codes of servers in front of a hub that they cannot reach. */
+/** Status codes of gateways that cannot reach the hub behind them. */
 const GATEWAY = new Set([502, 503, 504])
 
 export interface EndpointOptions {
   fetch: HubFetch
   /** Without a slash at the end. */
   endpoint: string
-  /** Tried in order when the endpoint is unreachable. */
+  /** Tried in order when the endpoint cannot be reached. */
   mirrors: readonly string[]
   trustedHosts: readonly string[]
-  /** Headers with the token, undefined where there is none. */
+  /** Headers with the token; undefined without one. */
   credentials(): Promise<Headers | undefined>
 }
 
-export type PathQuestion = Omit<HubQuestion, 'url' | 'credentials' | 'trustedHosts'> & {
-  /** Goes behind the endpoint; begins with a slash. */
+export type PathRequest = Omit<OutgoingRequest, 'url' | 'credentials' | 'trustedHosts'> & {
+  /** Appended to the endpoint; begins with a slash. */
   path: string
 }
 
-/** A hub's answer, and what it was asked at. */
-export type EndpointAnswer = HubAnswer & { endpoint: string }
+/** A hub's response, and the endpoint that sent it. */
+export type EndpointResponse = HubResponse & { endpoint: string }
 
 /**
- * Asks a hub, or its mirrors while it cannot be reached. The token goes to the hub's own host only.
+ * Sends requests to a hub, or to its mirrors while it cannot be reached. Only the hub's own host gets the token.
  * @throws CorralError `hub_unreachable` of the endpoint; the signal's reason
  */
 export function createEndpoints({ fetch, endpoint, mirrors, trustedHosts, credentials }: EndpointOptions) {
-  const shunnedUntil = new Map<string, number>()
+  const skippedUntil = new Map<string, number>()
   const home = new URL(endpoint)
 
   function inOrder(): string[] {
-    const shunned = (base: string) => (shunnedUntil.get(base) ?? 0) > Date.now()
+    const skipped = (base: string) => (skippedUntil.get(base) ?? 0) > Date.now()
     const all = [endpoint, ...mirrors]
-    return [...all.filter(base => !shunned(base)), ...all.filter(shunned)]
+    return [...all.filter(base => !skipped(base)), ...all.filter(skipped)]
   }
 
-  return async function ask(question: PathQuestion): Promise<EndpointAnswer> {
-    const { path, ...rest } = question
+  return async function send(outgoing: PathRequest): Promise<EndpointResponse> {
+    const { path, ...rest } = outgoing
     const token = await credentials()
-    let gateway: EndpointAnswer | undefined
+    let gateway: EndpointResponse | undefined
     let failure: unknown
     const bases = inOrder()
     for (const [i, base] of bases.entries()) {
       const url = base + path
       const own = mayHaveCredentials(new URL(url), home, [])
-      const patience = i < bases.length - 1 ? { patience: PATIENCE_BEFORE_MIRRORS } : {}
+      const retryTime = i < bases.length - 1 ? { retryTime: RETRY_TIME_BEFORE_MIRRORS } : {}
       try {
-        const asked = { ...rest, ...patience, url, trustedHosts, ...(token && own ? { credentials: token } : {}) }
-        const answer = { ...(await fetch.ask(asked)), endpoint: base }
-        if (!GATEWAY.has(answer.status) || question.isFinal?.(answer)) return answer
-        gateway ??= answer
+        const request = { ...rest, ...retryTime, url, trustedHosts, ...(token && own ? { credentials: token } : {}) }
+        const response = { ...(await fetch.send(request)), endpoint: base }
+        if (!GATEWAY.has(response.status) || outgoing.isFinal?.(response)) return response
+        gateway ??= response
       } catch (error) {
         if (!(error instanceof CorralError) || error.code !== 'hub_unreachable') throw error
         failure ??= error
       }
-      shunnedUntil.set(base, Date.now() + SHUNNED_FOR)
+      skippedUntil.set(base, Date.now() + SKIP_TIME)
     }
     if (gateway) return gateway
     throw failure
   }
 }
-export type AskHub = ReturnType<typeof createEndpoints>
+export type SendToHub = ReturnType<typeof createEndpoints>

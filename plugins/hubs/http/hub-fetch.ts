@@ -4,93 +4,93 @@ import { brotliDecompress, unzip } from 'node:zlib'
 import { CorralError } from '../../../core/errors.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { openWays, type ServerWays } from '../../../core/system/server-ways.ts'
-import { connectionWords } from './connection-errors.ts'
-import { isRedirect, judgeRedirect, MAX_REDIRECTS } from './redirects.ts'
+import { connectionErrorText } from './connection-errors.ts'
+import { checkRedirect, isRedirect, MAX_REDIRECTS } from './redirects.ts'
 
-/** Milliseconds in which a server that was reached must begin to answer, and may be silent within an answer. */
-const ANSWER_LIMIT = 20_000
-/** Bytes of the largest answer that is read: a listing of many thousand files has some MB. */
+/** Milliseconds until a response must begin, and for which it may pause. */
+const RESPONSE_TIMEOUT = 20_000
+/** Bytes of the largest response that is read: a listing of many thousand files has some MB. */
 const BODY_LIMIT = 64 * 1024 * 1024
 const ERROR_BODY_LIMIT = 64 * 1024
-/** Milliseconds after the first attempt in which others may begin, where the question does not say. */
-const PATIENCE = 8_000
-/** The same for where a file is: work that has begun is not given up as soon. */
-export const LOCATE_PATIENCE = 20_000
+/** Milliseconds for which a request is retried, unless it says otherwise. */
+const RETRY_TIME = 8_000
+/** The same for requests for locations: a download that is running is not given up as soon. */
+export const LOCATE_RETRY_TIME = 20_000
 
 export const USER_AGENT = `corral/${version}`
 
-export interface HubQuestion {
+export interface OutgoingRequest {
   url: string
   method?: 'GET' | 'HEAD'
   headers?: Headers
-  /** Sent to the address's own host and the trusted ones, and to no other. */
+  /** Sent only to the host of the address and to trusted hosts. */
   credentials?: Headers
   trustedHosts?: readonly string[]
   signal?: AbortSignal | undefined
-  /** What to do at a redirect to a host that gets no credentials: go there without, or give the address. */
+  /** What to do at a redirect to a host that gets no credentials: follow it without them, or return its address. */
   foreign?: 'follow' | 'stop'
-  /** Leaves a good answer's body unread. */
+  /** Leaves the body of a successful response unread. */
   headersOnly?: boolean
-  /** Milliseconds after the first attempt in which others may begin. */
-  patience?: number
-  /** An answer that is the hub's word although its status says that it may pass. */
-  isFinal?(answer: HubAnswer): boolean
+  /** Milliseconds for which the request is retried. */
+  retryTime?: number
+  /** Whether a response is final although its status is a temporary one. */
+  isFinal?(response: HubResponse): boolean
 }
 
-export interface HubAnswer {
+export interface HubResponse {
   status: number
-  /** Address that gave it. */
+  /** Address that sent it. */
   url: string
   headers: Headers
-  /** Headers of every answer on the way, redirects included, in order; the last ones are `headers`. */
+  /** Headers of all responses, redirects included, in order; the last ones are `headers`. */
   hops: Headers[]
   text: string
-  /** Credentials that were sent for it. */
+  /** Credentials that were sent. */
   credentials: Headers | undefined
-  /** Where a foreign redirect leads that was not followed. */
-  foreignPlace?: string
+  /** Target of a redirect to a foreign host that was not followed. */
+  foreignLocation?: string
 }
 
 export interface HubFetchOptions {
   /** Name of the hub in messages. */
   title: string
-  /** Proxy for all requests; empty heeds the environment's. */
+  /** Proxy for all requests; empty uses that of the environment. */
   proxy: string
-  /** Milliseconds until a server counts as unreachable. */
+  /** Milliseconds until a connection attempt fails. */
   connectTimeout: number
-  /** Ends everything. */
+  /** Cancels all requests. */
   signal: AbortSignal
 }
 
-/** An address as messages may show it: without credentials, and without a query, which may hold a signature. */
+/** An address for messages: without credentials, and without its query, which may hold a signature. */
 export function shownAddress(address: string): string {
   const { origin, pathname } = new URL(address)
   return origin + pathname
 }
 
-/** Asks a server, once redirects are followed and what passes is retried; `close` ends its connections. */
+/** An HTTP client that follows redirects and retries temporary failures; `close` closes its connections. */
 export function createHubFetch(options: HubFetchOptions) {
   const via = options.proxy ? ' (through the proxy of its settings)' : ''
   let ways: Promise<ServerWays> | undefined
 
-  async function send(question: HubQuestion, url: URL, credentials: Headers | undefined, signal: AbortSignal) {
-    // An empty setting leaves it to the environment.
+  async function sendOnce(outgoing: OutgoingRequest, url: URL, credentials: Headers | undefined, signal: AbortSignal) {
+    // An empty setting means the proxy of the environment.
     ways ??= openWays(options.proxy || undefined, {
       connect: { timeout: options.connectTimeout },
-      headersTimeout: ANSWER_LIMIT,
-      bodyTimeout: ANSWER_LIMIT
+      headersTimeout: RESPONSE_TIMEOUT,
+      bodyTimeout: RESPONSE_TIMEOUT
     })
     const dispatcher = (await ways).to(url)
     const { request } = await import('undici')
     const response = await request(url, {
       dispatcher,
-      method: question.method ?? 'GET',
+      method: outgoing.method ?? 'GET',
       signal,
       headers: {
         'user-agent': USER_AGENT,
-        // A packed answer hides a file's length.
+        // A compressed response hides the length of a file.
         'accept-encoding': 'identity',
-        ...question.headers,
+        ...outgoing.headers,
         ...credentials
       }
     })
@@ -99,8 +99,8 @@ export function createHubFetch(options: HubFetchOptions) {
       if (value !== undefined) headers[name] = Array.isArray(value) ? value.join(', ') : value
     }
     const { statusCode: status, body } = response
-    const leave = isRedirect(status) || (question.headersOnly && status < 300)
-    // The connection goes with an unread body: it may be a whole model.
+    const leave = isRedirect(status) || (outgoing.headersOnly && status < 300)
+    // An unread body costs the connection, but it may be a whole model.
     if (leave) {
       body.on('error', () => undefined).destroy()
       return { status, headers, text: '' }
@@ -115,12 +115,12 @@ export function createHubFetch(options: HubFetchOptions) {
       size += piece.length
       if (size > limit) {
         if (limit === ERROR_BODY_LIMIT) break
-        throw unreachable(`${url.host} gives an answer of more than ${limit / 1024 / 1024} MiB`)
+        throw unreachable(`${url.host} sends a response of more than ${limit / 1024 / 1024} MiB`)
       }
       pieces.push(piece)
     }
     const bytes = Buffer.concat(pieces)
-    // Some servers pack whatever is asked.
+    // Some servers compress although they were told not to.
     const unpack = { gzip: unzip, deflate: unzip, br: brotliDecompress }[headers['content-encoding'] ?? '']
     if (!unpack || size === 0) return bytes.toString()
     return (await promisify<Buffer, object, Buffer>(unpack)(bytes, { maxOutputLength: BODY_LIMIT })).toString()
@@ -132,24 +132,24 @@ export function createHubFetch(options: HubFetchOptions) {
   }
 
   /** One attempt, with its redirects. */
-  async function attempt(question: HubQuestion, signal: AbortSignal): Promise<HubAnswer> {
-    const start = new URL(question.url)
+  async function attempt(outgoing: OutgoingRequest, signal: AbortSignal): Promise<HubResponse> {
+    const start = new URL(outgoing.url)
     const hops: Headers[] = []
     let url = start
-    let credentials = question.credentials
+    let credentials = outgoing.credentials
     for (let redirects = 0; ; redirects++) {
-      const { status, headers, text } = await send(question, url, credentials, signal).catch(error => {
+      const { status, headers, text } = await sendOnce(outgoing, url, credentials, signal).catch(error => {
         if (signal.aborted) throw signal.reason
-        throw error instanceof CorralError ? error : unreachable(connectionWords(error, url.host) + via, error)
+        throw error instanceof CorralError ? error : unreachable(connectionErrorText(error, url.host) + via, error)
       })
       hops.push(headers)
-      const answer = { status, url: url.href, headers, hops, text, credentials }
-      if (!isRedirect(status)) return answer
+      const response = { status, url: url.href, headers, hops, text, credentials }
+      if (!isRedirect(status)) return response
       if (redirects === MAX_REDIRECTS) throw unreachable(`${start.host} redirects more than ${MAX_REDIRECTS} times`)
-      const redirect = judgeRedirect(headers.location, { start, from: url, trustedHosts: question.trustedHosts ?? [] })
+      const redirect = checkRedirect(headers.location, { start, from: url, trustedHosts: outgoing.trustedHosts ?? [] })
       if ('refused' in redirect) throw unreachable(`${start.host} cannot be trusted: ${redirect.refused}`)
-      if (redirect.foreign && question.foreign === 'stop') return { ...answer, foreignPlace: redirect.to.href }
-      // Once away from the hub, nothing brings its credentials back.
+      if (redirect.foreign && outgoing.foreign === 'stop') return { ...response, foreignLocation: redirect.to.href }
+      // Credentials are never sent again after a foreign host, not even back to the hub.
       if (redirect.foreign) credentials = undefined
       url = redirect.to
     }
@@ -157,27 +157,27 @@ export function createHubFetch(options: HubFetchOptions) {
 
   return {
     /**
-     * Gives the server's answer, whatever its status.
+     * Returns the server's response, whatever its status.
      * @throws CorralError `hub_unreachable` when there is none; the signal's reason
      */
-    async ask(question: HubQuestion): Promise<HubAnswer> {
-      const signal = question.signal ? AbortSignal.any([options.signal, question.signal]) : options.signal
-      const last = Date.now() + (question.patience ?? PATIENCE)
+    async send(outgoing: OutgoingRequest): Promise<HubResponse> {
+      const signal = outgoing.signal ? AbortSignal.any([options.signal, outgoing.signal]) : options.signal
+      const last = Date.now() + (outgoing.retryTime ?? RETRY_TIME)
       for (let tries = 0; ; tries++) {
         signal.throwIfAborted()
-        let answer: HubAnswer | undefined
+        let response: HubResponse | undefined
         let failure: unknown
         try {
-          answer = await attempt(question, signal)
-          if (!isPassing(answer.status) || question.isFinal?.(answer)) return answer
+          response = await attempt(outgoing, signal)
+          if (!isTemporary(response.status) || outgoing.isFinal?.(response)) return response
         } catch (error) {
-          // What a server should not do, it does again.
+          // Errors without a cause are a server's misbehaviour, which a retry would meet again.
           if (!(error instanceof CorralError) || error.cause === undefined) throw error
           failure = error
         }
-        const delay = retryDelay(tries, answer?.headers, Date.now(), Math.random())
+        const delay = retryDelay(tries, response?.headers, Date.now(), Math.random())
         if (Date.now() + delay > last) {
-          if (answer) return answer
+          if (response) return response
           throw failure
         }
         await sleep(delay, undefined, { signal }).catch(() => {
@@ -199,14 +199,14 @@ export type Headers = Record<string, string>
 const FIRST_DELAY = 400
 const LONGEST_DELAY = 8_000
 
-/** Whether the same question may well be answered a moment later. */
-export function isPassing(status: number): boolean {
+/** Whether the same request may succeed a moment later. */
+export function isTemporary(status: number): boolean {
   return status === 408 || status === 425 || status === 429 || (status >= 500 && status !== 501 && status !== 505)
 }
 
-/** Seconds after which a server that refuses wants to be asked again; undefined where it does not say. */
+/** Seconds that a server wants clients to wait; undefined where it does not say. */
 export function retryAfterSeconds(headers: Headers, now: number): number | undefined {
-  // The draft standard's header, as Hugging Face sends it: `"api";r=0;t=55`. Only an exhausted limit explains a refusal.
+  // The header of the draft standard, as Hugging Face sends it: `"api";r=0;t=55`. Only exhausted limits (r=0) count.
   const waits = (headers.ratelimit ?? '')
     .split(',')
     .filter(policy => /;\s*r=0\s*(;|$)/.test(policy))
@@ -223,13 +223,13 @@ export function retryAfterSeconds(headers: Headers, now: number): number | undef
 }
 
 /**
- * Milliseconds to wait before a question is asked again.
+ * Milliseconds to wait before a retry.
  * @param attempt 0 after the first failure
  * @param random 0 to 1
  */
 export function retryDelay(attempt: number, headers: Headers | undefined, now: number, random: number): number {
-  const asked = headers && retryAfterSeconds(headers, now)
-  if (asked !== undefined) return asked * 1000
+  const seconds = headers && retryAfterSeconds(headers, now)
+  if (seconds !== undefined) return seconds * 1000
   const backOff = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** attempt)
   return backOff * (0.5 + random / 2)
 }

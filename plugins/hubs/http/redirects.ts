@@ -1,6 +1,6 @@
 import { isLoopback, isPrivateHost } from '../../../core/system/private-address.ts'
 
-/** Redirections that are followed for one question. */
+/** Redirects that are followed for one request. */
 export const MAX_REDIRECTS = 5
 
 /** Status codes whose `Location` is to be followed with the same method. */
@@ -9,27 +9,27 @@ export function isRedirect(status: number): boolean {
 }
 
 export interface RedirectContext {
-  /** Where the question was first sent. */
+  /** Where the request was first sent. */
   start: URL
-  /** The address that answered with the redirect. */
+  /** The address that redirected. */
   from: URL
-  /** Hosts besides the start's that get its credentials, over https only. */
+  /** Other hosts that get the credentials, over https only. */
   trustedHosts: readonly string[]
 }
 
 export type Redirect = { to: URL; foreign: boolean } | { refused: string }
 
 /**
- * What becomes of a redirect: where it leads and whether that is foreign to the hub, so that credentials stay behind;
- * or why it is not followed.
+ * Checks a redirect: where it leads, and whether that is foreign to the hub, so that no credentials are sent; or why it
+ * is not followed.
  */
-export function judgeRedirect(location: string | undefined, { start, from, trustedHosts }: RedirectContext): Redirect {
+export function checkRedirect(location: string | undefined, { start, from, trustedHosts }: RedirectContext): Redirect {
   if (!location) return { refused: 'it redirects without saying where to' }
   let to: URL
   try {
     to = new URL(location, from)
   } catch {
-    return { refused: 'it redirects to something that is no address' }
+    return { refused: 'it redirects to an invalid address' }
   }
   if (to.protocol !== 'https:' && to.protocol !== 'http:') {
     return { refused: `it redirects to an address of the kind "${to.protocol}"` }
@@ -44,12 +44,12 @@ export function judgeRedirect(location: string | undefined, { start, from, trust
     start.protocol === 'https:' &&
     !isLoopback(to.hostname)
   ) {
-    return { refused: `it redirects from https to the unprotected ${to.origin}` }
+    return { refused: `it redirects from https to the insecure ${to.origin}` }
   }
   return { to, foreign: !mayHaveCredentials(to, start, trustedHosts) }
 }
 
-/** Whether a hub's credentials may be sent to an address: to its own host, never less protected than it is itself. */
+/** Whether a hub's credentials may be sent to an address: to its own hosts, and never over http if the hub uses https. */
 export function mayHaveCredentials(to: URL, hub: URL, trustedHosts: readonly string[]): boolean {
   if (to.protocol === 'http:' && hub.protocol === 'https:') return false
   if (to.host === hub.host) return true

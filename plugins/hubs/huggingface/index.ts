@@ -2,7 +2,7 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { createHfLikeHub } from '../hf-like/hub.ts'
-import { bearer, findToken, openPublicHub, publicHubOptions } from '../hub-options.ts'
+import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
 
 const PLACE = { usual: 'https://huggingface.co', variable: 'HF_ENDPOINT' }
 
@@ -15,7 +15,7 @@ export default definePlugin({
   options: publicHubOptions(PLACE, 'HF_TOKEN, else the one that "hf auth login" stored'),
   setup(context, options) {
     const { env } = process
-    const { endpoint, title, ask } = openPublicHub(context, options, {
+    const { endpoint, title, send } = publicHubAccess(context, options, {
       ...PLACE,
       title: 'Hugging Face',
       hosts: ['huggingface.co', 'hf.co'],
@@ -34,7 +34,7 @@ export default definePlugin({
           'http://huggingface.co/',
           'http://hf.co/'
         ],
-        ask,
+        send,
         proxy: options.proxy,
         pathPrefix: '',
         defaultBranch: 'main',
@@ -47,7 +47,7 @@ export default definePlugin({
           const variable = offlineVariable(env)
           return (
             variable &&
-            `Hugging Face is not asked because ${variable} is set to ${env[variable]}. Unset it to download models.`
+            `Hugging Face is not used because ${variable} is set to ${env[variable]}. Unset it to download models.`
           )
         }
       })
@@ -58,7 +58,7 @@ export default definePlugin({
 
 const isTrue = (value: string | undefined) => /^(1|on|yes|true)$/i.test(value ?? '')
 
-/** Which variable forbids to ask the hub, as its own client heeds them. */
+/** The variable that forbids requests, as in Hugging Face's own client. */
 export function offlineVariable(env: NodeJS.ProcessEnv): string | undefined {
   return ['HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE'].find(name => isTrue(env[name]))
 }
@@ -74,7 +74,7 @@ export function tokenFile(env: NodeJS.ProcessEnv): string {
   return join(env.HF_HOME ? expanded(env.HF_HOME) : join(cache, 'huggingface'), 'token')
 }
 
-/** Where a token is looked for besides the settings. */
+/** Where to look for a token. */
 export function tokenSources(setting: string, env: NodeJS.ProcessEnv) {
   const implicit = !isTrue(env.HF_HUB_DISABLE_IMPLICIT_TOKEN)
   return {

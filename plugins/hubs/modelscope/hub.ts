@@ -2,25 +2,25 @@ import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../.
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { askPlace, isPlace, locationOf } from '../files/file-location.ts'
+import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
 import { encodePath, fingerprint, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
-import type { AskHub } from '../http/endpoints.ts'
-import { jsonOf } from '../http/hub-answer.ts'
-import { requireRequest } from '../hub-request.ts'
-import { isGood, modelScopeRefusal } from './refusal.ts'
+import type { SendToHub } from '../http/endpoints.ts'
+import { jsonOf } from '../http/hub-response.ts'
+import { checkRequest } from '../hub-request.ts'
+import { isSuccess, modelScopeRefusal } from './refusal.ts'
 
 export interface ModelScopeOptions {
   title: string
   prefixes: readonly string[]
   endpoint: string
-  ask: AskHub
+  send: SendToHub
   proxy: string
 }
 
 const DEFAULT_BRANCH = 'master'
 
-/** ModelScope's own API. It names no commit for a listing: a fingerprint of the listing pins what is fetched. */
-export function createModelScopeHub({ title, prefixes, endpoint, ask, proxy }: ModelScopeOptions): Hub {
+/** ModelScope's own API. Its listings name no commit, so a fingerprint of the listing identifies the revision. */
+export function createModelScopeHub({ title, prefixes, endpoint, send, proxy }: ModelScopeOptions): Hub {
   const api = (id: string) => `/api/v1/models/${encodePath(id)}`
   const pageOf = (id: string) => `${endpoint}/models/${id}`
 
@@ -30,18 +30,18 @@ export function createModelScopeHub({ title, prefixes, endpoint, ask, proxy }: M
     prefixes,
 
     async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
-      requireRequest(request)
+      checkRequest(request)
       const { id, revision = DEFAULT_BRANCH } = request
-      // "True" with a capital letter: anything else lists the top folder only, without a word.
+      // "True" with a capital letter: anything else silently lists the top folder only.
       const query = new URLSearchParams({ Revision: revision, Recursive: 'True' })
-      const answer = await ask({ path: `${api(id)}/repo/files?${query}`, signal })
+      const response = await send({ path: `${api(id)}/repo/files?${query}`, signal })
       const subject = { title, id, page: pageOf(id), revision }
-      // A page is explained as one; all refusals are JSON.
-      const body = answer.status === 200 ? jsonOf(answer, title) : undefined
-      if (!isGood(answer)) throw modelScopeRefusal(answer, subject, Date.now())
+      // Refusals are JSON too; `jsonOf` reports a web page.
+      const body = response.status === 200 ? jsonOf(response, title) : undefined
+      if (!isSuccess(response)) throw modelScopeRefusal(response, subject, Date.now())
       const listing = readListing(body)
       if (!listing)
-        throw new CorralError('hub_unreachable', `${title} does not list the files of "${id}" as it should.`)
+        throw new CorralError('hub_unreachable', `${title} returns an invalid list of the files of "${id}".`)
       const { files, inCheck } = listing
       return {
         hub: 'modelscope',
@@ -58,11 +58,11 @@ export function createModelScopeHub({ title, prefixes, endpoint, ask, proxy }: M
       const revision = more?.ref ?? DEFAULT_BRANCH
       const query = new URLSearchParams({ Revision: revision, FilePath: path })
       const asked = `${api(id)}/repo?${query}`
-      const answer = await askPlace(question => ask({ ...question, path: asked, signal }), 'stop', false)
-      // A refusal may come with status 200, as JSON in the place of the bytes.
-      const isRefusal = /\bjson\b/.test(answer.headers['content-type'] ?? '') && !path.endsWith('.json')
-      if (isPlace(answer) && !isRefusal) return locationOf(answer, proxy, Date.now())
-      const refused = isRefusal && answer.status === 200 ? await ask({ path: asked, signal }) : answer
+      const response = await requestLocation(outgoing => send({ ...outgoing, path: asked, signal }), 'stop', false)
+      // A refusal may have status 200, with JSON in place of the bytes.
+      const isRefusal = /\bjson\b/.test(response.headers['content-type'] ?? '') && !path.endsWith('.json')
+      if (isLocation(response) && !isRefusal) return locationOf(response, proxy, Date.now())
+      const refused = isRefusal && response.status === 200 ? await send({ path: asked, signal }) : response
       const inCheck = (JSON.parse(more?.inCheck ?? '[]') as string[]).includes(path)
       const subject = { title, id, page: pageOf(id), revision, file: path, inCheck }
       throw modelScopeRefusal(refused, subject, Date.now())
@@ -72,11 +72,11 @@ export function createModelScopeHub({ title, prefixes, endpoint, ask, proxy }: M
 
 export interface ModelScopeListing {
   files: HubFile[]
-  /** Paths of files that the hub is still examining, and may refuse. */
+  /** Paths of files that the hub is still checking, and may refuse. */
   inCheck: string[]
 }
 
-/** ModelScope's list of files: folders, links and what is no safe path are left out. Undefined when it is none. */
+/** Parses a list of files: folders, links and unsafe paths are left out. Undefined when the body is not a listing. */
 export function readListing(body: unknown): ModelScopeListing | undefined {
   const data = isObject(body) ? (body.Data ?? body.data) : undefined
   const entries = isObject(data) ? (data.Files ?? data.files) : undefined

@@ -1,7 +1,7 @@
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { serverWords } from '../http/hub-answer.ts'
-import { type HubAnswer, retryAfterSeconds } from '../http/hub-fetch.ts'
+import type { HubResponse } from '../http/hub-fetch.ts'
+import { quoteServer, retryAdvice, serverMessage } from '../http/hub-response.ts'
 
 export interface ModelScopeSubject {
   title: string
@@ -9,7 +9,7 @@ export interface ModelScopeSubject {
   page: string
   revision: string
   file?: string
-  /** The hub is still examining the file. */
+  /** The hub is still checking the file. */
   inCheck?: boolean
 }
 
@@ -21,13 +21,13 @@ function envelope(text: string): Record<string, unknown> {
     const body: unknown = JSON.parse(text)
     return isObject(body) ? body : {}
   } catch {
-    // A page or bytes: then the status alone tells.
+    // A web page or bytes: only the status counts.
     return {}
   }
 }
 
-/** Whether an answer is good: its status, and the envelope, which may say otherwise. */
-export function isGood({ status, text }: Pick<HubAnswer, 'status' | 'text'>): boolean {
+/** Whether a response is a success: by its status, and by its JSON, which may contradict the status. */
+export function isSuccess({ status, text }: Pick<HubResponse, 'status' | 'text'>): boolean {
   if (status < 200 || status >= 300) return false
   const body = envelope(text)
   const code = body.Code ?? body.code
@@ -36,51 +36,51 @@ export function isGood({ status, text }: Pick<HubAnswer, 'status' | 'text'>): bo
   )
 }
 
-/** The error for a refusal, which may have come with status 200. */
-export function modelScopeRefusal(answer: HubAnswer, subject: ModelScopeSubject, now: number): CorralError {
+/** The error for a refusal, which may have status 200. */
+export function modelScopeRefusal(response: HubResponse, subject: ModelScopeSubject, now: number): CorralError {
   const { title, id, page, revision, file } = subject
-  const body = envelope(answer.text)
+  const body = envelope(response.text)
   const code = String(body.Code ?? body.code ?? '')
-  const words = serverWords(answer)
-  const said = words ? ` ${title} says: ${words.replace(/\.?$/, '.')}` : ''
-  const authorised = answer.credentials !== undefined
+  const message = serverMessage(response)
+  const quoted = quoteServer(title, response)
+  const authorised = response.credentials !== undefined
   const what = file ? `the file "${file}" of "${id}"` : `"${id}"`
-  const details = { hub: title, repository: id, hubStatus: answer.status, ...(code ? { hubCode: code } : {}) }
-  const { status } = answer
+  const details = { hub: title, repository: id, hubStatus: response.status, ...(code ? { hubCode: code } : {}) }
+  const { status } = response
   const is = (number: number) => status === number || code === String(number)
 
   if (is(429)) {
-    const seconds = retryAfterSeconds(answer.headers, now)
+    const { when, options } = retryAdvice(response, now)
     return new CorralError(
       'hub_rate_limited',
-      `${title} has had too many requests from here and refuses more. Try again ${seconds === undefined ? 'in some minutes' : `in ${seconds} s`}.`,
-      { details, ...(seconds === undefined ? {} : { retryAfter: seconds }) }
+      `${title} has received too many requests from here and refuses more. Try again ${when}.`,
+      { details, ...options }
     )
   }
   if (subject.inCheck && status < 500) {
     return new CorralError(
       'hub_forbidden',
-      `${title} is still examining ${what} and does not give it yet. Try again later.${said}`,
+      `${title} is still checking ${what} and does not deliver it yet. Try again later.${quoted}`,
       { details }
     )
   }
-  if (status < 500 && /\b(revision|branch|tag)\b/i.test(words)) {
+  if (status < 500 && /\b(revision|branch|tag)\b/i.test(message)) {
     return new CorralError(
       'repo_not_found',
-      `"${id}" has no revision "${revision}" at ${title}, where the usual branch is "master". Look at ${page}.${said}`,
+      `"${id}" has no revision "${revision}" at ${title}, where the usual branch is "master". Look at ${page}.${quoted}`,
       { param: 'model', details }
     )
   }
-  if (is(401) || is(403) || /\b(permission|login|log in|unauthorized|forbidden|token)\b/i.test(words)) {
+  if (is(401) || is(403) || /\b(permission|login|log in|unauthorized|forbidden|token)\b/i.test(message)) {
     return new CorralError(
       'hub_forbidden',
       authorised
-        ? `${title} does not give ${what} to the account of the token in use: the token is wrong or expired, or the model is private or wants its terms agreed to at ${page}.${said}`
-        : `${title} does not give ${what} to everybody: it is private or wants its terms agreed to. If you have access, ${TOKEN_ADVICE}; else see ${page}.${said}`,
+        ? `${title} does not give ${what} to the account of the token in use: the token is wrong or expired, or the model is private or requires agreement to its terms at ${page}.${quoted}`
+        : `${title} does not give ${what} to everyone: it is private or requires agreement to its terms. If you have access, ${TOKEN_ADVICE}; else see ${page}.${quoted}`,
       { details }
     )
   }
-  if (is(404) || NOT_FOUND_CODES.has(code) || /not (found|exist)|no such/i.test(words)) {
+  if (is(404) || NOT_FOUND_CODES.has(code) || /not (found|exist)|no such/i.test(message)) {
     const advice = authorised ? 'or the token in use may not see it' : `or it is private: then ${TOKEN_ADVICE}`
     return new CorralError(
       'repo_not_found',
@@ -92,7 +92,7 @@ export function modelScopeRefusal(answer: HubAnswer, subject: ModelScopeSubject,
   }
   return new CorralError(
     'hub_unreachable',
-    `${title} could not answer for ${what} (status ${status}${code && code !== String(status) ? `, code ${code}` : ''}).${said} Try again later.`,
+    `${title} could not answer for ${what} (status ${status}${code && code !== String(status) ? `, code ${code}` : ''}).${quoted} Try again later.`,
     { details }
   )
 }

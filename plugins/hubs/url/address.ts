@@ -2,21 +2,21 @@ import { createHash } from 'node:crypto'
 import { CorralError } from '../../../core/errors.ts'
 import { isUsablePath } from '../files/listed-files.ts'
 
-/** Parameters that are secrets or run out: of signatures, keys and tokens. */
+/** Query parameters that are secret or expire: signatures, keys and tokens. */
 const SECRET =
   /sig|token|key|credential|secret|passw|auth|policy|expires|^(se|sp|sv|sr|st|x-amz-.*|x-goog-.*|x-oss-.*)$/i
 
-/** An address, taken apart into what may be kept and shown and what may not. */
+/** An address, split into what may be kept and shown and what may not. */
 export interface PlainAddress {
-  /** Without credentials and fragment; without its query where that is a signature. */
+  /** Without credentials and fragment, and without a query that contains a secret. */
   id: string
-  /** What is sent to its host, and never kept. */
+  /** Headers for its host, which are never stored. */
   credentials: Record<string, string> | undefined
-  /** The query with a signature in it, and never kept; else empty. */
+  /** The query where it contains a secret, which is never stored; else empty. */
   secretQuery: string
 }
 
-/** @throws CorralError `repo_not_found` for what is no address */
+/** @throws CorralError `repo_not_found` for an invalid address */
 export function parseAddress(text: string): PlainAddress {
   const address = text.includes('://') ? text : `https://${text}`
   const url = /^https?:\/\//i.test(address) && URL.canParse(address) ? new URL(address) : undefined
@@ -39,13 +39,13 @@ export function parseAddress(text: string): PlainAddress {
   }
 }
 
-/** The last part of an address's path; undefined where it is no file's name. */
+/** The last part of an address's path; undefined where that is not a file name. */
 export function nameOfAddress(id: string): string | undefined {
   const last = new URL(id).pathname.split('/').at(-1)!
   return nameFrom(() => decodeURIComponent(last))
 }
 
-/** The file name of a `Content-Disposition` header; undefined where it gives none that can be used. */
+/** The file name of a `Content-Disposition` header; undefined where it has no usable one. */
 export function nameOfDisposition(header: string | undefined): string | undefined {
   const extended = /filename\*\s*=\s*UTF-8'[^']*'([^;\s]+)/i.exec(header ?? '')?.[1]
   if (extended !== undefined) return nameFrom(() => decodeURIComponent(extended))
@@ -58,13 +58,13 @@ function nameFrom(read: () => string | undefined): string | undefined {
     const name = read()
     return isUsablePath(name) && !name.includes('/') ? name : undefined
   } catch {
-    // It is badly encoded, and so no name.
+    // It is badly encoded.
     return undefined
   }
 }
 
 const SHARD = /-(\d{5})-of-(\d{5})(?=\.gguf$)/i
-/** Above this a number of shards is a mistake. */
+/** More shards than this are a mistake. */
 const MAX_SHARDS = 500
 
 /** The names of all shards of the set that a file belongs to, in order; the name alone where it is no shard. */
@@ -83,7 +83,7 @@ export function addressBeside(id: string, name: string): string {
   return url.href
 }
 
-/** Names what lies at addresses, by whatever their servers say about it. */
+/** Identifies the content at addresses by what their servers report about it. */
 export function contentFingerprint(facts: readonly (string | number | undefined)[][]): string {
   return `content-${createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 40)}`
 }

@@ -1,10 +1,10 @@
 import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/downloads.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { askPlace, isPlace, locationOf } from '../files/file-location.ts'
+import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
 import { sha256OfHeaders } from '../files/listed-files.ts'
-import { serverWords } from '../http/hub-answer.ts'
-import { type HubAnswer, type HubFetch, retryAfterSeconds, shownAddress } from '../http/hub-fetch.ts'
+import { type HubFetch, type HubResponse, shownAddress } from '../http/hub-fetch.ts'
+import { quoteServer, retryAdvice } from '../http/hub-response.ts'
 import {
   addressBeside,
   contentFingerprint,
@@ -15,36 +15,36 @@ import {
   shardsOf
 } from './address.ts'
 
-/** Addresses asked at the same time for the shards of one model. */
+/** Shards whose addresses are checked at the same time. */
 const AT_ONCE = 4
 
 type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>
 
 /**
- * Files at plain addresses. Passwords and signatures in an address are used but kept in memory only: after a restart
- * they are to be given again.
+ * Files at plain addresses. Passwords and signatures in an address are kept in memory only: after a restart they must be
+ * entered again.
  */
 export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   const secretsOf = new Map<string, Secrets>()
 
-  /** Where an address's file is. @throws CorralError when it gives none */
+  /** The location of the file at an address. @throws CorralError when there is none */
   async function find(address: string, secrets: Secrets | undefined, signal: AbortSignal | undefined) {
     const url = address + (secrets?.secretQuery ?? '')
     const credentials = secrets?.credentials
-    const answer = await askPlace(
-      question => fetch.ask({ ...question, url, signal, ...(credentials ? { credentials } : {}) }),
+    const response = await requestLocation(
+      outgoing => fetch.send({ ...outgoing, url, signal, ...(credentials ? { credentials } : {}) }),
       'follow',
       true
     )
-    if (!isPlace(answer)) throw addressRefusal(answer, shownAddress(address), Date.now())
-    if (/\btext\/html\b/.test(answer.headers['content-type'] ?? '')) {
+    if (!isLocation(response)) throw addressRefusal(response, shownAddress(address), Date.now())
+    if (/\btext\/html\b/.test(response.headers['content-type'] ?? '')) {
       throw new CorralError(
         'repo_not_found',
-        `${shownAddress(address)} is a web page, not a model's file. Give the address that the file itself is downloaded from.`,
+        `${shownAddress(address)} is a web page, not a model file. Use the address that the file itself is downloaded from.`,
         { param: 'model' }
       )
     }
-    return { answer, location: complete(locationOf(answer, proxy, Date.now()), answer) }
+    return { response, location: complete(locationOf(response, proxy, Date.now()), response) }
   }
 
   return {
@@ -55,18 +55,18 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
     async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
       const { id, ...secrets } = parseAddress(request.id)
       secretsOf.set(id, secrets)
-      const { answer, location } = await find(id, secrets, signal)
-      const name = nameOfDisposition(answer.headers['content-disposition']) ?? nameOfAddress(id)
+      const { response, location } = await find(id, secrets, signal)
+      const name = nameOfDisposition(response.headers['content-disposition']) ?? nameOfAddress(id)
       if (name === undefined) {
         throw new CorralError(
           'repo_not_found',
-          `${shownAddress(id)} gives no name for its file. Give an address that ends in one, such as …/model.gguf.`,
+          `${shownAddress(id)} has no name for its file. Use an address that ends in one, such as …/model.gguf.`,
           { param: 'model' }
         )
       }
-      // Shards lie beside each other under their own names; a name that the server made up leads to no others.
+      // Shards lie beside each other under their own names; a name from a header leads to no others.
       const names = name === nameOfAddress(id) ? shardsOf(name) : [name]
-      const locations = await inTurns(names, async shard =>
+      const locations = await inBatches(names, async shard =>
         shard === name ? location : (await find(addressBeside(id, shard), secrets, signal)).location
       )
       const files = names.map((path, i): HubFile => {
@@ -84,15 +84,18 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   }
 }
 
-/** A location with what servers of plain files say about them. */
-function complete(location: FileLocation, { headers }: HubAnswer): FileLocation {
+/** Adds digest and identity from the headers of plain web servers. */
+function complete(location: FileLocation, { headers }: HubResponse): FileLocation {
   const sha256 = location.sha256 ?? sha256OfHeaders(headers)
   const identity = location.identity ?? headers['last-modified']
   return { ...location, ...(sha256 ? { sha256 } : {}), ...(identity ? { identity } : {}) }
 }
 
-/** Does something with each, few at a time; gives the results in order. */
-async function inTurns<Item, Result>(items: readonly Item[], work: (item: Item) => Promise<Result>): Promise<Result[]> {
+/** Maps a list a few items at a time; returns the results in order. */
+async function inBatches<Item, Result>(
+  items: readonly Item[],
+  work: (item: Item) => Promise<Result>
+): Promise<Result[]> {
   const results: Result[] = []
   for (let i = 0; i < items.length; i += AT_ONCE) {
     results.push(...(await Promise.all(items.slice(i, i + AT_ONCE).map(work))))
@@ -100,23 +103,20 @@ async function inTurns<Item, Result>(items: readonly Item[], work: (item: Item) 
   return results
 }
 
-/** The error for an address that does not give its file. @param shown the address as it may be shown */
-export function addressRefusal(answer: HubAnswer, shown: string, now: number): CorralError {
-  const { status } = answer
-  const words = serverWords(answer)
-  const said = words ? ` It says: ${words.replace(/[.!?]?$/, '.')}` : ''
+/** The error for an address that does not deliver its file. @param shown the address as it may be shown */
+export function addressRefusal(response: HubResponse, shown: string, now: number): CorralError {
+  const { status } = response
+  const quoted = quoteServer('It', response)
   const details = { address: shown, hubStatus: status }
-  const retryAfter = retryAfterSeconds(answer.headers, now)
-  const later = retryAfter === undefined ? {} : { retryAfter }
+  const { when, options: later } = retryAdvice(response, now)
   if (status === 401 || status === 403 || status === 407) {
     return new CorralError(
       'hub_forbidden',
-      `${shown} is not for everybody (status ${status}). If you have access, pull it again with what its server wants: a name and password in the address (https://name:password@…), or a signed address that is still valid.${said}`,
+      `${shown} is not public (status ${status}). If you have access, pull it again with a name and password in the address (https://name:password@…), or with a signed address that is still valid.${quoted}`,
       { details }
     )
   }
   if (status === 429) {
-    const when = retryAfter === undefined ? 'in some minutes' : `in ${retryAfter} s`
     return new CorralError('hub_rate_limited', `The server of ${shown} refuses more requests. Try again ${when}.`, {
       details,
       ...later
@@ -130,7 +130,7 @@ export function addressRefusal(answer: HubAnswer, shown: string, now: number): C
   }
   return new CorralError(
     'hub_unreachable',
-    `The server of ${shown} could not answer (status ${status}).${said} Try again later.`,
+    `The server of ${shown} could not answer (status ${status}).${quoted} Try again later.`,
     { details, ...later }
   )
 }

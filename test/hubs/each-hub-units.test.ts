@@ -8,7 +8,7 @@ import { readListing } from '../../plugins/hubs/modelscope/hub.ts'
 import { nameOfAddress, nameOfDisposition, parseAddress, shardsOf } from '../../plugins/hubs/url/address.ts'
 import { SHA1, SHA256 } from './support.ts'
 
-t.test('listings like those of Hugging Face', async t => {
+t.test('parses listings like those of Hugging Face', async t => {
   const files = filesOfInfo({
     siblings: [
       { rfilename: 'README.md', size: 52, blobId: SHA1 },
@@ -74,7 +74,7 @@ t.test('listings like those of Hugging Face', async t => {
   for (const link of [undefined, '', '<https://a/x>; rel="prev"']) t.equal(next(link), undefined)
 })
 
-t.test('listings of ModelScope and of other corrals', async t => {
+t.test('parses listings of ModelScope and of other corrals', async t => {
   const entry = { Type: 'blob', Mode: '33188', Size: 5, Sha256: SHA256.toUpperCase() }
   const listing = readListing({
     Data: {
@@ -128,7 +128,7 @@ t.test('listings of ModelScope and of other corrals', async t => {
   }
 })
 
-t.test('plain addresses', async t => {
+t.test('parses plain addresses', async t => {
   t.strictSame(parseAddress('https://user:p%40ss@example.org/a.gguf?v=1#x'), {
     id: 'https://example.org/a.gguf?v=1',
     credentials: { authorization: `Basic ${Buffer.from('user:p@ss').toString('base64')}` },
@@ -187,7 +187,7 @@ t.test('endpoints, tokens and the environment of Hugging Face', async t => {
   await t.rejects(find({ file: `${folder}/odd` }), { code: 'hub_forbidden' })
   await t.rejects(find({ variables: ['A'] }, { A: 'secret\ntoken' }), {
     code: 'hub_forbidden',
-    message: /The token in A holds/
+    message: /The token in A contains/
   })
   await t.rejects(find({ file: folder }), { code: 'hub_forbidden', message: /cannot be read/ })
 

@@ -1,7 +1,7 @@
 import t from 'tap'
-import { isFinalWord, refusalOf, verdictOf } from '../../plugins/hubs/hf-like/refusal.ts'
-import type { HubAnswer } from '../../plugins/hubs/http/hub-fetch.ts'
-import { isGood, modelScopeRefusal } from '../../plugins/hubs/modelscope/refusal.ts'
+import { isFinalRefusal, refusalKind, refusalOf } from '../../plugins/hubs/hf-like/refusal.ts'
+import type { HubResponse } from '../../plugins/hubs/http/hub-fetch.ts'
+import { isSuccess, modelScopeRefusal } from '../../plugins/hubs/modelscope/refusal.ts'
 import { answer, NOW, WITH_TOKEN } from './support.ts'
 
 t.test('refusals of Hugging Face and CSGHub', async t => {
@@ -9,7 +9,7 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
     headers: { 'x-error-code': name, ...(words ? { 'x-error-message': words } : {}) }
   })
   const words = (text: string) => ({ headers: { 'x-error-message': text } })
-  const table: [string, HubAnswer, boolean, string, string, RegExp][] = [
+  const table: [string, HubResponse, boolean, string, string, RegExp][] = [
     [
       'unknown, anonymous',
       answer(401, { said: { error: 'Invalid username or password.' } }),
@@ -151,11 +151,11 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
       'limited',
       answer(429, { headers: { ratelimit: '"api";r=0;t=55' } }),
       false,
-      'limited',
+      'rate-limited',
       'hub_rate_limited',
       /in 56 s.*HF_TOKEN/
     ],
-    ['trouble', answer(503, { text: 'oops' }), false, 'unwell', 'hub_unreachable', /status 503.*oops/],
+    ['trouble', answer(503, { text: 'oops' }), false, 'server-error', 'hub_unreachable', /status 503.*oops/],
     [
       'csghub unknown',
       answer(500, { said: { code: 'SYS-ERR-3', msg: 'SYS-ERR-3: no rows' } }),
@@ -209,13 +209,13 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
       'csghub trouble',
       answer(500, { said: { code: 'SYS-ERR-0', msg: 'broken' } }),
       false,
-      'unwell',
+      'server-error',
       'hub_unreachable',
       /broken/
     ]
   ]
   for (const [name, given, ofFile, verdict, expected, message] of table) {
-    t.equal(verdictOf(given, ofFile), verdict, name)
+    t.equal(refusalKind(given, ofFile), verdict, name)
     const subject = {
       title: 'The Hub',
       id: 'acme/Tiny',
@@ -236,13 +236,13 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
     NOW
   )
   t.match(limited, { retryAfter: 9, details: { hub: 'The Hub', repository: 'a/b', hubStatus: 429 } })
-  t.equal(isFinalWord(answer(500, { said: { code: 'AUTH-ERR-0' } })), true)
-  t.equal(isFinalWord(answer(500, { said: { code: 'SYS-ERR-0' } })), false)
-  t.equal(isFinalWord(answer(500)), false)
+  t.equal(isFinalRefusal(answer(500, { said: { code: 'AUTH-ERR-0' } })), true)
+  t.equal(isFinalRefusal(answer(500, { said: { code: 'SYS-ERR-0' } })), false)
+  t.equal(isFinalRefusal(answer(500)), false)
 })
 
 t.test('refusals of ModelScope', async t => {
-  const table: [string, HubAnswer, string, RegExp][] = [
+  const table: [string, HubResponse, string, RegExp][] = [
     [
       '404',
       answer(404, { said: { Code: 404, Success: false, Message: 'Model not found.' } }),
@@ -275,12 +275,12 @@ t.test('refusals of ModelScope', async t => {
     ['strange', answer(200, { said: { Success: false, Code: 77, Message: 'odd' } }), 'hub_unreachable', /code 77.*odd/]
   ]
   for (const [name, given, code, message] of table) {
-    t.equal(isGood(given), false, name)
+    t.equal(isSuccess(given), false, name)
     const subject = { title: 'ModelScope', id: 'acme/Tiny', page: 'https://m/models/acme/Tiny', revision: 'main' }
     const error = modelScopeRefusal(given, subject, NOW)
     t.equal(error.code, code, name)
     t.match(error.message, message, name)
   }
-  t.equal(isGood(answer(200, { said: { Code: 200, Success: true, Data: {} } })), true)
-  t.equal(isGood(answer(200, { text: '<html>' })), true, 'what is no envelope says nothing of failure')
+  t.equal(isSuccess(answer(200, { said: { Code: 200, Success: true, Data: {} } })), true)
+  t.equal(isSuccess(answer(200, { text: '<html>' })), true, 'what is no envelope says nothing of failure')
 })

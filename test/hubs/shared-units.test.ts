@@ -8,18 +8,15 @@ import {
   sha256OfHeaders,
   strongEtag
 } from '../../plugins/hubs/files/listed-files.ts'
-import { connectionWords } from '../../plugins/hubs/http/connection-errors.ts'
-import { isPassing, retryAfterSeconds, retryDelay } from '../../plugins/hubs/http/hub-fetch.ts'
-import { judgeRedirect, mayHaveCredentials } from '../../plugins/hubs/http/redirects.ts'
-import { requireRequest } from '../../plugins/hubs/hub-request.ts'
+import { connectionErrorText } from '../../plugins/hubs/http/connection-errors.ts'
+import { isTemporary, retryAfterSeconds, retryDelay } from '../../plugins/hubs/http/hub-fetch.ts'
+import { checkRedirect, mayHaveCredentials } from '../../plugins/hubs/http/redirects.ts'
+import { checkRequest } from '../../plugins/hubs/hub-request.ts'
 import { answer, NOW, SHA1, SHA256, WITH_TOKEN } from './support.ts'
 
-t.test('what may be asked for', async t => {
+t.test('checks names and revisions before a request', async t => {
   for (const revision of [undefined, 'main', 'v1.0', 'refs/pr/1', 'feature/x_y']) {
-    t.doesNotThrow(
-      () => requireRequest({ id: 'acme/Tiny-GGUF', ...(revision ? { revision } : {}) }),
-      revision ?? 'none'
-    )
+    t.doesNotThrow(() => checkRequest({ id: 'acme/Tiny-GGUF', ...(revision ? { revision } : {}) }), revision ?? 'none')
   }
   for (const id of [
     '',
@@ -35,14 +32,14 @@ t.test('what may be asked for', async t => {
     'a/b#c',
     'a\\b/c'
   ]) {
-    t.throws(() => requireRequest({ id }), { code: 'invalid_model_name' }, id)
+    t.throws(() => checkRequest({ id }), { code: 'invalid_model_name' }, id)
   }
   for (const revision of ['', '..', '.', 'a/../b', 'a b', 'a?b', 'a\nb']) {
-    t.throws(() => requireRequest({ id: 'acme/Tiny', revision }), { code: 'repo_not_found' }, JSON.stringify(revision))
+    t.throws(() => checkRequest({ id: 'acme/Tiny', revision }), { code: 'repo_not_found' }, JSON.stringify(revision))
   }
 })
 
-t.test('paths of listings', async t => {
+t.test('safe paths of listings', async t => {
   for (const path of ['a.gguf', 'Q4_K_M/a.gguf', '.gitattributes', 'a b/c-d_e.1.json', 'ünï.txt', 'console.log']) {
     t.equal(isUsablePath(path), true, path)
   }
@@ -69,7 +66,7 @@ t.test('paths of listings', async t => {
   }
 })
 
-t.test('ETags and digests', async t => {
+t.test('parses ETags and digests', async t => {
   t.strictSame(parseEtag(`"${SHA1}"`), { value: SHA1, weak: false })
   t.strictSame(parseEtag(`W/"${SHA1}"`), { value: SHA1, weak: true })
   t.strictSame(parseEtag(SHA1), { value: SHA1, weak: false })
@@ -137,9 +134,9 @@ t.test('private addresses', async t => {
   }
 })
 
-t.test('redirects', async t => {
+t.test('checks redirects', async t => {
   const judge = (location: string | undefined, from = 'https://hub.example.org/a/b', start = from) =>
-    judgeRedirect(location, { start: new URL(start), from: new URL(from), trustedHosts: ['alias.example.org'] })
+    checkRedirect(location, { start: new URL(start), from: new URL(from), trustedHosts: ['alias.example.org'] })
   const followed = (location: string, from?: string, start?: string) => {
     const redirect = judge(location, from, start)
     if ('refused' in redirect) throw new Error(redirect.refused)
@@ -175,9 +172,9 @@ t.test('redirects', async t => {
   t.equal(mayHaveCredentials(new URL('http://alias.org/'), new URL('http://a.org/'), ['alias.org']), false)
 })
 
-t.test('when to ask again', async t => {
-  for (const status of [408, 429, 500, 502, 503, 504]) t.equal(isPassing(status), true, String(status))
-  for (const status of [200, 302, 400, 401, 403, 404, 416, 501]) t.equal(isPassing(status), false, String(status))
+t.test('when a request is retried', async t => {
+  for (const status of [408, 429, 500, 502, 503, 504]) t.equal(isTemporary(status), true, String(status))
+  for (const status of [200, 302, 400, 401, 403, 404, 416, 501]) t.equal(isTemporary(status), false, String(status))
   const after = (headers: Record<string, string>) => retryAfterSeconds(headers, NOW)
   t.equal(after({ 'retry-after': '7' }), 7)
   t.equal(after({ 'retry-after': '0.4' }), 1)
@@ -195,21 +192,24 @@ t.test('when to ask again', async t => {
   t.equal(retryDelay(0, undefined, NOW, 0), 200)
 })
 
-t.test('why there is no connection, in words', async t => {
+t.test('explains connection errors', async t => {
   const error = (code: string, message = 'x') => Object.assign(new Error(message), { code })
-  t.match(connectionWords(error('ENOTFOUND'), 'hub.example'), /"hub.example" is not known/)
-  t.match(connectionWords(error('ECONNREFUSED'), 'hub.example'), /nothing listens at hub.example/)
-  t.match(connectionWords(new AggregateError([error('ECONNREFUSED')]), 'h'), /nothing listens/)
-  t.match(connectionWords(new Error('x', { cause: error('CERT_HAS_EXPIRED') }), 'h'), /certificate of h has expired/)
-  t.match(connectionWords(error('DEPTH_ZERO_SELF_SIGNED_CERT'), 'h'), /NODE_EXTRA_CA_CERTS/)
+  t.match(connectionErrorText(error('ENOTFOUND'), 'hub.example'), /"hub.example" is unknown/)
+  t.match(connectionErrorText(error('ECONNREFUSED'), 'hub.example'), /nothing listens at hub.example/)
+  t.match(connectionErrorText(new AggregateError([error('ECONNREFUSED')]), 'h'), /nothing listens/)
   t.match(
-    connectionWords(error('UND_ERR_ABORTED', 'Proxy response (407) !== 200 when HTTP Tunneling'), 'h'),
+    connectionErrorText(new Error('x', { cause: error('CERT_HAS_EXPIRED') }), 'h'),
+    /certificate of h has expired/
+  )
+  t.match(connectionErrorText(error('DEPTH_ZERO_SELF_SIGNED_CERT'), 'h'), /NODE_EXTRA_CA_CERTS/)
+  t.match(
+    connectionErrorText(error('UND_ERR_ABORTED', 'Proxy response (407) !== 200 when HTTP Tunneling'), 'h'),
     /proxy refuses/
   )
-  t.equal(connectionWords(new Error('Strange.'), 'h'), 'h: Strange')
+  t.equal(connectionErrorText(new Error('Strange.'), 'h'), 'h: Strange')
 })
 
-t.test('what an answer says of a place', async t => {
+t.test('locations of files from responses', async t => {
   const redirect = {
     'x-linked-size': '1048576',
     'x-linked-etag': `"${SHA256}"`,
@@ -218,18 +218,18 @@ t.test('what an answer says of a place', async t => {
   }
   const foreign = answer(302, {
     headers: redirect,
-    foreignPlace: `https://cdn.example.org/x?Expires=${NOW / 1000 + 60}`,
+    foreignLocation: `https://cdn.example.org/x?Expires=${NOW / 1000 + 60}`,
     ...WITH_TOKEN
   })
   t.match(locationOf(foreign, '', NOW), {
-    url: foreign.foreignPlace,
+    url: foreign.foreignLocation,
     size: 1048576,
     sha256: SHA256,
     expiresAt: NOW + 60_000
   })
   t.equal(locationOf(foreign, '', NOW).headers.authorization, undefined)
   t.equal(locationOf(foreign, '', NOW).identity, undefined)
-  const bare = answer(302, { headers: { 'content-length': '913' }, foreignPlace: 'https://cdn.example.org/x' })
+  const bare = answer(302, { headers: { 'content-length': '913' }, foreignLocation: 'https://cdn.example.org/x' })
   t.equal(locationOf(bare, '', NOW).size, undefined, 'a redirect has a length of its own')
   const own = answer(206, {
     headers: { 'content-range': 'bytes 0-0/77', 'content-length': '1', etag: `"${SHA256}"` },
