@@ -47,19 +47,19 @@ interface Step {
  * 1. The event is recorded in the state of its engine (`record`). A request is refused at once while corral shuts down,
  *    while the same load has failed repeatedly and backs off, and where the queue is full; else it is queued.
  *
- * 2. That engine does what it can do without anybody's room (`advance`).
+ * 2. That engine does what it can without more room (`advance`).
  *    2.1 A ready one is served (`serve`): requests that only load are granted. Then, for the head of the queue:
  *        a. the engine has to give way to another model: nobody is granted;
  *        b. the head needs other options: the engine drains, and a reload with both is planned;
  *        c. fewer slots are free than the head takes: it waits, and nobody overtakes it;
  *        d. else it is granted, and the next one is the head.
- *        One that has nothing left to do is unloaded after its `keep_alive`.
+ *        When it has nothing left to do, it is unloaded after its `keep_alive`.
  *    2.2 For requests without an engine, a load with the options of all of them is planned and prepared.
  *
  * 3. Models whose plan is prepared get room, whoever has waited longest first (`giveRoom`, and `room.ts` finds it).
- *    What one of them will take or free counts for all behind it: they pass only where it does not wait longer for it.
+ *    What one of them will take or free counts for all behind it: they overtake it only where that does not delay it.
  *    3.1 Its own old engine is still stopping: it waits for that.
- *    3.2 There will never be room: those requests that want too much are refused.
+ *    3.2 There will never be room, since pinned models stay: the requests that want too much are refused.
  *    3.3 There is room once some idle engines are evicted, if any:
  *        a. it drains: it and they are unloaded when its own answers have ended;
  *        b. others are loading, and it is not sure that all fit: it waits for them;
@@ -126,7 +126,7 @@ function record(step: Step, engine: EngineState, event: EngineEvent): void {
     case 'leave':
       engine.queue = engine.queue.filter(request => request.id !== event.id)
       if ('running' in engine.phase && engine.phase.running.delete(event.id)) engine.phase.lastUsed = now
-      // A load that nobody waits for any more goes on: the next request will be glad of it.
+      // A load that nobody waits for any more goes on: it serves the next request.
       if (plan?.reload?.requester === event.id && !isIn(engine, 'loading')) undoReload(step, engine, plan.reload)
       return
     case 'prepared':
@@ -234,7 +234,7 @@ function recordEnd(step: Step, engine: EngineState, error: CorralError | undefin
       return
     case 'ready':
       revokeAll(step, engine, reason)
-      // When it went by itself, what it ran with is what those that wait expect.
+      // It went by itself: those that wait expect what it ran with.
       become(engine, engine.queue.length ? { name: 'planned', plan: newPlan(phase.options) } : { name: 'absent' })
       return
     case 'draining':
@@ -385,7 +385,7 @@ function giveRoom(step: Step): void {
   const ahead: Ahead = { leaving: new Set(), coming: [], nextTurn: [], waitsForLoads: false }
   for (const { engine, plan } of waiting) giveRoomTo(step, engine, plan, ahead)
 
-  // Those that their room was claimed for may have left, or found another.
+  // The models that claimed their room may have left, or found other room.
   for (const engine of gaveWay) if (isIn(engine, 'ready')) serve(step, engine)
 }
 
@@ -393,23 +393,23 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
   const { state, now } = step
   const newcomer = plannedTenant(engine, plan)
 
-  // 3.1
+  // 3.1 Its own old engine is still stopping.
   if (isIn(engine, 'stopping')) {
     ahead.coming.push(newcomer)
     return
   }
 
-  // 3.2
+  // 3.2 There will never be room.
   const room = findRoom(state, engine, plan, ahead, now)
   if (room.when === 'never') {
     refuseDemanding(step, engine, plan, noRoomEver(state, engine, plan, room.pinned))
     return
   }
 
-  // 3.3
+  // 3.3 There is room once these are evicted, if any.
   if (room.when === 'now') {
     for (const victim of room.victims) ahead.leaving.add(victim)
-    // a.
+    // a. It drains: they all go together, and not before its own answers have ended.
     if (isIn(engine, 'draining')) {
       ahead.leaving.add(engine)
       ahead.coming.push(newcomer)
@@ -417,7 +417,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
       reportWaiting(step, engine, [])
       return
     }
-    // b.
+    // b. It waits for the loads of others.
     const loading = loadsToAwait(state, engine, plan, room.victims, ahead)
     if (loading.length) {
       ahead.waitsForLoads = true
@@ -426,7 +426,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
       keepWaiting(step, engine, plan, loading)
       return
     }
-    // c.
+    // c. It waits for what is stopping.
     for (const victim of room.victims) unload(step, victim)
     const stopping = stopsToAwait(state, engine, plan)
     if (stopping.length) {
@@ -434,12 +434,12 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
       keepWaiting(step, engine, plan, stopping)
       return
     }
-    // d.
+    // d. It is loaded.
     load(step, engine, plan)
     return
   }
 
-  // 3.4
+  // 3.4 Only busy engines hold the room: it claims some, or waits for the turns of those ahead.
   if (refuseLate(step, engine, plan)) return
   plan.claims = room.claims
   const turnsEnd: number[] = []
@@ -460,7 +460,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
   }
 }
 
-/** Refuses those requests for whose wishes there will never be room; the others wait for a load of their own. */
+/** Refuses those requests that want more than there will ever be room for; the others get a load of their own. */
 function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: CorralError): void {
   if (plan.reload) {
     undoReload(step, engine, plan.reload, error)
@@ -485,7 +485,7 @@ function tooDemanding({ queue, defaults }: EngineState, plan: Plan): QueuedReque
   return raiser ? [raiser] : queue
 }
 
-/** Refuses those who have waited for room too long; true when nobody is left who waits for this plan. */
+/** Refuses requests that have waited for room too long; true when none is left that waits for this plan. */
 function refuseLate(step: Step, engine: EngineState, plan: PreparedPlan): boolean {
   const late = engine.queue.filter(request => step.now >= deadlineOf(step.state, plan, request))
   if (!late.length) return false
@@ -577,7 +577,7 @@ function isBeingPrepared({ preparing }: EngineState, { run }: Plan): boolean {
   return run !== undefined && run === preparing
 }
 
-/** Gives up a load that has not begun. An engine that drained for it is ready again. */
+/** Cancels a load that has not begun. An engine that drained for it is ready again. */
 function dropPlan(step: Step, engine: EngineState): void {
   const { phase } = engine
   const plan = planOf(engine)

@@ -14,8 +14,8 @@ import {
 } from './scheduler-state.ts'
 
 /*
- * Where a model that waits finds room: beside whom it fits, who is evicted for it, and what it is told when there is
- * none. Nothing is changed here.
+ * Where a model that waits finds room: what it fits beside, what is evicted for it, and the errors where there is none.
+ * Nothing is changed here.
  */
 
 /** What takes room: an engine that is here, or one that is to come. */
@@ -25,11 +25,11 @@ export interface Tenant {
   use: MemoryUse
 }
 
-/** What those who have waited longer will change. Whoever comes after them plans with that. */
+/** What the models that have waited longer will change. Those behind them plan with that. */
 export interface Ahead {
   leaving: Set<EngineState>
   coming: Tenant[]
-  /** Those who have to wait until some of the coming ones have had their turn. */
+  /** Those that have to wait until some of the coming ones have had their turn. */
   nextTurn: Tenant[]
   /** Whether one of them waits for the loads of others to end. */
   waitsForLoads: boolean
@@ -241,7 +241,7 @@ function cheapestLoss<Engine extends EngineState>(
   return single && loss(single) <= cost ? [single] : several
 }
 
-/** The error for a model that cannot be loaded however long one waits, since `pinned` stay. */
+/** The error for a model that can never be loaded while `pinned` stay. */
 export function noRoomEver(
   state: SchedulerState,
   engine: EngineState,
@@ -280,7 +280,7 @@ export function noRoomEver(
   )
 }
 
-/** The error for requests that waited for room until their time was over. */
+/** The error for requests that waited for room longer than `room_timeout`. */
 export function noRoomInTime(state: SchedulerState, engine: EngineState, plan: PreparedPlan): CorralError {
   const holders = stayingBeside(state, engine)
   const held = holders.length ? ` It is held by ${holders.map(holding).join(', ')}.` : ''

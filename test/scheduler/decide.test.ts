@@ -56,7 +56,7 @@ t.test('fifty first requests make one load, and slots are handed out in order', 
   t.end()
 })
 
-t.test('who takes several slots has them at once, and nobody passes it', t => {
+t.test('a request for several slots gets them at once, and later requests do not overtake it', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
@@ -80,7 +80,7 @@ t.test('who takes several slots has them at once, and nobody passes it', t => {
   t.end()
 })
 
-t.test('who only loads takes no slot and waits for none', t => {
+t.test('a request that only loads takes no slot and waits for none', t => {
   const m = machine()
   for (let id = 1; id <= 5; id++) m.request(id)
   m.request(6, 'a', { loadOnly: true })
@@ -128,7 +128,7 @@ t.test('an answer longer than keep_alive is not cut', t => {
   t.end()
 })
 
-t.test('keep_alive: 0 unloads politely, for ever never, the last word holds, a pinned model ignores it', t => {
+t.test('keep_alive: 0 unloads once nothing runs, negative never; the last one counts; a pinned model ignores it', t => {
   const zero = machine()
   zero.request(1, 'a', { keepAlive: 0 })
   zero.send({ type: 'loaded', key: 'a' })
@@ -169,7 +169,7 @@ t.test('a request that asks for more drains, reloads with the union, and later o
   t.end()
 })
 
-t.test('a reload whose asker goes away is called off', t => {
+t.test('a reload whose requester goes away is cancelled', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
@@ -179,7 +179,7 @@ t.test('a reload whose asker goes away is called off', t => {
   t.end()
 })
 
-t.test('nothing is left of a reload that everybody left while the old engine stopped', t => {
+t.test('a reload is forgotten when all its requests leave while the old engine stops', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
@@ -283,7 +283,7 @@ t.test('no more models than allowed: the one idle longest goes, busy and pinned 
   t.end()
 })
 
-t.test('closing refuses who waits, lets answers end and unloads', t => {
+t.test('closing refuses requests that wait, lets answers end and unloads', t => {
   const m = machine()
   for (let id = 1; id <= 5; id++) m.request(id)
   m.send({ type: 'loaded', key: 'a' })

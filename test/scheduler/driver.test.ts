@@ -181,7 +181,7 @@ t.test('a load: estimate, start; an eviction: save, stop', async t => {
   )
 })
 
-t.test('what a stop saves: nothing under answers, what was read where it was idle', async t => {
+t.test('a stop saves the caches of an idle engine, not of a busy one', async t => {
   const { lease, scheduler, done, remove } = world(t)
   const model = { owner: 'test', name: 'a' }
   const held = await lease('a')
@@ -219,7 +219,7 @@ t.test('stop and delete while a load is estimated and started', async t => {
   }
 })
 
-t.test('a client that leaves while its model is prepared: it is not loaded for nobody', async t => {
+t.test('a model is not loaded when its only client leaves while it is prepared', async t => {
   const { lease, hold, done, scheduler } = world(t)
   const estimate = gate()
   hold.estimate = estimate.promise
@@ -273,7 +273,7 @@ t.test('an engine that dies in the instant that it is ready', async t => {
   t.same(done, ['estimate a', 'start a', 'estimate a', 'start a'])
 })
 
-t.test('preload: one after the other, failures harm nobody', async t => {
+t.test('preload loads one model after the other and goes on after failures', async t => {
   const config = {
     'test/absent': { preload: true },
     'test/a': { preload: true, pin: true },

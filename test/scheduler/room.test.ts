@@ -48,7 +48,7 @@ t.test('a load is prepared first, and what it needs is reserved until the engine
   t.end()
 })
 
-t.test('whom to evict', t => {
+t.test('which engines are evicted', t => {
   const table: [what: string, prepare: (m: Machine) => void, needs: Record<string, number>, expected: string[]][] = [
     ['nobody where there is room', m => idle(m, 'a', 0), { a: 4, z: 6 }, ['load z']],
     [
@@ -245,7 +245,7 @@ t.test('three models that each need all of the memory have their turns in the or
   t.end()
 })
 
-t.test('small models do not pass a large one for ever, but where they do not hinder it they may', t => {
+t.test('small models do not starve a large one, but overtake it where that does not delay it', t => {
   const m = small({ a: 4, z: 8, b: 4, c: 2 })
   m.request(1, 'a')
   m.send({ type: 'loaded', key: 'a' })
@@ -258,7 +258,7 @@ t.test('small models do not pass a large one for ever, but where they do not hin
   t.end()
 })
 
-t.test('waiting for room ends after room_timeout, naming who holds it', t => {
+t.test('waiting for room ends after room_timeout, with an error that names what holds it', t => {
   const m = small({ a: 6, b: 6 }, { roomTimeout: 60_000 })
   m.request(1, 'a')
   m.send({ type: 'loaded', key: 'a' })
@@ -303,7 +303,7 @@ t.test('what an engine reports takes the place of what was reserved; a surplus s
   t.end()
 })
 
-t.test('a load that runs out of memory is tried once more without idle models; then its waiters hear of it', t => {
+t.test('a load that runs out of memory is tried once more without idle models; then its requests are refused', t => {
   const m = small({ a: 2, b: 2, p: 2, z: 2 })
   idle(m, 'a', 0)
   idle(m, 'b', 1)
@@ -317,7 +317,7 @@ t.test('a load that runs out of memory is tried once more without idle models; t
   t.end()
 })
 
-t.test('a reload finds out first whether it can be, and keeps what runs when it cannot', t => {
+t.test('a reload is estimated first, and what runs goes on when there is no room for it', t => {
   const m = small({ a: 4, b: 4 })
   m.request(1, 'a')
   m.send({ type: 'loaded', key: 'a' })
