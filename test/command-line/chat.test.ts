@@ -28,7 +28,7 @@ async function fakeServer(t: Test, answer: (reply: ServerResponse, count: number
 const say = (content: string) => event({ message: { role: 'assistant', content }, done: false })
 const DONE = event({ done: true, done_reason: 'stop', eval_count: 2, eval_duration: 1e9 })
 
-t.test('a chat with the real model', async t => {
+t.test('run: a chat with the real model at a terminal', async t => {
   const server = await startCorral(t)
   const terminal = onTerminal(t, ['run', DEMO, '--temperature', '0'], server.home)
   await terminal.sees('>>> ')
@@ -44,7 +44,7 @@ t.test('a chat with the real model', async t => {
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('Ctrl-C stops an answer, and the chat goes on', async t => {
+t.test('run: Ctrl-C stops an answer, and the chat continues', async t => {
   const server = await fakeServer(t, (reply, count) => {
     reply.write(': loading 42%\n\n')
     reply.write(say(count === 1 ? 'endless ' : 'short'))
@@ -70,7 +70,7 @@ t.test('Ctrl-C stops an answer, and the chat goes on', async t => {
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('Ctrl-C at the prompt', async t => {
+t.test('run: Ctrl-C at the prompt drops the line; pressed twice, it leaves', async t => {
   const server = await fakeServer(t, reply => reply.end(say('ok') + DONE))
   const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t))
   await terminal.sees('>>> ')
@@ -88,7 +88,7 @@ t.test('Ctrl-C at the prompt', async t => {
   t.equal(await terminal.ended(), 130)
 })
 
-t.test('texts of several lines', async t => {
+t.test('run: prompts of several lines, in triple quotes or pasted', async t => {
   const server = await fakeServer(t, reply => reply.end(say('ok') + DONE))
   const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t))
   await terminal.sees('>>> ')
@@ -112,7 +112,7 @@ t.test('texts of several lines', async t => {
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('what an answer shows', async t => {
+t.test('run: progress, thinking, counters and failures of an answer', async t => {
   const server = await fakeServer(t, (reply, count) => {
     if (count === 2)
       return reply.end(say('half') + event({ done: true, error: 'The engine crashed.', code: 'engine_crashed' }))
@@ -141,7 +141,7 @@ t.test('what an answer shows', async t => {
   t.same(server.chats.at(-1)!.options, { seed: 7, num_ctx: 64 })
 })
 
-t.test('one answer: a failure is told, an interrupt ends it', async t => {
+t.test('run: a single answer reports failures and ends with an interrupt', async t => {
   const server = await fakeServer(t, (reply, count) => {
     if (count === 1) return reply.end(event({ done: true, error: 'Out of memory.', code: 'insufficient_memory' }))
     if (count === 2) return reply.destroy()

@@ -8,7 +8,7 @@ import { scriptedServer } from './scripted-server.ts'
 
 const MODEL_FILE = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
-t.test('help and wrong usage', async t => {
+t.test('help texts, and wrong usage with suggestions', async t => {
   const home = newHome(t)
   const help = await corral(['--help'], { home })
   t.equal(help.code, 0)
@@ -58,7 +58,7 @@ t.test('help and wrong usage', async t => {
   t.same(readdirSync(home), [], 'nothing was started for any of these')
 })
 
-t.test('without a server', async t => {
+t.test('commands work without a running server', async t => {
   const home = newHome(t)
   const listed = await corral(['list', '--json'], { home })
   t.equal(listed.code, 0, listed.stderr)
@@ -110,7 +110,7 @@ t.test('without a server', async t => {
   )
 })
 
-t.test('a reader that goes away is no error', async t => {
+t.test('a closed standard output is no error', async t => {
   const home = newHome(t)
   t.match(await corral(['list'], { home, closeStdout: true }), { code: 0, stderr: '' })
   t.match(await corral(['--help'], { home, closeStdout: true }), { code: 0, stderr: '' })
@@ -131,7 +131,7 @@ t.test('commands that ask a running server load no plugin and read few settings'
   })
 })
 
-t.test('configuration', async t => {
+t.test('config check and config show; every command reports mistakes of the configuration', async t => {
   const home = newHome(t)
   t.match(await corral(['config', 'check'], { home }), { code: 0, stdout: /No mistakes/ })
   const shown = await corral(['config', 'show', '--json'], { home, env: { CORRAL_API_KEYS: 'hidden-key' } })

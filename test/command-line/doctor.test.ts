@@ -51,7 +51,7 @@ const H100 = answers({
   '*--version*': 'NVIDIA-SMI version  : 580.95.05\nDRIVER version      : 580.95.05\nCUDA Version        : 13.0'
 })
 
-t.test('recorded machines', async t => {
+t.test('doctor: findings for recorded machines', async t => {
   const cases: [
     what: string,
     recorded: Recorded,
@@ -134,7 +134,7 @@ t.test('recorded machines', async t => {
   }
 })
 
-t.test('a probe that hangs, and programs that print rubbish', async t => {
+t.test('doctor: a probe that hangs, and programs with unusable output', async t => {
   const home = offlineHome(t, 'hardware: { probe_timeout: 300ms }\n')
   const programs = {
     'nvidia-smi': '#!/bin/sh\nexec /bin/sleep 100\n',
@@ -149,7 +149,7 @@ t.test('a probe that hangs, and programs that print rubbish', async t => {
   )
 })
 
-t.test('this machine', async t => {
+t.test('doctor: findings for this machine', async t => {
   const home = offlineHome(t)
   t.match(
     (await corral(['doctor', '--no-build'], { home })).stdout,
@@ -170,7 +170,7 @@ t.test('this machine', async t => {
   })
 })
 
-t.test('a data directory that cannot be', async t => {
+t.test('doctor: an unusable data directory', async t => {
   const home = newHome(t)
   writeFileSync(join(home, 'file'), '')
   const ended = await corral(['doctor', '--json', '--no-build'], {
@@ -184,7 +184,7 @@ t.test('a data directory that cannot be', async t => {
   t.ok(models!.free > 0, 'the rest is looked at all the same')
 })
 
-t.test('while a server runs', async t => {
+t.test('doctor: uses the findings of a running server', async t => {
   const server = await startCorral(t)
   const { home } = server
   const asked = checked(t, (await corral(['doctor', '--json'], { home })).stdout)
@@ -199,7 +199,7 @@ t.test('while a server runs', async t => {
   t.equal((await server.json('/api/health')).status, 200)
 })
 
-t.test('a server that tells nothing of use', async t => {
+t.test('doctor: a server of another version, and one that cannot be reached', async t => {
   // It is there, and says nothing but that; as an older corral, it would know no ranking.
   const silent = createServer(({ url }, response) => {
     if (url === '/api/health') response.end('{"status":"ok"}')
@@ -217,7 +217,7 @@ t.test('a server that tells nothing of use', async t => {
   t.match(checked(t, elsewhere.stdout), { ranking: [], problems: [/No server answers at http:\/\/192\.0\.2\.1/] })
 })
 
-t.test('what is a problem', async t => {
+t.test('doctor: which findings are problems, and how they are printed', async t => {
   const names = snapshot.assets.map(({ name }) => name)
   const report = (hardware: ReturnType<typeof machine>, more: Partial<DoctorReport> = {}): DoctorReport => ({
     ...emptyReport(),
@@ -305,7 +305,7 @@ t.test('what is a problem', async t => {
   t.match(formatDoctor({ ...emptyReport(), config: wrong }), /c\.yaml:1:1 {2}odd.*There are problems; see above/s)
 })
 
-t.test('the documents are those of the schema', async t => {
+t.test('docs/doctor.md and doctor.schema.json match the schema', async t => {
   const shown = join(packageRoot, 'docs')
   for (const [name, text] of Object.entries(renderDoctorDocs())) {
     t.equal(readFileSync(join(shown, name), 'utf8'), text, `run "npm run docs:write" for docs/${name}`)

@@ -7,7 +7,7 @@ import { linesOnScreen, onTerminal } from './terminal.ts'
 
 const MB = 1e6
 
-t.test('conversion', async t => {
+t.test('convert: progress, failure and removal', async t => {
   const server = await scriptedServer(t, {
     'POST /api/convert': async (reply, _body, count) => {
       if (count === 2) return refuse(reply, 500, 'conversion_failed', 'The architecture is unknown.')
@@ -39,7 +39,7 @@ t.test('conversion', async t => {
   t.same(server.bodies('DELETE /api/convert'), [{ model: 'me/st', dtype: 'q4_k_m' }])
 })
 
-t.test('import from another tool', async t => {
+t.test('import --from: list, import some, import all', async t => {
   const found = (name: string, more: object = {}) => ({
     found: `id of ${name}`,
     name,
@@ -101,7 +101,7 @@ t.test('import from another tool', async t => {
   t.same(server.bodies('POST /api/import')[0], { from: 'ollama', found: 'id of a/one:Q8_0', stream: true })
 })
 
-t.test('wrong usage starts nothing', async t => {
+t.test('wrong usage of pull, convert and import starts no server', async t => {
   const home = newHome(t)
   const mistakes: [args: string[], stderr: RegExp][] = [
     [['pull'], /missing required argument 'reference'/],

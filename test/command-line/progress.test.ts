@@ -11,7 +11,7 @@ import { shownModel } from './records.ts'
 
 const MB = 1e6
 
-t.test('speed over the last seconds', async t => {
+t.test('transfer speed over the last seconds', async t => {
   const steady = Array.from({ length: 31 }, (_, second) => ({ at: second * 1000, moved: second * 5 }))
   for (const [what, samples, now, expected] of [
     ['nothing seen', [], 5000, undefined],
@@ -69,7 +69,7 @@ t.test('speed over the last seconds', async t => {
   }
 })
 
-t.test('time left', async t => {
+t.test('time left of a transfer', async t => {
   for (const [remaining, speed, text] of [
     [100, undefined, undefined],
     [100, 0, undefined],
@@ -85,7 +85,7 @@ t.test('time left', async t => {
   }
 })
 
-t.test('what is moved', async t => {
+t.test('amounts and speed of several transfers', async t => {
   const transfers = new Transfers(1000)
   t.match({ completed: transfers.completed, total: transfers.total }, { completed: 0, total: 1000 })
   transfers.update('a', 400, 500, 0)
@@ -122,7 +122,7 @@ function moved(completed: number[], name = (index: number) => `model-${index + 1
   return transfers
 }
 
-t.test('bars', async t => {
+t.test('progress bars', async t => {
   const bytes = { unit: 'bytes' } as const
   const wide = { columns: 80, rows: 24 }
   t.same(transferLines(moved([450]), bytes, wide, 2000), [
@@ -162,7 +162,7 @@ t.test('bars', async t => {
   t.notMatch(transferLines(moved([450]), bytes, wide, 500)[0], '/s', 'no speed yet')
 })
 
-t.test('bars of many files', async t => {
+t.test('progress bars of more files than lines', async t => {
   const shard = (index: number) => `Some-Very-Long-Model-Name-123B-Instruct-BF16-0000${index}-of-00030.gguf`
   const transfers = moved([...Array(10).fill(1000), ...Array(20).fill(0)], shard)
   for (const index of [12, 20, 11]) transfers.update(shard(index), 100 * MB, 1000 * MB, 3000 + index)
@@ -189,7 +189,7 @@ t.test('bars of many files', async t => {
   }
 })
 
-t.test('progress in one line', async t => {
+t.test('progress as a plain line', async t => {
   t.equal(transferText(moved([450]), { unit: 'bytes' }, 2000), '45%, 450 MB of 1.0 GB, 10 MB/s, 55 s left')
   t.equal(transferText(moved([450]), { unit: 'parts' }, 2000), '45%, 55 s left')
   t.equal(transferText(moved([1000]), { unit: 'bytes', status: 'storing' }, 2000), '100%, 1.0 GB of 1.0 GB, storing')
@@ -240,7 +240,7 @@ const PLAN: PlanReply = {
   present: false
 }
 
-t.test('what would be pulled', async t => {
+t.test('the plan of a pull as text', async t => {
   const text = formatPlan(PLAN, 'Qwen/Qwen3-GGUF')
   t.match(text, /^Qwen\/Qwen3-GGUF\n {2}variant +Q8_0\n/)
   t.match(text, /chosen +It is the best that fits\./)
@@ -281,7 +281,7 @@ t.test('downloads as a table', async t => {
   t.equal(formatPulls([]).split('\n').length, 1, 'titles alone')
 })
 
-t.test('models of other tools', async t => {
+t.test('choosing among the models of another tool', async t => {
   const found = (name: string, more: object = {}) => ({
     found: name.toLowerCase(),
     name,
@@ -319,7 +319,7 @@ t.test('models of other tools', async t => {
   t.match(table, /me\/fine:F16 .* is here already$/)
 })
 
-t.test('what was converted', async t => {
+t.test('conversions in the details of a model', async t => {
   const model = shownModel('a/b')
   const made = {
     dtype: 'q4_k_m',

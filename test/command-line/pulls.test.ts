@@ -28,7 +28,7 @@ async function grow(reply: ServerResponse, from: number, to: number): Promise<vo
   }
 }
 
-t.test('a download elsewhere than on a terminal', async t => {
+t.test('pull: plain lines without a terminal', async t => {
   const server = await scriptedServer(t, {
     'POST /api/pull': async reply => {
       reply.write(': heartbeat\n\n')
@@ -54,7 +54,7 @@ t.test('a download elsewhere than on a terminal', async t => {
   t.same(server.bodies('POST /api/pull'), [{ model: REFERENCE, as: 'me/qwen', stream: true }])
 })
 
-t.test('how a download ends', async t => {
+t.test('pull: success, refusals and broken downloads', async t => {
   const began = (reply: ServerResponse) => reply.write(event(PULLING) + file('q8.gguf', 300, 600))
   const server = await scriptedServer(t, {
     'POST /api/pull': (reply, _body, count) => {
@@ -86,7 +86,7 @@ t.test('how a download ends', async t => {
   t.match(silent.stderr, kept)
 })
 
-t.test('Ctrl-C pauses a download', async t => {
+t.test('pull: Ctrl-C pauses a download', async t => {
   const server = await scriptedServer(t, {
     'POST /api/pull': (reply, _body, count) => {
       if (count < 3) reply.write(event(PULLING) + file('q8.gguf', 300, 600))
@@ -110,7 +110,7 @@ t.test('Ctrl-C pauses a download', async t => {
   )
 })
 
-t.test('a download on a terminal', async t => {
+t.test('pull: progress bars on a terminal', async t => {
   let finish = async () => {}
   const server = await scriptedServer(t, {
     'POST /api/pull': async (reply, _body, count) => {
@@ -177,7 +177,7 @@ const PLAN = {
   present: false
 }
 
-t.test('what would be downloaded', async t => {
+t.test('pull --dry-run', async t => {
   const tight = { ...PLAN, disk: { required: 2, available: 1, fits: false } }
   const server = await scriptedServer(t, {
     'POST /api/pull': (reply, _body, count) => reply.end(JSON.stringify(count < 3 ? PLAN : tight))
@@ -191,7 +191,7 @@ t.test('what would be downloaded', async t => {
   t.same(server.bodies('POST /api/pull')[0], { model: REFERENCE, dry_run: true })
 })
 
-t.test('a download that goes on by itself', async t => {
+t.test('pull --detach', async t => {
   const server = await scriptedServer(t, {
     'POST /api/pull': (reply, _body, count) => {
       reply.writeHead(count === 1 ? 202 : 200).end(JSON.stringify({ status: count === 1 ? 'downloading' : 'success' }))
@@ -205,7 +205,7 @@ t.test('a download that goes on by itself', async t => {
   t.match(await corral(detach, { home }), { code: 3, stdout: '', stderr: /needs a running server.*corral serve/ })
 })
 
-t.test('downloads that are not done', async t => {
+t.test('pulls: list, pause, resume and cancel', async t => {
   const pulls = [
     {
       id: 'abc',

@@ -25,7 +25,7 @@ import { loadingModel, localModel, runningModel, shownModel } from './records.ts
 
 const NOW = new Date('2026-11-21T12:00:00.000Z')
 
-t.test('moments relative to now', async t => {
+t.test('times relative to now', async t => {
   for (const [moment, text] of [
     ['2026-11-21T12:00:00.000Z', 'now'],
     ['2026-11-21T11:59:59.000Z', '1 second ago'],
@@ -43,7 +43,7 @@ t.test('moments relative to now', async t => {
   }
 })
 
-t.test('tables', async t => {
+t.test('tables of models in list and ps', async t => {
   t.equal(
     formatTable(
       ['NAME', '>SIZE', 'END'],
@@ -92,7 +92,7 @@ t.test('tables', async t => {
   }
 })
 
-t.test('what a model is', async t => {
+t.test('the details of a model in show', async t => {
   const model = shownModel('a/b')
   const text = formatModel(
     {
@@ -112,7 +112,7 @@ t.test('what a model is', async t => {
   t.equal(printable('a\tb\nc\r\x1b]0;x\x07\u009b31m'), 'a\tb\nc]0;x31m')
 })
 
-t.test('lines become prompts and commands', async t => {
+t.test('typed lines become prompts and commands', async t => {
   for (const [typed, expected] of [
     [['hello there '], [{ kind: 'prompt', text: 'hello there ' }]],
     [['   '], [{ kind: 'nothing' }]],
@@ -208,7 +208,7 @@ t.test('where a command looks for a server', async t => {
   t.equal(recordedAddress(''), undefined)
 })
 
-t.test('the settings that find a server are those of the whole configuration', async t => {
+t.test('the settings that find a server agree with the whole configuration', async t => {
   const folder = t.testdir()
   const read = async (yaml: string, env: Record<string, string> = {}, flags: ConfigFlags = {}) => {
     writeFileSync(join(folder, 'config.yaml'), yaml)
@@ -265,7 +265,7 @@ t.test('failures and exit codes', async t => {
   t.equal(exitCodeFor(undefined), 1)
 })
 
-t.test('counters', async t => {
+t.test('token counts and speed of an answer', async t => {
   const text = formatCounters({
     total_duration: 3e9,
     prompt_eval_count: 20,

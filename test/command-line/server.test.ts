@@ -9,7 +9,7 @@ import { commandEnvironment, corral, MAIN, newHome } from './command.ts'
 
 const CAPITAL = 'What is the capital of France?'
 
-t.test('beside a server', async t => {
+t.test('commands find a running server and use its API key', async t => {
   const server = await startCorral(t, { env: { CORRAL_API_KEYS: 'sesame' } })
   const { home } = server
   const env = { CORRAL_API_KEYS: 'sesame' }
@@ -58,7 +58,7 @@ t.test('beside a server', async t => {
   t.equal(await server.end('SIGINT'), 0, 'Ctrl-C is a proper end of a server')
 })
 
-t.test('a signal while the server starts ends it cleanly', async t => {
+t.test('serve: a signal during the start stops the server cleanly', async t => {
   const home = newHome(t)
   writeFileSync(join(home, 'config.yaml'), 'prot: 1\nnew_plugin: { speed: 3 }\n')
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0'], {
@@ -76,7 +76,7 @@ t.test('a signal while the server starts ends it cleanly', async t => {
   t.notOk(existsSync(join(home, 'owner.json')))
 })
 
-t.test('run starts a server of its own', async t => {
+t.test('run starts its own server, and stops it', async t => {
   const home = newHome(t)
   const free = createServer().listen(0, '127.0.0.1')
   await once(free, 'listening')
