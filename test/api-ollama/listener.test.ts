@@ -149,6 +149,8 @@ t.test('an address that cannot be had or must not be opened ends the start', asy
     const { code, stderr } = await command(['serve'], { home })
     t.match(stderr, message, listen)
     t.equal(code, /mistake/.test(stderr) ? 2 : 1, listen)
+    // One that fails when it listens, one that is refused before.
+    if (listen.startsWith('127.')) continue
     t.match(await command(['list'], { home }), { code: 0 }, 'commands that need no such address work')
   }
 })

@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import { cpSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
@@ -19,10 +19,20 @@ import { engineBuildFolder } from '../support/engine-build.ts'
 
 const ask = { model: DEMO, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
 
+const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+const build = join(folder, 'build')
+cpSync(engineBuildFolder(), build, { recursive: true, verbatimSymlinks: true })
+const home = join(folder, 'home')
+mkdirSync(home)
+const options = { home, env: { CORRAL_LLAMA_CPP: build }, config: 'shutdown_grace: 2s\n' }
+/** One server after the other in the same data directory, for all tests. */
+let corral = await startCorral(t, options)
+const root = t
+
 t.test(
   'kill -9 of the engine in mid-stream: the stream ends with an error event, the next request is answered',
   async t => {
-    const corral = await startCorral(t)
     for (const [path, body] of [
       ['/api/chat', endless(DEMO)],
       ['/v1/chat/completions', endlessHosted(DEMO)]
@@ -45,7 +55,6 @@ t.test(
 )
 
 t.test('a request that has sent nothing yet outlives the engine once', async t => {
-  const corral = await startCorral(t)
   const story = { ...endless(DEMO, { max_tokens: 1500 }), stream: false }
   const waiting = corral.json('/api/chat', story)
   const pid = await until('it runs', async () => {
@@ -59,43 +68,7 @@ t.test('a request that has sent nothing yet outlives the engine once', async t =
   t.match(corral.log(), /trying once more/)
 })
 
-t.test('kill -9 of the gateway: no llama-server outlives it, and the next start is clean', async t => {
-  const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(home, { recursive: true, force: true }))
-  const first = await startCorral(t, { home })
-  const response = await first.send('/api/chat', endless(DEMO))
-  await response.body!.getReader().read()
-  await first.json('/v1/embeddings', { model: DEMO, input: 'Hello' })
-  const engines = first.enginePids()
-  t.equal(engines.length, 2)
-  await first.end('SIGKILL')
-  const began = Date.now()
-  await until('the engines end', () => engines.every(pid => !alive(pid)), 10_000)
-  t.comment(`engines ended ${Date.now() - began} ms after their gateway`)
-  const second = await startCorral(t, { home })
-  t.equal((await second.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
-  t.equal((await second.json('/api/tags')).body.models.length, 1)
-})
-
-t.test(
-  'SIGTERM under load: short answers are finished, long ones end with shutting_down, the exit code is 0',
-  async t => {
-    const corral = await startCorral(t, { config: 'shutdown_grace: 2s\n' })
-    const long = await corral.send('/api/chat', endless(DEMO))
-    const reader = long.body!.getReader()
-    const decoder = new TextDecoder()
-    let text = decoder.decode((await reader.read()).value)
-    const [pid] = corral.enginePids()
-    const ended = corral.end('SIGTERM')
-    for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
-    t.match(lastEvent(text), { code: 'shutting_down', errorCode: 503 })
-    t.equal(await ended, 0)
-    t.notOk(alive(pid!))
-  }
-)
-
 t.test('a second server on one data directory says who holds it', async t => {
-  const corral = await startCorral(t)
   const { status, stderr, stdout } = spawnSync(
     process.execPath,
     [join(packageRoot, 'dist', 'command-line', 'main.js'), 'serve', '--port', '0'],
@@ -107,7 +80,6 @@ t.test('a second server on one data directory says who holds it', async t => {
 })
 
 t.test('a taken port and a mistake in config.yaml end the start with what to do', async t => {
-  const corral = await startCorral(t)
   const run = (env: Record<string, string>, args: string[]) => {
     const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
     t.teardown(() => rmSync(home, { recursive: true, force: true }))
@@ -132,7 +104,6 @@ t.test('a taken port and a mistake in config.yaml end the start with what to do'
 t.test(
   'a model that cannot be loaded says why on both surfaces, is not tried at once for ever, and stops no other',
   async t => {
-    const corral = await startCorral(t)
     const gguf = readFileSync(join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
     // An architecture that no llama.cpp knows, in the place of the first mention of "llama": the value of general.architecture.
     const at = gguf.indexOf('llama')
@@ -163,11 +134,7 @@ t.test(
 )
 
 t.test('a llama.cpp that vanishes is told, and found again when it is back', async t => {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
-  const [build, moved] = [join(folder, 'build'), join(folder, 'moved')]
-  cpSync(engineBuildFolder(), build, { recursive: true, verbatimSymlinks: true })
-  const corral = await startCorral(t, { env: { CORRAL_LLAMA_CPP: build } })
+  const moved = join(folder, 'moved')
   t.equal((await corral.json('/api/chat', ask)).status, 200)
   await corral.json('/api/stop', { model: DEMO })
   renameSync(build, moved)
@@ -175,3 +142,34 @@ t.test('a llama.cpp that vanishes is told, and found again when it is back', asy
   renameSync(moved, build)
   t.equal((await corral.json('/api/chat', ask)).body.message?.content, CAPITAL_ANSWER)
 })
+t.test('kill -9 of the gateway: no llama-server outlives it, and the next start is clean', async t => {
+  const response = await corral.send('/api/chat', endless(DEMO))
+  await response.body!.getReader().read()
+  await corral.json('/v1/embeddings', { model: DEMO, input: 'Hello' })
+  const models = (await corral.json('/api/tags')).body.models.length
+  const engines = corral.enginePids()
+  t.equal(engines.length, 2)
+  await corral.end('SIGKILL')
+  const began = Date.now()
+  await until('the engines end', () => engines.every(pid => !alive(pid)), 10_000)
+  t.comment(`engines ended ${Date.now() - began} ms after their gateway`)
+  corral = await startCorral(root, options)
+  t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
+  t.equal((await corral.json('/api/tags')).body.models.length, models)
+})
+
+t.test(
+  'SIGTERM under load: short answers are finished, long ones end with shutting_down, the exit code is 0',
+  async t => {
+    const long = await corral.send('/api/chat', endless(DEMO))
+    const reader = long.body!.getReader()
+    const decoder = new TextDecoder()
+    let text = decoder.decode((await reader.read()).value)
+    const [pid] = corral.enginePids()
+    const ended = corral.end('SIGTERM')
+    for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
+    t.match(lastEvent(text), { code: 'shutting_down', errorCode: 503 })
+    t.equal(await ended, 0)
+    t.notOk(alive(pid!))
+  }
+)

@@ -1,11 +1,8 @@
-import { type ChildProcess, spawn } from 'node:child_process'
-import { once } from 'node:events'
-import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
-import { corral as command, commandEnvironment, MAIN } from '../command-line/command.ts'
 import {
   CAPITAL_ANSWER,
   CAPITAL_QUESTION,
@@ -16,7 +13,7 @@ import {
   until
 } from '../support/corral.ts'
 import { archiveName, BAD_SERVERS, engineArchive, releaseFiles } from '../support/release-archives.ts'
-import { type ReleaseEmulator, sha256, startReleaseServer } from '../support/release-server.ts'
+import { type ReleaseEmulator, startReleaseServer } from '../support/release-server.ts'
 
 /** One archive of the real engine serves as all good releases. */
 let good: Buffer
@@ -166,67 +163,3 @@ t.test('bad archives leave nothing behind', async t => {
   t.same(left, before)
   t.notOk(readdirSync(home).includes('evil') || existsSync(join(home, '..', 'evil')))
 })
-
-t.test('the command line, without a server', async t => {
-  const server = await startReleaseServer(t)
-  server.publish('b100', releaseFiles('b100', good))
-  const home = folder(t)
-  // One thread of each engine, as in other tests: more mostly wait for each other.
-  const threads = '  engine_arguments: [--threads, "1", --threads-batch, "1"]\n'
-  writeFileSync(join(home, 'config.yaml'), `runtimes:\n${threads}${releaseOnly(server)}`)
-  const options = { home, env: { CORRAL_LLAMA_CPP: '' } }
-  const run = (...args: string[]) => command(['runtime', ...args], options)
-  const runtimes = join(home, 'runtimes')
-  const list = async () =>
-    JSON.parse((await run('list', '--json')).stdout).map(({ build }: InstalledBuild) => build.source)
-  const builds = () => readdirSync(runtimes).filter(name => /^(release|archive)-.*\.build\.json$/.test(name))
-
-  writeFileSync(join(home, archiveName('b50')), good)
-  const offline = await run('install', archiveName('b50'))
-  t.match(offline, { code: 0, stderr: new RegExp(`installed archive-b50-cpu-.*sha256 ${sha256(good)}`) })
-  t.equal(server.requests.filter(({ host }) => host === 'storage').length, 0)
-  t.match(await run('install', 'cpu', '--version', 'b1'), { code: 4, stderr: /has no release "b1"/ })
-  t.match(await run('install', 'cpu', '--sha256', 'x'), { code: 2, stderr: /--sha256 is for an archive/ })
-
-  const killed = spawn(process.execPath, [MAIN, 'runtime', 'install', 'cpu'], {
-    cwd: home,
-    env: commandEnvironment(options),
-    stdio: 'ignore'
-  })
-  server.break(archiveName('b100'), { slow: 50 })
-  await until('bytes arrive', () => inFlight(server, 'b100'))
-  await kill(killed)
-  t.ok(readdirSync(runtimes).some(name => name.startsWith('unfinished-')))
-  t.same(await list(), ['archive'], 'half a build does not count')
-  server.mend()
-
-  const both = await Promise.all([run('install', 'cpu', '--version', 'b100'), run('install')])
-  for (const { code, stderr } of both) t.match({ code, stderr }, { code: 0, stderr: /installed release-b100-cpu/ })
-  t.notOk(
-    readdirSync(runtimes).some(name => name.startsWith('unfinished-')),
-    'what the kill left is swept'
-  )
-
-  t.match(await run('remove', '--unused'), { code: 1, stderr: /known only to a server that runs/ })
-  t.match(await run('use', 'release-b100-cpu'), { code: 0, stderr: /New engines run on release-b100-cpu/ })
-  const { stdout } = await run('list')
-  t.match(stdout, /^BUILD +KIND +VERSION +STATE/)
-  t.match(stdout, /release-b100-cpu +cpu .* selected/)
-  const refused = await run('remove', 'release-b100-cpu', 'release-b9-cpu')
-  t.match(refused, { code: 1, stderr: /Choose another build first[\s\S]*No llama.cpp build "release-b9-cpu"/ })
-  t.match(await run('remove', '--unused', 'release-b100-cpu'), { code: 2, stderr: /--unused alone/ })
-  t.match(await run('remove', '--unused'), { code: 0, stderr: /^removed archive-b50-cpu-\S+ \([\d.]+ MB\)\n$/ })
-  t.match(await run('upgrade'), { code: 0, stderr: /release-b100-cpu is the newest already/ })
-  t.same(builds(), ['release-b100-cpu.build.json'])
-})
-
-function inFlight(server: ReleaseEmulator, tag: string): boolean {
-  return server.requests.some(
-    ({ host, path, bytes }) => host === 'storage' && path.includes(archiveName(tag)) && bytes > 0
-  )
-}
-
-async function kill(child: ChildProcess): Promise<void> {
-  child.kill('SIGKILL')
-  if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
-}

@@ -18,12 +18,13 @@ t.test('kill -9 in the middle of imports and removals', async t => {
   }
   let leftOvers = 0
   let found = 0
-  for (let round = 0; round < 7; round++) {
+  // Seven at least, and as many more as it takes until one hit something.
+  for (let round = 0; round < 7 || found === 0 || leftOvers === 0; round++) {
     const child = spawn(process.execPath, [CHURN, models, join(dir, 'sources')], {
       stdio: ['ignore', 'pipe', 'inherit']
     })
     await once(createInterface({ input: child.stdout }), 'line')
-    await new Promise(resolve => setTimeout(resolve, 3 + 47 * round))
+    await new Promise(resolve => setTimeout(resolve, 3 + 47 * (round % 7)))
     t.equal(child.exitCode, null, 'it was still at work')
     child.kill('SIGKILL')
     await once(child, 'exit')
@@ -51,7 +52,6 @@ t.test('kill -9 in the middle of imports and removals', async t => {
     leftOvers += before.length - after.length
   }
   t.comment(`${found} variants found whole, ${leftOvers} left-over paths swept`)
-  t.ok(found > 0 && leftOvers > 0, 'the kills hit something')
 })
 
 t.test('ten thousand models', async t => {
