@@ -7,20 +7,20 @@ import { createDownloads } from './pulls/downloads-service.ts'
 import { machineMemory } from './pulls/pull-planner.ts'
 import { TransferThread } from './transfer/transfers.ts'
 
-/** Milliseconds before a detached pull is tried again whose hub does not answer: the first pause, and the longest. */
+/** Shortest and longest pause, in milliseconds, before a detached pull is retried whose hub does not answer. */
 const RETRY_PAUSES = [30_000, 600_000] as const
 
 export default definePlugin({
   name: 'downloads',
   api: 1,
-  description: 'Pulls of models from hubs: which files, how they come here, and what goes on when nobody watches',
+  description: 'Pulls of models from hubs: the choice of files, the transfer, and pulls in the background',
   offers: ['downloads'],
   needs: ['storage', 'hardware'],
   options: Type.Object(
     {
       search: Type.Array(Type.String({ minLength: 1 }), {
         default: ['huggingface'],
-        description: 'Hubs that a name without prefix is looked for at, in this order'
+        description: 'Hubs where a name without prefix is looked for, in this order'
       }),
       connections: Type.Integer({
         default: 8,
@@ -36,7 +36,7 @@ export default definePlugin({
       }),
       bandwidth_limit: Bytes({
         default: '0',
-        description: 'Most bytes a second of all downloads together; 0 is no limit'
+        description: 'Most bytes per second of all downloads together; 0 means no limit'
       }),
       stall_timeout: Timeout({
         default: '30s',
@@ -44,7 +44,8 @@ export default definePlugin({
       }),
       pause_after: Duration({
         default: '5s',
-        description: 'How long a pull goes on when the last client that watched it has left; "detach" lets it go on'
+        description:
+          'How long a pull continues after the last client that watched it has left; "detach" keeps it running'
       })
     },
     { additionalProperties: false }

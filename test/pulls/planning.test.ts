@@ -61,7 +61,7 @@ t.test('hubs are searched in order', async t => {
   gone.abort(new Error('left'))
   await t.rejects(downloads.plan(plan('acme/tiny-gguf'), { signal: gone.signal }), /left/)
   const none = await setting(t, { search: ['nowhere'] })
-  t.match(none.log.join(''), /names hubs that are not switched on: nowhere/)
+  t.match(none.log.join(''), /names hubs that are not enabled: nowhere/)
   await t.rejects(none.downloads.plan(plan('Acme/Tiny-GGUF'), {}), { code: 'repo_not_found', message: /hf:/ })
 })
 

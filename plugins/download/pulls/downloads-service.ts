@@ -10,7 +10,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
 import type { DataPaths } from '../../../core/system/data-paths.ts'
 import type { Transfers } from '../transfer/transfers.ts'
-import { otherOriginGoingOn, pullNotFound, severalPulls, shuttingDown } from './pull-errors.ts'
+import { otherOriginRunning, pullNotFound, severalPulls, shuttingDown } from './pull-errors.ts'
 import { bytesOnDisk, fetchedBytes, JOB_FILE, type JobRecord, readJob } from './pull-folder.ts'
 import { PullJob } from './pull-job.ts'
 import { createPlanner, diskRoom, insufficientStorage } from './pull-planner.ts'
@@ -21,9 +21,9 @@ export interface DownloadsOptions {
   storage: Storage
   transfers: Transfers
   paths: DataPaths
-  /** Names of the hubs that a name without prefix is looked for at, in order. */
+  /** Names of the hubs where a name without prefix is looked for, in order. */
   search: readonly string[]
-  /** Bytes that models can have at most. */
+  /** Memory for models, in bytes. */
   memory: () => Promise<{ ram: number; gpu: number }>
   /** Milliseconds after the last watcher has left. */
   pauseAfter: number
@@ -34,13 +34,13 @@ export interface DownloadsOptions {
 }
 
 export interface DownloadsService extends Downloads {
-  /** Finds the pulls of earlier runs, and continues those that nobody paused. */
+  /** Loads the pulls of earlier runs, and continues those that were running. */
   start(): Promise<void>
-  /** Ends all work; settles when nothing is written any longer. */
+  /** Ends all work; resolves when nothing is written any more. */
   stop(): Promise<void>
 }
 
-/** `owner/name:label` in lower case: there is one pull of a variant at a time. */
+/** `owner/name:label` in lower case: a variant has one pull at a time. */
 const keyOf = ({ name, label }: Pick<PullPlan, 'name' | 'label'>) => `${modelKey(name)}:${label.toLowerCase()}`
 
 export function createDownloads(options: DownloadsOptions): DownloadsService {
@@ -52,7 +52,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   const hubOf = (name: string) => hubs.find(hub => hub.name === name)
   const work = createPullWork({ storage, transfers, hubOf })
   const planner = createPlanner({ ...options, hubs, hubOf, partial: plan => jobs.get(keyOf(plan))?.folder })
-  const working = () => {
+  const refuseWhenClosing = () => {
     if (closing) throw shuttingDown()
   }
 
@@ -73,7 +73,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     return job
   }
 
-  /** Jobs of a model; of one variant where the name has a label. */
+  /** The pulls of a model, or of one variant where the name has a label. */
   function jobsOf(name: ModelName): PullJob[] {
     return [...jobs.values()].filter(
       ({ plan }) =>
@@ -82,7 +82,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     )
   }
 
-  /** @throws CorralError `model_not_found`, or `invalid_request` when a name has several pulls */
+  /** @throws CorralError `model_not_found`, or `invalid_request` when the model has several pulls */
   function jobNamed(id: string): PullJob {
     const named = [...jobs.values()].find(job => job.id === id)
     if (named) return named
@@ -103,8 +103,8 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     return found[0]
   }
 
-  /** What a crash left: pulls to be continued, and folders that belong to none. */
-  async function findJob(id: string): Promise<void> {
+  /** Loads a folder: a pull to continue, or the remains of a crash, which are removed. */
+  async function loadJob(id: string): Promise<void> {
     const folder = join(paths.downloads, id)
     const names = await readdir(folder)
     if (!names.includes(JOB_FILE)) {
@@ -115,7 +115,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     if (typeof record === 'string' || record.id !== id) {
       const why = typeof record === 'string' ? record : `it is that of ${record.id}`
       log.error(
-        `The pull in ${folder} cannot be continued: its ${JOB_FILE} cannot be used: ${why}. Delete the folder and pull again.`
+        `The pull in ${folder} cannot be continued: its ${JOB_FILE} is unusable: ${why}. Delete the folder and pull again.`
       )
       return
     }
@@ -125,7 +125,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     }
     const job = addJob(record, await fetchedBytes(folder, record.plan))
     if (!job.unfinished) return
-    log.info(`The pull of ${job.record().model} goes on where it was interrupted`)
+    log.info(`The pull of ${job.record().model} continues where it was interrupted`)
     await job.resume()
   }
 
@@ -138,28 +138,28 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     hubs: () => hubs,
 
     async plan(request: PullRequest, waiting: Waiting) {
-      working()
+      refuseWhenClosing()
       return await planner.plan(request, waiting)
     },
 
     async pull(plan, { detached }): Promise<Pull | undefined> {
-      working()
-      // It may have been stored since it was planned.
+      refuseWhenClosing()
+      // The model may have been stored since it was planned.
       if (plan.present || (await work.stored(plan))) return undefined
       for (;;) {
         const waiting = jobs.get(keyOf(plan))
-        // What runs has looked for itself, and goes on looking.
+        // A running pull checks the disk itself.
         if (!waiting?.running) {
           const stored = storedBytes(plan, storage.variants(plan.name))
           const there = (waiting ? await bytesOnDisk(waiting.folder) : 0) + stored
           const disk = await diskRoom(paths.downloads, Math.max(0, plan.size - there))
           if (!disk.fits) throw insufficientStorage(paths.downloads, plan, disk)
         }
-        working()
+        refuseWhenClosing()
         const other = jobsOf({ owner: plan.name.owner, name: plan.name.name }).find(
           job => originOf(job.plan.repository).from !== originOf(plan.repository).from
         )
-        if (other) throw otherOriginGoingOn(other.record(), plan)
+        if (other) throw otherOriginRunning(other.record(), plan)
         const present = jobs.get(keyOf(plan))
         if (present) {
           await present.join(plan, detached)
@@ -192,7 +192,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     },
 
     async resume(id): Promise<PullRecord> {
-      working()
+      refuseWhenClosing()
       const job = jobNamed(id)
       await job.resume()
       return job.record()
@@ -211,13 +211,13 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       const missing = options.search.filter(name => !hubOf(name))
       if (missing.length > 0) {
         const there = hubs.map(hub => hub.name).join(', ') || 'none'
-        log.warn(`"search" names hubs that are not switched on: ${missing.join(', ')}. Hubs: ${there}`)
+        log.warn(`"search" names hubs that are not enabled: ${missing.join(', ')}. Enabled hubs: ${there}`)
       }
       await mkdir(paths.downloads, { recursive: true, mode: 0o700 })
       for (const entry of await readdir(paths.downloads, { withFileTypes: true })) {
         if (!entry.isDirectory()) continue
         try {
-          await findJob(entry.name)
+          await loadJob(entry.name)
         } catch (error) {
           log.error(error, `The pull in ${join(paths.downloads, entry.name)} cannot be continued`)
         }

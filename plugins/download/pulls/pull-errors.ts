@@ -11,7 +11,7 @@ export function pullCancelled({ model }: Pick<PullRecord, 'model'>): CorralError
   )
 }
 
-/** For those who watch a pull that somebody else pauses. */
+/** For the watchers of a pull that is paused. */
 export function pullPaused({ model }: Pick<PullRecord, 'model'>): CorralError {
   return new CorralError(
     'pull_cancelled',
@@ -24,7 +24,7 @@ export function pullNotFound(id: string): CorralError {
   const shown = JSON.stringify(id.length > 200 ? `${id.slice(0, 200)}…` : id)
   return new CorralError(
     'model_not_found',
-    `There is no pull ${shown}. "corral pulls" (GET /api/pulls) lists those that are not done.`,
+    `There is no pull ${shown}. "corral pulls" (GET /api/pulls) lists unfinished pulls.`,
     { param: 'id' }
   )
 }
@@ -37,7 +37,7 @@ export function severalPulls(id: string, records: PullRecord[]): CorralError {
   )
 }
 
-export function otherRevisionGoingOn({ model, id }: PullRecord, running: PullPlan, wanted: PullPlan): CorralError {
+export function otherRevisionRunning({ model, id }: PullRecord, running: PullPlan, wanted: PullPlan): CorralError {
   return new CorralError(
     'model_exists',
     `"${model}" is being pulled at revision ${running.repository.revision}, and revision ` +
@@ -46,7 +46,7 @@ export function otherRevisionGoingOn({ model, id }: PullRecord, running: PullPla
   )
 }
 
-export function otherOriginGoingOn({ model, origin, id }: PullRecord, wanted: PullPlan): CorralError {
+export function otherOriginRunning({ model, origin, id }: PullRecord, wanted: PullPlan): CorralError {
   return new CorralError(
     'model_exists',
     `"${model}" is being pulled from ${origin} already, and this pull is from ${wanted.repository.address}. ` +
@@ -62,7 +62,7 @@ export function shuttingDown(): CorralError {
   )
 }
 
-/** What ended a pull, as people can understand it. */
+/** The error that ended a pull, in terms of the pull. */
 export function pullFailure(error: unknown, { name }: PullPlan): CorralError {
   if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
     return new CorralError(

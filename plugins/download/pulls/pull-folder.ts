@@ -7,7 +7,7 @@ import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { partialBytes, removePartial } from '../transfer/journal.ts'
 
-/** Lies in each pull's folder, beside the folder with its files. */
+/** The record of a pull, in its folder. */
 export const JOB_FILE = 'job.json'
 const JOB_VERSION = 1
 
@@ -51,7 +51,7 @@ const JobSchema = Type.Object({
   version: Type.Literal(JOB_VERSION),
   id: Type.String({ pattern: '^[0-9a-f]{12}$' }),
   createdAt: Type.String(),
-  /** What it was doing; `downloading` and `storing` go on at the next start. */
+  /** `downloading` and `storing` are continued at the next start. */
   state: Type.Union([
     Type.Literal('downloading'),
     Type.Literal('storing'),
@@ -64,10 +64,10 @@ const JobSchema = Type.Object({
   plan: PlanSchema
 })
 
-/** What is kept of a pull while it is not done. It holds no locations and no secrets. */
+/** The record of an unfinished pull. It holds no locations and no secrets. */
 export type JobRecord = Omit<Static<typeof JobSchema>, 'plan' | 'version'> & { plan: PullPlan }
 
-/** Records a pull, so that it survives the end of the process at any moment. */
+/** Writes a pull's record atomically. */
 export async function writeJob(folder: string, job: JobRecord): Promise<void> {
   await writeJsonFile(join(folder, JOB_FILE), { version: JOB_VERSION, ...job }, { mode: 0o600 })
 }
@@ -87,10 +87,10 @@ export async function readJob(folder: string): Promise<JobRecord | string> {
   }
 }
 
-/** Holds, below a pull's folder, its files and their partial data. */
+/** Subfolder with a pull's files and their partial data. */
 export const FILES_FOLDER = 'files'
 
-/** What names a file's content: its digest, or for files without one the revision it belongs to. */
+/** Identifies the content of a file: its digest, or else its revision. */
 function contentOf({ repository }: PullPlan, file: PlannedDownload): string {
   return file.sha256 ?? file.gitSha1 ?? `${repository.hub} ${repository.id} ${repository.revision} ${file.path}`
 }
@@ -103,7 +103,7 @@ export function sameFiles(one: PullPlan, other: PullPlan): boolean {
   return left.size === right.size && [...left].every(([path, content]) => right.get(path) === content)
 }
 
-/** Removes what was fetched for one plan and is nothing of another one. */
+/** Removes files and partial data of one plan that have other content in another plan. */
 export async function dropChangedPartials(folder: string, from: PullPlan, to: PullPlan): Promise<void> {
   const kept = contents(to)
   for (const [path, content] of contents(from)) {
@@ -114,7 +114,7 @@ export async function dropChangedPartials(folder: string, from: PullPlan, to: Pu
   }
 }
 
-/** Bytes of each of a plan's files that were fetched. */
+/** Bytes on disk of each file of a plan. */
 export async function fetchedBytes(folder: string, { files }: PullPlan): Promise<number[]> {
   const completed: number[] = []
   for (const { storedPath } of files) {
@@ -129,7 +129,7 @@ export async function fetchedBytes(folder: string, { files }: PullPlan): Promise
   return completed
 }
 
-/** Bytes that a pull's files take on disk by themselves, holes not counted. */
+/** Disk space that a pull's files use, without holes and without files that are linked elsewhere too. */
 export async function bytesOnDisk(folder: string): Promise<number> {
   let sum = 0
   for (const entry of await namesIn(folder)) {
@@ -137,7 +137,7 @@ export async function bytesOnDisk(folder: string): Promise<number> {
     try {
       const facts = await stat(path)
       if (facts.isDirectory()) sum += await bytesOnDisk(path)
-      // Windows counts no blocks. What has other names too takes its space there.
+      // Windows reports no blocks.
       else if (facts.nlink === 1) sum += facts.blocks ? facts.blocks * 512 : facts.size
     } catch (error) {
       if (!isSystemError(error, 'ENOENT')) throw error

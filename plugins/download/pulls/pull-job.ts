@@ -6,7 +6,7 @@ import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import { bareName } from '../../../core/models/model-name.ts'
-import { otherRevisionGoingOn, pullCancelled, pullFailure, pullPaused } from './pull-errors.ts'
+import { otherRevisionRunning, pullCancelled, pullFailure, pullPaused } from './pull-errors.ts'
 import {
   dropChangedPartials,
   FILES_FOLDER,
@@ -28,16 +28,16 @@ export interface PullJobOptions {
   retryPauses: readonly [number, number]
   hooks: Pick<Hooks, 'pullFinished'>
   log: FastifyBaseLogger
-  /** It is done or cancelled: there is nothing of it left. */
+  /** The pull is done or cancelled, and nothing of it is left. */
   onEnd(): void
 }
 
-/** What may be different a little later without anybody doing anything. */
+/** Errors that may pass by themselves. */
 const RETRIED = new Set(['hub_unreachable', 'hub_rate_limited'])
 
 /**
- * One pull: its state, its files on disk and those who watch it. What changes it (joining, pausing, cancelling …) runs
- * one after another; the transfer itself goes on beside it.
+ * One pull: its state, its files on disk and its watchers. Operations on it (join, pause, cancel …) run one at a time;
+ * the transfer runs beside them.
  */
 export class PullJob implements Pull {
   readonly folder: string
@@ -50,16 +50,16 @@ export class PullJob implements Pull {
   #detached: boolean
   #reason: string | undefined
   #run: { controller: AbortController; ended: Promise<void> } | undefined
-  /** Why it does not run. */
+  /** Why it is not running. */
   #stopped: unknown
-  /** The model is there; what is left of the pull is on its way out. */
+  /** The model is stored; the pull's folder is being removed. */
   #stored = false
-  /** Set when there is nothing left of it. */
+  /** Set when the pull has ended for good. */
   #outcome: Outcome | undefined
   readonly #watchers = new PullWatchers()
   #pauseTimer: NodeJS.Timeout | undefined
   #retryTimer: NodeJS.Timeout | undefined
-  /** Tries in a row that brought nothing. */
+  /** Consecutive attempts without a byte. */
   #retries = 0
   /** Bytes that had been received when the run began. */
   #before = 0
@@ -94,7 +94,7 @@ export class PullJob implements Pull {
     return this.#run !== undefined
   }
 
-  /** Whether it was doing something when it was last recorded. */
+  /** Whether it was running when it was last recorded. */
   get unfinished(): boolean {
     return this.#state === 'downloading' || this.#state === 'storing'
   }
@@ -126,7 +126,7 @@ export class PullJob implements Pull {
     return await this.#watchers.add(this.#progress, onEvent, signal, () => this.#armPause())
   }
 
-  /** Writes its folder and starts it. @throws what keeps it from being recorded */
+  /** Creates the folder and starts the pull. @throws CorralError when the folder cannot be created */
   create(): Promise<void> {
     return this.#serial(async () => {
       try {
@@ -143,15 +143,14 @@ export class PullJob implements Pull {
   }
 
   /**
-   * Lets somebody else who wants this variant in, and continues it where it does not run. Nothing happens when it has
-   * ended.
+   * Another client wants this variant: continues the pull where it is not running. Does nothing when it has ended.
    * @throws CorralError `model_exists` when the same variant is being pulled at another revision
    */
   join(plan: PullPlan, detached: boolean): Promise<void> {
     return this.#serial(async () => {
       if (this.#outcome) return
       if (this.#run) {
-        if (!sameFiles(plan, this.#plan)) throw otherRevisionGoingOn(this.record(), this.#plan, plan)
+        if (!sameFiles(plan, this.#plan)) throw otherRevisionRunning(this.record(), this.#plan, plan)
         if (detached && !this.#detached) {
           this.#detached = true
           await this.#save()
@@ -159,7 +158,7 @@ export class PullJob implements Pull {
         this.#armPause()
         return
       }
-      // What of the files is the same is kept; the plan may have been made anew for other reasons too.
+      // Files with the same content are kept; the new plan may have others.
       await dropChangedPartials(this.#options.folder, this.#plan, plan)
       this.#progress = new PullProgress(plan, await fetchedBytes(this.folder, plan))
       this.#plan = plan
@@ -168,7 +167,7 @@ export class PullJob implements Pull {
     })
   }
 
-  /** Continues it without anybody watching. */
+  /** Continues it, detached. */
   resume(): Promise<void> {
     return this.#serial(async () => {
       if (this.#outcome) return
@@ -181,7 +180,7 @@ export class PullJob implements Pull {
     return this.#serial(() => this.#pause('It was paused.', pullPaused(this.record())))
   }
 
-  /** Ends it and removes what was fetched. @returns whether there was something to cancel */
+  /** Ends it and removes its files. @returns whether there was something to cancel */
   cancel(error: CorralError = pullCancelled(this.record())): Promise<boolean> {
     return this.#serial(async () => {
       if (this.#outcome) return false
@@ -193,7 +192,7 @@ export class PullJob implements Pull {
     })
   }
 
-  /** Ends its work with the server's; what is detached goes on at the next start. */
+  /** Stops it with the server; a detached pull is continued at the next start. */
   stop(error: CorralError): Promise<void> {
     return this.#serial(async () => {
       if (this.#outcome) return
@@ -214,7 +213,7 @@ export class PullJob implements Pull {
     return turn
   }
 
-  /** Starts it once that is recorded: when it has ended there is no folder to record anything in. */
+  /** Records the state before it starts: when the run has ended there may be no folder any more. */
   async #restart(): Promise<void> {
     if (!this.#run) {
       this.#state = 'downloading'
@@ -231,7 +230,7 @@ export class PullJob implements Pull {
     this.#state = 'downloading'
     this.#reason = undefined
     this.#stopped = undefined
-    this.#progress.rest()
+    this.#progress.resetSpeed()
     this.#before = this.#progress.received
     const controller = new AbortController()
     this.#run = { controller, ended: this.#work(controller.signal) }
@@ -240,7 +239,7 @@ export class PullJob implements Pull {
 
   async #work(signal: AbortSignal): Promise<void> {
     const { work, folder } = this.#options
-    // So that whoever started it has the run before anything of it happens.
+    // Let `#start` set `#run` before anything happens.
     await Promise.resolve()
     try {
       const stored = (await work.stored(this.#plan)) ?? (await this.#fetchAndStore(signal))
@@ -254,8 +253,8 @@ export class PullJob implements Pull {
       this.#end({ stored })
     } catch (error) {
       this.#run = undefined
-      this.#progress.rest()
-      // Whoever called it off says what becomes of it.
+      this.#progress.resetSpeed()
+      // After an abort its caller sets the state.
       if (!signal.aborted) await this.#fail(error)
     }
   }
@@ -294,7 +293,7 @@ export class PullJob implements Pull {
   }
 
   async #pause(reason: string, error: CorralError): Promise<void> {
-    // What failed goes on telling why.
+    // A failed pull keeps its reason.
     if (this.#outcome || (!this.#run && !this.#retryTimer)) return
     await this.#interrupt(error)
     if (this.#outcome) return
@@ -304,7 +303,7 @@ export class PullJob implements Pull {
     await this.#save()
   }
 
-  /** Ends the run and the waiting for another one; watchers get the reason. */
+  /** Ends the run, or the wait for a retry; watchers get the reason. */
   async #interrupt(reason: CorralError): Promise<void> {
     clearTimeout(this.#pauseTimer)
     clearTimeout(this.#retryTimer)
@@ -317,14 +316,14 @@ export class PullJob implements Pull {
     this.#watchers.settle({ error: reason })
   }
 
-  /** Lets it pause in a while when nobody watches it. */
+  /** Pauses it after a while when nobody watches it. */
   #armPause(): void {
     clearTimeout(this.#pauseTimer)
     if (this.#watchers.size > 0 || this.#detached || !this.#run) return
     const unwatched = () => this.#run && this.#state !== 'storing' && this.#watchers.size === 0 && !this.#detached
     this.#pauseTimer = setTimeout(() => {
       void this.#serial(async () => {
-        if (unwatched()) await this.#pause('Nobody watched it any longer.', pullPaused(this.record()))
+        if (unwatched()) await this.#pause('Nobody was watching it any more.', pullPaused(this.record()))
       })
     }, this.#options.pauseAfter)
     this.#pauseTimer.unref()
@@ -337,7 +336,7 @@ export class PullJob implements Pull {
     this.#watchers.settle(outcome)
   }
 
-  /** Removes its folder; first what makes it one, so that a crash leaves nothing that would be continued. */
+  /** Removes the folder; first the record, so that nothing is continued after a crash in between. */
   async #remove(): Promise<void> {
     await rm(join(this.#options.folder, JOB_FILE), { force: true })
     await rm(this.#options.folder, { recursive: true, force: true, maxRetries: 3 })
@@ -354,7 +353,7 @@ export class PullJob implements Pull {
     }
   }
 
-  /** Records its state. On a full disk the older record stays, which is no reason to end anything. */
+  /** Records the state. On a full disk the older record stays, which does no harm. */
   async #save(): Promise<void> {
     try {
       await writeJob(this.#options.folder, this.#jobRecord())
@@ -364,10 +363,10 @@ export class PullJob implements Pull {
   }
 }
 
-/** How a pull ended for those who watch it. */
+/** How a pull ended. */
 export type Outcome = { stored: StoredVariant } | { error: unknown }
 
-/** Those who wait for one pull. */
+/** The clients that watch one pull. */
 export class PullWatchers {
   readonly #settlers = new Set<(outcome: Outcome) => void>()
 
@@ -375,7 +374,7 @@ export class PullWatchers {
     return this.#settlers.size
   }
 
-  /** Waits until `settle`, hearing of progress meanwhile; or until the signal is aborted, when `onLeave` is called. */
+  /** Waits for `settle` and passes on progress; when the signal is aborted first, `onLeave` is called. */
   add(progress: PullProgress, onEvent: OnPullEvent, signal: AbortSignal, onLeave: () => void): Promise<StoredVariant> {
     return new Promise((resolve, reject) => {
       const stopListening = progress.listen(onEvent)
@@ -395,7 +394,7 @@ export class PullWatchers {
     })
   }
 
-  /** Ends the waiting of all. */
+  /** Resolves or rejects all watchers. */
   settle(outcome: Outcome): void {
     for (const settle of [...this.#settlers]) settle(outcome)
   }

@@ -33,15 +33,15 @@ export interface PlannerOptions {
   hubOf(name: string): Hub | undefined
   search: readonly string[]
   memory: () => Promise<{ ram: number; gpu: number }>
-  /** Folder of a pull of the same variant that is not done. */
+  /** Folder of an unfinished pull of the same variant. */
   partial(plan: Pick<PullPlan, 'name' | 'label'>): string | undefined
 }
 
-/** Files that describe a model are read before anything is chosen; nothing of this size is one. */
+/** Bytes of the largest config or index file that is read before files are chosen. */
 const MAX_DESCRIPTION = 64_000_000
 const NO_ROOM = { required: 0, available: 0, fits: true }
 
-/** Finds out what pulls would fetch. */
+/** Plans what a pull would download. */
 export function createPlanner(options: PlannerOptions): {
   plan: (request: PullRequest, waiting: Waiting) => Promise<PullPlan>
 } {
@@ -51,14 +51,14 @@ export function createPlanner(options: PlannerOptions): {
     const reference = parsePullReference(request.model, hubs)
     const as = request.as === undefined || request.as === '' ? undefined : parseModelName(request.as)
     const wanted = as ?? reference.name
-    if (!wanted) throw nameless(request.model)
+    if (!wanted) throw noName(request.model)
     const here = as || reference.hub || reference.revision ? undefined : findStored(reference)
     if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
     let found: Awaited<ReturnType<typeof findRepository>>
     try {
       found = await findRepository(hubsFor(reference), requestOf(reference), waiting)
     } catch (error) {
-      // What was imported or made is what it is, also where no hub has anything of its name.
+      // A model that was imported or made here needs no hub.
       if (!here || here.origin.kind === 'hub' || !isAbsence(error)) throw error
       return presentPlan(here, `It ${originInWords(here.origin)}.`, [error.message])
     }
@@ -121,7 +121,7 @@ export function createPlanner(options: PlannerOptions): {
     return { ...choice, label: choice.label ?? safetensorsLabel(config) }
   }
 
-  /** The text of a repository's file: fetched as everything is, so that it is verified too. */
+  /** The text of a repository's file, which is downloaded and verified like any other. */
   async function readText(
     hub: Hub,
     repository: HubRepository,
@@ -130,7 +130,7 @@ export function createPlanner(options: PlannerOptions): {
   ): Promise<string> {
     const file = repository.files.find(listed => listed.path === path)!
     if ((file.size ?? 0) > MAX_DESCRIPTION) throw undescribed(repository, file, `it has ${file.size} bytes`)
-    // A folder without a record of a pull: what a crash leaves of it is removed at the next start.
+    // A folder without a record: after a crash it is removed at the next start.
     const folder = join(paths.downloads, `plan-${randomBytes(6).toString('hex')}`)
     const target = join(folder, 'description.json')
     await mkdir(folder, { recursive: true, mode: 0o700 })
@@ -158,23 +158,23 @@ export function createPlanner(options: PlannerOptions): {
   return { plan }
 }
 
-function nameless(asked: string): CorralError {
+function noName(model: string): CorralError {
   return new CorralError(
     'invalid_model_name',
-    `${JSON.stringify(asked)} tells no name to store the model under. Add one: --as <owner>/<name>, or "as" in a request.`,
+    `${JSON.stringify(model)} contains no name to store the model under. Add one: --as <owner>/<name>, or "as" in a request.`,
     { param: 'as' }
   )
 }
 
-/** The name that a model is stored under, in the hub's spelling where that differs by case only. */
+/** The name to store a model under: the hub's spelling where it differs by case only. */
 function nameFor(wanted: ModelName, repository: HubRepository): ModelName {
   if (bareName(wanted).toLowerCase() !== repository.id.toLowerCase()) return wanted
   return { ...wanted, ...parseModelName(repository.id) }
 }
 
 /**
- * Asks where the weights are, so that it is known before anything starts whether they may be had, and where files are
- * whose size the listing does not tell.
+ * Requests the location of the first file, to find out before the pull starts whether it may be downloaded, and of files
+ * whose size is not in the listing.
  */
 async function withSizes(
   hub: Hub,
@@ -219,7 +219,7 @@ function isAbsence(error: unknown): error is CorralError {
   return error instanceof CorralError && (error.code === 'repo_not_found' || error.code === 'hub_unreachable')
 }
 
-/** A plan for what is stored and has no counterpart at any hub. */
+/** The plan of a stored model that no hub has. */
 function presentPlan(variant: StoredVariant, reason: string, warnings: string[] = []): PullPlan {
   const { model, label, format, files, size, origin, revision } = variant
   return {
@@ -246,7 +246,7 @@ function configOf(repository: HubRepository, text: string): unknown {
   try {
     return JSON.parse(text)
   } catch (error) {
-    throw undescribed(repository, { path: 'config.json' }, `it is no JSON (${messageOf(error)})`)
+    throw undescribed(repository, { path: 'config.json' }, `it is not JSON (${messageOf(error)})`)
   }
 }
 
@@ -259,8 +259,8 @@ function undescribed({ address }: HubRepository, { path }: Pick<HubFile, 'path'>
 }
 
 /**
- * Asks hubs in turn for a repository: the first that has it serves it. One that cannot be asked ends the search only
- * when no later one has it.
+ * Looks for a repository at hubs in order; the first that has it is used. A hub that fails ends the search only when no
+ * later one has the repository.
  * @throws CorralError of the hub, see `Hub.repository`
  */
 export async function findRepository(
@@ -278,12 +278,12 @@ export async function findRepository(
       failures.push(error)
     }
   }
-  const telling = failures.find(({ code }) => code !== 'repo_not_found') ?? failures[0]
-  if (telling?.code !== 'repo_not_found' || failures.length === 1) throw telling ?? noHub()
+  const failure = failures.find(({ code }) => code !== 'repo_not_found') ?? failures[0]
+  if (failure?.code !== 'repo_not_found' || failures.length === 1) throw failure ?? noHub()
   throw new CorralError(
     'repo_not_found',
     `There is no "${request.id}" at ${hubs.map(({ title }) => title).join(', nor at ')}. Check its owner and name; ` +
-      'what is private needs a token.',
+      'a private repository needs a token.',
     { param: 'model' }
   )
 }
@@ -291,15 +291,15 @@ export async function findRepository(
 function noHub(): CorralError {
   return new CorralError(
     'repo_not_found',
-    'No hub is switched on that a name without prefix could be looked for at. Name one ("hf:<owner>/<name>"), or set ' +
+    'No hub is enabled to look for a name without prefix. Name one ("hf:<owner>/<name>"), or set ' +
       '"search" of the section "downloads" in config.yaml.',
     { param: 'model' }
   )
 }
 
 /**
- * Bytes of memory that models can have: of this machine, or of the container that corral runs in, and of those of its
- * GPUs that work and have memory of their own.
+ * Bytes of memory for models: of this machine, or of the container that corral runs in, and of its usable GPUs that have
+ * memory of their own.
  */
 export function machineMemory({ memory, gpus }: Hardware): { ram: number; gpu: number } {
   const own = gpus.filter(gpu => gpu.usable && !gpu.unifiedMemory)
@@ -310,11 +310,11 @@ export function machineMemory({ memory, gpus }: Hardware): { ram: number; gpu: n
 }
 
 /**
- * Whether files fit on a disk, by the folder that they go to.
- * @param missing bytes that are still to be fetched
+ * Whether files fit on the disk of their folder.
+ * @param missing bytes that are still to be downloaded
  */
 export async function diskRoom(folder: string, missing: number): Promise<PullPlan['disk']> {
-  // People tidy up by hand.
+  // The folder may have been deleted by hand.
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const { free: available, reserve } = await freeSpace(join(folder, 'files'))
   const required = missing === 0 ? 0 : missing + reserve

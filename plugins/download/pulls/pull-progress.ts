@@ -1,8 +1,8 @@
 import type { FileProgress, OnPullEvent, PullPlan } from '../../../core/contracts/downloads.ts'
 
-/** Between two events of one file lie this many milliseconds, so that no second has more than ten. */
+/** Milliseconds between two events of one file: fewer than ten a second. */
 const EVENT_INTERVAL = 125
-/** Speed is the mean of so many milliseconds. */
+/** Milliseconds over which the speed is averaged. */
 const SPEED_WINDOW = 5_000
 
 interface FileState {
@@ -11,7 +11,7 @@ interface FileState {
   total: number | undefined
 }
 
-/** How far a pull's files are: collects what the transfer reports, and tells listeners at a bearable rate. */
+/** The progress of a pull's files: collects what the transfer reports, and passes it to listeners at a limited rate. */
 export class PullProgress {
   #files: FileState[]
   readonly #listeners = new Set<OnPullEvent>()
@@ -19,8 +19,8 @@ export class PullProgress {
   readonly #changed = new Set<FileState>()
   #timer: NodeJS.Timeout | undefined
   #lastEvent = Number.NEGATIVE_INFINITY
-  /** Files of which this run has heard: what was on disk before is no speed. */
-  readonly #heard = new Set<FileState>()
+  /** Files that this run has reported: what was on disk before does not count as speed. */
+  readonly #reported = new Set<FileState>()
   #received = 0
   #samples: { at: number; received: number }[] = []
 
@@ -29,35 +29,35 @@ export class PullProgress {
     this.#files = plan.files.map(({ path, size }, index) => ({ path, completed: completed[index] ?? 0, total: size }))
   }
 
-  /** The files of which is known how large they are. */
+  /** The files whose size is known. */
   files(): FileProgress[] {
     return this.#files.flatMap(file => (file.total === undefined ? [] : [snapshot(file)]))
   }
 
-  /** Bytes that came since this was made. */
+  /** Bytes received since this object was created. */
   get received(): number {
     return this.#received
   }
 
-  /** Bytes a second in the last seconds. */
+  /** Bytes per second in the last seconds. */
   speed(now = performance.now()): number {
     const first = this.#samples.find(({ at }) => now - at <= SPEED_WINDOW)
     if (!first || now - first.at < 1) return 0
     return Math.round(((this.#received - first.received) * 1000) / Math.max(now - first.at, EVENT_INTERVAL))
   }
 
-  /** A run begins or has ended: nothing is received for now. */
-  rest(): void {
-    this.#heard.clear()
+  /** A run begins or has ended: resets the speed. */
+  resetSpeed(): void {
+    this.#reported.clear()
     this.#samples = []
   }
 
-  /** What the transfer says of a file. */
+  /** Progress of a file from the transfer. */
   report(index: number, completed: number, total: number): void {
     const file = this.#files[index]!
     const now = performance.now()
-    if (this.#heard.has(file)) this.#received += Math.max(0, completed - file.completed)
-    this.#heard.add(file)
+    if (this.#reported.has(file)) this.#received += Math.max(0, completed - file.completed)
+    this.#reported.add(file)
     this.#samples.push({ at: now, received: this.#received })
     while (this.#samples.length > 1 && now - this.#samples[0]!.at > SPEED_WINDOW) this.#samples.shift()
     if (file.completed === completed && file.total === total) return
@@ -67,7 +67,7 @@ export class PullProgress {
     this.#schedule()
   }
 
-  /** All files are whole. */
+  /** All files are complete. */
   finish(sizes: number[]): void {
     this.#files.forEach((file, index) => {
       const size = sizes[index]!
@@ -75,27 +75,27 @@ export class PullProgress {
       file.completed = size
       file.total = size
     })
-    this.rest()
-    this.#tell()
+    this.resetSpeed()
+    this.#emit()
   }
 
-  /** Tells how far all files are, and then what changes. @returns ends it; what is not told yet is told before */
+  /** Reports all files, and then what changes. @returns stops it, after a last report */
   listen(listener: OnPullEvent): () => void {
-    this.#tell()
+    this.#emit()
     this.#listeners.add(listener)
     const files = this.files()
     if (files.length > 0) listener(files)
     return () => {
-      this.#tell()
+      this.#emit()
       this.#listeners.delete(listener)
     }
   }
 
   #schedule(): void {
-    this.#timer ??= setTimeout(() => this.#tell(), Math.max(0, this.#lastEvent + EVENT_INTERVAL - performance.now()))
+    this.#timer ??= setTimeout(() => this.#emit(), Math.max(0, this.#lastEvent + EVENT_INTERVAL - performance.now()))
   }
 
-  #tell(): void {
+  #emit(): void {
     clearTimeout(this.#timer)
     this.#timer = undefined
     if (this.#changed.size === 0) return

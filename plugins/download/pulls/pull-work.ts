@@ -7,27 +7,26 @@ import type { TransferredFile, Transfers } from '../transfer/transfers.ts'
 import type { PullProgress } from './pull-progress.ts'
 import { originOf, storedPaths, variantWithFiles } from './stored-files.ts'
 
-/** What a pull consists of. */
+/** The steps of a pull. */
 export interface PullWork {
-  /** The variant with exactly the plan's files, where it is stored. */
+  /** The stored variant with exactly the plan's files. */
   stored(plan: PullPlan): Promise<StoredVariant | undefined>
-  /** Fetches and verifies the plan's files into a folder. */
+  /** Downloads and verifies the plan's files into a folder. */
   fetch(
     plan: PullPlan,
     folder: string,
     progress: PullProgress,
     signal: AbortSignal
   ): Promise<readonly TransferredFile[]>
-  /** Makes them a variant; they stay where they are. */
+  /** Stores them as a variant; the files stay in the folder too. */
   store(plan: PullPlan, folder: string, files: readonly TransferredFile[], signal: AbortSignal): Promise<StoredVariant>
 }
 
-/** Names the content of a plan's files for the transfer; files with digests are the same in all revisions. */
+/** Identifies the content of a plan's files for the transfer; files with digests may come from any revision. */
 function identityOf({ repository: { hub, id, revision }, files }: PullPlan): string {
   return files.every(file => file.sha256 ?? file.gitSha1) ? `${hub} ${id}` : `${hub} ${id} ${revision}`
 }
 
-/** What pulls do, with the services they do it with. */
 export function createPullWork(services: {
   storage: Storage
   transfers: Transfers
@@ -43,7 +42,7 @@ export function createPullWork(services: {
       if (!hub) {
         throw new CorralError(
           'hub_unreachable',
-          `This pull comes from the hub "${repository.hub}", which is switched off. Switch it on in config.yaml, or cancel the pull.`
+          `This pull comes from the hub "${repository.hub}", which is not enabled. Enable it in config.yaml, or cancel the pull.`
         )
       }
       await linkStored(plan, folder, storage.variants(plan.name))
@@ -85,7 +84,7 @@ export function createPullWork(services: {
   }
 }
 
-/** The hub has just these bytes, so that what the store advises whoever imports files would not help. */
+/** Storage's advice is meant for imported files: here only the reason helps, since the hub has just these bytes. */
 function unusable({ repository: { id, address } }: PullPlan, folder: string, error: CorralError): CorralError {
   const [reason] = error.message.replaceAll(join(folder, '/'), '').split(/(?<=[^.])\.(?:\s+(?=[A-Z])|$)/)
   return new CorralError(
@@ -96,8 +95,8 @@ function unusable({ repository: { id, address } }: PullPlan, folder: string, err
 }
 
 /**
- * Takes what other revisions and variants of the model have already: projectors are mostly the same for all of them, and
- * a new revision may be new in its description only. The transfer verifies it as everything.
+ * Links files that other revisions and variants of the model have already: projectors are mostly the same for all of them,
+ * and a new revision may only have a new description. The transfer verifies them like all others.
  */
 async function linkStored(plan: PullPlan, folder: string, variants: StoredVariant[]): Promise<void> {
   for (const [index, source] of storedPaths(plan, variants)) {
@@ -106,7 +105,7 @@ async function linkStored(plan: PullPlan, folder: string, variants: StoredVarian
     try {
       await link(source, target)
     } catch (error) {
-      // It is there from before, or cannot be linked, or was deleted: then it is fetched.
+      // It exists from before, cannot be linked, or was deleted: the transfer will see to it.
       if (
         !isSystemError(
           error,

@@ -7,9 +7,9 @@ import type { StoredFile, StoredVariant } from '../../../core/contracts/storage.
 import { isSystemError } from '../../../core/errors.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
 
-/** What a model from a hub is recorded to come from. Mirrors of one hub are the same origin, so no server is named. */
+/** The recorded origin of a model from a hub. Mirrors of a hub count as the same origin, so no server is named. */
 export function originOf({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {
-  // An address as an id may be signed.
+  // An id that is an address may be signed.
   return { kind: 'hub', from: id.includes('://') ? address : `${hub}:${id}`, revision }
 }
 
@@ -30,7 +30,7 @@ export async function variantWithFiles(
   return undefined
 }
 
-/** Absolute paths of a plan's files that variants have already, by the file's place in the plan. */
+/** Absolute paths of a plan's files that variants have already, by their index in the plan. */
 export function storedPaths({ files }: Pick<PullPlan, 'files'>, variants: StoredVariant[]): Map<number, string> {
   const paths = new Map<number, string>()
   for (const [index, { sha256 }] of files.entries()) {
@@ -67,12 +67,12 @@ async function hasFile(
   if (sha256) return files.some(stored => stored.role === file.role && stored.sha256 === sha256)
   const stored = files.find(({ path }) => path === file.storedPath)
   if (!stored || (file.size !== undefined && stored.size !== file.size)) return false
-  // A revision names its content for good.
+  // The content of a revision never changes.
   if (sameRevision) return true
   return gitSha1 ? (await gitDigest(directory, stored)) === gitSha1 : sameOrigin && file.size !== undefined
 }
 
-/** Git's name for a file's content. Read anew each time: it is asked of small files only, others have a SHA-256. */
+/** Git's SHA-1 of a file. Computed each time: only small files lack a SHA-256. */
 async function gitDigest(directory: string, { path, size }: StoredFile): Promise<string | undefined> {
   const hash = createHash('sha1').update(`blob ${size}\0`)
   try {
