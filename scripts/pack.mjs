@@ -1,6 +1,4 @@
-// Makes the checkout ready for `npm pack`, and tidies up behind it: compiles what the package holds, with declarations for
-// those who write plugins, and pins all dependencies by a shrinkwrap. Without that, npm would install newer versions of
-// what Fastify depends on, which want a newer Node.js than corral does.
+// Makes the checkout ready for `npm pack`: compiles what the package holds, with declarations for those who write plugins.
 import { spawnSync } from 'node:child_process'
 import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -9,8 +7,8 @@ import { fileURLToPath } from 'node:url'
 import { compile } from './compile.mjs'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
-const shrinkwrap = join(root, 'npm-shrinkwrap.json')
 
+/** Compiles the package's files anew. */
 function prepare() {
   // Nothing that an earlier state of the source left behind may get into the package.
   for (const folder of ['command-line', 'core', 'plugins', 'runtimes', 'testing']) {
@@ -18,17 +16,23 @@ function prepare() {
   }
   compile()
   const typescript = dirname(createRequire(import.meta.url).resolve('typescript/package.json'))
-  const tsc = [join(typescript, 'bin', 'tsc'), '-p', join(root, 'tsconfig.package.json')]
+  const declarations = join(root, 'dist', 'declarations')
+  const tsc = [join(typescript, 'bin', 'tsc'), '-p', join(root, 'tsconfig.package.json'), '--outDir', declarations]
   const { status } = spawnSync(process.execPath, tsc, { stdio: ['inherit', 2, 'inherit'] })
   if (status !== 0) process.exit(status ?? 1)
-  const lock = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8'))
-  const packages = Object.entries(lock.packages).filter(([, entry]) => !entry.dev)
-  const [, { devDependencies, ...own }] = packages.shift()
-  writeFileSync(
-    shrinkwrap,
-    JSON.stringify({ ...lock, packages: { '': own, ...Object.fromEntries(packages) } }, null, 2)
-  )
+  for (const entry of ['core/plugins/public-api.d.ts', 'testing/index.d.ts']) publish(declarations, entry, new Set())
+  rmSync(declarations, { recursive: true })
 }
 
-if (process.argv[2] === 'prepare') prepare()
-else rmSync(shrinkwrap, { force: true })
+/** Puts a file of declarations, and those that it imports, where the package has them. */
+function publish(from, path, done) {
+  if (done.has(path)) return
+  done.add(path)
+  const text = readFileSync(join(from, path), 'utf8')
+  writeFileSync(join(root, 'dist', path), text)
+  for (const [, other] of text.matchAll(/(?:from|import)\(? ?['"](\.{1,2}\/[^'"]+)\.ts['"]/g)) {
+    publish(from, join(dirname(path), `${other}.d.ts`), done)
+  }
+}
+
+prepare()
