@@ -8,13 +8,12 @@ const textOf = (content: Content) =>
   typeof content === 'string' ? content : (content ?? []).map(part => part.text ?? '').join('')
 
 /** Says word by word what it was asked last. Every model has it, so that tests need no llama.cpp. */
-class EchoEngine implements Partial<Engine> {
+class EchoEngine implements Engine {
   readonly id = `echo-${randomUUID()}`
   readonly provider = 'echo'
   readonly contextSize: number
   readonly slots = 4
-  readonly memory = undefined
-  readonly sharedArguments = []
+  readonly memory: undefined
   readonly exited: Promise<{ code: number | null; signal: string | null; expected: boolean }>
   readonly spec: EngineSpec
   #exit!: (how: { code: number | null; signal: string | null; expected: boolean }) => void

@@ -158,9 +158,9 @@ export interface Engine {
    */
   readonly reserved?: MemoryUse
   /** The build it runs on. */
-  readonly build: Build
+  readonly build?: Build
   /** Flags that all engines get beside what the spec says. */
-  readonly sharedArguments: readonly string[]
+  readonly sharedArguments?: readonly string[]
   readonly pid?: number | undefined
   /** Settles when the engine has gone, whoever ended it. Never rejects. */
   readonly exited: Promise<EngineExit>
@@ -189,7 +189,7 @@ export interface Engine {
   /** Keeps what its slots have read for the next start of the same model; called before a polite `stop`. Never rejects. */
   saveSlots?(): Promise<void>
   /** Sends a request; resolves at the response's headers. No time limits of its own. */
-  request(request: EngineRequest): Promise<EngineResponse>
+  request?(request: EngineRequest): Promise<EngineResponse>
   /** Ends it: politely first, then by force. Settles when it has gone. Open requests are cut. */
   stop(): Promise<void>
   /** The last lines it printed, oldest first. */

@@ -1,0 +1,69 @@
+import t from 'tap'
+import filter from '../../examples/request-filter/index.ts'
+import { filterContract, startTestCorral } from '../../testing/index.ts'
+
+const MODEL = 'corral/tiny-chat'
+const config = `
+request-filter:
+  refuse: [weather]
+  replace: { cat: dog }
+  system: Be brief.
+`
+
+t.test('the example of a filter fulfils the contract', async () => {
+  await filterContract(filter, { refused: 'How is the weather?', config })
+})
+
+t.test('it refuses requests and changes words of answers on all surfaces', async t => {
+  const corral = await startTestCorral({ plugins: [filter], config })
+  t.teardown(() => corral.close())
+  const messages = [{ role: 'user', content: 'a cat sleeps' }]
+  const native = await corral.json('/api/chat', { model: MODEL, messages, stream: false })
+  t.equal(native.body.message.content, 'a dog sleeps')
+  const hosted = await corral.json('/v1/chat/completions', { model: MODEL, messages })
+  t.equal(hosted.body.choices[0].message.content, 'a dog sleeps')
+  const anthropic = await corral.json('/v1/messages', { model: MODEL, messages, max_tokens: 50 })
+  t.equal(anthropic.body.content[0].text, 'a dog sleeps')
+  const events = await corral.events('/v1/chat/completions', { model: MODEL, messages, stream: true })
+  t.equal(events.map(event => event.choices?.[0]?.delta?.content ?? '').join(''), 'a dog sleeps')
+  const ollama = await corral.json('/ollama/api/chat', { model: MODEL, messages, stream: false })
+  t.equal(ollama.body.message.content, 'a dog sleeps')
+
+  const weather = { model: MODEL, messages: [{ role: 'user', content: 'The WEATHER?' }], max_tokens: 50 }
+  t.match(await corral.json('/api/chat', weather), {
+    status: 400,
+    body: { code: 'invalid_request', error: 'Requests about "weather" are not answered here.' }
+  })
+  t.match(await corral.json('/v1/chat/completions', weather), {
+    status: 400,
+    body: { error: { message: 'Requests about "weather" are not answered here.' } }
+  })
+  t.match(await corral.json('/v1/messages', weather), { status: 400, body: { type: 'error' } })
+  t.match(await corral.plugin('request-filter'), { state: 'active', hooks: ['request', 'event'], path: String })
+})
+
+t.test('a hook that throws while the server runs is named, and the server goes on', async t => {
+  const broken = {
+    name: 'broken',
+    api: 1 as const,
+    optional: true,
+    setup: () => ({
+      on: {
+        request: ({ body }: { body: Record<string, unknown> }) => {
+          if (JSON.stringify(body.messages).includes('crash')) throw new TypeError('no such thing')
+        }
+      }
+    })
+  }
+  const corral = await startTestCorral({ plugins: [broken as never] })
+  t.teardown(() => corral.close())
+  const ask = (content: string) => ({ model: MODEL, messages: [{ role: 'user', content }], stream: false })
+  for (let round = 0; round < 2; round++) {
+    t.match(await corral.json('/api/chat', ask('crash')), {
+      status: 500,
+      body: { code: 'internal', error: /The plugin "broken" failed in its hook "request"/ }
+    })
+  }
+  t.equal((await corral.json('/api/chat', ask('fine'))).body.message.content, 'fine')
+  t.equal(corral.log().split('failed in its hook \\"request\\": no such thing').length, 2, 'it is logged once')
+})
