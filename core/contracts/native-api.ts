@@ -14,7 +14,7 @@ export interface ModelNaming {
    * What is deleted under this name, where that is not all that `parse` makes of it.
    * @throws CorralError `invalid_model_name`, `model_not_found`
    */
-  doomed?(asked: string): ModelName
+  toDelete?(asked: string): ModelName
   /**
    * What a pull of this name asks hubs for; undefined when the model is here and came from none of them. What was asked
    * for itself, where absent.

@@ -11,6 +11,7 @@ export interface ExplainedSchema {
   properties?: Record<string, ExplainedSchema>
   required?: string[]
   items?: ExplainedSchema
+  patternProperties?: Record<string, ExplainedSchema>
   additionalProperties?: ExplainedSchema | boolean
   pattern?: string
   minimum?: number
@@ -73,7 +74,7 @@ function faultAt(schema: ExplainedSchema, value: unknown, path: SchemaFault['pat
 }
 
 function faultInObject(
-  { properties = {}, required = [], additionalProperties }: ExplainedSchema,
+  { properties = {}, patternProperties = {}, required = [], additionalProperties }: ExplainedSchema,
   fields: Record<string, unknown>,
   path: SchemaFault['path']
 ): SchemaFault | undefined {
@@ -86,7 +87,9 @@ function faultInObject(
   if (missing !== undefined) return { path: [...path, missing], kind: 'missing', schema: properties[missing] ?? {} }
   for (const [key, field] of Object.entries(fields)) {
     if (field === undefined) continue
-    const rule = Object.hasOwn(properties, key) ? properties[key] : additionalProperties
+    const pattern = Object.keys(patternProperties).find(pattern => new RegExp(pattern, 'u').test(key))
+    const named = Object.hasOwn(properties, key) ? properties[key] : pattern && patternProperties[pattern]
+    const rule = named || additionalProperties
     if (rule === false) return { path: [...path, key], kind: 'unknown', schema: {} }
     const fault = typeof rule === 'object' ? faultAt(rule, field, [...path, key]) : undefined
     if (fault) return fault

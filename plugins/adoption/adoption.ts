@@ -4,8 +4,7 @@ import type { OnCopied, Storage, StoredVariant } from '../../core/contracts/stor
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName } from '../../core/models/model-name.ts'
 import { CacheDisk } from './cache-disk.ts'
-import type { Candidate } from './candidate.ts'
-import { validName } from './valid-name.ts'
+import { type Candidate, validName } from './candidate.ts'
 
 /** A tool whose models can be taken over. */
 export interface Tool {

@@ -1,6 +1,6 @@
 import type { AdoptedFile } from '../../core/contracts/storage.ts'
-import type { ModelName } from '../../core/models/model-name.ts'
-import { storedName } from '../../core/models/stored-name.ts'
+import { storedName } from '../../core/models/gguf-file-name.ts'
+import { type ModelName, parseModelName } from '../../core/models/model-name.ts'
 
 /** A file as it lies in a cache. */
 export interface CacheFile {
@@ -63,4 +63,28 @@ export function adopted(file: CacheFile, path: string, role: AdoptedFile['role']
   const { source, size, claimedSha256 } = file
   const stored = path.split('/').map(storedName).join('/')
   return { source, path: stored, role, size, ...(claimedSha256 ? { claimedSha256 } : {}) }
+}
+
+/** Longest part of a model's name. */
+const LONGEST = 96
+
+/**
+ * A model name as near as possible to what another tool calls it: what corral does not allow becomes `-`.
+ * @param variant `latest` and an empty one are none
+ */
+export function validName(owner: string, name: string, variant?: string): ModelName {
+  const bare = `${validPart(owner)}/${validPart(name)}`
+  return parseModelName(variant ? `${bare}:${validPart(variant)}` : bare)
+}
+
+function validPart(text: string): string {
+  const part = text
+    .replace(/[^A-Za-z0-9._-]+/g, '-')
+    .replace(/\.{2,}/g, '.')
+    .replace(/^[._-]+/, '')
+    .slice(0, LONGEST)
+    .replace(/[.-]+$/, '')
+  if (part === '') return 'model'
+  // Windows keeps some names for devices.
+  return /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)/i.test(part) ? `model-${part}`.slice(0, LONGEST) : part
 }

@@ -2,10 +2,8 @@ import { readlink } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { isSystemError } from '../../core/errors.ts'
 import type { CacheDisk } from './cache-disk.ts'
-import type { CacheFile, Candidate } from './candidate.ts'
-import { readModelFolder } from './model-folder.ts'
-import { planRepository } from './repository.ts'
-import { validName } from './valid-name.ts'
+import { type CacheFile, type Candidate, validName } from './candidate.ts'
+import { planRepository, readModelFolder } from './repository.ts'
 
 /** Owner of repositories from the hub's first days, which had none. */
 const WITHOUT_OWNER = 'huggingface'

@@ -6,8 +6,8 @@ import { definePlugin } from '../../core/plugins/plugin.ts'
 import { CacheAdoption, type Tool } from './adoption.ts'
 import { huggingFaceFolders, lmStudioHomes, lmStudioModels, ollamaFolders } from './cache-folders.ts'
 import { findHuggingFace } from './huggingface-cache.ts'
-import { findLmStudio } from './lm-studio-cache.ts'
 import { findOllama } from './ollama-cache.ts'
+import { findLmStudio } from './repository.ts'
 
 const OptionsSchema = Type.Object(
   {

@@ -40,7 +40,7 @@ export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
     })
 
     app.delete('/delete', { schema: operations.remove }, async ({ body }) => {
-      const name = (naming.doomed ?? naming.parse)(nameOf(body))
+      const name = (naming.toDelete ?? naming.parse)(nameOf(body))
       const present = catalog.find(name)
       if (present) requireFiles(present)
       const cancelled = await downloads.cancelModel(name, deletedWhilePulled(name))

@@ -14,7 +14,7 @@ export function ollamaNaming(catalog: Pick<Catalog, 'list' | 'find' | 'variants'
   return {
     parse: asked => existingName(asked, catalog),
     shown,
-    doomed: asked => doomedName(asked, catalog),
+    toDelete: asked => nameToDelete(asked, catalog),
     atHub: asked => atHub(asked, catalog)
   }
 }
@@ -74,7 +74,7 @@ export function existingName(asked: unknown, catalog: Pick<Catalog, 'list' | 'fi
  * of it.
  * @throws CorralError as `existingName`; `model_not_found` where a name without a tag only finds what was made under one
  */
-function doomedName(asked: string, catalog: Pick<Catalog, 'list' | 'find' | 'variants'>): ModelName {
+function nameToDelete(asked: string, catalog: Pick<Catalog, 'list' | 'find' | 'variants'>): ModelName {
   const name = existingName(asked, catalog)
   const [first] = catalog.variants(name)
   if (name.variant !== undefined || !first) return name

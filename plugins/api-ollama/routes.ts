@@ -6,7 +6,7 @@ import { logFailure } from '../../core/http/application.ts'
 import { isGone } from '../../core/http/client-signal.ts'
 import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
 import { errorResponses, json, nativeErrors } from '../../core/http/response-schemas.ts'
-import { modelfileText } from './models/modelfile-text.ts'
+import { modelfileText } from './models/create-request.ts'
 import { tagAsOllama } from './operations.ts'
 import { hostedPath, PROFILE } from './profile-paths.ts'
 

@@ -36,10 +36,7 @@ export function docsRoutes(described: () => DescribedRoute[]): FastifyPluginAsyn
 
   async function documentText(): Promise<string> {
     if (document !== undefined) return document
-    const [{ openApiDocument }, { documentInfo }] = await Promise.all([
-      import('./openapi.ts'),
-      import('./document-info.ts')
-    ])
+    const [{ openApiDocument }, { documentInfo }] = await Promise.all([import('./openapi.ts'), import('./openapi.ts')])
     document = JSON.stringify(openApiDocument(described(), documentInfo))
     return document
   }

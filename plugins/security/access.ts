@@ -1,9 +1,9 @@
-import type { IncomingMessage } from 'node:http'
+import { createHash, timingSafeEqual } from 'node:crypto'
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
+import { BlockList, isIP } from 'node:net'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import { ConfigError } from '../../core/config/problems.ts'
 import { CorralError } from '../../core/errors.ts'
-import { hostAllowed } from './addresses.ts'
-import { keyCheck } from './keys.ts'
-import { type OriginPattern, originAllowed } from './origins.ts'
 
 export interface AccessRules {
   /** Whether the `Host` header of a request must name this machine. */
@@ -82,4 +82,144 @@ function answerPreflight(request: FastifyRequest, reply: FastifyReply): FastifyR
 function quoted(header: string | undefined): string {
   const text = header ?? ''
   return JSON.stringify(text.length > 120 ? `${text.slice(0, 120)}…` : text)
+}
+
+const LOOPBACK = new BlockList()
+LOOPBACK.addSubnet('127.0.0.0', 8)
+LOOPBACK.addAddress('::1', 'ipv6')
+
+/**
+ * Whether a host, without port and brackets, is this machine's loopback: `localhost`, `*.localhost`, 127.0.0.0/8, `::1`
+ * and its IPv4-mapped form. Only whole addresses count (`127.1` does not), and names are not looked up.
+ */
+export function isLoopbackHost(host: string): boolean {
+  const version = isIP(host)
+  // A zone (`::1%lo`) is for connecting and has no place in a name that others use.
+  if (version) return !host.includes('%') && LOOPBACK.check(host, version === 6 ? 'ipv6' : 'ipv4')
+  const name = nameKey(host)
+  return name === 'localhost' || /^([a-z0-9_-]+\.)+localhost$/.test(name)
+}
+
+/** The host of a `Host` header, without port and brackets; undefined when it is malformed. */
+export function hostOf(header: string): string | undefined {
+  const match = /^(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/?#@[\]\\]+))(?::\d{1,5})?$/.exec(header)
+  return match?.[1] ?? match?.[2]
+}
+
+/** A host name, or an IPv6 address without brackets. */
+export const HOST_PATTERN = '^([^\\s:/?#@\\[\\]\\\\]+|[0-9A-Fa-f:.]+)$'
+
+/** What two spellings of one host name share: case and the dot of the root do not count. */
+export function nameKey(name: string): string {
+  return name.toLowerCase().replace(/\.$/, '')
+}
+
+/**
+ * Whether a `Host` header names this machine, so that the request was not sent to it through a foreign name that was
+ * pointed here (DNS rebinding).
+ * @param header undefined where there is none (HTTP/1.0)
+ * @param names this machine's own host names and those that were configured, as `nameKey` gives them
+ */
+export function hostAllowed(header: string | undefined, names: ReadonlySet<string>): boolean {
+  if (header === undefined) return true
+  const host = hostOf(header)
+  return host !== undefined && (isLoopbackHost(host) || names.has(nameKey(host)))
+}
+
+/** Schemes of local applications that show pages of their own. */
+const APPLICATION_SCHEMES = new Set(['app', 'tauri', 'vscode-webview'])
+const DEFAULT_PORTS: Record<string, string> = { http: '80', https: '443' }
+
+/** Tells whether an origin was configured as allowed. */
+export type OriginPattern = (origin: string) => boolean
+
+/** An entry of `origins` must be `*`, `null`, or `scheme://host[:port]` where `*` stands for any letters of a host. */
+export const ORIGIN_PATTERN = '^(\\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^\\s/?#@\\\\]+)$'
+
+/**
+ * Reads an entry of `origins`. In a host `*` stands for at least one character, dots included: `https://*.example.org`
+ * is all names below it, not itself. As a port it is any port.
+ */
+export function originPattern(entry: string): OriginPattern {
+  if (entry === '*') return () => true
+  const source = entry
+    .toLowerCase()
+    .replace(/[.+?^${}()|[\]\\]/g, '\\$&')
+    .replace(/:\*$/, '(:[0-9]+)?')
+    .replaceAll('*', '[a-z0-9._-]+')
+  const pattern = new RegExp(`^${source}$`)
+  return origin => pattern.test(origin.toLowerCase())
+}
+
+/**
+ * Whether pages of this origin may use the server.
+ * @param header the `Origin` header; undefined where there is none: no page of a browser sent the request
+ * @param host the `Host` header
+ */
+export function originAllowed(
+  header: string | undefined,
+  host: string | undefined,
+  configured: readonly OriginPattern[]
+): boolean {
+  if (header === undefined) return true
+  if (configured.some(matches => matches(header))) return true
+  const match = /^([a-z][a-z0-9+.-]*):\/\/([^\s/?#@\\]*)$/i.exec(header)
+  if (!match) return false
+  const scheme = match[1]!.toLowerCase()
+  const authority = match[2]!
+  if (APPLICATION_SCHEMES.has(scheme)) return true
+  if (!(scheme in DEFAULT_PORTS)) return false
+  const name = hostOf(authority)
+  if (name === undefined) return false
+  return isLoopbackHost(name) || (host !== undefined && withPort(authority, scheme) === withPort(host, scheme))
+}
+
+function withPort(authority: string, scheme: string): string {
+  const text = authority.toLowerCase()
+  return /:\d+$/.test(text) ? text : `${text}:${DEFAULT_PORTS[scheme]}`
+}
+
+function digest(key: string): Buffer {
+  return createHash('sha256').update(key).digest()
+}
+
+/**
+ * Tells whether a request carries one of these keys, as `Authorization: Bearer <key>` or `x-api-key: <key>`. How long
+ * that takes says nothing about the keys.
+ */
+export function keyCheck(keys: readonly string[]): (headers: IncomingHttpHeaders) => boolean {
+  const digests = keys.map(digest)
+  const known = (key: string) => {
+    const given = digest(key)
+    let found = false
+    for (const wanted of digests) found = timingSafeEqual(given, wanted) || found
+    return found
+  }
+  return headers => {
+    const bearer = /^Bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
+    const header = headers['x-api-key']
+    const given = [bearer, Array.isArray(header) ? header[0] : header].filter(key => key !== undefined)
+    return given.some(known)
+  }
+}
+
+/** Who may reach the server: only programs of this machine, or others too; those with or without a key. */
+export type Exposure = 'local' | 'keys' | 'open'
+
+/**
+ * Judges an address to listen on.
+ * @param setting the path of the setting that names it
+ * @throws ConfigError when everybody in the network could use the server and nobody has said that they may
+ */
+export function judgeBind(host: string, options: { keys: number; insecure: boolean }, setting = 'host'): Exposure {
+  if (isLoopbackHost(host)) return 'local'
+  if (options.keys > 0) return 'keys'
+  if (options.insecure) return 'open'
+  throw new ConfigError([
+    {
+      where: setting,
+      setting,
+      message: `Listening on ${host} lets every machine that can reach it use this server, and no API key protects it. Set keys in security.api_keys (or CORRAL_API_KEYS), or listen on 127.0.0.1, or say that this is wanted with security.insecure: true (or CORRAL_INSECURE=1).`
+    }
+  ])
 }

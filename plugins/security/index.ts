@@ -2,10 +2,15 @@ import type { IncomingMessage } from 'node:http'
 import { hostname } from 'node:os'
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
-import { accessHooks } from './access.ts'
-import { HOST_PATTERN, nameKey } from './addresses.ts'
-import { type Exposure, judgeBind } from './bind.ts'
-import { ORIGIN_PATTERN, originPattern } from './origins.ts'
+import {
+  accessHooks,
+  type Exposure,
+  HOST_PATTERN,
+  judgeBind,
+  nameKey,
+  ORIGIN_PATTERN,
+  originPattern
+} from './access.ts'
 
 export default definePlugin({
   name: 'security',

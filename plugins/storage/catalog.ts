@@ -3,7 +3,7 @@ import type { BroughtModel, Catalog, Model, ModelSource } from '../../core/contr
 import type { Storage } from '../../core/contracts/storage.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 import { findLabel } from './manifest.ts'
-import { behindAlias } from './model-aliases.ts'
+import { behindAlias } from './model-index.ts'
 import { modelNotFound } from './refusals.ts'
 
 /** The label of a model of a plugin that gives it none. */

@@ -1,5 +1,6 @@
 import type { ModelMetadata } from '../../core/contracts/catalog.ts'
 import type { GgufFile } from '../../core/models/gguf-file.ts'
+import { labelFromFileName } from '../../core/models/gguf-file-name.ts'
 import { capabilitiesOf } from './capabilities.ts'
 
 /** A manifest holds no more than this of what a file says, whatever the file says. */
@@ -75,4 +76,57 @@ export function ggufPurpose({ metadata }: GgufFile): 'model' | 'projector' | 'ad
   if (type === 'adapter') return 'adapter'
   if (type === 'imatrix') return 'imatrix'
   return type === 'mmproj' || metadata['general.architecture'] === 'clip' ? 'projector' : 'model'
+}
+
+/** llama.cpp's names of `general.file_type` (enum llama_ftype), by number. */
+const FILE_TYPES: Record<number, string> = {
+  0: 'F32',
+  1: 'F16',
+  2: 'Q4_0',
+  3: 'Q4_1',
+  7: 'Q8_0',
+  8: 'Q5_0',
+  9: 'Q5_1',
+  10: 'Q2_K',
+  11: 'Q3_K_S',
+  12: 'Q3_K_M',
+  13: 'Q3_K_L',
+  14: 'Q4_K_S',
+  15: 'Q4_K_M',
+  16: 'Q5_K_S',
+  17: 'Q5_K_M',
+  18: 'Q6_K',
+  19: 'IQ2_XXS',
+  20: 'IQ2_XS',
+  21: 'Q2_K_S',
+  22: 'IQ3_XS',
+  23: 'IQ3_XXS',
+  24: 'IQ1_S',
+  25: 'IQ4_NL',
+  26: 'IQ3_S',
+  27: 'IQ3_M',
+  28: 'IQ2_S',
+  29: 'IQ2_M',
+  30: 'IQ4_XS',
+  31: 'IQ1_M',
+  32: 'BF16',
+  36: 'TQ1_0',
+  37: 'TQ2_0',
+  38: 'MXFP4_MOE',
+  39: 'NVFP4',
+  40: 'Q1_0',
+  41: 'Q2_0'
+}
+
+/** The name of a GGUF file's `general.file_type`; undefined for numbers without one (1024 marks a guess and is ignored). */
+export function labelFromFileType(fileType: unknown): string | undefined {
+  return typeof fileType === 'number' ? FILE_TYPES[fileType & ~1024] : undefined
+}
+
+/**
+ * The label of a GGUF model: its file's name goes before its header, because the header knows no mixtures such as
+ * `UD-Q4_K_XL` and calls them by the nearest plain type.
+ */
+export function ggufLabel(fileName: string, fileType: unknown): string {
+  return labelFromFileName(fileName) ?? labelFromFileType(fileType) ?? 'GGUF'
 }

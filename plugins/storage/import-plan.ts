@@ -1,8 +1,13 @@
 import type { StoredFile } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import { labelFromFileName, parseGgufFileName, projectorFor, shardNames } from '../../core/models/gguf-file-name.ts'
+import {
+  labelFromFileName,
+  parseGgufFileName,
+  projectorFor,
+  shardNames,
+  storedName
+} from '../../core/models/gguf-file-name.ts'
 import { describesSafetensors, isTokenizer } from '../../core/models/safetensors-layout.ts'
-import { storedName } from '../../core/models/stored-name.ts'
 
 /** A file that an import takes: where it lies below the source folder, and its name in the store. */
 export interface PlannedFile {

@@ -2,7 +2,7 @@ import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { createCatalog } from './catalog.ts'
 import { DEMO_MODEL, installDemoModel } from './demo-model.ts'
-import { aliasesOf } from './model-aliases.ts'
+import { aliasesOf } from './model-index.ts'
 import { ModelStore } from './model-store.ts'
 
 export default definePlugin({

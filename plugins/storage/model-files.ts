@@ -3,10 +3,8 @@ import type { ModelMetadata } from '../../core/contracts/catalog.ts'
 import type { StoredFile } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { type GgufFile, readGguf } from '../../core/models/gguf-file.ts'
-import { ggufMetadata, ggufPurpose } from './gguf-metadata.ts'
-import { ggufLabel } from './quantization-label.ts'
-import { readSafetensors } from './safetensors-file.ts'
-import { safetensorsMetadata } from './safetensors-metadata.ts'
+import { ggufLabel, ggufMetadata, ggufPurpose } from './gguf-metadata.ts'
+import { readSafetensors, safetensorsMetadata } from './safetensors-metadata.ts'
 
 /** A file to be taken into the store. */
 export interface SourceFile {

@@ -7,26 +7,23 @@ import type { AdoptRequest, ImportRequest, OnCopied, Storage, StoredVariant } fr
 import { CorralError, isSystemError } from '../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 import { isWhole } from '../../core/models/stored-variant.ts'
-import { inspectSource } from './import-source.ts'
-import { inspectFiles } from './inspect-files.ts'
-import { KeyedQueue } from './keyed-queue.ts'
+import { inspectFiles, inspectSource } from './import-source.ts'
 import { findLabel, type Manifest, type VariantRecord, withoutRevisions, withVariant } from './manifest.ts'
-import { behindAlias } from './model-aliases.ts'
 import type { ModelSource } from './model-files.ts'
 import {
   discardFolder,
   MANIFEST_FILE,
   modelFolder,
   placeRevision,
+  RevisionFolders,
   removeEmptyFolders,
   removeManifest,
   writeManifest
 } from './model-folders.ts'
-import { ModelIndex } from './model-index.ts'
+import { behindAlias, ModelIndex } from './model-index.ts'
 import { scanModels } from './model-scan.ts'
 import { placementOf } from './placement.ts'
 import { isAlias, modelExists, modelNotFound, writeFailure } from './refusals.ts'
-import { RevisionFolders } from './revision-folders.ts'
 import { type StagedRevision, stageFiles } from './staging.ts'
 
 /** The models on disk. Reads are answered from memory; changes of one model happen one after another. */
@@ -210,19 +207,19 @@ export class ModelStore implements Storage {
     const key = modelKey(name)
     const variants = this.variants(name)
     if (variants.length === 0) throw this.find(name) ? isAlias(name, this.get(name)) : modelNotFound(name, [])
-    const doomed = name.variant === undefined ? variants : [this.get(name)]
-    const revisions = new Set(doomed.map(variant => variant.revision))
+    const toDelete = name.variant === undefined ? variants : [this.get(name)]
+    const revisions = new Set(toDelete.map(variant => variant.revision))
     this.#index.drop(key, revisions)
     return this.#changes.run(key, async () => {
-      await this.#tellListeners(doomed)
+      await this.#tellListeners(toDelete)
       try {
         await this.#withdraw(key, revisions)
       } catch (error) {
         this.#index.restore(key, revisions)
         throw writeFailure(this.#models, error)
       }
-      for (const { directory } of doomed) await this.#folders.retire(key, directory)
-      return doomed
+      for (const { directory } of toDelete) await this.#folders.retire(key, directory)
+      return toDelete
     })
   }
 
@@ -314,5 +311,38 @@ export class ModelStore implements Storage {
       if (result.status === 'rejected')
         this.#log.error(result.reason, 'A part of corral could not let go of a removed model')
     }
+  }
+}
+
+/** Lets tasks with the same key run one after another, in order; others run side by side. */
+export class KeyedQueue {
+  readonly #tails = new Map<string, Promise<void>>()
+
+  /** Runs the task when all earlier ones of its key have ended. Aborting ends the waiting; a task that runs goes on. */
+  async run<T>(key: string, task: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+    signal?.throwIfAborted()
+    let started = false
+    const turn = (this.#tails.get(key) ?? Promise.resolve()).then(() => {
+      signal?.throwIfAborted()
+      started = true
+      return task()
+    })
+    const tail = turn.then(
+      () => {},
+      () => {}
+    )
+    this.#tails.set(key, tail)
+    void tail.then(() => {
+      if (this.#tails.get(key) === tail) this.#tails.delete(key)
+    })
+    if (!signal) return turn
+    return new Promise<T>((resolve, reject) => {
+      const onAbort = () => {
+        if (!started) reject(signal.reason)
+      }
+      signal.addEventListener('abort', onAbort, { once: true })
+      void tail.then(() => signal.removeEventListener('abort', onAbort))
+      turn.then(resolve, reject)
+    })
   }
 }

@@ -9,13 +9,10 @@ import {
   lmStudioModels,
   ollamaFolders
 } from '../../plugins/adoption/cache-folders.ts'
-import type { CacheFile, Candidate } from '../../plugins/adoption/candidate.ts'
+import { type CacheFile, type Candidate, validName } from '../../plugins/adoption/candidate.ts'
 import { findHuggingFace } from '../../plugins/adoption/huggingface-cache.ts'
-import { findLmStudio } from '../../plugins/adoption/lm-studio-cache.ts'
-import { planOllama } from '../../plugins/adoption/ollama.ts'
-import { findOllama } from '../../plugins/adoption/ollama-cache.ts'
-import { planRepository } from '../../plugins/adoption/repository.ts'
-import { validName } from '../../plugins/adoption/valid-name.ts'
+import { findOllama, planOllama } from '../../plugins/adoption/ollama-cache.ts'
+import { findLmStudio, planRepository } from '../../plugins/adoption/repository.ts'
 import { ggufBytes, safetensorsBytes } from '../support/gguf-writer.ts'
 import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layouts.ts'
 

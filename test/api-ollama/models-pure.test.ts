@@ -2,11 +2,14 @@ import t from 'tap'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { parametersText } from '../../plugins/api-native/parameters-text.ts'
-import { requireJinja } from '../../plugins/api-ollama/models/chat-template.ts'
-import { mergedDefaults, readCreateRequest } from '../../plugins/api-ollama/models/create-request.ts'
-import { parseDigest } from '../../plugins/api-ollama/models/digest.ts'
-import { parseModelfile } from '../../plugins/api-ollama/models/modelfile.ts'
-import { modelfileText } from '../../plugins/api-ollama/models/modelfile-text.ts'
+import { parseDigest } from '../../plugins/api-ollama/models/blob-store.ts'
+import {
+  mergedDefaults,
+  modelfileText,
+  parseModelfile,
+  readCreateRequest,
+  requireJinja
+} from '../../plugins/api-ollama/models/create-request.ts'
 
 const DIGEST = `sha256:${'a'.repeat(64)}`
 

@@ -3,10 +3,10 @@ import { shortened } from '../../core/answers/embedding.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { httpOrigin } from '../../core/http/listening.ts'
-import { listenFault, parseListen } from '../../plugins/api-ollama/listen-address.ts'
 import { existingName, newName, ollamaNaming, shown } from '../../plugins/api-ollama/naming.ts'
 import { hostedPath, pathInProfile, withModelName } from '../../plugins/api-ollama/profile-paths.ts'
 import { inOllamasWords, OLLAMA_VERSION } from '../../plugins/api-ollama/routes.ts'
+import { listenFault, parseListen } from '../../plugins/api-ollama/second-listener.ts'
 import { cutTokens } from '../../runtimes/llama-server/calls.ts'
 
 function variant(name: string, label = 'Q8_0', more: Partial<StoredVariant> = {}): StoredVariant {
@@ -89,7 +89,7 @@ t.test('what a deletion means', t => {
   const tagged = variant('library/tagged', 'v1', { origin: { kind: 'made', from: 'x', tag: 'v1' } })
   const variants = (name: { owner: string; name: string }) =>
     name.name === 'tagged' ? [tagged] : storage.variants(name)
-  const { doomed } = ollamaNaming({ ...storage, variants })
+  const { toDelete } = ollamaNaming({ ...storage, variants })
   const table: [asked: string, owner: string, name: string, label?: string][] = [
     ['tiny-chat', 'corral', 'tiny-chat', 'F16'],
     ['Qwen/Big:latest', 'Qwen', 'Big', 'Q4_K_M'],
@@ -98,10 +98,10 @@ t.test('what a deletion means', t => {
     ['being/pulled', 'being', 'pulled']
   ]
   for (const [asked, owner, name, label] of table) {
-    t.same(doomed!(asked), { owner, name, ...(label && { variant: label }) }, asked)
+    t.same(toDelete!(asked), { owner, name, ...(label && { variant: label }) }, asked)
   }
-  t.throws(() => doomed!('tagged'), { code: 'model_not_found', message: /only tagged:v1/ })
-  t.throws(() => doomed!('nix'), { code: 'model_not_found' })
+  t.throws(() => toDelete!('tagged'), { code: 'model_not_found', message: /only tagged:v1/ })
+  t.throws(() => toDelete!('nix'), { code: 'model_not_found' })
   t.end()
 })
 

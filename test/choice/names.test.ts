@@ -1,6 +1,5 @@
 import t from 'tap'
-import { type FileRole, parseGgufFileName, projectorFor } from '../../core/models/gguf-file-name.ts'
-import { storedName } from '../../core/models/stored-name.ts'
+import { type FileRole, parseGgufFileName, projectorFor, storedName } from '../../core/models/gguf-file-name.ts'
 import { isUnsupported, quality, standInRank } from '../../plugins/download/choice/default-quantization.ts'
 
 t.test('labels from real file names', t => {

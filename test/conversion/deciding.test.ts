@@ -2,14 +2,12 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { diskNeed } from '../../plugins/conversion/disk-need.ts'
-import { DTYPES, planDtype } from '../../plugins/conversion/dtypes.ts'
-import { downloadedPackage } from '../../plugins/conversion/python/environment.ts'
+import { converterProgress, quantizeProgress } from '../../plugins/conversion/convert-model.ts'
+import { DTYPES, diskNeed, planDtype } from '../../plugins/conversion/dtypes.ts'
+import { downloadedPackage, environmentName, parseRequirements } from '../../plugins/conversion/python/environment.ts'
 import { type PythonFacts, pythonNames, shortcomingOf } from '../../plugins/conversion/python/find-python.ts'
 import { installFailure } from '../../plugins/conversion/python/install-failure.ts'
-import { environmentName, parseRequirements } from '../../plugins/conversion/python/requirements.ts'
 import { causeOf, type FailureCause } from '../../plugins/conversion/tool-failure.ts'
-import { converterProgress, quantizeProgress } from '../../plugins/conversion/tool-progress.ts'
 
 /** What the real tools printed; see the files. */
 const recorded = (name: string) =>

@@ -1,10 +1,17 @@
 import { hostname } from 'node:os'
 import t from 'tap'
 import { ConfigError } from '../../core/config/problems.ts'
-import { hostAllowed, hostOf, isLoopbackHost, nameKey } from '../../plugins/security/addresses.ts'
-import { judgeBind } from '../../plugins/security/bind.ts'
-import { keyCheck } from '../../plugins/security/keys.ts'
-import { ORIGIN_PATTERN, originAllowed, originPattern } from '../../plugins/security/origins.ts'
+import {
+  hostAllowed,
+  hostOf,
+  isLoopbackHost,
+  judgeBind,
+  keyCheck,
+  nameKey,
+  ORIGIN_PATTERN,
+  originAllowed,
+  originPattern
+} from '../../plugins/security/access.ts'
 
 t.test('loopback hosts', async t => {
   const loopback = [

@@ -14,7 +14,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { transferFile } from '../../plugins/storage/file-transfer.ts'
+import { transferFile } from '../../plugins/storage/staging.ts'
 import { ggufBytes, safetensorsBytes, writeGguf } from '../support/gguf-writer.ts'
 import { faultsOf, name, openStore, tree } from './support.ts'
 

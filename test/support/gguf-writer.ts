@@ -1,5 +1,5 @@
 import { truncateSync, writeFileSync } from 'node:fs'
-import { tensorSize } from '../../core/models/tensor-size.ts'
+import { tensorSize } from '../../core/models/gguf-file.ts'
 
 type Scalar = string | number | boolean | bigint
 export interface GgufParts {

@@ -4,8 +4,7 @@ import { CorralError, isSystemError } from '../../../core/errors.ts'
 import { ClientGone } from '../../../core/http/client-signal.ts'
 import { takeAnyTime } from '../../../core/http/long-upload.ts'
 import { errorResponses, nativeErrors } from '../../../core/http/response-schemas.ts'
-import type { BlobStore } from './blob-store.ts'
-import { parseDigest } from './digest.ts'
+import { type BlobStore, parseDigest } from './blob-store.ts'
 
 const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex digits>' }) })
 const tags = ['Models']

@@ -3,9 +3,8 @@ import { basename } from 'node:path/posix'
 import type { AdoptedFile, StoredFile } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { readGguf } from '../../../core/models/gguf-file.ts'
-import { shardNames } from '../../../core/models/gguf-file-name.ts'
+import { shardNames, storedName } from '../../../core/models/gguf-file-name.ts'
 import { describesSafetensors, isTokenizer } from '../../../core/models/safetensors-layout.ts'
-import { storedName } from '../../../core/models/stored-name.ts'
 
 /** A file that was sent, under the name that the client has it under. */
 export interface SentFile {

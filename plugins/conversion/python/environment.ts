@@ -1,17 +1,18 @@
+import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
-import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
+import { request } from 'undici'
 import type { OnProgress, Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { findExecutable, runTool, ToolError } from '../../../core/system/child-process.ts'
+import { openConnections } from '../../../core/system/connections.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
 import { writeJsonFile } from '../../../core/system/json-file.ts'
 import { causeOf } from '../tool-failure.ts'
 import { findPython, UV_PYTHON } from './find-python.ts'
-import { indexHas } from './index-reach.ts'
 import { installFailure } from './install-failure.ts'
-import { environmentName, readRequirements } from './requirements.ts'
 
 export interface PythonSettings {
   /** Path of a Python that has the packages; empty makes an environment. */
@@ -250,4 +251,72 @@ async function removeOthers({ directory, log }: EnvironmentOptions, name: string
     log.info(`removing ${join(directory, other)}, which no converter here needs any longer`)
     await rm(join(directory, other), { recursive: true, force: true, maxRetries: 3 })
   }
+}
+
+/** Milliseconds in which a package index must answer to count as reachable. */
+const LIMIT = 5000
+
+/** Whether a package index (in PyPI's simple layout) has a package and can be reached from here, through proxies too. */
+export async function indexHas(index: string, name: string, signal?: AbortSignal): Promise<boolean> {
+  const url = new URL(`${index.replace(/\/+$/, '')}/${name}/`)
+  const connections = await openConnections(undefined, {
+    connect: { timeout: LIMIT },
+    headersTimeout: LIMIT,
+    bodyTimeout: LIMIT
+  })
+  const limit = AbortSignal.timeout(LIMIT)
+  try {
+    const { statusCode, body } = await request(url, {
+      dispatcher: connections.to(url),
+      method: 'HEAD',
+      signal: signal ? AbortSignal.any([limit, signal]) : limit
+    })
+    await body.dump()
+    return statusCode < 400
+  } catch {
+    // Why does not matter: without it the packages come from the usual index.
+    signal?.throwIfAborted()
+    return false
+  } finally {
+    await connections.close()
+  }
+}
+
+/** In the converter's folder: the packages that it needs, with the versions that this llama.cpp was tried with. */
+const FILE = join('requirements', 'requirements-convert_hf_to_gguf.txt')
+
+/** What a requirements file asks for. Options such as index addresses are left out: corral's settings decide those. */
+export function parseRequirements(text: string): { packages: string[]; includes: string[] } {
+  const packages: string[] = []
+  const includes: string[] = []
+  for (const raw of text.replace(/\\\r?\n/g, ' ').split(/\r?\n/)) {
+    const line = raw.replace(/(^|\s)#.*$/, '').trim()
+    const include = /^(?:-r|--requirement)[\s=]*(.+)$/.exec(line)
+    if (include) includes.push(include[1]!)
+    else if (line !== '' && !line.startsWith('-')) packages.push(line)
+  }
+  return { packages, includes }
+}
+
+/** The packages that a converter needs, as pip takes them, such as `numpy~=2.2.6`. */
+export async function readRequirements(converter: string): Promise<string[]> {
+  const packages = new Set<string>()
+  const read = new Set<string>()
+  const follow = async (path: string): Promise<void> => {
+    if (read.has(path)) return
+    read.add(path)
+    const file = parseRequirements(await readFile(path, 'utf8'))
+    for (const include of file.includes) await follow(join(dirname(path), include))
+    for (const name of file.packages) packages.add(name)
+  }
+  await follow(join(converter, FILE))
+  return [...packages]
+}
+
+/** Names the environment for a set of packages; another set is another environment. */
+export function environmentName(packages: readonly string[]): string {
+  const digest = createHash('sha256')
+    .update([...packages].sort().join('\n'))
+    .digest('hex')
+  return `converter-${digest.slice(0, 12)}`
 }

@@ -1,7 +1,6 @@
 import type { HubFile, PlannedDownload } from '../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { labelFromFileName } from '../../../core/models/gguf-file-name.ts'
-import { storedName } from '../../../core/models/stored-name.ts'
+import { labelFromFileName, storedName } from '../../../core/models/gguf-file-name.ts'
 import { formatMemory } from '../../../core/system/bytes.ts'
 import {
   budgetOf,

@@ -1,8 +1,7 @@
 import type { HubFile, PlannedDownload } from '../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { labelFromFileName, shardNames } from '../../../core/models/gguf-file-name.ts'
+import { labelFromFileName, shardNames, storedName } from '../../../core/models/gguf-file-name.ts'
 import { describesSafetensors, dtypeLabel, isTokenizer } from '../../../core/models/safetensors-layout.ts'
-import { storedName } from '../../../core/models/stored-name.ts'
 import { formatMemory } from '../../../core/system/bytes.ts'
 import {
   budgetOf,

@@ -2,8 +2,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { brotliDecompress, unzip } from 'node:zlib'
 import { CorralError } from '../../../core/errors.ts'
+import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
 import { version } from '../../../core/system/package-info.ts'
-import { openWays, type ServerWays } from '../../../core/system/server-ways.ts'
 import { connectionErrorText } from './connection-errors.ts'
 import { checkRedirect, isRedirect, MAX_REDIRECTS } from './redirects.ts'
 
@@ -71,16 +71,16 @@ export function shownAddress(address: string): string {
 /** An HTTP client that follows redirects and retries temporary failures; `close` closes its connections. */
 export function createHubFetch(options: HubFetchOptions) {
   const via = options.proxy ? ' (through the proxy of its settings)' : ''
-  let ways: Promise<ServerWays> | undefined
+  let connections: Promise<ServerConnections> | undefined
 
   async function sendOnce(outgoing: OutgoingRequest, url: URL, credentials: Headers | undefined, signal: AbortSignal) {
     // An empty setting means the proxy of the environment.
-    ways ??= openWays(options.proxy || undefined, {
+    connections ??= openConnections(options.proxy || undefined, {
       connect: { timeout: options.connectTimeout },
       headersTimeout: RESPONSE_TIMEOUT,
       bodyTimeout: RESPONSE_TIMEOUT
     })
-    const dispatcher = (await ways).to(url)
+    const dispatcher = (await connections).to(url)
     const { request } = await import('undici')
     const response = await request(url, {
       dispatcher,
@@ -187,7 +187,7 @@ export function createHubFetch(options: HubFetchOptions) {
     },
 
     async close(): Promise<void> {
-      await (await ways)?.close()
+      await (await connections)?.close()
     }
   }
 }

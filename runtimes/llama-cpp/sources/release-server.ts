@@ -1,7 +1,7 @@
 import type { Readable } from 'node:stream'
 import type { Dispatcher } from 'undici'
 import { CorralError, messageOf } from '../../../core/errors.ts'
-import { openWays, type ServerWays } from '../../../core/system/server-ways.ts'
+import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
 import { downloadChecked, type Release, type ReleaseAsset } from './release-download.ts'
 
 export interface ReleaseServerOptions {
@@ -59,7 +59,7 @@ export class ReleaseStatusError extends CorralError {
 export function createReleaseServer(options: ReleaseServerOptions) {
   const { signal } = options
   const stallTimeout = options.stallTimeout ?? STALL_LIMIT
-  let ways: Promise<ServerWays> | undefined
+  let connections: Promise<ServerConnections> | undefined
 
   /** The answer after all redirections; each one may lead to another server. */
   async function open(
@@ -68,12 +68,12 @@ export function createReleaseServer(options: ReleaseServerOptions) {
   ): Promise<Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body'>> {
     try {
       const { request } = await import('undici')
-      ways ??= openWays(undefined, {
+      connections ??= openConnections(undefined, {
         connect: { timeout: options.connectTimeout },
         headersTimeout: Math.min(ANSWER_LIMIT, stallTimeout),
         bodyTimeout: stallTimeout
       })
-      const { to } = await ways
+      const { to } = await connections
       let url = new URL(address)
       for (let count = 0; ; count++) {
         const response = await request(url, {
@@ -197,7 +197,7 @@ export function createReleaseServer(options: ReleaseServerOptions) {
       }),
 
     close: async () => {
-      await (await ways)?.close()
+      await (await connections)?.close()
     }
   }
 }

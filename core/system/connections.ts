@@ -2,25 +2,25 @@ import type { Dispatcher } from 'undici'
 import { isLoopback } from './private-address.ts'
 
 /** Milliseconds; 0 is no limit. */
-export interface WayLimits {
+export interface ConnectionLimits {
   connect: { timeout: number }
   headersTimeout: number
   bodyTimeout: number
 }
 
-/** Ways to servers, kept open for the next request. */
-export interface ServerWays {
+/** Connections to servers, kept open for the next request. */
+export interface ServerConnections {
   to(url: URL): Dispatcher
   /** Cuts all connections. */
   close(): Promise<void>
 }
 
 /**
- * Opens ways to servers: through a proxy, or through those that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name where none is
- * given; to this machine itself the environment's are passed by, since a proxy of the network cannot reach it.
+ * Opens connections to servers: through a proxy, or through those that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name where
+ * none is given; to this machine itself the environment's are passed by, since a proxy of the network cannot reach it.
  * @param proxy an address; empty is none at all
  */
-export async function openWays(proxy: string | undefined, limits: WayLimits): Promise<ServerWays> {
+export async function openConnections(proxy: string | undefined, limits: ConnectionLimits): Promise<ServerConnections> {
   // Loaded with the first request: a start needs none.
   const { Agent, EnvHttpProxyAgent, ProxyAgent } = await import('undici')
   const direct = new Agent(limits)
