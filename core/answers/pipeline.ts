@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Model } from '../contracts/catalog.ts'
-import type { Delta, Engine, EngineFields, Engines } from '../contracts/engines.ts'
+import type { AnswerSink, Delta, Engine, EngineFields, Engines } from '../contracts/engines.ts'
 import type { HookedRequest, Hooks, Operation } from '../contracts/hooks.ts'
 import { progressText } from '../contracts/progress.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../contracts/scheduler.ts'
@@ -27,7 +27,7 @@ export interface AnswerDependencies {
 
 /** What a surface asks of a model, in the words of the hosted-chat API. */
 export interface Question {
-  operation: 'chat' | 'completion'
+  operation: 'chat' | 'completion' | 'transcribe'
   /** Absent where the model is only to be loaded. */
   body?: EngineFields
   lease: ModelLease
@@ -105,9 +105,10 @@ export async function streamedAnswer(
   await endWithFailure(stream, request.log, channel.failure, () =>
     deps.scheduler.withLease({ ...lease, mayRetry: () => !stream.written }, async held => {
       stream.status = 'generating'
-      if (channel.bytes && offersBytes(held.engine, question) && !deps.hooks.hasEventFilters()) {
+      const inBytes = deps.hooks.hasEventFilters() ? undefined : byteCall(held.engine, question)
+      if (channel.bytes && inBytes) {
         const rewrite = channel.bytes(held)
-        await ask<Buffer>(held, question, reply, `${question.operation}Bytes`, bytes => stream.write(rewrite(bytes)))
+        await ask(held, question, reply, inBytes, bytes => stream.write(rewrite(bytes)))
         return stream.end()
       }
       const writer = await open(held)
@@ -139,11 +140,13 @@ export async function askOnce<Reply, Body extends EngineFields>(
   })
 }
 
-type Call = 'chat' | 'chatBytes' | 'completion' | 'completionBytes' | 'embed' | 'rerank' | 'tokenize' | 'detokenize'
+type Call = Question['operation'] | ByteCall | 'embed' | 'rerank' | 'tokenize' | 'detokenize' | 'countTokens'
+type ByteCall = 'chatBytes' | 'completionBytes'
 
-const PURPOSES: Partial<Record<Call | 'countTokens', string>> = {
+const PURPOSES: Record<Exclude<Call, ByteCall>, string> = {
   chat: 'answer conversations',
   completion: 'continue texts',
+  transcribe: 'write down what is said',
   embed: 'make embeddings',
   rerank: 'rank documents',
   tokenize: 'split texts into tokens',
@@ -152,7 +155,7 @@ const PURPOSES: Partial<Record<Call | 'countTokens', string>> = {
 }
 
 /** A call that the leased engine has. @throws CorralError `unsupported_capability` */
-export function callOf<Name extends keyof Engine & (Call | 'countTokens')>(
+export function callOf<Name extends Exclude<Call, ByteCall>>(
   { engine, variant }: Lease,
   name: Name
 ): NonNullable<Engine[Name]> {
@@ -165,8 +168,10 @@ export function callOf<Name extends keyof Engine & (Call | 'countTokens')>(
   )
 }
 
-function offersBytes(engine: Engine, { operation, body }: Question): boolean {
-  return body !== undefined && engine[`${operation}Bytes`] !== undefined
+/** The call by which an engine gives the answer as bytes, where it has one. */
+function byteCall(engine: Engine, { operation, body }: Question): Engine['chatBytes'] {
+  if (!body || operation === 'transcribe') return undefined
+  return engine[`${operation}Bytes`]?.bind(engine)
 }
 
 function hookedRequest(
@@ -223,7 +228,7 @@ async function generate(
     }
     if (kept.length > 0) await take(kept)
   }
-  await ask(lease, question, reply, question.operation, hooks.hasEventFilters() ? filtered : take)
+  await ask(lease, question, reply, callOf(lease, question.operation), hooks.hasEventFilters() ? filtered : take)
 }
 
 /**
@@ -231,19 +236,15 @@ async function generate(
  * until it does; the engine's own count decides, nothing is guessed to fit. The reply says in a header, and the log in a
  * line, how many messages were dropped.
  */
-async function ask<Piece extends readonly Delta[] | Buffer>(
+async function ask<Piece>(
   lease: Lease,
   question: Question,
   reply: FastifyReply,
-  name: 'chat' | 'completion' | 'chatBytes' | 'completionBytes',
+  call: (request: EngineFields, sink: AnswerSink<Piece>) => Promise<void>,
   take: (piece: Piece) => Promise<void> | undefined
 ): Promise<void> {
   const { countEach = false, stopText = false, overflow, check } = question
   check?.(lease)
-  const call = callOf(lease, name) as (
-    fields: EngineFields,
-    sink: { signal: AbortSignal; countEach: boolean; stopText: boolean; take: typeof take }
-  ) => Promise<void>
   let body = question.body!
   let dropped = 0
   let begun = false

@@ -169,6 +169,11 @@ export interface Engine {
   /** Continues a text (`prompt`); fills in before `suffix` where there is one. */
   completion?(request: EngineFields, sink: AnswerSink): Promise<void>
   /**
+   * Writes down what is said in `audio` (base64 of a file), in English where `translate` is true; `language` and `prompt`
+   * are hints. Other fields are as in `chat`.
+   */
+  transcribe?(request: EngineFields, sink: AnswerSink): Promise<void>
+  /**
    * The same answer as `chat`, as the bytes of a hosted-chat event stream that ends with `data: [DONE]`: `/v1` passes them
    * on where nothing has to be changed. Its ids begin with `chatcmpl-` and its model is `spec.alias`.
    */

@@ -1,7 +1,7 @@
 import type { Delta, EngineMode } from './engines.ts'
 
 /** What a request asks of a model. */
-export type Operation = 'chat' | 'completion' | 'embeddings' | 'rerank' | 'tokens'
+export type Operation = 'chat' | 'completion' | 'transcribe' | 'embeddings' | 'rerank' | 'tokens'
 
 /**
  * A request as hooks see it, after its surface has validated and translated it and before an engine gets it. One object

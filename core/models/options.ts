@@ -2,7 +2,7 @@ import { type Static, type TNull, type TOptional, type TSchema, type TUnion, Typ
 import { CorralError } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
 
-/** Types that llama-server accepts for the KV cache (`--cache-type-k`, `--cache-type-v`). */
+/** Types of the KV cache. */
 const CACHE_TYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'iq4_nl', 'q5_0', 'q5_1'] as const
 
 const MAX_INT = 2 ** 31 - 1
@@ -16,7 +16,6 @@ export const LoadOptionsSchema = Type.Object({
   num_ctx: Type.Integer({ minimum: 1, maximum: MAX_INT, description: 'Context window of one conversation, in tokens' }),
   num_parallel: Type.Integer({
     minimum: 1,
-    // llama.cpp's LLAMA_MAX_SEQ.
     maximum: 256,
     description: 'Parallel slots in the inference server'
   }),
@@ -47,19 +46,6 @@ export const SamplingOptionsSchema = Type.Object({
   seed: Type.Integer({ minimum: -1, maximum: Number.MAX_SAFE_INTEGER, description: '-1 is random' })
 })
 export type SamplingOptions = Static<typeof SamplingOptionsSchema>
-
-/** llama-server's own `--ubatch-size`, and the step of its contexts. */
-const DEFAULT_BATCH = 512
-const CONTEXT_STEP = 256
-
-/**
- * Tokens that an engine for embeddings or rankings reads at once (`--batch-size`, `--ubatch-size`): a text goes in one
- * piece, and llama.cpp's mean pooling aborts unless the slots share the batch evenly.
- */
-export function pooledBatch({ num_ctx, num_parallel }: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>): number {
-  const tokens = Math.max(DEFAULT_BATCH, Math.ceil(num_ctx / CONTEXT_STEP) * CONTEXT_STEP)
-  return Math.ceil(tokens / num_parallel) * num_parallel
-}
 
 /** Part 1's defaults. `n_gpu_layers: -1` stands for "none given": the flag is not passed. */
 export const DEFAULT_LOAD_OPTIONS: LoadOptions = {
@@ -182,7 +168,7 @@ function checkOption(name: string, spelled: string, value: unknown): unknown {
   return value
 }
 
-/** llama-server takes minutes over a hundred thousand. */
+/** Engines may take minutes over a hundred thousand. */
 const MOST_OPTIONS = 1000
 
 /** Options of one origin, sorted by what they concern. */

@@ -1,8 +1,21 @@
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import { pooledBatch } from '../../core/models/options.ts'
+import type { LoadOptions } from '../../core/models/options.ts'
 import type { EngineBounds, LaunchSpec } from './launch-spec.ts'
+
+/** llama-server's own `--ubatch-size`, and the step of its contexts. */
+const DEFAULT_BATCH = 512
+const CONTEXT_STEP = 256
+
+/**
+ * Tokens that an engine for embeddings or rankings reads at once (`--batch-size`, `--ubatch-size`): a text goes in one
+ * piece, and llama.cpp's mean pooling aborts unless the slots share the batch evenly.
+ */
+export function pooledBatch({ num_ctx, num_parallel }: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>): number {
+  const tokens = Math.max(DEFAULT_BATCH, Math.ceil(num_ctx / CONTEXT_STEP) * CONTEXT_STEP)
+  return Math.ceil(tokens / num_parallel) * num_parallel
+}
 
 /** Where an engine listens: a Unix socket, or a TCP port on loopback. */
 export type Listen = { socketPath: string } | { host: string; port: number }

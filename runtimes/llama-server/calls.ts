@@ -9,6 +9,7 @@ import type {
   EngineRequest,
   EngineResponse
 } from '../../core/contracts/engines.ts'
+import type { ModelMetadata } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
@@ -19,6 +20,12 @@ const COMPLETION = '/v1/completions'
 /** Texts that are asked for at once: llama-server goes on with what it has when the client has gone. */
 const BATCH = 32
 
+/** As llama-server's own transcriptions instruct the model. */
+const TRANSCRIBE = 'Transcribe audio to text'
+const TRANSLATE = 'Translate audio to English text'
+/** What LFM2's audio models were trained with, in the place of instructions. */
+const LFM2_SYSTEM = 'Perform ASR.'
+
 export interface CallsOptions {
   /** Sends a request to the server; resolves at the response's headers. */
   request(request: EngineRequest): Promise<EngineResponse>
@@ -27,6 +34,7 @@ export interface CallsOptions {
   mode: EngineMode
   /** Tokens of each slot. */
   contextSize: number
+  metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
 }
 
 export type EngineCalls = Pick<
@@ -35,6 +43,7 @@ export type EngineCalls = Pick<
   | 'chatBytes'
   | 'completion'
   | 'completionBytes'
+  | 'transcribe'
   | 'embed'
   | 'rerank'
   | 'tokenize'
@@ -47,7 +56,7 @@ export type EngineCalls = Pick<
  * streams: llama-server notices that the asker of an unstreamed answer has gone only while nothing else is generated, and
  * would go on for nobody.
  */
-export function engineCalls({ request, alias, mode, contextSize }: CallsOptions): EngineCalls {
+export function engineCalls({ request, alias, mode, contextSize, metadata }: CallsOptions): EngineCalls {
   async function post(path: string, body: EngineFields, signal: AbortSignal): Promise<Readable> {
     const response = await request({ method: 'POST', path, body: JSON.stringify(body), signal })
     if (response.status < 400) return response.body
@@ -208,10 +217,31 @@ export function engineCalls({ request, alias, mode, contextSize }: CallsOptions)
       await deltas('/infill', body, sink, choicesOf(fields))
     },
     completionBytes: (fields, sink) => bytes(COMPLETION, fields, sink),
+    transcribe: (fields, sink) => deltas(CHAT, streamed(transcriptionChat(fields, metadata), sink), sink, 1),
     async countTokens(fields, { signal }) {
       const body = withEngineSchemas(withProbabilities(fields))
       return (await ask<{ input_tokens: number }>(`${CHAT}/input_tokens`, body, signal)).input_tokens
     }
+  }
+}
+
+/** A transcription as a chat with a model that hears. */
+export function transcriptionChat(
+  { audio, language, prompt, translate, ...fields }: EngineFields,
+  { architecture, capabilities }: CallsOptions['metadata']
+): EngineFields & { messages: EngineFields[] } {
+  const isLfm2 = architecture === 'lfm2' && !translate && !prompt
+  const instruction = isLfm2 ? '' : prompt || (translate ? TRANSLATE : TRANSCRIBE)
+  const text = language ? `${instruction} (language: ${language})`.trimStart() : instruction
+  const content = [
+    ...(text === '' ? [] : [{ type: 'text', text }]),
+    { type: 'input_audio', input_audio: { data: audio } }
+  ]
+  return {
+    ...fields,
+    messages: [...(isLfm2 ? [{ role: 'system', content: LFM2_SYSTEM }] : []), { role: 'user', content }],
+    // Thoughts would not belong to what was said.
+    ...(capabilities.includes('thinking') && { chat_template_kwargs: { enable_thinking: false } })
   }
 }
 

@@ -228,7 +228,13 @@ async function startEngine(start: {
 
   const request: Engine['request'] = asked => upstream.request(asked)
   return {
-    ...engineCalls({ request, alias: spec.alias, mode: spec.mode, contextSize: facts.contextSize }),
+    ...engineCalls({
+      request,
+      alias: spec.alias,
+      mode: spec.mode,
+      contextSize: facts.contextSize,
+      metadata: spec.variant.metadata
+    }),
     id,
     provider: 'llama-server',
     spec,

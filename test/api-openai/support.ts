@@ -113,7 +113,13 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
     return response
   }
   const engine: FakeEngine = {
-    ...engineCalls({ request, alias: spec.alias, mode: spec.mode, contextSize: spec.options.num_ctx }),
+    ...engineCalls({
+      request,
+      alias: spec.alias,
+      mode: spec.mode,
+      contextSize: spec.options.num_ctx,
+      metadata: spec.variant.metadata
+    }),
     id: 'fake',
     provider: 'fake',
     spec,

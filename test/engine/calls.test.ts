@@ -1,7 +1,7 @@
 import { PassThrough, Readable } from 'node:stream'
 import t from 'tap'
 import type { Delta, EngineFields, EngineMode, EngineRequest } from '../../core/contracts/engines.ts'
-import { engineCalls } from '../../runtimes/llama-server/calls.ts'
+import { engineCalls, transcriptionChat } from '../../runtimes/llama-server/calls.ts'
 import { EventReader } from '../../runtimes/llama-server/event-reader.ts'
 
 type Respond = (path: string, body: any) => { status?: number; body: string }
@@ -12,6 +12,7 @@ function callsOf(respond: Respond, mode: EngineMode = 'chat', contextSize = 100)
     alias: 'a/b',
     mode,
     contextSize,
+    metadata: { capabilities: [] },
     async request({ path, body }: EngineRequest) {
       const fields = JSON.parse(String(body))
       sent.push({ path, body: fields })
@@ -124,6 +125,7 @@ t.test('a taker that fails ends the request, at once or later', async t => {
       alias: 'a/b',
       mode: 'chat',
       contextSize: 1,
+      metadata: { capabilities: [] },
       request: async () => ({ status: 200, headers: {}, body })
     })
     await t.rejects(calls.chat!({ messages }, { signal, take }), { message: 'full' })
@@ -193,4 +195,31 @@ t.test('documents are ranked some at a time', async t => {
   t.equal(promptTokens, 2)
   t.ok(scores.every(({ index, score }) => index === score))
   t.equal(scores.length, 40)
+})
+
+t.test('a transcription is a chat with a model that hears', async t => {
+  const plain = { capabilities: [] }
+  const textOf = (fields: EngineFields) =>
+    (transcriptionChat({ audio: 'UklG', ...fields }, plain).messages.at(-1) as any).content[0].text
+  t.same(transcriptionChat({ audio: 'UklG', temperature: 0 }, plain), {
+    temperature: 0,
+    messages: [
+      {
+        role: 'user',
+        content: [
+          { type: 'text', text: 'Transcribe audio to text' },
+          { type: 'input_audio', input_audio: { data: 'UklG' } }
+        ]
+      }
+    ]
+  })
+  t.match(textOf({ translate: true }), /English/)
+  t.equal(textOf({ prompt: 'Write it down', language: 'de' }), 'Write it down (language: de)')
+  t.same(transcriptionChat({ audio: 'UklG' }, { architecture: 'lfm2', capabilities: ['thinking'] }), {
+    messages: [
+      { role: 'system', content: 'Perform ASR.' },
+      { role: 'user', content: [{ type: 'input_audio', input_audio: { data: 'UklG' } }] }
+    ],
+    chat_template_kwargs: { enable_thinking: false }
+  })
 })

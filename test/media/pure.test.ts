@@ -9,7 +9,7 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { acceptForms } from '../../plugins/api-openai/media/form-body.ts'
 import { TranscriptionRequest } from '../../plugins/api-openai/media/request-schemas.ts'
-import { Transcript, transcriptionChat } from '../../plugins/api-openai/media/transcript.ts'
+import { Transcript, transcriptionFields } from '../../plugins/api-openai/media/transcript.ts'
 import { createEngineRegistry } from '../../plugins/scheduler/engine-registry.ts'
 import { readModelFiles } from '../../plugins/storage/model-files.ts'
 import { launchSpec } from '../../runtimes/llama-server/launch-spec.ts'
@@ -150,37 +150,21 @@ t.test('forms', async t => {
 })
 
 t.test('transcripts', async t => {
-  const variant = variantOf(['completion', 'audio'])
   const request = { file: 'UklG' }
-  const said = (chat: { messages: Record<string, any>[] }) => chat.messages.at(-1)!.content[0].text
-  t.same(transcriptionChat(request, variant, 'transcribe'), {
-    messages: [
-      {
-        role: 'user',
-        content: [
-          { type: 'text', text: 'Transcribe audio to text' },
-          { type: 'input_audio', input_audio: { data: 'UklG' } }
-        ]
-      }
-    ]
+  t.same(transcriptionFields(request, 'transcribe'), { audio: 'UklG' })
+  t.same(transcriptionFields({ ...request, prompt: 'Write it down', language: 'de' }, 'translate'), {
+    audio: 'UklG',
+    prompt: 'Write it down',
+    language: 'de',
+    translate: true
   })
-  t.match(said(transcriptionChat(request, variant, 'translate')), /English/)
-  t.equal(
-    said(transcriptionChat({ ...request, prompt: 'Write it down', language: 'de' }, variant, 'transcribe')),
-    'Write it down (language: de)'
-  )
-  const more = { file: 'data:audio/wav;base64,UklG', include: ['logprobs'] }
-  t.match(transcriptionChat(more, variantOf(['completion', 'thinking', 'audio'], 'lfm2'), 'transcribe'), {
-    messages: [
-      { role: 'system', content: 'Perform ASR.' },
-      { role: 'user', content: [{ type: 'input_audio', input_audio: { data: 'UklG' } }] }
-    ],
-    logprobs: true,
-    chat_template_kwargs: { enable_thinking: false }
+  t.same(transcriptionFields({ file: 'data:audio/wav;base64,UklG', include: ['logprobs'] }, 'transcribe'), {
+    audio: 'UklG',
+    logprobs: true
   })
   for (const given of [{ response_format: 'vtt' as const }, { timestamp_granularities: ['word'] }]) {
     const [param] = Object.keys(given)
-    const found = refusal(() => transcriptionChat({ ...request, ...given }, variant, 'transcribe'))
+    const found = refusal(() => transcriptionFields({ ...request, ...given }, 'transcribe'))
     t.match(found, { code: 'unsupported_capability', param })
   }
   const transcript = new Transcript()

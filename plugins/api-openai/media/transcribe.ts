@@ -6,7 +6,7 @@ import { parseModelName } from '../../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions, topLevelOptions } from '../../../core/models/options.ts'
 import { eventChannel, type OpenaiDependencies } from '../answer.ts'
 import type { TranscriptionRequest } from './request-schemas.ts'
-import { type Task, Transcript, transcriptionChat } from './transcript.ts'
+import { type Task, Transcript, transcriptionFields } from './transcript.ts'
 
 const frame = (event: object) => `data: ${JSON.stringify(event)}\n\n`
 
@@ -21,12 +21,13 @@ export async function transcribe(
   const model = parseModelName(body.model ?? body.name)
   const variant = deps.catalog.get(model)
   const settings = settingsFor(deps.config, variant)
-  const { messages, ...fields } = transcriptionChat(body, variant, task)
-  checkMedia(messages, variant, settings.engine, () => 'file')
+  const fields = transcriptionFields(body, task)
+  const part = { type: 'input_audio', input_audio: { data: fields.audio } }
+  checkMedia([{ content: [part] }], variant, settings.engine, () => 'file')
   const options = parseOptions(topLevelOptions(body))
   const question: Question = {
-    operation: 'chat',
-    body: { ...settings.sampling, ...options.sampling, ...fields, messages },
+    operation: 'transcribe',
+    body: { ...settings.sampling, ...options.sampling, ...fields },
     lease: { model, options: options.load, keepAlive: parseKeepAlive(body.keep_alive) },
     variant,
     overflow: 'error'

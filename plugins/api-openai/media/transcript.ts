@@ -1,62 +1,35 @@
-import type { Model } from '../../../core/contracts/catalog.ts'
-import type { Delta, TokenUsage } from '../../../core/contracts/engines.ts'
+import type { Delta, EngineFields, TokenUsage } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { PLAIN_FORMATS, type TranscriptionRequest } from './request-schemas.ts'
 
 type Fields = Record<string, unknown>
 
-/** What is to be made of what is said. */
+/** What becomes of what is said. */
 export type Task = 'transcribe' | 'translate'
 
-/** As llama-server words it for its own transcriptions. */
-const INSTRUCTIONS: Record<Task, string> = {
-  transcribe: 'Transcribe audio to text',
-  translate: 'Translate audio to English text'
-}
-/** The words that LFM2's audio models were trained with, in the place of instructions. */
-const LFM2_SYSTEM = 'Perform ASR.'
-
 /**
- * What a request for a transcript asks of a model that hears, as a chat.
- * @throws CorralError `unsupported_capability` for what no model of the engine's tells
+ * What a request for a transcript asks of an engine.
+ * @throws CorralError `unsupported_capability` for what no engine gives
  */
-export function transcriptionChat(
-  request: TranscriptionRequest,
-  variant: Model,
-  task: Task
-): { messages: Fields[]; [field: string]: unknown } {
+export function transcriptionFields(request: TranscriptionRequest, task: Task): EngineFields & { audio: string } {
   const { file, language, prompt, response_format, timestamp_granularities, include } = request
   const timed = (param: string, asked: string) =>
     new CorralError(
       'unsupported_capability',
-      `${asked} needs the moments at which words are said, which llama-server does not tell. Ask for the response_format "json" or "text".`,
+      `${asked} needs the times at which words are said, which engines do not give. Ask for the response_format "json" or "text".`,
       { param }
     )
   if (response_format && !PLAIN_FORMATS.some(format => format === response_format)) {
     throw timed('response_format', `The response_format "${response_format}"`)
   }
   if (timestamp_granularities?.length) throw timed('timestamp_granularities', '"timestamp_granularities"')
-  const isLfm2 = variant.metadata.architecture === 'lfm2' && task === 'transcribe' && !prompt
-  const words = isLfm2 ? '' : prompt || INSTRUCTIONS[task]
-  const text = language ? `${words} (language: ${language})`.trimStart() : words
   return {
-    messages: [
-      ...(isLfm2 ? [{ role: 'system', content: LFM2_SYSTEM }] : []),
-      {
-        role: 'user',
-        content: [
-          ...(text === '' ? [] : [{ type: 'text', text }]),
-          // A data URL may name any type; llama-server goes by the bytes.
-          {
-            type: 'input_audio',
-            input_audio: { data: file.slice(file.startsWith('data:') ? file.indexOf(',') + 1 : 0) }
-          }
-        ]
-      }
-    ],
-    ...(include?.includes('logprobs') && { logprobs: true }),
-    // Nobody asked for thoughts about what was said.
-    ...(variant.metadata.capabilities.includes('thinking') && { chat_template_kwargs: { enable_thinking: false } })
+    // A data URL may name any type; engines go by the bytes.
+    audio: file.slice(file.startsWith('data:') ? file.indexOf(',') + 1 : 0),
+    ...(language && { language }),
+    ...(prompt && { prompt }),
+    ...(task === 'translate' && { translate: true }),
+    ...(include?.includes('logprobs') && { logprobs: true })
   }
 }
 

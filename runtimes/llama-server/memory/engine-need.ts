@@ -1,6 +1,5 @@
 import type { MemoryUse } from '../../../core/contracts/builds.ts'
-import { pooledBatch } from '../../../core/models/options.ts'
-import { promptCacheSize } from '../arguments.ts'
+import { pooledBatch, promptCacheSize } from '../arguments.ts'
 import type { EngineBounds, LaunchSpec } from '../launch-spec.ts'
 import { cacheByLayer, checkpointSize } from './cache-size.ts'
 import { type ComputeOptions, computeSize } from './compute-size.ts'
