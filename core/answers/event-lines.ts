@@ -1,5 +1,5 @@
 /**
- * Cuts a stream of bytes into the payloads of its Server-Sent Events. Only what llama-server sends is needed: events of
+ * Cuts a stream of bytes into the payloads of its Server-Sent Events. Only what engines send is needed: events of
  * one `data:` line each, and comments.
  */
 export class EventLines {

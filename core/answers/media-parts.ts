@@ -10,7 +10,7 @@ interface Medium {
   plural: string
   /** As in "is not …". */
   one: string
-  /** The formats that llama-server reads, by their first bytes (as Latin-1). */
+  /** The formats that engines read, by their first bytes (as Latin-1). */
   formats: RegExp
   names: string
 }
@@ -60,7 +60,7 @@ const inContent: Place = (message, part) => `messages[${message}].content[${part
 
 /**
  * Checks the images, sounds and videos in hosted-chat messages, before a model is loaded for them: whether the model
- * understands them, and whether they are what they should be. No address is let through: llama-server would fetch
+ * understands them, and whether they are what they should be. No address is let through: an engine would fetch
  * what it finds there, from inside this machine's network; nor are formats that its tools would follow addresses in.
  * @throws CorralError `unsupported_capability` or `invalid_request` with the place as `param`
  */

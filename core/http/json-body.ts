@@ -68,7 +68,7 @@ function describe(text: string): string {
   return 'it has keys that are not allowed.'
 }
 
-/** No request has so many fields; llama-server takes minutes over a hundred thousand. */
+/** No request has so many fields; engines may take minutes over a hundred thousand. */
 const MOST_FIELDS = 1000
 
 /** The body as an object. @throws CorralError `missing_body` or `invalid_request` */

@@ -1,6 +1,6 @@
 import { CorralError } from '../../core/errors.ts'
 
-/** A part of a message's content as llama-server takes it, and where in the request it comes from. */
+/** A part of a message's content as engines take it, and where in the request it comes from. */
 export interface Part {
   content: { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
   place: string
@@ -71,7 +71,7 @@ export function allReadable(content: unknown, at: string): Part[] {
   })
 }
 
-/** Parts as llama-server takes them: plain text where there is nothing else, which every template can show. */
+/** Parts as engines take them: plain text where there is nothing else, which every template can show. */
 export function joined(parts: readonly Part[]): string | Part['content'][] {
   const texts = parts.flatMap(({ content }) => (content.type === 'text' ? [content.text] : []))
   return texts.length === parts.length ? texts.join('\n') : parts.map(({ content }) => content)

@@ -12,7 +12,7 @@ const ELSEWHERE: Record<string, string> = {
   container: 'corral has no containers that code could run in'
 }
 
-/** A request as it goes to llama-server's chat completions. */
+/** A request as it goes to the engine. */
 export interface EngineRequest extends Pick<Conversation, 'places'> {
   body: Fields & { messages: Fields[] }
 }

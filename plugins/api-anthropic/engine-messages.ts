@@ -12,7 +12,7 @@ import type { CountRequest, MessageParam } from './schemas.ts'
 
 type Fields = Record<string, unknown>
 
-/** A conversation as llama-server takes it. */
+/** A conversation as engines take it. */
 export interface Conversation {
   messages: Fields[]
   /** Where in the request each part of each message's content comes from. */
@@ -43,7 +43,7 @@ function engineId(id: string): string {
 }
 
 /**
- * Messages and system blocks of Anthropic's API as llama-server's chat completions take them: turns in a row of the
+ * Messages and system blocks of Anthropic's API as engines take them: turns in a row of the
  * same role are one, results of tools are messages of their own, and what the system says first is one message. What
  * it says later goes into the turn of the user: most templates refuse a system's message there.
  * @throws CorralError `invalid_request` or `unsupported_capability` with the place as `param`

@@ -8,7 +8,7 @@ import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 
 type Part = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
 
-/** llama-server goes by an image's bytes, whatever its type is said to be. Line breaks are part of some base64. */
+/** Engines go by an image's bytes, whatever its type is said to be. Line breaks are part of some base64. */
 function imagePart(image: string): Part {
   const url = image.startsWith('data:') ? image : `data:image/png;base64,${image.replace(/\s+/g, '')}`
   return { type: 'image_url', image_url: { url } }
@@ -18,7 +18,7 @@ function contentOf(text: string, images: string[] | null | undefined): string | 
   return images?.length ? [{ type: 'text', text }, ...images.map(imagePart)] : text
 }
 
-/** Native messages as llama-server takes them: tool calls get ids, and tool results the id of the call they answer. */
+/** Native messages as engines take them: tool calls get ids, and tool results the id of the call they answer. */
 export function engineMessages(messages: Message[]): Record<string, unknown>[] {
   let calls = 0
   let open: { id: string; name: string }[] = []

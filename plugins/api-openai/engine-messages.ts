@@ -3,7 +3,7 @@ import type { ChatMessage, ContentPart } from './request-schemas.ts'
 
 type Fields = Record<string, unknown>
 
-/** Kinds of parts that llama-server reads. */
+/** Kinds of parts that engines read. */
 const PARTS = ['text', 'image_url', 'input_audio', 'input_video', 'video_url']
 
 function invalid(param: string, allowed: string): CorralError {
@@ -11,7 +11,7 @@ function invalid(param: string, allowed: string): CorralError {
 }
 
 /**
- * Hosted-chat messages as llama-server takes them: one without a role is the user's, a refusal is what was said, and
+ * Hosted-chat messages as engines take them: one without a role is the user's, a refusal is what was said, and
  * the older calls of functions are calls of tools.
  * @throws CorralError `invalid_request` naming the place
  */

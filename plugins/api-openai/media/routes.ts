@@ -38,7 +38,7 @@ const HEARING = [
   ['/audio/translations', 'translate', 'Write down in English what is said', 'createTranslation']
 ] as const
 
-/** What llama-server does for no model, and where it is asked for. */
+/** What no engine here does, and the routes that would ask for it. */
 const UNSUPPORTED = [
   ['/audio/speech', 'createSpeech', 'speak', SpeechRequest, ['application/json']],
   ['/images/generations', 'createImage', 'make images', ImageRequest, ['application/json']],
@@ -88,7 +88,7 @@ export function mediaRoutes(deps: OpenaiDependencies): FastifyPluginAsync {
           const { publicName } = deps.catalog.get(parseModelName(request.body.model ?? request.body.name))
           throw new CorralError(
             'unsupported_capability',
-            `Model "${publicName}" cannot ${what}: llama-server, which corral answers with, only writes. Ask another service for it.`,
+            `Model "${publicName}" cannot ${what}: the engines here only write text. Use another service for it.`,
             { param: 'model' }
           )
         }

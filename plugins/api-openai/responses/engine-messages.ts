@@ -9,7 +9,7 @@ interface ToolCall {
   function: { name: string; arguments: string }
 }
 
-/** A message as llama-server's `/v1/chat/completions` takes it. */
+/** A message as engines take it. */
 export interface EngineMessage {
   role: 'system' | 'user' | 'assistant' | 'tool'
   content?: Content
@@ -96,7 +96,7 @@ export function engineMessages(
         } else addSystem(engineContent(item.content), place && `${place}.content`)
     }
   }
-  // llama-server wants content where there are no calls.
+  // Engines want content where there are no calls.
   for (const message of messages) if (!message.tool_calls) message.content ??= ''
   return { messages, places }
 

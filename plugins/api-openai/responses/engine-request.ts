@@ -81,7 +81,7 @@ export function engineFields(request: ResponseRequest): EngineFields {
   }
 }
 
-/** llama-server takes a choice of words only, so one function that must be called is the only one that it is told of. */
+/** Not every engine lets a function be chosen by name, so one that must be called is the only one it is offered. */
 function engineTools(tools: readonly OfferedTool[], choice: ResponseRequest['tool_choice']): Fields {
   const { mode, names } = readChoice(choice)
   const offered = offeredFunctions(tools)

@@ -206,7 +206,7 @@ export class ResponseWriter {
   }
 }
 
-/** A model's own id stays, since its template may take no other form; one that llama-server drew gets OpenAI's form. */
+/** A model's own id stays, since its template may take no other form; one that the engine drew gets OpenAI's form. */
 function callId(given: string | undefined): string {
   if (!given) return newId('call')
   return /^[A-Za-z0-9]{32}$/.test(given) ? `call_${given}` : given
