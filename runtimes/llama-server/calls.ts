@@ -1,6 +1,7 @@
 import type { Readable } from 'node:stream'
 import { json, text } from 'node:stream/consumers'
 import { EventLines } from '../../core/answers/event-lines.ts'
+import type { ModelMetadata } from '../../core/contracts/catalog.ts'
 import type {
   AnswerSink,
   Engine,
@@ -9,7 +10,6 @@ import type {
   EngineRequest,
   EngineResponse
 } from '../../core/contracts/engines.ts'
-import type { ModelMetadata } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
