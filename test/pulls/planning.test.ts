@@ -168,7 +168,7 @@ t.test('plans of SafeTensors models', async t => {
   t.same(stored.metadata.capabilities, ['completion', 'vision', 'audio'])
   await t.rejects(at.downloads.plan(plan('acme/bad'), {}), {
     code: 'unsupported_capability',
-    message: /config.json.*no JSON/
+    message: /config.json.*not JSON/
   })
   t.same(at.folders(), [])
 })
