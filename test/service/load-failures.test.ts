@@ -18,7 +18,6 @@ import {
   CAPITAL_ANSWER,
   CAPITAL_QUESTION,
   type Corral,
-  type CorralOptions,
   DEMO,
   endless,
   lastEvent,
@@ -26,7 +25,7 @@ import {
   until
 } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
-import { type FaultyBuild, faultyBuild } from '../support/faulty-build.ts'
+import { faultyBuild } from '../support/faulty-build.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 
 const TINY = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
@@ -45,15 +44,11 @@ function folderFor(t: Pick<Test, 'teardown'>): string {
   return folder
 }
 
-async function start(
-  t: Pick<Test, 'teardown'>,
-  options: CorralOptions = {}
-): Promise<{ corral: Corral; build: FaultyBuild; folder: string }> {
-  const folder = folderFor(t)
-  const build = faultyBuild(folder)
-  const corral = await startCorral(t, { ...options, env: { CORRAL_LLAMA_CPP: build.folder, ...options.env } })
-  return { corral, build, folder }
-}
+const folder = folderFor(t)
+const temporary = folderFor(t)
+const build = faultyBuild(folder)
+/** For all tests but those that need settings of their own. */
+const corral = await startCorral(t, { env: { CORRAL_LLAMA_CPP: build.folder, TMPDIR: temporary } })
 
 async function importModel(corral: Corral, model: string, path: string): Promise<string> {
   const { status, body } = await corral.json('/api/import', { model, path, stream: false })
@@ -94,7 +89,6 @@ async function loadsAgain(t: Test, corral: Corral, model: string, options: objec
 }
 
 t.test('files that were damaged or taken away behind corral’s back', async t => {
-  const { corral, folder } = await start(t)
   const good = readFileSync(TINY)
   const load_failed = { status: 500, code: 'load_failed' }
 
@@ -192,7 +186,6 @@ t.test('flags and options that cannot work', async t => {
 })
 
 t.test('what ends an engine while it loads', async t => {
-  const { corral, build } = await start(t)
   const mark = join(build.folder, '..', 'once')
 
   // Once: nobody hears of it.
@@ -263,7 +256,7 @@ t.test(
   { skip: !group && 'no control group can be made here' },
   async t => {
     t.teardown(() => rmdirSync(group!))
-    const { corral, build } = await start(t)
+    await corral.json('/api/stop', { model: DEMO })
     build.before(`echo $$ >${group}/cgroup.procs`)
     await fails(t, corral, DEMO, {
       status: 503,
@@ -277,8 +270,7 @@ t.test(
 )
 
 t.test('an address that is taken, and a temporary folder that is gone', async t => {
-  const temporary = folderFor(t)
-  const { corral, build } = await start(t, { env: { TMPDIR: temporary } })
+  await corral.json('/api/stop', { model: DEMO })
   // A file where the socket is to be.
   build.before('for word in "$@"; do case "$word" in *.sock) : >"$word";; esac; done')
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message?.content, CAPITAL_ANSWER, 'it listens elsewhere')
@@ -315,7 +307,6 @@ t.test('an engine that hangs is ended; who had nothing yet is answered, the othe
 })
 
 t.test("a model's logs go with it", async t => {
-  const corral = await startCorral(t)
   const model = 'x/y'
   for (let round = 0; round < 2; round++) {
     t.match(await corral.json('/api/import', { model, path: TINY }), { status: 200 })
@@ -327,21 +318,22 @@ t.test("a model's logs go with it", async t => {
 })
 
 t.test('logs of a model', async t => {
-  const corral = await startCorral(t)
-  t.same((await corral.json(`/api/logs/${DEMO}`)).body, { model: DEMO, engines: [] })
-  await corral.json('/api/chat', ask(DEMO))
-  const { body } = await corral.json(`/api/logs/${encodeURIComponent(DEMO)}`)
+  const model = 'test/logs'
+  await importModel(corral, model, TINY)
+  t.same((await corral.json(`/api/logs/${model}`)).body, { model, engines: [] })
+  await corral.json('/api/chat', ask(model))
+  const { body } = await corral.json(`/api/logs/${encodeURIComponent(model)}`)
   t.equal(body.engines.length, 1)
   const [engine] = body.engines
   t.match(engine, { engine: /^\w+$/, build: /\w/, startedAt: /^\d{4}-.*Z$/, dropped: 0 })
   t.ok(engine.lines.some((line: string) => line.includes('model loaded')))
   t.notMatch(engine.lines.join('\n'), corral.home, 'no path of the store')
-  const few = await corral.json(`/api/logs/${DEMO}:F16?lines=2`)
+  const few = await corral.json(`/api/logs/${model}:F16?lines=2`)
   t.same(few.body.engines[0].lines, engine.lines.slice(-2))
   t.equal(few.body.engines[0].dropped, engine.lines.length - 2)
   t.match(await corral.json('/api/logs/no/such'), { status: 404, body: { code: 'model_not_found' } })
   t.match(await corral.json('/api/logs/nonsense'), { status: 400, body: { code: 'invalid_model_name' } })
-  t.match(await corral.json(`/api/logs/${DEMO}?lines=-1`), { status: 400, body: { code: 'invalid_request' } })
+  t.match(await corral.json(`/api/logs/${model}?lines=-1`), { status: 400, body: { code: 'invalid_request' } })
 
   const run = (...words: string[]) =>
     spawnSync(process.execPath, [MAIN, 'logs', ...words], {
@@ -350,15 +342,15 @@ t.test('logs of a model', async t => {
       encoding: 'utf8',
       timeout: 30_000
     })
-  const printed = run(DEMO, '-n', '3')
+  const printed = run(model, '-n', '3')
   t.equal(printed.status, 0, printed.stderr)
   t.match(printed.stdout, /^== engine \w+, started .* ==\n\(\d+ earlier lines\)\n/)
   t.equal(run('no/such').status, 4)
 
-  const following = await corral.send(`/api/logs/${DEMO}?follow=1&lines=1`)
+  const following = await corral.send(`/api/logs/${model}?follow=1&lines=1`)
   t.match(following.headers.get('content-type'), 'text/event-stream')
-  await corral.json('/api/stop', { model: DEMO })
-  await corral.json('/api/chat', ask(DEMO))
+  await corral.json('/api/stop', { model })
+  await corral.json('/api/chat', ask(model))
   const decoder = new TextDecoder()
   let text = ''
   for await (const part of following.body!) {
@@ -366,7 +358,7 @@ t.test('logs of a model', async t => {
     if (/endedAt[\s\S]*startedAt[\s\S]*model loaded/.test(text)) break
   }
   t.match(text, /endedAt[\s\S]*startedAt[\s\S]*model loaded/, 'the end of one engine and the start of the next')
-  const open = corral.send(`/api/logs/${DEMO}?follow=1`)
+  const open = corral.send(`/api/logs/${model}?follow=1`)
   await (await open).body!.getReader().read()
   t.equal(await corral.end(), 0, 'a follower does not hold up the end')
 })
