@@ -3,6 +3,7 @@ import type { Delta, ToolCallPiece } from '../../core/contracts/engines.ts'
 import { MessageEvents, WholeMessage } from '../../plugins/api-anthropic/message-events.ts'
 import type { MessageEvent } from '../../plugins/api-anthropic/schemas.ts'
 import { randomNumbers } from '../support/random.ts'
+import { trialCount } from '../support/trial-count.ts'
 
 const HEAD = { id: 'msg_1', model: 'a/b', stopSequences: ['END'] }
 
@@ -186,7 +187,7 @@ function fault(events: MessageEvent[]): string | undefined {
 t.test('whatever the engine sends, the stream is well-formed and nothing is lost', t => {
   const PIECES = ['a', ' ', '\n\n', 'word ', '{', '"x"', '']
   const faults: string[] = []
-  for (let seed = 1; seed <= 3000; seed++) {
+  for (let seed = 1; seed <= trialCount(1000); seed++) {
     const random = randomNumbers(seed)
     const pick = () => PIECES[Math.floor(random() * PIECES.length)]!
     const said = { text: '', thinking: '' }

@@ -6,6 +6,7 @@ import { engineFields } from '../../plugins/api-openai/responses/engine-request.
 import type { ResponseHead, ResponseObject } from '../../plugins/api-openai/responses/response-object.ts'
 import { type ResponseEvent, ResponseWriter } from '../../plugins/api-openai/responses/response-writer.ts'
 import { randomBelow } from '../support/random.ts'
+import { trialCount } from '../support/trial-count.ts'
 import { differs } from './declared-types.ts'
 import { TOOL } from './support.ts'
 
@@ -212,7 +213,7 @@ t.test('an answer that breaks off', async t => {
 t.test('events of any answer', async t => {
   const next = randomBelow(5)
   const text = () => ['a', 'ä', '€', '🦙', ' b', '\n', '{"'][next(7)]!
-  for (let round = 0; round < 150; round++) {
+  for (let round = 0; round < trialCount(100); round++) {
     let called = -1
     const deltas = Array.from({ length: next(12) }, () => {
       switch (next(5)) {

@@ -15,6 +15,7 @@ import {
 import { parseLspci } from '../../plugins/hardware/system-cards.ts'
 import { parseVulkaninfo } from '../../plugins/hardware/vulkan-drivers.ts'
 import { randomBelow } from '../support/random.ts'
+import { trialCount } from '../support/trial-count.ts'
 import { GIB, MIB, recording } from './support.ts'
 
 const MEMORY = { total: 16 * GIB, available: 8 * GIB }
@@ -260,7 +261,7 @@ t.test('whatever sources say, no card is lost or doubled', async t => {
     { pciId: '0x2330', name: 'Two' },
     { pciId: '0x56a0', name: 'Three' }
   ]
-  for (let round = 0; round < 2000; round++) {
+  for (let round = 0; round < trialCount(1000); round++) {
     // Cards that differ in their places; each source sees some of them, and knows a place, an id or a name of each.
     const cards = Array.from({ length: 1 + random(4) }, (_, at) => ({
       vendor: (['nvidia', 'amd', 'intel'] as const)[random(3)]!,

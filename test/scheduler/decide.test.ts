@@ -5,6 +5,7 @@ import { decide } from '../../plugins/scheduler/decide.ts'
 import { capContext, firstLoad, satisfies, union } from '../../plugins/scheduler/load-options.ts'
 import { createState, type Event, type SchedulerState } from '../../plugins/scheduler/scheduler-state.ts'
 import { randomNumbers } from '../support/random.ts'
+import { trialCount } from '../support/trial-count.ts'
 import { alarmOf, LIMITS, loadOf, machine, short } from './support.ts'
 
 const MINUTES_5 = 300_000
@@ -429,7 +430,7 @@ function simulate(seed: number): string[] {
 }
 
 t.test('a thousand random histories keep the rules', t => {
-  for (let seed = 1; seed <= 1000; seed++) {
+  for (let seed = 1; seed <= trialCount(200); seed++) {
     const faults = simulate(seed)
     if (faults.length) t.fail(`seed ${seed}: ${faults.slice(0, 3).join('; ')}`)
   }
