@@ -1,8 +1,7 @@
-import type { Readable } from 'node:stream'
 import type { EngineSettings } from '../config/model-settings.ts'
 import type { CorralError } from '../errors.ts'
 import type { LoadOptions } from '../models/options.ts'
-import type { Build, MemoryUse } from './builds.ts'
+import type { MemoryUse } from './builds.ts'
 import type { Model } from './catalog.ts'
 import type { Waiting } from './progress.ts'
 
@@ -122,20 +121,6 @@ export interface EngineExit {
   failure?: CorralError
 }
 
-export interface EngineRequest {
-  method: 'GET' | 'POST'
-  path: string
-  body?: string | Buffer
-  headers?: Record<string, string>
-  signal: AbortSignal
-}
-
-export interface EngineResponse {
-  status: number
-  headers: Record<string, string | string[] | undefined>
-  body: Readable
-}
-
 /**
  * One running engine. The calls that it has are what it is able to do: a surface that needs another one answers
  * `unsupported_capability`. All of them reject with a CorralError: `context_exceeded` (with `n_prompt_tokens` and `n_ctx`
@@ -157,10 +142,6 @@ export interface Engine {
    * driver's part), and what it may still grow by. Where absent, what was estimated for it.
    */
   readonly reserved?: MemoryUse
-  /** The build it runs on. */
-  readonly build?: Build
-  /** Flags that all engines get beside what the spec says. */
-  readonly sharedArguments?: readonly string[]
   readonly pid?: number | undefined
   /** Settles when the engine has gone, whoever ended it. Never rejects. */
   readonly exited: Promise<EngineExit>
@@ -193,8 +174,6 @@ export interface Engine {
   countTokens?(request: EngineFields, options: { signal: AbortSignal }): Promise<number>
   /** Keeps what its slots have read for the next start of the same model; called before a polite `stop`. Never rejects. */
   saveSlots?(): Promise<void>
-  /** Sends a request; resolves at the response's headers. No time limits of its own. */
-  request?(request: EngineRequest): Promise<EngineResponse>
   /** Ends it: politely first, then by force. Settles when it has gone. Open requests are cut. */
   stop(): Promise<void>
   /** The last lines it printed, oldest first. */

@@ -103,6 +103,7 @@ function engineOf(state: SchedulerState, event: EngineEvent): EngineState | unde
     keepAlive: state.limits.keepAlive,
     pinned: event.pinned,
     groups: event.groups,
+    elsewhere: event.elsewhere ?? false,
     maxConcurrent: event.maxConcurrent,
     grants: 0,
     preparing: undefined,
@@ -173,6 +174,7 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
   engine.name = event.name
   engine.defaults = event.defaults
   engine.groups = event.groups
+  engine.elsewhere = event.elsewhere ?? false
   engine.maxConcurrent = event.maxConcurrent
   engine.pinned = event.pinned
   if (event.pinned) engine.keepAlive = Number.POSITIVE_INFINITY
@@ -211,6 +213,7 @@ function recordLoaded({ now }: Step, engine: EngineIn<'loading'>, event: Extract
     name: 'ready',
     run,
     options: plan.options,
+    slots: event.slots ?? plan.options.num_parallel,
     reserved: event.use ?? plan.estimate.use,
     running: new Map(),
     readySince: now,
@@ -332,7 +335,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
   }
 
   const most = engine.maxConcurrent ?? Number.POSITIVE_INFINITY
-  let free = options.num_parallel
+  let free = phase.slots
   for (const slots of running.values()) free -= slots
   for (let head = engine.queue[0]; head; head = engine.queue[0]) {
     if (phase.giveWay && (now >= phase.giveWay.at || engine.grants >= phase.giveWay.grants)) break
@@ -341,7 +344,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
       return
     }
     // A request for n slots waits at the head until n are free: later ones must not overtake it, or it would starve.
-    const slots = Math.min(head.slots, options.num_parallel)
+    const slots = Math.min(head.slots, phase.slots)
     if (running.size >= most || slots > free) break
     free -= slots
     engine.queue.shift()

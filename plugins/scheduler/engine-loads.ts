@@ -167,7 +167,7 @@ export function createEngineLoads(
     hostMemory.add(engine, use.host ?? 0)
     log.info({ pid: engine.pid, ms: cost, use }, `loaded ${managed.variant.publicName}`)
     hooks.modelLoaded({ model: managed.variant.publicName, mode: managed.mode, milliseconds: cost })
-    dispatch({ type: 'loaded', key: managed.key, run, use, loadTime: cost })
+    dispatch({ type: 'loaded', key: managed.key, run, use, slots: engine.slots, loadTime: cost })
     measureBudget().catch(error => log.error({ err: error }, 'the memory of this machine cannot be measured'))
   }
 

@@ -23,6 +23,8 @@ export interface Tenant {
   key: string
   groups: readonly string[]
   use: MemoryUse
+  /** It takes nothing of this machine: it needs no room and counts for none. */
+  elsewhere: boolean
 }
 
 /** What the models that have waited longer will change. Those behind them plan with that. */
@@ -132,13 +134,13 @@ export function endOfTurn(state: SchedulerState, other: EngineIn<'ready'>, plan:
 }
 
 /** An engine as its plan will make it. */
-export function plannedTenant({ key, groups }: EngineState, plan: PreparedPlan): Tenant {
-  return { key, groups, use: plan.estimate.use }
+export function plannedTenant({ key, groups, elsewhere }: EngineState, plan: PreparedPlan): Tenant {
+  return { key, groups, elsewhere, use: plan.estimate.use }
 }
 
 /** An engine that is here, with what it holds. */
 function tenantOf(engine: EngineState): Tenant {
-  return { key: engine.key, groups: engine.groups, use: reservedBy(engine) }
+  return { key: engine.key, groups: engine.groups, elsewhere: engine.elsewhere, use: reservedBy(engine) }
 }
 
 /** All others that take room. */
@@ -166,8 +168,9 @@ function sum(tenants: readonly Tenant[], pool: string): number {
 
 /** Whether `newcomer` may be in memory beside `present`, within `share` of the budget. */
 function fits(state: SchedulerState, present: readonly Tenant[], newcomer: Tenant, share = 1): boolean {
-  if (present.length >= state.limits.maxLoaded) return false
   if (present.some(tenant => exclude(tenant, newcomer))) return false
+  if (newcomer.elsewhere) return true
+  if (present.filter(({ elsewhere }) => !elsewhere).length >= state.limits.maxLoaded) return false
   return Object.entries(newcomer.use).every(([pool, bytes]) => {
     const budget = state.budget[pool]
     return budget === undefined || bytes === 0 || sum(present, pool) + bytes <= budget * share

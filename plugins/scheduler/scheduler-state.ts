@@ -29,6 +29,8 @@ export interface EngineState {
   pinned: boolean
   /** Models that share one are never in memory together. */
   groups: readonly string[]
+  /** Its engines take nothing of this machine. */
+  elsewhere: boolean
   /** Most requests answered at once, if fewer than there are slots. */
   maxConcurrent: number | undefined
   /** Answers begun so far. */
@@ -60,6 +62,8 @@ interface Loaded {
   run: number
   /** What it was started with. */
   options: LoadOptions
+  /** Requests that it answers at once. */
+  slots: number
   /** What it holds of each pool. */
   reserved: MemoryUse
   /** Requests that are being answered, and how many slots each takes. */
@@ -173,14 +177,16 @@ export type Event =
       initialKeepAlive?: number | undefined
       pinned: boolean
       groups: readonly string[]
+      /** Its engines take nothing of this machine. */
+      elsewhere?: boolean
       maxConcurrent: number | undefined
     }
   /** A request that waits is cancelled, or one that runs has ended. */
   | { type: 'leave'; id: number; key: string }
   | { type: 'prepared'; key: string; run: number; need: MemoryUse; certain: boolean; advice: string }
   | { type: 'prepare-failed'; key: string; run: number; error: CorralError }
-  /** `use`: what the engine says that it holds; `loadTime`: milliseconds that the load took. */
-  | { type: 'loaded'; key: string; run: number; use?: MemoryUse | undefined; loadTime: number }
+  /** `use`: what the engine says that it holds; `slots`: requests that it answers at once; `loadTime`: milliseconds that the load took. */
+  | { type: 'loaded'; key: string; run: number; use?: MemoryUse | undefined; slots?: number; loadTime: number }
   | { type: 'load-failed'; key: string; run: number; error: CorralError }
   /** The engine has ended, by an `unload` or by itself. */
   | { type: 'gone'; key: string; run: number; error?: CorralError }

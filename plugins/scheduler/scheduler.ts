@@ -217,6 +217,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         initialKeepAlive: settings.keepAlive === undefined ? undefined : forEver(settings.keepAlive),
         pinned: settings.pin,
         groups: settings.groups,
+        elsewhere: provider.estimate === undefined,
         maxConcurrent: settings.maxConcurrent
       })
       const phase = state.engines.get(managed.key)?.phase.name

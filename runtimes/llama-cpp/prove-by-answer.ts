@@ -1,14 +1,13 @@
 import { join } from 'node:path'
-import { text } from 'node:stream/consumers'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { Build, BuildCandidate, MemoryUse } from '../../core/contracts/builds.ts'
+import type { Delta, Engine } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
 import type { ToolLog } from '../../core/system/child-process.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import type { LlamaServerEngine } from '../llama-server/engine.ts'
 import type { LaunchSpec } from '../llama-server/launch-spec.ts'
 import { type ProveOptions, prove } from './prove.ts'
 import { isForGpus } from './ranking.ts'
@@ -19,7 +18,7 @@ export type StartEngine = (
   spec: LaunchSpec,
   waiting: Waiting,
   environment?: Readonly<Record<string, string>>
-) => Promise<LlamaServerEngine>
+) => Promise<Pick<Engine, 'chat' | 'memory' | 'logTail' | 'stop'>>
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const ALL_LAYERS = 999
@@ -119,24 +118,14 @@ export async function proveByAnswer(
       const idle = forGpus ? idleGpu(engine.memory, engine.logTail()) : undefined
       if (idle !== undefined) throw new Error(`${idle}, although it is a build for ${runtime!.title}`)
       const limit = AbortSignal.any([AbortSignal.timeout(ANSWER_LIMIT), ...(signal ? [signal] : [])])
-      const body = {
-        messages: [{ role: 'user', content: 'What is the capital of France?' }],
-        temperature: 0,
-        max_tokens: 16
+      let content = ''
+      const take = (deltas: readonly Delta[]) => {
+        for (const delta of deltas) content += delta.content ?? ''
+        return undefined
       }
-      const response = await engine.request({
-        method: 'POST',
-        path: '/v1/chat/completions',
-        headers: { 'content-type': 'application/json' },
-        body: JSON.stringify(body),
-        signal: limit
-      })
-      const reply = await text(response.body)
-      if (response.status !== 200) throw new Error(`status ${response.status}: ${reply.slice(0, 300)}`)
-      const content = JSON.parse(reply).choices?.[0]?.message?.content
-      if (typeof content !== 'string' || !content.includes('Paris')) {
-        throw new Error(`a wrong answer: ${reply.slice(0, 300)}`)
-      }
+      const messages = [{ role: 'user', content: 'What is the capital of France?' }]
+      await engine.chat!({ messages, temperature: 0, max_tokens: 16 }, { signal: limit, take })
+      if (!content.includes('Paris')) throw new Error(`a wrong answer: ${JSON.stringify(content.slice(0, 300))}`)
       return []
     } finally {
       await engine.stop()

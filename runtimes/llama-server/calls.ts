@@ -2,18 +2,12 @@ import type { Readable } from 'node:stream'
 import { json, text } from 'node:stream/consumers'
 import { EventLines } from '../../core/answers/event-lines.ts'
 import type { ModelMetadata } from '../../core/contracts/catalog.ts'
-import type {
-  AnswerSink,
-  Engine,
-  EngineFields,
-  EngineMode,
-  EngineRequest,
-  EngineResponse
-} from '../../core/contracts/engines.ts'
+import type { AnswerSink, Engine, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
 import { isCacheFault, requestError } from './request-error.ts'
+import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 const CHAT = '/v1/chat/completions'
 const COMPLETION = '/v1/completions'

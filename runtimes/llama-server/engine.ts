@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { basename, dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Build } from '../../core/contracts/builds.ts'
-import type { Engine, EngineExit, EngineRequest, EngineResponse } from '../../core/contracts/engines.ts'
+import type { Engine, EngineExit } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { allocateAddress, type EngineAddress } from './address.ts'
@@ -19,6 +19,7 @@ import { watchOomKills } from './oom-kills.ts'
 import type { EngineProcess } from './process.ts'
 import { reactionTo } from './reactions.ts'
 import { removeRunRecord } from './run-records.ts'
+import type { EngineRequest, EngineResponse } from './upstream.ts'
 import { createUpstream } from './upstream.ts'
 
 export interface EngineDeps {
@@ -226,7 +227,7 @@ async function startEngine(start: {
     await cleaned
   }
 
-  const request: Engine['request'] = asked => upstream.request(asked)
+  const request: LlamaServerEngine['request'] = asked => upstream.request(asked)
   return {
     ...engineCalls({
       request,

@@ -1,8 +1,21 @@
 import { Agent, type IncomingMessage, request as openRequest } from 'node:http'
 import { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { EngineRequest, EngineResponse } from '../../core/contracts/engines.ts'
 import type { EngineAddress } from './address.ts'
+
+export interface EngineRequest {
+  method: 'GET' | 'POST'
+  path: string
+  body?: string | Buffer
+  headers?: Record<string, string>
+  signal: AbortSignal
+}
+
+export interface EngineResponse {
+  status: number
+  headers: Record<string, string | string[] | undefined>
+  body: Readable
+}
 
 /** HTTP to one engine. */
 export interface Upstream {

@@ -5,9 +5,8 @@ import { PassThrough, Readable } from 'node:stream'
 import pino from 'pino'
 import type { Test } from 'tap'
 import type { CoreConfig, ModelSettings } from '../../core/config/core-schema.ts'
-import type { Build } from '../../core/contracts/builds.ts'
 import type { Capability } from '../../core/contracts/catalog.ts'
-import type { Engine, EngineExit, EngineRequest, EngineResponse, EngineSpec } from '../../core/contracts/engines.ts'
+import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { Scheduler } from '../../core/contracts/scheduler.ts'
 import { requireFiles, type Storage, type StoredVariant } from '../../core/contracts/storage.ts'
@@ -24,6 +23,7 @@ import { createCatalog } from '../../plugins/storage/catalog.ts'
 import { engineCalls } from '../../runtimes/llama-server/calls.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from '../../runtimes/llama-server/launch-spec.ts'
 import { servesMode } from '../../runtimes/llama-server/provider.ts'
+import type { EngineRequest, EngineResponse } from '../../runtimes/llama-server/upstream.ts'
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model')
 
@@ -100,7 +100,7 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
     settle = resolve
   })
   const open = new Set<(error: CorralError) => void>()
-  const request: Engine['request'] = async asked => {
+  const request = async (asked: EngineRequest): Promise<EngineResponse> => {
     let cut: (error: Error) => void = () => {}
     const broken = new Promise<never>((_, reject) => {
       cut = reject
@@ -126,11 +126,8 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
     contextSize: spec.options.num_ctx,
     slots: spec.options.num_parallel,
     memory: undefined,
-    build: undefined as unknown as Build,
-    sharedArguments: [],
     pid: undefined,
     exited,
-    request,
     async stop() {
       for (const cut of open) cut(new CorralError('model_stopped', 'stopped'))
       settle({ code: 0, signal: null, expected: true })

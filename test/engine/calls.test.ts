@@ -1,8 +1,9 @@
 import { PassThrough, Readable } from 'node:stream'
 import t from 'tap'
-import type { Delta, EngineFields, EngineMode, EngineRequest } from '../../core/contracts/engines.ts'
+import type { Delta, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import { engineCalls, transcriptionChat } from '../../runtimes/llama-server/calls.ts'
 import { EventReader } from '../../runtimes/llama-server/event-reader.ts'
+import type { EngineRequest } from '../../runtimes/llama-server/upstream.ts'
 
 type Respond = (path: string, body: any) => { status?: number; body: string }
 

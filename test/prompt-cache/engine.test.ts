@@ -2,9 +2,9 @@ import { existsSync, readdirSync, readFileSync, statSync, truncateSync, utimesSy
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import t from 'tap'
-import type { EngineRequest } from '../../core/contracts/engines.ts'
 import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import type { SavedSlot } from '../../runtimes/llama-server/prompt-cache/shelf.ts'
+import type { EngineRequest } from '../../runtimes/llama-server/upstream.ts'
 import { engineSpec, realBuild } from '../engine/support.ts'
 import { longText, type Message, NEVER, promptCacheIn, say, startWith } from './support.ts'
 

@@ -34,23 +34,15 @@ t.test('the answer must come from the GPU', async t => {
 
   const engineWith =
     (memory: Record<string, number>): StartEngine =>
-    async (build, spec, _, environment) => {
+    async (_build, spec, _, environment) => {
       t.match(spec, { options: { n_gpu_layers: 999 } })
       t.same(environment, { GGML_TEST_KIND: 'cuda-13' }, 'with the variables of its kind')
-      const reply = { choices: [{ message: { content: 'The capital of France is Paris.' } }] }
-      const { Readable } = await import('node:stream')
       return {
-        id: '1',
-        provider: 'llama-server',
-        spec,
-        contextSize: 256,
-        slots: 1,
         memory,
-        build,
-        sharedArguments: [],
-        pid: 1,
-        exited: new Promise(() => {}),
-        request: async () => ({ status: 200, headers: {}, body: Readable.from([JSON.stringify(reply)]) }),
+        chat: async (_request, { take }) => {
+          await take([{ content: 'The capital of ' }])
+          await take([{ content: 'France is Paris.', finish: 'stop' }])
+        },
         stop: async () => {},
         logTail: () => []
       }

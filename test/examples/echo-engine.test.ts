@@ -1,0 +1,91 @@
+import t from 'tap'
+import echo from '../../examples/echo-engine/index.ts'
+import { engineContract, startTestCorral } from '../../testing/index.ts'
+
+const model = 'echo/parrot'
+const messages = [{ role: 'user', content: 'the sky is blue' }]
+
+t.test('the example of an engine answers on all surfaces, with a model that has no files', async t => {
+  const corral = await startTestCorral({ plugins: [echo], echo: false, config: 'scheduler: { max_loaded_models: 1 }' })
+  t.teardown(() => corral.close())
+  t.match(await corral.plugin('echo-engine'), { state: 'active' })
+
+  const native = await corral.json('/api/chat', { model, messages, stream: false, options: { num_ctx: 9999 } })
+  t.match(native, { status: 200, body: { message: { content: 'the sky is blue' }, done_reason: 'stop' } })
+  const hosted = await corral.json('/v1/chat/completions', { model, messages })
+  t.match(hosted, { status: 200, body: { model, choices: [{ message: { content: 'the sky is blue' } }] } })
+  t.match(hosted.body.usage, { prompt_tokens: 4, completion_tokens: 4 })
+  const named = await corral.json('/v1/messages', { model, messages, max_tokens: 9 })
+  t.match(named, { status: 200, body: { content: [{ type: 'text', text: 'the sky is blue' }] } })
+  const responses = await corral.json('/v1/responses', { model, input: 'hello' })
+  t.match(responses, { status: 200, body: { output: [{ content: [{ text: 'hello' }] }] } })
+  const ollama = await corral.json('/ollama/api/chat', { model, messages, stream: false })
+  t.match(ollama, { status: 200, body: { message: { content: 'the sky is blue' } } })
+  const completion = await corral.json('/v1/completions', { model, prompt: 'one two' })
+  t.match(completion, { status: 200, body: { choices: [{ text: 'one two' }] } })
+
+  const events = await corral.events('/v1/chat/completions', { model, messages, stream: true })
+  const pieces = events.flatMap(event => event.choices?.[0]?.delta?.content ?? [])
+  t.same(pieces, ['the ', 'sky ', 'is ', 'blue'], 'word by word')
+
+  const vectors = await corral.json('/v1/embeddings', { model, input: ['banana', 'oreo'] })
+  t.same(
+    vectors.body.data.map((each: any) => each.embedding),
+    [
+      [3, 0, 0, 0],
+      [0, 1, 0, 2]
+    ]
+  )
+  t.match(await corral.json('/api/embed', { model, input: 'a' }), { status: 200, body: { embeddings: [[1, 0, 0, 0]] } })
+  const ranking = await corral.json('/v1/rerank', { model, query: 'a', documents: ['b'] })
+  t.match(ranking, { status: 400, body: { error: { code: 'unsupported_capability' } } })
+  const { body: running } = await corral.json('/api/ps')
+  t.same(
+    running.models.map((each: any) => each.mode).sort(),
+    ['chat', 'embedding'],
+    'it takes nothing of this machine, and so no place among the models in memory'
+  )
+})
+
+t.test('it is listed like any other model; what needs files says that it has none', async t => {
+  const corral = await startTestCorral({
+    plugins: [echo],
+    echo: false,
+    config: `models: { ${model}: { aliases: [my/parrot] } }`
+  })
+  t.teardown(() => corral.close())
+  const { body: tags } = await corral.json('/api/tags')
+  t.match(
+    tags.models.find((each: any) => each.model === model),
+    { format: 'echo', size: 0, capabilities: ['completion', 'embedding'] }
+  )
+  const { body: list } = await corral.json('/v1/models')
+  t.ok(list.data.some((each: any) => each.id === model && each.max_input_tokens === 4096))
+  t.match(await corral.json('/api/show', { model }), {
+    status: 200,
+    body: { origin: { kind: 'plugin', from: 'echo' }, files: [] }
+  })
+  const { body: ollama } = await corral.json('/ollama/api/tags')
+  t.ok(ollama.models.some((each: any) => each.model === 'echo/parrot:latest'))
+  t.match(await corral.json('/v1/chat/completions', { model: 'my/parrot', messages }), { status: 200 })
+
+  const refused = {
+    status: 400,
+    body: { code: 'unsupported_capability', error: /has no files here: the plugin "echo"/ }
+  }
+  t.match(await corral.json('/api/convert', { model, stream: false }), refused)
+  t.match(await corral.json(`/api/files/${model}`), refused)
+  t.match(await corral.json('/api/default', { model }), refused)
+  const made = await corral.json('/ollama/api/create', { model: 'mine', from: model, stream: false })
+  t.match(made, { status: 400, body: { error: /has no files here/ } })
+  const reply = await fetch(`${corral.url}/api/delete`, {
+    method: 'DELETE',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ model })
+  })
+  t.match({ status: reply.status, body: await reply.json() }, refused)
+})
+
+t.test('it fulfils the contract of engines', async () => {
+  await engineContract(echo, { model })
+})
