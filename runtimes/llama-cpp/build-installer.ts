@@ -31,25 +31,25 @@ export interface InstallerDeps {
 }
 
 /**
- * Puts builds into the builds' directory, whose lock the caller holds. A build is written down when it is proven, and
- * what has no record is never used: a kill at any moment leaves nothing but files to be swept.
+ * Installs builds in the builds' directory, whose lock the caller holds. A build is recorded once it is proven, and
+ * without a record it is never used: a kill at any moment leaves only files that the next run removes.
  */
 export function createBuildInstaller({ directory, log, hardware, releases, prove, inUse }: InstallerDeps) {
-  /** Writes down that a build does not work on this machine, so that an upgrade does not try it again by itself. */
-  async function remember(id: string, reason: string): Promise<void> {
+  /** Records that a build does not work on this machine, so that an upgrade does not try it again. */
+  async function recordFailure(id: string, reason: string): Promise<void> {
     const failure = { reason, at: new Date().toISOString(), machine: machineFingerprint(await hardware()) }
     await markFailed(directory, id, failure)
     await changeSelection(directory, selection => ({ ...selection, failed: { ...selection.failed, [id]: failure } }))
   }
 
-  async function writeDown(build: Build): Promise<Build> {
+  async function saveRecord(build: Build): Promise<Build> {
     await writeRecord(directory, build, { installed: true })
     const { [build.id]: known, ...failed } = selectionIn(directory).failed ?? {}
     if (known) await changeSelection(directory, selection => ({ ...selection, failed }))
     return build
   }
 
-  /** Proves what was just put into the builds' directory; it goes again when it does not work. */
+  /** Proves a new build; removes it if it does not work. */
   async function proveNew(
     candidate: BuildCandidate,
     { signal, onProgress }: Required<Waiting>,
@@ -58,7 +58,7 @@ export function createBuildInstaller({ directory, log, hardware, releases, prove
     onProgress({ phase: 'proving', subject: candidate.id })
     let failure: unknown
     try {
-      const build = await writeDown(await prove(candidate, signal))
+      const build = await saveRecord(await prove(candidate, signal))
       log.info({ build: build.id, version: build.version }, `llama.cpp ${build.id} is installed and works.`)
       return build
     } catch (error) {
@@ -67,85 +67,85 @@ export function createBuildInstaller({ directory, log, hardware, releases, prove
     await rm(candidate.directory, { recursive: true, force: true })
     signal.throwIfAborted()
     const reason = messageOf(failure)
-    await remember(candidate.id, reason)
+    await recordFailure(candidate.id, reason)
     throw new CorralError(
       'runtime_missing',
-      `${candidate.id} was removed again, since it does not work here: ${reason}${advice}`,
+      `${candidate.id} was removed because it does not work here: ${reason}${advice}`,
       { cause: failure }
     )
   }
 
-  /** What is installed already; where it is damaged it is removed. */
-  async function known(fits: (build: Build) => boolean, waiting: Required<Waiting>): Promise<Build | undefined> {
+  /** The build if it is installed already; a damaged one is removed. */
+  async function findIntact(fits: (build: Build) => boolean, waiting: Required<Waiting>): Promise<Build | undefined> {
     const record = (await readRecords(directory)).find(({ build }) => fits(build))
     if (record === undefined) return undefined
     const { build } = record
     const damage = await damageOf(record, { signal: waiting.signal, log })
-    if (damage === undefined && record.failure) return await again(record, waiting)
-    if (damage === undefined) return record.installed ? build : await writeDown(build)
+    if (damage === undefined && record.failure) return await proveAgain(record, waiting)
+    if (damage === undefined) return record.installed ? build : await saveRecord(build)
     if (inUse(build.id)) {
       throw new CorralError(
         'runtime_in_use',
-        `${build.id} is damaged (${damage}), and an engine still runs on it. Stop its models, then install it anew.`
+        `${build.id} is damaged (${damage}), but an engine still runs on it. Stop its models, then install it again.`
       )
     }
-    log.warn({ build: build.id, damage }, `${build.id} is damaged and installed anew: ${damage}`)
+    log.warn({ build: build.id, damage }, `${build.id} is damaged and will be installed again: ${damage}`)
     await removeRecord(directory, record)
     return undefined
   }
 
   /**
    * Proves an installed build again.
-   * @throws CorralError `runtime_missing` when it does not work any more; it stays, marked as failed
+   * @throws CorralError `runtime_missing` if it no longer works; it stays, marked as failed
    */
-  async function again(record: BuildRecord, { signal, onProgress }: Required<Waiting>): Promise<Build> {
+  async function proveAgain(record: BuildRecord, { signal, onProgress }: Required<Waiting>): Promise<Build> {
     const { version: _, commit: __, digest: ___, devices: ____, warnings: _____, ...candidate } = record.build
     onProgress({ phase: 'proving', subject: candidate.id })
     try {
       const damage = await damageOf(record, { signal, log })
       if (damage !== undefined) throw new Error(damage)
-      return await writeDown(await prove(candidate, signal))
+      return await saveRecord(await prove(candidate, signal))
     } catch (error) {
       signal.throwIfAborted()
-      await remember(candidate.id, messageOf(error))
+      await recordFailure(candidate.id, messageOf(error))
       throw new CorralError(
         'runtime_missing',
-        `${candidate.id} does not work here any more: ${messageOf(error).replace(/\.?$/, '.')} ` +
-          `To get it anew: corral runtime remove ${candidate.id}, then corral runtime install.`,
+        `${candidate.id} no longer works here: ${messageOf(error).replace(/\.?$/, '.')} ` +
+          `To reinstall it: corral runtime remove ${candidate.id}, then corral runtime install.`,
         { cause: error }
       )
     }
   }
 
   return {
-    again,
-    remember,
+    proveAgain,
+    recordFailure,
 
-    /** Fetches, unpacks and proves a release's archives; gives the build that is there already, where it is whole. */
+    /** Downloads, unpacks and proves a release's archives; returns the installed build if it is intact. */
     async fromRelease(runtime: RuntimeDescriptor, found: FoundArchives, waiting: Required<Waiting>): Promise<Build> {
       const id = releaseId(found.tag, runtime)
-      const there = await known(build => build.id === id, waiting)
+      const there = await findIntact(build => build.id === id, waiting)
       if (there) return there
       return await proveNew(await fetchRelease(releases, found, { runtime, directory }, waiting), waiting)
     },
 
-    /** Unpacks and proves an archive on this disk; the same archive again is the build that is there. */
+    /** Unpacks and proves a local archive; returns the installed build if it is from the same archive. */
     async fromArchive(
       request: ArchiveRequest,
-      { expected, ...told }: { expected?: string; tag?: string; runtime?: RuntimeDescriptor },
+      { expected, ...hints }: { expected?: string; tag?: string; runtime?: RuntimeDescriptor },
       waiting: Required<Waiting>
     ): Promise<Build> {
       const digest = await archiveDigest(request.archive, expected, waiting.signal)
       log.info({ archive: request.archive, sha256: digest }, `${request.archive} has the SHA-256 ${digest}.`)
       const same = ({ id, source }: Build) => source === 'archive' && id.endsWith(`-${archiveSuffix(digest)}`)
-      const there = await known(same, waiting)
+      const there = await findIntact(same, waiting)
       if (there) return there
-      const candidate = await unpackBuild(request, { ...told, digest }, directory, waiting)
+      const candidate = await unpackBuild(request, { ...hints, digest }, directory, waiting)
       const lacksLibraries = candidate.kind === 'cuda' && (request.companions ?? []).length === 0
       return await proveNew(
         candidate,
         waiting,
-        lacksLibraries ? ' It may lack its libraries: give the archive cudart-… of the same version with it.' : ''
+        lacksLibraries ? ' Its libraries may be missing: also pass the cudart-… archive of the same version.' : ''
       )
     }
   }

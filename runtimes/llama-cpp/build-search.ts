@@ -31,37 +31,44 @@ import { missingText, reasonsOf, type SearchAttempts, type SearchLog, trackAttem
 import { BuildImpossible, isSourceUnavailable } from './sources/source-errors.ts'
 
 export interface SearchDeps {
-  /** Asked in this order. */
+  /** Tried in this order. */
   sources: readonly BuildSource[]
-  /** Where builds and their records lie. */
+  /** Folder of the builds and their records. */
   directory: string
   log: SearchLog
   signal: AbortSignal
   onProgress: OnProgress
-  /** What was tried, kept current. */
+  /** What was tried; updated during the search. */
   attempts: Attempt[]
   hardware: Hardware
   kinds: readonly RuntimeDescriptor[]
-  /** Best first: by what is known at once, and by the files that the release really has. */
+  /** Best first: by what is known already, and by the release's current list of files. */
   ranking: { known: readonly RankedCandidate[]; live(): Promise<readonly RankedCandidate[]> }
-  /** Ids of builds: the one that the user chose, and what an upgrade returns to. */
+  /** Ids of the build that the user chose, and of the fallback of an upgrade. */
   selection: { selected?: string; previous?: string }
-  /** Name of a kind of build to find, instead of the best one. */
+  /** Name of the kind to find, instead of the best one. */
   choice?: string
   prove: Prove
 }
 
-/** Builds that the user installed, and that no source in use brings. */
+/** Stands for builds that the user installed, if no configured source provides them. */
 const BY_HAND: BuildSource = {
   name: 'installed',
-  description: 'what "corral runtime install" brought',
+  description: 'builds from "corral runtime install"',
   provide: async () => undefined
 }
 
 /**
- * Finds a build that works, the best kind of the ranking first: one that is at hand or that was proven before, else what
- * the sources bring. What failed on this machine lately is tried again only when there is nothing else.
- * @throws CorralError `runtime_missing` with what was tried; the signal's reason when that was aborted
+ * Finds a working build, in this order:
+ *
+ * 1. the folder that the user names,
+ * 2. the build that the user chose with `corral runtime use`,
+ * 3. down the ranking, as long as everything better is known to fail: builds that need no network or long work,
+ * 4. down the ranking, for each kind: available builds, else what the sources provide, else outdated builds; first
+ *    without what failed on this machine lately, then with it,
+ * 5. available builds that are not in the ranking, then those that failed lately.
+ *
+ * @throws CorralError `runtime_missing` with what was tried; the signal's reason if aborted
  */
 export async function searchBuild(deps: SearchDeps): Promise<Build> {
   const { sources, directory, log, signal, hardware, kinds, choice, selection, prove } = deps
@@ -80,8 +87,11 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
       return attempt.source === source.name && attempt.runtime === name && attempt.description === source.description
     })
 
-  /** Has a source bring a build of a kind, proves it and writes it down. */
-  async function ask(source: BuildSource, runtime: RuntimeDescriptor): Promise<Build | 'out of order' | undefined> {
+  /** Lets a source provide a build of a kind, proves it and records it. */
+  async function provide(
+    source: BuildSource,
+    runtime: RuntimeDescriptor
+  ): Promise<Build | 'source unavailable' | undefined> {
     const { name, description } = source
     let candidate: BuildCandidate | undefined
     try {
@@ -111,55 +121,55 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
         const attempt = { source: name, description, runtime: runtime.name, reason: messageOf(error), at, machine }
         await addFailedAttempt(directory, attempt)
       }
-      return isSourceUnavailable(error) ? 'out of order' : undefined
+      return isSourceUnavailable(error) ? 'source unavailable' : undefined
     }
   }
 
-  /** Builds of the same kind that the source's settings want no more, but for those that somebody counts on. */
+  /** Removes builds of the same kind that no longer match the source's settings, unless installed or selected by the user. */
   async function removeSuperseded(source: BuildSource, runtime: RuntimeDescriptor): Promise<void> {
     for (const record of await readRecords(directory)) {
       const { id } = record.build
-      const counted = record.installed || id === selection.selected || id === selection.previous
+      const needed = record.installed || id === selection.selected || id === selection.previous
       const same = isFrom(source, record) && isOfKind(record, runtime)
-      if (same && !wanted(source, record) && !counted) await removeRecord(directory, record)
+      if (same && !wanted(source, record) && !needed) await removeRecord(directory, record)
     }
   }
 
-  /** What serves a candidate of the ranking without network or long work. */
-  async function atHand(
+  /** A build for a candidate of the ranking that needs no network or long work. */
+  async function available(
     candidate: RankedCandidate,
     ranking: readonly RankedCandidate[],
-    found: readonly AtHand[],
-    heedFailures: boolean
+    found: readonly InstantBuild[],
+    skipFailed: boolean
   ): Promise<Build | undefined> {
     const at = found.find(({ runtime }) => ranking[positionOf(runtime, ranking)] === candidate)
     if (at) return take(at)
     const runtime = descriptorOf(candidate)
     for (const source of slow) {
       const fits = (record: BuildRecord) => isFrom(source, record) && wanted(source, record)
-      const build = await findRecorded(source, runtime, fits, heedFailures, attempts, records)
+      const build = await findRecorded(source, runtime, fits, skipFailed, attempts, records)
       if (build) return build
     }
     const orphaned = (record: BuildRecord) => !!record.installed && !sources.some(source => isFrom(source, record))
-    return await findRecorded(BY_HAND, runtime, orphaned, heedFailures, attempts, records)
+    return await findRecorded(BY_HAND, runtime, orphaned, skipFailed, attempts, records)
   }
 
-  function take({ build, source }: AtHand): Build {
+  function take({ build, source }: InstantBuild): Build {
     attempts.settle(source, undefined, 'chosen', `${build.version}, ${build.origin}`)
     return build
   }
 
-  /** What `corral runtime use` wrote down, if it still works. */
+  /** The build chosen with `corral runtime use`, if it still works. */
   async function selected(): Promise<Build | undefined> {
     const id = selection.selected
     if (id === undefined || choice !== undefined) return undefined
     const record = (await readRecords(directory)).find(({ build }) => build.id === id)
     const runtime = record && runtimeOf(record.build, kinds, deps.ranking.known, hardware.gpus)
-    let found: Build | string = 'it is not installed any more'
+    let found: Build | string = 'it is no longer installed'
     if (record?.failure && isRecent(record.failure, machine)) found = `it failed: ${record.failure.reason}`
     else if (record) found = await checkRecord(record, runtime, records)
     if (typeof found === 'string') {
-      const text = `llama.cpp: ${id}, chosen with "corral runtime use", cannot be used: ${found}. The best other one is taken.`
+      const text = `llama.cpp: ${id}, chosen with "corral runtime use", cannot be used: ${found}. Using the best other build.`
       log.warn({ build: id }, text)
       return undefined
     }
@@ -168,49 +178,49 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     return found
   }
 
-  /** The ranking from its top, as far as everything better is known to fail. */
-  async function quick(found: readonly AtHand[]): Promise<Build | undefined> {
+  /** Goes down the ranking as long as everything better is known to fail. */
+  async function quick(found: readonly InstantBuild[]): Promise<Build | undefined> {
     const ranking = considered(deps.ranking.known)
     for (const candidate of ranking) {
-      const build = await atHand(candidate, ranking, found, true)
+      const build = await available(candidate, ranking, found, true)
       if (build) return build
       if (!slow.every(source => failureOf(source, descriptorOf(candidate)))) return undefined
     }
     return undefined
   }
 
-  /** All of the ranking, with all that it takes. */
-  async function thorough(found: readonly AtHand[]): Promise<Build | undefined> {
+  /** Goes down the whole ranking, with downloads and compilation. */
+  async function thorough(found: readonly InstantBuild[]): Promise<Build | undefined> {
     const ranking = considered(await deps.ranking.live())
     const release = await lockDirectory(directory, signal, log)
     try {
       const down = new Set<BuildSource>()
-      const asked = new Set<string>()
-      for (const heedFailures of [true, false]) {
+      const tried = new Set<string>()
+      for (const skipFailed of [true, false]) {
         for (const candidate of ranking) {
           const runtime = descriptorOf(candidate)
-          // Another process may have made one while this one waited for it.
-          const known = await atHand(candidate, ranking, found, heedFailures)
+          // Another process may have made one while this one waited for the lock.
+          const known = await available(candidate, ranking, found, skipFailed)
           if (known) return known
           for (const source of candidate.usable ? slow : []) {
             const failure = failureOf(source, runtime)
             const question = `${source.name} ${runtime.name}`
-            if (heedFailures && failure) {
-              const advice = 'It is tried again when a day has passed, or the hardware or its driver has changed.'
+            if (skipFailed && failure) {
+              const advice = 'It will be tried again after a day, or when the hardware or its driver changes.'
               attempts.settle(source, runtime.name, 'failed', `it failed on ${failure.at}: ${failure.reason}`, advice)
             } else if (down.has(source)) {
-              attempts.settle(source, runtime.name, 'not tried', 'it was out of order for another kind already')
-            } else if (!asked.has(question)) {
-              asked.add(question)
+              attempts.settle(source, runtime.name, 'not tried', 'it was unavailable for another kind already')
+            } else if (!tried.has(question)) {
+              tried.add(question)
               await removeLeftovers(directory)
-              const build = await ask(source, runtime)
-              if (build === 'out of order') down.add(source)
+              const build = await provide(source, runtime)
+              if (build === 'source unavailable') down.add(source)
               else if (build) return build
             }
           }
           for (const source of slow) {
             const fits = (record: BuildRecord) => isFrom(source, record)
-            const former = await findRecorded(source, runtime, fits, heedFailures, attempts, records)
+            const former = await findRecorded(source, runtime, fits, skipFailed, attempts, records)
             if (former) return former
           }
         }
@@ -222,15 +232,15 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
   }
 
   try {
-    const found: AtHand[] = []
-    const heedFailures = choice === undefined
-    const instant = { ...records, kinds, ranking: deps.ranking.known, prove, attempts, heedFailures }
+    const found: InstantBuild[] = []
+    const skipFailed = choice === undefined
+    const instant = { ...records, kinds, ranking: deps.ranking.known, prove, attempts, skipFailed }
     let build: Build | undefined
     const leftOut: BuildSource[] = []
     for (const source of sources.filter(source => source.instant)) {
       deps.onProgress({ phase: 'proving', subject: 'llama.cpp' })
-      const at = await askInstantSource(source, instant).catch(error => {
-        // Who asks for another kind than that of the named folder does not need that folder.
+      const at = await tryInstantSource(source, instant).catch(error => {
+        // A choice of another kind does not need the folder that the user names.
         if (choice === undefined || signal.aborted) throw error
         return undefined
       })
@@ -244,10 +254,10 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     build ??= await selected()
     build ??= await quick(found)
     if (slow.length > 0) build ??= await thorough(found)
-    // Of no kind in the ranking, but it works.
+    // It is of no ranked kind, but works.
     if (found[0]) build ??= take(found[0])
     for (const source of build ? [] : leftOut) {
-      const at = await askInstantSource(source, { ...instant, heedFailures: false })
+      const at = await tryInstantSource(source, { ...instant, skipFailed: false })
       if (typeof at === 'object') build ??= take(at)
     }
     if (build) return build
@@ -259,13 +269,13 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
   })
 }
 
-/** A build of a source that answers at once, whatever kind is asked for. */
-export interface AtHand {
+/** A build of a source that needs neither network nor long work. */
+export interface InstantBuild {
   build: Build
   source: BuildSource
-  /** The kind that it turned out to serve. */
+  /** Its kind. */
   runtime: RuntimeDescriptor | undefined
-  /** Whether the user named this very build. */
+  /** Whether the user chose exactly this build. */
   required: boolean
 }
 
@@ -274,18 +284,18 @@ export interface InstantDeps extends RecordedDeps {
   ranking: readonly RankedCandidate[]
   prove: Prove
   attempts: SearchAttempts
-  /** Whether a build that failed lately is left out. */
-  heedFailures: boolean
+  /** Whether to skip a build that failed lately. */
+  skipFailed: boolean
 }
 
 /**
- * Asks a source that needs no network or long work for its build, proven; `failed before` where it was left out.
- * @throws CorralError `runtime_missing` when it is one that the user named and it does not work
+ * Gets and proves the build of an instant source; `failed before` if it was skipped.
+ * @throws CorralError `runtime_missing` if the user chose it and it does not work
  */
-export async function askInstantSource(
+export async function tryInstantSource(
   source: BuildSource,
   deps: InstantDeps
-): Promise<AtHand | 'failed before' | undefined> {
+): Promise<InstantBuild | 'failed before' | undefined> {
   const { directory, hardware, kinds, ranking, attempts, signal, log } = deps
   const byRank = ranking.flatMap(({ runtime }) => kinds.find(({ name }) => name === runtime) ?? [])
   let required = false
@@ -303,19 +313,20 @@ export async function askInstantSource(
     required = candidate.required ?? false
     const { server } = candidate.executables
     const known = (await readRecords(directory)).find(({ build }) => build.executables.server === server)
-    if (known?.failure && deps.heedFailures && !required && isRecent(known.failure, deps.machine)) {
+    if (known?.failure && deps.skipFailed && !required && isRecent(known.failure, deps.machine)) {
       attempts.settle(source, undefined, 'failed', `it failed on ${known.failure.at}: ${known.failure.reason}`)
       return 'failed before'
     }
     const damage = known && (await damageOf(known, { signal, log }))
     if (damage !== undefined) attempts.explain(source, undefined, `${candidate.directory} has changed: ${damage}`)
     const reused = known && damage === undefined ? known.build : undefined
-    const said = byRank.find(({ name, kind }) => name === candidate.runtime || kind === candidate.kind)
-    // The devices of a known build are asked for each time: drivers come and go.
+    const declared = byRank.find(({ name, kind }) => name === candidate.runtime || kind === candidate.kind)
+    // The devices of a recorded build are listed again each time: drivers may have changed.
     const found = reused
-      ? { ...reused, devices: await askDevices(server, { signal, log, hardware, runtime: said }) }
-      : await deps.prove(candidate, { own: isOwn(candidate, directory), signal, hardware, runtime: said })
-    const runtime = said ?? runtimeOf({ ...found, runtime: undefined, kind: 'unknown' }, kinds, ranking, hardware.gpus)
+      ? { ...reused, devices: await askDevices(server, { signal, log, hardware, runtime: declared }) }
+      : await deps.prove(candidate, { own: isOwn(candidate, directory), signal, hardware, runtime: declared })
+    const runtime =
+      declared ?? runtimeOf({ ...found, runtime: undefined, kind: 'unknown' }, kinds, ranking, hardware.gpus)
     const build = { ...found, ...(runtime && { runtime: runtime.name, kind: runtime.kind }) }
     if (!reused || known?.failure || reused.runtime !== build.runtime) await writeRecord(directory, build)
     return { build, source, runtime, required }

@@ -15,16 +15,16 @@ export interface LockLog {
   warn(object: object, message: string): void
 }
 
-/** Folder for unfinished work in the builds' directory; what is whole in it is reused. */
+/** Folder for work in the builds' directory; complete parts of it are reused. */
 export const WORK_FOLDER = 'work'
-/** Milliseconds after which the lock of a process that died is taken over. */
+/** Milliseconds after which the lock of a dead process is taken over. */
 const LOCK_STALE = 10_000
 const LOCK_RETRY = 500
 
-/** Unfinished folders of this process: an earlier one may have had the same id, as in containers. */
+/** Unfinished folders of this process: in containers an earlier process may have had the same id. */
 const own = new Set<string>()
 
-/** A folder to make something in, in the builds' directory; renamed when it is whole. */
+/** Makes a folder for unfinished work in the builds' directory; it is renamed when complete. */
 export async function unfinishedFolder(directory: string): Promise<string> {
   const folder = join(directory, `unfinished-${process.pid}-${randomUUID().slice(0, 8)}`)
   own.add(folder)
@@ -32,15 +32,15 @@ export async function unfinishedFolder(directory: string): Promise<string> {
   return folder
 }
 
-/** Whether somebody still works in a folder: converters are fetched without the lock. */
+/** Whether a process still uses an unfinished folder: converters are fetched without the lock. */
 async function isUsed(folder: string): Promise<boolean> {
   const pid = Number(/^unfinished-(\d+)-/.exec(basename(folder))?.[1])
   return pid === process.pid ? own.has(folder) : (await processStartTime(pid)) !== undefined
 }
 
 /**
- * Keeps other processes from building in the same directory at the same time; waits for the one that does.
- * @param onWait called when it has to wait
+ * Locks the directory against other processes and waits if one has the lock.
+ * @param onWait called before waiting
  */
 export async function lockDirectory(
   directory: string,
@@ -49,7 +49,7 @@ export async function lockDirectory(
   onWait?: () => void
 ): Promise<() => Promise<void>> {
   await mkdir(directory, { recursive: true })
-  for (let told = false; ; ) {
+  for (let waiting = false; ; ) {
     signal.throwIfAborted()
     try {
       let lost: Error | undefined
@@ -57,7 +57,10 @@ export async function lockDirectory(
         stale: LOCK_STALE,
         onCompromised: error => {
           lost = error
-          log.warn({ reason: error.message }, 'The lock of the llama.cpp builds was lost; this process slept too long.')
+          log.warn(
+            { reason: error.message },
+            'The lock of the llama.cpp builds was lost: this process was suspended for too long.'
+          )
         }
       })
       return async () => {
@@ -65,11 +68,11 @@ export async function lockDirectory(
       }
     } catch (error) {
       if (!isSystemError(error, 'ELOCKED')) throw error
-      if (!told) {
-        log.info({ directory }, 'Another process is getting a llama.cpp build into this directory; waiting for it.')
+      if (!waiting) {
+        log.info({ directory }, 'Waiting for another process that is installing a llama.cpp build in this directory.')
         onWait?.()
       }
-      told = true
+      waiting = true
       while (await check(directory, { stale: LOCK_STALE })) {
         await sleep(LOCK_RETRY, undefined, { signal }).catch(() => signal.throwIfAborted())
       }
@@ -77,7 +80,7 @@ export async function lockDirectory(
   }
 }
 
-/** Removes what an interrupted search left: folders that are neither a recorded build nor work that goes on or is reused. */
+/** Removes what an interrupted search left: folders that are neither recorded builds nor work in progress or for reuse. */
 export async function removeLeftovers(directory: string): Promise<void> {
   const kept = new Set((await readRecords(directory)).map(record => record.build.directory))
   for (const entry of await readdir(directory, { withFileTypes: true })) {
@@ -88,7 +91,7 @@ export async function removeLeftovers(directory: string): Promise<void> {
   }
 }
 
-/** The programs of a llama.cpp build that corral uses, by their names without ending. */
+/** The programs of a llama.cpp build that corral uses, without file extension. */
 export const PROGRAMS = {
   server: 'llama-server',
   quantize: 'llama-quantize',
@@ -97,14 +100,14 @@ export const PROGRAMS = {
   rpcServer: 'ggml-rpc-server'
 } as const
 
-const ENDING = process.platform === 'win32' ? '.exe' : ''
+const EXTENSION = process.platform === 'win32' ? '.exe' : ''
 
-/** The name of a program's file on this system. */
+/** The file name of a program on this system. */
 export function programFile(name: string): string {
-  return name + ENDING
+  return name + EXTENSION
 }
 
-/** The programs that a folder holds; undefined when llama-server is not among them or may not be run. */
+/** The programs in a folder; undefined without an executable llama-server. */
 export function programsIn(directory: string): Build['executables'] | undefined {
   const found = Object.entries(PROGRAMS).flatMap(([role, name]) => {
     const path = findExecutable(join(directory, programFile(name)))
@@ -114,24 +117,24 @@ export function programsIn(directory: string): Build['executables'] | undefined 
   return executables.server === undefined ? undefined : { ...executables, server: executables.server }
 }
 
-/** The folder that programs are in: the given one, or where builds and installations keep them inside it. */
+/** The folder with the programs: the given one, or a usual folder inside it. */
 export function programFolder(directory: string): string | undefined {
   return ['', 'bin', join('build', 'bin'), join('bin', 'Release'), join('build', 'bin', 'Release')]
     .map(inner => join(directory, inner))
     .find(folder => existsSync(join(folder, programFile(PROGRAMS.server))))
 }
 
-/** Whether a file of this name belongs beside the programs: they and the libraries they load. */
+/** Whether a file name is that of a program or of a library. */
 export function isProgramOrLibrary(name: string): boolean {
   if (Object.values(PROGRAMS).some(program => programFile(program) === name)) return true
   return /\.(so(\.\d+)*|dylib|dll)$/.test(name) || /^lib.+\.v[\d.]+\.so$/.test(name) || name.endsWith('.metallib')
 }
 
-/** The libraries of llama.cpp in a folder of prebuilt ones, by role; undefined when one is missing. */
+/** The prebuilt libraries among file names, by role; undefined if one is missing. */
 export function prebuiltLibraries(
   names: readonly string[]
 ): Record<'LIB_LLAMA' | 'LIB_LLAMA_COMMON' | 'LIB_GGML' | 'LIB_GGML_BASE', string> | undefined {
-  // Some carry the release in their name: libllama.v0.5.0.so.
+  // Some names contain the release: libllama.v0.5.0.so.
   const find = (stem: string) => names.find(name => new RegExp(`^lib${stem}(\\.v?[\\w.]+)?\\.(so|dylib)$`).test(name))
   const [llama, common, ggml, base] = [find('llama'), find('llama-common'), find('ggml'), find('ggml-base')]
   if (!llama || !common || !ggml || !base) return undefined

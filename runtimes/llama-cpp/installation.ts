@@ -29,34 +29,34 @@ import { type FoundArchives, nightlyNumber, releaseId, releaseTag } from './sour
 export interface InstallationDeps extends InstallerDeps {
   kinds(): readonly RuntimeDescriptor[]
   ranking(): Promise<readonly RankedCandidate[]>
-  /** What new engines run on. */
+  /** The build for new engines. */
   current(): Build | undefined
-  /** Undefined: it is searched for anew. */
+  /** Sets the build for new engines; undefined starts a new search. */
   setCurrent(build: Build | undefined): void
-  /** The build that new engines run on, searched for where there is none yet. */
+  /** The build for new engines, after a search if there is none yet. */
   search(waiting: Waiting): Promise<Build>
-  /** The folder that the user names, which always counts, and what names it. */
+  /** The folder that the user names, which takes precedence, and the setting that names it. */
   named?: { folder: string; by: string }
-  /** What the sections of models in config.yaml say. */
+  /** The sections of models in config.yaml. */
   models?: ModelRuntimes
-  /** Ends all work. */
+  /** Aborts all work. */
   stopped: AbortSignal
 }
 
 export interface Installation extends Pick<Runtimes, 'install' | 'use' | 'upgrade' | 'remove'> {
-  /** All builds that are written down, the one proven last first. */
+  /** All recorded builds, the one proven last first. */
   list(): InstalledBuild[]
   /** Starts an engine on a build; see `startOnTrial`. */
   start<T>(build: Build, attempt: (build: Build) => Promise<T>): Promise<T>
 }
 
-/** Installing, choosing, upgrading and removing builds: one process at a time, and nothing that is not proven counts. */
+/** Installs, selects, upgrades and removes builds: one process at a time, and only proven builds count. */
 export function createInstallation(deps: InstallationDeps): Installation {
   const { directory, log, releases, setCurrent } = deps
   const installer = createBuildInstaller(deps)
 
   /** Runs work with the lock of the builds' directory. */
-  async function alone<T>(waiting: Waiting, work: (waiting: Required<Waiting>) => Promise<T>): Promise<T> {
+  async function withLock<T>(waiting: Waiting, work: (waiting: Required<Waiting>) => Promise<T>): Promise<T> {
     const signal = AbortSignal.any([deps.stopped, ...(waiting.signal ? [waiting.signal] : [])])
     const onProgress = waiting.onProgress ?? (() => undefined)
     const wait = () => onProgress({ phase: 'queued', subject: 'behind another installation' })
@@ -69,7 +69,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
     }
   }
 
-  /** The kind of build that a name means, else the best one. */
+  /** The kind of a name, or the best one without a name. */
   async function kindNamed(name: string | undefined): Promise<RuntimeDescriptor> {
     const kinds = deps.kinds()
     const ranking = await deps.ranking()
@@ -79,12 +79,12 @@ export function createInstallation(deps: InstallationDeps): Installation {
     if (name === undefined) {
       throw new CorralError(
         'runtime_missing',
-        'No kind of llama.cpp build can work on this machine; "corral doctor" tells why.'
+        'No kind of llama.cpp build can work on this machine; "corral doctor" shows why.'
       )
     }
     throw new CorralError(
       'runtime_not_found',
-      `There is no kind of llama.cpp build named "${name}". There are: ${kinds.map(kind => kind.name).join(', ')}.`,
+      `There is no kind of llama.cpp build named "${name}". Kinds are: ${kinds.map(kind => kind.name).join(', ')}.`,
       { param: 'runtime' }
     )
   }
@@ -96,30 +96,30 @@ export function createInstallation(deps: InstallationDeps): Installation {
     if (found) return found
     throw new CorralError(
       'runtime_not_found',
-      `${version === undefined ? 'No release' : `Release ${version}`} of llama.cpp has an archive of ${runtime.name} ` +
-        `for ${hardware.platform} ${hardware.arch} that works with its drivers. "corral doctor" shows what there is.`,
+      `${version === undefined ? 'No release' : `Release ${version}`} of llama.cpp has a ${runtime.name} archive for ` +
+        `${hardware.platform} ${hardware.arch} that works with its drivers. "corral doctor" shows what there is.`,
       { param: 'version' }
     )
   }
 
-  /** @throws CorralError where the user names a folder, which counts whatever is chosen */
+  /** @throws CorralError if the user names a folder, which takes precedence over any choice */
   function refuseWhileNamed(): void {
     if (!deps.named) return
     const { by, folder } = deps.named
     throw new CorralError(
       'invalid_request',
-      `${by} names ${folder}, and that llama.cpp build is used whatever is chosen here. Unset it first.`
+      `${by} names ${folder}, and that llama.cpp build takes precedence over any choice. Unset it first.`
     )
   }
 
-  /** Whether a release is worth an upgrade; one that the settings name is, whichever is in use. */
+  /** Whether a release is an upgrade; one that the settings name always is. */
   function isNewer(tag: string, used: string | undefined): boolean {
     const [offered, present] = [nightlyNumber(tag), nightlyNumber(used)]
     if (!releases.followsLatest || offered === undefined || present === undefined) return tag !== used
     return offered > present
   }
 
-  /** @throws CorralError `runtime_missing` for a release that was tried on this machine and failed */
+  /** @throws CorralError `runtime_missing` for a release that failed on this machine before */
   async function refuseFailed(runtime: RuntimeDescriptor, { tag }: FoundArchives, previous: Build): Promise<void> {
     const failure = selectionIn(directory).failed?.[releaseId(tag, runtime)]
     if (failure === undefined || failure.machine !== machineFingerprint(await deps.hardware())) return
@@ -127,7 +127,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
       'runtime_missing',
       `${previous.id} stays in use: the newest release, ${tag}, was tried on ${failure.at.slice(0, 10)} and does not ` +
         `work here: ${failure.reason.replace(/\.?$/, '.')} ` +
-        `To try it all the same: corral runtime install ${runtime.name} --version ${tag}`
+        `To try it anyway: corral runtime install ${runtime.name} --version ${tag}`
     )
   }
 
@@ -138,11 +138,11 @@ export function createInstallation(deps: InstallationDeps): Installation {
         const read = readArchiveName(basename(request.archive), deps.kinds(), await deps.hardware())
         const runtime = request.runtime === undefined ? read.runtime : await kindNamed(request.runtime)
         const told = { ...(expected && { expected }), ...(read.tag && { tag: read.tag }), ...(runtime && { runtime }) }
-        return await alone(waiting, waiting => installer.fromArchive(request, told, waiting))
+        return await withLock(waiting, waiting => installer.fromArchive(request, told, waiting))
       }
       const runtime = await kindNamed(request.runtime)
       const found = await findArchives(runtime, request.version, waiting)
-      return await alone(waiting, waiting => installer.fromRelease(runtime, found, waiting))
+      return await withLock(waiting, waiting => installer.fromRelease(runtime, found, waiting))
     },
 
     async use(choice, waiting) {
@@ -152,12 +152,12 @@ export function createInstallation(deps: InstallationDeps): Installation {
         setCurrent(undefined)
         return await deps.search(waiting)
       }
-      return await alone(waiting, async waiting => {
+      return await withLock(waiting, async waiting => {
         const record = findInstalled(await readRecords(directory), choice, deps.kinds())
-        const build = await installer.again(record, waiting)
+        const build = await installer.proveAgain(record, waiting)
         await changeSelection(directory, ({ failed }) => ({ selected: build.id, ...(failed && { failed }) }))
         setCurrent(build)
-        log.info({ build: build.id }, `New engines run on llama.cpp ${build.id}.`)
+        log.info({ build: build.id }, `New engines use llama.cpp ${build.id}.`)
         return build
       })
     },
@@ -171,7 +171,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
         return { build: previous, previous, changed: false }
       }
       await refuseFailed(runtime, found, previous)
-      return await alone(waiting, async waiting => {
+      return await withLock(waiting, async waiting => {
         const build = await installer.fromRelease(runtime, found, waiting).catch(error => {
           if (!(error instanceof CorralError) || error.code !== 'runtime_missing') throw error
           const message = `${error.message.replace(/\.?$/, '.')} ${previous.id} stays in use.`
@@ -184,20 +184,20 @@ export function createInstallation(deps: InstallationDeps): Installation {
           ...(failed && { failed })
         }))
         setCurrent(build)
-        log.info({ build: build.id, previous: previous.id }, `New engines run on llama.cpp ${build.id}.`)
+        log.info({ build: build.id, previous: previous.id }, `New engines use llama.cpp ${build.id}.`)
         return { build, previous, changed: true }
       })
     },
 
     async remove(id) {
-      await alone({}, async () => {
+      await withLock({}, async () => {
         const records = await readRecords(directory)
         const record = recordOf(records, id)
         const { build } = record
         if (!isOwn(build, directory)) {
           throw new CorralError(
             'invalid_request',
-            `corral did not install ${build.id}: it lies in ${build.directory}, and corral only uses it.`
+            `corral did not install ${build.id} and does not remove it: it is in ${build.directory}.`
           )
         }
         if (deps.inUse(build.id)) {
@@ -210,19 +210,19 @@ export function createInstallation(deps: InstallationDeps): Installation {
         if ([deps.current()?.id, selected].includes(build.id) || deps.named?.folder === build.directory) {
           throw new CorralError(
             'runtime_in_use',
-            `New engines run on ${build.id}. Choose another build first: corral runtime use <build>, or auto.`
+            `New engines use ${build.id}. Choose another build first: corral runtime use <build>, or auto.`
           )
         }
         const model = modelThatNeeds(build.id, records, deps.models ?? {})
         if (model !== undefined) {
           throw new CorralError(
             'runtime_in_use',
-            `${model} runs on ${build.id}: models.${model}.runtime in config.yaml says so. Change that setting and restart corral first.`
+            `${model} uses ${build.id}, because models.${model}.runtime in config.yaml says so. Change that setting and restart corral first.`
           )
         }
         await removeRecord(directory, record)
         if (previous === build.id) await changeSelection(directory, ({ previous: _, ...others }) => others)
-        log.info({ build: build.id }, `llama.cpp ${build.id} is removed.`)
+        log.info({ build: build.id }, `Removed llama.cpp ${build.id}.`)
       })
     },
 
@@ -238,11 +238,11 @@ export function createInstallation(deps: InstallationDeps): Installation {
       }))
     },
 
-    start: (build, attempt) => startOnTrial(build, attempt, { ...deps, remember: installer.remember })
+    start: (build, attempt) => startOnTrial(build, attempt, { ...deps, recordFailure: installer.recordFailure })
   }
 }
 
-/** What an installed build is for corral now. Pure. */
+/** The state of an installed build. Pure. */
 export function stateOf(
   { build, failure }: Pick<BuildRecord, 'build' | 'failure'>,
   { selected, previous }: Selection,
@@ -257,7 +257,7 @@ export function stateOf(
 /** The setting `runtime` in the sections of models, by their names. */
 export type ModelRuntimes = Readonly<Record<string, { runtime?: string }>>
 
-/** The model whose section means this build, and no other one that works. Pure. */
+/** The model whose section means this build and no other working one. Pure. */
 export function modelThatNeeds(id: string, records: readonly BuildRecord[], models: ModelRuntimes): string | undefined {
   return Object.keys(models).find(model => {
     const choice = models[model]!.runtime
@@ -271,10 +271,10 @@ export function modelThatNeeds(id: string, records: readonly BuildRecord[], mode
 
 function installedText(records: readonly BuildRecord[]): string {
   const ids = records.map(({ build }) => build.id)
-  return ids.length > 0 ? `Installed are: ${ids.join(', ')}.` : 'None is installed.'
+  return ids.length > 0 ? `Installed: ${ids.join(', ')}.` : 'None is installed.'
 }
 
-/** The record of an id. Pure. @throws CorralError `runtime_not_found`, saying what there is */
+/** The record of an id. Pure. @throws CorralError `runtime_not_found` with what is installed */
 export function recordOf(records: readonly BuildRecord[], id: string): BuildRecord {
   const record = records.find(({ build }) => build.id.toLowerCase() === id.toLowerCase())
   if (record) return record
@@ -286,8 +286,8 @@ export function recordOf(records: readonly BuildRecord[], id: string): BuildReco
 const numberOf = ({ build }: BuildRecord) => nightlyNumber(releaseTag(build.id)) ?? -1
 
 /**
- * The record that a name means: an id, else the newest build of that kind, those that failed last. Pure.
- * @throws CorralError `runtime_not_found`, saying what there is
+ * The record of an id, else the newest build of that kind, failed ones last. Pure.
+ * @throws CorralError `runtime_not_found` with what is installed
  */
 export function findInstalled(
   records: readonly BuildRecord[],
@@ -308,40 +308,40 @@ export function findInstalled(
   if (kinds.some(kind => matchesChoice(choice, { runtime: kind.name, kind: kind.kind }))) {
     throw new CorralError(
       'runtime_not_found',
-      `No llama.cpp build of the kind "${choice}" is installed. Get one with: corral runtime install ${choice}`,
+      `No llama.cpp build of the kind "${choice}" is installed. Install one with: corral runtime install ${choice}`,
       { param: 'runtime' }
     )
   }
   throw new CorralError(
     'runtime_not_found',
-    `No llama.cpp build "${choice}" is installed, and no kind is named so. ${installedText(records)} ` +
+    `No llama.cpp build "${choice}" is installed, and there is no kind of that name. ${installedText(records)} ` +
       `Kinds are: ${kinds.map(({ name }) => name).join(', ')}.`,
     { param: 'runtime' }
   )
 }
 
-/** Failures of a start that may be the build's. */
+/** Errors of a start that the build may have caused. */
 const SUSPICIOUS = new Set(['runtime_missing', 'load_failed', 'engine_crashed', 'load_timeout'])
 
 export interface TrialDeps {
   /** Where builds and their records lie. */
   directory: string
   log: { warn(object: object, message: string): void }
-  /** Writes down that a build does not work here. */
-  remember(id: string, reason: string): Promise<void>
-  /** What new engines run on from now on. */
+  /** Records that a build does not work here. */
+  recordFailure(id: string, reason: string): Promise<void>
+  /** Sets the build for new engines. */
   setCurrent(build: Build): void
 }
 
 /**
- * Starts an engine. On a build that an upgrade brought, and that has started none yet, a failure is tried again on the
- * former build: when that one manages it, the new one is to blame, and corral returns to the former one for good.
+ * Starts an engine. If the first start after an upgrade fails, it is tried on the previous build: if that succeeds, the
+ * new build is to blame, and corral returns to the previous one for good.
  * @throws what `attempt` throws on the given build
  */
 export async function startOnTrial<T>(
   build: Build,
   attempt: (build: Build) => Promise<T>,
-  { directory, log, remember, setCurrent }: TrialDeps
+  { directory, log, recordFailure, setCurrent }: TrialDeps
 ): Promise<T> {
   if (selectionIn(directory).trial !== build.id) return await attempt(build)
   try {
@@ -353,18 +353,18 @@ export async function startOnTrial<T>(
     const former = (await readRecords(directory)).find(record => record.build.id === previous)?.build
     if (!former || !(error instanceof CorralError) || !SUSPICIOUS.has(error.code)) throw error
     const started = await attempt(former).catch(() => {
-      // It is not the build, then: the former one does not manage it either.
+      // The previous build fails too, so the new one is not to blame.
       throw error
     })
-    // Another start that failed at the same time may have returned already.
+    // Another failed start may have returned to it already.
     if (selectionIn(directory).trial === build.id) {
       const reason = messageOf(error)
-      await remember(build.id, reason)
+      await recordFailure(build.id, reason)
       await changeSelection(directory, ({ failed }) => ({ selected: former.id, ...(failed && { failed }) }))
       setCurrent(former)
       log.warn(
         { failed: build.id, build: former.id, reason },
-        `llama.cpp ${build.id} fails where ${former.id} works: corral has returned to ${former.id}. ` +
+        `llama.cpp ${build.id} fails where ${former.id} works, so corral uses ${former.id} again. ` +
           '"corral runtime list" shows both.'
       )
     }

@@ -15,12 +15,12 @@ export interface RecordedDeps {
   signal: AbortSignal
 }
 
-/** Whether a recorded build is of a kind; older records do not name it. */
+/** Whether a recorded build is of a kind; old records do not name theirs. */
 export function isOfKind({ build }: BuildRecord, kind: { name: string; kind: Build['kind'] }): boolean {
   return build.runtime === undefined ? build.kind === kind.kind : build.runtime === kind.name
 }
 
-/** A recorded build as it is now, if it still works; else why not, and its record is mended accordingly. */
+/** A recorded build if it still works; else the reason, and its record is updated or removed. */
 export async function checkRecord(
   record: BuildRecord,
   runtime: RuntimeDescriptor | undefined,
@@ -30,7 +30,7 @@ export async function checkRecord(
   const failure = (reason: string) => ({ reason, at: new Date().toISOString(), machine })
   const damage = await damageOf(record, { signal, log, environment: runtime?.environment?.(hardware) })
   if (damage !== undefined) {
-    // What the user brought is his to remove.
+    // Only the user removes builds that the user installed.
     if (record.installed) await markFailed(directory, id, failure(damage))
     else await removeRecord(directory, record)
     return `${folder}, proven on ${record.provenAt}, is not reused: ${damage}`
@@ -38,7 +38,7 @@ export async function checkRecord(
   const build = { ...record.build, ...(runtime && { runtime: runtime.name }) }
   if (!runtime || !isForGpus(runtime.kind)) return build
   try {
-    // Its devices are asked for each time: drivers come and go.
+    // Its devices are listed again each time: drivers may have changed.
     return { ...build, devices: await askDevices(executables.server, { signal, log, hardware, runtime }) }
   } catch (error) {
     if (signal.aborted) throw signal.reason
@@ -47,37 +47,33 @@ export async function checkRecord(
   }
 }
 
-/** The number of the release that a build is of; 0 where its id does not tell. */
+/** The release number in a build's id; 0 if there is none. */
 function releaseNumber({ build }: BuildRecord): number {
   return Number(/-b(\d+)-/.exec(build.id)?.[1] ?? 0)
 }
 
 /**
- * What is used first: what was not installed beside, then the newest release, then what was proven last. Pure; for
- * records with those proven last first.
+ * Sorts records by preference: builds that the user did not install, then newer releases, then those proven last. Pure;
+ * expects those proven last first.
  */
 export function byPreference(records: readonly BuildRecord[]): BuildRecord[] {
   const installed = (record: BuildRecord) => Number(record.installed ?? false)
   return [...records].sort((a, b) => installed(a) - installed(b) || releaseNumber(b) - releaseNumber(a))
 }
 
-/**
- * The newest recorded build of a kind that fits and still works, told as what `source` brought. What the user installed
- * beside the others is not used by that, unless there is no other; what failed lately is left out when failures are
- * heeded.
- */
+/** The preferred recorded build of a kind that fits and still works, reported as an attempt of `source`. */
 export async function findRecorded(
   source: BuildSource,
   runtime: RuntimeDescriptor,
   fits: (record: BuildRecord) => boolean,
-  heedFailures: boolean,
+  skipFailed: boolean,
   attempts: SearchAttempts,
   deps: RecordedDeps
 ): Promise<Build | undefined> {
   const fitting = (await readRecords(deps.directory)).filter(record => isOfKind(record, runtime) && fits(record))
   for (const record of byPreference(fitting)) {
     const { failure, build, provenAt } = record
-    if (failure && heedFailures && isRecent(failure, deps.machine)) {
+    if (failure && skipFailed && isRecent(failure, deps.machine)) {
       attempts.explain(source, runtime.name, `${build.directory} failed on ${failure.at}: ${failure.reason}`)
       continue
     }

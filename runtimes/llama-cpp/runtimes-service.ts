@@ -61,18 +61,14 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
   const stopped = new AbortController()
   const { signal } = stopped
   const progress = createSharedProgress(log)
-  let listing: ReleaseListing = { tag: snapshot.tag, list: 'snapshot', assets: snapshot.assets }
+  let listing: ReleaseListing = { tag: snapshot.tag, list: 'snapshot', names: snapshot.names }
   let attempts: Attempt[] = []
   let converter: Promise<Converter> | undefined
 
   function ranking(): RankedCandidate[] {
     const machine = hardware.known()
     if (!machine) return []
-    return rankRuntimes(
-      kinds,
-      machine,
-      listing.assets.map(({ name }) => name)
-    )
+    return rankRuntimes(kinds, machine, listing.names)
   }
 
   async function liveRanking(): Promise<RankedCandidate[]> {

@@ -218,7 +218,7 @@ t.test('doctor: a server of another version, and one that cannot be reached', as
 })
 
 t.test('doctor: which findings are problems, and how they are printed', async t => {
-  const names = snapshot.assets.map(({ name }) => name)
+  const names = snapshot.names
   const report = (hardware: ReturnType<typeof machine>, more: Partial<DoctorReport> = {}): DoctorReport => ({
     ...emptyReport(),
     hardware,

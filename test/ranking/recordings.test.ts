@@ -66,7 +66,7 @@ const CASES: [what: string, recorded: Recorded, order: string][] = [
 
 t.test('recorded machines', async t => {
   const directory = t.testdir()
-  const names = snapshot.assets.map(({ name }) => name)
+  const names = snapshot.names
   for (const [what, recorded, order] of CASES) {
     const hardware = { ...(await look(directory, recorded)), arch: 'x64' }
     const ranking = rankRuntimes(builtInKinds, hardware, names).filter(({ usable }) => usable)

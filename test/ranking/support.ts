@@ -4,7 +4,7 @@ import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
 import { snapshot } from '../../runtimes/llama-cpp/sources/release-snapshot.ts'
 
 /** The archives of the release that corral knows. */
-export const NAMES = snapshot.assets.map(({ name }) => name)
+export const NAMES = snapshot.names
 
 /** The names of the kinds that can work, best first. */
 export const order = (hardware: Hardware, names: readonly string[] = NAMES) =>

@@ -234,7 +234,7 @@ t.test('the report tells what was tried for what', async t => {
   t.match(runtimes.report().ranking[0], { runtime: 'cuda-13', usable: true, gpus: ['nvidia:0'] })
 })
 
-t.test('a source that is out of order is not asked for every kind', async t => {
+t.test('a source that is unavailable is not tried for every kind', async t => {
   const failures: [string, Error][] = [
     ['a source', new SourceUnavailable('no network')],
     ['a server of releases', new CorralError('hub_unreachable', 'no network')]
@@ -360,7 +360,7 @@ t.test('a choice that was written down goes before the ranking', async t => {
   await changeSelection(directory, () => ({ selected: 'made-gone' }))
   const gone = runtimesWith(directory, [source], gpus())
   t.equal((await gone.build()).id, 'made-cuda-13')
-  t.ok(gone.log.warnings.some(line => /made-gone, chosen .*cannot be used: it is not installed any more/.test(line)))
+  t.ok(gone.log.warnings.some(line => /made-gone, chosen .*cannot be used: it is no longer installed/.test(line)))
 
   writePrograms(join(directory, 'made-vulkan'), { 'llama-server': CRASHES })
   await changeSelection(directory, () => ({ selected: 'made-vulkan' }))

@@ -59,12 +59,7 @@ export async function world(t: Test, more: Partial<InstallationDeps> = {}): Prom
     releases,
     hardware: async () => state.hardware,
     kinds: () => builtInKinds,
-    ranking: async () =>
-      rankRuntimes(
-        builtInKinds,
-        state.hardware,
-        (await releases.listing()).assets.map(({ name }) => name)
-      ),
+    ranking: async () => rankRuntimes(builtInKinds, state.hardware, (await releases.listing()).names),
     prove: (candidate, signal) => prove(candidate, { signal, hardware: state.hardware }),
     current: () => state.current,
     setCurrent(build) {

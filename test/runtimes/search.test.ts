@@ -382,7 +382,7 @@ t.test('two processes do not build in one directory at once', async t => {
   })
   const waiting = runtimesWith(directory, [maker])
   const build = waiting.build()
-  while (!waiting.log.lines.some(line => line.startsWith('Another process'))) await sleep(10)
+  while (!waiting.log.lines.some(line => line.startsWith('Waiting for another process'))) await sleep(10)
   t.equal(asked, 0)
   await release()
   t.equal((await build).id, 'made-1')

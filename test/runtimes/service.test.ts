@@ -221,13 +221,13 @@ t.test('a build is not removed under its engines', async t => {
 
 t.test('hardware and ranking without a build; kinds of other plugins', async t => {
   const directory = t.testdir()
-  const assets = [{ name: 'llama-b9-bin-x.tar.gz', browser_download_url: '', size: 1 }]
+  const names = ['llama-b9-bin-x.tar.gz']
   let listings = 0
   const releases = {
     followsLatest: true,
     listing: async () => {
       listings++
-      return { tag: 'b9', list: 'live' as const, assets }
+      return { tag: 'b9', list: 'live' as const, names }
     },
     find: () => Promise.reject(new Error('nothing is fetched here')),
     fetch: () => Promise.reject(new Error('nothing is fetched here'))

@@ -81,12 +81,12 @@ t.test('a release is fetched, proven, used, upgraded, and rolled back', async t 
   t.equal(refused.status, 503)
   t.match(refused.body, {
     code: 'runtime_missing',
-    error: /release-b300-cpu was removed again.*libfoo\.so\.1.*release-b200-cpu stays/
+    error: /release-b300-cpu was removed because .*libfoo\.so\.1.*release-b200-cpu stays/
   })
   server.publish('b400', releaseFiles('b400', await engineArchive('b400', BAD_SERVERS.nonsense)))
   t.match((await corral.json('/api/runtimes/upgrade', { stream: false })).body, {
     code: 'runtime_missing',
-    error: /release-b400-cpu was removed again.*wrong answer/
+    error: /release-b400-cpu was removed because .*wrong answer/
   })
   t.notOk(
     readdirSync(join(home, 'runtimes')).some(name => /b[34]00|unfinished/.test(name)),

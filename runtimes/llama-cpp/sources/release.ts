@@ -99,7 +99,7 @@ export interface FoundArchives {
 }
 
 /** Names of a release's files: those of the server, or those that came with corral. */
-export type ReleaseListing = RuntimesReport['release'] & { assets: readonly ReleaseAsset[] }
+export type ReleaseListing = RuntimesReport['release'] & { names: readonly string[] }
 
 const NIGHTLY_TAG = 'nightly-tag.txt'
 /** Pages of releases that are looked through for one that has an archive: some kinds were absent from 180 in a row. */
@@ -128,7 +128,7 @@ export async function findRelease(
   }
   const stable = await server.latest()
   if (stable && serves(stable.assets)) return stable
-  const nightly = stable && (await unlessMissing(nightlyOf(server, stable, serves)))
+  const nightly = stable && (await undefinedIfMissing(nightlyOf(server, stable, serves)))
   if (nightly) return nightly
   for (let page = 1; page <= PAGES; page++) {
     const releases = await server.recent(page)
@@ -151,7 +151,7 @@ async function nightlyOf(
   return serves(nightly.assets) ? nightly : undefined
 }
 
-async function unlessMissing<T>(asked: Promise<T>): Promise<T | undefined> {
+async function undefinedIfMissing<T>(asked: Promise<T>): Promise<T | undefined> {
   try {
     return await asked
   } catch (error) {
@@ -180,13 +180,13 @@ export function createReleases(options: ReleasesOptions) {
       const release = await findRelease(server, options.tag, hasBinaries)
       if (release === undefined) throw new Error(`no release of ${options.repository} has archives`)
       kept = {
-        listing: { tag: release.tag_name, list: 'live', assets: release.assets },
+        listing: { tag: release.tag_name, list: 'live', names: release.assets.map(({ name }) => name) },
         until: performance.now() + LISTING_KEPT
       }
     } catch (error) {
       options.log.debug({ reason: messageOf(error) }, 'The list of llama.cpp releases could not be had.')
       kept = {
-        listing: { tag: snapshot.tag, list: 'snapshot', assets: snapshot.assets },
+        listing: { tag: snapshot.tag, list: 'snapshot', names: snapshot.names },
         until: performance.now() + FAILURE_KEPT
       }
     } finally {
