@@ -81,6 +81,16 @@ t.test('which engines are evicted', t => {
       ['unload c']
     ],
     [
+      'no more than needed: two of three',
+      m => {
+        idle(m, 'a', 0)
+        idle(m, 'b', 1)
+        idle(m, 'c', 2)
+      },
+      { a: 2, b: 4, c: 4, z: 8 },
+      ['unload b', 'unload c']
+    ],
+    [
       'a pinned one never',
       m => {
         idle(m, 'a', 0, 1000, { pinned: true })
