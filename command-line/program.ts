@@ -6,6 +6,7 @@ import { defineDoctor } from './commands/doctor.ts'
 import { defineImport } from './commands/import.ts'
 import { defineList } from './commands/list.ts'
 import { defineLogs } from './commands/logs.ts'
+import { definePlugins } from './commands/plugin.ts'
 import { definePs } from './commands/ps.ts'
 import { definePull } from './commands/pull.ts'
 import { definePulls } from './commands/pulls.ts'
@@ -97,6 +98,7 @@ export function createProgram(context: CommandContext): Command {
     defineConvert,
     defineDoctor,
     defineRuntime,
+    definePlugins,
     defineConfig,
     defineVersion
   ]) {

@@ -14,6 +14,7 @@ export { hasFiles, requireFiles, type Storage, type StoredFile, type StoredVaria
 export { CorralError, type ErrorCode, type ErrorOptions } from '../errors.ts'
 export { ClientGone, clientSignal } from '../http/client-signal.ts'
 export { openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
+export { errorResponses, json, nativeErrors } from '../http/response-schemas.ts'
 export { type ModelName, parseModelName } from '../models/model-name.ts'
 export {
   definePlugin,

@@ -1,0 +1,121 @@
+import { mkdir, readdir, writeFile } from 'node:fs/promises'
+import { basename, dirname, join, resolve } from 'node:path'
+import type { Command } from 'commander'
+import { isSystemError, messageOf } from '../../core/errors.ts'
+import type { PluginReport } from '../../core/plugins/plugin.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { CommandFailure, EXIT } from '../command-failure.ts'
+import type { CommandContext } from '../context.ts'
+import { formatTable, printable, printJson, printText } from '../output.ts'
+import { KINDS, type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
+import { withServer } from '../server-connection.ts'
+
+export function definePlugins(program: Command, context: CommandContext): void {
+  const plugin = program
+    .command('plugin')
+    .description('list plugins, check one, or begin a new one')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  corral plugin list
+  corral plugin new engine mine      a folder with a working plugin, its test and a README
+  corral plugin check ./mine         load it, start a server of its own with it, and say what it offers`
+    )
+  plugin
+    .command('list')
+    .description('list the plugins of the running server')
+    .option('--json', 'print the records of GET /api/plugins')
+    .action(async ({ json }: { json?: boolean }) => {
+      const { plugins } = await withServer(context, 'aside', async ({ client }) =>
+        client.json<{ plugins: PluginReport[] }>('GET', '/api/plugins')
+      )
+      if (json) return printJson({ plugins })
+      const rows = plugins.map(({ name, state, path, description, reason }) =>
+        [name, state, path ?? 'corral', reason ?? description].map(printable)
+      )
+      printText(formatTable(['NAME', 'STATE', 'FROM', 'DESCRIPTION'], rows))
+    })
+  plugin
+    .command('check')
+    .description('load a plugin, start a server of its own with it, and say what it offers')
+    .argument('<path>', 'its file or folder, or the name of a package')
+    .action((path: string) => checkPlugin(context, path))
+  plugin
+    .command('new')
+    .description('make a folder with a new plugin')
+    .addArgument(program.createArgument('<kind>', 'what it is to be').choices(KINDS))
+    .argument('<folder>', 'new folder; its name is that of the plugin')
+    .action((kind: PluginKind, folder: string) => newPlugin(context, kind, folder))
+}
+
+async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void> {
+  const [{ loadPlugin }, { pluginContract, startTestCorral }] = await Promise.all([
+    import('../../core/plugins/outside-plugins.ts'),
+    import('../../testing/index.ts')
+  ])
+  const failure = (error: unknown) =>
+    new CommandFailure(EXIT.failure, `The plugin ${path} cannot be used: ${messageOf(error)}`)
+  // Whether it is there as a path is tried first, so that `check mine` finds the folder.
+  const found = await loadPlugin(resolve(cwd, path), cwd)
+    .catch(async error => {
+      if (/there is no /.test(messageOf(error)) && !/^[./~]/.test(path)) return await loadPlugin(path, cwd)
+      throw error
+    })
+    .catch(error => {
+      throw failure(error)
+    })
+  if (found.fault !== undefined) throw failure(found.fault)
+  try {
+    pluginContract(found)
+  } catch (error) {
+    throw failure(error)
+  }
+  printText(`ok    ${found.path} loads: plugin "${found.name}" for version ${found.api} of the contract`)
+  // A server of its own, without llama.cpp, in a folder that goes when it ends.
+  const corral = await startTestCorral({ plugins: [found] }).catch(error => {
+    throw failure(error)
+  })
+  try {
+    const report = await corral.plugin(found.name)
+    if (report?.state !== 'active') throw failure(report?.reason ?? 'it was not started')
+    printText('ok    it is set up, registered and started beside the built-in plugins')
+    for (const [what, names] of [
+      ['needs', report.needs],
+      ['services', report.services],
+      ['routes', report.routes],
+      ['hooks', report.hooks]
+    ] as const) {
+      if (names.length > 0) printText(`${what.padEnd(9)} ${names.join(', ')}`)
+    }
+    if (!report.optional) printText('note  it is not optional: a server does not start when it fails')
+  } finally {
+    await corral.close()
+  }
+}
+
+async function newPlugin({ cwd }: CommandContext, kind: PluginKind, path: string): Promise<void> {
+  const folder = resolve(cwd, path)
+  const name = basename(folder)
+  if (!/^[a-z][a-z0-9_-]*$/.test(name)) {
+    throw new CommandFailure(
+      EXIT.usage,
+      `A plugin cannot be called "${name}": a name holds lower-case letters, digits, "-" and "_", and starts with a letter.`
+    )
+  }
+  const present = await readdir(folder).catch(error => {
+    if (isSystemError(error, 'ENOENT')) return []
+    throw error
+  })
+  if (present.length > 0) throw new CommandFailure(EXIT.usage, `${folder} is not empty. Choose a new folder.`)
+  for (const [file, text] of Object.entries(pluginSkeleton(kind, name, packageRoot))) {
+    await mkdir(dirname(join(folder, file)), { recursive: true })
+    await writeFile(join(folder, file), text)
+  }
+  printText(`Made the ${kind} "${name}" in ${folder}. Next:
+
+  cd ${path}
+  npm install
+  npm test
+  corral plugin check .`)
+}

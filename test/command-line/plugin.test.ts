@@ -1,0 +1,111 @@
+import { spawnSync } from 'node:child_process'
+import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { KINDS } from '../../command-line/plugin-skeleton.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { startCorral } from '../support/corral.ts'
+import { corral, newHome } from './command.ts'
+
+/** The compiler and what `npm install` puts beside a plugin. */
+function install(folder: string): void {
+  mkdirSync(join(folder, 'node_modules', '@types'), { recursive: true })
+  for (const [name, target] of [
+    ['corral', packageRoot],
+    ['typescript', join(packageRoot, 'node_modules', 'typescript')],
+    ['@types/node', join(packageRoot, 'node_modules', '@types', 'node')]
+  ] as const) {
+    symlinkSync(target, join(folder, 'node_modules', name), 'dir')
+  }
+}
+
+function run(folder: string, args: string[]) {
+  // Without the loaders of the test runner, which do not go together with the compiler.
+  const { status, stdout, stderr } = spawnSync('env', ['-u', 'NODE_OPTIONS', process.execPath, ...args], {
+    cwd: folder,
+    encoding: 'utf8',
+    env: { PATH: process.env.PATH ?? '', HOME: folder }
+  })
+  return { status, output: stdout + stderr }
+}
+
+const TSC = join(packageRoot, 'node_modules', 'typescript', 'bin', 'tsc')
+
+t.test('corral plugin new makes plugins whose tests pass', async t => {
+  const home = newHome(t)
+  for (const kind of KINDS) {
+    const name = `my-${kind}`
+    const made = await corral(['plugin', 'new', kind, name], { home })
+    t.equal(made.code, 0, made.stderr)
+    t.match(made.stdout, `Made the ${kind} "${name}"`)
+    const folder = join(home, name)
+    install(folder)
+    // The checkout has no declarations; what they are made of is checked in their place.
+    const sources = {
+      extends: './tsconfig.json',
+      compilerOptions: {
+        noEmit: true,
+        allowImportingTsExtensions: true,
+        rootDir: '/',
+        paths: {
+          'corral/plugin': [join(packageRoot, 'core/plugins/public-api.ts')],
+          'corral/testing': [join(packageRoot, 'testing/index.ts')]
+        }
+      },
+      files: ['src/index.ts', join(packageRoot, 'core/contracts/built-in-services.ts')],
+      include: []
+    }
+    writeFileSync(join(folder, 'tsconfig.check.json'), JSON.stringify(sources))
+    const checked = run(folder, [TSC, '-p', 'tsconfig.check.json'])
+    t.equal(checked.status, 0, `${kind} is well typed under strict: ${checked.output}`)
+    run(folder, [TSC, '--noCheck'])
+    const tested = run(folder, ['--test', 'dist/index.test.js'])
+    t.equal(tested.status, 0, `npm test passes for ${kind}: ${tested.output.slice(-3000)}`)
+    const { code, stdout, stderr } = await corral(['plugin', 'check', name], { home })
+    t.equal(code, 0, stderr)
+    t.match(stdout, /is set up, registered and started/)
+  }
+  t.match(await corral(['plugin', 'new', 'engine', 'my-engine'], { home }), { code: 2, stderr: /is not empty/ })
+  t.match(await corral(['plugin', 'new', 'engine', 'My Engine'], { home }), { code: 2, stderr: /cannot be called/ })
+  t.match(await corral(['plugin', 'new', 'clock', 'mine'], { home }), {
+    code: 2,
+    stderr: /engine, filter, hub, surface/
+  })
+})
+
+t.test('corral plugin check says what is wrong', async t => {
+  const home = newHome(t)
+  const write = (name: string, more: string) =>
+    writeFileSync(join(home, `${name}.mjs`), `export default { name: '${name}', api: 1, optional: true, ${more} }`)
+  write('old', 'api: 7, setup: () => ({})')
+  write('unlucky', `setup() { throw new Error('out of sorts') }`)
+  write('storage', 'setup: () => ({})')
+  write('thief', `setup: () => ({ routes: async app => void app.get('/api/tags', async () => 1) })`)
+  for (const [path, message] of [
+    ['absent.mjs', /there is no .*absent\.mjs|neither a path|not installed/],
+    ['old.mjs', /version 7 of the plugin contract/],
+    ['unlucky.mjs', /could not be set up: out of sorts/],
+    ['storage.mjs', /Two plugins are called "storage"/],
+    ['thief.mjs', /already declared/]
+  ] as const) {
+    const { code, stderr } = await corral(['plugin', 'check', `./${path}`], { home })
+    t.equal(code, 1, path)
+    t.match(stderr, message)
+  }
+})
+
+t.test('the guide: from a new engine to an answer on /v1', async t => {
+  const guide = readFileSync(join(packageRoot, 'docs', 'plugins.md'), 'utf8')
+  const [first, second] = [...guide.matchAll(/```sh\n(.*?)```/gs)].map(([, text]) => text!.trim().split('\n'))
+  t.same(first, ['corral plugin new engine mine', 'cd mine', 'npm install', 'npm test', 'corral plugin check .'])
+  const home = newHome(t)
+  t.equal((await corral(first![0]!.split(' ').slice(1), { home })).code, 0)
+  install(join(home, 'mine'))
+  run(join(home, 'mine'), [TSC, '--noCheck'])
+  const server = await startCorral(t, { home, config: /```yaml\n(.*?)```/s.exec(guide)![1]! })
+  const [, body] = /-d '(.*)'$/.exec(second![1]!)!
+  const answer = await server.json('/v1/chat/completions', JSON.parse(body!))
+  t.equal(answer.body.choices[0].message.content, 'Hello there')
+  const listed = await corral(['plugin', 'list'], { home })
+  t.match(listed.stdout, /^mine +active +.*mine\/.*index\.js/m)
+})
