@@ -64,7 +64,7 @@ t.test('the command line, without a server', async t => {
     'what the kill left is swept'
   )
 
-  t.match(await run('remove', '--unused'), { code: 1, stderr: /known only to a server that runs/ })
+  t.match(await run('remove', '--unused'), { code: 1, stderr: /Only a running server knows/ })
   t.match(await run('use', 'release-b100-cpu'), { code: 0, stderr: /New engines run on release-b100-cpu/ })
   const { stdout } = await run('list')
   t.match(stdout, /^BUILD +KIND +VERSION +STATE/)
