@@ -9,7 +9,7 @@ import { estimateMemory } from '../../runtimes/llama-server/memory-estimate.ts'
 import { realBuild } from '../engine/support.ts'
 import { SHAPES } from './model-shapes.ts'
 import { OTHERS } from './other-shapes.ts'
-import { GIB, MIB, reportOf, specOf, writeShape } from './support.ts'
+import { buildWithoutAmx, GIB, MIB, reportOf, specOf, writeShape } from './support.ts'
 
 /*
  * What the metadata of models say, against what llama-server itself reckons for the same files and options. The files
@@ -40,6 +40,7 @@ const BROKEN = (name: string, { options }: Case) => name === 'phi-4' && options.
 const WHERE = { devices: [], memory: 16 * GIB, arch: process.arch }
 
 const folder = t.testdir()
+const engineFolder = buildWithoutAmx(t)
 
 async function compare(name: string, path: string, { options, mode = 'chat', flags = [] }: Case) {
   const settings = { arguments: flags, environment: {}, speculation: { ngram: false }, loras: [] }
@@ -49,6 +50,7 @@ async function compare(name: string, path: string, { options, mode = 'chat', fla
   // Where it listens and what it logs is told by the helper.
   const own = args.slice(args.indexOf('--alias'))
   const real = await reportOf(
+    engineFolder,
     path,
     own.filter(flag => flag !== '--log-jsonl' && flag !== '--no-ui')
   )
@@ -94,7 +96,7 @@ t.test('latent attention, states, hybrids', async t => {
 })
 
 t.test('llama-fit-params, made whole', async t => {
-  const build = { ...realBuild(), executables: { server: '', fitParams: `${realBuild().directory}/llama-fit-params` } }
+  const build = { ...realBuild(), executables: { server: '', fitParams: `${engineFolder}/llama-fit-params` } }
   for (const name of ['llama-3.1-8b', 'gemma-3-27b', 'qwen2.5-0.5b']) {
     const path = writeShape(folder, name)
     const spec = specOf(path)
@@ -103,7 +105,7 @@ t.test('llama-fit-params, made whole', async t => {
     const reckoning = reckon(spec, await engineFiles(spec), WHERE)
     const start = fit && fromFit(fit, reckoning, [])
     const beside = totalOf(reckoning.beside)
-    const real = await reportOf(path, ['-c', '16384', '-np', '4'])
+    const real = await reportOf(engineFolder, path, ['-c', '16384', '-np', '4'])
     const share = (totalOf(start!) - beside) / MIB / (real.model + real.context + real.compute)
     t.ok(share > 0.99 && share < 1.1, `${name}: ${share} of the truth, though packed weights are not in it`)
   }

@@ -1,7 +1,8 @@
 import { spawn } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { cpSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { Test } from 'tap'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/options.ts'
 import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
@@ -31,11 +32,26 @@ export function writeShape(folder: string, name: string): string {
   return path
 }
 
+const AMX_LIBRARY = /sapphirerapids/
+
+/**
+ * The folder of the engine build, without its code for processors with AMX: that lays weights out anew in more types,
+ * and takes up to an eighth more than the estimate says.
+ */
+export function buildWithoutAmx(t: Pick<Test, 'teardown'>): string {
+  const all = engineBuildFolder()
+  if (!readdirSync(all).some(name => AMX_LIBRARY.test(name))) return all
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  cpSync(all, folder, { recursive: true, verbatimSymlinks: true, filter: path => !AMX_LIBRARY.test(path) })
+  return folder
+}
+
 /** What llama-server reckons for a model before it loads it: the first table that it prints. It is ended then. */
-export async function reportOf(modelPath: string, args: readonly string[]): Promise<Reported> {
+export async function reportOf(build: string, modelPath: string, args: readonly string[]): Promise<Reported> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-table-'))
   const fixed = ['--model', modelPath, '--host', join(folder, 'engine.sock'), '--log-jsonl', '--no-ui']
-  const child = spawn(join(engineBuildFolder(), 'llama-server'), [...fixed, ...args])
+  const child = spawn(join(build, 'llama-server'), [...fixed, ...args])
   let output = ''
   try {
     return await new Promise<Reported>((resolve, reject) => {
