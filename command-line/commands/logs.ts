@@ -1,6 +1,6 @@
 import { type Command, InvalidArgumentError } from 'commander'
 import type { EngineLogRecord } from '../../core/contracts/engines.ts'
-import type { LogEvent } from '../../plugins/api-native/log-events.ts'
+import type { LogEvent } from '../../plugins/api-native/log-routes.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
 import { printable, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'

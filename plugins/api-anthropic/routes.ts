@@ -10,7 +10,6 @@ import { contextInForce } from '../../core/models/context-in-force.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { type AnthropicDependencies, answerMessage, countTokens } from './answer.ts'
 import { anthropicErrorBody } from './anthropic-error.ts'
-import { modelList, modelRecord } from './models.ts'
 import {
   anthropicErrors,
   type CountRequest,
@@ -176,4 +175,21 @@ function modelRoutes(
       return modelRecord(variant, contextOf(variant))
     }
   )
+}
+
+/** A model as Anthropic's clients list it. */
+function modelRecord(variant: Model, context: number) {
+  return {
+    type: 'model' as const,
+    id: variant.publicName,
+    display_name: variant.publicName,
+    created_at: variant.modifiedAt,
+    max_input_tokens: context
+  }
+}
+
+/** All of them on one page. */
+function modelList(variants: readonly Model[], contextOf: (variant: Model) => number) {
+  const data = variants.map(variant => modelRecord(variant, contextOf(variant)))
+  return { data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
 }

@@ -1,4 +1,5 @@
-import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import {
   type AnswerDependencies,
   type AnswerWriter,
@@ -14,17 +15,19 @@ import type { Framing, ModelNaming } from '../../core/contracts/native-api.ts'
 import type { Lease } from '../../core/contracts/scheduler.ts'
 import type { CorralError } from '../../core/errors.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
-import { FRAMES } from './framing.ts'
-import type { NativeStreams } from './native-streams.ts'
+import { chatCall, generateCall } from './engine-body.ts'
+import { FRAMES, type NativeStreams } from './native-streams.ts'
+import { answerOperations } from './operations/answers.ts'
+import type { MountedDependencies } from './routes.ts'
 
 /** A whole tool call, as Ollama's clients read it. */
-export interface ToolCall {
+interface ToolCall {
   id?: string
   function: { name: string; arguments: unknown; index: number }
 }
 
 /** A piece of an answer, or all of it. */
-export interface Fragment {
+interface Fragment {
   content: string
   thinking: string
   /** Whole calls, all given with the event that ends the answer. */
@@ -33,14 +36,14 @@ export interface Fragment {
 }
 
 /** How chat and generate write their events. */
-export interface AnswerShape {
+interface AnswerShape {
   /** The fields of one fragment beside `model`, `created_at` and `done`. */
   fragment(part: Fragment): Record<string, unknown>
   /** Those of the last event of a stream. */
   last(framing: Framing): Record<string, unknown>
 }
 
-export interface AnswerRequest {
+interface AnswerRequest {
   model?: string | null
   name?: string | null
   stream?: boolean | null
@@ -49,7 +52,7 @@ export interface AnswerRequest {
   truncate?: boolean | null
 }
 
-export interface NativeAnswerDependencies extends AnswerDependencies {
+interface NativeAnswerDependencies extends AnswerDependencies {
   catalog: Catalog
   config: CoreConfig
   streams: NativeStreams
@@ -244,4 +247,55 @@ function unloaded(
     .type(framing === 'ndjson' ? 'application/json' : streams.contentType(framing))
     .header('cache-control', 'no-cache, no-transform')
     .send(streams.frame(framing, { model, created_at: now(), ...shape.last(framing), ...ending }))
+}
+
+/** Whether an answer was not cut off in the middle of it: nobody can call half a call, and clients want an object. */
+function isWhole({ function: { arguments: given } }: ToolCall): boolean {
+  return typeof given === 'object' && given !== null && !Array.isArray(given)
+}
+
+const CHAT: AnswerShape = {
+  fragment: ({ content, thinking, toolCalls, logprobs }) => {
+    const calls = toolCalls.filter(isWhole)
+    return {
+      message: {
+        role: 'assistant',
+        content,
+        ...(thinking ? { thinking } : {}),
+        ...(calls.length ? { tool_calls: calls } : {})
+      },
+      ...(logprobs ? { logprobs } : {})
+    }
+  },
+  // Ollama's Python client needs a message in every NDJSON line; an SSE stream ends without one.
+  last: framing => (framing === 'ndjson' ? { message: { role: 'assistant', content: '' } } : {})
+}
+
+const GENERATE: AnswerShape = {
+  fragment: ({ content, thinking, logprobs }) => ({
+    response: content,
+    ...(thinking ? { thinking } : {}),
+    ...(logprobs ? { logprobs } : {})
+  }),
+  last: () => ({ response: '' })
+}
+
+/** Chat and generate. */
+export function answerRoutes(deps: MountedDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const operations = answerOperations(deps.streams.types)
+    app.post('/chat', { schema: operations.chat }, async (request, reply) => {
+      const { body } = request
+      return await answer(deps, request, reply, body, CHAT, (variant, sampling, engine) =>
+        body.messages?.length ? chatCall(body, variant, sampling, engine) : undefined
+      )
+    })
+    app.post('/generate', { schema: operations.generate }, async (request, reply) => {
+      const { body } = request
+      return await answer(deps, request, reply, body, GENERATE, (variant, sampling, engine) =>
+        body.prompt ? generateCall(body, variant, sampling, engine) : undefined
+      )
+    })
+  }
 }

@@ -6,9 +6,9 @@ import { requireFiles, type StoredVariant } from '../../core/contracts/storage.t
 import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
 import { nameOf } from './answer.ts'
-import type { MountedDependencies } from './dependencies.ts'
+import { progressReplies } from './native-streams.ts'
 import { diskOperations } from './operations/on-disk.ts'
-import { progressReplies } from './progress-replies.ts'
+import type { MountedDependencies } from './routes.ts'
 
 /** A GGUF made of a SafeTensors model, as `/api/show` and `/api/convert` tell of it. */
 export function conversionRecord({

@@ -4,8 +4,8 @@ import { shortened } from '../../core/answers/embedding.ts'
 import { askOnce, callOf } from '../../core/answers/pipeline.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import { nameOf } from './answer.ts'
-import type { MountedDependencies } from './dependencies.ts'
 import { embedOperations } from './operations/embed.ts'
+import type { MountedDependencies } from './routes.ts'
 import type { EmbeddingsRequest, EmbedRequest } from './schemas.ts'
 
 interface Embeddings {

@@ -5,8 +5,7 @@ import { parseDuration } from '../../core/system/duration.ts'
 import { logRoutes } from './log-routes.ts'
 import { createNativeStreams } from './native-streams.ts'
 import { pluginsRoute } from './plugins-route.ts'
-import { rootRoute } from './root-route.ts'
-import { nativeRoutes } from './routes.ts'
+import { nativeRoutes, rootRoute } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
 
 export default definePlugin({

@@ -10,8 +10,8 @@ import { workFailureEvent } from '../../core/http/native-error.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
 import { bareName } from '../../core/models/model-name.ts'
 import { nameOf } from './answer.ts'
-import type { MountedDependencies } from './dependencies.ts'
 import { pullOperations } from './operations/pull-operations.ts'
+import type { MountedDependencies } from './routes.ts'
 import type { PullsRequestSchema } from './schemas.ts'
 
 /** Pulls of models from hubs. */

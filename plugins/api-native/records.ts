@@ -10,7 +10,7 @@ import type {
 import { progressText } from '../../core/contracts/progress.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
 import { hasFiles } from '../../core/contracts/storage.ts'
-import { parametersText } from './parameters-text.ts'
+import { parametersText } from './model-routes.ts'
 
 /** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
 const NEVER = '2999-12-31T23:59:59.000Z'

@@ -1,15 +1,24 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
+import type { AnswerDependencies } from '../../core/answers/pipeline.ts'
+import type { CoreConfig } from '../../core/config/core-schema.ts'
+import type { Adoption } from '../../core/contracts/adoption.ts'
+import type { Runtimes } from '../../core/contracts/builds.ts'
+import type { Catalog, Model } from '../../core/contracts/catalog.ts'
+import type { Conversion } from '../../core/contracts/conversion.ts'
+import type { Downloads } from '../../core/contracts/downloads.ts'
+import type { Engines } from '../../core/contracts/engines.ts'
 import type { ModelNaming, NativeMount } from '../../core/contracts/native-api.ts'
+import type { Storage } from '../../core/contracts/storage.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { version } from '../../core/system/package-info.ts'
-import { answerRoutes } from './answer-routes.ts'
+import { answerRoutes } from './answer.ts'
 import { convertRoutes } from './convert-routes.ts'
-import type { MountedDependencies, NativeDependencies } from './dependencies.ts'
 import { embedRoutes } from './embed-routes.ts'
 import { importRoutes } from './import-routes.ts'
 import { modelRoutes } from './model-routes.ts'
+import type { NativeStreams } from './native-streams.ts'
 import { createNativeStreams } from './native-streams.ts'
 import { serverOperations } from './operations/server.ts'
 import { pullRoutes } from './pull-routes.ts'
@@ -43,4 +52,46 @@ export function nativeRoutes(
     await app.register(importRoutes(mounted))
     await app.register(convertRoutes(mounted))
   }
+}
+
+/** What the native API works with, wherever it is mounted. */
+export interface NativeDependencies extends AnswerDependencies {
+  engines: Engines
+  storage: Storage
+  catalog: Catalog
+  runtimes: Runtimes
+  downloads: Downloads
+  adoption: Adoption
+  conversion: Conversion
+  config: Readonly<CoreConfig>
+  negotiate: boolean
+  /** Milliseconds. */
+  heartbeat: number
+}
+
+/** The same for one mount point, which has its own default framing and ways with names. */
+export interface MountedDependencies extends NativeDependencies {
+  streams: NativeStreams
+  naming: ModelNaming
+  modelfile(variant: Model): string
+}
+
+const LINE = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'
+
+/** For a browser. The link is there only where the page it leads to is. */
+function page(link: boolean): string {
+  const docs = link ? ' <a href="/docs">Read and try its API.</a>' : ''
+  return `<!doctype html><html lang="en"><meta charset="utf-8"><title>corral</title><p>corral is running.${docs}</p></html>\n`
+}
+
+/** What is at the address itself: a line for programs, a page for browsers, which name HTML in what they accept. */
+export const rootRoute: FastifyPluginAsync = async app => {
+  app.get('/', { schema: serverOperations.root }, async (request, reply) => {
+    reply.vary('Accept')
+    if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) return reply.type('text/plain; charset=utf-8').send(LINE)
+    return reply
+      .type('text/html; charset=utf-8')
+      .header('content-security-policy', "default-src 'none'; frame-ancestors 'none'")
+      .send(page(app.hasRoute({ method: 'GET', url: '/docs' })))
+  })
 }

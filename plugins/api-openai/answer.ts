@@ -19,9 +19,8 @@ import type { Lease } from '../../core/contracts/scheduler.ts'
 import { CorralError } from '../../core/errors.ts'
 import { answerId, renameBytes } from './byte-names.ts'
 import { type Choice, type Chunk, ChunkWriter, WholeAnswer } from './chunks.ts'
-import { bestChoices } from './completion-fields.ts'
 import type { EngineCall } from './engine-call.ts'
-import type { Generation } from './generation.ts'
+import { bestChoices, type Generation } from './generation.ts'
 import { openaiErrorEvent } from './openai-error.ts'
 
 export interface OpenaiDependencies extends AnswerDependencies {

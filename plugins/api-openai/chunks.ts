@@ -1,5 +1,4 @@
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../core/contracts/engines.ts'
-import { chatLogprobs, type OlderLogprobs, olderLogprobs } from './logprobs.ts'
 
 /** A piece of an answer, of chat completions or of completions. */
 export interface Chunk {
@@ -9,7 +8,7 @@ export interface Chunk {
   [other: string]: unknown
 }
 
-export interface ChunkChoice {
+interface ChunkChoice {
   index: number
   finish_reason: string | null
   logprobs?: unknown
@@ -32,7 +31,7 @@ interface CallPiece {
   function: { name?: string; arguments: string }
 }
 
-export interface Usage {
+interface Usage {
   prompt_tokens: number
   completion_tokens: number
   total_tokens: number
@@ -257,4 +256,59 @@ function joinedLogprobs(known: Choice['logprobs'], more: NonNullable<Choice['log
   const lists = known as unknown as Record<string, unknown[] | null>
   for (const [name, values] of Object.entries(more)) if (Array.isArray(values)) lists[name]?.push(...values)
   return known
+}
+
+/** The older form, of completions. */
+interface OlderLogprobs {
+  tokens: string[]
+  token_logprobs: number[]
+  top_logprobs: Record<string, number>[] | null
+  /** Where each token begins in the text, in characters. */
+  text_offset: number[]
+}
+
+/** Requests them of an engine. @param top how many of the likeliest are wanted */
+export function askLogprobs(top: number): Record<string, unknown> {
+  return { logprobs: true, top_logprobs: top }
+}
+
+/**
+ * Tokens with as many of the likeliest as were asked for. One without text is left out: the end of the text, and what
+ * an engine holds back, which comes with the token after it.
+ */
+export function chatLogprobs(tokens: readonly TokenProbability[], top: number): TokenProbability[] {
+  return tokens
+    .filter(({ bytes }) => bytes.length > 0)
+    .map(({ token, bytes, logprob, top_logprobs }) => ({
+      token,
+      bytes,
+      logprob,
+      top_logprobs: top_logprobs.slice(0, top).map(({ token, bytes, logprob }) => ({ token, bytes, logprob }))
+    }))
+}
+
+/**
+ * The same in the form of completions.
+ * @param offset characters of the text before the first of these tokens
+ */
+export function olderLogprobs(tokens: readonly TokenProbability[], top: number, offset: number): OlderLogprobs {
+  const told = chatLogprobs(tokens, top)
+  let at = offset
+  return {
+    tokens: told.map(({ token }) => token),
+    token_logprobs: told.map(({ logprob }) => logprob),
+    top_logprobs: top === 0 ? null : told.map(({ top_logprobs }) => byToken(top_logprobs)),
+    text_offset: told.map(({ token }) => {
+      const start = at
+      at += [...token].length
+      return start
+    })
+  }
+}
+
+function byToken(likeliest: TokenProbability['top_logprobs']): Record<string, number> {
+  const found = new Map<string, number>()
+  // Tokens that are parts of characters may look alike; the likeliest comes first.
+  for (const { token, logprob } of likeliest) if (!found.has(token)) found.set(token, logprob)
+  return Object.fromEntries(found)
 }

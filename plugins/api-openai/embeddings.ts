@@ -1,8 +1,8 @@
 import { shortened } from '../../core/answers/embedding.ts'
 import type { Model } from '../../core/contracts/catalog.ts'
-import type { EmbeddingsReply } from '../../core/contracts/engines.ts'
+import type { EmbeddingsReply, RankingReply } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { EmbeddingRequest } from './request-schemas.ts'
+import type { EmbeddingRequest, RerankRequest } from './request-schemas.ts'
 
 /**
  * The inputs of a request: texts, or lists of tokens.
@@ -56,4 +56,26 @@ function base64Of(vector: ArrayLike<number>): string {
   const bytes = Buffer.alloc(vector.length * 4)
   for (let index = 0; index < vector.length; index++) bytes.writeFloatLE(vector[index]!, index * 4)
   return bytes.toString('base64')
+}
+
+export const textOf = (document: RerankRequest['documents'][number]) =>
+  typeof document === 'string' ? document : document.text
+
+/** The best of the engine's results, with their documents where these are requested. */
+export function ranking(
+  { scores, promptTokens }: RankingReply,
+  { documents, top_n, return_documents }: RerankRequest,
+  model: string
+) {
+  const best = [...scores].sort((a, b) => b.score - a.score).slice(0, top_n ?? undefined)
+  return {
+    object: 'list',
+    model,
+    usage: { prompt_tokens: promptTokens, total_tokens: promptTokens },
+    results: best.map(({ index, score }) => ({
+      index,
+      relevance_score: score,
+      ...(return_documents && { document: { text: textOf(documents[index]!) } })
+    }))
+  }
 }

@@ -13,7 +13,7 @@ import {
 } from '../../core/http/response-schemas.ts'
 import { answer, askModel, type OpenaiDependencies } from './answer.ts'
 import { schemaCompiler } from './check-body.ts'
-import { embeddingInputs, embeddingList } from './embeddings.ts'
+import { embeddingInputs, embeddingList, ranking, textOf } from './embeddings.ts'
 import { type Fields, readCall } from './engine-call.ts'
 import { chatGeneration, completionGeneration } from './generation.ts'
 import { openaiErrors } from './openai-error.ts'
@@ -26,7 +26,6 @@ import {
   RerankRequest,
   TokenizeRequest
 } from './request-schemas.ts'
-import { ranking, textOf } from './rerank.ts'
 
 /** Any engine of the model can tell its tokens. */
 function modeOf({ metadata: { capabilities } }: Model): EngineMode {

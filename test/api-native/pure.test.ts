@@ -5,7 +5,7 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { parseOptions, topLevelOptions } from '../../core/models/options.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { chatCall, engineMessages, generateCall } from '../../plugins/api-native/engine-body.ts'
-import { chooseFraming } from '../../plugins/api-native/framing.ts'
+import { chooseFraming } from '../../plugins/api-native/native-streams.ts'
 import { parameterSize } from '../../plugins/api-native/records.ts'
 
 t.test('framing by Accept', t => {

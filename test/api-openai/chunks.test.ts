@@ -1,11 +1,16 @@
 import t from 'tap'
 import type { Delta, TokenProbability } from '../../core/contracts/engines.ts'
-import { type Chunk, type ChunkHead, ChunkWriter, WholeAnswer } from '../../plugins/api-openai/chunks.ts'
-import { bestChoices } from '../../plugins/api-openai/completion-fields.ts'
-import { embeddingList } from '../../plugins/api-openai/embeddings.ts'
-import { chatLogprobs, olderLogprobs } from '../../plugins/api-openai/logprobs.ts'
-import { modelPage } from '../../plugins/api-openai/models.ts'
-import { ranking } from '../../plugins/api-openai/rerank.ts'
+import {
+  type Chunk,
+  type ChunkHead,
+  ChunkWriter,
+  chatLogprobs,
+  olderLogprobs,
+  WholeAnswer
+} from '../../plugins/api-openai/chunks.ts'
+import { embeddingList, ranking } from '../../plugins/api-openai/embeddings.ts'
+import { bestChoices } from '../../plugins/api-openai/generation.ts'
+import { modelPage } from '../../plugins/api-openai/model-routes.ts'
 import { variantOf } from './support.ts'
 
 const usage = (prompt: number, completion: number, cached = 0) => ({

@@ -3,8 +3,12 @@ import t, { type Test } from 'tap'
 import type { Delta } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { engineFields } from '../../plugins/api-openai/responses/engine-request.ts'
-import type { ResponseHead, ResponseObject } from '../../plugins/api-openai/responses/response-object.ts'
-import { type ResponseEvent, ResponseWriter } from '../../plugins/api-openai/responses/response-writer.ts'
+import {
+  type ResponseEvent,
+  type ResponseHead,
+  type ResponseObject,
+  ResponseWriter
+} from '../../plugins/api-openai/responses/response-writer.ts'
 import { randomBelow } from '../support/random.ts'
 import { trialCount } from '../support/trial-count.ts'
 import { differs } from './declared-types.ts'

@@ -1,9 +1,8 @@
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
-import { pageOf } from '../../plugins/api-openai/responses/item-page.ts'
 import type { Item } from '../../plugins/api-openai/responses/items.ts'
-import type { ResponseObject } from '../../plugins/api-openai/responses/response-object.ts'
-import { StoredResponses } from '../../plugins/api-openai/responses/stored-responses.ts'
+import type { ResponseObject } from '../../plugins/api-openai/responses/response-writer.ts'
+import { pageOf, StoredResponses } from '../../plugins/api-openai/responses/stored-responses.ts'
 import { randomBelow } from '../support/random.ts'
 
 function stored(id: string, input: Item[], output: Item[], more: object = {}) {

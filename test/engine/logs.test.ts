@@ -2,7 +2,7 @@ import t from 'tap'
 import { formatLogs } from '../../command-line/commands/logs.ts'
 import type { EngineLogRecord } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
-import { createLogEvents } from '../../plugins/api-native/log-events.ts'
+import { createLogEvents } from '../../plugins/api-native/log-routes.ts'
 import { createEngineLogBook } from '../../runtimes/llama-server/log-book.ts'
 
 const engine = (id: string, variant = 'a/b:q8', paths: string[] = []) => ({ id, variant, build: 'build', paths })

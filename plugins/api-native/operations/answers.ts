@@ -1,7 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { CountersSchema, Time } from '../../../core/contracts/native-records.ts'
 import { ANSWER_ERRORS, errorResponses, jsonOrStream, nativeErrors } from '../../../core/http/response-schemas.ts'
-import type { StreamType } from '../framing.ts'
+import type { StreamType } from '../native-streams.ts'
 import { ChatRequestSchema, GenerateRequestSchema } from '../schemas.ts'
 import { streamFailure } from './stream-failure.ts'
 

@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import { Time } from '../../../core/contracts/native-records.ts'
 import { errorResponses, jsonOrStream, nativeErrors } from '../../../core/http/response-schemas.ts'
-import type { StreamType } from '../framing.ts'
+import type { StreamType } from '../native-streams.ts'
 
 const loose = { additionalProperties: true }
 

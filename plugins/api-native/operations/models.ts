@@ -8,7 +8,7 @@ import {
 } from '../../../core/contracts/native-records.ts'
 import type { ErrorCode } from '../../../core/errors.ts'
 import { errorResponses, json, MODEL_ERRORS, nativeErrors } from '../../../core/http/response-schemas.ts'
-import type { StreamType } from '../framing.ts'
+import type { StreamType } from '../native-streams.ts'
 import { LoadRequestSchema, NamedRequestSchema } from '../schemas.ts'
 import { workReply } from './work.ts'
 

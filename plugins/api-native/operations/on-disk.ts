@@ -3,7 +3,7 @@ import { FoundModelsSchema } from '../../../core/contracts/adoption.ts'
 import { ConvertedSchema, Done, ImportedSchema } from '../../../core/contracts/native-records.ts'
 import type { ErrorCode } from '../../../core/errors.ts'
 import { errorResponses, json, nativeErrors } from '../../../core/http/response-schemas.ts'
-import type { StreamType } from '../framing.ts'
+import type { StreamType } from '../native-streams.ts'
 import { ConvertRequestSchema, ImportRequestSchema } from '../schemas.ts'
 import { workReply } from './work.ts'
 

@@ -2,7 +2,7 @@ import { Type } from 'typebox'
 import { Done, PullEventSchema, PullPlanSchema, PullSchema } from '../../../core/contracts/native-records.ts'
 import type { ErrorCode } from '../../../core/errors.ts'
 import { errorResponses, json, jsonOrStream, nativeErrors } from '../../../core/http/response-schemas.ts'
-import type { StreamType } from '../framing.ts'
+import type { StreamType } from '../native-streams.ts'
 import { PullRequestSchema, PullsRequestSchema } from '../schemas.ts'
 
 const loose = { additionalProperties: true }

@@ -3,7 +3,7 @@ import { BuildSchema, RuntimesReportSchema } from '../../../core/contracts/build
 import { Done, Named } from '../../../core/contracts/native-records.ts'
 import type { ErrorCode } from '../../../core/errors.ts'
 import { errorResponses, json, nativeErrors } from '../../../core/http/response-schemas.ts'
-import type { StreamType } from '../framing.ts'
+import type { StreamType } from '../native-streams.ts'
 import { InstallRequestSchema, UpgradeRequestSchema, UseRequestSchema } from '../schemas.ts'
 import { workReply } from './work.ts'
 

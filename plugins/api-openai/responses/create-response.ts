@@ -13,8 +13,7 @@ import { engineFields } from './engine-request.ts'
 import { readInput } from './input-items.ts'
 import { type Item, newId } from './items.ts'
 import type { ResponseRequest } from './request-schema.ts'
-import type { ResponseHead, ResponseObject } from './response-object.ts'
-import { type ResponseEvent, ResponseWriter } from './response-writer.ts'
+import { type ResponseEvent, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
 import type { StoredResponses } from './stored-responses.ts'
 
 export interface ResponseDependencies extends OpenaiDependencies {

@@ -5,10 +5,9 @@ import { ANSWER_ERRORS, errorResponses, json, jsonOrStream } from '../../../core
 import { schemaCompiler } from '../check-body.ts'
 import { openaiErrors } from '../openai-error.ts'
 import { countInputTokens, createResponse, type ResponseDependencies } from './create-response.ts'
-import { pageOf } from './item-page.ts'
 import { CountSchema, DeletedSchema, ItemListSchema, ResponseSchema } from './reply-schemas.ts'
 import { type ResponseRequest, ResponseRequestSchema } from './request-schema.ts'
-import { StoredResponses } from './stored-responses.ts'
+import { pageOf, StoredResponses } from './stored-responses.ts'
 
 const tags = ['OpenAI responses']
 const loose = { additionalProperties: true }

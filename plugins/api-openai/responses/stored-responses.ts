@@ -1,9 +1,9 @@
 import { CorralError } from '../../../core/errors.ts'
 import type { Item } from './items.ts'
-import type { ResponseObject } from './response-object.ts'
+import type { ResponseObject } from './response-writer.ts'
 
 /** A response that can be asked for, and gone on from. */
-export interface StoredResponse {
+interface StoredResponse {
   response: ResponseObject
   /** What the model was given, all of the conversation before included; without instructions. */
   input: readonly Item[]
@@ -101,4 +101,26 @@ function notFound(param: string): CorralError {
     'There is no response with this id here. Responses are kept in memory only: it was asked not to be stored, has been deleted, was among the oldest when room was needed, or came before a restart. Send the conversation as "input" instead.',
     { param }
   )
+}
+
+/** Which part of a list a client asks for. */
+interface PageQuery {
+  limit?: number
+  order?: 'asc' | 'desc'
+  after?: string
+}
+
+/** A page of a list of items, as OpenAI's lists are read. */
+export function pageOf(items: readonly Item[], { limit = 20, order = 'desc', after }: PageQuery) {
+  const ordered = order === 'asc' ? [...items] : items.toReversed()
+  // Clients may give several items one id; the last one is taken, so that each page begins later than the one before.
+  const start = after === undefined ? 0 : ordered.findLastIndex(item => item.id === after) + 1
+  const data = ordered.slice(start, start + limit)
+  return {
+    object: 'list',
+    data,
+    first_id: data.at(0)?.id ?? null,
+    last_id: data.at(-1)?.id ?? null,
+    has_more: start + data.length < ordered.length
+  }
 }
