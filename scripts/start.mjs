@@ -1,5 +1,4 @@
-// `npm start`: compiles corral, then serves. (npm runs no "prestart" here, since .npmrc switches scripts of packages
-// off.) npm passes a signal on to the shell that it started and to nothing below it, so the end of that shell counts as
+// `npm start`: compiles corral, then serves. npm passes a signal on to the shell that it started and to nothing below it, so the end of that shell counts as
 // a request to stop.
 import { compile } from './compile.mjs'
 

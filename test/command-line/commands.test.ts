@@ -30,7 +30,8 @@ t.test('help texts, and wrong usage with suggestions', async t => {
     'pull',
     'pulls',
     'convert',
-    'runtime'
+    'runtime',
+    'plugin'
   ]
   for (const { name, code, stdout } of await Promise.all(
     names.map(async name => ({ name, ...(await corral([name, '--help'], { home })) }))

@@ -183,6 +183,13 @@ t.test('an optional plugin with a mistake is given with its fault', async t => {
   )
 })
 
+t.test('no dependency runs a script when it is installed', t => {
+  const { packages } = JSON.parse(readFileSync(join(packageRoot, 'package-lock.json'), 'utf8'))
+  const names = Object.keys(packages).filter(name => packages[name].hasInstallScript)
+  t.same(names, [], 'npm ci would run them')
+  t.end()
+})
+
 /** The example of CONTRIBUTING.md. */
 const [, SHELF] = /```js\n(export default \{\n {2}name: 'shelf'.*?)```/s.exec(
   readFileSync(join(packageRoot, 'CONTRIBUTING.md'), 'utf8')
