@@ -1,5 +1,5 @@
 import { CAUSES, type Reaction } from '../runtimes/llama-server/failure-causes.ts'
-import { FAILURE_RULES } from '../runtimes/llama-server/failure-rules/index.ts'
+import { FAILURE_RULES } from '../runtimes/llama-server/failure-rules.ts'
 
 const REACTIONS: Record<Reaction, string> = {
   retry: 'tries the same once more, at once',

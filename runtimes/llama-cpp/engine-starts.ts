@@ -2,7 +2,7 @@ import type { Build, BuildSource, Runtimes } from '../../core/contracts/builds.t
 import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import { reactionTo } from '../llama-server/reactions.ts'
+import { reactionTo } from '../llama-server/failure-causes.ts'
 import { addFailedAttempt, machineFingerprint, markFailed } from './build-records.ts'
 import type { SearchLog } from './search-report.ts'
 

@@ -1,6 +1,6 @@
 import { messageOf } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
-import { reapStrayEngines } from '../llama-server/run-records.ts'
+import { reapStrayEngines } from '../llama-server/launch.ts'
 import { createConfiguredRuntimes, runDirectoryOf } from './configured-runtimes.ts'
 import { RuntimesOptions } from './options.ts'
 

@@ -8,7 +8,7 @@ import type { Hardware } from '../../core/contracts/hardware.ts'
 import { messageOf } from '../../core/errors.ts'
 import { runTool, ToolError, type ToolLog } from '../../core/system/child-process.ts'
 import { parseDeviceLog, parseDevices, whyUnusable } from '../llama-server/device-list.ts'
-import { engineEnvironment } from '../llama-server/environment.ts'
+import { engineEnvironment } from '../llama-server/engine-process.ts'
 import { isForGpus } from './ranking.ts'
 
 /** Milliseconds that each question may take: drivers can be slow to start. */

@@ -229,3 +229,8 @@ export type FailureCause = keyof typeof CAUSES
 export function isFailureCause(value: unknown): value is FailureCause {
   return typeof value === 'string' && Object.hasOwn(CAUSES, value)
 }
+
+/** What to do about an engine's failure; unknown causes are given up. */
+export function reactionTo(cause: FailureCause | (string & {}) | undefined): Reaction {
+  return isFailureCause(cause) ? CAUSES[cause].reaction : 'give_up'
+}

@@ -1,4 +1,6 @@
 import { readFile } from 'node:fs/promises'
+import type { EngineAddress } from './launch.ts'
+import { createUpstream } from './upstream.ts'
 
 export interface HangWatchDeps {
   /** Milliseconds without any sign of life after which it counts as hung. */
@@ -68,4 +70,29 @@ export async function processorTime(pid: number | undefined): Promise<number | u
   // The second field is the program's name in parentheses, which may hold spaces and parentheses itself.
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
   return Number(fields[11]) + Number(fields[12])
+}
+
+/** Watches a real engine for hanging: asks `/health` apart from its requests, and reads its processor time. */
+export function watchEngine({
+  address,
+  pid,
+  ...watch
+}: Pick<HangWatchDeps, 'limit' | 'activity' | 'onHung'> & {
+  address: EngineAddress
+  pid: number | undefined
+}): () => void {
+  const probe = createUpstream(address, { alive: () => false, explain: async error => error })
+  const endWatch = watchForHang({
+    ...watch,
+    async healthy(signal) {
+      const { body } = await probe.request({ method: 'GET', path: '/health', signal })
+      body.destroy()
+      return true
+    },
+    processorTime: () => processorTime(pid)
+  })
+  return () => {
+    endWatch()
+    probe.cut(new Error('The engine is not watched any more.'))
+  }
 }

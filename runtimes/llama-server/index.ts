@@ -2,9 +2,9 @@ import { join } from 'node:path'
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { createEngineLogBook } from './log-book.ts'
+import { estimateMemory } from './memory/fit-params.ts'
 import { createMemoryBook } from './memory/memory-book.ts'
-import { estimateMemory } from './memory-estimate.ts'
-import { createPromptCache } from './prompt-cache/create-prompt-cache.ts'
+import { createPromptCache } from './prompt-cache/prompt-cache.ts'
 import { createLlamaServerProvider } from './provider.ts'
 
 export default definePlugin({

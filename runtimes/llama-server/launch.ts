@@ -1,15 +1,18 @@
-import { writeFile } from 'node:fs/promises'
-import { totalmem } from 'node:os'
-import { join } from 'node:path'
+import { randomBytes } from 'node:crypto'
+import { mkdir, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { tmpdir, totalmem } from 'node:os'
+import { basename, dirname, join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { type Static, Type } from 'typebox'
 import type { Build } from '../../core/contracts/builds.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
+import { namesIn } from '../../core/system/folder-names.ts'
+import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
-import { type EngineAddress, makePrivateFolder } from './address.ts'
-import { engineArguments, promptCacheSize } from './arguments.ts'
-import { knownFlags } from './build-flags.ts'
-import { engineEnvironment } from './environment.ts'
+import { engineArguments, knownFlags, type Listen, promptCacheSize } from './arguments.ts'
+import { type EngineProcess, engineEnvironment, startEngineProcess } from './engine-process.ts'
 import type { LaunchSpec } from './launch-spec.ts'
-import { type EngineProcess, startEngineProcess } from './process.ts'
-import { removeRunRecord, writeRunRecord } from './run-records.ts'
 
 /**
  * Starts the process of an engine in a private folder of its own, and writes both down so that the next start of corral
@@ -78,4 +81,136 @@ export async function recordProcess(
   const startTime = pid === undefined ? undefined : await processStartTime(pid)
   if (startTime === undefined) return
   await writeRunRecord(runDirectory, id, { folder, pid, startTime })
+}
+
+/** Where an engine is reached, and by whom. */
+export interface EngineAddress {
+  listen: Listen
+  /** What every request must carry. */
+  key: string
+  /** The engine's private folder: its socket, and an empty home for configuration. */
+  folder: string
+}
+
+/** What the names of engines' private folders begin with. */
+export const FOLDER_PREFIX = 'corral-'
+
+/** Systems take 103 to 107 bytes; a little room is left. */
+const MAX_SOCKET_PATH = 100
+
+/** Whether llama-server can listen at this path: short enough for the system, and `--host` splits at commas. */
+export function isUsableSocketPath(path: string): boolean {
+  return Buffer.byteLength(path) <= MAX_SOCKET_PATH && !path.includes(',')
+}
+
+async function freePort(host: string): Promise<number> {
+  const server = createServer()
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(0, host, resolve)
+  })
+  const address = server.address()
+  await new Promise(resolve => server.close(resolve))
+  if (address === null || typeof address === 'string') throw new Error('The system gave no free port.')
+  return address.port
+}
+
+/**
+ * A fresh address: a Unix socket in a folder that only this user can enter, or where that cannot be (Windows, a long
+ * temporary folder) a free port on loopback. The port may be taken by another process before the engine listens. The
+ * folder is only named: it is made once it is written down that it is to be removed. `tcp` rules a socket out.
+ */
+export async function allocateAddress(
+  socketRoot = tmpdir(),
+  platform = process.platform,
+  tcp = false
+): Promise<EngineAddress> {
+  const folder = join(socketRoot, FOLDER_PREFIX + randomBytes(6).toString('hex'))
+  const key = randomBytes(24).toString('base64url')
+  const socketPath = join(folder, 'engine.sock')
+  if (!tcp && platform !== 'win32' && isUsableSocketPath(socketPath)) return { listen: { socketPath }, key, folder }
+  return { listen: { host: '127.0.0.1', port: await freePort('127.0.0.1') }, key, folder }
+}
+
+/**
+ * Makes the engine's folder. When anything is there already it would not be ours alone.
+ * @throws CorralError `load_failed` when it cannot be made
+ */
+export async function makePrivateFolder({ folder }: EngineAddress): Promise<void> {
+  try {
+    await mkdir(folder, { mode: 0o700 })
+  } catch (error) {
+    const reason = (error as NodeJS.ErrnoException).code ?? messageOf(error)
+    throw new CorralError(
+      'load_failed',
+      `No private folder for the engine could be made in ${dirname(folder)} (${reason}). Make room there and let the user that runs corral write to it, or set TMPDIR to another folder.`,
+      { cause: error, details: { cause: 'cannot_listen' } }
+    )
+  }
+}
+
+const RunRecordSchema = Type.Object({
+  /** The engine's private folder. */
+  folder: Type.String(),
+  pid: Type.Optional(Type.Number()),
+  /** As `processStartTime` gives it, since process ids are used again. */
+  startTime: Type.Optional(Type.String())
+})
+/** What a started engine leaves behind should this process be killed. */
+export type RunRecord = Static<typeof RunRecordSchema>
+
+export interface RunLog {
+  warn(object: object, message: string): void
+}
+
+const SUFFIX = '.engine.json'
+/** Milliseconds that a killed process gets to disappear. */
+const KILL_LIMIT = 2000
+
+/** Writes down an engine so that the next start can clean up after it; call again when more is known. */
+export async function writeRunRecord(runDirectory: string, id: string, record: RunRecord): Promise<void> {
+  await writeJsonFile(join(runDirectory, id + SUFFIX), record)
+}
+
+/** Removes an engine's private folder and its record. */
+export async function removeRunRecord(runDirectory: string, id: string, folder: string): Promise<void> {
+  await rm(folder, { recursive: true, force: true })
+  await rm(join(runDirectory, id + SUFFIX), { force: true })
+}
+
+async function killStray({ pid, startTime }: RunRecord): Promise<boolean> {
+  if (pid === undefined || startTime === undefined || startTime === 'unknown') return false
+  // In doubt it is another process, which must live.
+  const runs = async () => (await processStartTime(pid)) === startTime
+  if (!(await runs())) return false
+  process.kill(pid, 'SIGKILL')
+  for (let waited = 0; waited < KILL_LIMIT && (await runs()); waited += 20) await sleep(20)
+  return true
+}
+
+/**
+ * Cleans up after a gateway that was killed: ends engines that it left and removes their folders. Only for the owner of
+ * the data directory that `runDirectory` belongs to, before it starts engines. Returns how many engines it ended.
+ */
+export async function reapStrayEngines(runDirectory: string, log: RunLog): Promise<number> {
+  let ended = 0
+  for (const name of (await namesIn(runDirectory)).filter(name => name.endsWith(SUFFIX))) {
+    const path = join(runDirectory, name)
+    try {
+      const record = (await readJsonFile(path, RunRecordSchema))?.value
+      if (!record || !basename(record.folder).startsWith(FOLDER_PREFIX))
+        log.warn({ path }, 'An unreadable record of an engine is removed.')
+      else {
+        if (await killStray(record)) {
+          ended++
+          log.warn({ pid: record.pid }, 'Ended a llama-server that an earlier corral left running.')
+        }
+        await rm(record.folder, { recursive: true, force: true })
+      }
+      await rm(path, { force: true })
+    } catch (error) {
+      log.warn({ path, reason: messageOf(error) }, 'Could not clean up after an engine of an earlier corral.')
+    }
+  }
+  return ended
 }

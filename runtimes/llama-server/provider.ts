@@ -7,11 +7,11 @@ import { hasFiles, requireFiles, type Storage } from '../../core/contracts/stora
 import { CorralError } from '../../core/errors.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from './engine.ts'
 import type { EngineLog } from './engine-output.ts'
+import { unenforced } from './grammar-schemas.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
 import type { EngineLogBook } from './log-book.ts'
 import type { MemoryBook, MemoryNeed } from './memory/memory-book.ts'
 import type { PromptCache } from './prompt-cache/prompt-cache.ts'
-import { unenforced } from './unenforced-schema.ts'
 
 /**
  * The capabilities of which one is enough for a mode: a model that writes can give embeddings too. llama-server would

@@ -1,7 +1,7 @@
 import { Agent, type IncomingMessage, request as openRequest } from 'node:http'
 import { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { EngineAddress } from './address.ts'
+import type { EngineAddress } from './launch.ts'
 
 export interface EngineRequest {
   method: 'GET' | 'POST'

@@ -1,4 +1,6 @@
-import type { Variant } from './failure-variants.ts'
+import type { FailureCause } from '../../runtimes/llama-server/failure-causes.ts'
+
+export type Variant = [cause: FailureCause, line: string, ...more: string[]]
 
 /** What is printed where memory, libraries, drivers or a GPU are to blame. */
 export const OF_MACHINES: Variant[] = [

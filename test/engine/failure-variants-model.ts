@@ -1,4 +1,4 @@
-import type { Variant } from './failure-variants.ts'
+import type { Variant } from './failure-variants-machine.ts'
 
 /** What is printed where files, what lies beside them or how llama-server was called are to blame. */
 export const OF_MODELS: Variant[] = [

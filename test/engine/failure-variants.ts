@@ -1,8 +1,5 @@
-import type { FailureCause } from '../../runtimes/llama-server/failure-causes.ts'
-import { OF_MACHINES } from './failure-variants-machine.ts'
+import { OF_MACHINES, type Variant } from './failure-variants-machine.ts'
 import { OF_MODELS } from './failure-variants-model.ts'
-
-export type Variant = [cause: FailureCause, line: string, ...more: string[]]
 
 /** Lines that llama-server, libraries, drivers and kernels print, of several years: the cause of each and the lines. */
 export const VARIANTS: Variant[] = [...OF_MACHINES, ...OF_MODELS]

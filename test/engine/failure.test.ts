@@ -1,10 +1,9 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { classifyFailure, findFailure, isFatal } from '../../runtimes/llama-server/failure.ts'
-import { CAUSES, type FailureCause } from '../../runtimes/llama-server/failure-causes.ts'
-import { FAILURE_RULES } from '../../runtimes/llama-server/failure-rules/index.ts'
-import { loadWarnings } from '../../runtimes/llama-server/load-warnings.ts'
-import { reactionTo } from '../../runtimes/llama-server/reactions.ts'
+import { CAUSES, type FailureCause, reactionTo } from '../../runtimes/llama-server/failure-causes.ts'
+import { FAILURE_RULES } from '../../runtimes/llama-server/failure-rules.ts'
+import { loadWarnings } from '../../runtimes/llama-server/loading.ts'
 import { renderFailureDocs } from '../../scripts/failure-docs.ts'
 import { HARMLESS_LINES, VARIANTS } from './failure-variants.ts'
 

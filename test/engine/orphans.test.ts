@@ -15,7 +15,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { processStartTime } from '../../core/system/processes.ts'
-import { reapStrayEngines, writeRunRecord } from '../../runtimes/llama-server/run-records.ts'
+import { reapStrayEngines, writeRunRecord } from '../../runtimes/llama-server/launch.ts'
 import { realBuild } from './support.ts'
 
 const SERVER = realBuild().executables.server

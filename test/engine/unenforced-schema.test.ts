@@ -1,6 +1,6 @@
 import t from 'tap'
 import { pointerList } from '../../core/answers/pipeline.ts'
-import { unenforced, unenforcedIn } from '../../runtimes/llama-server/unenforced-schema.ts'
+import { unenforced, unenforcedIn } from '../../runtimes/llama-server/grammar-schemas.ts'
 
 t.test('what llama.cpp’s grammars do not enforce of a schema', async t => {
   const price = { type: 'number', minimum: 0, exclusiveMaximum: 9.5 }

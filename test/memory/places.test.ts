@@ -5,10 +5,15 @@ import { parseProcessMemory } from '../../core/system/process-memory.ts'
 import { runningRecord } from '../../plugins/api-native/records.ts'
 import { NATIVE_NAMING } from '../../plugins/api-native/routes.ts'
 import { hostBudget, reserveOf } from '../../plugins/scheduler/host-memory.ts'
-import { devicePools, matchDevices } from '../../runtimes/llama-server/memory/device-pools.ts'
-import { beyond, fromFit, fromMetadata, fromReport } from '../../runtimes/llama-server/memory/memory-sources.ts'
-import { type Device, type Parts, place } from '../../runtimes/llama-server/memory/placement.ts'
-import { createMemoryReport } from '../../runtimes/llama-server/memory-report.ts'
+import { createMemoryReport } from '../../runtimes/llama-server/engine-output.ts'
+import {
+  type Device,
+  devicePools,
+  matchDevices,
+  type Parts,
+  place
+} from '../../runtimes/llama-server/memory/device-placement.ts'
+import { beyond, fromFit, fromMetadata, fromReport } from '../../runtimes/llama-server/memory/learned-needs.ts'
 import { GIB, MIB, specOf } from './support.ts'
 
 /** Four layers of 10 with a cache of 1, a table of 5 that is the output too. */

@@ -3,8 +3,13 @@ import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
 import t from 'tap'
 import type { ModelMetadata } from '../../core/contracts/catalog.ts'
-import { bytesPerToken, cacheKey, savesSlots } from '../../runtimes/llama-server/prompt-cache/saves-slots.ts'
-import { leastUsed, newFileName, openShelf, type SavedSlot } from '../../runtimes/llama-server/prompt-cache/shelf.ts'
+import {
+  leastUsed,
+  newFileName,
+  openShelf,
+  type SavedSlot
+} from '../../runtimes/llama-server/prompt-cache/cache-store.ts'
+import { bytesPerToken, cacheKey, savesSlots } from '../../runtimes/llama-server/prompt-cache/slots.ts'
 import {
   checksumOf,
   continues,

@@ -4,11 +4,9 @@ import { join } from 'node:path'
 import { json } from 'node:stream/consumers'
 import type { Test } from 'tap'
 import type { LoadOptions } from '../../core/models/options.ts'
-import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
-import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
+import { createLlamaServerEngine, type LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
-import { createPromptCache } from '../../runtimes/llama-server/prompt-cache/create-prompt-cache.ts'
-import type { PromptCache } from '../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
+import { createPromptCache, type PromptCache } from '../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
 import { engineDeps, engineSpec, realBuild } from '../engine/support.ts'
 
 export const NEVER = new AbortController().signal

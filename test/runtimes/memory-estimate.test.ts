@@ -7,7 +7,7 @@ import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { programsIn } from '../../runtimes/llama-cpp/builds-directory.ts'
 import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
-import { estimateMemory, parseFitPrint, sharedArguments } from '../../runtimes/llama-server/memory-estimate.ts'
+import { estimateMemory, parseFitPrint, sharedArguments } from '../../runtimes/llama-server/memory/fit-params.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { memoryLog, writePrograms } from './fake-build.ts'
 

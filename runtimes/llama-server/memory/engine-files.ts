@@ -2,9 +2,16 @@ import { stat } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { type GgufHeader, readGgufHeader } from '../../../core/models/gguf-file.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
-import type { EngineFiles } from './engine-need.ts'
 import { type ModelShape, modelShape } from './model-shape.ts'
-import { projectorCompute } from './projector-size.ts'
+
+/** What is known of the files that an engine loads. Sizes are bytes. */
+export interface EngineFiles {
+  shape: ModelShape | undefined
+  size: number
+  loras: number
+  projector?: { size: number; compute: number }
+  draft?: { shape: ModelShape | undefined; size: number }
+}
 
 const SHARD = /^(.*)-00001-of-(\d{5})\.gguf$/i
 
@@ -82,4 +89,23 @@ export async function engineFiles(spec: LaunchSpec): Promise<EngineFiles> {
     ...(projector ? { projector } : {}),
     ...(draft ? { draft } : {})
   }
+}
+
+const F32 = 4
+
+/**
+ * Bytes that a projector takes to look at an image, by the keys of its file: the scores of attention between all
+ * patches of an image and the widest step of a layer (llama.cpp's tools/mtmd/clip.cpp without flash attention, which
+ * not all of them have). Without keys, as much again as its weights.
+ */
+export function projectorCompute(keys: Readonly<Record<string, unknown>> | undefined, weights: number): number {
+  const number = (name: string) => {
+    const value = keys?.[`clip.vision.${name}`]
+    return typeof value === 'number' ? value : 0
+  }
+  const side = number('patch_size') > 0 ? number('image_size') / number('patch_size') : 0
+  const patches = side * side
+  const widest = 3 * number('feed_forward_length') + 5 * number('embedding_length')
+  if (patches === 0 || widest === 0) return weights
+  return F32 * patches * (widest + patches * number('attention.head_count'))
 }

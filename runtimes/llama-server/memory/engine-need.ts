@@ -1,12 +1,11 @@
 import type { MemoryUse } from '../../../core/contracts/builds.ts'
+import type { LoadOptions } from '../../../core/models/options.ts'
 import { pooledBatch, promptCacheSize } from '../arguments.ts'
 import type { EngineBounds, LaunchSpec } from '../launch-spec.ts'
-import { cacheByLayer, checkpointSize } from './cache-size.ts'
-import { type ComputeOptions, computeSize } from './compute-size.ts'
-import { type EngineFlags, engineFlags } from './engine-flags.ts'
-import type { MemoryNeed } from './memory-book.ts'
+import { type Device, type Parts, place } from './device-placement.ts'
+import type { EngineFiles } from './engine-files.ts'
 import { type ModelShape, weightsOf } from './model-shape.ts'
-import { type Device, type Parts, place } from './placement.ts'
+import { type ComputeOptions, cacheByLayer, checkpointSize, computeSize } from './model-sizes.ts'
 
 const MIB = 2 ** 20
 /** llama-server's defaults. */
@@ -20,13 +19,16 @@ const SLOT = MIB
 /** … and its vocabulary, for each token, with the merges. */
 const VOCABULARY = 512
 
-/** What is known of the files that an engine loads. Sizes are bytes. */
-export interface EngineFiles {
-  shape: ModelShape | undefined
-  size: number
-  loras: number
-  projector?: { size: number; compute: number }
-  draft?: { shape: ModelShape | undefined; size: number }
+/** What an engine will take, before it is started. */
+export interface EngineNeed {
+  /** Bytes by pool: `host`, or the id of a device of the build. */
+  use: MemoryUse
+  /** Where the numbers come from: an earlier engine's own report, llama-fit-params, or the file's metadata (a guess). */
+  from: 'learned' | 'fit' | 'metadata'
+  /** Bytes in all pools together, for messages. */
+  parts: { weights: number; cache: number; compute: number }
+  /** What the engine has to be started with (`LaunchSpec.bounds`), so that it keeps to this. */
+  bounds: EngineBounds
 }
 
 /** What is known of where it runs. */
@@ -222,11 +224,86 @@ function draftPlacement(
 }
 
 /** A need out of what an engine takes from the start and what it may grow by. */
-export function needOf(reckoning: Reckoning, start: MemoryUse, from: MemoryNeed['from']): Omit<MemoryNeed, 'facts'> {
+export function needOf(reckoning: Reckoning, start: MemoryUse, from: EngineNeed['from']): EngineNeed {
   const use = addUse(start, { host: reckoning.growth })
   for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.ceil(bytes)
   const weights = reckoning.weights
   const cache = reckoning.cache + reckoning.growth
   const compute = Math.max(0, totalOf(use) - weights - cache)
   return { use, from, parts: { weights, cache, compute }, bounds: reckoning.bounds }
+}
+
+/** What a model's own flags for llama-server change about its memory. */
+export interface EngineFlags {
+  /** Tokens of all slots together. */
+  context?: number
+  slots?: number
+  batch?: number
+  gpuLayers?: number
+  cacheTypes: Partial<Pick<LoadOptions, 'cache_type_k' | 'cache_type_v'>>
+  flashAttention: boolean
+  unified: boolean
+  fullWindow: boolean
+  /** Bytes. */
+  promptCache?: number
+  checkpoints?: number
+  /** No device is used. */
+  hostOnly: boolean
+  /** Caches stay in the machine's memory. */
+  hostCache: boolean
+}
+
+/** Flags with a value, by all their spellings in llama-server's `--help`. */
+const VALUES: Record<string, string> = {
+  '-c': 'context',
+  '--ctx-size': 'context',
+  '-np': 'slots',
+  '--parallel': 'slots',
+  '-ub': 'batch',
+  '--ubatch-size': 'batch',
+  '-ngl': 'gpuLayers',
+  '--gpu-layers': 'gpuLayers',
+  '--n-gpu-layers': 'gpuLayers',
+  '-cram': 'promptCache',
+  '--cache-ram': 'promptCache',
+  '-ctxcp': 'checkpoints',
+  '--ctx-checkpoints': 'checkpoints',
+  '--swa-checkpoints': 'checkpoints'
+}
+const TYPES: Record<string, 'cache_type_k' | 'cache_type_v'> = {
+  '-ctk': 'cache_type_k',
+  '--cache-type-k': 'cache_type_k',
+  '-ctv': 'cache_type_v',
+  '--cache-type-v': 'cache_type_v'
+}
+const MANY = 1e6
+
+/** Reads the flags that matter; others, and values that are none, are the engine's to judge. */
+export function engineFlags(list: readonly string[]): EngineFlags {
+  const flags: EngineFlags = {
+    cacheTypes: {},
+    flashAttention: true,
+    unified: false,
+    fullWindow: false,
+    hostOnly: false,
+    hostCache: false
+  }
+  const numbers: Record<string, number> = {}
+  for (const [at, flag] of list.entries()) {
+    const value = list[at + 1] ?? ''
+    const name = VALUES[flag]
+    const type = TYPES[flag]
+    if (name) {
+      const number = value === 'all' ? MANY : Number(value)
+      if (value.trim() !== '' && Number.isInteger(number)) numbers[name] = number
+    } else if (type) flags.cacheTypes[type] = value as LoadOptions['cache_type_k']
+    else if (flag === '-fa' || flag === '--flash-attn') flags.flashAttention = !/^(off|false|0|disabled)$/.test(value)
+    else if (flag === '-kvu' || flag === '--kv-unified') flags.unified = true
+    else if (flag === '--swa-full') flags.fullWindow = true
+    else if (flag === '-dev' || flag === '--device') flags.hostOnly = value === 'none'
+    else if (flag === '-nkvo' || flag === '--no-kv-offload') flags.hostCache = true
+  }
+  const { promptCache, ...others } = numbers
+  if (promptCache !== undefined) flags.promptCache = promptCache < 0 ? MANY * 2 ** 20 : promptCache * 2 ** 20
+  return Object.assign(flags, others)
 }

@@ -1,5 +1,20 @@
+import { chmod, stat } from 'node:fs/promises'
+import { messageOf } from '../../../core/errors.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
+import { discard, newFileName, openShelf, type SavedSlot, type Shelf, type ShelfLog } from './cache-store.ts'
+import {
+  bytesPerToken,
+  cacheKey,
+  outsideFiles,
+  promptPace,
+  restoreSlot,
+  type SlotUse,
+  saveSlot,
+  savesSlots,
+  usedSlots
+} from './slots.ts'
+import { checksumOf, continues, readLayout, rewriteForStreams } from './state-file.ts'
 
 /** The caches of engines' slots on disk: a conversation goes on after its model was unloaded without being read again. */
 export interface PromptCache {
@@ -11,4 +26,243 @@ export interface PromptCache {
   save(engine: LlamaServerEngine): Promise<void>
   /** Deletes all that was saved of a variant (`StoredVariant.key`), as when it is removed. Never rejects. */
   forget(variantKey: string): Promise<void>
+}
+
+export interface PromptCacheOptions {
+  /** A folder of its own; it need not exist. */
+  directory: string
+  /** Bytes on disk; 0 saves nothing and deletes what was saved. */
+  budget: number
+  log: ShelfLog & { info(object: object, message: string): void }
+}
+
+/** Fewer tokens than these are read again faster than said. */
+const LEAST_TOKENS = 64
+/** Milliseconds for the engine to say what is in its slots. */
+const ASK_LIMIT = 3000
+/** Milliseconds that saving or restoring may take whatever the size, at most, and bytes a millisecond on top. */
+const BASE_LIMIT = 10_000
+const LONGEST = 60_000
+const SLOWEST = 100_000
+/** Milliseconds to check a file for at least, however quickly its tokens could be read again. */
+const LEAST_CHECK = 20
+
+function timeLimit(bytes: number): AbortSignal {
+  return AbortSignal.timeout(Math.ceil(Math.min(LONGEST, BASE_LIMIT + bytes / SLOWEST)))
+}
+
+/** Saves and restores slots' caches through the engines' own interface. */
+export function createPromptCache({ directory, budget, log }: PromptCacheOptions): PromptCache {
+  let opened: Promise<Shelf | undefined> | undefined
+  /** Not opened before it is needed: until the server has its data directory for itself, another one may be at work. */
+  const open = () =>
+    (opened ??= openShelf(directory, budget, log).catch(error => {
+      log.warn({ directory }, `prompt caches cannot be saved: ${messageOf(error)}`)
+      return undefined
+    }))
+  /** Files that were given to the slots of an engine. */
+  const given = new WeakMap<LlamaServerEngine, Map<number, SavedSlot>>()
+
+  async function keyOf(engine: LlamaServerEngine): Promise<string> {
+    const stamps = await Promise.all(
+      outsideFiles(engine.spec).map(async path => {
+        const { size, mtimeMs } = await stat(path)
+        return `${size} ${mtimeMs}`
+      })
+    )
+    return cacheKey(engine, stamps)
+  }
+
+  /** What is done for an engine never harms it or the scheduler: failures are told in the log. */
+  async function safely(what: string, engine: LlamaServerEngine, work: (shelf: Shelf) => Promise<void>): Promise<void> {
+    if (engine.spec.slotFolder === undefined) return
+    const shelf = await open()
+    if (!shelf) return
+    try {
+      await work(shelf)
+    } catch (error) {
+      log.warn({ model: engine.spec.alias }, `${what}: ${messageOf(error)}`)
+    }
+  }
+
+  async function restoreAll(shelf: Shelf, engine: LlamaServerEngine, signal: AbortSignal): Promise<void> {
+    const { alias, variant } = engine.spec
+    const began = Date.now()
+    const key = await keyOf(engine)
+    const stale = shelf.slots(variant.key).filter(saved => saved.revision !== variant.revision)
+    if (stale.length) await shelf.replace(variant.key, [], stale)
+    const fitting = shelf
+      .slots(variant.key)
+      .filter(saved => saved.key === key && saved.tokens < engine.contextSize)
+      .sort((a, b) => b.usedAt - a.usedAt)
+      .slice(0, engine.slots)
+    if (!fitting.length) return
+    const limit = AbortSignal.any([signal, timeLimit(fitting.reduce((sum, saved) => sum + saved.bytes, 0))])
+    const slots = new Map<number, SavedSlot>()
+    given.set(engine, slots)
+    let gone = false
+    void engine.exited.then(() => {
+      gone = true
+    })
+    for (const saved of fitting) {
+      if (limit.aborted || gone) break
+      // New conversations take the last slots first.
+      if (await restoreOne(shelf, engine, slots.size, saved, limit)) slots.set(slots.size, saved)
+    }
+    if (!slots.size) return
+    const tokens = [...slots.values()].reduce((sum, saved) => sum + saved.tokens, 0)
+    log.info({ slots: slots.size, tokens, ms: Date.now() - began }, `restored prompt caches of ${alias}`)
+  }
+
+  async function restoreOne(
+    shelf: Shelf,
+    engine: LlamaServerEngine,
+    slot: number,
+    saved: SavedSlot,
+    limit: AbortSignal
+  ) {
+    const { variant, alias } = engine.spec
+    const path = shelf.path(variant.key, saved.file)
+    const told = { model: alias, tokens: saved.tokens, bytes: saved.bytes }
+    const pace = saved.pace === undefined ? undefined : Math.ceil(Math.max(LEAST_CHECK, saved.tokens * saved.pace))
+    const check = pace === undefined ? limit : AbortSignal.any([limit, AbortSignal.timeout(pace)])
+    let rewritten: string | undefined
+    try {
+      const found = await checksumOf(path, check)
+      if (found.size !== saved.bytes || found.crc32 !== saved.crc32) throw new Error('the file is damaged')
+      if (saved.slots !== engine.slots) {
+        const layout = saved.streams === saved.slots ? await readLayout(path) : undefined
+        if (!layout && saved.streams !== 1) return false
+        if (layout) {
+          rewritten = newFileName()
+          await rewriteForStreams(path, shelf.path(variant.key, rewritten), layout, engine.slots, check)
+        }
+      }
+      const tokens = await restoreSlot(engine, slot, rewritten ?? saved.file, limit)
+      if (tokens !== saved.tokens) throw new Error(`${tokens} tokens came back`)
+      return true
+    } catch (error) {
+      // Without a mistake of its own it stays for another time.
+      if (limit.aborted) log.warn(told, 'restoring a prompt cache took too long or was called off')
+      else if (error === check.reason) log.debug(told, 'a prompt is read again faster than its saved cache')
+      else {
+        log.warn(told, `a saved prompt cache is of no use and is deleted: ${messageOf(error)}`)
+        await shelf.replace(variant.key, [], [saved])
+      }
+      return false
+    } finally {
+      if (rewritten !== undefined) await discard(shelf.path(variant.key, rewritten))
+    }
+  }
+
+  async function saveAll(shelf: Shelf, engine: LlamaServerEngine): Promise<void> {
+    const { spec } = engine
+    const began = Date.now()
+    const ask = AbortSignal.timeout(ASK_LIMIT)
+    const used = (await usedSlots(engine, ask)).filter(slot => (slot.tokens ?? LEAST_TOKENS) >= LEAST_TOKENS)
+    if (!used.length) return
+    used.sort((a, b) => b.task - a.task)
+    // Only what decides later whether restoring pays; without it, it is taken to.
+    const pace = await promptPace(engine, ask).catch(() => undefined)
+    const common = { key: await keyOf(engine), revision: spec.variant.revision, slots: engine.slots, pace }
+    const size = tokenSize(shelf, engine, common.key)
+    const limit = timeLimit(used.reduce((sum, slot) => sum + sizeOf(slot, size), 0))
+    // The files are read again for their sums while the engine writes the next ones.
+    const saved: Promise<SavedSlot | undefined>[] = []
+    for (const [rank, slot] of used.entries()) {
+      if (limit.aborted) break
+      const release = await shelf.reserve(sizeOf(slot, size), given.get(engine)?.get(slot.id)?.file)
+      if (!release) {
+        log.warn({ model: spec.alias, tokens: slot.tokens }, 'no room on the disk or in its budget for a prompt cache')
+        continue
+      }
+      const file = newFileName()
+      const path = shelf.path(spec.variant.key, file)
+      const abandon = async (reason: string) => {
+        log.warn({ model: spec.alias, tokens: slot.tokens }, `a prompt cache is not saved: ${reason}`)
+        await discard(path)
+        // The engine may still be writing it.
+        void engine.exited.then(() => discard(path))
+        return undefined
+      }
+      try {
+        const written = await saveSlot(engine, slot.id, file, limit)
+        if (written.tokens < LEAST_TOKENS) {
+          await discard(path)
+          continue
+        }
+        const sealed = seal(path, written.bytes, spec.projectorPath !== undefined, limit).then(
+          sums => ({ ...common, ...sums, file, tokens: written.tokens, usedAt: began - rank }),
+          error => abandon(messageOf(error))
+        )
+        saved.push(sealed.finally(release))
+      } catch (error) {
+        release()
+        await abandon(limit.aborted ? 'it took too long' : messageOf(error))
+      }
+    }
+    const added = (await Promise.all(saved)).filter(slot => slot !== undefined)
+    if (!added.length) return
+    await shelf.replace(spec.variant.key, added, await outdated(shelf, engine, added))
+    const tokens = added.reduce((sum, slot) => sum + slot.tokens, 0)
+    const bytes = added.reduce((sum, slot) => sum + slot.bytes, 0)
+    log.info({ slots: added.length, tokens, bytes, ms: Date.now() - began }, `saved prompt caches of ${spec.alias}`)
+  }
+
+  /** Bytes of a token: as it was with this engine's like before, else as reckoned, else unknown. */
+  function tokenSize(shelf: Shelf, { spec }: LlamaServerEngine, key: string): number {
+    const before = shelf.slots(spec.variant.key).find(slot => slot.key === key)
+    return before ? before.bytes / before.tokens : (bytesPerToken(spec) ?? 0)
+  }
+
+  /** Files of earlier states of the conversations that were saved now. */
+  async function outdated(shelf: Shelf, { spec }: LlamaServerEngine, added: SavedSlot[]): Promise<SavedSlot[]> {
+    const layoutOf = (slot: SavedSlot) => readLayout(shelf.path(spec.variant.key, slot.file)).catch(() => undefined)
+    const leaving: SavedSlot[] = []
+    const now = await Promise.all(added.map(layoutOf))
+    for (const old of shelf.slots(spec.variant.key)) {
+      if (old.key !== added[0]!.key) continue
+      const earlier = await layoutOf(old)
+      // Of what cannot be compared only the new one stays.
+      if (!earlier || now.some(later => later && continues(later, earlier))) leaving.push(old)
+    }
+    return leaving
+  }
+
+  return {
+    async folderFor(spec) {
+      // Also without a budget: what an earlier one has left goes.
+      const shelf = await open()
+      if (budget === 0 || !savesSlots(spec)) return undefined
+      try {
+        return await shelf?.open(spec.variant.key)
+      } catch (error) {
+        log.warn({ model: spec.alias, directory }, `prompt caches cannot be saved: ${messageOf(error)}`)
+        return undefined
+      }
+    },
+    restore: (engine, signal) =>
+      safely('prompt caches could not be restored', engine, shelf => restoreAll(shelf, engine, signal)),
+    save: engine => safely('prompt caches could not be saved', engine, shelf => saveAll(shelf, engine)),
+    async forget(variantKey) {
+      const shelf = await open()
+      await shelf?.forget(variantKey).catch(error => {
+        log.warn({ directory }, `saved prompt caches could not be deleted: ${messageOf(error)}`)
+      })
+    }
+  }
+}
+
+function sizeOf(slot: SlotUse, bytesPerToken: number): number {
+  return Math.ceil((slot.tokens ?? LEAST_TOKENS) * bytesPerToken)
+}
+
+/** Looks a written file over: it is whole, of a kind that can come back, and for its owner's eyes only. */
+async function seal(path: string, bytes: number, seesMedia: boolean, signal: AbortSignal) {
+  await chmod(path, 0o600)
+  const { size, crc32 } = await checksumOf(path, signal)
+  if (size !== bytes) throw new Error(`${size} of ${bytes} bytes are on the disk`)
+  const layout = await readLayout(path)
+  if (layout ? layout.media : seesMedia) throw new Error('images and sounds are not saved')
+  return { bytes: size, crc32, streams: layout?.streams }
 }

@@ -1,9 +1,9 @@
+import { createHash, randomBytes } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { answeredByFault, sendJson, sendText } from './answers.ts'
+import { answeredByFault, sendExpired, sendJson, sendText } from './answers.ts'
 import type { FaultKind, Faults, RequestKind } from './faults.ts'
 import type { Entry, Repository } from './repositories.ts'
 import { rangeOf, serveBytes } from './serve-bytes.ts'
-import type { SignedUrls } from './signed-urls.ts'
 import type { LoggedRequest, Traffic } from './traffic.ts'
 
 /** What the answers of all hubs need. */
@@ -101,4 +101,82 @@ export class Exchange {
     const { request, response, log, state } = this
     await serveBytes(request, response, { entry, log, traffic: state.traffic, faults, headers, ...more })
   }
+}
+
+export interface SignedUrlRules {
+  /** Milliseconds that an address is good for. */
+  lifeMs: number
+  /** Bytes that may be had through one address: the connection is reset there, and later requests are refused. */
+  lifeBytes: number
+  /** The address itself says when it expires. */
+  announced: boolean
+}
+
+interface Grant {
+  repository: Repository
+  entry: Entry
+  expiresAt: number
+  bytesLeft: number
+}
+
+/** The addresses that a hub gave out for bytes on its second listener. */
+export class SignedUrls {
+  rules: SignedUrlRules = { lifeMs: 3_600_000, lifeBytes: Infinity, announced: true }
+  /** Address of the second listener. */
+  base = ''
+  /** Requests to the second listener that carried credentials. */
+  readonly leaks: string[] = []
+  readonly #grants = new Map<string, Grant>()
+
+  /** Gives a fresh address for a file, in the manner of a content network or of an object store. */
+  sign(repository: Repository, entry: Entry, manner: 'cdn' | 'store', life = this.rules.lifeMs): string {
+    const { lifeBytes, announced } = this.rules
+    const signature = randomBytes(24).toString('base64url')
+    const expiresAt = Date.now() + life
+    this.#grants.set(signature, { repository, entry, expiresAt, bytesLeft: lifeBytes })
+    const disposition = encodeURIComponent(
+      `inline; filename*=UTF-8''${encodeURIComponent(entry.path.split('/').at(-1)!)};`
+    )
+    if (manner === 'store') {
+      const date = new Date().toISOString().replace(/[-:]|\.\d+/g, '')
+      const expiry = announced ? `X-Amz-Date=${date}&X-Amz-Expires=${Math.ceil(life / 1000)}&` : ''
+      return `${this.base}/lfs/${entry.sha256.slice(0, 2)}/${entry.sha256.slice(2)}?${expiry}response-content-disposition=${disposition}&X-Amz-Signature=${signature}`
+    }
+    const expiry = announced ? `Expires=${Math.ceil(expiresAt / 1000)}&` : ''
+    const folder = createHash('md5').update(repository.name).digest('hex').slice(0, 24)
+    return `${this.base}/xet-bridge-us/${folder}/${xetHashOf(entry)}?X-Xet-Cas-Uid=public&response-content-disposition=${disposition}&${expiry}Policy=eyJTdGF0ZW1lbnQiOltdfQ__&Signature=${signature}&Key-Pair-Id=K2L8F4GPSG1IFC`
+  }
+
+  /** Answers on the second listener, or on the hub's own where addresses are relative. */
+  async serve(exchange: Exchange): Promise<void> {
+    const { request, response, url } = exchange
+    for (const header of ['authorization', 'cookie'] as const) {
+      if (exchange.log.cdn && request.headers[header])
+        this.leaks.push(`${request.method} ${url.pathname} carried ${header}`)
+    }
+    const signature = url.searchParams.get('Signature') ?? url.searchParams.get('X-Amz-Signature') ?? ''
+    const grant = this.#grants.get(signature)
+    if (!grant) return exchange.text(403, '<Error><Code>SignatureDoesNotMatch</Code></Error>')
+    const { repository, entry } = grant
+    const faults = await exchange.begin('bytes', repository.name, entry)
+    if (!faults) return
+    if (Date.now() >= grant.expiresAt || grant.bytesLeft <= 0) {
+      exchange.log.status = 403
+      return sendExpired(request, response)
+    }
+    const etag = `"${xetHashOf(entry)}"`
+    const headers = { etag, 'content-type': 'application/octet-stream', 'x-cache': 'Miss from cloudfront' }
+    await exchange.bytes(entry, faults, headers, {
+      etag,
+      spend: bytes => {
+        grant.bytesLeft -= bytes
+        return grant.bytesLeft > -bytes
+      }
+    })
+  }
+}
+
+/** 64 hex digits that look like a SHA-256 of the file and are not. */
+export function xetHashOf(entry: Entry): string {
+  return createHash('sha256').update(`xet ${entry.sha256}`).digest('hex')
 }

@@ -3,12 +3,11 @@ import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
 import type { EmulatedFile } from './contents.ts'
 import { CSGHUB_MANNERS, type CsgHubManners, serveCsgHub } from './csghub.ts'
-import { Exchange, type HubState } from './exchange.ts'
+import { Exchange, type HubState, type SignedUrlRules, SignedUrls } from './exchange.ts'
 import { type Fault, Faults, type SetFault } from './faults.ts'
 import { HUGGING_FACE_MANNERS, type HuggingFaceManners, serveHuggingFace } from './hugging-face.ts'
 import { MODELSCOPE_MANNERS, type ModelScopeManners, serveModelScope } from './model-scope.ts'
 import { type EmulatedRepository, Repository } from './repositories.ts'
-import { type SignedUrlRules, SignedUrls } from './signed-urls.ts'
 import { type Bandwidth, Traffic } from './traffic.ts'
 
 export interface HubEmulatorOptions {

@@ -1,6 +1,5 @@
-import type { Exchange } from './exchange.ts'
+import { type Exchange, xetHashOf } from './exchange.ts'
 import { type Commit, type Entry, listing, type Repository } from './repositories.ts'
-import { xetHashOf } from './signed-urls.ts'
 
 export interface HuggingFaceManners {
   /** `?blobs=true` is understood: sizes and digests in the info. */

@@ -1,12 +1,12 @@
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Build, MemoryUse } from '../../core/contracts/builds.ts'
-import { messageOf } from '../../core/errors.ts'
-import { runTool, type ToolLog } from '../../core/system/child-process.ts'
-import { engineArguments, flagsInHelp } from './arguments.ts'
-import { engineEnvironment } from './environment.ts'
-import type { LaunchSpec } from './launch-spec.ts'
+import type { Build, MemoryUse } from '../../../core/contracts/builds.ts'
+import { messageOf } from '../../../core/errors.ts'
+import { runTool, type ToolLog } from '../../../core/system/child-process.ts'
+import { engineArguments, flagsInHelp } from '../arguments.ts'
+import { engineEnvironment } from '../engine-process.ts'
+import type { LaunchSpec } from '../launch-spec.ts'
 
 /** Milliseconds: it reads a header and asks the devices, which takes a fraction of a second. */
 const LIMIT = 15_000

@@ -1,7 +1,8 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { readFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { StringDecoder } from 'node:string_decoder'
 import { messageOf } from '../../core/errors.ts'
-import { createLineSplitter } from './log-lines.ts'
 
 /** How a process ended: exit code, or null and the signal that ended it. */
 export interface ProcessExit {
@@ -141,6 +142,165 @@ export async function startEngineProcess(options: {
     },
     kill() {
       if (running) child.kill('SIGKILL')
+    }
+  }
+}
+
+/** Variables that an engine may inherit: what the system, drivers and libraries need, and nothing that sets llama.cpp up. */
+const NAMES = new Set([
+  'PATH',
+  'HOME',
+  'USER',
+  'LOGNAME',
+  'TMPDIR',
+  'TMP',
+  'TEMP',
+  'LANG',
+  'TZ',
+  'LD_LIBRARY_PATH',
+  'XDG_CACHE_HOME',
+  'XDG_RUNTIME_DIR',
+  'DRI_PRIME',
+  'SYSTEMROOT',
+  'SYSTEMDRIVE',
+  'WINDIR',
+  'COMSPEC',
+  'PATHEXT',
+  'USERPROFILE',
+  'LOCALAPPDATA',
+  'PROGRAMFILES',
+  'NUMBER_OF_PROCESSORS'
+])
+const PREFIXES = [
+  'LC_',
+  'DYLD_',
+  'CUDA_',
+  'NVIDIA_',
+  'HIP_',
+  'ROCR_',
+  'ROCM_',
+  'HSA_',
+  'GPU_',
+  'GGML_',
+  'VK_',
+  'MESA_',
+  'RADV_',
+  'SYCL_',
+  'ONEAPI_',
+  'ZE_',
+  'OMP_',
+  'GOMP_',
+  'KMP_',
+  'PROCESSOR_'
+]
+
+export interface EngineEnvironment {
+  /** An empty folder: where llama-server looks for its configuration file. */
+  configHome: string
+  /** Every request must carry it. Given here since command lines are visible to all users. */
+  apiKey: string
+  /** What the build and the model's settings add. */
+  more?: Readonly<Record<string, string>>
+}
+
+/**
+ * The environment of an engine. `LLAMA_ARG_*` and configuration files would change an engine behind corral's back, so
+ * only harmless variables pass.
+ */
+export function engineEnvironment(
+  ambient: NodeJS.ProcessEnv,
+  { configHome, apiKey, more }: EngineEnvironment
+): Record<string, string> {
+  const environment: Record<string, string> = {}
+  for (const [name, value] of Object.entries(ambient)) {
+    // Windows does not tell upper from lower case in names.
+    const upper = name.toUpperCase()
+    const allowed = NAMES.has(upper) || PREFIXES.some(prefix => upper.startsWith(prefix))
+    if (allowed && value !== undefined) environment[name] = value
+  }
+  return {
+    ...environment,
+    ...more,
+    XDG_CONFIG_HOME: configHome,
+    APPDATA: configHome,
+    PROGRAMDATA: configHome,
+    LLAMA_API_KEY: apiKey,
+    // Makes llama-server behave as a router's child: progress on stdout, and it exits when stdin ends. The number is
+    // not used.
+    LLAMA_SERVER_ROUTER_PORT: '1'
+  }
+}
+
+/** Files in which the Linux kernel counts processes that it killed because memory had run out. */
+async function counterFiles(): Promise<string[]> {
+  const groups = await readFile('/proc/self/cgroup', 'utf8').catch(() => '')
+  const files = ['/proc/vmstat']
+  for (const line of groups.split('\n')) {
+    const match = /^\d+:([^:]*):(\/.*)$/.exec(line)
+    // A path with ".." lies outside what this container sees; the root of its mount is its own group then.
+    const path = match?.[2]?.includes('..') ? '/' : match?.[2]
+    if (!match || path === undefined) continue
+    if (match[1] === '') files.push(`/sys/fs/cgroup${path}/memory.events`)
+    else if (match[1]!.split(',').includes('memory')) files.push(`/sys/fs/cgroup/memory${path}/memory.oom_control`)
+  }
+  return files
+}
+
+/** How many processes the kernel has killed for memory so far, in the groups of this process and on the machine. */
+async function countOomKills(): Promise<number | undefined> {
+  if (process.platform !== 'linux') return undefined
+  let count: number | undefined
+  for (const file of await counterFiles()) {
+    const content = await readFile(file, 'utf8').catch(() => '')
+    const found = /^oom_kill (\d+)$/m.exec(content)?.[1]
+    if (found !== undefined) count = (count ?? 0) + Number(found)
+  }
+  return count
+}
+
+/**
+ * Remembers now how often the kernel has killed for memory. The returned function tells whether it did since; undefined
+ * where it does not say.
+ */
+export async function watchOomKills(): Promise<() => Promise<boolean | undefined>> {
+  const before = await countOomKills()
+  return async () => {
+    const after = before === undefined ? undefined : await countOomKills()
+    return after === undefined ? undefined : after > before!
+  }
+}
+
+/** Longest line that is read whole, in characters; the rest of a longer one is dropped. */
+const MAX_LINE = 256 * 1024
+
+/** Cuts a stream of bytes into lines, however it is chunked. Invalid UTF-8 becomes replacement characters. */
+export function createLineSplitter(onLine: (line: string) => void): { write(chunk: Buffer): void; end(): void } {
+  const decoder = new StringDecoder('utf8')
+  let pending = ''
+  let skipping = false
+  const take = (text: string) => {
+    const lines = text.split('\n')
+    const last = lines.pop()!
+    for (const line of lines) {
+      const whole = pending + line
+      pending = ''
+      if (!skipping) onLine((whole.endsWith('\r') ? whole.slice(0, -1) : whole).slice(0, MAX_LINE))
+      skipping = false
+    }
+    if (skipping) return
+    pending += last
+    if (pending.length > MAX_LINE) {
+      onLine(pending.slice(0, MAX_LINE))
+      pending = ''
+      skipping = true
+    }
+  }
+  return {
+    write: chunk => take(decoder.write(chunk)),
+    end() {
+      take(decoder.end())
+      if (pending !== '' && !skipping) onLine(pending)
+      pending = ''
     }
   }
 }
