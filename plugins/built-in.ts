@@ -1,6 +1,7 @@
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import runtimes from '../runtimes/llama-cpp/index.ts'
 import llamaServer from '../runtimes/llama-server/index.ts'
+import remote from '../runtimes/remote/index.ts'
 import adoption from './adoption/index.ts'
 import apiAnthropic from './api-anthropic/index.ts'
 import apiFiles from './api-files/index.ts'
@@ -38,6 +39,7 @@ export const builtInPlugins: PluginDefinition[] = [
   conversion,
   scheduler,
   llamaServer,
+  remote,
   adoption,
   apiNative,
   apiOpenai,

@@ -1,0 +1,114 @@
+import { randomUUID } from 'node:crypto'
+import type { Dispatcher } from 'undici'
+import { EventLines } from '../../core/answers/event-lines.ts'
+import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } from '../../core/contracts/engines.ts'
+import { CorralError } from '../../core/errors.ts'
+import { EventReader } from '../llama-server/event-reader.ts'
+import type { RemoteServers } from './remote-servers.ts'
+
+/** Requests at once: how many a server elsewhere answers is its own affair. */
+const SLOTS = 1024
+
+/** An engine that asks servers elsewhere, in the words of hosted chat. */
+export function createRemoteEngine(
+  spec: EngineSpec,
+  servers: RemoteServers,
+  { model, contextSize }: { model: string; contextSize: number }
+): Engine {
+  const stopped = new AbortController()
+  let end: (exit: EngineExit) => void = () => {}
+  const exited = new Promise<EngineExit>(resolve => {
+    end = resolve
+  })
+  const either = (signal: AbortSignal) => AbortSignal.any([signal, stopped.signal])
+
+  async function stream(path: string, fields: EngineFields, sink: AnswerSink): Promise<void> {
+    let begun = false
+    const body = { ...fields, model, stream: true, stream_options: { include_usage: true } }
+    const take = async (deltas: Delta[]) => {
+      if (deltas.length === 0) return
+      begun = true
+      await sink.take(deltas)
+    }
+    const read = (reply: Dispatcher.ResponseData['body']) => readAnswer(spec.alias, reply, take)
+    await servers.ask(path, body, either(sink.signal), read, () => begun)
+  }
+
+  return {
+    id: randomUUID(),
+    provider: 'remote',
+    spec,
+    contextSize,
+    slots: SLOTS,
+    memory: undefined,
+    exited,
+    chat: (fields, sink) => stream('/chat/completions', fields, sink),
+    completion: (fields, sink) => stream('/completions', fields, sink),
+    async embed(inputs, { signal }) {
+      const body = { model, input: inputs, encoding_format: 'float' }
+      const reply = await servers.ask('/embeddings', body, either(signal), async reply => {
+        return (await reply.json()) as {
+          data: { index: number; embedding: number[] }[]
+          usage?: { prompt_tokens?: number }
+        }
+      })
+      const vectors: number[][] = []
+      for (const { index, embedding } of reply.data) vectors[index] = embedding
+      return { vectors, promptTokens: reply.usage?.prompt_tokens ?? 0 }
+    },
+    async stop() {
+      stopped.abort(new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`))
+      end({ code: null, signal: null, expected: true })
+    },
+    logTail: () => []
+  }
+}
+
+interface Usage {
+  prompt_tokens?: number
+  completion_tokens?: number
+  prompt_tokens_details?: { cached_tokens?: number } | null
+}
+
+/** Reads a hosted-chat stream. What ends the choices is kept until the counts have come, which follow it. */
+async function readAnswer(
+  name: string,
+  body: Dispatcher.ResponseData['body'],
+  take: (deltas: Delta[]) => Promise<void>
+): Promise<void> {
+  const lines = new EventLines()
+  const reader = new EventReader()
+  const ends: Delta[] = []
+  let usage: Usage | undefined
+  let done = false
+  for await (const chunk of body) {
+    const deltas: Delta[] = []
+    for (const payload of lines.push(chunk)) {
+      if (payload === '[DONE]') {
+        done = true
+        continue
+      }
+      const event = JSON.parse(payload)
+      if (event?.error) {
+        const message = String(event.error.message ?? '').slice(0, 400)
+        throw new CorralError('engine_crashed', `The server of model "${name}" ended its answer: ${message}`)
+      }
+      usage = event?.usage ?? usage
+      if (!event?.choices?.length) continue
+      const { usage: _, timing: __, extra: ___, ...delta } = reader.read(event)
+      if (delta.finish) ends.push(delta)
+      else deltas.push(delta)
+    }
+    await take(deltas)
+  }
+  // Thrown as a plain error: while nothing has reached the client, another server may answer.
+  if (!done && ends.length === 0) throw new Error('The answer was cut off.')
+  if (usage && ends[0]) {
+    ends[0].usage = {
+      promptTokens: usage.prompt_tokens ?? 0,
+      cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0,
+      completionTokens: usage.completion_tokens ?? 0
+    }
+  }
+  await take(ends)
+}

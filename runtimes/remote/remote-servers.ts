@@ -1,0 +1,202 @@
+import { Agent, type Dispatcher, request } from 'undici'
+import { CorralError, messageOf } from '../../core/errors.ts'
+
+export interface RemoteServerSettings {
+  /** Such as `http://127.0.0.1:9001/v1`. */
+  url: string
+  key?: string | undefined
+}
+
+interface RemoteServer extends RemoteServerSettings {
+  /** Requests that it answers now. */
+  running: number
+  healthy: boolean
+}
+
+export interface RemoteServersOptions {
+  /** Milliseconds between health checks. */
+  interval: number
+  /** Milliseconds that a connection, or a health check, may take. */
+  timeout: number
+  log: { info(object: object, message: string): void; warn(object: object, message: string): void }
+}
+
+export interface RemoteServers {
+  /**
+   * Sends a request to the healthy server with the fewest running ones, and reads the reply with `read`. A server that
+   * cannot be reached, or does not answer as one, is ejected until a health check finds it well again; the request goes to
+   * the next one as long as `begun` says that nothing has reached the client.
+   */
+  ask<Reply>(
+    path: string,
+    body: object,
+    signal: AbortSignal,
+    read: (body: Dispatcher.ResponseData['body']) => Promise<Reply>,
+    begun?: () => boolean
+  ): Promise<Reply>
+  close(): Promise<void>
+}
+
+/** The server is at fault, so that another one may do better. */
+class ServerFault extends Error {
+  /** What the client gets where no other server helps. */
+  readonly outcome: CorralError
+  /** Whether it gets no requests until a health check succeeds. */
+  readonly ejects: boolean
+
+  constructor(outcome: CorralError, ejects: boolean) {
+    super(outcome.message)
+    this.outcome = outcome
+    this.ejects = ejects
+  }
+}
+
+/** Several servers that have the same model. */
+export function createRemoteServers(
+  name: string,
+  settings: readonly RemoteServerSettings[],
+  { interval, timeout, log }: RemoteServersOptions
+): RemoteServers {
+  // Answers may take as long as they want: only the client, or the server, ends them.
+  const agent = new Agent({ headersTimeout: 0, bodyTimeout: 0, connect: { timeout } })
+  const servers: RemoteServer[] = settings.map(({ url, key }) => {
+    return { url: url.replace(/\/+$/, ''), key, running: 0, healthy: true }
+  })
+  const headersOf = ({ key }: RemoteServer) => (key ? { authorization: `Bearer ${key}` } : {})
+
+  function setHealth(server: RemoteServer, healthy: boolean, reason = ''): void {
+    if (server.healthy === healthy) return
+    server.healthy = healthy
+    if (healthy) log.info({ model: name, server: server.url }, 'a remote server is back')
+    else
+      log.warn({ model: name, server: server.url, reason }, 'a remote server gets no requests until it is well again')
+  }
+
+  async function check(server: RemoteServer): Promise<void> {
+    try {
+      const signal = AbortSignal.timeout(timeout)
+      const reply = await request(`${server.url}/models`, { dispatcher: agent, headers: headersOf(server), signal })
+      await reply.body.dump()
+      setHealth(server, reply.statusCode < 500, `status ${reply.statusCode}`)
+    } catch (error) {
+      setHealth(server, false, messageOf(error))
+    }
+  }
+
+  let checking: Promise<unknown> = Promise.resolve()
+  const timer = setInterval(() => {
+    checking = Promise.all(servers.map(check))
+  }, interval)
+  timer.unref()
+
+  function unreachable(error: unknown): ServerFault {
+    const outcome = new CorralError('engine_crashed', `No server of model "${name}" can be reached. Try again later.`, {
+      cause: error
+    })
+    return new ServerFault(outcome, true)
+  }
+
+  async function askOne<Reply>(
+    server: RemoteServer,
+    path: string,
+    body: object,
+    signal: AbortSignal,
+    read: (body: Dispatcher.ResponseData['body']) => Promise<Reply>
+  ): Promise<Reply> {
+    server.running++
+    try {
+      const reply = await request(server.url + path, {
+        method: 'POST',
+        dispatcher: agent,
+        headers: { ...headersOf(server), 'content-type': 'application/json' },
+        body: JSON.stringify(body),
+        signal
+      }).catch(error => {
+        signal.throwIfAborted()
+        throw unreachable(error)
+      })
+      const { statusCode } = reply
+      const type = String(reply.headers['content-type'] ?? '')
+      if (statusCode >= 300) throw refusal(name, statusCode, await textOf(reply.body), reply.headers['retry-after'])
+      if (!/json|event-stream/.test(type)) {
+        await reply.body.dump().catch(() => undefined)
+        const what = `A server of model "${name}" answered with ${type || 'something'}, which is no answer of a model.`
+        throw new ServerFault(new CorralError('engine_crashed', `${what} Correct its address in config.yaml.`), true)
+      }
+      return await read(reply.body).catch(error => {
+        signal.throwIfAborted()
+        if (error instanceof CorralError) throw error
+        throw unreachable(error)
+      })
+    } finally {
+      server.running--
+    }
+  }
+
+  return {
+    async ask(path, body, signal, read, begun = () => false) {
+      const left = new Set(servers)
+      let last: ServerFault | undefined
+      while (left.size > 0) {
+        // What is ejected is tried last: it may be back.
+        const [server] = [...left].sort((a, b) => Number(b.healthy) - Number(a.healthy) || a.running - b.running)
+        left.delete(server!)
+        try {
+          const reply = await askOne(server!, path, body, signal, read)
+          setHealth(server!, true)
+          return reply
+        } catch (error) {
+          if (!(error instanceof ServerFault)) throw error
+          if (error.ejects) setHealth(server!, false, error.message)
+          if (begun()) {
+            throw new CorralError('engine_crashed', `The server of model "${name}" ended its answer in the middle.`)
+          }
+          last = error
+        }
+      }
+      throw last!.outcome
+    },
+    async close() {
+      clearInterval(timer)
+      await agent.destroy()
+      await checking
+    }
+  }
+}
+
+const textOf = async (body: Dispatcher.ResponseData['body']) => await body.text().catch(() => '')
+
+/** What a refusal means to the client: never the server's key, and its own words only where the request is at fault. */
+function refusal(name: string, status: number, text: string, retryAfter: unknown): CorralError | ServerFault {
+  const { message, code } = errorIn(text)
+  if (status === 401 || status === 403) {
+    const what = `A server of model "${name}" refuses the key that config.yaml has for it. Correct the key.`
+    return new ServerFault(new CorralError('load_failed', what), false)
+  }
+  if (status === 404) {
+    const what = `A server of model "${name}" has no model of the name that config.yaml gives. Correct "model".`
+    return new ServerFault(new CorralError('model_not_found', what, { param: 'model' }), false)
+  }
+  if (status === 429) {
+    const seconds = Number(retryAfter) > 0 ? Math.ceil(Number(retryAfter)) : 1
+    const what = `The servers of model "${name}" have too many requests. Try again in a moment.`
+    return new ServerFault(new CorralError('queue_full', what, { retryAfter: seconds }), false)
+  }
+  if (status >= 500) {
+    const what = `A server of model "${name}" failed with status ${status}. Try again later.`
+    return new ServerFault(new CorralError('engine_crashed', what), true)
+  }
+  if (code === 'context_length_exceeded' || code === 'context_exceeded') {
+    return new CorralError('context_exceeded', message || 'The prompt does not fit into the context. Shorten it.')
+  }
+  return new CorralError('invalid_request', `The server of model "${name}" refuses the request: ${message || status}`)
+}
+
+function errorIn(text: string): { message: string; code: string } {
+  try {
+    const { error } = JSON.parse(text)
+    return { message: String(error?.message ?? '').slice(0, 400), code: String(error?.code ?? '') }
+  } catch {
+    return { message: '', code: '' }
+  }
+}

@@ -1,0 +1,156 @@
+import { once } from 'node:events'
+import { createServer, type RequestListener, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import t, { type Test } from 'tap'
+import { startTestCorral } from '../../testing/index.ts'
+
+const model = 'far/tiny'
+const messages = [{ role: 'user', content: 'hello there' }]
+
+/** A server elsewhere, and the paths that it was asked for. */
+async function serverOf(t: Test, listener: RequestListener): Promise<{ url: string; asked: string[]; stop(): void }> {
+  const asked: string[] = []
+  const server = createServer((request, response) => {
+    if (request.url === '/v1/models') return void json(response, 200, { data: [] })
+    asked.push(`${request.method} ${request.url}`)
+    listener(request, response)
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const stop = () => {
+    server.closeAllConnections()
+    server.close()
+  }
+  t.teardown(stop)
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, asked, stop }
+}
+
+function json(response: ServerResponse, status: number, body: unknown): void {
+  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
+}
+
+const event = (body: unknown) => `data: ${JSON.stringify(body)}\n\n`
+const piece = (content: string) => event({ choices: [{ index: 0, delta: { content }, finish_reason: null }] })
+const end = event({ choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] })
+const counts = event({ choices: [], usage: { prompt_tokens: 3, completion_tokens: 2 } })
+
+const answers: RequestListener = (_, response) => {
+  response.writeHead(200, { 'content-type': 'text/event-stream' })
+  response.end(`${piece('Hello ')}${piece('back.')}${end}${counts}data: [DONE]\n\n`)
+}
+
+async function corralOf(t: Test, servers: { url: string; key?: string }[], more: object = {}) {
+  const models = { [model]: { model: 'tiny', servers, ...more } }
+  const config = `remote: ${JSON.stringify({ health_interval: '100ms', connect_timeout: '1s', models })}`
+  const corral = await startTestCorral({ echo: false, config })
+  t.teardown(() => corral.close())
+  return corral
+}
+
+t.test('a model of a server elsewhere answers on all surfaces', async t => {
+  const { url } = await serverOf(t, (request, response) => {
+    t.equal(request.headers.authorization, 'Bearer secret-1')
+    if (request.url !== '/v1/embeddings') return void answers(request, response)
+    json(response, 200, { data: [{ index: 0, embedding: [1, 2] }], usage: { prompt_tokens: 1 } })
+  })
+  const capabilities = ['completion', 'embedding']
+  const corral = await corralOf(t, [{ url, key: 'secret-1' }], { capabilities, context: 2048 })
+  const { body: tags } = await corral.json('/api/tags')
+  t.match(
+    tags.models.find((each: any) => each.model === model),
+    { format: 'remote', capabilities }
+  )
+  const native = await corral.json('/api/chat', { model, messages, stream: false })
+  t.match(native, { status: 200, body: { message: { content: 'Hello back.' } } })
+  const hosted = await corral.json('/v1/chat/completions', { model, messages })
+  t.match(hosted, { status: 200, body: { model, choices: [{ message: { content: 'Hello back.' } }] } })
+  t.match(hosted.body.usage, { prompt_tokens: 3, completion_tokens: 2 })
+  const other = await corral.json('/v1/messages', { model, messages, max_tokens: 9 })
+  t.match(other, { status: 200, body: { content: [{ text: 'Hello back.' }] } })
+  const ollama = await corral.json('/ollama/api/chat', { model, messages, stream: false })
+  t.match(ollama, { status: 200, body: { message: { content: 'Hello back.' } } })
+  const events = await corral.events('/v1/chat/completions', { model, messages, stream: true })
+  t.same(
+    events.flatMap(each => each.choices?.[0]?.delta?.content || []),
+    ['Hello ', 'back.']
+  )
+  const vectors = await corral.json('/v1/embeddings', { model, input: 'a' })
+  t.same(vectors.body.data[0].embedding, [1, 2])
+  t.notMatch(corral.log(), /secret-1/)
+})
+
+t.test('a server that is dead, answers HTML or fails gives way to another, and comes back', async t => {
+  const faults: [string, RequestListener][] = [
+    ['HTML', (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<p>hello')],
+    ['status 500', (_, response) => json(response, 500, { error: { message: 'no' } })],
+    ['an answer that ends before it began', (_, response) => void response.destroy()],
+    ['a wrong key', (_, response) => json(response, 401, { error: { message: 'secret' } })],
+    ['too many requests', (_, response) => json(response, 429, {})]
+  ]
+  for (const [what, listener] of faults) {
+    const bad = await serverOf(t, listener)
+    const good = await serverOf(t, answers)
+    const corral = await corralOf(t, [{ url: bad.url }, { url: good.url }])
+    const reply = await corral.json('/v1/chat/completions', { model, messages })
+    t.match(reply, { status: 200, body: { choices: [{ message: { content: 'Hello back.' } }] } }, what)
+    t.ok(bad.asked.length >= 1 && good.asked.length === 1, what)
+  }
+  const dead = await serverOf(t, answers)
+  dead.stop()
+  const good = await serverOf(t, answers)
+  const corral = await corralOf(t, [{ url: dead.url }, { url: good.url }])
+  t.match(await corral.json('/v1/chat/completions', { model, messages }), { status: 200 })
+})
+
+t.test('failures of the only server are told in the words of each surface', async t => {
+  const table: [string, RequestListener, number, RegExp][] = [
+    ['a wrong key', (_, response) => json(response, 401, {}), 500, /refuses the key/],
+    ['no such model', (_, response) => json(response, 404, {}), 404, /no model of the name/],
+    ['too many requests', (_, response) => json(response, 429, {}), 503, /too many requests/],
+    [
+      'HTML',
+      (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<p>'),
+      500,
+      /no answer/
+    ],
+    ['a bad request', (_, response) => json(response, 400, { error: { message: 'no such tool' } }), 400, /no such tool/]
+  ]
+  for (const [what, listener, status, message] of table) {
+    const { url } = await serverOf(t, listener)
+    const corral = await corralOf(t, [{ url, key: 'secret-2' }])
+    const hosted = await corral.json('/v1/chat/completions', { model, messages })
+    t.match(hosted, { status, body: { error: { message } } }, what)
+    t.match(
+      await corral.json('/api/chat', { model, messages, stream: false }),
+      { status, body: { error: message } },
+      what
+    )
+    t.notMatch(JSON.stringify(hosted) + corral.log(), /secret-2/)
+  }
+})
+
+t.test('an answer that stops in the middle ends with an error event; nothing is sent twice', async t => {
+  const cut = await serverOf(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' })
+    response.write(piece('Hello '), () => setTimeout(() => response.destroy(), 50))
+  })
+  const corral = await corralOf(t, [{ url: cut.url }])
+  const events = await corral.events('/v1/chat/completions', { model, messages, stream: true })
+  t.equal(events.filter(each => each.choices?.[0]?.delta?.content === 'Hello ').length, 1)
+  t.match(events.at(-1), { error: { message: /in the middle/ } })
+})
+
+t.test('requests go to the server with the fewest running ones', async t => {
+  const waiting: ServerResponse[] = []
+  const slow = await serverOf(t, (_, response) => void waiting.push(response))
+  const quick = await serverOf(t, answers)
+  const corral = await corralOf(t, [{ url: slow.url }, { url: quick.url }])
+  const first = corral.json('/v1/chat/completions', { model, messages })
+  while (waiting.length === 0) await new Promise(resolve => setTimeout(resolve, 5))
+  for (let at = 0; at < 3; at++) {
+    t.match(await corral.json('/v1/chat/completions', { model, messages }), { status: 200 })
+  }
+  t.equal(slow.asked.length, 1)
+  t.equal(quick.asked.length, 3)
+  answers({} as never, waiting[0] as never)
+  t.match(await first, { status: 200 })
+})
