@@ -31,7 +31,7 @@ t.test('the rest of requests', t => {
     [
       'defaults, but for what the request says',
       { stop_sequences: ['END'] },
-      { ...quiet, temperature: 1, stop: ['END'], verbose: true, messages },
+      { ...quiet, temperature: 1, stop: ['END'], messages },
       { temperature: 1, stop: ['x'] }
     ],
     ['no stop sequences', { stop_sequences: [] }, { ...quiet, stop: ['x'], messages }, { stop: ['x'] }],

@@ -69,7 +69,16 @@ t.test('the served document is the committed one', async t => {
 })
 
 t.test('the server itself', async t => {
-  for (const id of ['root', 'getHealth', 'getVersion', 'getDocs', 'getApiDocument', 'ollamaRoot', 'ollamaStatus']) {
+  for (const id of [
+    'root',
+    'getHealth',
+    'getVersion',
+    'listPlugins',
+    'getDocs',
+    'getApiDocument',
+    'ollamaRoot',
+    'ollamaStatus'
+  ]) {
     await caller.call(t, id, 200)
   }
   const page = await caller.call(t, 'root', 200, { headers: { accept: 'text/html,*/*' } })
