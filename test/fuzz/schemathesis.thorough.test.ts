@@ -5,7 +5,7 @@ import { fuzz } from './schemathesis.ts'
 // The same requests each time; test/long/fuzz.test.ts makes others.
 t.setTimeout(1_200_000)
 
-t.test('some thousand requests made of the API document', realPython(), async t => {
+t.test('schemathesis: requests generated from the API document', realPython(), async t => {
   const { operations, cases } = await fuzz(t, { examples: 5, seed: 1 })
   t.ok(operations > 60, `${operations} operations`)
   t.ok(cases > 1000, `${cases} cases`)

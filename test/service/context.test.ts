@@ -102,7 +102,7 @@ t.test('it can be the rule for a model, and a request may differ', async t => {
   t.match(other.log(), /oldest messages of a conversation were dropped/)
 })
 
-t.test('lists of models tell the context in force, whoever asks', async t => {
+t.test('lists of models show the context length in force', async t => {
   const told = async () => {
     const limits = []
     for (const path of ['/v1/models', `/v1/models/${DEMO}`, `/anthropic/v1/models/${DEMO}`]) {

@@ -65,7 +65,7 @@ t.test('every request error of the native API has its status and code', async t 
   t.equal((await corral.json('/api/stop', { model: DEMO })).body.code, 'model_not_loaded')
 })
 
-t.test('wrong methods are told the right ones', async t => {
+t.test('method_not_allowed lists the allowed methods', async t => {
   const response = await corral.send('/api/chat')
   t.equal(response.status, 405)
   t.equal(response.headers.get('allow'), 'POST')

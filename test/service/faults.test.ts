@@ -54,7 +54,7 @@ t.test(
   }
 )
 
-t.test('a request that has sent nothing yet outlives the engine once', async t => {
+t.test('engine killed before the first output: the request is retried once', async t => {
   const story = { ...endless(DEMO, { max_tokens: 1500 }), stream: false }
   const waiting = corral.json('/api/chat', story)
   const pid = await until('it runs', async () => {
@@ -68,7 +68,7 @@ t.test('a request that has sent nothing yet outlives the engine once', async t =
   t.match(corral.log(), /trying once more/)
 })
 
-t.test('a second server on one data directory says who holds it', async t => {
+t.test('second server on one data directory is refused with the process id of the first', async t => {
   const { status, stderr, stdout } = spawnSync(
     process.execPath,
     [join(packageRoot, 'dist', 'command-line', 'main.js'), 'serve', '--port', '0'],
@@ -133,7 +133,7 @@ t.test(
   }
 )
 
-t.test('a llama.cpp that vanishes is told, and found again when it is back', async t => {
+t.test('llama.cpp build deleted while the server runs: runtime_missing, and found again once it is back', async t => {
   const moved = join(folder, 'moved')
   t.equal((await corral.json('/api/chat', ask)).status, 200)
   await corral.json('/api/stop', { model: DEMO })

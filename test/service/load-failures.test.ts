@@ -88,7 +88,7 @@ async function loadsAgain(t: Test, corral: Corral, model: string, options: objec
   t.equal(reply.message.content, CAPITAL_ANSWER, `${model} answers once the fault is mended`)
 }
 
-t.test('files that were damaged or taken away behind corral’s back', async t => {
+t.test('load failures: damaged, missing and mismatched model files', async t => {
   const good = readFileSync(TINY)
   const load_failed = { status: 500, code: 'load_failed' }
 
@@ -154,7 +154,7 @@ t.test('files that were damaged or taken away behind corral’s back', async t =
   })
 })
 
-t.test('flags and options that cannot work', async t => {
+t.test('load failures: unknown flags, bad values, options that exclude each other', async t => {
   const home = folderFor(t)
   const settings = {
     'test/flag': '[--no-such-flag]',
@@ -185,7 +185,7 @@ t.test('flags and options that cannot work', async t => {
   await loadsAgain(t, second, 'test/flash', quantized)
 })
 
-t.test('what ends an engine while it loads', async t => {
+t.test('load failures: engine killed or terminated, out of memory, missing library', async t => {
   const mark = join(build.folder, '..', 'once')
 
   // Once: nobody hears of it.
@@ -252,7 +252,7 @@ function smallGroup(): string | undefined {
 const group = smallGroup()
 
 t.test(
-  'killed by the kernel when memory runs out',
+  'load failures: killed by the kernel when memory runs out',
   { skip: !group && 'no control group can be made here' },
   async t => {
     t.teardown(() => rmdirSync(group!))
@@ -269,7 +269,7 @@ t.test(
   }
 )
 
-t.test('an address that is taken, and a temporary folder that is gone', async t => {
+t.test('load failures: socket path taken, temporary folder gone', async t => {
   await corral.json('/api/stop', { model: DEMO })
   // A file where the socket is to be.
   build.before('for word in "$@"; do case "$word" in *.sock) : >"$word";; esac; done')
@@ -285,7 +285,7 @@ t.test('an address that is taken, and a temporary folder that is gone', async t 
   await loadsAgain(t, corral, DEMO)
 })
 
-t.test('an engine that hangs is ended; who had nothing yet is answered, the others are told', async t => {
+t.test('hung engine (SIGSTOP) is killed: requests without output are retried, streams get an error event', async t => {
   const corral = await startCorral(t, { runtimes: '  hang_timeout: 2s' })
   t.equal((await corral.json('/api/chat', ask(DEMO))).status, 200)
   const [pid] = corral.enginePids()
@@ -306,7 +306,7 @@ t.test('an engine that hangs is ended; who had nothing yet is answered, the othe
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message.content, CAPITAL_ANSWER)
 })
 
-t.test("a model's logs go with it", async t => {
+t.test('delete removes the logs of a model', async t => {
   const model = 'x/y'
   for (let round = 0; round < 2; round++) {
     t.match(await corral.json('/api/import', { model, path: TINY }), { status: 200 })

@@ -50,7 +50,7 @@ async function begin(server: Corral, path: string, body: unknown) {
   }
 }
 
-/** Asks for something that loads slowly enough to be met while loading: the server holds the load until told. */
+/** Loads a model; resolves, with the reply to come, when the server lists it as loading or loaded. */
 async function loading(t: Test, model: string): Promise<Promise<any>> {
   const asked = corral.json('/api/load', { model })
   await until('it loads', async () => {
@@ -219,7 +219,7 @@ t.test('a reload that fails restores what ran, and only who asked hears of it', 
     })
   await ask()
   const [failed, fine] = await Promise.all([ask(FAILS_TO_LOAD), ask()])
-  t.match(failed, { status: 500, body: { code: 'load_failed', cause: 'context_failed', error: /told so/ } })
+  t.match(failed, { status: 500, body: { code: 'load_failed', cause: 'context_failed', error: /as scripted/ } })
   t.equal(fine.body.message?.content, CAPITAL_ANSWER)
   const [running] = (await corral.json('/api/ps')).body.models.filter((entry: any) => entry.model === model)
   t.equal(running.options.cache_type_k, 'f16', 'what ran before runs again')

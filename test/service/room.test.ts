@@ -53,7 +53,7 @@ t.test('preload, pin and groups', async t => {
   t.equal((await corral.json('/api/chat', ask(OTHER))).body.message.content, CAPITAL_ANSWER)
 })
 
-t.test('who waits for room is told for whose; an answer that runs is not cut for it', async t => {
+t.test('waiting for memory: the status names the model in the way, and a running answer is not cut', async t => {
   const corral = await withTwoModels(t, 'scheduler:\n  max_loaded_models: 1\n  fair_wait: 100ms\n  room_timeout: 2s\n')
   const response = await corral.send('/api/chat', endless(DEMO))
   const reader = response.body!.getReader()
@@ -84,7 +84,7 @@ t.test('who waits for room is told for whose; an answer that runs is not cut for
   t.equal((await behind).body.message.content, CAPITAL_ANSWER, 'who came behind has a turn too')
 })
 
-t.test('no more answers at once than max_concurrent', async t => {
+t.test('max_concurrent limits parallel answers', async t => {
   const corral = await startCorral(t, { config: `models:\n  ${DEMO}: {max_concurrent: 1}\n` })
   const first = await corral.send('/api/chat', endless(DEMO))
   const reader = first.body!.getReader()

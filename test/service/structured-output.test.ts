@@ -125,7 +125,7 @@ t.test('what is no schema is refused', async t => {
   }
 })
 
-t.test('an answer that has begun can be held to a format, unless special tokens of the model are in it', async t => {
+t.test('continuing an answer with a response format, unless it has special tokens', async t => {
   const format = object({ a: word })
   const chat = (content: string) => ({
     model: DEMO,
@@ -156,7 +156,7 @@ t.test('an answer that has begun can be held to a format, unless special tokens 
   })
 })
 
-t.test('what of a schema an answer is not held to is told on every surface', async t => {
+t.test('unenforced parts of a JSON schema are reported on every surface', async t => {
   const schema = object({ price: { type: 'number', minimum: 2.5 } })
   const messages = [{ role: 'user', content: 'What does it cost?' }]
   const named = { type: 'json_schema', name: 'a', schema }

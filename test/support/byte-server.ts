@@ -19,7 +19,7 @@ export interface ByteFault {
   ignoreRange?: boolean
   rangeAs200?: boolean
   chunked?: boolean
-  /** The body ends with the connection, and no length is told. */
+  /** The body ends with the connection, and no length is sent. */
   untilClose?: boolean
   /** Milliseconds before the head. */
   delay?: number

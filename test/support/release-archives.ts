@@ -82,5 +82,5 @@ export const BAD_SERVERS = {
   /** Loads the demo model from corral's own folder, which a proof does, and no other. */
   failsLater:
     '#!/bin/sh\ncase "$*" in --version|--list-devices|*demo-model*) exec "$(dirname "$0")/llama-server-real" "$@";; esac\n' +
-    'echo "failed to load model: told so" >&2\nexit 1\n'
+    'echo "failed to load model: as scripted" >&2\nexit 1\n'
 }

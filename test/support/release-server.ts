@@ -53,7 +53,7 @@ export const sha256 = (data: Buffer) => createHash('sha256').update(data).digest
 /**
  * GitHub as llama.cpp's releases are there: the API; stable releases (vX.Y.Z) that hold nothing but `nightly-tag.txt`;
  * nightly ones (bN, prereleases) with the archives, their sizes and digests; files behind a redirection to a signed
- * address on another host, which heeds ranges.
+ * address on another host, which serves ranges.
  */
 export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
   const releases: PublishedRelease[] = []

@@ -8,7 +8,7 @@ import { engineBuildFolder } from './engine-build.ts'
 export const NEVER_READY = { cache_type_k: 'q5_0' }
 export const FAILS_TO_LOAD = { cache_type_k: 'q5_1' }
 
-/** A folder for CORRAL_LLAMA_CPP, in which loads can be held and made to fail at will. */
+/** A folder for CORRAL_LLAMA_CPP, in which loads can be made to hang or fail. */
 export function scriptedBuild(t: Pick<Test, 'teardown'>): string {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
@@ -18,7 +18,7 @@ export function scriptedBuild(t: Pick<Test, 'teardown'>): string {
     `#!/bin/sh
 case "$*" in
   *"--cache-type-k ${NEVER_READY.cache_type_k}"*) exec tail -f /dev/null ;;
-  *"--cache-type-k ${FAILS_TO_LOAD.cache_type_k}"*) echo "failed to initialize the context: told so" >&2; exit 1 ;;
+  *"--cache-type-k ${FAILS_TO_LOAD.cache_type_k}"*) echo "failed to initialize the context: as scripted" >&2; exit 1 ;;
 esac
 exec "${join(engineBuildFolder(), 'llama-server')}" "$@"
 `
