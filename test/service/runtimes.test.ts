@@ -101,7 +101,7 @@ t.test('a release is fetched, proven, used, upgraded, and rolled back', async t 
   })
   t.equal(await capital(corral), CAPITAL_ANSWER, 'a request that meets the bad release is answered all the same')
   t.match(await states(corral), { [id('b500')]: 'failed', [id('b200')]: 'in use' })
-  t.match(corral.log(), /release-b500-cpu fails where release-b200-cpu works: corral has returned/)
+  t.match(corral.log(), /release-b500-cpu fails where release-b200-cpu works, so corral uses release-b200-cpu again/)
   t.match((await corral.json('/api/runtimes/upgrade', { stream: false })).body, { error: /b500, was tried on/ })
 
   t.match((await corral.json('/api/runtimes/use', { runtime: id('b100') })).body, {
