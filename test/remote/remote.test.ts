@@ -154,3 +154,23 @@ t.test('requests go to the server with the fewest running ones', async t => {
   answers({} as never, waiting[0] as never)
   t.match(await first, { status: 200 })
 })
+
+t.test('two corrals as the servers of a third', async t => {
+  const far = await Promise.all([startTestCorral(), startTestCorral()])
+  for (const each of far) t.teardown(() => each.close())
+  const servers = far.map(({ url }) => ({ url: `${url}/v1` }))
+  const models = { [model]: { model: 'corral/tiny-chat', servers, capabilities: ['completion', 'embedding'] } }
+  const corral = await startTestCorral({ echo: false, config: `remote: ${JSON.stringify({ models })}` })
+  t.teardown(() => corral.close())
+  const ask = async () => (await corral.json('/api/chat', { model, messages, stream: false })).body.message?.content
+  t.equal(await ask(), 'hello there')
+  const hosted = await corral.json('/v1/chat/completions', { model, messages })
+  t.equal(hosted.body.choices[0].message.content, 'hello there')
+  const named = await corral.json('/v1/messages', { model, messages, max_tokens: 9 })
+  t.equal(named.body.content[0].text, 'hello there')
+  const ollama = await corral.json('/ollama/api/chat', { model, messages, stream: false })
+  t.equal(ollama.body.message.content, 'hello there')
+  t.match(await corral.json('/v1/embeddings', { model, input: 'a' }), { status: 200 })
+  await far[0]!.close()
+  t.equal(await ask(), 'hello there', 'one of them is enough')
+})
