@@ -13,12 +13,12 @@ import type { Catalog, Model } from '../../core/contracts/catalog.ts'
 import type { Delta, TokenProbability, ToolCallPiece } from '../../core/contracts/engines.ts'
 import type { Framing, ModelNaming } from '../../core/contracts/native-api.ts'
 import type { Lease } from '../../core/contracts/scheduler.ts'
-import type { CorralError } from '../../core/errors.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
-import { chatCall, generateCall } from './engine-body.ts'
+import { chatCall, generateCall, type NativeCall } from './engine-body.ts'
+import type { MountedDependencies } from './native-dependencies.ts'
 import { FRAMES, type NativeStreams } from './native-streams.ts'
 import { answerOperations } from './operations/answers.ts'
-import type { MountedDependencies } from './routes.ts'
+import { failureOf, nameOf } from './records.ts'
 
 /** A whole tool call, as Ollama's clients read it. */
 interface ToolCall {
@@ -57,12 +57,6 @@ interface NativeAnswerDependencies extends AnswerDependencies {
   config: CoreConfig
   streams: NativeStreams
   naming: ModelNaming
-}
-
-/** The model's name as a request gives it. */
-export function nameOf(request: { model?: string | null; name?: string | null }): string {
-  // Ollama's Go client sends both, the one that it does not use empty.
-  return request.model || request.name || ''
 }
 
 /** Ollama's field for the same; where it is not given, the server's own policy holds. */
@@ -176,9 +170,6 @@ function parseArguments(text: string): unknown {
   }
 }
 
-/** What chat and generate ask of the engine, before options of the lease are added. */
-export type NativeCall = Pick<Question, 'operation'> & { body: Record<string, unknown> }
-
 /** Answers a chat or generate request: loads the model where needed, asks the engine, and writes what comes back. */
 export async function answer(
   deps: NativeAnswerDependencies,
@@ -217,20 +208,6 @@ export async function answer(
   const idle = () => ({ model, created_at: now(), ...shape.fragment(EMPTY), done: false })
   const channel = streams.channel(request, reply, idle, failure => failureOf(model, failure))
   return await streamedAnswer(deps, request, reply, question, channel, open(false))
-}
-
-/** The last event of what a model was asked for, when it failed after its stream had begun. */
-export function failureOf(model: string, failure: CorralError): Record<string, unknown> {
-  return {
-    model,
-    created_at: now(),
-    done: true,
-    done_reason: 'error',
-    ...failure.details,
-    error: failure.message,
-    errorCode: failure.status,
-    code: failure.code
-  }
 }
 
 /** A reply of one event, in the framing that the client expects. */

@@ -5,10 +5,10 @@ import type { ConversionRecord } from '../../core/contracts/native-records.ts'
 import { requireFiles, type StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
-import { nameOf } from './answer.ts'
+import type { MountedDependencies } from './native-dependencies.ts'
 import { progressReplies } from './native-streams.ts'
 import { diskOperations } from './operations/on-disk.ts'
-import type { MountedDependencies } from './routes.ts'
+import { nameOf } from './records.ts'
 
 /** A GGUF made of a SafeTensors model, as `/api/show` and `/api/convert` tell of it. */
 export function conversionRecord({

@@ -3,9 +3,9 @@ import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { shortened } from '../../core/answers/embedding.ts'
 import { askOnce, callOf } from '../../core/answers/pipeline.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
-import { nameOf } from './answer.ts'
+import type { MountedDependencies } from './native-dependencies.ts'
 import { embedOperations } from './operations/embed.ts'
-import type { MountedDependencies } from './routes.ts'
+import { nameOf } from './records.ts'
 import type { EmbeddingsRequest, EmbedRequest } from './schemas.ts'
 
 interface Embeddings {

@@ -1,10 +1,13 @@
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
+import type { Question } from '../../core/answers/pipeline.ts'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { Model } from '../../core/contracts/catalog.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { NativeCall } from './answer.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
+
+/** What chat and generate ask of the engine, before options of the lease are added. */
+export type NativeCall = Pick<Question, 'operation'> & { body: Record<string, unknown> }
 
 type Part = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
 

@@ -5,11 +5,10 @@ import type { Static } from 'typebox'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
 import { refuseWhilePulled } from '../../core/models/refuse-while-pulled.ts'
-import { nameOf } from './answer.ts'
+import type { MountedDependencies } from './native-dependencies.ts'
 import { progressReplies } from './native-streams.ts'
 import { diskOperations } from './operations/on-disk.ts'
-import { localRecord } from './records.ts'
-import type { MountedDependencies } from './routes.ts'
+import { localRecord, nameOf } from './records.ts'
 import type { ImportRequestSchema } from './schemas.ts'
 
 type Take = (waiting: Waiting) => Promise<Record<string, unknown>>

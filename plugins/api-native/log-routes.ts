@@ -4,9 +4,9 @@ import type { FastifyPluginAsync } from 'fastify'
 import type { EngineLogRecord } from '../../core/contracts/engines.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
 import { createNativeStreams } from './native-streams.ts'
 import { logOperations } from './operations/engine-logs.ts'
-import type { NativeDependencies } from './routes.ts'
 
 /** Milliseconds between looks for new lines. */
 const LOOK_INTERVAL = 300

@@ -4,12 +4,11 @@ import { hasFiles, requireFiles } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
-import { nameOf } from './answer.ts'
 import { conversionRecord } from './convert-routes.ts'
+import type { MountedDependencies } from './native-dependencies.ts'
 import { progressReplies } from './native-streams.ts'
 import { modelOperations } from './operations/models.ts'
-import { loadingRecord, localRecord, runningRecord, showRecord } from './records.ts'
-import type { MountedDependencies } from './routes.ts'
+import { loadingRecord, localRecord, nameOf, runningRecord, showRecord } from './records.ts'
 
 /** Models on disk and in memory. */
 export function modelRoutes(deps: MountedDependencies): FastifyPluginAsync {
@@ -82,15 +81,4 @@ function deletedWhilePulled(name: ModelName): CorralError {
       param: 'model'
     }
   )
-}
-
-/**
- * Options as Ollama's `show` writes them: a line each, the value behind the 31st column as JSON, a line for each entry
- * of a list.
- */
-export function parametersText(options: Readonly<Record<string, unknown>> | undefined): string {
-  return Object.entries(options ?? {})
-    .flatMap(([name, value]) => (Array.isArray(value) ? value : [value]).map(entry => [name, entry] as const))
-    .map(([name, value]) => `${name.padEnd(30)} ${JSON.stringify(value)}`)
-    .join('\n')
 }

@@ -7,7 +7,7 @@ import type { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { workFailureEvent } from '../../core/http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
-import { failureOf, nameOf } from './answer.ts'
+import { failureOf, nameOf } from './records.ts'
 
 /** Opens streams in the framing that a request asks for, and ends them properly whatever happens. */
 export interface NativeStreams {

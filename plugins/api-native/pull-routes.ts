@@ -9,9 +9,9 @@ import { clientSignal } from '../../core/http/client-signal.ts'
 import { workFailureEvent } from '../../core/http/native-error.ts'
 import type { ReplyStream } from '../../core/http/reply-stream.ts'
 import { bareName } from '../../core/models/model-name.ts'
-import { nameOf } from './answer.ts'
+import type { MountedDependencies } from './native-dependencies.ts'
 import { pullOperations } from './operations/pull-operations.ts'
-import type { MountedDependencies } from './routes.ts'
+import { nameOf } from './records.ts'
 import type { PullsRequestSchema } from './schemas.ts'
 
 /** Pulls of models from hubs. */

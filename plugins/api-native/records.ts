@@ -10,7 +10,7 @@ import type {
 import { progressText } from '../../core/contracts/progress.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
 import { hasFiles } from '../../core/contracts/storage.ts'
-import { parametersText } from './model-routes.ts'
+import type { CorralError } from '../../core/errors.ts'
 
 /** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
 const NEVER = '2999-12-31T23:59:59.000Z'
@@ -119,5 +119,36 @@ export function loadingRecord(
     ...(progress ? { status: progressText(progress) } : {}),
     ...(progress?.fraction === undefined ? {} : { progress: progress.fraction }),
     queued
+  }
+}
+
+/**
+ * Options as Ollama's `show` writes them: a line each, the value behind the 31st column as JSON, a line for each entry
+ * of a list.
+ */
+export function parametersText(options: Readonly<Record<string, unknown>> | undefined): string {
+  return Object.entries(options ?? {})
+    .flatMap(([name, value]) => (Array.isArray(value) ? value : [value]).map(entry => [name, entry] as const))
+    .map(([name, value]) => `${name.padEnd(30)} ${JSON.stringify(value)}`)
+    .join('\n')
+}
+
+/** The model's name as a request gives it. */
+export function nameOf(request: { model?: string | null; name?: string | null }): string {
+  // Ollama's Go client sends both, the one that it does not use empty.
+  return request.model || request.name || ''
+}
+
+/** The last event of what a model was asked for, when it failed after its stream had begun. */
+export function failureOf(model: string, failure: CorralError): Record<string, unknown> {
+  return {
+    model,
+    created_at: new Date().toISOString(),
+    done: true,
+    done_reason: 'error',
+    ...failure.details,
+    error: failure.message,
+    errorCode: failure.status,
+    code: failure.code
   }
 }

@@ -1,15 +1,6 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
-import type { AnswerDependencies } from '../../core/answers/pipeline.ts'
-import type { CoreConfig } from '../../core/config/core-schema.ts'
-import type { Adoption } from '../../core/contracts/adoption.ts'
-import type { Runtimes } from '../../core/contracts/builds.ts'
-import type { Catalog, Model } from '../../core/contracts/catalog.ts'
-import type { Conversion } from '../../core/contracts/conversion.ts'
-import type { Downloads } from '../../core/contracts/downloads.ts'
-import type { Engines } from '../../core/contracts/engines.ts'
 import type { ModelNaming, NativeMount } from '../../core/contracts/native-api.ts'
-import type { Storage } from '../../core/contracts/storage.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { version } from '../../core/system/package-info.ts'
@@ -18,7 +9,7 @@ import { convertRoutes } from './convert-routes.ts'
 import { embedRoutes } from './embed-routes.ts'
 import { importRoutes } from './import-routes.ts'
 import { modelRoutes } from './model-routes.ts'
-import type { NativeStreams } from './native-streams.ts'
+import type { MountedDependencies, NativeDependencies } from './native-dependencies.ts'
 import { createNativeStreams } from './native-streams.ts'
 import { serverOperations } from './operations/server.ts'
 import { pullRoutes } from './pull-routes.ts'
@@ -52,28 +43,6 @@ export function nativeRoutes(
     await app.register(importRoutes(mounted))
     await app.register(convertRoutes(mounted))
   }
-}
-
-/** What the native API works with, wherever it is mounted. */
-export interface NativeDependencies extends AnswerDependencies {
-  engines: Engines
-  storage: Storage
-  catalog: Catalog
-  runtimes: Runtimes
-  downloads: Downloads
-  adoption: Adoption
-  conversion: Conversion
-  config: Readonly<CoreConfig>
-  negotiate: boolean
-  /** Milliseconds. */
-  heartbeat: number
-}
-
-/** The same for one mount point, which has its own default framing and ways with names. */
-export interface MountedDependencies extends NativeDependencies {
-  streams: NativeStreams
-  naming: ModelNaming
-  modelfile(variant: Model): string
 }
 
 const LINE = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'

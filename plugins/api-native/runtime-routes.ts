@@ -5,9 +5,9 @@ import type { Static } from 'typebox'
 import type { InstallRequest } from '../../core/contracts/builds.ts'
 import { CorralError } from '../../core/errors.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
 import { createNativeStreams, progressReplies } from './native-streams.ts'
 import { runtimeOperations } from './operations/runtimes.ts'
-import type { NativeDependencies } from './routes.ts'
 import type { InstallRequestSchema } from './schemas.ts'
 
 /** llama.cpp builds: what there is and why, installing, choosing, upgrading and removing them. */
