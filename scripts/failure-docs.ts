@@ -5,7 +5,7 @@ const REACTIONS: Record<Reaction, string> = {
   retry: 'tries the same once more, at once',
   evict: 'unloads idle models and tries once more',
   other_build: 'tries the next best llama.cpp build',
-  give_up: 'gives up; after repeated failures waits before it tries anew'
+  give_up: 'gives up; after repeated failures waits before it tries again'
 }
 
 const INTRODUCTION = `# How engines fail

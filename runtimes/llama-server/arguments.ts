@@ -48,9 +48,9 @@ const POOLING: Record<number, string> = { 1: 'mean', 2: 'cls', 3: 'last' }
  */
 function poolingOf({ metadata, format }: StoredVariant): string {
   const { architecture, info, capabilities } = metadata
-  // T5's encoder is the one whose files do not say that it looks both ways.
-  const looksBothWays = info[`${architecture}.attention.causal`] === false || architecture === 't5encoder'
-  const otherwise = format === 'gguf' && !looksBothWays && capabilities.includes('embedding') ? 'last' : 'mean'
+  // T5's encoder is the one whose files do not say that its attention is bidirectional.
+  const bidirectional = info[`${architecture}.attention.causal`] === false || architecture === 't5encoder'
+  const otherwise = format === 'gguf' && !bidirectional && capabilities.includes('embedding') ? 'last' : 'mean'
   return POOLING[Number(info[`${architecture}.pooling_type`])] ?? otherwise
 }
 
@@ -103,9 +103,9 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   if (knows('--sse-ping-interval')) list.push('--sse-ping-interval', `${STREAM_PING}`)
   if (knows('--log-jsonl')) list.push('--log-jsonl')
   if (spec.slotFolder !== undefined) {
-    // Plainly concatenated with file names by llama-server.
+    // llama-server concatenates it with file names.
     list.push('--slot-save-path', `${spec.slotFolder}/`)
-    // How fast it reads prompts tells whether a saved one is worth its while.
+    // The speed of reading prompts decides whether restoring a saved one pays.
     if (knows('--metrics')) list.push('--metrics')
   }
   const own = spec.settings
@@ -189,12 +189,12 @@ async function readFlags(
     // Every llama-server has this one; without it the text is something else.
     return flags.has('--ctx-size') ? flags : undefined
   } catch {
-    // The start that follows fails too, and tells why.
+    // The start that follows fails too, with the reason.
     return undefined
   }
 }
 
-/** The flags that a build knows by its own `--help`, asked once a build; undefined when it does not say. */
+/** The flags that a build knows by its own `--help`, read once for each build; undefined when it does not say. */
 export async function knownFlags(
   build: Build,
   environment: Record<string, string>

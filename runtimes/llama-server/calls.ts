@@ -11,7 +11,7 @@ import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 const CHAT = '/v1/chat/completions'
 const COMPLETION = '/v1/completions'
-/** Texts that are asked for at once: llama-server goes on with what it has when the client has gone. */
+/** Choices generated at once: llama-server goes on with what it has when the client has gone. */
 const BATCH = 32
 
 /** As llama-server's own transcriptions instruct the model. */

@@ -36,8 +36,8 @@ export function createEngineOutput(deps: {
             fatal = true
             deps.onFatal()
           }
-          const grave = loading.active && (said.level === 'error' || said.level === 'warn')
-          log[grave ? 'warn' : 'debug'](names, said.text)
+          const important = loading.active && (said.level === 'error' || said.level === 'warn')
+          log[important ? 'warn' : 'debug'](names, said.text)
         }
       }
     },
@@ -55,7 +55,7 @@ export type EngineLine =
   | { type: 'ready' }
   /** Another state of the child protocol. */
   | { type: 'state' }
-  /** What the engine holds. */
+  /** Memory that the engine uses. */
   | { type: 'memory'; use: MemoryUse }
 
 const STATE_PREFIX = 'cmd_child_to_router:state:'
@@ -99,7 +99,7 @@ function parseMemory(data: unknown): EngineLine | undefined {
   const use: MemoryUse = {}
   for (const row of data.rows) {
     if (!isObject(row) || typeof row.self !== 'number') return undefined
-    // Whatever is no device's lies in the machine's memory, such as weights that were packed anew for the processor.
+    // Whatever is on no device is in the machine's memory, such as weights repacked for the processor.
     const pool = row.kind === 'device' ? String(row.name) : 'host'
     use[pool] = (use[pool] ?? 0) + row.self * 2 ** 20
   }
@@ -154,7 +154,7 @@ function sum(uses: readonly MemoryUse[]): MemoryUse {
 
 /**
  * Makes one account of llama-server's tables (`common_memory_breakdown_print` in common/fit.cpp, v0.5.0). All that it
- * prints while it loads come from `--fit`, which reckons before anything is allocated: the first one is of the model
+ * prints while it loads come from `--fit`, which estimates before anything is allocated: the first one is of the model
  * with its initial parameters, then one of the draft model where there is one, then one for each try to put fewer
  * layers on the devices, of which the last is what it settles on, or within a layer of that. Without devices nothing is
  * tried. The table at its end is of the model as it was.

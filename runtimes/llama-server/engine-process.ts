@@ -50,7 +50,7 @@ function hasParentDeathSignal(): Promise<boolean> {
 
 /**
  * A shell that kills the engine when this process is gone, which it learns from the end of its input. Needed where the
- * kernel does not do that: llama-server itself heeds the end of its input only after the model is loaded.
+ * kernel does not do that: llama-server itself reacts to the end of its input only after the model is loaded.
  */
 function startWatchdog(pid: number, onFailure: (error: Error) => void): ChildProcess {
   const watchdog = spawn('sh', ['-c', 'read -r _; kill -KILL "$1"', 'corral-watchdog', `${pid}`], {
@@ -117,7 +117,7 @@ export async function startEngineProcess(options: {
   })
   child.once('close', () => drained.resolve())
   child.stdin.on('error', () => {
-    // It has gone; `exit` tells.
+    // It has ended; `exit` reports that.
   })
   for (const stream of [child.stdout, child.stderr]) {
     const splitter = createLineSplitter(options.onLine)
@@ -135,7 +135,7 @@ export async function startEngineProcess(options: {
     startError: startError.promise,
     end() {
       if (!running) return
-      // As a router's child it waits for this word even after SIGTERM; while it loads it heeds SIGTERM alone.
+      // As a router's child it waits for this command even after SIGTERM; while it loads it reacts to SIGTERM only.
       child.stdin.write(EXIT_COMMAND)
       // Windows has no SIGTERM: `kill` would end it by force.
       if (process.platform !== 'win32') child.kill('SIGTERM')
@@ -213,7 +213,7 @@ export function engineEnvironment(
 ): Record<string, string> {
   const environment: Record<string, string> = {}
   for (const [name, value] of Object.entries(ambient)) {
-    // Windows does not tell upper from lower case in names.
+    // Names are case-insensitive on Windows.
     const upper = name.toUpperCase()
     const allowed = NAMES.has(upper) || PREFIXES.some(prefix => upper.startsWith(prefix))
     if (allowed && value !== undefined) environment[name] = value
@@ -259,8 +259,8 @@ async function countOomKills(): Promise<number | undefined> {
 }
 
 /**
- * Remembers now how often the kernel has killed for memory. The returned function tells whether it did since; undefined
- * where it does not say.
+ * Remembers now how often the kernel has killed for memory. The returned function says whether it has since; undefined
+ * where that is unknown.
  */
 export async function watchOomKills(): Promise<() => Promise<boolean | undefined>> {
   const before = await countOomKills()

@@ -8,7 +8,7 @@ export type FailureCode = Extract<ErrorCode, 'load_failed' | 'load_timeout' | 'i
  * - `retry`: the same once more, at once.
  * - `evict`: once more when other models have made room.
  * - `other_build`: the next best llama.cpp build is tried.
- * - `give_up`: the request fails; the next one tries anew, after pauses that grow.
+ * - `give_up`: the request fails; the next one tries again, after growing pauses.
  */
 export type Reaction = 'retry' | 'evict' | 'other_build' | 'give_up'
 
@@ -42,7 +42,7 @@ export const CAUSES = {
   executable_missing: {
     code: 'runtime_missing',
     reaction: 'other_build',
-    meaning: 'llama-server is not there or may not be started'
+    meaning: 'llama-server is missing or cannot be executed'
   },
   library_missing: {
     code: 'runtime_missing',
@@ -86,7 +86,7 @@ export const CAUSES = {
   file_unreadable: {
     code: 'load_failed',
     reaction: 'give_up',
-    meaning: 'A file of the model may not be read, or is a folder'
+    meaning: 'corral is not allowed to read a file of the model, or it is a folder'
   },
   read_failed: {
     code: 'load_failed',
@@ -95,7 +95,7 @@ export const CAUSES = {
   },
   missing_shard: { code: 'load_failed', reaction: 'give_up', meaning: 'A part of a split model is not there' },
   bad_split: { code: 'load_failed', reaction: 'give_up', meaning: 'The parts of a split model do not belong together' },
-  not_gguf: { code: 'load_failed', reaction: 'give_up', meaning: 'The file is no GGUF file' },
+  not_gguf: { code: 'load_failed', reaction: 'give_up', meaning: 'The file is not a GGUF file' },
   file_damaged: { code: 'load_failed', reaction: 'give_up', meaning: 'The file is cut short or damaged' },
   unsupported_file_version: {
     code: 'load_failed',
@@ -147,14 +147,14 @@ export const CAUSES = {
   draft_unusable: {
     code: 'load_failed',
     reaction: 'give_up',
-    meaning: 'The draft model cannot be loaded, or does not go with the model'
+    meaning: 'The draft model cannot be loaded, or does not match the model'
   },
 
   // How it was called.
   unknown_flag: {
     code: 'load_failed',
     reaction: 'give_up',
-    meaning: 'llama-server does not know a flag, or knows it no more'
+    meaning: 'llama-server does not know a flag, or no longer knows it'
   },
   bad_flag_value: {
     code: 'load_failed',
@@ -169,7 +169,7 @@ export const CAUSES = {
   flash_attention_required: {
     code: 'load_failed',
     reaction: 'give_up',
-    meaning: 'A quantized V cache was asked for without flash attention'
+    meaning: 'A quantized V cache was requested without flash attention'
   },
   bad_cache_type: {
     code: 'load_failed',
@@ -180,7 +180,7 @@ export const CAUSES = {
   rpc_unreachable: {
     code: 'load_failed',
     reaction: 'give_up',
-    meaning: 'A machine that was to take part over RPC could not be reached, or went away'
+    meaning: 'A machine that should take part over RPC could not be reached, or its connection broke'
   },
   context_failed: {
     code: 'load_failed',
@@ -198,7 +198,7 @@ export const CAUSES = {
     code: 'load_failed',
     reaction: 'retry',
     meaning:
-      'Something outside corral killed the engine (SIGKILL); where the kernel does not tell, memory may have run out'
+      'Something outside corral killed the engine (SIGKILL); where the kernel does not say, memory may have run out'
   },
   terminated: {
     code: 'load_failed',
@@ -213,15 +213,15 @@ export const CAUSES = {
   hung: {
     code: 'load_failed',
     reaction: 'retry',
-    meaning: 'The engine neither answered nor worked any more, and corral ended it'
+    meaning: 'The engine neither responded nor worked, and corral ended it'
   },
   assertion_failed: {
     code: 'load_failed',
     reaction: 'give_up',
-    meaning: 'llama.cpp stopped itself after a fault of its own'
+    meaning: 'llama.cpp stopped after an internal error'
   },
   crashed: { code: 'load_failed', reaction: 'give_up', meaning: 'The engine crashed (SIGSEGV, SIGABRT, …)' },
-  unknown: { code: 'load_failed', reaction: 'give_up', meaning: 'Nothing tells; the log has its last words' }
+  unknown: { code: 'load_failed', reaction: 'give_up', meaning: 'Unknown: the last lines of the log may help' }
 } as const satisfies Record<string, CauseFacts>
 
 export type FailureCause = keyof typeof CAUSES

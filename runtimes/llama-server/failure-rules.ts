@@ -19,7 +19,7 @@ export const NEWER_BUILD = 'A newer llama.cpp may know it; else choose another f
 
 const CORRECT = 'Correct it in the settings (engine arguments of config.yaml).'
 
-/** How llama-server was called, and what it was asked for. */
+/** Arguments and options that llama-server refuses. */
 export const CALL_RULES: FailureRule[] = [
   {
     cause: 'bad_cache_type',
@@ -35,8 +35,7 @@ export const CALL_RULES: FailureRule[] = [
   {
     cause: 'unknown_flag',
     pattern: /while handling argument "([^"]+)": (?:error: )?the argument has been removed\.?\s*(.*)/i,
-    sentence:
-      'This llama.cpp build does not know the flag $1 any more. $2 Correct it in the settings, or use another build.'
+    sentence: 'This llama.cpp build no longer knows the flag $1. $2 Correct it in the settings, or use another build.'
   },
   {
     cause: 'unknown_flag',
@@ -46,7 +45,7 @@ export const CALL_RULES: FailureRule[] = [
   {
     cause: 'bad_flag_value',
     pattern: /while handling argument "([^"]+)": (?:std::)?(?:stoi|stof|stol|stoul|stoull|stod)\b/,
-    sentence: `llama-server refuses the flag $1: its value is no number, or too large a one. ${CORRECT}`
+    sentence: `llama-server refuses the flag $1: its value is not a number, or is too large. ${CORRECT}`
   },
   {
     cause: 'bad_flag_value',
@@ -57,20 +56,21 @@ export const CALL_RULES: FailureRule[] = [
     cause: 'bad_flag_value',
     pattern:
       /(?:invalid|missing) (?:parameter|value) for (?:argument:? ?)?'?(-{1,2}[\w-]+|main_gpu: .*|n_parallel)|error: (--\w[\w-]* requires .*|--\w[\w-]* is required|either --embeddings? or --rerank\w* .*)|(LLAMA_SPLIT_MODE_TENSOR needs .*)|(?:invalid|unknown) (split mode|value for --[\w-]+.*)|(DSpark draft has no confidence head.*)/i,
-    sentence: `llama-server refuses what it was told ($1). ${CORRECT}`
+    sentence: `llama-server refuses its arguments ($1). ${CORRECT}`
   },
   {
     cause: 'cannot_listen',
     pattern:
       /couldn'?t bind (?:HTTP |to )?(?:HTTP )?server socket|Address already in use|EADDRINUSE|Only one usage of each socket address|failed to bind (?:to|socket|address)|error while attempting to bind|unable to (?:bind|listen)|failed to listen on/i,
-    sentence: 'llama-server could not listen on its address. Try again; check the temporary folder if it goes on.'
+    sentence:
+      'llama-server could not listen on its address. Try again; if it keeps failing, check the temporary folder.'
   },
   {
     cause: 'rpc_unreachable',
     pattern:
       /Failed to connect to (\S+:\d+)|RPC handshake failed for (\S+)|Remote RPC server (crashed or returned malformed response)|RPC (server version mismatch.*|transport initialization failed)|Cannot resolve host '([^']+)'|Failed to parse endpoint: (\S+)/i,
     sentence:
-      'A machine that was to take part over RPC does not answer ($1). Start ggml-rpc-server there, of the same llama.cpp version, or leave it out of the settings.'
+      'A machine that should take part over RPC does not answer ($1). Start ggml-rpc-server there, of the same llama.cpp version, or leave it out of the settings.'
   },
   {
     cause: 'flash_attention_required',
@@ -87,14 +87,14 @@ export const CALL_RULES: FailureRule[] = [
   {
     cause: 'bad_cache_type',
     pattern: /does not support different K \((\S+)\) and V \((\S+)\) cache types/,
-    sentence: 'This model takes no cache types that differ ($1 and $2). Use the same for cache_type_k and cache_type_v.'
+    sentence: 'This model cannot use different cache types ($1 and $2). Use the same for cache_type_k and cache_type_v.'
   },
   {
     cause: 'draft_unusable',
     pattern:
       /draft model .*(?:is not compatible|must match|must closely|incompatible)|(?:target|draft)(?: model)? vocab\w* .*(?:mismatch|incompatible|differ)|draft model is not eagle3|vocab type must match target/i,
     sentence:
-      'The draft model does not go with this model (their vocabularies or kinds differ). Choose another draft model in the settings.'
+      'The draft model does not match this model (their vocabularies or types differ). Choose another draft model in the settings.'
   },
   {
     cause: 'draft_unusable',
@@ -135,18 +135,18 @@ export const FILE_RULES: FailureRule[] = [
     cause: 'file_unreadable',
     pattern:
       /failed to open (?:GGUF file )?'?([^']+?)'?[ :(].*(?:Permission denied|Operation not permitted|Access is denied)/i,
-    sentence: 'The model file $1 may not be read. Give the user that runs corral the right to read it.'
+    sentence: 'corral is not allowed to read the model file $1. Give its user permission to read it.'
   },
   {
     cause: 'file_unreadable',
     pattern: /(Is a directory)|mmap failed: (Permission denied|Operation not permitted)/i,
-    sentence: 'The model file may not be read ($1). Give the user that runs corral the right to read it.'
+    sentence: 'corral is not allowed to read the model file ($1). Give its user permission to read it.'
   },
   {
     cause: 'read_failed',
     pattern:
       /(Input\/output error|Stale (?:NFS )?file handle|Transport endpoint is not connected|device is not ready|semaphore timeout|cyclic redundancy check|in-page|No such device or address|I\/O error)|(?:read|seek|lseek|ftell) error: (.+)|mmap failed: (No such device)/i,
-    sentence: 'A file of the model could not be read ($1). Check the disk or network drive that it lies on.'
+    sentence: 'A file of the model could not be read ($1). Check its disk or network drive.'
   },
   {
     cause: 'missing_shard',
@@ -291,7 +291,7 @@ export const FILE_RULES: FailureRule[] = [
     cause: 'file_unreadable',
     weak: true,
     pattern: /Permission denied|Access is denied/i,
-    sentence: 'A file may not be read. Give the user that runs corral the right to read the model and its folder.'
+    sentence: 'corral is not allowed to read a file. Give its user permission to read the model and its folder.'
   },
   {
     cause: 'file_missing',
@@ -407,7 +407,7 @@ const DRIVER_TOO_OLD =
   'The GPU driver is older than this llama.cpp build needs. Update the driver, or choose another build.'
 const NO_CODE = `This llama.cpp build has no code for this GPU. ${OTHER_BUILD}`
 const LOST =
-  'The GPU stopped answering ($1). Load the model again; if it goes on, check the driver, its power and its temperature, or restart the machine.'
+  'The GPU stopped answering ($1). Load the model again; if it keeps happening, check the driver, its power and its temperature, or restart the machine.'
 const FAILED = 'The GPU failed ($1). Check its driver; try fewer GPU layers (n_gpu_layers) or another llama.cpp build.'
 
 /** The build, the libraries and drivers around it, and the GPU. */
@@ -474,7 +474,7 @@ export const BUILD_RULES: FailureRule[] = [
     cause: 'driver_unavailable',
     pattern:
       /(?:CUDA|ROCm|HIP|MUSA) error: .*(no \S*-capable device|no ROCm-capable device|busy or unavailable|system not yet initialized|unsupported display driver|forward compatibility|initialization error|driver shutting down|invalid device ordinal)/i,
-    sentence: `The GPU's driver does not serve llama-server ($1). Check it (nvidia-smi, rocminfo; restart after an update of the driver), or choose another build.`
+    sentence: `llama-server cannot use the GPU driver ($1). Check it (nvidia-smi, rocminfo; restart after an update of the driver), or choose another build.`
   },
   {
     cause: 'gpu_lost',
@@ -507,7 +507,7 @@ export const BUILD_RULES: FailureRule[] = [
     weak: true,
     pattern:
       /(Driver\/library version mismatch|(?:failed|unable) to initialize (?:CUDA|ROCm|HIP|MUSA|NVML|SYCL)[^\n]*|NVML: [^\n]*|couldn't communicate with the NVIDIA driver|no \S+-capable device is detected|hsa_init failed|ErrorInitializationFailed|No device of requested type available)/i,
-    sentence: `The GPU's driver does not serve llama-server ($1). Check it (nvidia-smi, rocminfo; restart after an update of the driver), or choose another build.`
+    sentence: `llama-server cannot use the GPU driver ($1). Check it (nvidia-smi, rocminfo; restart after an update of the driver), or choose another build.`
   },
   {
     cause: 'library_missing',
@@ -531,7 +531,7 @@ export const BUILD_RULES: FailureRule[] = [
   }
 ]
 
-/** What is left where nothing else tells. */
+/** Signs that are used only when no other rule matches. */
 export const LEFTOVER_RULES: FailureRule[] = [
   {
     cause: 'context_failed',
@@ -549,7 +549,7 @@ export const LEFTOVER_RULES: FailureRule[] = [
     cause: 'assertion_failed',
     weak: true,
     pattern: /GGML_ASSERT|ggml_abort|Assertion .* failed|: fatal error$|terminate called/,
-    sentence: `llama.cpp stopped itself after a fault of its own. Choose another llama.cpp build (corral doctor shows which there are).`
+    sentence: `llama.cpp stopped after an internal error. Choose another llama.cpp build (corral doctor shows which there are).`
   },
   {
     cause: 'killed',

@@ -5,11 +5,11 @@ import { CAUSES, type FailureCause, type FailureCode } from './failure-causes.ts
 import { FAILURE_RULES, type FailureRule, LESS_MEMORY, OTHER_BUILD } from './failure-rules.ts'
 import { type LogTail, withoutFolders } from './log-book.ts'
 
-/** What is left of an engine that has gone. */
-export interface Remains {
+/** What is known of an engine that has ended. */
+export interface EngineEnd {
   /** Its last lines, oldest first. */
   lines: readonly string[]
-  /** How it ended; absent, or both null, while it runs or where nobody knows. */
+  /** How it ended; absent, or both null, while it runs or where that is unknown. */
   exit?: ExitFacts
   /** Absolute paths that the lines may hold; only their last part is shown. */
   paths?: readonly string[]
@@ -23,7 +23,7 @@ export interface Failure {
   cause: FailureCause
   /** What happened and what the reader can do, without the model's name. */
   sentence: string
-  /** The line that tells, without folders; undefined when no line does. */
+  /** The decisive line, without folders; undefined when there is none. */
   line: string | undefined
   /** More facts for programs, such as which memory was too small. */
   details: FailureDetails
@@ -157,11 +157,11 @@ export function findFailure(
  * Finds out why an engine failed. What its last lines say goes before how it ended; a line of a failure that it got
  * over does not count.
  */
-export function classifyFailure({ lines, exit, paths = [] }: Remains): Failure {
+export function classifyFailure({ lines, exit, paths = [] }: EngineEnd): Failure {
   const known = exit !== undefined && (exit.code !== null || exit.signal !== null)
-  const told = findFailure(lines, paths, known)
+  const found = findFailure(lines, paths, known)
   // That the kernel ended it is certain, and explains a log that stops anywhere.
-  if (told && !exit?.oomKilled) return told
+  if (found && !exit?.oomKilled) return found
   const start = lines.findLastIndex(line => FRESH_START.test(line)) + 1
   const candidates = lines.slice(start)
   const last = candidates.findLast(line => ERROR_LINE.test(line) && !HARMLESS.test(line)) ?? candidates.at(-1)
@@ -180,7 +180,7 @@ export function isFatal(line: string): boolean {
   return line.includes('kIOGPUCommandBufferCallbackErrorOutOfMemory')
 }
 
-/** Facts of a failure for programs; only those that the log tells. */
+/** Facts of a failure for programs; only those in the log. */
 export interface FailureDetails {
   /** What the memory was for. */
   stage?: 'weights' | 'kv_cache' | 'compute' | 'warmup' | 'projector'
@@ -248,7 +248,7 @@ const PURPOSES: Record<NonNullable<FailureDetails['stage']>, string> = {
 function memoryRemark({ wanted, stage, device }: FailureDetails): string | undefined {
   if (wanted === undefined && stage === undefined) return undefined
   const parts = [
-    wanted === undefined ? 'What could not be had was' : `${formatBytes(wanted)} could not be had`,
+    wanted === undefined ? 'This memory was not available:' : `${formatBytes(wanted)} were not available`,
     stage === undefined ? undefined : PURPOSES[stage],
     device === undefined ? undefined : `on ${device}`
   ]
@@ -289,7 +289,7 @@ export function factsAt(
 }
 
 export interface ExitFacts extends ProcessExit {
-  /** Whether the kernel counted a process killed for memory while it ran; undefined where it does not tell. */
+  /** Whether the kernel counted a process killed for memory while it ran; undefined where it does not say. */
   oomKilled?: boolean
 }
 
@@ -332,7 +332,7 @@ export function failureOfExit({ code, signal, oomKilled }: ExitFacts): { cause: 
   const ending = signal ?? WINDOWS_STATUS[unsigned] ?? SHELL_STATUS[unsigned]
   switch (ending) {
     case 'NOT_EXECUTABLE':
-      return { cause: 'executable_missing', sentence: `llama-server may not be started. ${OTHER_BUILD}` }
+      return { cause: 'executable_missing', sentence: `llama-server cannot be executed. ${OTHER_BUILD}` }
     case 'SIGILL':
       return {
         cause: 'illegal_instruction',
@@ -353,7 +353,7 @@ export function failureOfExit({ code, signal, oomKilled }: ExitFacts): { cause: 
         cause: 'killed',
         sentence:
           oomKilled === false
-            ? 'llama-server was killed from outside (SIGKILL). Load the model again; look for what ends processes here if it goes on.'
+            ? 'llama-server was killed from outside (SIGKILL). Load the model again; if it keeps happening, find out what kills processes here.'
             : `llama-server was killed (SIGKILL), which systems do when memory runs out. ${LESS_MEMORY}`
       }
     case 'SIGBUS':
@@ -374,7 +374,7 @@ export function failureOfExit({ code, signal, oomKilled }: ExitFacts): { cause: 
     case undefined:
       return {
         cause: 'unknown',
-        sentence: `llama-server ended${code === null ? '' : ` with exit code ${code}`}. Its log has its last words (corral logs).`
+        sentence: `llama-server ended${code === null ? '' : ` with exit code ${code}`}. See the end of its log (corral logs).`
       }
     default:
       return {
@@ -410,7 +410,7 @@ export function engineFailure(engine: {
 export function hungFailure(alias: string, limit: number): CorralError {
   return new CorralError(
     'engine_crashed',
-    `The engine of "${alias}" hung: for ${Math.max(1, Math.round(limit / 1000))} s it neither sent anything nor answered nor used the processor, and was ended. Send the request again; it starts anew.`,
+    `The engine of "${alias}" hung: for ${Math.max(1, Math.round(limit / 1000))} s it neither sent anything nor answered nor used the processor, and was ended. Send the request again; the model is loaded again.`,
     { details: { cause: 'hung' satisfies FailureCause, signal: 'SIGKILL' } }
   )
 }

@@ -11,8 +11,8 @@ const LISTS = ['allOf', 'anyOf', 'oneOf', 'prefixItems', 'items']
 const MOST_FILLED = 16
 
 /**
- * A request to llama-server with its JSON schemas in words that llama.cpp makes grammars of; what has none is given back
- * as it is. Answers by the new words are answers by the old ones.
+ * A request to llama-server with its JSON schemas in the form that llama.cpp can make grammars of; a request without
+ * schemas is returned as it is. Every answer that fits the new schemas fits the old ones.
  */
 export function withEngineSchemas(body: Fields): Fields {
   const { response_format: format, json_schema: bare, tools } = body
@@ -80,7 +80,7 @@ export function engineSchema(schema: Fields): Fields {
 
 /**
  * An array whose first items have schemas of their own: with exactly those, as many as there may or must be. llama.cpp
- * heeds either these places or the schema of the rest, and no numbers beside the places.
+ * uses either these places or the schema of the rest, and no numbers beside the places.
  */
 function withPlaces(node: Fields): Fields {
   const { prefixItems, items, additionalItems, minItems, maxItems, ...others } = node
@@ -123,14 +123,14 @@ const ALONE = ['$ref', 'oneOf', 'anyOf']
 /** What would hold beside them. */
 const BESIDE = ['properties', 'required', 'items', 'pattern', 'allOf', 'enum', 'const', ...LENGTHS, ...BOUNDS]
 
-/** The schemas that a whole answer is held to, as they were given. */
+/** The schemas that a whole answer must match, as the request gives them. */
 function schemasOf({ response_format: format, json_schema: bare }: Fields): Fields[] {
   const named = isObject(format) && isObject(format.json_schema) ? format.json_schema.schema : undefined
   return [isObject(format) ? format.schema : undefined, named, bare].filter(isObject)
 }
 
 /**
- * What of the schemas of a request's format an answer is not held to, as JSON pointers; empty where it is held to all.
+ * The parts of a request's schemas that are not enforced, as JSON pointers; empty where all are.
  * llama.cpp's grammars pass it over.
  */
 export function unenforced(body: Fields): string[] {

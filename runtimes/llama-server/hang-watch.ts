@@ -7,21 +7,21 @@ export interface HangWatchDeps {
   limit: number
   /** Requests that wait for it or read from it, and bytes that it has sent so far. */
   activity(): { open: number; received: number }
-  /** Whether it answers a question after its health. */
+  /** Whether it answers a health check. */
   healthy(signal: AbortSignal): Promise<boolean>
-  /** Processor time that it has used so far, in any unit; undefined where the system does not tell. */
+  /** Processor time that it has used so far, in any unit; undefined where the system does not say. */
   processorTime(): Promise<number | undefined>
   onHung(): void
 }
 
-/** Looks in a row without a sign of life, each a part of the limit after the other. */
+/** Checks in a row without a sign of life after which it counts as hung; together they last the limit. */
 const LOOKS = 8
 
 /**
  * Watches an engine that serves. It is hung when, with requests open, no byte comes, `/health` is not answered and no
- * processor time passes, at every look for the whole limit. A long prompt evaluation uses processor time and leaves
- * `/health` answered, however long it takes. Looks are counted, not hours, so that a machine that slept does not count
- * its sleep. Returns a function that ends the watch.
+ * processor time passes, at every check for the whole limit. A long prompt evaluation uses processor time and leaves
+ * `/health` answered, however long it takes. Checks are counted, not time, so that a suspended machine
+ * does not end its engines. Returns a function that ends the watch.
  */
 export function watchForHang(deps: HangWatchDeps): () => void {
   /** A look takes as long as it waits before it, when nothing answers. */
@@ -62,7 +62,7 @@ export function watchForHang(deps: HangWatchDeps): () => void {
   }
 }
 
-/** Clock ticks that a process and its threads have run; undefined where the system does not tell (only Linux does). */
+/** Clock ticks that a process and its threads have run; undefined where the system does not say (only Linux does). */
 export async function processorTime(pid: number | undefined): Promise<number | undefined> {
   if (pid === undefined || process.platform !== 'linux') return undefined
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => undefined)
@@ -93,6 +93,6 @@ export function watchEngine({
   })
   return () => {
     endWatch()
-    probe.cut(new Error('The engine is not watched any more.'))
+    probe.cut(new Error('The engine is no longer watched.'))
   }
 }

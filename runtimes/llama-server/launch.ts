@@ -62,7 +62,7 @@ export async function launchEngine(options: {
   }
 }
 
-/** The chat template that was laid down for the model, in a file: it may be longer than an argument can be. */
+/** The chat template that is set for the model, as a file: it may be longer than an argument can be. */
 async function writeTemplate({ mode, variant }: LaunchSpec, { folder }: EngineAddress): Promise<string | undefined> {
   const template = variant.defaults?.template
   if (template === undefined || mode !== 'chat') return undefined
@@ -71,7 +71,7 @@ async function writeTemplate({ mode, variant }: LaunchSpec, { folder }: EngineAd
   return path
 }
 
-/** Adds the process to what was written down. */
+/** Adds the process to the record. */
 export async function recordProcess(
   runDirectory: string,
   id: string,
@@ -83,7 +83,7 @@ export async function recordProcess(
   await writeRunRecord(runDirectory, id, { folder, pid, startTime })
 }
 
-/** Where an engine is reached, and by whom. */
+/** Where an engine is reached, and with which key. */
 export interface EngineAddress {
   listen: Listen
   /** What every request must carry. */

@@ -11,7 +11,7 @@ export interface LoadedFacts {
   slots: number
 }
 
-/** The time between an engine's start and its first request: what it tells, and what may end it. */
+/** The time between an engine's start and its first request: what it reports, and what may end it. */
 export interface Loading {
   /** Aborted when the load has failed, with the error as reason. */
   readonly signal: AbortSignal
@@ -25,7 +25,7 @@ export interface Loading {
   close(): void
 }
 
-/** Milliseconds between looks at `/health` of a build that does not tell its state. */
+/** Milliseconds between looks at `/health` of a build that does not report its state. */
 const POLL_INTERVAL = 250
 
 async function getJson(
@@ -57,7 +57,7 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
   let fraction = 0
   let speaksStates = false
   let markReady = () => {}
-  const toldReady = new Promise<void>(resolve => {
+  const reportedReady = new Promise<void>(resolve => {
     markReady = resolve
   })
 
@@ -74,7 +74,7 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
     fail(
       new CorralError(
         'load_timeout',
-        `Loading the model "${subject}" made no progress for ${seconds} s and was given up. Check the disk that it lies on, or raise runtimes.load_timeout.`,
+        `Loading the model "${subject}" made no progress for ${seconds} s and was stopped. Check its disk, or raise runtimes.load_timeout.`,
         { details: { cause: 'stalled' } }
       )
     )
@@ -86,32 +86,32 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
     else signal.addEventListener('abort', refuse, { once: true })
   })
   failed.catch(() => {
-    // Whoever waits for it is told; with nobody waiting the load has ended already.
+    // Handled where it is awaited; when nothing awaits it, the load has already ended.
   })
 
   /** For builds that do not speak the child protocol. */
   async function pollHealth(upstream: Upstream): Promise<void> {
     for (;;) {
       await sleep(POLL_INTERVAL, undefined, { signal })
-      if (speaksStates) return toldReady
+      if (speaksStates) return reportedReady
       try {
         const { status } = await getJson(upstream, '/health', signal)
         if (status === 200) return
       } catch {
-        // Not listening yet; the signal tells when it never will.
+        // Not listening yet; the signal is aborted when it never will.
         signal.throwIfAborted()
       }
     }
   }
 
   async function serve(upstream: Upstream): Promise<LoadedFacts> {
-    await Promise.race([toldReady, pollHealth(upstream)])
+    await Promise.race([reportedReady, pollHealth(upstream)])
     const { status, value } = await getJson(upstream, '/props', signal)
     const facts = factsFromProps(value)
     if (facts) return facts
     throw new CorralError(
       'load_failed',
-      `The engine of "${subject}" started, but does not describe itself (GET /props gave status ${status}). Use a newer llama.cpp build.`,
+      `The engine of "${subject}" started, but GET /props gave no usable answer (status ${status}). Use a newer llama.cpp build.`,
       { details: { cause: 'unknown' } }
     )
   }
@@ -148,11 +148,11 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
 interface LoadWarning {
   pattern: RegExp
   sentence: string
-  /** Whoever asks for no layer on a GPU gets what they asked for. */
-  unlessAsked?: boolean
+  /** Not shown when no GPU layers were requested. */
+  unlessRequested?: boolean
 }
 
-/** Lines of a load that succeeds, but not as well as it could. `$1` and so on stand for the pattern's groups. */
+/** Lines of a load that succeeds, but with limitations. `$1` and so on stand for the pattern's groups. */
 const WARNINGS: LoadWarning[] = [
   {
     pattern: /retrying without pipeline parallelism/,
@@ -165,7 +165,7 @@ const WARNINGS: LoadWarning[] = [
       "llama.cpp cannot use the model's chat template and takes another one (chatml): answers may be badly formed. Give one with --chat-template-file."
   },
   {
-    unlessAsked: true,
+    unlessRequested: true,
     pattern: /offloaded 0\/(\d+) layers to GPU/,
     sentence:
       'None of the $1 layers is on a GPU although this llama.cpp build can use one: answers come from the processor. Check n_gpu_layers and the free memory of the GPU (corral doctor).'
@@ -181,11 +181,11 @@ const WARNINGS: LoadWarning[] = [
   }
 ]
 
-/** What a load that succeeded should be told of, each thing once. */
+/** Warnings about a load that succeeded, each one once. */
 export function loadWarnings(lines: readonly string[], options: { gpuLayers: number }): string[] {
-  return WARNINGS.flatMap(({ pattern, sentence, unlessAsked }) => {
+  return WARNINGS.flatMap(({ pattern, sentence, unlessRequested }) => {
     const match = lines.map(line => pattern.exec(line)).find(found => found !== null)
-    if (!match || (unlessAsked && options.gpuLayers === 0)) return []
+    if (!match || (unlessRequested && options.gpuLayers === 0)) return []
     return [sentence.replace(/\$(\d)/g, (_, number) => match[Number(number)] ?? '')]
   })
 }

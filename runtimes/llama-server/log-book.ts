@@ -11,7 +11,7 @@ const KEPT_CHARACTERS = 256 * 1024
 export interface LogTail {
   push(text: string): void
   all(): string[]
-  /** From here on a new chapter begins, such as serving after loading. */
+  /** Starts a new section, such as serving after loading. */
   mark(): void
   sinceMark(): string[]
   /** How many earlier lines are not kept any more. */
@@ -50,13 +50,13 @@ export function createLogTail(): LogTail {
   }
 }
 
-/** What one engine prints, as long as it is kept. */
+/** The kept output of one engine. */
 export interface LogPage extends LogTail {
-  /** It has gone, or was never there. */
+  /** It has ended, or was never started. */
   end(exit: ProcessExit | undefined, failure: CorralError | undefined): void
 }
 
-/** What the latest engines of each variant printed, also after they have gone. */
+/** What the latest engines of each variant printed, also after they have ended. */
 export interface EngineLogBook {
   open(engine: { id: string; variant: string; build: string; paths: readonly string[] }): LogPage
   /** By the key of the variant, the newest first. Paths are shortened to their last part. */

@@ -73,13 +73,13 @@ export function requestError(status: number, bodyText: string): CorralError {
   }
   return new CorralError(
     'internal',
-    `The model's engine could not answer: ${sentence(message) || `status ${failure.status}.`} Send the request again; if it fails again, stop the model so that it is loaded anew.`
+    `The model's engine could not answer: ${sentence(message) || `status ${failure.status}.`} Send the request again; if it fails again, stop the model so that it is loaded again.`
   )
 }
 
 /**
- * Whether the engine stumbled over what it remembers of an earlier prompt: llama-server 0.5.0 cannot forget one of two
- * images that follow each other without text in between. Asked with `cache_prompt: false` it begins anew.
+ * Whether the engine failed on the cache of an earlier prompt: llama-server 0.5.0 cannot forget one of two
+ * images that follow each other without text in between. With `cache_prompt: false` it starts from scratch.
  */
 export function isCacheFault(error: unknown): boolean {
   return error instanceof CorralError && error.code === 'internal' && error.message.includes('Chunk not found')

@@ -36,7 +36,7 @@ export interface UpstreamHooks {
 
 /** The connection failed before an answer came; with a living engine another one may work. */
 const BROKEN = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ENOTCONN'])
-/** A Unix socket whose queue of new connections is full refuses at once; it is asked again after so many milliseconds. */
+/** A Unix socket whose queue of new connections is full refuses at once; the request is repeated after so many milliseconds. */
 const BACKLOG_WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
 
 function codeOf(error: Error): string {
@@ -71,7 +71,7 @@ function createBody(
     if (!body.destroyed) void explain(error).then(explained => body.destroy(explained))
   })
   body.on('error', () => {
-    // A stream that breaks while nobody reads it must not end the whole process; readers are told all the same.
+    // A stream that breaks while nobody reads it must not end the whole process; readers get the error all the same.
   })
   return body
 }
@@ -97,11 +97,11 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       const finish = (error: Error) => {
         forget()
         response?.destroy(error)
-        asked.destroy(error)
+        outgoing.destroy(error)
         reject(error)
       }
       const onAbort = () => finish(signal.reason)
-      const asked = openRequest({
+      const outgoing = openRequest({
         ...('socketPath' in listen ? { socketPath: listen.socketPath } : { host: listen.host, port: listen.port }),
         agent,
         method,
@@ -114,7 +114,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       })
       open.add(finish)
       signal.addEventListener('abort', onAbort, { once: true })
-      asked.on('response', message => {
+      outgoing.on('response', message => {
         received++
         response = createBody(message, {
           onData: bytes => {
@@ -125,13 +125,13 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         })
         resolve({ status: message.statusCode!, headers: message.headers, body: response })
       })
-      asked.on('error', error => {
-        // Once there is an answer, it is told what broke it.
+      outgoing.on('error', error => {
+        // Once there is an answer, its stream gets the error.
         if (response) return
         forget()
         reject(error)
       })
-      asked.end(body)
+      outgoing.end(body)
     })
   }
 

@@ -161,7 +161,7 @@ t.test('a server that does not describe itself', async t => {
   const { engine } = play(t, `${SERVER}delete routes['/props']`)
   const error = await failure(engine)
   t.equal(error.code, 'load_failed')
-  t.match(error.message, /GET \/props gave status 404/)
+  t.match(error.message, /GET \/props gave no usable answer \(status 404\)/)
 })
 
 t.test('a taken port is another port next time', async t => {

@@ -347,7 +347,7 @@ t.test('what is learned is kept in a file', async t => {
   const blocked = createLearnedNeeds(join(file, 'no folder'), log)
   blocked.note('a', 'x/a', { use: { host: 1 } })
   await blocked.close()
-  t.same(warnings, ['What engines take of memory could not be written down.'])
+  t.same(warnings, ['The measured memory use of engines could not be saved.'])
 })
 
 t.test('which engines take the same', async t => {

@@ -11,7 +11,7 @@ import { engineDeps, MODEL, realBuild } from '../engine/support.ts'
 import { GIB, MIB, specOf } from './support.ts'
 
 /*
- * Engines that really run: what they were reckoned to take, what they report, and what the system says that they have.
+ * Engines that really run: what they were estimated to take, what they report, and what the system says that they have.
  */
 
 const log = { debug: () => {}, warn: () => {} }
@@ -102,6 +102,6 @@ for (const [at, { name, options, given }] of CASES.entries()) {
     const learned = await openBook(directory, false).estimate(asked, build, signal)
     t.equal(learned.from, 'learned')
     const share = totalOf(learned.use) / totalOf(need.use)
-    t.ok(share > 0.7 && share < 1.1, `what was learned is like what was reckoned (${share})`)
+    t.ok(share > 0.7 && share < 1.1, `what was learned is like the estimate (${share})`)
   })
 }

@@ -201,7 +201,7 @@ t.test('tables of an engine', async t => {
 })
 
 t.test('sources of a need', async t => {
-  const reckoning = {
+  const estimated = {
     core: { host: 100 },
     draft: {},
     beside: { host: 10 },
@@ -212,23 +212,23 @@ t.test('sources of a need', async t => {
     logits: 40,
     settled: true
   }
-  t.same(fromFit({ host: 160 }, reckoning, []), { host: 130 }, 'without the numbers that llama-server does not keep')
-  t.same(fromFit({ host: 70 }, reckoning, []), { host: 110 }, 'never less than the metadata say: weights were packed')
+  t.same(fromFit({ host: 160 }, estimated, []), { host: 130 }, 'without the numbers that llama-server does not keep')
+  t.same(fromFit({ host: 70 }, estimated, []), { host: 110 }, 'never less than the metadata say: weights were packed')
   const gpu = [device(100)]
-  const split = { ...reckoning, core: { host: 10, CUDA0: 90 } }
+  const split = { ...estimated, core: { host: 10, CUDA0: 90 } }
   t.same(fromFit({ host: 20, CUDA0: 90 }, split, gpu), { host: 30, CUDA0: 90 })
   t.same(fromFit({ host: 20, CUDA0: 50 }, split, gpu), { host: 40, CUDA0: 50 }, 'what it left out is in memory')
   t.equal(fromFit({ host: 20, CUDA0: 90 }, { ...split, settled: false }, gpu), undefined)
 
-  t.same(fromFit({ host: 160 }, { ...reckoning, draft: { host: 7 } }, []), { host: 137 }, 'with the draft model')
+  t.same(fromFit({ host: 160 }, { ...estimated, draft: { host: 7 } }, []), { host: 137 }, 'with the draft model')
 
-  t.same(fromReport({ host: 50, CUDA0: 70 }, { ...reckoning, draft: { host: 7 } }, undefined), { host: 60, CUDA0: 70 })
-  t.same(fromMetadata(reckoning, [], false), { host: 110 })
-  t.same(fromMetadata(reckoning, [], true), { host: 150 }, 'older builds keep more numbers')
+  t.same(fromReport({ host: 50, CUDA0: 70 }, { ...estimated, draft: { host: 7 } }, undefined), { host: 60, CUDA0: 70 })
+  t.same(fromMetadata(estimated, [], false), { host: 110 })
+  t.same(fromMetadata(estimated, [], true), { host: 150 }, 'older builds keep more numbers')
   t.same(fromMetadata(split, gpu, true), { host: 20, CUDA0: 130 })
 
-  t.same(fromReport({ host: 50 }, reckoning, 90), { host: 90 }, 'the process holds more than it says')
-  t.same(fromReport({ host: 50 }, reckoning, 9), { host: 60 })
+  t.same(fromReport({ host: 50 }, estimated, 90), { host: 90 }, 'the process holds more than it says')
+  t.same(fromReport({ host: 50 }, estimated, 9), { host: 60 })
 
   t.same(beyond({ host: 10 }, undefined), { host: 10 })
   t.same(beyond({ host: 10, CUDA0: 90 }, { host: 8, CUDA0: 100 }), { host: 10, CUDA0: 110.00000000000001 })

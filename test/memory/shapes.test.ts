@@ -45,7 +45,7 @@ const dense = (arch: string, layers: number, embedding: number, heads: number, k
   })
 const lengths = (length: number) => ({ 'attention.key_length': length, 'attention.value_length': length })
 
-t.test('the cache of models that people use, reckoned by hand', async t => {
+t.test('the cache of models that people use, calculated by hand', async t => {
   const llama = dense('llama', 32, 4096, 32, 8)
   t.equal(cacheOf(llama, { num_ctx: 8192 }), GIB, 'llama-3.1-8b: 128 KiB a token')
   t.equal(cacheOf(llama, { num_ctx: 8192, num_parallel: 4 }), 4 * GIB, 'for each slot')

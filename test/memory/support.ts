@@ -47,7 +47,7 @@ export function buildWithoutAmx(t: Pick<Test, 'teardown'>): string {
   return folder
 }
 
-/** What llama-server reckons for a model before it loads it: the first table that it prints. It is ended then. */
+/** What llama-server estimates for a model before it loads it: the first table that it prints. It is ended then. */
 export async function reportOf(build: string, modelPath: string, args: readonly string[]): Promise<Reported> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-table-'))
   const fixed = ['--model', modelPath, '--host', join(folder, 'engine.sock'), '--log-jsonl', '--no-ui']

@@ -6,7 +6,7 @@ import type { ModelMetadata } from '../../core/contracts/catalog.ts'
 import {
   leastUsed,
   newFileName,
-  openShelf,
+  openCacheStore,
   type SavedSlot
 } from '../../runtimes/llama-server/prompt-cache/cache-store.ts'
 import { bytesPerToken, cacheKey, savesSlots } from '../../runtimes/llama-server/prompt-cache/slots.ts'
@@ -62,7 +62,7 @@ t.test('bytes of a token', async t => {
   const small = specOf('llama', DENSE)
   small.options = { ...small.options, cache_type_k: 'q8_0', cache_type_v: 'q8_0' }
   t.equal(bytesPerToken(small), 32 * 8 * 128 * 2 * (34 / 32) + 16)
-  t.equal(bytesPerToken(specOf('llama')), undefined, 'no numbers, no reckoning')
+  t.equal(bytesPerToken(specOf('llama')), undefined, 'no numbers, no estimated')
 })
 
 t.test('what a cache depends on', async t => {
@@ -203,64 +203,64 @@ t.test('files and budget', async t => {
   const dir = join(t.testdir(), 'prompts')
   const warnings: string[] = []
   const log = { debug: () => {}, warn: (_: object, message: string) => warnings.push(message) }
-  const open = (budget: number) => openShelf(dir, budget, log)
-  let shelf = await open(1000)
+  const open = (budget: number) => openCacheStore(dir, budget, log)
+  let store = await open(1000)
   t.notOk(existsSync(dir), 'nothing is made before it is needed')
 
   let clock = 0
   const put = async (variant: string, bytes: number): Promise<SavedSlot> => {
-    await shelf.open(variant)
+    await store.open(variant)
     const file = newFileName()
-    writeFileSync(shelf.path(variant, file), Buffer.alloc(bytes))
+    writeFileSync(store.path(variant, file), Buffer.alloc(bytes))
     const common = { key: 'k', revision: '1', slots: 1, tokens: 100, crc32: 0 }
     const slot: SavedSlot = { ...common, file, bytes, usedAt: ++clock }
-    await shelf.replace(variant, [slot], [])
+    await store.replace(variant, [slot], [])
     return slot
   }
   const a = await put('x/a:f16', 300)
   const b = await put('x/b:f16', 300)
   const c = await put('x/a:f16', 300)
-  const folder = await shelf.open('x/a:f16')
+  const folder = await store.open('x/a:f16')
   for (const path of [dir, folder]) t.equal(statSync(path).mode & 0o777, 0o700)
   t.equal(statSync(join(folder, 'manifest.json')).mode & 0o777, 0o600)
-  t.same(shelf.slots('x/a:f16'), [c, a], 'the latest first')
-  const there = (variant: string, slot: SavedSlot) => existsSync(shelf.path(variant, slot.file))
+  t.same(store.slots('x/a:f16'), [c, a], 'the latest first')
+  const there = (variant: string, slot: SavedSlot) => existsSync(store.path(variant, slot.file))
 
-  t.equal(await shelf.reserve(1001), undefined, 'more than the budget')
+  t.equal(await store.reserve(1001), undefined, 'more than the budget')
   t.ok(there('x/a:f16', a), 'nobody left for it')
-  const release = (await shelf.reserve(150))!
+  const release = (await store.reserve(150))!
   t.notOk(there('x/a:f16', a), 'the least recently used one made room')
   t.ok(there('x/b:f16', b))
-  t.equal(await shelf.reserve(900), undefined, 'what is set aside counts')
+  t.equal(await store.reserve(900), undefined, 'what is set aside counts')
   release()
-  const second = (await shelf.reserve(500, c.file))!
+  const second = (await store.reserve(500, c.file))!
   t.notOk(there('x/a:f16', c), 'the expendable one went first')
   t.ok(there('x/b:f16', b))
   second()
-  t.equal(await shelf.reserve(2 ** 60), undefined)
+  t.equal(await store.reserve(2 ** 60), undefined)
 
   await put('x/c:f16', 900)
   t.notOk(there('x/b:f16', b), 'a file larger than was thought pushes others out')
   await put('x/d:f16', 2000)
-  t.same(shelf.slots('x/d:f16'), [], 'one larger than the budget goes itself')
+  t.same(store.slots('x/d:f16'), [], 'one larger than the budget goes itself')
 
   const d = await put('x/a:f16', 400)
   const e = await put('x/b:f16', 100)
-  const path = await shelf.open('x/a:f16')
-  const other = await shelf.open('x/b:f16')
+  const path = await store.open('x/a:f16')
+  const other = await store.open('x/b:f16')
   writeFileSync(join(path, newFileName()), 'an interrupted save')
   writeFileSync(join(path, 'manifest.json.123'), 'an interrupted list')
   mkdirSync(join(dir, 'f'.repeat(32)))
   writeFileSync(join(dir, 'f'.repeat(32), newFileName()), 'a folder without a list')
-  shelf = await open(1000)
-  t.same(shelf.slots('x/a:f16'), [d], 'all is found again')
+  store = await open(1000)
+  t.same(store.slots('x/a:f16'), [d], 'all is found again')
   t.same(readdirSync(path).sort(), [d.file, 'manifest.json'].sort(), 'what no list names is swept')
   t.same(readdirSync(dir).sort(), [path, other].map(each => each.slice(-32)).sort())
 
-  writeFileSync(shelf.path('x/a:f16', d.file), 'shorter')
+  writeFileSync(store.path('x/a:f16', d.file), 'shorter')
   for (const text of ['{"version":1', '{"version":2,"variant":"x/b:f16","slots":[]}']) {
     writeFileSync(join(other, 'manifest.json'), text)
-    shelf = await open(1000)
+    store = await open(1000)
     t.same(readdirSync(dir), [], 'a shortened file and a damaged list are gone')
     t.equal(warnings.length, 1)
     warnings.length = 0
@@ -269,14 +269,14 @@ t.test('files and budget', async t => {
   t.notOk(there('x/b:f16', e))
 
   await put('x/a:f16', 100)
-  await shelf.forget('x/a:f16')
+  await store.forget('x/a:f16')
   t.notOk(existsSync(path))
-  t.same(shelf.slots('x/a:f16'), [])
+  t.same(store.slots('x/a:f16'), [])
   for (let i = 0; i < 40; i++) await put('x/a:f16', 1)
-  t.equal(shelf.slots('x/a:f16').length, 32, 'no more than so many of a variant')
-  t.equal(readdirSync(await shelf.open('x/a:f16')).length, 33)
-  shelf = await open(20)
-  t.equal(shelf.slots('x/a:f16').length, 20, 'a smaller budget holds at once')
+  t.equal(store.slots('x/a:f16').length, 32, 'no more than so many of a variant')
+  t.equal(readdirSync(await store.open('x/a:f16')).length, 33)
+  store = await open(20)
+  t.equal(store.slots('x/a:f16').length, 20, 'a smaller budget holds at once')
   await open(0)
   t.notOk(existsSync(dir), 'without a budget nothing stays')
 })

@@ -39,10 +39,10 @@ const sum = (list: readonly number[]) => list.reduce((total, bytes) => total + b
  * ones and the output on the devices, in shares by what they have free, the rest in the machine's memory. Of their own
  * accord all layers go to the devices if they fit there, else as many as do. Layers are taken to be whole: llama.cpp
  * may split the first one, or keep only the experts of several in the machine's memory, which comes to the same sum.
- * @param asked layers on devices; negative is automatic
+ * @param gpuLayers layers on devices; negative is automatic
  * @param hostCache caches stay in the machine's memory
  */
-export function place(parts: Parts, devices: readonly Device[], asked: number, hostCache = false): Placement {
+export function place(parts: Parts, devices: readonly Device[], gpuLayers: number, hostCache = false): Placement {
   const { layers, compute } = parts
   const all = layers.length + 1
   const layerBytes = layers.map(({ weights, cache }) => weights + (hostCache ? 0 : cache))
@@ -50,7 +50,7 @@ export function place(parts: Parts, devices: readonly Device[], asked: number, h
     count === 0 ? 0 : parts.output + sum(layerBytes.slice(layers.length - (count - 1)))
   const room = sum(devices.map(({ budget, overhead }) => Math.max(0, budget - overhead - compute.layers)))
 
-  let count = devices.length === 0 ? 0 : Math.min(asked, all)
+  let count = devices.length === 0 ? 0 : Math.min(gpuLayers, all)
   if (count < 0) {
     count = all
     while (count > 0 && onDevices(count) > room) count--
@@ -103,8 +103,8 @@ const words = (name: string) =>
       .filter(word => word !== '')
   )
 
-/** How sure it is that both are one: the name's words in common, and a total within a twentieth. */
-function likeness(device: BuildDevice, gpu: Gpu): number {
+/** How likely both are the same device: common words of the names, and totals within a twentieth. */
+function similarity(device: BuildDevice, gpu: Gpu): number {
   const own = words(device.description)
   const theirs = words(gpu.name)
   const common = [...own].filter(word => theirs.has(word)).length
@@ -117,17 +117,17 @@ function likeness(device: BuildDevice, gpu: Gpu): number {
 }
 
 /**
- * Finds the GPU behind each device of a build: the likest by name and size, of equal ones the next in order. Builds
+ * Finds the GPU behind each device of a build: the most similar by name and size, of equal ones the next in order. Builds
  * number devices by themselves, with the order and choice that a driver's variables ask for.
  */
 export function matchDevices(devices: readonly BuildDevice[], gpus: readonly Gpu[]): MatchedDevice[] {
   const free = [...gpus]
   return devices.map(device => {
     const best = free.reduce<Gpu | undefined>(
-      (found, gpu) => (found === undefined || likeness(device, gpu) > likeness(device, found) ? gpu : found),
+      (found, gpu) => (found === undefined || similarity(device, gpu) > similarity(device, found) ? gpu : found),
       undefined
     )
-    if (best === undefined || (likeness(device, best) < 0.5 && devices.length > gpus.length)) {
+    if (best === undefined || (similarity(device, best) < 0.5 && devices.length > gpus.length)) {
       return { device, gpu: undefined }
     }
     free.splice(free.indexOf(best), 1)
@@ -137,10 +137,10 @@ export function matchDevices(devices: readonly BuildDevice[], gpus: readonly Gpu
 
 /** What is known of a build's devices, by their ids. */
 export interface DevicePools {
-  /** The pool that a device's bytes are counted in; a device that nobody knows has its own. */
+  /** The pool that a device's bytes are counted in; an unknown device has its own. */
   poolOf(device: string): string
-  /** Bytes that engines may take of each pool but the machine's memory, given what they hold of it now. */
-  budgets(now: MemoryNow | undefined, held: MemoryUse): MemoryUse
+  /** Bytes that engines may take of each pool but the machine's memory, given what they use of it now. */
+  budgets(now: MemoryNow | undefined, used: MemoryUse): MemoryUse
   /** Where layers can be put when no other engine is there. */
   devices: Device[]
   /** Bytes of each device to be left free, where that is configured. */
@@ -171,13 +171,13 @@ export function devicePools(
   const known = matched.filter(entry => totalOf(entry) !== undefined)
   return {
     poolOf: device => pools.get(device) ?? device,
-    budgets(now, held) {
+    budgets(now, used) {
       const budgets: MemoryUse = {}
       for (const entry of known) {
         const pool = nameOf(entry)
         if (pool === 'host') continue
         const free = entry.gpu && now?.gpus[entry.gpu.id]?.free
-        const most = free === undefined ? Number.POSITIVE_INFINITY : free + (held[pool] ?? 0)
+        const most = free === undefined ? Number.POSITIVE_INFINITY : free + (used[pool] ?? 0)
         budgets[pool] = Math.max(0, Math.floor(Math.min(allowed(totalOf(entry, now)!), most)))
       }
       return budgets

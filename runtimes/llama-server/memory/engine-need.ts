@@ -43,12 +43,12 @@ export interface EnginePlace {
 }
 
 /** What an engine takes, by its files' metadata. Sizes are bytes. */
-export interface Reckoning {
+export interface MetadataEstimate {
   /** What llama-server reports as its own, by pool. */
   core: MemoryUse
   /** What its draft model takes, which is in its report too. */
   draft: MemoryUse
-  /** What it takes beside that from the start. */
+  /** What it takes in addition from the start. */
   beside: MemoryUse
   /** What it may grow by in the machine's memory, within its bounds. */
   growth: number
@@ -57,7 +57,7 @@ export interface Reckoning {
   cache: number
   /** Of the core: buffers that hold an answer's numbers for each token of a batch, which not every build reserves. */
   logits: number
-  /** Whether it is certain which layers lie where: all fit on the devices, so many were asked for, or there is none. */
+  /** Whether the placement of layers is certain: all fit on the devices, their number was given, or there is no device. */
   settled: boolean
 }
 
@@ -114,8 +114,8 @@ function partsOf(shape: ModelShape, options: ComputeOptions, loras: number, copi
 }
 
 /**
- * Whether the processor's code packs these weights anew (ggml-cpu's repack.cpp): then a table of tokens that is the
- * output too is there twice.
+ * Whether the processor's code repacks these weights (ggml-cpu's repack.cpp): a table of tokens that is also the output
+ * is then held twice.
  */
 function packed({ weights, vocabulary, embedding }: ModelShape, arch: string): boolean {
   const bits = (8 * weights.output) / (vocabulary * embedding)
@@ -155,13 +155,13 @@ function growthBounds(
 const processSize = (shape: ModelShape | undefined, slots: number) =>
   PROCESS + SLOT * slots + VOCABULARY * (shape?.vocabulary ?? 0)
 
-/** Reckons what an engine takes of each pool by its files' metadata. */
-export function reckon(spec: LaunchSpec, files: EngineFiles, where: EnginePlace): Reckoning {
+/** Estimates by the files' metadata what an engine takes of each pool. */
+export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where: EnginePlace): MetadataEstimate {
   const flags = engineFlags(spec.settings?.arguments ?? [])
   const options = computeOptions(spec, flags)
   const { shape } = files
   const devices = flags.hostOnly ? [] : where.devices
-  const asked = flags.gpuLayers ?? spec.options.n_gpu_layers
+  const gpuLayers = flags.gpuLayers ?? spec.options.n_gpu_layers
   const context = options.num_ctx * options.num_parallel
   const first = devices[0]?.pool ?? 'host'
 
@@ -175,7 +175,7 @@ export function reckon(spec: LaunchSpec, files: EngineFiles, where: EnginePlace)
     ...device,
     overhead: device.overhead + (device.pool === 'host' ? 0 : (reserved[device.pool] ?? 0))
   }))
-  const placement = place(parts, roomier, asked, flags.hostCache)
+  const placement = place(parts, roomier, gpuLayers, flags.hostCache)
 
   const overheads = devices.slice(0, placement.devices.length).map(({ pool, overhead }) => ({ [pool]: overhead }))
   const beside = addUse({ host: processSize(shape, options.num_parallel) }, { [first]: projector }, ...overheads)
@@ -196,12 +196,12 @@ export function reckon(spec: LaunchSpec, files: EngineFiles, where: EnginePlace)
     bounds: {
       promptCache: bounds.promptCache,
       checkpoints: bounds.checkpoints,
-      ...(where.deviceMargins && asked < 0 ? { deviceMargins: where.deviceMargins } : {})
+      ...(where.deviceMargins && gpuLayers < 0 ? { deviceMargins: where.deviceMargins } : {})
     },
     weights: shape ? weightsOf(shape) + files.loras : files.size + files.loras,
     cache,
     logits: shape && chat ? 4 * shape.vocabulary * options.batch : 0,
-    settled: devices.length === 0 || asked >= 0 || placement.layers === parts.layers.length + 1
+    settled: devices.length === 0 || gpuLayers >= 0 || placement.layers === parts.layers.length + 1
   }
 }
 
@@ -224,13 +224,13 @@ function draftPlacement(
 }
 
 /** A need out of what an engine takes from the start and what it may grow by. */
-export function needOf(reckoning: Reckoning, start: MemoryUse, from: EngineNeed['from']): EngineNeed {
-  const use = addUse(start, { host: reckoning.growth })
+export function needOf(estimated: MetadataEstimate, start: MemoryUse, from: EngineNeed['from']): EngineNeed {
+  const use = addUse(start, { host: estimated.growth })
   for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.ceil(bytes)
-  const weights = reckoning.weights
-  const cache = reckoning.cache + reckoning.growth
+  const weights = estimated.weights
+  const cache = estimated.cache + estimated.growth
   const compute = Math.max(0, totalOf(use) - weights - cache)
-  return { use, from, parts: { weights, cache, compute }, bounds: reckoning.bounds }
+  return { use, from, parts: { weights, cache, compute }, bounds: estimated.bounds }
 }
 
 /** What a model's own flags for llama-server change about its memory. */
@@ -278,7 +278,7 @@ const TYPES: Record<string, 'cache_type_k' | 'cache_type_v'> = {
 }
 const MANY = 1e6
 
-/** Reads the flags that matter; others, and values that are none, are the engine's to judge. */
+/** Reads the flags that matter; llama-server checks the others and invalid values. */
 export function engineFlags(list: readonly string[]): EngineFlags {
   const flags: EngineFlags = {
     cacheTypes: {},

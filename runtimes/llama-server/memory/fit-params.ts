@@ -65,7 +65,7 @@ export function parseFitPrint(lines: readonly string[]): MemoryUse | undefined {
 const flagsOf = new Map<string, ReadonlySet<string>>()
 
 /**
- * Bytes by pool that an engine of this build would take for the model itself, by llama.cpp's own reckoning; projector
+ * Bytes by pool that an engine of this build would take for the model itself, by llama.cpp's own estimate; projector
  * and draft model are not counted. Undefined where the build has no such program or it fails.
  * @throws the signal's reason when it is aborted
  */
@@ -101,7 +101,7 @@ export async function estimateMemory(
     signal?.throwIfAborted()
     log.debug(
       { model: spec.alias, reason: messageOf(error) },
-      'llama-fit-params could not tell how much memory it takes.'
+      'llama-fit-params could not estimate how much memory the model takes.'
     )
     return undefined
   } finally {

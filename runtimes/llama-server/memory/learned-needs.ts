@@ -6,7 +6,7 @@ import { messageOf } from '../../../core/errors.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import type { Device } from './device-placement.ts'
-import { addUse, type Reckoning, totalOf } from './engine-need.ts'
+import { addUse, type MetadataEstimate, totalOf } from './engine-need.ts'
 
 const UseSchema = Type.Record(Type.String({ maxLength: 100 }), Type.Number({ minimum: 0 }))
 const EntrySchema = Type.Object({
@@ -24,7 +24,7 @@ type Entry = Static<typeof EntrySchema>
 
 const FILE = 'memory-needs.json'
 const MOST = 500
-/** Milliseconds after which memory that ran out is thought to have been another's fault. */
+/** Milliseconds after which memory that ran out is assumed to have had another reason. */
 const FORGET = 7 * 24 * 3_600_000
 
 /** What engines took, and what was too little, in a file that outlives corral. */
@@ -53,7 +53,7 @@ export function needKey(spec: LaunchSpec, build: Build): string {
   return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 32)
 }
 
-/** A damaged file is forgotten, one that cannot be written is told of in the log: all of it can be learned again. */
+/** A damaged file is ignored and a failed write only logged: all of it can be learned again. */
 export function createLearnedNeeds(
   directory: string,
   log: { warn(object: object, message: string): void },
@@ -84,7 +84,7 @@ export function createLearnedNeeds(
       try {
         await writeJsonFile(path, { version: 1, needs: Object.fromEntries(needs) }, { pretty: true })
       } catch (error) {
-        log.warn({ path, reason: messageOf(error) }, 'What engines take of memory could not be written down.')
+        log.warn({ path, reason: messageOf(error) }, 'The measured memory use of engines could not be saved.')
       }
     }
     writing = undefined
@@ -114,35 +114,39 @@ export function createLearnedNeeds(
 const MORE = 1.1
 
 /**
- * What an engine takes from the start by llama-fit-params, made whole by what that leaves out: weights that are packed
- * anew for the processor, LoRA, projector, draft model and the process. Where the processor alone computes, it counts
+ * What an engine takes from the start by llama-fit-params, made whole by what that leaves out: weights that are
+ * repacked for the processor, LoRA, projector, draft model and the process. Where the processor alone computes, it counts
  * an answer for every token of a batch, which llama-server does not ask for; that much may be too much, but never less
  * than the metadata say. Undefined where layers find a place by themselves and not all fit, which it does not see.
  */
-export function fromFit(fit: MemoryUse, reckoning: Reckoning, devices: readonly Device[]): MemoryUse | undefined {
-  if (!reckoning.settled) return undefined
+export function fromFit(
+  fit: MemoryUse,
+  estimated: MetadataEstimate,
+  devices: readonly Device[]
+): MemoryUse | undefined {
+  if (!estimated.settled) return undefined
   if (devices.length === 0) {
-    const core = reckoning.core.host ?? 0
-    return addUse({ host: Math.max(core, (fit.host ?? 0) - reckoning.logits) }, reckoning.draft, reckoning.beside)
+    const core = estimated.core.host ?? 0
+    return addUse({ host: Math.max(core, (fit.host ?? 0) - estimated.logits) }, estimated.draft, estimated.beside)
   }
-  const left = Math.max(0, reckoning.weights + reckoning.cache - totalOf(fit))
-  return addUse(fit, { host: left }, reckoning.draft, reckoning.beside)
+  const left = Math.max(0, estimated.weights + estimated.cache - totalOf(fit))
+  return addUse(fit, { host: left }, estimated.draft, estimated.beside)
 }
 
 /**
  * What an engine takes from the start by the metadata alone.
  * @param old whether the build may be one that reserves an answer for every token of a batch
  */
-export function fromMetadata(reckoning: Reckoning, devices: readonly Device[], old: boolean): MemoryUse {
-  const { core, draft, beside, logits } = reckoning
+export function fromMetadata(estimated: MetadataEstimate, devices: readonly Device[], old: boolean): MemoryUse {
+  const { core, draft, beside, logits } = estimated
   const where = devices.length === 0 ? ['host'] : [...new Set(devices.map(({ pool }) => pool))]
   const more = old ? where.map(pool => ({ [pool]: logits })) : []
   return addUse(core, draft, beside, ...more)
 }
 
 /** What an engine takes from the start by its own report; `resident` is what the system says that its process holds. */
-export function fromReport(report: MemoryUse, reckoning: Reckoning, resident: number | undefined): MemoryUse {
-  const use = addUse(report, reckoning.beside)
+export function fromReport(report: MemoryUse, estimated: MetadataEstimate, resident: number | undefined): MemoryUse {
+  const use = addUse(report, estimated.beside)
   return { ...use, host: Math.max(use.host ?? 0, resident ?? 0) }
 }
 

@@ -8,7 +8,14 @@ import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { type DevicePools, devicePools, matchDevices } from './device-placement.ts'
 import { type EngineFiles, engineFiles } from './engine-files.ts'
-import { addUse, type EngineNeed, type EnginePlace, needOf, type Reckoning, reckon } from './engine-need.ts'
+import {
+  addUse,
+  type EngineNeed,
+  type EnginePlace,
+  estimateFromMetadata,
+  type MetadataEstimate,
+  needOf
+} from './engine-need.ts'
 import { beyond, createLearnedNeeds, fromFit, fromMetadata, fromReport, needKey } from './learned-needs.ts'
 
 /** What an engine will take, before it is started. */
@@ -25,7 +32,7 @@ export interface EngineFacts {
   files: EngineFiles
   where: EnginePlace
   pools: DevicePools
-  reckoning: Reckoning
+  estimated: MetadataEstimate
 }
 
 export interface MemoryBookDeps {
@@ -47,13 +54,13 @@ export interface MemoryBook {
   /** What an engine would take. Rejects only with the signal's reason. */
   estimate(spec: LaunchSpec, build: Build, signal: AbortSignal): Promise<MemoryNeed>
   /** Bytes that engines may take of each GPU's pool; see `EngineProvider.budgets`. */
-  budgets(held: MemoryUse): Promise<MemoryUse>
+  budgets(used: MemoryUse): Promise<MemoryUse>
   /**
    * Remembers what an engine really takes, also for later starts of corral, and gives what is to be reserved for it:
    * what it reports, what it does not report (its process, a driver's part), and what it may still grow to.
    */
   learn(engine: LlamaServerEngine, need: MemoryNeed): MemoryUse
-  /** Remembers that this need was too small: the next estimate for the like of it is larger. */
+  /** Remembers that this need was too small: the next estimate for an engine like it is larger. */
   learnOutOfMemory(spec: LaunchSpec, need: MemoryNeed): void
   /** A sentence with the numbers and what would help (a smaller context, a q8_0 cache, fewer slots, a smaller variant). */
   explain(spec: LaunchSpec, need: MemoryNeed, budget: MemoryUse): string
@@ -65,9 +72,9 @@ export interface MemoryBook {
 const KEPT = 100
 
 /**
- * Knows what models need. A need is what an engine like it took before, else what llama-fit-params estimates, else what
+ * Estimates what models need: what an engine like it took before, else what llama-fit-params estimates, else what
  * the files' metadata say; each with what the engine takes beside its own report, and with what its caches may grow to
- * (`Reckoning.growth`). What engines take is kept in `directory`.
+ * (`MetadataEstimate.growth`). What engines take is kept in `directory`.
  */
 export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
   const { runtimes, hardware, log } = deps
@@ -89,7 +96,14 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
       arch: process.arch,
       ...(pools.margins ? { deviceMargins: pools.margins } : {})
     }
-    return { key: needKey(spec, build), build, files, where, pools, reckoning: reckon(spec, files, where) }
+    return {
+      key: needKey(spec, build),
+      build,
+      files,
+      where,
+      pools,
+      estimated: estimateFromMetadata(spec, files, where)
+    }
   }
 
   const inPools = (use: MemoryUse, { poolOf }: DevicePools) =>
@@ -108,31 +122,31 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
   }
 
   /** Builds without llama-fit-params are older than what bounds the answers of a batch. */
-  const byMetadata = ({ reckoning, where, build }: EngineFacts): MemoryUse =>
-    fromMetadata(reckoning, where.devices, build.executables.fitParams === undefined)
+  const byMetadata = ({ estimated, where, build }: EngineFacts): MemoryUse =>
+    fromMetadata(estimated, where.devices, build.executables.fitParams === undefined)
 
   async function estimate(spec: LaunchSpec, build: Build, signal: AbortSignal): Promise<MemoryNeed> {
     signal.throwIfAborted()
     await learned.loaded
     const facts = await factsOf(spec, build)
     signal.throwIfAborted()
-    const { reckoning } = facts
+    const { estimated } = facts
     const before = learned.find(facts.key)
-    if (before.use) return { ...needOf(reckoning, beyond(before.use, before.tooLittle), 'learned'), facts }
+    if (before.use) return { ...needOf(estimated, beyond(before.use, before.tooLittle), 'learned'), facts }
     const fit = await fitOf(spec, facts, signal)
-    const start = fit && fromFit(fit, reckoning, facts.where.devices)
+    const start = fit && fromFit(fit, estimated, facts.where.devices)
     const use = beyond(start ?? byMetadata(facts), before.tooLittle)
-    return { ...needOf(reckoning, use, start ? 'fit' : 'metadata'), facts }
+    return { ...needOf(estimated, use, start ? 'fit' : 'metadata'), facts }
   }
 
   /** Writes down what an engine reports and its process holds: at its start, and what it really had at its end. */
-  function write(engine: LlamaServerEngine, { key, reckoning, pools }: EngineFacts): void {
+  function write(engine: LlamaServerEngine, { key, estimated, pools }: EngineFacts): void {
     const report = engine.memory && inPools(engine.memory, pools)
     // How many layers found room by themselves depends on what else there was.
-    if (!report || !reckoning.settled) return
+    if (!report || !estimated.settled) return
     const done = processMemory(engine.pid).then(now => {
       const resident = now?.resident ?? learned.find(key).use?.host
-      learned.note(key, engine.spec.alias, { use: fromReport(report, reckoning, resident) })
+      learned.note(key, engine.spec.alias, { use: fromReport(report, estimated, resident) })
       writing.delete(done)
     })
     writing.add(done)
@@ -140,31 +154,31 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
 
   return {
     estimate,
-    async budgets(held) {
+    async budgets(used) {
       const build = runtimes.current()
       if (!build) return {}
       const [now, pools] = await Promise.all([hardware.memory(), poolsOf(build)])
-      return pools.budgets(now, held)
+      return pools.budgets(now, used)
     },
     learn(engine, { facts }) {
       const report = engine.memory && inPools(engine.memory, facts.pools)
-      const start = report ? fromReport(report, facts.reckoning, undefined) : byMetadata(facts)
+      const start = report ? fromReport(report, facts.estimated, undefined) : byMetadata(facts)
       write(engine, facts)
       const reported = JSON.stringify(engine.memory)
       void engine.exited.then(() => {
         if (JSON.stringify(engine.memory) !== reported) write(engine, facts)
       })
-      return needOf(facts.reckoning, start, 'learned').use
+      return needOf(facts.estimated, start, 'learned').use
     },
     learnOutOfMemory(spec, { use, facts }) {
-      const host = Math.max(0, (use.host ?? 0) - facts.reckoning.growth)
+      const host = Math.max(0, (use.host ?? 0) - facts.estimated.growth)
       learned.note(facts.key, spec.alias, { tooLittle: { ...use, host } })
     },
     explain(spec, need, limits) {
       const { files, where } = need.facts
       if (!files.shape) return explainNeed(spec, need, limits, undefined)
       const useOf = (options: LoadOptions) => {
-        const { core, draft, beside, growth } = reckon({ ...spec, options }, files, where)
+        const { core, draft, beside, growth } = estimateFromMetadata({ ...spec, options }, files, where)
         return addUse(core, draft, beside, { host: growth })
       }
       const usual = useOf(spec.options)
@@ -184,7 +198,7 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
   }
 }
 
-/** Contexts that are worth a proposal, largest first. */
+/** Context sizes to propose, largest first. */
 const CONTEXTS = [131072, 65536, 32768, 16384, 8192, 4096, 2048]
 const WIDE = new Set(['f32', 'f16', 'bf16'])
 
@@ -195,7 +209,7 @@ function fits(use: MemoryUse, budget: MemoryUse): boolean {
   return Object.entries(use).every(([pool, bytes]) => budget[pool] === undefined || bytes <= budget[pool])
 }
 
-/** The changes of options that make it fit, the mildest of each kind; none where nothing does. */
+/** The smallest change of each kind of option that makes it fit; empty where none does. */
 function changes(spec: LaunchSpec, needFor: NeedFor, budget: MemoryUse): string[] {
   const { options } = spec
   const { num_ctx, num_parallel } = options
@@ -216,7 +230,7 @@ function changes(spec: LaunchSpec, needFor: NeedFor, budget: MemoryUse): string[
     break
   }
   if (found.length > 1 || (context ?? 0) >= num_ctx / 4) return found
-  // Little or nothing helps by itself.
+  // No single option helps enough.
   const all = { ...(wide ? quantized : options), num_parallel: 1 }
   const last = good(all) ? num_ctx : smaller(all)
   if (last === undefined || last <= (context ?? 0)) return found
@@ -236,8 +250,8 @@ function inPools(use: MemoryUse): string {
 }
 
 /**
- * Why a model finds no room, with the numbers, and what would make it fit: sentences for people.
- * @param needFor undefined where nothing is known of what other options would need
+ * Explains to the user with numbers why a model does not fit, and what would make it fit.
+ * @param needFor undefined where the need with other options is unknown
  */
 export function explainNeed(
   spec: LaunchSpec,

@@ -130,7 +130,7 @@ function layerTensors(tensors: GgufHeader['tensors'], count: number): LayerTenso
   return layers
 }
 
-/** What a layer is by the keys alone; both kinds where they do not tell. */
+/** What a layer is by the keys alone; both kinds where they do not say. */
 function guessedLayer(architecture: string, read: KeyReader, layer: number, state: number) {
   if (RECURRENT.has(architecture)) return { attention: false, state: true }
   if (state === 0) return { attention: true, state: false }
@@ -216,7 +216,7 @@ function vocabularyOf(keys: Keys, read: KeyReader, tensors: GgufHeader['tensors'
   return typeof named === 'number' ? named : 262_144
 }
 
-/** Gives layers their weights where the tensors do not tell; the rest is what lies outside of them. */
+/** Gives layers their weights where the tensors are not known; the rest are the weights outside of layers. */
 function placeWeights(
   layers: LayerShape[],
   tensors: GgufHeader['tensors'] | undefined,
@@ -257,7 +257,7 @@ interface Pattern {
   denseFirst?: boolean
   /** Tokens where the file does not say; without it, a file that says nothing has no window. */
   window?: number
-  /** The file's number is not heeded. */
+  /** The file's number is ignored. */
   fixed?: boolean
   /** Only models of so many layers have one. */
   layers?: number

@@ -14,7 +14,7 @@ const BYTES: Record<LoadOptions['cache_type_k'], number> = {
   iq4_nl: 18 / 32
 }
 
-/** How an engine is asked to keep conversations. */
+/** The options that decide the size of the cache. */
 export interface CacheOptions extends Pick<LoadOptions, 'num_ctx' | 'num_parallel' | 'cache_type_k' | 'cache_type_v'> {
   /** Tokens that are evaluated at once. */
   batch: number
@@ -64,10 +64,10 @@ export function checkpointSize(shape: ModelShape, options: CacheOptions): number
 const F32 = 4
 const F16 = 2
 
-/** How an engine is asked to compute. */
+/** The options that decide the size of the compute buffers. */
 export interface ComputeOptions extends CacheOptions {
   flashAttention: boolean
-  /** Texts are embedded or ranked: nothing is told of next tokens. */
+  /** Texts are embedded or ranked: no next tokens are predicted. */
   pooled: boolean
   /** Tokens guessed ahead. */
   guessed: number
@@ -98,7 +98,7 @@ export function computeSize(shape: ModelShape, options: ComputeOptions): Compute
   const net = 3 * feedForward + 3 * embedding + width
   const experts = expertsUsed > 0 ? 2 * expertsUsed * embedding + 2 * expertsFeedForward + 3 * embedding : 0
   let widest = Math.max(net, experts)
-  // Where texts are embedded, llama.cpp reckons with the output of each token, which encoders do not have.
+  // Where texts are embedded, llama.cpp reserves the output of each token, which encoders do not have.
   if (options.pooled && shape.layers.some(layer => layer.keys > 0 || layer.state > 0)) {
     widest = Math.max(widest, shape.vocabulary + 3 * embedding + 2 * width)
   }

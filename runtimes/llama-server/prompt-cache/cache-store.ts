@@ -48,12 +48,12 @@ const KEPT_FREE = 256 * 2 ** 20
 /** Conversations kept of a variant, however small they are. */
 const MOST_PER_VARIANT = 32
 
-export interface ShelfLog {
+export interface CacheStoreLog {
   debug(object: object, message: string): void
   warn(object: object, message: string): void
 }
 
-export interface Shelf {
+export interface CacheStore {
   /** The variant's folder, made where it is missing. */
   open(variant: string): Promise<string>
   slots(variant: string): readonly SavedSlot[]
@@ -83,33 +83,33 @@ export async function discard(path: string): Promise<void> {
  * Opens the saved caches under a folder, which need not exist, sweeps what is incomplete or damaged and keeps to the
  * budget (bytes; 0 deletes all).
  */
-export async function openShelf(directory: string, budget: number, log: ShelfLog): Promise<Shelf> {
-  const shelf = new Map<string, SavedSlot[]>()
+export async function openCacheStore(directory: string, budget: number, log: CacheStoreLog): Promise<CacheStore> {
+  const saved = new Map<string, SavedSlot[]>()
   let reserved = 0
   let queue: Promise<unknown> = Promise.resolve()
 
   const folderOf = (variant: string) => join(directory, createHash('sha256').update(variant).digest('hex').slice(0, 32))
   const pathOf = (variant: string, file: string) => join(folderOf(variant), file)
 
-  /** Changes of the shelf come one after another. */
+  /** Changes are made one after another. */
   function alone<T>(work: () => Promise<T>): Promise<T> {
     const done = queue.then(work)
     queue = done.catch(() => {
-      // Its caller hears of it.
+      // The caller handles it.
     })
     return done
   }
 
   function all(): { variant: string; slot: SavedSlot }[] {
-    return [...shelf].flatMap(([variant, slots]) => slots.map(slot => ({ variant, slot })))
+    return [...saved].flatMap(([variant, slots]) => slots.map(slot => ({ variant, slot })))
   }
 
   async function put(variant: string, slots: SavedSlot[]): Promise<void> {
     const manifest: Static<typeof ManifestSchema> = { version: 1, variant, slots }
     await writeJsonFile(pathOf(variant, MANIFEST), manifest, { mode: 0o600 })
     const kept = new Set(slots.map(slot => slot.file))
-    const gone = (shelf.get(variant) ?? []).filter(slot => !kept.has(slot.file))
-    shelf.set(variant, slots)
+    const gone = (saved.get(variant) ?? []).filter(slot => !kept.has(slot.file))
+    saved.set(variant, slots)
     for (const { file } of gone) await discard(pathOf(variant, file))
   }
 
@@ -122,7 +122,7 @@ export async function openShelf(directory: string, budget: number, log: ShelfLog
       const files = new Set(leaving.filter(entry => entry.variant === variant).map(entry => entry.slot.file))
       await put(
         variant,
-        shelf.get(variant)!.filter(slot => !files.has(slot.file))
+        saved.get(variant)!.filter(slot => !files.has(slot.file))
       )
     }
     if (leaving.length) log.debug({ files: leaving.length }, 'saved prompt caches made room for newer ones')
@@ -145,7 +145,7 @@ export async function openShelf(directory: string, budget: number, log: ShelfLog
     for (const name of await readdir(path)) {
       if (!wanted.has(name)) await rm(join(path, name), { recursive: true, force: true })
     }
-    if (slots.length) shelf.set(manifest.variant, slots)
+    if (slots.length) saved.set(manifest.variant, slots)
     else await rm(path, { recursive: true, force: true })
   }
 
@@ -163,7 +163,7 @@ export async function openShelf(directory: string, budget: number, log: ShelfLog
       await chmod(directory, 0o700)
       return folder
     },
-    slots: variant => shelf.get(variant) ?? [],
+    slots: variant => saved.get(variant) ?? [],
     path: pathOf,
     reserve: (bytes, expendable) =>
       alone(async () => {
@@ -177,7 +177,7 @@ export async function openShelf(directory: string, budget: number, log: ShelfLog
     replace: (variant, added, removed) =>
       alone(async () => {
         const leaving = new Set(removed.map(slot => slot.file))
-        const slots = [...(shelf.get(variant) ?? []).filter(slot => !leaving.has(slot.file)), ...added]
+        const slots = [...(saved.get(variant) ?? []).filter(slot => !leaving.has(slot.file)), ...added]
         slots.sort((a, b) => b.usedAt - a.usedAt)
         const extra = slots.splice(MOST_PER_VARIANT)
         await put(variant, slots)
@@ -186,7 +186,7 @@ export async function openShelf(directory: string, budget: number, log: ShelfLog
       }),
     forget: variant =>
       alone(async () => {
-        shelf.delete(variant)
+        saved.delete(variant)
         await rm(folderOf(variant), { recursive: true, force: true })
       })
   }

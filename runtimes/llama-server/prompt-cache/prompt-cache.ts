@@ -2,7 +2,14 @@ import { chmod, stat } from 'node:fs/promises'
 import { messageOf } from '../../../core/errors.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
-import { discard, newFileName, openShelf, type SavedSlot, type Shelf, type ShelfLog } from './cache-store.ts'
+import {
+  type CacheStore,
+  type CacheStoreLog,
+  discard,
+  newFileName,
+  openCacheStore,
+  type SavedSlot
+} from './cache-store.ts'
 import {
   bytesPerToken,
   cacheKey,
@@ -33,10 +40,10 @@ export interface PromptCacheOptions {
   directory: string
   /** Bytes on disk; 0 saves nothing and deletes what was saved. */
   budget: number
-  log: ShelfLog & { info(object: object, message: string): void }
+  log: CacheStoreLog & { info(object: object, message: string): void }
 }
 
-/** Fewer tokens than these are read again faster than said. */
+/** Reading fewer tokens than these again is faster than restoring them. */
 const LEAST_TOKENS = 64
 /** Milliseconds for the engine to say what is in its slots. */
 const ASK_LIMIT = 3000
@@ -53,10 +60,10 @@ function timeLimit(bytes: number): AbortSignal {
 
 /** Saves and restores slots' caches through the engines' own interface. */
 export function createPromptCache({ directory, budget, log }: PromptCacheOptions): PromptCache {
-  let opened: Promise<Shelf | undefined> | undefined
-  /** Not opened before it is needed: until the server has its data directory for itself, another one may be at work. */
+  let opened: Promise<CacheStore | undefined> | undefined
+  /** Opened on first use: until the server owns its data directory, another one may be using it. */
   const open = () =>
-    (opened ??= openShelf(directory, budget, log).catch(error => {
+    (opened ??= openCacheStore(directory, budget, log).catch(error => {
       log.warn({ directory }, `prompt caches cannot be saved: ${messageOf(error)}`)
       return undefined
     }))
@@ -73,25 +80,29 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
     return cacheKey(engine, stamps)
   }
 
-  /** What is done for an engine never harms it or the scheduler: failures are told in the log. */
-  async function safely(what: string, engine: LlamaServerEngine, work: (shelf: Shelf) => Promise<void>): Promise<void> {
+  /** What is done for an engine never harms it or the scheduler: failures are only logged. */
+  async function safely(
+    what: string,
+    engine: LlamaServerEngine,
+    work: (store: CacheStore) => Promise<void>
+  ): Promise<void> {
     if (engine.spec.slotFolder === undefined) return
-    const shelf = await open()
-    if (!shelf) return
+    const store = await open()
+    if (!store) return
     try {
-      await work(shelf)
+      await work(store)
     } catch (error) {
       log.warn({ model: engine.spec.alias }, `${what}: ${messageOf(error)}`)
     }
   }
 
-  async function restoreAll(shelf: Shelf, engine: LlamaServerEngine, signal: AbortSignal): Promise<void> {
+  async function restoreAll(store: CacheStore, engine: LlamaServerEngine, signal: AbortSignal): Promise<void> {
     const { alias, variant } = engine.spec
     const began = Date.now()
     const key = await keyOf(engine)
-    const stale = shelf.slots(variant.key).filter(saved => saved.revision !== variant.revision)
-    if (stale.length) await shelf.replace(variant.key, [], stale)
-    const fitting = shelf
+    const stale = store.slots(variant.key).filter(saved => saved.revision !== variant.revision)
+    if (stale.length) await store.replace(variant.key, [], stale)
+    const fitting = store
       .slots(variant.key)
       .filter(saved => saved.key === key && saved.tokens < engine.contextSize)
       .sort((a, b) => b.usedAt - a.usedAt)
@@ -107,7 +118,7 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
     for (const saved of fitting) {
       if (limit.aborted || gone) break
       // New conversations take the last slots first.
-      if (await restoreOne(shelf, engine, slots.size, saved, limit)) slots.set(slots.size, saved)
+      if (await restoreOne(store, engine, slots.size, saved, limit)) slots.set(slots.size, saved)
     }
     if (!slots.size) return
     const tokens = [...slots.values()].reduce((sum, saved) => sum + saved.tokens, 0)
@@ -115,15 +126,15 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
   }
 
   async function restoreOne(
-    shelf: Shelf,
+    store: CacheStore,
     engine: LlamaServerEngine,
     slot: number,
     saved: SavedSlot,
     limit: AbortSignal
   ) {
     const { variant, alias } = engine.spec
-    const path = shelf.path(variant.key, saved.file)
-    const told = { model: alias, tokens: saved.tokens, bytes: saved.bytes }
+    const path = store.path(variant.key, saved.file)
+    const context = { model: alias, tokens: saved.tokens, bytes: saved.bytes }
     const pace = saved.pace === undefined ? undefined : Math.ceil(Math.max(LEAST_CHECK, saved.tokens * saved.pace))
     const check = pace === undefined ? limit : AbortSignal.any([limit, AbortSignal.timeout(pace)])
     let rewritten: string | undefined
@@ -135,27 +146,28 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
         if (!layout && saved.streams !== 1) return false
         if (layout) {
           rewritten = newFileName()
-          await rewriteForStreams(path, shelf.path(variant.key, rewritten), layout, engine.slots, check)
+          await rewriteForStreams(path, store.path(variant.key, rewritten), layout, engine.slots, check)
         }
       }
       const tokens = await restoreSlot(engine, slot, rewritten ?? saved.file, limit)
       if (tokens !== saved.tokens) throw new Error(`${tokens} tokens came back`)
       return true
     } catch (error) {
-      // Without a mistake of its own it stays for another time.
-      if (limit.aborted) log.warn(told, 'restoring a prompt cache took too long or was called off')
-      else if (error === check.reason) log.debug(told, 'a prompt is read again faster than its saved cache')
+      // A timeout does not mean that the file is bad: it is kept.
+      if (limit.aborted) log.warn(context, 'restoring a prompt cache took too long or was called off')
+      else if (error === check.reason)
+        log.debug(context, 'a prompt is read again faster than its saved cache can be checked')
       else {
-        log.warn(told, `a saved prompt cache is of no use and is deleted: ${messageOf(error)}`)
-        await shelf.replace(variant.key, [], [saved])
+        log.warn(context, `a saved prompt cache is of no use and is deleted: ${messageOf(error)}`)
+        await store.replace(variant.key, [], [saved])
       }
       return false
     } finally {
-      if (rewritten !== undefined) await discard(shelf.path(variant.key, rewritten))
+      if (rewritten !== undefined) await discard(store.path(variant.key, rewritten))
     }
   }
 
-  async function saveAll(shelf: Shelf, engine: LlamaServerEngine): Promise<void> {
+  async function saveAll(store: CacheStore, engine: LlamaServerEngine): Promise<void> {
     const { spec } = engine
     const began = Date.now()
     const ask = AbortSignal.timeout(ASK_LIMIT)
@@ -165,19 +177,19 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
     // Only what decides later whether restoring pays; without it, it is taken to.
     const pace = await promptPace(engine, ask).catch(() => undefined)
     const common = { key: await keyOf(engine), revision: spec.variant.revision, slots: engine.slots, pace }
-    const size = tokenSize(shelf, engine, common.key)
+    const size = tokenSize(store, engine, common.key)
     const limit = timeLimit(used.reduce((sum, slot) => sum + sizeOf(slot, size), 0))
     // The files are read again for their sums while the engine writes the next ones.
     const saved: Promise<SavedSlot | undefined>[] = []
     for (const [rank, slot] of used.entries()) {
       if (limit.aborted) break
-      const release = await shelf.reserve(sizeOf(slot, size), given.get(engine)?.get(slot.id)?.file)
+      const release = await store.reserve(sizeOf(slot, size), given.get(engine)?.get(slot.id)?.file)
       if (!release) {
         log.warn({ model: spec.alias, tokens: slot.tokens }, 'no room on the disk or in its budget for a prompt cache')
         continue
       }
       const file = newFileName()
-      const path = shelf.path(spec.variant.key, file)
+      const path = store.path(spec.variant.key, file)
       const abandon = async (reason: string) => {
         log.warn({ model: spec.alias, tokens: slot.tokens }, `a prompt cache is not saved: ${reason}`)
         await discard(path)
@@ -203,24 +215,24 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
     }
     const added = (await Promise.all(saved)).filter(slot => slot !== undefined)
     if (!added.length) return
-    await shelf.replace(spec.variant.key, added, await outdated(shelf, engine, added))
+    await store.replace(spec.variant.key, added, await outdated(store, engine, added))
     const tokens = added.reduce((sum, slot) => sum + slot.tokens, 0)
     const bytes = added.reduce((sum, slot) => sum + slot.bytes, 0)
     log.info({ slots: added.length, tokens, bytes, ms: Date.now() - began }, `saved prompt caches of ${spec.alias}`)
   }
 
-  /** Bytes of a token: as it was with this engine's like before, else as reckoned, else unknown. */
-  function tokenSize(shelf: Shelf, { spec }: LlamaServerEngine, key: string): number {
-    const before = shelf.slots(spec.variant.key).find(slot => slot.key === key)
+  /** Bytes of a token: as it was with this engine's like before, else estimated, else unknown. */
+  function tokenSize(store: CacheStore, { spec }: LlamaServerEngine, key: string): number {
+    const before = store.slots(spec.variant.key).find(slot => slot.key === key)
     return before ? before.bytes / before.tokens : (bytesPerToken(spec) ?? 0)
   }
 
   /** Files of earlier states of the conversations that were saved now. */
-  async function outdated(shelf: Shelf, { spec }: LlamaServerEngine, added: SavedSlot[]): Promise<SavedSlot[]> {
-    const layoutOf = (slot: SavedSlot) => readLayout(shelf.path(spec.variant.key, slot.file)).catch(() => undefined)
+  async function outdated(store: CacheStore, { spec }: LlamaServerEngine, added: SavedSlot[]): Promise<SavedSlot[]> {
+    const layoutOf = (slot: SavedSlot) => readLayout(store.path(spec.variant.key, slot.file)).catch(() => undefined)
     const leaving: SavedSlot[] = []
     const now = await Promise.all(added.map(layoutOf))
-    for (const old of shelf.slots(spec.variant.key)) {
+    for (const old of store.slots(spec.variant.key)) {
       if (old.key !== added[0]!.key) continue
       const earlier = await layoutOf(old)
       // Of what cannot be compared only the new one stays.
@@ -231,22 +243,22 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
 
   return {
     async folderFor(spec) {
-      // Also without a budget: what an earlier one has left goes.
-      const shelf = await open()
+      // Also without a budget: opening deletes what an earlier budget left.
+      const store = await open()
       if (budget === 0 || !savesSlots(spec)) return undefined
       try {
-        return await shelf?.open(spec.variant.key)
+        return await store?.open(spec.variant.key)
       } catch (error) {
         log.warn({ model: spec.alias, directory }, `prompt caches cannot be saved: ${messageOf(error)}`)
         return undefined
       }
     },
     restore: (engine, signal) =>
-      safely('prompt caches could not be restored', engine, shelf => restoreAll(shelf, engine, signal)),
-    save: engine => safely('prompt caches could not be saved', engine, shelf => saveAll(shelf, engine)),
+      safely('prompt caches could not be restored', engine, store => restoreAll(store, engine, signal)),
+    save: engine => safely('prompt caches could not be saved', engine, store => saveAll(store, engine)),
     async forget(variantKey) {
-      const shelf = await open()
-      await shelf?.forget(variantKey).catch(error => {
+      const store = await open()
+      await store?.forget(variantKey).catch(error => {
         log.warn({ directory }, `saved prompt caches could not be deleted: ${messageOf(error)}`)
       })
     }
@@ -257,7 +269,7 @@ function sizeOf(slot: SlotUse, bytesPerToken: number): number {
   return Math.ceil((slot.tokens ?? LEAST_TOKENS) * bytesPerToken)
 }
 
-/** Looks a written file over: it is whole, of a kind that can come back, and for its owner's eyes only. */
+/** Checks a written file: complete, restorable, and readable for its owner only. */
 async function seal(path: string, bytes: number, seesMedia: boolean, signal: AbortSignal) {
   await chmod(path, 0o600)
   const { size, crc32 } = await checksumOf(path, signal)

@@ -12,13 +12,13 @@ import { cacheByLayer } from '../memory/model-sizes.ts'
 
 export interface SlotUse {
   id: number
-  /** Tokens in its cache; undefined where the build does not tell. */
+  /** Tokens in its cache; undefined where the build does not say. */
   tokens: number | undefined
   /** Grows with each task of the engine, so that the latest used slot has the highest one. */
   task: number
 }
 
-/** The slots that have answered something since the engine's start. @throws Error when the engine does not tell */
+/** The slots that have answered something since the engine's start. @throws Error when the engine does not answer */
 export async function usedSlots(engine: LlamaServerEngine, signal: AbortSignal): Promise<SlotUse[]> {
   const { status, body } = await engine.request({ method: 'GET', path: '/slots', signal })
   const slots = await json(body)
@@ -80,7 +80,7 @@ function numberOf(value: unknown): number | undefined {
 }
 
 /*
- * Which engines' slots are worth saving, and which saved slot fits which engine. What llama-server writes for a slot is
+ * Which engines' slots can be saved, and which saved slot fits which engine. What llama-server writes for a slot is
  * the tokens and the state of its memory, but not the checkpoints that it keeps beside (llama.cpp issues 25913, 28194).
  */
 
@@ -118,8 +118,8 @@ function shapeOf({ variant }: LaunchSpec) {
 }
 
 /**
- * Names all that a slot's cache depends on; a saved one is given only to engines with the same key. `stamps` tell files
- * apart that lie outside the model's revision, such as LoRA adapters (size and time of change).
+ * Names all that a slot's cache depends on; a saved one is given only to engines with the same key. `stamps` distinguish
+ * files outside the model's revision, such as LoRA adapters (size and time of change).
  *
  * Not in it: the context, of which a larger or smaller one does as long as the tokens fit (but for models that choose
  * their rope factors by it), the number of slots, and where layers run.
@@ -155,7 +155,7 @@ export function outsideFiles({ settings, projectorPath }: LaunchSpec): string[] 
 
 /** What llama-server writes for each token beside the cache itself: its number, position and sequence. */
 const TOKEN_BYTES = 16
-/** Caches are reckoned in steps of so many tokens. */
+/** Tokens that the size of a cache is estimated for. */
 const STEP = 256
 
 /** About how many bytes a token takes in a saved cache, by the model's metadata; undefined where that is too scarce. */

@@ -64,7 +64,7 @@ function hasMedia(words: Uint32Array): boolean {
 
 /** Words that a list of tokens has before its first one: the mark, the version and the length. */
 const LIST_HEAD = 3
-/** Of an earlier state of a conversation, the last tokens may be worded anew by the chat template. */
+/** Of an earlier state of a conversation, the last tokens may be rendered differently by the chat template. */
 const SAME_SHARE = 0.9
 
 /** Whether one conversation goes on from another one, whose files these are. */

@@ -3,7 +3,7 @@ import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../core/models/options.ts'
 import { engineArguments } from '../../runtimes/llama-server/arguments.ts'
 import { engineFiles } from '../../runtimes/llama-server/memory/engine-files.ts'
-import { reckon, totalOf } from '../../runtimes/llama-server/memory/engine-need.ts'
+import { estimateFromMetadata, totalOf } from '../../runtimes/llama-server/memory/engine-need.ts'
 import { estimateMemory } from '../../runtimes/llama-server/memory/fit-params.ts'
 import { fromFit } from '../../runtimes/llama-server/memory/learned-needs.ts'
 import { realBuild } from '../engine/support.ts'
@@ -12,7 +12,7 @@ import { OTHERS } from './other-shapes.ts'
 import { buildWithoutAmx, GIB, MIB, reportOf, specOf, writeShape } from './support.ts'
 
 /*
- * What the metadata of models say, against what llama-server itself reckons for the same files and options. The files
+ * What the metadata of models say, against what llama-server itself estimates for the same files and options. The files
  * have the shapes of models that people use, and zeros for weights.
  */
 
@@ -45,9 +45,9 @@ const engineFolder = buildWithoutAmx(t)
 async function compare(name: string, path: string, { options, mode = 'chat', flags = [] }: Case) {
   const settings = { arguments: flags, environment: {}, speculation: { ngram: false }, loras: [] }
   const spec = specOf(path, options, { mode, settings })
-  const { core, weights, cache } = reckon(spec, await engineFiles(spec), WHERE)
+  const { core, weights, cache } = estimateFromMetadata(spec, await engineFiles(spec), WHERE)
   const args = engineArguments(spec, { listen: { host: '127.0.0.1', port: 1 }, promptCache: 0 })
-  // Where it listens and what it logs is told by the helper.
+  // Where it listens and what it logs is set by the helper.
   const own = args.slice(args.indexOf('--alias'))
   const real = await reportOf(
     engineFolder,
@@ -102,9 +102,9 @@ t.test('llama-fit-params, made whole', async t => {
     const spec = specOf(path)
     const log = { debug: () => {}, warn: () => {} }
     const fit = await estimateMemory(build, spec, { log: log as never })
-    const reckoning = reckon(spec, await engineFiles(spec), WHERE)
-    const start = fit && fromFit(fit, reckoning, [])
-    const beside = totalOf(reckoning.beside)
+    const estimated = estimateFromMetadata(spec, await engineFiles(spec), WHERE)
+    const start = fit && fromFit(fit, estimated, [])
+    const beside = totalOf(estimated.beside)
     const real = await reportOf(engineFolder, path, ['-c', '16384', '-np', '4'])
     const share = (totalOf(start!) - beside) / MIB / (real.model + real.context + real.compute)
     t.ok(share > 0.99 && share < 1.1, `${name}: ${share} of the truth, though packed weights are not in it`)
