@@ -392,7 +392,7 @@ t.test('kill -9 in the middle of a build', async t => {
   const script = join(tools.home, 'corral.mjs')
   writeFileSync(
     script,
-    `import { compiledSource } from ${module('runtimes/llama-cpp/sources/source.js')}
+    `import { compiledSource } from ${module('runtimes/llama-cpp/sources/compiled.js')}
 const log = { debug() {} }
 await compiledSource({
   name: 'node-llama-cpp', version: '3.22.1', directory: ${JSON.stringify(directory)}, prebuilt: true, log,
