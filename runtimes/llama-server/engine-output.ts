@@ -3,6 +3,7 @@ import { isObject } from '../../core/system/json-object.ts'
 import { isFatal } from './failure.ts'
 import type { Loading } from './loading.ts'
 import type { LogTail } from './log-book.ts'
+import { addUse } from './memory/engine-need.ts'
 
 export interface EngineLog {
   debug(object: object, message: string): void
@@ -144,14 +145,6 @@ export interface MemoryReport {
   use(): MemoryUse | undefined
 }
 
-function sum(uses: readonly MemoryUse[]): MemoryUse {
-  const all: MemoryUse = {}
-  for (const use of uses) {
-    for (const [pool, bytes] of Object.entries(use)) all[pool] = (all[pool] ?? 0) + bytes
-  }
-  return all
-}
-
 /**
  * Makes one account of llama-server's tables (`common_memory_breakdown_print` in common/fit.cpp, v0.5.0). All that it
  * prints while it loads come from `--fit`, which estimates before anything is allocated: the first one is of the model
@@ -170,7 +163,7 @@ export function createMemoryReport(drafts: boolean): MemoryReport {
     use() {
       const draft = drafts ? tables[1] : undefined
       const model = real ?? (draft && tables.length === 2 ? tables[0] : tables.at(-1))
-      return model && sum(draft ? [model, draft] : [model])
+      return model && addUse(model, draft ?? {})
     }
   }
 }

@@ -147,52 +147,13 @@ export async function startEngineProcess(options: {
 }
 
 /** Variables that an engine may inherit: what the system, drivers and libraries need, and nothing that sets llama.cpp up. */
-const NAMES = new Set([
-  'PATH',
-  'HOME',
-  'USER',
-  'LOGNAME',
-  'TMPDIR',
-  'TMP',
-  'TEMP',
-  'LANG',
-  'TZ',
-  'LD_LIBRARY_PATH',
-  'XDG_CACHE_HOME',
-  'XDG_RUNTIME_DIR',
-  'DRI_PRIME',
-  'SYSTEMROOT',
-  'SYSTEMDRIVE',
-  'WINDIR',
-  'COMSPEC',
-  'PATHEXT',
-  'USERPROFILE',
-  'LOCALAPPDATA',
-  'PROGRAMFILES',
-  'NUMBER_OF_PROCESSORS'
-])
-const PREFIXES = [
-  'LC_',
-  'DYLD_',
-  'CUDA_',
-  'NVIDIA_',
-  'HIP_',
-  'ROCR_',
-  'ROCM_',
-  'HSA_',
-  'GPU_',
-  'GGML_',
-  'VK_',
-  'MESA_',
-  'RADV_',
-  'SYCL_',
-  'ONEAPI_',
-  'ZE_',
-  'OMP_',
-  'GOMP_',
-  'KMP_',
-  'PROCESSOR_'
-]
+const NAMES = new Set(
+  `PATH HOME USER LOGNAME TMPDIR TMP TEMP LANG TZ LD_LIBRARY_PATH XDG_CACHE_HOME XDG_RUNTIME_DIR DRI_PRIME
+  SYSTEMROOT SYSTEMDRIVE WINDIR COMSPEC PATHEXT USERPROFILE LOCALAPPDATA PROGRAMFILES NUMBER_OF_PROCESSORS`.split(/\s+/)
+)
+const PREFIXES =
+  `LC_ DYLD_ CUDA_ NVIDIA_ HIP_ ROCR_ ROCM_ HSA_ GPU_ GGML_ VK_ MESA_ RADV_ SYCL_ ONEAPI_ ZE_ OMP_ GOMP_ KMP_
+  PROCESSOR_`.split(/\s+/)
 
 export interface EngineEnvironment {
   /** An empty folder: where llama-server looks for its configuration file. */

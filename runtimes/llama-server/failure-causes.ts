@@ -19,210 +19,83 @@ interface CauseFacts {
   meaning: string
 }
 
+const facts =
+  (code: FailureCode, reaction: Reaction) =>
+  (meaning: string): CauseFacts => ({ code, reaction, meaning })
+const memoryRanOut = facts('insufficient_memory', 'evict')
+const buildUnusable = facts('runtime_missing', 'other_build')
+const loadRefused = facts('load_failed', 'give_up')
+const retryOnce = facts('load_failed', 'retry')
+
 /** Every cause that an engine's failure can have. The names are stable: programs read them in `details.cause`. */
 export const CAUSES = {
   // Memory.
-  out_of_gpu_memory: {
-    code: 'insufficient_memory',
-    reaction: 'evict',
-    meaning: "A GPU's memory was too small: for the weights, the KV cache or the compute buffers"
-  },
-  out_of_memory: {
-    code: 'insufficient_memory',
-    reaction: 'evict',
-    meaning: "The machine's memory was too small, or a limit on it was reached"
-  },
-  oom_killed: {
-    code: 'insufficient_memory',
-    reaction: 'evict',
-    meaning: 'The kernel ended the engine because memory had run out'
-  },
+  out_of_gpu_memory: memoryRanOut("A GPU's memory was too small: for the weights, the KV cache or the compute buffers"),
+  out_of_memory: memoryRanOut("The machine's memory was too small, or a limit on it was reached"),
+  oom_killed: memoryRanOut('The kernel ended the engine because memory had run out'),
 
   // The build and this machine.
-  executable_missing: {
-    code: 'runtime_missing',
-    reaction: 'other_build',
-    meaning: 'llama-server is missing or cannot be executed'
-  },
-  library_missing: {
-    code: 'runtime_missing',
-    reaction: 'other_build',
-    meaning: 'A library that llama-server needs is missing or is another version'
-  },
-  system_too_old: {
-    code: 'runtime_missing',
-    reaction: 'other_build',
-    meaning: "The build needs a newer C library than the system's"
-  },
-  illegal_instruction: {
-    code: 'runtime_missing',
-    reaction: 'other_build',
-    meaning: 'The build uses instructions that the processor does not have'
-  },
-  driver_too_old: {
-    code: 'runtime_missing',
-    reaction: 'other_build',
-    meaning: 'The GPU driver is older than the build needs'
-  },
-  driver_unavailable: {
-    code: 'runtime_missing',
-    reaction: 'other_build',
-    meaning: 'The GPU driver is not loaded, does not fit its libraries, or serves no device'
-  },
-  gpu_not_supported_by_build: {
-    code: 'runtime_missing',
-    reaction: 'other_build',
-    meaning: 'The build has no code for this GPU'
-  },
-  gpu_lost: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'The GPU stopped answering: it hung, was reset, or fell off the bus'
-  },
-  gpu_failed: { code: 'load_failed', reaction: 'give_up', meaning: 'Another failure on the GPU' },
+  executable_missing: buildUnusable('llama-server is missing or cannot be executed'),
+  library_missing: buildUnusable('A library that llama-server needs is missing or is another version'),
+  system_too_old: buildUnusable("The build needs a newer C library than the system's"),
+  illegal_instruction: buildUnusable('The build uses instructions that the processor does not have'),
+  driver_too_old: buildUnusable('The GPU driver is older than the build needs'),
+  driver_unavailable: buildUnusable('The GPU driver is not loaded, does not fit its libraries, or serves no device'),
+  gpu_not_supported_by_build: buildUnusable('The build has no code for this GPU'),
+  gpu_lost: loadRefused('The GPU stopped answering: it hung, was reset, or fell off the bus'),
+  gpu_failed: loadRefused('Another failure on the GPU'),
 
   // The model's files.
-  file_missing: { code: 'load_failed', reaction: 'give_up', meaning: 'A file of the model is not there' },
-  file_unreadable: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'corral is not allowed to read a file of the model, or it is a folder'
-  },
-  read_failed: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'Reading the file failed: the disk or network drive failed, or the file was cut short while in use'
-  },
-  missing_shard: { code: 'load_failed', reaction: 'give_up', meaning: 'A part of a split model is not there' },
-  bad_split: { code: 'load_failed', reaction: 'give_up', meaning: 'The parts of a split model do not belong together' },
-  not_gguf: { code: 'load_failed', reaction: 'give_up', meaning: 'The file is not a GGUF file' },
-  file_damaged: { code: 'load_failed', reaction: 'give_up', meaning: 'The file is cut short or damaged' },
-  unsupported_file_version: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'The version or byte order of the GGUF file is not one that the build reads'
-  },
-  unsupported_architecture: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: "The build does not know the model's architecture"
-  },
-  unsupported_tokenizer: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: "The build does not know the model's tokenizer"
-  },
-  unsupported_tensor_type: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'The build does not know a quantization that the file uses'
-  },
-  missing_tensor: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'Tensors are missing, too many, or of another shape than the build expects'
-  },
-  bad_metadata: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'The metadata of the file lacks something, or holds what the build does not expect'
-  },
-  projector_missing: { code: 'load_failed', reaction: 'give_up', meaning: 'The projector (mmproj) file is not there' },
-  projector_unsupported: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'The build does not know the type of the projector'
-  },
-  projector_damaged: { code: 'load_failed', reaction: 'give_up', meaning: 'The projector is incomplete or damaged' },
-  projector_mismatch: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'The projector belongs to another model, or cannot be used with this one'
-  },
-  adapter_unusable: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'A LoRA adapter or control vector is missing, damaged, or made for another model'
-  },
-  draft_unusable: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'The draft model cannot be loaded, or does not match the model'
-  },
+  file_missing: loadRefused('A file of the model is not there'),
+  file_unreadable: loadRefused('corral is not allowed to read a file of the model, or it is a folder'),
+  read_failed: loadRefused(
+    'Reading the file failed: the disk or network drive failed, or the file was cut short while in use'
+  ),
+  missing_shard: loadRefused('A part of a split model is not there'),
+  bad_split: loadRefused('The parts of a split model do not belong together'),
+  not_gguf: loadRefused('The file is not a GGUF file'),
+  file_damaged: loadRefused('The file is cut short or damaged'),
+  unsupported_file_version: loadRefused('The version or byte order of the GGUF file is not one that the build reads'),
+  unsupported_architecture: loadRefused("The build does not know the model's architecture"),
+  unsupported_tokenizer: loadRefused("The build does not know the model's tokenizer"),
+  unsupported_tensor_type: loadRefused('The build does not know a quantization that the file uses'),
+  missing_tensor: loadRefused('Tensors are missing, too many, or of another shape than the build expects'),
+  bad_metadata: loadRefused('The metadata of the file lacks something, or holds what the build does not expect'),
+  projector_missing: loadRefused('The projector (mmproj) file is not there'),
+  projector_unsupported: loadRefused('The build does not know the type of the projector'),
+  projector_damaged: loadRefused('The projector is incomplete or damaged'),
+  projector_mismatch: loadRefused('The projector belongs to another model, or cannot be used with this one'),
+  adapter_unusable: loadRefused('A LoRA adapter or control vector is missing, damaged, or made for another model'),
+  draft_unusable: loadRefused('The draft model cannot be loaded, or does not match the model'),
 
   // How it was called.
-  unknown_flag: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'llama-server does not know a flag, or no longer knows it'
-  },
-  bad_flag_value: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'llama-server refuses the value of a flag, or misses one'
-  },
-  cannot_listen: {
-    code: 'load_failed',
-    reaction: 'retry',
-    meaning: 'llama-server could not listen on its address: it is taken, or its folder cannot be used'
-  },
-  flash_attention_required: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'A quantized V cache was requested without flash attention'
-  },
-  bad_cache_type: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'A cache type is unknown or does not fit the model'
-  },
-  bad_chat_template: { code: 'load_failed', reaction: 'give_up', meaning: 'The chat template cannot be used' },
-  rpc_unreachable: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'A machine that should take part over RPC could not be reached, or its connection broke'
-  },
-  context_failed: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'llama.cpp could not make the context for another reason, which the message gives'
-  },
-  system_limit: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'A limit of the system on threads, processes or open files was reached'
-  },
+  unknown_flag: loadRefused('llama-server does not know a flag, or no longer knows it'),
+  bad_flag_value: loadRefused('llama-server refuses the value of a flag, or misses one'),
+  cannot_listen: retryOnce('llama-server could not listen on its address: it is taken, or its folder cannot be used'),
+  flash_attention_required: loadRefused('A quantized V cache was requested without flash attention'),
+  bad_cache_type: loadRefused('A cache type is unknown or does not fit the model'),
+  bad_chat_template: loadRefused('The chat template cannot be used'),
+  rpc_unreachable: loadRefused(
+    'A machine that should take part over RPC could not be reached, or its connection broke'
+  ),
+  context_failed: loadRefused('llama.cpp could not make the context for another reason, which the message gives'),
+  system_limit: loadRefused('A limit of the system on threads, processes or open files was reached'),
 
   // How it ended.
-  killed: {
-    code: 'load_failed',
-    reaction: 'retry',
-    meaning:
-      'Something outside corral killed the engine (SIGKILL); where the kernel does not say, memory may have run out'
-  },
-  terminated: {
-    code: 'load_failed',
-    reaction: 'retry',
-    meaning: 'Something outside corral asked the engine to end (SIGTERM, SIGHUP, SIGINT, …)'
-  },
+  killed: retryOnce(
+    'Something outside corral killed the engine (SIGKILL); where the kernel does not say, memory may have run out'
+  ),
+  terminated: retryOnce('Something outside corral asked the engine to end (SIGTERM, SIGHUP, SIGINT, …)'),
   stalled: {
     code: 'load_timeout',
     reaction: 'give_up',
     meaning: 'A load made no progress for `runtimes.load_timeout`'
   },
-  hung: {
-    code: 'load_failed',
-    reaction: 'retry',
-    meaning: 'The engine neither responded nor worked, and corral ended it'
-  },
-  assertion_failed: {
-    code: 'load_failed',
-    reaction: 'give_up',
-    meaning: 'llama.cpp stopped after an internal error'
-  },
-  crashed: { code: 'load_failed', reaction: 'give_up', meaning: 'The engine crashed (SIGSEGV, SIGABRT, …)' },
-  unknown: { code: 'load_failed', reaction: 'give_up', meaning: 'Unknown: the last lines of the log may help' }
-} as const satisfies Record<string, CauseFacts>
+  hung: retryOnce('The engine neither responded nor worked, and corral ended it'),
+  assertion_failed: loadRefused('llama.cpp stopped after an internal error'),
+  crashed: loadRefused('The engine crashed (SIGSEGV, SIGABRT, …)'),
+  unknown: loadRefused('Unknown: the last lines of the log may help')
+} satisfies Record<string, CauseFacts>
 
 export type FailureCause = keyof typeof CAUSES
 

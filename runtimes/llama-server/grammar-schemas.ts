@@ -99,21 +99,10 @@ function withPlaces(node: Fields): Fields {
 }
 
 /** Words of JSON Schema that llama.cpp's grammars pass over wherever they stand. */
-const NEVER = new Set([
-  'multipleOf',
-  'uniqueItems',
-  'contains',
-  'minContains',
-  'maxContains',
-  'minProperties',
-  'maxProperties',
-  'patternProperties',
-  'propertyNames',
-  'dependentRequired',
-  'dependentSchemas',
-  'not',
-  'if'
-])
+const NEVER = new Set(
+  `multipleOf uniqueItems contains minContains maxContains minProperties maxProperties patternProperties
+  propertyNames dependentRequired dependentSchemas not if`.split(/\s+/)
+)
 /** Those that hold for whole numbers only. */
 const BOUNDS = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']
 const LENGTHS = ['minLength', 'maxLength']

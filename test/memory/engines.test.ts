@@ -86,9 +86,9 @@ for (const [at, { name, options, given }] of CASES.entries()) {
       const growth = need.bounds.promptCache
       // The report is in whole MiB, rounded down in each of its rows.
       const report = totalOf(engine.memory!)
-      const beside = totalOf(need.use) - growth - report
-      t.ok(beside > 38 * MIB, `the need covers the report and the process (${beside / MIB} MiB more)`)
-      t.ok(beside < 48 * MIB + 0.3 * report, 'and is not much more')
+      const unreported = totalOf(need.use) - growth - report
+      t.ok(unreported > 38 * MIB, `the need covers the report and the process (${unreported / MIB} MiB more)`)
+      t.ok(unreported < 48 * MIB + 0.3 * report, 'and is not much more')
       await use(engine, spec.options)
       const real = await processMemory(engine.pid)
       if (process.platform === 'linux') {

@@ -104,9 +104,9 @@ t.test('llama-fit-params, made whole', async t => {
     const fit = await estimateMemory(build, spec, { log: log as never })
     const estimated = estimateFromMetadata(spec, await engineFiles(spec), WHERE)
     const start = fit && fromFit(fit, estimated, [])
-    const beside = totalOf(estimated.beside)
+    const unreported = totalOf(estimated.unreported)
     const real = await reportOf(engineFolder, path, ['-c', '16384', '-np', '4'])
-    const share = (totalOf(start!) - beside) / MIB / (real.model + real.context + real.compute)
+    const share = (totalOf(start!) - unreported) / MIB / (real.model + real.context + real.compute)
     t.ok(share > 0.99 && share < 1.1, `${name}: ${share} of the truth, though packed weights are not in it`)
   }
 })

@@ -204,7 +204,7 @@ t.test('sources of a need', async t => {
   const estimated = {
     core: { host: 100 },
     draft: {},
-    beside: { host: 10 },
+    unreported: { host: 10 },
     growth: 5,
     bounds: { promptCache: 5, checkpoints: 1 },
     weights: 60,

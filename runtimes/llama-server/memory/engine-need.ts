@@ -13,7 +13,7 @@ const BATCH = 512
 const CHECKPOINTS = 32
 const DRAFT_TOKENS = 3
 const NGRAM_TOKENS = 64
-/** What a llama-server takes beside what it reports: code, threads, buffers of requests … */
+/** What a llama-server takes that it does not report: code, threads, buffers of requests … */
 const PROCESS = 40 * MIB
 const SLOT = MIB
 /** … and its vocabulary, for each token, with the merges. */
@@ -48,8 +48,8 @@ export interface MetadataEstimate {
   core: MemoryUse
   /** What its draft model takes, which is in its report too. */
   draft: MemoryUse
-  /** What it takes in addition from the start. */
-  beside: MemoryUse
+  /** What it takes from the start that the report leaves out. */
+  unreported: MemoryUse
   /** What it may grow by in the machine's memory, within its bounds. */
   growth: number
   bounds: EngineBounds
@@ -135,7 +135,7 @@ function unknownParts(size: number, context: number): Parts {
 }
 
 /**
- * How much llama-server may keep beside the slots' own caches. It would fill what it is allowed, so that all of it is
+ * How much llama-server may keep in addition to the slots' own caches. It would fill what it is allowed, so that all of it is
  * counted: for the states of earlier prompts a sixteenth of what corral may take (`promptCacheSize`), and no more than
  * half of the slots' caches; the same for checkpoints of models with windows or states, one for each slot at least. No
  * model is refused for that: where there is no room beside the model itself, nothing is kept.
@@ -170,7 +170,7 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   const projector = files.projector ? files.projector.size + files.projector.compute : 0
   const drafted = draftPlacement(spec, files, options, devices, where.arch)
   const reserved = addUse({ [first]: projector }, drafted)
-  // What lies on the devices beside the layers is no room for layers.
+  // Layers cannot use the room that other parts take on the devices.
   const roomier = devices.map(device => ({
     ...device,
     overhead: device.overhead + (device.pool === 'host' ? 0 : (reserved[device.pool] ?? 0))
@@ -178,10 +178,10 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   const placement = place(parts, roomier, gpuLayers, flags.hostCache)
 
   const overheads = devices.slice(0, placement.devices.length).map(({ pool, overhead }) => ({ [pool]: overhead }))
-  const beside = addUse({ host: processSize(shape, options.num_parallel) }, { [first]: projector }, ...overheads)
+  const unreported = addUse({ host: processSize(shape, options.num_parallel) }, { [first]: projector }, ...overheads)
   const cache = parts.layers.reduce((sum, layer) => sum + layer.cache, 0)
   const chat = spec.mode === 'chat'
-  const start = addUse(placement.use, drafted, beside).host ?? 0
+  const start = addUse(placement.use, drafted, unreported).host ?? 0
   const bounds = growthBounds(flags, {
     room: chat ? Math.max(0, where.memory - start) : 0,
     limit: promptCacheSize(where.memory) * MIB,
@@ -191,7 +191,7 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   return {
     core: placement.use,
     draft: drafted,
-    beside,
+    unreported,
     growth: bounds.growth,
     bounds: {
       promptCache: bounds.promptCache,

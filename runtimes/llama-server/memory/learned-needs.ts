@@ -127,10 +127,10 @@ export function fromFit(
   if (!estimated.settled) return undefined
   if (devices.length === 0) {
     const core = estimated.core.host ?? 0
-    return addUse({ host: Math.max(core, (fit.host ?? 0) - estimated.logits) }, estimated.draft, estimated.beside)
+    return addUse({ host: Math.max(core, (fit.host ?? 0) - estimated.logits) }, estimated.draft, estimated.unreported)
   }
   const left = Math.max(0, estimated.weights + estimated.cache - totalOf(fit))
-  return addUse(fit, { host: left }, estimated.draft, estimated.beside)
+  return addUse(fit, { host: left }, estimated.draft, estimated.unreported)
 }
 
 /**
@@ -138,15 +138,15 @@ export function fromFit(
  * @param old whether the build may be one that reserves an answer for every token of a batch
  */
 export function fromMetadata(estimated: MetadataEstimate, devices: readonly Device[], old: boolean): MemoryUse {
-  const { core, draft, beside, logits } = estimated
+  const { core, draft, unreported, logits } = estimated
   const where = devices.length === 0 ? ['host'] : [...new Set(devices.map(({ pool }) => pool))]
   const more = old ? where.map(pool => ({ [pool]: logits })) : []
-  return addUse(core, draft, beside, ...more)
+  return addUse(core, draft, unreported, ...more)
 }
 
 /** What an engine takes from the start by its own report; `resident` is what the system says that its process holds. */
 export function fromReport(report: MemoryUse, estimated: MetadataEstimate, resident: number | undefined): MemoryUse {
-  const use = addUse(report, estimated.beside)
+  const use = addUse(report, estimated.unreported)
   return { ...use, host: Math.max(use.host ?? 0, resident ?? 0) }
 }
 

@@ -178,8 +178,8 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
       const { files, where } = need.facts
       if (!files.shape) return explainNeed(spec, need, limits, undefined)
       const useOf = (options: LoadOptions) => {
-        const { core, draft, beside, growth } = estimateFromMetadata({ ...spec, options }, files, where)
-        return addUse(core, draft, beside, { host: growth })
+        const { core, draft, unreported, growth } = estimateFromMetadata({ ...spec, options }, files, where)
+        return addUse(core, draft, unreported, { host: growth })
       }
       const usual = useOf(spec.options)
       const needFor = (options: LoadOptions) => {
