@@ -113,7 +113,8 @@ export async function startEngineProcess(options: {
     running = false
     watchdog?.kill('SIGKILL')
     exited.resolve({ code, signal })
-    setTimeout(() => drained.resolve(), DRAIN_LIMIT).unref()
+    // After a turn of the event loop that reads: where the gateway was busy for longer, the output is still in the pipe.
+    setTimeout(() => setImmediate(() => drained.resolve()), DRAIN_LIMIT).unref()
   })
   child.once('close', () => drained.resolve())
   child.stdin.on('error', () => {

@@ -172,7 +172,7 @@ t.test('load failures: unknown flags, bad values, options that exclude each othe
   await fails(t, first, 'test/value', {
     ...failed,
     cause: 'bad_flag_value',
-    advice: /--ctx-size.*no number.*Correct it/
+    advice: /--ctx-size.*not a number.*Correct it/
   })
   const quantized = { cache_type_v: 'q8_0' }
   const flash = { ...failed, cause: 'flash_attention_required', advice: /Use cache_type_v f16/ }
