@@ -91,6 +91,7 @@ export function createCatalog(
   return {
     list() {
       const all: Model[] = storage.list()
+      if (sources.length === 0) return all
       const names = new Set(all.map(({ model }) => modelKey(model)))
       for (const source of sources) {
         for (const [name, models] of modelsOf(source)) {
