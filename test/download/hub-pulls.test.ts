@@ -25,7 +25,8 @@ const TWO = { 'README.md': '# Tiny\n', 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf
 
 t.test('pulls one of two quantizations', async t => {
   const hub = await startHubEmulator(t, { repositories: { 'test/tiny-GGUF': { files: TWO } } })
-  const corral = await corralWithHub(t, hub)
+  // A second connection would take over part of what is on its way to a slow first one, and be sent that part again.
+  const corral = await corralWithHub(t, hub, { config: 'downloads: { connections_per_file: 1 }\n' })
 
   const plan = await corral.json('/api/pull', { model: 'test/tiny-GGUF', dry_run: true })
   t.equal(plan.status, 200, 'what would be fetched')
