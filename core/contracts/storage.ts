@@ -89,7 +89,7 @@ export interface Storage {
   import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
   /**
    * Makes files a variant, by link where possible; they stay where they are. Their headers are read, so that what is
-   * damaged never becomes a model. `onCopied` is told of each file that had to be copied. What is `made` takes the place
+   * damaged never becomes a model. `onCopied` is called for each file that was copied. What is `made` takes the place
    * of what was made under its name, and that of a model with the same files, which keeps its origin.
    * @throws CorralError `invalid_request` saying what is wrong with them, `model_exists`, `insufficient_storage`
    */

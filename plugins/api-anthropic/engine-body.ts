@@ -132,7 +132,7 @@ function offeredTools(tools: readonly ToolParam[], messages: readonly MessagePar
   const known = new Map<unknown, OfferedTool>()
   const offered = new Set<unknown>()
   const define = (tool: ToolParam, place: string) => {
-    // Those without a name are told of where they are read.
+    // Those without a name are refused where they are read.
     const key = tool.name || place
     known.set(key, { tool, place })
     return key

@@ -54,7 +54,7 @@ export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
   }
 }
 
-/** What a follower of a model's log is told, each with the engine that it is of. */
+/** The events of a followed log, each with the engine that it belongs to. */
 export type LogEvent =
   | { engine: string; build: string; startedAt: string }
   | { engine: string; line: string }
@@ -62,7 +62,7 @@ export type LogEvent =
 
 /**
  * Tells what is new in a model's records since the last call, oldest first. The first call gives the last `backlog`
- * lines of the newest engine; all engines that come later are told from their start.
+ * lines of the newest engine; engines that come later are followed from their start.
  */
 export function createLogEvents(backlog: number): (records: readonly EngineLogRecord[]) => LogEvent[] {
   /** By engine: how many of its lines have been told, and whether its end has. */

@@ -82,7 +82,7 @@ interface FramingRequest {
   override: string | undefined
   /** What the mount point gives to those who do not say. */
   fallback: Framing
-  /** Whether `Accept` is heeded at all. */
+  /** Whether `Accept` counts at all. */
   negotiate: boolean
 }
 
@@ -132,7 +132,7 @@ type Work = (signal: AbortSignal, onProgress: OnProgress) => Promise<Record<stri
 
 /**
  * How long work that reports progress is answered: streamed, each step is an event and what the work gives is the last
- * one; else that is the reply's only object. A failure in the stream is told in the words of pulls and, where a model is
+ * one; else that is the reply's only object. A failure in the stream has the shape of a failed pull's and, where a model is
  * worked on, of answers too.
  */
 export function progressReplies(streams: NativeStreams) {

@@ -103,7 +103,7 @@ type Tool = NonNullable<ChatRequest['tools']>[number]
 
 /** What a chat asks that engines do not do by themselves. */
 interface ChatExtras {
-  /** How many of the likeliest tokens are told at each place; undefined where no probabilities are asked for. */
+  /** How many of the likeliest tokens are given at each place; undefined where no probabilities are requested. */
   logprobs?: number
   /** The request speaks of functions in the place of tools, and so does the answer. */
   legacyFunctions: boolean
@@ -201,7 +201,7 @@ export type Prompt = string | number[]
 
 /** What a completion asks that engines do not do by themselves. */
 interface CompletionExtras {
-  /** How many of the likeliest tokens are told at each place; undefined where no probabilities are asked for. */
+  /** How many of the likeliest tokens are given at each place; undefined where no probabilities are requested. */
   logprobs?: number
   /** The prompts, where answers are to begin with them. */
   echo?: Prompt[]
