@@ -1,6 +1,6 @@
 import { resolve } from 'node:path'
 import { type Command, Option } from 'commander'
-import type { FoundModel, FoundModels } from '../../core/contracts/adoption.ts'
+import type { FoundModel, FoundModels } from '../../core/contracts/found-models.ts'
 import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { CommandFailure, EXIT, throwTogether } from '../command-failure.ts'

@@ -1,5 +1,5 @@
 import type { EngineSettings } from '../config/model-settings.ts'
-import type { Model } from '../contracts/catalog.ts'
+import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 
 /** A kind of medium that messages hold, and what corral lets through of it. */

@@ -1,4 +1,4 @@
-import type { ModelDefaults } from '../contracts/catalog.ts'
+import type { ModelDefaults } from '../contracts/models.ts'
 
 interface Message {
   role?: unknown

@@ -1,4 +1,4 @@
-import type { Model } from '../contracts/catalog.ts'
+import type { Model } from '../contracts/models.ts'
 import { type LoadOptions, type OverflowPolicy, type ParsedOptions, parseOptions } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { CoreConfig, ModelSettings } from './core-schema.ts'

@@ -2,7 +2,7 @@ import type { EngineSettings } from '../config/model-settings.ts'
 import type { CorralError } from '../errors.ts'
 import type { LoadOptions } from '../models/options.ts'
 import type { MemoryUse } from './builds.ts'
-import type { Model } from './catalog.ts'
+import type { Model } from './models.ts'
 import type { Waiting } from './progress.ts'
 
 /*

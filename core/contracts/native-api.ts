@@ -1,6 +1,6 @@
 import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import type { ModelName } from '../models/model-name.ts'
-import type { Model } from './catalog.ts'
+import type { Model } from './models.ts'
 
 export type Framing = 'sse' | 'ndjson'
 

@@ -1,7 +1,7 @@
-import type { Catalog } from './catalog.ts'
 import type { Downloads } from './downloads.ts'
 import type { Engines } from './engines.ts'
-import type { Scheduler } from './scheduler.ts'
+import type { Scheduler } from './leases.ts'
+import type { Catalog } from './models.ts'
 import type { Storage } from './storage.ts'
 
 /**

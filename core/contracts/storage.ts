@@ -1,6 +1,6 @@
 import { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
-import type { Model, ModelDefaults, Origin } from './catalog.ts'
+import type { Model, ModelDefaults, Origin } from './models.ts'
 import type { Waiting } from './progress.ts'
 
 export interface StoredFile {

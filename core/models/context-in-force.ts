@@ -1,7 +1,7 @@
 import type { CoreConfig } from '../config/core-schema.ts'
 import { settingsFor } from '../config/model-settings.ts'
-import type { Model } from '../contracts/catalog.ts'
-import type { RunningModel } from '../contracts/scheduler.ts'
+import type { RunningModel } from '../contracts/leases.ts'
+import type { Model } from '../contracts/models.ts'
 
 /**
  * Tokens of context that a request has which asks for none of its own: those of the engine that runs, else those that

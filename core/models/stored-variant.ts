@@ -1,6 +1,6 @@
 import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Origin } from '../contracts/catalog.ts'
+import type { Origin } from '../contracts/models.ts'
 import type { StoredFile, StoredVariant } from '../contracts/storage.ts'
 import { isSystemError } from '../errors.ts'
 

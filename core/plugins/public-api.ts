@@ -3,12 +3,12 @@
  * definition is plain data; it gives types, and classes for those who build on them.
  */
 export type { Build, MemoryUse } from '../contracts/builds.ts'
-export type * from '../contracts/catalog.ts'
 export type * from '../contracts/downloads.ts'
 export type * from '../contracts/engines.ts'
 export type * from '../contracts/hooks.ts'
+export type { Lease, LeaseRequest, LoadingModel, RunningModel, Scheduler } from '../contracts/leases.ts'
+export type * from '../contracts/models.ts'
 export type { OnProgress, Progress, Waiting } from '../contracts/progress.ts'
-export type { Lease, LeaseRequest, LoadingModel, RunningModel, Scheduler } from '../contracts/scheduler.ts'
 export type { ServiceName, Services } from '../contracts/services.ts'
 export { hasFiles, requireFiles, type Storage, type StoredFile, type StoredVariant } from '../contracts/storage.ts'
 export { CorralError, type ErrorCode, type ErrorOptions } from '../errors.ts'

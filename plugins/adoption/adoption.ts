@@ -1,4 +1,4 @@
-import type { Adoption, FoundModel, FoundModels } from '../../core/contracts/adoption.ts'
+import type { Adoption, FoundModel, FoundModels } from '../../core/contracts/found-models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { OnCopied, Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'

@@ -1,6 +1,6 @@
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
-import type { Model } from '../../core/contracts/catalog.ts'
+import type { Model } from '../../core/contracts/models.ts'
 import { logFailure } from '../../core/http/application.ts'
 import { isGone } from '../../core/http/client-signal.ts'
 import { bodyObject } from '../../core/http/json-body.ts'

@@ -2,7 +2,7 @@ import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import type { Question } from '../../core/answers/pipeline.ts'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
-import type { Model } from '../../core/contracts/catalog.ts'
+import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 

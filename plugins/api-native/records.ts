@@ -1,4 +1,5 @@
-import type { Model } from '../../core/contracts/catalog.ts'
+import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
+import type { Model } from '../../core/contracts/models.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
 import type {
   LoadingRecord,
@@ -8,7 +9,6 @@ import type {
   ShownModel
 } from '../../core/contracts/native-records.ts'
 import { progressText } from '../../core/contracts/progress.ts'
-import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
 import { hasFiles } from '../../core/contracts/storage.ts'
 import type { CorralError } from '../../core/errors.ts'
 

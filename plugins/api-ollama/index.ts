@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { ConfigError } from '../../core/config/problems.ts'
-import type { Model } from '../../core/contracts/catalog.ts'
+import type { Model } from '../../core/contracts/models.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { MAKING_NEEDS, modelMaking } from './models/model-making.ts'

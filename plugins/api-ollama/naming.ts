@@ -1,4 +1,4 @@
-import type { Catalog, Model } from '../../core/contracts/catalog.ts'
+import type { Catalog, Model } from '../../core/contracts/models.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'

@@ -1,6 +1,6 @@
 import { shortened } from '../../core/answers/embedding.ts'
-import type { Model } from '../../core/contracts/catalog.ts'
 import type { EmbeddingsReply, RankingReply } from '../../core/contracts/engines.ts'
+import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { EmbeddingRequest, RerankRequest } from './request-schemas.ts'
 

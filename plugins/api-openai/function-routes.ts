@@ -1,8 +1,8 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { type TSchema, Type } from 'typebox'
 import { callOf } from '../../core/answers/pipeline.ts'
-import type { Model } from '../../core/contracts/catalog.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
+import type { Model } from '../../core/contracts/models.ts'
 import type { ErrorCode } from '../../core/errors.ts'
 import {
   ANSWER_ERRORS,

@@ -1,7 +1,7 @@
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import type { EffectiveSettings } from '../../core/config/model-settings.ts'
-import type { Model } from '../../core/contracts/catalog.ts'
+import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { ChunkHead } from './chunks.ts'
 import { askLogprobs } from './chunks.ts'

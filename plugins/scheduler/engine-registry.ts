@@ -1,6 +1,6 @@
 import type { MemoryUse } from '../../core/contracts/builds.ts'
-import type { Capability, Model } from '../../core/contracts/catalog.ts'
 import type { EngineMode, EngineProvider, Engines } from '../../core/contracts/engines.ts'
+import type { Capability, Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 
 /** The registry of providers, with what only the scheduler asks of it. */

@@ -1,7 +1,7 @@
-import type { Model } from '../../core/contracts/catalog.ts'
 import type { Engine, EngineMode, MemoryEstimate } from '../../core/contracts/engines.ts'
+import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
+import type { Model } from '../../core/contracts/models.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
-import type { LoadingModel, RunningModel } from '../../core/contracts/scheduler.ts'
 import { type EngineState, isIn } from './scheduler-state.ts'
 
 /** What a load does before there is a GGUF to load. */

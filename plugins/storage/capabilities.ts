@@ -1,4 +1,4 @@
-import type { Capability } from '../../core/contracts/catalog.ts'
+import type { Capability } from '../../core/contracts/models.ts'
 
 /** llama.cpp's architectures that only encode: they give embeddings, never text. */
 const ENCODERS = new Set([

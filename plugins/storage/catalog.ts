@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import type { BroughtModel, Catalog, Model, ModelSource } from '../../core/contracts/catalog.ts'
+import type { BroughtModel, Catalog, Model, ModelSource } from '../../core/contracts/models.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 import { findLabel } from './manifest.ts'

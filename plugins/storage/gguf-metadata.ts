@@ -1,4 +1,4 @@
-import type { ModelMetadata } from '../../core/contracts/catalog.ts'
+import type { ModelMetadata } from '../../core/contracts/models.ts'
 import type { GgufFile } from '../../core/models/gguf-file.ts'
 import { labelFromFileName } from '../../core/models/gguf-file-name.ts'
 import { capabilitiesOf } from './capabilities.ts'

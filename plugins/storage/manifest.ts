@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import type { Capability } from '../../core/contracts/catalog.ts'
+import type { Capability } from '../../core/contracts/models.ts'
 import { type ParsedJson, parseJson } from '../../core/system/json-file.ts'
 
 /** The layout of manifests that this version writes. */

@@ -1,5 +1,5 @@
 import { readFile, stat } from 'node:fs/promises'
-import type { ModelMetadata } from '../../core/contracts/catalog.ts'
+import type { ModelMetadata } from '../../core/contracts/models.ts'
 import type { StoredFile } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { type GgufFile, readGguf } from '../../core/models/gguf-file.ts'

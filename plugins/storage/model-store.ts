@@ -1,7 +1,7 @@
 import { access, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import type { ModelDefaults, Origin } from '../../core/contracts/catalog.ts'
+import type { ModelDefaults, Origin } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { AdoptRequest, ImportRequest, OnCopied, Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../core/errors.ts'

@@ -1,4 +1,4 @@
-import type { ModelDefaults, ModelMetadata, Origin } from '../../core/contracts/catalog.ts'
+import type { ModelDefaults, ModelMetadata, Origin } from '../../core/contracts/models.ts'
 import type { StoredFile, StoredVariant } from '../../core/contracts/storage.ts'
 import type { ModelName } from '../../core/models/model-name.ts'
 import { conflictingVariant, haveSameContent } from '../../core/models/stored-variant.ts'

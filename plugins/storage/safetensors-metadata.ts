@@ -1,5 +1,5 @@
 import { open } from 'node:fs/promises'
-import type { Capability, ModelMetadata } from '../../core/contracts/catalog.ts'
+import type { Capability, ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { dtypeLabel } from '../../core/models/safetensors-layout.ts'
 import { MOST_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { constants, copyFile, type FileHandle, link, mkdir, open, rm, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import type { ModelDefaults, ModelMetadata, Origin } from '../../core/contracts/catalog.ts'
+import type { ModelDefaults, ModelMetadata, Origin } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { OnCopied, StoredFile } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../core/errors.ts'

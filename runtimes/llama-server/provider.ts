@@ -1,7 +1,7 @@
 import type { Build, Runtimes } from '../../core/contracts/builds.ts'
-import type { Capability, Model } from '../../core/contracts/catalog.ts'
 import type { Conversion } from '../../core/contracts/conversion.ts'
 import type { EngineMode, EngineProvider, EngineSpec, MemoryEstimate } from '../../core/contracts/engines.ts'
+import type { Capability, Model } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type Storage } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'

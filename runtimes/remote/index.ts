@@ -1,7 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { Timeout } from '../../core/config/core-schema.ts'
-import type { BroughtModel, Capability } from '../../core/contracts/catalog.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
+import type { BroughtModel, Capability } from '../../core/contracts/models.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'

@@ -1,5 +1,5 @@
 import type { EffectiveSettings } from '../../core/config/model-settings.ts'
-import type { Capability } from '../../core/contracts/catalog.ts'
+import type { Capability } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { checkAgainst } from '../../plugins/api-openai/check-body.ts'
 import { type Fields, readCall } from '../../plugins/api-openai/engine-call.ts'

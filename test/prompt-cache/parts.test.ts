@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSy
 import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
 import t from 'tap'
-import type { ModelMetadata } from '../../core/contracts/catalog.ts'
+import type { ModelMetadata } from '../../core/contracts/models.ts'
 import {
   leastUsed,
   newFileName,

@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { BroughtModel } from '../../core/contracts/catalog.ts'
+import type { BroughtModel } from '../../core/contracts/models.ts'
 import { hasFiles, requireFiles } from '../../core/contracts/storage.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { createCatalog } from '../../plugins/storage/catalog.ts'

@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { FoundModelsSchema } from '../../../core/contracts/adoption.ts'
+import { FoundModelsSchema } from '../../../core/contracts/found-models.ts'
 import { ConvertedSchema, Done, ImportedSchema } from '../../../core/contracts/native-records.ts'
 import type { ErrorCode } from '../../../core/errors.ts'
 import { errorResponses, json, nativeErrors } from '../../../core/http/response-schemas.ts'

@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import type { Model, ModelDefaults } from '../../../core/contracts/catalog.ts'
+import type { Model, ModelDefaults } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { Given, loose } from '../../../core/http/request-fields.ts'
 import { optionName, parseOptions } from '../../../core/models/options.ts'

@@ -1,7 +1,7 @@
 import type { ModelName } from '../models/model-name.ts'
 import type { LoadOptions } from '../models/options.ts'
-import type { Model } from './catalog.ts'
 import type { Engine, EngineMode } from './engines.ts'
+import type { Model } from './models.ts'
 import type { Progress, Waiting } from './progress.ts'
 
 export interface LeaseRequest extends Waiting {
