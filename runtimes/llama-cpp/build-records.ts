@@ -9,7 +9,8 @@ import { isSystemError, messageOf } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, readJsonFileSync, writeJsonFile } from '../../core/system/json-file.ts'
 import { fits } from '../../core/system/schema-check.ts'
-import { type AskOptions, askVersion, fileDigest } from './prove.ts'
+import { type QueryOptions, queryVersion } from '../llama-server/server-facts.ts'
+import { fileDigest } from './prove.ts'
 
 const SUFFIX = '.build.json'
 const FORMAT = 1
@@ -136,7 +137,7 @@ export async function removeRecord(directory: string, { build }: BuildRecord): P
 /** Why a build that was proven once cannot be used any more; undefined when it still is what it was, and runs. */
 export async function damageOf(
   { build, files, server }: BuildRecord,
-  options: AskOptions
+  options: QueryOptions
 ): Promise<string | undefined> {
   try {
     for (const [name, size] of Object.entries(files)) {
@@ -149,7 +150,7 @@ export async function damageOf(
     }
     for (const path of Object.values(build.executables)) await stat(path)
     if (build.converter) await stat(join(build.converter.directory, 'convert_hf_to_gguf.py'))
-    await askVersion(build.executables.server, options)
+    await queryVersion(build.executables.server, options)
     return undefined
   } catch (error) {
     if (options.signal?.aborted) throw options.signal.reason

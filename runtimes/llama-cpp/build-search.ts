@@ -23,8 +23,8 @@ import {
   writeRecord
 } from './build-records.ts'
 import { lockDirectory, removeLeftovers } from './builds-directory.ts'
-import { askDevices } from './prove.ts'
-import type { Prove } from './prove-by-answer.ts'
+import type { Prove } from './prove.ts'
+import { usableDevices } from './prove.ts'
 import { matchesChoice, positionOf, runtimeOf } from './ranking.ts'
 import { checkRecord, findRecorded, isOfKind, type RecordedDeps } from './recorded-builds.ts'
 import { missingText, reasonsOf, type SearchAttempts, type SearchLog, trackAttempts } from './search-report.ts'
@@ -323,7 +323,7 @@ export async function tryInstantSource(
     const declared = byRank.find(({ name, kind }) => name === candidate.runtime || kind === candidate.kind)
     // The devices of a recorded build are listed again each time: drivers may have changed.
     const found = reused
-      ? { ...reused, devices: await askDevices(server, { signal, log, hardware, runtime: declared }) }
+      ? { ...reused, devices: await usableDevices(server, { signal, log, hardware, runtime: declared }) }
       : await deps.prove(candidate, { own: isOwn(candidate, directory), signal, hardware, runtime: declared })
     const runtime =
       declared ?? runtimeOf({ ...found, runtime: undefined, kind: 'unknown' }, kinds, ranking, hardware.gpus)

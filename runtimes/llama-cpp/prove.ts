@@ -1,32 +1,41 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Build, BuildCandidate, BuildDevice, RuntimeDescriptor } from '../../core/contracts/builds.ts'
+import type { Delta, Engine } from '../../core/contracts/engines.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
-import { messageOf } from '../../core/errors.ts'
-import { runTool, ToolError, type ToolLog } from '../../core/system/child-process.ts'
-import { parseDeviceLog, parseDevices, whyUnusable } from '../llama-server/device-list.ts'
-import { engineEnvironment } from '../llama-server/engine-process.ts'
+import type { Waiting } from '../../core/contracts/progress.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
+import type { ToolLog } from '../../core/system/child-process.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
+import type { LaunchSpec } from '../llama-server/launch-spec.ts'
+import { idleGpu, LOG_LAYERS, queryDevices, queryVersion } from '../llama-server/server-facts.ts'
 import { isForGpus } from './ranking.ts'
 
-/** Milliseconds that each question may take: drivers can be slow to start. */
-const ANSWER_LIMIT = 60_000
-
-/** What `llama-server --version` prints, read; undefined when it is something else. */
-export function parseVersion(lines: readonly string[]): { version: string; commit?: string } | undefined {
-  for (const line of lines) {
-    // Its logging thread writes to the same place, so that a line of it may stand around the version.
-    const version = /(?:^|\s)version:\s*(\S+(?:\s+\([^()]*\))?|\S.*)/.exec(line.trim())?.[1]
-    if (version === undefined) continue
-    const commit = /\bcommit ([0-9a-f]{7,40})\b/.exec(version)?.[1] ?? /\(([0-9a-f]{7,40})\)$/.exec(version)?.[1]
-    return commit === undefined ? { version } : { version, commit }
-  }
-  return undefined
+export interface ProofOptions {
+  hardware: Hardware
+  /** The kind that it must work as; any if absent. */
+  runtime?: RuntimeDescriptor
+  /** Whether corral compiled or downloaded it: only then it must also answer. */
+  own?: boolean
+  signal?: AbortSignal
+  log?: ToolLog
 }
 
-/** The hardware that devices of these names stand for; none means the processor. */
+/** Proves a candidate. @throws Error with the reason if it does not work here */
+export type Prove = (candidate: BuildCandidate, options: ProofOptions) => Promise<Build>
+
+/** Starts an engine with the variables that its kind of build needs on this machine. */
+export type StartEngine = (
+  build: Build,
+  spec: LaunchSpec,
+  waiting: Waiting,
+  environment?: Readonly<Record<string, string>>
+) => Promise<Pick<Engine, 'chat' | 'memory' | 'logTail' | 'stop'>>
+
+/** The kind of build that lists devices of these names. */
 export function kindOfDevices(ids: readonly string[]): Build['kind'] {
   const prefixes: [RegExp, Build['kind']][] = [
     [/^CUDA/i, 'cuda'],
@@ -35,77 +44,36 @@ export function kindOfDevices(ids: readonly string[]): Build['kind'] {
     [/^Vulkan/i, 'vulkan'],
     [/^SYCL/i, 'sycl']
   ]
-  const kinds = prefixes.filter(([prefix]) => ids.some(id => prefix.test(id)))
-  if (kinds.length > 0) return kinds[0]![1]
+  const found = prefixes.find(([prefix]) => ids.some(id => prefix.test(id)))
+  if (found) return found[1]
   return ids.every(id => /^(CPU|BLAS|RPC)/i.test(id)) ? 'cpu' : 'unknown'
 }
 
 /** SHA-256 of a file, 64 hex digits. */
-export async function fileDigest(path: string): Promise<string> {
+export async function fileDigest(path: string, signal?: AbortSignal): Promise<string> {
   const hash = createHash('sha256')
-  for await (const piece of createReadStream(path)) hash.update(piece)
+  for await (const piece of createReadStream(path, { signal })) hash.update(piece)
   return hash.digest('hex')
-}
-
-export interface AskOptions {
-  signal?: AbortSignal
-  log?: ToolLog
-  /** Variables that its kind of build wants on this machine. */
-  environment?: Readonly<Record<string, string>>
-}
-
-export interface ProveOptions extends Omit<AskOptions, 'environment'> {
-  hardware: Hardware
-  /** The kind that it is to serve; absent where its devices are to tell. */
-  runtime?: RuntimeDescriptor
-}
-
-/** Runs a build's llama-server as an engine would be run, and gives what it prints. */
-async function ask(server: string, argument: string, { signal, log, environment }: AskOptions): Promise<string[]> {
-  const configHome = await mkdtemp(join(tmpdir(), 'corral-proof-'))
-  try {
-    const env = engineEnvironment(process.env, { configHome, apiKey: '', more: environment })
-    const output = await runTool(server, [argument], { env, signal, log, timeout: ANSWER_LIMIT, cwd: configHome })
-    return [...output.stdout, ...output.stderr]
-  } catch (error) {
-    if (!(error instanceof ToolError)) throw error
-    const last = error.tail.findLast(line => line.trim() !== '')
-    throw new Error(`${argument}: ${error.message}${last === undefined ? '' : ` ${last.trim()}`}`, { cause: error })
-  } finally {
-    await rm(configHome, { recursive: true, force: true })
-  }
-}
-
-/** What the build says its version is. @throws Error with the reason when it does not run. */
-export async function askVersion(server: string, options: AskOptions): Promise<{ version: string; commit?: string }> {
-  const lines = await ask(server, '--version', options)
-  const version = parseVersion(lines)
-  if (version === undefined) throw new Error(`--version: no version in what it printed: ${lines[0] ?? '(nothing)'}`)
-  return version
 }
 
 /**
  * The GPUs that a build lists and has code for, as they are now.
- * @throws Error when it lists none at all, or none that its kind is made for: it would work, silently, on the processor
+ * @throws Error if there is none that its kind is made for: the build would silently use the processor
  */
-export async function askDevices(server: string, options: ProveOptions): Promise<BuildDevice[]> {
-  const { runtime, hardware } = options
-  const environment = runtime?.environment?.(hardware)
-  const lines = await ask(server, '--list-devices', { ...options, environment })
-  const listed = parseDevices(lines)
-  if (listed === undefined) throw new Error('--list-devices: no list of devices in what it printed')
-  const said = parseDeviceLog(lines)
-  const reasons = said.failure ? [said.failure.message] : []
-  const devices = listed.filter(device => {
-    const reason = whyUnusable(device, said)
-    if (reason !== undefined) reasons.push(reason)
-    return reason === undefined
+export async function usableDevices(
+  server: string,
+  { hardware, runtime, signal, log }: ProofOptions
+): Promise<BuildDevice[]> {
+  const { devices, problems } = await queryDevices(server, {
+    signal,
+    log,
+    environment: runtime?.environment?.(hardware)
   })
   if (runtime && isForGpus(runtime.kind) && !devices.some(device => runtime.usesDevice(device, hardware.gpus))) {
     const list = devices.map(({ id, description }) => `${id} ${description}`).join(', ')
     throw new Error(
       `it lists no device that a build for ${runtime.title} is made for, and would use the processor alone ` +
-        `(--list-devices: ${list || 'none'})${reasons.map(reason => `; ${reason}`).join('')}`
+        `(devices: ${list || 'none'})${problems.map(problem => `; ${problem}`).join('')}`
     )
   }
   return devices
@@ -115,13 +83,12 @@ export async function askDevices(server: string, options: ProveOptions): Promise
  * Proves that a build starts and lists the devices that its kind is made for.
  * @throws Error with the reason, such as the loader's complaint about a missing library
  */
-export async function prove(candidate: BuildCandidate, options: ProveOptions): Promise<Build> {
+export async function prove(candidate: BuildCandidate, options: ProofOptions): Promise<Build> {
   const { server } = candidate.executables
-  const { runtime } = options
+  const { runtime, hardware, signal, log } = options
   try {
-    const environment = runtime?.environment?.(options.hardware)
-    const version = await askVersion(server, { ...options, environment })
-    const devices = await askDevices(server, options)
+    const version = await queryVersion(server, { signal, log, environment: runtime?.environment?.(hardware) })
+    const devices = await usableDevices(server, options)
     const kind = candidate.kind === 'unknown' ? kindOfDevices(devices.map(device => device.id)) : candidate.kind
     const { required: _, ...rest } = candidate
     return {
@@ -133,7 +100,92 @@ export async function prove(candidate: BuildCandidate, options: ProveOptions): P
       digest: await fileDigest(server)
     }
   } catch (error) {
-    if (options.signal?.aborted) throw options.signal.reason
+    if (signal?.aborted) throw signal.reason
     throw new Error(`${server} does not work here: ${messageOf(error)}`, { cause: error })
+  }
+}
+
+/** Proves that builds start and list their devices, and that corral's own answer. Proves the same candidate only once. */
+export function createProof(startEngine: StartEngine, log: ToolLog): Prove {
+  const proven = new WeakMap<BuildCandidate, Build>()
+  return async (candidate, options) => {
+    const known = proven.get(candidate)
+    if (known) return known
+    const build = await prove(candidate, { ...options, log })
+    const warnings = options.own ? await proveByAnswer(build, startEngine, options) : []
+    const result = warnings.length > 0 ? { ...build, warnings } : build
+    proven.set(candidate, result)
+    return result
+  }
+}
+
+const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+/** Milliseconds for one short answer of the demo model. */
+const ANSWER_LIMIT = 60_000
+
+/** The demo model in the package, whether or not it is in storage. */
+function demoSpec(forGpus: boolean): LaunchSpec {
+  const variant: StoredVariant = {
+    model: { owner: 'corral', name: 'tiny-chat' } as StoredVariant['model'],
+    label: 'F16',
+    isDefault: true,
+    publicName: 'corral/tiny-chat',
+    key: 'corral/tiny-chat:f16',
+    revision: 'packaged',
+    format: 'gguf',
+    directory: join(DEMO_MODEL, '..'),
+    files: [],
+    size: 0,
+    digest: '',
+    modifiedAt: new Date(0).toISOString(),
+    origin: { kind: 'bundled', from: DEMO_MODEL },
+    metadata: { capabilities: ['completion'], info: {} }
+  }
+  return {
+    alias: 'corral/tiny-chat',
+    mode: 'chat',
+    variant,
+    modelPath: DEMO_MODEL,
+    // All layers on the GPU: how much of a larger model it has room for does not matter here.
+    options: { ...DEFAULT_LOAD_OPTIONS, num_ctx: 256, num_parallel: 1, ...(forGpus && { n_gpu_layers: 999 }) },
+    settings: { arguments: forGpus ? LOG_LAYERS : [], environment: {}, speculation: { ngram: false }, loras: [] }
+  }
+}
+
+/**
+ * Proves that a build answers with the demo model, on a build for GPUs from a GPU. Returns warnings.
+ * @throws Error with the reason
+ */
+export async function proveByAnswer(
+  build: Build,
+  startEngine: StartEngine,
+  { runtime, hardware, signal }: ProofOptions
+): Promise<string[]> {
+  const forGpus = runtime !== undefined && isForGpus(runtime.kind)
+  try {
+    const engine = await startEngine(build, demoSpec(forGpus), { signal }, runtime?.environment?.(hardware))
+    try {
+      const idle = forGpus ? idleGpu(engine.memory, engine.logTail()) : undefined
+      if (idle !== undefined) throw new Error(`${idle}, although it is a build for ${runtime!.title}`)
+      const limit = AbortSignal.any([AbortSignal.timeout(ANSWER_LIMIT), ...(signal ? [signal] : [])])
+      let content = ''
+      const take = (deltas: readonly Delta[]) => {
+        for (const delta of deltas) content += delta.content ?? ''
+        return undefined
+      }
+      const messages = [{ role: 'user', content: 'What is the capital of France?' }]
+      await engine.chat!({ messages, temperature: 0, max_tokens: 16 }, { signal: limit, take })
+      if (!content.includes('Paris')) throw new Error(`a wrong answer: ${JSON.stringify(content.slice(0, 300))}`)
+      return []
+    } finally {
+      await engine.stop()
+    }
+  } catch (error) {
+    if (signal?.aborted) throw signal.reason
+    // Other programs fill the GPU: the build may still work.
+    if (forGpus && error instanceof CorralError && error.code === 'insufficient_memory') {
+      return [`The GPU had no memory left to prove that the build answers with it: ${error.message}`]
+    }
+    throw new Error(`The demo model did not answer: ${messageOf(error)}`, { cause: error })
   }
 }

@@ -2,7 +2,7 @@ import type { Build, BuildSource, RuntimeDescriptor } from '../../core/contracts
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { messageOf } from '../../core/errors.ts'
 import { type BuildRecord, damageOf, isRecent, markFailed, readRecords, removeRecord } from './build-records.ts'
-import { askDevices } from './prove.ts'
+import { usableDevices } from './prove.ts'
 import { isForGpus } from './ranking.ts'
 import type { SearchAttempts, SearchLog } from './search-report.ts'
 
@@ -39,7 +39,7 @@ export async function checkRecord(
   if (!runtime || !isForGpus(runtime.kind)) return build
   try {
     // Its devices are listed again each time: drivers may have changed.
-    return { ...build, devices: await askDevices(executables.server, { signal, log, hardware, runtime }) }
+    return { ...build, devices: await usableDevices(executables.server, { signal, log, hardware, runtime }) }
   } catch (error) {
     if (signal.aborted) throw signal.reason
     await markFailed(directory, id, failure(messageOf(error)))

@@ -17,8 +17,8 @@ import { machineFingerprint, readRecords, readSelection } from './build-records.
 import { searchBuild } from './build-search.ts'
 import { createEngineStarts } from './engine-starts.ts'
 import { createInstallation, type ModelRuntimes } from './installation.ts'
-import { askDevices } from './prove.ts'
-import type { Prove } from './prove-by-answer.ts'
+import type { Prove } from './prove.ts'
+import { usableDevices } from './prove.ts'
 import { matchesChoice, rankRuntimes, runtimeOf } from './ranking.ts'
 import { checkRecord } from './recorded-builds.ts'
 import { type SearchLog, warningsFor } from './search-report.ts'
@@ -164,7 +164,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     const machine = await hardware.detect()
     let runtime = kinds.find(({ name }) => name === candidate.runtime)
     if (!runtime) {
-      const devices = await askDevices(candidate.executables.server, { signal, log, hardware: machine })
+      const devices = await usableDevices(candidate.executables.server, { signal, log, hardware: machine })
       runtime = runtimeOf({ kind: candidate.kind, devices }, kinds, ranking(), machine.gpus)
     }
     return await prove(candidate, { own: true, signal, hardware: machine, ...(runtime && { runtime }) })

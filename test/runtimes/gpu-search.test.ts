@@ -92,7 +92,7 @@ t.test('which build is taken on a machine with a GPU', async t => {
       id: 'made-cuda-12',
       asked: ['cuda-13', 'cuda-12'],
       warning: /cuda-12 is used instead of CUDA 13: made: .*lists no device that a build for CUDA 13 is made for/,
-      reason: /--list-devices: none\); no CUDA-capable device is detected/
+      reason: /devices: none\); no CUDA-capable device is detected/
     },
     {
       what: 'the best one crashes at the proof',
@@ -107,7 +107,7 @@ t.test('which build is taken on a machine with a GPU', async t => {
       id: 'made-vulkan',
       asked: ['cuda-13', 'cuda-12', 'vulkan'],
       warning: /vulkan is used instead of CUDA 13/,
-      reason: /--list-devices: Vulkan0 NVIDIA H100/
+      reason: /devices: Vulkan0 NVIDIA H100/
     },
     {
       what: 'nothing but the processor works: loudly',

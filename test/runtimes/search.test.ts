@@ -8,12 +8,12 @@ import type { Progress } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { BuildRecord } from '../../runtimes/llama-cpp/build-records.ts'
 import { programFile } from '../../runtimes/llama-cpp/builds-directory.ts'
-import { kindOfDevices, parseVersion, prove } from '../../runtimes/llama-cpp/prove.ts'
-import { createProof, proveByAnswer, type StartEngine } from '../../runtimes/llama-cpp/prove-by-answer.ts'
+import { createProof, kindOfDevices, prove, proveByAnswer, type StartEngine } from '../../runtimes/llama-cpp/prove.ts'
 import { byPreference } from '../../runtimes/llama-cpp/recorded-builds.ts'
 import { missingText } from '../../runtimes/llama-cpp/search-report.ts'
 import { systemSource } from '../../runtimes/llama-cpp/sources/system.ts'
 import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
+import { parseVersion } from '../../runtimes/llama-server/server-facts.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import {
   candidateIn,
@@ -117,7 +117,7 @@ t.test('a real build', async t => {
   const failing: StartEngine = async () => {
     throw new Error('out of memory')
   }
-  await t.rejects(proveByAnswer(build, failing, options), /could not be made to answer: out of memory/)
+  await t.rejects(proveByAnswer(build, failing, options), /did not answer: out of memory/)
 })
 
 t.test('system', async t => {
