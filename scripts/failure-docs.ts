@@ -1,5 +1,4 @@
 import { CAUSES, type Reaction } from '../runtimes/llama-server/failure-causes.ts'
-import { FAILURE_RULES } from '../runtimes/llama-server/failure-rules.ts'
 
 const REACTIONS: Record<Reaction, string> = {
   retry: 'tries the same once more, at once',
@@ -19,20 +18,14 @@ of a load; an engine that ends in use gives \`engine_crashed\` with the same cau
 Lines count before exit codes; the first line that is a cause of its own before those that follow from it; nothing
 before a line that says that llama-server got over it. Where neither a line nor the exit tells, the cause is \`unknown\`.
 
-| cause | code | meaning | corral |
+| cause | code | what it says | what corral does |
 |---|---|---|---|
 `
 
-/** The document on causes of failures, made of their table and rules. Pure. */
+/** The document on causes of failures, made of their table. Pure. */
 export function renderFailureDocs(): { 'failures.md': string } {
-  const rows = Object.entries(CAUSES).map(
-    ([cause, { code, meaning, reaction }]) => `| \`${cause}\` | \`${code}\` | ${meaning} | ${REACTIONS[reaction]} |`
-  )
-  const advice = Object.keys(CAUSES).flatMap(cause => {
-    const sentences = new Set(FAILURE_RULES.filter(rule => rule.cause === cause).map(({ sentence }) => sentence))
-    return [...sentences].map(sentence => `| \`${cause}\` | ${sentence.replace(/\$\d/g, '…')} |`)
+  const rows = Object.entries(CAUSES).map(([cause, { code, sentence, reaction }]) => {
+    return `| \`${cause}\` | \`${code}\` | ${sentence.replace(/\$\d/g, '…')} | ${REACTIONS[reaction]} |`
   })
-  return {
-    'failures.md': `${INTRODUCTION}${rows.join('\n')}\n\n## What it says\n\n| cause | sentence |\n|---|---|\n${advice.join('\n')}\n`
-  }
+  return { 'failures.md': `${INTRODUCTION}${rows.join('\n')}\n` }
 }

@@ -12,98 +12,325 @@ export type FailureCode = Extract<ErrorCode, 'load_failed' | 'load_timeout' | 'i
  */
 export type Reaction = 'retry' | 'evict' | 'other_build' | 'give_up'
 
+type Patterns = RegExp | readonly (RegExp | { pattern: RegExp; sentence: string })[]
+
 interface CauseFacts {
   code: FailureCode
   reaction: Reaction
-  /** For `docs/failures.md`. */
-  meaning: string
+  /** What happened and what to do; `$1` and so on stand for the groups of the pattern that matched. */
+  sentence: string
+  /** Lines that are a cause of their own. A pattern may have a sentence of its own. */
+  lines: Patterns
+  /** Lines that are also printed where llama-server goes on, or after a failure that has its own line. */
+  hints: Patterns
 }
 
-const facts =
+const causes =
   (code: FailureCode, reaction: Reaction) =>
-  (meaning: string): CauseFacts => ({ code, reaction, meaning })
-const memoryRanOut = facts('insufficient_memory', 'evict')
-const buildUnusable = facts('runtime_missing', 'other_build')
-const loadRefused = facts('load_failed', 'give_up')
-const retryOnce = facts('load_failed', 'retry')
+  (sentence: string, lines: Patterns = [], hints: Patterns = []): CauseFacts => {
+    return { code, reaction, sentence, lines, hints }
+  }
+const memoryRanOut = causes('insufficient_memory', 'evict')
+const buildUnusable = causes('runtime_missing', 'other_build')
+const loadRefused = causes('load_failed', 'give_up')
+const retryOnce = causes('load_failed', 'retry')
 
-/** Every cause that an engine's failure can have. The names are stable: programs read them in `details.cause`. */
+const OTHER_BUILD = 'Choose another llama.cpp build (corral doctor shows which there are).'
+const LESS_GPU = 'Use a smaller num_ctx or num_parallel, a smaller quantization, or fewer GPU layers (n_gpu_layers).'
+const LESS_MEMORY = 'Use a smaller num_ctx or num_parallel, a smaller quantization, or close other programs.'
+const FETCH_AGAIN = 'Delete the model and fetch or import it again.'
+const FETCH_PROJECTOR = 'Fetch the model and its projector again, or load it without, for text alone.'
+const NEWER_BUILD = 'A newer llama.cpp may know it; else choose another file of the model.'
+
+/** Architectures of files that make images, videos or sound: llama-server will not serve them. */
+const MEDIA =
+  'sd\\d\\w*|sdxl\\w*|stable-?diffusion\\w*|flux\\w*|wan\\w*|hunyuan[-_]?video\\w*|hyvid\\w*|ltxv?\\w*|qwen[-_]?image\\w*|lumina\\w*|aura(?:flow)?|cosmos\\w*|hidream\\w*|pixart\\w*|chroma\\w*|z[-_]?image\\w*|kolors|mochi|cogvideo\\w*|omnigen\\w*|pig|minimax[-_]h\\w*'
+
+/**
+ * Every cause that an engine's failure can have, and the lines by which it is known. The names are stable: programs read
+ * them in `details.cause`. Where several causes match a line, the first one here counts.
+ */
 export const CAUSES = {
-  // Memory.
-  out_of_gpu_memory: memoryRanOut("A GPU's memory was too small: for the weights, the KV cache or the compute buffers"),
-  out_of_memory: memoryRanOut("The machine's memory was too small, or a limit on it was reached"),
-  oom_killed: memoryRanOut('The kernel ended the engine because memory had run out'),
-
-  // The build and this machine.
-  executable_missing: buildUnusable('llama-server is missing or cannot be executed'),
-  library_missing: buildUnusable('A library that llama-server needs is missing or is another version'),
-  system_too_old: buildUnusable("The build needs a newer C library than the system's"),
-  illegal_instruction: buildUnusable('The build uses instructions that the processor does not have'),
-  driver_too_old: buildUnusable('The GPU driver is older than the build needs'),
-  driver_unavailable: buildUnusable('The GPU driver is not loaded, does not fit its libraries, or serves no device'),
-  gpu_not_supported_by_build: buildUnusable('The build has no code for this GPU'),
-  gpu_lost: loadRefused('The GPU stopped answering: it hung, was reset, or fell off the bus'),
-  gpu_failed: loadRefused('Another failure on the GPU'),
-
-  // The model's files.
-  file_missing: loadRefused('A file of the model is not there'),
-  file_unreadable: loadRefused('corral is not allowed to read a file of the model, or it is a folder'),
-  read_failed: loadRefused(
-    'Reading the file failed: the disk or network drive failed, or the file was cut short while in use'
-  ),
-  missing_shard: loadRefused('A part of a split model is not there'),
-  bad_split: loadRefused('The parts of a split model do not belong together'),
-  not_gguf: loadRefused('The file is not a GGUF file'),
-  file_damaged: loadRefused('The file is cut short or damaged'),
-  unsupported_file_version: loadRefused('The version or byte order of the GGUF file is not one that the build reads'),
-  unsupported_architecture: loadRefused("The build does not know the model's architecture"),
-  unsupported_tokenizer: loadRefused("The build does not know the model's tokenizer"),
-  unsupported_tensor_type: loadRefused('The build does not know a quantization that the file uses'),
-  missing_tensor: loadRefused('Tensors are missing, too many, or of another shape than the build expects'),
-  bad_metadata: loadRefused('The metadata of the file lacks something, or holds what the build does not expect'),
-  projector_missing: loadRefused('The projector (mmproj) file is not there'),
-  projector_unsupported: loadRefused('The build does not know the type of the projector'),
-  projector_damaged: loadRefused('The projector is incomplete or damaged'),
-  projector_mismatch: loadRefused('The projector belongs to another model, or cannot be used with this one'),
-  adapter_unusable: loadRefused('A LoRA adapter or control vector is missing, damaged, or made for another model'),
-  draft_unusable: loadRefused('The draft model cannot be loaded, or does not match the model'),
-
   // How it was called.
-  unknown_flag: loadRefused('llama-server does not know a flag, or no longer knows it'),
-  bad_flag_value: loadRefused('llama-server refuses the value of a flag, or misses one'),
-  cannot_listen: retryOnce('llama-server could not listen on its address: it is taken, or its folder cannot be used'),
-  flash_attention_required: loadRefused('A quantized V cache was requested without flash attention'),
-  bad_cache_type: loadRefused('A cache type is unknown or does not fit the model'),
-  bad_chat_template: loadRefused('The chat template cannot be used'),
-  rpc_unreachable: loadRefused(
-    'A machine that should take part over RPC could not be reached, or its connection broke'
+  bad_cache_type: loadRefused(
+    'The cache types do not fit this model or llama.cpp build ($1). Use f16 or q8_0 for both (cache_type_k, cache_type_v).',
+    [
+      /(Unsupported cache type: \S+)/i,
+      /([KV] cache type \S+ with block size \d+ does not divide)/i,
+      /does not support (different K \(\S+\) and V \(\S+\) cache types)/
+    ]
   ),
-  context_failed: loadRefused('llama.cpp could not make the context for another reason, which the message gives'),
-  system_limit: loadRefused('A limit of the system on threads, processes or open files was reached'),
+  bad_chat_template: loadRefused(
+    'The chat template cannot be used. Correct it, or leave it out to use the one of the model.',
+    /the supplied chat template is not supported|chat template parsing error|failed to initialize chat template|please consider disabling jinja/i
+  ),
+  unknown_flag: loadRefused(
+    'This llama.cpp build does not know the flag $1 ($2). Correct it in the settings, or use another build.',
+    [
+      /while handling argument "([^"]+)": (?:error: )?the argument has been removed\.?\s*(.*)/i,
+      /(?:invalid|unknown|unrecognized) (?:argument|option)s?: '?(-[^\s']*)/i
+    ]
+  ),
+  bad_flag_value: loadRefused(
+    'llama-server refuses its arguments: $1 ($2). Correct them in the settings (engine arguments of config.yaml).',
+    [
+      {
+        pattern: /while handling argument "([^"]+)": (?:std::)?(?:stoi|stof|stol|stoul|stoull|stod)\b/,
+        sentence:
+          'llama-server refuses the flag $1: its value is not a number, or is too large. Correct it in the settings.'
+      },
+      /while handling (?:argument|environment variable) "([^"]+)": (?:error: )?(.+)/i,
+      /(?:invalid|missing) (?:parameter|value) for (?:argument:? ?)?'?(-{1,2}[\w-]+|main_gpu: .*|n_parallel)|error: (--\w[\w-]* requires .*|--\w[\w-]* is required|either --embeddings? or --rerank\w* .*)|(LLAMA_SPLIT_MODE_TENSOR needs .*)|(?:invalid|unknown) (split mode|value for --[\w-]+.*)|(DSpark draft has no confidence head.*)/i
+    ],
+    /(failed to parse grammar)/
+  ),
+  cannot_listen: retryOnce(
+    'llama-server could not listen on its address. Try again; if it keeps failing, check the temporary folder.',
+    /couldn'?t bind (?:HTTP |to )?(?:HTTP )?server socket|Address already in use|EADDRINUSE|Only one usage of each socket address|failed to bind (?:to|socket|address)|error while attempting to bind|unable to (?:bind|listen)|failed to listen on/i
+  ),
+  rpc_unreachable: loadRefused(
+    'A machine that should take part over RPC does not answer ($1). Start ggml-rpc-server there, of the same llama.cpp version, or leave it out of the settings.',
+    /Failed to connect to (\S+:\d+)|RPC handshake failed for (\S+)|Remote RPC server (crashed or returned malformed response)|RPC (server version mismatch.*|transport initialization failed)|Cannot resolve host '([^']+)'|Failed to parse endpoint: (\S+)/i
+  ),
+  flash_attention_required: loadRefused(
+    'A quantized cache_type_v needs flash attention, which is off or not possible here. Use cache_type_v f16, or allow flash attention.',
+    /quantized V cache .*requires? (?:flash_attn|Flash Attention)|V cache quantization requires (?:flash_attn|Flash Attention)|SPLIT_MODE_TENSOR requires flash_attn/i
+  ),
+  draft_unusable: loadRefused(
+    'The draft model cannot be used, or does not match this model. Choose another one in the settings, or leave it out.',
+    /draft model .*(?:is not compatible|must match|must closely|incompatible)|(?:target|draft)(?: model)? vocab\w* .*(?:mismatch|incompatible|differ)|draft model is not eagle3|vocab type must match target/i,
+    /failed to load draft model|failed to (?:create|initialize) (?:MTP|draft|speculative decoding) context|requires ctx_other|doesn't contain MTP layers/i
+  ),
+  adapter_unusable: loadRefused(
+    'A LoRA adapter or control vector cannot be used ($1). Check its file, and that it was made for this very model.',
+    /(model arch and LoRA arch mismatch|LoRA tensor '[^']+' .*|tensor '[^']+' has incorrect shape \(hint: maybe wrong base model\?\)|expect (?:general|adapter)\.type to be .*|lora_a tensor is not transposed|control vector n_embd does not match model|no valid control vector files passed)/i,
+    /failed to (?:load|apply) (?:lora|control vector)/i
+  ),
+  system_limit: loadRefused(
+    'A limit of the system was reached ($1). Raise it (ulimit -n, ulimit -u), or load fewer models at once.',
+    /(Too many open files|Thread creation failed|pthread_create failed|Resource temporarily unavailable|failed to create thread|can't start new thread)/i
+  ),
+
+  // The files of the model.
+  file_unreadable: loadRefused(
+    'corral is not allowed to read a file of the model ($1). Give its user permission to read it and its folder.',
+    [
+      /failed to open (?:GGUF file )?'?([^']+?)'?[ :(].*(?:Permission denied|Operation not permitted|Access is denied)/i,
+      /(Is a directory)|mmap failed: (Permission denied|Operation not permitted)/i
+    ],
+    /Permission denied|Access is denied/i
+  ),
+  read_failed: loadRefused(
+    'A file of the model could not be read ($1). Check its disk or network drive, and fetch the model again if it is damaged.',
+    /(Input\/output error|Stale (?:NFS )?file handle|Transport endpoint is not connected|device is not ready|semaphore timeout|cyclic redundancy check|in-page|No such device or address|I\/O error)|(?:read|seek|lseek|ftell) error: (.+)|mmap failed: (No such device)/i
+  ),
+  missing_shard: loadRefused(
+    `A part of the model is missing or cannot be used ($1). ${FETCH_AGAIN}`,
+    /failed to open (?:GGUF file )?'(?:[^']*[\\/])?([^'\\/]+-(?!0*1-of-)\d{5}-of-\d{5}\.gguf)'|failed to open (?:\S*[\\/])?([^\s'\\/]+-(?!0*1-of-)\d{5}-of-\d{5}\.gguf): /,
+    /failed to load GGUF split from (.+)/
+  ),
+  bad_split: loadRefused(
+    `The parts of the model do not belong together, or were joined by hand. ${FETCH_AGAIN}`,
+    /(?:invalid|illegal) split (?:file|count)|missing key \S+ in GGUF split|model must be loaded with the first split/
+  ),
+
+  // The projector: its lines name other faults too, so it goes before those.
+  projector_missing: loadRefused(`The projector file is missing or cannot be read. ${FETCH_PROJECTOR}`),
+  projector_unsupported: loadRefused(
+    'This llama.cpp build does not know the type of the projector ($1). Use a newer llama.cpp, or load the model without its projector, for text alone.',
+    /unknown (?:vision |audio )?projector type:?\s*(\S*)|unsupported (minicpmv version: \d+)|unexpected (?:vision|audio) projector type (\d+)/
+  ),
+  projector_mismatch: loadRefused(
+    'The projector does not belong to this model, or is none. Fetch the one that was made for it.',
+    /mismatch between (?:text model|vision and audio mmproj|.* and .*mmproj)|(?:you may be using|maybe) (?:the )?wrong mmproj|unsupported decoder rope type|multimodal .* not supported|does not support (?:vision|multimodal)/i,
+    /Failed to load CLIP model|failed to load multimodal model|failed to load mmproj/i
+  ),
+  projector_damaged: loadRefused(
+    `The projector file is incomplete or damaged ($1). ${FETCH_PROJECTOR}`,
+    /clip_(?:init|model_load\w*): failed to load model '.+': (?!.*(?:allocat|memory|initialize|open|Does this file exist|failed to load CLIP))(.+)/
+  ),
+
+  // What the files hold.
+  unsupported_file_version: loadRefused(
+    `This llama.cpp build does not read this version of the file format ($1). ${NEWER_BUILD}`,
+    /(GGUFv\d+ is no longer supported|this GGUF file is version \d+ but this software only supports up to version \d+|bad GGUF version: \d+|mismatch between the host and model endianness|unsupported (?:GGUF|file) version.*|byte ?swap.*)/i
+  ),
+  not_gguf: loadRefused(
+    `The model file is not a GGUF file. ${FETCH_AGAIN}`,
+    /invalid magic (?:characters|number)|bad magic|unknown \(magic, version\) combination|not a (?:valid )?GGUF/i
+  ),
+  unsupported_tensor_type: loadRefused(
+    `This llama.cpp build does not know the quantization of the file (type $1). ${NEWER_BUILD}`,
+    /has invalid ggml type (-?\d+)|(\w+) REMOVED, use|unknown (?:ggml|tensor|quantization) type:? '?(\S+?)'?$/i
+  ),
+  file_damaged: loadRefused(
+    `The model file is cut short or damaged. ${FETCH_AGAIN}`,
+    /(?:not|out of|outside) (?:within )?(?:the )?file bounds|corrupted or incomplete|corrupted model|(?:file|model) is corrupt|failed to read (?:magic|header|key-value pairs|tensor info|tensor data)|gguf_init_from_\w+: failed to (?:read|seek)|unexpectedly reached end of file|(?:data|file) is too short|string length \d+ exceeds|has invalid GGUF type|duplicate (?:key|tensor name)|is duplicated|(?:has|with) invalid data|encountered (?:length_error|bad_alloc) error while reading|tensor name \d+ is too long|invalid number of (?:dimensions|elements)|has offset \d+, expected|not a multiple of block size|number of (?:tensors|key value pairs) is -?\d+ but must|key \d+ is empty|is not a power of 2|size overflow|total number of elements in tensor|is not \d+ byte aligned/i
+  ),
+  unsupported_architecture: loadRefused(`This llama.cpp build does not know the architecture "$1". ${NEWER_BUILD}`, [
+    {
+      pattern: /unknown (?:model )?architecture: (?:''|""|$)/i,
+      sentence:
+        'The file names no architecture: it is not a language model that llama.cpp can serve. Choose another model.'
+    },
+    {
+      pattern: new RegExp(`(?:unknown|unsupported) (?:model )?architecture:? ['"]?(${MEDIA})['"]?(?:$|[^\\w-])`, 'i'),
+      sentence:
+        'The file holds a model for images, video or sound ("$1"), which llama-server does not serve. Choose a language model.'
+    },
+    {
+      pattern: /(CLIP) cannot be used as main model/,
+      sentence: 'The file holds a projector ($1), not a model. Import the model, with this file beside it.'
+    },
+    /(?:unknown|unsupported) (?:model )?architecture:? ['"]?([\w.-]+)/i
+  ]),
+  unsupported_tokenizer: loadRefused(`This llama.cpp build cannot use the model's tokenizer ($1). ${NEWER_BUILD}`, [
+    /unknown pre-tokenizer type: '([^']*)'|(?:unknown|unsupported) tokenizer:? '([^']*)'/i,
+    /cannot find (tokenizer \w+) in model file|error loading model vocabulary: (.+)|(failed to load (?:model )?vocab\w*)/i
+  ]),
+  missing_tensor: loadRefused(
+    `The tensors of the file are not those that this llama.cpp build expects: "$1". ${NEWER_BUILD}`,
+    [
+      /missing tensor (?:info mapping for )?'?([\w.]+)|tensor '([^']+)' not found/i,
+      /tensor '([^']+)' has wrong shape|((?:wrong number of|too many) tensors(?: created)?; expected \d+, got \d+)/i
+    ]
+  ),
+  bad_metadata: loadRefused(
+    `The metadata of the file is not what this llama.cpp build expects ($1). ${NEWER_BUILD}`,
+    /((?:array )?key not found in model: \S+)|error loading model hyperparameters: (.+)|(key \S+ has wrong (?:type|array)[^;]*)|(invalid n_rot[^,;]*)|(array length \d+ for key \S+ exceeds)|(expected scalar, found array for key: \S+)|(model has expert layers but no expert layers are used)/i,
+    /error loading model: (invalid vector subscript|vector::\S+.*|map::at|_Map_base::at|invalid (?:string position|character|argument)|basic_string\S*.*|bad optional access|stoi)/i
+  ),
+  file_missing: loadRefused(
+    `The model file $1 is missing or cannot be opened. ${FETCH_AGAIN}`,
+    /failed to open (?:GGUF file )?'(.+)'|failed to open (\S+\.gguf): |failed to load CLIP model from (\S+)\. Does this file exist|(?:could not|cannot|can't|unable to) open (?:model )?file '?([^\s']+\.gguf)/i,
+    /No such file or directory|The system cannot find the (?:file|path) specified/i
+  ),
+
+  // Memory.
+  oom_killed: memoryRanOut(
+    `The system ended llama-server because memory had run out. ${LESS_MEMORY}`,
+    /OOM killer|oom-kill|oom_reaper|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|out of memory \(oom\)|low memory killer|jetsam/i
+  ),
+
+  // In order: CUDA and what is made of the same source (ROCm, MUSA), Vulkan, Metal, the others, buffers by their names. A buffer
+  // whose name ends in _Host is in the machine's memory.
+  out_of_gpu_memory: memoryRanOut(
+    `The GPU's memory is too small for it. ${LESS_GPU}`,
+    [
+      /(?:cuda|hip|musa)Malloc\w* failed: .*out of memory/i,
+      /(?:CUDA|ROCm|HIP|MUSA|SYCL|cuBLAS|hipBLAS|rocBLAS) error(?: \d+)?:? .*(?:out of memory|memory allocation|resource allocation failed)|(?:cuda|hip|musa)Error(?:OutOfMemory|MemoryAllocation)|(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|rocblas_status_memory_error|cuMem\w+.*out of memory|HSA_STATUS_ERROR_OUT_OF_RESOURCES/i,
+      /Error_?OutOfDeviceMemory|OutOfDeviceMemoryError|VK_ERROR_OUT_OF_(?:DEVICE|POOL)_MEMORY|ErrorOutOfPoolMemory|ErrorFragmentedPool|Requested (?:buffer|preallocation) size (?:exceeds device|is too large)|No suitable memory type found/i,
+      /kIOGPUCommandBufferCallbackErrorOutOfMemory|error: Insufficient Memory|ggml_(?:backend_)?metal\w*: .*failed to allocate .*buffer|failed to allocate Metal buffer/i,
+      /(?:UR_RESULT|ZE_RESULT|PI)_ERROR_(?:OUT_OF_DEVICE_MEMORY|OUT_OF_RESOURCES|MEM_OBJECT_ALLOCATION_FAILURE)|can't allocate \d+ Bytes of memory on device|CL_OUT_OF_RESOURCES|CL_MEM_OBJECT_ALLOCATION_FAILURE|CL_INVALID_BUFFER_SIZE|ggml_opencl: .* error (?:-4|-5|-61)\b|aclrtMalloc.*(?:failed|out of memory)/i,
+      /(?:failed to|unable to|can't|cannot) allocate (?:backend )?(?:CUDA|ROCm|HIP|MUSA|Vulkan|Metal|MTL|SYCL|OpenCL|GPUOpenCL|CANN|Kompute|WebGPU|HTP|RPC)(?!\w*_Host)[\w[\]:.]* buffer/i
+    ],
+    /ggml_vulkan: (?:Device )?memory allocation of size \d+ failed|insufficient VRAM|not enough (?:VRAM|GPU memory|video memory)/i
+  ),
+  out_of_memory: memoryRanOut(
+    `The memory of this machine is too small for it. ${LESS_MEMORY}`,
+    [
+      /Error_?OutOfHostMemory|OutOfHostMemoryError|VK_ERROR_OUT_OF_HOST_MEMORY/i,
+      /(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_HOST_MEMORY|can't allocate \d+ Bytes of memory on host|CL_OUT_OF_HOST_MEMORY/i,
+      /(?:failed to|unable to|can't|cannot) allocate (?:\w+_Host|CPU\w*|AMX|HBM|host|BLAS) buffer|cpu_\w+: failed to allocate|failed to allocate buffer of size/i,
+      /std::bad_alloc|posix_memalign failed|mmap failed: (?:Cannot allocate memory|Not enough)|(?:MapViewOfFile|CreateFileMappingA?) failed: .*(?:not enough|insufficient|paging file)|(?:aligned_malloc|ggml_(?:m|c)alloc|aligned_alloc)\w*: .*(?:insufficient memory|failed to allocate)|insufficient memory \(attempted to allocate|(?:malloc|calloc|realloc|new) failed|not enough space in the context's memory pool|error creating backtrace: mmap: 12|virtual memory exhausted|error: out of memory$|paging file is too small|Not enough memory resources/i
+    ],
+    [
+      /failed to allocate (?:compute|buffer for|graph|output|memory|context)|unable to allocate (?:backend )?buffer|failed to reserve (?:graph buffers|initial output buffer)|graph allocation: failed to reserve|failed to allocate \d[\d.]* (?:bytes|MB|MiB)|Cannot allocate memory|not enough memory|ENOMEM/i,
+      /failed to (?:mlock|VirtualLock)/i
+    ]
+  ),
+
+  // The build, the libraries and drivers around it, and the GPU. What only hints at them is also printed where llama-server goes
+  // on without the GPU.
+  executable_missing: buildUnusable(
+    `llama-server could not be started ($1). ${OTHER_BUILD}`,
+    /failed to execute (?:\S+): (.+)|(Exec format error|cannot execute binary file|bad CPU type in executable)/i
+  ),
+  system_too_old: buildUnusable(
+    'This llama.cpp build needs a newer system ($1). Use a build made for this system, such as one from source.',
+    [
+      /version [`']((?:GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+)' not found/,
+      /built for (macOS [\d.]+) which is newer than running OS|requires a newer version of (Windows|macOS)/i
+    ]
+  ),
+  library_missing: buildUnusable(
+    'A library that llama-server needs is missing or of another version ($1). Install it, or choose another llama.cpp build (corral doctor shows which there are).',
+    [
+      /error while loading shared libraries: ([^\s:]+)|Library not loaded: '?([^\s:']+)|because (\S+\.dll) was not found|(?:unable|failed) to load (?:dynamic library|DLL) '?"?([^\s'":]+)|Could not find module '([^']+)'|(\S+\.dll)(?: is)? (?:missing|not found)/i,
+      /symbol lookup error: .*undefined symbol: (\S+)|dyld(?:\[\d+\])?: (?:missing symbol called|Symbol not found: (\S+))|entry point (\S+) could not be located|procedure entry point/i,
+      /(no backends are loaded|no CPU backend found|failed to initialize CPU backend)/
+    ],
+    [
+      /0xc0000135|0xc0000139|STATUS_DLL_NOT_FOUND|STATUS_ENTRYPOINT_NOT_FOUND|exit(?:ed)?(?: with)?(?: code| status)? 127\b/i,
+      /failed to load \S*ggml-\S+: (\S+?): cannot open shared object file/
+    ]
+  ),
+  illegal_instruction: buildUnusable(
+    `This llama.cpp build uses instructions that this processor does not have. ${OTHER_BUILD}`,
+    /illegal instruction|trap invalid opcode|\bSIGILL\b|STATUS_ILLEGAL_INSTRUCTION|0xc000001d/i
+  ),
+  gpu_not_supported_by_build: buildUnusable(`This llama.cpp build has no code for this GPU. ${OTHER_BUILD}`, [
+    /no kernel image is available|invalid device function|device kernel image is invalid|invalid kernel file|shared object initialization failed|hipErrorNoBinaryForGpu|Unable to find code object|has no device code compatible|not compiled with any CUDA arch|TensileLibrary\S*: .*GPU arch|Cannot read .*TensileLibrary|No Tensile library|CUBLAS_STATUS_ARCH_MISMATCH|hipErrorInvalidDeviceFunction/i,
+    /does not support 16-bit storage|Vulkan 1\.\d required|ErrorFeatureNotPresent|ErrorExtensionNotPresent|Required aspect fp\d+ is not supported|Double type is not supported|UR_RESULT_ERROR_(?:INVALID_BINARY|PROGRAM_BUILD_FAILURE|UNSUPPORTED_FEATURE)|PI_ERROR_(?:BUILD_PROGRAM_FAILURE|INVALID_BINARY)|No kernel named \S+ was found|failed to initialize the Metal library|kernel not found in any metal library|error compiling (?:Metal )?source|ggml_opencl: kernel compile error/i
+  ]),
+  driver_too_old: buildUnusable(
+    'The GPU driver is older than this llama.cpp build needs. Update the driver, or choose another build.',
+    /(?:CUDA|ROCm|HIP|MUSA) error: .*(?:driver version is insufficient|unsupported toolchain|driver is too old)/i,
+    /driver version is insufficient|driver is too old|ErrorIncompatibleDriver/i
+  ),
+  driver_unavailable: buildUnusable(
+    'llama-server cannot use the GPU driver ($1). Check it (nvidia-smi, rocminfo; restart after an update of the driver), or choose another build.',
+    /(?:CUDA|ROCm|HIP|MUSA) error: .*(no \S*-capable device|no ROCm-capable device|busy or unavailable|system not yet initialized|unsupported display driver|forward compatibility|initialization error|driver shutting down|invalid device ordinal)/i,
+    /(Driver\/library version mismatch|(?:failed|unable) to initialize (?:CUDA|ROCm|HIP|MUSA|NVML|SYCL)[^\n]*|NVML: [^\n]*|couldn't communicate with the NVIDIA driver|no \S+-capable device is detected|hsa_init failed|ErrorInitializationFailed|No device of requested type available)/i
+  ),
+  gpu_lost: loadRefused(
+    'The GPU stopped answering ($1). Load the model again; if it keeps happening, check the driver, its power and its temperature, or restart the machine.',
+    [
+      /(Error_?DeviceLost|DeviceLostError|VK_ERROR_DEVICE_LOST|device lost|(?:UR_RESULT|ZE_RESULT|PI)_ERROR_DEVICE_LOST)/i,
+      /\b(Xid \(?[\w:. ]+\)?: \d+)|(fallen off the bus)|(?:CUDA|ROCm|HIP|MUSA) error: .*(unspecified launch failure|launch timed out|uncorrectable ECC error|hardware stack error|GPU is lost|device reset|unknown error)|(HW Exception by GPU|GPU Hang|GPU reset|ring \S+ timeout|amdgpu: .*(?:hang|reset))|(kIOGPUCommandBufferCallbackError(?:Timeout|Hang|InnocentVictim|SubmissionsIgnored|PageFault|ImpactingInteractivity))/i
+    ]
+  ),
+  gpu_failed: loadRefused(
+    'The GPU failed ($1). Check its driver; try fewer GPU layers (n_gpu_layers) or another llama.cpp build.',
+    /(?:CUDA|ROCm|HIP|MUSA|SYCL) error: (.+)|(Memory access fault by GPU)|(CUBLAS_STATUS_\w+|HIPBLAS_STATUS_\w+|HSA_STATUS_ERROR\w*|UR_RESULT_ERROR_\w+|ZE_RESULT_ERROR_\w+|PI_ERROR_\w+)|ggml_vulkan: .*(Error[A-Z]\w+)/,
+    /(Compute pipeline creation failed)|(command buffer \d+ failed with status \d+)|(backend is in error state)|failed to initialize (\S+ backend)|failed to (create command queue)/
+  ),
 
   // How it ended.
-  killed: retryOnce(
-    'Something outside corral killed the engine (SIGKILL); where the kernel does not say, memory may have run out'
+  context_failed: loadRefused(
+    'llama.cpp cannot make this context: $1. Ask for other load options (num_ctx, num_parallel, cache types).',
+    [],
+    /failed to initialize the context: (?!failed to allocate)(.+)/
   ),
-  terminated: retryOnce('Something outside corral asked the engine to end (SIGTERM, SIGHUP, SIGINT, …)'),
-  stalled: {
-    code: 'load_timeout',
-    reaction: 'give_up',
-    meaning: 'A load made no progress for `runtimes.load_timeout`'
-  },
-  hung: retryOnce('The engine neither responded nor worked, and corral ended it'),
-  assertion_failed: loadRefused('llama.cpp stopped after an internal error'),
-  crashed: loadRefused('The engine crashed (SIGSEGV, SIGABRT, …)'),
-  unknown: loadRefused('Unknown: the last lines of the log may help')
+  assertion_failed: loadRefused(
+    `llama.cpp stopped after an internal error. ${OTHER_BUILD}`,
+    [],
+    /GGML_ASSERT|ggml_abort|Assertion .* failed|: fatal error$|terminate called/
+  ),
+  killed: retryOnce(
+    `llama-server was killed from outside (SIGKILL), as systems do when memory runs out. Load the model again; if it is killed again: ${LESS_MEMORY}`,
+    [],
+    /signal: killed|\bKilled\b(?: +\S*llama|: 9|$)|terminated by signal SIGKILL|exit(?:ed)?(?: with)?(?: code| status)? 137\b/
+  ),
+  crashed: loadRefused(
+    'llama-server crashed ($1). Load the model again; if it crashes again, try another llama.cpp build.',
+    [],
+    /(0xc0000005|0xc0000409|Segmentation fault|signal arrived during external code execution|Bus error|Aborted|Floating point exception|access violation|Trace\/breakpoint trap|stack smashing detected|double free or corruption)/i
+  ),
+  terminated: retryOnce('llama-server was ended from outside ($1). Load the model again.'),
+  stalled: causes(
+    'load_timeout',
+    'give_up'
+  )('Loading made no progress for `runtimes.load_timeout`. Check the disk, or raise that setting.'),
+  hung: retryOnce(
+    'llama-server neither answered nor used the processor, and was ended. Send the request again; the model is loaded again.'
+  ),
+  unknown: loadRefused('llama-server ended ($1). See the end of its log (corral logs).')
 } satisfies Record<string, CauseFacts>
 
 export type FailureCause = keyof typeof CAUSES
 
-export function isFailureCause(value: unknown): value is FailureCause {
-  return typeof value === 'string' && Object.hasOwn(CAUSES, value)
-}
-
 /** What to do about an engine's failure; unknown causes are given up. */
 export function reactionTo(cause: FailureCause | (string & {}) | undefined): Reaction {
-  return isFailureCause(cause) ? CAUSES[cause].reaction : 'give_up'
+  return cause !== undefined && Object.hasOwn(CAUSES, cause) ? CAUSES[cause as FailureCause].reaction : 'give_up'
 }
