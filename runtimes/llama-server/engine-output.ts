@@ -1,50 +1,6 @@
 import type { MemoryUse } from '../../core/contracts/builds.ts'
 import { isObject } from '../../core/system/json-object.ts'
-import { isFatal } from './failure.ts'
-import type { Loading } from './loading.ts'
-import type { LogTail } from './log-book.ts'
 import { addUse } from './memory/engine-need.ts'
-
-export interface EngineLog {
-  debug(object: object, message: string): void
-  warn(object: object, message: string): void
-}
-
-/** Reads what an engine prints: progress and state for its load, memory, and lines for its log. */
-export function createEngineOutput(deps: {
-  names: { engine: string; model: string }
-  loading: Loading
-  tail: LogTail
-  log: EngineLog
-  /** Whether it loads a draft model too. */
-  drafts: boolean
-  /** The process lives on, but its GPU will not work again. */
-  onFatal: () => void
-}): { onLine(line: string): void; memory(): MemoryUse | undefined } {
-  const { loading, tail, log, names } = deps
-  const memory = createMemoryReport(deps.drafts)
-  let fatal = false
-  return {
-    onLine(line) {
-      loading.noteOutput()
-      for (const said of parseLine(line)) {
-        if (said.type === 'loading') loading.noteFraction(said.fraction)
-        else if (said.type === 'ready') loading.noteReady()
-        else if (said.type === 'memory') memory.note(said.use, loading.active)
-        else if (said.type === 'text') {
-          tail.push(said.level === undefined ? said.text : `${said.level[0]!.toUpperCase()} ${said.text}`)
-          if (!fatal && isFatal(said.text)) {
-            fatal = true
-            deps.onFatal()
-          }
-          const important = loading.active && (said.level === 'error' || said.level === 'warn')
-          log[important ? 'warn' : 'debug'](names, said.text)
-        }
-      }
-    },
-    memory: memory.use
-  }
-}
 
 export type LogLevel = 'error' | 'warn' | 'info' | 'debug'
 
@@ -137,33 +93,33 @@ export function parseLine(line: string): EngineLine[] {
   return [{ type: 'text', text, level: prefix ? LEVELS[prefix[1]!] : undefined }]
 }
 
-/** What an engine holds by its own tables. */
-export interface MemoryReport {
-  /** A table that it printed (`fit_memory_breakdown`), while it loads or later. */
-  note(use: MemoryUse, loading: boolean): void
-  /** Bytes by pool; undefined before the first table. */
-  use(): MemoryUse | undefined
-}
-
 /**
- * Makes one account of llama-server's tables (`common_memory_breakdown_print` in common/fit.cpp, v0.5.0). All that it
+ * What an engine holds, by llama-server's own tables (`common_memory_breakdown_print` in common/fit.cpp, v0.5.0). All that it
  * prints while it loads come from `--fit`, which estimates before anything is allocated: the first one is of the model
  * with its initial parameters, then one of the draft model where there is one, then one for each try to put fewer
  * layers on the devices, of which the last is what it settles on, or within a layer of that. Without devices nothing is
  * tried. The table at its end is of the model as it was.
  */
-export function createMemoryReport(drafts: boolean): MemoryReport {
-  const tables: MemoryUse[] = []
-  let real: MemoryUse | undefined
-  return {
-    note(use, loading) {
-      if (loading) tables.push(use)
-      else real = use
-    },
-    use() {
-      const draft = drafts ? tables[1] : undefined
-      const model = real ?? (draft && tables.length === 2 ? tables[0] : tables.at(-1))
-      return model && addUse(model, draft ?? {})
-    }
+export class MemoryReport {
+  readonly #drafts: boolean
+  readonly #tables: MemoryUse[] = []
+  #final: MemoryUse | undefined
+
+  /** @param drafts whether it loads a draft model too */
+  constructor(drafts: boolean) {
+    this.#drafts = drafts
+  }
+
+  /** A table that it printed (`fit_memory_breakdown`), while it loads or later. */
+  note(use: MemoryUse, loading: boolean): void {
+    if (loading) this.#tables.push(use)
+    else this.#final = use
+  }
+
+  /** Bytes by pool; undefined before the first table. */
+  use(): MemoryUse | undefined {
+    const draft = this.#drafts ? this.#tables[1] : undefined
+    const model = this.#final ?? (draft && this.#tables.length === 2 ? this.#tables[0] : this.#tables.at(-1))
+    return model && addUse(model, draft ?? {})
   }
 }

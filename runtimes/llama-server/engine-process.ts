@@ -1,8 +1,8 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { StringDecoder } from 'node:string_decoder'
 import { messageOf } from '../../core/errors.ts'
+import { lineSplitter } from '../../core/system/child-process.ts'
 
 /** How a process ended: exit code, or null and the signal that ended it. */
 export interface ProcessExit {
@@ -28,14 +28,6 @@ export interface EngineProcess {
 /** Milliseconds to wait for the last output of a process that has gone; another process may hold its pipes. */
 const DRAIN_LIMIT = 250
 const EXIT_COMMAND = 'cmd_router_to_child:exit\n'
-
-function deferred<T>(): { promise: Promise<T>; resolve(value: T): void } {
-  let resolve!: (value: T) => void
-  const promise = new Promise<T>(settle => {
-    resolve = settle
-  })
-  return { promise, resolve }
-}
 
 let pdeathsig: Promise<boolean> | undefined
 
@@ -89,9 +81,6 @@ export async function startEngineProcess(options: {
     windowsHide: true
   })
 
-  const exited = deferred<ProcessExit>()
-  const drained = deferred<void>()
-  const startError = deferred<NodeJS.ErrnoException | undefined>()
   let running = true
   const watchdog =
     !guarded && process.platform !== 'win32' && child.pid !== undefined
@@ -99,30 +88,35 @@ export async function startEngineProcess(options: {
           options.warn(`No watchdog guards llama-server ${child.pid}: ${messageOf(error)}`)
         })
       : undefined
-
-  child.once('spawn', () => startError.resolve(undefined))
   child.on('error', error => {
-    // Also given for a signal that could not be sent; only a start that failed ends it.
-    if (child.pid !== undefined) return options.warn(`llama-server ${child.pid}: ${error.message}`)
-    running = false
-    startError.resolve(error)
-    exited.resolve({ code: null, signal: null })
-    drained.resolve()
+    // Also emitted for a signal that could not be sent; only a start that failed ends it.
+    if (child.pid !== undefined) options.warn(`llama-server ${child.pid}: ${error.message}`)
   })
-  child.once('exit', (code, signal) => {
+  const startError = new Promise<NodeJS.ErrnoException | undefined>(resolve => {
+    child.once('spawn', () => resolve(undefined))
+    child.once('error', error => resolve(child.pid === undefined ? error : undefined))
+  })
+  const exited = new Promise<ProcessExit>(resolve => {
+    child.once('exit', (code, signal) => resolve({ code, signal }))
+    void startError.then(error => error && resolve({ code: null, signal: null }))
+  })
+  void exited.then(() => {
     running = false
     watchdog?.kill('SIGKILL')
-    exited.resolve({ code, signal })
-    // After a turn of the event loop that reads: where the gateway was busy for longer, the output is still in the pipe.
-    setTimeout(() => setImmediate(() => drained.resolve()), DRAIN_LIMIT).unref()
   })
-  child.once('close', () => drained.resolve())
+  const drained = new Promise<void>(resolve => {
+    child.once('close', () => resolve())
+    void startError.then(error => error && resolve())
+    // After a turn of the event loop that reads: where the gateway was busy for longer, the output is still in the pipe.
+    void exited.then(() => setTimeout(() => setImmediate(resolve), DRAIN_LIMIT).unref())
+  })
   child.stdin.on('error', () => {
     // It has ended; `exit` reports that.
   })
   for (const stream of [child.stdout, child.stderr]) {
-    const splitter = createLineSplitter(options.onLine)
-    stream.on('data', (chunk: Buffer) => splitter.write(chunk))
+    const splitter = lineSplitter(options.onLine)
+    stream.setEncoding('utf8')
+    stream.on('data', (text: string) => splitter.push(text))
     stream.once('end', () => splitter.end())
     stream.on('error', error =>
       options.warn(`The output of llama-server ${child.pid} cannot be read: ${error.message}`)
@@ -131,9 +125,9 @@ export async function startEngineProcess(options: {
 
   return {
     pid: child.pid,
-    exited: exited.promise,
-    drained: drained.promise,
-    startError: startError.promise,
+    exited,
+    drained,
+    startError,
     end() {
       if (!running) return
       // As a router's child it waits for this command even after SIGTERM; while it loads it reacts to SIGTERM only.
@@ -156,32 +150,24 @@ const PREFIXES =
   `LC_ DYLD_ CUDA_ NVIDIA_ HIP_ ROCR_ ROCM_ HSA_ GPU_ GGML_ VK_ MESA_ RADV_ SYCL_ ONEAPI_ ZE_ OMP_ GOMP_ KMP_
   PROCESSOR_`.split(/\s+/)
 
-export interface EngineEnvironment {
-  /** An empty folder: where llama-server looks for its configuration file. */
-  configHome: string
-  /** Every request must carry it. Given here since command lines are visible to all users. */
-  apiKey: string
-  /** What the build and the model's settings add. */
-  more?: Readonly<Record<string, string>>
-}
-
 /**
  * The environment of an engine. `LLAMA_ARG_*` and configuration files would change an engine behind corral's back, so
  * only harmless variables pass.
+ * @param configHome an empty folder: where llama-server looks for its configuration file
+ * @param apiKey every request must carry it; passed here since command lines are visible to all users
+ * @param more what the build and the model's settings add
  */
 export function engineEnvironment(
   ambient: NodeJS.ProcessEnv,
-  { configHome, apiKey, more }: EngineEnvironment
+  { configHome, apiKey, more }: { configHome: string; apiKey: string; more?: Readonly<Record<string, string>> }
 ): Record<string, string> {
-  const environment: Record<string, string> = {}
-  for (const [name, value] of Object.entries(ambient)) {
+  const inherited = Object.entries(ambient).filter(([name]) => {
     // Names are case-insensitive on Windows.
     const upper = name.toUpperCase()
-    const allowed = NAMES.has(upper) || PREFIXES.some(prefix => upper.startsWith(prefix))
-    if (allowed && value !== undefined) environment[name] = value
-  }
+    return NAMES.has(upper) || PREFIXES.some(prefix => upper.startsWith(prefix))
+  })
   return {
-    ...environment,
+    ...(Object.fromEntries(inherited) as Record<string, string>),
     ...more,
     XDG_CONFIG_HOME: configHome,
     APPDATA: configHome,
@@ -196,16 +182,13 @@ export function engineEnvironment(
 /** Files in which the Linux kernel counts processes that it killed because memory had run out. */
 async function counterFiles(): Promise<string[]> {
   const groups = await readFile('/proc/self/cgroup', 'utf8').catch(() => '')
-  const files = ['/proc/vmstat']
-  for (const line of groups.split('\n')) {
-    const match = /^\d+:([^:]*):(\/.*)$/.exec(line)
-    // A path with ".." lies outside what this container sees; the root of its mount is its own group then.
-    const path = match?.[2]?.includes('..') ? '/' : match?.[2]
-    if (!match || path === undefined) continue
-    if (match[1] === '') files.push(`/sys/fs/cgroup${path}/memory.events`)
-    else if (match[1]!.split(',').includes('memory')) files.push(`/sys/fs/cgroup/memory${path}/memory.oom_control`)
-  }
-  return files
+  const ofGroups = [...groups.matchAll(/^\d+:([^:]*):(\/.*)$/gm)].flatMap(([, controllers, group]) => {
+    // A path with ".." is outside what this container sees; the root of its mount is its own group then.
+    const path = group!.includes('..') ? '/' : group
+    if (controllers === '') return `/sys/fs/cgroup${path}/memory.events`
+    return controllers!.split(',').includes('memory') ? `/sys/fs/cgroup/memory${path}/memory.oom_control` : []
+  })
+  return ['/proc/vmstat', ...ofGroups]
 }
 
 /** How many processes the kernel has killed for memory so far, in the groups of this process and on the machine. */
@@ -220,49 +203,11 @@ async function countOomKills(): Promise<number | undefined> {
   return count
 }
 
-/**
- * Remembers now how often the kernel has killed for memory. The returned function says whether it has since; undefined
- * where that is unknown.
- */
+/** Remembers how often the kernel has killed for memory. The function says whether it has since; undefined is unknown. */
 export async function watchOomKills(): Promise<() => Promise<boolean | undefined>> {
   const before = await countOomKills()
   return async () => {
     const after = before === undefined ? undefined : await countOomKills()
     return after === undefined ? undefined : after > before!
-  }
-}
-
-/** Longest line that is read whole, in characters; the rest of a longer one is dropped. */
-const MAX_LINE = 256 * 1024
-
-/** Cuts a stream of bytes into lines, however it is chunked. Invalid UTF-8 becomes replacement characters. */
-export function createLineSplitter(onLine: (line: string) => void): { write(chunk: Buffer): void; end(): void } {
-  const decoder = new StringDecoder('utf8')
-  let pending = ''
-  let skipping = false
-  const take = (text: string) => {
-    const lines = text.split('\n')
-    const last = lines.pop()!
-    for (const line of lines) {
-      const whole = pending + line
-      pending = ''
-      if (!skipping) onLine((whole.endsWith('\r') ? whole.slice(0, -1) : whole).slice(0, MAX_LINE))
-      skipping = false
-    }
-    if (skipping) return
-    pending += last
-    if (pending.length > MAX_LINE) {
-      onLine(pending.slice(0, MAX_LINE))
-      pending = ''
-      skipping = true
-    }
-  }
-  return {
-    write: chunk => take(decoder.write(chunk)),
-    end() {
-      take(decoder.end())
-      if (pending !== '' && !skipping) onLine(pending)
-      pending = ''
-    }
   }
 }

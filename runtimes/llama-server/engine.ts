@@ -6,34 +6,39 @@ import type { Engine, EngineExit } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { engineCalls } from './calls.ts'
-import { createEngineOutput, type EngineLog } from './engine-output.ts'
+import { MemoryReport, parseLine } from './engine-output.ts'
 import { type EngineProcess, watchOomKills } from './engine-process.ts'
-import { engineFailure, hungFailure, startFailure } from './failure.ts'
+import { type ExitFacts, engineFailure, hungFailure, isFatal, startFailure } from './failure.ts'
 import { reactionTo } from './failure-causes.ts'
 import { watchEngine } from './hang-watch.ts'
-import { allocateAddress, type EngineAddress, launchEngine, recordProcess, removeRunRecord } from './launch.ts'
+import {
+  allocateAddress,
+  type EngineAddress,
+  type LaunchDeps,
+  launchEngine,
+  recordProcess,
+  removeRunRecord
+} from './launch.ts'
 import type { LaunchSpec } from './launch-spec.ts'
 import { type LoadedFacts, loadingOf, loadWarnings } from './loading.ts'
 import { createEngineLogBook, type EngineLogBook } from './log-book.ts'
-import type { EngineRequest, EngineResponse } from './upstream.ts'
-import { createUpstream } from './upstream.ts'
+import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
 
-export interface EngineDeps {
+export interface EngineLog {
+  debug(object: object, message: string): void
+  warn(object: object, message: string): void
+}
+
+export interface EngineDeps extends LaunchDeps {
   log: EngineLog
   /** Keeps what the engine prints, also after it has gone. */
   logBook?: EngineLogBook
-  /** Where running engines are written down, for `reapStrayEngines`. */
-  runDirectory: string
   /** Milliseconds without a sign of progress after which a load is given up. */
   loadTimeout: number
   /** Milliseconds without a sign of life after which an engine that serves is ended; never where absent or 0. */
   hangTimeout?: number
   /** Where sockets' private folders are made; the system's temporary folder by default. */
   socketRoot?: string
-  /** Flags of llama-server put after corral's own. */
-  extraArguments?: readonly string[]
-  /** Variables that the build's kind wants on this machine; those of the model go before. */
-  environment?: Readonly<Record<string, string>>
 }
 
 /** A llama-server that runs. */
@@ -57,8 +62,8 @@ const ADDRESS_ATTEMPTS = 3
 const OTHER_ATTEMPTS = 2
 
 /**
- * Starts a llama-server for a model and resolves once it serves. Progress is told while it loads. What the same once
- * more may mend (`reactionTo`) is tried again before it is an error.
+ * Starts a llama-server for a model and resolves once it serves. Progress is reported while it loads. A failure that a
+ * second attempt may avoid (`reactionTo`) is retried before it is an error.
  * @throws CorralError `load_failed`, `insufficient_memory` or `runtime_missing` with `details.cause` and the decisive
  * line of its log, `load_timeout` when nothing moved for `loadTimeout`; the signal's reason when the caller gave up.
  * Nothing of the engine is left then.
@@ -69,76 +74,73 @@ export async function createLlamaServerEngine(
   deps: EngineDeps,
   waiting: Waiting
 ): Promise<LlamaServerEngine> {
-  const loras = spec.settings?.loras.map(({ path }) => path) ?? []
-  const others = [spec.projectorPath, spec.settings?.speculation.draft?.modelPath]
-  const paths = [spec.modelPath, ...others, ...loras].filter(path => path !== undefined)
   const logBook = deps.logBook ?? createEngineLogBook()
   let tcp = false
   for (let attempt = 1; ; attempt++) {
     waiting.signal?.throwIfAborted()
     const address = await allocateAddress(deps.socketRoot, process.platform, tcp)
     try {
-      return await startEngine({ build, spec, deps: { ...deps, logBook }, waiting, address, paths })
+      return await startEngine(build, spec, { ...deps, logBook }, waiting, address)
     } catch (error) {
       const cause = error instanceof CorralError ? String(error.details?.cause) : undefined
       const attempts = cause === 'cannot_listen' ? ADDRESS_ATTEMPTS : OTHER_ATTEMPTS
       if (waiting.signal?.aborted || reactionTo(cause) !== 'retry' || attempt >= attempts) throw error
       if (cause === 'cannot_listen') tcp = true
-      deps.log.warn({ model: spec.alias, cause, reason: messageOf(error) }, 'the load failed; it is tried once more')
+      deps.log.warn({ model: spec.alias, cause, reason: messageOf(error) }, 'the load failed and is tried once more')
     }
   }
 }
 
-async function startEngine(start: {
-  build: Build
-  spec: LaunchSpec
-  deps: EngineDeps & { logBook: EngineLogBook }
-  waiting: Waiting
+/** Absolute paths that the engine's output may hold. */
+function pathsOf({ modelPath, projectorPath, settings }: LaunchSpec, build: Build, address: EngineAddress): string[] {
+  const loras = settings?.loras.map(({ path }) => path) ?? []
+  const files = [modelPath, projectorPath, settings?.speculation.draft?.modelPath, ...loras]
+  return [...files.filter(path => path !== undefined), address.folder, dirname(build.executables.server)]
+}
+
+async function startEngine(
+  build: Build,
+  spec: LaunchSpec,
+  deps: EngineDeps & { logBook: EngineLogBook },
+  waiting: Waiting,
   address: EngineAddress
-  paths: readonly string[]
-}): Promise<LlamaServerEngine> {
-  const { build, spec, deps, address } = start
+): Promise<LlamaServerEngine> {
   const { log, runDirectory } = deps
   const id = randomUUID().slice(0, 8)
   const names = { engine: id, model: spec.alias }
   const warn = (message: string) => log.warn(names, message)
-  const paths = [...start.paths, address.folder, dirname(build.executables.server)]
+  const paths = pathsOf(spec, build, address)
   const page = deps.logBook.open({ id, variant: spec.variant.key, build: build.id, paths })
-  const loading = loadingOf(start.waiting, deps.loadTimeout, spec.alias)
+  const loading = loadingOf(waiting, deps.loadTimeout, spec.alias)
+  const memory = new MemoryReport(spec.mode === 'chat' && spec.settings?.speculation.draft !== undefined)
+  let child: EngineProcess | undefined
   let ready = false
   /** Why corral itself ended it, where that is the engine's fault. */
-  let verdict: CorralError | undefined
+  let killedFor: CorralError | undefined
 
-  const describe = (exit: { code: number | null; signal: string | null; oomKilled?: boolean }) =>
-    engineFailure({ alias: spec.alias, ready, tail: page, paths, exit })
-  function condemn(error: CorralError): void {
-    verdict ??= error
+  const describe = (exit: ExitFacts) => engineFailure({ alias: spec.alias, ready, tail: page, paths, exit })
+  function killFor(error: CorralError): void {
+    killedFor ??= error
     child?.kill()
   }
-  const output = createEngineOutput({
-    names,
-    loading,
-    tail: page,
-    log,
-    drafts: spec.mode === 'chat' && spec.settings?.speculation.draft !== undefined,
-    onFatal: () => condemn(describe({ code: null, signal: null }))
-  })
+  function onLine(line: string): void {
+    const lines = parseLine(line)
+    for (const said of lines) {
+      if (said.type === 'memory') memory.note(said.use, loading.active)
+      if (said.type !== 'text') continue
+      const { text, level } = said
+      page.push(level === undefined ? text : `${level[0]!.toUpperCase()} ${text}`)
+      // The process lives on, but its GPU will not work again.
+      if (killedFor === undefined && isFatal(text)) killFor(describe({ code: null, signal: null }))
+      const important = loading.active && (level === 'error' || level === 'warn')
+      log[important ? 'warn' : 'debug'](names, text)
+    }
+    loading.note(lines)
+  }
 
-  let child: EngineProcess | undefined
   const oomKilled = await watchOomKills()
   try {
-    child = await launchEngine({
-      id,
-      build,
-      spec,
-      address,
-      runDirectory,
-      extraArguments: deps.extraArguments,
-      environment: deps.environment,
-      signal: loading.signal,
-      onLine: output.onLine,
-      warn
-    })
+    child = await launchEngine({ id, build, spec, address, deps, signal: loading.signal, onLine, warn })
   } catch (error) {
     loading.close()
     page.end(undefined, error instanceof CorralError ? error : undefined)
@@ -161,18 +163,17 @@ async function startEngine(start: {
   let stopping: Promise<void> | undefined
   let stopWatching = () => {}
   let gone = false
-  /** Settles when all that it said has been read, with the error for those who waited for it. */
+  const stopped = () => new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`)
+  /** Settles when all of its output has been read, with the error for those who waited for it. */
   const crash = running.exited.then(async exit => {
     gone = true
     stopWatching()
     await running.drained
-    if (verdict) return verdict
-    if (stopping) return new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`)
-    return describe({ ...exit, oomKilled: await oomKilled() })
+    if (killedFor) return killedFor
+    return stopping ? stopped() : describe({ ...exit, oomKilled: await oomKilled() })
   })
   const exited = Promise.all([running.exited, crash]).then(([exit, failure]): EngineExit => {
-    const expected = stopping !== undefined
-    return expected ? { ...exit, expected } : { ...exit, expected, failure }
+    return stopping ? { ...exit, expected: true } : { ...exit, expected: false, failure }
   })
   const recorded = recordProcess(runDirectory, id, address, running.pid).catch(error => {
     warn(`llama-server ${running.pid} could not be written down: ${messageOf(error)}`)
@@ -180,7 +181,7 @@ async function startEngine(start: {
   const cleaned = crash.then(async failure => {
     upstream.cut(failure)
     const exit = await running.exited
-    const expected = stopping !== undefined || (!ready && start.waiting.signal?.aborted)
+    const expected = stopping !== undefined || (!ready && waiting.signal?.aborted)
     page.end(exit, expected ? undefined : failure)
     if (ready && !expected) warn(`llama-server ${running.pid} ended by itself: ${failure.message}`)
     await recorded
@@ -198,7 +199,7 @@ async function startEngine(start: {
     void cleaned.then(failure => loading.fail(failure))
     facts = await loading.untilServing(upstream)
   } catch (error) {
-    if (error instanceof CorralError) verdict ??= error
+    if (error instanceof CorralError) killedFor ??= error
     running.kill()
     await cleaned
     throw error
@@ -210,12 +211,12 @@ async function startEngine(start: {
   page.mark()
   const limit = deps.hangTimeout ?? 0
   if (limit > 0 && !gone) {
-    const onHung = () => condemn(hungFailure(spec.alias, limit))
+    const onHung = () => killFor(hungFailure(spec.alias, limit))
     stopWatching = watchEngine({ limit, address, pid: running.pid, activity: () => upstream.activity(), onHung })
   }
 
   async function stop(): Promise<void> {
-    upstream.cut(new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`))
+    upstream.cut(stopped())
     running.end()
     const timer = setTimeout(() => running.kill(), STOP_GRACE)
     await running.exited
@@ -223,22 +224,17 @@ async function startEngine(start: {
     await cleaned
   }
 
-  const request: LlamaServerEngine['request'] = asked => upstream.request(asked)
+  const { contextSize, slots } = facts
+  const { request } = upstream
   return {
-    ...engineCalls({
-      request,
-      alias: spec.alias,
-      mode: spec.mode,
-      contextSize: facts.contextSize,
-      metadata: spec.variant.metadata
-    }),
+    ...engineCalls({ request, alias: spec.alias, mode: spec.mode, contextSize, metadata: spec.variant.metadata }),
     id,
     provider: 'llama-server',
     spec,
-    contextSize: facts.contextSize,
-    slots: facts.slots,
+    contextSize,
+    slots,
     get memory() {
-      return output.memory()
+      return memory.use()
     },
     build,
     sharedArguments: deps.extraArguments ?? [],

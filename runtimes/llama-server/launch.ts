@@ -14,6 +14,15 @@ import { engineArguments, knownFlags, type Listen, promptCacheSize } from './arg
 import { type EngineProcess, engineEnvironment, startEngineProcess } from './engine-process.ts'
 import type { LaunchSpec } from './launch-spec.ts'
 
+export interface LaunchDeps {
+  /** Where running engines are written down, for `reapStrayEngines`. */
+  runDirectory: string
+  /** Flags of llama-server put after corral's own. */
+  extraArguments?: readonly string[]
+  /** Variables that the build's kind wants on this machine; those of the model go before. */
+  environment?: Readonly<Record<string, string>>
+}
+
 /**
  * Starts the process of an engine in a private folder of its own, and writes both down so that the next start of corral
  * can clean up after it. When it fails nothing is left.
@@ -24,40 +33,37 @@ export async function launchEngine(options: {
   build: Build
   spec: LaunchSpec
   address: EngineAddress
-  runDirectory: string
-  extraArguments: readonly string[] | undefined
-  environment: Readonly<Record<string, string>> | undefined
+  deps: LaunchDeps
   signal: AbortSignal
   onLine: (line: string) => void
   warn: (message: string) => void
 }): Promise<EngineProcess> {
-  const { id, build, spec, address, runDirectory } = options
-  const environment = engineEnvironment(process.env, {
-    configHome: address.folder,
-    apiKey: address.key,
-    more: { ...options.environment, ...spec.settings?.environment }
-  })
+  const { id, build, spec, address, deps, signal, onLine, warn } = options
+  const { folder, key, listen } = address
+  const more = { ...deps.environment, ...spec.settings?.environment }
+  const environment = engineEnvironment(process.env, { configHome: folder, apiKey: key, more })
   try {
-    await writeRunRecord(runDirectory, id, { folder: address.folder })
+    await writeRunRecord(deps.runDirectory, id, { folder })
     await makePrivateFolder(address)
     const templateFile = await writeTemplate(spec, address)
     const flags = await knownFlags(build, environment)
-    options.signal.throwIfAborted()
+    signal.throwIfAborted()
+    const memory = Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY)
     return await startEngineProcess({
       executable: build.executables.server,
       arguments: engineArguments(spec, {
-        listen: address.listen,
-        promptCache: promptCacheSize(Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY)),
+        listen,
+        promptCache: promptCacheSize(memory),
         ...(templateFile !== undefined && { templateFile }),
         knownFlags: flags,
-        extra: options.extraArguments
+        extra: deps.extraArguments
       }),
       environment,
-      onLine: options.onLine,
-      warn: options.warn
+      onLine,
+      warn
     })
   } catch (error) {
-    await removeRunRecord(runDirectory, id, address.folder)
+    await removeRunRecord(deps.runDirectory, id, folder)
     throw error
   }
 }

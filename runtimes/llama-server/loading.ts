@@ -2,6 +2,7 @@ import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
+import type { EngineLine } from './engine-output.ts'
 import type { Upstream } from './upstream.ts'
 
 /** What an engine says about itself once it serves. */
@@ -16,9 +17,8 @@ export interface Loading {
   /** Aborted when the load has failed, with the error as reason. */
   readonly signal: AbortSignal
   readonly active: boolean
-  noteOutput(): void
-  noteFraction(fraction: number | undefined): void
-  noteReady(): void
+  /** It has printed these; each line is a sign of progress. */
+  note(lines: readonly EngineLine[]): void
   fail(error: unknown): void
   /** Resolves when the engine serves; rejects when the load has failed. */
   untilServing(upstream: Upstream): Promise<LoadedFacts>
@@ -28,15 +28,11 @@ export interface Loading {
 /** Milliseconds between looks at `/health` of a build that does not report its state. */
 const POLL_INTERVAL = 250
 
-async function getJson(
-  upstream: Upstream,
-  path: string,
-  signal: AbortSignal
-): Promise<{ status: number; value: unknown }> {
+async function getJson(upstream: Upstream, path: string, signal: AbortSignal) {
   const { status, body } = await upstream.request({ method: 'GET', path, signal })
   const content = await text(body)
   try {
-    return { status, value: JSON.parse(content) }
+    return { status, value: JSON.parse(content) as unknown }
   } catch {
     return { status, value: undefined }
   }
@@ -52,7 +48,7 @@ export function factsFromProps(props: unknown): LoadedFacts | undefined {
 /** Follows a load for its caller: passes progress on, and gives up when the caller does or when nothing moves. */
 export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: number, subject: string): Loading {
   const control = new AbortController()
-  const { signal } = control
+  const signal = outer ? AbortSignal.any([outer, control.signal]) : control.signal
   let active = true
   let fraction = 0
   let speaksStates = false
@@ -62,13 +58,8 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
   })
 
   const fail = (error: unknown) => {
-    if (!active) return
-    control.abort(error)
+    if (active) control.abort(error)
   }
-  const onOuterAbort = () => fail(outer?.reason)
-  outer?.addEventListener('abort', onOuterAbort, { once: true })
-  if (outer?.aborted) onOuterAbort()
-
   const stall = setTimeout(() => {
     const seconds = Math.round(timeout / 1000)
     fail(
@@ -81,9 +72,7 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
   }, timeout)
 
   const failed = new Promise<never>((_, reject) => {
-    const refuse = () => reject(signal.reason)
-    if (signal.aborted) refuse()
-    else signal.addEventListener('abort', refuse, { once: true })
+    signal.addEventListener('abort', () => reject(signal.reason), { once: true })
   })
   failed.catch(() => {
     // Handled where it is awaited; when nothing awaits it, the load has already ended.
@@ -122,25 +111,26 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
     get active() {
       return active
     },
-    noteOutput() {
+    note(lines) {
       if (active) stall.refresh()
-    },
-    noteFraction(next) {
-      speaksStates = true
-      if (!active || next === undefined || next < fraction) return
-      fraction = next
-      onProgress?.({ phase: 'loading', subject: '', fraction })
-    },
-    noteReady() {
-      speaksStates = true
-      markReady()
+      for (const line of lines) {
+        if (line.type === 'text' || line.type === 'memory') continue
+        speaksStates = true
+        if (line.type === 'ready') markReady()
+        else if (line.type === 'loading' && active && line.fraction !== undefined && line.fraction >= fraction) {
+          fraction = line.fraction
+          onProgress?.({ phase: 'loading', subject: '', fraction })
+        }
+      }
     },
     fail,
-    untilServing: upstream => Promise.race([failed, serve(upstream)]),
+    async untilServing(upstream) {
+      signal.throwIfAborted()
+      return await Promise.race([failed, serve(upstream)])
+    },
     close() {
       active = false
       clearTimeout(stall)
-      outer?.removeEventListener('abort', onOuterAbort)
     }
   }
 }

@@ -70,11 +70,8 @@ interface Entry {
   paths: readonly string[]
 }
 
-const PER_VARIANT = 5
-const CHARACTERS = 8 * 2 ** 20
-
 /** Bounded to five engines of each variant and 8 Mi characters in all; records of engines that run are never dropped. */
-export function createEngineLogBook(limits = { perVariant: PER_VARIANT, characters: CHARACTERS }): EngineLogBook {
+export function createEngineLogBook(limits = { perVariant: 5, characters: 8 * 2 ** 20 }): EngineLogBook {
   /** The newest first. */
   let entries: Entry[] = []
 
@@ -97,18 +94,8 @@ export function createEngineLogBook(limits = { perVariant: PER_VARIANT, characte
       const entry: Entry = { variant, record: { engine: id, build, startedAt: new Date().toISOString() }, tail, paths }
       entries.unshift(entry)
       tidy()
-      return {
-        push: text => tail.push(text),
-        all: () => tail.all(),
-        mark: () => tail.mark(),
-        sinceMark: () => tail.sinceMark(),
-        get dropped() {
-          return tail.dropped
-        },
-        get characters() {
-          return tail.characters
-        },
-        end(exit, failure) {
+      return Object.assign(tail, {
+        end(exit: ProcessExit | undefined, failure: CorralError | undefined) {
           entry.record.endedAt = new Date().toISOString()
           if (exit) entry.record.exit = { code: exit.code, signal: exit.signal }
           if (failure) {
@@ -117,7 +104,7 @@ export function createEngineLogBook(limits = { perVariant: PER_VARIANT, characte
           }
           tidy()
         }
-      }
+      })
     },
     records: variant =>
       entries

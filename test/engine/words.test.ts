@@ -7,7 +7,7 @@ import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../core/models/options.ts'
 import { engineArguments, flagsInHelp, promptCacheSize } from '../../runtimes/llama-server/arguments.ts'
 import { parseLine } from '../../runtimes/llama-server/engine-output.ts'
-import { createLineSplitter, engineEnvironment } from '../../runtimes/llama-server/engine-process.ts'
+import { engineEnvironment } from '../../runtimes/llama-server/engine-process.ts'
 import { allocateAddress, isUsableSocketPath, makePrivateFolder } from '../../runtimes/llama-server/launch.ts'
 import { factsFromProps } from '../../runtimes/llama-server/loading.ts'
 import { createLogTail } from '../../runtimes/llama-server/log-book.ts'
@@ -268,29 +268,6 @@ t.test('lines', t => {
   t.match(parseLine('[44039] 0.00.910.211 E clip'), [{ text: 'clip', level: 'error' }])
   t.match(parseLine('Warm regards'), [{ level: undefined }])
   t.same(parseLine('  '), [])
-  t.end()
-})
-
-t.test('lines out of chunks', t => {
-  const text = 'first\r\nzweite ü€😀\n\nlast'
-  const bytes = Buffer.from(text)
-  for (let size = 1; size <= bytes.length; size++) {
-    const lines: string[] = []
-    const splitter = createLineSplitter(line => lines.push(line))
-    for (let at = 0; at < bytes.length; at += size) splitter.write(bytes.subarray(at, at + size))
-    splitter.end()
-    t.same(lines, ['first', 'zweite ü€😀', '', 'last'], `chunks of ${size}`)
-  }
-
-  const lines: string[] = []
-  const splitter = createLineSplitter(line => lines.push(line))
-  splitter.write(Buffer.from([0x61, 0xff, 0x62, 0x0a]))
-  for (let n = 0; n < 100; n++) splitter.write(Buffer.alloc(10_000, 'x'))
-  splitter.write(Buffer.from('tail of it\nnext\n'))
-  splitter.end()
-  t.equal(lines[0], 'a\ufffdb')
-  t.equal(lines[1]?.length, 256 * 1024, 'a line without end is cut')
-  t.same(lines.slice(2), ['next'])
   t.end()
 })
 

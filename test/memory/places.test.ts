@@ -5,7 +5,7 @@ import { parseProcessMemory } from '../../core/system/process-memory.ts'
 import { runningRecord } from '../../plugins/api-native/records.ts'
 import { NATIVE_NAMING } from '../../plugins/api-native/routes.ts'
 import { hostBudget, reserveOf } from '../../plugins/scheduler/host-memory.ts'
-import { createMemoryReport } from '../../runtimes/llama-server/engine-output.ts'
+import { MemoryReport } from '../../runtimes/llama-server/engine-output.ts'
 import {
   type Device,
   devicePools,
@@ -180,7 +180,7 @@ t.test('what a process holds', async t => {
 })
 
 t.test('tables of an engine', async t => {
-  const plain = createMemoryReport(false)
+  const plain = new MemoryReport(false)
   t.equal(plain.use(), undefined)
   plain.note({ host: 30, CUDA0: 100 }, true)
   t.same(plain.use(), { host: 30, CUDA0: 100 })
@@ -189,7 +189,7 @@ t.test('tables of an engine', async t => {
   plain.note({ host: 61, CUDA0: 69 }, false)
   t.same(plain.use(), { host: 61, CUDA0: 69 }, 'what really was')
 
-  const drafts = createMemoryReport(true)
+  const drafts = new MemoryReport(true)
   drafts.note({ host: 30, CUDA0: 100 }, true)
   t.same(drafts.use(), { host: 30, CUDA0: 100 })
   drafts.note({ host: 3, CUDA0: 10 }, true)
