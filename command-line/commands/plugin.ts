@@ -3,7 +3,6 @@ import { basename, dirname, join, resolve } from 'node:path'
 import type { Command } from 'commander'
 import { isSystemError, messageOf } from '../../core/errors.ts'
 import type { PluginReport } from '../../core/plugins/plugin.ts'
-import { packageRoot } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
@@ -108,7 +107,7 @@ async function newPlugin({ cwd }: CommandContext, kind: PluginKind, path: string
     throw error
   })
   if (present.length > 0) throw new CommandFailure(EXIT.usage, `${folder} is not empty. Choose a new folder.`)
-  for (const [file, text] of Object.entries(pluginSkeleton(kind, name, packageRoot))) {
+  for (const [file, text] of Object.entries(await pluginSkeleton(kind, name))) {
     await mkdir(dirname(join(folder, file)), { recursive: true })
     await writeFile(join(folder, file), text)
   }

@@ -1,0 +1,21 @@
+import { definePlugin, parseModelName } from 'corral/plugin'
+
+export default definePlugin({
+  name: 'describe-api',
+  api: 1,
+  description: 'An API of our own, under /describe-api',
+  optional: true,
+  needs: ['storage'],
+  setup(context) {
+    const storage = context.service('storage')
+    return {
+      routes: async app => {
+        app.post('/describe-api/describe', { schema: { summary: 'Describe a model' } }, async request => {
+          const { model } = request.body as { model?: unknown }
+          const { publicName, size, metadata } = storage.get(parseModelName(model))
+          return { model: publicName, size, capabilities: metadata.capabilities }
+        })
+      }
+    }
+  }
+})
