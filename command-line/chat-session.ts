@@ -43,9 +43,9 @@ export class ChatSession {
   async load(onStatus: (text: string) => void): Promise<void> {
     const { model, options } = this.#settings
     // Without keep_alive: one of 0 would unload the model before its first answer.
-    for await (const part of this.#client.stream<WorkStep>('/api/load', { model, options, stream: true })) {
-      if ('status' in part) onStatus(part.status)
-      else if (part.event.status !== 'ready') onStatus(loadStatus(part.event))
+    const request = { model, options, stream: true }
+    for await (const event of this.#client.stream<WorkStep>('/api/load', request, { onStatus })) {
+      if (event.status !== 'ready') onStatus(loadStatus(event))
     }
   }
 
@@ -72,12 +72,10 @@ export class ChatSession {
       if (answer !== '') this.#messages.push(question, { role: 'assistant', content: answer })
     }
     try {
-      for await (const part of this.#client.stream<ChatEvent>('/api/chat', request, signal)) {
-        if ('status' in part) {
-          sink.status(part.status)
-          continue
-        }
-        const { event } = part
+      for await (const event of this.#client.stream<ChatEvent>('/api/chat', request, {
+        signal,
+        onStatus: sink.status
+      })) {
         const message = 'message' in event ? event.message : undefined
         if (message?.thinking) sink.thinking(message.thinking)
         if (message?.content) {

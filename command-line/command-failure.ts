@@ -26,8 +26,11 @@ export class Interrupted extends Error {
   }
 }
 
-/** Runs the work for each item in turn, and goes on when it fails for some. @returns those failures */
-export async function tryEach<T>(all: readonly T[], work: (one: T) => Promise<void>): Promise<CommandFailure[]> {
+/**
+ * Runs the work for each item in turn, and goes on when it fails for some.
+ * @throws CommandFailure with the messages of all that failed; the first one's exit code counts
+ */
+export async function forEach<T>(all: readonly T[], work: (one: T) => Promise<void>): Promise<void> {
   const failures: CommandFailure[] = []
   for (const one of all) {
     try {
@@ -37,11 +40,6 @@ export async function tryEach<T>(all: readonly T[], work: (one: T) => Promise<vo
       failures.push(error)
     }
   }
-  return failures
-}
-
-/** @throws CommandFailure with all messages, if there are any; the first one's exit code counts */
-export function throwTogether(failures: readonly CommandFailure[]): void {
   const [first] = failures
   if (first) throw new CommandFailure(first.exitCode, failures.map(({ message }) => message).join('\n       '))
 }

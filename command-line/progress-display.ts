@@ -239,15 +239,14 @@ export async function streamWork<Result extends { status: 'success' }>(
   client: ServerClient,
   path: string,
   body: object,
-  { first, what, unit }: { first: string; what: string; unit: Shown['unit'] }
+  { first, what, unit = 'bytes' }: { first: string; what: string; unit?: Shown['unit'] }
 ): Promise<Result> {
   const progress = await showProgress(first, { subject: what, unit })
   let counted = ''
   try {
-    for await (const part of client.stream<Result | WorkStep>(path, { ...body, stream: true })) {
-      if ('status' in part) continue
-      if (isResult(part.event)) return part.event
-      const { status, completed, total = 0, step, steps = 1 } = part.event
+    for await (const event of client.stream<Result | WorkStep>(path, { ...body, stream: true })) {
+      if (isResult(event)) return event
+      const { status, completed, total = 0, step, steps = 1 } = event
       const label = step === undefined || steps < 2 ? status : `${status} (step ${step} of ${steps})`
       if (completed === undefined || total <= 0) {
         progress.status(label)

@@ -3,9 +3,6 @@ import { createParser } from 'eventsource-parser'
 import { isSystemError, messageOf } from '../core/errors.ts'
 import { CommandFailure, EXIT, exitCodeFor } from './command-failure.ts'
 
-/** A part of a stream: an event, or a comment about the current work (`loading 42%`). */
-export type StreamPart<Event> = { event: Event } | { status: string }
-
 /** Talks to one corral server. Requests have no time limit: a model may take minutes to load or to think. */
 export interface ServerClient {
   /** Such as `http://127.0.0.1:11435`. */
@@ -15,11 +12,15 @@ export interface ServerClient {
    * @throws CommandFailure with the server's own message when it refuses
    */
   json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
-  /**
-   * Gives the parts of a reply of Server-Sent Events, to a POST with `body` or else to a GET; aborting `signal` closes the
-   * connection.
-   */
-  stream<Event extends object>(path: string, body: unknown, signal?: AbortSignal): AsyncGenerator<StreamPart<Event>>
+  /** Yields the events of a reply of Server-Sent Events, to a POST with `body` or else to a GET. */
+  stream<Event extends object>(path: string, body?: unknown, options?: StreamOptions): AsyncGenerator<Event>
+}
+
+interface StreamOptions {
+  /** Closes the connection. */
+  signal?: AbortSignal | undefined
+  /** Takes comments about the current work (`loading 42%`). */
+  onStatus?: (text: string) => void
 }
 
 export interface ClientOptions {
@@ -73,21 +74,21 @@ export function createClient({ address, apiKey, signal: ended }: ClientOptions):
       const text = await readText(await send(method, path, body, either), either)
       return parseJson(address, text) as Reply
     },
-    async *stream<Event extends object>(path: string, body: unknown, signal?: AbortSignal) {
+    async *stream<Event extends object>(path: string, body?: unknown, { signal, onStatus }: StreamOptions = {}) {
       const either = signal ? AbortSignal.any([signal, ended]) : ended
       const response = await send(body === undefined ? 'GET' : 'POST', path, body, either)
-      const parts: StreamPart<Event & { error?: unknown; code?: unknown }>[] = []
+      const events: (Event & { error?: unknown; code?: unknown })[] = []
       const parser = createParser({
-        onEvent: ({ data }) => parts.push({ event: parseJson(address, data) as Event }),
-        onComment: comment => parts.push({ status: comment.trim() })
+        onEvent: ({ data }) => events.push(parseJson(address, data) as Event),
+        onComment: comment => onStatus?.(comment.trim())
       })
       const decoder = new TextDecoder()
       try {
         for await (const chunk of response) {
           parser.feed(decoder.decode(chunk, { stream: true }))
-          for (const part of parts.splice(0)) {
-            if ('event' in part && typeof part.event.error === 'string') throw streamError(part.event)
-            yield part
+          for (const event of events.splice(0)) {
+            if (typeof event.error === 'string') throw streamError(event)
+            yield event
           }
         }
       } catch (error) {

@@ -1,7 +1,6 @@
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { LoadedConfig } from '../core/config/load.ts'
-import { messageOf } from '../core/errors.ts'
 import type { RunningServer } from '../core/http/server.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { CommandFailure, EXIT, interruption } from './command-failure.ts'
@@ -27,15 +26,6 @@ export interface ServerConnection {
  */
 export type WhenNone = 'fail' | 'aside' | 'usual'
 
-interface ConnectionOptions {
-  /** The configuration, where it is loaded already. */
-  config?: LoadedConfig
-  /** A sentence that comes before "no server runs" in the error. */
-  without?: string
-  /** Called when a server was started here. */
-  onStart?: () => void
-}
-
 /** Time limit of a health check in milliseconds: a server under load answers late. */
 const HEALTH_TIMEOUT = 5000
 /** How long a server that holds the data directory may take until it answers (it may be starting; milliseconds). */
@@ -43,52 +33,38 @@ const START_TIMEOUT = 30_000
 
 /**
  * Finds a server (or starts one), lets `use` work with it, and stops it if it was started here.
+ * @param without a sentence that comes before "no server runs" in the error
  * @throws CommandFailure with `EXIT.noServer` when none can be reached
  */
 export async function withServer<Result>(
   context: CommandContext,
   whenNone: WhenNone,
   use: (connection: ServerConnection) => Promise<Result>,
-  options: ConnectionOptions = {}
-): Promise<Result> {
-  try {
-    return await connectAndUse(context, whenNone, use, options)
-  } catch (error) {
-    if (!options.without || !(error instanceof CommandFailure) || error.exitCode !== EXIT.noServer) throw error
-    throw new CommandFailure(error.exitCode, `${options.without} ${error.message}`, error)
-  }
-}
-
-async function connectAndUse<Result>(
-  context: CommandContext,
-  whenNone: WhenNone,
-  use: (connection: ServerConnection) => Promise<Result>,
-  { config, onStart }: ConnectionOptions
+  without?: string
 ): Promise<Result> {
   const signal = interruption()
+  let config: LoadedConfig | undefined
   // A server of our own needs the whole configuration, a request to one that runs does not.
   const loadWhole = async () => (config ??= await openConfig(context))
-  const light = config ? undefined : await readServerSettings({ ...context, flags: context.flags() })
-  const settings = light ?? serverSettingsOf(await loadWhole())
+  const settings =
+    (await readServerSettings({ ...context, flags: context.flags() })) ?? serverSettingsOf(await loadWhole())
   const connect = (address: string) => createClient({ address, apiKey: settings.apiKey, signal })
-  let heldUntil: number | undefined
+  const deadline = Date.now() + START_TIMEOUT
   for (;;) {
     signal.throwIfAborted()
-    const address = await findServer(settings)
+    const address = await findServer(settings, deadline)
     if (address) return await use({ client: connect(address), own: undefined })
-    if (whenNone === 'fail') throw noServer(settings)
+    if (whenNone === 'fail') throw noServer(settings, without)
     let own: RunningServer
     try {
       own = await startOwn(context, await loadWhole(), whenNone)
     } catch (error) {
       // Another process was quicker: its server is the one to use.
-      heldUntil ??= Date.now() + START_TIMEOUT
-      if (!isHeld(error) || Date.now() > heldUntil) throw error
+      if (!isHeld(error) || Date.now() > deadline) throw error
       await sleep(100)
       continue
     }
     try {
-      onStart?.()
       return await use({ client: connect(recordedAddress(own.address)!), own })
     } finally {
       await own.close()
@@ -96,14 +72,24 @@ async function connectAndUse<Result>(
   }
 }
 
+/** Sends one request to a server that `withServer` finds or starts, and returns its reply. */
+export async function ask<Reply>(
+  context: CommandContext,
+  method: 'GET' | 'POST' | 'DELETE',
+  path: string,
+  body?: object,
+  { whenNone = 'aside', without }: { whenNone?: WhenNone; without?: string } = {}
+): Promise<Reply> {
+  return await withServer(context, whenNone, ({ client }) => client.json<Reply>(method, path, body), without)
+}
+
 /** The address of the server to use; undefined when none runs and one may be started here. */
-async function findServer(settings: ServerSettings): Promise<string | undefined> {
+async function findServer(settings: ServerSettings, deadline: number): Promise<string | undefined> {
   const { paths } = settings
   const plan = planAddresses(settings)
   if (plan.named && (await answersAt(plan.named, HEALTH_TIMEOUT))) return plan.named
   if (!plan.local) throw noServer(settings)
   const { readOwner } = await import('../core/system/data-directory.ts')
-  const deadline = Date.now() + START_TIMEOUT
   for (;;) {
     const owner = await readOwner(paths)
     if (!owner) break
@@ -133,17 +119,7 @@ async function startOwn(context: CommandContext, config: LoadedConfig, whenNone:
     import('../core/system/log.ts'),
     context.definitions()
   ])
-  const file = join(config.paths.logs, 'corral.log')
-  let log: ReturnType<typeof createLogger>
-  try {
-    log = createLogger(config.core.log_level, file)
-  } catch (error) {
-    throw new CommandFailure(
-      EXIT.failure,
-      `The log file ${file} cannot be written: ${messageOf(error)}. Make its folder writable, or choose another data directory with CORRAL_HOME.`,
-      error
-    )
-  }
+  const log = createLogger(config.core.log_level, join(config.paths.logs, 'corral.log'))
   return await startServer({
     config: whenNone === 'aside' ? asideConfig(config) : config,
     definitions: whenNone === 'usual' ? definitions : withoutEngineSearch(definitions),
@@ -176,14 +152,12 @@ function isHeld(error: unknown): boolean {
   return error instanceof Error && error.name === 'DataDirectoryError' && 'reason' in error && error.reason === 'held'
 }
 
-function noServer(settings: ServerSettings): CommandFailure {
+function noServer(settings: ServerSettings, without?: string): CommandFailure {
   const { named, local, usual } = planAddresses(settings)
   const where = named ?? usual
   const place = where ? ` at ${where}` : ''
-  return new CommandFailure(
-    EXIT.noServer,
-    local
-      ? `No server runs${place}${place ? ' or' : ''} on ${settings.paths.home}. Start one with: corral serve`
-      : `No server answers${place}. Start one there, or check --host and --port.`
-  )
+  const reason = local
+    ? `No server runs${place}${place ? ' or' : ''} on ${settings.paths.home}. Start one with: corral serve`
+    : `No server answers${place}. Start one there, or check --host and --port.`
+  return new CommandFailure(EXIT.noServer, without ? `${without} ${reason}` : reason)
 }

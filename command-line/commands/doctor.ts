@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
 import type { LoadedConfig } from '../../core/config/load.ts'
 import { ConfigError } from '../../core/config/problems.ts'
-import type { Runtimes, RuntimesReport } from '../../core/contracts/builds.ts'
+import type { RuntimesReport } from '../../core/contracts/builds.ts'
 import type { Hardware, HardwareProblem } from '../../core/contracts/hardware.ts'
 import { progressText } from '../../core/contracts/progress.ts'
 import type { ServiceName } from '../../core/contracts/services.ts'
@@ -17,14 +17,13 @@ import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import type { DoctorReport } from '../doctor-schema.ts'
 import { printJson, printText } from '../output.ts'
-import { showProgress } from '../progress-display.ts'
+import { type Progress, showProgress } from '../progress-display.ts'
 import { planAddresses, serverSettingsOf } from '../server-address.ts'
-import type { ServerClient } from '../server-client.ts'
-import { withServer } from '../server-connection.ts'
+import { type ServerConnection, withServer } from '../server-connection.ts'
 
 /** How often a server that looks for a build is asked for its progress (milliseconds). */
 const POLL_INTERVAL = 500
-/** Time limit for a server's answer, and for detecting the hardware and listing the releases (milliseconds). */
+/** Time limit for a server's answer, which detects the hardware and lists the releases first (milliseconds). */
 const ANSWER_TIMEOUT = 45_000
 
 interface DoctorFlags {
@@ -101,25 +100,37 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
       return undefined
     }
   }
-  const { readOwner } = await import('../../core/system/data-directory.ts')
+  const [{ readOwner }, { freeSpace }] = await Promise.all([
+    import('../../core/system/data-directory.ts'),
+    import('../../core/system/disk-space.ts')
+  ])
+  const { home, models } = config.paths
   const holder = await examined(() => readOwner(config.paths))
-  report.data = { home: config.paths.home, holder: holder ?? null }
-  await examined(() => checkWritable(config.paths.home))
-  const models = await examined(() => diskAndModels(config.paths.models))
-  if (models) report.models = models
+  report.data = { home, holder: holder ?? null }
+  await examined(() => checkWritable(home))
+  const free = await examined(async () => await freeSpace(await existing(models)))
+  if (free !== undefined) report.models = { directory: models, free }
   const before = report.problems.length
+  const { local } = planAddresses(serverSettingsOf(config))
   const otherRoot = flags.sysroot !== undefined
-  // A server knows nothing of another root.
-  let findings = otherRoot ? undefined : await examined(() => reportOfServer(context, config, flags.build))
-  const silent = !findings && report.problems.length > before
-  if (!findings && (otherRoot || planAddresses(serverSettingsOf(config)).local)) {
-    // A server that does not answer may be getting a build right now: two must not do that at once.
-    findings = await examined(() => examineHere(context, config, flags.build && !silent))
-  }
-  if (findings) {
-    const { state, hardware, ranking, release, chosen, attempts, installed } = findings
-    Object.assign(report, { state, ranking, release, attempts, installed })
-    Object.assign(report, { ...(hardware && { hardware }), ...(chosen && { chosen }) })
+  const progress = await showProgress('looking for llama.cpp', { plain: flags.build ? 'lines' : 'nothing' })
+  try {
+    // A server knows nothing of another root.
+    let findings = otherRoot
+      ? undefined
+      : await examined(() => reportOfServer(context, local && !holder, flags.build, progress))
+    const serverFailed = report.problems.length > before
+    if (!findings && (otherRoot || local)) {
+      // A server that does not answer may be getting a build right now: two must not do that at once.
+      findings = await examined(() => examineHere(context, config, flags.build && !serverFailed, progress))
+    }
+    if (findings) {
+      const { state, hardware, ranking, release, chosen, attempts, installed } = findings
+      Object.assign(report, { state, ranking, release, attempts, installed })
+      Object.assign(report, { ...(hardware && { hardware }), ...(chosen && { chosen }) })
+    }
+  } finally {
+    progress.clear()
   }
   report.problems.push(...findProblems(report))
   return report
@@ -160,40 +171,21 @@ async function checkWritable(directory: string): Promise<void> {
   }
 }
 
-/** The models' folder, which need not exist yet, and the free space on its disk. */
-async function diskAndModels(directory: string): Promise<NonNullable<DoctorReport['models']>> {
-  const { freeSpace } = await import('../../core/system/disk-space.ts')
-  return { directory, free: await freeSpace(await existing(directory)) }
-}
-
 /**
- * What a running server reports about its builds, once it has settled on one; undefined when none is running.
+ * What a running server reports about its builds, once it has settled on one.
+ * @param optional gives undefined when no server can be reached
  * @throws CommandFailure when a server that should answer does not
  */
 async function reportOfServer(
   context: CommandContext,
-  config: LoadedConfig,
-  build: boolean
+  optional: boolean,
+  build: boolean,
+  progress: Progress
 ): Promise<RuntimesReport | undefined> {
-  const { readOwner } = await import('../../core/system/data-directory.ts')
-  try {
-    return await withServer(context, 'fail', ({ client }) => pollUntilSettled(client, build), { config })
-  } catch (error) {
-    const none = error instanceof CommandFailure && error.exitCode === EXIT.noServer
-    const { local } = planAddresses(serverSettingsOf(config))
-    if (none && local && !(await readOwner(config.paths))) return undefined
-    throw error
-  }
-}
-
-async function pollUntilSettled(client: ServerClient, build: boolean): Promise<RuntimesReport> {
-  const progress = await showProgress('looking for llama.cpp')
-  try {
+  const poll = async ({ client }: ServerConnection) => {
     for (;;) {
-      const report = await withTimeout(
-        signal => client.json<RuntimesReport>('GET', '/api/runtimes', undefined, signal),
-        client.address
-      )
+      const timeout = AbortSignal.timeout(ANSWER_TIMEOUT)
+      const report = await client.json<RuntimesReport>('GET', '/api/runtimes', undefined, timeout)
       if (!Array.isArray(report.ranking)) {
         throw new CommandFailure(EXIT.failure, `The server at ${client.address} has another version of corral.`)
       }
@@ -201,8 +193,12 @@ async function pollUntilSettled(client: ServerClient, build: boolean): Promise<R
       if (report.progress) progress.status(progressText(report.progress))
       await sleep(POLL_INTERVAL, undefined, { signal: interruption() })
     }
-  } finally {
-    progress.clear()
+  }
+  try {
+    return await withServer(context, 'fail', poll)
+  } catch (error) {
+    if (optional && error instanceof CommandFailure && error.exitCode === EXIT.noServer) return undefined
+    throw error
   }
 }
 
@@ -210,11 +206,17 @@ async function pollUntilSettled(client: ServerClient, build: boolean): Promise<R
  * Examines in this process, and finds or makes a build if that is wanted. The data directory is not claimed: a server
  * may run on it meanwhile, since builds can be shared.
  */
-async function examineHere(context: CommandContext, config: LoadedConfig, build: boolean): Promise<RuntimesReport> {
-  const [{ createApplication }, { createPluginHost }, { createLogger }, definitions] = await Promise.all([
+async function examineHere(
+  context: CommandContext,
+  config: LoadedConfig,
+  build: boolean,
+  progress: Progress
+): Promise<RuntimesReport> {
+  const [{ createApplication }, { createPluginHost }, { createLogger }, { pino }, all] = await Promise.all([
     import('../../core/http/application.ts'),
     import('../../core/plugins/plugin-host.ts'),
     import('../../core/system/log.ts'),
+    import('pino'),
     context.definitions()
   ])
   let log: ReturnType<typeof createLogger>
@@ -222,22 +224,20 @@ async function examineHere(context: CommandContext, config: LoadedConfig, build:
     log = createLogger(config.core.log_level, join(config.paths.logs, 'corral.log'))
   } catch {
     // Without a writable log the examination is still useful.
-    log = (await import('pino')).pino({ level: 'silent' })
+    log = pino({ level: 'silent' })
   }
+  const signal = interruption()
   const app = await createApplication(config.core, log)
-  const host = createPluginHost({
-    definitions: pluginsFor('runtimes', definitions),
-    config,
-    log,
-    signal: interruption()
-  })
+  const host = createPluginHost({ definitions: pluginsFor('runtimes', all), config, log, signal })
   try {
     await host.register(app)
     await app.ready()
     // The plugins are not started: that would look for a build, and stop the engines of a server that has gone.
     const runtimes = host.service('runtimes')
-    await withTimeout(signal => runtimes.rank({ signal }), 'the hardware')
-    if (build) await findBuild(runtimes)
+    await runtimes.rank({ signal })
+    const onProgress = (step: Parameters<typeof progressText>[0]) => progress.status(progressText(step))
+    // A search that fails is in the report, with its reason.
+    if (build) await runtimes.build({ signal, onProgress }).catch(() => signal.throwIfAborted())
     return runtimes.report()
   } finally {
     await host.stop()
@@ -255,31 +255,6 @@ function pluginsFor(service: ServiceName, definitions: readonly PluginDefinition
     }
   }
   return definitions.filter(({ offers = [] }) => offers.some(offer => wanted.has(offer)))
-}
-
-async function findBuild(runtimes: Runtimes): Promise<void> {
-  const progress = await showProgress('looking for llama.cpp')
-  try {
-    await runtimes.build({ signal: interruption(), onProgress: step => progress.status(progressText(step)) })
-  } catch {
-    interruption().throwIfAborted()
-    // The report says that the search failed, and why.
-  } finally {
-    progress.clear()
-  }
-}
-
-/** @throws CommandFailure that names `subject` when the work takes too long */
-async function withTimeout<Result>(work: (signal: AbortSignal) => Promise<Result>, subject: string): Promise<Result> {
-  const late = AbortSignal.timeout(ANSWER_TIMEOUT)
-  try {
-    return await work(AbortSignal.any([interruption(), late]))
-  } catch (error) {
-    interruption().throwIfAborted()
-    if (!late.aborted) throw error
-    const seconds = ANSWER_TIMEOUT / 1000
-    throw new CommandFailure(EXIT.failure, `No answer from ${subject} within ${seconds} seconds.`, error)
-  }
 }
 
 /** A person should know these although corral works: there is a device, and it is not used. */

@@ -3,7 +3,7 @@ import { type Command, Option } from 'commander'
 import type { FoundModel, FoundModels } from '../../core/contracts/found-models.ts'
 import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import { CommandFailure, EXIT, throwTogether } from '../command-failure.ts'
+import { CommandFailure, EXIT, forEach } from '../command-failure.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
@@ -78,12 +78,8 @@ function checkUsage(given: string[], { from, list, all, json }: ImportOptions): 
 }
 
 async function importPath(client: ServerClient, path: string, model: string): Promise<void> {
-  const { model: stored } = await streamWork<ImportedReply>(
-    client,
-    '/api/import',
-    { path, model },
-    { first: `reading ${path}`, what: `import of ${path}`, unit: 'bytes' }
-  )
+  const labels = { first: `reading ${path}`, what: `import of ${path}` }
+  const { model: stored } = await streamWork<ImportedReply>(client, '/api/import', { path, model }, labels)
   printNote(`imported ${stored.name} (${formatBytes(stored.size)}). Try it with: corral run ${stored.name}`)
 }
 
@@ -109,40 +105,29 @@ async function listFound(client: ServerClient, from: string, { json }: ImportOpt
 async function importFound(client: ServerClient, from: string, names: string[]): Promise<void> {
   const { models, folder, unreadable = [] } = await findModels(client, from)
   for (const reason of unreadable) printNote(printable(reason))
-  const failures: CommandFailure[] = []
-  const chosen = names.length === 0 ? models.filter(({ problem }) => problem === undefined) : []
-  for (const name of names) {
-    const choice = chooseFound(models, name)
-    if ('model' in choice) chosen.push(choice.model)
-    else failures.push(new CommandFailure(choice.exitCode, choice.refusal))
-  }
+  const importable = models.filter(({ problem }) => problem === undefined)
   let imported = 0
-  for (const model of chosen) {
-    if (model.present) {
-      printNote(`${printable(model.name)} is here already${storedElsewhere(model)}`)
-      continue
-    }
-    try {
+  try {
+    await forEach<FoundModel | string>(names.length > 0 ? names : importable, async choice => {
+      const model = typeof choice === 'string' ? chooseFound(models, choice) : choice
+      if (model.present) return printNote(`${printable(model.name)} is here already${storedElsewhere(model)}`)
       await importOne(client, from, model)
       imported++
-    } catch (error) {
-      if (!(error instanceof CommandFailure)) throw error
-      failures.push(new CommandFailure(error.exitCode, `${printable(model.name)}: ${error.message}`, error))
+    })
+  } finally {
+    if (names.length === 0) {
+      const left = models.length - importable.length
+      const others = left === 0 ? '' : `; ${left} cannot be imported, and --list says why`
+      printNote(`imported ${imported} of ${models.length} in ${printable(folder)}${others}`)
     }
   }
-  if (names.length === 0) {
-    const left = models.filter(({ problem }) => problem !== undefined).length
-    const others = left === 0 ? '' : `; ${left} cannot be imported, and --list says why`
-    printNote(`imported ${imported} of ${models.length} in ${printable(folder)}${others}`)
-  }
-  throwTogether(failures)
 }
 
-/** Finds a model by its name here or in its tool; the label may be left out when only one model can be meant. */
-export function chooseFound(
-  models: FoundModel[],
-  name: string
-): { model: FoundModel } | { exitCode: number; refusal: string } {
+/**
+ * Finds a model by its name here or in its tool; the label may be left out when only one model can be meant.
+ * @throws CommandFailure when none or several can be meant, or it cannot be imported
+ */
+export function chooseFound(models: FoundModel[], name: string): FoundModel {
   const wanted = name.toLowerCase()
   const exact = models.filter(({ name, found }) =>
     [name, found, found.replace(/:latest$/i, '')].some(text => text.toLowerCase() === wanted)
@@ -150,15 +135,13 @@ export function chooseFound(
   const matches =
     exact.length > 0 ? exact : models.filter(({ name, found }) => [name, found].some(text => bare(text) === wanted))
   const [model, ...others] = matches
-  if (!model) return { exitCode: EXIT.notFound, refusal: `The tool has no model "${name}". --list shows what it has.` }
+  if (!model) throw new CommandFailure(EXIT.notFound, `The tool has no model "${name}". --list shows what it has.`)
   if (others.length > 0) {
     const labels = matches.map(match => match.name).join(', ')
-    return { exitCode: EXIT.usage, refusal: `"${name}" can mean several models: ${labels}. Name one of them.` }
+    throw new CommandFailure(EXIT.usage, `"${name}" can mean several models: ${labels}. Name one of them.`)
   }
-  if (model.problem !== undefined) {
-    return { exitCode: EXIT.failure, refusal: `${model.name} cannot be imported: ${model.problem}` }
-  }
-  return { model }
+  if (model.problem === undefined) return model
+  throw new CommandFailure(EXIT.failure, `${model.name} cannot be imported: ${model.problem}`)
 }
 
 /** The models of another tool as a table. */
@@ -177,14 +160,15 @@ async function findModels(client: ServerClient, from: string): Promise<FoundMode
 }
 
 async function importOne(client: ServerClient, from: string, { found, name }: FoundModel): Promise<void> {
-  const { model, linked } = await streamWork<ImportedReply>(
-    client,
-    '/api/import',
-    { from, found },
-    { first: `reading ${printable(name)}`, what: `import of ${printable(name)}`, unit: 'bytes' }
-  )
-  const how = linked ? 'shared with the original' : 'copied'
-  printNote(`imported ${printable(model.name)} (${formatBytes(model.size)}, ${how})`)
+  const labels = { first: `reading ${printable(name)}`, what: `import of ${printable(name)}` }
+  try {
+    const { model, linked } = await streamWork<ImportedReply>(client, '/api/import', { from, found }, labels)
+    const how = linked ? 'shared with the original' : 'copied'
+    printNote(`imported ${printable(model.name)} (${formatBytes(model.size)}, ${how})`)
+  } catch (error) {
+    if (!(error instanceof CommandFailure)) throw error
+    throw new CommandFailure(error.exitCode, `${printable(name)}: ${error.message}`, error)
+  }
 }
 
 /** The name that it is stored under, where that differs. */

@@ -7,7 +7,7 @@ import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { KINDS, type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
-import { withServer } from '../server-connection.ts'
+import { ask } from '../server-connection.ts'
 
 export function definePlugins(program: Command, context: CommandContext): void {
   const plugin = program
@@ -26,9 +26,7 @@ Examples:
     .description('list the plugins of the running server')
     .option('--json', 'print the records of GET /api/plugins')
     .action(async ({ json }: { json?: boolean }) => {
-      const { plugins } = await withServer(context, 'aside', async ({ client }) =>
-        client.json<{ plugins: PluginReport[] }>('GET', '/api/plugins')
-      )
+      const { plugins } = await ask<{ plugins: PluginReport[] }>(context, 'GET', '/api/plugins')
       if (json) return printJson({ plugins })
       const rows = plugins.map(({ name, state, path, description, reason }) =>
         [name, state, path ?? 'corral', reason ?? description].map(printable)

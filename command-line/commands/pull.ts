@@ -2,13 +2,13 @@ import type { Command } from 'commander'
 import type { PlanReply, PullEvent, PullReply } from '../../core/contracts/native-records.ts'
 import { formatBytes, formatMemory } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
-import { CommandFailure, EXIT, Interrupted } from '../command-failure.ts'
-import { type CommandContext, modelArgument } from '../context.ts'
+import { CommandFailure, EXIT, forEach, Interrupted } from '../command-failure.ts'
+import { type CommandContext, modelArgument, unknownCommand } from '../context.ts'
 import { formatPairs, formatTable, printable, printJson, printNote, printText } from '../output.ts'
 import { type Progress, showProgress } from '../progress-display.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
-import { withServer } from '../server-connection.ts'
-import { percentOf } from '../transfer-state.ts'
+import { ask, type ServerConnection, withServer } from '../server-connection.ts'
+import { formatTimeLeft, percentOf } from '../transfer-state.ts'
 
 interface PullOptions {
   as?: string
@@ -53,9 +53,7 @@ async function pull(context: CommandContext, reference: string, options: PullOpt
   if (detach && dryRun) throw new CommandFailure(EXIT.usage, '--detach and --dry-run do not go together.')
   const request = { model: reference, ...(options.as === undefined ? {} : { as: options.as }) }
   if (dryRun) {
-    const plan = await withServer(context, 'aside', ({ client }) =>
-      client.json<PlanReply>('POST', '/api/pull', { ...request, dry_run: true })
-    )
+    const plan = await ask<PlanReply>(context, 'POST', '/api/pull', { ...request, dry_run: true })
     if (json) printJson(plan)
     else printText(formatPlan(plan, reference))
     if (!plan.disk.fits && !plan.present) process.exitCode = EXIT.failure
@@ -67,12 +65,10 @@ async function pull(context: CommandContext, reference: string, options: PullOpt
 
 async function pullDetached(context: CommandContext, reference: string, request: object): Promise<void> {
   const body = { ...request, detach: true, stream: false }
-  const reply = await withServer(
-    context,
-    'fail',
-    ({ client }) => client.json<{ status?: string }>('POST', '/api/pull', body),
-    { without: '--detach needs a running server: without one the download would stop when this command ends.' }
-  )
+  const reply = await ask<{ status?: string }>(context, 'POST', '/api/pull', body, {
+    whenNone: 'fail',
+    without: '--detach needs a running server: without one the download would stop when this command ends.'
+  })
   printNote(
     reply.status === 'success'
       ? `${reference} is here already`
@@ -95,9 +91,7 @@ async function pullWithProgress(client: ServerClient, reference: string, request
   let succeeded = false
   let detached: Promise<boolean> | undefined
   try {
-    for await (const part of client.stream<PullEvent>('/api/pull', { ...request, stream: true })) {
-      if ('status' in part) continue
-      const { event } = part
+    for await (const event of client.stream<PullEvent>('/api/pull', { ...request, stream: true })) {
       if (event.model) name = event.label ? `${event.model}:${event.label}` : event.model
       if (event.status === 'success') succeeded = true
       else if (event.present) continue
@@ -216,4 +210,86 @@ function roomText(
 
 function indent(text: string): string {
   return text.replace(/^/gm, '  ')
+}
+
+const DONE = { pause: 'paused', resume: 'resumed', cancel: 'cancelled' } as const
+
+export function definePulls(program: Command, context: CommandContext): void {
+  const pulls = program
+    .command('pulls')
+    .description('list unfinished downloads; pause, resume or cancel them')
+    .option('--json', 'print the records of GET /api/pulls')
+    .addHelpText(
+      'after',
+      `
+A download is named by its model or its id (see --json). "corral pull <model>" also continues one, and shows its progress.
+
+Examples:
+  corral pulls
+  corral pulls pause Qwen/Qwen3-32B-GGUF
+  corral pulls cancel Qwen/Qwen3-32B-GGUF:Q8_0`
+    )
+    .allowExcessArguments()
+    .action(async ({ json }: { json?: boolean }) => {
+      if (pulls.args[0] !== undefined) unknownCommand(pulls, pulls.args[0])
+      const { reply, own } = await withServer(context, 'aside', async ({ client, own }) => ({
+        reply: await client.json<{ pulls: PullReply[] }>('GET', '/api/pulls'),
+        own
+      }))
+      if (json) return printJson(reply)
+      if (own && reply.pulls.some(({ state }) => state !== 'paused' && state !== 'failed')) {
+        printNote('No server is running: downloads continue when one starts ("corral serve").')
+      }
+      if (process.stderr.isTTY && reply.pulls.length === 0) {
+        printNote('There are no downloads. Start one with: corral pull <owner>/<name>')
+      }
+      printText(formatPulls(reply.pulls))
+    })
+  for (const [action, description] of [
+    ['pause', 'stop a download for now; the downloaded part is kept'],
+    ['resume', 'let the running server continue a download'],
+    ['cancel', 'end a download and delete the downloaded part']
+  ] as const) {
+    pulls
+      .command(action)
+      .description(description)
+      .argument('<download...>', 'models, or ids of downloads')
+      .option('--json', 'print the replies of the server')
+      .action((names: string[]) => changePulls(context, action, names, pulls))
+  }
+}
+
+async function changePulls(context: CommandContext, action: keyof typeof DONE, names: string[], pulls: Command) {
+  const resume = action === 'resume'
+  const without = `Only a running server can resume a download in the background; "corral pull ${names[0]}" continues it here.`
+  const replies: unknown[] = []
+  const change = async ({ client }: ServerConnection) =>
+    await forEach(names, async name => {
+      const body = name.includes('/') ? { model: name } : { id: name }
+      replies.push(await client.json('POST', `/api/pulls/${action}`, body))
+      printNote(`${DONE[action]} ${name}`)
+    })
+  try {
+    await withServer(context, resume ? 'fail' : 'aside', change, resume ? without : undefined)
+  } finally {
+    if (pulls.opts().json) printJson(replies)
+  }
+}
+
+/** Downloads as a table, the oldest first. */
+export function formatPulls(pulls: PullReply[]): string {
+  return printable(
+    formatTable(
+      ['MODEL', 'STATE', '>DONE', 'AMOUNT', '>SPEED', '>LEFT', 'WHY'],
+      pulls.map(({ model, state, completed, total, speed, reason }) => [
+        model,
+        state,
+        percentOf(completed, total),
+        `${formatBytes(completed)} of ${formatBytes(total)}`,
+        speed > 0 ? `${formatBytes(Math.round(speed))}/s` : '',
+        formatTimeLeft(total - completed, speed) ?? '',
+        reason ?? ''
+      ])
+    )
+  )
 }

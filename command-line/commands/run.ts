@@ -78,21 +78,17 @@ async function run(context: CommandContext, model: string, words: string[], opti
   if (prompt === '' && !chatting) {
     throw new CommandFailure(EXIT.usage, 'There is no prompt. Put one after the model, or send one through a pipe.')
   }
-  const onStart = () =>
-    printNote('No server is running; starting one that stops with this chat. "corral serve" keeps one running.')
-  await withServer(
-    context,
-    'usual',
-    async ({ client }) => {
-      const session = new ChatSession(client, settingsOf(model, options))
-      await load(session)
-      const { chatInTerminal, printAnswer } = await import('../chat.ts')
-      if (!chatting) return await printAnswer(session, prompt, { verbose })
-      stdout.write(`Chatting with ${model}. /? shows help.\n`)
-      await chatInTerminal(session, { verbose })
-    },
-    { onStart }
-  )
+  await withServer(context, 'usual', async ({ client, own }) => {
+    if (own) {
+      printNote('No server is running; started one that stops with this chat. "corral serve" keeps one running.')
+    }
+    const session = new ChatSession(client, settingsOf(model, options))
+    await load(session)
+    const { chatInTerminal, printAnswer } = await import('../chat.ts')
+    if (!chatting) return await printAnswer(session, prompt, { verbose })
+    stdout.write(`Chatting with ${model}. /? shows help.\n`)
+    await chatInTerminal(session, { verbose })
+  })
 }
 
 /** Loads the model and shows the progress, which the heartbeats of an answer report only now and then. */

@@ -4,7 +4,7 @@ import type { Command } from 'commander'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { BuildReply, UpgradeReply } from '../../plugins/api-native/operations/runtimes.ts'
-import { CommandFailure, EXIT, interruption, throwTogether, tryEach } from '../command-failure.ts'
+import { CommandFailure, EXIT, forEach, interruption } from '../command-failure.ts'
 import { type CommandContext, unknownCommand, usageFailure } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
@@ -91,12 +91,8 @@ or kind of build.`
     .argument('<build>', 'id or kind of an installed build, or auto for the best one')
     .action((choice: string) =>
       withRuntimes(context, async ({ client }) => {
-        const { build } = await streamWork<BuildReply>(
-          client,
-          '/api/runtimes/use',
-          { runtime: choice },
-          { first: `looking at ${choice}`, what: `selection of ${choice}`, unit: 'bytes' }
-        )
+        const labels = { first: `looking at ${choice}`, what: `selection of ${choice}` }
+        const { build } = await streamWork<BuildReply>(client, '/api/runtimes/use', { runtime: choice }, labels)
         printNote(`New engines run on ${build.id} (llama.cpp ${build.version}). Loaded models stay where they are.`)
       })
     )
@@ -162,11 +158,8 @@ async function install(context: CommandContext, what: string[], options: Install
     : { ...options, ...(what[0] && { runtime: what[0] }) }
   const name = archive ? basename(archive) : `llama.cpp${what[0] ? ` (${what[0]})` : ''}`
   await withRuntimes(context, async ({ client }) => {
-    const { build } = await streamWork<BuildReply>(client, '/api/runtimes/install', request, {
-      first: `preparing ${name}`,
-      what: `installation of ${name}`,
-      unit: 'bytes'
-    })
+    const labels = { first: `preparing ${name}`, what: `installation of ${name}` }
+    const { build } = await streamWork<BuildReply>(client, '/api/runtimes/install', request, labels)
     const { id, version, origin, warnings = [] } = build
     for (const warning of warnings) printNote(`Warning: ${printable(warning)}`)
     printNote(`installed ${id} (llama.cpp ${version}) from ${printable(origin)}. Use it with: corral runtime use ${id}`)
@@ -191,12 +184,8 @@ function wrongUsage(
 
 async function upgrade(context: CommandContext): Promise<void> {
   await withRuntimes(context, async ({ client }) => {
-    const { build, previous, changed } = await streamWork<UpgradeReply>(
-      client,
-      '/api/runtimes/upgrade',
-      {},
-      { first: 'looking for a newer llama.cpp', what: 'upgrade of llama.cpp', unit: 'bytes' }
-    )
+    const labels = { first: 'looking for a newer llama.cpp', what: 'upgrade of llama.cpp' }
+    const { build, previous, changed } = await streamWork<UpgradeReply>(client, '/api/runtimes/upgrade', {}, labels)
     printNote(
       changed
         ? `New engines run on ${build.id} instead of ${previous.id}, which is kept: corral returns to it if the new one fails.`
@@ -207,11 +196,10 @@ async function upgrade(context: CommandContext): Promise<void> {
 
 async function remove(context: CommandContext, ids: string[]): Promise<void> {
   await withRuntimes(context, async ({ client }) => {
-    const failures = await tryEach(ids, async id => {
+    await forEach(ids, async id => {
       await client.json('DELETE', `/api/runtimes/${encodeURIComponent(id)}`)
       printNote(`removed ${id}`)
     })
-    throwTogether(failures)
   })
 }
 

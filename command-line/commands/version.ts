@@ -35,8 +35,8 @@ export function defineVersion(program: Command, context: CommandContext): void {
 async function serverVersion(context: CommandContext): Promise<{ version: string; address: string } | null> {
   try {
     return await withServer(context, 'fail', async ({ client }) => {
-      const reply = await client.json<{ version: string }>('GET', '/api/version')
-      return { version: reply.version, address: client.address }
+      const { version } = await client.json<{ version: string }>('GET', '/api/version')
+      return { version, address: client.address }
     })
   } catch (error) {
     if (error instanceof CommandFailure && error.exitCode === EXIT.noServer) return null

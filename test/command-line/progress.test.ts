@@ -1,8 +1,7 @@
 import t from 'tap'
 import { chooseFound, formatFound } from '../../command-line/commands/import.ts'
-import { formatPlan } from '../../command-line/commands/pull.ts'
-import { formatPulls } from '../../command-line/commands/pulls.ts'
-import { formatModel } from '../../command-line/commands/show.ts'
+import { formatPlan, formatPulls } from '../../command-line/commands/pull.ts'
+import { formatModel } from '../../command-line/commands/stored-models.ts'
 import { shorten, transferLines, transferText } from '../../command-line/progress-display.ts'
 import { formatTimeLeft, percentOf, speedOf, Transfers } from '../../command-line/transfer-state.ts'
 
@@ -300,19 +299,21 @@ t.test('choosing among the models of another tool', async t => {
     found('me/fine:F16', { present: true })
   ]
   for (const [asked, expected] of [
-    ['LIBRARY/llama3:q8_0', { model: { found: 'llama3:70b' } }],
-    ['llama3:8b', { model: { found: 'llama3:8b' } }],
-    ['me/fine', { model: { name: 'me/fine:F16' } }],
+    ['LIBRARY/llama3:q8_0', { found: 'llama3:70b' }],
+    ['llama3:8b', { found: 'llama3:8b' }],
+    ['me/fine', { name: 'me/fine:F16' }],
     [
       'library/llama3',
-      { exitCode: 2, refusal: /can mean several models: library\/llama3:Q4_K_M, library\/llama3:Q8_0/ }
+      { exitCode: 2, message: /can mean several models: library\/llama3:Q4_K_M, library\/llama3:Q8_0/ }
     ],
-    ['llama3', { exitCode: 2, refusal: /"llama3" can mean several/ }],
-    ['tiny', { model: { found: 'tiny:latest' } }],
-    ['me/odd', { exitCode: 1, refusal: /cannot be imported: Its file is missing\./ }],
-    ['me/none', { exitCode: 4, refusal: /no model "me\/none"/ }]
+    ['llama3', { exitCode: 2, message: /"llama3" can mean several/ }],
+    ['tiny', { found: 'tiny:latest' }],
+    ['me/odd', { exitCode: 1, message: /cannot be imported: Its file is missing\./ }],
+    ['me/none', { exitCode: 4, message: /no model "me\/none"/ }]
   ] as const) {
-    t.match(chooseFound(models, asked), expected, asked)
+    const choose = () => chooseFound(models, asked)
+    if ('message' in expected) t.throws(choose, expected, asked)
+    else t.match(choose(), expected, asked)
   }
   const table = formatFound({ from: 'ollama', folder: '/x', models })
   t.match(table, /me\/odd +5\.0 MB +gguf +Its file is missing\.\n/)

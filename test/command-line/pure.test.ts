@@ -4,9 +4,8 @@ import t from 'tap'
 import { PromptLines } from '../../command-line/chat.ts'
 import { formatCounters } from '../../command-line/chat-session.ts'
 import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../command-line/command-failure.ts'
-import { formatModels } from '../../command-line/commands/list.ts'
-import { formatRunning, processorOf } from '../../command-line/commands/ps.ts'
-import { formatModel } from '../../command-line/commands/show.ts'
+import { formatRunning, processorOf } from '../../command-line/commands/loaded-models.ts'
+import { formatModel, formatModels } from '../../command-line/commands/stored-models.ts'
 import { formatTable, printable, relativeTime } from '../../command-line/output.ts'
 import {
   clientAddress,

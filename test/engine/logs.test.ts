@@ -1,5 +1,5 @@
 import t from 'tap'
-import { formatLogs } from '../../command-line/commands/logs.ts'
+import { formatLogs } from '../../command-line/commands/loaded-models.ts'
 import type { EngineLogRecord } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { createLogEvents } from '../../plugins/api-native/log-routes.ts'

@@ -1,9 +1,91 @@
 import { type Command, InvalidArgumentError } from 'commander'
 import type { EngineLogRecord } from '../../core/contracts/engines.ts'
+import type { LoadingRecord, RunningRecord } from '../../core/contracts/native-records.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
 import type { LogEvent } from '../../plugins/api-native/log-routes.ts'
+import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
-import { printable, printJson, printText } from '../output.ts'
-import { withServer } from '../server-connection.ts'
+import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { ask, withServer } from '../server-connection.ts'
+
+const NOTHING_LOADED = { whenNone: 'fail', without: 'Nothing is loaded.' } as const
+
+interface PsReply {
+  models: RunningRecord[]
+  loading: LoadingRecord[]
+}
+
+export function definePs(program: Command, context: CommandContext): void {
+  program
+    .command('ps')
+    .description('list the models in memory')
+    .option('--json', 'print the records of GET /api/ps')
+    .addHelpText(
+      'after',
+      `
+UNTIL is when the model is unloaded if no request comes; for a model that is not ready, what it is doing.
+
+Examples:
+  corral ps
+  watch -n1 corral ps`
+    )
+    .action(async ({ json }: { json?: boolean }) => {
+      let reply: PsReply = { models: [], loading: [] }
+      try {
+        reply = await ask<PsReply>(context, 'GET', '/api/ps', undefined, NOTHING_LOADED)
+      } catch (error) {
+        if (json && error instanceof CommandFailure && error.exitCode === EXIT.noServer) printJson(reply)
+        throw error
+      }
+      if (json) printJson(reply)
+      else printText(formatRunning(reply, new Date()))
+    })
+}
+
+/** The models in memory as a table; those that are still loading last. */
+export function formatRunning({ models, loading }: PsReply, now: Date): string {
+  return formatTable(
+    ['NAME', 'ID', '>SIZE', 'PROCESSOR', '>CONTEXT', 'UNTIL'],
+    [
+      ...models.map(({ name, digest, size, size_vram, context_length, expires_at }) => [
+        name,
+        digest.slice(0, 12),
+        formatBytes(size),
+        processorOf(size, size_vram),
+        String(context_length),
+        relativeTime(expires_at, now)
+      ]),
+      ...loading.map(({ name, state, status }) => [name, '', '', '', '', status ?? state])
+    ]
+  )
+}
+
+/** Where a model's memory lies: `100% GPU`, `100% CPU` or `48%/52% CPU/GPU`. */
+export function processorOf(size: number, vram: number): string {
+  if (vram <= 0 || size <= 0) return '100% CPU'
+  if (vram >= size) return '100% GPU'
+  const cpu = Math.min(99, Math.max(1, Math.round((1 - vram / size) * 100)))
+  return `${cpu}%/${100 - cpu}% CPU/GPU`
+}
+
+export function defineStop(program: Command, context: CommandContext): void {
+  program
+    .command('stop')
+    .description('unload a model from memory; running answers are cut off')
+    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
+    .addHelpText(
+      'after',
+      `
+Exit codes: 0 unloaded, 3 no server runs (so nothing is loaded), 4 there is no such model, or it is not loaded.
+
+Example:
+  corral stop corral/tiny-chat`
+    )
+    .action(async (model: string) => {
+      await ask(context, 'POST', '/api/stop', { model }, NOTHING_LOADED)
+      printNote(`stopped ${model}`)
+    })
+}
 
 interface LogsReply {
   model: string
@@ -42,9 +124,8 @@ Examples:
         'fail',
         async ({ client }) => {
           if (options.follow) {
-            for await (const part of client.stream<LogEvent>(`${path}?follow=1&${query}`, undefined)) {
-              if (!('event' in part)) continue
-              const text = options.json ? JSON.stringify(part.event) : eventText(part.event)
+            for await (const event of client.stream<LogEvent>(`${path}?follow=1&${query}`)) {
+              const text = options.json ? JSON.stringify(event) : eventText(event)
               if (text !== undefined) printText(printable(text))
             }
             return
@@ -53,7 +134,7 @@ Examples:
           if (options.json) printJson(reply)
           else printText(printable(formatLogs(reply)))
         },
-        { without: 'Logs are kept only while a server runs.' }
+        'Logs are kept only while a server runs.'
       )
     })
 }

@@ -1,0 +1,164 @@
+import type { Command } from 'commander'
+import type { ConvertedReply, LocalModel, ShownModel } from '../../core/contracts/native-records.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
+import { forEach } from '../command-failure.ts'
+import { type CommandContext, modelArgument } from '../context.ts'
+import { formatPairs, formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { streamWork } from '../progress-display.ts'
+import { ask, withServer } from '../server-connection.ts'
+
+export function defineList(program: Command, context: CommandContext): void {
+  program
+    .command('list')
+    .alias('ls')
+    .description('list the models on disk')
+    .option('--json', 'print the records of GET /api/tags')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  corral list
+  corral list --json | jq -r '.models[].name'`
+    )
+    .action(async ({ json }: { json?: boolean }) => {
+      const reply = await ask<{ models: LocalModel[] }>(context, 'GET', '/api/tags')
+      if (json) return printJson(reply)
+      if (process.stderr.isTTY && reply.models.length === 0) {
+        printNote('There is no model yet. Download one with: corral pull <owner>/<name>')
+      }
+      printText(formatModels(reply.models, new Date()))
+    })
+}
+
+/** The models as a table, the newest first. */
+export function formatModels(
+  models: Pick<LocalModel, 'name' | 'digest' | 'size' | 'format' | 'modified_at'>[],
+  now: Date
+): string {
+  const rows = models
+    .toSorted((a, b) => b.modified_at.localeCompare(a.modified_at))
+    .map(({ name, digest, size, format, modified_at }) => [
+      name,
+      digest.slice(0, 12),
+      formatBytes(size),
+      format,
+      relativeTime(modified_at, now)
+    ])
+  return formatTable(['NAME', 'ID', '>SIZE', 'FORMAT', 'MODIFIED'], rows)
+}
+
+export function defineShow(program: Command, context: CommandContext): void {
+  program
+    .command('show')
+    .description('show the details of a model')
+    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
+    .option('--json', 'print the reply of POST /api/show')
+    .option('--template', "print only the model's chat template")
+    .addHelpText(
+      'after',
+      `
+Examples:
+  corral show corral/tiny-chat
+  corral show corral/tiny-chat --json | jq .model_info`
+    )
+    .action(async (model: string, options: { json?: boolean; template?: boolean }) => {
+      const reply = await ask<ShownModel>(context, 'POST', '/api/show', { model })
+      if (options.json) printJson(reply)
+      else printText(options.template ? printable(reply.template ?? '') : formatModel(reply, new Date()))
+    })
+}
+
+/** The details of a model, for people. */
+export function formatModel(reply: ShownModel, now: Date): string {
+  const { details, capabilities, origin, files, conversions, license } = reply
+  const model = formatPairs([
+    ['architecture', details.family || undefined],
+    ['parameters', details.parameter_size || undefined],
+    ['quantization', details.quantization_level || undefined],
+    ['context length', details.context_length?.toString()],
+    ['embedding length', details.embedding_length?.toString()],
+    ['format', details.format],
+    ['size', formatBytes(details.size)],
+    ['digest', details.digest],
+    ['modified', relativeTime(details.modified_at, now)],
+    ['origin', origin && `${origin.kind}: ${origin.from}`],
+    ['license', license?.split('\n')[0] || undefined]
+  ])
+  const sections = [`${details.name}\n${model}`]
+  if (capabilities?.length) sections.push(`Capabilities\n  ${capabilities.join(', ')}`)
+  if (files?.length) {
+    sections.push(`Files\n${formatPairs(files.map(({ path, size, role }) => [path, `${formatBytes(size)}  ${role}`]))}`)
+  }
+  if (conversions?.length) {
+    const made = conversions.map(({ dtype, size, created_at }): [string, string] => [
+      dtype,
+      `${formatBytes(size)}  ${relativeTime(created_at, now)}`
+    ])
+    sections.push(`Conversions\n${formatPairs(made)}`)
+  }
+  return printable(sections.join('\n\n'))
+}
+
+export function defineRm(program: Command, context: CommandContext): void {
+  program
+    .command('rm')
+    .description('delete models from disk')
+    .argument('<model...>', 'owner/name (all its variants) or owner/name:variant', (name, others: string[] = []) => [
+      ...others,
+      modelArgument(name)
+    ])
+    .addHelpText(
+      'after',
+      `
+Does not ask for confirmation. Running answers of the model end first. When one model fails, the others are still deleted.
+
+Examples:
+  corral rm me/old-model
+  corral rm me/model:Q8_0 me/model:Q4_K_M`
+    )
+    .action((models: string[]) =>
+      withServer(context, 'aside', async ({ client }) => {
+        await forEach(models, async model => {
+          await client.json('DELETE', '/api/delete', { model })
+          printNote(`deleted ${model}`)
+        })
+      })
+    )
+}
+
+export function defineConvert(program: Command, context: CommandContext): void {
+  program
+    .command('convert')
+    .description('convert a SafeTensors model to GGUF ahead of its first use')
+    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
+    .requiredOption('--dtype <type>', 'type of the weights: f32, f16, bf16, q8_0, q4_k_m, …')
+    .option('--remove', 'delete the conversion to this type')
+    .addHelpText(
+      'after',
+      `
+A SafeTensors model is converted at its first load anyway, to the "dtype" of the request (f16 by default); the
+conversion is kept beside the model and used again. The first conversion installs Python packages in the data directory,
+which takes a while and some gigabytes. "corral show <model>" lists the conversions.
+
+Examples:
+  corral convert me/finetune --dtype q4_k_m
+  corral convert me/finetune --dtype q4_k_m --remove`
+    )
+    .action((model: string, { dtype, remove }: { dtype: string; remove?: boolean }) =>
+      withServer(context, 'aside', async ({ client }) => {
+        if (remove) {
+          await client.json('DELETE', '/api/convert', { model, dtype })
+          return printNote(`removed the ${dtype} conversion of ${model}`)
+        }
+        const last = await streamWork<ConvertedReply>(
+          client,
+          '/api/convert',
+          { model, dtype },
+          { first: `preparing ${model}`, what: `conversion of ${model}`, unit: 'parts' }
+        )
+        printNote(
+          `${model} is converted to ${dtype} (${formatBytes(last.size)}). Requests with the option dtype "${dtype}" use it.`
+        )
+      })
+    )
+}
