@@ -16,14 +16,14 @@ import {
 } from './build-records.ts'
 import type { LockLog } from './builds-directory.ts'
 import { type ArchiveRequest, archiveDigest, archiveSuffix, unpackBuild } from './sources/archive.ts'
-import { type FoundArchives, fetchRelease, type Releases, releaseId } from './sources/release.ts'
+import { type FoundArchives, type Releases, releaseId } from './sources/release.ts'
 
 export interface InstallerDeps {
   /** Where builds and their records lie. */
   directory: string
   log: LockLog & { debug(object: object, message: string): void }
   hardware(): Promise<Hardware>
-  releases: Releases
+  releases: Pick<Releases, 'find' | 'fetch' | 'followsLatest'>
   /** Proves a build that corral brought. @throws Error with the reason */
   prove(candidate: BuildCandidate, signal: AbortSignal): Promise<Build>
   /** Whether an engine runs on this build. */
@@ -126,7 +126,7 @@ export function createBuildInstaller({ directory, log, hardware, releases, prove
       const id = releaseId(found.tag, runtime)
       const there = await findIntact(build => build.id === id, waiting)
       if (there) return there
-      return await proveNew(await fetchRelease(releases, found, { runtime, directory }, waiting), waiting)
+      return await proveNew(await releases.fetch(found, runtime, waiting), waiting)
     },
 
     /** Unpacks and proves a local archive; returns the installed build if it is from the same archive. */

@@ -12,7 +12,7 @@ import { createRuntimes, type RuntimesService } from './runtimes-service.ts'
 import type { SearchLog } from './search-report.ts'
 import { compiledSource } from './sources/compiled.ts'
 import { createFindConverter } from './sources/converter.ts'
-import { createReleases, releaseSource } from './sources/release.ts'
+import { Releases, releaseSource } from './sources/release.ts'
 import { systemSource } from './sources/system.ts'
 
 export interface CreateDeps {
@@ -44,18 +44,18 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
       createLlamaServerEngine(build, spec, { ...engineSettings, log, environment }, waiting),
     log
   )
-  const releaseServer = {
+  const release = {
     apiUrl: options.release.api_url,
     downloadUrl: options.release.download_url,
     repository: options.release.repository,
-    connectTimeout: parseDuration(options.release.connect_timeout)!
+    connectTimeout: parseDuration(options.release.connect_timeout)!,
+    tag: options.release.tag
   }
-  const { tag } = options.release
-  const releases = createReleases({ ...releaseServer, tag, log })
+  const releases = new Releases({ ...release, directory, log })
   const namedBy = env.CORRAL_LLAMA_CPP ? 'CORRAL_LLAMA_CPP' : 'runtimes.llama_cpp'
   const sources: Record<RuntimesOptions['sources'][number], () => BuildSource> = {
     system: () => systemSource({ path: options.llama_cpp, namedBy, env }),
-    release: () => releaseSource({ ...releaseServer, releases, tag, directory }),
+    release: () => releaseSource(releases, release),
     source: () =>
       compiledSource({
         name: options.source.package,
@@ -72,7 +72,7 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
   if (options.llama_cpp !== '') names.unshift('system')
   const findConverter = createFindConverter({
     directory,
-    release: releaseServer,
+    server: releases.server,
     source: { name: options.source.package, version: options.source.version, env, log }
   })
   return createRuntimes({

@@ -2,7 +2,7 @@ import type { ArchivePattern, Build, Fit, RankedCandidate, RuntimeDescriptor } f
 import type { Gpu, Hardware } from '../../core/contracts/hardware.ts'
 import { messageOf } from '../../core/errors.ts'
 import { compareVersions, knowsLibraries, SCORES } from './kinds/fit.ts'
-import type { ReleaseAsset } from './sources/release-download.ts'
+import type { ReleaseAsset } from './sources/release-server.ts'
 
 interface Match {
   archive: string

@@ -33,7 +33,7 @@ export interface RuntimesDeps {
   kinds: readonly RuntimeDescriptor[]
   hardware: HardwareService
   /** Asked for the names of files only where `release` is among the sources. */
-  releases: Releases
+  releases: Pick<Releases, 'listing' | 'find' | 'fetch' | 'followsLatest'>
   /** The folder of a build that the user names, and what names it. */
   named?: { folder: string; by: string }
   /** What the sections of models in config.yaml say. */

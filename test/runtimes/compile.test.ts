@@ -15,10 +15,14 @@ import { cuda12, cuda13 } from '../../runtimes/llama-cpp/kinds/cuda.ts'
 import { rocm } from '../../runtimes/llama-cpp/kinds/rocm.ts'
 import { sycl } from '../../runtimes/llama-cpp/kinds/sycl.ts'
 import { vulkan } from '../../runtimes/llama-cpp/kinds/vulkan.ts'
-import { type BuildTool, buildFraction, installCommand } from '../../runtimes/llama-cpp/sources/build-tools.ts'
-import { compilerCount, prebuiltPackage } from '../../runtimes/llama-cpp/sources/compile.ts'
-import { compiledSource, type SourceOptions } from '../../runtimes/llama-cpp/sources/compiled.ts'
-import { fetchConverter } from '../../runtimes/llama-cpp/sources/llama-source.ts'
+import {
+  type BuildTool,
+  buildFraction,
+  compilerCount,
+  installCommand
+} from '../../runtimes/llama-cpp/sources/compile.ts'
+import { compiledSource, prebuiltPackage, type SourceOptions } from '../../runtimes/llama-cpp/sources/compiled.ts'
+import { fetchConverter } from '../../runtimes/llama-cpp/sources/converter.ts'
 import { fakeServer, gpuMachine, H100, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
 
 t.test('progress of a build', async t => {
@@ -339,7 +343,7 @@ t.test('failures', async t => {
     const { provide } = sourceWith(fakeTools(t, ['cmake', 'c++']))
     await t.rejects(provide(), {
       name: 'SourceUnavailable',
-      message: /needs what is not installed: cmake, C\+\+ compiler/
+      message: /needs tools that are not installed: cmake, C\+\+ compiler/
     })
   })
   t.test('no registry', async t => {
@@ -349,7 +353,7 @@ t.test('failures', async t => {
   })
   t.test('no way leads there', async t => {
     const { provide, directory, reasons } = sourceWith(fakeTools(t), { env: { CMAKE: 'fail full' }, prebuilt: false })
-    const message = /v0\.5\.0 could not be made to work here: cmake failed.*error: expected/
+    const message = /no build of llama\.cpp v0\.5\.0 works here: cmake failed.*error: expected/
     await t.rejects(provide(), { name: 'BuildImpossible', message })
     t.equal(reasons.length, 1)
     t.same(readdirSync(directory), ['work'], 'what was fetched stays for the next attempt')
@@ -423,16 +427,14 @@ t.test('the converter alone', async t => {
   const options = {
     name: 'node-llama-cpp',
     version: '3.22.1',
-    work: join(directory, 'work'),
-    directory,
     env: { PATH: tools.bin },
     log: memoryLog()
   }
-  const converter = await fetchConverter(options)
+  const converter = await fetchConverter(directory, options)
   t.equal(converter.version, 'v0.5.0')
   t.equal(readFileSync(join(converter.directory, 'convert_hf_to_gguf.py'), 'utf8'), 'converter\n')
   const calls = tools.calls().length
-  t.same(await fetchConverter(options), converter)
+  t.same(await fetchConverter(directory, options), converter)
   t.equal(tools.calls().length, calls, 'fetched once')
   t.notOk(
     tools.calls().some(call => call.startsWith('cmake')),

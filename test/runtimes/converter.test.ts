@@ -8,6 +8,7 @@ import * as tar from 'tar'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { createFindConverter } from '../../runtimes/llama-cpp/sources/converter.ts'
+import { ReleaseServer } from '../../runtimes/llama-cpp/sources/release-server.ts'
 import { fakeServer, memoryLog, runtimesWith, source, writePrograms } from './fake-build.ts'
 
 function writeConverter(folder: string): void {
@@ -67,8 +68,9 @@ async function sourceArchive(t: Test, change: (folder: string) => void = () => u
 /** Without a way to the pinned source: there is no npm on this PATH. */
 function finder(directory: string, url: string) {
   const source = { name: 'no-such-package', version: '0.0.0', env: { PATH: '/nowhere' }, log: memoryLog() }
-  const release = { apiUrl: url, downloadUrl: url, repository: 'ggml-org/llama.cpp', connectTimeout: 3000 }
-  return createFindConverter({ directory, release, source })
+  const repository = 'ggml-org/llama.cpp'
+  const server = new ReleaseServer({ apiUrl: url, downloadUrl: url, repository, connectTimeout: 3000 })
+  return createFindConverter({ directory, server, source })
 }
 
 t.test('the converter of a downloaded release is fetched from the same release, once', async t => {

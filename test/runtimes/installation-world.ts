@@ -11,7 +11,7 @@ import { createInstallation, type InstallationDeps } from '../../runtimes/llama-
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { prove } from '../../runtimes/llama-cpp/prove.ts'
 import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
-import { createReleases } from '../../runtimes/llama-cpp/sources/release.ts'
+import { Releases } from '../../runtimes/llama-cpp/sources/release.ts'
 import { machine } from '../ranking/machines.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../support/release-server.ts'
 import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'
@@ -45,12 +45,13 @@ export async function world(t: Test, more: Partial<InstallationDeps> = {}): Prom
   const log = memoryLog()
   const state: { hardware: Hardware; current: Build | undefined } = { hardware: machine([]), current: undefined }
   const using = new Set<string>()
-  const releases = createReleases({
+  const releases = new Releases({
     apiUrl: server.url,
     downloadUrl: '',
     repository: 'ggml-org/llama.cpp',
     tag: 'latest',
     connectTimeout: 3000,
+    directory,
     log
   })
   const deps: InstallationDeps = {

@@ -5,7 +5,7 @@ import { cuda12 } from '../../runtimes/llama-cpp/kinds/cuda.ts'
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { dangerOf, parseDigest, readArchiveName, unpackArchive } from '../../runtimes/llama-cpp/sources/archive.ts'
 import { releaseId, releaseTag } from '../../runtimes/llama-cpp/sources/release.ts'
-import { type ReleaseAsset, sha256Of } from '../../runtimes/llama-cpp/sources/release-download.ts'
+import { type ReleaseAsset, sha256Of } from '../../runtimes/llama-cpp/sources/release-server.ts'
 
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
 

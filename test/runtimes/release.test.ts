@@ -9,8 +9,8 @@ import type { Progress } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
 import { cpu } from '../../runtimes/llama-cpp/kinds/cpu.ts'
 import { cuda12 } from '../../runtimes/llama-cpp/kinds/cuda.ts'
-import { createReleases, findRelease, releaseSource } from '../../runtimes/llama-cpp/sources/release.ts'
-import type { Release, ReleaseAsset } from '../../runtimes/llama-cpp/sources/release-download.ts'
+import { findRelease, Releases, releaseSource } from '../../runtimes/llama-cpp/sources/release.ts'
+import type { Release, ReleaseAsset } from '../../runtimes/llama-cpp/sources/release-server.ts'
 import { machine, nvidia } from '../ranking/machines.ts'
 import { type ReleaseEmulator, type ReleaseFile, startReleaseServer } from '../support/release-server.ts'
 import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'
@@ -41,33 +41,50 @@ t.test('which release is taken', async t => {
       text: async () => `${pointer}\n`
     }
   }
+  const { signal } = new AbortController()
   const stable = release('v0.5.0', 'nightly-tag.txt')
   const named = server([stable, release('b1001', archive('b1001')), release('b1000', archive('b1000'))], 'b1000')
-  t.equal((await findRelease(named, 'latest', serves))?.tag_name, 'b1000', 'the one that the stable release names')
+  t.equal(
+    (await findRelease(named, 'latest', serves, signal))?.tag_name,
+    'b1000',
+    'the one that the stable release names'
+  )
   t.same(named.asked, ['b1000'])
   const uploading = server(
     [stable, release('b1001'), release('b999', archive('b999')), release('b1000', archive('b1000'))],
     'b1001'
   )
-  t.equal((await findRelease(uploading, 'latest', serves))?.tag_name, 'b1000', 'by number, of those that have it')
+  t.equal(
+    (await findRelease(uploading, 'latest', serves, signal))?.tag_name,
+    'b1000',
+    'by number, of those that have it'
+  )
   const nonsense = server([stable, release('v9.9.9', archive('b1')), release('b7', archive('b7'))], '<html>')
-  t.equal((await findRelease(nonsense, 'latest', serves))?.tag_name, 'b7', 'v- and b-numbers are not compared')
+  t.equal((await findRelease(nonsense, 'latest', serves, signal))?.tag_name, 'b7', 'v- and b-numbers are not compared')
   const long = [
     stable,
     ...Array.from({ length: 180 }, (_, at) => release(`b${2000 - at}`)),
     release('b5', archive('b5'))
   ]
-  t.equal((await findRelease(server(long), 'latest', serves))?.tag_name, 'b5', 'a kind that was absent for long')
-  t.equal(await findRelease(server([stable]), 'latest', serves), undefined)
+  t.equal(
+    (await findRelease(server(long), 'latest', serves, signal))?.tag_name,
+    'b5',
+    'a kind that was absent for long'
+  )
+  t.equal(await findRelease(server([stable]), 'latest', serves, signal), undefined)
   const gone = server([stable, release('b6', archive('b6'))], 'b1001')
-  t.equal((await findRelease(gone, 'latest', serves))?.tag_name, 'b6', 'the one that it names is gone')
+  t.equal((await findRelease(gone, 'latest', serves, signal))?.tag_name, 'b6', 'the one that it names is gone')
   const nightliesOnly = { ...server([release('b6', archive('b6'))]), latest: async () => undefined }
-  t.equal((await findRelease(nightliesOnly, 'latest', serves))?.tag_name, 'b6', 'there is no stable release')
+  t.equal((await findRelease(nightliesOnly, 'latest', serves, signal))?.tag_name, 'b6', 'there is no stable release')
   const direct = server([release('b3', archive('b3'))])
-  t.equal((await findRelease(direct, 'latest', serves))?.tag_name, 'b3', 'a latest release that has it itself')
+  t.equal((await findRelease(direct, 'latest', serves, signal))?.tag_name, 'b3', 'a latest release that has it itself')
   const pinned = server([stable, release('b1000', archive('b1000')), release('b1001')], 'b1000')
-  t.equal((await findRelease(pinned, 'v0.5.0', serves))?.tag_name, 'b1000')
-  t.equal(await findRelease(pinned, 'b1001', serves), undefined, 'a release that is asked for by name is no other one')
+  t.equal((await findRelease(pinned, 'v0.5.0', serves, signal))?.tag_name, 'b1000')
+  t.equal(
+    await findRelease(pinned, 'b1001', serves, signal),
+    undefined,
+    'a release that is asked for by name is no other one'
+  )
 })
 
 /** An archive as the real ones are: one folder, programs and libraries side by side, links between libraries. */
@@ -95,7 +112,7 @@ async function makeLibraries(t: Test): Promise<Buffer> {
 interface Given {
   hardware?: typeof LINUX
   runtime?: typeof cpu
-  options?: Partial<Parameters<typeof createReleases>[0]>
+  options?: Partial<ConstructorParameters<typeof Releases>[0]>
   signal?: AbortSignal
 }
 
@@ -107,11 +124,12 @@ function from(url: string, directory: string, { hardware = LINUX, runtime = cpu,
     repository: 'ggml-org/llama.cpp',
     tag: 'latest',
     connectTimeout: 3000,
+    directory,
     log: memoryLog(),
     ...options
   }
-  const releases = createReleases(settings)
-  const source = releaseSource({ ...settings, releases, directory })
+  const releases = new Releases(settings)
+  const source = releaseSource(releases, settings)
   const steps: Progress[] = []
   const reasons: string[] = []
   const request = {

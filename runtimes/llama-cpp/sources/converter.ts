@@ -1,5 +1,5 @@
 import { createWriteStream, existsSync } from 'node:fs'
-import { rename, rm } from 'node:fs/promises'
+import { cp, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import type { Build, ConversionTools } from '../../../core/contracts/builds.ts'
@@ -7,99 +7,110 @@ import type { Waiting } from '../../../core/contracts/progress.ts'
 import { messageOf } from '../../../core/errors.ts'
 import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
 import { unpackPart } from './archive.ts'
-import { CONVERTER, type FetchOptions, fetchConverter } from './llama-source.ts'
+import { fetchSource, fillOnce, type LlamaSource, type SourcePackage } from './llama-source.ts'
 import { releaseTag } from './release.ts'
-import { createReleaseServer, type ReleaseServerOptions } from './release-server.ts'
+import type { ReleaseServer } from './release-server.ts'
 
 export type Converter = Pick<ConversionTools, 'directory' | 'version' | 'mismatch'>
 
-/** Finds or fetches the converter for a build. @throws Error when none can be had */
+/** Finds or fetches the converter for a build. @throws Error if there is none */
 export type FindConverter = (build: Build, waiting: Waiting) => Promise<Converter>
 
 export interface ConverterOptions {
-  /** Where builds lie. */
+  /** Where builds are installed. */
   directory: string
-  release: Omit<ReleaseServerOptions, 'signal'>
-  source: Omit<FetchOptions, 'work'>
+  server: Pick<ReleaseServer, 'source'>
+  source: Omit<SourcePackage, 'work'>
 }
 
 const SCRIPT = 'convert_hf_to_gguf.py'
+/** The files and folders of the converter in llama.cpp's source tree. */
+const PARTS = [SCRIPT, 'conversion', 'gguf-py', 'requirements', 'requirements.txt', 'LICENSE']
+
 const isConverter = (folder: string) =>
-  existsSync(join(folder, SCRIPT)) && existsSync(join(folder, 'gguf-py')) && existsSync(join(folder, 'requirements'))
+  [SCRIPT, 'gguf-py', 'requirements'].every(name => existsSync(join(folder, name)))
 
-/** The converter that lies with a build: kept in its folder, or in the source tree that it was compiled in. */
-function converterBeside(directory: string): string | undefined {
-  const places = [join(directory, 'converter'), directory, join(directory, '..'), join(directory, '..', '..')]
-  return places.find(isConverter)
-}
-
-/** Of the engine's own version where that can be had, else the one of the pinned source. */
-export function createFindConverter(options: ConverterOptions): FindConverter {
+/** Finds the converter of the engine's own version if possible, else the one of the pinned source. */
+export function createFindConverter({ directory, server, source }: ConverterOptions): FindConverter {
   return async (build, waiting) => {
     if (build.converter && isConverter(build.converter.directory)) return build.converter
     const tag = releaseTag(build.id)
-    const beside = converterBeside(build.directory)
-    if (beside !== undefined) return { directory: beside, version: tag ?? build.version }
-    let failure: unknown
+    const own = join(build.directory, 'converter')
+    // In the build's folder, or in the source tree that it was compiled in.
+    const places = [own, build.directory, join(build.directory, '..'), join(build.directory, '..', '..')]
+    const present = places.find(isConverter)
+    if (present !== undefined) return { directory: present, version: tag ?? build.version }
+    const reasons: string[] = []
     if (tag !== undefined) {
-      const target = join(build.directory, 'converter')
       try {
-        await fetchReleaseConverter({ ...options.release, tag, directory: options.directory, target }, waiting)
-        return { directory: target, version: tag }
+        await fetchReleaseConverter(server, { tag, directory, target: own }, waiting)
+        return { directory: own, version: tag }
       } catch (error) {
         waiting.signal?.throwIfAborted()
-        failure = error
+        reasons.push(messageOf(error))
       }
     }
-    const { directory, source } = options
     try {
-      const pinned = await fetchConverter(
-        { ...source, directory, work: join(directory, `${WORK_FOLDER}-converter`) },
-        waiting
-      )
-      return { ...pinned, ...mismatchOf(pinned.version, build, failure) }
+      const pinned = await fetchConverter(directory, source, waiting)
+      if (pinned.version.replace(/^v/, '') === build.version.split(/[ -]/)[0]) return pinned
+      const why = reasons.map(reason => ` The engine's own is unavailable: ${reason}.`).join('')
+      const mismatch = `Models are converted by the converter of llama.cpp ${pinned.version}, while the engine is ${build.version}.`
+      return { ...pinned, mismatch: mismatch + why }
     } catch (error) {
       waiting.signal?.throwIfAborted()
-      const reasons = [...(failure === undefined ? [] : [messageOf(failure)]), messageOf(error)]
-      throw new Error(reasons.join('; '), { cause: error })
+      throw new Error([...reasons, messageOf(error)].join('; '), { cause: error })
     }
   }
 }
 
-function mismatchOf(version: string, build: Build, failure: unknown): { mismatch?: string } {
-  const engine = build.version.split(/[ -]/)[0]
-  if (version.replace(/^v/, '') === engine) return {}
-  const why = failure === undefined ? '' : ` The engine's own could not be had: ${messageOf(failure)}.`
-  return {
-    mismatch: `Models are converted by the converter of llama.cpp ${version}, while the engine is ${build.version}.${why}`
-  }
-}
-
-/**
- * Fetches the converter that belongs to a release, out of the archive of its source, and puts it into `target`.
- * @throws Error when it cannot be had
- */
-export async function fetchReleaseConverter(
-  options: Omit<ReleaseServerOptions, 'signal'> & { tag: string; directory: string; target: string },
+/** Puts the converter of a release, from the archive of its source, into `target`. @throws Error if it is unavailable */
+async function fetchReleaseConverter(
+  server: ConverterOptions['server'],
+  { tag, directory, target }: { tag: string; directory: string; target: string },
   { signal = new AbortController().signal, onProgress }: Waiting
 ): Promise<void> {
-  const { tag, directory, target } = options
-  const server = createReleaseServer({ ...options, signal })
   const folder = await unfinishedFolder(directory)
   try {
     const archive = join(folder, 'source.tar.gz')
     const subject = `source of llama.cpp ${tag}`
     onProgress?.({ phase: 'downloading', subject })
-    await pipeline(await server.source(tag), createWriteStream(archive), { signal })
+    await pipeline(await server.source(tag, signal), createWriteStream(archive), { signal })
     onProgress?.({ phase: 'unpacking', subject })
     const unpacked = await unfinishedFolder(folder)
-    // One folder with the source in it; of that only what the converter consists of.
-    await unpackPart(archive, unpacked, path => CONVERTER.includes(path.split('/')[1] ?? ''))
+    await unpackPart(archive, unpacked, path => PARTS.includes(path.split('/')[1] ?? ''))
     signal.throwIfAborted()
     await rm(target, { recursive: true, force: true })
     await rename(unpacked, target)
   } finally {
     await rm(folder, { recursive: true, force: true })
-    await server.close()
   }
+}
+
+/** Copies the converter out of llama.cpp's source tree. Returns whether there is one. */
+export async function copyConverter(source: LlamaSource, target: string): Promise<boolean> {
+  if (!existsSync(join(source.directory, SCRIPT))) return false
+  await mkdir(target, { recursive: true })
+  for (const name of PARTS) {
+    const from = join(source.directory, name)
+    if (existsSync(from)) await cp(from, join(target, name), { recursive: true })
+  }
+  return true
+}
+
+/** The converter of the pinned source, without compiling anything. Kept in `directory` under its version. */
+export async function fetchConverter(
+  directory: string,
+  options: ConverterOptions['source'],
+  waiting: Waiting = {}
+): Promise<{ directory: string; version: string }> {
+  const kept = join(directory, `converter-${options.name.replace(/[@/]/g, '-')}-${options.version}`)
+  await fillOnce(kept, async unfinished => {
+    const work = join(directory, `${WORK_FOLDER}-converter`)
+    await mkdir(work, { recursive: true })
+    const source = await fetchSource({ ...options, work }, waiting)
+    if (!(await copyConverter(source, unfinished))) throw new Error(`llama.cpp ${source.release} has no converter`)
+    await writeFile(join(unfinished, 'RELEASE'), `${source.release}\n`)
+    await rm(work, { recursive: true, force: true })
+  })
+  return { directory: kept, version: (await readFile(join(kept, 'RELEASE'), 'utf8')).trim() }
 }

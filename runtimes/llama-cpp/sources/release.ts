@@ -7,87 +7,20 @@ import { CorralError, messageOf } from '../../../core/errors.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { chooseArchives, whyUnsupported } from '../ranking.ts'
 import { placeArchives } from './archive.ts'
-import type { Release, ReleaseAsset } from './release-download.ts'
 import {
-  createReleaseServer,
-  type ReleaseServer,
+  type Release,
+  type ReleaseAsset,
+  ReleaseServer,
   type ReleaseServerOptions,
   ReleaseStatusError
 } from './release-server.ts'
 import { snapshot } from './release-snapshot.ts'
 
-export interface ReleaseOptions {
-  releases: Releases
-  /** Server, repository and tag of `releases`, for people and for `wants`. */
-  apiUrl: string
-  repository: string
+export interface ReleasesOptions extends ReleaseServerOptions {
+  /** Tag of the release to use; `latest` is the newest stable one. */
   tag: string
-  /** Where builds lie. */
+  /** Where builds are installed. */
   directory: string
-}
-
-/** The id of a build that came from a release. */
-export function releaseId(tag: string, runtime: Pick<RuntimeDescriptor, 'name'>): string {
-  return `release-${tag}-${runtime.name}`
-}
-
-/** The release that a build is of, where its id tells: `b11347` of `release-b11347-cuda-13`. Pure. */
-export function releaseTag(id: string): string | undefined {
-  return /^(?:release|archive)-(b\d+|v\d+\.\d+\.\d+)-/.exec(id)?.[1]
-}
-
-/** The number of a nightly release: the higher, the newer. Undefined for others, which count something else. Pure. */
-export function nightlyNumber(tag: string | undefined): number | undefined {
-  const digits = /^b(\d+)$/.exec(tag ?? '')?.[1]
-  return digits === undefined ? undefined : Number(digits)
-}
-
-/**
- * Fetches a release's archives, checks them by size and digest, and makes a build of them, unproven. Nothing is left
- * behind when that fails.
- */
-export async function fetchRelease(
-  releases: Releases,
-  found: FoundArchives,
-  { runtime, directory }: { runtime: RuntimeDescriptor; directory: string },
-  waiting: Waiting
-): Promise<BuildCandidate> {
-  const work = await unfinishedFolder(directory)
-  try {
-    const { paths, origin } = await releases.fetch(found, work, waiting)
-    const name = () => releaseId(found.tag, runtime)
-    const placed = await placeArchives(paths, { directory, work, name }, waiting)
-    return { ...placed, kind: runtime.kind, runtime: runtime.name, source: 'release', origin }
-  } finally {
-    await rm(work, { recursive: true, force: true })
-  }
-}
-
-/** llama.cpp's official release archives for this machine, checked by their digests. */
-export function releaseSource({ releases, apiUrl, repository, tag, directory }: ReleaseOptions): BuildSource {
-  return {
-    name: 'release',
-    description: `release "${tag}" of ${repository} from ${apiUrl}`,
-    // A stable release names a nightly that nobody knows without asking.
-    wants: ({ id }) => !/^b\d+$/.test(tag) || releaseTag(id) === tag,
-    async provide({ runtime, hardware, signal, onProgress, explain }) {
-      onProgress?.({ phase: 'downloading', subject: 'llama.cpp' })
-      const found = await releases.find(runtime, hardware, { signal })
-      if (found === undefined) {
-        explain(
-          whyUnsupported(runtime, hardware) ??
-            `no archive of ${runtime.name} for ${hardware.platform} ${hardware.arch} in release "${tag}" of ${repository}`
-        )
-        return undefined
-      }
-      return await fetchRelease(releases, found, { runtime, directory }, { signal, onProgress })
-    }
-  }
-}
-
-export interface ReleasesOptions extends Omit<ReleaseServerOptions, 'signal'> {
-  /** Tag of the release to take; `latest` follows the newest stable one. */
-  tag: string
   log: { debug(object: object, message: string): void }
 }
 
@@ -98,177 +31,195 @@ export interface FoundArchives {
   companions: ReleaseAsset[]
 }
 
-/** Names of a release's files: those of the server, or those that came with corral. */
+/** Names of a release's files: the server's current list, or the one bundled with corral. */
 export type ReleaseListing = RuntimesReport['release'] & { names: readonly string[] }
 
+const BUNDLED: ReleaseListing = { tag: snapshot.tag, list: 'snapshot', names: snapshot.names }
 const NIGHTLY_TAG = 'nightly-tag.txt'
-/** Pages of releases that are looked through for one that has an archive: some kinds were absent from 180 in a row. */
+/** Pages of releases that are searched for one that has an archive: some kinds were absent from 180 in a row. */
 const PAGES = 6
-/** Milliseconds that a list of names may take: without one there is the one that came with corral. */
+/** Milliseconds until the bundled list is used, and for which a list is kept, the current one and the bundled one. */
 const LISTING_LIMIT = 5_000
 const LISTING_KEPT = 300_000
-/** Milliseconds until a list that could not be had is asked for again. */
-const FAILURE_KEPT = 30_000
+const BUNDLED_KEPT = 30_000
 
-type Asked = Pick<ReleaseServer, 'latest' | 'byTag' | 'recent' | 'text'>
+/** The id of a build from a release. */
+export function releaseId(tag: string, runtime: Pick<RuntimeDescriptor, 'name'>): string {
+  return `release-${tag}-${runtime.name}`
+}
+
+/** The release in a build's id, such as `b11347` in `release-b11347-cuda-13`. Pure. */
+export function releaseTag(id: string): string | undefined {
+  return /^(?:release|archive)-(b\d+|v\d+\.\d+\.\d+)-/.exec(id)?.[1]
+}
+
+/** The number of a nightly release: higher is newer. Undefined for stable ones, which are numbered differently. Pure. */
+export function nightlyNumber(tag: string | undefined): number | undefined {
+  const digits = /^b(\d+)$/.exec(tag ?? '')?.[1]
+  return digits === undefined ? undefined : Number(digits)
+}
+
+type Serves = (assets: readonly ReleaseAsset[]) => boolean
 
 /**
- * The release to take. A stable one holds no binaries but names the nightly that does; where that cannot be had or lacks
- * what is wanted, the newest nightly that has it: the very newest may still be uploading.
- * @throws CorralError when the server cannot be asked, or has no release of this tag
+ * The release to use. A stable one has no binaries but names the nightly that does; if that is missing or lacks what is
+ * wanted, the newest nightly that has it: the very newest may still be uploading.
+ * @throws CorralError if the server is unreachable, or has no release of this tag
  */
 export async function findRelease(
-  server: Asked,
+  server: Pick<ReleaseServer, 'latest' | 'byTag' | 'recent' | 'text'>,
   tag: string,
-  serves: (assets: readonly ReleaseAsset[]) => boolean
+  serves: Serves,
+  signal: AbortSignal
 ): Promise<Release | undefined> {
-  if (tag !== 'latest') {
-    const named = await server.byTag(tag)
-    return serves(named.assets) ? named : await nightlyOf(server, named, serves)
+  const nightlyOf = async ({ assets }: Release): Promise<Release | undefined> => {
+    const pointer = assets.find(({ name }) => name === NIGHTLY_TAG)
+    const nightlyTag = pointer && (await server.text(pointer, signal)).trim()
+    if (nightlyNumber(nightlyTag) === undefined) return undefined
+    const nightly = await server.byTag(nightlyTag!, signal)
+    return serves(nightly.assets) ? nightly : undefined
   }
-  const stable = await server.latest()
+  if (tag !== 'latest') {
+    const named = await server.byTag(tag, signal)
+    return serves(named.assets) ? named : await nightlyOf(named)
+  }
+  const stable = await server.latest(signal)
   if (stable && serves(stable.assets)) return stable
-  const nightly = stable && (await undefinedIfMissing(nightlyOf(server, stable, serves)))
+  const nightly = stable && (await nightlyOf(stable).catch(undefinedIfMissing))
   if (nightly) return nightly
   for (let page = 1; page <= PAGES; page++) {
-    const releases = await server.recent(page)
-    const newest = newestOf(releases.filter(({ assets }) => serves(assets)))
+    const releases = await server.recent(page, signal)
+    const numberOf = ({ tag_name }: Release) => nightlyNumber(tag_name) ?? -1
+    const [newest] = releases
+      .filter(release => numberOf(release) >= 0 && serves(release.assets))
+      .sort((a, b) => numberOf(b) - numberOf(a))
     if (newest !== undefined || releases.length === 0) return newest
   }
   return undefined
 }
 
-/** The nightly release that a stable one names, where it has what is wanted. */
-async function nightlyOf(
-  server: Asked,
-  { assets }: Release,
-  serves: (assets: readonly ReleaseAsset[]) => boolean
-): Promise<Release | undefined> {
-  const pointer = assets.find(({ name }) => name === NIGHTLY_TAG)
-  const tag = pointer && (await server.text(pointer)).trim()
-  if (!tag || !/^b\d+$/.test(tag)) return undefined
-  const nightly = await server.byTag(tag)
-  return serves(nightly.assets) ? nightly : undefined
-}
-
-async function undefinedIfMissing<T>(asked: Promise<T>): Promise<T | undefined> {
-  try {
-    return await asked
-  } catch (error) {
-    const missing = error instanceof ReleaseStatusError && error.answered === 404
-    if (missing || (error instanceof CorralError && error.code === 'runtime_not_found')) return undefined
-    throw error
-  }
-}
-
-/** The one with the highest b-number; v-numbers count something else. Pure. */
-function newestOf(releases: readonly Release[]): Release | undefined {
-  return releases
-    .filter(({ tag_name }) => /^b\d+$/.test(tag_name))
-    .sort((a, b) => Number(b.tag_name.slice(1)) - Number(a.tag_name.slice(1)))[0]
+function undefinedIfMissing(error: unknown): undefined {
+  if (error instanceof ReleaseStatusError && error.answered === 404) return undefined
+  if (error instanceof CorralError && error.code === 'runtime_not_found') return undefined
+  throw error
 }
 
 /** llama.cpp's releases at one server. */
-export function createReleases(options: ReleasesOptions) {
-  let kept: { listing: ReleaseListing; until: number } | undefined
-  let listed: Promise<ReleaseListing> | undefined
+export class Releases {
+  readonly server: ReleaseServer
+  /** Whether it uses the newest release, not a specific one. */
+  readonly followsLatest: boolean
+  readonly #options: ReleasesOptions
+  #kept: { listing: ReleaseListing; until: number } | undefined
+  #listing: Promise<ReleaseListing> | undefined
 
-  async function ask(signal: AbortSignal): Promise<ReleaseListing> {
-    const server = createReleaseServer({ ...options, signal })
-    try {
-      const hasBinaries = (assets: readonly ReleaseAsset[]) => assets.some(({ name }) => /^llama-b\d+-bin-/.test(name))
-      const release = await findRelease(server, options.tag, hasBinaries)
-      if (release === undefined) throw new Error(`no release of ${options.repository} has archives`)
-      kept = {
-        listing: { tag: release.tag_name, list: 'live', names: release.assets.map(({ name }) => name) },
-        until: performance.now() + LISTING_KEPT
-      }
-    } catch (error) {
-      options.log.debug({ reason: messageOf(error) }, 'The list of llama.cpp releases could not be had.')
-      kept = {
-        listing: { tag: snapshot.tag, list: 'snapshot', names: snapshot.names },
-        until: performance.now() + FAILURE_KEPT
-      }
-    } finally {
-      await server.close()
-    }
-    return kept.listing
+  constructor(options: ReleasesOptions) {
+    this.#options = options
+    this.server = new ReleaseServer(options)
+    this.followsLatest = options.tag === 'latest'
   }
 
-  return {
-    /** Whether it is the newest release that is taken, and no certain one. */
-    followsLatest: options.tag === 'latest',
+  /**
+   * File names of the release that would be used, for the ranking: the server's list, kept for some minutes, or the
+   * bundled one. Never rejects.
+   */
+  async listing(): Promise<ReleaseListing> {
+    if (this.#kept && performance.now() < this.#kept.until) return this.#kept.listing
+    this.#listing ??= this.#list().finally(() => {
+      this.#listing = undefined
+    })
+    return await this.#listing
+  }
 
-    /**
-     * Files of the release that would be taken, for the ranking: the server's list, kept for some minutes, or soon the
-     * one that came with corral. Never rejects.
-     */
-    async listing(): Promise<ReleaseListing> {
-      if (kept && performance.now() < kept.until) return kept.listing
-      listed ??= ask(AbortSignal.timeout(LISTING_LIMIT)).finally(() => {
-        listed = undefined
-      })
-      return await listed
-    },
+  async #list(): Promise<ReleaseListing> {
+    let listing = BUNDLED
+    try {
+      const hasBinaries: Serves = assets => assets.some(({ name }) => /^llama-b\d+-bin-/.test(name))
+      const release = await findRelease(this.server, this.#options.tag, hasBinaries, AbortSignal.timeout(LISTING_LIMIT))
+      if (release === undefined) throw new Error(`no release of ${this.#options.repository} has archives`)
+      listing = { tag: release.tag_name, list: 'live', names: release.assets.map(({ name }) => name) }
+    } catch (error) {
+      this.#options.log.debug({ reason: messageOf(error) }, 'The list of llama.cpp releases is unavailable.')
+    }
+    this.#kept = { listing, until: performance.now() + (listing === BUNDLED ? BUNDLED_KEPT : LISTING_KEPT) }
+    return listing
+  }
 
-    /**
-     * The archives of a kind for this machine in a release, by default the one that the options name; undefined where
-     * there are none.
-     * @throws CorralError when the server cannot be asked, or has no such release
-     */
-    async find(
-      runtime: RuntimeDescriptor,
-      hardware: Hardware,
-      { signal = new AbortController().signal }: Waiting = {},
-      tag = options.tag
-    ): Promise<FoundArchives | undefined> {
-      // Older releases need no older system: looking through them would be in vain.
-      if (whyUnsupported(runtime, hardware) !== undefined) return undefined
-      const server = createReleaseServer({ ...options, signal })
-      try {
-        const release = await findRelease(
-          server,
-          tag,
-          assets => chooseArchives(runtime, hardware, assets) !== undefined
-        )
-        const chosen = release && chooseArchives(runtime, hardware, release.assets)
-        return chosen && { tag: release.tag_name, ...chosen }
-      } finally {
-        await server.close()
-      }
-    },
+  /**
+   * The archives of a kind for this machine in a release, by default the configured one; undefined if there are none.
+   * @throws CorralError if the server is unreachable, or has no such release
+   */
+  async find(
+    runtime: RuntimeDescriptor,
+    hardware: Hardware,
+    { signal = new AbortController().signal }: Waiting = {},
+    tag = this.#options.tag
+  ): Promise<FoundArchives | undefined> {
+    // Older releases need the same system or a newer one.
+    if (whyUnsupported(runtime, hardware) !== undefined) return undefined
+    const choose = (assets: readonly ReleaseAsset[]) => chooseArchives(runtime, hardware, assets)
+    const release = await findRelease(this.server, tag, assets => choose(assets) !== undefined, signal)
+    const chosen = release && choose(release.assets)
+    return chosen && { tag: release.tag_name, ...chosen }
+  }
 
-    /**
-     * Stores archives in a folder, checked by size and digest; progress counts the bytes of all. Gives their paths and
-     * the first one's address.
-     * @throws CorralError `checksum_mismatch`, `hub_unreachable`, `insufficient_storage`
-     */
-    async fetch(
-      { tag, archive, companions }: FoundArchives,
-      folder: string,
-      { signal = new AbortController().signal, onProgress }: Waiting
-    ): Promise<{ paths: string[]; origin: string }> {
-      const server = createReleaseServer({ ...options, signal })
-      try {
-        const assets = [archive, ...companions]
-        const total = assets.reduce((sum, { size }) => sum + size, 0)
-        const paths: string[] = []
-        let before = 0
-        for (const asset of assets) {
-          const path = join(folder, asset.name)
-          await server.download(asset, path, bytes => {
-            const completed = before + bytes
-            const fraction = total > 0 ? Math.min(1, completed / total) : undefined
-            onProgress?.({ phase: 'downloading', subject: `llama.cpp ${tag}`, fraction, completed, total })
-          })
-          before += asset.size
-          paths.push(path)
+  /**
+   * Downloads and checks archives, and makes an unproven build of them; progress counts the bytes of all. Leaves nothing
+   * behind if that fails.
+   * @throws CorralError `checksum_mismatch`, `hub_unreachable`, `insufficient_storage`, `invalid_request`
+   */
+  async fetch(
+    { tag, archive, companions }: FoundArchives,
+    runtime: RuntimeDescriptor,
+    waiting: Waiting
+  ): Promise<BuildCandidate> {
+    const { signal = new AbortController().signal, onProgress } = waiting
+    const { directory } = this.#options
+    const assets = [archive, ...companions]
+    const total = assets.reduce((sum, { size }) => sum + size, 0)
+    const work = await unfinishedFolder(directory)
+    try {
+      const paths: string[] = []
+      let before = 0
+      for (const asset of assets) {
+        const path = join(work, asset.name)
+        const onBytes = (bytes: number) => {
+          const completed = before + bytes
+          const fraction = total > 0 ? Math.min(1, completed / total) : undefined
+          onProgress?.({ phase: 'downloading', subject: `llama.cpp ${tag}`, fraction, completed, total })
         }
-        return { paths, origin: server.addressOf(archive) }
-      } finally {
-        await server.close()
+        await this.server.download(asset, path, onBytes, signal)
+        before += asset.size
+        paths.push(path)
       }
+      const placed = await placeArchives(paths, { directory, work, name: () => releaseId(tag, runtime) }, waiting)
+      const origin = this.server.addressOf(archive)
+      return { ...placed, kind: runtime.kind, runtime: runtime.name, source: 'release', origin }
+    } finally {
+      await rm(work, { recursive: true, force: true })
     }
   }
 }
-export type Releases = ReturnType<typeof createReleases>
+
+/** llama.cpp's official release archives for this machine. */
+export function releaseSource(
+  releases: Pick<Releases, 'find' | 'fetch'>,
+  { apiUrl, repository, tag }: Pick<ReleasesOptions, 'apiUrl' | 'repository' | 'tag'>
+): BuildSource {
+  return {
+    name: 'release',
+    description: `release "${tag}" of ${repository} from ${apiUrl}`,
+    // Which nightly a stable release names is not known without the network.
+    wants: ({ id }) => nightlyNumber(tag) === undefined || releaseTag(id) === tag,
+    async provide({ runtime, hardware, signal, onProgress, explain }) {
+      onProgress?.({ phase: 'downloading', subject: 'llama.cpp' })
+      const found = await releases.find(runtime, hardware, { signal })
+      if (found) return await releases.fetch(found, runtime, { signal, onProgress })
+      explain(
+        whyUnsupported(runtime, hardware) ??
+          `no archive of ${runtime.name} for ${hardware.platform} ${hardware.arch} in release "${tag}" of ${repository}`
+      )
+      return undefined
+    }
+  }
+}
