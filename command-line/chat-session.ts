@@ -1,5 +1,5 @@
 import type { Counters, WorkStep } from '../core/contracts/native-records.ts'
-import type { ChatEvent } from '../plugins/api-native/operations/answers.ts'
+import type { ChatEvent } from '../plugins/api-native/schemas.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 import type { ServerClient } from './server-client.ts'
 

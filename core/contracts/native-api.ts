@@ -1,5 +1,5 @@
-import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
-import type { ModelName } from '../models/model-name.ts'
+import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import { type ModelName, parseModelName } from '../models/model-name.ts'
 import type { Model } from './models.ts'
 
 export type Framing = 'sse' | 'ndjson'
@@ -7,35 +7,59 @@ export type Framing = 'sse' | 'ndjson'
 /** How one mount of the native API reads and writes the names of models. */
 export interface ModelNaming {
   /** A name as a request gives it. @throws CorralError `invalid_model_name` */
-  parse(asked: unknown): ModelName
+  parse(requested: unknown): ModelName
   /** The name that records show. */
   shown(variant: Model): string
+  /** The name that a new model gets, where that is not what `parse` makes of it. @throws CorralError `invalid_model_name` */
+  toCreate?(requested: unknown): ModelName
   /**
    * What is deleted under this name, where that is not all that `parse` makes of it.
    * @throws CorralError `invalid_model_name`, `model_not_found`
    */
-  toDelete?(asked: string): ModelName
+  toDelete?(requested: string): ModelName
   /**
-   * What a pull of this name asks hubs for; undefined when the model is here and came from none of them. What was asked
-   * for itself, where absent.
+   * The name that a pull sends to hubs, where that is not the requested one; undefined when the model is here and came
+   * from no hub.
    * @throws CorralError `repo_not_found` saying how models at hubs are named
    */
-  atHub?(asked: string): string | undefined
+  atHub?(requested: string): string | undefined
 }
 
-/** The habits of one mount of the native API. */
+/** Names as the native API has them: always with their owner, the default variant without a tag. */
+export const NATIVE_NAMING: ModelNaming = { parse: parseModelName, shown: ({ publicName }) => publicName }
+
+/** What sets one mount of the native API apart. */
 export interface NativeMount {
   defaultFraming: Framing
   naming?: ModelNaming
-  /** What `GET /version` tells; corral's own version where absent. */
+  /** The reply of `GET /version`; corral's own version where absent. */
   version?: string
-  /** What `POST /show` tells as the Modelfile of a model; nothing where absent. */
+  /** The Modelfile that `POST /show` gives for a model; empty where absent. */
   modelfile?: (variant: Model) => string
+}
+
+/** A stream of events, in the framing that its client wants. */
+export interface EventStream {
+  /** What heartbeats say. */
+  status: string
+  /** Sends events; wait for the promise before sending more, so that a slow reader is not buffered for. */
+  send(...events: unknown[]): Promise<void> | undefined
+}
+
+/** How one mount streams events. */
+export interface EventStreams {
+  /** Types of streams that there are, the default one first. */
+  types: readonly ('text/event-stream' | 'application/x-ndjson')[]
+  /**
+   * Replies with a stream of what `work` sends; the last event is what it returns. Its failure is a status code while
+   * nothing has been sent, and the last event after that.
+   */
+  reply(request: FastifyRequest, reply: FastifyReply, work: (stream: EventStream) => Promise<unknown>): Promise<void>
 }
 
 export interface NativeApi {
   /** The routes of the native API without a prefix, for mounting under another one with habits of its own. */
   routes(mount: NativeMount): FastifyPluginAsync
-  /** The framing that a request wants streams in, at a mount that has this one by default. */
-  framingOf(request: FastifyRequest, defaultFraming: Framing): Framing
+  /** The streams of a mount that has this framing by default. */
+  streams(defaultFraming: Framing): EventStreams
 }

@@ -1,3 +1,4 @@
+import type { FastifySchema } from 'fastify'
 import { type TSchema, Type } from 'typebox'
 import { ERROR_STATUS, type ErrorCode } from '../errors.ts'
 
@@ -98,6 +99,21 @@ export function errorResponses(
   return Object.fromEntries(
     [...byStatus].map(([status, of]) => [status, json(`\`${of.join('`, `')}\``, shape(of))] as const)
   )
+}
+
+/** What a route takes and gives. */
+interface Operation extends FastifySchema {
+  /** Its replies but the errors, by their statuses. */
+  response?: Record<number, ResponseSchema | TSchema>
+  /** The errors of the route itself. */
+  errors?: readonly ErrorCode[]
+}
+
+/** The options of a route with the native API's errors, as Fastify checks requests by them and the API document shows them. */
+export function nativeRoute<Route extends Operation>(tag: string, operationId: string, summary: string, route: Route) {
+  const { errors = [], response, ...more } = route
+  const refusals = errorResponses(nativeErrors, errors, { body: more.body !== undefined })
+  return { schema: { summary, tags: [tag], operationId, ...more, response: { ...response, ...refusals } } }
 }
 
 /** A reply of one JSON value. */

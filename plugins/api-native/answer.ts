@@ -1,24 +1,27 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
-import {
-  type AnswerDependencies,
-  type AnswerWriter,
-  type Question,
-  streamedAnswer,
-  wholeAnswer
-} from '../../core/answers/pipeline.ts'
-import type { CoreConfig } from '../../core/config/core-schema.ts'
+import { type AnswerWriter, type Question, streamedAnswer, wholeAnswer } from '../../core/answers/pipeline.ts'
 import { type EngineSettings, settingsFor } from '../../core/config/model-settings.ts'
 import type { Delta, TokenProbability, ToolCallPiece } from '../../core/contracts/engines.ts'
 import type { Lease } from '../../core/contracts/leases.ts'
-import type { Catalog, Model } from '../../core/contracts/models.ts'
-import type { Framing, ModelNaming } from '../../core/contracts/native-api.ts'
+import type { Model } from '../../core/contracts/models.ts'
+import type { Framing } from '../../core/contracts/native-api.ts'
+import { ANSWER_ERRORS, jsonOrStream, nativeRoute } from '../../core/http/response-schemas.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
-import { chatCall, generateCall, type NativeCall } from './engine-body.ts'
-import type { MountedDependencies } from './native-dependencies.ts'
-import { FRAMES, type NativeStreams } from './native-streams.ts'
-import { answerOperations } from './operations/answers.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+import { chatCall, generateCall, type NativeCall } from './native-question.ts'
+import { FRAMES } from './native-streams.ts'
 import { failureOf, nameOf } from './records.ts'
+import {
+  ChatEventSchema,
+  ChatReplySchema,
+  type ChatRequest,
+  ChatRequestSchema,
+  GenerateEventSchema,
+  GenerateReplySchema,
+  type GenerateRequest,
+  GenerateRequestSchema
+} from './schemas.ts'
 
 /** A whole tool call, as Ollama's clients read it. */
 interface ToolCall {
@@ -43,24 +46,8 @@ interface AnswerShape {
   last(framing: Framing): Record<string, unknown>
 }
 
-interface AnswerRequest {
-  model?: string | null
-  name?: string | null
-  stream?: boolean | null
-  options?: object | null
-  keep_alive?: number | string | null
-  truncate?: boolean | null
-}
-
-interface NativeAnswerDependencies extends AnswerDependencies {
-  catalog: Catalog
-  config: CoreConfig
-  streams: NativeStreams
-  naming: ModelNaming
-}
-
-/** Ollama's field for the same; where it is not given, the server's own policy holds. */
-function truncation({ truncate }: AnswerRequest): OverflowPolicy | undefined {
+/** Ollama's field for the policy; undefined leaves it to the server's own. */
+function truncation({ truncate }: ChatRequest | GenerateRequest): OverflowPolicy | undefined {
   if (truncate === undefined || truncate === null) return undefined
   return truncate ? 'drop_oldest' : 'error'
 }
@@ -69,36 +56,36 @@ const now = () => new Date().toISOString()
 const EMPTY: Fragment = { content: '', thinking: '', toolCalls: [] }
 const MS_TO_NS = 1e6
 
+interface AnswerContext {
+  /** As the request names it. */
+  model: string
+  shape: AnswerShape
+  framing: Framing
+  /** When the request came, of `process.hrtime`. */
+  began: bigint
+  lease: Lease
+  loadOnly: boolean
+}
+
 /** One answer, in the words of Ollama's API. */
 class NativeAnswer implements AnswerWriter {
-  readonly #model: string
-  readonly #shape: AnswerShape
-  readonly #framing: Framing
-  readonly #began: bigint
-  readonly #lease: Lease
+  readonly #context: AnswerContext
   readonly #calls: { id?: string; name: string; arguments: string }[] = []
   readonly #whole: Fragment | undefined
   #reason: string
   #last: Delta = {}
 
-  /** @param whole whether it is kept to be given in one piece */
-  constructor(
-    about: { model: string; shape: AnswerShape; framing: Framing; began: bigint; lease: Lease; loadOnly: boolean },
-    whole: boolean
-  ) {
-    this.#model = about.model
-    this.#shape = about.shape
-    this.#framing = about.framing
-    this.#began = about.began
-    this.#lease = about.lease
-    this.#reason = about.loadOnly ? 'load' : 'stop'
-    if (whole) this.#whole = { ...EMPTY, toolCalls: [] }
+  /** @param whole whether deltas are collected for a reply in one piece */
+  constructor(context: AnswerContext, whole: boolean) {
+    this.#context = context
+    this.#reason = context.loadOnly ? 'load' : 'stop'
+    this.#whole = whole ? { ...EMPTY, toolCalls: [] } : undefined
   }
 
   add(deltas: readonly Delta[]): string {
     let out = ''
     for (const delta of deltas) {
-      // One choice is given, whatever "n" among the options says.
+      // There is one choice, whatever "n" among the options says.
       if (delta.choice) continue
       const { content = '', thinking = '', logprobs, finish } = delta
       for (const piece of delta.toolCalls ?? []) this.#collect(piece)
@@ -112,22 +99,25 @@ class NativeAnswer implements AnswerWriter {
         if (logprobs) this.#whole.logprobs = [...(this.#whole.logprobs ?? []), ...logprobs]
       } else if (content || thinking || toolCalls.length || logprobs?.length) {
         const part = { content, thinking, toolCalls, ...(logprobs && { logprobs }) }
-        out += this.#frame({ ...this.#shape.fragment(part), done: false })
+        out += this.#frame({ ...this.#context.shape.fragment(part), done: false })
       }
     }
     return out
   }
 
   end(): string {
-    return this.#frame({ ...this.#shape.last(this.#framing), ...this.#ending() })
+    const { shape, framing } = this.#context
+    return this.#frame({ ...shape.last(framing), ...this.#ending() })
   }
 
   whole(): Record<string, unknown> {
-    return { model: this.#model, created_at: now(), ...this.#shape.fragment(this.#whole!), ...this.#ending() }
+    const { model, shape } = this.#context
+    return { model, created_at: now(), ...shape.fragment(this.#whole!), ...this.#ending() }
   }
 
   #frame(fields: Record<string, unknown>): string {
-    return FRAMES[this.#framing].event({ model: this.#model, created_at: now(), ...fields })
+    const { framing, model } = this.#context
+    return FRAMES[framing].event({ model, created_at: now(), ...fields })
   }
 
   #collect({ index, id, name = '', arguments: text }: ToolCallPiece): void {
@@ -151,8 +141,8 @@ class NativeAnswer implements AnswerWriter {
     return {
       done: true,
       done_reason: this.#reason,
-      total_duration: Number(process.hrtime.bigint() - this.#began),
-      load_duration: Math.round(this.#lease.loadDuration * MS_TO_NS),
+      total_duration: Number(process.hrtime.bigint() - this.#context.began),
+      load_duration: Math.round(this.#context.lease.loadDuration * MS_TO_NS),
       prompt_eval_count: usage?.promptTokens ?? 0,
       prompt_eval_duration: Math.round((timing?.prompt ?? 0) * MS_TO_NS),
       eval_count: usage?.completionTokens ?? 0,
@@ -171,11 +161,11 @@ function parseArguments(text: string): unknown {
 }
 
 /** Answers a chat or generate request: loads the model where needed, asks the engine, and writes what comes back. */
-export async function answer(
-  deps: NativeAnswerDependencies,
+async function answer(
+  deps: NativeDependencies,
   request: FastifyRequest,
   reply: FastifyReply,
-  body: AnswerRequest,
+  body: ChatRequest | GenerateRequest,
   shape: AnswerShape,
   /** Makes the engine's request; undefined only loads (or, with keep_alive 0, unloads) the model. */
   callFor: (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) => NativeCall | undefined
@@ -185,50 +175,41 @@ export async function answer(
   const model = nameOf(body)
   const name = deps.naming.parse(model)
   const keepAlive = parseKeepAlive(body.keep_alive)
-  const given = parseOptions(body.options)
+  const options = parseOptions(body.options)
   const variant = deps.catalog.get(name)
   const settings = settingsFor(deps.config, variant)
-  const call = callFor(variant, { ...settings.sampling, ...given.sampling }, settings.engine)
+  const call = callFor(variant, { ...settings.sampling, ...options.sampling }, settings.engine)
   const framing = streams.framingOf(request)
+  const empty = () => ({ model, created_at: now(), ...shape.fragment(EMPTY) })
   if (!call && keepAlive === 0) {
     scheduler.keepAlive(name, 0)
-    return unloaded(streams, reply, body, { model, framing, shape })
+    const ending = { done: true, done_reason: 'unload', total_duration: 0, load_duration: 0 }
+    if (body.stream === false) return { ...empty(), ...ending }
+    // Ollama gives one object of JSON then, whatever "stream" says, and some clients read no other type.
+    return reply
+      .type(framing === 'ndjson' ? 'application/json' : FRAMES.sse.contentType)
+      .header('cache-control', 'no-cache, no-transform')
+      .send(FRAMES[framing].event({ model, created_at: now(), ...shape.last(framing), ...ending }))
   }
   const loadOnly = call === undefined
   const question: Question = {
     operation: 'chat',
     ...call,
-    lease: { model: name, options: given.load, keepAlive, loadOnly },
+    lease: { model: name, options: options.load, keepAlive, loadOnly },
     variant,
-    overflow: given.overflow ?? truncation(body) ?? settings.overflow
+    overflow: options.overflow ?? truncation(body) ?? settings.overflow
   }
   const open = (whole: boolean) => (lease: Lease) =>
     new NativeAnswer({ model, shape, framing, began, lease, loadOnly }, whole)
   if (body.stream === false) return (await wholeAnswer(deps, reply, question, open(true))).whole()
-  const idle = () => ({ model, created_at: now(), ...shape.fragment(EMPTY), done: false })
+  const idle = () => ({ ...empty(), done: false })
   const channel = streams.channel(request, reply, idle, failure => failureOf(model, failure))
   return await streamedAnswer(deps, request, reply, question, channel, open(false))
 }
 
-/** A reply of one event, in the framing that the client expects. */
-function unloaded(
-  streams: NativeStreams,
-  reply: FastifyReply,
-  { stream }: AnswerRequest,
-  { model, framing, shape }: { model: string; framing: Framing; shape: AnswerShape }
-): unknown {
-  const ending = { done: true, done_reason: 'unload', total_duration: 0, load_duration: 0 }
-  if (stream === false) return { model, created_at: now(), ...shape.fragment(EMPTY), ...ending }
-  // Ollama gives one object of JSON then, whatever "stream" says, and some clients read no other type.
-  return reply
-    .type(framing === 'ndjson' ? 'application/json' : streams.contentType(framing))
-    .header('cache-control', 'no-cache, no-transform')
-    .send(streams.frame(framing, { model, created_at: now(), ...shape.last(framing), ...ending }))
-}
-
-/** Whether an answer was not cut off in the middle of it: nobody can call half a call, and clients want an object. */
-function isWhole({ function: { arguments: given } }: ToolCall): boolean {
-  return typeof given === 'object' && given !== null && !Array.isArray(given)
+/** Whether the answer was not cut off in the middle of the call: nobody can use half a call, and clients want an object. */
+function isWhole({ function: { arguments: value } }: ToolCall): boolean {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 const CHAT: AnswerShape = {
@@ -258,17 +239,45 @@ const GENERATE: AnswerShape = {
 }
 
 /** Chat and generate. */
-export function answerRoutes(deps: MountedDependencies): FastifyPluginAsync {
+export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    const operations = answerOperations(deps.streams.types)
-    app.post('/chat', { schema: operations.chat }, async (request, reply) => {
+    const { types } = deps.streams
+    const chat = nativeRoute('Answers', 'chat', 'Answer a conversation', {
+      description:
+        'Loads the model where needed. Without messages it is only loaded, or unloaded where `keep_alive` is 0.',
+      body: ChatRequestSchema,
+      response: {
+        200: jsonOrStream('The answer, whole where `stream` is false', ChatReplySchema, {
+          event: 'Pieces of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
+          item: ChatEventSchema,
+          types
+        })
+      },
+      errors: ANSWER_ERRORS
+    })
+    app.post('/chat', chat, async (request, reply) => {
       const { body } = request
       return await answer(deps, request, reply, body, CHAT, (variant, sampling, engine) =>
         body.messages?.length ? chatCall(body, variant, sampling, engine) : undefined
       )
     })
-    app.post('/generate', { schema: operations.generate }, async (request, reply) => {
+
+    const generate = nativeRoute('Answers', 'generate', 'Continue a prompt', {
+      description:
+        'The prompt is put into the chat template as one user message, unless `raw` is true or there is a `suffix` ' +
+        'to fill in before. Without a prompt the model is only loaded, or unloaded where `keep_alive` is 0.',
+      body: GenerateRequestSchema,
+      response: {
+        200: jsonOrStream('What the model wrote, whole where `stream` is false', GenerateReplySchema, {
+          event: 'Pieces of it; the last event has `done: true`',
+          item: GenerateEventSchema,
+          types
+        })
+      },
+      errors: ANSWER_ERRORS
+    })
+    app.post('/generate', generate, async (request, reply) => {
       const { body } = request
       return await answer(deps, request, reply, body, GENERATE, (variant, sampling, engine) =>
         body.prompt ? generateCall(body, variant, sampling, engine) : undefined

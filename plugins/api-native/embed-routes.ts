@@ -1,75 +1,114 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
+import { type Static, Type } from 'typebox'
 import { shortened } from '../../core/answers/embedding.ts'
 import { askOnce, callOf } from '../../core/answers/pipeline.ts'
+import { Nanoseconds } from '../../core/contracts/native-records.ts'
+import { Given, keep_alive, loose, named, options } from '../../core/http/request-fields.ts'
+import { ANSWER_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
-import type { MountedDependencies } from './native-dependencies.ts'
-import { embedOperations } from './operations/embed.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
-import type { EmbeddingsRequest, EmbedRequest } from './schemas.ts'
 
-interface Embeddings {
-  /** One for each text, of length 1. */
-  vectors: number[][]
-  promptTokens: number
-}
+const Embedding = Type.Array(Type.Number(), { description: 'Of length 1; empty where there was no text' })
+const only = 'Without a text the model is only loaded, or unloaded where `keep_alive` is 0.'
 
-const NONE: Embeddings = { vectors: [], promptTokens: 0 }
+const embedRoute = nativeRoute('Answers', 'embed', 'Embed texts', {
+  description: `Loads the model for embeddings where needed. ${only}`,
+  body: Type.Object(
+    {
+      ...named,
+      input: Given(Type.Union([Type.String(), Type.Array(Type.String())], { description: 'Texts; none only loads' })),
+      truncate: Given(
+        Type.Boolean({ default: false, description: 'Whether texts that are longer than the context are cut' })
+      ),
+      dimensions: Given(Type.Integer({ minimum: 1, description: 'Numbers of each embedding, if fewer than it has' })),
+      options,
+      keep_alive
+    },
+    loose
+  ),
+  response: {
+    200: json(
+      'An embedding for each text',
+      Type.Object(
+        {
+          model: Type.String({ description: 'As it was asked for' }),
+          embeddings: Type.Array(Embedding),
+          total_duration: Nanoseconds('From the request to the reply'),
+          load_duration: Nanoseconds('That the request waited for the model to load'),
+          prompt_eval_count: Type.Integer({ description: 'Tokens of all texts' })
+        },
+        { ...loose, title: 'EmbedReply' }
+      )
+    )
+  },
+  errors: ANSWER_ERRORS
+})
+const embeddingsRoute = nativeRoute('Answers', 'embeddings', 'Embed one text', {
+  description: `An older form of embed. ${only}`,
+  body: Type.Object(
+    { ...named, prompt: Given(Type.String({ description: 'A text; none only loads' })), options, keep_alive },
+    loose
+  ),
+  response: {
+    200: json('The embedding', Type.Object({ embedding: Embedding }, { ...loose, title: 'EmbeddingsReply' }))
+  },
+  errors: ANSWER_ERRORS
+})
 
 /** Embeddings of texts, in Ollama's present and its older shape. */
-export function embedRoutes(deps: MountedDependencies): FastifyPluginAsync {
+export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
   const { catalog, scheduler, naming } = deps
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
-    app.post('/embed', { schema: embedOperations.embed }, async ({ body }, reply) => {
+    app.post('/embed', embedRoute, async ({ body }, reply) => {
       const began = process.hrtime.bigint()
       const texts = typeof body.input === 'string' ? [body.input].filter(text => text !== '') : (body.input ?? [])
-      const { embeddings, loadDuration } = await embed(body, texts, reply, {
-        truncate: body.truncate ?? false,
-        dimensions: body.dimensions ?? undefined
-      })
+      const { vectors, promptTokens, loadDuration } = await embed(body, texts, reply, body)
       return {
         model: nameOf(body),
-        embeddings: embeddings.vectors,
+        embeddings: vectors,
         total_duration: Number(process.hrtime.bigint() - began),
         load_duration: Math.round(loadDuration * 1e6),
-        prompt_eval_count: embeddings.promptTokens
+        prompt_eval_count: promptTokens
       }
     })
 
-    app.post('/embeddings', { schema: embedOperations.embeddings }, async ({ body }, reply) => {
-      const { embeddings } = await embed(body, body.prompt ? [body.prompt] : [], reply, { truncate: false })
-      return { embedding: embeddings.vectors[0] ?? [] }
+    app.post('/embeddings', embeddingsRoute, async ({ body }, reply) => {
+      const { vectors } = await embed(body, body.prompt ? [body.prompt] : [], reply)
+      return { embedding: vectors[0] ?? [] }
     })
   }
 
-  /** Without texts the model is only loaded, or unloaded where `keep_alive` is 0. */
+  /**
+   * One vector of length 1 for each text. Without texts the model is only loaded, or unloaded where `keep_alive` is 0.
+   * @returns `loadDuration` in milliseconds
+   */
   async function embed(
-    body: EmbedRequest | EmbeddingsRequest,
+    body: Static<(typeof embeddingsRoute)['schema']['body']>,
     texts: string[],
     reply: FastifyReply,
-    { truncate, dimensions }: { truncate: boolean; dimensions?: number | undefined }
-  ): Promise<{ embeddings: Embeddings; loadDuration: number }> {
+    { truncate, dimensions }: { truncate?: boolean | null; dimensions?: number | null } = {}
+  ): Promise<{ vectors: number[][]; promptTokens: number; loadDuration: number }> {
     const model = naming.parse(nameOf(body))
     const keepAlive = parseKeepAlive(body.keep_alive)
     const { load } = parseOptions(body.options)
     catalog.get(model)
-    if (texts.length === 0 && keepAlive === 0) {
-      scheduler.keepAlive(model, 0)
-      return { embeddings: NONE, loadDuration: 0 }
-    }
+    const none = { vectors: [], promptTokens: 0 }
     const loadOnly = texts.length === 0
+    if (loadOnly && keepAlive === 0) {
+      scheduler.keepAlive(model, 0)
+      return { ...none, loadDuration: 0 }
+    }
     const lease = { model, mode: 'embedding' as const, options: load, keepAlive, loadOnly }
     const question = { operation: 'embeddings' as const, body: { input: texts }, lease }
-    return await askOnce(deps, reply, question, async (held, { input }) => {
-      const { loadDuration, signal } = held
-      if (loadOnly) return { embeddings: NONE, loadDuration }
-      const { vectors, promptTokens } = await callOf(held, 'embed')(input, { truncate, signal })
-      return {
-        embeddings: { vectors: vectors.map(vector => shortened(vector, dimensions)), promptTokens },
-        loadDuration
-      }
+    return await askOnce(deps, reply, question, async (lease, { input }) => {
+      const { loadDuration, signal } = lease
+      if (loadOnly) return { ...none, loadDuration }
+      const { vectors, promptTokens } = await callOf(lease, 'embed')(input, { truncate: truncate ?? false, signal })
+      return { vectors: vectors.map(vector => shortened(vector, dimensions ?? undefined)), promptTokens, loadDuration }
     })
   }
 }

@@ -1,11 +1,11 @@
 import { Type } from 'typebox'
 import { Timeout } from '../../core/config/core-schema.ts'
+import { type Framing, NATIVE_NAMING, type NativeMount } from '../../core/contracts/native-api.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { logRoutes } from './log-routes.ts'
-import { createNativeStreams } from './native-streams.ts'
-import { pluginsRoute } from './plugins-route.ts'
-import { nativeRoutes, rootRoute } from './routes.ts'
+import { NativeStreams } from './native-streams.ts'
+import { nativeRoutes, serverRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
 
 export default definePlugin({
@@ -27,8 +27,10 @@ export default definePlugin({
     },
     { additionalProperties: false }
   ),
-  setup(context, options) {
-    const deps = {
+  setup(context, { negotiate, heartbeat }) {
+    const streams = (defaultFraming: Framing) =>
+      new NativeStreams({ defaultFraming, negotiate, heartbeat: parseDuration(heartbeat)! })
+    const dependencies = ({ defaultFraming, naming = NATIVE_NAMING, modelfile = () => '' }: NativeMount) => ({
       storage: context.service('storage'),
       catalog: context.service('catalog'),
       scheduler: context.service('scheduler'),
@@ -40,22 +42,19 @@ export default definePlugin({
       hooks: context.hooks,
       surface: 'api-native',
       config: context.config,
-      negotiate: options.negotiate,
-      heartbeat: parseDuration(options.heartbeat)!
-    }
+      streams: streams(defaultFraming),
+      naming,
+      modelfile
+    })
     return {
-      services: {
-        nativeApi: {
-          routes: mount => nativeRoutes(deps, mount),
-          framingOf: (request, defaultFraming) => createNativeStreams({ ...deps, defaultFraming }).framingOf(request)
-        }
-      },
+      services: { nativeApi: { routes: mount => nativeRoutes(dependencies(mount), mount.version), streams } },
       routes: async app => {
-        await app.register(rootRoute)
-        await app.register(nativeRoutes(deps, { defaultFraming: 'sse' }), { prefix: '/api' })
-        await app.register(runtimeRoutes(deps), { prefix: '/api' })
-        await app.register(logRoutes(deps), { prefix: '/api' })
-        await app.register(pluginsRoute(context.plugins), { prefix: '/api' })
+        const native = dependencies({ defaultFraming: 'sse' })
+        const prefix = '/api'
+        await app.register(nativeRoutes(native), { prefix })
+        await app.register(runtimeRoutes(native), { prefix })
+        await app.register(logRoutes(native), { prefix })
+        await app.register(serverRoutes(context.plugins))
       }
     }
   }

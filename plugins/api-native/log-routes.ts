@@ -1,30 +1,82 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
 import type { EngineLogRecord } from '../../core/contracts/engines.ts'
+import { Time } from '../../core/contracts/native-records.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
+import { loose } from '../../core/http/request-fields.ts'
+import { jsonOrStream, nativeRoute } from '../../core/http/response-schemas.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { createNativeStreams } from './native-streams.ts'
-import { logOperations } from './operations/engine-logs.ts'
 
 /** Milliseconds between looks for new lines. */
 const LOOK_INTERVAL = 300
-/** Lines that a follower is given to begin with. */
+/** Earlier lines that a follower gets first. */
 const BACKLOG = 20
 
-/** What the latest engines of a model printed, and how they ended. */
-export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
-  const { catalog, engines, negotiate, heartbeat } = deps
-  const streams = createNativeStreams({ defaultFraming: 'sse', negotiate, heartbeat })
-  const operations = logOperations(streams.types)
+const engine = Type.String({ description: 'Names one start of a llama-server' })
+const exit = Type.Object(
+  { code: Type.Union([Type.Integer(), Type.Null()]), signal: Type.Union([Type.String(), Type.Null()]) },
+  loose
+)
+const failure = Type.Object(
+  { code: Type.String(), cause: Type.String({ description: 'As in docs/failures.md' }), message: Type.String() },
+  loose
+)
 
+const EngineLogSchema = Type.Object(
+  {
+    engine,
+    build: Type.String({ description: 'Id of its llama.cpp build' }),
+    startedAt: Time(),
+    endedAt: Type.Optional(Time()),
+    exit: Type.Optional(exit),
+    failure: Type.Optional(failure),
+    dropped: Type.Integer({ minimum: 0, description: 'Earlier lines that are not in lines' }),
+    lines: Type.Array(Type.String(), { description: 'Oldest first' })
+  },
+  { ...loose, title: 'EngineLog' }
+)
+
+const LogEventSchema = Type.Union([
+  Type.Object({ engine, line: Type.String() }, loose),
+  Type.Object({ engine, build: Type.String(), startedAt: Time() }, loose),
+  Type.Object({ engine, endedAt: Time(), exit: Type.Optional(exit), failure: Type.Optional(failure) }, loose),
+  Type.Object({ status: Type.String() }, loose)
+])
+
+/** What the latest engines of a model printed, and how they ended. */
+export function logRoutes({ catalog, engines, streams }: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const closing = new AbortController()
     app.addHook('preClose', async () => closing.abort())
 
-    app.get('/logs/*', { schema: operations.logs }, async (request, reply) => {
+    const logs = nativeRoute('Server', 'getLogs', "Show what a model's latest engines printed", {
+      description: 'The newest engine first. With `follow` it is a stream of what comes, until the client leaves.',
+      // Names hold a slash, which clients send as it is or as %2F.
+      params: Type.Object({
+        '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
+      }),
+      querystring: Type.Object({
+        lines: Type.Optional(
+          Type.String({ pattern: '^\\d{1,6}$', description: 'A number: only so many last lines of each engine' })
+        ),
+        follow: Type.Optional(
+          Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream what comes, until the client leaves' })
+        )
+      }),
+      response: {
+        200: jsonOrStream(
+          'What they printed, and how they ended',
+          Type.Object({ model: Type.String(), engines: Type.Array(EngineLogSchema) }, loose),
+          { event: 'Lines, beginnings and ends of engines', item: LogEventSchema, types: streams.types }
+        )
+      },
+      errors: ['invalid_request', 'invalid_model_name', 'model_not_found']
+    })
+    app.get('/logs/*', logs, async (request, reply) => {
       const name = parseModelName(request.params['*'])
       const { follow } = request.query
       const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
@@ -37,19 +89,17 @@ export function logRoutes(deps: NativeDependencies): FastifyPluginAsync {
         return { model: variant.publicName, engines: records }
       }
       const gone = AbortSignal.any([clientSignal(reply), closing.signal])
-      const framing = streams.framingOf(request)
-      const stream = streams.open(request, reply, status => ({ status }))
-      stream.status = 'following'
-      const news = createLogEvents(lines ?? BACKLOG)
-      // The stream ends when the model does.
-      while (!gone.aborted && catalog.find(name)) {
-        for (const event of news(engines.logs(variant))) await stream.write(streams.frame(framing, event))
-        await sleep(LOOK_INTERVAL, undefined, { signal: gone }).catch(() => {
-          // The loop looks at the signal.
-        })
-      }
-      stream.end()
-      return reply
+      return await streams.reply(request, reply, async stream => {
+        stream.status = 'following'
+        const news = createLogEvents(lines ?? BACKLOG)
+        // The stream ends when the model does.
+        while (!gone.aborted && catalog.find(name)) {
+          for (const event of news(engines.logs(variant))) await stream.send(event)
+          await sleep(LOOK_INTERVAL, undefined, { signal: gone }).catch(() => {
+            // The loop looks at the signal.
+          })
+        }
+      })
     })
   }
 }
@@ -61,40 +111,33 @@ export type LogEvent =
   | { engine: string; endedAt: string; exit?: EngineLogRecord['exit']; failure?: EngineLogRecord['failure'] }
 
 /**
- * Tells what is new in a model's records since the last call, oldest first. The first call gives the last `backlog`
- * lines of the newest engine; engines that come later are followed from their start.
+ * Makes events of what is new in a model's records since the last call, oldest first. The first call gives the last
+ * `backlog` lines of the newest engine; engines that come later are followed from their start.
  */
 export function createLogEvents(backlog: number): (records: readonly EngineLogRecord[]) => LogEvent[] {
-  /** By engine: how many of its lines have been told, and whether its end has. */
-  const told = new Map<string, { lines: number; ended: boolean }>()
+  /** By engine: how many of its lines have been sent, and whether its end has. */
+  const sent = new Map<string, { lines: number; ended: boolean }>()
   let first = true
   return records => {
     const events: LogEvent[] = []
-    const begins = first
-    first = false
-    for (const [age, { engine, build, startedAt, endedAt, exit, failure, dropped, lines }] of [
-      ...records.entries()
-    ].reverse()) {
-      let known = told.get(engine)
+    // Before the first call older engines are over and done with.
+    if (first) for (const { engine } of records.slice(1)) sent.set(engine, { lines: Infinity, ended: true })
+    for (const record of [...records].reverse()) {
+      const { engine, build, startedAt, endedAt, exit, failure, dropped, lines } = record
+      let known = sent.get(engine)
       if (!known) {
-        known = { lines: 0, ended: false }
-        told.set(engine, known)
-        if (begins && age > 0) {
-          told.set(engine, { lines: Number.POSITIVE_INFINITY, ended: true })
-          continue
-        }
-        if (begins) known.lines = dropped + Math.max(0, lines.length - backlog)
+        known = { lines: first ? dropped + Math.max(0, lines.length - backlog) : 0, ended: false }
+        sent.set(engine, known)
         events.push({ engine, build, startedAt })
       }
-      if (known.lines !== Number.POSITIVE_INFINITY) {
-        for (const line of lines.slice(Math.max(0, known.lines - dropped))) events.push({ engine, line })
-        known.lines = Math.max(known.lines, dropped + lines.length)
-      }
+      for (const line of lines.slice(Math.max(0, known.lines - dropped))) events.push({ engine, line })
+      known.lines = Math.max(known.lines, dropped + lines.length)
       if (endedAt !== undefined && !known.ended) {
         known.ended = true
         events.push({ engine, endedAt, ...(exit && { exit }), ...(failure && { failure }) })
       }
     }
+    first = false
     return events
   }
 }

@@ -1,78 +1,133 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { type TSchema, Type } from 'typebox'
 import type { Channel } from '../../core/answers/pipeline.ts'
-import type { Framing } from '../../core/contracts/native-api.ts'
-import type { WorkStep } from '../../core/contracts/native-records.ts'
+import type { EventStream, EventStreams, Framing } from '../../core/contracts/native-api.ts'
+import { type WorkStep, WorkStepSchema } from '../../core/contracts/native-records.ts'
 import { type OnProgress, type Progress, progressText } from '../../core/contracts/progress.ts'
 import type { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { workFailureEvent } from '../../core/http/native-error.ts'
-import { endWithFailure, openReplyStream, type ReplyStream } from '../../core/http/reply-stream.ts'
+import { endWithFailure, openReplyStream } from '../../core/http/reply-stream.ts'
+import { jsonOrStream, type ResponseSchema, WorkFailureSchema } from '../../core/http/response-schemas.ts'
 import { failureOf, nameOf } from './records.ts'
 
-/** Opens streams in the framing that a request asks for, and ends them properly whatever happens. */
-export interface NativeStreams {
-  /** Types of streams that there are, the default one first. */
-  types: readonly StreamType[]
-  framingOf(request: FastifyRequest): Framing
-  contentType(framing: Framing): string
-  frame(framing: Framing, event: unknown): string
-  /** How an answer is streamed, see `open`. */
+/** How each framing looks on the wire. */
+export const FRAMES = {
+  sse: { contentType: 'text/event-stream', event: (value: unknown) => `data: ${JSON.stringify(value)}\n\n` },
+  ndjson: { contentType: 'application/x-ndjson', event: (value: unknown) => `${JSON.stringify(value)}\n` }
+} as const
+
+/** At most ten progress events a second reach a client. */
+const EVENT_INTERVAL = 100
+
+type FailureEvent = (failure: CorralError) => Record<string, unknown>
+
+/** The streams of one mount. Each request chooses the framing of its own. */
+export class NativeStreams implements EventStreams {
+  readonly types: EventStreams['types']
+  readonly #options: { defaultFraming: Framing; negotiate: boolean; heartbeat: number }
+
+  /** @param options `heartbeat` in milliseconds; `negotiate`: whether `Accept` counts at all */
+  constructor(options: { defaultFraming: Framing; negotiate: boolean; heartbeat: number }) {
+    const { sse, ndjson } = FRAMES
+    this.#options = options
+    this.types = (options.defaultFraming === 'sse' ? [sse, ndjson] : [ndjson, sse]).map(framing => framing.contentType)
+  }
+
+  framingOf({ headers }: FastifyRequest): Framing {
+    const { defaultFraming: fallback, negotiate } = this.#options
+    return chooseFraming({
+      accept: headers.accept,
+      override: [headers['x-stream-format']].flat()[0],
+      fallback,
+      negotiate
+    })
+  }
+
+  /** @param idleEvent makes a valid event that says nothing new, for NDJSON's heartbeats */
   channel(
     request: FastifyRequest,
     reply: FastifyReply,
     idleEvent: (status: string) => unknown,
-    failureEvent: (failure: CorralError) => Record<string, unknown>
-  ): Channel
-  /** @param idleEvent makes a valid event that says nothing new, for NDJSON's heartbeats */
-  open(request: FastifyRequest, reply: FastifyReply, idleEvent: (status: string) => unknown): ReplyStream
-  /** Runs `work`; its failure is a status code while nothing is sent, and an event in the stream after that. */
-  run(
-    stream: ReplyStream,
-    told: { framing: Framing; failureEvent: (failure: CorralError) => Record<string, unknown> },
-    request: FastifyRequest,
-    work: () => Promise<void>
-  ): Promise<void>
-}
-
-export function createNativeStreams(options: {
-  defaultFraming: Framing
-  negotiate: boolean
-  /** Milliseconds. */
-  heartbeat: number
-}): NativeStreams {
-  const framingOf = (request: FastifyRequest) => {
-    const override = request.headers['x-stream-format']
-    return chooseFraming({
-      accept: request.headers.accept,
-      override: Array.isArray(override) ? override[0] : override,
-      fallback: options.defaultFraming,
-      negotiate: options.negotiate
-    })
-  }
-  const { sse, ndjson } = FRAMES
-  const channel: NativeStreams['channel'] = (request, reply, idleEvent, failureEvent) => {
-    const framing = framingOf(request)
+    failureEvent: FailureEvent
+  ): Channel {
+    const framing = this.framingOf(request)
+    const { contentType, event } = FRAMES[framing]
     reply.vary('Accept')
     return {
-      contentType: FRAMES[framing].contentType,
-      heartbeatInterval: options.heartbeat,
-      heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : FRAMES.ndjson.event(idleEvent(status))),
-      failure: error => FRAMES[framing].event(failureEvent(error))
+      contentType,
+      heartbeatInterval: this.#options.heartbeat,
+      heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : event(idleEvent(status))),
+      failure: error => event(failureEvent(error))
     }
   }
+
+  async reply(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    work: (stream: EventStream) => Promise<unknown>,
+    failureEvent: FailureEvent = workFailureEvent
+  ): Promise<void> {
+    const channel = this.channel(request, reply, status => ({ status }), failureEvent)
+    const { event } = FRAMES[this.framingOf(request)]
+    const stream = openReplyStream(reply, channel)
+    await endWithFailure(stream, request.log, channel.failure, async () => {
+      const send = (...events: unknown[]) => stream.write(events.map(event).join(''))
+      const last = await work(Object.assign(stream, { send }))
+      stream.end(last === undefined ? undefined : event(last))
+    })
+  }
+
+  /**
+   * Replies with the result of work that reports progress. Streamed, each step is an event and the result is the last
+   * one; a failure then looks like that of a pull and, where a model is worked on, like that of an answer too.
+   */
+  async replyToWork(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    body: { model?: string | null; name?: string | null; stream?: boolean | null },
+    work: (signal: AbortSignal, onProgress: OnProgress) => Promise<Record<string, unknown>>
+  ): Promise<unknown> {
+    const signal = clientSignal(reply)
+    if (!body.stream) return await work(signal, () => undefined)
+    const model = nameOf(body)
+    const failureEvent = (failure: CorralError) => ({
+      ...(model && failureOf(model, failure)),
+      ...workFailureEvent(failure)
+    })
+    const follow = async (stream: EventStream) => {
+      let sent = 0
+      let doing = ''
+      return await work(signal, progress => {
+        stream.status = progressText(progress)
+        const done = progress.completed !== undefined && progress.completed === progress.total
+        const does = `${progress.phase} ${progress.subject} ${progress.step?.number}`
+        if (Date.now() - sent < EVENT_INTERVAL && !done && does === doing) return
+        doing = does
+        sent = Date.now()
+        void stream.send(progressEvent(progress))
+      })
+    }
+    await this.reply(request, reply, follow, failureEvent)
+  }
+
+  /** Describes a reply of `replyToWork`. */
+  workReply(description: string, result: TSchema): ResponseSchema {
+    return jsonOrStream(description, result, {
+      event: 'Steps of the work; the last event is the result',
+      item: Type.Union([result, WorkFailureSchema, WorkStepSchema]),
+      types: this.types
+    })
+  }
+}
+
+function progressEvent({ phase, subject, completed, total, fraction, step }: Progress): WorkStep {
+  // A load has no bytes to count; a hundred steps say the same.
+  const steps = fraction === undefined ? {} : { completed: Math.round(fraction * 100), total: 100 }
   return {
-    types: (options.defaultFraming === 'sse' ? [sse, ndjson] : [ndjson, sse]).map(({ contentType }) => contentType),
-    framingOf,
-    contentType: framing => FRAMES[framing].contentType,
-    frame: (framing, event) => FRAMES[framing].event(event),
-    channel,
-    open: (request, reply, idleEvent) =>
-      openReplyStream(
-        reply,
-        channel(request, reply, idleEvent, () => ({}))
-      ),
-    run: (stream, { framing, failureEvent }, request, work) =>
-      endWithFailure(stream, request.log, failure => FRAMES[framing].event(failureEvent(failure)), work)
+    status: subject ? `${phase} ${subject}` : phase,
+    ...(step && { step: step.number, steps: step.of }),
+    ...(completed === undefined || total === undefined ? steps : { completed, total })
   }
 }
 
@@ -80,22 +135,10 @@ interface FramingRequest {
   accept: string | undefined
   /** The header `X-Stream-Format`. */
   override: string | undefined
-  /** What the mount point gives to those who do not say. */
+  /** The mount's framing for clients that name none. */
   fallback: Framing
   /** Whether `Accept` counts at all. */
   negotiate: boolean
-}
-
-function acceptedTypes(accept: string): Map<string, number> {
-  const types = new Map<string, number>()
-  for (const part of accept.toLowerCase().split(',')) {
-    const [type = '', ...parameters] = part.split(';').map(piece => piece.trim())
-    if (!type) continue
-    const quality = parameters.find(parameter => parameter.startsWith('q='))
-    const value = quality === undefined ? 1 : Number(quality.slice(2))
-    types.set(type, Number.isNaN(value) ? 1 : value)
-  }
-  return types
 }
 
 /**
@@ -103,79 +146,25 @@ function acceptedTypes(accept: string): Map<string, number> {
  * that out or names NDJSON; where NDJSON is the default it is NDJSON unless the client names `text/event-stream`.
  */
 export function chooseFraming({ accept, override, fallback, negotiate }: FramingRequest): Framing {
-  const asked = override?.trim().toLowerCase()
-  if (asked === 'sse' || asked === 'ndjson') return asked
+  const named = override?.trim().toLowerCase()
+  if (named === 'sse' || named === 'ndjson') return named
   if (!negotiate || accept === undefined || accept.trim() === '') return fallback
   const types = acceptedTypes(accept)
   const sse = types.get('text/event-stream')
-  const ndjson = types.get('application/x-ndjson')
-  if (sse !== undefined || ndjson !== undefined) {
-    if ((sse ?? 0) > 0 || (ndjson ?? 0) > 0) return (ndjson ?? 0) > (sse ?? 0) ? 'ndjson' : 'sse'
-  }
+  const ndjson = types.get('application/x-ndjson') ?? 0
+  if ((sse ?? 0) > 0 || ndjson > 0) return ndjson > (sse ?? 0) ? 'ndjson' : 'sse'
   if (fallback === 'ndjson') return 'ndjson'
   const wildcard = types.get('text/*') ?? types.get('*/*') ?? 0
   return sse === undefined && wildcard > 0 ? 'sse' : 'ndjson'
 }
 
-export type StreamType = 'text/event-stream' | 'application/x-ndjson'
-
-/** How each framing looks on the wire. */
-export const FRAMES: Record<Framing, { contentType: StreamType; event: (value: unknown) => string }> = {
-  sse: { contentType: 'text/event-stream', event: value => `data: ${JSON.stringify(value)}\n\n` },
-  ndjson: { contentType: 'application/x-ndjson', event: value => `${JSON.stringify(value)}\n` }
-}
-
-/** At most ten progress events a second reach a client. */
-const EVENT_INTERVAL = 100
-
-type Work = (signal: AbortSignal, onProgress: OnProgress) => Promise<Record<string, unknown>>
-
-/**
- * How long work that reports progress is answered: streamed, each step is an event and what the work gives is the last
- * one; else that is the reply's only object. A failure in the stream has the shape of a failed pull's and, where a model is
- * worked on, of answers too.
- */
-export function progressReplies(streams: NativeStreams) {
-  return async (
-    request: FastifyRequest,
-    reply: FastifyReply,
-    body: { model?: string | null; name?: string | null; stream?: boolean | null },
-    work: Work
-  ): Promise<unknown> => {
-    const signal = clientSignal(reply)
-    if (!body.stream) return await work(signal, () => undefined)
-    const framing = streams.framingOf(request)
-    const stream = streams.open(request, reply, status => ({ status }))
-    let sent = 0
-    let doing = ''
-    const onProgress = (progress: Progress) => {
-      stream.status = progressText(progress)
-      const done = progress.completed !== undefined && progress.completed === progress.total
-      const does = `${progress.phase} ${progress.subject} ${progress.step?.number}`
-      if (Date.now() - sent < EVENT_INTERVAL && !done && does === doing) return
-      doing = does
-      sent = Date.now()
-      void stream.write(streams.frame(framing, progressEvent(progress)))
-    }
-    const model = nameOf(body)
-    const failureEvent = (failure: CorralError) => ({
-      ...(model && failureOf(model, failure)),
-      ...workFailureEvent(failure)
-    })
-    await streams.run(stream, { framing, failureEvent }, request, async () => {
-      const last = await work(signal, onProgress)
-      stream.end(streams.frame(framing, last))
-    })
+/** The types of an `Accept` header with their qualities. */
+function acceptedTypes(accept: string): Map<string, number> {
+  const types = new Map<string, number>()
+  for (const part of accept.toLowerCase().split(',')) {
+    const [type = '', ...parameters] = part.split(';').map(piece => piece.trim())
+    const quality = Number(parameters.find(parameter => parameter.startsWith('q='))?.slice(2) ?? 1)
+    if (type) types.set(type, Number.isNaN(quality) ? 1 : quality)
   }
-}
-
-function progressEvent(progress: Progress): WorkStep {
-  const { phase, subject, completed, total, fraction, step } = progress
-  // A load has no bytes to count; a hundred steps tell clients the same.
-  const steps = fraction === undefined ? {} : { completed: Math.round(fraction * 100), total: 100 }
-  return {
-    status: subject ? `${phase} ${subject}` : phase,
-    ...(step && { step: step.number, steps: step.of }),
-    ...(completed === undefined || total === undefined ? steps : { completed, total })
-  }
+  return types
 }

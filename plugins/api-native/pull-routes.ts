@@ -1,74 +1,131 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
-import type { Static } from 'typebox'
+import { type Static, Type } from 'typebox'
 import type { FileProgress, PullPlan, PullRecord } from '../../core/contracts/downloads.ts'
-import type { PlanReply, PullEvent, PullReply } from '../../core/contracts/native-records.ts'
-import { progressText } from '../../core/contracts/progress.ts'
-import { CorralError } from '../../core/errors.ts'
+import type { EventStream } from '../../core/contracts/native-api.ts'
+import {
+  Done,
+  type PlanReply,
+  type PullEvent,
+  PullEventSchema,
+  PullPlanSchema,
+  type PullReply,
+  PullSchema
+} from '../../core/contracts/native-records.ts'
+import { type Progress, progressText } from '../../core/contracts/progress.ts'
+import { CorralError, type ErrorCode } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
-import { workFailureEvent } from '../../core/http/native-error.ts'
-import type { ReplyStream } from '../../core/http/reply-stream.ts'
+import { Given, loose, named } from '../../core/http/request-fields.ts'
+import { json, jsonOrStream, nativeRoute } from '../../core/http/response-schemas.ts'
 import { bareName } from '../../core/models/model-name.ts'
-import type { MountedDependencies } from './native-dependencies.ts'
-import { pullOperations } from './operations/pull-operations.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
-import type { PullsRequestSchema } from './schemas.ts'
+
+const PullRequestSchema = Type.Object(
+  {
+    model: Given(
+      Type.String({ description: '[hf:|csghub:|modelscope:]<owner>/<name>[:<variant>][@<revision>], or an address' })
+    ),
+    name: named.name,
+    as: Given(Type.String({ description: 'Name to store it under' })),
+    stream: Given(Type.Boolean({ default: true })),
+    detach: Given(Type.Boolean({ default: false, description: 'Go on without anybody watching; the answer is a 202' })),
+    dry_run: Given(Type.Boolean({ default: false, description: 'Only say what would be fetched' }))
+  },
+  { ...loose, title: 'PullRequest' }
+)
+const PullsRequestSchema = Type.Object(
+  { ...named, id: Given(Type.String({ description: "A pull's id; its model does too" })) },
+  { ...loose, title: 'PullsRequest' }
+)
+const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found']
+const PULL_ERRORS: ErrorCode[] = [
+  'invalid_model_name',
+  'unsupported_capability',
+  'hub_forbidden',
+  'repo_not_found',
+  'model_not_found',
+  'model_exists',
+  'pull_cancelled',
+  'hub_unreachable',
+  'checksum_mismatch',
+  'hub_rate_limited',
+  'insufficient_storage'
+]
 
 /** Pulls of models from hubs. */
-export function pullRoutes({ downloads, streams, naming }: MountedDependencies): FastifyPluginAsync {
+export function pullRoutes({ downloads, streams, naming }: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    const operations = pullOperations(streams.types)
 
-    app.post('/pull', { schema: operations.pull }, async (request, reply) => {
+    const start = nativeRoute('Pulls', 'pullModel', 'Fetch a model from a hub', {
+      description: 'Goes on while somebody watches; `detach` lets it go on without. What was fetched is kept.',
+      body: PullRequestSchema,
+      response: {
+        200: jsonOrStream(
+          'The model is stored; with `dry_run` what would be fetched',
+          Type.Union([PullPlanSchema, Done('success')]),
+          {
+            event: 'How far each file is; the last event is a success or an error',
+            item: PullEventSchema,
+            types: streams.types
+          }
+        ),
+        202: json('It goes on by itself', PullSchema)
+      },
+      errors: PULL_ERRORS
+    })
+    app.post('/pull', start, async (request, reply) => {
       const { body } = request
-      const asked = nameOf(body)
-      const source = naming.atHub ? naming.atHub(asked) : asked
-      const signal = clientSignal(reply)
+      const model = nameOf(body)
+      const success = { status: 'success' }
+      const source = naming.atHub ? naming.atHub(model) : model
       if (source === undefined) {
-        if (body.stream === false) return { status: 'success' }
-        const framing = streams.framingOf(request)
-        return await reply
-          .type(streams.contentType(framing))
-          .send([`pulling ${asked}`, 'success'].map(status => streams.frame(framing, { status })).join(''))
+        if (body.stream === false) return success
+        return await streams.reply(request, reply, async stream => {
+          void stream.send({ status: `pulling ${model}` })
+          return success
+        })
       }
       const wanted = { model: source, ...(body.as ? { as: body.as } : {}) }
+      const signal = clientSignal(reply)
 
       if (body.dry_run) return planReply(await downloads.plan(wanted, { signal }))
       if (body.detach) {
         const pull = await downloads.pull(await downloads.plan(wanted, { signal }), { detached: true })
-        if (!pull) return { status: 'success' }
-        return await reply.code(202).send(pullReply(pull.record()))
+        return pull ? await reply.code(202).send(pullReply(pull.record())) : success
       }
       if (body.stream === false) {
         const pull = await downloads.pull(await downloads.plan(wanted, { signal }), { detached: false })
         await pull?.watch(() => undefined, signal)
-        return { status: 'success' }
+        return success
       }
-
-      const framing = streams.framingOf(request)
-      const frame = (event: unknown) => streams.frame(framing, event)
-      const stream = streams.open(request, reply, status => ({ status }))
-      stream.status = progressText({ phase: 'pulling', subject: asked })
-      await streams.run(stream, { framing, failureEvent: workFailureEvent }, request, async () => {
-        const plan = await downloads.plan(wanted, {
-          signal,
-          onProgress: progress => {
-            stream.status = progressText(progress)
-          }
-        })
+      return await streams.reply(request, reply, async stream => {
+        const onProgress = (progress: Progress) => {
+          stream.status = progressText(progress)
+        }
+        onProgress({ phase: 'pulling', subject: model })
+        const plan = await downloads.plan(wanted, { signal, onProgress })
         const pull = await downloads.pull(plan, { detached: false })
-        void stream.write(frame({ status: `pulling ${asked}`, ...planSummary(plan) }))
-        const events = newestEvents(stream, frame)
+        void stream.send({ status: `pulling ${model}`, ...planSummary(plan) })
+        const events = newestEvents(stream)
         await pull?.watch(events.add, signal)
         events.flush()
-        stream.end(frame({ status: 'success' }))
+        return success
       })
     })
 
-    app.get('/pulls', { schema: operations.list }, async () => ({ pulls: downloads.list().map(pullReply) }))
+    const list = nativeRoute('Pulls', 'listPulls', 'List the pulls that are not done', {
+      response: { 200: json('The oldest first', Type.Object({ pulls: Type.Array(PullSchema) }, loose)) }
+    })
+    app.get('/pulls', list, async () => ({ pulls: downloads.list().map(pullReply) }))
 
-    app.get('/pulls/:id', { schema: operations.get }, async ({ params: { id } }) => {
+    const get = nativeRoute('Pulls', 'getPull', 'Tell how far a pull is', {
+      params: Type.Object({ id: Type.String({ description: "A pull's id, or the model that it fetches" }) }),
+      response: { 200: json('The pull', PullSchema) },
+      errors: ['model_not_found']
+    })
+    app.get('/pulls/:id', get, async ({ params: { id } }) => {
       const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
       if (record) return pullReply(record)
       throw new CorralError('model_not_found', `There is no pull ${JSON.stringify(id)}. GET /api/pulls lists them.`, {
@@ -76,13 +133,24 @@ export function pullRoutes({ downloads, streams, naming }: MountedDependencies):
       })
     })
 
-    app.post('/pulls/pause', { schema: operations.pause }, async ({ body }) =>
-      pullReply(await downloads.pause(pullOf(body)))
-    )
-    app.post('/pulls/resume', { schema: operations.resume }, async ({ body }) =>
-      pullReply(await downloads.resume(pullOf(body)))
-    )
-    app.post('/pulls/cancel', { schema: operations.cancel }, async ({ body }) => {
+    const body = PullsRequestSchema
+    const response = { 200: json('The pull', PullSchema) }
+    const pause = nativeRoute('Pulls', 'pausePull', 'Pause a pull', { body, response, errors: NAMED })
+    app.post('/pulls/pause', pause, async ({ body }) => pullReply(await downloads.pause(pullOf(body))))
+
+    const resume = nativeRoute('Pulls', 'resumePull', 'Continue a pull without anybody watching', {
+      body,
+      response,
+      errors: PULL_ERRORS
+    })
+    app.post('/pulls/resume', resume, async ({ body }) => pullReply(await downloads.resume(pullOf(body))))
+
+    const cancel = nativeRoute('Pulls', 'cancelPull', 'End a pull and remove what was fetched', {
+      body,
+      response: { 200: json('It is gone', Done('cancelled')) },
+      errors: NAMED
+    })
+    app.post('/pulls/cancel', cancel, async ({ body }) => {
       await downloads.cancel(pullOf(body))
       return { status: 'cancelled' }
     })
@@ -91,26 +159,20 @@ export function pullRoutes({ downloads, streams, naming }: MountedDependencies):
 
 /** @throws CorralError `invalid_request` when a request names no pull */
 function pullOf(body: Static<typeof PullsRequestSchema>): string {
-  const named = body.id || nameOf(body)
-  if (named) return named
-  throw new CorralError(
-    'invalid_request',
-    'The request names no pull. Send its "id", or the "model" that it fetches.',
-    {
-      param: 'id'
-    }
-  )
+  const id = body.id || nameOf(body)
+  if (id) return id
+  const message = 'The request names no pull. Send its "id", or the "model" that it fetches.'
+  throw new CorralError('invalid_request', message, { param: 'id' })
 }
 
 /** Sends what changed to a client: to one that reads slowly only the newest of each file. */
-function newestEvents(stream: ReplyStream, frame: (event: unknown) => string) {
+function newestEvents(stream: EventStream) {
   const waiting = new Map<string, FileProgress>()
   let full = false
   const flush = () => {
     if (waiting.size === 0) return
-    const text = [...waiting.values()].map(file => frame(fileEvent(file))).join('')
+    const drained = stream.send(...[...waiting.values()].map(fileEvent))
     waiting.clear()
-    const drained = stream.write(text)
     if (!drained) return
     full = true
     void drained.then(() => {

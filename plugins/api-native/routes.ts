@@ -1,47 +1,40 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
-import type { ModelNaming, NativeMount } from '../../core/contracts/native-api.ts'
+import { type Static, Type } from 'typebox'
 import { bodyObject } from '../../core/http/json-body.ts'
-import { parseModelName } from '../../core/models/model-name.ts'
+import { loose } from '../../core/http/request-fields.ts'
+import { json, nativeRoute } from '../../core/http/response-schemas.ts'
+import type { PluginReport } from '../../core/plugins/plugin.ts'
 import { version } from '../../core/system/package-info.ts'
 import { answerRoutes } from './answer.ts'
-import { convertRoutes } from './convert-routes.ts'
 import { embedRoutes } from './embed-routes.ts'
-import { importRoutes } from './import-routes.ts'
-import { modelRoutes } from './model-routes.ts'
-import type { MountedDependencies, NativeDependencies } from './native-dependencies.ts'
-import { createNativeStreams } from './native-streams.ts'
-import { serverOperations } from './operations/server.ts'
+import { modelRoutes } from './models.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
 import { pullRoutes } from './pull-routes.ts'
 
-/** Names as the native API has them: always with their owner, the default variant without a tag. */
-export const NATIVE_NAMING: ModelNaming = { parse: parseModelName, shown: ({ publicName }) => publicName }
+const health = nativeRoute('Server', 'getHealth', 'Say that corral is well', {
+  description: 'Needs no key.',
+  security: [],
+  response: { 200: json('It is', Type.Object({ status: Type.Literal('ok') }, loose)) }
+})
+const versionRoute = nativeRoute('Server', 'getVersion', "Tell corral's version", {
+  response: { 200: json('The version', Type.Object({ version: Type.String() }, loose)) }
+})
 
 /** The native API without its prefix. */
-export function nativeRoutes(
-  deps: NativeDependencies,
-  { defaultFraming, naming = NATIVE_NAMING, version: shownVersion = version, modelfile }: NativeMount
-): FastifyPluginAsync {
+export function nativeRoutes(deps: NativeDependencies, shownVersion = version): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    const mounted: MountedDependencies = {
-      ...deps,
-      naming,
-      modelfile: modelfile ?? (() => ''),
-      streams: createNativeStreams({ defaultFraming, negotiate: deps.negotiate, heartbeat: deps.heartbeat })
-    }
     // A body that is missing or no object gets its own code before the schema speaks of fields.
     app.addHook('preValidation', async request => {
       if (request.method === 'POST' || request.method === 'DELETE') bodyObject(request.body)
     })
-    app.get('/health', { schema: serverOperations.health }, async () => ({ status: 'ok' }))
-    app.get('/version', { schema: serverOperations.version }, async () => ({ version: shownVersion }))
-    await app.register(answerRoutes(mounted))
-    await app.register(embedRoutes(mounted))
-    await app.register(modelRoutes(mounted))
-    await app.register(pullRoutes(mounted))
-    await app.register(importRoutes(mounted))
-    await app.register(convertRoutes(mounted))
+    app.get('/health', health, async () => ({ status: 'ok' }))
+    app.get('/version', versionRoute, async () => ({ version: shownVersion }))
+    await app.register(answerRoutes(deps))
+    await app.register(embedRoutes(deps))
+    await app.register(modelRoutes(deps))
+    await app.register(pullRoutes(deps))
   }
 }
 
@@ -53,14 +46,56 @@ function page(link: boolean): string {
   return `<!doctype html><html lang="en"><meta charset="utf-8"><title>corral</title><p>corral is running.${docs}</p></html>\n`
 }
 
-/** What is at the address itself: a line for programs, a page for browsers, which name HTML in what they accept. */
-export const rootRoute: FastifyPluginAsync = async app => {
-  app.get('/', { schema: serverOperations.root }, async (request, reply) => {
-    reply.vary('Accept')
-    if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) return reply.type('text/plain; charset=utf-8').send(LINE)
-    return reply
-      .type('text/html; charset=utf-8')
-      .header('content-security-policy', "default-src 'none'; frame-ancestors 'none'")
-      .send(page(app.hasRoute({ method: 'GET', url: '/docs' })))
-  })
+const root = nativeRoute('Server', 'root', 'Say that corral is running', {
+  description: 'A line of text; a page for browsers.',
+  response: {
+    200: {
+      description: 'It runs',
+      content: { 'text/plain': { schema: Type.String() }, 'text/html': { schema: Type.String() } }
+    }
+  }
+})
+
+const Names = (description: string) => Type.Array(Type.String(), { description })
+const PluginSchema = Type.Object(
+  {
+    name: Type.String(),
+    description: Type.String(),
+    api: Type.Integer({ description: 'Version of the plugin contract that it is written for' }),
+    path: Type.Optional(Type.String({ description: 'File that it was loaded from; absent for built-in ones' })),
+    optional: Type.Boolean({ description: 'The server goes on without it when it fails' }),
+    state: Type.Enum(['waiting', 'active', 'disabled', 'failed']),
+    reason: Type.Optional(Type.String({ description: 'Why it is disabled or failed' })),
+    needs: Names('Services of other plugins that it needs'),
+    services: Names('Services that it offers to other plugins'),
+    routes: Names('Such as GET /api/tags'),
+    hooks: Names('What it sees or changes while the server runs, such as request')
+  },
+  { title: 'Plugin' }
+)
+const PluginsSchema = Type.Object({ plugins: Type.Array(PluginSchema) }, { title: 'Plugins' })
+
+const listPlugins = nativeRoute('Server', 'listPlugins', 'List the plugins', {
+  description: 'Built-in ones and those of the configuration: their states, and what they offer.',
+  response: { 200: json('The plugins', PluginsSchema) }
+})
+
+/** What is at the address itself (a line for programs, a page for browsers), and the plugins. */
+export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync {
+  return async app => {
+    app.get('/', root, async (request, reply) => {
+      reply.vary('Accept')
+      // Browsers name HTML in what they accept.
+      if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) {
+        return reply.type('text/plain; charset=utf-8').send(LINE)
+      }
+      return reply
+        .type('text/html; charset=utf-8')
+        .header('content-security-policy', "default-src 'none'; frame-ancestors 'none'")
+        .send(page(app.hasRoute({ method: 'GET', url: '/docs' })))
+    })
+    app.get('/api/plugins', listPlugins, async (): Promise<Static<typeof PluginsSchema>> => {
+      return { plugins: plugins().sort((a, b) => (a.name < b.name ? -1 : 1)) }
+    })
+  }
 }

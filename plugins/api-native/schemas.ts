@@ -1,4 +1,5 @@
 import { type Static, Type } from 'typebox'
+import { CountersSchema, Time } from '../../core/contracts/native-records.ts'
 import { Given, keep_alive, loose, named, options } from '../../core/http/request-fields.ts'
 
 const answering = {
@@ -17,6 +18,7 @@ const answering = {
   )
 }
 
+/** A call in a request. */
 const ToolCallSchema = Type.Object(
   {
     id: Given(Type.String()),
@@ -31,7 +33,7 @@ const ToolCallSchema = Type.Object(
   loose
 )
 
-export const MessageSchema = Type.Object(
+const MessageSchema = Type.Object(
   {
     role: Given(Type.Enum(['system', 'user', 'assistant', 'tool', 'developer'])),
     content: Given(Type.String()),
@@ -69,111 +71,90 @@ export const GenerateRequestSchema = Type.Object(
 )
 export type GenerateRequest = Static<typeof GenerateRequestSchema>
 
-export const EmbedRequestSchema = Type.Object(
+const CallSchema = Type.Object(
   {
-    ...named,
-    input: Given(Type.Union([Type.String(), Type.Array(Type.String())], { description: 'Texts; none only loads' })),
-    truncate: Given(
-      Type.Boolean({ default: false, description: 'Whether texts that are longer than the context are cut' })
-    ),
-    dimensions: Given(Type.Integer({ minimum: 1, description: 'Numbers of each embedding, if fewer than it has' })),
-    options,
-    keep_alive
+    id: Type.Optional(Type.String()),
+    function: Type.Object(
+      {
+        name: Type.String(),
+        arguments: Type.Object({}, { ...loose, description: 'As the model gave them' }),
+        index: Type.Integer()
+      },
+      loose
+    )
   },
-  loose
+  { ...loose, title: 'ToolCall' }
 )
-export type EmbedRequest = Static<typeof EmbedRequestSchema>
 
-export const EmbeddingsRequestSchema = Type.Object(
+const AnswerMessageSchema = Type.Object(
   {
-    ...named,
-    prompt: Given(Type.String({ description: 'A text; none only loads' })),
-    options,
-    keep_alive
+    role: Type.Literal('assistant'),
+    content: Type.String(),
+    thinking: Type.Optional(Type.String()),
+    tool_calls: Type.Optional(Type.Array(CallSchema))
   },
-  loose
+  { ...loose, title: 'AnswerMessage' }
 )
-export type EmbeddingsRequest = Static<typeof EmbeddingsRequestSchema>
 
-export const NamedRequestSchema = Type.Object(named, { ...loose, title: 'NamedRequest' })
-
-export const PullRequestSchema = Type.Object(
+const LogprobSchema = Type.Object(
   {
-    model: Given(
-      Type.String({ description: '[hf:|csghub:|modelscope:]<owner>/<name>[:<variant>][@<revision>], or an address' })
-    ),
-    name: named.name,
-    as: Given(Type.String({ description: 'Name to store it under' })),
-    stream: answering.stream,
-    detach: Given(Type.Boolean({ default: false, description: 'Go on without anybody watching; the answer is a 202' })),
-    dry_run: Given(Type.Boolean({ default: false, description: 'Only say what would be fetched' }))
+    token: Type.String(),
+    logprob: Type.Number(),
+    top_logprobs: Type.Optional(Type.Array(Type.Object({ token: Type.String(), logprob: Type.Number() }, loose)))
   },
-  { ...loose, title: 'PullRequest' }
+  { ...loose, title: 'Logprob' }
 )
 
-export const PullsRequestSchema = Type.Object(
-  { ...named, id: Given(Type.String({ description: "A pull's id; its model does too" })) },
-  { ...loose, title: 'PullsRequest' }
-)
+const begins = { model: Type.String({ description: 'As it was asked for' }), created_at: Time() }
+const probabilities = {
+  logprobs: Type.Optional(Type.Array(LogprobSchema, { description: 'Of the tokens, where they were asked for' }))
+}
+const ends = {
+  done: Type.Literal(true),
+  done_reason: Type.Enum(['stop', 'length', 'load', 'unload'], {
+    description: 'load, unload: there was nothing to answer, and only that was done'
+  }),
+  ...CountersSchema.properties
+}
 
-export const LoadRequestSchema = Type.Object(
+/** The last event of an answer that failed after its stream had begun. */
+const StreamFailure = Type.Object(
   {
-    ...named,
-    stream: Given(Type.Boolean({ default: false })),
-    options,
-    keep_alive
+    model: Type.String(),
+    created_at: Time(),
+    done: Type.Literal(true),
+    done_reason: Type.Literal('error'),
+    error: Type.String({ description: 'What happened, to what, and what to do next' }),
+    errorCode: Type.Integer({ description: 'The status that it would have had' }),
+    code: Type.String({ description: 'Stable, for programs' })
   },
-  { ...loose, title: 'LoadRequest' }
+  { title: 'StreamFailure', additionalProperties: true }
 )
 
-export const ConvertRequestSchema = Type.Object(
-  {
-    ...named,
-    dtype: Given(Type.String({ minLength: 1, description: 'f32, f16, bf16, q8_0, q4_k_m, …' })),
-    stream: answering.stream
-  },
-  { ...loose, title: 'ConvertRequest' }
+export const ChatReplySchema = Type.Object(
+  { ...begins, message: AnswerMessageSchema, ...probabilities, ...ends },
+  { ...loose, title: 'ChatReply' }
 )
-
-export const ImportRequestSchema = Type.Object(
-  {
-    ...named,
-    path: Given(
-      Type.String({ minLength: 1, description: 'Absolute path of a GGUF file or a model folder on the server' })
-    ),
-    from: Given(Type.String({ minLength: 1, description: 'Instead of a path: the tool that has the model' })),
-    found: Given(Type.String({ minLength: 1, description: 'With from: what GET /api/import/found names the model' })),
-    stream: Given(Type.Boolean({ default: false }))
-  },
-  { ...loose, title: 'ImportRequest' }
+export const ChatEventSchema = Type.Union(
+  [
+    Type.Object({ ...begins, message: AnswerMessageSchema, ...probabilities, done: Type.Literal(false) }, loose),
+    Type.Object({ ...begins, message: Type.Optional(AnswerMessageSchema), ...ends }, loose),
+    StreamFailure
+  ],
+  { title: 'ChatEvent' }
 )
+export type ChatEvent = Static<typeof ChatEventSchema>
 
-export const InstallRequestSchema = Type.Object(
-  {
-    runtime: Given(
-      Type.String({ minLength: 1, description: 'Kind of build, such as cuda-13; the best one by default' })
-    ),
-    version: Given(
-      Type.String({ pattern: '^[\\w.-]+$', description: 'Release such as b11347; the newest by default' })
-    ),
-    archive: Given(
-      Type.String({ minLength: 1, description: 'Absolute path of a release archive on the server instead' })
-    ),
-    companions: Given(
-      Type.Array(Type.String({ minLength: 1 }), { description: 'With archive: those with its libraries' })
-    ),
-    sha256: Given(Type.String({ minLength: 1, description: 'With archive: 64 hex digits that it must have' })),
-    stream: answering.stream
-  },
-  { ...loose, title: 'InstallRequest' }
+const generated = {
+  response: Type.String({ description: 'What the model wrote' }),
+  thinking: Type.Optional(Type.String()),
+  ...probabilities
+}
+export const GenerateReplySchema = Type.Object(
+  { ...begins, ...generated, ...ends },
+  { ...loose, title: 'GenerateReply' }
 )
-
-export const UseRequestSchema = Type.Object(
-  {
-    runtime: Type.String({ minLength: 1, description: 'Id of an installed build, a kind of build, or auto' }),
-    stream: Given(Type.Boolean({ default: false }))
-  },
-  { ...loose, title: 'UseRequest' }
+export const GenerateEventSchema = Type.Union(
+  [Type.Object({ ...begins, ...generated, done: Type.Literal(false) }, loose), GenerateReplySchema, StreamFailure],
+  { title: 'GenerateEvent' }
 )
-
-export const UpgradeRequestSchema = Type.Object({ stream: answering.stream }, loose)

@@ -1,23 +1,21 @@
-import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
-import { ConfigError } from '../../core/config/problems.ts'
-import type { Model } from '../../core/contracts/models.ts'
-import { parseModelName } from '../../core/models/model-name.ts'
+import { NATIVE_NAMING } from '../../core/contracts/native-api.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
-import { MAKING_NEEDS, modelMaking } from './models/model-making.ts'
-import { newName, ollamaNaming } from './naming.ts'
-import { hostedNames, pathInProfile } from './profile-paths.ts'
-import { profileRoutes } from './routes.ts'
-import { LISTEN_PATTERN, listenFault, listenToo, parseListen, type SecondListener } from './second-listener.ts'
+import { BlobStore } from './models/blobs.ts'
+import { modelMakingRoutes } from './models/model-making.ts'
+import { ollamaNaming } from './naming.ts'
+import { hostedNames, pathInProfile, profileRoutes } from './routes.ts'
+import { LISTEN_PATTERN, listenToo, readListen, type SecondListener } from './second-listener.ts'
 
-const LISTEN = 'api-ollama.listen'
+const SWEEP_INTERVAL = 3_600_000
 
 export default definePlugin({
   name: 'api-ollama',
   api: 1,
   description: "The API as Ollama's clients want it, under /ollama and at an address of its own",
   optional: true,
-  needs: ['nativeApi', 'access', ...MAKING_NEEDS],
+  needs: ['nativeApi', 'access', 'storage', 'catalog', 'scheduler', 'downloads', 'conversion'],
   options: Type.Object(
     {
       listen: Type.String({
@@ -30,42 +28,43 @@ export default definePlugin({
     { additionalProperties: false }
   ),
   setup(context, options) {
-    const address = parseListen(options.listen)
-    const fault = listenFault(options.listen, address, context.config.port)
-    if (fault) throw new ConfigError([{ where: LISTEN, setting: LISTEN, message: fault }])
+    const { log } = context
+    const address = readListen(options.listen, context.config.port)
+    const admit = address && context.service('access').admit(address, 'api-ollama.listen')
     const naming = ollamaNaming(context.service('catalog'))
     const nativeApi = context.service('nativeApi')
-    const making = modelMaking(context)
+    const storage = context.service('storage')
+    const blobs = new BlobStore(context.paths.blobs, storage, log)
+    const making = {
+      storage,
+      catalog: context.service('catalog'),
+      scheduler: context.service('scheduler'),
+      downloads: context.service('downloads'),
+      conversion: context.service('conversion'),
+      blobs
+    }
+    const sweep = () =>
+      blobs.sweep().catch(error => log.warn(error, `What clients sent to ${context.paths.blobs} cannot be looked at`))
     const hosted = hostedNames(naming.parse)
-    const admit = address && context.service('access').admit(address, LISTEN)
     let app: FastifyInstance
     let listener: SecondListener | undefined
+    let sweeping: NodeJS.Timeout | undefined
     return {
       hooks: hosted.hooks,
       routes: async instance => {
         app = instance
         instance.addHook('preClose', async () => listener?.stopAccepting())
         instance.addHook('onClose', async () => await listener?.closed())
-        const native = {
-          naming: { parse: parseModelName, shown: ({ publicName }: Model) => publicName },
-          newName: parseModelName,
-          framingOf: (request: FastifyRequest) => nativeApi.framingOf(request, 'sse')
-        }
-        await instance.register(making.routes(native), { prefix: '/api' })
-        await instance.register(
-          profileRoutes({
-            nativeApi,
-            naming,
-            making: making.routes({ naming, newName, framingOf: request => nativeApi.framingOf(request, 'ndjson') }),
-            markHosted: hosted.mark
-          })
-        )
+        await instance.register(modelMakingRoutes(making, NATIVE_NAMING, nativeApi.streams('sse')), { prefix: '/api' })
+        const ollama = modelMakingRoutes(making, naming, nativeApi.streams('ndjson'))
+        await instance.register(profileRoutes({ nativeApi, naming, making: ollama, markHosted: hosted.mark }))
       },
       async start() {
-        await making.start()
+        await sweep()
+        sweeping = setInterval(sweep, SWEEP_INTERVAL).unref()
         if (!address) return
         listener = await listenToo(app, address, {
-          log: context.log,
+          log,
           ended: context.signal,
           prepare: request => {
             admit?.(request)
@@ -74,7 +73,7 @@ export default definePlugin({
           }
         })
       },
-      stop: () => making.stop()
+      stop: () => clearInterval(sweeping)
     }
   }
 })

@@ -14,6 +14,7 @@ export function ollamaNaming(catalog: Pick<Catalog, 'list' | 'find' | 'variants'
   return {
     parse: asked => existingName(asked, catalog),
     shown,
+    toCreate: newName,
     toDelete: asked => nameToDelete(asked, catalog),
     atHub: asked => atHub(asked, catalog)
   }

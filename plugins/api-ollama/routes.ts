@@ -1,14 +1,16 @@
-import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
+import type { IncomingMessage } from 'node:http'
+import type { FastifyInstance, FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import type { ModelNaming, NativeApi } from '../../core/contracts/native-api.ts'
 import { CorralError } from '../../core/errors.ts'
 import { logFailure } from '../../core/http/application.ts'
 import { isGone } from '../../core/http/client-signal.ts'
 import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
-import { errorResponses, json, nativeErrors } from '../../core/http/response-schemas.ts'
+import { loose } from '../../core/http/request-fields.ts'
+import { json, nativeRoute } from '../../core/http/response-schemas.ts'
+import type { ModelName } from '../../core/models/model-name.ts'
 import { modelfileText } from './models/create-request.ts'
-import { tagAsOllama } from './operations.ts'
-import { hostedPath, PROFILE } from './profile-paths.ts'
+import { DEFAULT_OWNER } from './naming.ts'
 
 /**
  * What `/api/version` tells: the release of Ollama whose command line and API the profile is tested against. Clients
@@ -17,32 +19,22 @@ import { hostedPath, PROFILE } from './profile-paths.ts'
  */
 export const OLLAMA_VERSION = '0.17.4'
 
-const root = {
-  summary: 'Say that the profile is there',
-  operationId: 'ollamaRoot',
-  response: {
-    200: { description: 'It is', content: { 'text/plain': { schema: Type.String() } } },
-    ...errorResponses(nativeErrors, [], { body: false })
-  }
-}
-const loose = { additionalProperties: true }
-const status = {
-  summary: "Say that there are no models in Ollama's cloud",
-  operationId: 'ollamaStatus',
+/** Where the profile lies at the server's own address. */
+export const PROFILE = '/ollama'
+
+const root = nativeRoute('Ollama', 'ollamaRoot', 'Say that the profile is there', {
+  response: { 200: { description: 'It is', content: { 'text/plain': { schema: Type.String() } } } }
+})
+const status = nativeRoute('Ollama', 'ollamaStatus', "Say that there are no models in Ollama's cloud", {
   response: {
     200: json(
       'There are none',
       Type.Object({ cloud: Type.Object({ disabled: Type.Literal(true), source: Type.String() }, loose) }, loose)
-    ),
-    ...errorResponses(nativeErrors, [], { body: false })
+    )
   }
-}
-
-const account = (summary: string, operationId: string) => ({
-  summary: `${summary}: there is none`,
-  operationId,
-  response: errorResponses(nativeErrors, ['not_implemented'], { body: false })
 })
+const account = (summary: string, operationId: string) =>
+  nativeRoute('Ollama', operationId, `${summary}: there is none`, { errors: ['not_implemented'] })
 
 /** What the profile has at the server's own address, below `/ollama`. */
 export function profileRoutes(options: {
@@ -62,12 +54,10 @@ export function profileRoutes(options: {
       logFailure(failure, request.log)
       return reply.code(failure.status).headers(errorHeaders(failure)).send(nativeErrorBody(failure, request))
     })
-    app.get(PROFILE, { schema: root }, async (_request, reply) =>
-      reply.type('text/plain; charset=utf-8').send('Ollama is running')
-    )
-    app.get(`${PROFILE}/api/status`, { schema: status }, async () => ({ cloud: { disabled: true, source: 'corral' } }))
-    app.post(`${PROFILE}/api/me`, { schema: account('Tell the account at ollama.com', 'ollamaMe') }, noAccount)
-    app.post(`${PROFILE}/api/signout`, { schema: account('Sign out of ollama.com', 'ollamaSignout') }, noAccount)
+    app.get(PROFILE, root, async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running'))
+    app.get(`${PROFILE}/api/status`, status, async () => ({ cloud: { disabled: true, source: 'corral' } }))
+    app.post(`${PROFILE}/api/me`, account('Tell the account at ollama.com', 'ollamaMe'), noAccount)
+    app.post(`${PROFILE}/api/signout`, account('Sign out of ollama.com', 'ollamaSignout'), noAccount)
     await app.register(
       async scope => {
         scope.addHook('preHandler', async request => refuseTemplate(request))
@@ -131,4 +121,81 @@ function refuseTemplate(request: FastifyRequest): void {
       'or send the finished prompt with "raw": true.',
     { param: 'template' }
   )
+}
+
+/**
+ * Tells the routes that are registered from here on apart from the native ones, which they are a second time: under a
+ * tag of their own, with ids such as `ollamaChat`.
+ */
+function tagAsOllama(app: FastifyInstance): void {
+  app.addHook('onRoute', route => {
+    const { operationId: id, ...schema } = route.schema ?? {}
+    if (!id) return
+    const operationId = id.startsWith('ollama') ? id : `ollama${id[0]!.toUpperCase()}${id.slice(1)}`
+    route.schema = { ...schema, tags: ['Ollama'], operationId }
+  })
+}
+
+/**
+ * The path that a request to the profile's own address means: `/v1` is the hosted-chat API, as at Ollama's address, and
+ * all else lies in the profile.
+ * @param url of the request line: a path with its query, or a whole address as proxies are sent
+ */
+export function pathInProfile(url: string): string {
+  const path = url.replace(/^https?:\/\/[^/?#]*/i, '')
+  return isHosted(path) ? path : `${PROFILE}${path}`
+}
+
+/** The same for a path of the profile at the server's own address: `/ollama/v1/models` is `/v1/models`. */
+export function hostedPath(url: string): string {
+  return url.slice(PROFILE.length)
+}
+
+function isHosted(path: string): boolean {
+  return /^\/v1(?:[/?]|$)/.test(path)
+}
+
+/** A hosted model's path with the model's name written anew; undefined for other paths. */
+export function withModelName(path: string, rename: (asked: string) => string): string | undefined {
+  const [, before, name, query = ''] = /^(\/v1\/models\/)([^/?]+)(\?.*)?$/.exec(path) ?? []
+  if (before === undefined || name === undefined) return undefined
+  try {
+    return `${before}${rename(decodeURIComponent(name))}${query}`
+  } catch (error) {
+    // The route itself says what is wrong with the name; of one without an owner it would say no more than that.
+    const isAbsent = error instanceof CorralError && error.code === 'model_not_found'
+    return isAbsent && !/%2f/i.test(name) ? `${before}${DEFAULT_OWNER}/${name}${query}` : undefined
+  }
+}
+
+/** Requests to the hosted-chat API that came through the profile, where names may have no owner. */
+export interface HostedNames {
+  /** Marks a request as such. Its path is below `/v1` already. */
+  mark(request: IncomingMessage): void
+  /** To be registered on the application. */
+  hooks: FastifyPluginAsync
+}
+
+/** @param parse a name as Ollama's clients write it */
+export function hostedNames(parse: (asked: string) => ModelName): HostedNames {
+  const marked = new WeakSet<IncomingMessage>()
+  const rename = (asked: string) => {
+    const { owner, name, variant } = parse(asked)
+    return variant === undefined ? `${owner}/${name}` : `${owner}/${name}:${variant}`
+  }
+  return {
+    mark(request) {
+      marked.add(request)
+      request.url = withModelName(request.url ?? '/', rename) ?? request.url
+    },
+    hooks: async app => {
+      app.addHook('preValidation', async request => {
+        if (!marked.has(request.raw)) return
+        const body = request.body as Record<string, unknown> | null | undefined
+        if (typeof body === 'object' && typeof body?.model === 'string' && body.model !== '') {
+          body.model = rename(body.model)
+        }
+      })
+    }
+  }
 }

@@ -1,6 +1,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { type AddressInfo, isIP } from 'node:net'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
+import { ConfigError } from '../../core/config/problems.ts'
 import { httpOrigin, listenError } from '../../core/http/listening.ts'
 
 /** How long clients that do not read may hold up the shutdown once all answers have ended (milliseconds). */
@@ -73,23 +74,24 @@ export interface ListenAddress {
 /** An entry of `listen`: empty, or `host:port` with an IPv6 address in brackets. */
 export const LISTEN_PATTERN = '^((\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9.-]+):[0-9]{1,5})?$'
 
-/** Reads `host:port`; undefined for an empty text and what is no address. */
-export function parseListen(text: string): ListenAddress | undefined {
-  const match = /^(?:\[([^\]]+)\]|([A-Za-z0-9.-]+)):(\d+)$/.exec(text)
-  if (!match) return undefined
-  const [, ipv6, name] = match
-  const port = Number(match[3])
-  if (port > 65_535 || (ipv6 !== undefined && isIP(ipv6) !== 6)) return undefined
-  return { host: (ipv6 ?? name)!, port }
-}
-
 /**
- * What is wrong with it as an address beside the server's own; undefined where nothing is.
- * @param address what `parseListen` makes of the text
+ * Reads the address to listen on beside the server's own; undefined for an empty text.
+ * @throws ConfigError saying what is wrong with it
  */
-export function listenFault(text: string, address: ListenAddress | undefined, ownPort: number): string | undefined {
+export function readListen(text: string, ownPort: number): ListenAddress | undefined {
   if (text === '') return undefined
-  if (!address) return `${JSON.stringify(text)} is no address with a port such as 127.0.0.1:11434.`
-  if (address.port === 0 || address.port !== ownPort) return undefined
-  return `Port ${ownPort} is the server's own, which serves Ollama's clients below /ollama. Choose another one, such as 11434.`
+  const wrong = (message: string) => {
+    const setting = 'api-ollama.listen'
+    return new ConfigError([{ where: setting, setting, message }])
+  }
+  const [, ipv6, name, digits] = /^(?:\[([^\]]+)\]|([A-Za-z0-9.-]+)):(\d+)$/.exec(text) ?? []
+  const host = ipv6 ?? name
+  const port = Number(digits)
+  if (host === undefined || port > 65_535 || (ipv6 !== undefined && isIP(ipv6) !== 6)) {
+    throw wrong(`${JSON.stringify(text)} is no address with a port such as 127.0.0.1:11434.`)
+  }
+  if (port === 0 || port !== ownPort) return { host, port }
+  throw wrong(
+    `Port ${ownPort} is the server's own, which serves Ollama's clients below /ollama. Choose another one, such as 11434.`
+  )
 }

@@ -4,7 +4,7 @@ import type { Framing } from '../../core/contracts/native-api.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { parseOptions, topLevelOptions } from '../../core/models/options.ts'
 import { parseDuration } from '../../core/system/duration.ts'
-import { chatCall, engineMessages, generateCall } from '../../plugins/api-native/engine-body.ts'
+import { chatCall, engineMessages, generateCall } from '../../plugins/api-native/native-question.ts'
 import { chooseFraming } from '../../plugins/api-native/native-streams.ts'
 import { parameterSize } from '../../plugins/api-native/records.ts'
 

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pino from 'pino'
 import t, { type Test } from 'tap'
 import { allowLongUploads, takeAnyTime } from '../../core/http/long-upload.ts'
-import { createBlobStore } from '../../plugins/api-ollama/models/blob-store.ts'
+import { BlobStore } from '../../plugins/api-ollama/models/blobs.ts'
 import { modelOf, type SentFile } from '../../plugins/api-ollama/models/sent-files.ts'
 import { gate, name, openStore } from '../storage/support.ts'
 import { ggufBytes, safetensorsBytes, writeGguf } from '../support/gguf-writer.ts'
@@ -23,7 +23,7 @@ async function open(t: Test) {
   const folder = join(root, 'models', '.blobs')
   const lines: string[] = []
   const log = pino({}, { write: (line: string) => void lines.push(line) })
-  return { root, store, folder, blobs: createBlobStore(folder, store, log) }
+  return { root, store, folder, blobs: new BlobStore(folder, store, log) }
 }
 
 t.test('what arrives is stored under its digest, or not at all', async t => {
@@ -91,7 +91,7 @@ t.test('blobs go when they were of use, and after a day', async t => {
       error => t.fail(String(error))
     )
   t.strictSame(readdirSync(folder), ['notes.txt'])
-  await createBlobStore(join(folder, 'none'), (await open(t)).store, pino({ level: 'silent' })).sweep()
+  await new BlobStore(join(folder, 'none'), (await open(t)).store, pino({ level: 'silent' })).sweep()
 })
 
 t.test('the files of stored models are blobs too', async t => {

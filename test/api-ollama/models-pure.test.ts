@@ -2,7 +2,7 @@ import t from 'tap'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { parametersText } from '../../plugins/api-native/records.ts'
-import { parseDigest } from '../../plugins/api-ollama/models/blob-store.ts'
+import { parseDigest } from '../../plugins/api-ollama/models/blobs.ts'
 import {
   mergedDefaults,
   modelfileText,

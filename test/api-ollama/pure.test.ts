@@ -4,9 +4,14 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { httpOrigin } from '../../core/http/listening.ts'
 import { existingName, newName, ollamaNaming, shown } from '../../plugins/api-ollama/naming.ts'
-import { hostedPath, pathInProfile, withModelName } from '../../plugins/api-ollama/profile-paths.ts'
-import { inOllamasWords, OLLAMA_VERSION } from '../../plugins/api-ollama/routes.ts'
-import { listenFault, parseListen } from '../../plugins/api-ollama/second-listener.ts'
+import {
+  hostedPath,
+  inOllamasWords,
+  OLLAMA_VERSION,
+  pathInProfile,
+  withModelName
+} from '../../plugins/api-ollama/routes.ts'
+import { readListen } from '../../plugins/api-ollama/second-listener.ts'
 import { cutTokens } from '../../runtimes/llama-server/calls.ts'
 
 function variant(name: string, label = 'Q8_0', more: Partial<StoredVariant> = {}): StoredVariant {
@@ -127,16 +132,14 @@ t.test('what a pull asks hubs for', t => {
 })
 
 t.test('the other address: where it is, and what its paths mean', t => {
-  t.same(parseListen('127.0.0.1:11434'), { host: '127.0.0.1', port: 11434 })
-  t.same(parseListen('[::1]:0'), { host: '::1', port: 0 })
-  t.same(parseListen('localhost:1'), { host: 'localhost', port: 1 })
-  for (const text of ['', '11434', ':11434', '127.0.0.1', '127.0.0.1:99999', '[::1', '::1:80', '[nix]:80', 'a b:1']) {
-    t.equal(parseListen(text), undefined, text)
+  t.same(readListen('127.0.0.1:11434', 11435), { host: '127.0.0.1', port: 11434 })
+  t.same(readListen('[::1]:0', 11435), { host: '::1', port: 0 })
+  t.same(readListen('localhost:1', 11435), { host: 'localhost', port: 1 })
+  t.equal(readListen('', 11435), undefined)
+  for (const text of ['11434', ':11434', '127.0.0.1', '127.0.0.1:99999', '[::1', '::1:80', '[nix]:80', 'a b:1']) {
+    t.throws(() => readListen(text, 11435), { name: 'ConfigError', message: /no address with a port/ }, text)
   }
-  const faultOf = (text: string) => listenFault(text, parseListen(text), 11435)
-  for (const text of ['', '127.0.0.1:11434', '127.0.0.1:0']) t.equal(faultOf(text), undefined, text)
-  t.match(faultOf('127.0.0.1:11435'), /the server's own/)
-  t.match(faultOf('127.0.0.1:99999'), /no address with a port/)
+  t.throws(() => readListen('127.0.0.1:11435', 11435), { name: 'ConfigError', message: /the server's own/ })
   t.equal(httpOrigin({ host: '::1', port: 5 }), 'http://[::1]:5')
   const table: [url: string, path: string][] = [
     ['/', '/ollama/'],

@@ -1,9 +1,9 @@
 import t from 'tap'
 import type { Build, BuildDevice } from '../../core/contracts/builds.ts'
 import type { Gpu, MemoryNow } from '../../core/contracts/hardware.ts'
+import { NATIVE_NAMING } from '../../core/contracts/native-api.ts'
 import { parseProcessMemory } from '../../core/system/process-memory.ts'
 import { runningRecord } from '../../plugins/api-native/records.ts'
-import { NATIVE_NAMING } from '../../plugins/api-native/routes.ts'
 import { hostBudget, reserveOf } from '../../plugins/scheduler/host-memory.ts'
 import { MemoryReport } from '../../runtimes/llama-server/engine-output.ts'
 import {

@@ -3,7 +3,7 @@ import type { Model, ModelDefaults } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { Given, loose } from '../../../core/http/request-fields.ts'
 import { optionName, parseOptions } from '../../../core/models/options.ts'
-import { parseDigest } from './blob-store.ts'
+import { parseDigest } from './blobs.ts'
 
 const Digests = (description: string) => Given(Type.Record(Type.String(), Type.String(), { description }))
 

@@ -1,42 +1,250 @@
+import { join } from 'node:path'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
-import type { ServiceName } from '../../../core/contracts/services.ts'
-import type { PluginContext } from '../../../core/plugins/plugin.ts'
-import { createBlobStore } from './blob-store.ts'
-import { type MakingMount, modelMakingRoutes } from './making-routes.ts'
+import { Type } from 'typebox'
+import type { Conversion } from '../../../core/contracts/conversion.ts'
+import type { ModelDefaults } from '../../../core/contracts/models.ts'
+import type { EventStreams, ModelNaming } from '../../../core/contracts/native-api.ts'
+import type { Services } from '../../../core/contracts/services.ts'
+import { type AdoptRequest, requireFiles, type StoredVariant } from '../../../core/contracts/storage.ts'
+import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { clientSignal } from '../../../core/http/client-signal.ts'
+import { bodyObject } from '../../../core/http/json-body.ts'
+import { Given, loose } from '../../../core/http/request-fields.ts'
+import { json, jsonOrStream, nativeRoute } from '../../../core/http/response-schemas.ts'
+import type { ModelName } from '../../../core/models/model-name.ts'
+import { refuseWhilePulled } from '../../../core/models/refuse-while-pulled.ts'
+import { type BlobStore, blobRoutes } from './blobs.ts'
+import { CreateRequestSchema, type Making, mergedDefaults, readCreateRequest } from './create-request.ts'
+import { modelOf } from './sent-files.ts'
 
-/** What the making of models needs of other plugins. */
-export const MAKING_NEEDS: ServiceName[] = ['storage', 'catalog', 'scheduler', 'downloads', 'conversion']
+const CopyRequestSchema = Type.Object(
+  {
+    source: Type.String({ description: 'Model to be copied' }),
+    destination: Type.String({ description: 'Its new name' })
+  },
+  { ...loose, title: 'CopyRequest' }
+)
+const Status = Type.Object({ status: Type.String() }, loose)
+const Event = Type.Object(
+  {
+    status: Type.Optional(Type.String({ description: 'What is being done' })),
+    digest: Type.Optional(Type.String({ description: 'Of the file that is being copied' })),
+    completed: Type.Optional(Type.Integer({ description: 'Bytes of all files' })),
+    total: Type.Optional(Type.Integer()),
+    error: Type.Optional(Type.String()),
+    errorCode: Type.Optional(Type.Integer()),
+    code: Type.Optional(Type.String())
+  },
+  loose
+)
+const MAKING_ERRORS: ErrorCode[] = [
+  'invalid_model_name',
+  'model_not_found',
+  'unsupported_capability',
+  'model_exists',
+  'insufficient_storage'
+]
 
-const SWEEP_INTERVAL = 3_600_000
-
-/** The routes that make models, and the upkeep of what clients sent for it. */
-export function modelMaking(context: PluginContext): {
-  routes(mount: MakingMount): FastifyPluginAsync
-  start(): Promise<void>
-  stop(): void
-} {
-  const storage = context.service('storage')
-  const blobs = createBlobStore(context.paths.blobs, storage, context.log)
-  let timer: NodeJS.Timeout | undefined
-  const deps = {
-    storage,
-    catalog: context.service('catalog'),
-    blobs,
-    scheduler: context.service('scheduler'),
-    downloads: context.service('downloads'),
-    conversion: context.service('conversion')
-  }
-  const sweep = () =>
-    blobs
-      .sweep()
-      .catch(error => context.log.warn(error, `What clients sent to ${context.paths.blobs} cannot be looked at`))
-  return {
-    routes: mount => modelMakingRoutes(deps, mount),
-    async start() {
-      await sweep()
-      timer = setInterval(sweep, SWEEP_INTERVAL)
-      timer.unref()
+const copy = nativeRoute('Models', 'copyModel', 'Copy a model', {
+  description: 'Files are linked where that is possible; each of the two may be deleted without the other.',
+  body: CopyRequestSchema,
+  response: { 200: json('It is there', Status) },
+  errors: MAKING_ERRORS
+})
+const create = nativeRoute('Models', 'createModel', 'Make a model of another one, or of files that were sent', {
+  description:
+    'What is laid down for it holds where a request gives nothing of its own. A model that was made before is replaced.',
+  body: CreateRequestSchema,
+  response: {
+    200: jsonOrStream('It is there', Status, {
+      event: 'What is being done; the last event is `success`, or the error',
+      item: Event,
+      types: ['text/event-stream', 'application/x-ndjson']
+    })
+  },
+  errors: [...MAKING_ERRORS, 'invalid_option', 'unsupported_capability']
+})
+const push = nativeRoute('Models', 'pushModel', 'Publish a model, which corral does not', {
+  body: Type.Object(
+    {
+      model: Given(Type.String({ description: 'Model to be published' })),
+      name: Given(Type.String({ description: 'The same as model' }))
     },
-    stop: () => clearInterval(timer)
+    loose
+  ),
+  errors: ['not_implemented', 'invalid_model_name']
+})
+
+export interface MakingDependencies
+  extends Pick<Services, 'storage' | 'catalog' | 'scheduler' | 'downloads' | 'conversion'> {
+  blobs: BlobStore
+}
+
+/** Copying and creating models, as Ollama's clients do it, for one mount; without a prefix. */
+export function modelMakingRoutes(
+  deps: MakingDependencies,
+  naming: ModelNaming,
+  streams: EventStreams
+): FastifyPluginAsync {
+  const stored = (name: unknown) => requireFiles(deps.catalog.get(naming.parse(name)))
+  const newName = naming.toCreate ?? naming.parse
+
+  return async instance => {
+    await instance.register(blobRoutes(deps.blobs))
+    await instance.register(async instance => {
+      const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+      app.addHook('preValidation', async request => void bodyObject(request.body))
+
+      app.post('/copy', copy, async ({ body }, reply) => {
+        await copyModel(deps, stored(body.source), newName(body.destination), clientSignal(reply))
+        return { status: 'success' }
+      })
+
+      app.post('/create', create, async (request, reply) => {
+        const { body } = request
+        const name = newName(body.model || body.name)
+        const making = readCreateRequest(body)
+        const source = 'from' in making.source ? stored(making.source.from) : undefined
+        const signal = clientSignal(reply)
+        const success = { status: 'success' }
+        if (body.stream === false) {
+          await createModel(deps, name, making, source, signal, () => {})
+          return success
+        }
+        return await streams.reply(request, reply, async stream => {
+          await createModel(deps, name, making, source, signal, (status, progress) => {
+            stream.status = status
+            void stream.send({ status, ...progress })
+          })
+          return success
+        })
+      })
+
+      app.post('/push', push, async ({ body }) => {
+        const name = body.model || body.name
+        throw new CorralError(
+          'not_implemented',
+          `corral does not publish models${name ? `: ${JSON.stringify(name.slice(0, 200))} stays on this machine` : ''}. ` +
+            'Another corral can pull it from here ("corral pull corral://<host>:<port>/<owner>/<name>"); ' +
+            'to publish it, upload its files with the tools of a hub.'
+        )
+      })
+    })
   }
+}
+
+/** Reports a step, in the words of Ollama's server where it has some. */
+type Report = (status: string, progress?: { digest: string; completed: number; total: number }) => void
+
+async function copyModel(
+  deps: MakingDependencies,
+  source: StoredVariant,
+  name: ModelName,
+  signal: AbortSignal
+): Promise<void> {
+  refuseWhilePulled(deps.downloads, name)
+  // A bare name may find a variant that was made under a tag, without being its name.
+  const isItself = name.variant !== undefined || source.origin.tag === undefined
+  if (isItself && deps.storage.find(name)?.key === source.key) return
+  await makeOfModel(deps, source, name, source.defaults, signal, () => {})
+}
+
+/**
+ * @param source the model that it is made of, unless it is made of files
+ * @throws CorralError `model_exists`, `invalid_request` saying what is wrong with the files, `insufficient_storage`,
+ * `unsupported_capability` where weights would have to be quantized that corral does not quantize
+ */
+async function createModel(
+  deps: MakingDependencies,
+  name: ModelName,
+  { source: wanted, defaults, quantize }: Making,
+  source: StoredVariant | undefined,
+  signal: AbortSignal,
+  report: Report
+): Promise<void> {
+  refuseWhilePulled(deps.downloads, name)
+  const quantized = (format: StoredVariant['format'], present: string | undefined) =>
+    quantize === undefined ? defaults : withType(deps.conversion, defaults, quantize, format, present)
+  if (source) {
+    const own = quantized(source.format, source.metadata.quantization)
+    await makeOfModel(deps, source, name, mergedDefaults(source.defaults, own), signal, report)
+  } else if ('files' in wanted) {
+    const digests = wanted.files.map(({ sha256 }) => sha256)
+    await deps.blobs.use(digests, async paths => {
+      report('parsing files')
+      const model = await modelOf(wanted.files.map((file, index) => ({ ...file, path: paths[index]! })))
+      const own = mergedDefaults(undefined, quantized(model.format, undefined))
+      const origin = { kind: 'made' as const, from: 'files that were sent' }
+      await adopt(deps, { name, origin, ...model, ...(own && { defaults: own }) }, signal, report)
+    })
+  }
+}
+
+/** Makes a model under another name: the same files, by link where that is possible. */
+async function makeOfModel(
+  deps: MakingDependencies,
+  source: StoredVariant,
+  name: ModelName,
+  defaults: ModelDefaults | undefined,
+  signal: AbortSignal,
+  report: Report
+): Promise<void> {
+  const release = deps.storage.hold(source)
+  try {
+    const files = source.files.map(({ path, role, sha256 }) => ({
+      source: join(source.directory, ...path.split('/')),
+      path,
+      role,
+      sha256
+    }))
+    const origin = { kind: 'made' as const, from: source.publicName }
+    await adopt(deps, { name, format: source.format, origin, files, ...(defaults && { defaults }) }, signal, report)
+  } finally {
+    release()
+  }
+}
+
+/** Stores a new model; one that it replaces is unloaded as soon as no request runs. */
+async function adopt(
+  { storage, scheduler }: MakingDependencies,
+  request: AdoptRequest,
+  signal: AbortSignal,
+  report: Report
+): Promise<void> {
+  const before = storage.find(request.name)
+  const copying = new Set<string>()
+  const digests = new Map(request.files.map(({ path, sha256 }) => [path, `sha256:${sha256}`]))
+  for (const digest of new Set(digests.values())) report(`using existing layer ${digest}`)
+  const made = await storage.adopt(request, {
+    signal,
+    onProgress({ subject, completed, total }) {
+      if (completed === undefined || total === undefined) return
+      // A linked file is complete at once.
+      if (completed === total && !copying.has(subject)) return
+      copying.add(subject)
+      report(`copying ${subject}`, { digest: digests.get(subject) ?? subject, completed, total })
+    }
+  })
+  report('writing manifest')
+  if (before && before.revision !== made.revision) scheduler.keepAlive(made.model, 0)
+}
+
+/** SafeTensors weights are converted when they are loaded: to the type that they are to be quantized to. */
+function withType(
+  conversion: Conversion,
+  defaults: ModelDefaults,
+  quantize: string,
+  format: StoredVariant['format'],
+  present: string | undefined
+): ModelDefaults {
+  const dtype = conversion.requireDtype(quantize)
+  if (format === 'safetensors') return { ...defaults, options: { ...defaults.options, dtype } }
+  if (present?.toLowerCase() === dtype) return defaults
+  throw new CorralError(
+    'unsupported_capability',
+    `corral quantizes SafeTensors models only (to what "quantize", or the option "dtype", names); this one is a GGUF` +
+      `${present ? ` (${present})` : ''}. Leave "quantize" out, or pull the model in the quantization that you want.`,
+    { param: 'quantize' }
+  )
 }

@@ -1,0 +1,270 @@
+import { isAbsolute } from 'node:path'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import type { ConvertedModel } from '../../core/contracts/conversion.ts'
+import { FoundModelsSchema } from '../../core/contracts/found-models.ts'
+import {
+  type ConversionRecord,
+  ConvertedSchema,
+  Done,
+  ImportedSchema,
+  LoadingModelSchema,
+  LocalModelSchema,
+  RunningModelSchema,
+  ShownModelSchema
+} from '../../core/contracts/native-records.ts'
+import type { Waiting } from '../../core/contracts/progress.ts'
+import { hasFiles, requireFiles, type StoredVariant } from '../../core/contracts/storage.ts'
+import { CorralError, type ErrorCode } from '../../core/errors.ts'
+import { Given, keep_alive, loose, named, options } from '../../core/http/request-fields.ts'
+import { json, MODEL_ERRORS, nativeRoute, type ResponseSchema } from '../../core/http/response-schemas.ts'
+import { bareName, type ModelName } from '../../core/models/model-name.ts'
+import { DEFAULT_LOAD_OPTIONS, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
+import { refuseWhilePulled } from '../../core/models/refuse-while-pulled.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+import { loadingRecord, localRecord, nameOf, runningRecord, showRecord } from './records.ts'
+
+const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'unsupported_capability']
+const NamedRequestSchema = Type.Object(named, { ...loose, title: 'NamedRequest' })
+const ConvertRequestSchema = Type.Object(
+  {
+    ...named,
+    dtype: Given(Type.String({ minLength: 1, description: 'f32, f16, bf16, q8_0, q4_k_m, …' })),
+    stream: Given(Type.Boolean({ default: true }))
+  },
+  { ...loose, title: 'ConvertRequest' }
+)
+const ImportRequestSchema = Type.Object(
+  {
+    ...named,
+    path: Given(
+      Type.String({ minLength: 1, description: 'Absolute path of a GGUF file or a model folder on the server' })
+    ),
+    from: Given(Type.String({ minLength: 1, description: 'Instead of a path: the tool that has the model' })),
+    found: Given(Type.String({ minLength: 1, description: 'With from: what GET /api/import/found names the model' })),
+    stream: Given(Type.Boolean({ default: false }))
+  },
+  { ...loose, title: 'ImportRequest' }
+)
+
+/** A route about one model, which the body names. */
+const about = (
+  operationId: string,
+  summary: string,
+  reply: ResponseSchema,
+  more: { description?: string; errors?: ErrorCode[] } = {}
+) =>
+  nativeRoute('Models', operationId, summary, {
+    body: NamedRequestSchema,
+    response: { 200: reply },
+    errors: NAMED,
+    ...more
+  })
+
+/** Models on disk and in memory, imports and conversions. */
+export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
+  return async instance => {
+    const { storage, catalog, scheduler, conversion, downloads, adoption, naming, streams } = deps
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    const tags = nativeRoute('Models', 'listLocalModels', 'List the models on disk', {
+      response: {
+        200: json('One record for each variant', Type.Object({ models: Type.Array(LocalModelSchema) }, loose))
+      }
+    })
+    app.get('/tags', tags, async () => ({ models: catalog.list().map(variant => localRecord(variant, naming)) }))
+
+    const ps = nativeRoute('Models', 'listRunningModels', 'List the models in memory', {
+      response: {
+        200: json(
+          'Those that are ready, and those that are being loaded or unloaded',
+          Type.Object({ models: Type.Array(RunningModelSchema), loading: Type.Array(LoadingModelSchema) }, loose)
+        )
+      }
+    })
+    app.get('/ps', ps, async () => ({
+      models: scheduler.running().map(model => runningRecord(model, naming)),
+      loading: scheduler.loading().map(model => loadingRecord(model, naming))
+    }))
+
+    const show = about('showModel', 'Tell all of a model', json('What is known of it', ShownModelSchema))
+    app.post('/show', show, async ({ body }) => {
+      const variant = catalog.get(naming.parse(nameOf(body)))
+      const record = showRecord(variant, naming, deps.modelfile(variant))
+      if (!hasFiles(variant) || variant.format === 'gguf') return record
+      return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
+    })
+
+    const remove = about('deleteModel', 'Delete a model from disk', json('It is gone', Done('deleted')), {
+      description:
+        'A name without a variant deletes all of its variants; under /ollama, as in Ollama, the default one alone. ' +
+        'Requests that it answers end, and so do its pulls.'
+    })
+    app.delete('/delete', remove, async ({ body }) => {
+      const name = (naming.toDelete ?? naming.parse)(nameOf(body))
+      const present = catalog.find(name)
+      if (present) requireFiles(present)
+      const cancelled = await downloads.cancelModel(name, deletedWhilePulled(name))
+      // There may be nothing but the pull.
+      if (cancelled === 0 || storage.find(name)) await storage.remove(name)
+      return { status: 'deleted' }
+    })
+
+    const setDefault = about(
+      'setDefaultVariant',
+      'Choose the default variant of a model',
+      json('The variant', Type.Object({ status: Type.Literal('success'), model: LocalModelSchema }, loose))
+    )
+    app.post('/default', setDefault, async ({ body }) => {
+      const { model } = requireFiles(catalog.get(naming.parse(nameOf(body))))
+      return { status: 'success', model: localRecord(await storage.setDefault(model), naming) }
+    })
+
+    const stop = about('stopModel', 'Unload a model', json('It is out of memory', Done('stopped')), {
+      description: 'Requests that it answers end with `model_stopped`.',
+      errors: [...NAMED, 'model_not_loaded']
+    })
+    app.post('/stop', stop, async ({ body }) => {
+      await scheduler.stop(naming.parse(nameOf(body)))
+      return { status: 'stopped' }
+    })
+
+    const load = nativeRoute('Models', 'loadModel', 'Load a model', {
+      body: Type.Object(
+        { ...named, stream: Given(Type.Boolean({ default: false })), options, keep_alive },
+        { ...loose, title: 'LoadRequest' }
+      ),
+      response: { 200: streams.workReply('It is ready', Done('ready')) },
+      errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability']
+    })
+    app.post('/load', load, async (request, reply) => {
+      const { body } = request
+      const model = naming.parse(nameOf(body))
+      const options = parseOptions(body.options).load
+      const keepAlive = parseKeepAlive(body.keep_alive)
+      catalog.get(model)
+      return await streams.replyToWork(request, reply, body, async (signal, onProgress) => {
+        const lease = await scheduler.lease({ model, options, keepAlive, signal, onProgress, loadOnly: true })
+        lease.release()
+        return { status: 'ready' }
+      })
+    })
+
+    const findImports = nativeRoute('Imports', 'findImports', 'List the models of another tool on this machine', {
+      querystring: Type.Object({
+        from: Type.Optional(Type.String({ description: 'The tool: huggingface, ollama or lm-studio' }))
+      }),
+      response: { 200: json('What its cache holds', FoundModelsSchema) },
+      errors: ['invalid_request']
+    })
+    app.get('/import/found', findImports, async ({ query }) => adoption.find(query.from ?? ''))
+
+    const importModel = nativeRoute('Imports', 'importModel', 'Store a model that is on this machine', {
+      description: 'Files are linked where that is possible. Either `path`, or `from` and `found`.',
+      body: ImportRequestSchema,
+      response: { 200: streams.workReply('The stored variant', ImportedSchema) },
+      errors: ['invalid_model_name', 'model_not_found', 'model_exists', 'insufficient_storage']
+    })
+    app.post('/import', importModel, async (request, reply) => {
+      const { body } = request
+      const take = await importOf(deps, body)
+      const shown = { ...body, model: nameOf(body) || body.found }
+      return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => ({
+        status: 'success',
+        ...(await take({ signal, onProgress }))
+      }))
+    })
+
+    const convert = nativeRoute('Conversions', 'convertModel', 'Convert a SafeTensors model ahead of time', {
+      body: ConvertRequestSchema,
+      response: { 200: streams.workReply('What was made of it', ConvertedSchema) },
+      errors: [...NAMED, 'invalid_option', 'conversion_failed', 'insufficient_storage', 'runtime_missing']
+    })
+    app.post('/convert', convert, async (request, reply) => {
+      const { body } = request
+      const variant = requireFiles(catalog.get(naming.parse(nameOf(body))))
+      const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
+      const shown = { ...body, stream: body.stream ?? true }
+      return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => {
+        const made = await conversion.convert(variant, dtype, { signal, onProgress })
+        return { status: 'success', model: nameOf(body), ...conversionRecord(made) }
+      })
+    })
+
+    const removeConversion = nativeRoute('Conversions', 'deleteConversion', 'Delete what was converted', {
+      description: 'The model itself stays.',
+      body: ConvertRequestSchema,
+      response: { 200: json('It is gone', Done('deleted')) },
+      errors: [...NAMED, 'invalid_option']
+    })
+    app.delete('/convert', removeConversion, async ({ body }) => {
+      const variant = requireFiles(catalog.get(naming.parse(nameOf(body))))
+      if (!body.dtype) {
+        throw invalid('Say which type is to be deleted: "dtype", such as "q4_k_m".', 'dtype')
+      }
+      const dtype = conversion.requireDtype(body.dtype)
+      const made = (await conversion.list(variant)).find(model => model.dtype === dtype)
+      if (made) requireUnused(deps, variant, made)
+      await conversion.remove(variant, dtype)
+      return { status: 'deleted' }
+    })
+  }
+}
+
+const invalid = (message: string, param: string) => new CorralError('invalid_request', message, { param })
+
+function deletedWhilePulled(name: ModelName): CorralError {
+  const message = `"${bareName(name)}" was deleted while it was pulled. Pull it again to have it.`
+  return new CorralError('pull_cancelled', message, { param: 'model' })
+}
+
+/** A GGUF made of a SafeTensors model, in `/api/show` and `/api/convert`. */
+function conversionRecord({ dtype, size, createdAt, converter, projectorPath }: ConvertedModel): ConversionRecord {
+  return { dtype, size, created_at: createdAt, converter, projector: projectorPath !== undefined }
+}
+
+function requireUnused(
+  { scheduler, conversion }: NativeDependencies,
+  { key, revision, publicName }: StoredVariant,
+  { dtype }: ConvertedModel
+): void {
+  const runs = scheduler.running().some(({ variant, options }) => {
+    const isLoaded = variant.key === key && variant.revision === revision
+    return isLoaded && conversion.requireDtype(options.dtype) === dtype
+  })
+  if (!runs && !scheduler.loading().some(({ variant }) => variant.key === key)) return
+  throw invalid(
+    `The ${dtype} of "${publicName}" is in use: the model is ${runs ? 'loaded' : 'being loaded'}. ` +
+      `Stop it first ("corral stop ${publicName}", POST /api/stop), then delete it.`,
+    'model'
+  )
+}
+
+/** The import that a request wants, checked before anything is sent. */
+async function importOf(
+  { storage, adoption, downloads, naming }: NativeDependencies,
+  body: Static<typeof ImportRequestSchema>
+): Promise<(waiting: Waiting) => Promise<Record<string, unknown>>> {
+  const { path, from, found } = body
+  if (from && found && !path) {
+    const ownName = async () => (await adoption.find(from)).models.find(model => model.found === found)?.name
+    const text = nameOf(body) || (await ownName())
+    const name = text === undefined ? undefined : naming.parse(text)
+    if (name) refuseWhilePulled(downloads, name)
+    return async waiting => {
+      const { variant, linked } = await adoption.adopt(from, found, name, waiting)
+      return { model: localRecord(variant, naming), linked }
+    }
+  }
+  if (!path || from || found) {
+    throw invalid(
+      'Say what to import: either "path" of files on the server, or "from" and "found" as GET /api/import/found names them.',
+      'path'
+    )
+  }
+  const name = naming.parse(nameOf(body))
+  if (!isAbsolute(path)) throw invalid('"path" must be absolute: the server does not know your folder.', 'path')
+  refuseWhilePulled(downloads, name)
+  return async waiting => ({ model: localRecord(await storage.import({ path, name }, waiting), naming) })
+}
