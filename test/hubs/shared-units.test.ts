@@ -1,5 +1,7 @@
 import t from 'tap'
 import { isLoopback, isPrivateHost } from '../../core/system/private-address.ts'
+import { checkRedirect, mayHaveCredentials } from '../../core/system/redirects.ts'
+import { retryAfterSeconds } from '../../core/system/retry-after.ts'
 import { expiryOf, locationOf } from '../../plugins/hubs/files/file-location.ts'
 import {
   isUsablePath,
@@ -9,8 +11,7 @@ import {
   strongEtag
 } from '../../plugins/hubs/files/listed-files.ts'
 import { connectionErrorText } from '../../plugins/hubs/http/connection-errors.ts'
-import { isTemporary, retryAfterSeconds, retryDelay } from '../../plugins/hubs/http/hub-fetch.ts'
-import { checkRedirect, mayHaveCredentials } from '../../plugins/hubs/http/redirects.ts'
+import { isTemporary, retryDelay } from '../../plugins/hubs/http/hub-fetch.ts'
 import { checkRequest } from '../../plugins/hubs/hub-request.ts'
 import { answer, NOW, SHA1, SHA256, WITH_TOKEN } from './support.ts'
 

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 import type { Test } from 'tap'
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
-import { partialBytes } from '../../plugins/download/transfer/journal.ts'
+import { partialBytes } from '../../plugins/download/transfer/part-file.ts'
 import {
   type TransferOptions,
   type TransferRequest,

@@ -5,7 +5,7 @@ import type { PlannedDownload, PullPlan } from '../../../core/contracts/download
 import { isSystemError, messageOf } from '../../../core/errors.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
-import { partialBytes, removePartial } from '../transfer/journal.ts'
+import { partialBytes, removePartial } from '../transfer/part-file.ts'
 
 /** The record of a pull, in its folder. */
 export const JOB_FILE = 'job.json'

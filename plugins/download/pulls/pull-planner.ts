@@ -20,7 +20,7 @@ import type { DataPaths } from '../../../core/system/data-paths.ts'
 import { chooseFiles, configToRead, indexToRead } from '../choice/choose-files.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
 import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-choice.ts'
-import { freeSpace } from '../transfer/transfer-errors.ts'
+import { diskSpace } from '../transfer/transfer-errors.ts'
 import type { Transfers } from '../transfer/transfers.ts'
 import { bytesOnDisk } from './pull-folder.ts'
 import { originOf, storedBytes, variantWithFiles } from './stored-files.ts'
@@ -316,7 +316,7 @@ export function machineMemory({ memory, gpus }: Hardware): { ram: number; gpu: n
 export async function diskRoom(folder: string, missing: number): Promise<PullPlan['disk']> {
   // The folder may have been deleted by hand.
   await mkdir(folder, { recursive: true, mode: 0o700 })
-  const { free: available, reserve } = await freeSpace(join(folder, 'files'))
+  const { free: available, reserve } = await diskSpace(folder)
   const required = missing === 0 ? 0 : missing + reserve
   return { required, available, fits: available >= required }
 }

@@ -1,83 +1,87 @@
-import { Worker } from 'node:worker_threads'
-import type { DigestReply, DigestRequest } from './digest-worker.ts'
+import { createHash } from 'node:crypto'
+import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 
-export interface DigestListener {
-  /** 64 and 40 hex digits. */
-  onDone(sha256: string, gitSha1: string | undefined): void
-  /** The chunk reads back differently from what was written. */
-  onDamaged(chunk: number): void
-  onFailed(error: Error): void
+/** A file whose digest is to be computed while it is written; it has a port of its own for the messages below. */
+export interface DigestJob {
+  path: string
+  size: number
+  chunkSize: number
+  /** Whether git's SHA-1 is needed too. */
+  git: boolean
+  port: MessagePort
+}
+
+/** The CRC-32 of chunks that are on disk, from `first` on. */
+export interface WrittenChunks {
+  first: number
+  crcs: number[]
+}
+
+export type DigestReply =
+  | { type: 'done'; sha256: string; gitSha1: string | undefined }
+  /** The chunk on disk does not match its CRC-32. Chunks are expected again from this one on. */
+  | { type: 'damaged'; chunk: number }
+  | { type: 'failed'; message: string; code: string | undefined }
+
+/** The digests of a file, to be updated with its bytes: SHA-256, and git's SHA-1 if needed. */
+export function fileHashes(size: number, git: boolean) {
+  return [createHash('sha256'), ...(git ? [createHash('sha1').update(`blob ${size}\0`)] : [])]
 }
 
 /** The digest of one file, computed while its chunks arrive. */
 export interface FileDigest {
-  /** Chunks from `first` on are on disk; -1 stands for an unknown CRC-32. */
-  chunks(first: number, crcs: number[]): void
+  written(chunks: WrittenChunks): void
   close(): void
 }
 
 /** Computes digests of files in a worker thread: they cost as much processor time as the transfer. */
 export class Digests {
   #worker: Worker | undefined
-  #next = 0
-  readonly #listeners = new Map<number, DigestListener>()
+  #failure: Error | undefined
 
   /** Starts the worker ahead of its first use, since that takes a moment. */
-  prepare(): void {
-    this.#worker ??= this.#start()
+  prepare(): Worker {
+    if (this.#worker) return this.#worker
+    const worker = new Worker(new URL('./digest-worker.js', import.meta.url), {
+      resourceLimits: { maxYoungGenerationSizeMb: 4, maxOldGenerationSizeMb: 64 }
+    })
+    worker.on('error', error => {
+      this.#failure = error
+    })
+    worker.on('exit', () => {
+      if (this.#worker === worker) this.#worker = undefined
+    })
+    this.#worker = worker
+    return worker
   }
 
-  follow(file: { path: string; size: number; chunkSize: number; git: boolean }, listener: DigestListener): FileDigest {
-    const id = this.#next++
-    this.#listeners.set(id, listener)
-    this.#send({ type: 'open', id, ...file })
-    return {
-      chunks: (first, crcs) => this.#send({ type: 'chunks', id, first, crcs }),
-      close: () => {
-        if (this.#listeners.delete(id)) this.#send({ type: 'close', id })
-      }
+  /** @param onReply gets `damaged` any number of times, and `done` or `failed` as the last */
+  follow(file: Omit<DigestJob, 'port'>, onReply: (reply: DigestReply) => void): FileDigest {
+    const { port1: port, port2 } = new MessageChannel()
+    let open = true
+    const close = () => {
+      open = false
+      port.close()
     }
+    port.on('message', (reply: DigestReply) => {
+      if (!open) return
+      if (reply.type !== 'damaged') close()
+      onReply(reply)
+    })
+    port.on('close', () => {
+      if (!open) return
+      open = false
+      const why = this.#failure?.message ?? 'the worker thread of the digests ended'
+      onReply({ type: 'failed', message: why, code: undefined })
+    })
+    this.prepare().postMessage({ ...file, port: port2 } satisfies DigestJob, [port2])
+    return { written: chunks => port.postMessage(chunks), close }
   }
 
   /** Resolves when no file is open any more. */
   async close(): Promise<void> {
-    this.#listeners.clear()
-    await this.#worker?.terminate()
+    const worker = this.#worker
     this.#worker = undefined
-  }
-
-  #send(request: DigestRequest): void {
-    this.prepare()
-    this.#worker!.postMessage(request)
-  }
-
-  #start(): Worker {
-    const worker = new Worker(new URL('./digest-worker.js', import.meta.url), {
-      resourceLimits: { maxYoungGenerationSizeMb: 4, maxOldGenerationSizeMb: 64 }
-    })
-    worker.on('message', (reply: DigestReply) => this.#onReply(reply))
-    worker.on('error', error => this.#onEnd(worker, error))
-    worker.on('exit', () => this.#onEnd(worker, new Error('the worker thread of the digests ended')))
-    return worker
-  }
-
-  #onReply(reply: DigestReply): void {
-    const listener = this.#listeners.get(reply.id)
-    if (!listener) return
-    if (reply.type === 'damaged') {
-      listener.onDamaged(reply.chunk)
-      return
-    }
-    this.#listeners.delete(reply.id)
-    if (reply.type === 'done') listener.onDone(reply.sha256, reply.gitSha1)
-    else listener.onFailed(Object.assign(new Error(reply.message), { code: reply.code }))
-  }
-
-  #onEnd(worker: Worker, error: Error): void {
-    if (this.#worker !== worker) return
-    this.#worker = undefined
-    const listeners = [...this.#listeners.values()]
-    this.#listeners.clear()
-    for (const listener of listeners) listener.onFailed(error)
+    await worker?.terminate()
   }
 }

@@ -1,8 +1,8 @@
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
+import { checkRedirect, MAX_REDIRECTS } from '../../../core/system/redirects.ts'
 
 /** Milliseconds before it expires at which a location is no longer used. */
 const EXPIRY_MARGIN = 60_000
-const MAX_REDIRECTS = 5
 /** Failures of one location after which a new one is requested. */
 const MAX_FAILURES = 2
 
@@ -76,21 +76,13 @@ export class FileSource {
  * @returns why it cannot be followed; undefined when it is
  */
 export function followRedirect(location: ActiveLocation, target: string | undefined): string | undefined {
-  if (target === undefined) return 'redirects to nowhere'
-  let url: URL
-  try {
-    url = new URL(target, location.url)
-  } catch {
-    return 'redirects to an invalid address'
-  }
-  if (url.protocol !== 'https:' && (url.protocol !== 'http:' || location.url.protocol === 'https:')) {
-    return 'redirects from https to an insecure address'
-  }
+  const redirect = checkRedirect(target, { start: new URL(location.reported.url), from: location.url })
+  if ('refused' in redirect) return redirect.refused
   if (++location.redirects > MAX_REDIRECTS) return `redirects more than ${MAX_REDIRECTS} times`
-  if (url.host !== location.url.host) {
+  if (redirect.foreign) {
     const secret = /^(authorization|cookie|proxy-authorization)$/i
     location.headers = Object.fromEntries(Object.entries(location.headers).filter(([name]) => !secret.test(name)))
   }
-  location.url = url
+  location.url = redirect.to
   return undefined
 }

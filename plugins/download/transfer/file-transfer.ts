@@ -1,18 +1,60 @@
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
 import { messageOf } from '../../../core/errors.ts'
-import { FileFetches } from './file-fetches.ts'
-import { FileSource } from './file-source.ts'
-import { PartFile } from './part-file.ts'
+import { retryAfterSeconds } from '../../../core/system/retry-after.ts'
+import { freeSpan, requestSize, type Span, stolenSpan, unclaimedBytes } from './chunk-map.ts'
+import type { Digests } from './digests.ts'
+import { type ActiveLocation, FileSource, followRedirect } from './file-source.ts'
+import { type ConnectionPool, type FetchResult, fetchBytes, type Sink } from './http/http-client.ts'
+import type { Answer } from './http/http-response.ts'
+import { ConnectionFailure } from './http/http-socket.ts'
+import type { Bandwidth } from './limits.ts'
+import { PartFile, PartWriter, WRITE_SIZE } from './part-file.ts'
 import { Retries } from './retries.ts'
-import type { SharedResources } from './shared-resources.ts'
-import { storageError, wrongContent } from './transfer-errors.ts'
-import type { TransferFile, TransferredFile } from './transfers.ts'
+import { type FetchProblem, fetchError, storageError, wrongContent } from './transfer-errors.ts'
+import type { TransferEngineOptions, TransferFile, TransferredFile } from './transfers.ts'
 import { checkTarget, type Mismatch, Verification } from './verification.ts'
+
+/** What the transfers of all files share. */
+export interface SharedResources {
+  readonly options: TransferEngineOptions
+  readonly connections: ConnectionPool
+  readonly bandwidth: Bandwidth
+  readonly digests: Digests
+  /** Memory that requests have read into, to be used again. */
+  readonly buffers: Buffer[]
+  /** A connection may be started, or has ended. */
+  changed(): void
+  received(bytes: number): void
+  /** The server refuses this many connections. */
+  overloaded(host: string): void
+}
+
+/** One running request. */
+interface Fetch {
+  span: Span | undefined
+  writer: PartWriter | undefined
+  controller: AbortController
+  startedAt: number
+  bytes: number
+  /** Bytes when the requests were last compared. */
+  compared: number | undefined
+}
 
 /** Times that a file's content may change while it is fetched. */
 const MAX_CHANGES = 2
+/** Requests are compared every so many milliseconds; one is replaced when it is this much slower than the next slowest. */
+const COMPARE_INTERVAL = 10_000
+const CRAWL_FACTOR = 20
+/** Bytes per second that are never too slow. */
+const FAST_ENOUGH = 64 * 1024
 
-/** Fetches one file, verifies it, and renames it to its target. */
+/** The reason of requests that are cancelled here, which is no failure. */
+class Cancelled extends Error {}
+
+/**
+ * Fetches one file over several connections, verifies it, and renames it to its target: plans the requests, and decides
+ * what follows from how they end.
+ */
 export class FileTransfer {
   readonly file: TransferFile
   readonly #shared: SharedResources
@@ -24,11 +66,18 @@ export class FileTransfer {
   #resolve!: (file: TransferredFile) => void
   #reject!: (error: unknown) => void
   #part: PartFile | undefined
-  #fetches: FileFetches | undefined
+  #retries: Retries | undefined
   /** Size of a target that existed already. */
   #presentSize: number | undefined
   #ended = false
   #changes = 0
+  readonly #running = new Set<Fetch>()
+  #ranges: 'unknown' | 'yes' | 'no' = 'unknown'
+  #comparedAt = 0
+  #allEnded: (() => void) | undefined
+  /** Bytes received in all, and the most that was ever on disk. */
+  #arrived = 0
+  #best = 0
 
   constructor(
     file: TransferFile,
@@ -42,7 +91,7 @@ export class FileTransfer {
     this.#identity = identity
     this.#signal = signal
     this.#source = new FileSource(locate)
-    this.#verification = new Verification({ sha256: file.sha256, gitSha1: file.gitSha1 }, shared.digests, {
+    this.#verification = new Verification(file, shared.digests, {
       onVerified: sha256 => void this.#finish(sha256),
       onMissing: () => this.#step(),
       onRestart: mismatch => this.#changed(mismatch),
@@ -65,10 +114,9 @@ export class FileTransfer {
     return this.#part?.map?.size ?? this.file.size ?? this.#presentSize ?? 0
   }
 
-  /** Connections that it has, those that receive bytes, and as many as it could use. */
-  get connections(): { running: number; delivering: number; wanted: number } {
-    const { running = 0, delivering = 0, wanted = 0 } = this.#fetches ?? {}
-    return { running, delivering, wanted }
+  /** How many requests are running. */
+  get running(): number {
+    return this.#running.size
   }
 
   /** Host that it comes from; undefined while unknown. */
@@ -87,7 +135,7 @@ export class FileTransfer {
     try {
       this.#signal.throwIfAborted()
       this.#signal.addEventListener('abort', abort, { once: true })
-      const present = await checkTarget(this.file, this.#shared.digests, this.#signal)
+      const present = await checkTarget(this.file, this.#signal)
       if (present) {
         this.#presentSize = present.size
         return present
@@ -95,6 +143,7 @@ export class FileTransfer {
       await this.#open()
       return await this.#settled
     } catch (error) {
+      this.#signal.throwIfAborted()
       throw await storageError(error, this.file.target, this.total, this.total - this.completed)
     } finally {
       this.#signal.removeEventListener('abort', abort)
@@ -102,20 +151,10 @@ export class FileTransfer {
     }
   }
 
-  /** Starts another connection. @returns false when there is nothing to do for it now */
-  start(now: number): boolean {
-    return !this.#ended && this.#fetches?.start(now) === true
-  }
-
-  /** Called once a second. */
-  tick(now: number): void {
-    this.#fetches?.tick(now)
-  }
-
   /** Writes the journal. */
   async save(): Promise<void> {
     if (this.#ended) return
-    this.#fetches?.flush()
+    for (const fetch of this.#running) this.#flush(fetch)
     try {
       await this.#part?.save()
     } catch (error) {
@@ -125,16 +164,8 @@ export class FileTransfer {
 
   async #open(): Promise<void> {
     const { path, size, sha256, gitSha1, target } = this.file
-    const part = await PartFile.open(target, { identity: this.#identity, path, size, sha256, gitSha1 })
-    this.#part = part
-    const retries = new Retries(this.#shared.firstDelay, size, performance.now())
-    const context = { path, part, source: this.#source, retries, verification: this.#verification }
-    this.#fetches = new FileFetches(this.#shared, context, {
-      onEnd: () => this.#step(),
-      onSize: () => this.#begin(),
-      onChanged: mismatch => this.#changed(mismatch),
-      onFailed: error => this.#fail(error)
-    })
+    this.#part = await PartFile.open(target, { identity: this.#identity, path, size, sha256, gitSha1 })
+    this.#retries = new Retries(this.#shared.options.firstDelay, size, performance.now())
     this.#begin()
     this.#step()
   }
@@ -151,9 +182,14 @@ export class FileTransfer {
     const map = this.#part?.map
     if (!this.#ended && map) {
       this.#verification.advance()
-      if (map.complete && this.#fetches!.running === 0) this.#verification.complete()
+      if (map.complete && this.#running.size === 0) this.#verification.complete()
     }
     this.#shared.changed()
+  }
+
+  #setSize(size: number): void {
+    this.#part!.setSize(size)
+    this.#begin()
   }
 
   /** Nothing on disk can be used: starts over. */
@@ -164,7 +200,10 @@ export class FileTransfer {
       void this.#giveUp(what)
       return
     }
-    this.#fetches!.restart()
+    // What requests have received is not written.
+    for (const fetch of this.#running) fetch.writer = undefined
+    this.#cancelRequests()
+    this.#ranges = 'unknown'
     this.#source.renew()
     const part = this.#part!
     part.reset()
@@ -175,24 +214,25 @@ export class FileTransfer {
   }
 
   async #giveUp(what: Mismatch): Promise<void> {
-    this.#ended = true
-    try {
-      await this.#fetches!.stop()
-      await this.#part!.discard()
-      this.#reject(wrongContent(this.file.path, what.expected, what.got))
-    } catch (error) {
-      this.#reject(error)
-    }
+    await this.#conclude(async part => {
+      await part.discard()
+      throw wrongContent(this.file.path, what.expected, what.got)
+    })
   }
 
   async #finish(sha256: string): Promise<void> {
+    await this.#conclude(async part => {
+      await part.finish()
+      return { size: part.map!.size, sha256 }
+    })
+  }
+
+  async #conclude(work: (part: PartFile) => Promise<TransferredFile>): Promise<void> {
     if (this.#ended) return
     this.#ended = true
     try {
-      const { size } = this.#part!.map!
-      await this.#fetches!.stop()
-      await this.#part!.finish()
-      this.#resolve({ size, sha256 })
+      await this.#stopRequests()
+      this.#resolve(await work(this.#part!))
     } catch (error) {
       this.#reject(error)
     }
@@ -207,12 +247,250 @@ export class FileTransfer {
   async #close(): Promise<void> {
     this.#ended = true
     this.#verification.end()
-    await this.#fetches?.stop()
+    await this.#stopRequests()
     try {
       await this.#part?.close()
     } catch (error) {
       // The earlier journal stays valid; on a full disk there is no space for a newer one.
-      this.#shared.log(`the journal of ${this.file.target} could not be written: ${messageOf(error)}`)
+      this.#shared.options.log(`the journal of ${this.file.target} could not be written: ${messageOf(error)}`)
     }
   }
+
+  // ---- requests ----------------------------------------------------------------------------------------------------
+
+  /** Starts another request. @returns false when there is nothing to do for it now */
+  start(now: number): boolean {
+    const part = this.#part
+    if (this.#ended || !part || now < this.#retries!.waitUntil || part.map?.complete) return false
+    // One request finds out whether the server supports ranges.
+    if (this.#running.size >= (this.#ranges === 'yes' ? this.#shared.options.connectionsPerFile : 1)) return false
+    if (this.#ranges === 'no' && part.map && part.map.completed > 0) {
+      part.reset()
+      this.#begin()
+    }
+    const { map } = part
+    const span = map && (this.#ranges === 'no' ? { at: 0, to: map.count } : this.#nextSpan())
+    if (map && !span) return false
+    const controller = new AbortController()
+    const fetch: Fetch = { span, writer: undefined, controller, startedAt: now, bytes: 0, compared: undefined }
+    this.#running.add(fetch)
+    void this.#fetch(fetch)
+      .catch(error => this.#fail(error))
+      .finally(() => {
+        this.#running.delete(fetch)
+        if (this.#running.size === 0) this.#allEnded?.()
+        this.#step()
+      })
+    return true
+  }
+
+  /** Called often: replaces a request that crawls while others do not. */
+  tick(now: number): void {
+    const seconds = (now - this.#comparedAt) / 1000
+    if (now - this.#comparedAt < COMPARE_INTERVAL) return
+    this.#comparedAt = now
+    const [slowest, next] = [...this.#running]
+      .filter(fetch => fetch.compared !== undefined)
+      .map(fetch => ({ fetch, speed: (fetch.bytes - fetch.compared!) / seconds }))
+      .sort((a, b) => a.speed - b.speed)
+    for (const fetch of this.#running) fetch.compared = fetch.bytes
+    if (!slowest || !next || slowest.speed >= FAST_ENOUGH || slowest.speed * CRAWL_FACTOR > next.speed) return
+    slowest.fetch.controller.abort(new Cancelled())
+  }
+
+  #cancelRequests(): void {
+    for (const { controller } of this.#running) controller.abort(new Cancelled())
+  }
+
+  /** Resolves when nothing is written any more. */
+  async #stopRequests(): Promise<void> {
+    this.#cancelRequests()
+    if (this.#running.size === 0) return
+    await new Promise<void>(resolve => {
+      this.#allEnded = resolve
+    })
+  }
+
+  #nextSpan(): Span | undefined {
+    const map = this.#part!.map!
+    const taken = [...this.#running].flatMap(fetch => fetch.span ?? [])
+    const bytes = requestSize(unclaimedBytes(map, taken), this.#shared.options.connectionsPerFile)
+    return freeSpan(map, taken, bytes) ?? stolenSpan(map, taken)
+  }
+
+  async #fetch(fetch: Fetch): Promise<void> {
+    const { signal } = fetch.controller
+    const location = await unlessAborted(this.#source.current(), signal)
+    if (location === undefined) return
+    // The hub may report with the location what its listing did not have.
+    this.#verification.expected.sha256 ??= location.reported.sha256
+    if (location.reported.size !== undefined && !this.#part!.map) this.#setSize(location.reported.size)
+    const buffer = this.#shared.buffers.pop() ?? Buffer.allocUnsafeSlow(WRITE_SIZE)
+    try {
+      for (;;) {
+        const result = await this.#request(fetch, location, buffer)
+        if (result.answer.kind !== 'redirect') {
+          this.#onResult(fetch, location, result)
+          return
+        }
+        const why = followRedirect(location, result.answer.to)
+        if (why === undefined) continue
+        this.#failed(fetch, location, { kind: 'failed', what: why })
+        return
+      }
+    } catch (error) {
+      if (signal.aborted) return
+      if (!(error instanceof ConnectionFailure)) throw error
+      this.#failed(fetch, location, { kind: 'failed', what: failureText(error) })
+    } finally {
+      this.#flush(fetch)
+      fetch.writer = undefined
+      this.#shared.buffers.push(buffer)
+    }
+  }
+
+  async #request(fetch: Fetch, location: ActiveLocation, buffer: Buffer): Promise<FetchResult> {
+    const { map } = this.#part!
+    const { span } = fetch
+    const { connections, options, bandwidth } = this.#shared
+    return await fetchBytes(
+      connections,
+      { url: location.url, headers: location.headers, proxy: location.reported.proxy },
+      {
+        start: map && span ? map.start(span.at) + map.have[span.at]! : 0,
+        end: map && span ? map.end(span.to - 1) : undefined,
+        size: map?.size,
+        onAnswer: (answer, tag) => this.#onAnswer(fetch, answer, location.reported.identity ?? tag, buffer)
+      },
+      {
+        signal: fetch.controller.signal,
+        stallTimeout: options.stallTimeout,
+        pace: bytes => bandwidth.delay(bytes, performance.now())
+      }
+    )
+  }
+
+  #onAnswer(fetch: Fetch, answer: Answer, tag: string | undefined, buffer: Buffer): Sink | undefined {
+    const part = this.#part!
+    if (answer.kind === 'rangeless' && this.#ranges === 'unknown') this.#ranges = 'no'
+    if (answer.kind !== 'range' && answer.kind !== 'whole') return undefined
+    if (!this.#verification.hasDigest && tag !== undefined) {
+      if (part.place !== undefined && part.place !== tag && part.map && part.map.completed > 0) {
+        this.#changed({ expected: `the content ${part.place}`, got: tag })
+        return undefined
+      }
+      part.place = tag
+    }
+    if (!part.map) this.#setSize(answer.size!)
+    if (answer.kind === 'range') this.#ranges = 'yes'
+    else if (this.#ranges === 'unknown') this.#ranges = 'no'
+    this.#verification.partial = this.#ranges === 'yes'
+    const map = part.map!
+    if (map.size === 0) return undefined
+    fetch.span ??= { at: 0, to: map.count }
+    // Without ranges the whole file is one stream; there is no other request then.
+    if (this.#ranges === 'no') fetch.span.to = map.count
+    const { span } = fetch
+    const { readSize } = this.#shared.bandwidth
+    const onWritten = (length: number) => {
+      this.#arrived += length
+      if (map.isComplete(span.at)) this.#verification.advance()
+    }
+    const writer = new PartWriter({ descriptor: part.descriptor, map, span, buffer, readSize, onWritten })
+    fetch.writer = writer
+    return {
+      room: () => writer.room(),
+      filled: length => {
+        fetch.bytes += length
+        this.#shared.received(length)
+        return writer.filled(length)
+      }
+    }
+  }
+
+  #onResult(fetch: Fetch, location: ActiveLocation, { answer, head, text }: FetchResult): void {
+    const reason = text === '' ? '' : `: ${text}`
+    const what = `answers ${head.status}${reason}`
+    const size = this.#part!.map?.size
+    switch (answer.kind) {
+      case 'refused':
+        this.#refused(location, { kind: 'refused', what, status: head.status })
+        break
+      case 'busy': {
+        this.#shared.overloaded(location.url.host)
+        const retryAfter = retryAfterSeconds(head.headers, Date.now())
+        this.#failed(fetch, location, { kind: 'busy', what, status: head.status, retryAfter })
+        break
+      }
+      case 'unusable':
+        this.#failed(fetch, location, { kind: 'failed', what: `${answer.why}${reason}` })
+        break
+      case 'size':
+        this.#changed(sizeMismatch(size, answer.size))
+        break
+      case 'rangeless':
+        if (this.#ranges === 'yes')
+          this.#failed(fetch, location, { kind: 'failed', what: 'sends the whole file instead of a part' })
+        break
+      case 'empty':
+        this.#setSize(0)
+        break
+      default: {
+        location.failures = 0
+        const { writer, span } = fetch
+        // A response of unknown length may end before the end of the file.
+        const isShort = answer.kind === 'whole' && span && span.at < span.to && span.to === this.#part!.map!.count
+        if (writer && isShort) this.#changed(sizeMismatch(size, writer.position))
+      }
+    }
+  }
+
+  #failed(fetch: Fetch, location: ActiveLocation, problem: FetchProblem): void {
+    if (this.#ended) return
+    this.#flush(fetch)
+    // A server that is busy keeps its location: it will answer later.
+    if (problem.kind !== 'busy') this.#source.failed(location)
+    const again = this.#retries!.failed(performance.now(), fetch.startedAt, this.#progress(), problem.retryAfter)
+    if (!again) this.#fail(fetchError(this.file.path, location.url.host, problem))
+  }
+
+  #refused(location: ActiveLocation, problem: FetchProblem): void {
+    // When a location expires all requests are refused: that counts as one refusal.
+    if (this.#ended || !this.#source.drop(location)) return
+    if (this.#running.size > 1) this.#shared.overloaded(location.url.host)
+    const again = this.#retries!.refused(performance.now(), this.#progress())
+    if (!again) this.#fail(fetchError(this.file.path, location.url.host, problem))
+  }
+
+  /** Bytes that count as progress: without ranges each attempt starts over, so only what goes beyond earlier ones. */
+  #progress(): number {
+    this.#best = Math.max(this.#best, this.completed)
+    return this.#ranges === 'no' ? this.#best : this.#arrived
+  }
+
+  #flush(fetch: Fetch): void {
+    try {
+      fetch.writer?.flush()
+    } catch (error) {
+      this.#fail(error)
+    }
+  }
+}
+
+/** The value of a promise, or undefined as soon as the signal is aborted. */
+function unlessAborted<Value>(promise: Promise<Value>, signal: AbortSignal): Promise<Value | undefined> {
+  return new Promise((resolve, reject) => {
+    if (signal.aborted) resolve(undefined)
+    signal.addEventListener('abort', () => resolve(undefined), { once: true })
+    promise.then(resolve, reject)
+  })
+}
+
+function failureText(error: ConnectionFailure): string {
+  if (error.kind === 'connect') return `cannot be reached: ${error.message}`
+  return error.kind === 'protocol' ? `does not answer like a web server: ${error.message}` : `failed: ${error.message}`
+}
+
+function sizeMismatch(expected: number | undefined, got: number): Mismatch {
+  return { expected: expected === undefined ? 'another size' : `${expected} bytes`, got: `${got} bytes` }
 }

@@ -8,34 +8,132 @@ import {
   readSync,
   writeSync
 } from 'node:fs'
-import { open, rename } from 'node:fs/promises'
+import { access, open, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
-import { ChunkMap, type Span } from './chunks.ts'
-import {
-  continues,
-  type JournalSubject,
-  journalText,
-  loadJournal,
-  partPath,
-  removeJournal,
-  removePartial,
-  saveJournal
-} from './journal.ts'
+import { isSystemError } from '../../../core/errors.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import { ChunkMap, type Span } from './chunk-map.ts'
+
+// ---- journal -------------------------------------------------------------------------------------------------------
+
+/** Identifies the content of a partial file. Partial data of other content are discarded. */
+export interface JournalSubject {
+  identity: string
+  path: string
+  size: number
+  sha256: string | undefined
+  gitSha1: string | undefined
+  /** The ETag or other identity of the content at its source; for files without a digest. */
+  place: string | undefined
+}
+
+/** The content that is wanted; its size may be unknown. What the server has is compared when it has answered. */
+type WantedSubject = Omit<JournalSubject, 'size' | 'place'> & { size: number | undefined }
+
+const VERSION = 1
+/** Stands for an incomplete chunk. */
+const NONE = '--------'
+const HEX = 16
+
+const partPath = (target: string) => `${target}.part`
+const journalPath = (target: string) => `${target}.part.json`
+
+export function journalText(subject: JournalSubject, map: ChunkMap): string {
+  let whole = ''
+  const begun: [chunk: number, length: number, crc: string][] = []
+  for (let chunk = 0; chunk < map.count; chunk++) {
+    const crc = map.crc[chunk]!.toString(HEX).padStart(NONE.length, '0')
+    whole += map.isComplete(chunk) ? crc : NONE
+    if (!map.isComplete(chunk) && map.have[chunk]! > 0) begun.push([chunk, map.have[chunk]!, crc])
+  }
+  const { chunkSize, completed } = map
+  return JSON.stringify({ version: VERSION, ...subject, chunkSize, completed, whole, begun })
+}
+
+/** Parses a journal; undefined when it is damaged or of another version. */
+export function parseJournal(text: string): { subject: JournalSubject; map: ChunkMap } | undefined {
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch {
+    return undefined
+  }
+  if (!isObject(value) || value.version !== VERSION) return undefined
+  const { identity, path, size, sha256, gitSha1, place, chunkSize, whole, begun } = value
+  const isCount = (number: unknown): number is number => Number.isSafeInteger(number) && (number as number) >= 0
+  const isText = (text: unknown): text is string => typeof text === 'string'
+  const isOptional = (text: unknown): text is string | undefined => text === undefined || isText(text)
+  if (!isText(identity) || !isText(path) || !isOptional(sha256) || !isOptional(gitSha1) || !isOptional(place)) return
+  if (!isCount(size) || !isCount(chunkSize) || chunkSize < 4096 || size / chunkSize > 2 ** 20) return
+  const map = new ChunkMap(size, chunkSize)
+  const checksums = isText(whole) ? (whole.match(/[0-9a-f]{8}|-{8}/g) ?? []) : []
+  if (checksums.length !== map.count || checksums.join('') !== whole || !Array.isArray(begun)) return undefined
+  for (const [chunk, crc] of checksums.entries()) {
+    if (crc !== NONE) map.add(chunk, map.end(chunk) - map.start(chunk), Number.parseInt(crc, HEX))
+  }
+  for (const entry of begun) {
+    const [chunk, length, crc] = Array.isArray(entry) ? entry : []
+    const isPart = map.have[chunk] === 0 && isCount(length) && length < map.end(chunk) - map.start(chunk)
+    if (!isPart || !isText(crc)) return undefined
+    map.add(chunk, length, Number.parseInt(crc, HEX))
+  }
+  return { subject: { identity, path, size, sha256, gitSha1, place }, map }
+}
+
+/** Whether partial data belong to the requested content. */
+export function continues(subject: JournalSubject, wanted: WantedSubject): boolean {
+  return (
+    subject.identity === wanted.identity &&
+    subject.path === wanted.path &&
+    subject.sha256 === wanted.sha256 &&
+    subject.gitSha1 === wanted.gitSha1 &&
+    (wanted.size === undefined || subject.size === wanted.size)
+  )
+}
+
+/** The journal of a partial file; undefined when there is nothing to continue. */
+async function loadJournal(target: string): Promise<ReturnType<typeof parseJournal>> {
+  try {
+    await access(partPath(target))
+    return parseJournal(await readFile(journalPath(target), 'utf8'))
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return undefined
+    throw error
+  }
+}
+
+async function removeJournal(target: string): Promise<void> {
+  await rm(journalPath(target), { force: true })
+  await rm(`${journalPath(target)}.new`, { force: true })
+}
+
+/** Bytes of a target that are on disk according to its journal. */
+export async function partialBytes(target: string): Promise<number> {
+  return (await loadJournal(target))?.map.completed ?? 0
+}
+
+/** Removes partial data of a target. */
+export async function removePartial(target: string): Promise<void> {
+  await rm(partPath(target), { force: true })
+  await removeJournal(target)
+}
+
+// ---- partial data --------------------------------------------------------------------------------------------------
 
 const READ = 1024 * 1024
 const fdatasync = promisify(fdatasyncCallback)
 
 /** The partial data of a file, with their journal. */
 export class PartFile {
-  readonly target: string
   readonly descriptor: number
   /** Undefined while the size is unknown. */
   map: ChunkMap | undefined
   /** The identity of the content at its source, for files without a digest. */
   place: string | undefined
-  readonly #subject: Omit<JournalSubject, 'size' | 'place'>
+  readonly #target: string
+  readonly #subject: WantedSubject
   #saving: Promise<void> = Promise.resolve()
   #saved = ''
   #closed = false
@@ -43,44 +141,39 @@ export class PartFile {
   #syncing: Promise<void> | undefined
   #syncError: { error: unknown } | undefined
 
-  private constructor(target: string, descriptor: number, subject: Omit<JournalSubject, 'size' | 'place'>) {
-    this.target = target
+  private constructor(target: string, descriptor: number, subject: WantedSubject) {
+    this.#target = target
     this.descriptor = descriptor
     this.#subject = subject
   }
 
   /** Opens the partial data of a file, or creates it. */
-  static async open(
-    target: string,
-    wanted: Omit<JournalSubject, 'size' | 'place'> & { size: number | undefined }
-  ): Promise<PartFile> {
-    const { size, ...subject } = wanted
+  static async open(target: string, wanted: WantedSubject): Promise<PartFile> {
     mkdirSync(dirname(target), { recursive: true })
     const journal = await loadJournal(target)
     const known = journal && continues(journal.subject, wanted) ? journal : undefined
     if (!known) await removeJournal(target)
-    const part = new PartFile(target, openSync(partPath(target), known ? 'r+' : 'w+'), subject)
+    const part = new PartFile(target, openSync(partPath(target), known ? 'r+' : 'w+'), wanted)
     if (known) {
       part.map = known.map
       part.place = known.subject.place
       part.#dropDamaged()
-    } else if (size !== undefined) part.setSize(size)
+    } else if (wanted.size !== undefined) part.setSize(wanted.size)
     return part
   }
 
   get path(): string {
-    return partPath(this.target)
+    return partPath(this.#target)
   }
 
-  setSize(size: number): ChunkMap {
+  setSize(size: number): void {
     this.map = new ChunkMap(size)
-    return this.map
   }
 
   /** Discards all data. */
   reset(): void {
     ftruncateSync(this.descriptor, 0)
-    this.map = this.map && new ChunkMap(this.map.size)
+    if (this.map) this.setSize(this.map.size)
   }
 
   /** Writes the journal. */
@@ -91,13 +184,15 @@ export class PartFile {
   }
 
   async #save(): Promise<void> {
-    // Data without checksums could not be trusted after a restart.
-    if (!this.map?.hasCrcs || this.#closed) return
+    if (!this.map || this.#closed) return
     const text = journalText({ ...this.#subject, size: this.map.size, place: this.place }, this.map)
     if (text === this.#saved) return
     // Flush as we go, so that the end of a large file does not have to wait for all of it.
     this.#syncing ??= this.#sync()
-    await saveJournal(this.target, text)
+    const path = journalPath(this.#target)
+    // Flushed before it replaces the older one: an empty journal after a power failure would cost the whole partial file.
+    await writeFile(`${path}.new`, text, { flush: true })
+    await rename(`${path}.new`, path)
     this.#saved = text
   }
 
@@ -132,7 +227,7 @@ export class PartFile {
   /** Removes the partial data and the journal. */
   async discard(): Promise<void> {
     if (!this.#closed) await this.#release()
-    await removePartial(this.target)
+    await removePartial(this.#target)
   }
 
   /** Flushes the file and renames it to its target. */
@@ -142,9 +237,10 @@ export class PartFile {
     await this.#release()
     if (this.#syncError) throw this.#syncError.error
     await synced(this.path, 'r+')
-    await rename(this.path, this.target)
-    await syncFolder(dirname(this.target))
-    await removeJournal(this.target)
+    await rename(this.path, this.#target)
+    // This makes the rename durable; Windows does not support it and does not need it.
+    if (process.platform !== 'win32') await synced(dirname(this.#target), 'r')
+    await removeJournal(this.#target)
   }
 
   /** Incomplete chunks are continued at once, so they are checked first; complete ones are read for the digest anyway. */
@@ -178,44 +274,36 @@ async function synced(path: string, flags: string): Promise<void> {
   }
 }
 
-/** Makes a rename durable; Windows does not support it and does not need it. */
-async function syncFolder(path: string): Promise<void> {
-  if (process.platform !== 'win32') await synced(path, 'r')
-}
+// ---- writing -------------------------------------------------------------------------------------------------------
 
 /** Bytes that are collected before they are written: few enough to be still in the processor's cache. */
 export const WRITE_SIZE = 256 * 1024
+
+export interface PartWriterOptions {
+  descriptor: number
+  map: ChunkMap
+  span: Span
+  /** Of `WRITE_SIZE` bytes. */
+  buffer: Buffer
+  /** Most bytes of one read. */
+  readSize: number
+  onWritten(bytes: number): void
+}
 
 /**
  * Writes the bytes of one span to their position in the file. Writing is synchronous: it is mostly a copy to the page
  * cache, and where the disk is slower than the network, the sockets must wait anyway.
  */
 export class PartWriter {
-  readonly span: Span
-  readonly #descriptor: number
-  readonly #map: ChunkMap
-  readonly #readSize: number
-  readonly #onWritten: (bytes: number) => void
-  /** Its first byte belongs at `#position` of the file. */
-  readonly #buffer: Buffer
+  readonly #options: PartWriterOptions
+  /** Where the first byte of the buffer belongs in the file. */
   #position: number
   #filled = 0
   #written = 0
 
-  constructor(
-    descriptor: number,
-    map: ChunkMap,
-    span: Span,
-    buffer: Buffer,
-    readSize: number,
-    onWritten: (bytes: number) => void
-  ) {
-    this.#descriptor = descriptor
-    this.#map = map
-    this.span = span
-    this.#buffer = buffer
-    this.#readSize = readSize
-    this.#onWritten = onWritten
+  constructor(options: PartWriterOptions) {
+    this.#options = options
+    const { map, span } = options
     this.#position = map.start(span.at) + map.have[span.at]!
   }
 
@@ -226,23 +314,24 @@ export class PartWriter {
 
   /** Where the next bytes go: up to the end of a chunk or of an aligned block. */
   room(): Buffer {
-    const end = Math.min(this.#map.end(this.span.at), this.#position + WRITE_SIZE - (this.#position % WRITE_SIZE))
-    const room = end - this.position
-    return this.#buffer.subarray(this.#filled, this.#filled + Math.min(room, this.#readSize))
+    const { map, span, buffer, readSize } = this.#options
+    const end = Math.min(map.end(span.at), this.#position + WRITE_SIZE - (this.#position % WRITE_SIZE))
+    return buffer.subarray(this.#filled, this.#filled + Math.min(end - this.position, readSize))
   }
 
   /** Bytes were put into the room. @returns false when the span is complete */
   filled(length: number): boolean {
+    const { map, span } = this.#options
     this.#filled += length
-    const atEnd = this.position === this.#map.end(this.span.at)
+    const atEnd = this.position === map.end(span.at)
     if (atEnd || this.position % WRITE_SIZE === 0) {
       this.flush()
       this.#position += this.#filled
       this.#filled = 0
       this.#written = 0
     }
-    if (atEnd) this.span.at += 1
-    return this.span.at < this.span.to
+    if (atEnd) span.at += 1
+    return span.at < span.to
   }
 
   /**
@@ -250,54 +339,14 @@ export class PartWriter {
    * @throws the error of the file system, such as ENOSPC, after what could be written was counted
    */
   flush(): void {
-    const chunk = this.span.at
+    const { descriptor, map, span, buffer, onWritten } = this.#options
     while (this.#written < this.#filled) {
-      const length = writeSync(
-        this.#descriptor,
-        this.#buffer,
-        this.#written,
-        this.#filled - this.#written,
-        this.#position + this.#written
-      )
-      const bytes = this.#buffer.subarray(this.#written, this.#written + length)
-      this.#map.add(chunk, length, crc32(bytes, this.#map.crc[chunk]!))
+      const left = this.#filled - this.#written
+      const length = writeSync(descriptor, buffer, this.#written, left, this.#position + this.#written)
+      const bytes = buffer.subarray(this.#written, this.#written + length)
+      map.add(span.at, length, crc32(bytes, map.crc[span.at]!))
       this.#written += length
-      this.#onWritten(length)
+      onWritten(length)
     }
-  }
-}
-
-/** Writes a file of unknown length from its start. */
-export class StreamWriter {
-  readonly #descriptor: number
-  readonly #buffer: Buffer
-  #filled = 0
-  /** Bytes on disk. */
-  written = 0
-
-  constructor(descriptor: number, buffer: Buffer) {
-    this.#descriptor = descriptor
-    this.#buffer = buffer
-  }
-
-  room(): Buffer {
-    return this.#buffer.subarray(this.#filled, WRITE_SIZE)
-  }
-
-  filled(length: number): boolean {
-    this.#filled += length
-    if (this.#filled === WRITE_SIZE) this.flush()
-    return true
-  }
-
-  /** Called at the end. @throws the error of the file system */
-  flush(): void {
-    let at = 0
-    while (at < this.#filled) {
-      const length = writeSync(this.#descriptor, this.#buffer, at, this.#filled - at, this.written)
-      this.written += length
-      at += length
-    }
-    this.#filled = 0
   }
 }

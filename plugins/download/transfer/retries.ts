@@ -3,6 +3,8 @@ const MAX_FAILURES = 6
 const MAX_REFUSALS = 2
 /** Milliseconds without significant progress after which a file is given up in any case. */
 const LONGEST_WAIT = 15 * 60_000
+/** Longest wait that a server can ask for, in milliseconds. */
+const LONGEST_RETRY_AFTER = 15 * 60_000
 const SIGNIFICANT = 1024 * 1024
 
 /** Decides whether and when a file's next request may be made. */
@@ -28,17 +30,18 @@ export class Retries {
    * A request failed. Requests that were running at the same time count as one failure.
    * @param startedAt when that request was started
    * @param arrived bytes of the file received so far
-   * @param retryAfter milliseconds that the server wants to wait
+   * @param retryAfter seconds that the server wants clients to wait
    * @returns false when the file is to be given up
    */
   failed(now: number, startedAt: number, arrived: number, retryAfter: number | undefined): boolean {
     const progressed = this.#progress(now, arrived)
+    const pause = retryAfter === undefined ? undefined : Math.min(LONGEST_RETRY_AFTER, retryAfter * 1000)
     if (startedAt >= this.#failedAt || progressed) {
       this.#failures = progressed ? 1 : this.#failures + 1
       this.#failedAt = now
-      this.#wait(now + (retryAfter ?? backOff(this.#failures - 1, this.#firstDelay)))
+      this.#wait(now + (pause ?? backOff(this.#failures - 1, this.#firstDelay)))
     }
-    if (retryAfter !== undefined) this.#wait(now + retryAfter)
+    if (pause !== undefined) this.#wait(now + pause)
     return this.#failures <= MAX_FAILURES && now - this.#markedAt < LONGEST_WAIT
   }
 
@@ -71,28 +74,8 @@ export class Retries {
 /** Longest first delay, in milliseconds; it doubles with each failure. */
 export const FIRST_DELAY = 500
 const LONGEST_DELAY = 30_000
-/** Longest `Retry-After` that is respected. */
-const LONGEST_RETRY_AFTER = 15 * 60_000
 
 /** Milliseconds before the next attempt: evenly distributed up to a limit that doubles with each failure. */
 export function backOff(failures: number, first: number, random: () => number = Math.random): number {
   return random() * Math.min(LONGEST_DELAY, first * 2 ** Math.min(failures, 16))
-}
-
-/**
- * Milliseconds that a server wants to wait, from `RateLimit` (`"api";r=0;t=55`, one second added) or
- * `Retry-After` (seconds or a date). Undefined where it says nothing.
- */
-export function retryAfterDelay(headers: ReadonlyMap<string, string>, now: number): number | undefined {
-  const limit = headers.get('ratelimit')
-  const remaining = limit === undefined ? undefined : /;\s*r=(\d+)/.exec(limit)?.[1]
-  const reset = limit === undefined ? undefined : /;\s*t=(\d+)/.exec(limit)?.[1]
-  if (remaining !== undefined && reset !== undefined && Number(remaining) === 0) {
-    return Math.min(LONGEST_RETRY_AFTER, (Number(reset) + 1) * 1000)
-  }
-  const value = headers.get('retry-after')
-  if (value === undefined) return undefined
-  if (/^\d+(\.\d+)?$/.test(value)) return Math.min(LONGEST_RETRY_AFTER, Number(value) * 1000)
-  const date = Date.parse(value)
-  return Number.isNaN(date) ? undefined : Math.min(LONGEST_RETRY_AFTER, Math.max(0, date - now))
 }

@@ -1,13 +1,12 @@
 import { mkdir } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import type { FileLocation } from '../../../core/contracts/downloads.ts'
 import { Digests } from './digests.ts'
-import { FileTransfer } from './file-transfer.ts'
+import { FileTransfer, type SharedResources } from './file-transfer.ts'
 import { ConnectionPool } from './http/http-client.ts'
-import { loadJournal } from './journal.ts'
-import { Bandwidth, Buffers, ConnectionCount, type SharedResources } from './shared-resources.ts'
-import { assertSpace, diskFull, freeSpace } from './transfer-errors.ts'
-import type { TransferFile, TransferOptions, TransferRequest, TransferredFile } from './transfers.ts'
+import { Bandwidth, ConnectionLimit } from './limits.ts'
+import { partialBytes } from './part-file.ts'
+import { diskFull, diskSpace } from './transfer-errors.ts'
+import type { TransferEngineOptions, TransferFile, TransferRequest, TransferredFile } from './transfers.ts'
 
 /** Files of one run that are fetched at the same time. */
 const FILES = 4
@@ -23,12 +22,6 @@ const JOURNAL_BYTES = 3 * 1024 * 1024
 /** Milliseconds between two checks of free disk space and speed. */
 const SLOW_TICK = 1000
 
-export interface TransferEngineOptions extends TransferOptions {
-  /** Longest first back-off, in milliseconds. */
-  firstDelay: number
-  log(message: string): void
-}
-
 interface Run {
   request: TransferRequest
   files: FileTransfer[]
@@ -42,7 +35,7 @@ export class TransferEngine {
   readonly #shared: SharedResources
   readonly #connections = new ConnectionPool()
   readonly #digests = new Digests()
-  readonly #hosts = new Map<string, ConnectionCount>()
+  readonly #limits = new Map<string | undefined, ConnectionLimit>()
   readonly #runs = new Set<Run>()
   #timer: NodeJS.Timeout | undefined
   #pumping = false
@@ -53,20 +46,16 @@ export class TransferEngine {
   constructor(options: TransferEngineOptions) {
     this.#options = options
     this.#shared = {
-      connectionsPerFile: options.connectionsPerFile,
-      stallTimeout: options.stallTimeout,
-      firstDelay: options.firstDelay,
+      options,
       connections: this.#connections,
       bandwidth: new Bandwidth(options.bandwidthLimit, performance.now()),
       digests: this.#digests,
-      buffers: new Buffers(),
+      buffers: [],
       changed: () => this.#pumpSoon(),
-      received: (host, bytes) => {
+      received: bytes => {
         this.#received += bytes
-        this.#host(host).add(bytes)
       },
-      overloaded: host => this.#host(host).overloaded(performance.now()),
-      log: options.log
+      overloaded: host => this.#limitOf(host).overloaded(performance.now())
     }
   }
 
@@ -76,12 +65,10 @@ export class TransferEngine {
     this.#digests.prepare()
     await this.#assertSpace(request.files)
     const controller = new AbortController()
-    const abort = () => controller.abort(request.signal.reason)
-    request.signal.addEventListener('abort', abort, { once: true })
-    if (request.signal.aborted) abort()
+    const signal = AbortSignal.any([request.signal, controller.signal])
     const files = request.files.map((file, index) => {
-      const locate = (): Promise<FileLocation> => request.locate(index, controller.signal)
-      return new FileTransfer(file, request.identity, locate, controller.signal, this.#shared)
+      const locate = () => request.locate(index, signal)
+      return new FileTransfer(file, request.identity, locate, signal, this.#shared)
     })
     const run: Run = { request, files, reported: files.map(() => -1), controller }
     this.#runs.add(run)
@@ -89,7 +76,6 @@ export class TransferEngine {
     try {
       return await this.#all(run)
     } finally {
-      request.signal.removeEventListener('abort', abort)
       this.#runs.delete(run)
       if (this.#runs.size === 0) {
         clearInterval(this.#timer)
@@ -129,23 +115,18 @@ export class TransferEngine {
 
   async #assertSpace(files: readonly TransferFile[]): Promise<void> {
     if (files.length === 0) return
+    const folder = dirname(files[0]!.target)
+    await mkdir(folder, { recursive: true })
     let needed = 0
-    for (const { target, size } of files) {
-      const journal = await loadJournal(target)
-      needed += Math.max(0, (size ?? 0) - (journal?.map.completed ?? 0))
-    }
-    await mkdir(dirname(files[0]!.target), { recursive: true })
-    await assertSpace(files[0]!.target, needed)
+    for (const { target, size } of files) needed += Math.max(0, (size ?? 0) - (await partialBytes(target)))
+    const { free, reserve } = await diskSpace(folder)
+    if (needed + reserve > free) throw diskFull(folder, needed + reserve, free)
   }
 
-  #host(name: string | undefined): ConnectionCount {
-    const key = name ?? ''
-    let count = this.#hosts.get(key)
-    if (!count) {
-      count = new ConnectionCount(this.#options.connections)
-      this.#hosts.set(key, count)
-    }
-    return count
+  #limitOf(host: string | undefined): ConnectionLimit {
+    const limit = this.#limits.get(host) ?? new ConnectionLimit(this.#options.connections)
+    this.#limits.set(host, limit)
+    return limit
   }
 
   #pumpSoon(): void {
@@ -161,29 +142,18 @@ export class TransferEngine {
   #pump(): void {
     const now = performance.now()
     const files = [...this.#runs].flatMap(run => run.files).filter(file => !file.fetched)
-    let total = files.reduce((sum, file) => sum + file.connections.running, 0)
-    const perHost = new Map<string | undefined, number>()
-    for (const { host, connections } of files) perHost.set(host, (perHost.get(host) ?? 0) + connections.running)
+    const connectionsOf = (some: FileTransfer[]) => some.reduce((sum, file) => sum + file.running, 0)
     const waiting = new Set(files)
-    while (total < this.#options.connections && waiting.size > 0) {
-      let file: FileTransfer | undefined
-      for (const other of waiting) {
-        if (!file || other.connections.running < file.connections.running) file = other
-      }
-      const used = perHost.get(file!.host) ?? 0
-      if (used >= this.#host(file!.host).limit || !file!.start(now)) {
-        waiting.delete(file!)
-        continue
-      }
-      total += 1
-      perHost.set(file!.host, used + 1)
+    while (connectionsOf(files) < this.#options.connections && waiting.size > 0) {
+      const file = [...waiting].reduce((fewest, other) => (other.running < fewest.running ? other : fewest))
+      const used = connectionsOf(files.filter(({ host }) => host === file.host))
+      if (used >= this.#limitOf(file.host).current(now) || !file.start(now)) waiting.delete(file)
     }
   }
 
   #tick(): void {
     const now = performance.now()
     for (const run of this.#runs) this.#report(run)
-    this.#measure(now)
     void this.#journal(now)
     if (now - this.#slowTickAt >= SLOW_TICK) {
       this.#slowTickAt = now
@@ -206,19 +176,6 @@ export class TransferEngine {
     }
   }
 
-  #measure(now: number): void {
-    const figures = new Map<string, { delivering: number; wanted: number }>()
-    for (const run of this.#runs) {
-      for (const file of run.files) {
-        if (file.host === undefined || file.fetched) continue
-        const sum = figures.get(file.host) ?? { delivering: 0, wanted: 0 }
-        const { delivering, wanted } = file.connections
-        figures.set(file.host, { delivering: sum.delivering + delivering, wanted: sum.wanted + wanted })
-      }
-    }
-    for (const [host, { delivering, wanted }] of figures) this.#host(host).tick(now, delivering, wanted)
-  }
-
   async #journal(now: number): Promise<void> {
     const state = this.#journalled
     const bytes = this.#received - state.received
@@ -230,11 +187,12 @@ export class TransferEngine {
   }
 
   async #watchSpace(run: Run): Promise<void> {
-    const first = run.request.files[0]
-    if (!first) return
-    const { free, reserve } = await freeSpace(first.target).catch(() => ({ free: 1, reserve: 0 }))
+    const [first] = run.request.files
     const missing = run.files.reduce((sum, file) => sum + (file.fetched ? 0 : file.total - file.completed), 0)
-    if (missing === 0 || free >= reserve / 2) return
-    run.controller.abort(diskFull(first.target, missing + reserve, free))
+    if (!first || missing === 0) return
+    const folder = dirname(first.target)
+    // Where it cannot be found out, writing will show it.
+    const { free, reserve } = await diskSpace(folder).catch(() => ({ free: 1, reserve: 0 }))
+    if (free < reserve / 2) run.controller.abort(diskFull(folder, missing + reserve, free))
   }
 }

@@ -1,4 +1,3 @@
-import type { StatsFs } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
@@ -10,7 +9,7 @@ export interface FetchProblem {
   /** Follows the host's name: `answers 403: Access denied`. */
   what: string
   status?: number
-  /** Milliseconds that the server wants to wait. */
+  /** Seconds that the server wants clients to wait. */
   retryAfter?: number | undefined
 }
 
@@ -24,7 +23,7 @@ export function fetchError(path: string, host: string, problem: FetchProblem): C
     )
   }
   if (problem.kind === 'busy' && problem.status === 429) {
-    const retryAfter = Math.ceil((problem.retryAfter ?? 60_000) / 1000)
+    const retryAfter = problem.retryAfter ?? 60
     return new CorralError(
       'hub_rate_limited',
       `${path} cannot be fetched for now: ${what}. Pull again in ${retryAfter} s; what was fetched is kept.`,
@@ -40,10 +39,16 @@ export function fetchError(path: string, host: string, problem: FetchProblem): C
 /** The error for a failed write. Other errors are returned unchanged. */
 export async function storageError(error: unknown, target: string, size: number, missing: number): Promise<unknown> {
   if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
-    const { free } = await freeSpace(target)
+    const { free } = await diskSpace(dirname(target))
     return diskFull(dirname(target), missing, free)
   }
-  if (isSystemError(error, 'EFBIG')) return fileTooLarge(target, size)
+  if (isSystemError(error, 'EFBIG')) {
+    return new CorralError(
+      'insufficient_storage',
+      `The file system of ${dirname(target)} does not take a file of ${formatBytes(size)} (FAT32 ends at 4 GiB). Keep the models on another disk: set CORRAL_MODELS.`,
+      { details: { required: size } }
+    )
+  }
   if (isSystemError(error, 'EACCES', 'EPERM', 'EROFS', 'ENOENT', 'ENOTDIR', 'EIO', 'EMFILE', 'ENFILE', 'EISDIR')) {
     return new CorralError('internal', `${target} could not be written: ${messageOf(error)}.`, { cause: error })
   }
@@ -61,26 +66,10 @@ export function wrongContent(path: string, expected: string, got: string): Corra
 
 const LARGEST_RESERVE = 256 * 1024 * 1024
 
-/** Bytes that can be written beside `path`, and the reserve that must stay free. */
-export async function freeSpace(path: string): Promise<{ free: number; reserve: number }> {
-  const { bavail, blocks, bsize } = await statsOf(dirname(path))
+/** Bytes that can be written to the disk of a folder, and the reserve that must stay free. */
+export async function diskSpace(folder: string): Promise<{ free: number; reserve: number }> {
+  const { bavail, blocks, bsize } = await statfs(folder)
   return { free: bavail * bsize, reserve: Math.min(LARGEST_RESERVE, Math.floor(blocks * bsize * 0.02)) }
-}
-
-/** The disk of a folder that may not exist yet. */
-async function statsOf(folder: string): Promise<StatsFs> {
-  try {
-    return await statfs(folder)
-  } catch (error) {
-    if (!isSystemError(error, 'ENOENT') || dirname(folder) === folder) throw error
-    return await statsOf(dirname(folder))
-  }
-}
-
-/** @throws CorralError `insufficient_storage` when so many bytes do not fit */
-export async function assertSpace(path: string, needed: number): Promise<void> {
-  const { free, reserve } = await freeSpace(path)
-  if (needed + reserve > free) throw diskFull(dirname(path), needed + reserve, free)
 }
 
 export function diskFull(folder: string, required: number, available: number): CorralError {
@@ -88,13 +77,5 @@ export function diskFull(folder: string, required: number, available: number): C
     'insufficient_storage',
     `${folder} has ${formatBytes(available)} free and ${formatBytes(required)} are needed. Free some space and pull again: what was fetched is kept and continued.`,
     { details: { required, available } }
-  )
-}
-
-export function fileTooLarge(path: string, size: number): CorralError {
-  return new CorralError(
-    'insufficient_storage',
-    `The file system of ${dirname(path)} does not take a file of ${formatBytes(size)} (FAT32 ends at 4 GiB). Keep the models on another disk: set CORRAL_MODELS.`,
-    { details: { required: size } }
   )
 }

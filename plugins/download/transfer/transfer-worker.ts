@@ -1,59 +1,52 @@
 import { parentPort, workerData } from 'node:worker_threads'
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError } from '../../../core/errors.ts'
 import { TransferEngine } from './transfer-engine.ts'
-import type { FromWorker, ToWorker, WorkerError } from './transfers.ts'
+import type { FromRun, RunMessage, ToRun } from './transfers.ts'
 
 /** The transfer engine in a thread of its own: a fast download must not delay the gateway's main thread. */
-const port = parentPort!
-const post = (message: FromWorker) => port.postMessage(message)
-const engine = new TransferEngine({ ...workerData, log: (message: string) => post({ type: 'log', message }) })
-const aborts = new Map<number, AbortController>()
-const pendingLocations = new Map<number, { resolve(location: FileLocation): void; reject(error: Error): void }>()
-let nextRequest = 0
+const engine = new TransferEngine({ ...workerData, log: (message: string) => parentPort!.postMessage(message) })
 
-function locate(id: number, index: number): Promise<FileLocation> {
-  const request = nextRequest++
-  return new Promise((resolve, reject) => {
-    pendingLocations.set(request, { resolve, reject })
-    post({ type: 'locate', id, request, index })
-  })
-}
-
-async function run({ id, identity, files }: Extract<ToWorker, { type: 'run' }>): Promise<void> {
+async function run({ identity, files, port }: RunMessage): Promise<void> {
+  const post = (message: FromRun) => port.postMessage(message)
   const controller = new AbortController()
-  aborts.set(id, controller)
+  // A file has one request for a location at a time.
+  const locating = new Map<number, { resolve(location: FileLocation): void; reject(error: Error): void }>()
+  port.on('message', (message: ToRun) => {
+    if (message.type === 'abort') {
+      // The main thread has the reason.
+      controller.abort(new Error('aborted'))
+      return
+    }
+    const waiting = locating.get(message.index)
+    if (message.location) waiting?.resolve(message.location)
+    // The main thread knows why, and ends the run with that.
+    else waiting?.reject(new Error('no location'))
+  })
   try {
     const done = await engine.run({
       identity,
       files,
       signal: controller.signal,
-      locate: index => locate(id, index),
-      onProgress: (index, completed, total) => post({ type: 'progress', id, index, completed, total })
+      locate: index =>
+        new Promise((resolve, reject) => {
+          locating.set(index, { resolve, reject })
+          post({ type: 'locate', index })
+        }),
+      onProgress: (index, completed, total) => post({ type: 'progress', index, completed, total })
     })
-    post({ type: 'done', id, files: done })
+    post({ type: 'done', files: done })
   } catch (error) {
-    post({ type: 'failed', id, error: workerError(error) })
-  } finally {
-    aborts.delete(id)
+    post({ type: 'failed', error: asData(error) })
   }
 }
 
-function workerError(error: unknown): WorkerError {
-  const stack = error instanceof Error ? error.stack : undefined
-  if (!(error instanceof CorralError)) return { message: messageOf(error), stack }
-  const { code, message, details, retryAfter } = error
-  return { code, message, stack, details, retryAfter }
+function asData(error: unknown): Extract<FromRun, { type: 'failed' }>['error'] {
+  if (error instanceof CorralError) {
+    const { code, message, details, retryAfter } = error
+    return { code, message, details, retryAfter }
+  }
+  return error instanceof Error ? error : new Error(String(error))
 }
 
-port.on('message', (message: ToWorker) => {
-  if (message.type === 'run') void run(message)
-  else if (message.type === 'abort') aborts.get(message.id)?.abort()
-  else {
-    const pending = pendingLocations.get(message.request)
-    pendingLocations.delete(message.request)
-    if (message.location) pending?.resolve(message.location)
-    // The main thread knows why, and ends the run with that.
-    else pending?.reject(new Error('no location'))
-  }
-})
+parentPort!.on('message', (message: RunMessage) => void run(message))

@@ -1,6 +1,7 @@
-import { Worker } from 'node:worker_threads'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 import type { FileLocation } from '../../../core/contracts/downloads.ts'
-import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { CorralError } from '../../../core/errors.ts'
 import { FIRST_DELAY } from './retries.ts'
 
 /** One file to be fetched. */
@@ -12,8 +13,8 @@ export interface TransferFile {
   /** Bytes; undefined where only the server knows. */
   size: number | undefined
   /** What the file is verified by; without both, by its size. */
-  sha256?: string
-  gitSha1?: string
+  sha256?: string | undefined
+  gitSha1?: string | undefined
 }
 
 export interface TransferRequest {
@@ -57,54 +58,42 @@ export interface TransferOptions {
   stallTimeout: number
 }
 
-/** Messages to the worker thread. */
-export type ToWorker =
-  | { type: 'run'; id: number; identity: string; files: readonly TransferFile[] }
-  | { type: 'located'; request: number; location: FileLocation | undefined }
-  | { type: 'abort'; id: number }
-
-/** Messages from the worker thread. */
-export type FromWorker =
-  | { type: 'locate'; id: number; request: number; index: number }
-  | { type: 'progress'; id: number; index: number; completed: number; total: number }
-  | { type: 'done'; id: number; files: TransferredFile[] }
-  | { type: 'failed'; id: number; error: WorkerError }
-  | { type: 'log'; message: string }
-
-/** An error as plain data: the class is lost between threads. */
-export interface WorkerError {
-  /** Of a CorralError, as the next two. */
-  code?: ErrorCode
-  details?: Record<string, unknown> | undefined
-  retryAfter?: number | undefined
-  message: string
-  stack: string | undefined
+/** Settings of the engine in the worker thread. */
+export interface TransferEngineOptions extends TransferOptions {
+  /** Longest first back-off, in milliseconds. */
+  firstDelay: number
+  log(message: string): void
 }
 
-function toError({ code, message, stack, details, retryAfter }: WorkerError): Error {
-  if (code !== undefined) return new CorralError(code, message, { details, retryAfter })
-  return Object.assign(new Error(message), stack === undefined ? {} : { stack })
+/** Starts a run in the worker thread; its messages go through a port of its own. */
+export interface RunMessage {
+  identity: string
+  files: readonly TransferFile[]
+  port: MessagePort
 }
+
+/** Messages about a run to the worker thread. A location that is missing could not be found out. */
+export type ToRun = { type: 'located'; index: number; location: FileLocation | undefined } | { type: 'abort' }
+
+/** Messages about a run from the worker thread. The last one is `done` or `failed`. */
+export type FromRun =
+  | { type: 'locate'; index: number }
+  | { type: 'progress'; index: number; completed: number; total: number }
+  | { type: 'done'; files: TransferredFile[] }
+  /** A CorralError goes as plain data, since its class is lost between threads. */
+  | { type: 'failed'; error: Error | Pick<CorralError, 'code' | 'message' | 'details' | 'retryAfter'> }
 
 /** Milliseconds for which the thread is kept after the last run. */
 const IDLE_TIME = 5000
 
-interface Run {
-  request: TransferRequest
-  /** What `locate` failed with: that ends the run. */
-  failure: { error: unknown } | undefined
-  /** Ends calls of `locate` with the run. */
-  locating: AbortController
-  settle(result: { files: TransferredFile[] } | { error: unknown }): void
-}
-
 /** Transfers whose network, disk and digest work is done in a worker thread, which runs while there is something to do. */
 export class TransferThread implements Transfers {
   readonly #options: TransferOptions
-  readonly #runs = new Map<number, Run>()
+  /** Ends each run. */
+  readonly #runs = new Set<AbortController>()
   #worker: Worker | undefined
+  #failure: Error | undefined
   #idleTimer: NodeJS.Timeout | undefined
-  #nextId = 0
   #closed = false
 
   constructor(options: TransferOptions) {
@@ -112,64 +101,64 @@ export class TransferThread implements Transfers {
   }
 
   async run(request: TransferRequest): Promise<TransferredFile[]> {
-    const { signal, identity, files } = request
+    const ending = new AbortController()
+    const signal = AbortSignal.any([request.signal, ending.signal])
     signal.throwIfAborted()
-    if (this.#closed) throw new CorralError('shutting_down', 'corral is shutting down.')
-    const id = this.#nextId++
-    const abort = () => this.#abort(id)
+    if (this.#closed) throw shuttingDown()
+    this.#runs.add(ending)
+    const { port1: port, port2 } = new MessageChannel()
+    const post = (message: ToRun) => port.postMessage(message)
+    const abort = () => post({ type: 'abort' })
+    signal.addEventListener('abort', abort)
     try {
       return await new Promise((resolve, reject) => {
-        this.#runs.set(id, {
-          request,
-          failure: undefined,
-          locating: new AbortController(),
-          settle: result => ('files' in result ? resolve(result.files) : reject(result.error))
+        let failure: { error: unknown } | undefined
+        const locate = async (index: number) => {
+          const location = await request.locate(index, signal).catch(error => {
+            failure ??= { error }
+            return undefined
+          })
+          post({ type: 'located', index, location })
+        }
+        port.on('message', (message: FromRun) => {
+          if (message.type === 'locate') void locate(message.index)
+          else if (message.type === 'progress') request.onProgress(message.index, message.completed, message.total)
+          else if (message.type === 'done') resolve(message.files)
+          else if (signal.aborted) reject(signal.reason)
+          else reject(failure ? failure.error : toError(message.error))
         })
-        signal.addEventListener('abort', abort, { once: true })
+        port.on('close', () => reject(this.#failure ?? new Error('the worker thread of the transfers ended')))
         // Callers pass files with other fields, which need not be cloneable.
-        const plain = files.map(({ path, target, size, sha256, gitSha1 }) => ({
-          path,
-          target,
-          size,
-          ...(sha256 === undefined ? {} : { sha256 }),
-          ...(gitSha1 === undefined ? {} : { gitSha1 })
-        }))
-        this.#post({ type: 'run', id, identity, files: plain })
+        const files = request.files.map(({ path, target, size, sha256, gitSha1 }) => {
+          return { path, target, size, sha256, gitSha1 }
+        })
+        this.#post({ identity: request.identity, files, port: port2 })
       })
     } finally {
       signal.removeEventListener('abort', abort)
-      this.#runs.delete(id)
+      port.close()
+      this.#runs.delete(ending)
       if (this.#runs.size === 0) this.#endWhenIdle()
     }
   }
 
   async close(): Promise<void> {
     this.#closed = true
-    for (const [id, run] of this.#runs) {
-      run.failure ??= { error: new CorralError('shutting_down', 'corral is shutting down.') }
-      this.#abort(id)
-    }
-    while (this.#runs.size > 0) await new Promise(resolve => setTimeout(resolve, 10))
+    for (const ending of this.#runs) ending.abort(shuttingDown())
+    while (this.#runs.size > 0) await sleep(10)
     clearTimeout(this.#idleTimer)
     const worker = this.#worker
     this.#worker = undefined
     await worker?.terminate()
   }
 
-  #abort(id: number): void {
-    this.#runs.get(id)?.locating.abort()
-    this.#post({ type: 'abort', id })
-  }
-
-  #post(message: ToWorker): void {
+  #post(message: RunMessage): void {
     clearTimeout(this.#idleTimer)
     this.#worker ??= this.#start()
-    this.#worker.ref()
-    this.#worker.postMessage(message)
+    this.#worker.postMessage(message, [message.port])
   }
 
   #endWhenIdle(): void {
-    this.#worker?.unref()
     this.#idleTimer = setTimeout(() => {
       const worker = this.#worker
       this.#worker = undefined
@@ -178,45 +167,28 @@ export class TransferThread implements Transfers {
   }
 
   #start(): Worker {
+    this.#failure = undefined
+    const { connections, connectionsPerFile, bandwidthLimit, stallTimeout } = this.#options
     const worker = new Worker(new URL('./transfer-worker.js', import.meta.url), {
-      workerData: { ...this.#options, firstDelay: FIRST_DELAY },
+      workerData: { connections, connectionsPerFile, bandwidthLimit, stallTimeout, firstDelay: FIRST_DELAY },
       // Received bytes go to memory outside the heap, which holds little.
       resourceLimits: { maxYoungGenerationSizeMb: 4, maxOldGenerationSizeMb: 128 }
     })
-    worker.on('message', (message: FromWorker) => this.#onMessage(worker, message))
-    worker.on('error', error => this.#onEnd(worker, error))
-    worker.on('exit', () => this.#onEnd(worker, new Error('the worker thread of the transfers ended')))
+    worker.on('message', (warning: string) => process.emitWarning(warning))
+    worker.on('error', error => {
+      this.#failure = error
+    })
+    worker.on('exit', () => {
+      if (this.#worker === worker) this.#worker = undefined
+    })
+    // The ports of runs keep the process alive while there is something to do.
+    worker.unref()
     return worker
   }
+}
 
-  #onMessage(worker: Worker, message: FromWorker): void {
-    if (message.type === 'log') {
-      process.emitWarning(message.message)
-      return
-    }
-    const run = this.#runs.get(message.id)
-    if (!run) return
-    if (message.type === 'locate') void this.#locate(worker, run, message)
-    else if (message.type === 'progress') run.request.onProgress(message.index, message.completed, message.total)
-    else if (message.type === 'done') run.settle({ files: message.files })
-    else if (run.request.signal.aborted) run.settle({ error: run.request.signal.reason })
-    else run.settle(run.failure ?? { error: toError(message.error) })
-  }
+const shuttingDown = () => new CorralError('shutting_down', 'corral is shutting down.')
 
-  async #locate(worker: Worker, run: Run, message: Extract<FromWorker, { type: 'locate' }>): Promise<void> {
-    const { request, locating } = run
-    let location: FileLocation | undefined
-    try {
-      location = await request.locate(message.index, AbortSignal.any([request.signal, locating.signal]))
-    } catch (error) {
-      run.failure ??= { error }
-    }
-    worker.postMessage({ type: 'located', request: message.request, location } satisfies ToWorker)
-  }
-
-  #onEnd(worker: Worker, error: Error): void {
-    if (this.#worker !== worker) return
-    this.#worker = undefined
-    for (const run of this.#runs.values()) run.settle({ error })
-  }
+function toError(error: Extract<FromRun, { type: 'failed' }>['error']): Error {
+  return error instanceof Error ? error : new CorralError(error.code, error.message, error)
 }

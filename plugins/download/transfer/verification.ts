@@ -1,12 +1,16 @@
+import { createReadStream } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
-import type { ChunkMap } from './chunks.ts'
-import type { Digests, FileDigest } from './digests.ts'
+import type { ChunkMap } from './chunk-map.ts'
+import { type DigestReply, type Digests, type FileDigest, fileHashes } from './digests.ts'
 import type { TransferFile, TransferredFile } from './transfers.ts'
 
 /** Chunks of a file that may read back differently from what was written. */
 const MAX_DAMAGED = 16
+/** Bytes that are fetched again before the digest is computed again. */
+const GROUP = 8 * 1024 * 1024
 
+/** How content differs from what the hub says; for messages. */
 export interface Mismatch {
   expected: string
   got: string
@@ -23,24 +27,30 @@ export interface VerificationEvents {
   onFailed(error: unknown): void
 }
 
-/** Verifies a file while its bytes arrive, and finds the chunks to fetch again when the digest is wrong. */
+/**
+ * Verifies a file while its bytes arrive. When the digest is wrong, it has chunks fetched again, some at a time in their
+ * order, and computes the digest again as soon as one of them differs from before.
+ */
 export class Verification {
-  readonly expected: Expected
+  /** The digests that the file must have, as far as the hub reports them. */
+  readonly expected: Pick<TransferFile, 'sha256' | 'gitSha1'>
+  /** Whether the server supports ranges, so that single chunks can be fetched again. */
+  partial = true
   readonly #digests: Digests
   readonly #events: VerificationEvents
   #path = ''
   #map: ChunkMap | undefined
-  #partial = true
   #digest: FileDigest | undefined
   /** The first chunk that the digest has not got yet. */
   #frontier = 0
-  #recheck: Recheck | undefined
+  /** The next chunk to be fetched again, and the checksums of those that are being fetched again. */
+  #again = 0
+  readonly #before = new Map<number, number>()
   #mismatch: Mismatch | undefined
-  #suspicion = new Uint8Array(0)
   #damages = 0
 
-  constructor(expected: Expected, digests: Digests, events: VerificationEvents) {
-    this.expected = expected
+  constructor({ sha256, gitSha1 }: TransferFile, digests: Digests, events: VerificationEvents) {
+    this.expected = { sha256, gitSha1 }
     this.#digests = digests
     this.#events = events
   }
@@ -54,8 +64,8 @@ export class Verification {
   begin(path: string, map: ChunkMap): void {
     this.#path = path
     this.#map = map
-    this.#recheck = undefined
-    if (this.#suspicion.length !== map.count) this.#suspicion = new Uint8Array(map.count)
+    this.#again = 0
+    this.#before.clear()
     this.#follow()
   }
 
@@ -65,31 +75,18 @@ export class Verification {
     if (!map || !this.#digest) return
     const first = this.#frontier
     const crcs: number[] = []
-    while (this.#frontier < map.count && map.isComplete(this.#frontier)) {
-      crcs.push(map.hasCrcs ? map.crc[this.#frontier]! : -1)
-      this.#frontier += 1
+    for (; this.#frontier < map.count && map.isComplete(this.#frontier); this.#frontier++) {
+      crcs.push(map.crc[this.#frontier]!)
     }
-    if (crcs.length > 0) this.#digest.chunks(first, crcs)
+    if (crcs.length > 0) this.#digest.written({ first, crcs })
   }
 
   /** All chunks are on disk and no request is running. */
   complete(): void {
-    if (!this.#recheck || this.#digest) return
-    if (this.#recheck.differs) this.#follow()
+    if (this.#digest || this.#before.size === 0) return
+    const differs = [...this.#before].some(([chunk, crc]) => this.#map!.crc[chunk] !== crc)
+    if (differs) this.#follow()
     else this.#fetchAgain()
-  }
-
-  /** Whether the server supports ranges, so that single chunks can be fetched again. */
-  allowParts(allowed: boolean): void {
-    this.#partial = allowed
-  }
-
-  /** Chunks near a failure are fetched again first when the digest turns out to be wrong. */
-  suspect(from: number, to: number): void {
-    for (let chunk = from; chunk <= to && chunk < this.#suspicion.length; chunk++) {
-      const weight = chunk >= to - 1 ? 2 : 1
-      this.#suspicion[chunk] = Math.max(this.#suspicion[chunk]!, weight)
-    }
   }
 
   end(): void {
@@ -101,18 +98,19 @@ export class Verification {
     this.end()
     this.#frontier = 0
     const { size, chunkSize } = this.#map!
-    this.#digest = this.#digests.follow(
-      { path: this.#path, size, chunkSize, git: this.expected.gitSha1 !== undefined },
-      {
-        onDone: (sha256, gitSha1) => this.#onDigest(sha256, gitSha1),
-        onDamaged: chunk => this.#damaged(chunk),
-        onFailed: error => this.#events.onFailed(error)
-      }
-    )
+    const file = { path: this.#path, size, chunkSize, git: this.expected.gitSha1 !== undefined }
+    this.#digest = this.#digests.follow(file, reply => this.#onReply(reply))
     this.advance()
   }
 
-  #damaged(chunk: number): void {
+  #onReply(reply: DigestReply): void {
+    if (reply.type === 'damaged') this.#onDamaged(reply.chunk)
+    else if (reply.type === 'failed')
+      this.#events.onFailed(Object.assign(new Error(reply.message), { code: reply.code }))
+    else this.#onDigest(reply.sha256, reply.gitSha1)
+  }
+
+  #onDamaged(chunk: number): void {
     this.#damages += 1
     // Every chunk of an earlier process may be damaged once; what this one has just written may not.
     if (this.#damages > Math.max(MAX_DAMAGED, this.#map!.count)) {
@@ -129,82 +127,32 @@ export class Verification {
 
   #onDigest(sha256: string, gitSha1: string | undefined): void {
     this.#digest = undefined
-    const mismatch = mismatchOf(this.expected, sha256, gitSha1)
-    if (!mismatch) {
-      this.#events.onVerified(sha256)
-      return
-    }
-    this.#mismatch = mismatch
-    if (!this.#partial || !this.#map!.hasCrcs) {
-      this.#events.onRestart(mismatch)
-      return
-    }
-    this.#recheck ??= new Recheck(this.#map!, this.#suspicion)
-    this.#fetchAgain()
+    this.#mismatch = mismatchOf(this.expected, sha256, gitSha1)
+    if (!this.#mismatch) this.#events.onVerified(sha256)
+    else if (this.partial) this.#fetchAgain()
+    else this.#events.onRestart(this.#mismatch)
   }
 
+  /** Drops the next chunks, so that they are fetched again. */
   #fetchAgain(): void {
-    if (this.#recheck!.next()) this.#events.onMissing()
+    const map = this.#map!
+    this.#before.clear()
+    for (let bytes = 0; bytes < GROUP && this.#again < map.count; this.#again++) {
+      bytes += map.have[this.#again]!
+      this.#before.set(this.#again, map.crc[this.#again]!)
+      map.drop(this.#again)
+    }
+    if (this.#before.size > 0) this.#events.onMissing()
     else this.#events.onMismatch(this.#mismatch!)
   }
 }
 
-/** Bytes that are fetched again before the digest is computed again. */
-const GROUP = 8 * 1024 * 1024
-
-/**
- * Finds bytes that were corrupted in transit: fetches chunks again, suspicious ones first, and compares their checksums
- * with the earlier ones.
- */
-export class Recheck {
-  readonly #map: ChunkMap
-  readonly #suspicion: Uint8Array
-  readonly #queue: number[]
-  readonly #before = new Map<number, number>()
-
-  /** @param suspicion of each chunk; the highest are fetched first */
-  constructor(map: ChunkMap, suspicion: Uint8Array) {
-    this.#map = map
-    this.#suspicion = suspicion
-    this.#queue = Array.from({ length: map.count }, (_, chunk) => chunk)
-    this.#queue.sort((a, b) => suspicion[b]! - suspicion[a]! || a - b)
-  }
-
-  /** Drops the next chunks, so that they are fetched again. @returns false when all have been */
-  next(): boolean {
-    this.#before.clear()
-    let bytes = 0
-    const level = this.#suspicion[this.#queue[0] ?? 0]
-    // One level of suspicion at a time: the worst may be all that is wrong.
-    while (bytes < GROUP && this.#queue.length > 0 && this.#suspicion[this.#queue[0]!] === level) {
-      const chunk = this.#queue.shift()!
-      bytes += this.#map.have[chunk]!
-      this.#before.set(chunk, this.#map.crc[chunk]!)
-      this.#map.drop(chunk)
-    }
-    return this.#before.size > 0
-  }
-
-  /** Whether what was fetched again differs from what was there. */
-  get differs(): boolean {
-    return [...this.#before].some(([chunk, crc]) => this.#map.crc[chunk] !== crc)
-  }
-}
-
-const CHUNK = 8 * 1024 * 1024
-
-/** The digests that a file must have, as far as the hub reports them. */
-export interface Expected {
-  sha256: string | undefined
-  gitSha1: string | undefined
-}
-
 /** How digests differ from the expected ones; undefined when they match. */
-export function mismatchOf(
-  expected: Expected,
+function mismatchOf(
+  expected: Pick<TransferFile, 'sha256' | 'gitSha1'>,
   sha256: string,
   gitSha1: string | undefined
-): { expected: string; got: string } | undefined {
+): Mismatch | undefined {
   if (expected.sha256 !== undefined && expected.sha256.toLowerCase() !== sha256) {
     return { expected: `SHA-256 ${expected.sha256}`, got: sha256 }
   }
@@ -214,56 +162,21 @@ export function mismatchOf(
   return undefined
 }
 
-/** Verifies a target that exists already; undefined when there is none, or its content is wrong. */
-export async function checkTarget(
-  file: TransferFile,
-  digests: Digests,
-  signal: AbortSignal
-): Promise<TransferredFile | undefined> {
-  let size: number
-  try {
-    const found = await stat(file.target)
-    if (!found.isFile()) return undefined
-    size = found.size
-  } catch (error) {
+/**
+ * Verifies a target that exists already; undefined when there is none, or its content is wrong.
+ * @throws the error of the disk; an AbortError
+ */
+export async function checkTarget(file: TransferFile, signal: AbortSignal): Promise<TransferredFile | undefined> {
+  const found = await stat(file.target).catch(error => {
     if (isSystemError(error, 'ENOENT')) return undefined
     throw error
-  }
-  if (file.size !== undefined && file.size !== size) return undefined
-  if (file.size === undefined && file.sha256 === undefined && file.gitSha1 === undefined) return undefined
-  const { sha256, gitSha1 } = await digestOf(file, size, digests, signal)
-  const mismatch = mismatchOf({ sha256: file.sha256, gitSha1: file.gitSha1 }, sha256, gitSha1)
-  return mismatch === undefined ? { size, sha256 } : undefined
-}
-
-function digestOf(
-  file: TransferFile,
-  size: number,
-  digests: Digests,
-  signal: AbortSignal
-): Promise<{ sha256: string; gitSha1: string | undefined }> {
-  return new Promise((resolve, reject) => {
-    const git = file.gitSha1 !== undefined
-    const abort = () => {
-      digest.close()
-      reject(signal.reason)
-    }
-    const end = <Value>(settle: (value: Value) => void) => {
-      return (value: Value) => {
-        signal.removeEventListener('abort', abort)
-        settle(value)
-      }
-    }
-    const digest = digests.follow(
-      { path: file.target, size, chunkSize: CHUNK, git },
-      {
-        onDone: (sha256, gitSha1) => end(resolve)({ sha256, gitSha1 }),
-        onDamaged: () => end(reject)(new Error(`${file.target} became shorter while it was read`)),
-        onFailed: end(reject)
-      }
-    )
-    signal.addEventListener('abort', abort, { once: true })
-    if (signal.aborted) return abort()
-    digest.chunks(0, new Array(Math.ceil(size / CHUNK)).fill(-1))
   })
+  const isKnown = (file.size ?? file.sha256 ?? file.gitSha1) !== undefined
+  if (!found?.isFile() || !isKnown || (file.size ?? found.size) !== found.size) return undefined
+  const hashes = fileHashes(found.size, file.gitSha1 !== undefined)
+  for await (const bytes of createReadStream(file.target, { signal, highWaterMark: 256 * 1024 })) {
+    for (const hash of hashes) hash.update(bytes)
+  }
+  const [sha256, gitSha1] = hashes.map(hash => hash.digest('hex'))
+  return mismatchOf(file, sha256!, gitSha1) ? undefined : { size: found.size, sha256: sha256! }
 }

@@ -2,11 +2,11 @@ import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../.
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
+import { mayHaveCredentials } from '../../../core/system/redirects.ts'
 import { locationHeaders, proxyOf } from '../files/file-location.ts'
 import { encodePath, fingerprint, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
 import type { HubFetch } from '../http/hub-fetch.ts'
 import { jsonOf } from '../http/hub-response.ts'
-import { mayHaveCredentials } from '../http/redirects.ts'
 import { bearer } from '../hub-options.ts'
 import { corralRefusal } from './refusal.ts'
 

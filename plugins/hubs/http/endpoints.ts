@@ -1,6 +1,6 @@
 import { CorralError } from '../../../core/errors.ts'
+import { mayHaveCredentials } from '../../../core/system/redirects.ts'
 import type { Headers, HubFetch, HubResponse, OutgoingRequest } from './hub-fetch.ts'
-import { mayHaveCredentials } from './redirects.ts'
 
 /** Milliseconds for which an endpoint that could not be reached is tried last. */
 const SKIP_TIME = 60_000

@@ -4,8 +4,9 @@ import { brotliDecompress, unzip } from 'node:zlib'
 import { CorralError } from '../../../core/errors.ts'
 import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
 import { version } from '../../../core/system/package-info.ts'
+import { checkRedirect, isRedirect, MAX_REDIRECTS } from '../../../core/system/redirects.ts'
+import { retryAfterSeconds } from '../../../core/system/retry-after.ts'
 import { connectionErrorText } from './connection-errors.ts'
-import { checkRedirect, isRedirect, MAX_REDIRECTS } from './redirects.ts'
 
 /** Milliseconds until a response must begin, and for which it may pause. */
 const RESPONSE_TIMEOUT = 20_000
@@ -147,7 +148,7 @@ export function createHubFetch(options: HubFetchOptions) {
       if (!isRedirect(status)) return response
       if (redirects === MAX_REDIRECTS) throw unreachable(`${start.host} redirects more than ${MAX_REDIRECTS} times`)
       const redirect = checkRedirect(headers.location, { start, from: url, trustedHosts: outgoing.trustedHosts ?? [] })
-      if ('refused' in redirect) throw unreachable(`${start.host} cannot be trusted: ${redirect.refused}`)
+      if ('refused' in redirect) throw unreachable(`${start.host} cannot be trusted: it ${redirect.refused}`)
       if (redirect.foreign && outgoing.foreign === 'stop') return { ...response, foreignLocation: redirect.to.href }
       // Credentials are never sent again after a foreign host, not even back to the hub.
       if (redirect.foreign) credentials = undefined
@@ -202,24 +203,6 @@ const LONGEST_DELAY = 8_000
 /** Whether the same request may succeed a moment later. */
 export function isTemporary(status: number): boolean {
   return status === 408 || status === 425 || status === 429 || (status >= 500 && status !== 501 && status !== 505)
-}
-
-/** Seconds that a server wants clients to wait; undefined where it does not say. */
-export function retryAfterSeconds(headers: Headers, now: number): number | undefined {
-  // The header of the draft standard, as Hugging Face sends it: `"api";r=0;t=55`. Only exhausted limits (r=0) count.
-  const waits = (headers.ratelimit ?? '')
-    .split(',')
-    .filter(policy => /;\s*r=0\s*(;|$)/.test(policy))
-    .map(policy => Number(/;\s*t=(\d+)/.exec(policy)?.[1] ?? Number.NaN))
-    .filter(Number.isFinite)
-  if (waits.length > 0) return Math.max(...waits) + 1
-  const after = headers['retry-after']?.trim()
-  if (after && /^\d+(\.\d+)?$/.test(after)) return Math.ceil(Number(after))
-  const date = after ? Date.parse(after) : Number.NaN
-  if (Number.isFinite(date)) return Math.max(0, Math.ceil((date - now) / 1000))
-  const reset = Number(headers['x-ratelimit-reset'] ?? Number.NaN)
-  if (reset > now / 1000) return Math.ceil(reset - now / 1000)
-  return undefined
 }
 
 /**

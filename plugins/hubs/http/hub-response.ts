@@ -1,6 +1,7 @@
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { type HubResponse, retryAfterSeconds, shownAddress } from './hub-fetch.ts'
+import { retryAfterSeconds } from '../../../core/system/retry-after.ts'
+import { type HubResponse, shownAddress } from './hub-fetch.ts'
 
 /** Whether a response is a web page. */
 export function isHtml(response: Pick<HubResponse, 'headers' | 'text'>): boolean {

@@ -1,7 +1,6 @@
-import { validateHeaderName, validateHeaderValue } from 'node:http'
 import { Connection, type Exchange, type Receiver } from './http-connection.ts'
-import { type Answer, type ResponseHead, readResponse, strongTag } from './http-response.ts'
-import { proxyAuthorization, proxyFor } from './http-socket.ts'
+import { type Answer, type ResponseHead, readResponse } from './http-response.ts'
+import { basicCredentials, proxyFor } from './http-socket.ts'
 
 /** Most characters of an error response that are shown. */
 const SHOWN = 300
@@ -67,7 +66,9 @@ class ResponseReader implements Receiver {
     const { start, end, size, onAnswer } = this.#request
     this.head = head
     this.answer = readResponse(head, start, end, size)
-    this.#sink = onAnswer(this.answer, strongTag(head.headers.get('etag')))
+    // An ETag that is not weak stands for exactly these bytes.
+    const { etag } = head.headers
+    this.#sink = onAnswer(this.answer, etag && !etag.startsWith('W/') ? etag : undefined)
     if (this.#sink) return true
     const explains = ['refused', 'busy', 'unusable'].includes(this.answer.kind) && head.status >= 400
     if (explains) this.#note = Buffer.alloc(SHOWN * 8)
@@ -115,8 +116,8 @@ export class ConnectionPool {
     const key = `${proxy?.href ?? ''} ${throughProxy ? '' : target.url.origin}`
     const exchange: Exchange = {
       ...options,
-      path: throughProxy ? withoutCredentials(target.url) : `${target.url.pathname}${target.url.search}`,
-      headers: headersFor(target, throughProxy ? proxyAuthorization(proxy) : undefined)
+      path: `${throughProxy ? target.url.origin : ''}${target.url.pathname}${target.url.search}`,
+      headers: headersFor(target, throughProxy && proxy.username !== '' ? basicCredentials(proxy) : undefined)
     }
     for (;;) {
       const connection =
@@ -164,22 +165,11 @@ export class ConnectionPool {
   }
 }
 
-function withoutCredentials(url: URL): string {
-  return `${url.origin}${url.pathname}${url.search}`
-}
-
 function headersFor({ url, headers }: RequestTarget, proxyCredentials: string | undefined): Record<string, string> {
-  const all: Record<string, string> = { Host: url.host, 'User-Agent': 'corral', Accept: '*/*' }
-  if (url.username !== '') {
-    const credentials = `${decodeURIComponent(url.username)}:${decodeURIComponent(url.password)}`
-    all.Authorization = `Basic ${Buffer.from(credentials).toString('base64')}`
-  }
-  if (proxyCredentials !== undefined) all['Proxy-Authorization'] = proxyCredentials
-  for (const [name, value] of Object.entries(headers)) {
-    validateHeaderName(name)
-    validateHeaderValue(name, value)
-    const known = Object.keys(all).find(other => other.toLowerCase() === name.toLowerCase())
-    all[known ?? name] = value
-  }
-  return all
+  // It refuses names and values that would break the request.
+  const all = new Headers({ host: url.host, 'user-agent': 'corral', accept: '*/*' })
+  if (url.username !== '') all.set('authorization', basicCredentials(url))
+  if (proxyCredentials !== undefined) all.set('proxy-authorization', proxyCredentials)
+  for (const [name, value] of Object.entries(headers)) all.set(name, value)
+  return Object.fromEntries(all)
 }

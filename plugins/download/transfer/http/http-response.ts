@@ -1,8 +1,10 @@
+import { isRedirect } from '../../../../core/system/redirects.ts'
+
 /** The first part of an HTTP/1.x response. */
 export interface ResponseHead {
   status: number
   /** By names in lower case; repeated ones are joined by commas. */
-  headers: ReadonlyMap<string, string>
+  headers: Record<string, string | undefined>
   /** The connection can be used again after the body. */
   keepAlive: boolean
   /** How the end of the body is marked. */
@@ -35,44 +37,40 @@ export function parseHead(text: string): ResponseHead {
     headers.set(name, before === undefined ? parts[2]! : `${before}, ${parts[2]!}`)
   }
   const connection = (headers.get('connection') ?? '').toLowerCase()
-  const keepAlive = first[1] === '1' ? !/\bclose\b/.test(connection) : /\bkeep-alive\b/.test(connection)
-  return withBody(status, headers, keepAlive)
+  const canStay = first[1] === '1' ? !/\bclose\b/.test(connection) : /\bkeep-alive\b/.test(connection)
+  const body = bodyOf(status, headers)
+  return { status, headers: Object.fromEntries(headers), keepAlive: canStay && body.kind !== 'until-close', body }
 }
 
-function withBody(status: number, headers: Map<string, string>, keepAlive: boolean): ResponseHead {
-  if (status < 200 || status === 204 || status === 304) {
-    return { status, headers, keepAlive, body: { kind: 'length', length: 0 } }
-  }
+function bodyOf(status: number, headers: ReadonlyMap<string, string>): ResponseHead['body'] {
+  if (status < 200 || status === 204 || status === 304) return { kind: 'length', length: 0 }
   const encoding = headers.get('transfer-encoding')
   const length = headers.get('content-length')
   if (encoding !== undefined) {
     if (length !== undefined) throw new InvalidResponse('the response declares its length twice')
-    if (encoding.toLowerCase() !== 'chunked')
-      throw new InvalidResponse(`the response uses the transfer encoding "${encoding}"`)
-    return { status, headers, keepAlive, body: { kind: 'chunked' } }
+    if (encoding.toLowerCase() === 'chunked') return { kind: 'chunked' }
+    throw new InvalidResponse(`the response uses the transfer encoding "${encoding}"`)
   }
-  if (length === undefined) return { status, headers, keepAlive: false, body: { kind: 'until-close' } }
-  const lengths = new Set(length.split(/\s*,\s*/))
-  const only = [...lengths][0]!
-  if (lengths.size !== 1 || !/^\d{1,15}$/.test(only)) throw new InvalidResponse('the response has an invalid length')
-  return { status, headers, keepAlive, body: { kind: 'length', length: Number(only) } }
+  if (length === undefined) return { kind: 'until-close' }
+  const [only, ...others] = new Set(length.split(/\s*,\s*/))
+  if (others.length > 0 || !/^\d{1,15}$/.test(only!)) throw new InvalidResponse('the response has an invalid length')
+  return { kind: 'length', length: Number(only) }
 }
 
-/** Bytes first to last of `size` (undefined where the server does not know it), from a `Content-Range` header. */
-export function parseContentRange(
-  value: string | undefined
-): { first: number; last: number; size: number | undefined } | undefined {
+interface ContentRange {
+  first: number
+  last: number
+  /** Undefined where the server does not know it. */
+  size: number | undefined
+}
+
+/** Parses a `Content-Range` header. */
+export function parseContentRange(value: string | undefined): ContentRange | undefined {
   const parts = /^bytes\s+(\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/i.exec(value?.trim() ?? '')
   if (!parts) return undefined
   const [first, last] = [Number(parts[1]), Number(parts[2])]
   const size = parts[3] === '*' ? undefined : Number(parts[3])
-  if (last < first || (size !== undefined && last >= size)) return undefined
-  return { first, last, size }
-}
-
-/** An ETag that stands for exactly these bytes; undefined for weak ones. */
-export function strongTag(value: string | undefined): string | undefined {
-  return value === undefined || value === '' || value.startsWith('W/') ? undefined : value
+  return last < first || last >= (size ?? Number.POSITIVE_INFINITY) ? undefined : { first, last, size }
 }
 
 /** What a response to a request for bytes from `start` on means. */
@@ -101,48 +99,38 @@ export type Answer =
  * @param size of the file, as far as it is known
  */
 export function readResponse(
-  head: ResponseHead,
+  { status, headers, body }: ResponseHead,
   start: number,
   end: number | undefined,
   size: number | undefined
 ): Answer {
-  const { status, headers } = head
-  const encoding = headers.get('content-encoding')?.toLowerCase()
-  if (status === 200 || status === 206) {
-    if (encoding !== undefined && encoding !== 'identity')
-      return { kind: 'unusable', why: `sends it encoded as ${encoding}` }
-    const length = head.body.kind === 'length' ? head.body.length : undefined
-    const range = parseContentRange(headers.get('content-range'))
-    // Some servers answer a range with 200: accept it only when all its headers agree.
-    if (range && (status === 206 || length === range.last - range.first + 1)) {
-      return readRange(range, length, start, end, size)
-    }
-    if (status === 206) return { kind: 'unusable', why: 'sends a part without saying which' }
-    if (length !== undefined && size !== undefined && length !== size) return { kind: 'size', size: length }
-    return start === 0 ? { kind: 'whole', size: length } : { kind: 'rangeless' }
-  }
-  if ([301, 302, 303, 307, 308].includes(status)) return { kind: 'redirect', to: headers.get('location') }
+  if (isRedirect(status)) return { kind: 'redirect', to: headers.location }
+  if (status === 429 || status === 503) return { kind: 'busy' }
+  if ([400, 401, 403, 404, 410].includes(status)) return { kind: 'refused' }
   if (status === 416) {
-    const total = /^bytes\s+\*\/(\d{1,15})$/i.exec(headers.get('content-range') ?? '')?.[1]
+    const total = /^bytes\s+\*\/(\d{1,15})$/i.exec(headers['content-range'] ?? '')?.[1]
     if (total === '0' && size === undefined) return { kind: 'empty' }
     if (total !== undefined && Number(total) !== size) return { kind: 'size', size: Number(total) }
   }
-  if (status === 429 || status === 503) return { kind: 'busy' }
-  if ([400, 401, 403, 404, 410].includes(status)) return { kind: 'refused' }
-  return { kind: 'unusable', why: `answers ${status}` }
+  if (status !== 200 && status !== 206) return { kind: 'unusable', why: `answers ${status}` }
+
+  const encoding = headers['content-encoding']?.toLowerCase() ?? 'identity'
+  if (encoding !== 'identity') return { kind: 'unusable', why: `sends it encoded as ${encoding}` }
+  const length = body.kind === 'length' ? body.length : undefined
+  const range = parseContentRange(headers['content-range'])
+  const total = range && range.last - range.first + 1
+  // Some servers answer a range with 200: accept it only when all its headers agree.
+  if (range && (status === 206 || length === total)) {
+    if ((range.size ?? size) === undefined) return { kind: 'unusable', why: SIZELESS }
+    if (range.size !== undefined && size !== undefined && range.size !== size) return { kind: 'size', size: range.size }
+    const fits = range.first === start && (end === undefined || range.last < end) && (length ?? total) === total
+    if (!fits) return { kind: 'unusable', why: 'sends another part than the requested one' }
+    return { kind: 'range', end: range.last + 1, size: range.size }
+  }
+  if (status === 206) return { kind: 'unusable', why: 'sends a part without saying which' }
+  if ((length ?? size) === undefined) return { kind: 'unusable', why: SIZELESS }
+  if (length !== undefined && size !== undefined && length !== size) return { kind: 'size', size: length }
+  return start === 0 ? { kind: 'whole', size: length } : { kind: 'rangeless' }
 }
 
-function readRange(
-  range: { first: number; last: number; size: number | undefined },
-  length: number | undefined,
-  start: number,
-  end: number | undefined,
-  size: number | undefined
-): Answer {
-  if (range.size !== undefined && size !== undefined && range.size !== size) return { kind: 'size', size: range.size }
-  const fits = range.first === start && (end === undefined || range.last < end)
-  if (!fits || (length !== undefined && length !== range.last - range.first + 1)) {
-    return { kind: 'unusable', why: 'sends another part than the requested one' }
-  }
-  return { kind: 'range', end: range.last + 1, size: range.size }
-}
+const SIZELESS = 'does not say how large the file is'

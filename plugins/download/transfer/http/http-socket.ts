@@ -1,7 +1,8 @@
+import { once } from 'node:events'
+import type { ClientRequest, IncomingMessage } from 'node:http'
 import { connect as connectPlain, isIP, type Socket } from 'node:net'
 import type { ConnectionOptions } from 'node:tls'
 import { isLoopback } from '../../../../core/system/private-address.ts'
-import { HEAD_LIMIT } from './http-response.ts'
 
 export type FailureKind = 'connect' | 'cut' | 'stall' | 'protocol'
 
@@ -39,20 +40,18 @@ export async function openSocket(
   const firstSecure = first.protocol === 'https:'
   const tls = target.protocol === 'https:' || firstSecure ? await import('node:tls') : undefined
   const place = { host: hostOf(first), port: Number(first.port || (firstSecure ? 443 : 80)), noDelay: true }
-  const open = (more: object): Socket =>
-    firstSecure ? tls!.connect({ ...place, ...secure(first), ...more }) : connectPlain({ ...place, ...more })
-  const event = firstSecure ? 'secureConnect' : 'connect'
-  if (!proxy || target.protocol === 'http:') {
-    const socket = open({ onread })
-    await connected(socket, event, timeout, signal)
-    return { socket, direct: true }
+  const open = async (more: object) => {
+    const socket = firstSecure
+      ? tls!.connect({ ...place, ...secure(first), ...more })
+      : connectPlain({ ...place, ...more })
+    await happened(socket, firstSecure ? 'secureConnect' : 'connect', timeout, signal)
+    return socket
   }
-  const outer = open({})
-  await connected(outer, event, timeout, signal)
-  await tunnelled(outer, target, proxy, timeout, signal)
+  if (!proxy || target.protocol === 'http:') return { socket: await open({ onread }), direct: true }
+  const outer = await tunnel(await open({}), target, proxy, timeout, signal)
   // TLS inside another socket does not support `onread`.
   const socket = tls!.connect({ socket: outer, ...secure(target) })
-  await connected(socket, 'secureConnect', timeout, signal)
+  await happened(socket, 'secureConnect', timeout, signal)
   return { socket, direct: false }
 }
 
@@ -64,74 +63,46 @@ function hostOf(url: URL): string {
   return url.hostname.replace(/^\[|\]$/g, '')
 }
 
-function connected(
-  socket: Socket,
-  event: 'connect' | 'secureConnect',
+/** Waits for an event of a connection that is being made. @throws ConnectionFailure, the signal's reason */
+async function happened(
+  source: Socket | ClientRequest,
+  event: string,
   timeout: number,
   signal: AbortSignal
-): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const end = (error?: unknown) => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', abort)
-      socket.off('error', fail).off('close', closed)
-      if (error === undefined) return resolve()
-      socket.on('error', () => {
-        // The connection has been given up already.
-      })
-      socket.destroy()
-      reject(error)
-    }
-    const fail = (error: Error & { errors?: Error[] }) =>
-      end(new ConnectionFailure('connect', error.message || error.errors?.[0]?.message || 'it failed', error))
-    const closed = () => end(new ConnectionFailure('connect', 'the connection was closed'))
-    const abort = () => end(signal.reason)
-    const timer = setTimeout(
-      () => end(new ConnectionFailure('connect', `no connection within ${timeout / 1000} s`)),
-      timeout
-    )
-    signal.addEventListener('abort', abort, { once: true })
-    socket.once(event, () => end())
-    socket.on('error', fail).on('close', closed)
-    if (signal.aborted) abort()
-  })
+): Promise<unknown[]> {
+  const limit = AbortSignal.timeout(timeout)
+  try {
+    return await once(source, event, { signal: AbortSignal.any([signal, limit]) })
+  } catch (error) {
+    source.on('error', () => {
+      // The connection has been given up already.
+    })
+    source.destroy()
+    signal.throwIfAborted()
+    if (limit.aborted) throw new ConnectionFailure('connect', `no connection within ${timeout / 1000} s`)
+    const { message, errors } = error as AggregateError
+    throw new ConnectionFailure('connect', message || errors?.[0]?.message || 'it failed', error)
+  }
 }
 
-/** Opens a tunnel through a proxy. */
-function tunnelled(socket: Socket, target: URL, proxy: URL, timeout: number, signal: AbortSignal): Promise<void> {
+/** Opens a tunnel to the server of `target` through a connection to a proxy. */
+async function tunnel(socket: Socket, target: URL, proxy: URL, timeout: number, signal: AbortSignal): Promise<Socket> {
+  const { request } = await import('node:http')
   const authority = `${target.hostname}:${target.port || 443}`
-  const authorization = proxyAuthorization(proxy)
-  return new Promise((resolve, reject) => {
-    let text = ''
-    const end = (error?: unknown) => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', abort)
-      socket.off('data', read).off('close', closed)
-      socket.pause()
-      if (error === undefined) return resolve()
-      socket.destroy()
-      reject(error)
-    }
-    const refused = (why: string) => end(new ConnectionFailure('connect', `the proxy ${why}`))
-    const read = (bytes: Buffer) => {
-      text += bytes.toString('latin1')
-      if (text.length > HEAD_LIMIT) return refused('does not answer like a proxy')
-      if (!text.includes('\r\n\r\n')) return
-      const status = /^HTTP\/1\.[01] (\d{3})/.exec(text)?.[1]
-      if (status?.startsWith('2')) end()
-      else if (status === '407') refused('wants other credentials (407)')
-      else refused(`refuses to connect (${status ?? 'no HTTP answer'})`)
-    }
-    const closed = () => refused('closed the connection')
-    const abort = () => end(signal.reason)
-    const timer = setTimeout(() => refused(`did not answer within ${timeout / 1000} s`), timeout)
-    signal.addEventListener('abort', abort, { once: true })
-    socket.on('error', closed)
-    socket.on('data', read).on('close', closed)
-    const credentials = authorization === undefined ? '' : `Proxy-Authorization: ${authorization}\r\n`
-    socket.write(`CONNECT ${authority} HTTP/1.1\r\nHost: ${authority}\r\n${credentials}\r\n`)
-    if (signal.aborted) abort()
+  const credentials = proxy.username === '' ? {} : { 'proxy-authorization': basicCredentials(proxy) }
+  const connect = request({
+    method: 'CONNECT',
+    path: authority,
+    headers: { host: authority, ...credentials },
+    createConnection: () => socket
   })
+  connect.end()
+  const [response] = (await happened(connect, 'connect', timeout, signal)) as [IncomingMessage]
+  const status = response.statusCode!
+  if (status >= 200 && status < 300) return socket
+  socket.destroy()
+  const why = status === 407 ? 'wants other credentials (407)' : `refuses to connect (${status})`
+  throw new ConnectionFailure('connect', `the proxy ${why}`)
 }
 
 /**
@@ -160,25 +131,24 @@ function fromEnvironment(target: URL, env: NodeJS.ProcessEnv): string | undefine
   return target.protocol === 'https:' ? env.https_proxy || env.HTTPS_PROXY || plain : plain
 }
 
+/** Whether NO_PROXY lists the server: names with their subdomains and addresses, with or without a port. */
 function isExempt(target: URL, list: string): boolean {
-  const host = target.hostname.replace(/^\[|\]$/g, '').toLowerCase()
+  const host = hostOf(target)
   const port = target.port || (target.protocol === 'https:' ? '443' : '80')
-  for (const entry of list.toLowerCase().split(/[\s,]+/)) {
-    if (entry === '') continue
-    if (entry === '*') return true
-    const parts = /^\[?(.+?)\]?(?::(\d+))?$/.exec(entry)!
-    const bare = entry.split(':').length > 2 && !entry.startsWith('[') ? entry : parts[1]!
-    const entryPort = bare === entry ? undefined : parts[2]
-    if (entryPort !== undefined && entryPort !== port) continue
-    const name = bare.replace(/^\*?\./, '')
-    if (host === name || host.endsWith(`.${name}`)) return true
-  }
-  return false
+  return list
+    .toLowerCase()
+    .split(/[\s,]+/)
+    .filter(Boolean)
+    .some(entry => {
+      const isBareIpv6 = entry.split(':').length > 2 && !entry.startsWith('[')
+      const [, name = '', entryPort = port] = isBareIpv6 ? [entry, entry] : /^\[?(.+?)\]?(?::(\d+))?$/.exec(entry)!
+      const suffix = name.replace(/^\*?\./, '')
+      return name === '*' || (entryPort === port && (host === suffix || host.endsWith(`.${suffix}`)))
+    })
 }
 
-/** The `Proxy-Authorization` header for a proxy. */
-export function proxyAuthorization(proxy: URL): string | undefined {
-  if (proxy.username === '') return undefined
-  const credentials = `${decodeURIComponent(proxy.username)}:${decodeURIComponent(proxy.password)}`
-  return `Basic ${Buffer.from(credentials).toString('base64')}`
+/** User name and password of an address, as headers have them. */
+export function basicCredentials({ username, password }: URL): string {
+  const text = `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
+  return `Basic ${Buffer.from(text).toString('base64')}`
 }

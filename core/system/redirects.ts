@@ -1,0 +1,51 @@
+import { isLoopback, isPrivateHost } from './private-address.ts'
+
+/** Redirects that are followed for one request. */
+export const MAX_REDIRECTS = 5
+
+/** Whether the `Location` of a response is to be followed with the same method. */
+export function isRedirect(status: number): boolean {
+  return [301, 302, 303, 307, 308].includes(status)
+}
+
+export interface RedirectContext {
+  /** Where the request was first sent. */
+  start: URL
+  /** The address that redirected. */
+  from: URL
+  /** Other hosts that get the credentials, over https only. */
+  trustedHosts?: readonly string[]
+}
+
+/**
+ * Checks a redirect of a server that credentials were sent to.
+ * @returns where it leads, and whether that is foreign to the server, so that no credentials are sent; or why it is not
+ * followed, as part of a sentence about the server
+ */
+export function checkRedirect(
+  location: string | undefined,
+  { start, from, trustedHosts = [] }: RedirectContext
+): { to: URL; foreign: boolean } | { refused: string } {
+  if (!location) return { refused: 'redirects without saying where to' }
+  if (!URL.canParse(location, from.href)) return { refused: 'redirects to an invalid address' }
+  const to = new URL(location, from)
+  if (to.protocol !== 'https:' && to.protocol !== 'http:') {
+    return { refused: `redirects to an address of the kind "${to.protocol}"` }
+  }
+  if (to.username || to.password) return { refused: `redirects to an address with credentials at ${to.host}` }
+  if (isPrivateHost(to.hostname) && !isPrivateHost(start.hostname)) {
+    return { refused: `is public but redirects into a private network (${to.host})` }
+  }
+  const wasSecure = from.protocol === 'https:' && start.protocol === 'https:'
+  if (wasSecure && to.protocol === 'http:' && !isLoopback(to.hostname)) {
+    return { refused: `redirects from https to the insecure ${to.origin}` }
+  }
+  return { to, foreign: !mayHaveCredentials(to, start, trustedHosts) }
+}
+
+/** Whether a server's credentials may be sent to an address: to its own hosts, and never over http if it uses https. */
+export function mayHaveCredentials(to: URL, server: URL, trustedHosts: readonly string[]): boolean {
+  if (to.protocol === 'http:' && server.protocol === 'https:') return false
+  if (to.host === server.host) return true
+  return to.protocol === 'https:' && trustedHosts.includes(to.host)
+}

@@ -1,0 +1,115 @@
+/** Most chunks of a file, so that its journal stays small. */
+const MAX_CHUNKS = 4096
+const SMALLEST_CHUNK = 1024 * 1024
+
+/** The size of a file's chunks: a power of two, large enough to keep their number limited. */
+export function chunkSizeFor(size: number): number {
+  let chunk = SMALLEST_CHUNK
+  while (chunk * MAX_CHUNKS < size) chunk *= 2
+  return chunk
+}
+
+/**
+ * Which bytes of a file are on disk. A chunk is written from its start, by one connection at a time, so that its state is
+ * a length and the CRC-32 of that many bytes.
+ */
+export class ChunkMap {
+  readonly size: number
+  readonly chunkSize: number
+  readonly count: number
+  /** Bytes that each chunk has, from its start. */
+  readonly have: Float64Array
+  /** Their CRC-32. */
+  readonly crc: Uint32Array
+  /** Bytes of all chunks. */
+  completed = 0
+
+  constructor(size: number, chunkSize: number = chunkSizeFor(size)) {
+    this.size = size
+    this.chunkSize = chunkSize
+    this.count = Math.ceil(size / chunkSize)
+    this.have = new Float64Array(this.count)
+    this.crc = new Uint32Array(this.count)
+  }
+
+  start(chunk: number): number {
+    return chunk * this.chunkSize
+  }
+
+  end(chunk: number): number {
+    return Math.min(this.size, (chunk + 1) * this.chunkSize)
+  }
+
+  isComplete(chunk: number): boolean {
+    return this.have[chunk]! === this.end(chunk) - this.start(chunk)
+  }
+
+  get complete(): boolean {
+    return this.completed === this.size
+  }
+
+  /** Adds bytes to a chunk, with the CRC-32 that it has then. */
+  add(chunk: number, bytes: number, crc: number): void {
+    this.have[chunk]! += bytes
+    this.crc[chunk] = crc
+    this.completed += bytes
+  }
+
+  /** Forgets a chunk. */
+  drop(chunk: number): void {
+    this.completed -= this.have[chunk]!
+    this.have[chunk] = 0
+    this.crc[chunk] = 0
+  }
+}
+
+/** Chunks that one connection fetches with one request, from the first to before the last. */
+export interface Span {
+  /** The chunk that is being fetched. */
+  at: number
+  /** The chunk before which the span ends; others may take chunks from its end. */
+  to: number
+}
+
+const SMALLEST_REQUEST = 8 * 1024 * 1024
+const LARGEST_REQUEST = 256 * 1024 * 1024
+/** Bytes that must be left to make a second connection worthwhile: what is on its way to the first one is lost. */
+const LEAST_SHARED = 4 * 1024 * 1024
+
+/** Bytes of a connection's next request: its fair share of the unclaimed bytes, so that requests are few. */
+export function requestSize(unclaimed: number, connections: number): number {
+  return Math.min(LARGEST_REQUEST, Math.max(SMALLEST_REQUEST, unclaimed / connections))
+}
+
+/** Bytes that are neither on disk nor being fetched. */
+export function unclaimedBytes(map: ChunkMap, taken: readonly Span[]): number {
+  const claimed = taken.reduce((sum, span) => sum + spanBytes(map, span), 0)
+  return map.size - map.completed - claimed
+}
+
+/** Bytes that a span still has to fetch. */
+export function spanBytes(map: ChunkMap, span: Span): number {
+  if (span.at >= span.to) return 0
+  return map.end(span.to - 1) - map.start(span.at) - map.have[span.at]!
+}
+
+/** The first missing chunks that no request fetches, up to `bytes` but at least one chunk. */
+export function freeSpan(map: ChunkMap, taken: readonly Span[], bytes: number): Span | undefined {
+  const isFree = (chunk: number) => !map.isComplete(chunk) && !taken.some(({ at, to }) => chunk >= at && chunk < to)
+  let at = 0
+  while (at < map.count && !isFree(at)) at += 1
+  if (at === map.count) return undefined
+  const span = { at, to: at + 1 }
+  // A chunk that is partly on disk can only be continued at the start of a request.
+  while (span.to < map.count && spanBytes(map, span) < bytes && map.have[span.to] === 0 && isFree(span.to)) span.to += 1
+  return span
+}
+
+/** Takes away the second half of the longest span, for a connection that has nothing to do; undefined where it is short. */
+export function stolenSpan(map: ChunkMap, taken: readonly Span[]): Span | undefined {
+  const longest = [...taken].sort((a, b) => spanBytes(map, b) - spanBytes(map, a))[0]
+  if (!longest || longest.to - longest.at < 2 || spanBytes(map, longest) < LEAST_SHARED) return undefined
+  const to = longest.to
+  longest.to = longest.at + Math.ceil((to - longest.at) / 2)
+  return { at: longest.to, to }
+}
