@@ -1,10 +1,19 @@
 import type { HardwareProblem } from '../../core/contracts/hardware.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { amdChip, gfxName, gfxOfTargetVersion } from './amd-chips.ts'
-import { bytesOf, defined, type Findings, freeOf, ProbeFailure, parseJson, type Sighting } from './findings.ts'
-import type { SystemFiles } from './inspected-machine.ts'
 import { addressOfLocation, marketingName, pciAddress, pciId, vendorOfId } from './pci.ts'
-import type { Probe } from './probe.ts'
+import {
+  bytesOf,
+  type Findings,
+  fieldOf,
+  freeOf,
+  type Probe,
+  ProbeFailure,
+  parseJson,
+  programProbe,
+  type Sighting,
+  sighting
+} from './probe.ts'
 
 /*
  * AMD's GPUs, from the kernel's compute devices, rocminfo, rocm-smi and amd-smi.
@@ -13,51 +22,38 @@ import type { Probe } from './probe.ts'
 // ---- /sys/class/kfd/kfd/topology/nodes/<n> (https://docs.kernel.org/gpu/amdgpu and kfd_topology.c); processors and
 // partitions of a card are nodes too
 
-export interface KfdNode {
-  properties: string
-  /** `properties` and `used_memory` of mem_banks/<n>. */
-  banks: readonly { properties: string; used?: string | undefined }[]
-}
-
 const NODES = '/sys/class/kfd/kfd/topology/nodes'
 /** Frame buffers, visible to the processor or not (HSA_MEM_HEAP_TYPE_FB_PUBLIC, _PRIVATE). */
 const FRAME_BUFFERS = [1, 2]
 /** Maximum number of nodes read: eight cards with eight partitions, and the processors. */
 const MAX_NODES = 128
 
-function numbersOf(text: string): Map<string, number> {
-  return new Map(
-    [...text.matchAll(/^(\w+) (\d{1,20})\s*$/gm)].map(([, key, value]) => [key!, Number(value)] as [string, number])
+function numbersOf(text: string): Partial<Record<string, number>> {
+  return Object.fromEntries(
+    [...text.matchAll(/^(\w+) (\d{1,20})\s*$/gm)].map(([, key, value]) => [key!, Number(value)])
   )
 }
 
-/** Parses one node; undefined for a processor or invalid properties. */
-export function parseKfdNode({ properties, banks }: KfdNode): Sighting | undefined {
+/**
+ * Parses one node; undefined for a processor or invalid properties.
+ * @param banks the properties of its memory banks; how much of them is used, amdgpu reports elsewhere
+ */
+export function parseKfdNode(properties: string, banks: readonly string[]): Sighting | undefined {
   const values = numbersOf(properties)
-  if (!((values.get('simd_count') ?? 0) > 0)) return undefined
-  const vendor = values.get('vendor_id')
-  if (vendor !== undefined && vendorOfId(pciId(vendor)) !== 'amd') return undefined
-  const local = banks
-    .map(bank => ({ ...bank, values: numbersOf(bank.properties) }))
-    .filter(bank => FRAME_BUFFERS.includes(bank.values.get('heap_type') ?? 0))
-  const inBanks = local.reduce((sum, bank) => sum + (bank.values.get('size_in_bytes') ?? 0), 0)
-  const totalMemory = bytesOf(inBanks > 0 ? inBanks : (values.get('local_mem_size') ?? 0))
-  const used = local.map(bank => (/^\s*\d{1,18}\s*$/.test(bank.used ?? '') ? Number(bank.used) : undefined))
-  const allUsed =
-    used.length > 0 && used.every(each => each !== undefined) ? used.reduce((a, b) => a + b, 0) : undefined
-  return {
+  if (!values.simd_count) return undefined
+  if (values.vendor_id !== undefined && vendorOfId(pciId(values.vendor_id)) !== 'amd') return undefined
+  const own = banks.map(numbersOf).filter(bank => FRAME_BUFFERS.includes(bank.heap_type ?? 0))
+  const inBanks = own.reduce((sum, bank) => sum + (bank.size_in_bytes ?? 0), 0)
+  return sighting({
     vendor: 'amd',
-    ...defined({
-      pciId: pciId(values.get('device_id')),
-      pciBus: addressOfLocation(values.get('location_id') ?? 0, values.get('domain')),
-      architecture: gfxOfTargetVersion(values.get('gfx_target_version') ?? 0),
-      totalMemory,
-      freeMemory: freeOf(totalMemory, allUsed)
-    }),
-    // Every kernel with amdgpu has this list: it says nothing of whether ROCm is installed.
+    pciId: pciId(values.device_id),
+    pciBus: addressOfLocation(values.location_id ?? 0, values.domain),
+    architecture: gfxOfTargetVersion(values.gfx_target_version ?? 0),
+    totalMemory: bytesOf(inBanks || (values.local_mem_size ?? 0)),
+    // Every kernel with amdgpu has this list: it does not tell whether ROCm is installed.
     driver: { name: 'amdgpu' },
     usable: true
-  }
+  })
 }
 
 /**
@@ -70,7 +66,11 @@ export function foldPartitions(nodes: readonly Sighting[]): { gpus: Sighting[]; 
     cards.set(place, [...(cards.get(place) ?? []), node])
   }
   const problems: HardwareProblem[] = []
+  const gpus: Sighting[] = []
   for (const [place, parts] of cards) {
+    const sum = (key: 'totalMemory' | 'freeMemory') =>
+      parts.every(part => part[key] !== undefined) ? parts.reduce((all, part) => all + part[key]!, 0) : undefined
+    gpus.push(sighting({ ...parts[0]!, totalMemory: sum('totalMemory'), freeMemory: sum('freeMemory') }))
     if (parts.length === 1) continue
     problems.push({
       code: 'partitioned',
@@ -79,22 +79,7 @@ export function foldPartitions(nodes: readonly Sighting[]): { gpus: Sighting[]; 
       advice: 'For one large model, merge them into one device: "sudo amd-smi set --compute-partition SPX".'
     })
   }
-  const sum = (parts: readonly Sighting[], key: 'totalMemory' | 'freeMemory') =>
-    parts.every(part => part[key] !== undefined) ? parts.reduce((all, part) => all + part[key]!, 0) : undefined
-  const gpus = [...cards.values()].map(parts => ({
-    ...parts[0]!,
-    ...defined({ totalMemory: sum(parts, 'totalMemory'), freeMemory: sum(parts, 'freeMemory') })
-  }))
   return { gpus, problems }
-}
-
-async function readNode(files: SystemFiles, name: string): Promise<KfdNode> {
-  const folder = `${NODES}/${name}`
-  const banks = (await files.names(`${folder}/mem_banks`)).slice(0, 8).map(async bank => ({
-    properties: (await files.text(`${folder}/mem_banks/${bank}/properties`)) ?? '',
-    used: await files.text(`${folder}/mem_banks/${bank}/used_memory`)
-  }))
-  return { properties: (await files.text(`${folder}/properties`)) ?? '', banks: await Promise.all(banks) }
 }
 
 export const kfdTopology: Probe = {
@@ -103,8 +88,12 @@ export const kfdTopology: Probe = {
   async find({ files }): Promise<Findings> {
     const names = await files.names(NODES)
     if (names.length === 0) throw new ProbeFailure('absent', `there is no ${NODES}`)
-    const nodes = await Promise.all(names.slice(0, MAX_NODES).map(name => readNode(files, name)))
-    return foldPartitions(nodes.flatMap(node => parseKfdNode(node) ?? []))
+    const text = async (path: string) => (await files.text(`${NODES}/${path}/properties`)) ?? ''
+    const nodes = names.slice(0, MAX_NODES).map(async name => {
+      const banks = (await files.names(`${NODES}/${name}/mem_banks`)).slice(0, 8)
+      return parseKfdNode(await text(name), await Promise.all(banks.map(bank => text(`${name}/mem_banks/${bank}`))))
+    })
+    return foldPartitions((await Promise.all(nodes)).flatMap(node => node ?? []))
   }
 }
 
@@ -114,30 +103,25 @@ export const kfdTopology: Probe = {
 export function parseRocminfo(text: string): Sighting[] | undefined {
   const agents = text.split(/^\s*Agent \d+\s*$/m).slice(1)
   if (agents.length === 0) return undefined
-  return agents.flatMap((agent): Sighting[] => {
-    const field = (key: string) => new RegExp(`^\\s*${key}:[ \\t]*(\\S.*?)\\s*$`, 'm').exec(agent)?.[1]
-    if (field('Device Type') !== 'GPU') return []
-    const decimal = (value: string | undefined) => Number(/^\d+/.exec(value ?? '')?.[0] ?? NaN)
+  const gpus = agents.filter(agent => fieldOf(agent, 'Device Type') === 'GPU')
+  return gpus.map(agent => {
+    const decimal = (key: string) => Number.parseInt(fieldOf(agent, key) ?? '', 10)
     // The first pool that the whole GPU can use; for an integrated GPU it is main memory.
     const pool = /Segment:\s*GLOBAL[^\n]*COARSE GRAINED[^\n]*\n\s*Size:\s*(\d{1,15})\(/.exec(agent)?.[1]
-    const id = pciId(/\((0x[0-9a-f]{4})\)/i.exec(field('Chip ID') ?? '')?.[1])
-    const apu = amdChip(id)?.integrated ?? /Memory Properties:[^\n]*\bAPU\b/.test(agent)
-    const name = field('Marketing Name')
-    return [
-      {
-        vendor: 'amd',
-        ...defined({
-          name: name === 'N/A' ? undefined : name,
-          architecture: gfxName(field('Name')),
-          pciId: id,
-          pciBus: addressOfLocation(decimal(field('BDFID')), decimal(field('Domain')) || 0),
-          type: apu ? ('integrated' as const) : undefined,
-          totalMemory: apu || pool === undefined ? undefined : bytesOf(pool, 1024)
-        }),
-        api: 'rocm',
-        usable: true
-      }
-    ]
+    const id = pciId(/\((0x[0-9a-f]{4})\)/i.exec(fieldOf(agent, 'Chip ID') ?? '')?.[1])
+    const integrated = amdChip(id)?.integrated ?? /Memory Properties:[^\n]*\bAPU\b/.test(agent)
+    const name = fieldOf(agent, 'Marketing Name')
+    return sighting({
+      vendor: 'amd',
+      name: name === 'N/A' ? undefined : name,
+      architecture: gfxName(fieldOf(agent, 'Name')),
+      pciId: id,
+      pciBus: addressOfLocation(decimal('BDFID'), decimal('Domain') || 0),
+      type: integrated ? 'integrated' : undefined,
+      totalMemory: integrated ? undefined : bytesOf(pool, 1024),
+      api: 'rocm',
+      usable: true
+    })
   })
 }
 
@@ -188,35 +172,29 @@ function sightingOf(fields: ReadonlyMap<string, string>): Sighting {
     names
       .map(name => fields.get(name.toLowerCase()))
       .find(value => value !== undefined && value !== '' && value !== 'N/A')
-  const totalMemory = bytesOf(field('VRAM Total Memory (B)') ?? '')
+  const totalMemory = bytesOf(field('VRAM Total Memory (B)'))
   const used = field('VRAM Total Used Memory (B)')
   const name = field('Card Series', 'Device Name', 'Card series', 'Product Name')
-  return {
+  return sighting({
     vendor: 'amd',
-    ...defined({
-      // Some versions print the id instead of a name.
-      name: name !== undefined && !/^0x/i.test(name) ? marketingName('amd', name) : undefined,
-      pciId: pciId(field('Device ID', 'GPU ID')) ?? pciId(field('Card Model')),
-      pciBus: pciAddress(field('PCI Bus')),
-      architecture: gfxName(field('GFX Version')),
-      totalMemory,
-      freeMemory: freeOf(totalMemory, used === '0' ? 0 : bytesOf(used ?? ''))
-    }),
+    // Some versions print the id instead of a name.
+    name: name !== undefined && !/^0x/i.test(name) ? marketingName('amd', name) : undefined,
+    pciId: pciId(field('Device ID', 'GPU ID')) ?? pciId(field('Card Model')),
+    pciBus: pciAddress(field('PCI Bus')),
+    architecture: gfxName(field('GFX Version')),
+    totalMemory,
+    freeMemory: freeOf(totalMemory, used === '0' ? 0 : bytesOf(used)),
     api: 'rocm',
     usable: true
-  }
+  })
 }
 
-function jsonCards(text: string): Cards | undefined {
-  // Warnings may precede it.
-  const start = text.indexOf('{')
-  if (start < 0) return undefined
-  const value = parseJson(text.slice(start, text.lastIndexOf('}') + 1))
-  if (!isObject(value)) return undefined
+/** Cards of JSON, whose values are all texts. It may be cut off: what is complete counts. */
+function jsonCards(text: string): Cards {
   const cards: Cards = new Map()
-  for (const [key, fields] of Object.entries(value)) {
-    if (!/^(card|gpu)\d+$/i.test(key) || !isObject(fields)) continue
-    cards.set(key, new Map(Object.entries(fields).map(([name, field]) => [name.toLowerCase(), String(field)])))
+  for (const [, card, fields] of text.matchAll(/"((?:card|gpu)\d+)":\s*\{([^{}]*)/gi)) {
+    const pairs = [...fields!.matchAll(/"([^"\n]+)":\s*"([^"\n]*)"/g)]
+    cards.set(card!, new Map(pairs.map(([, name, value]) => [name!.toLowerCase(), value!])))
   }
   return cards
 }
@@ -249,7 +227,9 @@ function textCards(text: string): Cards | undefined {
 
 /** Parses any of the three formats; undefined if it is none of them, or truncated JSON. */
 export function parseRocmSmi(text: string): Sighting[] | undefined {
-  const cards = jsonCards(text) ?? csvCards(text) ?? textCards(text)
+  // Warnings may precede it.
+  const json = text.slice(text.indexOf('{'), text.lastIndexOf('}') + 1)
+  const cards = isObject(parseJson(json)) ? jsonCards(json) : (csvCards(text) ?? textCards(text))
   if (!cards) return undefined
   const inOrder = [...cards].sort(([a], [b]) => a.localeCompare(b, 'en', { numeric: true }))
   return inOrder.map(([, fields]) => sightingOf(fields))
@@ -257,15 +237,9 @@ export function parseRocmSmi(text: string): Sighting[] | undefined {
 
 /** Finds the cards in broken JSON by their complete fields. Their memory figures are not trusted. */
 export function cardsInBrokenJson(text: string): Sighting[] {
-  const cards = text.split(/"(?:card|gpu)\d+":\s*\{/).slice(1)
-  return cards.flatMap(card => {
-    const fields = [...card.matchAll(/"([^"\n]+)":\s*"([^"\n]*)"/g)].map(([, key, value]) => [
-      key!.toLowerCase(),
-      value!
-    ])
-    const { totalMemory: _, freeMemory: __, ...sighting } = sightingOf(new Map(fields as [string, string][]))
-    return sighting.pciId === undefined && sighting.pciBus === undefined ? [] : [sighting]
-  })
+  return [...jsonCards(text).values()]
+    .map(fields => sighting({ ...sightingOf(fields), totalMemory: undefined, freeMemory: undefined }))
+    .filter(({ pciId, pciBus }) => pciId !== undefined || pciBus !== undefined)
 }
 
 export const rocmSmi: Probe = {
@@ -295,46 +269,31 @@ export function parseAmdSmi(text: string): Sighting[] | undefined {
   const blocks = text.split(/^GPU: \d+\s*$/m).slice(1)
   if (blocks.length === 0) return undefined
   return blocks.flatMap((block): Sighting[] => {
-    const section = (title: string) =>
-      new RegExp(`^ {1,4}${title}:\\s*\\r?\\n((?: {5,}\\S.*(?:\\r?\\n|$))*)`, 'm').exec(block)?.[1] ?? ''
-    const field = (within: string, key: string) => {
-      const value = new RegExp(`^\\s+${key}:[ \\t]*(\\S.*?)\\s*$`, 'im').exec(within)?.[1]
+    const field = (title: string, key: string) => {
+      const section = new RegExp(`^ {1,4}${title}:\\s*\\r?\\n((?: {5,}\\S.*(?:\\r?\\n|$))*)`, 'm').exec(block)?.[1]
+      const value = fieldOf(section ?? '', key)
       return value === 'N/A' ? undefined : value
     }
-    const [asic, driver] = [section('ASIC'), section('DRIVER')]
-    const vendor = field(asic, 'VENDOR_ID')
+    const vendor = field('ASIC', 'VENDOR_ID')
     if (vendor !== undefined && vendorOfId(pciId(vendor)) !== 'amd') return []
-    const size = /^(\d{1,9}) MB$/.exec(field(section('VRAM'), 'SIZE') ?? '')?.[1]
-    const name = field(asic, 'MARKET[_ ]NAME')
-    const driverName = field(driver, 'NAME')
+    const name = field('ASIC', '(?:MARKET_NAME|Market Name)')
+    const driver = { name: field('DRIVER', 'NAME'), version: field('DRIVER', 'VERSION') }
+    // Virtual machines may have another driver than amdgpu.
+    const usable = driver.name === undefined || driver.name === 'amdgpu'
     return [
-      {
+      sighting({
         vendor: 'amd',
-        ...defined({
-          name: name === undefined ? undefined : marketingName('amd', name),
-          pciId: pciId(field(asic, 'DEVICE_ID')),
-          pciBus: pciAddress(field(section('BUS'), 'BDF')),
-          architecture: gfxName(field(asic, 'TARGET_GRAPHICS_VERSION')),
-          totalMemory: bytesOf(size ?? '', 2 ** 20),
-          driver:
-            driverName === undefined ? undefined : defined({ name: driverName, version: field(driver, 'VERSION') })
-        }),
-        // Virtual machines may have another driver than amdgpu.
-        ...(driverName === undefined || driverName === 'amdgpu'
-          ? { api: 'rocm' as const, usable: true }
-          : { usable: false })
-      }
+        name: name === undefined ? undefined : marketingName('amd', name),
+        pciId: pciId(field('ASIC', 'DEVICE_ID')),
+        pciBus: pciAddress(field('BUS', 'BDF')),
+        architecture: gfxName(field('ASIC', 'TARGET_GRAPHICS_VERSION')),
+        totalMemory: bytesOf(/^(\d{1,9}) MB$/.exec(field('VRAM', 'SIZE') ?? '')?.[1], 2 ** 20),
+        driver: driver.name === undefined ? undefined : driver,
+        api: usable ? 'rocm' : undefined,
+        usable
+      })
     ]
   })
 }
 
-export const amdSmi: Probe = {
-  name: 'amd-smi',
-  platforms: ['linux'],
-  async find(machine): Promise<Findings> {
-    const { stdout, failure } = await machine.run('amd-smi', ['static'])
-    const gpus = parseAmdSmi(stdout)
-    if (gpus) return { gpus }
-    throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no GPU in the output of amd-smi')
-  }
-}
+export const amdSmi = programProbe('amd-smi', ['linux'], ['amd-smi', 'static'], parseAmdSmi)

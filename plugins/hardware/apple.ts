@@ -1,24 +1,19 @@
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { isObject } from '../../core/system/json-object.ts'
-import { bytesOf, defined, type Findings, ProbeFailure, parseJson, type Sighting } from './findings.ts'
 import { pciId, vendorOfId, vendorOfName } from './pci.ts'
-import type { Probe } from './probe.ts'
+import { bytesOf, defined, parseJson, programProbe, type Sighting, sighting } from './probe.ts'
 import { featuresOfSysctl } from './processor.ts'
 
 /** Parses the `key: value` lines of `sysctl`; on some systems `key = value`. */
 export function parseSysctl(text: string): Map<string, string> {
-  const values = new Map<string, string>()
-  for (const line of text.split(/\r?\n/)) {
-    const match = /^([A-Za-z_][\w.]*)\s*[:=]\s*(.*?)\s*$/.exec(line)
-    if (match) values.set(match[1]!, match[2]!)
-  }
-  return values
+  const lines = text.matchAll(/^([A-Za-z_][\w.]*)[ \t]*[:=][ \t]*(.*?)\s*$/gm)
+  return new Map([...lines].map(([, key, value]) => [key!, value!]))
 }
 
 /** The processor of a Mac; undefined if its name is missing. */
 export function appleProcessor(values: ReadonlyMap<string, string>): Partial<Hardware['cpu']> | undefined {
   const model = values.get('machdep.cpu.brand_string')
-  if (model === undefined || model === '') return undefined
+  if (!model) return undefined
   const count = (...keys: string[]) =>
     keys.map(key => Number(values.get(key))).find(value => Number.isInteger(value) && value > 0)
   return defined({
@@ -29,20 +24,13 @@ export function appleProcessor(values: ReadonlyMap<string, string>): Partial<Har
   })
 }
 
-const SYSCTL_KEYS = ['machdep.cpu', 'hw.physicalcpu', 'hw.logicalcpu', 'hw.optional']
+// sysctl exits with an error if one of the keys is unknown, but prints the others.
+const SYSCTL = ['sysctl', 'machdep.cpu', 'hw.physicalcpu', 'hw.logicalcpu', 'hw.optional'] as const
 
-export const appleCpu: Probe = {
-  name: 'sysctl',
-  platforms: ['darwin'],
-  async find(machine): Promise<Findings> {
-    // It exits with an error if one of the keys is unknown, but prints the others.
-    const { stdout, failure } = await machine.run('sysctl', SYSCTL_KEYS)
-    const cpu = appleProcessor(parseSysctl(stdout))
-    if (!cpu)
-      throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'no processor in the output of sysctl')
-    return { cpu }
-  }
-}
+export const appleCpu = programProbe('sysctl', ['darwin'], [...SYSCTL], stdout => {
+  const cpu = appleProcessor(parseSysctl(stdout))
+  return cpu && { cpu }
+})
 
 /** Memory in bytes, from `sysctl hw.memsize` or `sysctl -n hw.memsize`. */
 export function appleMemory(text: string): number | undefined {
@@ -76,41 +64,30 @@ export function parseSystemProfiler(output: string): Sighting[] | undefined {
     if (name === undefined) return []
     // `sppci_vendor_Apple`, on older systems in lower case, the bare name, name and id, or the id: `Intel (0x8086)`.
     const reported = text(fields.spdisplays_vendor)?.replaceAll('_', ' ') ?? ''
-    const vendors = [
-      vendorOfName(reported),
-      vendorOfId(/0x[0-9a-f]{4}/i.exec(reported)?.[0].toLowerCase()),
-      vendorOfName(name)
-    ]
+    const id = /0x[0-9a-f]{4}/i.exec(reported)?.[0].toLowerCase()
+    const vendors = [vendorOfName(reported), vendorOfId(id), vendorOfName(name)]
     const vendor = vendors.find(each => each !== 'other') ?? 'other'
     const metal = text(fields.spdisplays_mtlgpufamilysupport) ?? text(fields.spdisplays_metal)
-    const family = /metal\d+$/.exec(metal ?? '')?.[0]
-    const totalMemory = vram(text(fields.spdisplays_vram))
     const shared = vendor === 'apple' || vendor === 'intel' || fields.spdisplays_vram_shared !== undefined
     return [
-      {
+      sighting({
         vendor,
-        name: vendor === 'other' ? name : name.trim(),
+        name: name.trim(),
         type: shared ? 'integrated' : 'discrete',
         unifiedMemory: shared,
-        ...defined({
-          pciId: pciId(text(fields['spdisplays_device-id'])),
-          architecture: vendor === 'apple' ? family : undefined,
-          totalMemory: shared ? undefined : totalMemory,
-          api: metal === undefined || /not_?supported/i.test(metal) ? undefined : ('metal' as const)
-        }),
+        pciId: pciId(text(fields['spdisplays_device-id'])),
+        architecture: vendor === 'apple' ? /metal\d+$/.exec(metal ?? '')?.[0] : undefined,
+        totalMemory: shared ? undefined : vram(text(fields.spdisplays_vram)),
+        api: metal === undefined || /not_?supported/i.test(metal) ? undefined : 'metal',
         usable: true
-      }
+      })
     ]
   })
 }
 
-export const systemProfiler: Probe = {
-  name: 'system_profiler',
-  platforms: ['darwin'],
-  async find(machine): Promise<Findings> {
-    const { stdout, failure } = await machine.run('system_profiler', ['SPDisplaysDataType', '-json'])
-    const gpus = parseSystemProfiler(stdout)
-    if (gpus) return { gpus }
-    throw new ProbeFailure(failure ? 'failed' : 'unreadable', failure ?? 'system_profiler printed no JSON')
-  }
-}
+export const systemProfiler = programProbe(
+  'system_profiler',
+  ['darwin'],
+  ['system_profiler', 'SPDisplaysDataType', '-json'],
+  parseSystemProfiler
+)

@@ -1,15 +1,12 @@
 import type { Gpu, Hardware, HardwareProblem, ProbeReport } from '../../core/contracts/hardware.ts'
 import { amdSmi, kfdTopology, rocminfo, rocmSmi } from './amd.ts'
 import { appleCpu, systemProfiler } from './apple.ts'
-import type { Findings, Sighting } from './findings.ts'
-import type { Machine } from './inspected-machine.ts'
 import { syclLs, xpuSmi } from './intel.ts'
 import { cLibrary, libraries } from './libraries.ts'
 import { machineMemory } from './main-memory.ts'
 import { mergeGpus, type Source } from './merge-gpus.ts'
-import { nvidiaDriver } from './nvidia-driver.ts'
-import { nvidiaSmi } from './nvidia-smi.ts'
-import { type Probe, runProbe } from './probe.ts'
+import { nvidiaDriver, nvidiaSmi } from './nvidia.ts'
+import { defined, type Findings, type Machine, type Probe, runProbe, type Sighting } from './probe.ts'
 import { linuxCpu, ownProcessor } from './processor.ts'
 import { deviceNodes, drmCards, lspci, pciDevices, windowsAdapters } from './system-cards.ts'
 import { vulkanDriverFiles, vulkaninfo } from './vulkan-drivers.ts'
@@ -105,12 +102,7 @@ function unservedProblem(gpu: Gpu, noAccess: boolean): HardwareProblem {
     amd: 'Load the driver with "sudo modprobe amdgpu"; if it fails, "sudo dmesg | grep -i amdgpu" shows why.',
     intel: 'Load the driver with "sudo modprobe xe" (older cards: i915); new cards may need a newer kernel.'
   }
-  return {
-    code: 'driver_not_loaded',
-    subject: gpu.name,
-    message,
-    ...(advice[gpu.vendor] && { advice: advice[gpu.vendor]! })
-  }
+  return defined({ code: 'driver_not_loaded' as const, subject: gpu.name, message, advice: advice[gpu.vendor] })
 }
 
 function problemsOf(results: readonly ProbeResult[], gpus: readonly Gpu[], platform: string): HardwareProblem[] {

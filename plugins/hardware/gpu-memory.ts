@@ -1,8 +1,7 @@
 import type { Gpu, MemoryNow } from '../../core/contracts/hardware.ts'
-import type { Machine } from './inspected-machine.ts'
-import { nvidiaMemory } from './nvidia-smi.ts'
-import { pciAddress } from './pci.ts'
-import { amdMemory, readCard } from './system-cards.ts'
+import { nvidiaMemory } from './nvidia.ts'
+import type { Machine } from './probe.ts'
+import { readDrmCards } from './system-cards.ts'
 
 /** Milliseconds for which the output of nvidia-smi is reused: a call takes a good part of a second. */
 const REUSED_FOR = 1000
@@ -30,42 +29,24 @@ export function createGpuMemory(): GpuMemory {
     return query.answer
   }
 
-  async function amd(machine: Machine, gpu: Gpu): Promise<{ total: number; free: number } | undefined> {
-    if (gpu.pciBus === undefined || machine.platform !== 'linux') return undefined
-    const { files } = machine
-    const folders = [`/sys/bus/pci/devices/${gpu.pciBus}`]
-    // A recording may have either of the two folders.
-    for (const name of await files.names('/sys/class/drm')) {
-      const folder = `/sys/class/drm/${name}/device`
-      if (!/^card\d+$/.test(name)) continue
-      const real = (await files.real(folder))?.split(/[\\/]/).at(-1)
-      const slot = /^PCI_SLOT_NAME=(\S+)/m.exec((await files.text(`${folder}/uevent`)) ?? '')?.[1]
-      if ([real, slot].some(place => pciAddress(place) === gpu.pciBus)) folders.push(folder)
-    }
-    for (const folder of folders) {
-      const { totalMemory: total, freeMemory: free } = amdMemory(await readCard(files, folder), gpu.pciId)
-      if (total !== undefined && free !== undefined) return { total, free }
-    }
-    return undefined
-  }
-
   return async (machine, gpus) => {
     const own = gpus.filter(gpu => gpu.usable && !gpu.unifiedMemory && gpu.totalMemory !== undefined)
+    const has = (vendor: Gpu['vendor']) => own.some(gpu => gpu.vendor === vendor)
+    const [smi = [], drm] = await Promise.all([
+      has('nvidia') ? nvidia(machine) : [],
+      has('amd') ? readDrmCards(machine.files) : []
+    ])
     const now: MemoryNow['gpus'] = {}
-    const cards = own.some(gpu => gpu.vendor === 'nvidia') ? await nvidia(machine) : undefined
-    for (const gpu of own) {
-      if (gpu.vendor === 'amd') {
-        const memory = await amd(machine, gpu)
-        if (memory) now[gpu.id] = memory
-      } else if (gpu.vendor === 'nvidia' && cards) {
-        const card = cards.find(
-          each => (each.pciBus !== undefined && each.pciBus === gpu.pciBus) || gpu.id === `nvidia:${each.index}`
-        )
-        // What is free in one instance of a partitioned card is unknown.
-        if (card?.totalMemory === gpu.totalMemory && card?.freeMemory !== undefined) {
-          now[gpu.id] = { total: gpu.totalMemory!, free: card.freeMemory }
-        }
-      }
+    for (const { id, vendor, pciBus, totalMemory } of own) {
+      const isSame = (place: string | undefined) => place !== undefined && place === pciBus
+      const card =
+        vendor === 'nvidia'
+          ? smi.find(each => isSame(each.pciBus) || id === `nvidia:${each.index}`)
+          : drm.find(each => each.vendor === vendor && isSame(each.pciBus))
+      // The whole of a partitioned card has another size: what is free in one instance is unknown.
+      if (vendor === 'nvidia' && card?.totalMemory !== totalMemory) continue
+      const { totalMemory: total, freeMemory: free } = card ?? {}
+      if (total !== undefined && free !== undefined) now[id] = { total, free }
     }
     return now
   }

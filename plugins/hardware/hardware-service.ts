@@ -1,6 +1,6 @@
 import type { Hardware, HardwareService, MemoryNow } from '../../core/contracts/hardware.ts'
 import type { GpuMemory } from './gpu-memory.ts'
-import type { Machine } from './inspected-machine.ts'
+import type { Machine } from './probe.ts'
 
 export interface HardwareOptions {
   /** Prefix of all system files, for recordings of other machines; empty for this machine. */

@@ -1,7 +1,7 @@
 import { open, readdir, realpath, stat } from 'node:fs/promises'
 import { basename, join, sep } from 'node:path'
 import { findExecutable, runTool, ToolError } from '../../core/system/child-process.ts'
-import { ProbeFailure } from './findings.ts'
+import { type Machine, type Printed, ProbeFailure, type SystemFiles } from './probe.ts'
 
 /** Maximum output of a program in characters; one that prints more is broken. */
 const MOST_OUTPUT = 4 * 2 ** 20
@@ -13,29 +13,6 @@ const MORE_FOLDERS =
   process.platform === 'win32'
     ? ['C:\\Windows\\System32', 'C:\\Program Files\\NVIDIA Corporation\\NVSMI']
     : ['/usr/local/bin', '/usr/bin', '/usr/sbin', '/sbin', '/usr/lib/wsl/lib', '/opt/rocm/bin']
-
-/** The output of a program. */
-export interface Printed {
-  /** Both streams, standard output first. */
-  text: string
-  stdout: string
-  /** How it failed, if it did: many print what is wrong and exit with an error. */
-  failure?: string
-}
-
-/** The machine under inspection: this one, or a recording of another. */
-export interface Machine {
-  /** Prefix of all system files; empty for this machine. */
-  readonly root: string
-  readonly platform: string
-  readonly arch: string
-  readonly files: SystemFiles
-  /**
-   * Runs a program from the PATH and returns its output, whatever its exit code.
-   * @throws ProbeFailure if there is no such program, or it takes too long or prints without end
-   */
-  run(program: string, args: readonly string[]): Promise<Printed>
-}
 
 export interface MachineOptions {
   /** `''` for this machine. */
@@ -119,16 +96,6 @@ export async function openMachine(options: MachineOptions): Promise<Machine> {
 
 /** Maximum bytes read of a file; the largest one needed, the list of PCI ids, has 1.5 MB. */
 const MOST_READ = 4 * 2 ** 20
-
-/** The files of a machine, by their absolute paths there. Missing or unreadable ones are undefined or empty. */
-export interface SystemFiles {
-  text(path: string): Promise<string | undefined>
-  /** Names in a folder, in natural order: `card2` before `card10`. */
-  names(folder: string): Promise<string[]>
-  exists(path: string): Promise<boolean>
-  /** The path with symbolic links resolved. */
-  real(path: string): Promise<string | undefined>
-}
 
 /** @param root folder with the machine's files, empty for this machine; links that lead out of it count as missing */
 export function systemFiles(root: string): SystemFiles {

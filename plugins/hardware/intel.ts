@@ -1,6 +1,5 @@
-import { bytesOf, defined, type Findings, ProbeFailure, type Sighting } from './findings.ts'
 import { pciAddress, pciId, vendorOfName } from './pci.ts'
-import type { Probe } from './probe.ts'
+import { bytesOf, type Findings, type Probe, ProbeFailure, programProbe, type Sighting, sighting } from './probe.ts'
 
 /** Maximum number of devices that are queried one by one. */
 const MAX_DEVICES = 16
@@ -20,23 +19,23 @@ export function parseXpuSmi(text: string): Map<number, Sighting> {
   }
   const sightings = new Map<number, Sighting>()
   for (const [id, found] of devices) {
-    const field = (name: string) => found.get(name)
-    const name = field('device name')
-    if (vendorOfName(field('vendor name') ?? name ?? '') !== 'intel') continue
-    const type = field('device type') ?? ''
-    const size = /^(\d{1,9}(?:\.\d+)?) MiB/.exec(field('memory physical size') ?? '')?.[1]
-    sightings.set(id, {
-      vendor: 'intel',
-      ...defined({
+    const name = found.get('device name')
+    if (vendorOfName(found.get('vendor name') ?? name ?? '') !== 'intel') continue
+    const type = /discrete|integrated/i.exec(found.get('device type') ?? '')?.[0].toLowerCase()
+    const size = /^(\d{1,9}(?:\.\d+)?) MiB/.exec(found.get('memory physical size') ?? '')?.[1]
+    sightings.set(
+      id,
+      sighting({
+        vendor: 'intel',
         name,
-        type: /discrete/i.test(type) ? 'discrete' : /integrated/i.test(type) ? 'integrated' : undefined,
-        pciId: pciId(field('pci device id')),
-        pciBus: pciAddress(field('pci bdf address')),
-        totalMemory: bytesOf(size ?? '', 2 ** 20),
-        driver: field('driver version') === undefined ? undefined : { version: field('driver version')! }
-      } as const),
-      usable: true
-    })
+        type: type as Sighting['type'],
+        pciId: pciId(found.get('pci device id')),
+        pciBus: pciAddress(found.get('pci bdf address')),
+        totalMemory: bytesOf(size, 2 ** 20),
+        driver: { version: found.get('driver version') },
+        usable: true
+      })
+    )
   }
   return sightings
 }
@@ -63,32 +62,19 @@ export const xpuSmi: Probe = {
  * `[level_zero:gpu][level_zero:0] <platform>, <name> <version> [<driver>]`; older versions have other brackets.
  */
 export function parseSyclLs(text: string): Sighting[] {
-  return text.split(/\r?\n/).flatMap((line): Sighting[] => {
-    const match = /^\[(?:ext_oneapi_)?level_zero:gpu(?::\d+)?\].*?, (.+?)(?: \d[\d.]*)? \[([\d.]+)[^\]]*\]\s*$/.exec(
-      line
-    )
-    if (!match || vendorOfName(match[1]!) !== 'intel') return []
-    // GPUs without a name are listed by their id: `Intel(R) Graphics [0xe223]`.
-    const id = pciId(/\[(0x[0-9a-f]{4})\]$/.exec(match[1]!)?.[1])
-    return [
-      {
-        vendor: 'intel',
-        name: match[1]!,
-        ...defined({ pciId: id }),
-        driver: defined({ version: match[2] }),
-        api: 'sycl',
-        usable: true
-      }
-    ]
-  })
+  const line = /^\[(?:ext_oneapi_)?level_zero:gpu(?::\d+)?\].*?, (.+?)(?: \d[\d.]*)? \[([\d.]+)[^\]]*\]\s*$/gm
+  const gpus = [...text.matchAll(line)].filter(([, name]) => vendorOfName(name!) === 'intel')
+  return gpus.map(([, name, version]) =>
+    sighting({
+      vendor: 'intel',
+      name,
+      // GPUs without a name are listed by their id: `Intel(R) Graphics [0xe223]`.
+      pciId: pciId(/\[(0x[0-9a-f]{4})\]$/.exec(name!)?.[1]),
+      driver: { version },
+      api: 'sycl',
+      usable: true
+    })
+  )
 }
 
-export const syclLs: Probe = {
-  name: 'sycl-ls',
-  platforms: ['linux', 'win32'],
-  async find(machine): Promise<Findings> {
-    const { stdout, failure } = await machine.run('sycl-ls', [])
-    if (failure !== undefined) throw new ProbeFailure('failed', failure)
-    return { gpus: parseSyclLs(stdout) }
-  }
-}
+export const syclLs = programProbe('sycl-ls', ['linux', 'win32'], ['sycl-ls'], parseSyclLs)

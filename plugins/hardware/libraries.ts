@@ -1,6 +1,4 @@
-import { type Findings, ProbeFailure } from './findings.ts'
-import type { Machine } from './inspected-machine.ts'
-import type { Probe } from './probe.ts'
+import { type Findings, type Machine, optionalOutput, type Probe, ProbeFailure } from './probe.ts'
 
 /** Name of a library that builds need → names of its files. */
 const LIBRARIES: Record<string, RegExp> = {
@@ -64,16 +62,8 @@ export const libraries: Probe = {
     const { files, platform, root, arch } = machine
     // For a recording, use its cache file.
     const cache = root === '' ? [] : ['-C', `${root}/etc/ld.so.cache`]
-    const listed =
-      platform !== 'linux'
-        ? []
-        : await machine.run('ldconfig', ['-p', ...cache]).then(
-            ({ stdout }) => parseLdconfig(stdout, arch),
-            (error: unknown) => {
-              if (error instanceof ProbeFailure) return []
-              throw error
-            }
-          )
+    const printed = platform === 'linux' ? await optionalOutput(machine, 'ldconfig', '-p', ...cache) : ''
+    const listed = parseLdconfig(printed, arch)
     const inFolders = (await Promise.all(foldersOf(machine).map(folder => files.names(folder)))).flat()
     if (listed.length === 0 && inFolders.length === 0) throw new ProbeFailure('absent', 'no library folders')
     const found = librariesAmong([...listed, ...inFolders])
@@ -85,16 +75,6 @@ export const libraries: Probe = {
 export function glibcVersion(text: string): string | undefined {
   return /GNU C Library \([^)]*\) (?:stable|development) release version (\d{1,2}\.\d{1,3})/.exec(text)?.[1]
 }
-
-const LIBC_PATHS = [
-  '/lib/x86_64-linux-gnu/libc.so.6',
-  '/lib/aarch64-linux-gnu/libc.so.6',
-  '/usr/lib/x86_64-linux-gnu/libc.so.6',
-  '/usr/lib/aarch64-linux-gnu/libc.so.6',
-  '/lib64/libc.so.6',
-  '/usr/lib64/libc.so.6',
-  '/usr/lib/libc.so.6'
-]
 
 /** The glibc version that Node.js runs on, from its diagnostic report. */
 function ownVersion(): string | undefined {
@@ -109,9 +89,9 @@ function ownVersion(): string | undefined {
   }
 }
 
-async function recordedVersion({ files }: Machine): Promise<string | undefined> {
-  for (const path of LIBC_PATHS) {
-    const version = glibcVersion((await files.text(path)) ?? '')
+async function recordedVersion(machine: Machine): Promise<string | undefined> {
+  for (const folder of foldersOf(machine)) {
+    const version = glibcVersion((await machine.files.text(`${folder}/libc.so.6`)) ?? '')
     if (version !== undefined) return version
   }
   return undefined

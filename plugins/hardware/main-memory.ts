@@ -2,9 +2,7 @@ import { freemem, totalmem } from 'node:os'
 import { posix } from 'node:path'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { appleMemory } from './apple.ts'
-import { bytesOf, ProbeFailure } from './findings.ts'
-import type { Machine, SystemFiles } from './inspected-machine.ts'
-import type { Probe } from './probe.ts'
+import { bytesOf, fieldOf, type Machine, optionalOutput, type Probe, ProbeFailure, type SystemFiles } from './probe.ts'
 
 /** Memory of a machine in bytes, regardless of limits. */
 export interface MachineMemory {
@@ -18,8 +16,8 @@ export interface MachineMemory {
  */
 export function parseMeminfo(text: string): MachineMemory | undefined {
   const kib = (key: string) => {
-    const match = new RegExp(`^${key}:\\s*(\\d{1,15}) kB\\s*$`, 'm').exec(text)
-    return match ? Number(match[1]) * 1024 : undefined
+    const count = /^(\d{1,15}) kB$/.exec(fieldOf(text, key) ?? '')?.[1]
+    return count === undefined ? undefined : Number(count) * 1024
   }
   const total = bytesOf(kib('MemTotal') ?? 0)
   if (total === undefined) return undefined
@@ -31,8 +29,7 @@ export function parseMeminfo(text: string): MachineMemory | undefined {
 export function parseVmStat(text: string): number | undefined {
   const pageSize = /page size of (\d{1,9}) bytes/.exec(text)?.[1]
   if (pageSize === undefined) return undefined
-  const pages = (name: string) =>
-    Number(new RegExp(`^Pages ${name}:\\s*(\\d{1,15})\\.?\\s*$`, 'm').exec(text)?.[1] ?? NaN)
+  const pages = (name: string) => Number(/^\d{1,15}/.exec(fieldOf(text, `Pages ${name}`) ?? '')?.[0] ?? NaN)
   const free = pages('free')
   if (Number.isNaN(free)) return undefined
   const others = ['inactive', 'speculative', 'purgeable'].map(name => pages(name) || 0)
@@ -51,62 +48,22 @@ export interface GroupMemory {
   used: number
 }
 
-/** A mounted hierarchy with a memory controller, and this process's group in it. */
-export interface GroupPath {
-  version: 1 | 2
-  mount: string
-  /** Group within the mount, such as `/system.slice/corral.service`; `/` if unknown. */
-  path: string
-}
-
-/** Mounted hierarchies that may have a memory controller: folder, and the group that is their root. */
-function memoryMounts(mountinfo: string): { version: 1 | 2; mount: string; root: string }[] {
-  const mounts: { version: 1 | 2; mount: string; root: string }[] = []
-  for (const line of mountinfo.split(/\r?\n/)) {
-    // https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html
-    const match = /^\d+ \d+ \S+ (\S+) (\S+) .*? - (cgroup2?) \S+ (\S+)/.exec(line)
-    if (!match) continue
-    const [, root, mount, type, options] = match as unknown as [string, string, string, string, string]
-    if (type === 'cgroup2') mounts.push({ version: 2, mount, root })
-    else if (options.split(',').includes('memory')) mounts.push({ version: 1, mount, root })
-  }
-  return mounts
-}
-
-const USUAL_MOUNTS: ReturnType<typeof memoryMounts> = [
-  { version: 2, mount: '/sys/fs/cgroup', root: '/' },
-  { version: 1, mount: '/sys/fs/cgroup/memory', root: '/' }
-]
+const MOUNTS = { 1: '/sys/fs/cgroup/memory', 2: '/sys/fs/cgroup' } as const
 
 /**
- * This process's groups, from /proc/self/cgroup and /proc/self/mountinfo if it is there. In a container the path may lead
- * out of the mount (`/../../x`) or be the host's: then the root of the mount is used.
+ * Folders of this process's groups and of their ancestors, whose limits apply too, from /proc/self/cgroup; innermost
+ * first. In a container the path may lead out of the mount (`/../../x`) or be the host's; the mount itself is the
+ * container's group then, and what does not exist below it limits nothing.
  */
-export function groupPaths(cgroup: string, mountinfo?: string): GroupPath[] {
-  const found = memoryMounts(mountinfo ?? '')
-  const mounts = found.length > 0 ? found : USUAL_MOUNTS
-  const paths: GroupPath[] = []
-  for (const line of cgroup.split(/\r?\n/)) {
-    const match = /^\d+:([^:]*):(\/.*)$/.exec(line)
-    if (!match) continue
-    const [, controllers, path] = match as unknown as [string, string, string]
-    const version = controllers === '' ? 2 : controllers.split(',').includes('memory') ? 1 : undefined
-    for (const { mount, root } of mounts.filter(each => each.version === version)) {
-      const within =
-        root === '/' ? path : path === root ? '/' : path.startsWith(`${root}/`) ? path.slice(root.length) : '/'
-      const outside = within.split('/').includes('..')
-      paths.push({ version: version!, mount, path: outside ? '/' : posix.normalize(within) })
-    }
-  }
-  return paths
-}
-
-/** Folders of the group and its ancestors, whose limits apply too; innermost first. */
-export function groupFolders({ mount, path }: GroupPath): string[] {
-  const folders = [posix.join(mount, path).replace(/\/$/, '')]
-  while (folders.at(-1) !== mount && folders.at(-1)!.startsWith(`${mount}/`))
-    folders.push(posix.dirname(folders.at(-1)!))
-  return folders
+export function groupFolders(cgroup: string): { version: 1 | 2; folder: string }[] {
+  return cgroup.split(/\r?\n/).flatMap(line => {
+    const [, controllers, path] = /^\d+:([^:]*):(\/.*)$/.exec(line) ?? []
+    if (path === undefined || (controllers !== '' && !controllers!.split(',').includes('memory'))) return []
+    const version = controllers === '' ? 2 : 1
+    const names = path.split('/').includes('..') ? [] : path.split('/').filter(name => name !== '')
+    const folders = [...names, ''].map((_, up) => posix.join(MOUNTS[version], ...names.slice(0, names.length - up)))
+    return folders.map(folder => ({ version, folder }) as const)
+  })
 }
 
 const number = (text: string | undefined) =>
@@ -138,23 +95,18 @@ const FILES = {
 } as const
 
 /** The control groups that limit the memory of this process. */
-export async function limitingGroups(files: SystemFiles): Promise<GroupMemory[]> {
-  const cgroup = await files.text('/proc/self/cgroup')
+async function limitingGroups(files: SystemFiles): Promise<GroupMemory[]> {
   // A container may hide its group but still mount its limit.
-  const paths = groupPaths(cgroup ?? '0::/', await files.text('/proc/self/mountinfo'))
-  const groups: GroupMemory[] = []
-  for (const path of paths) {
-    const { limits, usage } = FILES[path.version]
-    for (const folder of groupFolders(path)) {
-      const group = groupMemory({
-        limits: await Promise.all(limits.map(name => files.text(`${folder}/${name}`))),
-        usage: await files.text(`${folder}/${usage}`),
-        stat: await files.text(`${folder}/memory.stat`)
-      })
-      if (group) groups.push(group)
-    }
-  }
-  return groups
+  const folders = groupFolders((await files.text('/proc/self/cgroup')) ?? '0::/')
+  const groups = folders.map(async ({ version, folder }) => {
+    const { limits, usage } = FILES[version]
+    return groupMemory({
+      limits: await Promise.all(limits.map(name => files.text(`${folder}/${name}`))),
+      usage: await files.text(`${folder}/${usage}`),
+      stat: await files.text(`${folder}/memory.stat`)
+    })
+  })
+  return (await Promise.all(groups)).flatMap(group => group ?? [])
 }
 
 /** Applies the limits of groups; those no smaller than the machine's memory are ignored. */
@@ -174,18 +126,12 @@ const ownMemory = (root: string): MachineMemory | undefined =>
   root === '' ? { total: totalmem(), available: freemem() } : undefined
 
 async function macMemory(machine: Machine): Promise<MachineMemory | undefined> {
-  const ask = async (program: string, ...args: string[]) => {
-    try {
-      return (await machine.run(program, args)).stdout
-    } catch (error) {
-      if (error instanceof ProbeFailure) return ''
-      throw error
-    }
-  }
-  const [size, pages] = await Promise.all([ask('sysctl', '-n', 'hw.memsize'), ask('vm_stat')])
+  const [size, pages] = await Promise.all([
+    optionalOutput(machine, 'sysctl', '-n', 'hw.memsize'),
+    optionalOutput(machine, 'vm_stat')
+  ])
   const total = appleMemory(size)
-  if (total === undefined) return undefined
-  return { total, available: Math.min(total, parseVmStat(pages) ?? total) }
+  return total === undefined ? undefined : { total, available: Math.min(total, parseVmStat(pages) ?? total) }
 }
 
 /** Current memory of the machine within the limits of control groups; undefined if unknown. */

@@ -1,8 +1,9 @@
 import type { Gpu, Hardware } from '../../core/contracts/hardware.ts'
 import { amdChip } from './amd-chips.ts'
 import { metalBudget } from './apple.ts'
-import { defined, type Sighting } from './findings.ts'
-import { capabilityOfId, capabilityOfName, cudaOfDriver } from './nvidia-driver.ts'
+import { capabilityOfId, capabilityOfName, cudaOfDriver } from './nvidia.ts'
+import { VENDOR_NAMES } from './pci.ts'
+import { defined, type Sighting } from './probe.ts'
 
 /* Several sources see the same GPU, and each knows different things about it: this merges them into one record. */
 
@@ -122,15 +123,6 @@ function usableOf(vendor: Gpu['vendor'], group: readonly Sighting[]): boolean {
   return vendor !== 'nvidia' && group.every(({ usable }) => usable === undefined)
 }
 
-const DEFAULT_NAMES: Record<Gpu['vendor'], string> = {
-  nvidia: 'NVIDIA GPU',
-  amd: 'AMD GPU',
-  intel: 'Intel GPU',
-  apple: 'Apple GPU',
-  qualcomm: 'Qualcomm GPU',
-  other: 'GPU'
-}
-
 /** Merges the sightings of one GPU, the most reliable first. */
 function gpuOf(group: readonly Sighting[], id: string, memory: Hardware['memory']): Gpu {
   const { vendor } = group[0]!
@@ -152,23 +144,22 @@ function gpuOf(group: readonly Sighting[], id: string, memory: Hardware['memory'
   }
   const usable = usableOf(vendor, group)
   const chip = vendor === 'amd' ? amdChip(merged.pciId, merged.architecture)?.name : undefined
-  return {
+  const kind = vendor in VENDOR_NAMES ? `${VENDOR_NAMES[vendor]} GPU` : 'GPU'
+  return defined({
     id,
     vendor,
-    name: merged.name ?? chip ?? `${DEFAULT_NAMES[vendor]}${merged.pciId === undefined ? '' : ` (${merged.pciId})`}`,
+    name: merged.name ?? chip ?? (merged.pciId === undefined ? kind : `${kind} (${merged.pciId})`),
     type,
-    ...defined({
-      pciId: merged.pciId,
-      pciBus: merged.pciBus,
-      architecture: architectureOf(vendor, merged),
-      totalMemory,
-      freeMemory,
-      driver: driverOf(vendor, group)
-    }),
+    pciId: merged.pciId,
+    pciBus: merged.pciBus,
+    architecture: architectureOf(vendor, merged),
+    totalMemory,
+    freeMemory,
+    driver: driverOf(vendor, group),
     unifiedMemory,
     apis: usable ? [...new Set(group.flatMap(({ api }) => api ?? []))] : [],
     usable
-  }
+  })
 }
 
 const TYPE_ORDER: Gpu['type'][] = ['discrete', 'virtual', 'unknown', 'integrated']

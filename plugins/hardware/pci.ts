@@ -1,5 +1,5 @@
 import type { Gpu } from '../../core/contracts/hardware.ts'
-import type { Sighting } from './findings.ts'
+import type { Sighting } from './probe.ts'
 
 /**
  * Normalizes a PCI address to `0000:01:00.0`; tools print it with more digits, without the domain, or in upper case.
@@ -55,11 +55,17 @@ export function vendorOfName(name: string): Gpu['vendor'] {
   return /qualcomm|adreno/i.test(name) ? 'qualcomm' : 'other'
 }
 
-const VENDOR_IDS: Partial<Record<Sighting['vendor'], string>> = { nvidia: '10de', amd: '1002', intel: '8086' }
-const VENDOR_NAMES: Partial<Record<Sighting['vendor'], string>> = { nvidia: 'NVIDIA', amd: 'AMD', intel: 'Intel' }
+/** How manufacturers write their names. */
+export const VENDOR_NAMES: Partial<Record<Gpu['vendor'], string>> = {
+  nvidia: 'NVIDIA',
+  amd: 'AMD',
+  intel: 'Intel',
+  apple: 'Apple',
+  qualcomm: 'Qualcomm'
+}
 
 /** `GP102 [GeForce GTX 1080 Ti]` → `NVIDIA GeForce GTX 1080 Ti`; the brackets contain the product name. */
-export function marketingName(vendor: Sighting['vendor'], chip: string): string {
+export function marketingName(vendor: Gpu['vendor'], chip: string): string {
   const name = /\[([^\]]+)\]\s*$/.exec(chip)?.[1] ?? chip.trim()
   const maker = VENDOR_NAMES[vendor]
   return maker === undefined || name.toLowerCase().includes(maker.toLowerCase()) ? name : `${maker} ${name}`
@@ -70,13 +76,9 @@ export function marketingName(vendor: Sighting['vendor'], chip: string): string 
  * devices after a tab. Undefined if it is not listed.
  */
 export function pciName({ vendor, pciId }: Pick<Sighting, 'vendor' | 'pciId'>, list: string): string | undefined {
-  const vendorId = VENDOR_IDS[vendor]
+  const vendorId = Object.keys(VENDORS).find(id => VENDORS[id] === vendor)
   if (vendorId === undefined || pciId === undefined) return undefined
-  const start = list.startsWith(`${vendorId} `) ? 0 : list.indexOf(`\n${vendorId} `) + 1
-  if (start === 0 && !list.startsWith(`${vendorId} `)) return undefined
-  const next = /\n[0-9a-f]{4} /g
-  next.lastIndex = start + 4
-  const devices = list.slice(start, next.exec(list)?.index)
-  const device = new RegExp(`\\n\\t${pciId.slice(2)} +(\\S.*)`).exec(devices)?.[1]
+  const devices = list.split(/^(?=[0-9a-f]{4} )/m).find(block => block.startsWith(`${vendorId.slice(2)} `)) ?? ''
+  const device = new RegExp(`^\\t${pciId.slice(2)} +(\\S.*)`, 'm').exec(devices)?.[1]
   return device === undefined ? undefined : marketingName(vendor, device)
 }

@@ -1,7 +1,6 @@
 import type { Gpu } from '../../core/contracts/hardware.ts'
-import { defined, type Findings, ProbeFailure, type Sighting } from './findings.ts'
 import { pciId, vendorOfId, vendorOfName } from './pci.ts'
-import type { Probe } from './probe.ts'
+import { defined, type Findings, type Probe, ProbeFailure, programProbe, type Sighting, sighting } from './probe.ts'
 
 const SOFTWARE = /llvmpipe|lavapipe|softpipe|swiftshader|microsoft basic render/i
 
@@ -11,37 +10,21 @@ const TYPES: Record<string, Gpu['type']> = {
   PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: 'virtual'
 }
 
-/** Fields of each device. A line without ` = ` continues the value above. */
+/** Fields of each device. A line without ` = ` continues the value above, which nobody needs. */
 function devicesIn(text: string): Map<string, string>[] {
-  const devices: Map<string, string>[] = []
-  let last: string | undefined
-  for (const line of text.split(/\r?\n/)) {
-    if (/^\s*GPU\d{1,3}:\s*$/.test(line)) {
-      devices.push(new Map())
-      last = undefined
-      continue
-    }
-    const device = devices.at(-1)
-    if (!device) continue
-    const field = /^\s*(\w+)\s+= ?(.*?)\s*$/.exec(line)
-    if (field) {
-      last = field[1]!
-      // The long form repeats names in later sections; only the first ones describe the device.
-      if (!device.has(last)) device.set(last, field[2]!)
-      else last = undefined
-    } else if (last !== undefined && line.trim() !== '') {
-      device.set(last, `${device.get(last)} ${line.trim()}`)
-    }
-  }
-  return devices
+  const devices = text.split(/^\s*GPU\d{1,3}:\s*$/m).slice(1)
+  // The long form repeats names in later sections: only the first ones describe the device.
+  return devices.map(device => {
+    const fields = [...device.matchAll(/^[ \t]*(\w+)[ \t]+= ?(.*?)\s*$/gm)]
+    return new Map(fields.reverse().map(([, key, value]) => [key!, value!]))
+  })
 }
 
 /** Converts NVIDIA's `580.95.5.0` to 580.95.05. */
 function nvidiaVersion(version: string): string | undefined {
-  const match = /^(\d{3,4})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.\d+)?$/.exec(version)
-  if (!match) return undefined
-  const rest = Number(match[3] ?? 0) === 0 ? '' : `.${match[3]!.padStart(2, '0')}`
-  return `${match[1]}.${match[2]!.padStart(2, '0')}${rest}`
+  const [, major, minor, patch] = /^(\d{3,4})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.\d+)?$/.exec(version) ?? []
+  const parts = Number(patch ?? 0) === 0 ? [minor] : [minor, patch]
+  return major && [major, ...parts.map(part => part!.padStart(2, '0'))].join('.')
 }
 
 function driverOf(device: ReadonlyMap<string, string>): Gpu['driver'] {
@@ -65,36 +48,27 @@ export function parseVulkaninfo(text: string): Sighting[] | undefined {
     // Vulkan on top of Direct3D lacks features that llama.cpp needs.
     if (driver === 'DRIVER_ID_MESA_DOZEN' || /Microsoft Direct3D12/i.test(name)) return []
     const byId = vendorOfId(device.get('vendorID')?.toLowerCase())
-    const vendor = byId === 'other' ? vendorOfName(name) : byId
-    // Venus forwards calls to the host's GPU.
-    const kind = driver === 'DRIVER_ID_MESA_VENUS' ? 'virtual' : (TYPES[type] ?? 'unknown')
     return [
-      {
-        vendor,
+      sighting({
+        vendor: byId === 'other' ? vendorOfName(name) : byId,
         // Mesa appends its driver and chip to the name.
         name: name.replace(/ \((RADV|LLVM|ACO)\b[^()]*\)$/, ''),
-        type: kind,
+        // Venus forwards calls to the host's GPU.
+        type: driver === 'DRIVER_ID_MESA_VENUS' ? 'virtual' : (TYPES[type] ?? 'unknown'),
         unifiedMemory: TYPES[type] === 'integrated',
-        ...defined({ pciId: pciId(device.get('deviceID')) }),
+        pciId: pciId(device.get('deviceID')),
         driver: driverOf(device),
         api: 'vulkan',
         usable: true
-      }
+      })
     ]
   })
 }
 
-export const vulkaninfo: Probe = {
-  name: 'vulkaninfo',
-  platforms: ['linux', 'win32'],
-  async find(machine): Promise<Findings> {
-    const { stdout, text, failure } = await machine.run('vulkaninfo', ['--summary'])
-    const gpus = parseVulkaninfo(stdout)
-    if (gpus) return { gpus, ...(gpus.length === 0 ? { detail: 'software renderers only' } : {}) }
-    const why = failure ?? 'no devices in the output of vulkaninfo'
-    throw new ProbeFailure(failure ? 'failed' : 'unreadable', `${why} ${text.trim().split('\n').at(-1) ?? ''}`)
-  }
-}
+export const vulkaninfo = programProbe('vulkaninfo', ['linux', 'win32'], ['vulkaninfo', '--summary'], stdout => {
+  const gpus = parseVulkaninfo(stdout)
+  return gpus && { gpus, ...(gpus.length === 0 && { detail: 'software renderers only' }) }
+})
 
 /** Names of the driver manifests that Vulkan's loader reads, without those of software renderers. */
 const DRIVERS: [RegExp, Gpu['vendor']][] = [

@@ -78,6 +78,7 @@ t.test('NVIDIA', async t => {
       '/proc/meminfo': 'MemTotal: 127600748 kB\nMemAvailable: 118566368 kB\n'
     },
     programs: {
+      lscpu: 'Architecture: aarch64\nCPU(s): 1\nModel name: Neoverse-N1\n',
       'nvidia-smi': answers({
         '*--query-gpu*': recording('nvidia/smi-query-gb10-na-mem.csv.txt'),
         '*': recording('nvidia/smi-table-gb10-not-supported-mem.txt')
@@ -86,7 +87,7 @@ t.test('NVIDIA', async t => {
   })
   t.match(spark, {
     arch: 'arm64',
-    cpu: { model: 'Neoverse N1' },
+    cpu: { model: 'Neoverse-N1' },
     gpus: [{ unifiedMemory: true, totalMemory: 127600748 * 1024, driver: { cuda: '13.0' } }]
   })
   t.same(spark.now.gpus, {}, 'it has no memory of its own')

@@ -3,7 +3,6 @@ import type { ProbeReport } from '../../core/contracts/hardware.ts'
 import { parseRocminfo, parseRocmSmi } from '../../plugins/hardware/amd.ts'
 import { parseSystemProfiler } from '../../plugins/hardware/apple.ts'
 import { assembleHardware } from '../../plugins/hardware/find-hardware.ts'
-import type { Findings, Sighting } from '../../plugins/hardware/findings.ts'
 import { mergeGpus } from '../../plugins/hardware/merge-gpus.ts'
 import {
   findingsFromSmi,
@@ -11,7 +10,8 @@ import {
   parseSmiTable,
   parseSmiVersions,
   smiProblem
-} from '../../plugins/hardware/nvidia-smi.ts'
+} from '../../plugins/hardware/nvidia.ts'
+import type { Findings, Sighting } from '../../plugins/hardware/probe.ts'
 import { parseLspci } from '../../plugins/hardware/system-cards.ts'
 import { parseVulkaninfo } from '../../plugins/hardware/vulkan-drivers.ts'
 import { randomBelow } from '../support/random.ts'
@@ -45,7 +45,8 @@ t.test('one card, several sources', async t => {
       }
     ],
     parseLspci(
-      '01:00.0 VGA compatible controller [0300]: NVIDIA Corporation AD103 [GeForce RTX 4080 SUPER] [10de:2702]'
+      'Slot:\t01:00.0\nClass:\tVGA compatible controller [0300]\nVendor:\tNVIDIA Corporation [10de]\n' +
+        'Device:\tAD103 [GeForce RTX 4080 SUPER] [2702]\n'
     )
   )
   t.same(others, [])

@@ -2,7 +2,6 @@ import t from 'tap'
 import {
   cardsInBrokenJson,
   foldPartitions,
-  type KfdNode,
   parseAmdSmi,
   parseKfdNode,
   parseRocminfo,
@@ -10,19 +9,18 @@ import {
   rocminfoProblem
 } from '../../plugins/hardware/amd.ts'
 import { amdChip, gfxName, gfxOfTargetVersion } from '../../plugins/hardware/amd-chips.ts'
+import type { Sighting } from '../../plugins/hardware/probe.ts'
 import { amdMemory, cardOf } from '../../plugins/hardware/system-cards.ts'
 import { GIB, MIB, recordedFiles, recording, windowsLines } from './support.ts'
 
-/** The nodes of a recording, in order. */
-function kfdNodes(name: string): KfdNode[] {
-  const files = recordedFiles(name)
-  const node = (path: string) => /nodes\/(\d+)\//.exec(path)![1]!
-  return [...new Set(Object.keys(files).map(node))].map(id => ({
-    properties: Object.entries(files).find(([path]) => path.endsWith(`nodes/${id}/properties`))?.[1] ?? '',
-    banks: Object.keys(files)
-      .filter(path => path.includes(`nodes/${id}/mem_banks/`) && path.endsWith('/properties'))
-      .map(path => ({ properties: files[path]!, used: files[path.replace('properties', 'used_memory')] }))
-  }))
+/** What each node of a recording is parsed as, in order. */
+function kfdNodes(name: string): (Sighting | undefined)[] {
+  const files = Object.entries(recordedFiles(name)).filter(([path]) => path.endsWith('/properties'))
+  const ids = new Set(files.map(([path]) => /nodes\/(\d+)\//.exec(path)![1]!))
+  return [...ids].map(id => {
+    const banks = files.filter(([path]) => path.includes(`nodes/${id}/mem_banks/`)).map(([, text]) => text)
+    return parseKfdNode(files.find(([path]) => path.endsWith(`nodes/${id}/properties`))?.[1] ?? '', banks)
+  })
 }
 
 t.test('AMD: the kernel', async t => {
@@ -63,11 +61,11 @@ t.test('AMD: the kernel', async t => {
   t.equal(amdChip('0x0001', 'gfx1151'), undefined, 'another chip')
   t.equal(amdChip(undefined, 'gfx9999'), undefined)
 
-  const minimal = kfdNodes('rocm/kfd-topology-gfx1151-minimal.txt').map(parseKfdNode)
+  const minimal = kfdNodes('rocm/kfd-topology-gfx1151-minimal.txt')
   t.equal(minimal[0], undefined, 'a processor')
   t.match(minimal[1], { vendor: 'amd', architecture: 'gfx1151' })
 
-  const cpx = kfdNodes('rocm/kfd-topology-mi300x-cpx.txt').flatMap(node => parseKfdNode(node) ?? [])
+  const cpx = kfdNodes('rocm/kfd-topology-mi300x-cpx.txt').flatMap(node => node ?? [])
   t.equal(cpx.length, 2)
   t.match(cpx, [
     { architecture: 'gfx942', pciId: '0x74a1', pciBus: '0000:05:00.0' },
@@ -79,15 +77,14 @@ t.test('AMD: the kernel', async t => {
   t.match(folded.problems, [{ code: 'partitioned', message: /2 compute partitions/ }])
   t.equal(foldPartitions([...cpx, { ...cpx[0]!, pciBus: '0000:85:00.0' }]).gpus.length, 2)
 
-  const [, vega] = kfdNodes('rocm/kfd-topology-vega10-old-no-gfxver.txt').map(parseKfdNode)
+  const [, vega] = kfdNodes('rocm/kfd-topology-vega10-old-no-gfxver.txt')
   t.match(vega, {
     pciId: '0x6860',
     pciBus: '0000:19:00.0',
-    totalMemory: 16368 * MIB,
-    freeMemory: 17163091968 - 14102528
+    totalMemory: 16368 * MIB
   })
   t.notOk('architecture' in vega!)
-  t.equal(parseKfdNode({ properties: 'simd_count 4\nvendor_id 32902\n', banks: [] }), undefined, 'of another vendor')
+  t.equal(parseKfdNode('simd_count 4\nvendor_id 32902\n', []), undefined, 'of another vendor')
 })
 
 t.test('AMD: cards in sysfs', async t => {

@@ -10,15 +10,16 @@ import {
 import { appleMemory, appleProcessor, parseSysctl, parseSystemProfiler } from '../../plugins/hardware/apple.ts'
 import { parseSyclLs, parseXpuSmi } from '../../plugins/hardware/intel.ts'
 import { librariesAmong, parseLdconfig } from '../../plugins/hardware/libraries.ts'
-import { groupFolders, groupMemory, groupPaths, parseMeminfo, parseVmStat } from '../../plugins/hardware/main-memory.ts'
-import { parseDriverCard, parseDriverVersion } from '../../plugins/hardware/nvidia-driver.ts'
+import { groupFolders, groupMemory, parseMeminfo, parseVmStat } from '../../plugins/hardware/main-memory.ts'
 import {
+  parseDriverCard,
+  parseDriverVersion,
   parseSmiCsv,
   parseSmiList,
   parseSmiTable,
   parseSmiVersions,
   smiProblem
-} from '../../plugins/hardware/nvidia-smi.ts'
+} from '../../plugins/hardware/nvidia.ts'
 import { pciName } from '../../plugins/hardware/pci.ts'
 import { parseCpuinfo, parseLscpu } from '../../plugins/hardware/processor.ts'
 import { cardOf, parseAdapters, parseLspci } from '../../plugins/hardware/system-cards.ts'
@@ -36,7 +37,7 @@ t.test('no text makes a parser throw', async t => {
     ['smi problem', text => smiProblem(text, 'linux')],
     ['driver', parseDriverVersion],
     ['driver card', parseDriverCard],
-    ['kfd', text => parseKfdNode({ properties: text, banks: [{ properties: text, used: text }] })],
+    ['kfd', text => parseKfdNode(text, [text])],
     ['rocminfo', parseRocminfo],
     ['rocminfo problem', rocminfoProblem],
     ['rocm-smi', parseRocmSmi],
@@ -54,7 +55,7 @@ t.test('no text makes a parser throw', async t => {
     ['cpuinfo', parseCpuinfo],
     ['lscpu', parseLscpu],
     ['meminfo', parseMeminfo],
-    ['cgroup', text => groupPaths(text, text).map(groupFolders)],
+    ['cgroup', groupFolders],
     ['group', text => groupMemory({ limits: [text], usage: text, stat: text })],
     ['ldconfig', text => librariesAmong(parseLdconfig(text, 'x64'))],
     ['card', text => cardOf({ vendor: text, device: text, uevent: text, mem_info_vram_total: text }, text, 'drm')],

@@ -90,10 +90,6 @@ t.test('Apple', async t => {
       'machdep.cpu.leaf7_features: AVX2 BMI2\n'
   )
   t.match(appleProcessor(i7), { cores: 6, threads: 12, features: ['sse42', 'avx', 'avx2', 'fma', 'f16c', 'bmi2'] })
-  const single = parseSysctl(
-    'machdep.cpu.brand_string: Intel(R) X\nhw.optional.avx1_0: 1\nhw.optional.avx2_0: 1\nhw.optional.fma: 0\n'
-  )
-  t.same(appleProcessor(single)?.features, ['avx', 'avx2'])
   t.equal(appleProcessor(parseSysctl('junk')), undefined)
   const memory = recording('macos/sysctl-memsize-16gb.txt')
   t.equal(appleMemory(memory), 16 * GIB)
@@ -176,18 +172,6 @@ t.test('PCI', async t => {
       usable: false
     }
   ])
-  const lines =
-    '00:02.0 VGA compatible controller [0300]: Intel Corporation Raptor Lake-S GT1 [UHD Graphics 770] [8086:a780] (rev 04)\n' +
-    '03:00.0 VGA compatible controller: Advanced Micro Devices, Inc. [AMD/ATI] Navi 31 [Radeon RX 7900 XT/7900 XTX] (rev c8)\n' +
-    '04:00.0 3D controller [0302]: NVIDIA Corporation GH100 [H100 SXM5 80GB] [10de:2330] (rev a1)\n' +
-    '05:00.0 Audio device [0403]: NVIDIA Corporation AD102 High Definition Audio Controller [10de:22ba]\n'
-  t.match(parseLspci(lines), [
-    { vendor: 'intel', pciId: '0xa780', name: 'Intel UHD Graphics 770' },
-    { vendor: 'amd', pciBus: '0000:03:00.0', name: 'AMD Radeon RX 7900 XT/7900 XTX' },
-    { vendor: 'nvidia', pciId: '0x2330', name: 'NVIDIA H100 SXM5 80GB' }
-  ])
-  t.equal(parseLspci(lines).length, 3)
-
   const list =
     '1002  Advanced Micro Devices, Inc. [AMD/ATI]\n\t744c  Navi 31 [Radeon RX 7900 XT]\n\t\t1002 0e3b  A card\n10de  NVIDIA Corporation\n\t1b06  GP102 [GeForce GTX 1080 Ti]\n8086  Intel Corporation\n\t56a0  DG2 [Arc A770]\n'
   t.equal(pciName({ vendor: 'nvidia', pciId: '0x1b06' }, list), 'NVIDIA GeForce GTX 1080 Ti')

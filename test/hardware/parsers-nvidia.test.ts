@@ -4,15 +4,13 @@ import {
   capabilityOfName,
   cudaOfDriver,
   parseDriverCard,
-  parseDriverVersion
-} from '../../plugins/hardware/nvidia-driver.ts'
-import {
+  parseDriverVersion,
   parseSmiCsv,
   parseSmiList,
   parseSmiTable,
   parseSmiVersions,
   smiProblem
-} from '../../plugins/hardware/nvidia-smi.ts'
+} from '../../plugins/hardware/nvidia.ts'
 import { MIB, recording, windowsLines } from './support.ts'
 
 t.test('nvidia-smi: queries', async t => {
@@ -20,11 +18,11 @@ t.test('nvidia-smi: queries', async t => {
     index: 0,
     name: 'NVIDIA GeForce RTX 4080 SUPER',
     pciBus: '0000:01:00.0',
-    driver: '595.71.05',
+    driver: { version: '595.71.05' },
     totalMemory: 16376 * MIB,
     freeMemory: 14470 * MIB,
-    capability: '8.9',
-    unified: false
+    architecture: '8.9',
+    unifiedMemory: false
   }
   const single = recording('nvidia/smi-query-single-4080s-595.csv.txt')
   t.match(parseSmiCsv(single), [super4080])
@@ -34,9 +32,9 @@ t.test('nvidia-smi: queries', async t => {
   t.equal(parseSmiCsv(single)?.[0]?.mig, undefined)
 
   const h100 = parseSmiCsv(recording('nvidia/smi-query-h100-mig-590.csv.txt'))
-  t.match(h100, [{ name: 'NVIDIA H100 80GB HBM3', totalMemory: 81559 * MIB, capability: '9.0', mig: true }])
+  t.match(h100, [{ name: 'NVIDIA H100 80GB HBM3', totalMemory: 81559 * MIB, architecture: '9.0', mig: true }])
   const gb10 = parseSmiCsv(recording('nvidia/smi-query-gb10-na-mem.csv.txt'))
-  t.match(gb10, [{ unified: true, name: 'NVIDIA GPU' }])
+  t.match(gb10, [{ unifiedMemory: true, name: 'NVIDIA GPU' }])
   t.notOk('totalMemory' in gb10![0]! || 'freeMemory' in gb10![0]!, 'no numbers where there are none')
 
   const header = 'index, name, pci.bus_id, pci.device_id, driver_version, memory.total [MiB], memory.free [MiB]'
@@ -47,10 +45,10 @@ t.test('nvidia-smi: queries', async t => {
     ],
     [
       '0, X, 0000000F:01:00.0, 0x0, [N/A], [Not Supported], [Not Supported]',
-      [{ pciBus: '000f:01:00.0', unified: true }]
+      [{ pciBus: '000f:01:00.0', unifiedMemory: true }]
     ],
-    ['0, X, 00000000:01:00.0, 0x0, 580, [Insufficient Permissions], 3 MiB', [{ unified: false }]],
-    ['0, X, 00000000:01:00.0, 0x0, 580, 99999999999999 MiB, 3 MiB', [{ unified: false }]],
+    ['0, X, 00000000:01:00.0, 0x0, 580, [Insufficient Permissions], 3 MiB', [{ unifiedMemory: false }]],
+    ['0, X, 00000000:01:00.0, 0x0, 580, 99999999999999 MiB, 3 MiB', [{ unifiedMemory: false }]],
     ['0, X, 00000000:01:00.0, 0x0, 580, 100 MiB, 300 MiB', [{ totalMemory: 100 * MIB }]],
     ['0, NVIDIA GeForce RTX 30', []],
     ['WARNING: infoROM is corrupted at gpu 0000:01:00.0', []]
@@ -71,13 +69,13 @@ t.test('nvidia-smi: queries', async t => {
 
 t.test('nvidia-smi: table, versions, list', async t => {
   const tables: [string, object, object][] = [
-    ['single-4080s-595', { pciBus: '0000:01:00.0', totalMemory: 16376 * MIB }, { driver: '595.71.05', cuda: '13.2' }],
-    ['2080s-610-new-banner', { totalMemory: 8192 * MIB }, { driver: '610.57.04', cuda: '13.3' }],
-    ['windows-2080s-610-wddm', { totalMemory: 8192 * MIB }, { driver: '610.62', cuda: '13.3' }],
-    ['windows-l40s-tcc-555', { name: 'NVIDIA L40S', totalMemory: 46068 * MIB }, { driver: '555.85', cuda: '12.5' }],
-    ['4070tis-550', { totalMemory: 16376 * MIB }, { driver: '550.127.05', cuda: '12.4' }],
-    ['jetson-orin-540', { name: 'Orin (nvgpu)', unified: true }, { driver: '540.4.0', cuda: '12.6' }],
-    ['gb10-not-supported-mem', { name: 'NVIDIA GB10', unified: true }, { driver: '580.126.09', cuda: '13.0' }]
+    ['single-4080s-595', { pciBus: '0000:01:00.0', totalMemory: 16376 * MIB }, { version: '595.71.05', cuda: '13.2' }],
+    ['2080s-610-new-banner', { totalMemory: 8192 * MIB }, { version: '610.57.04', cuda: '13.3' }],
+    ['windows-2080s-610-wddm', { totalMemory: 8192 * MIB }, { version: '610.62', cuda: '13.3' }],
+    ['windows-l40s-tcc-555', { name: 'NVIDIA L40S', totalMemory: 46068 * MIB }, { version: '555.85', cuda: '12.5' }],
+    ['4070tis-550', { totalMemory: 16376 * MIB }, { version: '550.127.05', cuda: '12.4' }],
+    ['jetson-orin-540', { name: 'Orin (nvgpu)', unifiedMemory: true }, { version: '540.4.0', cuda: '12.6' }],
+    ['gb10-not-supported-mem', { name: 'NVIDIA GB10', unifiedMemory: true }, { version: '580.126.09', cuda: '13.0' }]
   ]
   for (const [name, gpu, versions] of tables) {
     for (const text of [
@@ -96,8 +94,8 @@ t.test('nvidia-smi: table, versions, list', async t => {
   const two = parseSmiTable(`${table}\n${row.replace('|   0 ', '|   1 ').replace('01:00.0', '41:00.0')}`)
   t.match(two, [{ index: 0 }, { index: 1, pciBus: '0000:41:00.0' }])
 
-  t.same(parseSmiVersions(recording('nvidia/smi-version-590.txt')), { driver: '590.48.01', cuda: '13.1' })
-  t.same(parseSmiVersions(recording('nvidia/smi-version-610.txt')), { driver: '610.57.04', cuda: '13.3' })
+  t.same(parseSmiVersions(recording('nvidia/smi-version-590.txt')), { version: '590.48.01', cuda: '13.1' })
+  t.same(parseSmiVersions(recording('nvidia/smi-version-610.txt')), { version: '610.57.04', cuda: '13.3' })
   t.same(parseSmiVersions('CUDA Version: N/A'), {})
 
   const list = parseSmiList(
