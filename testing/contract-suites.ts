@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import type { Hub, HubRepository } from '../core/contracts/downloads.ts'
 import type { EngineProvider } from '../core/contracts/engines.ts'
+import type { Hub, HubRepository } from '../core/contracts/hubs.ts'
 import { definitionFault } from '../core/plugins/outside-plugins.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { startTestCorral, type TestCorral } from './test-corral.ts'

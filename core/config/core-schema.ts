@@ -1,11 +1,6 @@
 import { type Static, type TSchema, Type } from 'typebox'
-import {
-  DEFAULT_LOAD_OPTIONS,
-  DEFAULT_SAMPLING_OPTIONS,
-  LoadOptionsSchema,
-  OverflowPolicySchema,
-  SamplingOptionsSchema
-} from '../models/options.ts'
+import { DEFAULT_LOAD_OPTIONS, LoadOptionsSchema } from '../models/load-options.ts'
+import { DEFAULT_SAMPLING_OPTIONS, OverflowPolicySchema, SamplingOptionsSchema } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 
 interface DurationOptions {

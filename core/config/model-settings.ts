@@ -1,5 +1,6 @@
 import type { Model } from '../contracts/models.ts'
-import { type LoadOptions, type OverflowPolicy, type ParsedOptions, parseOptions } from '../models/options.ts'
+import type { LoadOptions } from '../models/load-options.ts'
+import { type OverflowPolicy, type ParsedOptions, parseOptions } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { CoreConfig, ModelSettings } from './core-schema.ts'
 

@@ -250,9 +250,6 @@ export type InstallRequest =
       runtime?: string
     }
 
-/** Bytes by memory pool: `host`, or the id of a build's device such as `CUDA0`. */
-export type MemoryUse = Record<string, number>
-
 /** How the `runtimes` section of `config.yaml` wants engines to be run. */
 export interface EngineRunSettings {
   /** Flags put after corral's own. */

@@ -1,8 +1,11 @@
 import type { IncomingMessage } from 'node:http'
+import type { CoreConfig } from '../config/core-schema.ts'
+import type { EngineSettings } from '../config/model-settings.ts'
 import type { Runtimes } from './builds.ts'
 import type { Conversion } from './conversion.ts'
 import type { Adoption } from './found-models.ts'
 import type { HardwareService } from './hardware.ts'
+import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
 
 /** Who may call. Which address the server itself listens on it knows; other listeners have theirs checked. */
@@ -14,6 +17,36 @@ export interface Access {
    * @throws ConfigError when everybody in the network could use the server and nobody has said that they may
    */
   admit(address: { host: string; port: number }, setting: string): (request: IncomingMessage) => void
+}
+
+/*
+ * What only the plugins that come with corral see of the services and of their context. It is kept out of the interfaces
+ * themselves, since these are the types that authors of plugins get.
+ */
+
+declare module '../plugins/plugin.ts' {
+  interface CoreSettings extends CoreConfig {}
+}
+
+declare module './engines.ts' {
+  interface EngineSpec {
+    /** What `config.yaml` says of the model beyond its options; files in it are absolute. */
+    settings?: EngineSettings
+  }
+
+  interface Engines {
+    /** What the latest engines of a model printed, the newest first. */
+    logs(model: Model): EngineLogRecord[]
+    /** Settings of the scheduler's section that concern providers. */
+    readonly settings: {
+      /** Bytes of disk for what engines keep of conversations when they are unloaded; 0 is none. */
+      readonly promptCache: number
+      /** Bytes of each GPU that all engines together may take; undefined is what it can spare. */
+      readonly gpuMemory: number | undefined
+    }
+    /** Bytes of the machine's memory that all engines together may take now. */
+    hostMemory(): Promise<number>
+  }
 }
 
 declare module './services.ts' {

@@ -1,7 +1,5 @@
-import type { EngineSettings } from '../config/model-settings.ts'
 import type { CorralError } from '../errors.ts'
-import type { LoadOptions } from '../models/options.ts'
-import type { MemoryUse } from './builds.ts'
+import type { LoadOptions } from '../models/load-options.ts'
 import type { Model } from './models.ts'
 import type { Waiting } from './progress.ts'
 
@@ -100,6 +98,9 @@ export interface RankingReply {
 
 // ---- engines -------------------------------------------------------------------------------------------------------
 
+/** Bytes by memory pool: `host`, or a GPU such as `CUDA0`. */
+export type MemoryUse = Record<string, number>
+
 /** What an engine is started for. */
 export interface EngineSpec {
   /** The name the engine reports. */
@@ -107,8 +108,6 @@ export interface EngineSpec {
   mode: EngineMode
   variant: Model
   options: LoadOptions
-  /** What `config.yaml` says of the model beyond its options; files in it are absolute. */
-  settings?: EngineSettings
 }
 
 export interface EngineExit {
@@ -253,15 +252,4 @@ export interface Engines {
   add(provider: EngineProvider): void
   /** The provider that serves a model best in a mode; undefined when none can. */
   providerOf(model: Model, mode: EngineMode): EngineProvider | undefined
-  /** What the latest engines of a model printed, the newest first. */
-  logs(model: Model): EngineLogRecord[]
-  /** Settings of the scheduler's section that concern providers. */
-  readonly settings: {
-    /** Bytes of disk for what engines keep of conversations when they are unloaded; 0 is none. */
-    readonly promptCache: number
-    /** Bytes of each GPU that all engines together may take; undefined is what it can spare. */
-    readonly gpuMemory: number | undefined
-  }
-  /** Bytes of the machine's memory that all engines together may take now. */
-  hostMemory(): Promise<number>
 }

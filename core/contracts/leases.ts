@@ -1,5 +1,5 @@
+import type { LoadOptions } from '../models/load-options.ts'
 import type { ModelName } from '../models/model-name.ts'
-import type { LoadOptions } from '../models/options.ts'
 import type { Engine, EngineMode } from './engines.ts'
 import type { Model } from './models.ts'
 import type { Progress, Waiting } from './progress.ts'

@@ -1,5 +1,5 @@
 import { type Static, type TSchema, Type } from 'typebox'
-import { LoadOptionsSchema } from '../models/options.ts'
+import { LoadOptionsSchema } from '../models/load-options.ts'
 
 /*
  * The records of the native API. These schemas type the functions that make them and the commands that print them, and

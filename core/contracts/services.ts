@@ -1,5 +1,5 @@
-import type { Downloads } from './downloads.ts'
 import type { Engines } from './engines.ts'
+import type { Downloads } from './hubs.ts'
 import type { Scheduler } from './leases.ts'
 import type { Catalog } from './models.ts'
 import type { Storage } from './storage.ts'

@@ -1,6 +1,6 @@
 import { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
-import type { Model, ModelDefaults, Origin } from './models.ts'
+import type { Model, Origin } from './models.ts'
 import type { Waiting } from './progress.ts'
 
 export interface StoredFile {
@@ -45,34 +45,6 @@ export interface ImportRequest {
   name: ModelName
 }
 
-/** A file that is on this disk and is to become part of a model. */
-export interface AdoptedFile {
-  /** Absolute path of a regular file. */
-  source: string
-  /** Its name in the store, relative, with forward slashes. */
-  path: string
-  role: StoredFile['role']
-  /** 64 hex digits, where they were just computed from its bytes: it is not read for them again. */
-  sha256?: string
-  /** 64 hex digits that its bytes are said to have: the file is refused as damaged when they have others. */
-  claimedSha256?: string
-}
-
-export type OnCopied = (file: { path: string; role: StoredFile['role'] }) => void
-
-/** Files that somebody chose already, and whose names need not tell what they are. */
-export interface AdoptRequest {
-  name: ModelName
-  format: 'gguf' | 'safetensors'
-  /** Label that the variant gets; read from the files where absent. */
-  label?: string
-  origin: Origin
-  /** Model files first, in the order of their shards. */
-  files: AdoptedFile[]
-  /** Equal files with other defaults are another model. Those of the variant that is replaced stay where absent. */
-  defaults?: ModelDefaults
-}
-
 export interface Storage {
   /** All variants, the default one of each model first. Answered from memory. */
   list(): StoredVariant[]
@@ -87,13 +59,6 @@ export interface Storage {
    * variant. Progress counts bytes.
    */
   import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
-  /**
-   * Makes files a variant, by link where possible; they stay where they are. Their headers are read, so that what is
-   * damaged never becomes a model. `onCopied` is called for each file that was copied. What is `made` takes the place
-   * of what was made under its name, and that of a model with the same files, which keeps its origin.
-   * @throws CorralError `invalid_request` saying what is wrong with them, `model_exists`, `insufficient_storage`
-   */
-  adopt(request: AdoptRequest, waiting?: Waiting & { onCopied?: OnCopied }): Promise<StoredVariant>
   /**
    * Removes a variant (tagged name) or all variants (bare name): gone for new requests at once, files after every
    * `onRemove` listener has settled.

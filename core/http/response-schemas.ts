@@ -2,25 +2,6 @@ import type { FastifySchema } from 'fastify'
 import { type TSchema, Type } from 'typebox'
 import { ERROR_STATUS, type ErrorCode } from '../errors.ts'
 
-declare module 'fastify' {
-  /** What the API document says of a route beside the shapes of requests and replies. */
-  interface FastifySchema {
-    summary?: string
-    description?: string
-    tags?: readonly string[]
-    /** Unique among all routes. */
-    operationId?: string
-    /** Media types of the request's body; `application/json` where absent. */
-    consumes?: readonly string[]
-    /** The body may be left out. */
-    bodyOptional?: boolean
-    /** What the caller must show in the place of what all routes ask for; an empty list is nothing. */
-    security?: readonly Record<string, string[]>[]
-    /** Left out of the document. */
-    hide?: boolean
-  }
-}
-
 /** How a surface words its errors, for the API document. */
 export type ErrorShape = (codes: readonly ErrorCode[]) => TSchema
 

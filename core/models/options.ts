@@ -1,37 +1,11 @@
 import { type Static, type TNull, type TOptional, type TSchema, type TUnion, Type } from 'typebox'
 import { CorralError } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
-
-/** Types of the KV cache. */
-const CACHE_TYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'iq4_nl', 'q5_0', 'q5_1'] as const
-
-const MAX_INT = 2 ** 31 - 1
+import { CACHE_TYPES, DEFAULT_LOAD_OPTIONS, type LoadOptions, LoadOptionsSchema, MAX_INT } from './load-options.ts'
 
 /** What becomes of a conversation that is longer than the context: an error, or its oldest turns are left out. */
 export const OverflowPolicySchema = Type.Enum(['error', 'drop_oldest'])
 export type OverflowPolicy = Static<typeof OverflowPolicySchema>
-
-/** The options that decide how an engine is started. */
-export const LoadOptionsSchema = Type.Object({
-  num_ctx: Type.Integer({ minimum: 1, maximum: MAX_INT, description: 'Context window of one conversation, in tokens' }),
-  num_parallel: Type.Integer({
-    minimum: 1,
-    maximum: 256,
-    description: 'Parallel slots in the inference server'
-  }),
-  n_gpu_layers: Type.Integer({
-    minimum: -1,
-    maximum: MAX_INT,
-    description: 'Layers offloaded to the GPU; -1 is automatic'
-  }),
-  cache_type_k: Type.Enum([...CACHE_TYPES], { description: 'Type of the KV cache keys' }),
-  cache_type_v: Type.Enum([...CACHE_TYPES], { description: 'Type of the KV cache values' }),
-  dtype: Type.String({
-    pattern: '^[A-Za-z0-9_]{2,16}$',
-    description: 'Output precision of the automatic SafeTensors → GGUF conversion'
-  })
-})
-export type LoadOptions = Static<typeof LoadOptionsSchema>
 
 /** corral's own options that are sent to the engine with each request. */
 export const SamplingOptionsSchema = Type.Object({
@@ -47,15 +21,6 @@ export const SamplingOptionsSchema = Type.Object({
 })
 export type SamplingOptions = Static<typeof SamplingOptionsSchema>
 
-/** Part 1's defaults. `n_gpu_layers: -1` stands for "none given": the flag is not passed. */
-export const DEFAULT_LOAD_OPTIONS: LoadOptions = {
-  num_ctx: 4096,
-  num_parallel: 4,
-  n_gpu_layers: -1,
-  cache_type_k: 'f16',
-  cache_type_v: 'f16',
-  dtype: 'f16'
-}
 export const DEFAULT_SAMPLING_OPTIONS: SamplingOptions = {
   temperature: 0.7,
   top_p: 0.9,

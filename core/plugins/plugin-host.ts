@@ -7,10 +7,11 @@ import { ListenError } from '../http/listening.ts'
 import { parseDuration } from '../system/duration.ts'
 import { DeadlineError, within } from './deadline.ts'
 import { HookRegistry } from './hook-registry.ts'
-import type { FoundPlugin, PluginContext, PluginOffer, PluginReport } from './plugin.ts'
+import type { FoundPlugin, PluginContext, PluginOffer } from './plugin.ts'
 import { PluginError, type PluginErrorCode } from './plugin-error.ts'
 import { planPlugins } from './plugin-order.ts'
 import { type Participant, PluginRegistrar } from './plugin-registrar.ts'
+import type { PluginReport } from './plugin-report.ts'
 
 export interface PluginHostOptions {
   definitions: readonly FoundPlugin[]

@@ -1,19 +1,44 @@
 import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
 import type { Static, TObject } from 'typebox'
-import type { CoreConfig } from '../config/core-schema.ts'
 import type { Hooks, PluginHooks } from '../contracts/hooks.ts'
 import type { ServiceName, Services } from '../contracts/services.ts'
 import type { CorralError, ErrorCode, ErrorOptions } from '../errors.ts'
 import type { DataPaths } from '../system/data-paths.ts'
+import type { PluginReport } from './plugin-report.ts'
+
+declare module 'fastify' {
+  /** What the API document says of a route beside the shapes of requests and replies. */
+  interface FastifySchema {
+    summary?: string
+    description?: string
+    tags?: readonly string[]
+    /** Unique among all routes. */
+    operationId?: string
+    /** Media types of the request's body; `application/json` where absent. */
+    consumes?: readonly string[]
+    /** The body may be left out. */
+    bodyOptional?: boolean
+    /** What the caller must show in the place of what all routes ask for; an empty list is nothing. */
+    security?: readonly Record<string, string[]>[]
+    /** Left out of the document. */
+    hide?: boolean
+  }
+}
 
 /** The number of the plugin contract that this version of corral speaks. */
 export const PLUGIN_API = 1
+
+/** The settings of `config.yaml` that belong to no plugin; those that come with corral see all of them. */
+export interface CoreSettings {
+  host: string
+  port: number
+}
 
 /** What a plugin is given when it is set up. */
 export interface PluginContext {
   readonly log: FastifyBaseLogger
   /** Settings that belong to no plugin; frozen. */
-  readonly config: Readonly<CoreConfig>
+  readonly config: Readonly<CoreSettings>
   readonly paths: DataPaths
   /** Aborted when corral shuts down. */
   readonly signal: AbortSignal
@@ -73,28 +98,6 @@ export interface FoundPlugin extends PluginDefinition {
   path?: string
   /** Why an optional plugin cannot take part, where that shows before it is set up. */
   fault?: string
-}
-
-/** What became of one plugin, and what it offers. */
-export interface PluginReport {
-  name: string
-  description: string
-  /** Version of the contract that it is written for. */
-  api: number
-  /** File that it was loaded from; absent for those that come with corral. */
-  path?: string
-  optional: boolean
-  /** `waiting`: set up, and not started yet. */
-  state: 'waiting' | 'active' | 'disabled' | 'failed'
-  /** Why it is disabled or failed. */
-  reason?: string
-  /** Services that it needs and offers. */
-  needs: string[]
-  services: string[]
-  /** Such as `GET /api/tags`. */
-  routes: string[]
-  /** Names of the hooks that it offers as `on`. */
-  hooks: string[]
 }
 
 /** A plugin whose options are a plain JSON schema; `Options` is what they hold. */

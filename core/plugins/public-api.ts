@@ -2,10 +2,9 @@
  * What a plugin is written with: the entry `corral/plugin` of the package. A plugin needs nothing of it to run, since its
  * definition is plain data; it gives types, and classes for those who build on them.
  */
-export type { Build, MemoryUse } from '../contracts/builds.ts'
-export type * from '../contracts/downloads.ts'
 export type * from '../contracts/engines.ts'
 export type * from '../contracts/hooks.ts'
+export type * from '../contracts/hubs.ts'
 export type { Lease, LeaseRequest, LoadingModel, RunningModel, Scheduler } from '../contracts/leases.ts'
 export type * from '../contracts/models.ts'
 export type { OnProgress, Progress, Waiting } from '../contracts/progress.ts'
@@ -14,13 +13,12 @@ export { hasFiles, requireFiles, type Storage, type StoredFile, type StoredVaria
 export { CorralError, type ErrorCode, type ErrorOptions } from '../errors.ts'
 export { ClientGone, clientSignal } from '../http/client-signal.ts'
 export { openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
-export { errorResponses, json, nativeErrors } from '../http/response-schemas.ts'
 export { type ModelName, parseModelName } from '../models/model-name.ts'
 export {
   definePlugin,
   PLUGIN_API,
   type PluginContext,
   type PluginDefinition,
-  type PluginOffer,
-  type PluginReport
+  type PluginOffer
 } from './plugin.ts'
+export type { PluginReport } from './plugin-report.ts'

@@ -1,6 +1,7 @@
+import type { OnCopied } from '../../core/contracts/adopted-files.ts'
 import type { Adoption, FoundModel, FoundModels } from '../../core/contracts/found-models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
-import type { OnCopied, Storage, StoredVariant } from '../../core/contracts/storage.ts'
+import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName } from '../../core/models/model-name.ts'
 import { CacheDisk } from './cache-disk.ts'

@@ -1,4 +1,4 @@
-import type { AdoptedFile } from '../../core/contracts/storage.ts'
+import type { AdoptedFile } from '../../core/contracts/adopted-files.ts'
 import { storedName } from '../../core/models/gguf-file-name.ts'
 import { type ModelName, parseModelName } from '../../core/models/model-name.ts'
 

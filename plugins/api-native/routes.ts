@@ -4,7 +4,7 @@ import { type Static, Type } from 'typebox'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { loose } from '../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
-import type { PluginReport } from '../../core/plugins/plugin.ts'
+import { type PluginReport, PluginReportSchema } from '../../core/plugins/plugin-report.ts'
 import { version } from '../../core/system/package-info.ts'
 import { answerRoutes } from './answer.ts'
 import { embedRoutes } from './embed-routes.ts'
@@ -56,24 +56,7 @@ const root = nativeRoute('Server', 'root', 'Say that corral is running', {
   }
 })
 
-const Names = (description: string) => Type.Array(Type.String(), { description })
-const PluginSchema = Type.Object(
-  {
-    name: Type.String(),
-    description: Type.String(),
-    api: Type.Integer({ description: 'Version of the plugin contract that it is written for' }),
-    path: Type.Optional(Type.String({ description: 'File that it was loaded from; absent for built-in ones' })),
-    optional: Type.Boolean({ description: 'The server goes on without it when it fails' }),
-    state: Type.Enum(['waiting', 'active', 'disabled', 'failed']),
-    reason: Type.Optional(Type.String({ description: 'Why it is disabled or failed' })),
-    needs: Names('Services of other plugins that it needs'),
-    services: Names('Services that it offers to other plugins'),
-    routes: Names('Such as GET /api/tags'),
-    hooks: Names('What it sees or changes while the server runs, such as request')
-  },
-  { title: 'Plugin' }
-)
-const PluginsSchema = Type.Object({ plugins: Type.Array(PluginSchema) }, { title: 'Plugins' })
+const PluginsSchema = Type.Object({ plugins: Type.Array(PluginReportSchema) }, { title: 'Plugins' })
 
 const listPlugins = nativeRoute('Server', 'listPlugins', 'List the plugins', {
   description: 'Built-in ones and those of the configuration: their states, and what they offer.',

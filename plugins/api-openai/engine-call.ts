@@ -1,12 +1,7 @@
 import type { TSchema } from 'typebox'
+import type { LoadOptions } from '../../core/models/load-options.ts'
 import { type ModelName, parseModelName } from '../../core/models/model-name.ts'
-import {
-  type LoadOptions,
-  type OverflowPolicy,
-  parseKeepAlive,
-  parseOptions,
-  topLevelOptions
-} from '../../core/models/options.ts'
+import { type OverflowPolicy, parseKeepAlive, parseOptions, topLevelOptions } from '../../core/models/options.ts'
 import { checkAgainst } from './check-body.ts'
 
 export type Fields = Record<string, unknown>

@@ -1,4 +1,4 @@
-import type { HubRequest } from '../../core/contracts/downloads.ts'
+import type { HubRequest } from '../../core/contracts/hubs.ts'
 import { CorralError } from '../../core/errors.ts'
 
 /** `.` and `..`, which an address takes for folders. */

@@ -1,6 +1,5 @@
 import { CorralError } from '../../core/errors.ts'
-import type { LoadOptions } from '../../core/models/options.ts'
-import { firstLoad, satisfies, union } from './load-options.ts'
+import type { LoadOptions } from '../../core/models/load-options.ts'
 import {
   type Ahead,
   endOfTurn,
@@ -17,6 +16,7 @@ import {
   type EngineIn,
   type EngineState,
   type Event,
+  firstLoad,
   isIn,
   type Phase,
   type Plan,
@@ -25,7 +25,9 @@ import {
   type QueuedRequest,
   reservedBy,
   runningOn,
-  type SchedulerState
+  type SchedulerState,
+  satisfies,
+  union
 } from './scheduler-state.ts'
 
 type RequestEvent = Extract<Event, { type: 'request' }>

@@ -1,17 +1,15 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { settingsFor } from '../../core/config/model-settings.ts'
-import type { MemoryUse } from '../../core/contracts/builds.ts'
-import type { Engine, EngineSpec } from '../../core/contracts/engines.ts'
+import type { Engine, EngineSpec, MemoryUse } from '../../core/contracts/engines.ts'
 import type { Hooks } from '../../core/contracts/hooks.ts'
 import type { Catalog, Model } from '../../core/contracts/models.ts'
 import type { Progress, Waiting } from '../../core/contracts/progress.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import type { LoadOptions } from '../../core/models/options.ts'
+import type { LoadOptions } from '../../core/models/load-options.ts'
 import type { EngineRegistry } from './engine-registry.ts'
 import type { HostMemory } from './host-memory.ts'
-import { capContext } from './load-options.ts'
 import { type ManagedEngine, settleGone } from './managed-engine.ts'
 import { type Event, isIn, reservedBy, type SchedulerState } from './scheduler-state.ts'
 
@@ -31,14 +29,13 @@ export function cappedOptions<Options extends Partial<LoadOptions>>(
   variant: Model,
   log: Pick<FastifyBaseLogger, 'warn'>
 ): Options {
-  const capped = capContext(options, variant.metadata.contextLength)
-  if (capped !== options) {
-    log.warn(
-      { model: variant.publicName, asked: options.num_ctx, effective: capped.num_ctx },
-      'num_ctx is larger than the context this model was trained for and is capped to it'
-    )
-  }
-  return capped
+  const { contextLength: trained } = variant.metadata
+  if (trained === undefined || options.num_ctx === undefined || options.num_ctx <= trained) return options
+  log.warn(
+    { model: variant.publicName, requested: options.num_ctx, effective: trained },
+    'num_ctx is larger than the context this model was trained for and is capped to it'
+  )
+  return { ...options, num_ctx: trained }
 }
 
 /** Carries out what `decide.ts` decides about engines, and reports back by `dispatch`. */

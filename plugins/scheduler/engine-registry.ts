@@ -1,5 +1,4 @@
-import type { MemoryUse } from '../../core/contracts/builds.ts'
-import type { EngineMode, EngineProvider, Engines } from '../../core/contracts/engines.ts'
+import type { EngineMode, EngineProvider, Engines, MemoryUse } from '../../core/contracts/engines.ts'
 import type { Capability, Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 

@@ -1,4 +1,4 @@
-import type { MemoryUse } from '../../core/contracts/builds.ts'
+import type { MemoryUse } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { formatMemory } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'

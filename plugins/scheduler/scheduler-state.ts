@@ -1,6 +1,6 @@
-import type { MemoryUse } from '../../core/contracts/builds.ts'
+import type { MemoryUse } from '../../core/contracts/engines.ts'
 import type { CorralError } from '../../core/errors.ts'
-import type { LoadOptions } from '../../core/models/options.ts'
+import type { LoadOptions } from '../../core/models/load-options.ts'
 
 /*
  * What the scheduler knows, what happens to it (events) and what it wants done (effects); `decide.ts` leads from one to
@@ -215,4 +215,32 @@ export type Effect =
 
 export function createState(limits: Limits): SchedulerState {
   return { engines: new Map(), limits, budget: {}, runs: 0, closing: false }
+}
+
+/** Options of which more satisfies less. */
+const SIZES = ['num_ctx', 'num_parallel'] as const
+
+/** Whether an engine started with `loaded` can serve a request that gives `asked`. */
+export function satisfies(loaded: LoadOptions, asked: Partial<LoadOptions>): boolean {
+  return Object.entries(asked).every(([name, value]) => {
+    if (value === undefined) return true
+    const has = loaded[name as keyof LoadOptions]
+    return (SIZES as readonly string[]).includes(name) ? Number(value) <= Number(has) : value === has
+  })
+}
+
+/** The options of a reload: what runs together with what is asked, the larger sizes of both. */
+export function union(loaded: LoadOptions, asked: Partial<LoadOptions>): LoadOptions {
+  const merged = { ...loaded, ...asked }
+  for (const size of SIZES) merged[size] = Math.max(loaded[size], asked[size] ?? 0)
+  return merged
+}
+
+/** The options of a first load for requests that wait together: the first one's word, then the union with the others. */
+export function firstLoad(defaults: LoadOptions, asked: Partial<LoadOptions>[]): LoadOptions {
+  const [first = {}, ...others] = asked
+  return others.reduce<LoadOptions>((options, ask) => (satisfies(options, ask) ? options : union(options, ask)), {
+    ...defaults,
+    ...first
+  })
 }

@@ -1,6 +1,6 @@
 import { readdir, realpath, stat } from 'node:fs/promises'
 import { basename, dirname, isAbsolute, join } from 'node:path'
-import type { AdoptRequest } from '../../core/contracts/storage.ts'
+import type { AdoptRequest } from '../../core/contracts/adopted-files.ts'
 import { isSystemError } from '../../core/errors.ts'
 import { type ImportPlan, planFolder, planGgufFile } from './import-plan.ts'
 import {

@@ -4,7 +4,7 @@ import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { LoadOptions } from '../../core/models/options.ts'
+import type { LoadOptions } from '../../core/models/load-options.ts'
 import type { EngineBounds, LaunchSpec } from './launch-spec.ts'
 
 /** llama-server's own `--ubatch-size`, and the step of its contexts. */

@@ -1,4 +1,4 @@
-import type { MemoryUse } from '../../core/contracts/builds.ts'
+import type { MemoryUse } from '../../core/contracts/engines.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { addUse } from './memory/engine-need.ts'
 

@@ -1,6 +1,6 @@
 import type { Test } from 'tap'
 import t from 'tap'
-import type { HubFile } from '../../core/contracts/downloads.ts'
+import type { HubFile } from '../../core/contracts/hubs.ts'
 import { CorralError } from '../../core/errors.ts'
 import { parseGgufFileName } from '../../core/models/gguf-file-name.ts'
 import type { Choice, ChoiceRequest } from '../../plugins/download/choice/choice.ts'

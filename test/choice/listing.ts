@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import type { HubFile } from '../../core/contracts/downloads.ts'
+import type { HubFile } from '../../core/contracts/hubs.ts'
 
 /**
  * A listing from lines `path size`: sizes are in GB (k: kB), `{Q4_K_M:2.5,Q8_0:4}` stands for a file each, and `[3]` for

@@ -1,5 +1,5 @@
 import type { LoadingRecord, LocalModel, RunningRecord, ShownModel } from '../../core/contracts/native-records.ts'
-import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 
 /** Records as a server sends them. */
 export function localModel(name: string): LocalModel {

@@ -1,7 +1,7 @@
 import { cpSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import type { Hub } from '../../core/contracts/downloads.ts'
+import type { Hub } from '../../core/contracts/hubs.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import hub from '../../examples/folder-hub/index.ts'
 import { hubContract, startTestCorral } from '../../testing/index.ts'

@@ -3,7 +3,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net'
 import pino from 'pino'
 import type { Test } from 'tap'
-import type { Hub } from '../../core/contracts/downloads.ts'
+import type { Hub } from '../../core/contracts/hubs.ts'
 import type { PluginContext, PluginDefinition } from '../../core/plugins/plugin.ts'
 import type { HubResponse } from '../../plugins/hubs/http/hub-fetch.ts'
 

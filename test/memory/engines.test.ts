@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
-import type { LoadOptions } from '../../core/models/options.ts'
+import type { LoadOptions } from '../../core/models/load-options.ts'
 import { processMemory } from '../../core/system/process-memory.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'

@@ -1,6 +1,6 @@
 import t from 'tap'
 import type { EngineMode } from '../../core/contracts/engines.ts'
-import type { LoadOptions } from '../../core/models/options.ts'
+import type { LoadOptions } from '../../core/models/load-options.ts'
 import { engineArguments } from '../../runtimes/llama-server/arguments.ts'
 import { engineFiles } from '../../runtimes/llama-server/memory/engine-files.ts'
 import { estimateFromMetadata, totalOf } from '../../runtimes/llama-server/memory/engine-need.ts'

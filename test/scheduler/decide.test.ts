@@ -1,9 +1,17 @@
 import t from 'tap'
+import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
-import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/options.ts'
+import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/load-options.ts'
 import { decide } from '../../plugins/scheduler/decide.ts'
-import { capContext, firstLoad, satisfies, union } from '../../plugins/scheduler/load-options.ts'
-import { createState, type Event, type SchedulerState } from '../../plugins/scheduler/scheduler-state.ts'
+import { cappedOptions } from '../../plugins/scheduler/engine-loads.ts'
+import {
+  createState,
+  type Event,
+  firstLoad,
+  type SchedulerState,
+  satisfies,
+  union
+} from '../../plugins/scheduler/scheduler-state.ts'
 import { randomNumbers } from '../support/random.ts'
 import { trialCount } from '../support/trial-count.ts'
 import { alarmOf, LIMITS, loadOf, machine, short } from './support.ts'
@@ -40,9 +48,11 @@ t.test('whether loaded options satisfy a request', t => {
     'a first load may be smaller than the default'
   )
   t.equal(firstLoad(DEFAULT_LOAD_OPTIONS, [{ num_ctx: 512 }, { num_ctx: 700 }, {}]).num_ctx, 700)
-  t.equal(capContext({ num_ctx: 9000 }, 2048).num_ctx, 2048)
-  t.equal(capContext({ num_ctx: 9000 }, undefined).num_ctx, 9000)
-  t.same(capContext({}, 2048), {})
+  const capped = (options: Partial<LoadOptions>, contextLength?: number) =>
+    cappedOptions(options, { metadata: { contextLength } } as unknown as Model, { warn: () => {} })
+  t.equal(capped({ num_ctx: 9000 }, 2048).num_ctx, 2048)
+  t.equal(capped({ num_ctx: 9000 }).num_ctx, 9000)
+  t.same(capped({}, 2048), {})
   t.end()
 })
 

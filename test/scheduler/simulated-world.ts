@@ -1,5 +1,5 @@
-import type { MemoryUse } from '../../core/contracts/builds.ts'
-import type { LoadOptions } from '../../core/models/options.ts'
+import type { MemoryUse } from '../../core/contracts/engines.ts'
+import type { LoadOptions } from '../../core/models/load-options.ts'
 import type { Limits } from '../../plugins/scheduler/scheduler-state.ts'
 import { randomNumbers } from '../support/random.ts'
 

@@ -1,6 +1,6 @@
-import type { MemoryUse } from '../../core/contracts/builds.ts'
+import type { MemoryUse } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
-import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/options.ts'
+import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/load-options.ts'
 import { decide } from '../../plugins/scheduler/decide.ts'
 import {
   createState,

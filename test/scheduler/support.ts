@@ -1,5 +1,5 @@
-import type { MemoryUse } from '../../core/contracts/builds.ts'
-import { DEFAULT_LOAD_OPTIONS } from '../../core/models/options.ts'
+import type { MemoryUse } from '../../core/contracts/engines.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 import { decide } from '../../plugins/scheduler/decide.ts'
 import { createState, type Effect, type Event, type Limits } from '../../plugins/scheduler/scheduler-state.ts'
 

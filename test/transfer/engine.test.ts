@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, openSync, readdirSync, readFileSync, statSync, w
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import t from 'tap'
-import type { FileLocation } from '../../core/contracts/downloads.ts'
+import type { FileLocation } from '../../core/contracts/hubs.ts'
 import { CorralError } from '../../core/errors.ts'
 import { partialBytes, removePartial } from '../../plugins/download/transfer/part-file.ts'
 import { TransferEngine } from '../../plugins/download/transfer/transfer-engine.ts'

@@ -1,6 +1,7 @@
 import { open } from 'node:fs/promises'
 import { basename } from 'node:path/posix'
-import type { AdoptedFile, StoredFile } from '../../../core/contracts/storage.ts'
+import type { AdoptedFile } from '../../../core/contracts/adopted-files.ts'
+import type { StoredFile } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { readGguf } from '../../../core/models/gguf-file.ts'
 import { shardNames, storedName } from '../../../core/models/gguf-file-name.ts'

@@ -1,6 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { Given, keep_alive, loose, named } from '../../../core/http/request-fields.ts'
-import { LoadOptionsSchema, SamplingOptionsSchema } from '../../../core/models/options.ts'
+import { LoadOptionsSchema } from '../../../core/models/load-options.ts'
+import { SamplingOptionsSchema } from '../../../core/models/options.ts'
 
 const { temperature, max_tokens, seed } = SamplingOptionsSchema.properties
 

@@ -1,5 +1,6 @@
 import { CorralError } from '../../../core/errors.ts'
-import { type LoadOptions, type OverflowPolicy, parseOptions, topLevelOptions } from '../../../core/models/options.ts'
+import type { LoadOptions } from '../../../core/models/load-options.ts'
+import { type OverflowPolicy, parseOptions, topLevelOptions } from '../../../core/models/options.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { askLogprobs } from '../chunks.ts'
 import { withStops } from '../generation.ts'

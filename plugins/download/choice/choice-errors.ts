@@ -1,4 +1,4 @@
-import type { HubFile } from '../../../core/contracts/downloads.ts'
+import type { HubFile } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { fileNameOf, shortList } from './choice.ts'

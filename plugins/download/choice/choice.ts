@@ -1,4 +1,5 @@
-import type { HubFile, PlannedDownload, PullPlan } from '../../../core/contracts/downloads.ts'
+import type { PlannedDownload, PullPlan } from '../../../core/contracts/downloads.ts'
+import type { HubFile } from '../../../core/contracts/hubs.ts'
 
 /** What was requested of a repository; nothing means the default. */
 export interface Wanted {

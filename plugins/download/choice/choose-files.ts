@@ -1,4 +1,5 @@
-import type { HubFile, PlannedDownload } from '../../../core/contracts/downloads.ts'
+import type { PlannedDownload } from '../../../core/contracts/downloads.ts'
+import type { HubFile } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { labelFromFileName, storedName } from '../../../core/models/gguf-file-name.ts'
 import { formatMemory } from '../../../core/system/bytes.ts'

@@ -1,4 +1,4 @@
-import type { HubFile } from '../../../core/contracts/downloads.ts'
+import type { HubFile } from '../../../core/contracts/hubs.ts'
 import {
   type FileRole,
   labelFromFileName,

@@ -1,4 +1,4 @@
-import type { Hub, HubRequest } from '../../../core/contracts/downloads.ts'
+import type { Hub, HubRequest } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { type ModelName, parseModelName } from '../../../core/models/model-name.ts'
 import type { Wanted } from './choice.ts'

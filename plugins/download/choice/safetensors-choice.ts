@@ -1,4 +1,5 @@
-import type { HubFile, PlannedDownload } from '../../../core/contracts/downloads.ts'
+import type { PlannedDownload } from '../../../core/contracts/downloads.ts'
+import type { HubFile } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { labelFromFileName, shardNames, storedName } from '../../../core/models/gguf-file-name.ts'
 import { describesSafetensors, dtypeLabel, isTokenizer } from '../../../core/models/safetensors-layout.ts'

@@ -1,15 +1,9 @@
 import { randomBytes } from 'node:crypto'
 import { mkdir, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import type {
-  Hub,
-  HubFile,
-  HubRepository,
-  HubRequest,
-  PullPlan,
-  PullRequest
-} from '../../../core/contracts/downloads.ts'
+import type { PullPlan, PullRequest } from '../../../core/contracts/downloads.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
+import type { Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'

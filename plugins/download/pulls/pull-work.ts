@@ -1,6 +1,7 @@
 import { link, mkdir } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import type { Hub, PullPlan } from '../../../core/contracts/downloads.ts'
+import type { PullPlan } from '../../../core/contracts/downloads.ts'
+import type { Hub } from '../../../core/contracts/hubs.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
 import type { TransferredFile, Transfers } from '../transfer/transfers.ts'

@@ -1,4 +1,4 @@
-import type { FileLocation } from '../../../core/contracts/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/hubs.ts'
 import { checkRedirect, MAX_REDIRECTS } from '../../../core/system/redirects.ts'
 
 /** Milliseconds before it expires at which a location is no longer used. */

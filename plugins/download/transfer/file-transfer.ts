@@ -1,4 +1,4 @@
-import type { FileLocation } from '../../../core/contracts/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/hubs.ts'
 import { messageOf } from '../../../core/errors.ts'
 import { retryAfterSeconds } from '../../../core/system/retry-after.ts'
 import { freeSpan, requestSize, type Span, stolenSpan, unclaimedBytes } from './chunk-map.ts'

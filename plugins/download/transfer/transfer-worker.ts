@@ -1,5 +1,5 @@
 import { parentPort, workerData } from 'node:worker_threads'
-import type { FileLocation } from '../../../core/contracts/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { TransferEngine } from './transfer-engine.ts'
 import type { FromRun, RunMessage, ToRun } from './transfers.ts'

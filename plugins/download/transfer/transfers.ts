@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
-import type { FileLocation } from '../../../core/contracts/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { FIRST_DELAY } from './retries.ts'
 

@@ -1,4 +1,4 @@
-import type { FileLocation } from '../../../core/contracts/downloads.ts'
+import type { FileLocation } from '../../../core/contracts/hubs.ts'
 import { isLoopback } from '../../../core/system/private-address.ts'
 import { type HubResponse, LOCATE_RETRY_TIME, type OutgoingRequest, USER_AGENT } from '../http/hub-fetch.ts'
 import { sha256Hex, strongEtag } from './listed-files.ts'

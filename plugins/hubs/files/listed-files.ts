@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import type { HubFile } from '../../../core/contracts/downloads.ts'
+import type { HubFile } from '../../../core/contracts/hubs.ts'
 
 const RESERVED = /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?$/i
 /** Control characters, and characters that Windows does not allow in names (a colon names a stream or a drive). */

@@ -1,4 +1,4 @@
-import type { HubFile } from '../../../core/contracts/downloads.ts'
+import type { HubFile } from '../../../core/contracts/hubs.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { isUsablePath, sha1Hex, sha256Hex, sizeOf } from '../files/listed-files.ts'
 

@@ -1,4 +1,5 @@
-import type { Build, BuildDevice, MemoryUse } from '../../../core/contracts/builds.ts'
+import type { Build, BuildDevice } from '../../../core/contracts/builds.ts'
+import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import type { Gpu, MemoryNow } from '../../../core/contracts/hardware.ts'
 
 /** A device that layers can be put on. */

@@ -1,5 +1,5 @@
-import type { MemoryUse } from '../../../core/contracts/builds.ts'
-import type { LoadOptions } from '../../../core/models/options.ts'
+import type { MemoryUse } from '../../../core/contracts/engines.ts'
+import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { pooledBatch, promptCacheSize } from '../arguments.ts'
 import type { EngineBounds, LaunchSpec } from '../launch-spec.ts'
 import { type Device, type Parts, place } from './device-placement.ts'

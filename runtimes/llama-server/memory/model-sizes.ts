@@ -1,4 +1,4 @@
-import type { LoadOptions } from '../../../core/models/options.ts'
+import type { LoadOptions } from '../../../core/models/load-options.ts'
 import type { LayerShape, ModelShape } from './model-shape.ts'
 
 /** Bytes of a number in the cache, by ggml's blocks of 32 with their scales. */

@@ -1,0 +1,81 @@
+import type { Waiting } from './progress.ts'
+
+/** A file in a hub's listing, with at least one digest where the hub has one. */
+export interface HubFile {
+  /** In the repository, with forward slashes. Checked: relative, without `..`, control characters or reserved names. */
+  path: string
+  /** Bytes; undefined where the hub only reports it with the location. */
+  size: number | undefined
+  /** 64 hex digits in lower case. */
+  sha256?: string
+  /** SHA-1 of git's blob (`blob <size>\0` before the bytes), 40 hex digits in lower case. */
+  gitSha1?: string
+}
+
+/** A repository at one revision. Plain data: it is stored while its files are downloaded. */
+export interface HubRepository {
+  /** Name of the hub. */
+  hub: string
+  /** In the hub's own spelling: `owner/name`, or an address for files outside of hubs. */
+  id: string
+  /** Identifies the content permanently: a commit, or a fingerprint of the listing where the hub has none. */
+  revision: string
+  /** Web address for people, without credentials. */
+  address: string
+  /** The hub requires agreement to terms first. */
+  gated: boolean
+  files: HubFile[]
+  /** Private data of the hub, such as a server's address. */
+  more?: Record<string, string>
+}
+
+/** Where a file can be downloaded at the moment. Never stored: it may contain a signature or a token. */
+export interface FileLocation {
+  url: string
+  /** Sent with each request for bytes. */
+  headers: Record<string, string>
+  /** Proxy to go through; empty means none, undefined uses HTTPS_PROXY, HTTP_PROXY and NO_PROXY. */
+  proxy?: string
+  /** When it expires, in epoch milliseconds, as far as that is known. */
+  expiresAt?: number
+  /** Size and digest, where the hub reports them with the location and not in the listing. */
+  size?: number
+  sha256?: string
+  /** Identifies the content at this address (a strong ETag); for files without a digest. */
+  identity?: string
+}
+
+export interface HubRequest {
+  /** `owner/name`, or an address for hubs that accept one. */
+  id: string
+  /** Branch, tag or commit; undefined is the default branch. */
+  revision?: string
+}
+
+/** A source of models. Built-in and outside hubs are added in the same way, with `downloads.addHub`. */
+export interface Hub {
+  /** Such as `huggingface`; recorded with each model from it. */
+  readonly name: string
+  /** Such as `Hugging Face`. */
+  readonly title: string
+  /** Prefixes of names at this hub, with their separator: `hf:`, `hf.co/`, `https://huggingface.co/`. */
+  readonly prefixes: readonly string[]
+  /**
+   * Finds a repository and lists all its files.
+   * @throws CorralError `repo_not_found`, `hub_forbidden`, `hub_unreachable` or `hub_rate_limited`, each with a sentence
+   * that says what to do
+   */
+  repository(request: HubRequest, waiting: Waiting): Promise<HubRepository>
+  /**
+   * The current location of a file. Called once for each file, and again when the location stops working; returns a new
+   * location each time.
+   * @throws as `repository`
+   */
+  locate(repository: HubRepository, file: HubFile, signal: AbortSignal): Promise<FileLocation>
+}
+
+/** The service `downloads`. `downloads.ts` adds the pulls, which plugins that come with corral use. */
+export interface Downloads {
+  addHub(hub: Hub): void
+  hubs(): readonly Hub[]
+}

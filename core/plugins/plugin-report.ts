@@ -1,0 +1,22 @@
+import { type Static, Type } from 'typebox'
+
+const Names = (description: string) => Type.Array(Type.String(), { description })
+
+/** What became of one plugin, and what it offers. */
+export const PluginReportSchema = Type.Object(
+  {
+    name: Type.String(),
+    description: Type.String(),
+    api: Type.Integer({ description: 'Version of the plugin contract that it is written for' }),
+    path: Type.Optional(Type.String({ description: 'File that it was loaded from; absent for built-in ones' })),
+    optional: Type.Boolean({ description: 'The server goes on without it when it fails' }),
+    state: Type.Enum(['waiting', 'active', 'disabled', 'failed']),
+    reason: Type.Optional(Type.String({ description: 'Why it is disabled or failed' })),
+    needs: Names('Services of other plugins that it needs'),
+    services: Names('Services that it offers to other plugins'),
+    routes: Names('Such as GET /api/tags'),
+    hooks: Names('What it sees or changes while the server runs, such as request')
+  },
+  { title: 'Plugin' }
+)
+export type PluginReport = Static<typeof PluginReportSchema>
