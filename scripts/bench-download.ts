@@ -1,19 +1,19 @@
 /**
  * Measures corral's transfers against curl and aria2c, and its HTTP client against undici:
- * `npm run bench:download -- [--size MIB] [--rounds N] [--folder PATH] [--clients]`. A local nginx serves one large
- * file; what is measured is written to docs/benchmark-download.md. With `--clients` only the HTTP clients are measured.
+ * `npm run bench:download -- [--size MIB] [--rounds N]`. A local nginx serves one large file; what is measured is
+ * written to docs/benchmark-download.md.
  */
 import { execFileSync } from 'node:child_process'
 import { createHash, randomFillSync } from 'node:crypto'
-import { closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync, writeSync } from 'node:fs'
+import { closeSync, mkdirSync, mkdtempSync, openSync, rmSync, writeFileSync, writeSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { packageRoot } from '../core/system/package-info.ts'
+import { packageRoot, version } from '../core/system/package-info.ts'
 import { TransferThread } from '../plugins/download/transfer/transfers.ts'
+import { describeMachine, median } from './bench/measuring.ts'
 import { contenders, findTools, measure, type Run, type Source } from './bench-download/contenders.ts'
-import { CLIENT_TITLE, clientReport, type LineReport, lineReport } from './bench-download/download-report.ts'
-import { compareClients, receiveOne } from './bench-download/http-clients.ts'
+import { clientReport, compareClients, receiveOne } from './bench-download/http-clients.ts'
 import { DELAY, LIMIT, serveDelayed, startLines } from './bench-download/web-server.ts'
 
 const MiB = 1024 * 1024
@@ -34,34 +34,28 @@ function makeFile(path: string, size: number): Source {
 
 async function run(): Promise<void> {
   const { values } = parseArgs({
-    options: {
-      size: { type: 'string', default: '1024' },
-      rounds: { type: 'string', default: '5' },
-      folder: { type: 'string', default: tmpdir() },
-      clients: { type: 'boolean', default: false }
-    }
+    options: { size: { type: 'string', default: '1024' }, rounds: { type: 'string', default: '5' } }
   })
   if (process.platform !== 'linux') throw new Error('The benchmark reads /proc, so it runs on Linux only.')
+  const rounds = Number(values.rounds)
+  const machine = describeMachine()
   const tools = findTools()
-  const folder = mkdtempSync(join(values.folder, 'corral-bench-download-'))
+  const folder = mkdtempSync(join(tmpdir(), 'corral-bench-download-'))
   try {
     mkdirSync(join(folder, 'www'))
     // nginx leaves root's rights behind and must still find the file.
     execFileSync('chmod', ['755', folder])
     const source = makeFile(join(folder, 'www', 'file'), Number(values.size) * MiB)
     const lines = await startLines(tools.nginx, folder)
-    const rounds = Number(values.rounds)
-    const measured: LineReport[] = []
+    const tables: string[] = []
     let clients: Map<string, number[]>
     try {
-      const allKinds: [title: string, url: string][] = [
+      for (const [title, url] of [
         ['No limit', lines.unlimited],
         [`${LIMIT / 1e6} MB/s for each connection`, lines.limited],
         [`${2 * DELAY} ms there and back, 1 MiB on the way at most for each connection`, lines.delayed]
-      ]
-      const kinds = values.clients ? [] : allKinds
-      const all = contenders(tools, source)
-      for (const [title, url] of kinds) {
+      ] as const) {
+        const all = contenders(tools, source)
         const runs = new Map<string, Run[]>(all.map(({ name }) => [name, []]))
         for (let round = 0; round < rounds; round++) {
           for (let turn = 0; turn < all.length; turn++) {
@@ -76,22 +70,58 @@ async function run(): Promise<void> {
             rmSync(target)
           }
         }
-        measured.push({ title, runs })
+        tables.push(lineTable(title, runs, source.size))
       }
       clients = await compareClients(lines.secure, source.size, lines.certificate, rounds)
     } finally {
       await lines.close()
     }
-    const document = join(packageRoot, 'docs', 'benchmark-download.md')
-    const lineTables = values.clients
-      ? readFileSync(document, 'utf8').split(CLIENT_TITLE)[0]!
-      : lineReport(measured, source.size, rounds, values.folder)
-    const text = `${lineTables.trimEnd()}\n\n${clientReport(clients, source.size, rounds)}`
-    writeFileSync(document, text)
+    const text = [
+      introduction(machine, source.size, rounds, folder),
+      ...tables,
+      clientReport(clients, source.size, rounds)
+    ].join('\n')
+    writeFileSync(join(packageRoot, 'docs', 'benchmark-download.md'), text)
     process.stdout.write(text)
   } finally {
     rmSync(folder, { recursive: true, force: true })
   }
+}
+
+function introduction(machine: string, size: number, rounds: number, folder: string): string {
+  return `# Benchmark of downloads
+
+Written by \`npm run bench:download\` on ${new Date().toISOString().slice(0, 10)} with corral ${version}: ${machine} before.
+One file of ${(size / MiB).toFixed(0)} MiB from an nginx on this machine to ${folder}, ${rounds} rounds, the
+programs by turns, medians. "Of the best" is the speed in proportion to the faster one of curl and aria2c in the same
+round (1 is as fast; the aim is 0.95). corral computes the SHA-256 on the way, verifies it, and flushes the file to the
+disk; curl and aria2c do nothing of that, so "curl, then sha256sum" stands beside them. The memory of corral is that of a
+whole Node process with its threads; an idle one has about 45 MiB.
+`
+}
+
+/** The programs that corral is compared with; checksums are extra for them. */
+const OTHERS = ['curl', 'aria2c -x4 -s4']
+
+function lineTable(title: string, all: Map<string, Run[]>, size: number): string {
+  const rows = [...all].map(([name, runs]) => {
+    const seconds = median(runs.map(run => run.seconds))
+    // Each round's speed in proportion to the best of the others in that round.
+    const ratios = runs.map(
+      (run, round) => Math.min(...OTHERS.map(other => all.get(other)![round]!.seconds)) / run.seconds
+    )
+    return [
+      name,
+      seconds.toFixed(2),
+      (size / 1e6 / seconds).toFixed(0),
+      median(ratios).toFixed(2),
+      median(runs.map(run => run.processor)).toFixed(2),
+      Math.max(...runs.map(run => run.memory)).toFixed(0)
+    ]
+  })
+  const head = ['', 'seconds', 'MB/s', 'of the best', 'processor s', 'peak MiB']
+  const cells = [head, head.map((_, column) => (column === 0 ? '---' : '---:')), ...rows]
+  return `## ${title}\n\n${cells.map(row => `| ${row.join(' | ')} |`).join('\n')}\n`
 }
 
 const [mode, ...rest] = process.argv.slice(2)
@@ -108,7 +138,7 @@ else {
 }
 
 /** Fetches one file with corral's engine, as a gateway does it, and prints how long that took. */
-export async function fetchOne([url, target, size, sha256]: string[]): Promise<void> {
+async function fetchOne([url, target, size, sha256]: string[]): Promise<void> {
   const transfers = new TransferThread({
     connections: 8,
     connectionsPerFile: 4,

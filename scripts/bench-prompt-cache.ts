@@ -4,15 +4,16 @@
  * again a model is unloaded and its conversation goes on. What is measured is written to docs/benchmark-prompt-cache.md.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { cpus, loadavg, release, type as systemName, tmpdir, totalmem } from 'node:os'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
+import { formatTable } from '../command-line/output.ts'
 import { packageRoot, version } from '../core/system/package-info.ts'
 import { type Corral, startCorral } from '../test/support/corral.ts'
 import { type Continued, createConversation } from './bench/conversation.ts'
+import { describeMachine, median, short } from './bench/measuring.ts'
 import { ENGINE_THREADS } from './bench/starts.ts'
-import { median, short } from './bench/statistics.ts'
-import { SHAPE_200M, writeRandomModel } from './random-model.ts'
+import { SHAPE_200M, writeRandomModel } from './random-models.ts'
 
 const CONTEXT = 8192
 const RANDOM = 'bench/random-200m'
@@ -24,12 +25,11 @@ const { values } = parseArgs({
 const rounds = Number(values.rounds)
 const tokens = Number(values.tokens)
 const endings: (() => unknown)[] = []
-const loadBefore = Number(loadavg()[0]!.toFixed(1))
+const machine = describeMachine()
 const folder = mkdtempSync(join(tmpdir(), 'corral-bench-'))
 try {
   const random = join(folder, 'random.gguf')
-  const vocabulary = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-  const made = await writeRandomModel(random, { vocabulary, shape: SHAPE_200M })
+  const made = await writeRandomModel(random, SHAPE_200M)
   const start = async (budget: string): Promise<Corral> => {
     const corral = await startCorral(
       { teardown: (ending: () => unknown) => endings.unshift(ending) },
@@ -60,7 +60,7 @@ try {
   const engine = /llama\.cpp (\S+ \([^)]*\))/.exec(saving.log())?.[1] ?? 'unknown'
   const report = [
     `corral ${version}, ${new Date().toISOString()}`,
-    `${cpus()[0]!.model.trim()}, ${cpus().length} cores, ${Math.round(totalmem() / 2 ** 30)} GiB, ${systemName()} ${release()}, Node ${process.versions.node}, llama.cpp ${engine} with ${ENGINE_THREADS} threads, load ${loadBefore} before`,
+    `${machine} before, llama.cpp ${engine} with ${ENGINE_THREADS} threads`,
     `${DEMO}: F16, 2 million weights; ${RANDOM}: Q8_0, ${Math.round(made.parameters / 1e6)} million random weights; medians of ${rounds} rounds`,
     '',
     ...sections
@@ -82,20 +82,15 @@ function section(model: string, length: number, saved: Continued[], read: Contin
     `${short(of(turns, 'load'))} ms`,
     `${short(of(turns, 'stop'))} ms`
   ]
-  const rows = [
-    ['', 'prompt tokens', 'prompt evaluation', 'first word', 'of that the load', 'stop'],
-    row('saved cache', saved),
-    row('read again', read)
-  ]
-  const widths = rows[0]!.map((_, column) => Math.max(...rows.map(cells => cells[column]!.length)))
-  const table = rows.map(cells =>
-    cells.map((cell, i) => (i ? cell.padStart(widths[i]!) : cell.padEnd(widths[i]!))).join('  ')
+  const table = formatTable(
+    ['', '>prompt tokens', '>prompt evaluation', '>first word', '>of that the load', '>stop'],
+    [row('saved cache', saved), row('read again', read)]
   )
   const ratios = saved.map((turn, i) => read[i]!.promptEvaluation / turn.promptEvaluation)
   const same = saved.filter((turn, i) => turn.answer === read[i]!.answer).length
   return [
     `${model}: a conversation of ${length} tokens goes on after an unload`,
-    ...table,
+    table,
     `The prompt is evaluated ${short(median(ratios))} times sooner (${short(Math.min(...ratios))} at least); ${same} of ${saved.length} answers are the same.`,
     ''
   ].join('\n')

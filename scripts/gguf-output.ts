@@ -34,20 +34,17 @@ export function weightsOf({ shape }: OutputTensor): number {
   return shape.reduce((all, length) => all * length, 1)
 }
 
-/** A key and its value as GGUF has them. */
-export function keyValue(key: string, value: OutputValue): Buffer {
-  return Buffer.concat([text(key), typedValue(value)])
-}
-
 /**
  * The bytes of a GGUF file (v3, little-endian) piece by piece: the same for the same seed.
- * @param pairs keys and values, each as `keyValue` gives it
+ * @param kept further keys with their values, as another file has them
  */
 export function* ggufPieces(
-  pairs: readonly Uint8Array[],
+  metadata: Record<string, OutputValue>,
   tensors: readonly OutputTensor[],
-  seed: number
+  seed: number,
+  kept: readonly Uint8Array[] = []
 ): Generator<Buffer> {
+  const pairs = [...kept, ...Object.entries(metadata).flatMap(([key, value]) => [text(key), typedValue(value)])]
   const infos: Buffer[] = []
   let offset = 0
   for (const tensor of tensors) {
@@ -55,8 +52,8 @@ export function* ggufPieces(
     infos.push(text(tensor.name), u32(tensor.shape.length), ...tensor.shape.map(u64), u32(type), u64(offset))
     offset += padded(bytes(weightsOf(tensor)))
   }
-  const start = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(pairs.length)])
-  const header = Buffer.concat([start, ...pairs, ...infos])
+  const count = kept.length + Object.keys(metadata).length
+  const header = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(count), ...pairs, ...infos])
   yield Buffer.concat([header], padded(header.length))
   const random = createRandom(seed)
   for (const tensor of tensors) yield* dataOf(tensor, random)
@@ -118,9 +115,7 @@ function typedValue(value: OutputValue): Buffer {
   if (typeof value === 'string') return Buffer.concat([u32(VALUE.string), text(value)])
   if (typeof value === 'boolean') return Buffer.concat([u32(VALUE.bool), Buffer.from([value ? 1 : 0])])
   if (typeof value === 'number') {
-    return Number.isInteger(value)
-      ? Buffer.concat([u32(VALUE.uint32), u32(value)])
-      : Buffer.concat([u32(VALUE.float32), f32(value)])
+    return Buffer.concat(Number.isInteger(value) ? [u32(VALUE.uint32), u32(value)] : [u32(VALUE.float32), f32(value)])
   }
   const items = value as readonly (string | number)[]
   const whole = items.every(item => Number.isInteger(item))
@@ -133,20 +128,6 @@ function text(value: string): Buffer {
   return Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)])
 }
 
-function u32(value: number): Buffer {
-  const bytes = Buffer.alloc(4)
-  bytes.writeUInt32LE(value)
-  return bytes
-}
-
-function f32(value: number): Buffer {
-  const bytes = Buffer.alloc(4)
-  bytes.writeFloatLE(value)
-  return bytes
-}
-
-function u64(value: number): Buffer {
-  const bytes = Buffer.alloc(8)
-  bytes.writeBigUInt64LE(BigInt(value))
-  return bytes
-}
+const u32 = (value: number) => Buffer.from(new Uint32Array([value]).buffer)
+const f32 = (value: number) => Buffer.from(new Float32Array([value]).buffer)
+const u64 = (value: number) => Buffer.from(new BigUint64Array([BigInt(value)]).buffer)

@@ -10,10 +10,13 @@
  */
 import { writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
-import { demoModelFile, writeRandomDecoderEmbedding } from './random-decoder-embedding.ts'
-import { randomEncoder } from './random-encoder.ts'
-import { SHAPE_200M, writeRandomModel } from './random-model.ts'
-import { DEMO_MODEL_WIDTH, randomProjector } from './random-projector.ts'
+import {
+  randomEncoder,
+  randomProjector,
+  SHAPE_200M,
+  writeRandomDecoderEmbedding,
+  writeRandomModel
+} from './random-models.ts'
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -26,12 +29,12 @@ const { values, positionals } = parseArgs({
 const [target] = positionals
 const [seed, layers] = [Number(values.seed), Number(values.layers)]
 const WRITERS: Record<string, (file: string) => Promise<unknown>> = {
-  chat: file => writeRandomModel(file, { vocabulary: demoModelFile, shape: { ...SHAPE_200M, layers }, seed }),
+  chat: file => writeRandomModel(file, { ...SHAPE_200M, layers }, { seed }),
   embedding: file => writeFile(file, randomEncoder('embedding', seed)),
   reranker: file => writeFile(file, randomEncoder('reranker', seed)),
   'decoder-embedding': file => writeRandomDecoderEmbedding(file, seed),
-  'vision-projector': file => writeFile(file, randomProjector('vision', DEMO_MODEL_WIDTH, seed)),
-  'audio-projector': file => writeFile(file, randomProjector('audio', DEMO_MODEL_WIDTH, seed))
+  'vision-projector': file => writeFile(file, randomProjector('vision', seed)),
+  'audio-projector': file => writeFile(file, randomProjector('audio', seed))
 }
 const write = Object.hasOwn(WRITERS, values.kind) ? WRITERS[values.kind] : undefined
 if (target === undefined || !write || !Number.isInteger(seed) || !Number.isInteger(layers) || layers < 1) {

@@ -10,26 +10,20 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { pino } from 'pino'
-import pretty from 'pino-pretty'
-import { Value } from 'typebox/value'
 import { type Progress, progressText } from '../core/contracts/progress.ts'
 import { messageOf } from '../core/errors.ts'
-import { dataPaths } from '../core/system/data-paths.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { packageRoot } from '../core/system/package-info.ts'
 import { preparePython, readRequirements } from '../plugins/conversion/python/environment.ts'
-import { createHardware } from '../plugins/hardware/hardware-service.ts'
-import { createConfiguredRuntimes } from '../runtimes/llama-cpp/configured-runtimes.ts'
-import { RuntimesOptions } from '../runtimes/llama-cpp/options.ts'
+import { cachedRuntimes, log } from './cached-engine.ts'
 
 const conversion = join(packageRoot, '.cache', 'conversion-python')
 const pathFile = join(conversion, 'path.json')
 const clients = join(packageRoot, '.cache', 'clients-python')
 const requirements = join(packageRoot, 'test', 'clients', 'python', 'requirements')
 const SETS = ['vendors', 'litellm', 'schemathesis']
-/** Installs many packages in a tenth of pip's time; pip takes its place where it cannot. */
-const INSTALLER = 'uv==0.13.9'
+/** Installs many packages in a tenth of pip's time. */
+const UV = 'uv==0.13.9'
 const OLDEST = [3, 11]
 const SYSTEM_PYTHON = '/usr/bin/python3'
 
@@ -72,11 +66,6 @@ class Finder(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Finder())
 `
 
-const log = pino(
-  { level: process.env.CORRAL_LOG_LEVEL ?? 'info' },
-  pretty({ sync: true, ignore: 'pid,hostname', hideObject: true })
-)
-
 function run(command: string, args: string[]): void {
   console.log(`$ ${[command, ...args].join(' ')}`)
   const { status, error } = spawnSync(command, args, {
@@ -89,10 +78,7 @@ function run(command: string, args: string[]): void {
 const canImport = (python: string, module: string) =>
   spawnSync(python, ['-c', `import ${module}`], { stdio: 'ignore' }).status === 0
 
-const hardware = createHardware({ sysroot: '', probeTimeout: 5000, env: process.env, log })
-const options = { ...(Value.Create(RuntimesOptions) as RuntimesOptions), llama_cpp: process.env.CORRAL_LLAMA_CPP ?? '' }
-const engine = dataPaths(join(packageRoot, '.cache', 'engine'), undefined)
-const runtimes = createConfiguredRuntimes({ options, paths: engine, env: process.env, log, hardware })
+const runtimes = cachedRuntimes()
 const controller = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => controller.abort(new Error(signal)))
 const waiting = { signal: controller.signal, onProgress: (progress: Progress) => log.info(progressText(progress)) }
@@ -119,56 +105,35 @@ async function cheapPython(converter: string): Promise<string> {
   return python
 }
 
-type Prepare = (python: string) => Promise<{ executable: string }>
-
-/** What an earlier run made, where it still works. */
-async function present(prepare: Prepare, full: boolean): Promise<{ python: string; route: string } | undefined> {
-  try {
-    const { python, route } = JSON.parse(readFileSync(pathFile, 'utf8')) as { python: string; route: string }
-    if (full && route !== 'full') return undefined
-    await prepare(python)
-    return { python, route }
-  } catch {
-    return undefined
-  }
-}
-
-async function cheapElseFull(converter: string, prepare: Prepare): Promise<{ python: string; route: string }> {
-  try {
-    const python = await cheapPython(converter)
-    await prepare(python)
-    return { python, route: 'system-torch' }
-  } catch (error) {
-    controller.signal.throwIfAborted()
-    console.log(`The system's torch does not do: ${messageOf(error)}. Installing torch from the package index instead.`)
-    return { python: (await prepare('')).executable, route: 'full' }
-  }
-}
-
 /** Makes sure that there is a Python for the converter. */
 async function setUpConversion(): Promise<void> {
   mkdirSync(conversion, { recursive: true })
   const begun = performance.now()
   const { directory: converter, version } = await runtimes.conversionTools(waiting)
-  const prepare = (python: string) =>
-    preparePython(
-      {
-        settings: { python, packageIndex: '', torchIndex: 'https://download.pytorch.org/whl/cpu' },
-        directory: conversion,
-        converter,
-        env: process.env,
-        log,
-        proven: new Set()
-      },
-      waiting
-    )
-  const full = process.argv.includes('--full')
-  const made = await present(prepare, full)
-  const route = made?.route ?? (full ? 'full' : 'system-torch')
-  const done =
-    made ?? (full ? { python: (await prepare('')).executable, route } : await cheapElseFull(converter, prepare))
-  writeFileSync(pathFile, `${JSON.stringify({ ...done, converter: version }, null, 2)}\n`)
-  console.log(`Python for conversions: ${done.python} (${done.route}, ${formatDuration(performance.now() - begun)})`)
+  /** Proves that a Python can run the converter; an empty path makes an environment. */
+  const prepare = async (python: string) => {
+    const settings = { python, packageIndex: '', torchIndex: 'https://download.pytorch.org/whl/cpu' }
+    const options = { settings, directory: conversion, converter, env: process.env, log, proven: new Set<string>() }
+    return (await preparePython(options, waiting)).executable
+  }
+  const cheap = [
+    async () => await prepare((JSON.parse(readFileSync(pathFile, 'utf8')) as { python: string }).python),
+    async () => await prepare(await cheapPython(converter))
+  ]
+  const full = () => prepare('')
+  const ways = process.argv.includes('--full') ? [full] : [...cheap, full]
+  for (const [index, way] of ways.entries()) {
+    try {
+      const python = await way()
+      writeFileSync(pathFile, `${JSON.stringify({ python, converter: version }, null, 2)}\n`)
+      console.log(`Python for conversions: ${python} (${formatDuration(performance.now() - begun)})`)
+      return
+    } catch (error) {
+      controller.signal.throwIfAborted()
+      if (index === ways.length - 1) throw error
+      console.log(`${messageOf(error)} Trying another way.`)
+    }
+  }
 }
 
 const binary = (environment: string, name: string) =>
@@ -187,42 +152,23 @@ function findPython(): string {
   )
 }
 
-function makeEnvironment(python: string, environment: string): void {
+function makeEnvironment(python: string, environment: string): string {
   rmSync(environment, { recursive: true, force: true })
   run(python, ['-m', 'venv', environment])
+  return binary(environment, 'python')
 }
 
-/** Where uv is, or nothing where it cannot be installed. */
-function installer(python: string): string | undefined {
-  const tools = join(clients, 'tools')
-  const uv = binary(tools, 'uv')
-  if (existsSync(uv)) return uv
-  try {
-    makeEnvironment(python, tools)
-    run(binary(tools, 'python'), ['-m', 'pip', 'install', '--quiet', INSTALLER])
-    return uv
-  } catch (error) {
-    console.log(`uv cannot be installed: ${messageOf(error)}. pip takes longer.`)
-    return undefined
-  }
-}
-
+/** Makes the environment of a set of clients, where it is not there as it is wanted. */
 function install(python: string, name: string): void {
   const environment = join(clients, name)
   const file = join(requirements, `${name}.txt`)
   const done = join(environment, 'requirements.txt')
   const wanted = readFileSync(file, 'utf8')
   if (existsSync(done) && readFileSync(done, 'utf8') === wanted) return
-  makeEnvironment(python, environment)
-  const inside = binary(environment, 'python')
-  const uv = installer(python)
-  try {
-    if (!uv) throw new Error('there is no uv')
-    run(uv, ['pip', 'install', '--quiet', '--python', inside, '-r', file])
-  } catch (error) {
-    console.log(`${messageOf(error)}; trying pip.`)
-    run(inside, ['-m', 'pip', 'install', '--quiet', '-r', file])
-  }
+  const uv = binary(join(clients, 'tools'), 'uv')
+  if (!existsSync(uv)) run(makeEnvironment(python, join(clients, 'tools')), ['-m', 'pip', 'install', '--quiet', UV])
+  const inside = makeEnvironment(python, environment)
+  run(uv, ['pip', 'install', '--quiet', '--python', inside, '-r', file])
   writeFileSync(done, wanted)
 }
 

@@ -4,8 +4,7 @@ import Anthropic from '@anthropic-ai/sdk'
 import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema'
 import { jsonSchemaOutputFormat } from '@anthropic-ai/sdk/helpers/json-schema'
 import t from 'tap'
-import { demoModelFile } from '../../scripts/random-decoder-embedding.ts'
-import { DEMO_MODEL_WIDTH, randomProjector } from '../../scripts/random-projector.ts'
+import { demoModelFile, randomProjector } from '../../scripts/random-models.ts'
 import { pngBytes } from '../media/support.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { failure } from '../support/failure.ts'
@@ -272,7 +271,7 @@ t.test('images, in messages and in results of tools', async t => {
   const folder = t.testdir()
   const model = 'random/seeing'
   copyFileSync(demoModelFile, join(folder, 'seeing.gguf'))
-  writeFileSync(join(folder, 'mmproj-F16.gguf'), randomProjector('vision', DEMO_MODEL_WIDTH))
+  writeFileSync(join(folder, 'mmproj-F16.gguf'), randomProjector('vision'))
   const path = join(folder, 'seeing.gguf')
   t.match(await corral.json('/api/import', { path, name: model, stream: false }), { status: 200 })
   const source = { type: 'base64' as const, media_type: 'image/png' as const, data: pngBytes().toString('base64') }

@@ -5,9 +5,7 @@ import t from 'tap'
 import type { Capability } from '../../core/contracts/models.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { Completion, Embeddings, ModelList, Ranking, Tokens } from '../../plugins/api-openai/reply-schemas.ts'
-import { demoModelFile } from '../../scripts/random-decoder-embedding.ts'
-import { randomEncoder } from '../../scripts/random-encoder.ts'
-import { writeRandomModel } from '../../scripts/random-model.ts'
+import { randomEncoder, writeRandomModel } from '../../scripts/random-models.ts'
 import { failure } from '../support/failure.ts'
 import { conforms, MODEL, question, startHosted } from './hosted.ts'
 import { variantOf } from './support.ts'
@@ -22,9 +20,8 @@ function variantIn(name: string, capabilities: Capability[]): StoredVariant {
 
 writeFileSync(join(models, 'ranker.gguf'), randomEncoder('reranker', 1))
 writeFileSync(join(models, 'vectors.gguf'), randomEncoder('embedding', 1))
-await writeRandomModel(join(models, 'filler.gguf'), {
-  vocabulary: demoModelFile,
-  shape: { layers: 1, embedding: 64, feedForward: 64, heads: 1, kvHeads: 1 },
+const FILLER = { layers: 1, embedding: 64, feedForward: 64, heads: 1, kvHeads: 1 }
+await writeRandomModel(join(models, 'filler.gguf'), FILLER, {
   // Three words of the vocabulary stand for the marks of what is filled in.
   metadata: {
     'tokenizer.ggml.fim_pre_token_id': 300,

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { EventLines } from '../../core/answers/event-lines.ts'
-import { residentMemory } from '../../scripts/bench/process-figures.ts'
+import { residentMemory } from '../../scripts/bench/measuring.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
 import { answerRequest, record } from './support.ts'
 

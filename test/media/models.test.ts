@@ -1,6 +1,5 @@
 import t from 'tap'
-import { DECODER_WIDTH } from '../../scripts/random-decoder-embedding.ts'
-import { ENCODER_WIDTH } from '../../scripts/random-encoder.ts'
+import { DECODER_WIDTH, ENCODER_WIDTH } from '../../scripts/random-models.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
 import { importModels, MODELS, writeModels } from './support.ts'
 

@@ -1,9 +1,12 @@
 import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { deflateSync } from 'node:zlib'
-import { demoModelFile, writeRandomDecoderEmbedding } from '../../scripts/random-decoder-embedding.ts'
-import { randomEncoder } from '../../scripts/random-encoder.ts'
-import { DEMO_MODEL_WIDTH, randomProjector } from '../../scripts/random-projector.ts'
+import {
+  demoModelFile,
+  randomEncoder,
+  randomProjector,
+  writeRandomDecoderEmbedding
+} from '../../scripts/random-models.ts'
 import type { Corral } from '../support/corral.ts'
 
 /** Models with random weights, by what they are for. What they answer means nothing: only its way is tested. */
@@ -36,7 +39,7 @@ export async function writeModels(folder: string): Promise<Record<keyof typeof M
     ['hearing', 'audio']
   ] as const) {
     copyFileSync(demoModelFile, paths[kind])
-    writeFileSync(place(kind, 'mmproj-F16.gguf'), randomProjector(sense, DEMO_MODEL_WIDTH))
+    writeFileSync(place(kind, 'mmproj-F16.gguf'), randomProjector(sense))
   }
   return paths
 }

@@ -3,10 +3,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { packageRoot } from '../../core/system/package-info.ts'
 import { checksumOf } from '../../runtimes/llama-server/prompt-cache/state-file.ts'
 import { type Continued, createConversation } from '../../scripts/bench/conversation.ts'
-import { SHAPE_200M, writeRandomModel } from '../../scripts/random-model.ts'
+import { SHAPE_200M, writeRandomModel } from '../../scripts/random-models.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { longText, NEVER } from './support.ts'
 
@@ -23,8 +22,7 @@ function best(turns: Continued[]): number {
 
 t.test('a conversation of 2,000 tokens goes on after an unload', async t => {
   const path = join(t.testdir(), 'random.gguf')
-  const vocabulary = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-  const made = await writeRandomModel(path, { vocabulary, shape: { ...SHAPE_200M, layers: 1 } })
+  const made = await writeRandomModel(path, { ...SHAPE_200M, layers: 1 })
   t.equal(statSync(path).size, made.bytes)
   const saving = await startCorral(t)
   const plain = await startCorral(t, { config: 'scheduler:\n  prompt_cache: 0\n' })

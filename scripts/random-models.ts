@@ -1,0 +1,297 @@
+import { open, readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { packageRoot } from '../core/system/package-info.ts'
+import { ggufPieces, type OutputTensor, type OutputValue, weightsOf } from './gguf-output.ts'
+
+/*
+ * GGUF files with random weights: what they say means nothing. They are there to see whether models of all kinds are
+ * recognised, loaded and asked as they must be, and to be measured.
+ */
+
+/** The demo model that comes with corral. */
+export const demoModelFile = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const DEMO_MODEL_WIDTH = 256
+
+const weights = (name: string, ...shape: number[]): OutputTensor => ({ name: `${name}.weight`, shape, fill: 'f16' })
+const bias = (name: string, ...shape: number[]): OutputTensor => ({ name: `${name}.bias`, shape, fill: 'f32' })
+const scale = (name: string, length: number): OutputTensor => ({
+  name: `${name}.weight`,
+  shape: [length],
+  fill: 'ones'
+})
+const linear = (name: string, from: number, to: number) => [weights(name, from, to), bias(name, to)]
+const norm = (name: string) => [scale(name, ENCODER_WIDTH), bias(name, ENCODER_WIDTH)]
+const layers = (count: number, layer: (index: number) => OutputTensor[]) =>
+  Array.from({ length: count }, (_, i) => layer(i)).flat()
+
+/** Numbers of an embedding that `randomEncoder` makes; the projectors' encoders have as many. */
+export const ENCODER_WIDTH = 64
+const LAYERS = 2
+const HEADS = 4
+const FEED_FORWARD = 128
+const CONTEXT = 512
+/** llama.cpp's numbers of LLAMA_POOLING_TYPE_MEAN, _LAST and _RANK. */
+const POOLING = { embedding: 1, last: 3, reranker: 4 }
+
+const SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+/** Characters that words may be made of; each is a token at a word's beginning (with a mark) and within. */
+const CHARACTERS = [...'abcdefghijklmnopqrstuvwxyz0123456789.,;:!?\'"()-']
+const TOKEN = { normal: 1, control: 3 }
+
+/**
+ * The bytes of a model of the BERT architecture: one that makes embeddings of 64 numbers (the mean of its tokens'), or
+ * one that scores documents by a classification head.
+ */
+export function randomEncoder(purpose: 'embedding' | 'reranker', seed = 1): Buffer {
+  const tokens = [...SPECIAL, ...CHARACTERS.flatMap(one => [`▁${one}`, one])]
+  const metadata = {
+    'general.architecture': 'bert',
+    'general.type': 'model',
+    'general.name': `Random ${purpose}`,
+    'general.file_type': 1,
+    'bert.block_count': LAYERS,
+    'bert.context_length': CONTEXT,
+    'bert.embedding_length': ENCODER_WIDTH,
+    'bert.feed_forward_length': FEED_FORWARD,
+    'bert.attention.head_count': HEADS,
+    'bert.attention.layer_norm_epsilon': 1e-12,
+    'bert.attention.causal': false,
+    'bert.pooling_type': POOLING[purpose],
+    'tokenizer.ggml.model': 'bert',
+    'tokenizer.ggml.token_type_count': 2,
+    'tokenizer.ggml.tokens': tokens,
+    'tokenizer.ggml.token_type': tokens.map((_, id) => (id < SPECIAL.length ? TOKEN.control : TOKEN.normal)),
+    'tokenizer.ggml.padding_token_id': 0,
+    'tokenizer.ggml.unknown_token_id': 1,
+    'tokenizer.ggml.bos_token_id': 2,
+    'tokenizer.ggml.cls_token_id': 2,
+    'tokenizer.ggml.seperator_token_id': 3,
+    'tokenizer.ggml.mask_token_id': 4
+  }
+  const tensors = [
+    weights('token_embd', ENCODER_WIDTH, tokens.length),
+    // What is added to others rather than multiplied with them must not be F16.
+    { ...weights('token_types', ENCODER_WIDTH, 2), fill: 'f32' as const },
+    weights('position_embd', ENCODER_WIDTH, CONTEXT),
+    ...norm('token_embd_norm'),
+    ...layers(LAYERS, i => [
+      ...linear(`blk.${i}.attn_q`, ENCODER_WIDTH, ENCODER_WIDTH),
+      ...linear(`blk.${i}.attn_k`, ENCODER_WIDTH, ENCODER_WIDTH),
+      ...linear(`blk.${i}.attn_v`, ENCODER_WIDTH, ENCODER_WIDTH),
+      ...linear(`blk.${i}.attn_output`, ENCODER_WIDTH, ENCODER_WIDTH),
+      ...norm(`blk.${i}.attn_output_norm`),
+      ...linear(`blk.${i}.ffn_up`, ENCODER_WIDTH, FEED_FORWARD),
+      ...linear(`blk.${i}.ffn_down`, FEED_FORWARD, ENCODER_WIDTH),
+      ...norm(`blk.${i}.layer_output_norm`)
+    ])
+  ]
+  // The score of a document: tanh of a layer, then a layer with one number.
+  const head = [...linear('cls', ENCODER_WIDTH, ENCODER_WIDTH), ...linear('cls.output', ENCODER_WIDTH, 1)]
+  return Buffer.concat([...ggufPieces(metadata, purpose === 'reranker' ? [...tensors, ...head] : tensors, seed)])
+}
+
+/** Pixels along an image's sides, and along those of the squares that are seen as one. */
+const IMAGE = 56
+const PATCH = 14
+/** Bands that sounds are cut into, and half as many moments as the 30 seconds that are heard at once have. */
+const MEL_BINS = 80
+const MOMENTS = 1500
+/** Moments that become one token; llama.cpp counts on it that nothing is left over. */
+const STACK = 10
+
+/**
+ * The bytes of a projector (mmproj), which makes tokens of the demo model of images (as LLaVA 1.5 does) or of sounds (as
+ * Ultravox does): 16 for an image, 150 for every 30 seconds begun.
+ */
+export function randomProjector(sense: 'vision' | 'audio', seed = 1): Buffer {
+  const metadata: Record<string, OutputValue> = {
+    'general.architecture': 'clip',
+    'general.type': 'mmproj',
+    'general.name': `Random ${sense} projector`,
+    'general.file_type': 1,
+    'clip.use_gelu': true,
+    ...(sense === 'vision' ? VISION_KEYS : AUDIO_KEYS),
+    [`clip.${sense}.embedding_length`]: ENCODER_WIDTH,
+    [`clip.${sense}.feed_forward_length`]: FEED_FORWARD,
+    [`clip.${sense}.block_count`]: LAYERS,
+    [`clip.${sense}.projection_dim`]: DEMO_MODEL_WIDTH,
+    [`clip.${sense}.attention.head_count`]: HEADS,
+    [`clip.${sense}.attention.layer_norm_epsilon`]: 1e-5
+  }
+  return Buffer.concat([...ggufPieces(metadata, sense === 'vision' ? visionTensors() : audioTensors(), seed)])
+}
+
+const VISION_KEYS = {
+  'clip.has_vision_encoder': true,
+  'clip.projector_type': 'mlp',
+  'clip.vision.image_size': IMAGE,
+  'clip.vision.patch_size': PATCH,
+  'clip.vision.image_mean': [0.48, 0.46, 0.41],
+  'clip.vision.image_std': [0.27, 0.26, 0.28]
+}
+
+const AUDIO_KEYS = {
+  'clip.has_audio_encoder': true,
+  'clip.projector_type': 'ultravox',
+  'clip.audio.num_mel_bins': MEL_BINS,
+  'clip.audio.projector.stack_factor': STACK
+}
+
+function projectorLayers(prefix: 'v' | 'a'): OutputTensor[] {
+  return layers(LAYERS, i => [
+    ...norm(`${prefix}.blk.${i}.ln1`),
+    ...linear(`${prefix}.blk.${i}.attn_q`, ENCODER_WIDTH, ENCODER_WIDTH),
+    // Whisper's keys have no bias, which llama.cpp insists on.
+    weights(`${prefix}.blk.${i}.attn_k`, ENCODER_WIDTH, ENCODER_WIDTH),
+    ...linear(`${prefix}.blk.${i}.attn_v`, ENCODER_WIDTH, ENCODER_WIDTH),
+    ...linear(`${prefix}.blk.${i}.attn_out`, ENCODER_WIDTH, ENCODER_WIDTH),
+    ...norm(`${prefix}.blk.${i}.ln2`),
+    ...linear(`${prefix}.blk.${i}.ffn_up`, ENCODER_WIDTH, FEED_FORWARD),
+    ...linear(`${prefix}.blk.${i}.ffn_down`, FEED_FORWARD, ENCODER_WIDTH)
+  ])
+}
+
+const visionTensors = (): OutputTensor[] => [
+  { name: 'v.class_embd', shape: [ENCODER_WIDTH], fill: 'f32' },
+  weights('v.patch_embd', PATCH, PATCH, 3, ENCODER_WIDTH),
+  weights('v.position_embd', ENCODER_WIDTH, (IMAGE / PATCH) ** 2 + 1),
+  ...norm('v.pre_ln'),
+  ...projectorLayers('v'),
+  ...linear('mm.0', ENCODER_WIDTH, DEMO_MODEL_WIDTH),
+  ...linear('mm.2', DEMO_MODEL_WIDTH, DEMO_MODEL_WIDTH)
+]
+
+const audioTensors = (): OutputTensor[] => [
+  weights('a.conv1d.1', 3, MEL_BINS, ENCODER_WIDTH),
+  bias('a.conv1d.1', 1, ENCODER_WIDTH),
+  weights('a.conv1d.2', 3, ENCODER_WIDTH, ENCODER_WIDTH),
+  bias('a.conv1d.2', 1, ENCODER_WIDTH),
+  { ...weights('a.position_embd', ENCODER_WIDTH, MOMENTS), fill: 'f32' },
+  ...projectorLayers('a'),
+  ...norm('a.post_ln'),
+  scale('mm.a.norm_pre', ENCODER_WIDTH * STACK),
+  weights('mm.a.mlp.1', ENCODER_WIDTH * STACK, DEMO_MODEL_WIDTH),
+  scale('mm.a.norm_mid', DEMO_MODEL_WIDTH / 2),
+  weights('mm.a.mlp.2', DEMO_MODEL_WIDTH / 2, DEMO_MODEL_WIDTH)
+]
+
+/** How large a model is to be. Widths are multiples of 32. */
+interface ChatModelShape {
+  layers: number
+  embedding: number
+  feedForward: number
+  /** Heads have 64 numbers each. */
+  heads: number
+  kvHeads: number
+}
+
+/** Some 200 million weights, of which a token keeps 18 kB in an F16 cache. */
+export const SHAPE_200M: ChatModelShape = { layers: 18, embedding: 1024, feedForward: 2816, heads: 16, kvHeads: 4 }
+const HEAD = 64
+
+/**
+ * Writes a model of the Llama architecture with the vocabulary and chat template of the demo model.
+ * @param metadata adds keys, or replaces them
+ */
+export async function writeRandomModel(
+  target: string,
+  shape: ChatModelShape,
+  { seed = 1, metadata = {} }: { seed?: number; metadata?: Record<string, OutputValue> } = {}
+): Promise<{ parameters: number; bytes: number }> {
+  const source = await readFile(demoModelFile)
+  const keys = readKeys(source)
+  const tensors = chatTensors(
+    shape,
+    keys.get('llama.vocab_size')!.readUInt32LE(keys.get('llama.vocab_size')!.length - 4)
+  )
+  const parameters = tensors.reduce((sum, tensor) => sum + weightsOf(tensor), 0)
+  const own: Record<string, OutputValue> = {
+    'general.name': 'Random',
+    'general.basename': 'random',
+    'general.size_label': `${Math.round(parameters / 1e6)}M`,
+    'general.file_type': 7,
+    'llama.block_count': shape.layers,
+    'llama.embedding_length': shape.embedding,
+    'llama.feed_forward_length': shape.feedForward,
+    'llama.attention.head_count': shape.heads,
+    'llama.attention.head_count_kv': shape.kvHeads,
+    'llama.attention.key_length': HEAD,
+    'llama.attention.value_length': HEAD,
+    'llama.rope.dimension_count': HEAD,
+    ...metadata
+  }
+  const kept = [...keys].filter(([key]) => !(key in own)).map(([, pair]) => pair)
+  const file = await open(target, 'w')
+  try {
+    for (const piece of ggufPieces(own, tensors, seed, kept)) await file.writeFile(piece)
+    return { parameters, bytes: (await file.stat()).size }
+  } finally {
+    await file.close()
+  }
+}
+
+function chatTensors(shape: ChatModelShape, words: number): OutputTensor[] {
+  const { embedding, feedForward, heads, kvHeads } = shape
+  const quantized = (name: string, ...shape: number[]): OutputTensor => ({ ...weights(name, ...shape), fill: 'q8_0' })
+  return [
+    quantized('token_embd', embedding, words),
+    ...layers(shape.layers, i => [
+      scale(`blk.${i}.attn_norm`, embedding),
+      quantized(`blk.${i}.attn_q`, embedding, heads * HEAD),
+      quantized(`blk.${i}.attn_k`, embedding, kvHeads * HEAD),
+      quantized(`blk.${i}.attn_v`, embedding, kvHeads * HEAD),
+      quantized(`blk.${i}.attn_output`, heads * HEAD, embedding),
+      scale(`blk.${i}.ffn_norm`, embedding),
+      quantized(`blk.${i}.ffn_gate`, embedding, feedForward),
+      quantized(`blk.${i}.ffn_up`, embedding, feedForward),
+      quantized(`blk.${i}.ffn_down`, feedForward, embedding)
+    ]),
+    scale('output_norm', embedding)
+  ]
+}
+
+const STRING = 8
+const ARRAY = 9
+/** Bytes of a value, by GGUF's number of its type. */
+const VALUE_BYTES: Record<number, number> = { 4: 4, 5: 4, 6: 4, 7: 1 }
+
+/** The keys of the demo model, each with the bytes of the key and its value. */
+function readKeys(bytes: Buffer): Map<string, Buffer> {
+  const keys = new Map<string, Buffer>()
+  let at = 24
+  const length = () => {
+    at += 8
+    return Number(bytes.readBigUInt64LE(at - 8))
+  }
+  const skip = (type: number) => {
+    if (type === STRING) {
+      const size = length()
+      at += size
+    } else if (type === ARRAY) {
+      const items = bytes.readUInt32LE(at)
+      at += 4
+      for (let left = length(); left > 0; left--) skip(items)
+    } else at += VALUE_BYTES[type]!
+  }
+  for (let left = Number(bytes.readBigUInt64LE(16)); left > 0; left--) {
+    const start = at
+    skip(STRING)
+    const key = bytes.toString('utf8', start + 8, at)
+    at += 4
+    skip(bytes.readUInt32LE(at - 4))
+    keys.set(key, bytes.subarray(start, at))
+  }
+  return keys
+}
+
+/** Numbers of an embedding that a model of `writeRandomDecoderEmbedding` makes. */
+export const DECODER_WIDTH = 128
+
+/**
+ * Writes a model for embeddings although its architecture is a chat model's, as Qwen3-Embedding is: only its metadata
+ * tell. A text's embedding is its last token's.
+ */
+export async function writeRandomDecoderEmbedding(target: string, seed = 1): Promise<void> {
+  const shape = { layers: 2, embedding: DECODER_WIDTH, feedForward: 256, heads: 2, kvHeads: 1 }
+  await writeRandomModel(target, shape, { seed, metadata: { 'llama.pooling_type': POOLING.last } })
+}
