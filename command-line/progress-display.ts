@@ -4,7 +4,102 @@ import { formatBytes } from '../core/system/bytes.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 import type { ServerClient } from './server-client.ts'
-import { formatTimeLeft, percentOf, type Transfer, Transfers } from './transfer-state.ts'
+
+/** One file, or one step of other work. */
+interface Transfer {
+  name: string
+  completed: number
+  total: number
+}
+
+/** How much had been moved at a moment (epoch milliseconds). */
+interface Sample {
+  at: number
+  moved: number
+}
+
+/** The speed is an average over this time: long enough to be steady, short enough to follow a slower line (milliseconds). */
+const SPEED_WINDOW = 10_000
+/** A shorter observation gives no speed. */
+const SHORTEST = 1000
+
+/** The state of everything that one command moves. Times are epoch milliseconds. */
+export class Transfers {
+  readonly #items = new Map<string, Transfer>()
+  /** The total that the server announced; files appear one by one. */
+  readonly #expected: number
+  #samples: Sample[] = []
+  #moved = 0
+
+  constructor(expected = 0) {
+    this.#expected = expected
+  }
+
+  /** In the order they appeared. */
+  get items(): Transfer[] {
+    return [...this.#items.values()]
+  }
+
+  get completed(): number {
+    return this.items.reduce((sum, { completed }) => sum + completed, 0)
+  }
+
+  get total(): number {
+    const known = this.items.reduce((sum, { total }) => sum + total, 0)
+    return Math.max(this.#expected, known)
+  }
+
+  /** @param key identifies the item; `name` is displayed, and may change */
+  update(key: string, completed: number, total: number, now: number, name = key): void {
+    const before = this.#items.get(key)
+    // What a file has when it first appears was moved earlier, and what is fetched again was counted already.
+    const gain = Math.max(0, completed - (before?.completed ?? completed))
+    this.#items.set(key, { name, completed, total })
+    this.#moved += gain
+    this.#samples.push({ at: now, moved: this.#moved })
+    const old = this.#samples.findLastIndex(({ at }) => at <= now - SPEED_WINDOW)
+    if (old > 0) this.#samples = this.#samples.slice(old)
+  }
+
+  /** Starts over: from now on something else is counted. */
+  reset(): void {
+    this.#items.clear()
+    this.#samples = []
+    this.#moved = 0
+  }
+
+  speed(now: number): number | undefined {
+    return speedOf(this.#samples, now)
+  }
+}
+
+/**
+ * Units per second over the last ten seconds before `now`; undefined after too short an observation.
+ * @param samples in order of time; the first is where the counting began
+ */
+export function speedOf(samples: readonly Sample[], now: number): number | undefined {
+  const begin = now - SPEED_WINDOW
+  const from = samples.findLast(({ at }) => at <= begin) ?? samples[0]
+  if (!from) return undefined
+  const elapsed = now - Math.max(from.at, begin)
+  return elapsed < SHORTEST ? undefined : ((samples.at(-1)!.moved - from.moved) / elapsed) * 1000
+}
+
+/** Text such as `8 s`, `3 min 5 s`, `2 h 10 min` or `4 days`; undefined while nothing moves. */
+export function formatTimeLeft(remaining: number, speed: number | undefined): string | undefined {
+  if (!speed) return undefined
+  const seconds = Math.ceil(remaining / speed)
+  if (seconds < 60) return `${seconds} s`
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`
+  if (seconds < 2 * 86_400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`
+  return `${Math.round(seconds / 86_400)} days`
+}
+
+/** Whole percent, 100 only when nothing is missing; empty while the total is unknown. */
+export function percentOf(completed: number, total: number): string {
+  if (total <= 0) return completed > 0 ? '' : '100%'
+  return `${Math.min(100, Math.floor((completed / total) * 100))}%`
+}
 
 /** Progress on standard error. */
 export interface Progress {
@@ -127,6 +222,8 @@ const MOST_LINES = 12
 const MOST_COLUMNS = 110
 const PERCENT_WIDTH = 4
 const AMOUNT_WIDTH = 15
+/** Narrower lines have no amounts. */
+const LEAST_WITH_AMOUNT = 33
 /** The longest that speed and time left get: `999 MB/s  59 min 59 s left`. */
 const PACE_WIDTH = 26
 const GAP = 2
@@ -136,27 +233,27 @@ const BAR = { least: 8, most: 30 }
  * Bars for a terminal: one per file and one in total, with speed and time left. When there are more files than lines,
  * those that make progress are shown, and how many are done. Every line is narrower than the terminal.
  */
-export function transferLines(transfers: Transfers, shown: Shown, size: ScreenSize, now: number): string[] {
-  const { items } = transfers
+export function transferLines(transfers: Transfers, { unit, status }: Shown, size: ScreenSize, now: number): string[] {
+  const { items, completed, total } = transfers
   const width = Math.min(size.columns - 1, MOST_COLUMNS)
   const most = Math.max(3, Math.min(size.rows - 1, MOST_LINES))
-  const pace = shown.status ?? paceText(transfers, shown.unit, '  ', now)
+  const pace = status ?? paceText(transfers, unit, '  ', now)
   const cut = (lines: string[]) => lines.map(line => line.slice(0, Math.max(1, width)))
   if (items.length === 1) {
-    const beside = columnsFor(items, shown.unit, width - GAP - PACE_WIDTH)
+    const beside = columnsFor(items, unit, width - GAP - PACE_WIDTH)
     if (beside.bar > 0) return cut([`${transferLine(items[0]!, beside)}  ${pace}`.trimEnd()])
-    return cut([transferLine(items[0]!, columnsFor(items, shown.unit, width)), pace].filter(line => line !== ''))
+    return cut([transferLine(items[0]!, columnsFor(items, unit, width)), pace].filter(line => line !== ''))
   }
   const all = items.length < most
-  const visible = all ? items : moving(items, most - 2)
-  const done = items.filter(({ completed, total }) => completed >= total).length
-  const last = { name: pace || 'total', completed: transfers.completed, total: transfers.total }
+  const moving = items.filter(item => item.completed > 0 && item.completed < item.total)
+  const visible = all ? items : moving.slice(0, most - 2)
+  const done = items.filter(item => item.completed >= item.total).length
   // The column's width must not change with the speed, or all bars would jump.
-  const columns = columnsFor([...visible, { name: last.name.padEnd(PACE_WIDTH) }], shown.unit, width)
+  const columns = columnsFor([...visible, { name: ''.padEnd(PACE_WIDTH) }], unit, width)
   return cut([
     ...visible.map(item => transferLine(item, columns)),
     ...(all ? [] : [`${done} of ${items.length} files done`]),
-    transferLine(last, columns)
+    transferLine({ name: pace || 'total', completed, total }, columns)
   ])
 }
 
@@ -189,17 +286,6 @@ function paceText(transfers: Transfers, unit: Shown['unit'], separator: string, 
   return [...pace, `${formatTimeLeft(remaining, speed)} left`].join(separator)
 }
 
-/** The unfinished ones that made progress last, in the order in which they appeared. */
-function moving(items: Transfer[], most: number): Transfer[] {
-  const chosen = new Set(
-    items
-      .filter(({ completed, total, movedAt }) => completed < total && movedAt > 0)
-      .toSorted((a, b) => b.movedAt - a.movedAt)
-      .slice(0, most)
-  )
-  return items.filter(item => chosen.has(item))
-}
-
 interface Columns {
   name: number
   /** 0 where there is no room for one. */
@@ -209,18 +295,15 @@ interface Columns {
 
 function columnsFor(items: Pick<Transfer, 'name'>[], unit: Shown['unit'], width: number): Columns {
   const longest = Math.max(...items.map(({ name }) => name.length))
-  const bytes = unit === 'bytes' ? GAP + AMOUNT_WIDTH : 0
-  const room = width - GAP - PERCENT_WIDTH - bytes
-  const least = Math.min(longest, 20)
-  if (room - GAP - BAR.least >= least) {
-    const name = Math.min(longest, room - GAP - BAR.least)
-    return { name, bar: Math.min(BAR.most, room - GAP - name), amount: unit === 'bytes' }
-  }
-  const amount = unit === 'bytes' && room >= Math.min(longest, 10)
-  return { name: Math.max(1, Math.min(longest, amount ? room : width - GAP - PERCENT_WIDTH)), bar: 0, amount }
+  const amount = unit === 'bytes' && width >= LEAST_WITH_AMOUNT
+  const room = width - GAP - PERCENT_WIDTH - (amount ? GAP + AMOUNT_WIDTH : 0)
+  const beside = room - GAP - BAR.least
+  if (beside < Math.min(longest, 20)) return { name: Math.max(1, Math.min(longest, room)), bar: 0, amount }
+  const name = Math.min(longest, beside)
+  return { name, bar: Math.min(BAR.most, room - GAP - name), amount }
 }
 
-function transferLine({ name, completed, total }: Omit<Transfer, 'movedAt'>, columns: Columns): string {
+function transferLine({ name, completed, total }: Transfer, columns: Columns): string {
   const full = total > 0 ? Math.min(columns.bar, Math.floor((completed / total) * columns.bar)) : columns.bar
   return [
     shorten(name, columns.name).padEnd(columns.name),
@@ -245,8 +328,8 @@ export async function streamWork<Result extends { status: 'success' }>(
   let counted = ''
   try {
     for await (const event of client.stream<Result | WorkStep>(path, { ...body, stream: true })) {
-      if (isResult(event)) return event
-      const { status, completed, total = 0, step, steps = 1 } = event
+      if (event.status === 'success') return event as Result
+      const { status, completed, total = 0, step, steps = 1 } = event as WorkStep
       const label = step === undefined || steps < 2 ? status : `${status} (step ${step} of ${steps})`
       if (completed === undefined || total <= 0) {
         progress.status(label)
@@ -262,8 +345,4 @@ export async function streamWork<Result extends { status: 'success' }>(
     progress.clear()
   }
   throw new CommandFailure(EXIT.failure, `The server ended the ${what} without a result. Its log says more.`)
-}
-
-function isResult<Result extends { status: 'success' }>(event: Result | WorkStep): event is Result {
-  return event.status === 'success'
 }

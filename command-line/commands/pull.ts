@@ -5,10 +5,9 @@ import { formatDuration } from '../../core/system/duration.ts'
 import { CommandFailure, EXIT, forEach, Interrupted } from '../command-failure.ts'
 import { type CommandContext, modelArgument, unknownCommand } from '../context.ts'
 import { formatPairs, formatTable, printable, printJson, printNote, printText } from '../output.ts'
-import { type Progress, showProgress } from '../progress-display.ts'
+import { formatTimeLeft, type Progress, percentOf, showProgress } from '../progress-display.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { ask, type ServerConnection, withServer } from '../server-connection.ts'
-import { formatTimeLeft, percentOf } from '../transfer-state.ts'
 
 interface PullOptions {
   as?: string

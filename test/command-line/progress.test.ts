@@ -2,9 +2,15 @@ import t from 'tap'
 import { chooseFound, formatFound } from '../../command-line/commands/import.ts'
 import { formatPlan, formatPulls } from '../../command-line/commands/pull.ts'
 import { formatModel } from '../../command-line/commands/stored-models.ts'
-import { shorten, transferLines, transferText } from '../../command-line/progress-display.ts'
-import { formatTimeLeft, percentOf, speedOf, Transfers } from '../../command-line/transfer-state.ts'
-
+import {
+  formatTimeLeft,
+  percentOf,
+  shorten,
+  speedOf,
+  Transfers,
+  transferLines,
+  transferText
+} from '../../command-line/progress-display.ts'
 import type { PlanReply } from '../../core/contracts/native-records.ts'
 import { shownModel } from './records.ts'
 
