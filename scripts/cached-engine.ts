@@ -5,7 +5,7 @@ import { Value } from 'typebox/value'
 import { dataPaths } from '../core/system/data-paths.ts'
 import { packageRoot } from '../core/system/package-info.ts'
 import { createHardware } from '../plugins/hardware/hardware-service.ts'
-import { createConfiguredRuntimes } from '../runtimes/llama-cpp/configured-runtimes.ts'
+import { createConfiguredRuntimes } from '../runtimes/llama-cpp/index.ts'
 import { RuntimesOptions } from '../runtimes/llama-cpp/options.ts'
 
 export const log = pino(

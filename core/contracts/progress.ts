@@ -40,3 +40,19 @@ export interface Waiting {
   signal?: AbortSignal
   onProgress?: OnProgress
 }
+
+/** Waits for `pending` until the signal is aborted. @throws the signal's reason; what is pending goes on */
+export async function untilAborted<T>(pending: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (!signal) return await pending
+  signal.throwIfAborted()
+  let onAbort: (() => void) | undefined
+  const aborted = new Promise<never>((_, reject) => {
+    onAbort = () => reject(signal.reason)
+    signal.addEventListener('abort', onAbort, { once: true })
+  })
+  try {
+    return await Promise.race([pending, aborted])
+  } finally {
+    signal.removeEventListener('abort', onAbort!)
+  }
+}

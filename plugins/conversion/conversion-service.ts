@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Runtimes } from '../../core/contracts/builds.ts'
 import type { Conversion, ConvertedModel } from '../../core/contracts/conversion.ts'
-import type { Waiting } from '../../core/contracts/progress.ts'
+import { untilAborted, type Waiting } from '../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import type { DataPaths } from '../../core/system/data-paths.ts'
@@ -12,7 +12,7 @@ import { convertModel } from './convert-model.ts'
 import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
 import { type DtypePlan, diskNeed, planDtype } from './dtypes.ts'
 import { type ConverterPython, type PythonSettings, preparePython } from './python/environment.ts'
-import { SharedWork, untilAborted } from './shared-work.ts'
+import { SharedWork } from './shared-work.ts'
 
 export interface ConversionDependencies {
   storage: Storage

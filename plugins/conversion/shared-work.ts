@@ -1,4 +1,4 @@
-import type { OnProgress, Progress, Waiting } from '../../core/contracts/progress.ts'
+import { type OnProgress, type Progress, untilAborted, type Waiting } from '../../core/contracts/progress.ts'
 
 interface Work<T> {
   controller: AbortController
@@ -79,21 +79,5 @@ export class SharedWork<T> {
     } finally {
       if (listener) work.listeners.delete(listener)
     }
-  }
-}
-
-/** What `pending` gives, unless the signal is aborted before: then its reason is thrown. */
-export async function untilAborted<T>(pending: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (!signal) return await pending
-  signal.throwIfAborted()
-  let onAbort: (() => void) | undefined
-  const aborted = new Promise<never>((_, reject) => {
-    onAbort = () => reject(signal.reason)
-    signal.addEventListener('abort', onAbort, { once: true })
-  })
-  try {
-    return await Promise.race([pending, aborted])
-  } finally {
-    signal.removeEventListener('abort', onAbort!)
   }
 }

@@ -1,12 +1,11 @@
 import { createHash } from 'node:crypto'
-import { readdirSync } from 'node:fs'
+import { existsSync, readdirSync, rmSync } from 'node:fs'
 import { readdir, rm, stat } from 'node:fs/promises'
 import { join, relative, sep } from 'node:path'
 import { type Static, type TSchema, Type } from 'typebox'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
-import { isSystemError, messageOf } from '../../core/errors.ts'
-import { namesIn } from '../../core/system/folder-names.ts'
+import { messageOf } from '../../core/errors.ts'
 import { readJsonFile, readJsonFileSync, writeJsonFile } from '../../core/system/json-file.ts'
 import { fits } from '../../core/system/schema-check.ts'
 import { type QueryOptions, queryVersion } from '../llama-server/server-facts.ts'
@@ -15,7 +14,7 @@ import { fileDigest } from './prove.ts'
 const SUFFIX = '.build.json'
 const FORMAT = 1
 
-/** A build that was proven once, as it is written down. */
+/** A proven build, as it is recorded in a file. */
 export interface BuildRecord {
   format: typeof FORMAT
   /** ISO 8601 UTC. */
@@ -23,15 +22,15 @@ export interface BuildRecord {
   build: Build
   /** Size in bytes of each file in the build's folder; empty for builds that are not corral's own. */
   files: Record<string, number>
-  /** What llama-server's file looked like: when nothing of it has changed, its digest need not be made again. */
+  /** If llama-server's file still has these, its digest is not computed again. */
   server: { size: number; mtimeMs: number }
-  /** Whether the user asked for this very build: then it goes only when the user removes it. */
+  /** Whether the user installed this build: then only the user removes it. */
   installed?: boolean
-  /** Why it did not work when it was used or proven last; it serves only when nothing better can be had. */
+  /** Why it did not work when it was last used or proven: then it is used only if nothing better is available. */
   failure?: BuildFailure
 }
 
-/** As much of a record as must be there. */
+/** The fields that a record must have. */
 const RecordSchema = Type.Unsafe<BuildRecord>(
   Type.Object({
     format: Type.Literal(FORMAT),
@@ -48,11 +47,11 @@ export interface BuildFailure {
   reason: string
   /** ISO 8601 UTC. */
   at: string
-  /** The machine as it was then, see `machineFingerprint`: another driver may be its cure. */
+  /** The machine at that time, see `machineFingerprint`: another driver may fix it. */
   machine: string
 }
 
-/** Whether a build lies in corral's own folder, so that corral may remove it. */
+/** Whether a build is in corral's own folder, so that corral may remove it. */
 export function isOwn(build: Pick<Build, 'directory'>, directory: string): boolean {
   const inside = relative(directory, build.directory)
   return (
@@ -69,7 +68,7 @@ async function filesOf(directory: string): Promise<Record<string, number>> {
   return files
 }
 
-/** Writes a proven build down, whole or not at all. A failure written down before is forgotten. */
+/** Records a proven build atomically, without its earlier failure. */
 export async function writeRecord(
   directory: string,
   build: Build,
@@ -92,49 +91,33 @@ async function save(directory: string, record: BuildRecord): Promise<void> {
   await writeJsonFile(join(directory, record.build.id + SUFFIX), record, { pretty: true })
 }
 
-/** Writes down that a recorded build does not work here. Does nothing when there is no such record. */
+/** Marks a recorded build as not working here. Does nothing without a record. */
 export async function markFailed(directory: string, id: string, failure: BuildFailure): Promise<void> {
-  const record = (await readRecords(directory)).find(({ build }) => build.id === id)
+  const record = readRecords(directory).find(({ build }) => build.id === id)
   if (record) await save(directory, { ...record, failure })
 }
 
-/** Bytes of a recorded build's files; 0 when it is not corral's own. */
-export function sizeOf({ files }: BuildRecord): number {
-  return Object.values(files).reduce((sum, size) => sum + size, 0)
-}
-
-/** The builds written down, the latest first. Unreadable records are removed. */
-export async function readRecords(directory: string): Promise<BuildRecord[]> {
+/** The recorded builds, those proven last first. Removes unreadable records. */
+export function readRecords(directory: string): BuildRecord[] {
+  const names = existsSync(directory) ? readdirSync(directory) : []
   const records: BuildRecord[] = []
-  for (const name of (await namesIn(directory)).filter(name => name.endsWith(SUFFIX))) {
+  for (const name of names.filter(name => name.endsWith(SUFFIX))) {
     const path = join(directory, name)
-    const record = (await readJsonFile(path, RecordSchema))?.value
+    const record = readJsonFileSync(path, RecordSchema)?.value
     if (record && record.build.id + SUFFIX === name) records.push(record)
-    else await rm(path, { force: true })
+    else rmSync(path, { force: true })
   }
   return records.sort((a, b) => b.provenAt.localeCompare(a.provenAt))
 }
 
-/** The builds written down, the latest first, at once: for reports, which do not wait. */
-export function recordsNow(directory: string): BuildRecord[] {
-  try {
-    const names = readdirSync(directory).filter(name => name.endsWith(SUFFIX))
-    const records = names.map(name => readJsonFileSync(join(directory, name), RecordSchema)?.value)
-    return records.filter(record => record !== undefined).sort((a, b) => b.provenAt.localeCompare(a.provenAt))
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return []
-    throw error
-  }
-}
-
-/** Removes a record, and the build's folder where it is corral's own. */
+/** Removes a record, and the build's folder if it is corral's own. */
 export async function removeRecord(directory: string, { build }: BuildRecord): Promise<void> {
-  // The record first: a folder without one is nothing that anybody relies on.
+  // The record first: a folder without one is never used.
   await rm(join(directory, build.id + SUFFIX), { force: true })
   if (isOwn(build, directory)) await rm(build.directory, { recursive: true, force: true })
 }
 
-/** Why a build that was proven once cannot be used any more; undefined when it still is what it was, and runs. */
+/** Why a recorded build cannot be used any more; undefined if it is unchanged and starts. */
 export async function damageOf(
   { build, files, server }: BuildRecord,
   options: QueryOptions
@@ -153,18 +136,18 @@ export async function damageOf(
     await queryVersion(build.executables.server, options)
     return undefined
   } catch (error) {
-    if (options.signal?.aborted) throw options.signal.reason
+    options.signal?.throwIfAborted()
     return messageOf(error)
   }
 }
 
 const FAILED_ATTEMPTS = 'failed-attempts.json'
-/** Milliseconds after which a source may have something better to offer. */
+/** Milliseconds after which a source may have a better build. */
 const FORGOTTEN_AFTER = 24 * 60 * 60 * 1000
 
 const FailedAttemptSchema = Type.Object({
   source: Type.String(),
-  /** The source and its settings, for people: with other settings it is worth another try. */
+  /** The source and its settings, for people: other settings are tried again. */
   description: Type.String(),
   runtime: Type.String(),
   reason: Type.String(),
@@ -173,12 +156,11 @@ const FailedAttemptSchema = Type.Object({
   /** See `machineFingerprint`. */
   machine: Type.String()
 })
-/** A source brought or made a kind of build that did not work on this machine. */
+/** A kind of build from a source that did not work on this machine. */
 export type FailedAttempt = Static<typeof FailedAttemptSchema>
 
 /**
- * What decides whether builds work on a machine, in 16 hex digits: the same as long as processor, GPUs, drivers and
- * libraries are. Pure.
+ * Identifies what decides whether builds work on a machine: processor, GPUs, drivers and libraries. 16 hex digits. Pure.
  */
 export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries }: Hardware): string {
   const devices = gpus.map(({ id, name, architecture, driver, apis, usable }) => {
@@ -196,17 +178,17 @@ export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries
   return createHash('sha256').update(facts).digest('hex').slice(0, 16)
 }
 
-/** Whether a failure still says something: it was lately, and on the machine as it is. Pure. */
+/** Whether a failure still counts: it is recent, and the machine is the same. Pure. */
 export function isRecent(failure: { at: string; machine: string }, machine: string, now = Date.now()): boolean {
   return failure.machine === machine && now - Date.parse(failure.at) < FORGOTTEN_AFTER
 }
 
-/** What failed so far, so that a start of corral need not download or compile it again only to see it fail. */
+/** What failed, so that a start of corral does not download or compile it again to see it fail. */
 export async function readFailedAttempts(directory: string): Promise<FailedAttempt[]> {
   return (await readJsonFile(join(directory, FAILED_ATTEMPTS), Type.Array(FailedAttemptSchema)))?.value ?? []
 }
 
-/** Writes down that an attempt failed; a former failure of the same source for the same kind is replaced. */
+/** Records that an attempt failed; replaces an earlier failure of the same source for the same kind. */
 export async function addFailedAttempt(directory: string, attempt: FailedAttempt): Promise<void> {
   const others = (await readFailedAttempts(directory)).filter(
     ({ source, runtime }) => source !== attempt.source || runtime !== attempt.runtime
@@ -217,36 +199,32 @@ export async function addFailedAttempt(directory: string, attempt: FailedAttempt
 const SELECTION = 'selection.json'
 
 const SelectionSchema = Type.Object({
-  /** Absent: the best one of the ranking. */
+  /** Chosen by the user; absent is the best one of the ranking. */
   selected: Type.Optional(Type.String()),
-  /** What an upgrade returns to. */
+  /** The fallback of an upgrade. */
   previous: Type.Optional(Type.String()),
-  /** What an upgrade brought and no engine has been started on yet. */
+  /** Installed by an upgrade; no engine has started on it yet. */
   trial: Type.Optional(Type.String()),
-  /** Builds that are not to be tried again by themselves, since they did not work here. */
+  /** Builds that did not work here: no upgrade tries them again. */
   failed: Type.Optional(Type.Record(Type.String(), Type.Unsafe<BuildFailure>(Type.Object({}))))
 })
-/** Which build is used, as `corral runtime use` and `corral runtime upgrade` wrote it down. Builds by their ids. */
+/** Which build is used, as set by `corral runtime use` and `corral runtime upgrade`. Builds by their ids. */
 export type Selection = Static<typeof SelectionSchema>
 
-/** What is written down now. What somebody broke by hand counts as absent: the best of the ranking is used. */
-export function selectionIn(directory: string): Selection {
+/** The recorded selection. Invalid fields, edited by hand, count as absent. */
+export function readSelection(directory: string): Selection {
   const properties: Record<string, TSchema> = SelectionSchema.properties
   const fields = Object.entries(readJsonFileSync(join(directory, SELECTION), Type.Object({}))?.value ?? {})
   return Object.fromEntries(fields.filter(([name, value]) => properties[name] && fits(properties[name], value)))
 }
 
-/** Which build the user chose, and which one an upgrade returns to; see `Selection`. */
-export async function readSelection(directory: string): Promise<Selection> {
-  return selectionIn(directory)
+/** Changes fields of the recorded selection; undefined removes one. */
+export async function changeSelection(directory: string, changes: Selection): Promise<void> {
+  await writeJsonFile(join(directory, SELECTION), { ...readSelection(directory), ...changes }, { pretty: true })
 }
 
-/** Writes down what `change` makes of it, whole or not at all. */
-export async function changeSelection(
-  directory: string,
-  change: (selection: Selection) => Selection
-): Promise<Selection> {
-  const selection = change(selectionIn(directory))
-  await writeJsonFile(join(directory, SELECTION), selection, { pretty: true })
-  return selection
+/** Records that a build does not work here, so that no upgrade tries it again. */
+export async function recordFailure(directory: string, id: string, failure: BuildFailure): Promise<void> {
+  await markFailed(directory, id, failure)
+  await changeSelection(directory, { failed: { ...readSelection(directory).failed, [id]: failure } })
 }

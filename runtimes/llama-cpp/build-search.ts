@@ -7,8 +7,7 @@ import type {
   RankedCandidate,
   RuntimeDescriptor
 } from '../../core/contracts/builds.ts'
-import type { Hardware } from '../../core/contracts/hardware.ts'
-import type { OnProgress } from '../../core/contracts/progress.ts'
+import { type OnProgress, untilAborted } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import {
   addFailedAttempt,
@@ -17,38 +16,36 @@ import {
   isOwn,
   isRecent,
   machineFingerprint,
+  markFailed,
   readFailedAttempts,
   readRecords,
+  readSelection,
   removeRecord,
   writeRecord
 } from './build-records.ts'
+import type { BuildsContext } from './builds-context.ts'
 import { lockDirectory, removeLeftovers } from './builds-directory.ts'
-import type { Prove } from './prove.ts'
 import { usableDevices } from './prove.ts'
-import { matchesChoice, positionOf, runtimeOf } from './ranking.ts'
-import { checkRecord, findRecorded, isOfKind, type RecordedDeps } from './recorded-builds.ts'
-import { missingText, reasonsOf, type SearchAttempts, type SearchLog, trackAttempts } from './search-report.ts'
+import { isForGpus, matchesChoice, positionOf, runtimeOf } from './ranking.ts'
+import { AttemptRecorder, missingText, reasonsOf } from './search-report.ts'
 import { BuildImpossible, isSourceUnavailable } from './sources/source-errors.ts'
 
-export interface SearchDeps {
-  /** Tried in this order. */
-  sources: readonly BuildSource[]
-  /** Folder of the builds and their records. */
-  directory: string
-  log: SearchLog
-  signal: AbortSignal
-  onProgress: OnProgress
+export interface SearchOptions {
+  /** Id of an installed build, or name of a kind, to find instead of the best build. */
+  choice?: string | undefined
   /** What was tried; updated during the search. */
   attempts: Attempt[]
-  hardware: Hardware
-  kinds: readonly RuntimeDescriptor[]
-  /** Best first: by what is known already, and by the release's current list of files. */
-  ranking: { known: readonly RankedCandidate[]; live(): Promise<readonly RankedCandidate[]> }
-  /** Ids of the build that the user chose, and of the fallback of an upgrade. */
-  selection: { selected?: string; previous?: string }
-  /** Name of the kind to find, instead of the best one. */
-  choice?: string
-  prove: Prove
+  onProgress: OnProgress
+}
+
+/** A build of a source that needs neither network nor long work. */
+interface InstantBuild {
+  build: Build
+  source: BuildSource
+  /** Its kind. */
+  runtime: RuntimeDescriptor | undefined
+  /** Whether the user chose exactly this build. */
+  required: boolean
 }
 
 /** Stands for builds that the user installed, if no configured source provides them. */
@@ -59,7 +56,7 @@ const BY_HAND: BuildSource = {
 }
 
 /**
- * Finds a working build, in this order:
+ * Finds a working build. A choice that is the id of an installed build is that build or an error; else in this order:
  *
  * 1. the folder that the user names,
  * 2. the build that the user chose with `corral runtime use`,
@@ -70,88 +67,91 @@ const BY_HAND: BuildSource = {
  *
  * @throws CorralError `runtime_missing` with what was tried; the signal's reason if aborted
  */
-export async function searchBuild(deps: SearchDeps): Promise<Build> {
-  const { sources, directory, log, signal, hardware, kinds, choice, selection, prove } = deps
-  const attempts = trackAttempts(deps.attempts, sources, log)
+export async function searchBuild(context: BuildsContext, options: SearchOptions): Promise<Build> {
+  const { directory, log, signal, kinds, sources, prove } = context
+  const { choice, onProgress } = options
+  const hardware = await untilAborted(context.hardware.detect(), signal)
   const machine = machineFingerprint(hardware)
-  const slow = sources.filter(source => !source.instant)
-  const records = { directory, hardware, machine, log, signal }
-  const isFrom = (source: BuildSource, { build }: BuildRecord) => build.source === source.name
-  const wanted = (source: BuildSource, { build }: BuildRecord) => source.wants?.(build) ?? true
-  const considered = (ranking: readonly RankedCandidate[]) =>
-    ranking.filter(candidate => (choice === undefined ? candidate.usable : matchesChoice(choice, candidate)))
-  const descriptorOf = ({ runtime }: RankedCandidate) => kinds.find(({ name }) => name === runtime)!
+  const selection = readSelection(directory)
   const failedBefore = (await readFailedAttempts(directory)).filter(attempt => isRecent(attempt, machine))
+  const attempts = new AttemptRecorder(options.attempts, sources, log)
+  const slow = sources.filter(source => !source.instant)
+  const ranking = context.ranking()
+  const considered = (all: readonly RankedCandidate[]) =>
+    all.filter(candidate => (choice === undefined ? candidate.usable : matchesChoice(choice, candidate)))
+  const isFrom = (source: BuildSource) => (record: BuildRecord) => record.build.source === source.name
+  const isWanted = (source: BuildSource, { build }: BuildRecord) => source.wants?.(build) ?? true
+  const descriptorOf = ({ runtime }: RankedCandidate) => kinds.find(({ name }) => name === runtime)!
   const failureOf = (source: BuildSource, { name }: RuntimeDescriptor) =>
     failedBefore.find(attempt => {
       return attempt.source === source.name && attempt.runtime === name && attempt.description === source.description
     })
+  const failureNow = (reason: string) => ({ reason, at: new Date().toISOString(), machine })
 
-  /** Lets a source provide a build of a kind, proves it and records it. */
-  async function provide(
-    source: BuildSource,
-    runtime: RuntimeDescriptor
-  ): Promise<Build | 'source unavailable' | undefined> {
-    const { name, description } = source
-    let candidate: BuildCandidate | undefined
+  /** A recorded build if it still works; else the reason, after its record is updated or removed. */
+  async function check(record: BuildRecord, runtime: RuntimeDescriptor | undefined): Promise<Build | string> {
+    const { id, directory: folder, executables } = record.build
+    const damage = await damageOf(record, { signal, log, environment: runtime?.environment?.(hardware) })
+    if (damage !== undefined) {
+      // Only the user removes builds that the user installed.
+      if (record.installed) await markFailed(directory, id, failureNow(damage))
+      else await removeRecord(directory, record)
+      return `${folder}, proven on ${record.provenAt}, is not reused: ${damage}`
+    }
+    const build = { ...record.build, ...(runtime && { runtime: runtime.name }) }
+    if (!runtime || !isForGpus(runtime.kind)) return build
     try {
-      candidate = await source.provide({
-        signal,
-        onProgress: deps.onProgress,
-        runtime,
-        hardware,
-        explain: reason => attempts.explain(source, runtime.name, reason)
-      })
-      if (candidate === undefined) {
-        attempts.settle(source, runtime.name, 'unavailable')
-        return undefined
-      }
-      deps.onProgress({ phase: 'proving', subject: 'llama.cpp' })
-      const build = await prove(candidate, { own: isOwn(candidate, directory), signal, hardware, runtime })
-      await writeRecord(directory, build)
-      await removeSuperseded(source, runtime)
-      attempts.settle(source, runtime.name, 'chosen', `${build.version}, ${build.origin}`)
-      return build
+      // Its devices are listed again each time: drivers may have changed.
+      return { ...build, devices: await usableDevices(executables.server, { signal, log, hardware, runtime }) }
     } catch (error) {
-      if (signal.aborted) throw signal.reason
-      attempts.settle(source, runtime.name, 'failed', ...reasonsOf(error))
-      if (candidate && isOwn(candidate, directory)) await rm(candidate.directory, { recursive: true, force: true })
-      if (candidate || error instanceof BuildImpossible) {
-        const at = new Date().toISOString()
-        const attempt = { source: name, description, runtime: runtime.name, reason: messageOf(error), at, machine }
-        await addFailedAttempt(directory, attempt)
-      }
-      return isSourceUnavailable(error) ? 'source unavailable' : undefined
+      signal.throwIfAborted()
+      await markFailed(directory, id, failureNow(messageOf(error)))
+      return `${folder}, proven on ${record.provenAt}, does not work any more: ${messageOf(error)}`
     }
   }
 
-  /** Removes builds of the same kind that no longer match the source's settings, unless installed or selected by the user. */
-  async function removeSuperseded(source: BuildSource, runtime: RuntimeDescriptor): Promise<void> {
-    for (const record of await readRecords(directory)) {
-      const { id } = record.build
-      const needed = record.installed || id === selection.selected || id === selection.previous
-      const same = isFrom(source, record) && isOfKind(record, runtime)
-      if (same && !wanted(source, record) && !needed) await removeRecord(directory, record)
+  /** The preferred recorded build of a kind that fits and still works, reported as an attempt of `source`. */
+  async function recorded(
+    source: BuildSource,
+    runtime: RuntimeDescriptor,
+    fits: (record: BuildRecord) => boolean,
+    skipFailed: boolean
+  ): Promise<Build | undefined> {
+    const fitting = readRecords(directory).filter(record => isOfKind(record, runtime) && fits(record))
+    for (const record of byPreference(fitting)) {
+      const { failure, build, provenAt } = record
+      if (failure && skipFailed && isRecent(failure, machine)) {
+        attempts.explain(source, runtime.name, `${build.directory} failed on ${failure.at}: ${failure.reason}`)
+        continue
+      }
+      const found = await check(record, runtime)
+      if (typeof found !== 'string') {
+        attempts.settle(source, runtime.name, 'chosen', `${build.directory}, proven on ${provenAt}, still works`)
+        return found
+      }
+      attempts.explain(source, runtime.name, found)
+      log.warn({ source: source.name, build: build.id }, `llama.cpp: ${found}`)
     }
+    return undefined
   }
 
   /** A build for a candidate of the ranking that needs no network or long work. */
   async function available(
     candidate: RankedCandidate,
-    ranking: readonly RankedCandidate[],
+    all: readonly RankedCandidate[],
     found: readonly InstantBuild[],
     skipFailed: boolean
   ): Promise<Build | undefined> {
-    const at = found.find(({ runtime }) => ranking[positionOf(runtime, ranking)] === candidate)
+    const at = found.find(({ runtime }) => all[positionOf(runtime, all)] === candidate)
     if (at) return take(at)
     const runtime = descriptorOf(candidate)
     for (const source of slow) {
-      const fits = (record: BuildRecord) => isFrom(source, record) && wanted(source, record)
-      const build = await findRecorded(source, runtime, fits, skipFailed, attempts, records)
+      const fits = (record: BuildRecord) => isFrom(source)(record) && isWanted(source, record)
+      const build = await recorded(source, runtime, fits, skipFailed)
       if (build) return build
     }
-    const orphaned = (record: BuildRecord) => !!record.installed && !sources.some(source => isFrom(source, record))
-    return await findRecorded(BY_HAND, runtime, orphaned, skipFailed, attempts, records)
+    const orphaned = (record: BuildRecord) => !!record.installed && !sources.some(source => isFrom(source)(record))
+    return await recorded(BY_HAND, runtime, orphaned, skipFailed)
   }
 
   function take({ build, source }: InstantBuild): Build {
@@ -159,15 +159,103 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     return build
   }
 
+  /** Lets a source provide a build of a kind, proves it and records it. */
+  async function provide(
+    source: BuildSource,
+    runtime: RuntimeDescriptor
+  ): Promise<Build | 'source unavailable' | undefined> {
+    let candidate: BuildCandidate | undefined
+    try {
+      const explain = (reason: string) => attempts.explain(source, runtime.name, reason)
+      candidate = await source.provide({ signal, onProgress, runtime, hardware, explain })
+      if (candidate === undefined) {
+        attempts.settle(source, runtime.name, 'unavailable')
+        return undefined
+      }
+      onProgress({ phase: 'proving', subject: 'llama.cpp' })
+      const build = await prove(candidate, { own: isOwn(candidate, directory), signal, hardware, runtime })
+      await writeRecord(directory, build)
+      await removeSuperseded(source, runtime)
+      attempts.settle(source, runtime.name, 'chosen', `${build.version}, ${build.origin}`)
+      return build
+    } catch (error) {
+      signal.throwIfAborted()
+      attempts.settle(source, runtime.name, 'failed', ...reasonsOf(error))
+      if (candidate && isOwn(candidate, directory)) await rm(candidate.directory, { recursive: true, force: true })
+      if (candidate || error instanceof BuildImpossible) {
+        const { name, description } = source
+        const failure = failureNow(messageOf(error))
+        await addFailedAttempt(directory, { source: name, description, runtime: runtime.name, ...failure })
+      }
+      return isSourceUnavailable(error) ? 'source unavailable' : undefined
+    }
+  }
+
+  /** Removes builds of the same kind that no longer match the source's settings, unless installed or selected by the user. */
+  async function removeSuperseded(source: BuildSource, runtime: RuntimeDescriptor): Promise<void> {
+    for (const record of readRecords(directory)) {
+      const needed = record.installed || [selection.selected, selection.previous].includes(record.build.id)
+      const same = isFrom(source)(record) && isOfKind(record, runtime)
+      if (same && !isWanted(source, record) && !needed) await removeRecord(directory, record)
+    }
+  }
+
+  /**
+   * Gets and proves the build of an instant source; `failed before` if it was skipped.
+   * @throws CorralError `runtime_missing` if the user chose it and it does not work
+   */
+  async function instant(
+    source: BuildSource,
+    skipFailed: boolean
+  ): Promise<InstantBuild | 'failed before' | undefined> {
+    const byRank = ranking.map(descriptorOf)
+    let required = false
+    try {
+      const explain = (reason: string) => attempts.explain(source, undefined, reason)
+      const candidate = await source.provide({ signal, runtime: byRank[0] ?? kinds[0]!, hardware, explain })
+      if (candidate === undefined) {
+        attempts.settle(source, undefined, 'unavailable')
+        return undefined
+      }
+      required = candidate.required ?? false
+      const { server } = candidate.executables
+      const record = readRecords(directory).find(({ build }) => build.executables.server === server)
+      if (record?.failure && skipFailed && !required && isRecent(record.failure, machine)) {
+        const { at, reason } = record.failure
+        attempts.settle(source, undefined, 'failed', `it failed on ${at}: ${reason}`)
+        return 'failed before'
+      }
+      const damage = record && (await damageOf(record, { signal, log }))
+      if (damage !== undefined) explain(`${candidate.directory} has changed: ${damage}`)
+      const reused = damage === undefined ? record?.build : undefined
+      const declared = byRank.find(({ name, kind }) => name === candidate.runtime || kind === candidate.kind)
+      // The devices of a recorded build are listed again each time: drivers may have changed.
+      const found = reused
+        ? { ...reused, devices: await usableDevices(server, { signal, log, hardware, runtime: declared }) }
+        : await prove(candidate, { own: isOwn(candidate, directory), signal, hardware, runtime: declared })
+      const runtime =
+        declared ?? runtimeOf({ ...found, runtime: undefined, kind: 'unknown' }, kinds, ranking, hardware.gpus)
+      const build = { ...found, ...(runtime && { runtime: runtime.name, kind: runtime.kind }) }
+      if (!reused || record?.failure || reused.runtime !== build.runtime) await writeRecord(directory, build)
+      return { build, source, runtime, required }
+    } catch (error) {
+      signal.throwIfAborted()
+      attempts.settle(source, undefined, 'failed', ...reasonsOf(error))
+      if (error instanceof CorralError && error.code === 'runtime_missing') throw error
+      if (required) throw new CorralError('runtime_missing', messageOf(error), { cause: error })
+      return undefined
+    }
+  }
+
   /** The build chosen with `corral runtime use`, if it still works. */
   async function selected(): Promise<Build | undefined> {
     const id = selection.selected
     if (id === undefined || choice !== undefined) return undefined
-    const record = (await readRecords(directory)).find(({ build }) => build.id === id)
-    const runtime = record && runtimeOf(record.build, kinds, deps.ranking.known, hardware.gpus)
+    const record = readRecords(directory).find(({ build }) => build.id === id)
+    const runtime = record && runtimeOf(record.build, kinds, ranking, hardware.gpus)
     let found: Build | string = 'it is no longer installed'
     if (record?.failure && isRecent(record.failure, machine)) found = `it failed: ${record.failure.reason}`
-    else if (record) found = await checkRecord(record, runtime, records)
+    else if (record) found = await check(record, runtime)
     if (typeof found === 'string') {
       const text = `llama.cpp: ${id}, chosen with "corral runtime use", cannot be used: ${found}. Using the best other build.`
       log.warn({ build: id }, text)
@@ -180,9 +268,9 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
 
   /** Goes down the ranking as long as everything better is known to fail. */
   async function quick(found: readonly InstantBuild[]): Promise<Build | undefined> {
-    const ranking = considered(deps.ranking.known)
-    for (const candidate of ranking) {
-      const build = await available(candidate, ranking, found, true)
+    const all = considered(ranking)
+    for (const candidate of all) {
+      const build = await available(candidate, all, found, true)
       if (build) return build
       if (!slow.every(source => failureOf(source, descriptorOf(candidate)))) return undefined
     }
@@ -191,27 +279,27 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
 
   /** Goes down the whole ranking, with downloads and compilation. */
   async function thorough(found: readonly InstantBuild[]): Promise<Build | undefined> {
-    const ranking = considered(await deps.ranking.live())
+    const all = considered(await untilAborted(context.liveRanking(), signal))
     const release = await lockDirectory(directory, signal, log)
     try {
       const down = new Set<BuildSource>()
       const tried = new Set<string>()
       for (const skipFailed of [true, false]) {
-        for (const candidate of ranking) {
+        for (const candidate of all) {
           const runtime = descriptorOf(candidate)
           // Another process may have made one while this one waited for the lock.
-          const known = await available(candidate, ranking, found, skipFailed)
+          const known = await available(candidate, all, found, skipFailed)
           if (known) return known
           for (const source of candidate.usable ? slow : []) {
             const failure = failureOf(source, runtime)
-            const question = `${source.name} ${runtime.name}`
+            const attempt = `${source.name} ${runtime.name}`
             if (skipFailed && failure) {
               const advice = 'It will be tried again after a day, or when the hardware or its driver changes.'
               attempts.settle(source, runtime.name, 'failed', `it failed on ${failure.at}: ${failure.reason}`, advice)
             } else if (down.has(source)) {
               attempts.settle(source, runtime.name, 'not tried', 'it was unavailable for another kind already')
-            } else if (!tried.has(question)) {
-              tried.add(question)
+            } else if (!tried.has(attempt)) {
+              tried.add(attempt)
               await removeLeftovers(directory)
               const build = await provide(source, runtime)
               if (build === 'source unavailable') down.add(source)
@@ -219,9 +307,8 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
             }
           }
           for (const source of slow) {
-            const fits = (record: BuildRecord) => isFrom(source, record)
-            const former = await findRecorded(source, runtime, fits, skipFailed, attempts, records)
-            if (former) return former
+            const outdated = await recorded(source, runtime, isFrom(source), skipFailed)
+            if (outdated) return outdated
           }
         }
       }
@@ -231,20 +318,34 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     }
   }
 
+  if (choice !== undefined) {
+    const records = readRecords(directory)
+    const record = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
+    if (record) {
+      const found = await check(record, runtimeOf(record.build, kinds, ranking, hardware.gpus))
+      if (typeof found !== 'string') return found
+      throw new CorralError('runtime_missing', `The llama.cpp build "${choice}" cannot be used: ${found}.`)
+    }
+    if (!kinds.some(({ name, kind }) => matchesChoice(choice, { runtime: name, kind }))) {
+      throw new CorralError(
+        'runtime_missing',
+        `There is no llama.cpp build "${choice}". Kinds are ${kinds.map(({ name }) => name).join(', ')}; ` +
+          `installed are ${records.map(({ build }) => build.id).join(', ') || 'none'}. Correct the setting "runtime".`
+      )
+    }
+  }
   try {
     const found: InstantBuild[] = []
-    const skipFailed = choice === undefined
-    const instant = { ...records, kinds, ranking: deps.ranking.known, prove, attempts, skipFailed }
+    const skipped: BuildSource[] = []
     let build: Build | undefined
-    const leftOut: BuildSource[] = []
     for (const source of sources.filter(source => source.instant)) {
-      deps.onProgress({ phase: 'proving', subject: 'llama.cpp' })
-      const at = await tryInstantSource(source, instant).catch(error => {
+      onProgress({ phase: 'proving', subject: 'llama.cpp' })
+      const at = await instant(source, choice === undefined).catch(error => {
         // A choice of another kind does not need the folder that the user names.
         if (choice === undefined || signal.aborted) throw error
         return undefined
       })
-      if (at === 'failed before') leftOut.push(source)
+      if (at === 'failed before') skipped.push(source)
       else if (at?.required && choice === undefined) build ??= take(at)
       else if (at && (choice === undefined || matchesChoice(choice, at.build))) {
         found.push(at)
@@ -256,85 +357,30 @@ export async function searchBuild(deps: SearchDeps): Promise<Build> {
     if (slow.length > 0) build ??= await thorough(found)
     // It is of no ranked kind, but works.
     if (found[0]) build ??= take(found[0])
-    for (const source of build ? [] : leftOut) {
-      const at = await tryInstantSource(source, { ...instant, skipFailed: false })
+    for (const source of build ? [] : skipped) {
+      const at = await instant(source, false)
       if (typeof at === 'object') build ??= take(at)
     }
     if (build) return build
   } finally {
-    attempts.close(considered(deps.ranking.known))
+    attempts.close(considered(ranking))
   }
-  throw new CorralError('runtime_missing', missingText(deps.attempts, considered(deps.ranking.known)), {
-    details: { attempts: deps.attempts }
+  throw new CorralError('runtime_missing', missingText(options.attempts, considered(ranking)), {
+    details: { attempts: options.attempts }
   })
 }
 
-/** A build of a source that needs neither network nor long work. */
-export interface InstantBuild {
-  build: Build
-  source: BuildSource
-  /** Its kind. */
-  runtime: RuntimeDescriptor | undefined
-  /** Whether the user chose exactly this build. */
-  required: boolean
-}
-
-export interface InstantDeps extends RecordedDeps {
-  kinds: readonly RuntimeDescriptor[]
-  ranking: readonly RankedCandidate[]
-  prove: Prove
-  attempts: SearchAttempts
-  /** Whether to skip a build that failed lately. */
-  skipFailed: boolean
+/** Whether a recorded build is of a kind; old records do not name theirs. */
+function isOfKind({ build }: BuildRecord, { name, kind }: RuntimeDescriptor): boolean {
+  return build.runtime === undefined ? build.kind === kind : build.runtime === name
 }
 
 /**
- * Gets and proves the build of an instant source; `failed before` if it was skipped.
- * @throws CorralError `runtime_missing` if the user chose it and it does not work
+ * Sorts records by preference: builds that the user did not install, then newer releases, then those proven last. Pure;
+ * expects those proven last first.
  */
-export async function tryInstantSource(
-  source: BuildSource,
-  deps: InstantDeps
-): Promise<InstantBuild | 'failed before' | undefined> {
-  const { directory, hardware, kinds, ranking, attempts, signal, log } = deps
-  const byRank = ranking.flatMap(({ runtime }) => kinds.find(({ name }) => name === runtime) ?? [])
-  let required = false
-  try {
-    const candidate = await source.provide({
-      signal,
-      runtime: byRank[0] ?? kinds[0]!,
-      hardware,
-      explain: reason => attempts.explain(source, undefined, reason)
-    })
-    if (candidate === undefined) {
-      attempts.settle(source, undefined, 'unavailable')
-      return undefined
-    }
-    required = candidate.required ?? false
-    const { server } = candidate.executables
-    const known = (await readRecords(directory)).find(({ build }) => build.executables.server === server)
-    if (known?.failure && deps.skipFailed && !required && isRecent(known.failure, deps.machine)) {
-      attempts.settle(source, undefined, 'failed', `it failed on ${known.failure.at}: ${known.failure.reason}`)
-      return 'failed before'
-    }
-    const damage = known && (await damageOf(known, { signal, log }))
-    if (damage !== undefined) attempts.explain(source, undefined, `${candidate.directory} has changed: ${damage}`)
-    const reused = known && damage === undefined ? known.build : undefined
-    const declared = byRank.find(({ name, kind }) => name === candidate.runtime || kind === candidate.kind)
-    // The devices of a recorded build are listed again each time: drivers may have changed.
-    const found = reused
-      ? { ...reused, devices: await usableDevices(server, { signal, log, hardware, runtime: declared }) }
-      : await deps.prove(candidate, { own: isOwn(candidate, directory), signal, hardware, runtime: declared })
-    const runtime =
-      declared ?? runtimeOf({ ...found, runtime: undefined, kind: 'unknown' }, kinds, ranking, hardware.gpus)
-    const build = { ...found, ...(runtime && { runtime: runtime.name, kind: runtime.kind }) }
-    if (!reused || known?.failure || reused.runtime !== build.runtime) await writeRecord(directory, build)
-    return { build, source, runtime, required }
-  } catch (error) {
-    if (signal.aborted) throw signal.reason
-    attempts.settle(source, undefined, 'failed', ...reasonsOf(error))
-    if (error instanceof CorralError && error.code === 'runtime_missing') throw error
-    if (required) throw new CorralError('runtime_missing', messageOf(error), { cause: error })
-    return undefined
-  }
+export function byPreference(records: readonly BuildRecord[]): BuildRecord[] {
+  const installed = (record: BuildRecord) => Number(record.installed ?? false)
+  const release = ({ build }: BuildRecord) => Number(/-b(\d+)-/.exec(build.id)?.[1] ?? 0)
+  return [...records].sort((a, b) => installed(a) - installed(b) || release(b) - release(a))
 }

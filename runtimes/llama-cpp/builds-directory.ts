@@ -9,11 +9,7 @@ import { isSystemError } from '../../core/errors.ts'
 import { findExecutable } from '../../core/system/child-process.ts'
 import { processStartTime } from '../../core/system/processes.ts'
 import { readRecords } from './build-records.ts'
-
-export interface LockLog {
-  info(object: object, message: string): void
-  warn(object: object, message: string): void
-}
+import type { BuildsLog } from './builds-context.ts'
 
 /** Folder for work in the builds' directory; complete parts of it are reused. */
 export const WORK_FOLDER = 'work'
@@ -45,7 +41,7 @@ async function isUsed(folder: string): Promise<boolean> {
 export async function lockDirectory(
   directory: string,
   signal: AbortSignal,
-  log: LockLog,
+  log: Pick<BuildsLog, 'info' | 'warn'>,
   onWait?: () => void
 ): Promise<() => Promise<void>> {
   await mkdir(directory, { recursive: true })
@@ -82,7 +78,7 @@ export async function lockDirectory(
 
 /** Removes what an interrupted search left: folders that are neither recorded builds nor work in progress or for reuse. */
 export async function removeLeftovers(directory: string): Promise<void> {
-  const kept = new Set((await readRecords(directory)).map(record => record.build.directory))
+  const kept = new Set(readRecords(directory).map(record => record.build.directory))
   for (const entry of await readdir(directory, { withFileTypes: true })) {
     const path = join(directory, entry.name)
     if (!entry.isDirectory() || kept.has(path)) continue

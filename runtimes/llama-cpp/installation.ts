@@ -1,63 +1,89 @@
+import { rm } from 'node:fs/promises'
 import { basename } from 'node:path'
 import type {
   Build,
+  BuildCandidate,
   InstalledBuild,
-  RankedCandidate,
+  InstallRequest,
   RuntimeDescriptor,
   Runtimes
 } from '../../core/contracts/builds.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import { createBuildInstaller, type InstallerDeps } from './build-installer.ts'
 import {
   type BuildRecord,
   changeSelection,
+  damageOf,
   isOwn,
   machineFingerprint,
   readRecords,
-  recordsNow,
+  readSelection,
+  recordFailure,
   removeRecord,
   type Selection,
-  selectionIn,
-  sizeOf
+  writeRecord
 } from './build-records.ts'
+import type { BuildsContext } from './builds-context.ts'
 import { lockDirectory, removeLeftovers } from './builds-directory.ts'
-import { matchesChoice } from './ranking.ts'
-import { parseDigest, readArchiveName } from './sources/archive.ts'
-import { type FoundArchives, nightlyNumber, releaseId, releaseTag } from './sources/release.ts'
+import { usableDevices } from './prove.ts'
+import { matchesChoice, runtimeOf } from './ranking.ts'
+import {
+  type ArchiveRequest,
+  archiveDigest,
+  archiveSuffix,
+  parseDigest,
+  readArchiveName,
+  unpackBuild
+} from './sources/archive.ts'
+import { nightlyNumber, type Releases, releaseId, releaseTag } from './sources/release.ts'
 
-export interface InstallationDeps extends InstallerDeps {
-  kinds(): readonly RuntimeDescriptor[]
-  ranking(): Promise<readonly RankedCandidate[]>
+/** The setting `runtime` in the sections of models, by their names. */
+export type ModelRuntimes = Readonly<Record<string, { runtime?: string }>>
+
+export interface InstallationDeps extends BuildsContext {
+  releases: Pick<Releases, 'find' | 'fetch' | 'followsLatest'>
   /** The build for new engines. */
   current(): Build | undefined
   /** Sets the build for new engines; undefined starts a new search. */
   setCurrent(build: Build | undefined): void
   /** The build for new engines, after a search if there is none yet. */
   search(waiting: Waiting): Promise<Build>
+  /** Whether an engine runs on the build of this id. */
+  inUse(id: string): boolean
   /** The folder that the user names, which takes precedence, and the setting that names it. */
-  named?: { folder: string; by: string }
+  named?: { folder: string; by: string } | undefined
   /** The sections of models in config.yaml. */
-  models?: ModelRuntimes
-  /** Aborts all work. */
-  stopped: AbortSignal
+  models?: ModelRuntimes | undefined
 }
 
 export interface Installation extends Pick<Runtimes, 'install' | 'use' | 'upgrade' | 'remove'> {
   /** All recorded builds, the one proven last first. */
   list(): InstalledBuild[]
-  /** Starts an engine on a build; see `startOnTrial`. */
+  /**
+   * Starts an engine. If the first start after an upgrade fails, it is tried on the previous build: if that succeeds, the
+   * new build is to blame, and corral returns to the previous one for good.
+   * @throws what `attempt` throws on the given build
+   */
   start<T>(build: Build, attempt: (build: Build) => Promise<T>): Promise<T>
 }
 
-/** Installs, selects, upgrades and removes builds: one process at a time, and only proven builds count. */
+const UNSELECTED: Selection = { selected: undefined, previous: undefined, trial: undefined }
+
+/** Errors of a start that the build may have caused. */
+const SUSPICIOUS = new Set(['runtime_missing', 'load_failed', 'engine_crashed', 'load_timeout'])
+
+const asSentence = (text: string) => text.replace(/\.?$/, '.')
+
+/**
+ * Installs, selects, upgrades and removes builds: one process at a time. A build is recorded once it is proven, and
+ * without a record it is never used: a kill at any moment leaves only files that the next run removes.
+ */
 export function createInstallation(deps: InstallationDeps): Installation {
-  const { directory, log, releases, setCurrent } = deps
-  const installer = createBuildInstaller(deps)
+  const { directory, log, kinds, releases, setCurrent, inUse } = deps
 
   /** Runs work with the lock of the builds' directory. */
   async function withLock<T>(waiting: Waiting, work: (waiting: Required<Waiting>) => Promise<T>): Promise<T> {
-    const signal = AbortSignal.any([deps.stopped, ...(waiting.signal ? [waiting.signal] : [])])
+    const signal = AbortSignal.any([deps.signal, ...(waiting.signal ? [waiting.signal] : [])])
     const onProgress = waiting.onProgress ?? (() => undefined)
     const wait = () => onProgress({ phase: 'queued', subject: 'behind another installation' })
     const release = await lockDirectory(directory, signal, log, wait)
@@ -69,28 +95,104 @@ export function createInstallation(deps: InstallationDeps): Installation {
     }
   }
 
+  const fail = async (id: string, error: unknown) => {
+    const machine = machineFingerprint(await deps.hardware.detect())
+    await recordFailure(directory, id, { reason: messageOf(error), at: new Date().toISOString(), machine })
+  }
+
+  async function record(build: Build): Promise<Build> {
+    await writeRecord(directory, build, { installed: true })
+    const { [build.id]: known, ...failed } = readSelection(directory).failed ?? {}
+    if (known) await changeSelection(directory, { failed })
+    return build
+  }
+
+  /** Proves a build of corral and records it. @throws Error with the reason if it does not work */
+  async function proveOwn(candidate: BuildCandidate, { signal, onProgress }: Required<Waiting>): Promise<Build> {
+    onProgress({ phase: 'proving', subject: candidate.id })
+    const hardware = await deps.hardware.detect()
+    let runtime = kinds.find(({ name }) => name === candidate.runtime)
+    if (!runtime) {
+      const devices = await usableDevices(candidate.executables.server, { signal, log, hardware })
+      runtime = runtimeOf({ kind: candidate.kind, devices }, kinds, deps.ranking(), hardware.gpus)
+    }
+    return await record(await deps.prove(candidate, { own: true, signal, hardware, runtime }))
+  }
+
+  /** Proves a new build; removes it if it does not work. */
+  async function proveNew(candidate: BuildCandidate, waiting: Required<Waiting>, advice = ''): Promise<Build> {
+    const { id } = candidate
+    try {
+      const build = await proveOwn(candidate, waiting)
+      log.info({ build: id, version: build.version }, `llama.cpp ${id} is installed and works.`)
+      return build
+    } catch (error) {
+      await rm(candidate.directory, { recursive: true, force: true })
+      waiting.signal.throwIfAborted()
+      await fail(id, error)
+      const text = `${id} was removed because it does not work here: ${messageOf(error)}${advice}`
+      throw new CorralError('runtime_missing', text, { cause: error })
+    }
+  }
+
+  /**
+   * Proves an installed build again.
+   * @throws CorralError `runtime_missing` if it no longer works; it stays, marked as failed
+   */
+  async function proveAgain(installed: BuildRecord, waiting: Required<Waiting>): Promise<Build> {
+    const { id } = installed.build
+    try {
+      const damage = await damageOf(installed, { signal: waiting.signal, log })
+      if (damage !== undefined) throw new Error(damage)
+      const candidate = { ...installed.build, commit: undefined, warnings: undefined }
+      return await proveOwn(candidate, waiting)
+    } catch (error) {
+      waiting.signal.throwIfAborted()
+      await fail(id, error)
+      throw new CorralError(
+        'runtime_missing',
+        `${id} no longer works here: ${asSentence(messageOf(error))} ` +
+          `To reinstall it: corral runtime remove ${id}, then corral runtime install.`,
+        { cause: error }
+      )
+    }
+  }
+
+  /** The build if it is installed already; removes a damaged one. */
+  async function findIntact(fits: (build: Build) => boolean, waiting: Required<Waiting>): Promise<Build | undefined> {
+    const found = readRecords(directory).find(({ build }) => fits(build))
+    if (found === undefined) return undefined
+    const { build } = found
+    const damage = await damageOf(found, { signal: waiting.signal, log })
+    if (damage === undefined && found.failure) return await proveAgain(found, waiting)
+    if (damage === undefined) return found.installed ? build : await record(build)
+    if (inUse(build.id)) {
+      throw new CorralError(
+        'runtime_in_use',
+        `${build.id} is damaged (${damage}), but an engine still runs on it. Stop its models, then install it again.`
+      )
+    }
+    log.warn({ build: build.id, damage }, `${build.id} is damaged and will be installed again: ${damage}`)
+    await removeRecord(directory, found)
+    return undefined
+  }
+
   /** The kind of a name, or the best one without a name. */
   async function kindNamed(name: string | undefined): Promise<RuntimeDescriptor> {
-    const kinds = deps.kinds()
-    const ranking = await deps.ranking()
+    const ranking = await deps.liveRanking()
     const best = ranking.find(candidate => (name === undefined ? candidate.usable : matchesChoice(name, candidate)))
     const found = kinds.find(kind => kind.name === best?.runtime)
     if (found) return found
     if (name === undefined) {
-      throw new CorralError(
-        'runtime_missing',
-        'No kind of llama.cpp build can work on this machine; "corral doctor" shows why.'
-      )
+      const text = 'No kind of llama.cpp build can work on this machine; "corral doctor" shows why.'
+      throw new CorralError('runtime_missing', text)
     }
-    throw new CorralError(
-      'runtime_not_found',
-      `There is no kind of llama.cpp build named "${name}". Kinds are: ${kinds.map(kind => kind.name).join(', ')}.`,
-      { param: 'runtime' }
-    )
+    const text = `There is no kind of llama.cpp build named "${name}". ${kindsText(kinds)}`
+    throw new CorralError('runtime_not_found', text, { param: 'runtime' })
   }
 
   async function findArchives(runtime: RuntimeDescriptor, version: string | undefined, waiting: Waiting) {
-    const hardware = await deps.hardware()
+    const hardware = await deps.hardware.detect()
     waiting.onProgress?.({ phase: 'downloading', subject: 'the list of llama.cpp releases' })
     const found = await releases.find(runtime, hardware, waiting, version)
     if (found) return found
@@ -100,6 +202,35 @@ export function createInstallation(deps: InstallationDeps): Installation {
         `${hardware.platform} ${hardware.arch} that works with its drivers. "corral doctor" shows what there is.`,
       { param: 'version' }
     )
+  }
+
+  /** Downloads, unpacks and proves a release's archives; returns the installed build if it is intact. */
+  async function installRelease(
+    runtime: RuntimeDescriptor,
+    found: Awaited<ReturnType<typeof findArchives>>,
+    waiting: Required<Waiting>
+  ): Promise<Build> {
+    const id = releaseId(found.tag, runtime)
+    const intact = await findIntact(build => build.id === id, waiting)
+    return intact ?? (await proveNew(await releases.fetch(found, runtime, waiting), waiting))
+  }
+
+  /** Unpacks and proves a local archive; returns the installed build if it is from the same archive. */
+  async function installArchive(request: ArchiveRequest, waiting: Waiting): Promise<Build> {
+    const expected = parseDigest(request.sha256)
+    const read = readArchiveName(basename(request.archive), kinds, await deps.hardware.detect())
+    const runtime = request.runtime === undefined ? read.runtime : await kindNamed(request.runtime)
+    return await withLock(waiting, async waiting => {
+      const digest = await archiveDigest(request.archive, expected, waiting.signal)
+      log.info({ archive: request.archive, sha256: digest }, `${request.archive} has the SHA-256 ${digest}.`)
+      const same = ({ id, source }: Build) => source === 'archive' && id.endsWith(`-${archiveSuffix(digest)}`)
+      const intact = await findIntact(same, waiting)
+      if (intact) return intact
+      const candidate = await unpackBuild(request, { tag: read.tag, runtime, digest }, directory, waiting)
+      const lacksLibraries = candidate.kind === 'cuda' && (request.companions ?? []).length === 0
+      const advice = ' Its libraries may be missing: also pass the cudart-… archive of the same version.'
+      return await proveNew(candidate, waiting, lacksLibraries ? advice : '')
+    })
   }
 
   /** @throws CorralError if the user names a folder, which takes precedence over any choice */
@@ -120,42 +251,50 @@ export function createInstallation(deps: InstallationDeps): Installation {
   }
 
   /** @throws CorralError `runtime_missing` for a release that failed on this machine before */
-  async function refuseFailed(runtime: RuntimeDescriptor, { tag }: FoundArchives, previous: Build): Promise<void> {
-    const failure = selectionIn(directory).failed?.[releaseId(tag, runtime)]
-    if (failure === undefined || failure.machine !== machineFingerprint(await deps.hardware())) return
+  async function refuseFailed(runtime: RuntimeDescriptor, tag: string, previous: Build): Promise<void> {
+    const failure = readSelection(directory).failed?.[releaseId(tag, runtime)]
+    if (failure === undefined || failure.machine !== machineFingerprint(await deps.hardware.detect())) return
     throw new CorralError(
       'runtime_missing',
       `${previous.id} stays in use: the newest release, ${tag}, was tried on ${failure.at.slice(0, 10)} and does not ` +
-        `work here: ${failure.reason.replace(/\.?$/, '.')} ` +
+        `work here: ${asSentence(failure.reason)} ` +
         `To try it anyway: corral runtime install ${runtime.name} --version ${tag}`
     )
   }
 
+  /** Why a build must not be removed; undefined if it may be. */
+  function whyNeeded({ id, directory: folder }: Build, records: readonly BuildRecord[]): string | undefined {
+    if (inUse(id)) {
+      return `An engine runs on ${id}. Stop the models on it first ("corral ps" lists them, "corral stop <model>").`
+    }
+    const chosen = [deps.current()?.id, readSelection(directory).selected]
+    if (chosen.includes(id) || deps.named?.folder === folder) {
+      return `New engines use ${id}. Choose another build first: corral runtime use <build>, or auto.`
+    }
+    const model = modelThatNeeds(id, records, deps.models ?? {})
+    if (model === undefined) return undefined
+    const setting = `models.${model}.runtime in config.yaml`
+    return `${model} uses ${id}, because ${setting} says so. Change that setting and restart corral first.`
+  }
+
   return {
-    async install(request, waiting) {
-      if ('archive' in request) {
-        const expected = parseDigest(request.sha256)
-        const read = readArchiveName(basename(request.archive), deps.kinds(), await deps.hardware())
-        const runtime = request.runtime === undefined ? read.runtime : await kindNamed(request.runtime)
-        const told = { ...(expected && { expected }), ...(read.tag && { tag: read.tag }), ...(runtime && { runtime }) }
-        return await withLock(waiting, waiting => installer.fromArchive(request, told, waiting))
-      }
+    async install(request: InstallRequest, waiting) {
+      if ('archive' in request) return await installArchive(request, waiting)
       const runtime = await kindNamed(request.runtime)
       const found = await findArchives(runtime, request.version, waiting)
-      return await withLock(waiting, waiting => installer.fromRelease(runtime, found, waiting))
+      return await withLock(waiting, waiting => installRelease(runtime, found, waiting))
     },
 
     async use(choice, waiting) {
       refuseWhileNamed()
       if (choice.toLowerCase() === 'auto') {
-        await changeSelection(directory, ({ failed }) => ({ ...(failed && { failed }) }))
+        await changeSelection(directory, UNSELECTED)
         setCurrent(undefined)
         return await deps.search(waiting)
       }
       return await withLock(waiting, async waiting => {
-        const record = findInstalled(await readRecords(directory), choice, deps.kinds())
-        const build = await installer.proveAgain(record, waiting)
-        await changeSelection(directory, ({ failed }) => ({ selected: build.id, ...(failed && { failed }) }))
+        const build = await proveAgain(findInstalled(readRecords(directory), choice, kinds), waiting)
+        await changeSelection(directory, { ...UNSELECTED, selected: build.id })
         setCurrent(build)
         log.info({ build: build.id }, `New engines use llama.cpp ${build.id}.`)
         return build
@@ -170,19 +309,14 @@ export function createInstallation(deps: InstallationDeps): Installation {
       if (previous.runtime === runtime.name && !isNewer(found.tag, releaseTag(previous.id))) {
         return { build: previous, previous, changed: false }
       }
-      await refuseFailed(runtime, found, previous)
+      await refuseFailed(runtime, found.tag, previous)
       return await withLock(waiting, async waiting => {
-        const build = await installer.fromRelease(runtime, found, waiting).catch(error => {
+        const build = await installRelease(runtime, found, waiting).catch(error => {
           if (!(error instanceof CorralError) || error.code !== 'runtime_missing') throw error
-          const message = `${error.message.replace(/\.?$/, '.')} ${previous.id} stays in use.`
+          const message = `${asSentence(error.message)} ${previous.id} stays in use.`
           throw new CorralError('runtime_missing', message, { cause: error })
         })
-        await changeSelection(directory, ({ failed }) => ({
-          selected: build.id,
-          previous: previous.id,
-          trial: build.id,
-          ...(failed && { failed })
-        }))
+        await changeSelection(directory, { selected: build.id, previous: previous.id, trial: build.id })
         setCurrent(build)
         log.info({ build: build.id, previous: previous.id }, `New engines use llama.cpp ${build.id}.`)
         return { build, previous, changed: true }
@@ -191,54 +325,64 @@ export function createInstallation(deps: InstallationDeps): Installation {
 
     async remove(id) {
       await withLock({}, async () => {
-        const records = await readRecords(directory)
-        const record = recordOf(records, id)
-        const { build } = record
+        const records = readRecords(directory)
+        const found = recordOf(records, id)
+        const { build } = found
         if (!isOwn(build, directory)) {
           throw new CorralError(
             'invalid_request',
             `corral did not install ${build.id} and does not remove it: it is in ${build.directory}.`
           )
         }
-        if (deps.inUse(build.id)) {
-          throw new CorralError(
-            'runtime_in_use',
-            `An engine runs on ${build.id}. Stop the models on it first ("corral ps" lists them, "corral stop <model>").`
-          )
-        }
-        const { selected, previous } = selectionIn(directory)
-        if ([deps.current()?.id, selected].includes(build.id) || deps.named?.folder === build.directory) {
-          throw new CorralError(
-            'runtime_in_use',
-            `New engines use ${build.id}. Choose another build first: corral runtime use <build>, or auto.`
-          )
-        }
-        const model = modelThatNeeds(build.id, records, deps.models ?? {})
-        if (model !== undefined) {
-          throw new CorralError(
-            'runtime_in_use',
-            `${model} uses ${build.id}, because models.${model}.runtime in config.yaml says so. Change that setting and restart corral first.`
-          )
-        }
-        await removeRecord(directory, record)
-        if (previous === build.id) await changeSelection(directory, ({ previous: _, ...others }) => others)
+        const needed = whyNeeded(build, records)
+        if (needed !== undefined) throw new CorralError('runtime_in_use', needed)
+        await removeRecord(directory, found)
+        if (readSelection(directory).previous === build.id) await changeSelection(directory, { previous: undefined })
         log.info({ build: build.id }, `Removed llama.cpp ${build.id}.`)
       })
     },
 
     list() {
-      const selection = selectionIn(directory)
+      const selection = readSelection(directory)
       const current = deps.current()
-      return recordsNow(directory).map(record => ({
+      return readRecords(directory).map(record => ({
         build: record.build,
         provenAt: record.provenAt,
-        size: sizeOf(record),
+        size: Object.values(record.files).reduce((sum, size) => sum + size, 0),
         state: stateOf(record, selection, current),
         ...(record.failure && { failure: record.failure.reason })
       }))
     },
 
-    start: (build, attempt) => startOnTrial(build, attempt, { ...deps, recordFailure: installer.recordFailure })
+    async start(build, attempt) {
+      const onTrial = () => readSelection(directory).trial === build.id
+      if (!onTrial()) return await attempt(build)
+      try {
+        const started = await attempt(build)
+        await changeSelection(directory, { trial: undefined })
+        return started
+      } catch (error) {
+        const { previous } = readSelection(directory)
+        const former = readRecords(directory).find(record => record.build.id === previous)?.build
+        if (!former || !(error instanceof CorralError) || !SUSPICIOUS.has(error.code)) throw error
+        const started = await attempt(former).catch(() => {
+          // The previous build fails too, so the new one is not to blame.
+          throw error
+        })
+        // Another failed start may have returned to it already.
+        if (onTrial()) {
+          await fail(build.id, error)
+          await changeSelection(directory, { ...UNSELECTED, selected: former.id })
+          setCurrent(former)
+          log.warn(
+            { failed: build.id, build: former.id, reason: error.message },
+            `llama.cpp ${build.id} fails where ${former.id} works, so corral uses ${former.id} again. ` +
+              '"corral runtime list" shows both.'
+          )
+        }
+        return started
+      }
+    }
   }
 }
 
@@ -254,20 +398,21 @@ export function stateOf(
   return build.id === previous ? 'previous' : 'installed'
 }
 
-/** The setting `runtime` in the sections of models, by their names. */
-export type ModelRuntimes = Readonly<Record<string, { runtime?: string }>>
+const hasId = (id: string) => (record: BuildRecord) => record.build.id.toLowerCase() === id.toLowerCase()
 
 /** The model whose section means this build and no other working one. Pure. */
 export function modelThatNeeds(id: string, records: readonly BuildRecord[], models: ModelRuntimes): string | undefined {
   return Object.keys(models).find(model => {
     const choice = models[model]!.runtime
     if (choice === undefined) return false
-    const named = records.filter(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
+    const named = records.filter(hasId(choice))
     const works = records.filter(({ build, failure }) => !failure && matchesChoice(choice, build))
     const meant = named.length > 0 ? named : works
     return meant.length === 1 && meant[0]!.build.id === id
   })
 }
+
+const kindsText = (kinds: readonly RuntimeDescriptor[]) => `Kinds are: ${kinds.map(({ name }) => name).join(', ')}.`
 
 function installedText(records: readonly BuildRecord[]): string {
   const ids = records.map(({ build }) => build.id)
@@ -275,15 +420,12 @@ function installedText(records: readonly BuildRecord[]): string {
 }
 
 /** The record of an id. Pure. @throws CorralError `runtime_not_found` with what is installed */
-export function recordOf(records: readonly BuildRecord[], id: string): BuildRecord {
-  const record = records.find(({ build }) => build.id.toLowerCase() === id.toLowerCase())
-  if (record) return record
-  throw new CorralError('runtime_not_found', `No llama.cpp build "${id}" is installed. ${installedText(records)}`, {
-    param: 'runtime'
-  })
+function recordOf(records: readonly BuildRecord[], id: string): BuildRecord {
+  const found = records.find(hasId(id))
+  if (found) return found
+  const text = `No llama.cpp build "${id}" is installed. ${installedText(records)}`
+  throw new CorralError('runtime_not_found', text, { param: 'runtime' })
 }
-
-const numberOf = ({ build }: BuildRecord) => nightlyNumber(releaseTag(build.id)) ?? -1
 
 /**
  * The record of an id, else the newest build of that kind, failed ones last. Pure.
@@ -294,80 +436,16 @@ export function findInstalled(
   choice: string,
   kinds: readonly RuntimeDescriptor[]
 ): BuildRecord {
-  const byId = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
-  if (byId) return byId
+  const failed = (record: BuildRecord) => Number(record.failure !== undefined)
+  const release = ({ build }: BuildRecord) => nightlyNumber(releaseTag(build.id)) ?? -1
   const [newest] = records
     .filter(({ build }) => matchesChoice(choice, build))
-    .sort(
-      (a, b) =>
-        Number(a.failure !== undefined) - Number(b.failure !== undefined) ||
-        numberOf(b) - numberOf(a) ||
-        b.provenAt.localeCompare(a.provenAt)
-    )
-  if (newest) return newest
-  if (kinds.some(kind => matchesChoice(choice, { runtime: kind.name, kind: kind.kind }))) {
-    throw new CorralError(
-      'runtime_not_found',
-      `No llama.cpp build of the kind "${choice}" is installed. Install one with: corral runtime install ${choice}`,
-      { param: 'runtime' }
-    )
-  }
-  throw new CorralError(
-    'runtime_not_found',
-    `No llama.cpp build "${choice}" is installed, and there is no kind of that name. ${installedText(records)} ` +
-      `Kinds are: ${kinds.map(({ name }) => name).join(', ')}.`,
-    { param: 'runtime' }
-  )
-}
-
-/** Errors of a start that the build may have caused. */
-const SUSPICIOUS = new Set(['runtime_missing', 'load_failed', 'engine_crashed', 'load_timeout'])
-
-export interface TrialDeps {
-  /** Where builds and their records lie. */
-  directory: string
-  log: { warn(object: object, message: string): void }
-  /** Records that a build does not work here. */
-  recordFailure(id: string, reason: string): Promise<void>
-  /** Sets the build for new engines. */
-  setCurrent(build: Build): void
-}
-
-/**
- * Starts an engine. If the first start after an upgrade fails, it is tried on the previous build: if that succeeds, the
- * new build is to blame, and corral returns to the previous one for good.
- * @throws what `attempt` throws on the given build
- */
-export async function startOnTrial<T>(
-  build: Build,
-  attempt: (build: Build) => Promise<T>,
-  { directory, log, recordFailure, setCurrent }: TrialDeps
-): Promise<T> {
-  if (selectionIn(directory).trial !== build.id) return await attempt(build)
-  try {
-    const started = await attempt(build)
-    await changeSelection(directory, ({ trial: _, ...others }) => others)
-    return started
-  } catch (error) {
-    const { previous } = selectionIn(directory)
-    const former = (await readRecords(directory)).find(record => record.build.id === previous)?.build
-    if (!former || !(error instanceof CorralError) || !SUSPICIOUS.has(error.code)) throw error
-    const started = await attempt(former).catch(() => {
-      // The previous build fails too, so the new one is not to blame.
-      throw error
-    })
-    // Another failed start may have returned to it already.
-    if (selectionIn(directory).trial === build.id) {
-      const reason = messageOf(error)
-      await recordFailure(build.id, reason)
-      await changeSelection(directory, ({ failed }) => ({ selected: former.id, ...(failed && { failed }) }))
-      setCurrent(former)
-      log.warn(
-        { failed: build.id, build: former.id, reason },
-        `llama.cpp ${build.id} fails where ${former.id} works, so corral uses ${former.id} again. ` +
-          '"corral runtime list" shows both.'
-      )
-    }
-    return started
-  }
+    .sort((a, b) => failed(a) - failed(b) || release(b) - release(a) || b.provenAt.localeCompare(a.provenAt))
+  const found = records.find(hasId(choice)) ?? newest
+  if (found) return found
+  const isKind = kinds.some(({ name, kind }) => matchesChoice(choice, { runtime: name, kind }))
+  const text = isKind
+    ? `No llama.cpp build of the kind "${choice}" is installed. Install one with: corral runtime install ${choice}`
+    : `No llama.cpp build "${choice}" is installed, and there is no kind of that name. ${installedText(records)} ${kindsText(kinds)}`
+  throw new CorralError('runtime_not_found', text, { param: 'runtime' })
 }

@@ -1,214 +1,144 @@
 import { join } from 'node:path'
-import type {
-  Attempt,
-  Build,
-  BuildCandidate,
-  BuildSource,
-  EngineRunSettings,
-  RankedCandidate,
-  RuntimeDescriptor,
-  Runtimes,
-  RuntimesReport
-} from '../../core/contracts/builds.ts'
-import type { HardwareService } from '../../core/contracts/hardware.ts'
-import type { Waiting } from '../../core/contracts/progress.ts'
+import type { Attempt, Build, EngineRunSettings, Runtimes, RuntimesReport } from '../../core/contracts/builds.ts'
+import { untilAborted, type Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import { machineFingerprint, readRecords, readSelection } from './build-records.ts'
+import { reactionTo } from '../llama-server/failure-causes.ts'
+import { addFailedAttempt, machineFingerprint, markFailed, readSelection } from './build-records.ts'
 import { searchBuild } from './build-search.ts'
-import { createEngineStarts } from './engine-starts.ts'
-import { createInstallation, type ModelRuntimes } from './installation.ts'
-import type { Prove } from './prove.ts'
-import { usableDevices } from './prove.ts'
-import { matchesChoice, rankRuntimes, runtimeOf } from './ranking.ts'
-import { checkRecord } from './recorded-builds.ts'
-import { type SearchLog, warningsFor } from './search-report.ts'
-import { createSearches, createSharedProgress } from './searches.ts'
+import type { BuildsContext } from './builds-context.ts'
+import { createInstallation, type InstallationDeps } from './installation.ts'
+import { matchesChoice, rankRuntimes } from './ranking.ts'
+import { warningsFor } from './search-report.ts'
+import { Searches, SharedProgress } from './searches.ts'
 import type { Converter, FindConverter } from './sources/converter.ts'
-import type { ReleaseListing, Releases } from './sources/release.ts'
-import { snapshot } from './sources/release-snapshot.ts'
+import { BUNDLED_LISTING, type ReleaseListing, type Releases } from './sources/release.ts'
 
-export interface RuntimesDeps {
-  sources: readonly BuildSource[]
-  /** Kinds of builds to begin with. */
-  kinds: readonly RuntimeDescriptor[]
-  hardware: HardwareService
-  /** Asked for the names of files only where `release` is among the sources. */
+export interface RuntimesDeps
+  extends Omit<BuildsContext, 'signal' | 'ranking' | 'liveRanking'>,
+    Pick<InstallationDeps, 'named' | 'models'> {
+  /** Used for the ranking only if `release` is among the sources. */
   releases: Pick<Releases, 'listing' | 'find' | 'fetch' | 'followsLatest'>
-  /** The folder of a build that the user names, and what names it. */
-  named?: { folder: string; by: string }
-  /** What the sections of models in config.yaml say. */
-  models?: ModelRuntimes
-  /** Where builds and their records lie. */
-  directory: string
-  log: SearchLog
   engineSettings: EngineRunSettings
-  prove: Prove
   findConverter: FindConverter
-  /** Milliseconds of a clock that only goes forward. */
+  /** A monotonic clock in milliseconds. */
   now?: () => number
 }
 
 export interface RuntimesService extends Runtimes {
-  /** Calls all work off and settles when it has ended. */
+  /** Aborts all work and settles when it has ended. */
   stop(): Promise<void>
 }
 
 /** The `runtimes` service: the builds that there are, the one that is used, and the engines on them. */
 export function createRuntimes(deps: RuntimesDeps): RuntimesService {
-  const { log, directory, hardware, prove } = deps
+  const { log, directory, hardware, prove, releases, named, models } = deps
   const sources = [...deps.sources]
   const kinds = [...deps.kinds]
   const stopped = new AbortController()
   const { signal } = stopped
-  const progress = createSharedProgress(log)
-  let listing: ReleaseListing = { tag: snapshot.tag, list: 'snapshot', names: snapshot.names }
+  const progress = new SharedProgress(log)
+  let listing: ReleaseListing = BUNDLED_LISTING
   let attempts: Attempt[] = []
   let converter: Promise<Converter> | undefined
+  /** How many engines run on each build, by its id. */
+  const engines = new Map<string, number>()
 
-  function ranking(): RankedCandidate[] {
+  function ranking() {
     const machine = hardware.known()
-    if (!machine) return []
-    return rankRuntimes(kinds, machine, listing.names)
+    return machine ? rankRuntimes(kinds, machine, listing.names) : []
   }
 
-  async function liveRanking(): Promise<RankedCandidate[]> {
+  async function liveRanking() {
     await hardware.detect()
-    if (sources.some(({ name }) => name === 'release')) listing = await deps.releases.listing()
+    if (sources.some(({ name }) => name === 'release')) listing = await releases.listing()
     return ranking()
   }
 
-  /** Detection ends when it does; who calls everything off does not wait for it. */
-  const detect = () => progress.waitFor(hardware.detect(), { signal })
+  const context: BuildsContext = { directory, log, signal, hardware, sources, kinds, prove, ranking, liveRanking }
 
-  /** What people decided, where that is why a build is used. */
-  async function reasonForChoice({ id }: Build): Promise<string | undefined> {
-    if (deps.named) return `${deps.named.by} names another build`
-    return (await readSelection(directory)).selected === id ? '"corral runtime use" chose another build' : undefined
+  /** The user's decision because of which a build is used, if any. */
+  function decisionFor({ id }: Build): string | undefined {
+    if (named) return `${named.by} names another build`
+    return readSelection(directory).selected === id ? '"corral runtime use" chose another build' : undefined
   }
 
   async function findUsual(): Promise<Build> {
     const tried: Attempt[] = []
     attempts = tried
-    const machine = await detect()
-    const found = await searchFor(undefined, tried)
-    const why = await reasonForChoice(found)
-    const warnings = [...(found.warnings ?? []), ...warningsFor(found, ranking(), machine, tried, why)]
-    for (const warning of warnings) log.warn({ build: found.id }, `llama.cpp: ${warning}`)
-    const { version, kind, directory: folder } = found
-    log.info(
-      { build: found.id, version, kind, directory: folder },
-      `llama.cpp ${version} (${kind}) is ready: ${folder}`
-    )
+    const found = await searchBuild(context, { attempts: tried, onProgress: progress.report })
+    const { id, version, kind, directory: folder } = found
+    const machine = await untilAborted(hardware.detect(), signal)
+    const idle = warningsFor(found, ranking(), machine, tried, decisionFor(found))
+    const warnings = [...(found.warnings ?? []), ...idle]
+    for (const warning of warnings) log.warn({ build: id }, `llama.cpp: ${warning}`)
+    log.info({ build: id, version, kind, directory: folder }, `llama.cpp ${version} (${kind}) is ready: ${folder}`)
     return warnings.length > 0 ? { ...found, warnings } : found
   }
 
-  async function searchFor(choice: string | undefined, tried: Attempt[]): Promise<Build> {
-    return await searchBuild({
-      sources,
-      directory,
-      log,
-      signal,
-      onProgress: progress.tell,
-      attempts: tried,
-      hardware: await detect(),
-      kinds,
-      ranking: { known: ranking(), live: () => progress.waitFor(liveRanking(), { signal }) },
-      selection: await readSelection(directory),
-      ...(choice !== undefined && { choice }),
-      prove
-    })
-  }
-
-  /** A build that a model is to run on: one that is installed, else a kind of them. */
-  async function findChosen(choice: string): Promise<Build> {
-    const machine = await detect()
-    const records = await readRecords(directory)
-    const record = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
-    if (record) {
-      const runtime = runtimeOf(record.build, kinds, ranking(), machine.gpus)
-      const deps = { directory, hardware: machine, machine: machineFingerprint(machine), log, signal }
-      const found = await checkRecord(record, runtime, deps)
-      if (typeof found !== 'string') return found
-      throw new CorralError('runtime_missing', `The llama.cpp build "${choice}" cannot be used: ${found}.`)
-    }
-    if (kinds.some(kind => matchesChoice(choice, { runtime: kind.name, kind: kind.kind })))
-      return await searchFor(choice, [])
-    throw new CorralError(
-      'runtime_missing',
-      `There is no llama.cpp build "${choice}". Kinds are ${kinds.map(({ name }) => name).join(', ')}; ` +
-        `installed are ${records.map(({ build }) => build.id).join(', ') || 'none'}. Correct the setting "runtime".`
-    )
-  }
-
-  const searches = createSearches({
-    search: choice => (choice === undefined ? findUsual() : findChosen(choice)),
+  const searches = new Searches({
+    search: choice =>
+      choice === undefined ? findUsual() : searchBuild(context, { choice, attempts: [], onProgress: progress.report }),
     progress,
     log,
     signal,
     now: deps.now ?? (() => performance.now())
   })
 
-  async function getBuild(waiting: Waiting = {}, choice?: string): Promise<Build> {
+  async function build(waiting: Waiting = {}, choice?: string): Promise<Build> {
     waiting.signal?.throwIfAborted()
     const usual = searches.usual.build
-    const served = usual && (choice === undefined || usual.id === choice || matchesChoice(choice, usual))
-    return served ? usual : await searches.get(choice, waiting)
+    const serves = usual && (choice === undefined || usual.id === choice || matchesChoice(choice, usual))
+    return serves ? usual : await searches.get(choice, waiting)
   }
 
-  const environmentOf = (build: Build): Record<string, string> => {
-    const machine = hardware.known()
-    return (machine && kinds.find(({ name }) => name === build.runtime)?.environment?.(machine)) ?? {}
-  }
-
-  async function proveInstalled(candidate: BuildCandidate, signal: AbortSignal): Promise<Build> {
-    const machine = await hardware.detect()
-    let runtime = kinds.find(({ name }) => name === candidate.runtime)
-    if (!runtime) {
-      const devices = await usableDevices(candidate.executables.server, { signal, log, hardware: machine })
-      runtime = runtimeOf({ kind: candidate.kind, devices }, kinds, ranking(), machine.gpus)
-    }
-    return await prove(candidate, { own: true, signal, hardware: machine, ...(runtime && { runtime }) })
-  }
-
-  const installation = createInstallation({
-    directory,
-    log,
-    hardware: () => hardware.detect(),
-    kinds: () => kinds,
-    ranking: liveRanking,
-    releases: deps.releases,
-    prove: proveInstalled,
+  const { list, start, ...installing } = createInstallation({
+    ...context,
+    releases,
+    named,
+    models,
     current: () => searches.usual.build,
-    setCurrent(build) {
-      searches.set(build)
-      if (!build) search()
+    setCurrent(chosen) {
+      searches.set(chosen)
+      if (chosen) return
+      build().catch(error => {
+        log.debug({ reason: messageOf(error) }, 'No llama.cpp build yet; the next request for one searches again.')
+      })
     },
-    search: waiting => getBuild(waiting),
-    inUse: id => starts.inUse(id),
-    ...(deps.named && { named: deps.named }),
-    ...(deps.models && { models: deps.models }),
-    stopped: signal
+    search: waiting => build(waiting),
+    inUse: id => (engines.get(id) ?? 0) > 0
   })
 
-  /** Looks for the usual build in the background. */
-  function search(): void {
-    getBuild().catch(error => {
-      log.debug({ reason: messageOf(error) }, 'No llama.cpp build yet; the next request that needs one looks again.')
-    })
+  /** Records that a build does not work, so that it is not chosen again automatically. */
+  async function noteFailure({ id, source, runtime }: Build, reason: string): Promise<void> {
+    const machine = machineFingerprint(await hardware.detect())
+    const failure = { reason, at: new Date().toISOString(), machine }
+    await markFailed(directory, id, failure)
+    const description = sources.find(({ name }) => name === source)?.description
+    if (runtime === undefined || description === undefined) return
+    await addFailedAttempt(directory, { ...failure, source, description, runtime })
   }
 
-  const starts = createEngineStarts({
-    sources,
-    hardware,
-    directory,
-    log,
-    start: installation.start,
-    build: getBuild,
-    forget: build => searches.forget(build),
-    forgetFailure: choice => searches.forgetFailure(choice)
-  })
+  /** The build to start on after a failure that is the first one's fault; undefined if there is no other. */
+  async function otherBuild(first: Build, error: unknown, waiting: Waiting, choice?: string) {
+    if (!(error instanceof CorralError) || waiting.signal?.aborted) return undefined
+    const cause = error.details?.cause
+    if (reactionTo(typeof cause === 'string' ? cause : undefined) !== 'other_build') return undefined
+    // The search finds out that a folder is gone; anything else is the build's fault.
+    const gone = cause === 'executable_missing'
+    if (!gone) await noteFailure(first, error.message)
+    searches.forget(first)
+    try {
+      const other = await build(waiting, choice)
+      return other.id === first.id && !gone ? undefined : other
+    } catch (reason) {
+      waiting.signal?.throwIfAborted()
+      // A folder that was moved may be back any moment, and looking there costs nothing.
+      if (gone) searches.forgetFailure(choice)
+      log.warn({ build: first.id }, `llama.cpp: ${first.id} does not work, and there is no other: ${messageOf(reason)}`)
+      return undefined
+    }
+  }
 
-  const { list, start: _, ...installing } = installation
   return {
     ...installing,
     addSource(source) {
@@ -223,25 +153,49 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       }
       kinds.push(runtime)
     },
-    build: getBuild,
-    environment: environmentOf,
-    startOn: starts.startOn,
+    build,
+    environment({ runtime }) {
+      const machine = hardware.known()
+      return (machine && kinds.find(({ name }) => name === runtime)?.environment?.(machine)) ?? {}
+    },
+    async startOn({ name, choice }, attempt, waiting) {
+      const startCounted = (on: Build) =>
+        start(on, async on => {
+          const engine = await attempt(on)
+          const count = (by: number) => engines.set(on.id, (engines.get(on.id) ?? 0) + by)
+          count(1)
+          void engine.exited.then(() => count(-1))
+          return engine
+        })
+      const first = await build(waiting, choice)
+      try {
+        return await startCounted(first)
+      } catch (error) {
+        const other = await otherBuild(first, error, waiting, choice)
+        if (!other) throw error
+        log.warn(
+          { build: first.id, other: other.id },
+          `llama.cpp: ${first.id} does not work here (${messageOf(error)}); "${name}" is started on ${other.id}.`
+        )
+        return await startCounted(other)
+      }
+    },
     engineSettings: deps.engineSettings,
     async conversionTools(waiting) {
-      const used = await getBuild(waiting)
-      // A fetch goes on when its caller has left: the next one will be glad of it.
-      converter ??= deps.findConverter(used, { signal, onProgress: progress.tell }).finally(() => {
+      const used = await build(waiting)
+      // It goes on when its caller has left: the next conversion needs it too.
+      converter ??= deps.findConverter(used, { signal, onProgress: progress.report }).finally(() => {
         converter = undefined
         progress.clear()
       })
       try {
-        return { ...(await progress.waitFor(converter, waiting)), quantize: used.executables.quantize }
+        return { ...(await progress.follow(converter, waiting)), quantize: used.executables.quantize }
       } catch (error) {
         waiting.signal?.throwIfAborted()
         signal.throwIfAborted()
         throw new CorralError(
           'runtime_missing',
-          `llama.cpp's converter for SafeTensors models could not be had: ${messageOf(error)}. ` +
+          `llama.cpp's converter for SafeTensors models is unavailable: ${messageOf(error)}. ` +
             'Check the network and its proxy, or put convert_hf_to_gguf.py with its folders conversion, gguf-py and ' +
             `requirements of llama.cpp's source into ${join(used.directory, 'converter')}.`,
           { cause: error }
@@ -249,30 +203,27 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       }
     },
     current: () => searches.usual.build,
-    async rank(waiting = {}) {
-      await progress.waitFor(liveRanking(), waiting.signal ? { signal: waiting.signal } : {})
+    async rank(waiting) {
+      await untilAborted(liveRanking(), waiting?.signal)
     },
     report(): RuntimesReport {
-      const { build, running, failure } = searches.usual
+      const { build: chosen, running, failure } = searches.usual
       const machine = hardware.known()
       const { tag, list: from } = listing
       return {
-        state: build ? 'ready' : running ? 'searching' : failure ? 'failed' : 'idle',
+        state: chosen ? 'ready' : running ? 'searching' : failure ? 'failed' : 'idle',
         ...(progress.now && { progress: progress.now }),
         ...(machine && { hardware: machine }),
         ranking: ranking(),
         release: { tag, list: from },
-        ...(build && { chosen: build }),
+        ...(chosen && { chosen }),
         attempts: attempts.map(attempt => ({ ...attempt, reasons: [...attempt.reasons] })),
         installed: list()
       }
     },
     async stop() {
       stopped.abort(new CorralError('shutting_down', 'The server is shutting down.'))
-      await converter?.catch(() => {
-        // As below.
-      })
-      await searches.settled()
+      await Promise.allSettled([converter, searches.settled()])
     }
   }
 }

@@ -2,59 +2,57 @@ import type { Attempt, Build, BuildSource, RankedCandidate } from '../../core/co
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { messageOf } from '../../core/errors.ts'
 import { ToolError } from '../../core/system/child-process.ts'
+import type { BuildsLog } from './builds-context.ts'
 import { isForGpus } from './ranking.ts'
 
-export interface SearchLog {
-  debug(object: object, message: string): void
-  info(object: object, message: string): void
-  warn(object: object, message: string): void
-}
+/** Records what a search tried, in order, in a list that belongs to the caller. */
+export class AttemptRecorder {
+  readonly #list: Attempt[]
+  readonly #sources: readonly BuildSource[]
+  readonly #log: BuildsLog
 
-/** Records what a search tried, in order. */
-export interface SearchAttempts {
-  explain(source: BuildSource, runtime: string | undefined, reason: string): void
+  constructor(list: Attempt[], sources: readonly BuildSource[], log: BuildsLog) {
+    this.#list = list
+    this.#sources = sources
+    this.#log = log
+  }
+
+  #of({ name, description }: BuildSource, runtime: string | undefined): Attempt {
+    const known = this.#list.find(attempt => attempt.source === name && attempt.runtime === runtime)
+    if (known) return known
+    const added: Attempt = { ...(runtime && { runtime }), source: name, description, outcome: 'not tried', reasons: [] }
+    this.#list.push(added)
+    return added
+  }
+
+  explain(source: BuildSource, runtime: string | undefined, reason: string): void {
+    const { reasons } = this.#of(source, runtime)
+    if (!reasons.includes(reason)) reasons.push(reason)
+  }
+
   settle(
     source: BuildSource,
     runtime: string | undefined,
     outcome: Attempt['outcome'],
     ...reasons: readonly string[]
-  ): void
-  /** Adds what was not tried. */
-  close(ranking: readonly RankedCandidate[]): void
-}
-
-/** Records attempts in `list`, which belongs to the caller. */
-export function trackAttempts(list: Attempt[], sources: readonly BuildSource[], log: SearchLog): SearchAttempts {
-  const of = (source: BuildSource, runtime: string | undefined): Attempt => {
-    const known = list.find(attempt => attempt.source === source.name && attempt.runtime === runtime)
-    if (known) return known
-    const { name, description } = source
-    const made: Attempt = { ...(runtime && { runtime }), source: name, description, outcome: 'not tried', reasons: [] }
-    list.push(made)
-    return made
+  ): void {
+    const attempt = this.#of(source, runtime)
+    attempt.outcome = outcome
+    // The decisive reason comes first, then the earlier explanations.
+    attempt.reasons = [...reasons.slice(0, 1), ...attempt.reasons, ...reasons.slice(1)]
+    const what = `source "${source.name}"${runtime === undefined ? '' : `, ${runtime}`}`
+    const why = attempt.reasons.length > 0 ? ` (${attempt.reasons[0]})` : ''
+    this.#log[outcome === 'failed' ? 'warn' : 'info'](
+      { source: source.name, runtime, outcome, reasons: attempt.reasons },
+      `llama.cpp, ${what}: ${outcome}${why}`
+    )
   }
-  return {
-    explain(source, runtime, reason) {
-      const { reasons } = of(source, runtime)
-      if (!reasons.includes(reason)) reasons.push(reason)
-    },
-    settle(source, runtime, outcome, ...reasons) {
-      const attempt = of(source, runtime)
-      attempt.outcome = outcome
-      // The decisive reason comes first, then the earlier explanations.
-      attempt.reasons = [...reasons.slice(0, 1), ...attempt.reasons, ...reasons.slice(1)]
-      const what = `source "${source.name}"${runtime === undefined ? '' : `, ${runtime}`}`
-      const why = attempt.reasons.length > 0 ? ` (${attempt.reasons[0]})` : ''
-      log[outcome === 'failed' ? 'warn' : 'info'](
-        { source: source.name, runtime, outcome, reasons: attempt.reasons },
-        `llama.cpp, ${what}: ${outcome}${why}`
-      )
-    },
-    close(ranking) {
-      for (const source of sources.filter(({ instant }) => instant)) of(source, undefined)
-      for (const { runtime } of ranking.filter(({ usable }) => usable)) {
-        for (const source of sources.filter(({ instant }) => !instant)) of(source, runtime)
-      }
+
+  /** Adds what was not tried. */
+  close(ranking: readonly RankedCandidate[]): void {
+    for (const source of this.#sources.filter(({ instant }) => instant)) this.#of(source, undefined)
+    for (const { runtime } of ranking.filter(({ usable }) => usable)) {
+      for (const source of this.#sources.filter(({ instant }) => !instant)) this.#of(source, runtime)
     }
   }
 }

@@ -1,160 +1,154 @@
 import type { Build } from '../../core/contracts/builds.ts'
-import { type OnProgress, type Progress, progressText, type Waiting } from '../../core/contracts/progress.ts'
+import {
+  type OnProgress,
+  type Progress,
+  progressText,
+  untilAborted,
+  type Waiting
+} from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import type { SearchLog } from './search-report.ts'
+import type { BuildsLog } from './builds-context.ts'
 
 /** Milliseconds after a failed search in which it is not repeated; doubles with each failure in a row. */
 const BACK_OFF = 10_000
 const LONGEST_BACK_OFF = 300_000
 
-interface Failure {
-  error: CorralError
-  at: number
-  count: number
-}
+/** The progress of work that several callers wait for; the work goes on when one of them leaves. */
+export class SharedProgress {
+  now: Progress | undefined
+  readonly #log: BuildsLog
+  readonly #listeners = new Set<OnProgress>()
+  #logged = ''
 
-/** What everybody waits for who wants the same build. */
-export interface Search {
-  build: Build | undefined
-  running: Promise<Build> | undefined
-  failure: Failure | undefined
-}
+  constructor(log: BuildsLog) {
+    this.#log = log
+  }
 
-/** Waits that share work and its progress: the work goes on when one who waits leaves. */
-export interface SharedProgress {
-  readonly now: Progress | undefined
-  tell: OnProgress
-  clear(): void
-  waitFor<T>(pending: Promise<T>, waiting: Waiting): Promise<T>
-}
+  readonly report: OnProgress = step => {
+    this.now = step
+    for (const listener of [...this.#listeners]) listener(step)
+    const inSteps = step.fraction === undefined ? step : { ...step, fraction: Math.floor(step.fraction * 20) / 20 }
+    const line = progressText(inSteps)
+    if (line === this.#logged) return
+    this.#logged = line
+    this.#log.info({ ...step }, line)
+  }
 
-export function createSharedProgress(log: SearchLog): SharedProgress {
-  const listeners = new Set<OnProgress>()
-  let now: Progress | undefined
-  let told = ''
-  return {
-    get now() {
-      return now
-    },
-    tell(step) {
-      now = step
-      for (const listener of [...listeners]) listener(step)
-      const inSteps = step.fraction === undefined ? step : { ...step, fraction: Math.floor(step.fraction * 20) / 20 }
-      const line = progressText(inSteps)
-      if (line === told) return
-      told = line
-      log.info({ ...step }, line)
-    },
-    clear() {
-      now = undefined
-      told = ''
-    },
-    async waitFor(pending, { signal, onProgress }) {
-      signal?.throwIfAborted()
-      if (onProgress) {
-        listeners.add(onProgress)
-        if (now) onProgress(now)
-      }
-      let onAbort: (() => void) | undefined
-      const aborted = new Promise<never>((_, reject) => {
-        onAbort = () => reject(signal!.reason)
-        signal?.addEventListener('abort', onAbort, { once: true })
-      })
-      try {
-        return await Promise.race([pending, aborted])
-      } finally {
-        if (onProgress) listeners.delete(onProgress)
-        if (onAbort) signal?.removeEventListener('abort', onAbort)
-      }
+  clear(): void {
+    this.now = undefined
+    this.#logged = ''
+  }
+
+  /** Waits for the work until the caller's signal is aborted. */
+  async follow<T>(pending: Promise<T>, { signal, onProgress }: Waiting): Promise<T> {
+    signal?.throwIfAborted()
+    if (onProgress) {
+      this.#listeners.add(onProgress)
+      if (this.now) onProgress(this.now)
+    }
+    try {
+      return await untilAborted(pending, signal)
+    } finally {
+      if (onProgress) this.#listeners.delete(onProgress)
     }
   }
 }
 
-export interface SearchesDeps {
-  /** Looks for a build; `choice` names another one than the usual. */
+/** One search for a build, shared by all who want that build. */
+interface Search {
+  build?: Build | undefined
+  running?: Promise<Build> | undefined
+  failure?: { error: CorralError; at: number; count: number } | undefined
+}
+
+export interface SearchesOptions {
+  /** Finds a build; the usual one without a choice. */
   search(choice: string | undefined): Promise<Build>
   progress: SharedProgress
-  log: SearchLog
+  log: BuildsLog
   signal: AbortSignal
-  /** Milliseconds of a clock that only goes forward. */
+  /** A monotonic clock in milliseconds. */
   now: () => number
 }
 
-/** Builds by what they were wanted for: each is searched for once, however many wait for it. */
-export function createSearches({ search, progress, log, signal, now }: SearchesDeps) {
-  const searches = new Map<string | undefined, Search>()
-  const running = new Set<Promise<Build>>()
-  const of = (choice: string | undefined): Search => {
-    const known = searches.get(choice)
-    if (known) return known
-    const made: Search = { build: undefined, running: undefined, failure: undefined }
-    searches.set(choice, made)
-    return made
+/** Searches by what is wanted: each runs once for all callers, and its result is kept. */
+export class Searches {
+  readonly #options: SearchesOptions
+  readonly #searches = new Map<string | undefined, Search>()
+  readonly #running = new Set<Promise<Build>>()
+
+  constructor(options: SearchesOptions) {
+    this.#options = options
   }
 
-  async function run(state: Search, choice: string | undefined): Promise<Build> {
+  #of(choice: string | undefined): Search {
+    const search = this.#searches.get(choice) ?? {}
+    this.#searches.set(choice, search)
+    return search
+  }
+
+  /** The search for the usual build. */
+  get usual(): Readonly<Search> {
+    return this.#of(undefined)
+  }
+
+  async get(choice: string | undefined, waiting: Waiting): Promise<Build> {
+    return this.#of(choice).build ?? (await this.#options.progress.follow(this.#begin(choice), waiting))
+  }
+
+  #begin(choice: string | undefined): Promise<Build> {
+    const { signal, now } = this.#options
+    const search = this.#of(choice)
+    if (search.running) return search.running
+    if (signal.aborted) return Promise.reject(signal.reason)
+    const { failure } = search
+    if (failure && now() - failure.at < Math.min(BACK_OFF * 2 ** (failure.count - 1), LONGEST_BACK_OFF)) {
+      return Promise.reject(failure.error)
+    }
+    const running = this.#run(search, choice)
+    search.running = running
+    this.#running.add(running)
+    const end = () => this.#running.delete(running)
+    running.then(end, end)
+    return running
+  }
+
+  async #run(search: Search, choice: string | undefined): Promise<Build> {
+    const { signal, now, log, progress } = this.#options
     try {
-      const build = await search(choice)
-      state.build = build
-      state.failure = undefined
-      return build
-    } catch (error) {
-      if (signal.aborted) throw signal.reason
-      const known =
-        error instanceof CorralError
-          ? error
-          : new CorralError('runtime_missing', `Looking for a llama.cpp build failed: ${messageOf(error)}`, {
-              cause: error
-            })
-      state.failure = { error: known, at: now(), count: (state.failure?.count ?? 0) + 1 }
-      log.warn({ ...known.details }, known.message)
-      throw known
+      search.build = await this.#options.search(choice)
+      search.failure = undefined
+      return search.build
+    } catch (cause) {
+      signal.throwIfAborted()
+      const message = `Looking for a llama.cpp build failed: ${messageOf(cause)}`
+      const error = cause instanceof CorralError ? cause : new CorralError('runtime_missing', message, { cause })
+      search.failure = { error, at: now(), count: (search.failure?.count ?? 0) + 1 }
+      log.warn({ ...error.details }, error.message)
+      throw error
     } finally {
-      state.running = undefined
+      search.running = undefined
       progress.clear()
     }
   }
 
-  function begin(choice: string | undefined): Promise<Build> {
-    const state = of(choice)
-    if (state.running) return state.running
-    if (signal.aborted) return Promise.reject(signal.reason)
-    const { failure } = state
-    if (failure && now() - failure.at < Math.min(BACK_OFF * 2 ** (failure.count - 1), LONGEST_BACK_OFF)) {
-      return Promise.reject(failure.error)
-    }
-    const begun = run(state, choice)
-    state.running = begun
-    running.add(begun)
-    const end = () => running.delete(begun)
-    begun.then(end, end)
-    return begun
+  /** Sets the usual build; without one it is searched for again. */
+  set(build: Build | undefined): void {
+    this.#searches.clear()
+    this.#of(undefined).build = build
   }
 
-  return {
-    /** What is known of the search for the usual build. */
-    get usual(): Readonly<Search> {
-      return of(undefined)
-    },
-    async get(choice: string | undefined, waiting: Waiting): Promise<Build> {
-      waiting.signal?.throwIfAborted()
-      return of(choice).build ?? (await progress.waitFor(begin(choice), waiting))
-    },
-    /** From now on this is the usual build, or it is to be searched for anew. */
-    set(build: Build | undefined): void {
-      searches.clear()
-      of(undefined).build = build
-    },
-    /** Whoever wants this build next looks anew. */
-    forget(build: Build): void {
-      for (const state of searches.values()) if (state.build?.id === build.id) state.build = undefined
-    },
-    /** Whoever wants this build next need not wait because the last search failed. */
-    forgetFailure(choice: string | undefined): void {
-      of(choice).failure = undefined
-    },
-    async settled(): Promise<void> {
-      await Promise.allSettled([...running])
-    }
+  /** The next caller who wants this build starts a new search. */
+  forget(build: Build): void {
+    for (const search of this.#searches.values()) if (search.build?.id === build.id) search.build = undefined
+  }
+
+  /** The next search does not wait because the last one failed. */
+  forgetFailure(choice: string | undefined): void {
+    this.#of(choice).failure = undefined
+  }
+
+  async settled(): Promise<void> {
+    await Promise.allSettled([...this.#running])
   }
 }

@@ -346,7 +346,7 @@ t.test('a choice that was written down goes before the ranking', async t => {
     ['made-cuda-13.build.json', 'made-vulkan.build.json']
   )
 
-  await changeSelection(directory, () => ({ selected: 'made-vulkan' }))
+  await changeSelection(directory, { selected: 'made-vulkan' })
   const chosen = runtimesWith(directory, [source], gpus())
   t.match(await chosen.build(), {
     id: 'made-vulkan',
@@ -357,13 +357,13 @@ t.test('a choice that was written down goes before the ranking', async t => {
     { runtime: 'vulkan', reasons: [/chosen with "corral runtime use"/] }
   )
 
-  await changeSelection(directory, () => ({ selected: 'made-gone' }))
+  await changeSelection(directory, { selected: 'made-gone' })
   const gone = runtimesWith(directory, [source], gpus())
   t.equal((await gone.build()).id, 'made-cuda-13')
   t.ok(gone.log.warnings.some(line => /made-gone, chosen .*cannot be used: it is no longer installed/.test(line)))
 
   writePrograms(join(directory, 'made-vulkan'), { 'llama-server': CRASHES })
-  await changeSelection(directory, () => ({ selected: 'made-vulkan' }))
+  await changeSelection(directory, { selected: 'made-vulkan' })
   const broken = runtimesWith(directory, [source], gpus())
   t.equal((await broken.build()).id, 'made-cuda-13')
   t.ok(broken.log.warnings.some(line => /made-vulkan, chosen .*cannot be used: .*is not reused: /.test(line)))

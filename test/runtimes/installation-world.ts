@@ -14,7 +14,7 @@ import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
 import { Releases } from '../../runtimes/llama-cpp/sources/release.ts'
 import { machine } from '../ranking/machines.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../support/release-server.ts'
-import { fakeServer, memoryLog, writePrograms } from './fake-build.ts'
+import { fakeServer, hardwareService, memoryLog, writePrograms } from './fake-build.ts'
 
 export const BROKEN = '#!/bin/sh\necho "version GLIBC_2.39 not found" >&2\nexit 1\n'
 export const CPU = (tag: string) => `llama-${tag}-bin-ubuntu-x64.tar.gz`
@@ -58,10 +58,12 @@ export async function world(t: Test, more: Partial<InstallationDeps> = {}): Prom
     directory,
     log,
     releases,
-    hardware: async () => state.hardware,
-    kinds: () => builtInKinds,
-    ranking: async () => rankRuntimes(builtInKinds, state.hardware, (await releases.listing()).names),
-    prove: (candidate, signal) => prove(candidate, { signal, hardware: state.hardware }),
+    hardware: hardwareService(() => state.hardware),
+    sources: [],
+    kinds: builtInKinds,
+    ranking: () => rankRuntimes(builtInKinds, state.hardware, []),
+    liveRanking: async () => rankRuntimes(builtInKinds, state.hardware, (await releases.listing()).names),
+    prove,
     current: () => state.current,
     setCurrent(build) {
       state.current = build
@@ -72,7 +74,7 @@ export async function world(t: Test, more: Partial<InstallationDeps> = {}): Prom
       return state.current
     },
     inUse: id => using.has(id),
-    stopped: new AbortController().signal,
+    signal: new AbortController().signal,
     ...more
   }
   const installation = createInstallation(deps)

@@ -120,7 +120,7 @@ t.test('a build that does not work after all gives way to the next one', async t
       /made-cuda-13 does not work here .*"owner\/model" is started on made-cuda-12/.test(line)
     )
   )
-  t.match(await readRecords(directory), [
+  t.match(readRecords(directory), [
     { build: { id: 'made-cuda-12' } },
     { build: { id: 'made-cuda-13' }, failure: { reason: /gpu_not_supported_by_build/ } }
   ])

@@ -34,7 +34,7 @@ export interface FoundArchives {
 /** Names of a release's files: the server's current list, or the one bundled with corral. */
 export type ReleaseListing = RuntimesReport['release'] & { names: readonly string[] }
 
-const BUNDLED: ReleaseListing = { tag: snapshot.tag, list: 'snapshot', names: snapshot.names }
+export const BUNDLED_LISTING: ReleaseListing = { tag: snapshot.tag, list: 'snapshot', names: snapshot.names }
 const NIGHTLY_TAG = 'nightly-tag.txt'
 /** Pages of releases that are searched for one that has an archive: some kinds were absent from 180 in a row. */
 const PAGES = 6
@@ -132,7 +132,7 @@ export class Releases {
   }
 
   async #list(): Promise<ReleaseListing> {
-    let listing = BUNDLED
+    let listing = BUNDLED_LISTING
     try {
       const hasBinaries: Serves = assets => assets.some(({ name }) => /^llama-b\d+-bin-/.test(name))
       const release = await findRelease(this.server, this.#options.tag, hasBinaries, AbortSignal.timeout(LISTING_LIMIT))
@@ -141,7 +141,7 @@ export class Releases {
     } catch (error) {
       this.#options.log.debug({ reason: messageOf(error) }, 'The list of llama.cpp releases is unavailable.')
     }
-    this.#kept = { listing, until: performance.now() + (listing === BUNDLED ? BUNDLED_KEPT : LISTING_KEPT) }
+    this.#kept = { listing, until: performance.now() + (listing === BUNDLED_LISTING ? BUNDLED_KEPT : LISTING_KEPT) }
     return listing
   }
 

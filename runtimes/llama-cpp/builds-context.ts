@@ -1,0 +1,27 @@
+import type { BuildSource, RankedCandidate, RuntimeDescriptor } from '../../core/contracts/builds.ts'
+import type { HardwareService } from '../../core/contracts/hardware.ts'
+import type { Prove } from './prove.ts'
+
+export interface BuildsLog {
+  debug(object: object, message: string): void
+  info(object: object, message: string): void
+  warn(object: object, message: string): void
+}
+
+/** What searching, installing and starting builds share. */
+export interface BuildsContext {
+  /** Where builds and their records are. */
+  directory: string
+  log: BuildsLog
+  /** Aborts all work when corral stops. */
+  signal: AbortSignal
+  hardware: HardwareService
+  /** In the order in which they are tried. */
+  sources: readonly BuildSource[]
+  kinds: readonly RuntimeDescriptor[]
+  prove: Prove
+  /** The kinds, best first, by the file names that are known already; empty until the hardware is detected. */
+  ranking(): RankedCandidate[]
+  /** The kinds, best first, by the release's current list of files. */
+  liveRanking(): Promise<RankedCandidate[]>
+}
