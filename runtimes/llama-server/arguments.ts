@@ -1,7 +1,4 @@
-import { execFile } from 'node:child_process'
-import { promisify } from 'node:util'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
-import type { Build } from '../../core/contracts/builds.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
@@ -162,50 +159,4 @@ function speculationArguments({ ngram, draft }: EngineSettings['speculation']): 
   const most = draft?.maxTokens ?? (ngram && !draft ? NGRAM_GUESS : undefined)
   if (most !== undefined) list.push('--spec-draft-n-max', `${most}`)
   return list
-}
-
-/** The long flags that a `--help` text names. */
-export function flagsInHelp(help: string): Set<string> {
-  return new Set(help.match(/(?<![\w-])--[a-z0-9][a-z0-9-]*/g) ?? [])
-}
-
-const run = promisify(execFile)
-const HELP_LIMIT = 10_000
-
-const cache = new Map<string, Promise<ReadonlySet<string> | undefined>>()
-
-async function readFlags(
-  server: string,
-  environment: Record<string, string>
-): Promise<ReadonlySet<string> | undefined> {
-  try {
-    const { stdout, stderr } = await run(server, ['--help'], {
-      env: environment,
-      timeout: HELP_LIMIT,
-      maxBuffer: 2 ** 24,
-      windowsHide: true
-    })
-    const flags = flagsInHelp(stdout + stderr)
-    // Every llama-server has this one; without it the text is something else.
-    return flags.has('--ctx-size') ? flags : undefined
-  } catch {
-    // The start that follows fails too, with the reason.
-    return undefined
-  }
-}
-
-/** The flags that a build knows by its own `--help`, read once for each build; undefined when it does not say. */
-export async function knownFlags(
-  build: Build,
-  environment: Record<string, string>
-): Promise<ReadonlySet<string> | undefined> {
-  const { server } = build.executables
-  const id = `${build.digest} ${server}`
-  let flags = cache.get(id)
-  if (!flags) {
-    flags = readFlags(server, environment)
-    cache.set(id, flags)
-    if ((await flags) === undefined) cache.delete(id)
-  }
-  return flags
 }

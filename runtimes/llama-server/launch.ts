@@ -10,9 +10,10 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
-import { engineArguments, knownFlags, type Listen, promptCacheSize } from './arguments.ts'
+import { engineArguments, type Listen, promptCacheSize } from './arguments.ts'
 import { type EngineProcess, engineEnvironment, startEngineProcess } from './engine-process.ts'
 import type { LaunchSpec } from './launch-spec.ts'
+import { knownFlags } from './server-facts.ts'
 
 export interface LaunchDeps {
   /** Where running engines are written down, for `reapStrayEngines`. */
@@ -46,7 +47,7 @@ export async function launchEngine(options: {
     await writeRunRecord(deps.runDirectory, id, { folder })
     await makePrivateFolder(address)
     const templateFile = await writeTemplate(spec, address)
-    const flags = await knownFlags(build, environment)
+    const flags = await knownFlags(build, build.executables.server, { environment: more, signal })
     signal.throwIfAborted()
     const memory = Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY)
     return await startEngineProcess({

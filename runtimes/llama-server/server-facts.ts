@@ -1,10 +1,9 @@
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { BuildDevice } from '../../core/contracts/builds.ts'
+import type { Build, BuildDevice } from '../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../core/contracts/engines.ts'
 import { runTool, ToolError, type ToolLog } from '../../core/system/child-process.ts'
-import { parseDeviceLog, parseDevices, whyUnusable } from './device-list.ts'
 import { engineEnvironment } from './engine-process.ts'
 
 /*
@@ -13,6 +12,8 @@ import { engineEnvironment } from './engine-process.ts'
 
 /** Milliseconds for each query: drivers can be slow to start. */
 const QUERY_LIMIT = 60_000
+/** Milliseconds for a help text. */
+const HELP_LIMIT = 10_000
 
 export interface QueryOptions {
   signal?: AbortSignal
@@ -21,20 +22,63 @@ export interface QueryOptions {
   environment?: Readonly<Record<string, string>>
 }
 
-/** Runs llama-server in an engine's environment and returns the lines that it prints. */
-async function query(server: string, flag: string, { signal, log, environment }: QueryOptions): Promise<string[]> {
-  const configHome = await mkdtemp(join(tmpdir(), 'corral-proof-'))
+/** Runs a program of a build in an engine's environment and returns the lines that it prints. */
+export async function linesOf(
+  program: string,
+  args: readonly string[],
+  { signal, log, environment, timeout = QUERY_LIMIT }: QueryOptions & { timeout?: number }
+): Promise<string[]> {
+  const configHome = await mkdtemp(join(tmpdir(), 'corral-query-'))
+  const lines: Record<'stdout' | 'stderr', string[]> = { stdout: [], stderr: [] }
   try {
     const env = engineEnvironment(process.env, { configHome, apiKey: '', more: environment })
-    const output = await runTool(server, [flag], { env, signal, log, timeout: QUERY_LIMIT, cwd: configHome })
-    return [...output.stdout, ...output.stderr]
+    // A help text is longer than what `runTool` keeps of a tool's output.
+    const onLine = (line: string, from: 'stdout' | 'stderr') => lines[from].push(line)
+    await runTool(program, args, { env, signal, log, timeout, cwd: configHome, onLine })
+    return [...lines.stdout, ...lines.stderr]
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
     const last = error.tail.findLast(line => line.trim() !== '')
-    throw new Error(`${flag}: ${error.message}${last === undefined ? '' : ` ${last.trim()}`}`, { cause: error })
+    throw new Error(`${args[0]}: ${error.message}${last === undefined ? '' : ` ${last.trim()}`}`, { cause: error })
   } finally {
     await rm(configHome, { recursive: true, force: true })
   }
+}
+
+/** The flags that a `--help` text names. */
+export function flagsInHelp(help: readonly string[]): Set<string> {
+  const flags = new Set(help.join('\n').match(/(?<![\w-])--[a-z0-9][a-z0-9-]*/g))
+  for (const line of help) {
+    // Short ones only before the description, which names flags of other programs: `-c,    --ctx-size N   size of …`.
+    for (const name of /^(?:-{1,2}[\w-]+,?\s+)+/.exec(line)?.[0].match(/-{1,2}[\w-]+/g) ?? []) flags.add(name)
+  }
+  return flags
+}
+
+/** By digest of the build and path of the program. */
+const flagsOf = new Map<string, Promise<ReadonlySet<string> | undefined>>()
+
+/** The flags that a build's program knows by its own `--help`, read once; undefined when it does not say. */
+export async function knownFlags(
+  { digest }: Build,
+  program: string,
+  options: QueryOptions
+): Promise<ReadonlySet<string> | undefined> {
+  const key = `${digest} ${program}`
+  const found =
+    flagsOf.get(key) ??
+    linesOf(program, ['--help'], { ...options, timeout: HELP_LIMIT }).then(
+      help => {
+        const flags = flagsInHelp(help)
+        // Each of them has this one; without it the text is something else.
+        return flags.has('--model') ? flags : undefined
+      },
+      // The start that follows fails too, with the reason.
+      () => undefined
+    )
+  flagsOf.set(key, found)
+  if ((await found) === undefined) flagsOf.delete(key)
+  return found
 }
 
 /** The version among the lines that `llama-server --version` prints; undefined without one. */
@@ -54,7 +98,7 @@ export async function queryVersion(
   server: string,
   options: QueryOptions
 ): Promise<{ version: string; commit?: string }> {
-  const lines = await query(server, '--version', options)
+  const lines = await linesOf(server, ['--version'], options)
   const version = parseVersion(lines)
   if (version === undefined) throw new Error(`--version: no version in what it printed: ${lines[0] ?? '(nothing)'}`)
   return version
@@ -68,7 +112,7 @@ export async function queryDevices(
   server: string,
   options: QueryOptions
 ): Promise<{ devices: BuildDevice[]; problems: string[] }> {
-  const lines = await query(server, '--list-devices', options)
+  const lines = await linesOf(server, ['--list-devices'], options)
   const listed = parseDevices(lines)
   if (listed === undefined) throw new Error('--list-devices: no list of devices in what it printed')
   const log = parseDeviceLog(lines)
@@ -95,4 +139,105 @@ export function idleGpu(memory: MemoryUse | undefined, log: readonly string[]): 
   }
   const counted = log.map(line => /\boffloaded (\d+)\/(\d+) layers to GPU/.exec(line)).findLast(match => match !== null)
   return counted?.[1] === '0' ? `0 of ${counted[2]} layers of the model are on a GPU` : undefined
+}
+
+/*
+ * What `llama-server --list-devices` prints: on standard output the list (common_print_available_devices in llama.cpp's
+ * common/arg.cpp), on standard error what the backends say of the devices they found (ggml_cuda_init in
+ * ggml/src/ggml-cuda/ggml-cuda.cu).
+ */
+
+const MIB = 1024 * 1024
+/** Listed beside GPUs, but the processor does their work. */
+const NO_GPU_ID = /^(CPU|BLAS)/i
+const SOFTWARE_RENDERER = /llvmpipe|lavapipe|softpipe|swiftshader|microsoft basic render/i
+
+/** Bytes; undefined where it is no number, or 0, which stands for not known. */
+function mebibytes(text: string): number | undefined {
+  return /^\d{1,9}$/.test(text) && Number(text) > 0 ? Number(text) * MIB : undefined
+}
+
+/**
+ * The GPUs in the list, without software renderers; undefined when there is no list in these lines. A device that is
+ * listed may still be unusable: see `whyUnusable`.
+ */
+export function parseDevices(lines: readonly string[]): BuildDevice[] | undefined {
+  const start = lines.findIndex(line => line.trim() === 'Available devices:')
+  if (start < 0) return undefined
+  const devices: BuildDevice[] = []
+  for (const line of lines.slice(start + 1)) {
+    // Names may hold colons and brackets: an id has no blank in it, and the last bracket is the one that counts.
+    const match = /^\s+(\S+?): (.*) \((\S+) MiB, (\S+) MiB free\)\s*$/.exec(line)
+    if (!match) continue
+    const [, id, description, total, free] = match as unknown as [string, string, string, string, string]
+    if (NO_GPU_ID.test(id) || SOFTWARE_RENDERER.test(description)) continue
+    const totalMemory = mebibytes(total)
+    const freeMemory = free === '0' && totalMemory !== undefined ? 0 : mebibytes(free)
+    devices.push({
+      id,
+      description,
+      ...(totalMemory === undefined ? {} : { totalMemory }),
+      ...(freeMemory === undefined ? {} : { freeMemory })
+    })
+  }
+  return devices
+}
+
+/** What the backends say besides the list. */
+export interface DeviceLog {
+  /** By id of the device: compute capability such as `8.6`, or gfx1030 without the suffixes of features. */
+  architectures: Record<string, string>
+  /** Compute capabilities that the build holds code for; absent where it does not say. */
+  builtFor?: string[]
+  /** Why a backend found no device. */
+  failure?: { code: 'driver_too_old' | 'driver_mismatch' | 'no_device' | 'failed'; message: string }
+}
+
+function failureCode(message: string): NonNullable<DeviceLog['failure']>['code'] {
+  if (/driver version is insufficient/i.test(message)) return 'driver_too_old'
+  if (/unsupported display driver/i.test(message)) return 'driver_mismatch'
+  return /no \S+-capable device/i.test(message) ? 'no_device' : 'failed'
+}
+
+/** `750` → `7.5`, `1210` → `12.1`; undefined for anything else. */
+function computeCapability(arch: string): string | undefined {
+  const digits = /^(\d{1,2})(\d)0[a-z]?$/.exec(arch.trim())
+  return digits ? `${digits[1]}.${digits[2]}` : undefined
+}
+
+export function parseDeviceLog(lines: readonly string[]): DeviceLog {
+  const log: DeviceLog = { architectures: {} }
+  let backend = 'CUDA'
+  for (const line of lines) {
+    // Newer builds put time and level before each line.
+    const found = /\bfound \d+ (\w+) devices?\b/.exec(line)
+    if (found) backend = found[1]!
+    const device = /\bDevice (\d+): (?:.*), (?:compute capability (\d+\.\d+)|(gfx[0-9a-f]+))\b/.exec(line)
+    if (device) log.architectures[`${backend}${device[1]}`] = (device[2] ?? device[3])!
+    const archs = /\bARCHS = ([\w,]+)/.exec(line)
+    if (archs) log.builtFor = archs[1]!.split(',').flatMap(arch => computeCapability(arch) ?? [])
+    const failure = /\bfailed to initialize \w+: (.+?)\s*$/.exec(line)
+    if (failure) log.failure = { code: failureCode(failure[1]!), message: failure[1]! }
+  }
+  return log
+}
+
+const capabilityNumber = (capability: string) => {
+  const [major, minor] = capability.split('.')
+  return Number(major) * 100 + Number(minor)
+}
+
+/**
+ * A sentence on why a listed device cannot run this build's code, undefined where nothing speaks against it. As
+ * ggml_cuda_highest_compiled_arch has it, code for the device's capability or an older one is needed.
+ */
+export function whyUnusable(device: Pick<BuildDevice, 'id' | 'description'>, log: DeviceLog): string | undefined {
+  const capability = log.architectures[device.id]
+  if (!capability || !/^\d+\.\d+$/.test(capability) || !log.builtFor || log.builtFor.length === 0) return undefined
+  if (log.builtFor.some(arch => capabilityNumber(arch) <= capabilityNumber(capability))) return undefined
+  const oldest = log.builtFor.reduce((least, arch) => (capabilityNumber(arch) < capabilityNumber(least) ? arch : least))
+  return (
+    `${device.description} has compute capability ${capability}, and this build holds code for ${oldest} and newer ` +
+    'only: an older CUDA build is needed.'
+  )
 }

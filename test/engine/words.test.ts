@@ -5,12 +5,13 @@ import t from 'tap'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
-import { engineArguments, flagsInHelp, promptCacheSize } from '../../runtimes/llama-server/arguments.ts'
+import { engineArguments, promptCacheSize } from '../../runtimes/llama-server/arguments.ts'
 import { parseLine } from '../../runtimes/llama-server/engine-output.ts'
 import { engineEnvironment } from '../../runtimes/llama-server/engine-process.ts'
 import { allocateAddress, isUsableSocketPath, makePrivateFolder } from '../../runtimes/llama-server/launch.ts'
 import { factsFromProps } from '../../runtimes/llama-server/loading.ts'
 import { createLogTail } from '../../runtimes/llama-server/log-book.ts'
+import { flagsInHelp } from '../../runtimes/llama-server/server-facts.ts'
 import { engineSpec } from './support.ts'
 
 const LISTEN = { socketPath: '/tmp/corral-x/engine.sock' }
@@ -155,7 +156,7 @@ t.test("flags of a model's own settings", t => {
 
 t.test('flags that a help text names', t => {
   const help = '-c,    --ctx-size N   size (see --n-predict)\n--ui, --webui, --no-ui   x\n  a--b ---c\n'
-  t.same([...flagsInHelp(help)], ['--ctx-size', '--n-predict', '--ui', '--webui', '--no-ui'])
+  t.same([...flagsInHelp(help.split('\n'))], ['--ctx-size', '--n-predict', '--ui', '--webui', '--no-ui', '-c'])
   t.end()
 })
 

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { parseDeviceLog, parseDevices, whyUnusable } from '../../runtimes/llama-server/device-list.ts'
+import { parseDeviceLog, parseDevices, whyUnusable } from '../../runtimes/llama-server/server-facts.ts'
 import { linesOf, MIB, recordings } from './support.ts'
 
 const device = (id: string, description: string, total?: number, free?: number) => ({

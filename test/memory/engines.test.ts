@@ -8,7 +8,7 @@ import { totalOf } from '../../runtimes/llama-server/memory/engine-need.ts'
 import { estimateMemory } from '../../runtimes/llama-server/memory/fit-params.ts'
 import { createMemoryBook } from '../../runtimes/llama-server/memory/memory-book.ts'
 import { engineDeps, MODEL, realBuild } from '../engine/support.ts'
-import { GIB, MIB, specOf } from './support.ts'
+import { AMX, GIB, MIB, specOf } from './support.ts'
 
 /*
  * Engines that really run: what they were estimated to take, what they report, and what the system says that they have.
@@ -18,12 +18,13 @@ const log = { debug: () => {}, warn: () => {} }
 const plain = realBuild()
 const build = { ...plain, executables: { ...plain.executables, fitParams: join(plain.directory, 'llama-fit-params') } }
 const { signal } = new AbortController()
+const HARDWARE = { gpus: [], cpu: { features: AMX ? ['amx_int8'] : [] } }
 
 function openBook(directory: string, fit: boolean) {
   const now = { host: { total: 16 * GIB, available: 15 * GIB }, gpus: {} }
   return createMemoryBook({
     runtimes: { current: () => build },
-    hardware: { detect: async () => ({ gpus: [] }) as never, known: () => undefined, memory: async () => now },
+    hardware: { detect: async () => HARDWARE as never, known: () => undefined, memory: async () => now },
     directory,
     hostMemory: async () => 14 * GIB,
     fit: async (_, spec) => (fit ? estimateMemory(build, spec, { log: log as never }) : undefined),

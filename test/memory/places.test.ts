@@ -13,7 +13,7 @@ import {
   type Parts,
   place
 } from '../../runtimes/llama-server/memory/device-placement.ts'
-import { beyond, fromFit, fromMetadata, fromReport } from '../../runtimes/llama-server/memory/learned-needs.ts'
+import { beyond, fromFit, fromMetadata, fromReport } from '../../runtimes/llama-server/memory/engine-need.ts'
 import { GIB, MIB, specOf } from './support.ts'
 
 /** Four layers of 10 with a cache of 1, a table of 5 that is the output too. */

@@ -24,15 +24,6 @@ export interface Parts {
   compute: { layers: number; io: number }
 }
 
-export interface Placement {
-  /** Bytes by pool, without the devices' overhead. */
-  use: MemoryUse
-  /** Layers on devices, the output counted as one. */
-  layers: number
-  /** The devices that it uses. */
-  devices: readonly Device[]
-}
-
 const sum = (list: readonly number[]) => list.reduce((total, bytes) => total + bytes, 0)
 
 /**
@@ -42,8 +33,9 @@ const sum = (list: readonly number[]) => list.reduce((total, bytes) => total + b
  * may split the first one, or keep only the experts of several in the machine's memory, which comes to the same sum.
  * @param gpuLayers layers on devices; negative is automatic
  * @param hostCache caches stay in the machine's memory
+ * @returns bytes by pool without the devices' overhead, the layers on devices with the output as one, and those devices
  */
-export function place(parts: Parts, devices: readonly Device[], gpuLayers: number, hostCache = false): Placement {
+export function place(parts: Parts, devices: readonly Device[], gpuLayers: number, hostCache = false) {
   const { layers, compute } = parts
   const all = layers.length + 1
   const layerBytes = layers.map(({ weights, cache }) => weights + (hostCache ? 0 : cache))
@@ -95,19 +87,17 @@ export interface MatchedDevice {
   gpu: Gpu | undefined
 }
 
-const words = (name: string) =>
-  new Set(
-    name
-      .toLowerCase()
-      .replace(/\((r|tm)\)/g, ' ')
-      .split(/[^a-z0-9]+/)
-      .filter(word => word !== '')
-  )
-
 /** How likely both are the same device: common words of the names, and totals within a twentieth. */
 function similarity(device: BuildDevice, gpu: Gpu): number {
-  const own = words(device.description)
-  const theirs = words(gpu.name)
+  const wordsOf = (name: string) =>
+    new Set(
+      name
+        .toLowerCase()
+        .replace(/\((r|tm)\)/g, ' ')
+        .match(/[a-z0-9]+/g)
+    )
+  const own = wordsOf(device.description)
+  const theirs = wordsOf(gpu.name)
   const common = [...own].filter(word => theirs.has(word)).length
   const names = common / Math.max(1, Math.min(own.size, theirs.size))
   const close =
@@ -136,17 +126,7 @@ export function matchDevices(devices: readonly BuildDevice[], gpus: readonly Gpu
   })
 }
 
-/** What is known of a build's devices, by their ids. */
-export interface DevicePools {
-  /** The pool that a device's bytes are counted in; an unknown device has its own. */
-  poolOf(device: string): string
-  /** Bytes that engines may take of each pool but the machine's memory, given what they use of it now. */
-  budgets(now: MemoryNow | undefined, used: MemoryUse): MemoryUse
-  /** Where layers can be put when no other engine is there. */
-  devices: Device[]
-  /** Bytes of each device to be left free, where that is configured. */
-  margins: number[] | undefined
-}
+export type DevicePools = ReturnType<typeof devicePools>
 
 /**
  * The memory pools of a build's devices. A device with the machine's own memory (Metal, integrated GPUs) has no pool of
@@ -158,7 +138,7 @@ export function devicePools(
   build: Build,
   gpus: readonly Gpu[],
   { limit, main }: { limit: number | undefined; main: readonly MatchedDevice[] }
-): DevicePools {
+) {
   const matched = matchDevices(build.devices, gpus)
   const nameOf = ({ device, gpu }: MatchedDevice) => {
     if (gpu?.unifiedMemory || (gpu === undefined && build.kind === 'metal')) return 'host'
@@ -171,8 +151,10 @@ export function devicePools(
   const pools = new Map(matched.map(entry => [entry.device.id, nameOf(entry)]))
   const known = matched.filter(entry => totalOf(entry) !== undefined)
   return {
-    poolOf: device => pools.get(device) ?? device,
-    budgets(now, used) {
+    /** The pool that a device's bytes are counted in; an unknown device has its own. */
+    poolOf: (device: string) => pools.get(device) ?? device,
+    /** Bytes that engines may take of each pool but the machine's memory, given what they use of it now. */
+    budgets(now: MemoryNow | undefined, used: MemoryUse): MemoryUse {
       const budgets: MemoryUse = {}
       for (const entry of known) {
         const pool = nameOf(entry)
@@ -183,11 +165,11 @@ export function devicePools(
       }
       return budgets
     },
-    devices: known.map(entry => ({
-      pool: nameOf(entry),
-      budget: allowed(totalOf(entry)!),
-      overhead: OVERHEAD[build.kind]
-    })),
+    /** Where layers can be put when no other engine is there. */
+    devices: known.map((entry): Device => {
+      return { pool: nameOf(entry), budget: allowed(totalOf(entry)!), overhead: OVERHEAD[build.kind] }
+    }),
+    /** Bytes of each device to be left free, where that is configured. */
     margins:
       limit === undefined || known.length < matched.length
         ? undefined

@@ -4,13 +4,18 @@ import { type GgufHeader, readGgufHeader } from '../../../core/models/gguf-file.
 import type { LaunchSpec } from '../launch-spec.ts'
 import { type ModelShape, modelShape } from './model-shape.ts'
 
-/** What is known of the files that an engine loads. Sizes are bytes. */
-export interface EngineFiles {
+/** A model's files. Sizes are bytes. */
+export interface Weights {
+  /** Undefined where their metadata do not say. */
   shape: ModelShape | undefined
   size: number
+}
+
+/** What is known of the files that an engine loads. */
+export interface EngineFiles extends Weights {
   loras: number
   projector?: { size: number; compute: number }
-  draft?: { shape: ModelShape | undefined; size: number }
+  draft?: Weights
 }
 
 const SHARD = /^(.*)-00001-of-(\d{5})\.gguf$/i
@@ -24,44 +29,24 @@ export function shardsOf(path: string): string[] {
   return Array.from({ length: Math.min(Number(count), 1000) }, (_, at) => shard(at + 1))
 }
 
-/** A file that is not there, or is none of the kind, takes nothing here: the engine says what is wrong with it. */
-async function factsOf(path: string): Promise<{ size: number; mtimeMs: number }> {
-  return (await stat(path).catch(() => undefined)) ?? { size: 0, mtimeMs: 0 }
-}
-
+/** A file that is not there, or is of another kind, counts as nothing here: the engine says what is wrong with it. */
 async function sizeOf(path: string): Promise<number> {
-  return (await factsOf(path)).size
+  return (await stat(path).catch(() => undefined))?.size ?? 0
 }
 
 async function headerOf(path: string): Promise<GgufHeader | undefined> {
   return readGgufHeader(path).catch(() => undefined)
 }
 
-/** What was read of files that have not changed since. */
-const read = new Map<string, Weights>()
-const KEPT = 100
-
-interface Weights {
-  shape: ModelShape | undefined
-  size: number
-}
-
-async function weightsIn(path: string, info: Record<string, unknown>): Promise<Weights> {
+/** @param info what the store knows of the model, where its files cannot be read */
+async function weightsIn(path: string, info: Record<string, unknown>, amx: boolean): Promise<Weights> {
   const paths = shardsOf(path)
-  const facts = await Promise.all(paths.map(factsOf))
-  const key = JSON.stringify([path, facts.map(({ size, mtimeMs }) => [size, mtimeMs])])
-  const before = read.get(key)
-  if (before) return before
-  const headers = await Promise.all(paths.map(headerOf))
-  const size = facts.reduce((sum, file) => sum + file.size, 0)
-  const tensors = headers.every(header => header) ? headers.flatMap(header => header!.tensors) : undefined
-  // Of a type that is newer than corral nobody knows the size.
-  const sized = tensors?.every(({ bytes }) => bytes > 0) ? tensors : undefined
-  const weights = { shape: modelShape(headers[0]?.keys ?? info, sized, size), size }
-  if (!headers[0]) return weights
-  read.set(key, weights)
-  if (read.size > KEPT) read.delete(read.keys().next().value!)
-  return weights
+  const [headers, sizes] = await Promise.all([Promise.all(paths.map(headerOf)), Promise.all(paths.map(sizeOf))])
+  const size = sizes.reduce((sum, bytes) => sum + bytes, 0)
+  const tensors = headers.flatMap(header => header?.tensors ?? [])
+  // The size of a type that is newer than corral is unknown.
+  const sized = headers.every(header => header) && tensors.every(({ bytes }) => bytes > 0)
+  return { shape: modelShape(headers[0]?.keys ?? info, sized ? tensors : undefined, size, amx), size }
 }
 
 async function projectorIn(path: string): Promise<EngineFiles['projector']> {
@@ -72,14 +57,15 @@ async function projectorIn(path: string): Promise<EngineFiles['projector']> {
 /**
  * Reads what an engine's files say of its need for memory, some milliseconds for each; where a file cannot be read, the
  * store's own record of the model has to do. Never rejects.
+ * @param amx whether llama.cpp packs weights for a processor with AMX
  */
-export async function engineFiles(spec: LaunchSpec): Promise<EngineFiles> {
+export async function engineFiles(spec: LaunchSpec, amx = false): Promise<EngineFiles> {
   const { loras = [], speculation } = spec.settings ?? {}
   const draftPath = spec.mode === 'chat' ? speculation?.draft?.modelPath : undefined
   const [model, projector, draft, ...adapters] = await Promise.all([
-    weightsIn(spec.modelPath, spec.variant.metadata.info),
+    weightsIn(spec.modelPath, spec.variant.metadata.info, amx),
     spec.projectorPath === undefined ? undefined : projectorIn(spec.projectorPath),
-    draftPath === undefined ? undefined : weightsIn(draftPath, {}),
+    draftPath === undefined ? undefined : weightsIn(draftPath, {}, amx),
     ...loras.map(({ path }) => sizeOf(path))
   ])
   return {
@@ -99,13 +85,10 @@ const F32 = 4
  * not all of them have). Without keys, as much again as its weights.
  */
 export function projectorCompute(keys: Readonly<Record<string, unknown>> | undefined, weights: number): number {
-  const number = (name: string) => {
-    const value = keys?.[`clip.vision.${name}`]
-    return typeof value === 'number' ? value : 0
-  }
+  const number = (name: string) => Number(keys?.[`clip.vision.${name}`] ?? 0)
   const side = number('patch_size') > 0 ? number('image_size') / number('patch_size') : 0
   const patches = side * side
   const widest = 3 * number('feed_forward_length') + 5 * number('embedding_length')
-  if (patches === 0 || widest === 0) return weights
+  if (!(patches > 0 && widest > 0)) return weights
   return F32 * patches * (widest + patches * number('attention.head_count'))
 }

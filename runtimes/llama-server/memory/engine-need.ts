@@ -3,7 +3,7 @@ import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { pooledBatch, promptCacheSize } from '../arguments.ts'
 import type { EngineBounds, LaunchSpec } from '../launch-spec.ts'
 import { type Device, type Parts, place } from './device-placement.ts'
-import type { EngineFiles } from './engine-files.ts'
+import type { EngineFiles, Weights } from './engine-files.ts'
 import { type ModelShape, weightsOf } from './model-shape.ts'
 import { type ComputeOptions, cacheByLayer, checkpointSize, computeSize } from './model-sizes.ts'
 
@@ -36,8 +36,10 @@ export interface EnginePlace {
   devices: readonly Device[]
   /** Bytes of the machine's memory that engines may take together. */
   memory: number
-  /** As Node says it. */
+  /** As Node names it. */
   arch: string
+  /** Whether the processor has AMX, for which llama.cpp packs weights in its own way. */
+  amx: boolean
   /** Bytes of each device to leave free, where that is configured. */
   deviceMargins?: readonly number[]
 }
@@ -98,40 +100,30 @@ function computeOptions(spec: LaunchSpec, flags: EngineFlags): ComputeOptions {
   }
 }
 
-function partsOf(shape: ModelShape, options: ComputeOptions, loras: number, copies: boolean): Parts {
+/** Bytes of the parts of a model, by its shape; of one whose metadata says nothing, about what usual models take. */
+function partsOf({ shape, size }: Weights, options: ComputeOptions, loras: number, copies: boolean): Parts {
+  if (!shape) {
+    const perToken = Math.min(512 * 1024, 16 * 1024 + size / 32768)
+    const cache = perToken * options.num_ctx * options.num_parallel
+    const compute = { layers: 256 * MIB + size / 16, io: 64 * MIB }
+    return { input: 0, layers: [{ weights: size + loras, cache }], output: 0, copied: 0, compute }
+  }
   const cache = cacheByLayer(shape, options)
   const { input, output, tied, other } = shape.weights
-  return {
-    input,
-    layers: shape.layers.map(({ weights }, at) => ({
-      weights: weights + loras / shape.layers.length,
-      cache: cache[at]!
-    })),
-    output: output + other,
-    copied: tied && !copies ? output : 0,
-    compute: computeSize(shape, options)
-  }
+  const layers = shape.layers.map(({ weights }, at) => {
+    return { weights: weights + loras / shape.layers.length, cache: cache[at]! }
+  })
+  const compute = computeSize(shape, options)
+  return { input, layers, output: output + other, copied: tied && !copies ? output : 0, compute }
 }
 
 /**
- * Whether the processor's code repacks these weights (ggml-cpu's repack.cpp): a table of tokens that is also the output
- * is then held twice.
+ * Whether the processor's code packs these weights (ggml-cpu's repack.cpp, amx.cpp): a table of tokens that is also the
+ * output is then held twice.
  */
-function packed({ weights, vocabulary, embedding }: ModelShape, arch: string): boolean {
+function packed({ weights, vocabulary, embedding }: ModelShape, { arch, amx }: EnginePlace): boolean {
   const bits = (8 * weights.output) / (vocabulary * embedding)
-  return bits < (arch === 'arm64' ? 9 : 5)
-}
-
-/** A model whose metadata says nothing: its files, and as much again as usual models take. */
-function unknownParts(size: number, context: number): Parts {
-  const perToken = Math.min(512 * 1024, 16 * 1024 + size / 32768)
-  return {
-    input: 0,
-    layers: [{ weights: size, cache: perToken * context }],
-    output: 0,
-    copied: 0,
-    compute: { layers: 256 * MIB + size / 16, io: 64 * MIB }
-  }
+  return bits < (amx ? 17 : arch === 'arm64' ? 9 : 5)
 }
 
 /**
@@ -152,9 +144,6 @@ function growthBounds(
   return { promptCache, checkpoints, growth: promptCache + checkpoints * checkpoint }
 }
 
-const processSize = (shape: ModelShape | undefined, slots: number) =>
-  PROCESS + SLOT * slots + VOCABULARY * (shape?.vocabulary ?? 0)
-
 /** Estimates by the files' metadata what an engine takes of each pool. */
 export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where: EnginePlace): MetadataEstimate {
   const flags = engineFlags(spec.settings?.arguments ?? [])
@@ -162,13 +151,20 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   const { shape } = files
   const devices = flags.hostOnly ? [] : where.devices
   const gpuLayers = flags.gpuLayers ?? spec.options.n_gpu_layers
-  const context = options.num_ctx * options.num_parallel
   const first = devices[0]?.pool ?? 'host'
+  const copied = (of: ModelShape | undefined) => of !== undefined && devices.length === 0 && packed(of, where)
 
-  const copies = shape !== undefined && devices.length === 0 && packed(shape, where.arch)
-  const parts = shape ? partsOf(shape, options, files.loras, copies) : unknownParts(files.size + files.loras, context)
+  const copies = copied(shape)
+  const parts = partsOf(files, options, files.loras, copies)
   const projector = files.projector ? files.projector.size + files.projector.compute : 0
-  const drafted = draftPlacement(spec, files, options, devices, where.arch)
+  let drafted: MemoryUse = {}
+  if (files.draft) {
+    // A model of its own with the same conversations, its cache in 16 bits.
+    const own: ComputeOptions = { ...options, cache_type_k: 'f16', cache_type_v: 'f16', guessed: 0 }
+    const shared = devices.map(device => ({ ...device, overhead: 0 }))
+    const draftLayers = spec.settings?.speculation.draft?.gpuLayers ?? -1
+    drafted = place(partsOf(files.draft, own, 0, copied(files.draft.shape)), shared, draftLayers).use
+  }
   const reserved = addUse({ [first]: projector }, drafted)
   // Layers cannot use the room that other parts take on the devices.
   const roomier = devices.map(device => ({
@@ -178,59 +174,29 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   const placement = place(parts, roomier, gpuLayers, flags.hostCache)
 
   const overheads = devices.slice(0, placement.devices.length).map(({ pool, overhead }) => ({ [pool]: overhead }))
-  const unreported = addUse({ host: processSize(shape, options.num_parallel) }, { [first]: projector }, ...overheads)
+  const processSize = PROCESS + SLOT * options.num_parallel + VOCABULARY * (shape?.vocabulary ?? 0)
+  const unreported = addUse({ host: processSize }, { [first]: projector }, ...overheads)
   const cache = parts.layers.reduce((sum, layer) => sum + layer.cache, 0)
   const chat = spec.mode === 'chat'
   const start = addUse(placement.use, drafted, unreported).host ?? 0
-  const bounds = growthBounds(flags, {
+  const { promptCache, checkpoints, growth } = growthBounds(flags, {
     room: chat ? Math.max(0, where.memory - start) : 0,
     limit: promptCacheSize(where.memory) * MIB,
     cache,
     checkpoint: chat && shape ? checkpointSize(shape, options) * options.num_parallel : 0
   })
+  const margins = where.deviceMargins && gpuLayers < 0 ? { deviceMargins: where.deviceMargins } : {}
   return {
     core: placement.use,
     draft: drafted,
     unreported,
-    growth: bounds.growth,
-    bounds: {
-      promptCache: bounds.promptCache,
-      checkpoints: bounds.checkpoints,
-      ...(where.deviceMargins && gpuLayers < 0 ? { deviceMargins: where.deviceMargins } : {})
-    },
-    weights: shape ? weightsOf(shape) + files.loras : files.size + files.loras,
+    growth,
+    bounds: { promptCache, checkpoints, ...margins },
+    weights: (shape ? weightsOf(shape, copies) : files.size) + files.loras,
     cache,
     logits: shape && chat ? 4 * shape.vocabulary * options.batch : 0,
     settled: devices.length === 0 || gpuLayers >= 0 || placement.layers === parts.layers.length + 1
   }
-}
-
-/** What a draft model takes: a model of its own with the same conversations, its cache in 16 bits. */
-function draftPlacement(
-  spec: LaunchSpec,
-  { draft }: EngineFiles,
-  options: ComputeOptions,
-  devices: readonly Device[],
-  arch: string
-): MemoryUse {
-  if (!draft) return {}
-  const own: ComputeOptions = { ...options, cache_type_k: 'f16', cache_type_v: 'f16', guessed: 0 }
-  const context = options.num_ctx * options.num_parallel
-  const { shape } = draft
-  const copies = shape !== undefined && devices.length === 0 && packed(shape, arch)
-  const parts = shape ? partsOf(shape, own, 0, copies) : unknownParts(draft.size, context)
-  const shared = devices.map(device => ({ ...device, overhead: 0 }))
-  return place(parts, shared, spec.settings?.speculation.draft?.gpuLayers ?? -1).use
-}
-
-/** A need out of what an engine takes from the start and what it may grow by. */
-export function needOf(estimated: MetadataEstimate, start: MemoryUse, from: EngineNeed['from']): EngineNeed {
-  const use = addUse(start, { host: estimated.growth })
-  for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.ceil(bytes)
-  const weights = estimated.weights
-  const cache = estimated.cache + estimated.growth
-  const compute = Math.max(0, totalOf(use) - weights - cache)
-  return { use, from, parts: { weights, cache, compute }, bounds: estimated.bounds }
 }
 
 /** What a model's own flags for llama-server change about its memory. */
@@ -254,56 +220,101 @@ export interface EngineFlags {
 }
 
 /** Flags with a value, by all their spellings in llama-server's `--help`. */
-const VALUES: Record<string, string> = {
-  '-c': 'context',
-  '--ctx-size': 'context',
-  '-np': 'slots',
-  '--parallel': 'slots',
-  '-ub': 'batch',
-  '--ubatch-size': 'batch',
-  '-ngl': 'gpuLayers',
-  '--gpu-layers': 'gpuLayers',
-  '--n-gpu-layers': 'gpuLayers',
-  '-cram': 'promptCache',
-  '--cache-ram': 'promptCache',
-  '-ctxcp': 'checkpoints',
-  '--ctx-checkpoints': 'checkpoints',
-  '--swa-checkpoints': 'checkpoints'
+const SPELLINGS: Record<string, string> = {
+  context: '-c --ctx-size',
+  slots: '-np --parallel',
+  batch: '-ub --ubatch-size',
+  gpuLayers: '-ngl --gpu-layers --n-gpu-layers',
+  promptCache: '-cram --cache-ram',
+  checkpoints: '-ctxcp --ctx-checkpoints --swa-checkpoints',
+  cache_type_k: '-ctk --cache-type-k',
+  cache_type_v: '-ctv --cache-type-v'
 }
-const TYPES: Record<string, 'cache_type_k' | 'cache_type_v'> = {
-  '-ctk': 'cache_type_k',
-  '--cache-type-k': 'cache_type_k',
-  '-ctv': 'cache_type_v',
-  '--cache-type-v': 'cache_type_v'
-}
+const NAMES = new Map(
+  Object.entries(SPELLINGS).flatMap(([name, flags]) => flags.split(' ').map((flag): [string, string] => [flag, name]))
+)
 const MANY = 1e6
 
 /** Reads the flags that matter; llama-server checks the others and invalid values. */
 export function engineFlags(list: readonly string[]): EngineFlags {
-  const flags: EngineFlags = {
-    cacheTypes: {},
-    flashAttention: true,
-    unified: false,
-    fullWindow: false,
-    hostOnly: false,
-    hostCache: false
-  }
+  const has = (...flags: string[]) => list.some(flag => flags.includes(flag))
+  const after = (...flags: string[]) => list[list.findLastIndex(flag => flags.includes(flag)) + 1]
+  const cacheTypes: EngineFlags['cacheTypes'] = {}
   const numbers: Record<string, number> = {}
   for (const [at, flag] of list.entries()) {
+    const name = NAMES.get(flag)
     const value = list[at + 1] ?? ''
-    const name = VALUES[flag]
-    const type = TYPES[flag]
-    if (name) {
-      const number = value === 'all' ? MANY : Number(value)
-      if (value.trim() !== '' && Number.isInteger(number)) numbers[name] = number
-    } else if (type) flags.cacheTypes[type] = value as LoadOptions['cache_type_k']
-    else if (flag === '-fa' || flag === '--flash-attn') flags.flashAttention = !/^(off|false|0|disabled)$/.test(value)
-    else if (flag === '-kvu' || flag === '--kv-unified') flags.unified = true
-    else if (flag === '--swa-full') flags.fullWindow = true
-    else if (flag === '-dev' || flag === '--device') flags.hostOnly = value === 'none'
-    else if (flag === '-nkvo' || flag === '--no-kv-offload') flags.hostCache = true
+    const number = value === 'all' ? MANY : Number(value)
+    if (name === 'cache_type_k' || name === 'cache_type_v') cacheTypes[name] = value as LoadOptions['cache_type_k']
+    else if (name && value.trim() !== '' && Number.isInteger(number)) numbers[name] = number
   }
   const { promptCache, ...others } = numbers
-  if (promptCache !== undefined) flags.promptCache = promptCache < 0 ? MANY * 2 ** 20 : promptCache * 2 ** 20
-  return Object.assign(flags, others)
+  return {
+    ...others,
+    ...(promptCache !== undefined && { promptCache: (promptCache < 0 ? MANY : promptCache) * MIB }),
+    cacheTypes,
+    flashAttention: !(
+      has('-fa', '--flash-attn') && /^(off|false|0|disabled)$/.test(after('-fa', '--flash-attn') ?? '')
+    ),
+    unified: has('-kvu', '--kv-unified'),
+    fullWindow: has('--swa-full'),
+    hostOnly: has('-dev', '--device') && after('-dev', '--device') === 'none',
+    hostCache: has('-nkvo', '--no-kv-offload')
+  }
+}
+
+/** Most that another try is taken to need of what was too little. */
+const MORE = 1.1
+
+/**
+ * What an engine takes from the start by llama-fit-params, completed by what that leaves out: weights that are packed
+ * for the processor, LoRA, projector, draft model and the process. Where the processor alone computes, it counts
+ * an answer for every token of a batch, which llama-server does not ask for; that much may be too much, but never less
+ * than the metadata say. Undefined where llama.cpp places layers by itself and not all fit, which it does not see.
+ */
+export function fromFit(
+  fit: MemoryUse,
+  estimated: MetadataEstimate,
+  devices: readonly Device[]
+): MemoryUse | undefined {
+  if (!estimated.settled) return undefined
+  if (devices.length === 0) {
+    const core = estimated.core.host ?? 0
+    return addUse({ host: Math.max(core, (fit.host ?? 0) - estimated.logits) }, estimated.draft, estimated.unreported)
+  }
+  const left = Math.max(0, estimated.weights + estimated.cache - totalOf(fit))
+  return addUse(fit, { host: left }, estimated.draft, estimated.unreported)
+}
+
+/**
+ * What an engine takes from the start by the metadata alone.
+ * @param old whether the build may be one that reserves an answer for every token of a batch
+ */
+export function fromMetadata(estimated: MetadataEstimate, devices: readonly Device[], old: boolean): MemoryUse {
+  const { core, draft, unreported, logits } = estimated
+  const where = devices.length === 0 ? ['host'] : [...new Set(devices.map(({ pool }) => pool))]
+  const more = old ? where.map(pool => ({ [pool]: logits })) : []
+  return addUse(core, draft, unreported, ...more)
+}
+
+/** What an engine takes from the start by its own report; `resident` is what the system says that its process holds. */
+export function fromReport(report: MemoryUse, estimated: MetadataEstimate, resident: number | undefined): MemoryUse {
+  const use = addUse(report, estimated.unreported)
+  return { ...use, host: Math.max(use.host ?? 0, resident ?? 0) }
+}
+
+/** More than what was too little, in each pool. */
+export function beyond(use: MemoryUse, tooLittle: MemoryUse = {}): MemoryUse {
+  const raised = Object.entries(tooLittle).map(([pool, bytes]) => [pool, Math.max(use[pool] ?? 0, bytes * MORE)])
+  return { ...use, ...Object.fromEntries(raised) }
+}
+
+/** A need out of what an engine takes from the start and what it may grow by. */
+export function needOf(estimated: MetadataEstimate, start: MemoryUse, from: EngineNeed['from']): EngineNeed {
+  const use = addUse(start, { host: estimated.growth })
+  for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.ceil(bytes)
+  const weights = estimated.weights
+  const cache = estimated.cache + estimated.growth
+  const compute = Math.max(0, totalOf(use) - weights - cache)
+  return { use, from, parts: { weights, cache, compute }, bounds: estimated.bounds }
 }

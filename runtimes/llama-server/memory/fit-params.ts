@@ -1,13 +1,10 @@
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import type { Build } from '../../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import { messageOf } from '../../../core/errors.ts'
-import { runTool, type ToolLog } from '../../../core/system/child-process.ts'
-import { engineArguments, flagsInHelp } from '../arguments.ts'
-import { engineEnvironment } from '../engine-process.ts'
+import type { ToolLog } from '../../../core/system/child-process.ts'
+import { engineArguments } from '../arguments.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
+import { knownFlags, linesOf } from '../server-facts.ts'
 
 /** Milliseconds: it reads a header and asks the devices, which takes a fraction of a second. */
 const LIMIT = 15_000
@@ -35,16 +32,6 @@ export function sharedArguments(list: readonly string[], known: ReadonlySet<stri
   })
 }
 
-/** Flags in a `--help` text, the short ones too. */
-function allFlags(help: readonly string[]): Set<string> {
-  const flags = flagsInHelp(help.join('\n'))
-  for (const line of help) {
-    // Only before the description, which names flags of other programs: `-c,    --ctx-size N   size of the context`.
-    for (const name of /^(?:-{1,2}[\w-]+,?\s+)+/.exec(line)?.[0].match(/-{1,2}[\w-]+/g) ?? []) flags.add(name)
-  }
-  return flags
-}
-
 /**
  * What `llama-fit-params --fit-print on` prints, read: a row for each pool with MiB of weights, context and compute
  * buffers; undefined where it is something else. Of a device it says nothing when it takes nothing there. Pure.
@@ -62,9 +49,6 @@ export function parseFitPrint(lines: readonly string[]): MemoryUse | undefined {
   return use.host === undefined ? undefined : use
 }
 
-/** By digest and path of the program. */
-const flagsOf = new Map<string, ReadonlySet<string>>()
-
 /**
  * Bytes by pool that an engine of this build would take for the model itself, by llama.cpp's own estimate; projector
  * and draft model are not counted. Undefined where the build has no such program or it fails.
@@ -77,27 +61,18 @@ export async function estimateMemory(
 ): Promise<MemoryUse | undefined> {
   const program = build.executables.fitParams
   if (program === undefined) return undefined
-  const folder = await mkdtemp(join(tmpdir(), 'corral-estimate-'))
+  const variables = { ...environment, ...spec.settings?.environment }
   try {
-    const more = { ...environment, ...spec.settings?.environment }
-    const env = engineEnvironment(process.env, { configHome: folder, apiKey: '', more })
-    const run = async (args: string[]) => {
-      // Its help is longer than what is kept of a tool's output.
-      const lines: string[] = []
-      const onLine = (line: string, from: string) => from === 'stdout' && lines.push(line)
-      await runTool(program, args, { env, signal, timeout: LIMIT, cwd: folder, onLine })
-      return lines
-    }
-    const key = `${build.digest} ${program}`
-    const known = flagsOf.get(key) ?? allFlags(await run(['--help']))
-    flagsOf.set(key, known)
-    if (!known.has('--fit-print')) return undefined
+    const known = await knownFlags(build, program, { environment: variables, signal })
+    signal?.throwIfAborted()
+    if (!known?.has('--fit-print')) return undefined
     const list = engineArguments(spec, {
       listen: { host: '127.0.0.1', port: 0 },
       promptCache: 0,
       extra: extraArguments
     })
-    return parseFitPrint(await run([...sharedArguments(list, known), '--fit-print', 'on']))
+    const flags = [...sharedArguments(list, known), '--fit-print', 'on']
+    return parseFitPrint(await linesOf(program, flags, { environment: variables, signal, timeout: LIMIT }))
   } catch (error) {
     signal?.throwIfAborted()
     log.debug(
@@ -105,7 +80,5 @@ export async function estimateMemory(
       'llama-fit-params could not estimate how much memory the model takes.'
     )
     return undefined
-  } finally {
-    await rm(folder, { recursive: true, force: true })
   }
 }

@@ -6,8 +6,6 @@ import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import { messageOf } from '../../../core/errors.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
-import type { Device } from './device-placement.ts'
-import { addUse, type MetadataEstimate, totalOf } from './engine-need.ts'
 
 const UseSchema = Type.Record(Type.String({ maxLength: 100 }), Type.Number({ minimum: 0 }))
 const EntrySchema = Type.Object({
@@ -62,7 +60,7 @@ export function createLearnedNeeds(
 ): LearnedNeeds {
   const path = join(directory, FILE)
   const needs = new Map<string, Entry>()
-  let writing: Promise<void> | undefined
+  let writing: Promise<void> = Promise.resolve()
   let changed = false
 
   async function load(): Promise<void> {
@@ -72,23 +70,16 @@ export function createLearnedNeeds(
   }
   const loaded = load()
 
-  function forgetOldest(): void {
-    const oldest = [...needs].sort(([, a], [, b]) => (a.at < b.at ? -1 : 1))
-    for (const [key] of oldest.slice(0, needs.size - MOST)) needs.delete(key)
-  }
-
   async function write(): Promise<void> {
     await loaded
-    while (changed) {
-      changed = false
-      forgetOldest()
-      try {
-        await writeJsonFile(path, { version: 1, needs: Object.fromEntries(needs) }, { pretty: true })
-      } catch (error) {
-        log.warn({ path, reason: messageOf(error) }, 'The measured memory use of engines could not be saved.')
-      }
+    changed = false
+    const oldest = [...needs].sort(([, a], [, b]) => (a.at < b.at ? -1 : 1))
+    for (const [key] of oldest.slice(0, Math.max(0, needs.size - MOST))) needs.delete(key)
+    try {
+      await writeJsonFile(path, { version: 1, needs: Object.fromEntries(needs) }, { pretty: true })
+    } catch (error) {
+      log.warn({ path, reason: messageOf(error) }, 'The measured memory use of engines could not be saved.')
     }
-    writing = undefined
   }
 
   return {
@@ -102,58 +93,9 @@ export function createLearnedNeeds(
       // An engine that runs shows that there was enough; what it takes outlives what was too little.
       const kept = 'use' in learned ? undefined : needs.get(key)?.use
       needs.set(key, { ...(kept ? { use: kept } : {}), ...learned, model, at: new Date(now()).toISOString() })
+      if (!changed) writing = writing.then(write)
       changed = true
-      writing ??= write()
     },
-    async close() {
-      await writing
-    }
+    close: () => writing
   }
-}
-
-/** Most that another try is taken to need of what was too little. */
-const MORE = 1.1
-
-/**
- * What an engine takes from the start by llama-fit-params, made whole by what that leaves out: weights that are
- * repacked for the processor, LoRA, projector, draft model and the process. Where the processor alone computes, it counts
- * an answer for every token of a batch, which llama-server does not ask for; that much may be too much, but never less
- * than the metadata say. Undefined where layers find a place by themselves and not all fit, which it does not see.
- */
-export function fromFit(
-  fit: MemoryUse,
-  estimated: MetadataEstimate,
-  devices: readonly Device[]
-): MemoryUse | undefined {
-  if (!estimated.settled) return undefined
-  if (devices.length === 0) {
-    const core = estimated.core.host ?? 0
-    return addUse({ host: Math.max(core, (fit.host ?? 0) - estimated.logits) }, estimated.draft, estimated.unreported)
-  }
-  const left = Math.max(0, estimated.weights + estimated.cache - totalOf(fit))
-  return addUse(fit, { host: left }, estimated.draft, estimated.unreported)
-}
-
-/**
- * What an engine takes from the start by the metadata alone.
- * @param old whether the build may be one that reserves an answer for every token of a batch
- */
-export function fromMetadata(estimated: MetadataEstimate, devices: readonly Device[], old: boolean): MemoryUse {
-  const { core, draft, unreported, logits } = estimated
-  const where = devices.length === 0 ? ['host'] : [...new Set(devices.map(({ pool }) => pool))]
-  const more = old ? where.map(pool => ({ [pool]: logits })) : []
-  return addUse(core, draft, unreported, ...more)
-}
-
-/** What an engine takes from the start by its own report; `resident` is what the system says that its process holds. */
-export function fromReport(report: MemoryUse, estimated: MetadataEstimate, resident: number | undefined): MemoryUse {
-  const use = addUse(report, estimated.unreported)
-  return { ...use, host: Math.max(use.host ?? 0, resident ?? 0) }
-}
-
-/** More than what was too little, in each pool. */
-export function beyond(use: MemoryUse, tooLittle: MemoryUse | undefined): MemoryUse {
-  if (!tooLittle) return use
-  const raised = Object.entries(tooLittle).map(([pool, bytes]) => [pool, Math.max(use[pool] ?? 0, bytes * MORE)])
-  return { ...use, ...Object.fromEntries(raised) }
 }

@@ -1,7 +1,6 @@
 import type { Build, Runtimes } from '../../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import type { HardwareService } from '../../../core/contracts/hardware.ts'
-import { messageOf } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { formatMemory } from '../../../core/system/bytes.ts'
 import { processMemory } from '../../../core/system/process-memory.ts'
@@ -11,13 +10,18 @@ import { type DevicePools, devicePools, matchDevices } from './device-placement.
 import { type EngineFiles, engineFiles } from './engine-files.ts'
 import {
   addUse,
+  beyond,
   type EngineNeed,
   type EnginePlace,
   estimateFromMetadata,
+  fromFit,
+  fromMetadata,
+  fromReport,
   type MetadataEstimate,
-  needOf
+  needOf,
+  totalOf
 } from './engine-need.ts'
-import { beyond, createLearnedNeeds, fromFit, fromMetadata, fromReport, needKey } from './learned-needs.ts'
+import { createLearnedNeeds, needKey } from './learned-needs.ts'
 
 /** What an engine will take, before it is started. */
 export interface MemoryNeed extends EngineNeed {
@@ -26,7 +30,7 @@ export interface MemoryNeed extends EngineNeed {
 }
 
 /** What is known of an engine before it is started. */
-export interface EngineFacts {
+interface EngineFacts {
   /** Names engines that take the same. */
   key: string
   build: Build
@@ -83,20 +87,20 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
   const fits = new Map<string, MemoryUse | undefined>()
   const writing = new Set<Promise<void>>()
 
+  const machine = async () => hardware.known() ?? (await hardware.detect())
+
   async function poolsOf(build: Build): Promise<DevicePools> {
-    const gpus = build.devices.length === 0 ? [] : (hardware.known() ?? (await hardware.detect())).gpus
+    const { gpus } = await machine()
     const main = runtimes.current() ?? build
     return devicePools(build, gpus, { limit: deps.gpuMemory, main: matchDevices(main.devices, gpus) })
   }
 
   async function factsOf(spec: LaunchSpec, build: Build): Promise<EngineFacts> {
-    const [files, pools, memory] = await Promise.all([engineFiles(spec), poolsOf(build), deps.hostMemory()])
-    const where: EnginePlace = {
-      devices: pools.devices,
-      memory,
-      arch: process.arch,
-      ...(pools.margins ? { deviceMargins: pools.margins } : {})
-    }
+    const [pools, memory, { cpu }] = await Promise.all([poolsOf(build), deps.hostMemory(), machine()])
+    const amx = process.platform === 'linux' && cpu.features.includes('amx_int8')
+    const files = await engineFiles(spec, amx)
+    const margins = pools.margins ? { deviceMargins: pools.margins } : {}
+    const where: EnginePlace = { devices: pools.devices, memory, arch: process.arch, amx, ...margins }
     return {
       key: needKey(spec, build),
       build,
@@ -111,14 +115,11 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
     addUse(...Object.entries(use).map(([device, bytes]) => ({ [poolOf(device)]: bytes })))
 
   async function fitOf(spec: LaunchSpec, { key, build, pools }: EngineFacts, signal: AbortSignal) {
-    if (fits.has(key)) return fits.get(key)
-    const fit = await deps.fit(build, spec, signal).catch(error => {
-      signal.throwIfAborted()
-      log.debug({ model: spec.alias, reason: messageOf(error) }, 'llama-fit-params could not estimate its memory.')
-      return undefined
-    })
-    fits.set(key, fit && inPools(fit, pools))
-    if (fits.size > KEPT) fits.delete(fits.keys().next().value!)
+    if (!fits.has(key)) {
+      const fit = await deps.fit(build, spec, signal)
+      fits.set(key, fit && inPools(fit, pools))
+      if (fits.size > KEPT) fits.delete(fits.keys().next().value!)
+    }
     return fits.get(key)
   }
 
@@ -179,8 +180,8 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
       const { files, where } = need.facts
       if (!files.shape) return explainNeed(spec, need, limits, undefined)
       const useOf = (options: LoadOptions) => {
-        const { core, draft, unreported, growth } = estimateFromMetadata({ ...spec, options }, files, where)
-        return addUse(core, draft, unreported, { host: growth })
+        const estimated = estimateFromMetadata({ ...spec, options }, files, where)
+        return addUse(fromMetadata(estimated, [], false), { host: estimated.growth })
       }
       const usual = useOf(spec.options)
       const needFor = (options: LoadOptions) => {
@@ -203,80 +204,69 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
 const CONTEXTS = [131072, 65536, 32768, 16384, 8192, 4096, 2048]
 const WIDE = new Set(['f32', 'f16', 'bf16'])
 
-/** What an engine with other options would need. */
-export type NeedFor = (options: LoadOptions) => MemoryUse
-
 function fits(use: MemoryUse, budget: MemoryUse): boolean {
   return Object.entries(use).every(([pool, bytes]) => budget[pool] === undefined || bytes <= budget[pool])
 }
 
 /** The smallest change of each kind of option that makes it fit; empty where none does. */
-function changes(spec: LaunchSpec, needFor: NeedFor, budget: MemoryUse): string[] {
-  const { options } = spec
+function changes({ options }: LaunchSpec, needFor: (options: LoadOptions) => MemoryUse, budget: MemoryUse): string[] {
   const { num_ctx, num_parallel } = options
+  const good = (changed: LoadOptions) => fits(needFor(changed), budget)
+  const smaller = (base: LoadOptions) =>
+    CONTEXTS.find(context => context < num_ctx && good({ ...base, num_ctx: context }))
   const quantized: LoadOptions = { ...options, cache_type_k: 'q8_0', cache_type_v: 'q8_0' }
   const wide = WIDE.has(options.cache_type_k) && WIDE.has(options.cache_type_v)
-  const good = (given: LoadOptions) => fits(needFor(given), budget)
-  const smaller = (base: LoadOptions) => {
-    const found = CONTEXTS.find(context => context < num_ctx && good({ ...base, num_ctx: context }))
-    return found
-  }
   const found: string[] = []
   const context = smaller(options)
   if (context) found.push(`num_ctx ${context} (now ${num_ctx})`)
   if (wide && good(quantized)) found.push('cache_type_k and cache_type_v q8_0')
-  for (let slots = num_parallel - 1; slots > 0; slots--) {
-    if (!good({ ...options, num_parallel: slots })) continue
-    found.push(`num_parallel ${slots} (now ${num_parallel})`)
-    break
-  }
+  let slots = num_parallel - 1
+  while (slots > 0 && !good({ ...options, num_parallel: slots })) slots--
+  if (slots > 0) found.push(`num_parallel ${slots} (now ${num_parallel})`)
   if (found.length > 1 || (context ?? 0) >= num_ctx / 4) return found
   // No single option helps enough.
   const all = { ...(wide ? quantized : options), num_parallel: 1 }
   const last = good(all) ? num_ctx : smaller(all)
   if (last === undefined || last <= (context ?? 0)) return found
   const together = [`num_ctx ${last}`, ...(wide ? ['cache_type_k and cache_type_v q8_0'] : []), 'num_parallel 1']
-  return [...found, `${together.slice(0, -1).join(', ')} and ${together.at(-1)} together`]
+  return [...found, `${AND.format(together)} together`]
 }
 
-function either(list: string[]): string {
-  return list.length < 2 ? (list[0] ?? '') : `${list.slice(0, -1).join(', ')} or ${list.at(-1)}`
-}
+// British usage has no comma before the last one.
+const AND = new Intl.ListFormat('en-GB', { type: 'conjunction' })
+const OR = new Intl.ListFormat('en-GB', { type: 'disjunction' })
 
-function inPools(use: MemoryUse): string {
-  const named = Object.entries(use).map(([pool, bytes]) =>
-    pool === 'host' ? `${formatMemory(bytes)} of memory` : `${formatMemory(bytes)} on ${pool}`
-  )
-  return named.length < 2 ? (named[0] ?? '') : `${named.slice(0, -1).join(', ')} and ${named.at(-1)}`
+function named(use: MemoryUse): string {
+  const pools = Object.entries(use).map(([pool, bytes]) => {
+    return `${formatMemory(bytes)} ${pool === 'host' ? 'of memory' : `on ${pool}`}`
+  })
+  return AND.format(pools)
 }
 
 /**
  * Explains to the user with numbers why a model does not fit, and what would make it fit.
  * @param needFor undefined where the need with other options is unknown
  */
-export function explainNeed(
+function explainNeed(
   spec: LaunchSpec,
-  need: Pick<EngineNeed, 'use' | 'parts'>,
+  need: EngineNeed,
   budget: MemoryUse,
-  needFor: NeedFor | undefined
+  needFor: ((options: LoadOptions) => MemoryUse) | undefined
 ): string {
   const { weights, cache, compute } = need.parts
   const { num_ctx, num_parallel } = spec.options
-  const limits = Object.fromEntries(
-    Object.keys(need.use).flatMap(pool => (pool in budget ? [[pool, budget[pool]!]] : []))
-  )
+  const limits = Object.fromEntries(Object.entries(budget).filter(([pool]) => pool in need.use))
   const conversations = num_parallel === 1 ? 'a conversation' : `${num_parallel} conversations`
   const what =
-    `It needs about ${inPools(need.use)} (weights ${formatMemory(weights)}, cache for ${conversations} of ` +
+    `It needs about ${named(need.use)} (weights ${formatMemory(weights)}, cache for ${conversations} of ` +
     `${num_ctx} tokens ${formatMemory(cache)}, computing ${formatMemory(compute)})`
   if (fits(need.use, budget)) {
-    return `${what}; ${inPools(limits)} can be used by all models together. It fits when other models are stopped.`
+    return `${what}; ${named(limits)} can be used by all models together. It fits when other models are stopped.`
   }
-  const short = `${what}, but only ${inPools(limits)} can be used.`
+  const short = `${what}, but only ${named(limits)} can be used.`
   const options = needFor ? changes(spec, needFor, budget) : []
-  if (options.length > 0) return `${short} It would fit with ${either(options)}.`
-  const room = Object.values(limits).reduce((sum, bytes) => sum + bytes, 0)
-  const left = room - compute
+  if (options.length > 0) return `${short} It would fit with ${OR.format(options)}.`
+  const left = totalOf(limits) - compute
   const smaller =
     left > 0
       ? `Take a smaller quantization or a smaller model: its weights should be below ${formatMemory(left)}.`

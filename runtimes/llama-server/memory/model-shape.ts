@@ -49,8 +49,10 @@ const GEMMA_3N_CACHED_LAYERS = 20
 /** A part of a recurrent layer, by the name of its tensor. */
 const STATE_TENSOR = /^(ssm_|time_mix_|shortconv\.)/
 const ATTENTION_TENSOR = /^attn_(k|v|qkv|kv_a_mqa|kv_b)\./
+const INPUT_TENSOR = /^(token_embd|per_layer_token_embd|position_embd)\.weight$/
 const F32 = 4
 
+type Tensor = GgufHeader['tensors'][number]
 type Keys = Readonly<Record<string, unknown>>
 
 function keysOf(keys: Keys, architecture: string) {
@@ -94,13 +96,8 @@ function stateOf(read: KeyReader, embedding: number, heads: number): number {
   return F32 * (Math.max(kernel - 1, 0) * (inner + 2 * of('ssm.group_count') * size) + size * inner)
 }
 
-interface Attention {
-  keys: number
-  values: number
-}
-
 /** Numbers that a token leaves in a layer with attention: `llama_hparams::n_embd_k_gqa`, `n_embd_v_gqa`, `is_mla`. */
-function attentionOf(read: KeyReader, layer: number, headLength: number, windowed: boolean): Attention {
+function attentionOf(read: KeyReader, layer: number, headLength: number, windowed: boolean) {
   const kvHeads = read.at('attention.head_count_kv', layer) ?? read.at('attention.head_count', layer) ?? 0
   const length = (name: string) => (windowed ? read.number(`attention.${name}_swa`) : undefined)
   const keyLength = length('key_length') ?? read.number('attention.key_length') ?? headLength
@@ -111,19 +108,13 @@ function attentionOf(read: KeyReader, layer: number, headLength: number, windowe
   return { keys: keyLength * kvHeads + indexer, values: latent ? 0 : valueLength * kvHeads }
 }
 
-interface LayerTensors {
-  bytes: number
-  state: boolean
-  attention: boolean
-}
-
-function layerTensors(tensors: GgufHeader['tensors'], count: number): LayerTensors[] {
+function layerTensors(tensors: Tensor[], count: number, sizeOf: (tensor: Tensor) => number) {
   const layers = Array.from({ length: count }, () => ({ bytes: 0, state: false, attention: false }))
-  for (const { name, bytes } of tensors) {
-    const match = /^blk\.(\d+)\.(.*)$/.exec(name)
+  for (const tensor of tensors) {
+    const match = /^blk\.(\d+)\.(.*)$/.exec(tensor.name)
     const layer = match && layers[Number(match[1])]
     if (!layer) continue
-    layer.bytes += bytes
+    layer.bytes += sizeOf(tensor)
     layer.state ||= STATE_TENSOR.test(match[2]!)
     layer.attention ||= ATTENTION_TENSOR.test(match[2]!)
   }
@@ -148,12 +139,14 @@ function guessedLayer(architecture: string, read: KeyReader, layer: number, stat
  * @param keys of the (first) file; lists such as heads by layer may be missing, then what is guessed is rather too much
  * @param tensors of all files
  * @param bytes of all model files, which count where the tensors are not known
+ * @param amx whether llama.cpp packs weights for a processor with AMX
  * @returns undefined where the keys do not say what a model is made of
  */
 export function modelShape(
   keys: Keys,
-  tensors: GgufHeader['tensors'] | undefined,
-  bytes: number
+  tensors: Tensor[] | undefined,
+  bytes: number,
+  amx = false
 ): ModelShape | undefined {
   const architecture = keys['general.architecture']
   if (typeof architecture !== 'string') return undefined
@@ -167,13 +160,10 @@ export function modelShape(
   const trunk = count - (read.number('nextn_predict_layers') ?? 0)
   const shared = read.number('attention.shared_kv_layers')
   const cached = architecture === 'gemma3n' ? GEMMA_3N_CACHED_LAYERS : shared ? count - shared : count
-  const window = slidingWindow(architecture, count, {
-    window: read.number('attention.sliding_window'),
-    list: read.list('attention.sliding_window_pattern'),
-    period: read.number('attention.sliding_window_pattern')
-  })
+  const window = slidingWindow(architecture, count, read)
   const state = stateOf(read, embedding, heads)
-  const known = tensors?.length ? layerTensors(tensors, count) : undefined
+  const sizeOf = amx ? packedForAmx : (tensor: Tensor) => tensor.bytes
+  const known = tensors?.length ? layerTensors(tensors, count, sizeOf) : undefined
   const vocabulary = vocabularyOf(keys, read, tensors)
 
   const layerOf = (layer: number): LayerShape => {
@@ -196,7 +186,7 @@ export function modelShape(
   const expertLength = read.largest('expert_feed_forward_length') ?? feedForward
   return {
     architecture,
-    weights: placeWeights(layers, tensors, bytes, vocabulary * embedding),
+    weights: placeWeights(layers, tensors, bytes, vocabulary * embedding, sizeOf),
     layers,
     window: window?.tokens ?? 0,
     embedding,
@@ -209,7 +199,7 @@ export function modelShape(
   }
 }
 
-function vocabularyOf(keys: Keys, read: KeyReader, tensors: GgufHeader['tensors'] | undefined): number {
+function vocabularyOf(keys: Keys, read: KeyReader, tensors: Tensor[] | undefined): number {
   const table = tensors?.find(tensor => tensor.name === 'token_embd.weight')
   const named = table?.shape[1] ?? read.number('vocab_size') ?? keys['tokenizer.ggml.tokens']
   // Few models that people run have a larger one.
@@ -219,22 +209,24 @@ function vocabularyOf(keys: Keys, read: KeyReader, tensors: GgufHeader['tensors'
 /** Gives layers their weights where the tensors are not known; the rest are the weights outside of layers. */
 function placeWeights(
   layers: LayerShape[],
-  tensors: GgufHeader['tensors'] | undefined,
+  tensors: Tensor[] | undefined,
   bytes: number,
-  table: number
+  table: number,
+  sizeOf: (tensor: Tensor) => number
 ): ModelShape['weights'] {
-  const inLayers = layers.reduce((sum, layer) => sum + layer.weights, 0)
-  if (tensors && inLayers > 0) {
-    const named = (name: string) => tensors.find(tensor => tensor.name === name)?.bytes ?? 0
-    const tokens = named('token_embd.weight')
-    const output = named('output.weight')
-    const input = tokens + named('per_layer_token_embd.weight') + named('position_embd.weight')
-    const all = tensors.reduce((sum, tensor) => sum + tensor.bytes, 0)
+  if (tensors && layers.some(layer => layer.weights > 0)) {
+    const outside = tensors.filter(({ name }) => !/^blk\.\d+\./.test(name))
+    const tokens = outside.find(({ name }) => name === 'token_embd.weight')
+    const output = outside.find(({ name }) => name === 'output.weight')
+    const inputs = outside.filter(({ name }) => INPUT_TENSOR.test(name))
+    const others = outside.filter(tensor => tensor !== output && !inputs.includes(tensor))
+    const sum = (sizes: number[]) => sizes.reduce((total, size) => total + size, 0)
     return {
-      input,
-      output: output || tokens,
-      tied: output === 0,
-      other: all - inLayers - input - output
+      // Looked up, not multiplied: never packed.
+      input: sum(inputs.map(tensor => tensor.bytes)),
+      output: output || tokens ? sizeOf((output ?? tokens)!) : 0,
+      tied: output === undefined,
+      other: sum(others.map(sizeOf))
     }
   }
   // A byte for each number lies between usual quantizations and F16.
@@ -243,9 +235,22 @@ function placeWeights(
   return { input, output: input, tied: true, other: 0 }
 }
 
-/** Bytes of all weights, each once. */
-export function weightsOf({ weights, layers }: ModelShape): number {
-  const outside = weights.input + (weights.tied ? 0 : weights.output) + weights.other
+/**
+ * Bytes of a tensor in the layout for AMX, which adds sums to the blocks of some types (`get_row_size` in llama.cpp's
+ * ggml-cpu/amx/mmq.cpp). Types are known by their bits for a number here; tensors of experts are not packed.
+ */
+function packedForAmx({ shape, bytes }: Tensor): number {
+  if (shape.length !== 2) return bytes
+  const bits = (8 * bytes) / (shape[0]! * shape[1]!)
+  return bytes * (AMX_GROWTH[bits] ?? 1)
+}
+
+/** By bits: Q8_0, Q4_K, Q5_K, IQ4_XS. Q4_0, which has as many as Q4_K, does not grow, so that it is overestimated. */
+const AMX_GROWTH: Record<number, number> = { 8.5: 38 / 34, 4.5: 148 / 144, 5.5: 180 / 176, 4.25: 138 / 136 }
+
+/** Bytes of all weights. @param copies a table of tokens that is also the output is held twice */
+export function weightsOf({ weights, layers }: ModelShape, copies = false): number {
+  const outside = weights.input + (weights.tied && !copies ? 0 : weights.output) + weights.other
   return layers.reduce((sum, layer) => sum + layer.weights, outside)
 }
 
@@ -288,33 +293,21 @@ const PATTERNS: Record<string, Pattern> = {
 /** These name each layer in a list. */
 const LISTED = new Set(['gemma4', 'granite_swa', 'maple', 'mimo2', 'spark2_5', 'step35'])
 
-/** Tokens of the window, and by layer whether it has one. */
-export interface SlidingWindow {
-  tokens: number
-  has(layer: number): boolean
-}
-
-/**
- * The window of a model, by the keys of its file; `list` and `period` are what it has under `sliding_window_pattern`.
- * `layers` counts all of them.
- */
-export function slidingWindow(
-  architecture: string,
-  layers: number,
-  named: { window: number | undefined; list: readonly unknown[] | undefined; period: number | undefined }
-): SlidingWindow | undefined {
+/** The window of a model by the keys of its file: its tokens, and by layer whether it has one. */
+function slidingWindow(architecture: string, layers: number, read: KeyReader) {
+  const window = read.number('attention.sliding_window')
+  const list = read.list('attention.sliding_window_pattern')
   const pattern = PATTERNS[architecture]
   if (!pattern && !LISTED.has(architecture)) return undefined
   if (pattern?.layers !== undefined && pattern.layers !== layers) return undefined
-  const tokens = (pattern?.fixed && named.window !== 0 ? pattern.window : named.window) ?? pattern?.window
+  const tokens = (pattern?.fixed && window !== 0 ? pattern.window : window) ?? pattern?.window
   if (!tokens) return undefined
-  const { list } = named
-  if (list) return { tokens, has: layer => Boolean(list[layer]) }
-  const period = named.period ?? pattern?.period
+  if (list) return { tokens, has: (layer: number) => Boolean(list[layer]) }
+  const period = read.number('attention.sliding_window_pattern') ?? pattern?.period
   if (period === undefined) return undefined
   // llama_hparams::set_swa_pattern
   return {
     tokens,
-    has: layer => period === 0 || (pattern?.denseFirst ? layer % period !== 0 : layer % period < period - 1)
+    has: (layer: number) => period === 0 || (pattern?.denseFirst ? layer % period !== 0 : layer % period < period - 1)
   }
 }
