@@ -90,12 +90,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     const path = request.url.split('?')[0]
     request.log[level]({ ms: Math.round(reply.elapsedTime) }, `${request.method} ${path} ${reply.statusCode}`)
   })
-  app.setErrorHandler((error, request, reply) => {
-    if (isGone(error, request)) return reply.hijack()
-    const failure = toCorralError(error)
-    logFailure(failure, request.log)
-    return reply.code(failure.status).headers(errorHeaders(failure)).send(nativeErrorBody(failure, request))
-  })
+  sendErrors(app, nativeErrorBody)
   app.setNotFoundHandler(request => {
     throw noRouteError(allowedMethods, request.method, request.url)
   })
@@ -123,6 +118,23 @@ function rememberRoutes(app: FastifyInstance): (path: string) => string[] {
     const matching = routes.filter(({ pattern, options }) => !options.config?.leftOut && pattern.test(path))
     return [...new Set(matching.flatMap(route => route.methods))].sort()
   }
+}
+
+/** Sends the errors of the application's routes in the shape of a surface. @param headers those of the surface's own */
+export function sendErrors(
+  app: FastifyInstance,
+  body: ErrorBody,
+  headers: (request: FastifyRequest) => Record<string, string> = () => ({})
+): void {
+  app.setErrorHandler((error, request, reply) => {
+    if (isGone(error, request)) return reply.hijack()
+    const failure = toCorralError(error)
+    logFailure(failure, request.log)
+    return reply
+      .code(failure.status)
+      .headers({ ...errorHeaders(failure), ...headers(request) })
+      .send(body(failure, request))
+  })
 }
 
 /** Logs what the admin must know of; a client's own mistakes are the client's. */

@@ -1,13 +1,27 @@
-import { type TSchema, Type } from 'typebox'
+import { type TProperties, type TSchema, type TSchemaOptions, Type } from 'typebox'
 import { RequestOptionsSchema } from '../models/options.ts'
 
-/** Schemas of what requests of several surfaces have in common. */
+/** Schemas of what requests and replies of several surfaces have in common. */
 
 /** For objects that may have more fields than are named. */
 export const loose = { additionalProperties: true }
 
+/** An object that may have more fields than are named. */
+export const Loose = <Properties extends TProperties>(properties: Properties, options: TSchemaOptions = {}) =>
+  Type.Object(properties, { ...loose, ...options })
+
+/** The same, as a schema of the API document with a name of its own. */
+export const Titled = <Properties extends TProperties>(title: string, properties: Properties) =>
+  Loose(properties, { title })
+
+/** A list of such objects. */
+export const ListOf = <Properties extends TProperties>(properties: Properties, options: TSchemaOptions = {}) =>
+  Type.Array(Loose(properties), options)
+
+export const OrNull = <Schema extends TSchema>(schema: Schema) => Type.Union([schema, Type.Null()])
+
 /** A field that may be left out, or sent as `null` as some clients do for "not given". */
-export const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]))
+export const Given = <Schema extends TSchema>(schema: Schema) => Type.Optional(OrNull(schema))
 
 /** `model`, or `name` as some clients send it. */
 export const named = {

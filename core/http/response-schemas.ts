@@ -133,3 +133,18 @@ export function jsonOrStream(
     }
   }
 }
+
+/**
+ * Makes the options of a surface's routes: of a route's entry in the API document, its reply, and the codes of its own
+ * errors.
+ */
+export const routeOptions =
+  (shape: ErrorShape) =>
+  (
+    entry: FastifySchema,
+    reply: ResponseSchema | undefined,
+    codes: readonly ErrorCode[] = ANSWER_ERRORS,
+    options?: { body: boolean }
+  ): { schema: FastifySchema } => ({
+    schema: { ...entry, response: { ...(reply && { 200: reply }), ...errorResponses(shape, codes, options) } }
+  })

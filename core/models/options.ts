@@ -183,6 +183,21 @@ export function topLevelOptions(body: Record<string, unknown>): Record<string, u
 }
 
 /**
+ * The options of a request: those at the top level take precedence over the same ones in `options`.
+ * @throws CorralError `invalid_option`
+ */
+export function parseRequestOptions(body: Record<string, unknown>): ParsedOptions {
+  const own = parseOptions(topLevelOptions(body))
+  const nested = parseOptions(body.options)
+  return {
+    ...nested,
+    ...own,
+    load: { ...nested.load, ...own.load },
+    sampling: { ...nested.sampling, ...own.sampling }
+  }
+}
+
+/**
  * A request's `keep_alive` in milliseconds: seconds or a duration such as `5m`; undefined where none is given.
  * @throws CorralError `invalid_option`
  */

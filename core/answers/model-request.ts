@@ -1,0 +1,98 @@
+import type { CoreConfig } from '../config/core-schema.ts'
+import { type EffectiveSettings, settingsFor } from '../config/model-settings.ts'
+import type { Catalog, Model } from '../contracts/catalog.ts'
+import { parseModelName } from '../models/model-name.ts'
+import {
+  type OverflowPolicy,
+  type ParsedOptions,
+  parseKeepAlive,
+  parseRequestOptions,
+  topLevelOptions
+} from '../models/options.ts'
+import type { PluginContext } from '../plugins/plugin.ts'
+import { parseDuration } from '../system/duration.ts'
+import type { AnswerDependencies, ModelLease } from './pipeline.ts'
+
+/** What the routes of a surface need. */
+export interface SurfaceDependencies extends AnswerDependencies {
+  catalog: Catalog
+  config: CoreConfig
+  /** Milliseconds of silence after which a waiting stream sends a heartbeat. */
+  heartbeat: number
+}
+
+/**
+ * The dependencies of a surface's routes.
+ * @param surface name of the plugin, which needs the services `catalog`, `scheduler` and `engines`
+ */
+export function surfaceDependencies(
+  context: PluginContext,
+  surface: string,
+  heartbeat: string | number
+): SurfaceDependencies {
+  return {
+    catalog: context.service('catalog'),
+    scheduler: context.service('scheduler'),
+    engines: context.service('engines'),
+    hooks: context.hooks,
+    config: context.config,
+    surface,
+    heartbeat: parseDuration(heartbeat)!
+  }
+}
+
+/** What a request to a model says in every dialect. */
+export interface ModelRequest {
+  /** The model's name as the client wrote it. */
+  requested: string
+  variant: Model
+  settings: EffectiveSettings
+  /** Those of the request itself. */
+  options: ParsedOptions
+  /** The request's options over those of `settings`, under the engine's names. */
+  sampling: Record<string, unknown>
+  overflow: OverflowPolicy
+  lease: ModelLease
+}
+
+/**
+ * Reads the fields that requests of all dialects share: `model` (or `name`), options and `keep_alive`.
+ * @throws CorralError `invalid_model_name`, `model_not_found` or `invalid_option`
+ */
+export function readModelRequest(
+  { catalog, config }: Pick<SurfaceDependencies, 'catalog' | 'config'>,
+  body: Record<string, unknown>
+): ModelRequest {
+  const requested = body.model ?? body.name
+  const model = parseModelName(requested)
+  const options = parseRequestOptions(body)
+  const keepAlive = parseKeepAlive(body.keep_alive)
+  const variant = catalog.get(model)
+  const settings = settingsFor(config, variant)
+  return {
+    requested: requested as string,
+    variant,
+    settings,
+    options,
+    sampling: { ...settings.sampling, ...options.sampling },
+    overflow: options.overflow ?? settings.overflow,
+    lease: { model, options: options.load, keepAlive }
+  }
+}
+
+/**
+ * What an engine gets of a request in the words of the hosted-chat API: its options and its other fields, which take
+ * precedence. A field that is `null` counts as absent.
+ * @param own names of fields that are not for engines
+ */
+export function passedFields(
+  body: Record<string, unknown>,
+  { sampling }: ParsedOptions,
+  own: readonly string[]
+): Record<string, unknown> {
+  const topLevel = topLevelOptions(body)
+  const others = Object.entries(body).filter(([name, value]) => value !== null && !(name in topLevel))
+  const fields = { ...sampling, ...Object.fromEntries(others) }
+  for (const name of own) delete fields[name]
+  return fields
+}
