@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
+import { surfaceDependencies } from '../../core/answers/model-request.ts'
 import { Timeout } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
-import { parseDuration } from '../../core/system/duration.ts'
 import { anthropicRoutes } from './routes.ts'
 
 export default definePlugin({
@@ -17,16 +17,6 @@ export default definePlugin({
     { additionalProperties: false }
   ),
   setup(context, options) {
-    return {
-      routes: anthropicRoutes({
-        catalog: context.service('catalog'),
-        scheduler: context.service('scheduler'),
-        engines: context.service('engines'),
-        hooks: context.hooks,
-        surface: 'api-anthropic',
-        config: context.config,
-        heartbeat: parseDuration(options.heartbeat)!
-      })
-    }
+    return { routes: anthropicRoutes(surfaceDependencies(context, 'api-anthropic', options.heartbeat)) }
   }
 })

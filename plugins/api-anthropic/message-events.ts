@@ -1,12 +1,12 @@
 import type { Delta, TokenUsage, ToolCallPiece } from '../../core/contracts/engines.ts'
-import { shownId } from './engine-messages.ts'
+import { shownId } from './messages.ts'
 import type { BlockDelta, Message, MessageEvent, ReplyBlock, StopReason, Usage } from './schemas.ts'
 
 type Prose = 'text' | 'thinking'
 
 export interface MessageHead {
   id: string
-  /** As it was asked for. */
+  /** As in the request. */
   model: string
   /** Texts that may end the answer. */
   stopSequences: readonly string[]
@@ -17,9 +17,9 @@ export interface MessageHead {
 }
 
 /**
- * Words an engine's answer as the events of Anthropic's streams. Blocks are numbered without gaps and follow one
+ * Makes the events of Anthropic's streams of an engine's answer. Blocks are numbered without gaps and follow one
  * another: each is complete before the next begins. Blocks of nothing but blanks, which models like to put between
- * thoughts and calls, are left out: nobody takes them back.
+ * thoughts and calls, are left out: clients could not send them back.
  */
 export class MessageEvents {
   #head: MessageHead
@@ -30,8 +30,8 @@ export class MessageEvents {
   #open: Prose | number | undefined
   /** Blanks that a block may begin with. */
   #blank = { kind: 'text' as Prose, text: '' }
-  /** What is said while a call is open; another piece of the call may still come. */
-  #held: { kind: Prose; text: string }[] = []
+  /** Prose that arrived while a call is open; another piece of the call may still come. */
+  #waiting: { kind: Prose; text: string }[] = []
   /** Arguments of a call whose name has not come yet. */
   #unnamed = ''
   #calls = 0
@@ -43,18 +43,18 @@ export class MessageEvents {
     this.#head = head
   }
 
-  /** The events that a part of the answer adds. */
-  add(delta: Delta): MessageEvent[] {
-    if (delta.choice) return []
-    if (delta.reading) {
-      this.#usage = { ...this.#usage, promptTokens: delta.reading.total, cachedTokens: delta.reading.cached }
+  /** The events of what the engine adds. */
+  add(deltas: readonly Delta[]): MessageEvent[] {
+    for (const { choice, reading, usage, thinking, content, toolCalls = [], finish, stopSequence } of deltas) {
+      if (choice) continue
+      if (reading) this.#usage = { ...this.#usage, promptTokens: reading.total, cachedTokens: reading.cached }
+      this.#usage = usage ?? this.#usage
+      if (thinking && !this.#head.omitThinking) this.#say('thinking', thinking)
+      if (content) this.#say('text', content)
+      for (const piece of toolCalls) this.#call(piece)
+      this.#finish ??= finish
+      this.#stopSequence ??= stopSequence
     }
-    this.#usage = delta.usage ?? this.#usage
-    if (delta.thinking && !this.#head.omitThinking) this.#say('thinking', delta.thinking)
-    if (delta.content) this.#say('text', delta.content)
-    for (const piece of delta.toolCalls ?? []) this.#call(piece)
-    this.#finish ??= delta.finish
-    this.#stopSequence ??= delta.stopSequence
     return this.#taken()
   }
 
@@ -63,10 +63,10 @@ export class MessageEvents {
     this.#close()
     this.#start()
     const stop = this.#stopSequence
-    const asked = stop !== undefined && this.#head.stopSequences.includes(stop)
+    const requested = stop !== undefined && this.#head.stopSequences.includes(stop)
     this.#out.push({
       type: 'message_delta',
-      delta: { stop_reason: asked ? 'stop_sequence' : this.#stopReason(), stop_sequence: asked ? stop : null },
+      delta: { stop_reason: requested ? 'stop_sequence' : this.#stopReason(), stop_sequence: requested ? stop : null },
       usage: this.#shownUsage()
     })
     this.#out.push({ type: 'message_stop' })
@@ -122,20 +122,20 @@ export class MessageEvents {
     this.#out.push({ type: 'content_block_delta', index: this.#index, delta })
   }
 
-  /** Ends the open block; what was held back for its end comes after it. */
+  /** Ends the open block; the prose that waited for its end follows. */
   #close(): void {
     while (this.#open !== undefined) {
-      // Nobody checks it here, but there are clients that drop thoughts without one.
+      // Nothing here checks signatures, but some clients drop thoughts without one.
       if (this.#open === 'thinking') this.#delta({ type: 'signature_delta', signature: this.#head.id })
       this.#out.push({ type: 'content_block_stop', index: this.#index++ })
       this.#open = undefined
-      for (const { kind, text } of this.#held.splice(0)) this.#say(kind, text)
+      for (const { kind, text } of this.#waiting.splice(0)) this.#say(kind, text)
     }
   }
 
   #say(kind: Prose, text: string): void {
     if (typeof this.#open === 'number') {
-      this.#held.push({ kind, text })
+      this.#waiting.push({ kind, text })
       return
     }
     let said = text
@@ -170,41 +170,31 @@ export class MessageEvents {
   }
 }
 
-/** Puts the events of a stream together to the message that they make. */
-export class WholeMessage {
-  #message: Message | undefined
-  #json = ''
-
-  take(event: MessageEvent): void {
-    const message = this.#message
-    if (event.type === 'message_start') this.#message = { ...event.message, content: [] }
-    if (!message) return
-    const block = message.content.at(-1)
-    if (event.type === 'content_block_start') {
-      message.content.push({ ...event.content_block })
-      this.#json = ''
-    } else if (event.type === 'content_block_delta' && block) this.#extend(block, event.delta)
-    else if (event.type === 'content_block_stop' && block?.type === 'tool_use') this.#endCall(message, block)
-    else if (event.type === 'message_delta') Object.assign(message, event.delta, { usage: event.usage })
+/** The message that the events of a stream make. */
+export function wholeMessage(events: readonly MessageEvent[]): Message {
+  const content: ReplyBlock[] = []
+  let message: Message | undefined
+  let json = ''
+  for (const event of events) {
+    const block = content.at(-1)
+    if (event.type === 'message_start') message = { ...event.message, content }
+    else if (event.type === 'content_block_start') {
+      content.push({ ...event.content_block })
+      json = ''
+    } else if (event.type === 'content_block_delta') {
+      const { delta } = event
+      if (delta.type === 'input_json_delta') json += delta.partial_json
+      else if (block?.type === 'text' && delta.type === 'text_delta') block.text += delta.text
+      else if (block?.type === 'thinking' && delta.type === 'thinking_delta') block.thinking += delta.thinking
+      else if (block?.type === 'thinking' && delta.type === 'signature_delta') block.signature = delta.signature
+    } else if (event.type === 'content_block_stop' && block?.type === 'tool_use') {
+      try {
+        block.input = JSON.parse(json || '{}')
+      } catch {
+        // Cut off by max_tokens, as the stop reason says. Half a call must not be taken for a whole one.
+        content.pop()
+      }
+    } else if (event.type === 'message_delta') Object.assign(message!, event.delta, { usage: event.usage })
   }
-
-  get message(): Message {
-    return this.#message!
-  }
-
-  #extend(block: ReplyBlock, delta: BlockDelta): void {
-    if (delta.type === 'input_json_delta') this.#json += delta.partial_json
-    else if (block.type === 'text' && delta.type === 'text_delta') block.text += delta.text
-    else if (block.type === 'thinking' && delta.type === 'thinking_delta') block.thinking += delta.thinking
-    else if (block.type === 'thinking' && delta.type === 'signature_delta') block.signature = delta.signature
-  }
-
-  #endCall(message: Message, block: ReplyBlock & { type: 'tool_use' }): void {
-    try {
-      block.input = JSON.parse(this.#json === '' ? '{}' : this.#json)
-    } catch {
-      // Cut off by max_tokens, as the stop reason says. Half a call must not be taken for a whole one.
-      message.content.pop()
-    }
-  }
+  return message!
 }

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { engineMessages } from '../../plugins/api-anthropic/engine-messages.ts'
+import { engineMessages } from '../../plugins/api-anthropic/messages.ts'
 import { assistant, image, PNG, result, text, use, user } from './support.ts'
 
 const imageUrl = { type: 'image_url', image_url: { url: `data:image/png;base64,${PNG}` } }
@@ -18,7 +18,7 @@ t.test('conversations', t => {
     ['system blocks', [user('Hi')], [{ role: 'system', content: 'a\nb' }, user('Hi')], [text('a'), text('b')]],
     ['no system', [user('Hi')], [user('Hi')], ''],
     [
-      'what the system says first is one message, what it says later is told by the user',
+      'system messages at the beginning are one, later ones go into the turn of the user',
       [
         { role: 'system', content: 'b' },
         { role: 'system', content: [text('c')] },

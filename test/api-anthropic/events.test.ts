@@ -1,25 +1,15 @@
 import t from 'tap'
 import type { Delta, ToolCallPiece } from '../../core/contracts/engines.ts'
-import { MessageEvents, WholeMessage } from '../../plugins/api-anthropic/message-events.ts'
+import { MessageEvents, wholeMessage } from '../../plugins/api-anthropic/message-events.ts'
 import type { MessageEvent } from '../../plugins/api-anthropic/schemas.ts'
 import { randomNumbers } from '../support/random.ts'
 import { trialCount } from '../support/trial-count.ts'
 
 const HEAD = { id: 'msg_1', model: 'a/b', stopSequences: ['END'] }
 
-function delta(given: Partial<Delta>): Delta {
-  return given
-}
-
-function eventsOf(deltas: Partial<Delta>[], head: Partial<typeof HEAD> & object = {}): MessageEvent[] {
+function eventsOf(deltas: Delta[], head: Partial<typeof HEAD> & object = {}): MessageEvent[] {
   const events = new MessageEvents({ ...HEAD, ...head })
-  return [...deltas.flatMap(given => events.add(delta(given))), ...events.end()]
-}
-
-function wholeOf(events: MessageEvent[]) {
-  const whole = new WholeMessage()
-  for (const event of events) whole.take(event)
-  return whole.message
+  return [...deltas.flatMap(given => events.add([given])), ...events.end()]
 }
 
 t.test('the events of an answer', t => {
@@ -85,7 +75,7 @@ t.test('the events of an answer', t => {
     { type: 'message_delta', delta: { stop_reason: 'tool_use', stop_sequence: null }, usage: shown },
     { type: 'message_stop' }
   ] as MessageEvent[])
-  t.strictSame(wholeOf(events), {
+  t.strictSame(wholeMessage(events), {
     id: 'msg_1',
     type: 'message',
     role: 'assistant',
@@ -109,8 +99,8 @@ t.test('why an answer ends, and what is left out', t => {
     arguments: json,
     ...(name && { name })
   })
-  const stopOf = (deltas: Partial<Delta>[], head = {}) => {
-    const { stop_reason, stop_sequence, content } = wholeOf(eventsOf(deltas, head))
+  const stopOf = (deltas: Delta[], head = {}) => {
+    const { stop_reason, stop_sequence, content } = wholeMessage(eventsOf(deltas, head))
     return { stop_reason, stop_sequence, content }
   }
   const said = [{ type: 'text', text: 'Hi' }]
@@ -138,7 +128,7 @@ t.test('why an answer ends, and what is left out', t => {
     said as never
   )
   const cut = eventsOf([{ content: 'Hi' }, { toolCalls: [piece(0, '{"a', 'f')] }, { finish: 'length' }])
-  t.strictSame(wholeOf(cut).content, said as never, 'half a call is none')
+  t.strictSame(wholeMessage(cut).content, said as never, 'half a call is none')
   t.equal(cut.filter(({ type }) => type === 'content_block_start').length, 2, 'a stream shows it as it came')
   const two = [{ toolCalls: [piece(0, '{}', 'f')] }, { toolCalls: [piece(1, '{}', 'g')] }, { finish: 'stop' as const }]
   t.match(stopOf(two, { oneCall: true }).content, [{ name: 'f' }])
@@ -192,9 +182,9 @@ t.test('whatever the engine sends, the stream is well-formed and nothing is lost
     const pick = () => PIECES[Math.floor(random() * PIECES.length)]!
     const said = { text: '', thinking: '' }
     const calls: string[] = []
-    const deltas: Partial<Delta>[] = []
+    const deltas: Delta[] = []
     for (let left = Math.floor(random() * 30); left > 0; left--) {
-      const given: Partial<Delta> = {}
+      const given: Delta = {}
       if (random() < 0.3) given.thinking = pick()
       if (random() < 0.4) given.content = pick()
       if (random() < 0.4) {

@@ -2,9 +2,9 @@ import { Ajv } from 'ajv'
 import t from 'tap'
 import { CorralError, ERROR_STATUS, type ErrorCode } from '../../core/errors.ts'
 import { anthropicErrorBody } from '../../plugins/api-anthropic/anthropic-error.ts'
-import { engineRequest } from '../../plugins/api-anthropic/engine-body.ts'
-import { engineMessages } from '../../plugins/api-anthropic/engine-messages.ts'
-import { MessagesRequestSchema } from '../../plugins/api-anthropic/schemas.ts'
+import { engineRequest } from '../../plugins/api-anthropic/message-request.ts'
+import { engineMessages } from '../../plugins/api-anthropic/messages.ts'
+import { MessagesRequest } from '../../plugins/api-anthropic/schemas.ts'
 import { randomNumbers } from '../support/random.ts'
 import { trialCount } from '../support/trial-count.ts'
 import { assistant, image, result, text, use, user } from './support.ts'
@@ -196,7 +196,7 @@ t.test('what is refused, with its place', t => {
 })
 
 t.test('no request that its schema lets through fails but with an error that tells why', t => {
-  const fits = new Ajv({ keywords: ['documented'] }).compile(MessagesRequestSchema)
+  const fits = new Ajv({ keywords: ['documented'] }).compile(MessagesRequest)
   const KEYS = 'type text source data content title context id name input tool_use_id tool_name is_error thinking tool'
   const keys = `${KEYS} definition input_schema description media_type role clear_at defer_loading schema`.split(' ')
   const TYPES = 'text image document search_result tool_use tool_result thinking redacted_thinking tool_reference'
@@ -254,8 +254,8 @@ t.test('errors in the words of Anthropic', t => {
     not_implemented: 'api_error'
   }
   for (const [code, status] of Object.entries(ERROR_STATUS)) {
-    const body: any = anthropicErrorBody(new CorralError(code as ErrorCode, 'Told.'), { id: 'r1' })
-    t.match(body, { type: 'error', error: { message: 'Told.', code, details: { error_code: code } }, request_id: 'r1' })
+    const body: any = anthropicErrorBody(new CorralError(code as ErrorCode, 'Gone.'), { id: 'r1' })
+    t.match(body, { type: 'error', error: { message: 'Gone.', code, details: { error_code: code } }, request_id: 'r1' })
     const wanted = types[code as ErrorCode]
     if (wanted) t.equal(body.error.type, wanted, code)
     t.equal(
