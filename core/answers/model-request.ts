@@ -1,6 +1,6 @@
 import type { CoreConfig } from '../config/core-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../config/model-settings.ts'
-import type { Catalog, Model } from '../contracts/catalog.ts'
+import type { Catalog, Model } from '../contracts/models.ts'
 import { parseModelName } from '../models/model-name.ts'
 import {
   type OverflowPolicy,

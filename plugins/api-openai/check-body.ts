@@ -1,18 +1,23 @@
 import type { FastifySchemaCompiler } from 'fastify'
-import type { TSchema } from 'typebox'
+import type { Static, TSchema } from 'typebox'
 import { CorralError } from '../../core/errors.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { topLevelOptions } from '../../core/models/options.ts'
 import { type ExplainedSchema, faultPlace, faultSentence, findFault } from '../../core/system/schema-check.ts'
 
+/** Keys and indices that lead to a part of a request. */
+export type Path = (string | number)[]
+
 /**
  * Checks a value against a schema. Values are not quoted in the error: they may be prompts.
+ * @param at where in the request the value is
  * @throws CorralError `invalid_request`, or `invalid_option` for an option, with the place as `param`
  */
-export function checkAgainst(schema: TSchema, value: unknown): void {
-  const fault = findFault(schema, value)
-  if (!fault) return
+export function checkAgainst<Schema extends TSchema>(schema: Schema, value: unknown, at: Path = []): Static<Schema> {
+  const found = findFault(schema, value)
+  if (!found) return value as Static<Schema>
+  const fault = { ...found, path: [...at, ...found.path] }
   const first = String(fault.path[0] ?? '')
   const param = faultPlace(fault)
   if (first === 'model' || first === 'name') {
@@ -22,32 +27,26 @@ export function checkAgainst(schema: TSchema, value: unknown): void {
   throw new CorralError(isOption ? 'invalid_option' : 'invalid_request', faultSentence(fault, 'The request'), { param })
 }
 
-/** Fastify's validation by `checkAgainst`. Numbers of a query come as text and are taken for what the schema says. */
-export const schemaCompiler: FastifySchemaCompiler<TSchema> =
-  ({ schema, httpPart }) =>
-  given => {
+/** Fastify's validation by `checkAgainst`. Numbers of a query come as text and are read as the schema says. */
+export const schemaCompiler: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
+  const { properties = {} } = schema as ExplainedSchema
+  return given => {
     try {
-      const value = httpPart === 'body' ? bodyObject(given) : readNumbers(schema as ExplainedSchema, given)
-      if (httpPart === 'body' && (schema as ExplainedSchema).properties?.model)
-        requireModel(value as Record<string, unknown>)
-      checkAgainst(schema, value)
-      return { value }
+      if (httpPart !== 'body') return { value: checkAgainst(schema, readNumbers(properties, given)) }
+      const { model, name } = bodyObject(given)
+      // Without a model, what else is wrong matters little.
+      if (properties.model && (model ?? name ?? null) === null) parseModelName(undefined)
+      return { value: checkAgainst(schema, given) }
     } catch (error) {
       return { error: error as Error }
     }
   }
-
-/** Without a model the rest matters little. */
-function requireModel({ model, name }: Record<string, unknown>): void {
-  const given = model ?? name
-  if (given === undefined || given === null) parseModelName(given)
 }
 
-function readNumbers({ properties = {} }: ExplainedSchema, given: unknown): unknown {
-  if (typeof given !== 'object' || given === null) return given
-  const read = ([name, value]: [string, unknown]) =>
-    properties[name]?.type === 'integer' && typeof value === 'string' && /^-?\d{1,15}$/.test(value)
-      ? Number(value)
-      : value
-  return Object.fromEntries(Object.entries(given).map(entry => [entry[0], read(entry)]))
+function readNumbers(properties: Record<string, ExplainedSchema>, given: unknown): unknown {
+  const read = ([name, value]: [string, unknown]) => {
+    const isNumber = properties[name]?.type === 'integer' && /^-?\d{1,15}$/.test(String(value))
+    return [name, isNumber ? Number(value) : value]
+  }
+  return Object.fromEntries(Object.entries(given as object).map(read))
 }

@@ -2,7 +2,7 @@ import { shortened } from '../../core/answers/embedding.ts'
 import type { EmbeddingsReply, RankingReply } from '../../core/contracts/engines.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { EmbeddingRequest, RerankRequest } from './request-schemas.ts'
+import type { EmbeddingRequest, RerankRequest } from './schemas.ts'
 
 /**
  * The inputs of a request: texts, or lists of tokens.
@@ -24,12 +24,12 @@ function requireLength(dimensions: number, length: number): void {
   if (dimensions <= length) return
   throw new CorralError(
     'invalid_request',
-    `"dimensions" must be ${length} at most: the model's vectors have so many.`,
+    `"dimensions" must be ${length} at most: the model's vectors are of that length.`,
     { param: 'dimensions' }
   )
 }
 
-/** The reply; vectors are cut to `dimensions` and normalised anew. @throws CorralError when they are shorter than that */
+/** The reply; vectors are cut to `dimensions` and normalised again. @throws CorralError when they are shorter */
 export function embeddingList(
   { vectors, promptTokens }: EmbeddingsReply,
   { dimensions, encoding_format }: EmbeddingRequest,
@@ -58,7 +58,7 @@ function base64Of(vector: ArrayLike<number>): string {
   return bytes.toString('base64')
 }
 
-export const textOf = (document: RerankRequest['documents'][number]) =>
+export const documentText = (document: RerankRequest['documents'][number]) =>
   typeof document === 'string' ? document : document.text
 
 /** The best of the engine's results, with their documents where these are requested. */
@@ -75,7 +75,7 @@ export function ranking(
     results: best.map(({ index, score }) => ({
       index,
       relevance_score: score,
-      ...(return_documents && { document: { text: textOf(documents[index]!) } })
+      ...(return_documents && { document: { text: documentText(documents[index]!) } })
     }))
   }
 }

@@ -1,8 +1,8 @@
 import { Type } from 'typebox'
+import { surfaceDependencies } from '../../core/answers/model-request.ts'
 import { Bytes, Timeout } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
-import { parseDuration } from '../../core/system/duration.ts'
 import { openaiRoutes } from './routes.ts'
 
 export default definePlugin({
@@ -26,13 +26,7 @@ export default definePlugin({
   ),
   setup(context, options) {
     const deps = {
-      catalog: context.service('catalog'),
-      scheduler: context.service('scheduler'),
-      engines: context.service('engines'),
-      hooks: context.hooks,
-      surface: 'api-openai',
-      config: context.config,
-      heartbeat: parseDuration(options.heartbeat)!,
+      ...surfaceDependencies(context, 'api-openai', options.heartbeat),
       storedResponses: parseBytes(options.stored_responses)!
     }
     return {

@@ -1,29 +1,41 @@
-import type { EffectiveSettings } from '../../core/config/model-settings.ts'
-import type { Capability } from '../../core/contracts/models.ts'
+import { readModelRequest } from '../../core/answers/model-request.ts'
+import type { CoreConfig } from '../../core/config/core-schema.ts'
+import type { Capability, Catalog, Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 import { checkAgainst } from '../../plugins/api-openai/check-body.ts'
-import { type Fields, readCall } from '../../plugins/api-openai/engine-call.ts'
-import { chatGeneration, completionGeneration, type Generation } from '../../plugins/api-openai/generation.ts'
-import { ChatRequest, CompletionRequest } from '../../plugins/api-openai/request-schemas.ts'
+import {
+  chatGeneration,
+  completionGeneration,
+  type Fields,
+  type Generation
+} from '../../plugins/api-openai/generation.ts'
+import { ChatRequest, CompletionRequest } from '../../plugins/api-openai/schemas.ts'
 import { variantOf } from './support.ts'
 
 export const messages = [{ role: 'user', content: 'hi' }]
 export const base = { model: 'a/b', messages }
 export const defaults = { temperature: 0.7, top_p: 0.9, top_k: 40, max_tokens: 2048, seed: -1 }
-const settings = { sampling: defaults, engine: {} } as unknown as EffectiveSettings
 export const able = (...capabilities: Capability[]) => variantOf('a', 'b', { capabilities })
 
+/** What every dialect reads of a request. */
+export function modelRequest(body: Fields, variant: Model = able('completion', 'tools')) {
+  const catalog = { get: () => variant } as unknown as Catalog
+  const config = { defaults: { ...DEFAULT_LOAD_OPTIONS, ...defaults }, models: {} } as unknown as CoreConfig
+  return readModelRequest({ catalog, config }, body)
+}
+
 /** What a chat asks of an engine. */
-export function chat(body: Fields, variant = able('completion', 'tools')): Generation {
+export function chat(body: Fields, variant: Model = able('completion', 'tools')): Generation {
   checkAgainst(ChatRequest, body)
-  return chatGeneration(readCall(body, ChatRequest), variant, settings)
+  return chatGeneration(body, modelRequest(body, variant))
 }
 
 /** What a completion asks of an engine. */
-export function complete(body: Fields, variant = able('completion')): Generation {
+export function complete(body: Fields, variant: Model = able('completion')): Generation {
   const whole = { model: 'a/b', prompt: 'x', ...body }
   checkAgainst(CompletionRequest, whole)
-  return completionGeneration(readCall(whole, CompletionRequest), variant, settings)
+  return completionGeneration(whole, modelRequest(whole, variant))
 }
 
 /** Why a request is refused; it never quotes it. */

@@ -1,7 +1,6 @@
 import t from 'tap'
-import { type Fields, readCall } from '../../plugins/api-openai/engine-call.ts'
-import { engineMessages } from '../../plugins/api-openai/engine-messages.ts'
-import { able, base, chat, complete, defaults, messages } from './bodies.ts'
+import { engineMessages, type Fields } from '../../plugins/api-openai/generation.ts'
+import { able, base, chat, complete, defaults, messages, modelRequest } from './bodies.ts'
 
 const tool = (name: string) => ({ type: 'function', function: { name, parameters: { type: 'object' } } })
 
@@ -106,8 +105,8 @@ t.test('what chat sends to the engine', async t => {
   t.notOk(chat({ ...base, stream: true, logprobs: true }).passesBytes)
 })
 
-t.test('a request is understood', async t => {
-  const call = readCall({
+t.test('what requests of all dialects share', async t => {
+  const request = modelRequest({
     model: 'A/B:Q8_0',
     messages,
     stream: true,
@@ -116,15 +115,18 @@ t.test('a request is understood', async t => {
     context_overflow: 'drop_oldest',
     options: { num_ctx: 8, num_parallel: 2 }
   })
-  t.match(call, {
-    model: { owner: 'A', name: 'B', variant: 'Q8_0' },
-    asked: 'A/B:Q8_0',
-    load: { num_ctx: 9, num_parallel: 2 },
-    overflow: 'drop_oldest',
-    keepAlive: 60_000
+  t.match(request, {
+    requested: 'A/B:Q8_0',
+    lease: {
+      model: { owner: 'A', name: 'B', variant: 'Q8_0' },
+      options: { num_ctx: 9, num_parallel: 2 },
+      keepAlive: 60_000
+    },
+    overflow: 'drop_oldest'
   })
-  t.equal(readCall({ model: 'a/b', keep_alive: -1 }).keepAlive, -1000)
-  t.equal(readCall({ model: 'a/b', keep_alive: null }).keepAlive, undefined)
+  t.equal(modelRequest({ model: 'a/b' }).overflow, 'error')
+  t.equal(modelRequest({ model: 'a/b', keep_alive: -1 }).lease.keepAlive, -1000)
+  t.equal(modelRequest({ model: 'a/b', keep_alive: null }).lease.keepAlive, undefined)
 })
 
 t.test('messages', async t => {
@@ -188,9 +190,9 @@ t.test('messages', async t => {
 
 t.test('what completions send to the engine', async t => {
   const sent = (body: Fields, variant = able('completion')) => {
-    const { body: given, head, echo, bestOf, passesBytes } = complete(body, variant)
+    const { body: given, head, passesBytes } = complete(body, variant)
     const { temperature, top_p, top_k, seed, max_tokens, stream, stream_options, model, ...fields } = given
-    return { fields, head, echo, bestOf, passesBytes, max_tokens }
+    return { fields, head, passesBytes, max_tokens }
   }
   t.match(sent({}), { fields: { prompt: 'x' } })
   t.strictSame(sent({ prompt: [1, 2] }).fields, { prompt: [1, 2] })
@@ -207,9 +209,9 @@ t.test('what completions send to the engine', async t => {
   })
   t.match(sent({ logprobs: true }), { fields: { top_logprobs: 1 }, head: { logprobs: 1 } })
   t.strictSame(sent({ logprobs: false }).fields, { prompt: 'x' })
-  t.match(sent({ n: 2, best_of: 4 }), { fields: { n: 4, top_logprobs: 0 }, bestOf: 2, head: { choices: 4 } })
-  t.match(sent({ best_of: 1 }), { fields: { prompt: 'x' }, bestOf: undefined })
-  t.match(sent({ echo: true, prompt: ['x', 'y'] }), { echo: ['x', 'y'], passesBytes: false })
+  t.match(sent({ n: 2, best_of: 4 }), { fields: { n: 4, top_logprobs: 0 }, head: { choices: 4, bestOf: 2 } })
+  t.match(sent({ best_of: 1 }), { fields: { prompt: 'x' }, head: { bestOf: undefined } })
+  t.match(sent({ echo: true, prompt: ['x', 'y'] }), { head: { echo: ['x', 'y'] }, passesBytes: false })
   t.match(sent({ max_tokens: 0 }), { head: { nothing: true }, passesBytes: false })
   t.match(sent({ suffix: 'z', max_tokens: 4 }, able('completion', 'insert')), {
     fields: { prompt: 'x', suffix: 'z' },

@@ -1,6 +1,6 @@
 import type OpenAI from 'openai'
 import t from 'tap'
-import { ChatCompletion } from '../../plugins/api-openai/reply-schemas.ts'
+import { ChatCompletion } from '../../plugins/api-openai/schemas.ts'
 import { failure } from '../support/failure.ts'
 import { conforms, MODEL, question, startHosted } from './hosted.ts'
 import { variantOf } from './support.ts'

@@ -4,7 +4,7 @@ import type OpenAI from 'openai'
 import t from 'tap'
 import type { Capability } from '../../core/contracts/models.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
-import { Completion, Embeddings, ModelList, Ranking, Tokens } from '../../plugins/api-openai/reply-schemas.ts'
+import { Completion, Embeddings, ModelList, Ranking, TokenList } from '../../plugins/api-openai/schemas.ts'
 import { randomEncoder, writeRandomModel } from '../../scripts/random-models.ts'
 import { failure } from '../support/failure.ts'
 import { conforms, MODEL, question, startHosted } from './hosted.ts'
@@ -254,7 +254,7 @@ t.test('tokens', async t => {
   for (const model of [MODEL, 'random/vectors', 'random/ranker']) {
     const { body } = await service.json('/tokenize', { model, content: 'Hello there', with_pieces: true })
     t.match(body.tokens[0], { id: Number, piece: String }, model)
-    conforms(t, Tokens, body)
+    conforms(t, TokenList, body)
   }
   conforms(t, ModelList, (await service.json('/models')).body)
 })

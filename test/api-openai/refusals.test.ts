@@ -3,13 +3,8 @@ import type { ErrorCode } from '../../core/errors.ts'
 import { allowedBy } from '../../core/system/schema-check.ts'
 import { checkAgainst, schemaCompiler } from '../../plugins/api-openai/check-body.ts'
 import { embeddingInputs } from '../../plugins/api-openai/embeddings.ts'
-import type { Fields } from '../../plugins/api-openai/engine-call.ts'
-import {
-  ChatRequest,
-  EmbeddingRequest,
-  ModelListQuery,
-  RerankRequest
-} from '../../plugins/api-openai/request-schemas.ts'
+import type { Fields } from '../../plugins/api-openai/generation.ts'
+import { ChatRequest, EmbeddingRequest, ModelListQuery, RerankRequest } from '../../plugins/api-openai/schemas.ts'
 import { able, base, chat, complete, refusal } from './bodies.ts'
 
 const image = (url: unknown) => ({ messages: [{ content: [{ type: 'image_url', image_url: { url } }] }] })

@@ -2,7 +2,8 @@ import { accumulateResponse } from 'openai/lib/responses/ResponseAccumulator'
 import t, { type Test } from 'tap'
 import type { Delta } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
-import { engineFields } from '../../plugins/api-openai/responses/engine-request.ts'
+import { parseRequestOptions } from '../../core/models/options.ts'
+import { engineRequest } from '../../plugins/api-openai/responses/response-request.ts'
 import {
   type ResponseEvent,
   type ResponseHead,
@@ -29,7 +30,7 @@ function headOf(request: object = {}): ResponseHead {
     id: 'resp_1',
     createdAt: 1,
     request: given,
-    engine: engineFields(given),
+    engine: engineRequest(given, parseRequestOptions(given)),
     sampling: { temperature: 0.7, top_p: 0.9 },
     truncation: 'disabled'
   }

@@ -1,15 +1,19 @@
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
-import { engineMessages } from '../../plugins/api-openai/responses/engine-messages.ts'
-import { engineFields } from '../../plugins/api-openai/responses/engine-request.ts'
+import { parseRequestOptions } from '../../core/models/options.ts'
 import { readInput } from '../../plugins/api-openai/responses/input-items.ts'
-import type { Item } from '../../plugins/api-openai/responses/items.ts'
+import { engineMessages } from '../../plugins/api-openai/responses/input-messages.ts'
+import { engineRequest } from '../../plugins/api-openai/responses/response-request.ts'
+import type { Item } from '../../plugins/api-openai/responses/schemas.ts'
 import { differs } from './declared-types.ts'
 import { TOOL } from './support.ts'
 
 const none = () => undefined
+/** What a request has for the engine beside its input. */
+const engineFields = (request: object) =>
+  engineRequest(request, parseRequestOptions(request as Record<string, unknown>))
 
-/** Whom something fails with. */
+/** The error that something fails with. */
 function failure(run: () => unknown): Pick<CorralError, 'code' | 'param' | 'message'> {
   try {
     run()
@@ -295,7 +299,7 @@ t.test('what a request asks of the engine', async t => {
   ]
   for (const [request, fields] of table) t.strictSame(engineFields(request).fields, fields, JSON.stringify(request))
 
-  t.strictSame(engineFields({ num_ctx: 512, options: { num_ctx: 99, num_parallel: 2 } } as object).load, {
+  t.strictSame(parseRequestOptions({ num_ctx: 512, options: { num_ctx: 99, num_parallel: 2 } }).load, {
     num_ctx: 512,
     num_parallel: 2
   })
@@ -306,7 +310,7 @@ t.test('what a request asks of the engine', async t => {
     [{ options: { context_overflow: 'drop_oldest' } }, 'drop_oldest'],
     [{ context_overflow: 'drop_oldest', options: { context_overflow: 'error' } }, 'drop_oldest']
   ] as const) {
-    t.equal(engineFields(request as object).overflow, overflow, JSON.stringify(request))
+    t.equal(engineFields(request).overflow, overflow, JSON.stringify(request))
   }
 })
 
@@ -319,12 +323,12 @@ t.test('tools that agents offer whatever the server', async t => {
   }
   const { tools, fields } = engineFields({
     tools: [{ type: 'web_search' }, TOOL, group, { type: 'local_shell' }, { ...group, name: 'none', tools: [] }]
-  } as object)
+  })
   t.match(tools, [TOOL, { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }])
   t.equal(tools.length, 2, 'the reply shows which ones hold')
-  const told = fields.tools as { function: { name: string } }[]
+  const offered = fields.tools as { function: { name: string } }[]
   t.strictSame(
-    told.map(tool => tool.function.name),
+    offered.map(tool => tool.function.name),
     [TOOL.name, `crm__${TOOL.name}`]
   )
 })
@@ -376,5 +380,5 @@ t.test('requests for what there is not', async t => {
       JSON.stringify(request)
     )
   }
-  t.ok(engineFields({ background: false, conversation: null, prompt: null } as object), 'what says no is no wish')
+  t.ok(engineFields({ background: false, conversation: null, prompt: null }), 'what says no is no wish')
 })

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
-import type { Item } from '../../plugins/api-openai/responses/items.ts'
 import type { ResponseObject } from '../../plugins/api-openai/responses/response-writer.ts'
+import type { Item } from '../../plugins/api-openai/responses/schemas.ts'
 import { pageOf, StoredResponses } from '../../plugins/api-openai/responses/stored-responses.ts'
 import { randomBelow } from '../support/random.ts'
 

@@ -244,7 +244,7 @@ t.test('transcriptions that are refused', async t => {
       400,
       'unsupported_capability',
       'response_format',
-      /times at which words/
+      /needs the times of words/
     ],
     [{ model, file, response_format: 'poem' }, 400, 'invalid_request', 'response_format', /"json"/],
     [

@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 
-/** What is read of the schema of a form's field. */
+/** The keywords of a form field's schema that count. */
 interface FieldSchema {
   type?: string
   anyOf?: FieldSchema[]
@@ -11,8 +11,8 @@ interface FieldSchema {
 const MOST_PARTS = 100
 
 /**
- * Makes routes take multipart forms too, as if they were the JSON that their schemas describe: files come as base64,
- * and texts as what their field holds.
+ * Lets routes take multipart forms too, as if they were the JSON that their schemas describe: files become base64, and
+ * texts values of their field's type.
  */
 export function acceptForms(app: FastifyInstance): void {
   app.addContentTypeParser(
@@ -34,7 +34,7 @@ export function acceptForms(app: FastifyInstance): void {
 
 /** The values of each field, in their order; lists may be named `field[]`. */
 async function readForm(contentType: string, body: Buffer): Promise<Map<string, string[]>> {
-  // Forms are rare: the reader is not imported before the first one.
+  // Forms are rare: the reader is imported with the first one.
   const { Busboy } = await import('@fastify/busboy')
   const fields = new Map<string, string[]>()
   const add = (field: string, value: string) => {
@@ -44,7 +44,7 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
   try {
     const form = new Busboy({
       headers: { 'content-type': contentType },
-      // All of it is there, and the reader waits for ever for somebody to take a part that has no headers.
+      // The whole form is there already, and nobody reads a part without headers: with less room the reader would wait for ever.
       fileHwm: body.length + 1,
       limits: { fieldSize: body.length, parts: MOST_PARTS }
     })
@@ -72,7 +72,7 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
   return fields
 }
 
-/** What texts of a form stand for in a field; the check of the whole tells where they stand for nothing. */
+/** A form's texts as a value of their field's type; the route's validation refuses those that are none. */
 function fieldValue(values: string[], schema: FieldSchema): unknown {
   const types = [schema, ...(schema.anyOf ?? [])].map(({ type }) => type)
   if (types.includes('array')) return values

@@ -1,70 +1,90 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { type Static, Type } from 'typebox'
 import { checkMedia } from '../../../core/answers/media-parts.ts'
+import { readModelRequest, type SurfaceDependencies } from '../../../core/answers/model-request.ts'
 import { type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
-import { settingsFor } from '../../../core/config/model-settings.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { parseModelName } from '../../../core/models/model-name.ts'
-import { parseKeepAlive, parseOptions, topLevelOptions } from '../../../core/models/options.ts'
-import { eventChannel, type OpenaiDependencies } from '../answer.ts'
-import { PLAIN_FORMATS, type TranscriptionRequest } from './request-schemas.ts'
+import { Given, keep_alive, Loose, named } from '../../../core/http/request-fields.ts'
+import { LoadOptionsSchema } from '../../../core/models/load-options.ts'
+import { SamplingOptionsSchema } from '../../../core/models/options.ts'
+import { DONE, eventChannel, frame } from '../answer.ts'
 
-const frame = (event: object) => `data: ${JSON.stringify(event)}\n\n`
+type Fields = Record<string, unknown>
 
-/** Answers with what is said in a sound, loading the model first where needed. */
+const { temperature, max_tokens, seed } = SamplingOptionsSchema.properties
+/** The other formats need the times of words, which engines do not report. */
+const PLAIN_FORMATS = ['json', 'text']
+const TIMED_FORMATS = ['verbose_json', 'srt', 'vtt', 'diarized_json']
+
+export const TranscriptionRequest = Loose({
+  ...named,
+  // In a form a file, in JSON its base64.
+  file: Type.Unsafe<string>({
+    type: 'string',
+    contentMediaType: 'application/octet-stream',
+    description: 'WAV, MP3 or FLAC'
+  }),
+  language: Given(Type.String({ description: 'The language spoken, as a hint to the model' })),
+  prompt: Given(Type.String({ description: 'Instructions for the model, in place of the usual ones' })),
+  response_format: Given(
+    Type.Enum([...PLAIN_FORMATS, ...TIMED_FORMATS], { description: 'Only json and text are supported' })
+  ),
+  temperature: Given(temperature),
+  max_tokens: Given(max_tokens),
+  seed: Given(seed),
+  num_ctx: Given(LoadOptionsSchema.properties.num_ctx),
+  keep_alive,
+  stream: Given(Type.Boolean()),
+  include: Given(Type.Array(Type.String(), { description: '"logprobs"' })),
+  timestamp_granularities: Given(Type.Array(Type.String(), { description: 'Not supported' }))
+})
+export type TranscriptionRequest = Static<typeof TranscriptionRequest>
+
+/** What becomes of speech. */
+type Task = 'transcribe' | 'translate'
+
+/** Answers with the transcript of a sound, loading the model first where needed. */
 export async function transcribe(
-  deps: OpenaiDependencies,
+  deps: SurfaceDependencies,
   request: FastifyRequest<{ Body: TranscriptionRequest }>,
   reply: FastifyReply,
   task: Task
 ): Promise<unknown> {
-  const { body } = request
-  const model = parseModelName(body.model ?? body.name)
-  const variant = deps.catalog.get(model)
-  const settings = settingsFor(deps.config, variant)
-  const fields = transcriptionFields(body, task)
+  const { stream, response_format } = request.body
+  const { variant, settings, sampling, lease } = readModelRequest(deps, request.body)
+  const fields = transcriptionFields(request.body, task)
   const part = { type: 'input_audio', input_audio: { data: fields.audio } }
   checkMedia([{ content: [part] }], variant, settings.engine, () => 'file')
-  const options = parseOptions(topLevelOptions(body))
-  const question: Question = {
-    operation: 'transcribe',
-    body: { ...settings.sampling, ...options.sampling, ...fields },
-    lease: { model, options: options.load, keepAlive: parseKeepAlive(body.keep_alive) },
-    variant,
-    overflow: 'error'
-  }
-  if (!body.stream) {
+  const body = { ...sampling, ...fields }
+  const question: Question = { operation: 'transcribe', body, lease, variant, overflow: 'error' }
+  if (!stream) {
     const transcript = await wholeAnswer(deps, reply, question, () => new Transcript())
-    if (body.response_format !== 'text') return transcript.whole()
+    if (response_format !== 'text') return transcript.whole()
     return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
   }
   return await streamedAnswer(deps, request, reply, question, eventChannel(deps.heartbeat), () => {
     const transcript = new Transcript()
     return {
       add: deltas => transcript.add(deltas).map(frame).join(''),
-      end: () => `${frame(transcript.done())}data: [DONE]\n\n`
+      end: () => `${frame(transcript.done())}${DONE}`
     }
   })
 }
 
-type Fields = Record<string, unknown>
-
-/** What becomes of what is said. */
-type Task = 'transcribe' | 'translate'
-
 /**
- * What a request for a transcript asks of an engine.
- * @throws CorralError `unsupported_capability` for what no engine gives
+ * The engine's fields for a transcript.
+ * @throws CorralError `unsupported_capability` for what no engine reports
  */
 export function transcriptionFields(request: TranscriptionRequest, task: Task): EngineFields & { audio: string } {
   const { file, language, prompt, response_format, timestamp_granularities, include } = request
-  const timed = (param: string, asked: string) =>
+  const timed = (param: string, what: string) =>
     new CorralError(
       'unsupported_capability',
-      `${asked} needs the times at which words are said, which engines do not give. Ask for the response_format "json" or "text".`,
+      `${what} needs the times of words, which engines do not report. Use the response_format "json" or "text".`,
       { param }
     )
-  if (response_format && !PLAIN_FORMATS.some(format => format === response_format)) {
+  if (response_format && !PLAIN_FORMATS.includes(response_format)) {
     throw timed('response_format', `The response_format "${response_format}"`)
   }
   if (timestamp_granularities?.length) throw timed('timestamp_granularities', '"timestamp_granularities"')
@@ -78,36 +98,32 @@ export function transcriptionFields(request: TranscriptionRequest, task: Task): 
   }
 }
 
-/** Puts a transcript together and writes its events. */
+/** Puts a transcript together and makes its events. */
 export class Transcript {
-  #text = ''
-  #logprobs: Fields[] | undefined
+  #logprobs: Fields[] = []
   #usage: TokenUsage | undefined
+  text = ''
 
-  /** The events for what is added, where it has text. */
+  /** The events of what the engine adds, where it has text. */
   add(deltas: readonly Delta[]): Fields[] {
     const events: Fields[] = []
     for (const { choice, content, logprobs, usage } of deltas) {
       if (choice) continue
       this.#usage = usage ?? this.#usage
       const likely = logprobs?.map(({ token, logprob, bytes }) => ({ token, logprob, bytes }))
-      if (likely) this.#logprobs = [...(this.#logprobs ?? []), ...likely]
+      this.#logprobs.push(...(likely ?? []))
       if (!content) continue
-      this.#text += content
+      this.text += content
       events.push({ type: 'transcript.text.delta', delta: content, ...(likely && { logprobs: likely }) })
     }
     return events
   }
 
-  get text(): string {
-    return this.#text
-  }
-
   whole(): Fields {
     const { promptTokens = 0, completionTokens = 0 } = this.#usage ?? {}
     return {
-      text: this.#text,
-      ...(this.#logprobs && { logprobs: this.#logprobs }),
+      text: this.text,
+      ...(this.#logprobs.length > 0 && { logprobs: this.#logprobs }),
       usage: {
         type: 'tokens',
         input_tokens: promptTokens,

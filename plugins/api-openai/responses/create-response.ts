@@ -1,27 +1,23 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { checkMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
+import { readModelRequest, type SurfaceDependencies } from '../../../core/answers/model-request.ts'
 import { askOnce, callOf, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
-import { settingsFor } from '../../../core/config/model-settings.ts'
-import type { Delta } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { parseModelName } from '../../../core/models/model-name.ts'
-import { parseKeepAlive } from '../../../core/models/options.ts'
-import { eventChannel, type OpenaiDependencies } from '../answer.ts'
-import { engineMessages, type PlacedItem } from './engine-messages.ts'
-import { engineFields } from './engine-request.ts'
-import { readInput } from './input-items.ts'
-import { type Item, newId } from './items.ts'
-import type { ResponseRequest } from './request-schema.ts'
+import { eventChannel } from '../answer.ts'
+import { newId, readInput } from './input-items.ts'
+import { engineMessages, type PlacedItem } from './input-messages.ts'
+import { engineRequest } from './response-request.ts'
 import { type ResponseEvent, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
+import type { Item, ResponseRequest } from './schemas.ts'
 import type { StoredResponses } from './stored-responses.ts'
 
-export interface ResponseDependencies extends OpenaiDependencies {
+export interface ResponseDependencies extends SurfaceDependencies {
   stored: StoredResponses
 }
 
-/** A request as it was understood. */
-interface Understood {
+/** A request, read before a model is loaded for it. */
+interface Plan {
   head: ResponseHead
   /** All of the conversation. */
   items: Item[]
@@ -48,21 +44,18 @@ function conversation(stored: StoredResponses, request: ResponseRequest): Placed
   ]
 }
 
-/** Reads a request, before a model is loaded for it. @throws CorralError */
-function understand(deps: ResponseDependencies, request: ResponseRequest): Understood {
-  const engine = engineFields(request)
-  const model = parseModelName(request.model ?? request.name)
-  const keepAlive = parseKeepAlive(request.keep_alive)
-  const variant = deps.catalog.get(model)
-  const settings = settingsFor(deps.config, variant)
+/** @throws CorralError with the field at fault */
+function planOf(deps: ResponseDependencies, request: ResponseRequest): Plan {
+  const { variant, settings, options, lease } = readModelRequest(deps, request)
+  const engine = engineRequest(request, options)
   const placed = conversation(deps.stored, request)
   const { messages, places } = engineMessages(placed, request.instructions ?? undefined)
   if (placed.length === 0) {
-    const what = '"input" is missing. It must be text or a list of items that is not empty.'
-    throw new CorralError('invalid_request', what, { param: 'input' })
+    const sentence = '"input" is missing. It must be text or a list of items that is not empty.'
+    throw new CorralError('invalid_request', sentence, { param: 'input' })
   }
   checkMedia(messages, variant, settings.engine, (message, part) => `${places[message]}[${part}]`)
-  const policy = engine.overflow ?? settings.overflow
+  const overflow = engine.overflow ?? settings.overflow
   const sampling = { ...settings.sampling, ...engine.fields }
   return {
     head: {
@@ -71,16 +64,16 @@ function understand(deps: ResponseDependencies, request: ResponseRequest): Under
       request,
       engine,
       sampling,
-      truncation: policy === 'drop_oldest' ? 'auto' : 'disabled'
+      truncation: overflow === 'drop_oldest' ? 'auto' : 'disabled'
     },
     items: placed.map(({ item }) => item),
     question: {
       operation: 'chat',
       body: { ...sampling, messages: withModelDefaults(messages, variant.defaults) },
-      lease: { model, options: engine.load, keepAlive },
+      lease,
       variant,
-      overflow: policy,
-      // How many tokens are of reasoning is known by counts at each piece.
+      overflow,
+      // How many tokens are reasoning is known from the counts of each piece.
       countEach: variant.metadata.capabilities.includes('thinking')
     }
   }
@@ -92,12 +85,14 @@ export async function createResponse(
   request: FastifyRequest<{ Body: ResponseRequest }>,
   reply: FastifyReply
 ): Promise<unknown> {
-  const understood = understand(deps, request.body)
-  const { head, question } = understood
+  const { head, items, question } = planOf(deps, request.body)
+  const keep = (response: ResponseObject) => {
+    if (request.body.store !== false) deps.stored.add({ response, input: items })
+  }
   if (!request.body.stream) {
     const writer = await wholeAnswer(deps, reply, question, () => new ResponseWriter(head))
     const { response } = writer.complete()
-    keep(deps, understood, response)
+    keep(response)
     return response
   }
   let writer = new ResponseWriter(head)
@@ -105,10 +100,10 @@ export async function createResponse(
   return await streamedAnswer(deps, request, reply, question, channel, () => {
     writer = new ResponseWriter(head)
     return {
-      add: (deltas: readonly Delta[]) => frames(writer.add(deltas)),
+      add: deltas => frames(writer.add(deltas)),
       end() {
         const { events, response } = writer.complete()
-        keep(deps, understood, response)
+        keep(response)
         return frames(events)
       }
     }
@@ -118,16 +113,12 @@ export async function createResponse(
 /** Answers `POST /v1/responses/input_tokens`. */
 export async function countInputTokens(
   deps: ResponseDependencies,
-  request: FastifyRequest<{ Body: ResponseRequest }>,
+  request: ResponseRequest,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { body, lease } = understand(deps, request.body).question
-  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async held => ({
+  const { body, lease } = planOf(deps, request).question
+  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => ({
     object: 'response.input_tokens',
-    input_tokens: await callOf(held, 'countTokens')(body, held)
+    input_tokens: await callOf(leased, 'countTokens')(body, leased)
   }))
-}
-
-function keep({ stored }: ResponseDependencies, { head, items }: Understood, response: ResponseObject): void {
-  if (head.request.store !== false) stored.add({ response, input: items })
 }

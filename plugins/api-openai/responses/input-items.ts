@@ -1,29 +1,48 @@
+import { randomBytes } from 'node:crypto'
+import { Type } from 'typebox'
 import { CorralError } from '../../../core/errors.ts'
+import { Given, ListOf, Loose } from '../../../core/http/request-fields.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import {
-  type FunctionCallOutput,
-  type InputPart,
-  type Item,
-  type ItemStatus,
-  newId,
-  type OutputText,
-  type ReasoningItem
-} from './items.ts'
+import { faultPlace } from '../../../core/system/schema-check.ts'
+import { checkAgainst, type Path } from '../check-body.ts'
+import type { InputPart, Item } from './schemas.ts'
 
 type Fields = Record<string, unknown>
 
-/** Gives an item that an earlier response left here, by its id. */
+/** Finds an item of an earlier response by its id. */
 export type FindItem = (id: string) => Item | undefined
 
-export function invalid(param: string, allowed: string): CorralError {
+const Text = Type.String({ minLength: 1 })
+const Content = Type.Union([Type.String(), ListOf({})])
+const Texts = Given(ListOf({ text: Type.String() }))
+
+const Anything = Loose({})
+const TextPart = Loose({ text: Type.String() })
+/** What items of each type must have. */
+const REQUIRED = {
+  message: Loose({ role: Type.Enum(['user', 'assistant', 'system', 'developer']), content: Content }),
+  function_call: Loose({ name: Text, call_id: Text, namespace: Given(Type.String()), arguments: Given(Type.String()) }),
+  function_call_output: Loose({ call_id: Text, output: Content }),
+  reasoning: Loose({ summary: Texts, content: Texts }),
+  item_reference: Loose({ id: Text })
+}
+
+/** A new id of OpenAI's form, such as `msg_` and 48 hex digits. */
+export function newId(prefix: 'resp' | 'msg' | 'rs' | 'fc' | 'fco' | 'call'): string {
+  return `${prefix}_${randomBytes(24).toString('hex')}`
+}
+
+export function invalid(path: Path, allowed: string): CorralError {
+  const param = faultPlace({ path })
   return new CorralError('invalid_request', `"${param}" must be ${allowed}.`, { param })
 }
 
-function unsupported(param: string, what: string, instead: string): CorralError {
-  return new CorralError('unsupported_capability', `"${param}": ${what} ${instead}`, { param })
+function unsupported(path: Path, sentences: string): CorralError {
+  const param = faultPlace({ path })
+  return new CorralError('unsupported_capability', `"${param}": ${sentences}`, { param })
 }
 
-/** What type of thing a client sent, where it may be repeated to it: anything else could be part of a prompt. */
+/** A type that a client sent, quoted only where it looks like one: anything else could be part of a prompt. */
 export function ofType(type: string): string {
   return /^[\w.-]{1,60}$/.test(type) ? `of type "${type}"` : 'of an unknown type'
 }
@@ -33,172 +52,126 @@ export function ofType(type: string): string {
  * @throws CorralError `invalid_request` or `unsupported_capability` with the place as `param`, `response_not_found`
  */
 export function readInput(input: string | readonly unknown[], find: FindItem): Item[] {
-  if (typeof input === 'string') {
-    return [
-      { type: 'message', id: newId('msg'), status: 'completed', role: 'user', content: inputParts(input, 'input') }
-    ]
-  }
-  return input.map((item, index) => readItem(item, `input[${index}]`, find))
+  const items = typeof input === 'string' ? [{ role: 'user', content: input }] : input
+  return items.map((item, index) => readItem(item, ['input', index], find))
 }
 
-function readItem(item: unknown, at: string, find: FindItem): Item {
-  if (!isObject(item)) throw invalid(at, 'an object')
-  switch (typeOf(item)) {
+function readItem(given: unknown, at: Path, find: FindItem): Item {
+  const item = checkAgainst(Anything, given, at) as Fields
+  const type = typeOf(item)
+  switch (type) {
     case 'message':
       return message(item, at)
     case 'function_call': {
-      const { name, call_id } = item
-      if (!isText(name)) throw invalid(`${at}.name`, 'the name of a function')
-      if (!isText(call_id)) throw invalid(`${at}.call_id`, 'the id of the call')
+      const { name, call_id, namespace } = checkAgainst(REQUIRED[type], item, at)
+      const group = namespace ? { namespace } : {}
+      return { type, ...identity(item, 'fc'), call_id, name, ...group, arguments: callArguments(item, at) }
+    }
+    case 'function_call_output': {
+      const { call_id, output } = checkAgainst(REQUIRED[type], item, at)
+      const read = typeof output === 'string' ? output : inputParts(output, [...at, 'output'])
+      return { type, ...identity(item, 'fco'), call_id, output: read }
+    }
+    case 'reasoning': {
+      const { summary, content } = checkAgainst(REQUIRED[type], item, at)
       return {
-        type: 'function_call',
-        ...common(item, 'fc'),
-        call_id,
-        name,
-        ...(isText(item.namespace) && { namespace: item.namespace }),
-        arguments: callArguments(item, at)
+        type,
+        ...identity(item, 'rs'),
+        summary: (summary ?? []).map(({ text }) => ({ type: 'summary_text', text })),
+        content: (content ?? []).map(({ text }) => ({ type: 'reasoning_text', text }))
       }
     }
-    case 'function_call_output':
-      return callOutput(item, at)
-    case 'reasoning':
-      return reasoning(item, at)
     case 'item_reference':
-      return referred(item.id, `${at}.id`, find)
+      return referenced(checkAgainst(REQUIRED[type], item, at).id, [...at, 'id'], find)
     default:
-      if (!isText(item.type)) throw invalid(`${at}.type`, 'the type of an item, such as "message"')
+      if (typeof type !== 'string' || type === '')
+        throw invalid([...at, 'type'], 'the type of an item, such as "message"')
       throw unsupported(
-        `${at}.type`,
-        `items ${ofType(item.type)} cannot be read here.`,
-        'Send messages, reasoning, function calls and their outputs.'
+        [...at, 'type'],
+        `items ${ofType(type)} cannot be read here. Send messages, reasoning, function calls and their outputs.`
       )
   }
 }
 
 /** Messages and references may come without a type. */
-function typeOf(item: Fields): unknown {
-  if (item.type !== undefined && item.type !== null) return item.type
-  if (item.role !== undefined) return 'message'
-  return item.id === undefined ? undefined : 'item_reference'
+function typeOf({ type, role, id }: Fields): unknown {
+  if (type !== undefined && type !== null) return type
+  if (role !== undefined) return 'message'
+  return id === undefined ? undefined : 'item_reference'
 }
 
-const isText = (value: unknown): value is string => typeof value === 'string' && value !== ''
-
-function common(item: Fields, prefix: Parameters<typeof newId>[0]): { id: string; status: ItemStatus } {
-  const id = isText(item.id) && item.id.length <= 200 ? item.id : newId(prefix)
-  return { id, status: item.status === 'incomplete' ? 'incomplete' : 'completed' }
+function identity({ id, status }: Fields, prefix: Parameters<typeof newId>[0]): Pick<Item, 'id' | 'status'> {
+  const usable = typeof id === 'string' && id !== '' && id.length <= 200
+  return { id: usable ? id : newId(prefix), status: status === 'incomplete' ? 'incomplete' : 'completed' }
 }
 
-function message(item: Fields, at: string): Item {
-  const { role, content } = item
-  if (role === 'assistant') {
-    return { type: 'message', ...common(item, 'msg'), role, content: outputParts(content, `${at}.content`) }
-  }
-  if (role !== 'user' && role !== 'system' && role !== 'developer') {
-    throw invalid(`${at}.role`, '"user", "assistant", "system" or "developer"')
-  }
-  return { type: 'message', ...common(item, 'msg'), role, content: inputParts(content, `${at}.content`) }
-}
+function message(item: Fields, at: Path): Item {
+  const { role, content } = checkAgainst(REQUIRED.message, item, at)
+  const common = { type: 'message', ...identity(item, 'msg') } as const
+  const place = [...at, 'content']
+  if (role !== 'assistant') return { ...common, role, content: inputParts(content, place) }
+  const texts = typeof content === 'string' ? [content] : (content as Fields[]).map(assistantText)
+  return { ...common, role, content: texts.map(text => ({ type: 'output_text', text, annotations: [], logprobs: [] })) }
 
-/** What a model said before. */
-function outputParts(content: unknown, at: string): OutputText[] {
-  const texts = typeof content === 'string' ? [content] : listOf(content, at).map(textOf)
-  return texts.map(text => ({ type: 'output_text', text, annotations: [], logprobs: [] }))
-
-  function textOf(part: Fields, index: number): string {
+  function assistantText(part: Fields, index: number): string {
     const text = part.type === 'refusal' ? part.refusal : part.text
-    if (typeof text !== 'string') throw invalid(`${at}[${index}]`, 'a part with the text that the assistant gave')
-    return text
+    if (typeof text === 'string') return text
+    throw invalid([...place, index], "a part with the assistant's text")
   }
 }
 
-function inputParts(content: unknown, at: string): InputPart[] {
+function inputParts(content: string | object[], at: Path): InputPart[] {
   if (typeof content === 'string') return [{ type: 'input_text', text: content }]
-  return listOf(content, at).map((part, index) => inputPart(part, `${at}[${index}]`))
+  return content.map((part, index) => inputPart(part as Fields, [...at, index]))
 }
 
-function listOf(content: unknown, at: string): Fields[] {
-  if (!Array.isArray(content)) throw invalid(at, 'text or a list of parts')
-  content.forEach((part, index) => {
-    if (!isObject(part)) throw invalid(`${at}[${index}]`, 'an object')
-  })
-  return content
-}
-
-/** Images and sounds are looked into once the model is known that is to understand them. */
-function inputPart(part: Fields, at: string): InputPart {
+/** Images and sounds are checked later, when the model that has to understand them is known. */
+function inputPart(part: Fields, at: Path): InputPart {
   const { type } = part
-  if (type === 'input_text' || type === 'output_text' || type === 'text') {
-    if (typeof part.text !== 'string') throw invalid(`${at}.text`, 'text')
-    return { type: 'input_text', text: part.text }
-  }
-  if (type === 'input_image') {
-    if (!isText(part.image_url) && isText(part.file_id)) {
-      throw unsupported(`${at}.file_id`, 'no files are kept here.', 'Send the image as a data URL in "image_url".')
+  switch (type) {
+    case 'input_text':
+    case 'output_text':
+    case 'text':
+      return { type: 'input_text', text: checkAgainst(TextPart, part, at).text }
+    case 'input_image': {
+      const { image_url, detail, file_id } = part
+      if (!image_url && file_id) {
+        throw unsupported([...at, 'file_id'], 'no files are kept here. Send the image as a data URL in "image_url".')
+      }
+      return { type, image_url, detail: typeof detail === 'string' ? detail : 'auto' }
     }
-    const { image_url, detail } = part
-    return { type: 'input_image', image_url, detail: isText(detail) ? detail : 'auto' }
+    case 'input_audio': {
+      const { data, format } = isObject(part.input_audio) ? part.input_audio : {}
+      return { type, input_audio: { data, ...(typeof format === 'string' && { format }) } }
+    }
+    case 'input_file':
+      throw unsupported([...at, 'type'], 'files cannot be read here. Send their text as "input_text".')
+    default:
+      if (typeof type !== 'string') throw invalid([...at, 'type'], '"input_text" or "input_image"')
+      throw unsupported([...at, 'type'], `parts ${ofType(type)} cannot be read here. Send text or images.`)
   }
-  if (type === 'input_audio') {
-    const { data, format } = isObject(part.input_audio) ? part.input_audio : {}
-    return { type: 'input_audio', input_audio: { data, ...(isText(format) && { format }) } }
-  }
-  if (type === 'input_file') {
-    throw unsupported(`${at}.type`, 'files cannot be read here.', 'Send their text as "input_text".')
-  }
-  if (!isText(type)) throw invalid(`${at}.type`, '"input_text" or "input_image"')
-  throw unsupported(`${at}.type`, `parts ${ofType(type)} cannot be read here.`, 'Send text or images.')
 }
 
-/** The JSON text of a call's arguments; templates take it apart. */
-function callArguments(item: Fields, at: string): string {
-  const given = item.arguments ?? ''
-  if (given === '') return '{}'
-  // What a response that was cut left of a call is no JSON yet.
-  if (typeof given === 'string' && item.status === 'incomplete') return given
+/** The JSON text of a call's arguments, which templates parse. */
+function callArguments({ arguments: given, status }: Fields, at: Path): string {
+  const text = (given as string | null | undefined) || '{}'
+  // A response that was cut off leaves arguments that are not complete JSON.
+  if (status === 'incomplete') return text
   try {
-    if (typeof given === 'string') {
-      JSON.parse(given)
-      return given
-    }
+    JSON.parse(text)
+    return text
   } catch {
-    // Said below.
-  }
-  throw invalid(`${at}.arguments`, 'JSON text')
-}
-
-function callOutput(item: Fields, at: string): FunctionCallOutput {
-  const { call_id, output } = item
-  if (!isText(call_id)) throw invalid(`${at}.call_id`, 'the id of the call that this is the output of')
-  return {
-    type: 'function_call_output',
-    ...common(item, 'fco'),
-    call_id,
-    output: typeof output === 'string' ? output : inputParts(output, `${at}.output`)
+    throw invalid([...at, 'arguments'], 'JSON text')
   }
 }
 
-function reasoning(item: Fields, at: string): ReasoningItem {
-  const texts = (field: 'content' | 'summary') =>
-    listOf(item[field] ?? [], `${at}.${field}`).map(({ text }, index) => {
-      if (typeof text !== 'string') throw invalid(`${at}.${field}[${index}].text`, 'text')
-      return text
-    })
-  return {
-    type: 'reasoning',
-    ...common(item, 'rs'),
-    summary: texts('summary').map(text => ({ type: 'summary_text', text })),
-    content: texts('content').map(text => ({ type: 'reasoning_text', text }))
-  }
-}
-
-function referred(id: unknown, param: string, find: FindItem): Item {
-  if (!isText(id)) throw invalid(param, 'the id of an item')
+function referenced(id: string, path: Path, find: FindItem): Item {
   const item = find(id)
   if (item) return item
+  const param = faultPlace({ path })
   throw new CorralError(
     'response_not_found',
-    `"${param}" refers to an item that is not here: it was never stored, or its response has been deleted, was among the oldest when room was needed, or came before a restart. Send the item itself.`,
+    `"${param}" refers to an item that is not here: it was never stored, or its response was deleted, was among the oldest when room was needed, or is from before a restart. Send the item itself.`,
     { param }
   )
 }

@@ -1,11 +1,10 @@
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
 import type { CorralError } from '../../../core/errors.ts'
-import { chatLogprobs } from '../chunks.ts'
+import { chatLogprobs } from '../hosted-answer.ts'
 import { openaiErrorBody } from '../openai-error.ts'
-import type { EngineFields } from './engine-request.ts'
-import { type FunctionCall, newId, type OutputItem, type OutputMessage, type ReasoningItem } from './items.ts'
-import { calledFunction } from './offered-tools.ts'
-import type { ResponseRequest } from './request-schema.ts'
+import { newId } from './input-items.ts'
+import { calledFunction, type EngineRequest } from './response-request.ts'
+import type { FunctionCall, OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'
 
 /** An event of a streamed response. */
 export interface ResponseEvent {
@@ -14,16 +13,32 @@ export interface ResponseEvent {
   [field: string]: unknown
 }
 
-/** A response is `incomplete` by one reason here: it was cut at the most tokens it may have. */
+/** The Responses API's object of a response. */
+export type ResponseObject = Record<string, unknown> & { id: string; output: readonly OutputItem[] }
+
+/** What stays the same of a response from its beginning to its end. */
+export interface ResponseHead {
+  id: string
+  /** Seconds since the epoch. */
+  createdAt: number
+  request: ResponseRequest
+  engine: EngineRequest
+  /** The options in force. */
+  sampling: Record<string, unknown>
+  truncation: 'auto' | 'disabled'
+}
+
+/** The only reason here for an incomplete response: it reached the limit of its tokens. */
 type Ending = 'completed' | 'incomplete'
 
 /**
- * Makes a response of what the engine adds to its answer, piece by piece, with the events that tell of it: items of
- * reasoning, text and function calls in the order of their first pieces, each closed before the next.
+ * Makes a response of what the engine adds to its answer, with the events of its stream: items of reasoning, text and
+ * function calls in the order of their first pieces, each closed before the next.
  */
 export class ResponseWriter {
   readonly #head: ResponseHead
   readonly #output: OutputItem[] = []
+  #events: ResponseEvent[] = []
   #open: OutputItem | undefined
   /** Which of the engine's calls is open. */
   #call: number | undefined
@@ -37,40 +52,37 @@ export class ResponseWriter {
     this.#head = head
   }
 
-  /** What the model said. */
-  get output(): readonly OutputItem[] {
-    return this.#output
-  }
-
   /** The events of what the engine adds. */
   add(deltas: readonly Delta[]): ResponseEvent[] {
-    const events: ResponseEvent[] = []
-    for (const delta of deltas) if (!delta.choice) this.#take(delta, events)
-    return events
-  }
-
-  #take(delta: Delta, events: ResponseEvent[]): void {
-    const { thinking, content, toolCalls = [] } = delta
-    if (delta.usage) this.#count(delta.usage, Boolean(thinking))
-    if (delta.finish === 'length') this.#ending = 'incomplete'
-    if (!thinking && !content && toolCalls.length === 0) return
-    this.#begin(events)
-    if (thinking) this.#reason(thinking, events)
-    if (content) this.#say(content, delta.logprobs ?? [], events)
-    for (const piece of toolCalls) this.#callFunction(piece, events)
+    for (const { choice, thinking, content, toolCalls = [], logprobs = [], usage, finish } of deltas) {
+      if (choice) continue
+      if (usage) this.#count(usage, Boolean(thinking))
+      if (finish === 'length') this.#ending = 'incomplete'
+      if (thinking) this.#reason(thinking)
+      if (content) this.#say(content, logprobs)
+      for (const piece of toolCalls) this.#callFunction(piece)
+    }
+    return this.#taken()
   }
 
   /** The events that end the response, and the response. */
   complete(): { events: ResponseEvent[]; response: ResponseObject } {
-    const events: ResponseEvent[] = []
-    this.#begin(events)
     // Clients look for the text of a message even where there is none.
-    if (this.#output.length === 0) this.#openMessage(events)
-    this.#close(this.#ending, events)
-    const usage = { ...this.#usage, reasoningTokens: this.#reasoningTokens }
-    const response = responseObject(this.#head, { status: this.#ending, output: this.#output, usage })
-    events.push(this.#event(`response.${this.#ending}`, { response }))
-    return { events, response }
+    if (this.#output.length === 0) this.#openMessage()
+    this.#close(this.#ending)
+    const { promptTokens, cachedTokens, completionTokens } = this.#usage
+    const response = this.#response(this.#ending, {
+      usage: {
+        input_tokens: promptTokens,
+        // What is written to caches is not counted.
+        input_tokens_details: { cached_tokens: cachedTokens, cache_write_tokens: 0 },
+        output_tokens: completionTokens,
+        output_tokens_details: { reasoning_tokens: this.#reasoningTokens },
+        total_tokens: promptTokens + completionTokens
+      }
+    })
+    this.#event(`response.${this.#ending}`, { response })
+    return { events: this.#taken(), response }
   }
 
   /**
@@ -78,31 +90,37 @@ export class ResponseWriter {
    * streams have it too: that is what SDKs throw.
    */
   fail(failure: CorralError): ResponseEvent[] {
-    const events: ResponseEvent[] = []
-    this.#begin(events)
+    this.#begin()
     if (this.#open) this.#open.status = 'incomplete'
-    const response = responseObject(this.#head, { status: 'failed', output: this.#output, failure })
-    events.push(this.#event('response.failed', { response }))
-    const { error } = openaiErrorBody(failure)
-    const { code, message, param } = error
-    events.push(this.#event('error', { code, message, param, error }))
+    const error = { code: failureCode(failure), message: failure.message }
+    this.#event('response.failed', { response: this.#response('failed', { error }) })
+    const { error: shown } = openaiErrorBody(failure)
+    const { code, message, param } = shown
+    this.#event('error', { code, message, param, error: shown })
+    return this.#taken()
+  }
+
+  #taken(): ResponseEvent[] {
+    const events = this.#events
+    this.#events = []
     return events
   }
 
-  #event(type: string, fields: Record<string, unknown>): ResponseEvent {
-    return { type, sequence_number: this.#sequence++, ...fields }
+  #event(type: string, fields: Record<string, unknown>): void {
+    this.#events.push({ type, sequence_number: this.#sequence++, ...fields })
   }
 
-  /** Where the open item is. */
-  #at(): { item_id: string; output_index: number } {
-    return { item_id: this.#open!.id, output_index: this.#output.length - 1 }
+  /** An event of the open item. */
+  #itemEvent(type: string, fields: Record<string, unknown>): void {
+    this.#event(type, { item_id: this.#open!.id, output_index: this.#output.length - 1, ...fields })
   }
 
-  #begin(events: ResponseEvent[]): void {
+  #begin(): void {
     if (this.#began) return
     this.#began = true
-    const response = responseObject(this.#head, { status: 'in_progress', output: [] })
-    events.push(this.#event('response.created', { response }), this.#event('response.in_progress', { response }))
+    const response = this.#response('in_progress', { output: [] })
+    this.#event('response.created', { response })
+    this.#event('response.in_progress', { response })
   }
 
   /** The engine counts all tokens alike; those since its last count are what this piece is made of. */
@@ -111,99 +129,116 @@ export class ResponseWriter {
     this.#usage = usage
   }
 
-  #add(item: OutputItem, events: ResponseEvent[]): void {
-    this.#close('completed', events)
+  #add(item: OutputItem): void {
+    this.#begin()
+    this.#close('completed')
     this.#open = item
     this.#output.push(item)
-    // A copy: the item goes on growing.
-    events.push(this.#event('response.output_item.added', { output_index: this.#output.length - 1, item: bare(item) }))
+    const output_index = this.#output.length - 1
+    // Events have copies of items and parts as they are before anything is in them: the originals go on growing.
+    if (item.type === 'function_call') this.#event('response.output_item.added', { output_index, item: { ...item } })
+    else {
+      this.#event('response.output_item.added', { output_index, item: { ...item, content: [] } })
+      this.#itemEvent('response.content_part.added', { content_index: 0, part: structuredClone(item.content[0]) })
+    }
   }
 
-  #reason(delta: string, events: ResponseEvent[]): void {
+  #reason(delta: string): void {
     if (this.#open?.type !== 'reasoning') {
-      const part: ReasoningItem['content'][number] = { type: 'reasoning_text', text: '' }
-      const item: ReasoningItem = {
-        type: 'reasoning',
-        id: newId('rs'),
-        status: 'in_progress',
-        summary: [],
-        content: [part]
-      }
-      this.#add(item, events)
-      events.push(this.#event('response.content_part.added', { ...this.#at(), content_index: 0, part: { ...part } }))
+      const content: Reasoning['content'] = [{ type: 'reasoning_text', text: '' }]
+      this.#add({ type: 'reasoning', id: newId('rs'), status: 'in_progress', summary: [], content })
     }
-    ;(this.#open as ReasoningItem).content[0]!.text += delta
-    events.push(this.#event('response.reasoning_text.delta', { ...this.#at(), content_index: 0, delta }))
+    ;(this.#open as Reasoning).content[0]!.text += delta
+    this.#itemEvent('response.reasoning_text.delta', { content_index: 0, delta })
   }
 
-  #openMessage(events: ResponseEvent[]): OutputMessage {
-    if (this.#open?.type === 'message') return this.#open
-    const part: OutputMessage['content'][number] = { type: 'output_text', text: '', annotations: [], logprobs: [] }
-    const item: OutputMessage = {
-      type: 'message',
-      id: newId('msg'),
-      status: 'in_progress',
-      role: 'assistant',
-      content: [part]
-    }
-    this.#add(item, events)
-    const copy = { ...part, logprobs: [] }
-    events.push(this.#event('response.content_part.added', { ...this.#at(), content_index: 0, part: copy }))
-    return item
+  #openMessage(): void {
+    if (this.#open?.type === 'message') return
+    const content: OutputMessage['content'] = [{ type: 'output_text', text: '', annotations: [], logprobs: [] }]
+    this.#add({ type: 'message', id: newId('msg'), status: 'in_progress', role: 'assistant', content })
   }
 
-  #say(delta: string, given: readonly TokenProbability[], events: ResponseEvent[]): void {
-    const [part] = this.#openMessage(events).content
+  #say(delta: string, given: readonly TokenProbability[]): void {
+    this.#openMessage()
+    const [part] = (this.#open as OutputMessage).content
     const { logprobs: top } = this.#head.engine
     const logprobs = top === undefined ? [] : chatLogprobs(given, top)
     part!.text += delta
     part!.logprobs.push(...logprobs)
-    events.push(this.#event('response.output_text.delta', { ...this.#at(), content_index: 0, delta, logprobs }))
+    this.#itemEvent('response.output_text.delta', { content_index: 0, delta, logprobs })
   }
 
-  #callFunction(piece: ToolCallPiece, events: ResponseEvent[]): void {
-    if (this.#open?.type !== 'function_call' || this.#call !== piece.index) {
-      this.#add(
-        {
-          type: 'function_call',
-          id: newId('fc'),
-          status: 'in_progress',
-          call_id: callId(piece.id),
-          ...calledFunction(this.#head.engine.tools, piece.name ?? ''),
-          arguments: ''
-        },
-        events
-      )
-      this.#call = piece.index
+  #callFunction({ index, id, name = '', arguments: delta }: ToolCallPiece): void {
+    if (this.#open?.type !== 'function_call' || this.#call !== index) {
+      this.#add({
+        type: 'function_call',
+        id: newId('fc'),
+        status: 'in_progress',
+        call_id: callId(id),
+        ...calledFunction(this.#head.engine.tools, name),
+        arguments: ''
+      })
+      this.#call = index
     }
-    if (!piece.arguments) return
-    ;(this.#open as FunctionCall).arguments += piece.arguments
-    events.push(this.#event('response.function_call_arguments.delta', { ...this.#at(), delta: piece.arguments }))
+    if (!delta) return
+    ;(this.#open as FunctionCall).arguments += delta
+    this.#itemEvent('response.function_call_arguments.delta', { delta })
   }
 
-  #close(status: Ending, events: ResponseEvent[]): void {
+  #close(status: Ending): void {
     const item = this.#open
     if (!item) return
     item.status = status
-    const at = this.#at()
     if (item.type === 'function_call') {
       const { name, arguments: text } = item
-      events.push(this.#event('response.function_call_arguments.done', { ...at, name, arguments: text }))
+      this.#itemEvent('response.function_call_arguments.done', { name, arguments: text })
     } else {
-      const [part] = item.content
-      const done =
-        part!.type === 'output_text'
-          ? this.#event('response.output_text.done', {
-              ...at,
-              content_index: 0,
-              text: part!.text,
-              logprobs: part!.logprobs
-            })
-          : this.#event('response.reasoning_text.done', { ...at, content_index: 0, text: part!.text })
-      events.push(done, this.#event('response.content_part.done', { ...at, content_index: 0, part }))
+      const part = item.content[0]!
+      if (part.type === 'output_text') {
+        const { text, logprobs } = part
+        this.#itemEvent('response.output_text.done', { content_index: 0, text, logprobs })
+      } else this.#itemEvent('response.reasoning_text.done', { content_index: 0, text: part.text })
+      this.#itemEvent('response.content_part.done', { content_index: 0, part })
     }
-    events.push(this.#event('response.output_item.done', { output_index: at.output_index, item }))
+    this.#event('response.output_item.done', { output_index: this.#output.length - 1, item })
     this.#open = undefined
+  }
+
+  /** The response with everything that OpenAI's type has, the request's own fields repeated. */
+  #response(status: Ending | 'in_progress' | 'failed', more: Record<string, unknown>): ResponseObject {
+    const { id, createdAt, request, engine, sampling, truncation } = this.#head
+    return {
+      id,
+      object: 'response',
+      created_at: createdAt,
+      status,
+      background: false,
+      completed_at: status === 'completed' ? Math.floor(Date.now() / 1000) : null,
+      error: null,
+      incomplete_details: status === 'incomplete' ? { reason: 'max_output_tokens' } : null,
+      instructions: request.instructions ?? null,
+      max_output_tokens: request.max_output_tokens ?? null,
+      max_tool_calls: null,
+      metadata: request.metadata ?? {},
+      model: request.model ?? request.name,
+      output: this.#output,
+      parallel_tool_calls: request.parallel_tool_calls ?? true,
+      previous_response_id: request.previous_response_id ?? null,
+      prompt_cache_key: request.prompt_cache_key ?? null,
+      reasoning: { effort: request.reasoning?.effort ?? null, summary: request.reasoning?.summary ?? null },
+      safety_identifier: request.safety_identifier ?? null,
+      service_tier: 'default',
+      store: request.store ?? true,
+      temperature: sampling.temperature ?? null,
+      text: { format: request.text?.format ?? { type: 'text' }, verbosity: request.text?.verbosity ?? 'medium' },
+      tool_choice: request.tool_choice ?? 'auto',
+      tools: engine.tools,
+      top_logprobs: engine.logprobs ?? 0,
+      top_p: sampling.top_p ?? null,
+      truncation,
+      ...(request.user && { user: request.user }),
+      ...more
+    }
   }
 }
 
@@ -213,92 +248,8 @@ function callId(given: string | undefined): string {
   return /^[A-Za-z0-9]{32}$/.test(given) ? `call_${given}` : given
 }
 
-/** An item as it is before anything is in it. */
-function bare(item: OutputItem): OutputItem {
-  return item.type === 'function_call' ? { ...item } : ({ ...item, content: [] } as OutputItem)
-}
-
-/** How far a response is. */
-interface ResponseState {
-  status: 'in_progress' | 'completed' | 'incomplete' | 'failed'
-  output: readonly OutputItem[]
-  usage?: TokenUsage & { reasoningTokens: number }
-  failure?: CorralError
-}
-
-/** The Responses API's object of a response. */
-export type ResponseObject = Record<string, unknown> & { id: string; output: readonly OutputItem[] }
-
-/** What stays the same of a response from its beginning to its end. */
-export interface ResponseHead {
-  id: string
-  /** Seconds since the epoch. */
-  createdAt: number
-  request: ResponseRequest
-  engine: EngineFields
-  /** The options in force. */
-  sampling: Record<string, unknown>
-  truncation: 'auto' | 'disabled'
-}
-
-const seconds = () => Math.floor(Date.now() / 1000)
-
 /** OpenAI's own words for why a response failed; the event that ends the stream has corral's. */
 function failureCode({ code, status }: CorralError): string {
   if (code === 'queue_full') return 'rate_limit_exceeded'
   return status < 500 ? 'invalid_prompt' : 'server_error'
-}
-
-function usageObject({
-  promptTokens,
-  cachedTokens,
-  completionTokens,
-  reasoningTokens
-}: Required<ResponseState>['usage']) {
-  return {
-    input_tokens: promptTokens,
-    // Of what is written to caches, nothing is counted.
-    input_tokens_details: { cached_tokens: cachedTokens, cache_write_tokens: 0 },
-    output_tokens: completionTokens,
-    output_tokens_details: { reasoning_tokens: reasoningTokens },
-    total_tokens: promptTokens + completionTokens
-  }
-}
-
-/** The response with everything that OpenAI's type has, the request's own fields repeated. */
-function responseObject(head: ResponseHead, state: ResponseState): ResponseObject {
-  const { id, createdAt, request, engine, sampling, truncation } = head
-  const { status, output, usage, failure } = state
-  return {
-    id,
-    object: 'response',
-    created_at: createdAt,
-    status,
-    background: false,
-    completed_at: status === 'completed' ? seconds() : null,
-    error: failure ? { code: failureCode(failure), message: failure.message } : null,
-    incomplete_details: status === 'incomplete' ? { reason: 'max_output_tokens' } : null,
-    instructions: request.instructions ?? null,
-    max_output_tokens: request.max_output_tokens ?? null,
-    max_tool_calls: null,
-    metadata: request.metadata ?? {},
-    model: request.model ?? request.name,
-    output,
-    parallel_tool_calls: request.parallel_tool_calls ?? true,
-    previous_response_id: request.previous_response_id ?? null,
-    prompt_cache_key: request.prompt_cache_key ?? null,
-    reasoning: { effort: request.reasoning?.effort ?? null, summary: request.reasoning?.summary ?? null },
-    safety_identifier: request.safety_identifier ?? null,
-    service_tier: 'default',
-    store: request.store ?? true,
-    temperature: sampling.temperature ?? null,
-    text: { format: request.text?.format ?? { type: 'text' }, verbosity: request.text?.verbosity ?? 'medium' },
-    tool_choice: request.tool_choice ?? 'auto',
-    tools: engine.tools,
-    top_logprobs: engine.logprobs ?? 0,
-    top_p: sampling.top_p ?? null,
-    truncation,
-    ...(usage && { usage: usageObject(usage) }),
-    ...(request.user && { user: request.user })
-  }
 }

@@ -1,28 +1,28 @@
 import { CorralError } from '../../../core/errors.ts'
-import type { Item } from './items.ts'
 import type { ResponseObject } from './response-writer.ts'
+import type { Item, ItemsQuery } from './schemas.ts'
 
-/** A response that can be asked for, and gone on from. */
+/** A response that can be retrieved, and continued. */
 interface StoredResponse {
   response: ResponseObject
-  /** What the model was given, all of the conversation before included; without instructions. */
+  /** The whole conversation before it, without instructions. */
   input: readonly Item[]
 }
 
-/** However small they are. */
+/** However small they are, no more are kept. */
 const MOST_RESPONSES = 10_000
-/** What it takes that a response has an item, beside the item. */
+/** What a response takes for each of its items, beside the item. */
 const BYTES_OF_REFERENCE = 16
 
 const sizeOf = (value: unknown) => Buffer.byteLength(JSON.stringify(value))
 
 /**
- * Responses kept in memory, the oldest of which go when there is no more room. The items of a conversation are shared by
- * all of its responses, and counted once: a later response holds what an earlier one had that has gone.
+ * Responses kept in memory, the oldest of which are dropped when there is no more room. The items of a conversation are
+ * shared by all of its responses, and counted once: a later response keeps them when an earlier one has gone.
  */
 export class StoredResponses {
   readonly #entries = new Map<string, StoredResponse & { size: number }>()
-  readonly #items = new Map<Item, { size: number; holders: number }>()
+  readonly #items = new Map<Item, { size: number; users: number }>()
   readonly #mostBytes: number
   #bytes = 0
 
@@ -31,7 +31,7 @@ export class StoredResponses {
     this.#mostBytes = mostBytes
   }
 
-  /** Bytes of JSON text that are held. */
+  /** Bytes of JSON text that are kept. */
   get bytes(): number {
     return this.#bytes
   }
@@ -43,7 +43,7 @@ export class StoredResponses {
     const size = sizeOf(fields) + items.length * BYTES_OF_REFERENCE
     this.#entries.set(response.id, { response, input, size })
     this.#bytes += size
-    const alone = items.reduce((sum, item) => sum + this.#hold(item), size)
+    const alone = items.reduce((sum, item) => sum + this.#retain(item), size)
     if (alone > this.#mostBytes) this.#drop(response.id)
     for (const id of this.#entries.keys()) {
       if (this.#bytes <= this.#mostBytes && this.#entries.size <= MOST_RESPONSES) break
@@ -69,14 +69,14 @@ export class StoredResponses {
   }
 
   /** @returns its bytes */
-  #hold(item: Item): number {
-    const held = this.#items.get(item) ?? { size: sizeOf(item), holders: 0 }
-    if (held.holders === 0) {
-      this.#items.set(item, held)
-      this.#bytes += held.size
+  #retain(item: Item): number {
+    const entry = this.#items.get(item) ?? { size: sizeOf(item), users: 0 }
+    if (entry.users === 0) {
+      this.#items.set(item, entry)
+      this.#bytes += entry.size
     }
-    held.holders++
-    return held.size
+    entry.users++
+    return entry.size
   }
 
   #drop(id: string): boolean {
@@ -85,11 +85,11 @@ export class StoredResponses {
     this.#entries.delete(id)
     this.#bytes -= entry.size
     for (const item of [...entry.input, ...entry.response.output]) {
-      const held = this.#items.get(item)!
-      held.holders--
-      if (held.holders > 0) continue
+      const shared = this.#items.get(item)!
+      shared.users--
+      if (shared.users > 0) continue
       this.#items.delete(item)
-      this.#bytes -= held.size
+      this.#bytes -= shared.size
     }
     return true
   }
@@ -98,20 +98,13 @@ export class StoredResponses {
 function notFound(param: string): CorralError {
   return new CorralError(
     'response_not_found',
-    'There is no response with this id here. Responses are kept in memory only: it was asked not to be stored, has been deleted, was among the oldest when room was needed, or came before a restart. Send the conversation as "input" instead.',
+    'There is no response with this id here. Responses are kept in memory only: it was not to be stored, was deleted, was among the oldest when room was needed, or is from before a restart. Send the conversation as "input" instead.',
     { param }
   )
 }
 
-/** Which part of a list a client asks for. */
-interface PageQuery {
-  limit?: number
-  order?: 'asc' | 'desc'
-  after?: string
-}
-
 /** A page of a list of items, as OpenAI's lists are read. */
-export function pageOf(items: readonly Item[], { limit = 20, order = 'desc', after }: PageQuery) {
+export function pageOf(items: readonly Item[], { limit = 20, order = 'desc', after }: ItemsQuery) {
   const ordered = order === 'asc' ? [...items] : items.toReversed()
   // Clients may give several items one id; the last one is taken, so that each page begins later than the one before.
   const start = after === undefined ? 0 : ordered.findLastIndex(item => item.id === after) + 1

@@ -1,16 +1,14 @@
 import t from 'tap'
 import type { Delta, TokenProbability } from '../../core/contracts/engines.ts'
-import {
-  type Chunk,
-  type ChunkHead,
-  ChunkWriter,
-  chatLogprobs,
-  olderLogprobs,
-  WholeAnswer
-} from '../../plugins/api-openai/chunks.ts'
 import { embeddingList, ranking } from '../../plugins/api-openai/embeddings.ts'
-import { bestChoices } from '../../plugins/api-openai/generation.ts'
-import { modelPage } from '../../plugins/api-openai/model-routes.ts'
+import {
+  type AnswerHead,
+  bestChoices,
+  chatLogprobs,
+  completionLogprobs,
+  HostedAnswer
+} from '../../plugins/api-openai/hosted-answer.ts'
+import { modelPage } from '../../plugins/api-openai/models.ts'
 import { variantOf } from './support.ts'
 
 const usage = (prompt: number, completion: number, cached = 0) => ({
@@ -26,24 +24,20 @@ const token = (text: string, logprob: number, ...others: [string, number][]): To
   const given = (of: string, value: number) => ({ id: 5, token: of, bytes: [...Buffer.from(of)], logprob: value })
   return { ...given(text, logprob), top_logprobs: [[text, logprob] as const, ...others].map(([a, b]) => given(a, b)) }
 }
-const chatChunk = (choices: any[], more: object = {}): Chunk => ({
-  id: 'chatcmpl-1',
-  created: 5,
-  model: 'a/b',
-  object: 'chat.completion.chunk',
-  choices,
-  ...more
-})
-const textChunk = (choices: any[], more: object = {}): Chunk => ({
-  ...chatChunk(choices, more),
-  object: 'text_completion'
-})
+const answerOf = (head: Partial<AnswerHead>) =>
+  new HostedAnswer({ operation: 'chat', id: 'cmpl-7', model: 'A/b', choices: 1, usage: true, ...head })
 
 /** The chunks of an answer. */
-function chunksOf(deltas: Delta[], head: Partial<ChunkHead> = {}): Chunk[] {
-  const object = 'chat.completion.chunk'
-  const writer = new ChunkWriter({ object, id: 'cmpl-7', model: 'A/b', choices: 1, usage: true, ...head })
-  return [...deltas.flatMap(delta => writer.add([delta])), writer.end()].filter(chunk => chunk !== undefined)
+function chunksOf(deltas: Delta[], head: Partial<AnswerHead> = {}): any[] {
+  const answer = answerOf(head)
+  return [...deltas.flatMap(delta => answer.chunks([delta])), answer.lastChunk()].filter(chunk => chunk !== undefined)
+}
+
+/** An answer in one piece. */
+function wholeOf(deltas: Delta[], head: Partial<AnswerHead> = {}): any {
+  const answer = answerOf(head)
+  for (const delta of deltas) answer.add([delta])
+  return answer.whole()
 }
 
 t.test('the counts of several choices come once, at the end', async t => {
@@ -55,7 +49,7 @@ t.test('the counts of several choices come once, at the end', async t => {
   ]
   const chunks = chunksOf(deltas, { choices: 2 })
   t.strictSame(
-    chunks.map(({ choices }) => choices.map(({ index, delta, finish_reason }) => [index, delta, finish_reason])),
+    chunks.map(({ choices }) => choices.map(({ index, delta, finish_reason }: any) => [index, delta, finish_reason])),
     [
       [[1, { role: 'assistant', content: null }, null]],
       [[1, { content: 'b' }, null]],
@@ -76,7 +70,7 @@ t.test('the counts of several choices come once, at the end', async t => {
     { choice: 3, finish: 'stop', ...counted(4, 4, 3) },
     { choice: 1, finish: 'stop', ...counted(3, 8, 2) }
   ]
-  const last = chunksOf(texts, { object: 'text_completion', choices: 2 }).at(-1)!
+  const last = chunksOf(texts, { operation: 'completion', choices: 2 }).at(-1)!
   t.match(last, { id: 'cmpl-7', choices: [], usage: usage(7, 15) })
   t.equal(chunksOf([{ content: 'x', finish: 'stop' }]).at(-1)!.usage, undefined, 'an engine that does not count')
   const late = chunksOf([{ content: 'x', finish: 'stop' }, counted(3, 1)])
@@ -98,7 +92,7 @@ t.test('log probabilities', async t => {
     chatLogprobs(tokens, 0).map(({ top_logprobs }) => top_logprobs),
     [[], []]
   )
-  t.strictSame(olderLogprobs(tokens, 2, 3), {
+  t.strictSame(completionLogprobs(tokens, 2, 3), {
     tokens: ['Hi', ' there'],
     token_logprobs: [-0.5, -0.25],
     top_logprobs: [
@@ -107,43 +101,42 @@ t.test('log probabilities', async t => {
     ],
     text_offset: [3, 5]
   })
-  t.equal(olderLogprobs(tokens, 0, 0).top_logprobs, null)
-  t.strictSame(olderLogprobs([token('😀', 0), token('x', 0)], 0, 0).text_offset, [0, 1], 'characters, not units')
-  const strange = olderLogprobs([token('constructor', -1, ['__proto__', -2], ['constructor', -3])], 3, 0).top_logprobs!
+  t.equal(completionLogprobs(tokens, 0, 0).top_logprobs, null)
+  t.strictSame(completionLogprobs([token('😀', 0), token('x', 0)], 0, 0).text_offset, [0, 1], 'characters, not units')
+  const strange = completionLogprobs([token('constructor', -1, ['__proto__', -2], ['constructor', -3])], 3, 0)
+    .top_logprobs!
   t.strictSame(Object.entries(strange[0]!), [
     ['constructor', -1],
     ['__proto__', -2]
   ])
 })
 
-t.test('a streamed answer is put together to the whole one', t => {
-  const answer = new WholeAnswer()
-  const chunk = (choices: any[], more: object = {}) => answer.add(chatChunk(choices, more))
-  chunk([{ index: 1, finish_reason: null, delta: { role: 'assistant', content: null } }])
-  const logprobs = (text: string) => ({ content: [{ token: text }], refusal: null })
-  chunk([{ index: 1, finish_reason: null, delta: { content: 'Hi' }, logprobs: logprobs('Hi') }])
-  chunk([{ index: 0, finish_reason: null, delta: { reasoning_content: 'hm' } }])
-  const call = (index: number, more: object) => ({ tool_calls: [{ index, ...more }] })
-  chunk([
-    {
-      index: 0,
-      finish_reason: null,
-      delta: call(0, { id: 'c0', type: 'function', function: { name: 'f', arguments: '{' } })
-    }
-  ])
-  chunk([{ index: 1, finish_reason: null, delta: { content: '!' }, logprobs: logprobs('!') }])
-  chunk([{ index: 0, finish_reason: null, delta: call(0, { function: { arguments: '}' } }) }])
-  chunk([{ index: 0, finish_reason: null, delta: call(1, { id: 'c1', function: { name: 'g', arguments: '' } }) }])
-  chunk([{ index: 1, finish_reason: 'stop', delta: {} }], { timings: { prompt_n: 1 } })
-  chunk([{ index: 0, finish_reason: 'tool_calls', delta: {} }], { timings: { prompt_n: 2 } })
-  chunk([], { usage: { completion_tokens: 3 } })
-  t.same(answer.body(), {
-    id: 'chatcmpl-1',
-    created: 5,
-    model: 'a/b',
+t.test('a whole answer', async t => {
+  const call = (index: number, more: object) => ({ toolCalls: [{ index, arguments: '', ...more }] })
+  const deltas: Delta[] = [
+    { choice: 1, content: 'Hi', logprobs: [token('Hi', -1)] },
+    { thinking: 'hm' },
+    call(0, { id: 'c0', name: 'f', arguments: '{' }),
+    { choice: 1, content: '!', logprobs: [token('!', -2)] },
+    call(0, { arguments: '}' }),
+    call(1, { id: 'c1', name: 'g' }),
+    { choice: 1, finish: 'stop', ...counted(3, 1) },
+    { finish: 'tool_calls', ...counted(3, 2), extra: { timings: { prompt_n: 2 } } }
+  ]
+  const { created, ...whole } = wholeOf(deltas, { choices: 2, logprobs: 0 })
+  t.type(created, 'number')
+  const likely = (text: string, logprob: number) => ({
+    token: text,
+    bytes: [...Buffer.from(text)],
+    logprob,
+    top_logprobs: []
+  })
+  t.strictSame(whole, {
+    id: 'cmpl-7',
+    model: 'A/b',
     object: 'chat.completion',
-    usage: { completion_tokens: 3 },
-    timings: { prompt_n: 1 },
+    usage: usage(3, 3),
+    timings: { prompt_n: 2 },
     choices: [
       {
         index: 0,
@@ -164,61 +157,74 @@ t.test('a streamed answer is put together to the whole one', t => {
         index: 1,
         finish_reason: 'stop',
         message: { role: 'assistant', content: 'Hi!', refusal: null },
-        logprobs: { content: [{ token: 'Hi' }, { token: '!' }], refusal: null }
+        logprobs: { content: [likely('Hi', -1), likely('!', -2)], refusal: null }
       }
     ]
   })
+  t.equal(wholeOf([{ finish: 'stop' }]).choices[0].message.content, '', 'no text at all')
 
-  const text = new WholeAnswer()
-  const piece = (index: number, part: string, finish: string | null, more: object | null = null) =>
-    text.add(textChunk([{ index, text: part, logprobs: more, finish_reason: finish }]))
-  piece(0, 'a', null, { tokens: ['a'], top_logprobs: null })
-  piece(1, 'c', null)
-  piece(0, 'b', null, { tokens: ['b'], top_logprobs: null })
-  piece(0, '', 'length')
-  piece(1, '', 'stop')
-  t.match(text.body(), {
+  const texts: Delta[] = [
+    { content: 'a', logprobs: [token('a', -1)] },
+    { choice: 1, content: 'c', logprobs: [token('c', -3)] },
+    { content: 'b', logprobs: [token('b', -1)] },
+    { finish: 'length' },
+    { choice: 1, finish: 'stop' }
+  ]
+  const completion = { operation: 'completion', choices: 2 } as const
+  t.match(wholeOf(texts, { ...completion, logprobs: 0 }), {
     object: 'text_completion',
     choices: [
-      { index: 0, text: 'ab', logprobs: { tokens: ['a', 'b'], top_logprobs: null }, finish_reason: 'length' },
-      { index: 1, text: 'c', logprobs: null, finish_reason: 'stop' }
+      {
+        index: 0,
+        text: 'ab',
+        logprobs: { tokens: ['a', 'b'], top_logprobs: null, text_offset: [0, 1] },
+        finish_reason: 'length'
+      },
+      { index: 1, text: 'c', logprobs: { tokens: ['c'] }, finish_reason: 'stop' }
     ]
   })
-  t.end()
+  const best = wholeOf(texts, { ...completion, bestOf: 1 }).choices
+  t.match(best, [{ index: 0, text: 'ab', logprobs: null }])
+  t.equal(best.length, 1)
 })
 
 t.test('answers to functions, as older clients read them', async t => {
-  const chunks = chunksOf(
-    [
-      { toolCalls: [{ index: 0, id: 'x', name: 'f', arguments: '{' }] },
-      { toolCalls: [{ index: 0, arguments: '}' }] },
-      { finish: 'tool_calls' }
-    ],
-    { legacyFunctions: true }
-  )
+  const deltas: Delta[] = [
+    { toolCalls: [{ index: 0, id: 'x', name: 'f', arguments: '{' }] },
+    { toolCalls: [{ index: 0, arguments: '}' }] },
+    { finish: 'tool_calls' }
+  ]
+  const chunks = chunksOf(deltas, { legacyFunctions: true })
   t.strictSame(
     chunks.map(({ choices }) => choices[0]!.delta?.function_call),
     [undefined, { name: 'f', arguments: '{' }, { arguments: '}' }, undefined]
   )
   t.equal(chunks[3]!.choices[0]!.finish_reason, 'function_call')
   t.notMatch(JSON.stringify(chunks), 'tool_calls')
-  const whole = new WholeAnswer()
-  for (const chunk of chunks) whole.add(chunk)
-  t.match(whole.choices()[0], { message: { function_call: { name: 'f', arguments: '{}' } } })
+  const [choice] = wholeOf(deltas, { legacyFunctions: true }).choices
+  t.match(choice, { finish_reason: 'function_call', message: { function_call: { name: 'f', arguments: '{}' } } })
 })
 
 t.test('completions', async t => {
-  const object = 'text_completion'
-  const echoed = chunksOf(
-    [{ choice: 1, content: 'b' }, { content: 'a' }, { finish: 'stop' }, { choice: 1, content: 'c', finish: 'stop' }],
-    { object, echo: ['one ', 'two '] }
-  )
-  const whole = new WholeAnswer()
-  for (const chunk of echoed) whole.add(chunk)
+  const operation = 'completion'
+  const deltas: Delta[] = [
+    { choice: 1, content: 'b' },
+    { content: 'a' },
+    { finish: 'stop' },
+    { choice: 1, content: 'c', finish: 'stop' }
+  ]
+  const echoed = chunksOf(deltas, { operation, echo: ['one ', 'two '] })
   t.strictSame(
-    whole.choices().map(({ text }) => text),
-    ['one a', 'two bc']
+    echoed.map(({ choices: [{ index, text }] }) => [index, text]),
+    [
+      [1, 'two b'],
+      [0, 'one a'],
+      [0, ''],
+      [1, 'c']
+    ]
   )
+  const { choices } = wholeOf(deltas, { operation, echo: ['one ', 'two '] })
+  t.match(choices, [{ text: 'one a' }, { text: 'two bc' }])
   t.match(echoed[0], { id: 'cmpl-7', model: 'A/b' })
 
   const probable = chunksOf(
@@ -228,19 +234,19 @@ t.test('completions', async t => {
       { logprobs: [token('', -3)] },
       { finish: 'stop' }
     ],
-    { object, logprobs: 1 }
+    { operation, logprobs: 1 }
   )
   t.strictSame(
-    probable.map(({ choices }) => (choices[0]!.logprobs as any)?.text_offset),
+    probable.map(({ choices }) => choices[0].logprobs?.text_offset),
     [[0], [2], [], undefined]
   )
   const nothing = chunksOf([{ content: 'x' }, { finish: 'length', ...counted(3, 1) }], {
-    object,
+    operation,
     nothing: true,
     echo: ['p']
   })
   t.strictSame(
-    nothing.flatMap(({ choices }) => choices.map(({ text }) => text)),
+    nothing.flatMap(({ choices }) => choices.map(({ text }: any) => text)),
     ['p', '']
   )
   t.strictSame(nothing.at(-1)!.usage, usage(3, 0))
@@ -252,7 +258,7 @@ t.test('the best of several', async t => {
   t.strictSame(bestChoices([-1, -1], 2, 1), [0])
 })
 
-t.test('embeddings are cut to size and normalised anew', async t => {
+t.test('embeddings are cut to size and normalised again', async t => {
   const vectors = { vectors: [Float32Array.of(3, 4, 12, 0)], promptTokens: 1 }
   const list = (dimensions: number | undefined, encoding_format: 'float' | 'base64') =>
     embeddingList(vectors, { input: 'x', dimensions, encoding_format }, 'a/b')

@@ -1,5 +1,5 @@
-import type { InputPart, Item } from './items.ts'
-import { engineName } from './offered-tools.ts'
+import { engineName } from './response-request.ts'
+import type { InputPart, Item } from './schemas.ts'
 
 type Content = string | Record<string, unknown>[]
 

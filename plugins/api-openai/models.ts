@@ -1,64 +1,48 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
-import type { CoreConfig } from '../../core/config/core-schema.ts'
-import type { Scheduler } from '../../core/contracts/leases.ts'
-import type { Catalog, Model } from '../../core/contracts/models.ts'
+import type { SurfaceDependencies } from '../../core/answers/model-request.ts'
+import type { Model as StoredModel } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
-import { errorResponses, json } from '../../core/http/response-schemas.ts'
+import { json } from '../../core/http/response-schemas.ts'
 import { contextInForce } from '../../core/models/context-in-force.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
-import { schemaCompiler } from './check-body.ts'
-import { openaiErrors } from './openai-error.ts'
-import { ModelList, Model as ModelSchema } from './reply-schemas.ts'
-import { ModelListQuery } from './request-schemas.ts'
+import { operation } from './openai-error.ts'
+import { Model, ModelList, ModelListQuery } from './schemas.ts'
 
 const tags = ['OpenAI models']
+const ModelPath = Type.Object({
+  '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
+})
 
-interface ModelDependencies {
-  catalog: Catalog
-  scheduler: Scheduler
-  config: CoreConfig
-}
-
-/** The models there are, and one by its name. */
-export function modelRoutes({ catalog, scheduler, config }: ModelDependencies): FastifyPluginAsync {
-  const contextOf = (variant: Model) => contextInForce(config, variant, scheduler.running())
+/** The list of models, and one by its name. */
+export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies): FastifyPluginAsync {
+  const contextOf = (variant: StoredModel) => contextInForce(config, variant, scheduler.running())
   return async app => {
-    app.setValidatorCompiler(schemaCompiler)
     app.get<{ Querystring: ModelListQuery }>(
       '/models',
-      {
-        schema: {
+      operation(
+        {
           tags,
           summary: 'List models',
           description: "The models on this machine, in records that OpenAI's and Anthropic's clients read.",
           operationId: 'listModels',
-          querystring: ModelListQuery,
-          response: {
-            200: json('The models', ModelList),
-            ...errorResponses(openaiErrors, ['invalid_request'], { body: false })
-          }
-        }
-      },
+          querystring: ModelListQuery
+        },
+        json('The models', ModelList),
+        ['invalid_request'],
+        { body: false }
+      ),
       async request => modelPage(catalog.list(), contextOf, request.query)
     )
     // Names hold a slash, which clients send as it is or as %2F.
     app.get<{ Params: { '*': string } }>(
       '/models/*',
-      {
-        schema: {
-          tags,
-          summary: 'Tell of a model',
-          operationId: 'retrieveModel',
-          params: Type.Object({
-            '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
-          }),
-          response: {
-            200: json('The model', ModelSchema),
-            ...errorResponses(openaiErrors, ['invalid_model_name', 'model_not_found'], { body: false })
-          }
-        }
-      },
+      operation(
+        { tags, summary: 'Show a model', operationId: 'retrieveModel', params: ModelPath },
+        json('The model', Model),
+        ['invalid_model_name', 'model_not_found'],
+        { body: false }
+      ),
       async request => {
         const variant = catalog.get(parseModelName(request.params['*']))
         return modelRecord(variant, contextOf(variant))
@@ -68,7 +52,7 @@ export function modelRoutes({ catalog, scheduler, config }: ModelDependencies): 
 }
 
 /** A model as OpenAI's clients read it (`created`, `owned_by`), and Anthropic's (`type`, `display_name`, `created_at`). */
-function modelRecord(variant: Model, context: number) {
+function modelRecord(variant: StoredModel, context: number) {
   return {
     id: variant.publicName,
     object: 'model',
@@ -87,8 +71,8 @@ function modelRecord(variant: Model, context: number) {
  * @throws CorralError `invalid_request` when there is no such place in the list
  */
 export function modelPage(
-  variants: readonly Model[],
-  contextOf: (variant: Model) => number,
+  variants: readonly StoredModel[],
+  contextOf: (variant: StoredModel) => number,
   { limit, after_id, before_id }: ModelListQuery
 ) {
   const all = variants.map(variant => modelRecord(variant, contextOf(variant)))
