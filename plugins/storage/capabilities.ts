@@ -1,37 +1,20 @@
 import type { Capability } from '../../core/contracts/models.ts'
 
 /** llama.cpp's architectures that only encode: they give embeddings, never text. */
-const ENCODERS = new Set([
-  'bert',
-  'modern-bert',
-  'nomic-bert',
-  'nomic-bert-moe',
-  'neo-bert',
-  'jina-bert-v2',
-  'jina-bert-v3',
-  'eurobert',
-  't5encoder',
-  'gemma-embedding',
-  'llama-embed'
-])
+const ENCODERS = new Set(
+  (
+    'bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert t5encoder ' +
+    'gemma-embedding llama-embed'
+  ).split(' ')
+)
 
 /**
  * Architectures that llama.cpp loads but llama-server cannot answer with: encoders with decoders, diffusion models,
  * parts of other models (speech, guessing ahead).
  */
-const NOT_SERVED = new Set([
-  't5',
-  'dream',
-  'llada',
-  'llada-moe',
-  'rnd1',
-  'wavtokenizer-dec',
-  'qwen3tts',
-  'pockettts',
-  'eagle3',
-  'dflash',
-  'gemma4-assistant'
-])
+const NOT_SERVED = new Set(
+  't5 dream llada llada-moe rnd1 wavtokenizer-dec qwen3tts pockettts eagle3 dflash gemma4-assistant'.split(' ')
+)
 
 /** llama.cpp's LLAMA_POOLING_TYPE_NONE and _RANK. */
 const POOLING_NONE = 0
@@ -45,16 +28,9 @@ const EMBEDDING_TAGS = new Set(['feature-extraction', 'sentence-similarity', 'se
 const TEXT_TAGS = new Set(['text-generation', 'text2text-generation', 'conversational', 'image-text-to-text'])
 
 /** Vocabulary entries by which llama.cpp finds the token that opens a fill-in-the-middle prompt. */
-const FILL_IN_TOKENS = new Set([
-  '<|fim_prefix|>',
-  '<fim-prefix>',
-  '<fim_prefix>',
-  '<｜fim▁begin｜>',
-  '<PRE>',
-  '▁<PRE>',
-  '<|code_prefix|>',
-  '<|prefix|>'
-])
+const FILL_IN_TOKENS = new Set(
+  '<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>'.split(' ')
+)
 
 const THINKING =
   /<think>|<\/think>|enable_thinking|reasoning_content|reasoning_effort|\[THINK\]|<seed:think>|<\|channel\|?>(analysis|thought)/

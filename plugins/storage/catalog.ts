@@ -1,9 +1,8 @@
 import { createHash } from 'node:crypto'
 import type { BroughtModel, Catalog, Model, ModelSource } from '../../core/contracts/models.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
-import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
-import { findLabel } from './manifest.ts'
-import { behindAlias } from './model-index.ts'
+import { type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
+import { type Aliases, findVariant, namesOf } from './model-index.ts'
 import { modelNotFound } from './refusals.ts'
 
 /** The label of a model of a plugin that gives it none. */
@@ -12,16 +11,11 @@ const LABEL = 'latest'
 /** What requests can name of a model that a plugin brings. */
 function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modifiedAt: string): Model {
   const { variant: label = LABEL, ...model } = parseModelName(brought.name)
-  const bare = bareName(model)
   const digest = createHash('sha256')
     .update(JSON.stringify([source, brought]))
     .digest('hex')
   return {
-    model: { ...model, variant: label },
-    label,
-    isDefault,
-    publicName: isDefault ? bare : `${bare}:${label}`,
-    key: `${bare}:${label}`.toLowerCase(),
+    ...namesOf(model, label, isDefault),
     revision: digest.slice(0, 16),
     format: source,
     size: 0,
@@ -32,7 +26,7 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
       quantization: '',
       info: {},
       ...brought.metadata,
-      ...(brought.contextLength === undefined ? {} : { contextLength: brought.contextLength }),
+      ...(brought.contextLength !== undefined && { contextLength: brought.contextLength }),
       capabilities: brought.capabilities
     }
   }
@@ -42,10 +36,7 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
  * The models in storage, and after them those that plugins bring.
  * @param aliases other names of models, in lower case; a model that really has such a name goes before it
  */
-export function createCatalog(
-  storage: Pick<Storage, 'list' | 'variants'>,
-  aliases: ReadonlyMap<string, ModelName>
-): Catalog {
+export function createCatalog(storage: Pick<Storage, 'list' | 'variants'>, aliases: Aliases): Catalog {
   const sources: ModelSource[] = []
   /** Models by what plugins said of them: they are asked with each request. */
   const known = new WeakMap<BroughtModel, Model>()
@@ -78,15 +69,7 @@ export function createCatalog(
     return []
   }
 
-  const labelled = (found: Model[], label: string | undefined) =>
-    label === undefined ? found[0] : findLabel(found, label)
-
-  function find(name: ModelName): Model | undefined {
-    const found = variants(name)
-    const target = found.length === 0 ? behindAlias(aliases, name) : undefined
-    // A name behind an alias is no alias itself.
-    return target ? labelled(variants(target), target.variant) : labelled(found, name.variant)
-  }
+  const find = (name: ModelName) => findVariant(name, aliases, variants)
 
   return {
     list() {

@@ -1,7 +1,7 @@
-import { access, mkdir } from 'node:fs/promises'
+import { existsSync } from 'node:fs'
+import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
-import { isSystemError } from '../../core/errors.ts'
 import type { ModelName } from '../../core/models/model-name.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import type { ModelStore } from './model-store.ts'
@@ -16,9 +16,9 @@ const DEMO_FILE = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-ch
  */
 export async function installDemoModel(store: ModelStore, home: string): Promise<void> {
   const mark = join(home, 'demo-model-installed')
-  if (await exists(mark)) return
+  if (existsSync(mark)) return
   if (!store.find(DEMO_MODEL)) {
-    await store.importFrom(
+    await store.import(
       { path: DEMO_FILE, name: DEMO_MODEL },
       // Not a link: an upgrade of corral may write into its own files.
       { origin: { kind: 'bundled', from: 'corral' }, allowHardLink: false }
@@ -26,14 +26,4 @@ export async function installDemoModel(store: ModelStore, home: string): Promise
   }
   await mkdir(home, { recursive: true })
   await writeFileAtomic(mark, 'corral/tiny-chat was stored once. Delete this file to have it again.\n')
-}
-
-async function exists(path: string): Promise<boolean> {
-  try {
-    await access(path)
-    return true
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return false
-    throw error
-  }
 }

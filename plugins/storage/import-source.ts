@@ -1,15 +1,22 @@
 import { readdir, realpath, stat } from 'node:fs/promises'
 import { basename, dirname, isAbsolute, join } from 'node:path'
-import type { AdoptRequest } from '../../core/contracts/adopted-files.ts'
+import type { AdoptedFile, AdoptRequest } from '../../core/contracts/adopted-files.ts'
 import { isSystemError } from '../../core/errors.ts'
-import { type ImportPlan, planFolder, planGgufFile } from './import-plan.ts'
+import { storedName } from '../../core/models/gguf-file-name.ts'
+import {
+  type FolderModel,
+  type FolderTexts,
+  ggufModel,
+  ggufModels,
+  listed,
+  safetensorsModel
+} from '../../core/models/model-folder.ts'
 import {
   explainedReading,
   type ModelSource,
-  readJson,
+  readDescription,
   readModelFiles,
   refuseSource as refuse,
-  refuseSource,
   type SourceFile
 } from './model-files.ts'
 
@@ -21,26 +28,56 @@ const MAX_SUBFOLDERS = 16
  * @throws CorralError `invalid_request` naming the path and what is wrong with it
  */
 export async function inspectSource(path: string, variant?: string): Promise<ModelSource> {
-  if (!isAbsolute(path) || path.includes('\0')) {
-    throw refuse(
-      `${JSON.stringify(path)} is not an absolute path. Name a file or folder of the machine corral runs on.`
-    )
-  }
+  requireAbsolute(path)
   try {
     const found = await stat(path)
-    if (found.isDirectory()) {
-      const names = await folderFiles(path)
-      return await read(path, planFolder(path, names, await weightsInIndex(path, names), variant), variant)
+    if (!found.isDirectory() && !found.isFile()) {
+      throw refuse(`${path} is neither a file nor a folder. Name a GGUF file or a model folder.`)
     }
-    if (!found.isFile()) throw refuse(`${path} is neither a file nor a folder. Name a GGUF file or a model folder.`)
-    if (/\.safetensors$/i.test(path)) {
+    if (found.isFile() && /\.safetensors$/i.test(path)) {
       throw refuse(`${path} is a part of a SafeTensors model. Name its folder: ${dirname(path)}`)
     }
-    const names = await folderFiles(dirname(path))
-    return await read(dirname(path), planGgufFile(dirname(path), basename(path), names), variant)
+    const folder = found.isFile() ? dirname(path) : path
+    const names = await folderFiles(folder)
+    const model = found.isFile()
+      ? ggufModel(basename(path), names)
+      : chooseModel(folder, names, await readTexts(folder, names), variant)
+    return await inspectFiles({ format: model.format, label: variant, files: filesOf(folder, model) })
   } catch (error) {
     throw explainedReading(path, error)
   }
+}
+
+/**
+ * The model that an import of a folder takes. SafeTensors weights go before GGUF files, which can be named by themselves.
+ * @param names the folder's files, those of subfolders with forward slashes
+ * @param variant label that the model's name carries: it picks one of several quantizations
+ * @throws CorralError `invalid_request` listing what there is to choose from
+ */
+export function chooseModel(folder: string, names: string[], texts: FolderTexts, variant?: string): FolderModel {
+  const models = ggufModels(names)
+  const wanted = models.filter(({ label }) => variant && label?.toLowerCase() === variant.toLowerCase())
+  if (wanted.length === 1) return wanted[0]!
+  const whole = models.filter(({ problem }) => !problem)
+  const choice = safetensorsModel(names, texts) ?? whole[0] ?? models[0]
+  if (!choice) {
+    throw refuse(
+      `${folder} holds no model: neither a GGUF file nor SafeTensors weights (config.json with model*.safetensors).`
+    )
+  }
+  if (choice.format === 'safetensors' || whole.length <= 1) return choice
+  throw refuse(
+    `${folder} holds ${whole.length} models: ${listed(whole.map(({ files }) => files[0]!.path))}. Name the file to ` +
+      'import, or add its label to the name, as in <owner>/<name>:Q4_K_M.'
+  )
+}
+
+/** The files of a model, under names that every file system takes. @throws CorralError `invalid_request` */
+export function filesOf(folder: string, { format, files, problem }: FolderModel): AdoptedFile[] {
+  if (problem) throw refuse(`The model in ${folder} cannot be imported. ${problem}`)
+  return files.map(({ path, role }) => {
+    return { source: join(folder, path), path: format === 'gguf' ? storedName(path) : path, role }
+  })
 }
 
 /** The regular files of a folder (symbolic links followed) and of its numbered subfolders, as relative names. */
@@ -71,27 +108,14 @@ async function isFile(path: string): Promise<boolean> {
   }
 }
 
-async function read(folder: string, plan: ImportPlan, variant: string | undefined): Promise<ModelSource> {
-  const files: SourceFile[] = []
-  for (const planned of plan.files) {
-    const source = await realpath(join(folder, planned.source))
-    const { size } = await stat(source)
-    files.push({ source, path: planned.path, role: planned.role, size })
-  }
-  // The name before links were followed: caches of hubs keep the content under its digest.
-  const metadata = await readModelFiles(plan.format, files, plan.files[0]!.source)
-  return { format: plan.format, label: variant ?? metadata.quantization ?? 'GGUF', files, metadata }
+async function readTexts(folder: string, names: string[]): Promise<FolderTexts> {
+  const text = async (name: string) => (names.includes(name) ? readDescription(join(folder, name)) : undefined)
+  return { config: await text('config.json'), index: await text('model.safetensors.index.json') }
 }
 
-async function weightsInIndex(folder: string, names: string[]): Promise<string[] | undefined> {
-  const name = 'model.safetensors.index.json'
-  if (!names.includes(name)) return undefined
-  const { weight_map: map } = await readJson(join(folder, name))
-  const weights = map && typeof map === 'object' ? [...new Set(Object.values(map))] : []
-  if (weights.length === 0 || !weights.every(weight => typeof weight === 'string' && /^[^/\\]+$/.test(weight))) {
-    throw refuse(`${join(folder, name)} names no weights beside it. Download it again.`)
-  }
-  return weights as string[]
+function requireAbsolute(path: string): void {
+  if (isAbsolute(path) && !path.includes('\0')) return
+  throw refuse(`${JSON.stringify(path)} is not an absolute path. Name a file or folder of the machine corral runs on.`)
 }
 
 /** Relative, with forward slashes, of what all file systems accept; never what the store itself keeps beside files. */
@@ -105,20 +129,22 @@ const SHARD = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/i
  * Reads the headers of files that were chosen already, and checks that they are one whole model.
  * @throws CorralError `invalid_request` naming the file and what is wrong with it
  */
-export async function inspectFiles({ format, label, files }: AdoptRequest): Promise<ModelSource> {
+export async function inspectFiles({
+  format,
+  label,
+  files
+}: Pick<AdoptRequest, 'format' | 'label' | 'files'>): Promise<ModelSource> {
   checkPaths(files)
   const weights = files.filter(file => file.role === 'model')
-  if (weights.length === 0) throw refuseSource('There is no model among these files. Name its weights too.')
+  if (weights.length === 0) throw refuse('There is no model among these files. Name its weights too.')
   const found: SourceFile[] = []
   // Model files first, as everywhere in the store.
   for (const file of [...weights, ...files.filter(file => file.role !== 'model')]) {
-    if (!isAbsolute(file.source) || file.source.includes('\0')) {
-      throw refuseSource(`${JSON.stringify(file.source)} is not an absolute path.`)
-    }
+    requireAbsolute(file.source)
     try {
       const source = await realpath(file.source)
       const facts = await stat(source)
-      if (!facts.isFile()) throw refuseSource(`${file.source} is no regular file.`)
+      if (!facts.isFile()) throw refuse(`${file.source} is no regular file.`)
       found.push({ ...file, source, size: facts.size })
     } catch (error) {
       throw explainedReading(file.source, error)
@@ -126,6 +152,7 @@ export async function inspectFiles({ format, label, files }: AdoptRequest): Prom
   }
   if (format === 'gguf') checkShardNames(weights.map(file => file.path))
   try {
+    // The stored name, because caches of hubs keep the content under its digest.
     const metadata = await readModelFiles(format, found, weights[0]!.path)
     return { format, label: label ?? metadata.quantization ?? 'GGUF', files: found, metadata }
   } catch (error) {
@@ -137,9 +164,9 @@ function checkPaths(files: AdoptRequest['files']): void {
   const seen = new Set<string>()
   for (const { path, role } of files) {
     if (!STORED_PATH.test(path) || path.length > 255 || (role !== 'other' && !ENGINE_PATH.test(path))) {
-      throw refuseSource(`${JSON.stringify(path)} cannot be a file's name in the store.`)
+      throw refuse(`${JSON.stringify(path)} cannot be a file's name in the store.`)
     }
-    if (seen.has(path.toLowerCase())) throw refuseSource(`Two of the files would have the name ${path} in the store.`)
+    if (seen.has(path.toLowerCase())) throw refuse(`Two of the files would have the name ${path} in the store.`)
     seen.add(path.toLowerCase())
   }
 }
@@ -153,7 +180,7 @@ function checkShardNames(paths: string[]): void {
       part && part[1] === parts[0]![1] && Number(part[2]) === index + 1 && Number(part[3]) === paths.length
   )
   if (inOrder) return
-  throw refuseSource(
+  throw refuse(
     `${paths.join(', ')} are not the shards of one model, in their order: they are named ` +
       `<name>-00001-of-${String(paths.length).padStart(5, '0')}.gguf and so on.`
   )

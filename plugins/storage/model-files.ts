@@ -1,24 +1,13 @@
 import { readFile, stat } from 'node:fs/promises'
+import type { AdoptedFile } from '../../core/contracts/adopted-files.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
-import type { StoredFile } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { type GgufFile, readGguf } from '../../core/models/gguf-file.ts'
 import { ggufLabel, ggufMetadata, ggufPurpose } from './gguf-metadata.ts'
 import { readSafetensors, safetensorsMetadata } from './safetensors-metadata.ts'
 
-/** A file to be taken into the store. */
-export interface SourceFile {
-  /** Absolute, without symbolic links. */
-  source: string
-  path: string
-  role: StoredFile['role']
-  /** Bytes. */
-  size: number
-  /** 64 hex digits just computed from its bytes, which are not read for them again. */
-  sha256?: string
-  /** 64 hex digits that its bytes are said to have. */
-  claimedSha256?: string
-}
+/** A file to be taken into the store; `source` has no symbolic links. Its size is in bytes. */
+export type SourceFile = AdoptedFile & { size: number }
 
 /** A model whose files were found on disk and are whole, as far as their headers tell. */
 export interface ModelSource {
@@ -123,18 +112,20 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
   if (!config) {
     throw refuseSource(`The SafeTensors model of ${files[0]!.source} has no config.json. Get the model's whole folder.`)
   }
+  const textOf = async (path: string) => {
+    const source = sourceOf(path)
+    return source === undefined ? undefined : await readDescription(source)
+  }
   const tokenizerConfig = sourceOf('tokenizer_config.json')
-  const chatTemplate = sourceOf('chat_template.jinja')
   const modules = sourceOf('modules.json')
-  const readme = sourceOf('README.md')
   return safetensorsMetadata(
     {
       config: await readJson(config),
       tokenizerConfig: tokenizerConfig === undefined ? undefined : await readJson(tokenizerConfig),
-      chatTemplate: chatTemplate === undefined ? undefined : await readDescription(chatTemplate),
+      chatTemplate: await textOf('chat_template.jinja'),
       isSentenceTransformer: modules !== undefined,
       pooling: modules === undefined ? undefined : await readPooling(modules, sourceOf),
-      readme: readme === undefined ? undefined : await readDescription(readme)
+      readme: await textOf('README.md')
     },
     weights
   )
@@ -154,7 +145,7 @@ async function readPooling(
 }
 
 /** Reads a JSON object that describes a model. @throws CorralError `invalid_request` when it is damaged or too large */
-export async function readJson(path: string): Promise<Record<string, unknown>> {
+async function readJson(path: string): Promise<Record<string, unknown>> {
   const text = await readDescription(path)
   try {
     const value = JSON.parse(text)
@@ -165,7 +156,8 @@ export async function readJson(path: string): Promise<Record<string, unknown>> {
   throw refuseSource(`${path} is damaged: it holds no JSON object. Download it again.`)
 }
 
-async function readDescription(path: string): Promise<string> {
+/** Reads a text that describes a model. @throws CorralError `invalid_request` when it is too large */
+export async function readDescription(path: string): Promise<string> {
   const { size } = await stat(path)
   if (size > MAX_DESCRIPTION) throw refuseSource(`${path} is too large (${size} bytes) to describe a model.`)
   return readFile(path, 'utf8')

@@ -12,7 +12,7 @@ import type { Manifest } from './manifest.ts'
 export const MANIFEST_FILE = 'manifest.json'
 /** Holds what is not yet, or no longer, part of a model. No owner's name begins with a dot. */
 export const STAGING_FOLDER = '.staging'
-/** Lies in each revision's folder and shows that corral made it: only such folders are ever swept. */
+/** A file in each revision's folder that shows that corral made it: only such folders are ever deleted at a start. */
 export const REVISION_MARK = '.corral-revision'
 const MARK_TEXT = 'Made by corral. A folder with this file that no manifest.json names is deleted when corral starts.\n'
 
@@ -20,12 +20,7 @@ const MARK_TEXT = 'Made by corral. A folder with this file that no manifest.json
 export async function createStagingFolder(models: string): Promise<string> {
   const folder = join(models, STAGING_FOLDER, randomBytes(8).toString('hex'))
   await mkdir(folder, { recursive: true })
-  try {
-    await writeFile(join(folder, REVISION_MARK), MARK_TEXT)
-  } catch (error) {
-    await discardFolder(models, folder)
-    throw error
-  }
+  await writeFile(join(folder, REVISION_MARK), MARK_TEXT)
   return folder
 }
 
@@ -130,14 +125,14 @@ export async function syncFolder(folder: string): Promise<void> {
   }
 }
 
-/** Who uses the folders of revisions: one that no manifest names any longer stays while somebody does. */
+/** The folders of revisions that are in use: one that no manifest names any longer stays as long as it is. */
 export class RevisionFolders {
   readonly #models: string
   readonly #log: FastifyBaseLogger
   readonly #inTurn: (key: string, work: () => Promise<void>) => void
-  /** How many use each, by its path. */
-  readonly #holds = new Map<string, number>()
-  /** Those that no manifest names but somebody holds, and their models' keys. */
+  /** Number of users of each folder in use. */
+  readonly #users = new Map<string, number>()
+  /** Those that no manifest names any longer, and the keys of their models. */
   readonly #retired = new Map<string, string>()
 
   /** @param inTurn does work on a model's folder after the changes of that model that are going on */
@@ -147,31 +142,27 @@ export class RevisionFolders {
     this.#inTurn = inTurn
   }
 
-  /** Keeps a folder until the function that is given back is called. */
+  /** Keeps a folder until the returned function is called. */
   hold(directory: string): () => void {
-    this.#holds.set(directory, (this.#holds.get(directory) ?? 0) + 1)
-    let held = true
+    this.#users.set(directory, (this.#users.get(directory) ?? 0) + 1)
+    let released = false
     return () => {
-      if (!held) return
-      held = false
-      const rest = this.#holds.get(directory)! - 1
-      if (rest > 0) this.#holds.set(directory, rest)
-      else this.#letGo(directory)
+      if (released) return
+      released = true
+      const users = this.#users.get(directory)! - 1
+      this.#users.set(directory, users)
+      if (users > 0) return
+      this.#users.delete(directory)
+      const key = this.#retired.get(directory)
+      this.#retired.delete(directory)
+      // An import may be about to use the model's folder, which this could find empty and remove.
+      if (key !== undefined) this.#inTurn(key, () => this.retire(key, directory))
     }
   }
 
-  #letGo(directory: string): void {
-    this.#holds.delete(directory)
-    const key = this.#retired.get(directory)
-    if (key === undefined) return
-    this.#retired.delete(directory)
-    // An import may be about to use the model's folder, which this could find empty and remove.
-    this.#inTurn(key, () => this.retire(key, directory))
-  }
-
-  /** Deletes a folder that no manifest names any longer, now or when nobody holds it. */
+  /** Deletes a folder that no manifest names any longer, now or when it is no longer in use. */
   async retire(key: string, directory: string): Promise<void> {
-    if (this.#holds.has(directory)) {
+    if (this.#users.has(directory)) {
       this.#retired.set(directory, key)
       return
     }

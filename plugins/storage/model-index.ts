@@ -1,15 +1,13 @@
 import { join } from 'node:path'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
-import { type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
+import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 import { findLabel, type Manifest, withoutRevisions } from './manifest.ts'
 
 interface Entry {
   directory: string
-  /** As it lies on disk. */
+  /** As it is on disk. */
   manifest: Manifest
-  /** Revisions that are being removed: still in the manifest, but no longer shown. */
-  dropped: Set<string>
   /** What is shown, the default variant first. */
   variants: StoredVariant[]
 }
@@ -17,9 +15,11 @@ interface Entry {
 /** All models in memory, by `owner/name` in lower case. */
 export class ModelIndex {
   readonly #entries = new Map<string, Entry>()
+  /** Folders of revisions that are being removed: still in manifests, but no longer shown. */
+  readonly #hidden = new Set<string>()
   #list: StoredVariant[] | undefined
 
-  /** Where a model lies and what its manifest says; also while it is being removed. */
+  /** Where a model is and what its manifest says; also while it is being removed. */
   get(key: string): Readonly<Pick<Entry, 'directory' | 'manifest'>> | undefined {
     return this.#entries.get(key)
   }
@@ -37,54 +37,56 @@ export class ModelIndex {
 
   /** Records what a manifest on disk now says. */
   put(key: string, directory: string, manifest: Manifest): void {
-    const kept = new Set(manifest.variants.map(variant => variant.revision))
-    const dropped = [...(this.#entries.get(key)?.dropped ?? [])].filter(revision => kept.has(revision))
-    this.#set(key, { directory, manifest, dropped: new Set(dropped), variants: [] })
+    const hidden = manifest.variants
+      .map(({ revision }) => revision)
+      .filter(each => this.#hidden.has(join(directory, each)))
+    const shown = withoutRevisions(manifest, new Set(hidden))
+    this.#entries.set(key, { directory, manifest, variants: shown ? storedVariants(directory, shown) : [] })
+    this.#list = undefined
   }
 
-  /** Hides revisions at once; `put` or `delete` follows when the disk has followed, `restore` when it has not. */
-  drop(key: string, revisions: ReadonlySet<string>): void {
+  /** Hides revisions while they are being removed from the disk, or shows those again that are still there. */
+  setHidden(key: string, variants: readonly StoredVariant[], hidden: boolean): void {
+    for (const { directory } of variants) hidden ? this.#hidden.add(directory) : this.#hidden.delete(directory)
     const entry = this.#entries.get(key)
-    if (entry) this.#set(key, { ...entry, dropped: new Set([...entry.dropped, ...revisions]) })
-  }
-
-  restore(key: string, revisions: ReadonlySet<string>): void {
-    const entry = this.#entries.get(key)
-    if (!entry) return
-    this.#set(key, { ...entry, dropped: new Set([...entry.dropped].filter(revision => !revisions.has(revision))) })
+    if (entry) this.put(key, entry.directory, entry.manifest)
   }
 
   delete(key: string): void {
     this.#entries.delete(key)
     this.#list = undefined
   }
+}
 
-  #set(key: string, entry: Entry): void {
-    const shown = withoutRevisions(entry.manifest, entry.dropped)
-    this.#entries.set(key, { ...entry, variants: shown ? storedVariants(entry.directory, shown) : [] })
-    this.#list = undefined
+/** What requests call a variant of a model. */
+export function namesOf(model: ModelName, label: string, isDefault: boolean) {
+  const bare = bareName(model)
+  return {
+    model: { owner: model.owner, name: model.name, variant: label },
+    label,
+    isDefault,
+    publicName: isDefault ? bare : `${bare}:${label}`,
+    key: `${bare}:${label}`.toLowerCase()
   }
 }
 
 /** A manifest's variants as the rest of corral sees them, the default one first. */
 export function storedVariants(directory: string, manifest: Manifest): StoredVariant[] {
-  const { owner, name } = manifest
-  const bare = `${owner}/${name}`
   const first = findLabel(manifest.variants, manifest.default)
   return manifest.variants
     .map(variant => ({
       ...variant,
-      model: { owner, name, variant: variant.label },
-      isDefault: variant === first,
-      publicName: variant === first ? bare : `${bare}:${variant.label}`,
-      key: `${bare}:${variant.label}`.toLowerCase(),
+      ...namesOf(manifest, variant.label, variant === first),
       directory: join(directory, variant.revision)
     }))
     .sort((a, b) => Number(b.isDefault) - Number(a.isDefault))
 }
 
-/** The other names of models that `config.yaml` gives, in lower case, and whose they are. Pure. */
-export function aliasesOf(models: CoreConfig['models']): ReadonlyMap<string, ModelName> {
+/** The other names of models that `config.yaml` gives, in lower case, and the names of those models. */
+export type Aliases = ReadonlyMap<string, ModelName>
+
+/** The aliases of a configuration. Pure. */
+export function aliasesOf(models: CoreConfig['models']): Aliases {
   const aliases = new Map<string, ModelName>()
   for (const [name, settings] of Object.entries(models)) {
     for (const alias of settings.aliases ?? []) aliases.set(modelKey(parseModelName(alias)), parseModelName(name))
@@ -92,11 +94,17 @@ export function aliasesOf(models: CoreConfig['models']): ReadonlyMap<string, Mod
   return aliases
 }
 
-/**
- * The name that a model is stored under, for a name of a request; undefined where the latter is no alias. A variant that
- * the request names goes before the one that the alias stands for. Pure.
- */
-export function behindAlias(aliases: ReadonlyMap<string, ModelName>, name: ModelName): ModelName | undefined {
-  const target = aliases.get(modelKey(name))
-  return target && (name.variant === undefined ? target : { ...target, variant: name.variant })
+/** The variant that a name means. A model that really has such a name goes before an alias. Pure. */
+export function findVariant<Variant extends { label: string }>(
+  name: ModelName,
+  aliases: Aliases,
+  variantsOf: (name: ModelName) => Variant[]
+): Variant | undefined {
+  const own = variantsOf(name)
+  // A name behind an alias is no alias itself.
+  const target = own.length === 0 ? aliases.get(modelKey(name)) : undefined
+  const variants = target ? variantsOf(target) : own
+  // A variant that the request names goes before the one that the alias stands for.
+  const label = name.variant ?? target?.variant
+  return label === undefined ? variants[0] : findLabel(variants, label)
 }

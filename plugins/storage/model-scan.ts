@@ -3,6 +3,7 @@ import { rm } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { messageOf } from '../../core/errors.ts'
+import { modelKey } from '../../core/models/model-name.ts'
 import { type Manifest, parseManifest, withoutRevisions } from './manifest.ts'
 import { discardFolder, MANIFEST_FILE, REVISION_MARK, removeEmptyFolders, STAGING_FOLDER } from './model-folders.ts'
 
@@ -20,36 +21,44 @@ export interface FoundModel {
  */
 export async function scanModels(models: string, log: FastifyBaseLogger): Promise<FoundModel[]> {
   mkdirSync(models, { recursive: true })
-  const found: FoundModel[] = []
-  for (const owner of subfolders(models, readdirSync(models, { withFileTypes: true }), log)) {
+  // A models folder that cannot be read is an error, a folder in it only a warning.
+  readdirSync(models)
+  const found = new Map<string, FoundModel>()
+  for (const owner of subfolders(models, log)) {
     if (basename(owner) === STAGING_FOLDER) await clearStaging(owner, log)
     // Only what can be an owner's name: a disk has folders of its own, such as lost+found.
     if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(basename(owner))) continue
-    for (const folder of subfolders(owner, entriesOf(owner, log), log)) {
-      const entries = entriesOf(folder, log)
-      const manifest = readManifest(folder, entries, log)
-      if (manifest === 'unusable') continue
-      await clearLeftOvers(models, folder, entries, manifest, log)
-      const whole = manifest && withoutLostVariants(folder, entries, manifest, log)
-      if (whole) found.push({ directory: folder, manifest: whole })
+    for (const directory of subfolders(owner, log)) {
+      const entries = entriesOf(directory, log)
+      const { manifest, fault } = readManifest(directory, entries)
+      if (fault === undefined) await clearLeftovers(models, directory, entries, manifest, log)
+      const { whole, lost } = withoutLostVariants(entries, manifest)
+      if (whole && lost) log.warn(`${directory} has lost the variants whose files were in ${lost}`)
+      const problem = fault ?? (manifest && !whole ? `the folders of its files are gone: ${lost}` : undefined)
+      if (problem !== undefined) {
+        log.warn(`The model in ${directory} is skipped: ${join(directory, MANIFEST_FILE)} cannot be used: ${problem}`)
+      } else if (whole) {
+        // One name may be there in two spellings, when somebody copied folders by hand: the first one counts.
+        const first = found.get(modelKey(whole))
+        if (first) log.warn(`${directory} is skipped: ${first.directory} is the same name in another case`)
+        else found.set(modelKey(whole), { directory, manifest: whole })
+      }
     }
   }
-  return withoutDoubles(found, log)
+  return [...found.values()]
 }
 
-function subfolders(folder: string, entries: Dirent[], log: FastifyBaseLogger): string[] {
-  const folders: string[] = []
-  for (const entry of entries) {
-    const path = join(folder, entry.name)
-    if (entry.isDirectory()) folders.push(path)
-    else if (entry.isSymbolicLink()) {
-      log.warn(`${path} is skipped: it is a symbolic link, and models are kept inside the models folder only`)
-    }
+function subfolders(folder: string, log: FastifyBaseLogger): string[] {
+  const entries = entriesOf(folder, log)
+  for (const link of entries.filter(entry => entry.isSymbolicLink())) {
+    const path = join(folder, link.name)
+    log.warn(`${path} is skipped: it is a symbolic link, and models are kept inside the models folder only`)
   }
-  return folders.sort()
+  const folders = entries.filter(entry => entry.isDirectory())
+  return folders.map(({ name }) => join(folder, name)).sort()
 }
 
-/** What lies in a folder; nothing, and a warning, where it cannot be read: the other models are served all the same. */
+/** What is in a folder; nothing, and a warning, where it cannot be read: the other models are served all the same. */
 function entriesOf(folder: string, log: FastifyBaseLogger): Dirent[] {
   try {
     return readdirSync(folder, { withFileTypes: true })
@@ -69,48 +78,34 @@ async function clearStaging(staging: string, log: FastifyBaseLogger): Promise<vo
   }
 }
 
-/** A model's manifest; undefined where the model was never finished, or its removal was interrupted. */
-function readManifest(folder: string, entries: Dirent[], log: FastifyBaseLogger): Manifest | 'unusable' | undefined {
+/** A model's manifest; nothing where the model was never finished, or its removal was interrupted. */
+function readManifest(folder: string, entries: Dirent[]): { manifest?: Manifest; fault?: string } {
   const present = entries.find(entry => entry.name === MANIFEST_FILE)
-  if (!present) return undefined
-  const skip = (why: string) => {
-    logSkipped(folder, why, log)
-    return 'unusable' as const
-  }
-  if (!present.isFile()) return skip('it is not a regular file')
+  if (!present) return {}
+  if (!present.isFile()) return { fault: 'it is not a regular file' }
   let text: string
   try {
     text = readFileSync(join(folder, MANIFEST_FILE), 'utf8')
   } catch (error) {
-    return skip(messageOf(error))
+    return { fault: messageOf(error) }
   }
   const { value: manifest, fault } = parseManifest(text)
-  if (!manifest) return skip(fault)
-  const inFolder = `${basename(dirname(folder))}/${basename(folder)}`
-  const inManifest = `${manifest.owner}/${manifest.name}`
-  return inFolder.toLowerCase() === inManifest.toLowerCase() ? manifest : skip(`it is the manifest of ${inManifest}`)
+  if (!manifest) return { fault }
+  const isHere = modelKey(manifest) === `${basename(dirname(folder))}/${basename(folder)}`.toLowerCase()
+  return isHere ? { manifest } : { fault: `it is the manifest of ${manifest.owner}/${manifest.name}` }
 }
 
-function logSkipped(folder: string, why: string, log: FastifyBaseLogger): void {
-  log.warn(`The model in ${folder} is skipped: ${join(folder, MANIFEST_FILE)} cannot be used: ${why}`)
-}
-
-function withoutLostVariants(
-  folder: string,
-  entries: Dirent[],
-  manifest: Manifest,
-  log: FastifyBaseLogger
-): Manifest | undefined {
+/** The manifest with the variants whose folders are there, and the names of the other folders. */
+function withoutLostVariants(entries: Dirent[], manifest: Manifest | undefined): { whole?: Manifest; lost?: string } {
+  if (!manifest) return {}
   const folders = new Set(entries.filter(entry => entry.isDirectory()).map(entry => entry.name))
   const lost = manifest.variants.map(variant => variant.revision).filter(revision => !folders.has(revision))
-  if (lost.length === 0) return manifest
-  const rest = withoutRevisions(manifest, new Set(lost))
-  if (rest) log.warn(`${folder} has lost the variants whose files lay in ${lost.join(', ')}`)
-  else logSkipped(folder, `the folders of its files are gone: ${lost.join(', ')}`, log)
-  return rest
+  return lost.length === 0
+    ? { whole: manifest }
+    : { whole: withoutRevisions(manifest, new Set(lost)), lost: lost.join(', ') }
 }
 
-async function clearLeftOvers(
+async function clearLeftovers(
   models: string,
   folder: string,
   entries: Dirent[],
@@ -128,18 +123,6 @@ async function clearLeftOvers(
     }
     if (!manifest) await removeEmptyFolders(folder)
   } catch (error) {
-    log.warn(error, `Left-overs of an interrupted import or removal in ${folder} cannot be deleted`)
+    log.warn(error, `Leftovers of an interrupted import or removal in ${folder} cannot be deleted`)
   }
-}
-
-/** One name may lie there in two spellings, when somebody copied folders by hand: the first one counts. */
-function withoutDoubles(models: FoundModel[], log: FastifyBaseLogger): FoundModel[] {
-  const byKey = new Map<string, FoundModel>()
-  for (const model of models) {
-    const key = `${model.manifest.owner}/${model.manifest.name}`.toLowerCase()
-    const first = byKey.get(key)
-    if (first) log.warn(`${model.directory} is skipped: ${first.directory} is the same name in another case`)
-    else byKey.set(key, model)
-  }
-  return [...byKey.values()]
 }

@@ -1,11 +1,12 @@
-import { access, mkdir } from 'node:fs/promises'
+import { existsSync } from 'node:fs'
+import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { AdoptRequest, OnCopied } from '../../core/contracts/adopted-files.ts'
 import type { ModelDefaults, Origin } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { ImportRequest, Storage, StoredVariant } from '../../core/contracts/storage.ts'
-import { CorralError, isSystemError } from '../../core/errors.ts'
+import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 import { isWhole } from '../../core/models/stored-variant.ts'
 import { inspectFiles, inspectSource } from './import-source.ts'
@@ -21,11 +22,14 @@ import {
   removeManifest,
   writeManifest
 } from './model-folders.ts'
-import { behindAlias, ModelIndex } from './model-index.ts'
+import { type Aliases, findVariant, ModelIndex } from './model-index.ts'
 import { scanModels } from './model-scan.ts'
 import { placementOf } from './placement.ts'
 import { isAlias, modelExists, modelNotFound, writeFailure } from './refusals.ts'
 import { type StagedRevision, stageFiles } from './staging.ts'
+
+/** How files are taken into the store. */
+type Intake = Waiting & { origin: Origin; defaults?: ModelDefaults; allowHardLink: boolean; onCopied?: OnCopied }
 
 /** The models on disk. Reads are answered from memory; changes of one model happen one after another. */
 export class ModelStore implements Storage {
@@ -42,9 +46,9 @@ export class ModelStore implements Storage {
   readonly #work = new Set<Promise<unknown>>()
   readonly #closing = new AbortController()
 
-  readonly #aliases: ReadonlyMap<string, ModelName>
+  readonly #aliases: Aliases
 
-  private constructor(models: string, log: FastifyBaseLogger, aliases: ReadonlyMap<string, ModelName>) {
+  private constructor(models: string, log: FastifyBaseLogger, aliases: Aliases) {
     this.#models = models
     this.#log = log
     this.#aliases = aliases
@@ -53,20 +57,12 @@ export class ModelStore implements Storage {
 
   /**
    * Reads what is stored below `models` and clears away what a crash left there.
-   * @param aliases other names of models, in lower case; a model that is stored under such a name goes before it
+   * @param aliases other names of models; a model that is stored under such a name goes before it
    */
-  static async open(
-    models: string,
-    log: FastifyBaseLogger,
-    aliases: ReadonlyMap<string, ModelName> = new Map()
-  ): Promise<ModelStore> {
+  static async open(models: string, log: FastifyBaseLogger, aliases: Aliases = new Map()): Promise<ModelStore> {
     const store = new ModelStore(models, log, aliases)
-    try {
-      for (const { directory, manifest } of await scanModels(models, log)) {
-        store.#index.put(modelKey(manifest), directory, manifest)
-      }
-    } catch (error) {
-      throw writeFailure(models, error)
+    for (const { directory, manifest } of await store.#explained(() => scanModels(models, log))) {
+      store.#index.put(modelKey(manifest), directory, manifest)
     }
     return store
   }
@@ -88,15 +84,7 @@ export class ModelStore implements Storage {
   }
 
   find(name: ModelName): StoredVariant | undefined {
-    const variants = this.#index.variants(modelKey(name))
-    const target = variants.length === 0 ? behindAlias(this.#aliases, name) : undefined
-    // A name behind an alias is no alias itself.
-    if (target) return this.#findLabel(this.#index.variants(modelKey(target)), target)
-    return this.#findLabel(variants, name)
-  }
-
-  #findLabel(variants: StoredVariant[], { variant }: ModelName): StoredVariant | undefined {
-    return variant === undefined ? variants[0] : findLabel(variants, variant)
+    return findVariant(name, this.#aliases, each => this.#index.variants(modelKey(each)))
   }
 
   get(name: ModelName): StoredVariant {
@@ -105,16 +93,9 @@ export class ModelStore implements Storage {
     return variant
   }
 
-  async import(request: ImportRequest, waiting: Waiting = {}): Promise<StoredVariant> {
-    const origin: Origin = { kind: 'import', from: request.path }
-    return this.importFrom(request, { ...waiting, origin, allowHardLink: true })
-  }
-
-  /** As `import`, with the origin given. */
-  async importFrom(
-    { path, name }: ImportRequest,
-    options: Waiting & { origin: Origin; allowHardLink: boolean }
-  ): Promise<StoredVariant> {
+  /** Imports as `path`'s own, or as another origin. */
+  async import({ path, name }: ImportRequest, intake: Partial<Intake> = {}): Promise<StoredVariant> {
+    const options = { origin: { kind: 'import', from: path }, allowHardLink: true, ...intake } as const
     // What came from a hub is refused before anything is copied; for the rest the content decides.
     const hub = this.variants(name).find(variant => variant.origin.kind === 'hub')
     if (hub && options.origin.kind !== 'hub') throw modelExists(hub)
@@ -133,24 +114,25 @@ export class ModelStore implements Storage {
   /** Stages what was inspected and makes it part of a model. */
   async #take(
     name: ModelName,
-    { label, format, files, metadata }: ModelSource,
-    {
-      origin,
-      defaults,
-      signal: caller,
-      ...staging
-    }: Waiting & { origin: Origin; defaults?: ModelDefaults; allowHardLink: boolean; onCopied?: OnCopied }
+    { files, ...source }: ModelSource,
+    { origin, defaults, signal: caller, ...staging }: Intake
   ): Promise<StoredVariant> {
     const signal = caller ? AbortSignal.any([caller, this.#closing.signal]) : this.#closing.signal
-    const stageAndCommit = async () => {
-      try {
+    const stageAndCommit = () =>
+      this.#explained(async () => {
         const staged = await stageFiles(this.#models, files, { ...staging, signal })
-        return await this.commit(name, { ...staged, label, format, metadata, origin, defaults }, signal)
-      } catch (error) {
-        throw writeFailure(this.#models, error)
-      }
-    }
+        return await this.commit(name, { ...staged, ...source, origin, defaults }, signal)
+      })
     return this.#tracked(this.#imports.run(modelKey(name), stageAndCommit, signal))
+  }
+
+  /** Does work on the disk, whose refusals are explained. */
+  async #explained<T>(work: () => Promise<T>): Promise<T> {
+    try {
+      return await work()
+    } catch (error) {
+      throw writeFailure(this.#models, error)
+    }
   }
 
   #tracked<T>(work: Promise<T>): Promise<T> {
@@ -209,37 +191,36 @@ export class ModelStore implements Storage {
     const variants = this.variants(name)
     if (variants.length === 0) throw this.find(name) ? isAlias(name, this.get(name)) : modelNotFound(name, [])
     const toDelete = name.variant === undefined ? variants : [this.get(name)]
-    const revisions = new Set(toDelete.map(variant => variant.revision))
-    this.#index.drop(key, revisions)
+    this.#index.setHidden(key, toDelete, true)
     return this.#changes.run(key, async () => {
-      await this.#tellListeners(toDelete)
+      await this.#notifyListeners(toDelete)
+      const { directory, manifest } = this.#index.get(key)!
+      const rest = withoutRevisions(manifest, new Set(toDelete.map(variant => variant.revision)))
       try {
-        await this.#withdraw(key, revisions)
-      } catch (error) {
-        this.#index.restore(key, revisions)
-        throw writeFailure(this.#models, error)
+        await this.#explained(() => (rest ? this.#write(key, directory, rest) : removeManifest(directory)))
+        if (!rest) this.#index.delete(key)
+      } finally {
+        this.#index.setHidden(key, toDelete, false)
       }
-      for (const { directory } of toDelete) await this.#folders.retire(key, directory)
+      for (const variant of toDelete) await this.#folders.retire(key, variant.directory)
       return toDelete
     })
   }
 
-  async setDefault(asked: ModelName): Promise<StoredVariant> {
-    const name = this.get(asked).model
+  async setDefault(requested: ModelName): Promise<StoredVariant> {
+    const name = this.get(requested).model
     const key = modelKey(name)
     return this.#changes.run(key, async () => {
-      const variant = this.get(name)
-      if (variant.isDefault) return variant
+      const { isDefault, label } = this.get(name)
       const { directory, manifest } = this.#index.get(key)!
-      const next = { ...manifest, default: variant.label }
-      try {
-        await writeManifest(directory, next)
-      } catch (error) {
-        throw writeFailure(this.#models, error)
-      }
-      this.#index.put(key, directory, next)
+      if (!isDefault) await this.#explained(() => this.#write(key, directory, { ...manifest, default: label }))
       return this.get(name)
     })
+  }
+
+  async #write(key: string, directory: string, manifest: Manifest): Promise<void> {
+    await writeManifest(directory, manifest)
+    this.#index.put(key, directory, manifest)
   }
 
   onRemove(listener: (variants: StoredVariant[]) => Promise<void>): void {
@@ -259,16 +240,11 @@ export class ModelStore implements Storage {
       return known.directory
     }
     const directory = await modelFolder(this.#models, name)
-    try {
-      await access(join(directory, MANIFEST_FILE))
-    } catch (error) {
-      if (isSystemError(error, 'ENOENT')) return directory
-      throw error
-    }
+    if (!existsSync(join(directory, MANIFEST_FILE))) return directory
     throw new CorralError(
       'model_exists',
       `${directory} holds a model whose ${MANIFEST_FILE} cannot be used (the log says why). ` +
-        `Repair it and restart corral, or delete the folder, before "${bareName(name)}" is stored anew.`
+        `Repair it and restart corral, or delete the folder, before "${bareName(name)}" is stored again.`
     )
   }
 
@@ -285,65 +261,55 @@ export class ModelStore implements Storage {
     // Memory holds what the disk says: without the fields that are undefined.
     const next = withVariant(before, name, variant)
     if (becomesDefault) next.default = findLabel(next.variants, variant.label)!.label
-    const manifest: Manifest = JSON.parse(JSON.stringify(next))
-    await writeManifest(directory, manifest)
-    this.#index.put(key, directory, manifest)
+    await this.#write(key, directory, JSON.parse(JSON.stringify(next)))
     const stored = findLabel(this.#index.variants(key), variant.label)!
     // The same folder, when the old one was deleted by hand.
-    if (replaced && replaced.revision !== variant.revision)
+    if (replaced && replaced.revision !== variant.revision) {
       await this.#folders.retire(key, join(directory, replaced.revision))
+    }
     return stored
   }
 
-  async #withdraw(key: string, revisions: ReadonlySet<string>): Promise<void> {
-    const { directory, manifest } = this.#index.get(key)!
-    const rest = withoutRevisions(manifest, revisions)
-    if (rest) {
-      await writeManifest(directory, rest)
-      this.#index.put(key, directory, rest)
-    } else {
-      await removeManifest(directory)
-      this.#index.delete(key)
-    }
-  }
-
-  async #tellListeners(variants: StoredVariant[]): Promise<void> {
+  async #notifyListeners(variants: StoredVariant[]): Promise<void> {
     for (const result of await Promise.allSettled(this.#listeners.map(listener => listener(variants)))) {
-      if (result.status === 'rejected')
-        this.#log.error(result.reason, 'A part of corral could not let go of a removed model')
+      if (result.status === 'fulfilled') continue
+      this.#log.error(result.reason, 'A part of corral failed to release a model that is being removed')
     }
   }
 }
 
 /** Lets tasks with the same key run one after another, in order; others run side by side. */
-export class KeyedQueue {
-  readonly #tails = new Map<string, Promise<void>>()
+class KeyedQueue {
+  readonly #tails = new Map<string, Promise<unknown>>()
 
   /** Runs the task when all earlier ones of its key have ended. Aborting ends the waiting; a task that runs goes on. */
   async run<T>(key: string, task: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     signal?.throwIfAborted()
-    let started = false
-    const turn = (this.#tails.get(key) ?? Promise.resolve()).then(() => {
+    const earlier = this.#tails.get(key) ?? Promise.resolve()
+    const turn = earlier.then(() => {
       signal?.throwIfAborted()
-      started = true
       return task()
     })
-    const tail = turn.then(
-      () => {},
-      () => {}
-    )
+    const tail = turn.catch(() => {})
     this.#tails.set(key, tail)
     void tail.then(() => {
       if (this.#tails.get(key) === tail) this.#tails.delete(key)
     })
-    if (!signal) return turn
-    return new Promise<T>((resolve, reject) => {
-      const onAbort = () => {
-        if (!started) reject(signal.reason)
-      }
-      signal.addEventListener('abort', onAbort, { once: true })
-      void tail.then(() => signal.removeEventListener('abort', onAbort))
-      turn.then(resolve, reject)
-    })
+    if (signal) await endOrAbort(earlier, signal)
+    return turn
+  }
+}
+
+/** Waits for the end of work. @throws the signal's reason when it is aborted before */
+async function endOrAbort(work: Promise<unknown>, signal: AbortSignal): Promise<void> {
+  let abort = () => {}
+  const aborted = new Promise<never>((_, reject) => {
+    abort = () => reject(signal.reason)
+    signal.addEventListener('abort', abort, { once: true })
+  })
+  try {
+    await Promise.race([work, aborted])
+  } finally {
+    signal.removeEventListener('abort', abort)
   }
 }

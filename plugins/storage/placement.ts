@@ -21,11 +21,10 @@ export interface Placement {
 }
 
 /**
- * Decides under which label files are stored, and what holds for them.
+ * Decides under which label files are stored, and with which defaults.
  *
- * What is made replaces what was made under that name, but never the files of a model that came from elsewhere: those
- * are laid hands on only where they stay the same. What comes from elsewhere keeps the defaults that were laid down for
- * the variant whose place it takes.
+ * What is made replaces what was made under that name. The files of a model that came from elsewhere it replaces only
+ * where they stay the same. What comes from elsewhere keeps the defaults of the variant that it replaces.
  *
  * @param name its variant, if given, is the label
  * @param variants those of the model, the default one first
@@ -36,33 +35,30 @@ export function placementOf(
   { files, label, origin, metadata, defaults }: StagedRevision,
   variants: StoredVariant[]
 ): Placement {
-  if (origin.kind === 'made') {
-    const replaced = replacedByMade(name, variants)
-    const isOther = replaced && replaced.origin.kind !== 'made' && !haveSameContent(replaced.files, files)
-    if (isOther) throw modelExists(replaced)
-    // Under this label lies what was made without a tag, and goes by the bare name.
-    if (replaced?.origin.kind === 'made' && replaced.origin.tag === undefined && name.variant !== undefined) {
-      throw labelTaken(replaced)
-    }
-    return {
-      label: replaced?.label ?? name.variant ?? freeLabel(label, variants),
-      origin:
-        replaced && replaced.origin.kind !== 'made'
-          ? replaced.origin
-          : { ...origin, ...(name.variant !== undefined && { tag: name.variant }) },
-      ...whatHolds(files, metadata, defaults),
-      present: replaced,
-      becomesDefault: name.variant === undefined
-    }
+  if (origin.kind !== 'made') {
+    const other = conflictingVariant(variants, origin, label)
+    if (other) throw modelExists(other)
+    const present = findLabel(variants, label)
+    const placed = withDefaults(files, metadata, defaults ?? present?.defaults)
+    return { label, origin, ...placed, present, becomesDefault: false }
   }
-  const other = conflictingVariant(variants, origin, label)
-  if (other) throw modelExists(other)
-  const present = findLabel(variants, label)
-  return { label, origin, ...whatHolds(files, metadata, defaults ?? present?.defaults), present, becomesDefault: false }
+  const tag = name.variant
+  const replaced = replacedByMade(tag, variants)
+  const isMade = replaced?.origin.kind === 'made'
+  if (replaced && !isMade && !haveSameContent(replaced.files, files)) throw modelExists(replaced)
+  // Under this label is what was made without a tag, and goes by the bare name.
+  if (isMade && replaced.origin.tag === undefined && tag !== undefined) throw labelTaken(replaced)
+  return {
+    label: replaced?.label ?? tag ?? freeLabel(label, variants),
+    origin: replaced && !isMade ? replaced.origin : { ...origin, ...(tag !== undefined && { tag }) },
+    ...withDefaults(files, metadata, defaults),
+    present: replaced,
+    becomesDefault: tag === undefined
+  }
 }
 
-/** The variant that something made under a name takes the place of; without a tag it is the one made without. */
-function replacedByMade({ variant: tag }: ModelName, variants: StoredVariant[]): StoredVariant | undefined {
+/** The variant that something made under a tag takes the place of; without a tag it is the one made without. */
+function replacedByMade(tag: string | undefined, variants: StoredVariant[]): StoredVariant | undefined {
   if (tag !== undefined) return findLabel(variants, tag)
   const [first] = variants
   if (first && first.origin.kind !== 'made') return first
@@ -75,17 +71,12 @@ function freeLabel(wanted: string, variants: StoredVariant[]): string {
   return label
 }
 
-function whatHolds(files: StoredFile[], metadata: ModelMetadata, defaults: ModelDefaults | undefined) {
-  return {
-    metadata: defaults?.template === undefined ? metadata : withTemplate(metadata, defaults.template),
-    defaults,
-    digest: digestOf(files, defaults)
-  }
-}
-
-/** What is known of a model that is given another chat template. */
-function withTemplate(metadata: ModelMetadata, chatTemplate: string): ModelMetadata {
+/** What is known of a model with these defaults, which may give it another chat template. */
+function withDefaults(files: StoredFile[], metadata: ModelMetadata, defaults: ModelDefaults | undefined) {
+  const digest = digestOf(files, defaults)
+  const chatTemplate = defaults?.template
+  if (chatTemplate === undefined) return { metadata, defaults, digest }
   const others = metadata.capabilities.filter(capability => capability !== 'tools' && capability !== 'thinking')
   const byTemplate = others.includes('completion') ? templateCapabilities(chatTemplate) : []
-  return { ...metadata, chatTemplate, capabilities: [...others, ...byTemplate] }
+  return { metadata: { ...metadata, chatTemplate, capabilities: [...others, ...byTemplate] }, defaults, digest }
 }

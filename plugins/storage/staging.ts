@@ -1,13 +1,15 @@
 import { createHash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
 import { constants, copyFile, type FileHandle, link, mkdir, open, rm, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import type { OnCopied } from '../../core/contracts/adopted-files.ts'
 import type { ModelDefaults, ModelMetadata, Origin } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { StoredFile } from '../../core/contracts/storage.ts'
-import { CorralError, isSystemError } from '../../core/errors.ts'
+import { isSystemError } from '../../core/errors.ts'
 import { requireSpace } from '../../core/system/disk-space.ts'
-import type { SourceFile } from './model-files.ts'
+import { isObject } from '../../core/system/json-object.ts'
+import { refuseSource, type SourceFile } from './model-files.ts'
 import { createStagingFolder, discardFolder, syncFolder } from './model-folders.ts'
 
 /** A revision whose files lie complete in a staging folder, ready to become part of a model. */
@@ -64,14 +66,14 @@ export async function stageFiles(
         }
       })
       if (completed - before !== size) {
-        throw new CorralError(
-          'invalid_request',
+        throw refuseSource(
           `${source} changed while it was imported (${size} bytes before, ${completed - before} now). ` +
-            'Wait until it is complete, then repeat the import.',
-          { param: 'path' }
+            'Wait until it is complete, then repeat the import.'
         )
       }
-      if (sha256 !== (known ?? claimedSha256 ?? sha256)) throw otherContent(source)
+      if (sha256 !== (known ?? claimedSha256 ?? sha256)) {
+        throw refuseSource(`${source} is damaged: its SHA-256 is not the one it should have. Download it again.`)
+      }
       report(true)
       files.push({ path, size, sha256, role })
     }
@@ -84,30 +86,14 @@ export async function stageFiles(
   }
 }
 
-function otherContent(source: string): CorralError {
-  return new CorralError(
-    'invalid_request',
-    `${source} is damaged: its SHA-256 is not the one it should have. Download it again.`,
-    { param: 'path' }
-  )
-}
-
-/** One digest for a set of files, whatever their names, and what was laid down for them: 64 hex digits. */
+/** One digest for a set of files, whatever their names, and the defaults of the model: 64 hex digits. */
 export function digestOf(files: StoredFile[], defaults?: ModelDefaults): string {
   const lines = [...files].sort((a, b) => (a.path < b.path ? -1 : 1)).map(file => `${file.role} ${file.sha256}\n`)
-  if (defaults) lines.push(`defaults ${JSON.stringify(inOrder(defaults))}\n`)
+  // With the keys of objects in order, so that equal defaults have equal texts.
+  const inOrder = (_: string, value: unknown) =>
+    isObject(value) ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))) : value
+  if (defaults) lines.push(`defaults ${JSON.stringify(defaults, inOrder)}\n`)
   return createHash('sha256').update(lines.join('')).digest('hex')
-}
-
-/** The same value with the keys of its objects in order, so that equal ones have equal texts. */
-function inOrder(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(inOrder)
-  if (typeof value !== 'object' || value === null) return value
-  return Object.fromEntries(
-    Object.entries(value)
-      .sort(([a], [b]) => (a < b ? -1 : 1))
-      .map(([key, of]) => [key, inOrder(of)])
-  )
 }
 
 /** Small enough that hashing one piece does not hold up the event loop. */
@@ -158,58 +144,34 @@ export async function transferFile(source: string, target: string, options: Tran
   }
 }
 
-async function linkFile(source: string, target: string, options: TransferOptions): Promise<boolean> {
-  const { allowHardLink, sha256 } = options
+async function linkFile(source: string, target: string, { allowHardLink, sha256 }: TransferOptions): Promise<boolean> {
+  // Systems answer a clone that they cannot make with a dozen codes.
+  const reflink = () => copyFile(source, target, constants.COPYFILE_FICLONE_FORCE | constants.COPYFILE_EXCL)
+  // It fails on another file system, one without links, or for a file of another user: a copy does it.
+  const hardLink = () => link(source, target)
+  const both = allowHardLink ? [reflink, hardLink] : [reflink]
   // A clone is read for the digest in any case; where the digest is known, the file's very bytes are what it is of.
-  if (allowHardLink && sha256 !== undefined) return (await hardLink(source, target)) || (await reflink(source, target))
-  return (await reflink(source, target)) || (allowHardLink && (await hardLink(source, target)))
-}
-
-async function reflink(source: string, target: string): Promise<boolean> {
-  try {
-    await copyFile(source, target, constants.COPYFILE_FICLONE_FORCE | constants.COPYFILE_EXCL)
-    return true
-  } catch (error) {
-    if (isSystemError(error, 'EEXIST')) throw error
-    // Systems answer a clone they cannot make with a dozen codes, and some leave an empty file behind.
-    await rm(target, { force: true })
-    return false
+  for (const attempt of sha256 === undefined ? both : both.reverse()) {
+    try {
+      await attempt()
+      return true
+    } catch (error) {
+      if (isSystemError(error, 'EEXIST')) throw error
+      // Some systems leave an empty file behind.
+      await rm(target, { force: true })
+    }
   }
-}
-
-async function hardLink(source: string, target: string): Promise<boolean> {
-  try {
-    await link(source, target)
-    return true
-  } catch (error) {
-    if (isSystemError(error, 'EEXIST')) throw error
-    // Another file system, one without links, or a file of another user: a copy does it.
-    return false
-  }
+  return false
 }
 
 /** Reads a file once for its SHA-256, writing what was read to `copy` if there is one. */
 async function readDigest(source: string, copy: FileHandle | undefined, options: TransferOptions): Promise<string> {
   const hash = createHash('sha256')
-  const buffer = Buffer.allocUnsafe(PIECE)
-  const file = await open(source, 'r')
-  try {
-    for (;;) {
-      options.signal?.throwIfAborted()
-      const { bytesRead } = await file.read(buffer, 0, PIECE, null)
-      if (bytesRead === 0) return hash.digest('hex')
-      const piece = buffer.subarray(0, bytesRead)
-      hash.update(piece)
-      if (copy) await writeAll(copy, piece)
-      options.onBytes?.(bytesRead)
-    }
-  } finally {
-    await file.close()
+  for await (const piece of createReadStream(source, { highWaterMark: PIECE })) {
+    options.signal?.throwIfAborted()
+    hash.update(piece)
+    await copy?.appendFile(piece)
+    options.onBytes?.(piece.length)
   }
-}
-
-async function writeAll(file: FileHandle, piece: Buffer): Promise<void> {
-  for (let offset = 0; offset < piece.length; ) {
-    offset += (await file.write(piece, offset, piece.length - offset)).bytesWritten
-  }
+  return hash.digest('hex')
 }

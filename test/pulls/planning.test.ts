@@ -73,7 +73,7 @@ t.test('models that are stored already', async t => {
   const readme = hub.contents['Acme/Tiny-GGUF']!['README.md']!
   delete hub.contents['Acme/Tiny-GGUF']!['README.md']
 
-  await store.importFrom(
+  await store.import(
     { path: q4, name: parseModelName('corral/tiny') },
     { origin: { kind: 'bundled', from: 'corral' }, allowHardLink: false }
   )

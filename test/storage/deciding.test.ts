@@ -2,11 +2,12 @@ import t from 'tap'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { tensorSize } from '../../core/models/gguf-file.ts'
 import { baseOfFileName, labelFromFileName } from '../../core/models/gguf-file-name.ts'
+import { ggufModel } from '../../core/models/model-folder.ts'
 import { dtypeLabel } from '../../core/models/safetensors-layout.ts'
 import { conflictingVariant, haveSameContent } from '../../core/models/stored-variant.ts'
 import { type CapabilityFacts, capabilitiesOf } from '../../plugins/storage/capabilities.ts'
 import { ggufLabel, ggufMetadata, ggufPurpose, labelFromFileType } from '../../plugins/storage/gguf-metadata.ts'
-import { planFolder, planGgufFile } from '../../plugins/storage/import-plan.ts'
+import { chooseModel, filesOf } from '../../plugins/storage/import-source.ts'
 import { parseManifest, withoutRevisions, withVariant } from '../../plugins/storage/manifest.ts'
 import { storedVariants } from '../../plugins/storage/model-index.ts'
 import { safetensorsMetadata } from '../../plugins/storage/safetensors-metadata.ts'
@@ -221,7 +222,7 @@ t.test('metadata of SafeTensors folders', t => {
 
 t.test('what belongs to a GGUF file', t => {
   const sources = (fileName: string, names: string[]) =>
-    planGgufFile('/d', fileName, names).files.map(file => file.source)
+    filesOf('/d', ggufModel(fileName, names)).map(file => file.source.slice('/d/'.length))
   t.same(sources('a-Q4_0.gguf', ['a-Q4_0.gguf', 'b.gguf']), ['a-Q4_0.gguf'])
   const shards = ['m-00001-of-00003.gguf', 'm-00002-of-00003.gguf', 'm-00003-of-00003.gguf']
   t.same(sources(shards[1]!, [...shards].reverse()), shards, 'any shard names the model')
@@ -244,16 +245,21 @@ t.test('what belongs to a GGUF file', t => {
     t.same(sources(fileName, names), projector ? [fileName, projector] : [fileName], names.join(' '))
   }
   t.same(
-    planGgufFile('/d', '-a,b: c.gguf', ['-a,b: c.gguf']).files[0],
-    { source: '-a,b: c.gguf', path: '_a_b__c.gguf', role: 'model' },
+    filesOf('/d', ggufModel('-a,b: c.gguf', ['-a,b: c.gguf']))[0],
+    { source: '/d/-a,b: c.gguf', path: '_a_b__c.gguf', role: 'model' },
     'names that a file system or a command line would misread'
   )
   t.end()
 })
 
 t.test('what an import of a folder takes', t => {
-  const sources = (names: string[], variant?: string, index?: string[]) =>
-    planFolder('/d', names, index, variant).files.map(file => file.source)
+  const sources = (names: string[], variant?: string, weights?: string[]) => {
+    const texts = {
+      config: names.includes('config.json') ? '{}' : undefined,
+      index: weights && JSON.stringify({ weight_map: Object.fromEntries(weights.entries()) })
+    }
+    return filesOf('/d', chooseModel('/d', names, texts, variant)).map(file => file.source.slice('/d/'.length))
+  }
   t.same(sources(['README.md', 'a.gguf', 'imatrix.gguf']), ['a.gguf'])
   t.same(sources(['a-Q4_0.gguf', 'a-Q8_0.gguf'], 'q8_0'), ['a-Q8_0.gguf'])
   t.throws(() => sources(['a-Q4_0.gguf', 'a-Q8_0.gguf']), {
@@ -285,7 +291,7 @@ t.test('what an import of a folder takes', t => {
   t.throws(() => sources(['model.safetensors', ...rest], undefined, ['w.safetensors']), {
     message: /w\.safetensors is missing/
   })
-  t.throws(() => sources(['model.safetensors', 'tokenizer.json']), { message: /without config\.json/ })
+  t.throws(() => sources(['model.safetensors', 'tokenizer.json']), { message: /no config\.json/ })
   t.throws(() => sources(['model.safetensors', 'config.json']), { message: /no tokenizer/ })
   t.throws(() => sources(['adapter_model.safetensors', 'adapter_config.json']), { message: /LoRA/ })
   t.throws(() => sources(['consolidated.safetensors', ...rest]), { message: /consolidated\.safetensors/ })

@@ -3,14 +3,12 @@ import { type Dirent, existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import pino from 'pino'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
-import { type ModelName, parseModelName } from '../../core/models/model-name.ts'
+import { parseModelName } from '../../core/models/model-name.ts'
+import type { Aliases } from '../../plugins/storage/model-index.ts'
 import { ModelStore } from '../../plugins/storage/model-store.ts'
 
 /** A store whose log lines are kept in `lines`. */
-export async function openStore(
-  models: string,
-  aliases?: ReadonlyMap<string, ModelName>
-): Promise<{ store: ModelStore; lines: string[] }> {
+export async function openStore(models: string, aliases?: Aliases): Promise<{ store: ModelStore; lines: string[] }> {
   const lines: string[] = []
   const log = pino({ level: 'info' }, { write: (line: string) => void lines.push(line) })
   return { store: await ModelStore.open(models, log, aliases), lines }
