@@ -1,38 +1,17 @@
 import { randomBytes } from 'node:crypto'
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { FastifyBaseLogger } from 'fastify'
 import type { Downloads, Pull, PullPlan, PullRecord, PullRequest } from '../../../core/contracts/downloads.ts'
-import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type { Hub } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import type { Storage } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
-import type { DataPaths } from '../../../core/system/data-paths.ts'
-import type { Transfers } from '../transfer/transfers.ts'
-import { otherOriginRunning, pullNotFound, severalPulls, shuttingDown } from './pull-errors.ts'
-import { bytesOnDisk, fetchedBytes, JOB_FILE, type JobRecord, readJob } from './pull-folder.ts'
-import { PullJob } from './pull-job.ts'
-import { createPlanner, diskRoom, insufficientStorage } from './pull-planner.ts'
-import { createPullWork } from './pull-work.ts'
-import { originOf, storedBytes } from './stored-files.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
+import { bytesOnDisk, fetchedBytes, originOf, storedBytes, variantWithFiles } from './pull-files.ts'
+import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pull-job.ts'
+import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
 
-export interface DownloadsOptions {
-  storage: Storage
-  transfers: Transfers
-  paths: DataPaths
-  /** Names of the hubs where a name without prefix is looked for, in order. */
-  search: readonly string[]
-  /** Memory for models, in bytes. */
-  memory: () => Promise<{ ram: number; gpu: number }>
-  /** Milliseconds after the last watcher has left. */
-  pauseAfter: number
-  /** Shortest and longest pause, in milliseconds, before a detached pull is tried again whose hub does not answer. */
-  retryPauses: readonly [number, number]
-  hooks: Pick<Hooks, 'pullFinished'>
-  log: FastifyBaseLogger
-}
+export type DownloadsOptions = Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'partial'>
 
 export interface DownloadsService extends Downloads {
   /** Loads the pulls of earlier runs, and continues those that were running. */
@@ -42,7 +21,8 @@ export interface DownloadsService extends Downloads {
 }
 
 /** `owner/name:label` in lower case: a variant has one pull at a time. */
-const keyOf = ({ name, label }: Pick<PullPlan, 'name' | 'label'>) => `${modelKey(name)}:${label.toLowerCase()}`
+type PlanKey = Pick<PullPlan, 'name' | 'label'>
+const keyOf = ({ name, label }: PlanKey) => `${modelKey(name)}:${label.toLowerCase()}`
 
 export function createDownloads(options: DownloadsOptions): DownloadsService {
   const { storage, transfers, paths, log } = options
@@ -51,24 +31,15 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   let closing = false
 
   const hubOf = (name: string) => hubs.find(hub => hub.name === name)
-  const work = createPullWork({ storage, transfers, hubOf })
-  const planner = createPlanner({ ...options, hubs, hubOf, partial: plan => jobs.get(keyOf(plan))?.folder })
+  const context = { ...options, hubs, hubOf, partial: (plan: PlanKey) => jobs.get(keyOf(plan))?.folder }
   const refuseWhenClosing = () => {
     if (closing) throw shuttingDown()
   }
 
   function addJob(record: JobRecord, completed: readonly number[] = []): PullJob {
     const key = keyOf(record.plan)
-    const job = new PullJob(record, completed, {
-      folder: join(paths.downloads, record.id),
-      work,
-      pauseAfter: options.pauseAfter,
-      retryPauses: options.retryPauses,
-      hooks: options.hooks,
-      log,
-      onEnd: () => {
-        if (jobs.get(key) === job) jobs.delete(key)
-      }
+    const job = new PullJob(record, completed, join(paths.downloads, record.id), context, () => {
+      if (jobs.get(key) === job) jobs.delete(key)
     })
     jobs.set(key, job)
     return job
@@ -95,11 +66,14 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       throw error
     }
     const found = jobsOf(name)
-    if (found.length > 1)
-      throw severalPulls(
-        bareName(name),
-        found.map(job => job.record())
+    if (found.length > 1) {
+      const models = found.map(job => job.record().model).join(', ')
+      throw new CorralError(
+        'invalid_request',
+        `There are several pulls of "${bareName(name)}": ${models}. Name one of them.`,
+        { param: 'id' }
       )
+    }
     if (!found[0]) throw pullNotFound(id)
     return found[0]
   }
@@ -130,7 +104,24 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     await job.resume()
   }
 
-  const service: DownloadsService = {
+  /** @throws CorralError `insufficient_storage` when the files of a plan do not fit on the disk */
+  async function requireRoom(plan: PullPlan): Promise<void> {
+    const job = jobs.get(keyOf(plan))
+    // A running pull checks the disk itself.
+    if (job?.running) return
+    const there = (job ? await bytesOnDisk(job.folder) : 0) + storedBytes(plan, storage.variants(plan.name))
+    const { required, available, fits } = await diskRoom(paths.downloads, Math.max(0, plan.size - there))
+    if (fits) return
+    throw new CorralError(
+      'insufficient_storage',
+      `"${bareName(plan.name)}" (${plan.label}) needs ${formatBytes(required)} more on the disk of ${paths.downloads}, ` +
+        `which has ${formatBytes(available)} free. Remove models that are not needed, choose a smaller variant, or choose ` +
+        'another disk with CORRAL_MODELS.',
+      { details: { required, available } }
+    )
+  }
+
+  return {
     addHub(hub) {
       if (hubOf(hub.name)) throw new Error(`There is a hub "${hub.name}" already. Give this one another name.`)
       hubs.push(hub)
@@ -140,49 +131,36 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
     async plan(request: PullRequest, waiting: Waiting) {
       refuseWhenClosing()
-      return await planner.plan(request, waiting)
+      return await planPull(context, request, waiting)
     },
 
     async pull(plan, { detached }): Promise<Pull | undefined> {
       refuseWhenClosing()
+      const isStored = async () => (await variantWithFiles(plan, storage.variants(plan.name))) !== undefined
       // The model may have been stored since it was planned.
-      if (plan.present || (await work.stored(plan))) return undefined
+      if (plan.present || (await isStored())) return undefined
       for (;;) {
-        const waiting = jobs.get(keyOf(plan))
-        // A running pull checks the disk itself.
-        if (!waiting?.running) {
-          const stored = storedBytes(plan, storage.variants(plan.name))
-          const there = (waiting ? await bytesOnDisk(waiting.folder) : 0) + stored
-          const disk = await diskRoom(paths.downloads, Math.max(0, plan.size - there))
-          if (!disk.fits) throw insufficientStorage(paths.downloads, plan, disk)
-        }
+        await requireRoom(plan)
         refuseWhenClosing()
         const other = jobsOf({ owner: plan.name.owner, name: plan.name.name }).find(
           job => originOf(job.plan.repository).from !== originOf(plan.repository).from
         )
         if (other) throw otherOriginRunning(other.record(), plan)
         const present = jobs.get(keyOf(plan))
-        if (present) {
-          await present.join(plan, detached)
-          if (!present.ended) return present
-          if (await work.stored(plan)) return undefined
-        } else {
-          const job = addJob({
-            id: randomBytes(6).toString('hex'),
-            createdAt: new Date().toISOString(),
-            state: 'downloading',
-            detached,
-            plan
-          })
-          await job.create()
-          return job
-        }
+        if (!present) break
+        await present.join(plan, detached)
+        if (!present.ended) return present
+        if (await isStored()) return undefined
       }
+      const id = randomBytes(6).toString('hex')
+      const job = addJob({ id, createdAt: new Date().toISOString(), state: 'downloading', detached, plan })
+      await job.create()
+      return job
     },
 
     list: () =>
       [...jobs.values()]
-        .filter(job => !job.stored)
+        .filter(job => !job.isStored)
         .map(job => job.record())
         .sort((a, b) => (a.createdAt < b.createdAt ? -1 : 1)),
 
@@ -231,5 +209,29 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       await transfers.close()
     }
   }
-  return service
+}
+
+function pullNotFound(id: string): CorralError {
+  const shown = JSON.stringify(id.length > 200 ? `${id.slice(0, 200)}…` : id)
+  return new CorralError(
+    'model_not_found',
+    `There is no pull ${shown}. "corral pulls" (GET /api/pulls) lists unfinished pulls.`,
+    { param: 'id' }
+  )
+}
+
+function otherOriginRunning({ model, origin, id }: PullRecord, wanted: PullPlan): CorralError {
+  return new CorralError(
+    'model_exists',
+    `"${model}" is being pulled from ${origin} already, and this pull is from ${wanted.repository.address}. ` +
+      `Choose another name ("as"), or cancel the pull ${id} first.`,
+    { param: 'model' }
+  )
+}
+
+function shuttingDown(): CorralError {
+  return new CorralError(
+    'shutting_down',
+    'corral is shutting down. What was fetched is kept; pull again when it runs again.'
+  )
 }

@@ -1,35 +1,79 @@
+import { EventEmitter, once } from 'node:events'
 import { mkdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import type { OnPullEvent, Pull, PullPlan, PullRecord, PullState } from '../../../core/contracts/downloads.ts'
+import { type Static, Type } from 'typebox'
+import type { OnPullEvent, Pull, PullPlan, PullRecord } from '../../../core/contracts/downloads.ts'
 import type { Hooks } from '../../../core/contracts/hooks.ts'
-import type { StoredVariant } from '../../../core/contracts/storage.ts'
-import type { CorralError } from '../../../core/errors.ts'
+import type { Hub } from '../../../core/contracts/hubs.ts'
+import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
+import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { toCorralError } from '../../../core/http/native-error.ts'
 import { bareName } from '../../../core/models/model-name.ts'
-import { otherRevisionRunning, pullCancelled, pullFailure, pullPaused } from './pull-errors.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
+import type { TransferredFile, Transfers } from '../transfer/transfers.ts'
 import {
   dropChangedPartials,
-  FILES_FOLDER,
   fetchedBytes,
-  JOB_FILE,
-  type JobRecord,
+  fileTarget,
+  linkStored,
+  originOf,
   sameFiles,
-  writeJob
-} from './pull-folder.ts'
+  variantWithFiles
+} from './pull-files.ts'
 import { PullProgress } from './pull-progress.ts'
-import type { PullWork } from './pull-work.ts'
 
-export interface PullJobOptions {
-  folder: string
-  work: PullWork
+/** The record of a pull, in its folder. */
+export const JOB_FILE = 'job.json'
+const JOB_VERSION = 1
+
+const JobSchema = Type.Object({
+  version: Type.Literal(JOB_VERSION),
+  id: Type.String({ pattern: '^[0-9a-f]{12}$' }),
+  createdAt: Type.String(),
+  /** `downloading` and `storing` are continued at the next start. */
+  state: Type.Enum(['downloading', 'storing', 'paused', 'failed']),
+  detached: Type.Boolean(),
+  /** Why it is paused or failed. */
+  reason: Type.Optional(Type.String()),
+  // Of the plan only what decides which files are touched is checked: it was written as it was made.
+  plan: Type.Object({
+    label: Type.String(),
+    files: Type.Array(
+      Type.Object({
+        storedPath: Type.String({ pattern: '^(?!.*(^|/)\\.\\.?(/|$))[^/\\\\:\\u0000]+(/[^/\\\\:\\u0000]+)*$' })
+      }),
+      { minItems: 1 }
+    )
+  })
+})
+
+/** The record of an unfinished pull. It holds no locations and no secrets. */
+export type JobRecord = Omit<Static<typeof JobSchema>, 'plan' | 'version'> & { plan: PullPlan }
+
+/** Reads a pull's record. @returns the record, or why it cannot be used */
+export async function readJob(folder: string): Promise<JobRecord | string> {
+  try {
+    const file = await readJsonFile(join(folder, JOB_FILE), JobSchema)
+    if (!file?.value) return file?.fault ?? 'it is not there'
+    const { version: _, ...job } = file.value
+    return job as JobRecord
+  } catch (error) {
+    return messageOf(error)
+  }
+}
+
+/** What pulls work with. */
+export interface PullContext {
+  storage: Storage
+  transfers: Transfers
+  hubOf(name: string): Hub | undefined
   /** Milliseconds after the last watcher has left. */
   pauseAfter: number
   /** Shortest and longest pause, in milliseconds, before a detached pull is tried again whose hub does not answer. */
   retryPauses: readonly [number, number]
   hooks: Pick<Hooks, 'pullFinished'>
   log: FastifyBaseLogger
-  /** The pull is done or cancelled, and nothing of it is left. */
-  onEnd(): void
 }
 
 /** Errors that may pass by themselves. */
@@ -41,22 +85,20 @@ const RETRIED = new Set(['hub_unreachable', 'hub_rate_limited'])
  */
 export class PullJob implements Pull {
   readonly folder: string
-  readonly id: string
-  readonly #options: PullJobOptions
-  readonly #createdAt: string
-  #plan: PullPlan
+  readonly #context: PullContext
+  readonly #onEnd: () => void
+  #job: JobRecord
   #progress: PullProgress
-  #state: PullState
-  #detached: boolean
-  #reason: string | undefined
   #run: { controller: AbortController; ended: Promise<void> } | undefined
   /** Why it is not running. */
   #stopped: unknown
   /** The model is stored; the pull's folder is being removed. */
-  #stored = false
+  isStored = false
   /** Set when the pull has ended for good. */
   #outcome: Outcome | undefined
-  readonly #watchers = new PullWatchers()
+  /** Emits an `outcome` for the clients that watch. */
+  readonly #outcomes = new EventEmitter().setMaxListeners(0)
+  #watchers = 0
   #pauseTimer: NodeJS.Timeout | undefined
   #retryTimer: NodeJS.Timeout | undefined
   /** Consecutive attempts without a byte. */
@@ -65,29 +107,28 @@ export class PullJob implements Pull {
   #before = 0
   #turn: Promise<unknown> = Promise.resolve()
 
-  /** @param completed bytes of each file that are on disk */
-  constructor(record: JobRecord, completed: readonly number[], options: PullJobOptions) {
-    this.#options = options
-    this.folder = options.folder
-    this.id = record.id
-    this.#createdAt = record.createdAt
-    this.#plan = record.plan
-    this.#state = record.state
-    this.#detached = record.detached
-    this.#reason = record.reason
-    this.#progress = new PullProgress(record.plan, completed)
+  /**
+   * @param completed bytes of each file that are on disk
+   * @param onEnd called when the pull is done or cancelled, and nothing of it is left
+   */
+  constructor(job: JobRecord, completed: readonly number[], folder: string, context: PullContext, onEnd: () => void) {
+    this.folder = folder
+    this.#context = context
+    this.#onEnd = onEnd
+    this.#job = job
+    this.#progress = new PullProgress(job.plan, completed)
+  }
+
+  get id(): string {
+    return this.#job.id
   }
 
   get plan(): PullPlan {
-    return this.#plan
+    return this.#job.plan
   }
 
   get ended(): boolean {
     return this.#outcome !== undefined
-  }
-
-  get stored(): boolean {
-    return this.#stored
   }
 
   get running(): boolean {
@@ -96,45 +137,58 @@ export class PullJob implements Pull {
 
   /** Whether it was running when it was last recorded. */
   get unfinished(): boolean {
-    return this.#state === 'downloading' || this.#state === 'storing'
+    return this.#job.state === 'downloading' || this.#job.state === 'storing'
   }
 
   record(): PullRecord {
     const files = this.#progress.files()
-    const { name, label, repository } = this.#plan
+    const { id, state, detached, createdAt, reason, plan } = this.#job
     return {
-      id: this.id,
-      model: `${bareName(name)}:${label}`,
-      state: this.#retryTimer ? 'paused' : this.#state,
-      detached: this.#detached,
-      origin: repository.address,
-      createdAt: this.#createdAt,
+      id,
+      model: `${bareName(plan.name)}:${plan.label}`,
+      state: this.#retryTimer ? 'paused' : state,
+      detached,
+      origin: plan.repository.address,
+      createdAt,
       completed: files.reduce((sum, file) => sum + file.completed, 0),
       total: files.reduce((sum, file) => sum + file.total, 0),
       speed: this.#run ? this.#progress.speed() : 0,
       files,
-      ...(this.#reason === undefined ? {} : { reason: this.#reason })
+      ...(reason === undefined ? {} : { reason })
     }
   }
 
   async watch(onEvent: OnPullEvent, signal: AbortSignal): Promise<StoredVariant> {
-    if (this.#outcome && 'stored' in this.#outcome) return this.#outcome.stored
-    if (this.#outcome) throw this.#outcome.error
-    if (!this.#run) throw this.#stopped
-    signal.throwIfAborted()
-    clearTimeout(this.#pauseTimer)
-    return await this.#watchers.add(this.#progress, onEvent, signal, () => this.#armPause())
+    if (!this.#outcome && !this.#run) throw this.#stopped
+    let outcome = this.#outcome
+    if (!outcome) {
+      signal.throwIfAborted()
+      clearTimeout(this.#pauseTimer)
+      this.#watchers += 1
+      const stopListening = this.#progress.listen(onEvent)
+      try {
+        outcome = (await once(this.#outcomes, 'outcome', { signal }))[0] as Outcome
+      } catch {
+        throw signal.reason
+      } finally {
+        stopListening()
+        this.#watchers -= 1
+        this.#armPause()
+      }
+    }
+    if ('stored' in outcome) return outcome.stored
+    throw outcome.error
   }
 
   /** Creates the folder and starts the pull. @throws CorralError when the folder cannot be created */
   create(): Promise<void> {
     return this.#serial(async () => {
       try {
-        await mkdir(join(this.#options.folder, FILES_FOLDER), { recursive: true, mode: 0o700 })
-        await writeJob(this.#options.folder, this.#jobRecord())
+        await mkdir(join(this.folder, 'files'), { recursive: true, mode: 0o700 })
+        await this.#write()
       } catch (error) {
-        const failure = pullFailure(error, this.#plan)
-        await this.#remove().catch(cause => this.#options.log.warn(cause, `${this.#options.folder} cannot be removed`))
+        const failure = pullFailure(error, this.plan)
+        await this.#remove().catch(cause => this.#context.log.warn(cause, `${this.folder} cannot be removed`))
         this.#end({ error: failure })
         throw failure
       }
@@ -150,38 +204,44 @@ export class PullJob implements Pull {
     return this.#serial(async () => {
       if (this.#outcome) return
       if (this.#run) {
-        if (!sameFiles(plan, this.#plan)) throw otherRevisionRunning(this.record(), this.#plan, plan)
-        if (detached && !this.#detached) {
-          this.#detached = true
-          await this.#save()
-        }
+        if (!sameFiles(plan, this.plan)) throw this.#otherRevision(plan)
+        if (detached && !this.#job.detached) await this.#save({ detached })
         this.#armPause()
         return
       }
       // Files with the same content are kept; the new plan may have others.
-      await dropChangedPartials(this.#options.folder, this.#plan, plan)
+      await dropChangedPartials(this.folder, this.plan, plan)
       this.#progress = new PullProgress(plan, await fetchedBytes(this.folder, plan))
-      this.#plan = plan
-      this.#detached ||= detached
+      this.#job = { ...this.#job, plan, detached: detached || this.#job.detached }
       await this.#restart()
     })
+  }
+
+  #otherRevision({ repository }: PullPlan): CorralError {
+    const { model, id } = this.record()
+    return new CorralError(
+      'model_exists',
+      `"${model}" is being pulled at revision ${this.plan.repository.revision}, and revision ${repository.revision} has ` +
+        `other files. Wait for it, or cancel the pull ${id} first.`,
+      { param: 'model' }
+    )
   }
 
   /** Continues it, detached. */
   resume(): Promise<void> {
     return this.#serial(async () => {
       if (this.#outcome) return
-      this.#detached = true
+      this.#job.detached = true
       await this.#restart()
     })
   }
 
   pause(): Promise<void> {
-    return this.#serial(() => this.#pause('It was paused.', pullPaused(this.record())))
+    return this.#serial(() => this.#pause('It was paused.'))
   }
 
   /** Ends it and removes its files. @returns whether there was something to cancel */
-  cancel(error: CorralError = pullCancelled(this.record())): Promise<boolean> {
+  cancel(error = this.#interruption('cancelled, and what it had fetched is removed. Pull it again to have it.')) {
     return this.#serial(async () => {
       if (this.#outcome) return false
       await this.#interrupt(error)
@@ -199,11 +259,8 @@ export class PullJob implements Pull {
       const running = this.#run !== undefined
       await this.#interrupt(error)
       if (this.#outcome) return
-      if (running && !this.#detached && this.#state !== 'storing') {
-        this.#state = 'paused'
-        this.#reason = 'corral was stopped.'
-      }
-      await this.#save()
+      const isPaused = running && !this.#job.detached && this.#job.state !== 'storing'
+      await this.#save(isPaused ? { state: 'paused', reason: 'corral was stopped.' } : {})
     })
   }
 
@@ -215,11 +272,7 @@ export class PullJob implements Pull {
 
   /** Records the state before it starts: when the run has ended there may be no folder any more. */
   async #restart(): Promise<void> {
-    if (!this.#run) {
-      this.#state = 'downloading'
-      this.#reason = undefined
-    }
-    await this.#save()
+    await this.#save(this.#run ? {} : { state: 'downloading', reason: undefined })
     this.#start()
   }
 
@@ -227,8 +280,7 @@ export class PullJob implements Pull {
     clearTimeout(this.#retryTimer)
     this.#retryTimer = undefined
     if (this.#run) return
-    this.#state = 'downloading'
-    this.#reason = undefined
+    this.#job = { ...this.#job, state: 'downloading', reason: undefined }
     this.#stopped = undefined
     this.#progress.resetSpeed()
     this.#before = this.#progress.received
@@ -237,18 +289,20 @@ export class PullJob implements Pull {
     this.#armPause()
   }
 
+  /** The stored variant with exactly the plan's files. */
+  stored(): Promise<StoredVariant | undefined> {
+    return variantWithFiles(this.plan, this.#context.storage.variants(this.plan.name))
+  }
+
   async #work(signal: AbortSignal): Promise<void> {
-    const { work, folder } = this.#options
     // Let `#start` set `#run` before anything happens.
     await Promise.resolve()
     try {
-      const stored = (await work.stored(this.#plan)) ?? (await this.#fetchAndStore(signal))
-      this.#stored = true
-      try {
-        await this.#remove()
-      } catch (error) {
-        this.#options.log.warn(error, `${folder} is no longer needed but cannot be removed`)
-      }
+      const stored = (await this.stored()) ?? (await this.#store(await this.#fetch(signal), signal))
+      this.isStored = true
+      await this.#remove().catch(error =>
+        this.#context.log.warn(error, `${this.folder} is no longer needed but cannot be removed`)
+      )
       this.#run = undefined
       this.#end({ stored })
     } catch (error) {
@@ -259,48 +313,95 @@ export class PullJob implements Pull {
     }
   }
 
-  async #fetchAndStore(signal: AbortSignal): Promise<StoredVariant> {
-    const { work, folder, hooks } = this.#options
-    const plan = this.#plan
-    const files = await work.fetch(plan, join(folder, FILES_FOLDER), this.#progress, signal)
-    this.#progress.finish(files.map(file => file.size))
-    this.#state = 'storing'
-    await this.#save()
-    const stored = await work.store(plan, join(folder, FILES_FOLDER), files, signal)
-    hooks.pullFinished({ model: this.record().model, origin: plan.repository.address, size: stored.size })
+  /** Downloads and verifies the files. */
+  async #fetch(signal: AbortSignal): Promise<TransferredFile[]> {
+    const { storage, transfers, hubOf } = this.#context
+    const { repository, files } = this.plan
+    const hub = hubOf(repository.hub)
+    if (!hub) {
+      throw new CorralError(
+        'hub_unreachable',
+        `This pull comes from the hub "${repository.hub}", which is not enabled. Enable it in config.yaml, or cancel the pull.`
+      )
+    }
+    await linkStored(this.plan, this.folder, storage.variants(this.plan.name))
+    // Files with digests may come from any revision.
+    const revision = files.every(file => file.sha256 ?? file.gitSha1) ? [] : [repository.revision]
+    const fetched = await transfers.run({
+      identity: [repository.hub, repository.id, ...revision].join(' '),
+      files: files.map(file => ({ ...file, target: fileTarget(this.folder, file) })),
+      locate: (index, aborted) => hub.locate({ ...repository, files }, files[index]!, aborted),
+      signal,
+      onProgress: (index, completed, total) => this.#progress.report(index, completed, total)
+    })
+    this.#progress.finish(fetched.map(file => file.size))
+    return fetched
+  }
+
+  /** Stores the files as a variant; they stay in the folder too. */
+  async #store(fetched: readonly TransferredFile[], signal: AbortSignal): Promise<StoredVariant> {
+    await this.#save({ state: 'storing' })
+    const { name, format, label, repository, files } = this.plan
+    const sources = files.map((file, index) => ({
+      source: fileTarget(this.folder, file),
+      path: file.storedPath,
+      role: file.role,
+      sha256: fetched[index]!.sha256
+    }))
+    const { owner, name: model } = name
+    const variant = { name: { owner, name: model }, format, label, origin: originOf(repository), files: sources }
+    const stored = await this.#context.storage.adopt(variant, { signal }).catch(error => {
+      throw error instanceof CorralError && error.code === 'invalid_request' ? this.#unusable(error) : error
+    })
+    const { model: finished, origin } = this.record()
+    this.#context.hooks.pullFinished({ model: finished, origin, size: stored.size })
     return stored
   }
 
-  async #fail(error: unknown): Promise<void> {
-    const failure = pullFailure(error, this.#plan)
-    this.#stopped = failure
-    this.#reason = failure.message
-    const { log, retryPauses } = this.#options
-    if (this.#progress.received > this.#before) this.#retries = 0
-    if (this.#detached && RETRIED.has(failure.code)) {
-      const [shortest, longest] = retryPauses
-      const pause = Math.max(Math.min(shortest * 2 ** this.#retries++, longest), (failure.retryAfter ?? 0) * 1000)
-      this.#state = 'downloading'
-      this.#reason += ` It is tried again at ${new Date(Date.now() + pause).toISOString()}.`
-      this.#retryTimer = setTimeout(() => void this.#serial(async () => this.#outcome || this.#start()), pause)
-      this.#retryTimer.unref()
-    } else {
-      this.#state = 'failed'
-    }
-    log.warn({ err: failure.cause, code: failure.code }, `The pull of ${this.record().model}: ${this.#reason}`)
-    this.#watchers.settle({ error: failure })
-    await this.#save()
+  /** Storage's advice is meant for imported files: here only the reason helps, since the hub has just these bytes. */
+  #unusable(error: CorralError): CorralError {
+    const { id, address } = this.plan.repository
+    const [reason] = error.message
+      .replaceAll(join(this.folder, 'files', '/'), '')
+      .split(/(?<=[^.])\.(?:\s+(?=[A-Z])|$)/)
+    return new CorralError(
+      'unsupported_capability',
+      `What "${id}" has at ${address} cannot be run: ${reason}. Cancel the pull and choose another variant or repository.`,
+      { cause: error }
+    )
   }
 
-  async #pause(reason: string, error: CorralError): Promise<void> {
+  async #fail(error: unknown): Promise<void> {
+    const failure = pullFailure(error, this.plan)
+    this.#stopped = failure
+    const { log, retryPauses } = this.#context
+    if (this.#progress.received > this.#before) this.#retries = 0
+    const isRetried = this.#job.detached && RETRIED.has(failure.code)
+    let reason = failure.message
+    if (isRetried) {
+      const [shortest, longest] = retryPauses
+      const pause = Math.max(Math.min(shortest * 2 ** this.#retries++, longest), (failure.retryAfter ?? 0) * 1000)
+      reason += ` It is tried again at ${new Date(Date.now() + pause).toISOString()}.`
+      this.#retryTimer = setTimeout(() => void this.#serial(async () => this.#outcome || this.#start()), pause)
+      this.#retryTimer.unref()
+    }
+    log.warn({ err: failure.cause, code: failure.code }, `The pull of ${this.record().model}: ${reason}`)
+    this.#outcomes.emit('outcome', { error: failure })
+    await this.#save({ state: isRetried ? 'downloading' : 'failed', reason })
+  }
+
+  async #pause(reason: string): Promise<void> {
     // A failed pull keeps its reason.
     if (this.#outcome || (!this.#run && !this.#retryTimer)) return
-    await this.#interrupt(error)
-    if (this.#outcome) return
-    this.#state = 'paused'
-    this.#reason = reason
-    this.#detached = false
-    await this.#save()
+    await this.#interrupt(
+      this.#interruption('paused; what it has fetched is kept. Pull it again, or resume it, to go on.')
+    )
+    if (!this.#outcome) await this.#save({ state: 'paused', reason, detached: false })
+  }
+
+  /** The error for watchers of a pull that is paused or cancelled. */
+  #interruption(what: string): CorralError {
+    return new CorralError('pull_cancelled', `The pull of "${this.record().model}" was ${what}`, { param: 'model' })
   }
 
   /** Ends the run, or the wait for a retry; watchers get the reason. */
@@ -313,89 +414,58 @@ export class PullJob implements Pull {
     await run?.ended
     if (this.#outcome) return
     this.#stopped = reason
-    this.#watchers.settle({ error: reason })
+    this.#outcomes.emit('outcome', { error: reason })
   }
 
   /** Pauses it after a while when nobody watches it. */
   #armPause(): void {
     clearTimeout(this.#pauseTimer)
-    if (this.#watchers.size > 0 || this.#detached || !this.#run) return
-    const unwatched = () => this.#run && this.#state !== 'storing' && this.#watchers.size === 0 && !this.#detached
+    const isUnwatched = () => this.#run && this.#watchers === 0 && !this.#job.detached
+    if (!isUnwatched()) return
     this.#pauseTimer = setTimeout(() => {
       void this.#serial(async () => {
-        if (unwatched()) await this.#pause('Nobody was watching it any more.', pullPaused(this.record()))
+        if (isUnwatched() && this.#job.state !== 'storing') await this.#pause('Nobody was watching it any more.')
       })
-    }, this.#options.pauseAfter)
+    }, this.#context.pauseAfter)
     this.#pauseTimer.unref()
   }
 
   #end(outcome: Outcome): void {
     clearTimeout(this.#pauseTimer)
     this.#outcome = outcome
-    this.#options.onEnd()
-    this.#watchers.settle(outcome)
+    this.#onEnd()
+    this.#outcomes.emit('outcome', outcome)
   }
 
   /** Removes the folder; first the record, so that nothing is continued after a crash in between. */
   async #remove(): Promise<void> {
-    await rm(join(this.#options.folder, JOB_FILE), { force: true })
-    await rm(this.#options.folder, { recursive: true, force: true, maxRetries: 3 })
+    await rm(join(this.folder, JOB_FILE), { force: true })
+    await rm(this.folder, { recursive: true, force: true, maxRetries: 3 })
   }
 
-  #jobRecord(): JobRecord {
-    return {
-      id: this.id,
-      createdAt: this.#createdAt,
-      state: this.#state,
-      detached: this.#detached,
-      ...(this.#reason === undefined ? {} : { reason: this.#reason }),
-      plan: this.#plan
-    }
+  /** Changes the state and records it. On a full disk the older record stays, which does no harm. */
+  async #save(changes: Partial<JobRecord>): Promise<void> {
+    this.#job = { ...this.#job, ...changes }
+    await this.#write().catch(error =>
+      this.#context.log.warn(error, `The state of the pull of ${this.record().model} cannot be recorded`)
+    )
   }
 
-  /** Records the state. On a full disk the older record stays, which does no harm. */
-  async #save(): Promise<void> {
-    try {
-      await writeJob(this.#options.folder, this.#jobRecord())
-    } catch (error) {
-      this.#options.log.warn(error, `The state of the pull of ${this.record().model} cannot be recorded`)
-    }
+  async #write(): Promise<void> {
+    await writeJsonFile(join(this.folder, JOB_FILE), { version: JOB_VERSION, ...this.#job }, { mode: 0o600 })
   }
 }
 
-/** How a pull ended. */
-export type Outcome = { stored: StoredVariant } | { error: unknown }
+/** How a pull, or the watch of one, ended. */
+type Outcome = { stored: StoredVariant } | { error: unknown }
 
-/** The clients that watch one pull. */
-export class PullWatchers {
-  readonly #settlers = new Set<(outcome: Outcome) => void>()
-
-  get size(): number {
-    return this.#settlers.size
-  }
-
-  /** Waits for `settle` and passes on progress; when the signal is aborted first, `onLeave` is called. */
-  add(progress: PullProgress, onEvent: OnPullEvent, signal: AbortSignal, onLeave: () => void): Promise<StoredVariant> {
-    return new Promise((resolve, reject) => {
-      const stopListening = progress.listen(onEvent)
-      const settle = (outcome: Outcome) => {
-        stopListening()
-        signal.removeEventListener('abort', leave)
-        this.#settlers.delete(settle)
-        if ('stored' in outcome) resolve(outcome.stored)
-        else reject(outcome.error)
-      }
-      const leave = () => {
-        settle({ error: signal.reason })
-        onLeave()
-      }
-      signal.addEventListener('abort', leave)
-      this.#settlers.add(settle)
-    })
-  }
-
-  /** Resolves or rejects all watchers. */
-  settle(outcome: Outcome): void {
-    for (const settle of [...this.#settlers]) settle(outcome)
-  }
+/** The error that ended a pull, in terms of the pull. */
+function pullFailure(error: unknown, { name }: PullPlan): CorralError {
+  if (!isSystemError(error, 'ENOSPC', 'EDQUOT')) return toCorralError(error)
+  return new CorralError(
+    'insufficient_storage',
+    `The disk is full: "${bareName(name)}" cannot be pulled. Remove models that are not needed, or choose another ` +
+      'disk with CORRAL_MODELS; what was fetched is kept.',
+    { cause: error }
+  )
 }

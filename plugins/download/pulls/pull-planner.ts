@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto'
-import { mkdir, readFile, rm, stat } from 'node:fs/promises'
+import { mkdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { PullPlan, PullRequest } from '../../../core/contracts/downloads.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
-import type { Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
+import type { FileLocation, Hub, HubRepository } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
@@ -16,16 +16,17 @@ import { type PullReference, parsePullReference } from '../choice/pull-reference
 import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-choice.ts'
 import { diskSpace } from '../transfer/transfer-errors.ts'
 import type { Transfers } from '../transfer/transfers.ts'
-import { bytesOnDisk } from './pull-folder.ts'
-import { originOf, storedBytes, variantWithFiles } from './stored-files.ts'
+import { bytesOnDisk, originOf, storedBytes, variantWithFiles } from './pull-files.ts'
 
-export interface PlannerOptions {
+export interface PlannerContext {
   storage: Storage
   transfers: Transfers
   paths: DataPaths
   hubs: readonly Hub[]
   hubOf(name: string): Hub | undefined
+  /** Names of the hubs where a name without prefix is looked for, in order. */
   search: readonly string[]
+  /** Memory for models, in bytes. */
   memory: () => Promise<{ ram: number; gpu: number }>
   /** Folder of an unfinished pull of the same variant. */
   partial(plan: Pick<PullPlan, 'name' | 'label'>): string | undefined
@@ -36,181 +37,56 @@ const MAX_DESCRIPTION = 64_000_000
 const NO_ROOM = { required: 0, available: 0, fits: true }
 
 /** Plans what a pull would download. */
-export function createPlanner(options: PlannerOptions): {
-  plan: (request: PullRequest, waiting: Waiting) => Promise<PullPlan>
-} {
-  const { storage, transfers, paths, hubs, hubOf, search } = options
-
-  async function plan(request: PullRequest, waiting: Waiting): Promise<PullPlan> {
-    const reference = parsePullReference(request.model, hubs)
-    const as = request.as === undefined || request.as === '' ? undefined : parseModelName(request.as)
-    const wanted = as ?? reference.name
-    if (!wanted) throw noName(request.model)
-    const here = as || reference.hub || reference.revision ? undefined : findStored(reference)
-    if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
-    let found: Awaited<ReturnType<typeof findRepository>>
-    try {
-      found = await findRepository(hubsFor(reference), requestOf(reference), waiting)
-    } catch (error) {
-      // A model that was imported or made here needs no hub.
-      if (!here || here.origin.kind === 'hub' || !isAbsence(error)) throw error
-      return presentPlan(here, `It ${originInWords(here.origin)}.`, [error.message])
-    }
-    const { hub, repository } = found
-    const stored = nameFor(wanted, repository)
-    const choice = await choose(hub, repository, reference, waiting.signal)
-    const files = await withSizes(hub, repository, choice.files, waiting.signal)
-    const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
-    const { files: _, ...place } = repository
-    const name = { owner: stored.owner, name: stored.name }
-    const planned = {
-      ...choice,
-      name,
-      label: stored.variant ?? choice.label,
-      repository: place,
-      files,
-      size
-    }
-    const variants = storage.variants(name)
-    const present = (await variantWithFiles(planned, variants)) !== undefined
-    if (!present) refuseOtherOrigin(repository, variants, planned.label)
-    const partial = options.partial(planned)
-    const there = (partial ? await bytesOnDisk(partial) : 0) + storedBytes(planned, variants)
-    const missing = present ? 0 : Math.max(0, size - there)
-    const disk = await diskRoom(paths.downloads, missing)
-    const warnings = [...choice.warnings]
-    if (!disk.fits) {
-      warnings.push(
-        `It needs ${formatBytes(disk.required)} more on the disk of ${paths.downloads}, which has ${formatBytes(disk.available)} free.`
-      )
-    }
-    return { ...planned, disk, warnings, present }
+export async function planPull(context: PlannerContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
+  const { storage, paths, hubs, hubOf, search } = context
+  const reference = parsePullReference(request.model, hubs)
+  const as = request.as ? parseModelName(request.as) : undefined
+  const wanted = as ?? reference.name
+  if (!wanted) {
+    throw new CorralError(
+      'invalid_model_name',
+      `${JSON.stringify(request.model)} contains no name to store the model under. Add one: --as <owner>/<name>, or "as" in a request.`,
+      { param: 'as' }
+    )
   }
-
-  function findStored({ name, variant }: PullReference): StoredVariant | undefined {
-    if (!name || variant?.includes('/')) return undefined
-    return storage.find(variant === undefined ? name : { ...name, variant })
+  const here = as || reference.hub || reference.revision ? undefined : findStored(storage, reference)
+  if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
+  const searched = (reference.hub === undefined ? search : [reference.hub]).flatMap(name => hubOf(name) ?? [])
+  let found: { hub: Hub; repository: HubRepository }
+  try {
+    found = await findRepository(searched, reference, waiting)
+  } catch (error) {
+    // A model that was imported or made here needs no hub.
+    const isAbsent = error instanceof CorralError && ['repo_not_found', 'hub_unreachable'].includes(error.code)
+    if (!here || here.origin.kind === 'hub' || !isAbsent) throw error
+    return presentPlan(here, `It ${originInWords(here.origin)}.`, [error.message])
   }
-
-  function hubsFor({ hub }: PullReference): Hub[] {
-    return (hub === undefined ? search : [hub]).flatMap(name => hubOf(name) ?? [])
+  const { hub, repository } = found
+  const { owner, name, variant } = nameFor(wanted, repository)
+  const signal = waiting.signal ?? new AbortController().signal
+  const choice = await choose(context, hub, repository, reference, signal)
+  const files = await withSizes(hub, repository, choice.files, signal)
+  const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
+  const { files: _, ...place } = repository
+  const planned = { ...choice, name: { owner, name }, label: variant ?? choice.label, repository: place, files, size }
+  const variants = storage.variants(planned.name)
+  const present = (await variantWithFiles(planned, variants)) !== undefined
+  if (!present) refuseOtherOrigin(repository, variants, planned.label)
+  const partial = context.partial(planned)
+  const there = (partial ? await bytesOnDisk(partial) : 0) + storedBytes(planned, variants)
+  const disk = await diskRoom(paths.downloads, present ? 0 : Math.max(0, size - there))
+  const warnings = [...choice.warnings]
+  if (!disk.fits) {
+    warnings.push(
+      `It needs ${formatBytes(disk.required)} more on the disk of ${paths.downloads}, which has ${formatBytes(disk.available)} free.`
+    )
   }
-
-  async function choose(hub: Hub, repository: HubRepository, wanted: PullReference, signal: AbortSignal | undefined) {
-    const { id, files } = repository
-    const read = async (path: string | undefined) =>
-      path === undefined ? undefined : await readText(hub, repository, path, signal)
-    const index = indexToRead(files, wanted)
-    const weights = await read(index)
-    const described = await read(configToRead(files, wanted))
-    const config = described === undefined ? undefined : configOf(repository, described)
-    const choice = chooseFiles({
-      ...wantedOf(wanted),
-      id,
-      files,
-      memory: await options.memory(),
-      ...(weights === undefined ? {} : { weightsInIndex: weightsOfIndex(weights, index) }),
-      ...(config === undefined ? {} : { config })
-    })
-    return { ...choice, label: choice.label ?? safetensorsLabel(config) }
-  }
-
-  /** The text of a repository's file, which is downloaded and verified like any other. */
-  async function readText(
-    hub: Hub,
-    repository: HubRepository,
-    path: string,
-    signal: AbortSignal | undefined
-  ): Promise<string> {
-    const file = repository.files.find(listed => listed.path === path)!
-    if ((file.size ?? 0) > MAX_DESCRIPTION) throw undescribed(repository, file, `it has ${file.size} bytes`)
-    // A folder without a record: after a crash it is removed at the next start.
-    const folder = join(paths.downloads, `plan-${randomBytes(6).toString('hex')}`)
-    const target = join(folder, 'description.json')
-    await mkdir(folder, { recursive: true, mode: 0o700 })
-    try {
-      await transfers.run({
-        identity: `${repository.hub} ${repository.id} ${repository.revision}`,
-        files: [{ ...file, target }],
-        locate: async (_, aborted) => {
-          const location = await hub.locate(repository, file, aborted)
-          if ((location.size ?? 0) > MAX_DESCRIPTION) {
-            throw undescribed(repository, file, `it has ${location.size} bytes`)
-          }
-          return location
-        },
-        signal: signal ?? new AbortController().signal,
-        onProgress: () => undefined
-      })
-      if ((await stat(target)).size > MAX_DESCRIPTION) throw undescribed(repository, file, 'it is too large')
-      return await readFile(target, 'utf8')
-    } finally {
-      await rm(folder, { recursive: true, force: true, maxRetries: 3 })
-    }
-  }
-
-  return { plan }
+  return { ...planned, disk, warnings, present }
 }
 
-function noName(model: string): CorralError {
-  return new CorralError(
-    'invalid_model_name',
-    `${JSON.stringify(model)} contains no name to store the model under. Add one: --as <owner>/<name>, or "as" in a request.`,
-    { param: 'as' }
-  )
-}
-
-/** The name to store a model under: the hub's spelling where it differs by case only. */
-function nameFor(wanted: ModelName, repository: HubRepository): ModelName {
-  if (bareName(wanted).toLowerCase() !== repository.id.toLowerCase()) return wanted
-  return { ...wanted, ...parseModelName(repository.id) }
-}
-
-/**
- * Requests the location of the first file, to find out before the pull starts whether it may be downloaded, and of files
- * whose size is not in the listing.
- */
-async function withSizes(
-  hub: Hub,
-  repository: HubRepository,
-  files: PullPlan['files'],
-  signal: AbortSignal = new AbortController().signal
-): Promise<PullPlan['files']> {
-  const sized: PullPlan['files'] = []
-  for (const [index, file] of files.entries()) {
-    if (index > 0 && file.size !== undefined) {
-      sized.push(file)
-      continue
-    }
-    const { size, sha256 } = await hub.locate(repository, file, signal)
-    sized.push({
-      ...file,
-      size: file.size ?? size,
-      ...(!file.sha256 && !file.gitSha1 && sha256 ? { sha256 } : {})
-    })
-  }
-  return sized
-}
-
-/** @throws CorralError `model_exists` when a model of this name came from elsewhere */
-function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[], label: string): void {
-  const other = conflictingVariant(variants, originOf(repository), label)
-  if (!other) return
-  const name = bareName(other.model)
-  throw new CorralError(
-    'model_exists',
-    `"${name}" is there already and ${originInWords(other.origin)}; the files of ${repository.address} are others. ` +
-      `Store them under another name ("as"), or remove the model first with "corral rm ${name}".`,
-    { param: 'model' }
-  )
-}
-
-function requestOf({ id, revision }: PullReference): HubRequest {
-  return { id, ...(revision === undefined ? {} : { revision }) }
-}
-
-function isAbsence(error: unknown): error is CorralError {
-  return error instanceof CorralError && (error.code === 'repo_not_found' || error.code === 'hub_unreachable')
+function findStored(storage: Storage, { name, variant }: PullReference): StoredVariant | undefined {
+  if (!name || variant?.includes('/')) return undefined
+  return storage.find(variant === undefined ? name : { ...name, variant })
 }
 
 /** The plan of a stored model that no hub has. */
@@ -232,19 +108,111 @@ function presentPlan(variant: StoredVariant, reason: string, warnings: string[] 
   }
 }
 
-function wantedOf({ variant, file }: PullReference): { variant?: string; file?: string } {
-  return { ...(variant === undefined ? {} : { variant }), ...(file === undefined ? {} : { file }) }
+/**
+ * Looks for a repository at hubs in order; the first that has it is used. A hub that fails ends the search only when no
+ * later one has the repository.
+ * @throws CorralError of the hub, see `Hub.repository`
+ */
+async function findRepository(
+  hubs: readonly Hub[],
+  { id, revision }: PullReference,
+  waiting: Waiting
+): Promise<{ hub: Hub; repository: HubRepository }> {
+  const failures: CorralError[] = []
+  for (const hub of hubs) {
+    waiting.signal?.throwIfAborted()
+    try {
+      return { hub, repository: await hub.repository(revision === undefined ? { id } : { id, revision }, waiting) }
+    } catch (error) {
+      if (!(error instanceof CorralError) || waiting.signal?.aborted) throw error
+      failures.push(error)
+    }
+  }
+  const failure = failures.find(({ code }) => code !== 'repo_not_found') ?? failures[0]
+  if (failure && (failure.code !== 'repo_not_found' || failures.length === 1)) throw failure
+  throw new CorralError(
+    'repo_not_found',
+    failure
+      ? `There is no "${id}" at ${hubs.map(({ title }) => title).join(', nor at ')}. Check its owner and name; a private ` +
+          'repository needs a token.'
+      : 'No hub is enabled to look for a name without prefix. Name one ("hf:<owner>/<name>"), or set "search" of the ' +
+          'section "downloads" in config.yaml.',
+    { param: 'model' }
+  )
 }
 
-function configOf(repository: HubRepository, text: string): unknown {
+/** The name to store a model under: the hub's spelling where it differs by case only. */
+function nameFor(wanted: ModelName, repository: HubRepository): ModelName {
+  if (bareName(wanted).toLowerCase() !== repository.id.toLowerCase()) return wanted
+  return { ...wanted, ...parseModelName(repository.id) }
+}
+
+/** Chooses the files, by what those say that describe the others. */
+async function choose(
+  context: PlannerContext,
+  hub: Hub,
+  repository: HubRepository,
+  wanted: PullReference,
+  signal: AbortSignal
+) {
+  const { id, files } = repository
+  const index = indexToRead(files, wanted)
+  const configPath = configToRead(files, wanted)
+  const weights = index === undefined ? undefined : await readText(context, hub, repository, index, signal)
+  let config: unknown
+  if (configPath !== undefined) {
+    const text = await readText(context, hub, repository, configPath, signal)
+    try {
+      config = JSON.parse(text)
+    } catch (error) {
+      throw unusable(repository, configPath, `it is not JSON (${messageOf(error)})`)
+    }
+  }
+  const choice = chooseFiles({
+    variant: wanted.variant,
+    file: wanted.file,
+    id,
+    files,
+    memory: await context.memory(),
+    weightsInIndex: weights === undefined ? undefined : weightsOfIndex(weights, index),
+    config
+  })
+  return { ...choice, label: choice.label ?? safetensorsLabel(config) }
+}
+
+/** The text of a repository's file, which is downloaded and verified like any other. */
+async function readText(
+  { paths, transfers }: PlannerContext,
+  hub: Hub,
+  repository: HubRepository,
+  path: string,
+  signal: AbortSignal
+): Promise<string> {
+  const file = repository.files.find(listed => listed.path === path)!
+  // A folder without a record: after a crash it is removed at the next start.
+  const folder = join(paths.downloads, `plan-${randomBytes(6).toString('hex')}`)
+  const target = join(folder, 'description.json')
+  await mkdir(folder, { recursive: true, mode: 0o700 })
   try {
-    return JSON.parse(text)
-  } catch (error) {
-    throw undescribed(repository, { path: 'config.json' }, `it is not JSON (${messageOf(error)})`)
+    await transfers.run({
+      identity: `${repository.hub} ${repository.id} ${repository.revision}`,
+      files: [{ ...file, target }],
+      locate: async (_, aborted) => {
+        const location = await hub.locate(repository, file, aborted)
+        const size = file.size ?? location.size ?? 0
+        if (size > MAX_DESCRIPTION) throw unusable(repository, path, `it has ${size} bytes`)
+        return location
+      },
+      signal,
+      onProgress: () => undefined
+    })
+    return await readFile(target, 'utf8')
+  } finally {
+    await rm(folder, { recursive: true, force: true, maxRetries: 3 })
   }
 }
 
-function undescribed({ address }: HubRepository, { path }: Pick<HubFile, 'path'>, why: string): CorralError {
+function unusable({ address }: HubRepository, path: string, why: string): CorralError {
   return new CorralError(
     'unsupported_capability',
     `${path} of ${address} cannot be used: ${why}. Ask its author, or choose another repository.`,
@@ -253,40 +221,34 @@ function undescribed({ address }: HubRepository, { path }: Pick<HubFile, 'path'>
 }
 
 /**
- * Looks for a repository at hubs in order; the first that has it is used. A hub that fails ends the search only when no
- * later one has the repository.
- * @throws CorralError of the hub, see `Hub.repository`
+ * Requests the location of the first file, to find out before the pull starts whether it may be downloaded, and of files
+ * whose size is not in the listing.
  */
-export async function findRepository(
-  hubs: readonly Hub[],
-  request: HubRequest,
-  waiting: Waiting
-): Promise<{ hub: Hub; repository: HubRepository }> {
-  const failures: CorralError[] = []
-  for (const hub of hubs) {
-    waiting.signal?.throwIfAborted()
-    try {
-      return { hub, repository: await hub.repository(request, waiting) }
-    } catch (error) {
-      if (!(error instanceof CorralError) || waiting.signal?.aborted) throw error
-      failures.push(error)
-    }
+async function withSizes(
+  hub: Hub,
+  repository: HubRepository,
+  files: PullPlan['files'],
+  signal: AbortSignal
+): Promise<PullPlan['files']> {
+  const sized: PullPlan['files'] = []
+  for (const [index, file] of files.entries()) {
+    const isKnown = index > 0 && file.size !== undefined
+    const located: Partial<FileLocation> = isKnown ? {} : await hub.locate(repository, file, signal)
+    const sha256 = file.gitSha1 ? file.sha256 : (file.sha256 ?? located.sha256)
+    sized.push({ ...file, size: file.size ?? located.size, ...(sha256 ? { sha256 } : {}) })
   }
-  const failure = failures.find(({ code }) => code !== 'repo_not_found') ?? failures[0]
-  if (failure?.code !== 'repo_not_found' || failures.length === 1) throw failure ?? noHub()
-  throw new CorralError(
-    'repo_not_found',
-    `There is no "${request.id}" at ${hubs.map(({ title }) => title).join(', nor at ')}. Check its owner and name; ` +
-      'a private repository needs a token.',
-    { param: 'model' }
-  )
+  return sized
 }
 
-function noHub(): CorralError {
-  return new CorralError(
-    'repo_not_found',
-    'No hub is enabled to look for a name without prefix. Name one ("hf:<owner>/<name>"), or set ' +
-      '"search" of the section "downloads" in config.yaml.',
+/** @throws CorralError `model_exists` when a model of this name came from elsewhere */
+function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[], label: string): void {
+  const other = conflictingVariant(variants, originOf(repository), label)
+  if (!other) return
+  const name = bareName(other.model)
+  throw new CorralError(
+    'model_exists',
+    `"${name}" is there already and ${originInWords(other.origin)}; the files of ${repository.address} are others. ` +
+      `Store them under another name ("as"), or remove the model first with "corral rm ${name}".`,
     { param: 'model' }
   )
 }
@@ -313,18 +275,4 @@ export async function diskRoom(folder: string, missing: number): Promise<PullPla
   const { free: available, reserve } = await diskSpace(folder)
   const required = missing === 0 ? 0 : missing + reserve
   return { required, available, fits: available >= required }
-}
-
-export function insufficientStorage(
-  folder: string,
-  plan: PullPlan,
-  { required, available }: PullPlan['disk']
-): CorralError {
-  return new CorralError(
-    'insufficient_storage',
-    `"${bareName(plan.name)}" (${plan.label}) needs ${formatBytes(required)} more on the disk of ${folder}, which has ` +
-      `${formatBytes(available)} free. Remove models that are not needed, choose a smaller variant, or choose another ` +
-      'disk with CORRAL_MODELS.',
-    { details: { required, available } }
-  )
 }
