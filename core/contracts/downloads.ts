@@ -23,8 +23,8 @@ export interface PlannedDownload {
   role: 'model' | 'projector' | 'other'
   /** Bytes; undefined where that is unknown before the transfer. */
   size: number | undefined
-  sha256?: string
-  gitSha1?: string
+  sha256?: string | undefined
+  gitSha1?: string | undefined
 }
 
 /** What a pull would download, and why. */

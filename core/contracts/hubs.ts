@@ -7,9 +7,9 @@ export interface HubFile {
   /** Bytes; undefined where the hub only reports it with the location. */
   size: number | undefined
   /** 64 hex digits in lower case. */
-  sha256?: string
+  sha256?: string | undefined
   /** SHA-1 of git's blob (`blob <size>\0` before the bytes), 40 hex digits in lower case. */
-  gitSha1?: string
+  gitSha1?: string | undefined
 }
 
 /** A repository at one revision. Plain data: it is stored while its files are downloaded. */
@@ -39,10 +39,10 @@ export interface FileLocation {
   /** When it expires, in epoch milliseconds, as far as that is known. */
   expiresAt?: number
   /** Size and digest, where the hub reports them with the location and not in the listing. */
-  size?: number
-  sha256?: string
+  size?: number | undefined
+  sha256?: string | undefined
   /** Identifies the content at this address (a strong ETag); for files without a digest. */
-  identity?: string
+  identity?: string | undefined
 }
 
 export interface HubRequest {

@@ -5,7 +5,7 @@ import { completed, filesOfInfo, filesOfTree, isIncomplete, nextPage } from '../
 import { endpointOf, findToken } from '../../plugins/hubs/hub-options.ts'
 import { offlineVariable, tokenFile, tokenSources } from '../../plugins/hubs/huggingface/index.ts'
 import { readListing } from '../../plugins/hubs/modelscope/hub.ts'
-import { nameOfAddress, nameOfDisposition, parseAddress, shardsOf } from '../../plugins/hubs/url/address.ts'
+import { nameOfAddress, nameOfDisposition, parseAddress } from '../../plugins/hubs/url/address.ts'
 import { SHA1, SHA256 } from './support.ts'
 
 t.test('parses listings like those of Hugging Face', async t => {
@@ -151,14 +151,6 @@ t.test('parses plain addresses', async t => {
   t.equal(nameOfDisposition('attachment; filename=a.gguf'), 'a.gguf')
   for (const header of [undefined, 'inline', 'attachment; filename="../a"', 'attachment; filename="a/b"']) {
     t.equal(nameOfDisposition(header), undefined, String(header))
-  }
-  t.strictSame(shardsOf('m-00002-of-00003.gguf'), [
-    'm-00001-of-00003.gguf',
-    'm-00002-of-00003.gguf',
-    'm-00003-of-00003.gguf'
-  ])
-  for (const name of ['m.gguf', 'm-00001-of-00001.gguf', 'm-00001-of-99999.gguf', 'm-00001-of-00003.bin']) {
-    t.strictSame(shardsOf(name), [name], name)
   }
 })
 

@@ -1,6 +1,7 @@
 import t from 'tap'
-import { isFinalRefusal, refusalKind, refusalOf } from '../../plugins/hubs/hf-like/refusal.ts'
+import { isFinalRefusal, refusalKind } from '../../plugins/hubs/hf-like/refusal.ts'
 import type { HubResponse } from '../../plugins/hubs/http/hub-fetch.ts'
+import { hubRefusal, type RefusalKind } from '../../plugins/hubs/http/refusal.ts'
 import { isSuccess, modelScopeRefusal } from '../../plugins/hubs/modelscope/refusal.ts'
 import { answer, NOW, WITH_TOKEN } from './support.ts'
 
@@ -9,7 +10,7 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
     headers: { 'x-error-code': name, ...(words ? { 'x-error-message': words } : {}) }
   })
   const words = (text: string) => ({ headers: { 'x-error-message': text } })
-  const table: [string, HubResponse, boolean, string, string, RegExp][] = [
+  const table: [string, HubResponse, boolean, RefusalKind, string, RegExp][] = [
     [
       'unknown, anonymous',
       answer(401, { said: { error: 'Invalid username or password.' } }),
@@ -214,8 +215,8 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
       /broken/
     ]
   ]
-  for (const [name, given, ofFile, verdict, expected, message] of table) {
-    t.equal(refusalKind(given, ofFile), verdict, name)
+  for (const [name, given, ofFile, kind, expected, message] of table) {
+    t.equal(refusalKind(given, ofFile), kind, name)
     const subject = {
       title: 'The Hub',
       id: 'acme/Tiny',
@@ -224,15 +225,16 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
       tokenAdvice: 'set HF_TOKEN',
       ...(ofFile ? { file: 'a.gguf' } : {})
     }
-    const error = refusalOf(given, subject, NOW)
+    const error = hubRefusal(kind, given, subject, NOW)
     t.equal(error.code, expected, name)
     t.match(error.message, message, name)
     t.notMatch(error.message, /hf_secret|undefined/, name)
     t.match(error.message, /[.?]$/, name)
   }
-  const limited = refusalOf(
+  const limited = hubRefusal(
+    'rate-limited',
     answer(429, { headers: { 'retry-after': '9' } }),
-    { title: 'The Hub', id: 'a/b' } as any,
+    { title: 'The Hub', id: 'a/b' },
     NOW
   )
   t.match(limited, { retryAfter: 9, details: { hub: 'The Hub', repository: 'a/b', hubStatus: 429 } })
@@ -269,7 +271,7 @@ t.test('refusals of ModelScope', async t => {
     ],
     ['forbidden', answer(403, { said: { Success: false, Message: 'no' } }), 'hub_forbidden', /private/],
     ['login', answer(200, { said: { Success: false, Message: 'please login' } }), 'hub_forbidden', /private/],
-    ['bad token', answer(401, WITH_TOKEN), 'hub_forbidden', /token is wrong or expired/],
+    ['bad token', answer(401, WITH_TOKEN), 'hub_forbidden', /wrong, expired or revoked/],
     ['limited', answer(429, { headers: { 'retry-after': '1.5' } }), 'hub_rate_limited', /in 2 s/],
     ['trouble', answer(502), 'hub_unreachable', /status 502/],
     ['strange', answer(200, { said: { Success: false, Code: 77, Message: 'odd' } }), 'hub_unreachable', /code 77.*odd/]

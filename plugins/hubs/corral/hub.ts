@@ -5,10 +5,10 @@ import { isObject } from '../../../core/system/json-object.ts'
 import { mayHaveCredentials } from '../../../core/system/redirects.ts'
 import { locationHeaders, proxyOf } from '../files/file-location.ts'
 import { encodePath, fingerprint, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
-import type { HubFetch } from '../http/hub-fetch.ts'
+import type { HubFetch, HubResponse } from '../http/hub-fetch.ts'
 import { jsonOf } from '../http/hub-response.ts'
+import { hubRefusal } from '../http/refusal.ts'
 import { bearer } from '../hub-options.ts'
-import { corralRefusal } from './refusal.ts'
 
 export interface CorralHubOptions {
   fetch: HubFetch
@@ -47,8 +47,8 @@ export function createCorralHub({ fetch, endpoint, key, proxy }: CorralHubOption
       const server = serverOf(named)
       const credentials = credentialsFor(server)
       const url = `${server}/api/files/${encodePath(id)}`
-      const response = await fetch.send({ url, signal, ...(credentials ? { credentials } : {}) })
-      if (response.status !== 200) throw corralRefusal(response, server, id, Date.now())
+      const response = await fetch.send({ url, signal, credentials })
+      if (response.status !== 200) throw refusal(response, server, id)
       const listing = readCorralListing(jsonOf(response, 'a corral'))
       if (!listing) throw new CorralError('hub_unreachable', `${server} does not list files like a corral.`)
       const { name, revisions } = listing
@@ -82,11 +82,37 @@ export function createCorralHub({ fetch, endpoint, key, proxy }: CorralHubOption
         url,
         headers: locationHeaders(credentialsFor(server)),
         ...proxyOf(url, proxy),
-        ...(file.size === undefined ? {} : { size: file.size }),
-        ...(file.sha256 === undefined ? {} : { sha256: file.sha256, identity: `"${file.sha256}"` })
+        size: file.size,
+        sha256: file.sha256
       }
     }
   }
+}
+
+function refusal(response: HubResponse, server: string, id: string): CorralError {
+  const { status, text } = response
+  const details = { hub: server, repository: id, hubStatus: status }
+  if (status === 404 && /"model_not_found"/.test(text)) {
+    return new CorralError(
+      'repo_not_found',
+      `The corral at ${server} has no model "${id}". It lists what it has at ${server}/api/tags.`,
+      { param: 'model', details }
+    )
+  }
+  const kind = ({ 401: 'bad-token', 403: 'forbidden', 429: 'rate-limited' } as const)[status]
+  if (kind === undefined && status < 500) {
+    return new CorralError(
+      'hub_unreachable',
+      `What answers at ${server} is not a corral that serves its files (status ${status}): is the address right, and is "api-files" enabled there?`,
+      { details }
+    )
+  }
+  const subject = {
+    title: `The corral at ${server}`,
+    id,
+    tokenAdvice: 'set its address and one of its keys as corral-hub.endpoint and corral-hub.token in config.yaml'
+  }
+  return hubRefusal(kind ?? 'server-error', response, subject, Date.now())
 }
 
 export interface CorralListing {

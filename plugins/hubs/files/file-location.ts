@@ -6,7 +6,7 @@ import { sha256Hex, strongEtag } from './listed-files.ts'
 type Headers = Record<string, string>
 
 /** Size of the file by the response to a request for it or its first byte; undefined where it is not known. */
-export function sizeOfResponse({ status, headers }: Pick<HubResponse, 'status' | 'headers'>): number | undefined {
+function sizeOfResponse({ status, headers }: Pick<HubResponse, 'status' | 'headers'>): number | undefined {
   const total = /^bytes\s+[\d*-]+\/(\d+)$/i.exec(headers['content-range'] ?? '')?.[1]
   if (total !== undefined) return Number(total)
   const length = headers['content-length'] ?? ''
@@ -25,26 +25,19 @@ export function isLocation(response: HubResponse): boolean {
  * their own (`X-Linked-…`): Content-Length is that of the redirect, and the ETag of the target is not a SHA-256 although
  * it may look like one.
  */
-export function locationOf(response: HubResponse, proxy: string, now: number): FileLocation {
-  const url = response.foreignLocation ?? response.url
+export function locationOf(response: HubResponse, proxy: string): FileLocation {
+  const { foreignLocation, headers, credentials } = response
+  const url = foreignLocation ?? response.url
   const linked = (name: string) => response.hops.find(hop => hop[name])?.[name]
   const linkedSize = linked('x-linked-size') ?? ''
-  const size = /^\d+$/.test(linkedSize)
-    ? Number(linkedSize)
-    : response.foreignLocation
-      ? undefined
-      : sizeOfResponse(response)
-  const sha256 = sha256Hex(linked('x-linked-etag'))
-  const identity = response.foreignLocation ? undefined : strongEtag(response.headers.etag)
-  const expiresAt = expiryOf(url, now)
+  const ownSize = foreignLocation ? undefined : sizeOfResponse(response)
   return {
     url,
-    headers: locationHeaders(response.foreignLocation ? undefined : response.credentials),
+    headers: locationHeaders(foreignLocation ? undefined : credentials),
     ...proxyOf(url, proxy),
-    ...(expiresAt === undefined ? {} : { expiresAt }),
-    ...(size === undefined ? {} : { size }),
-    ...(sha256 ? { sha256 } : {}),
-    ...(identity ? { identity } : {})
+    size: /^\d+$/.test(linkedSize) ? Number(linkedSize) : ownSize,
+    sha256: sha256Hex(linked('x-linked-etag')),
+    identity: foreignLocation ? undefined : strongEtag(headers.etag)
   }
 }
 
@@ -78,38 +71,4 @@ export async function requestLocation(
   if (head && (head.status === 429 || (isLocation(head) && head.hops.length > 1) || head.foreignLocation)) return head
   const response = await send({ ...common, headers: { range: 'bytes=0-0' } })
   return head && isLocation(head) ? { ...response, hops: [...head.hops, ...response.hops] } : response
-}
-
-/** Parses `20260102T030405Z` to epoch milliseconds. */
-function compactDate(text: string): number {
-  const match = /^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})(\d{2})Z$/.exec(text)
-  if (!match) return Number.NaN
-  const [year, month, day, hour, minute, second] = match.slice(1).map(Number) as [number, ...number[]]
-  return Date.UTC(year, month! - 1, day, hour, minute, second)
-}
-
-function parseTime(text: string): number {
-  if (/^\d{9,11}$/.test(text)) return Number(text) * 1000
-  if (/^\d{12,14}$/.test(text)) return Number(text)
-  return compactDate(text) || Date.parse(text)
-}
-
-/**
- * When a signed address expires, in epoch milliseconds: from the parameters of Amazon's, Google's, Aliyun's and Azure's
- * signatures. Undefined where that is unknown, and where it would have expired already: then a clock is wrong, this
- * machine's or the server's.
- */
-export function expiryOf(address: string, now: number): number | undefined {
-  const query = new Map<string, string>()
-  for (const [name, value] of new URL(address).searchParams) query.set(name.toLowerCase(), value)
-  for (const vendor of ['x-amz', 'x-goog', 'x-oss']) {
-    const signed = compactDate(query.get(`${vendor}-date`) ?? '')
-    const seconds = Number(query.get(`${vendor}-expires`) || Number.NaN)
-    if (Number.isFinite(signed) && Number.isFinite(seconds)) return later(signed + seconds * 1000, now)
-  }
-  return later(parseTime(query.get('expires') ?? query.get('se') ?? ''), now)
-}
-
-function later(time: number, now: number): number | undefined {
-  return time > now ? time : undefined
 }

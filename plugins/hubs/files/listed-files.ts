@@ -34,6 +34,11 @@ export function sizeOf(value: unknown): number | undefined {
   return typeof value === 'number' && Number.isSafeInteger(value) && value >= 0 ? value : undefined
 }
 
+/** A file of a listing, with the digests that are known. */
+export function hubFile(path: string, size: number | undefined, sha256?: string, gitSha1?: string): HubFile {
+  return { path, size, ...(sha256 ? { sha256 } : {}), ...(gitSha1 ? { gitSha1 } : {}) }
+}
+
 /** Identifies the content of a listing, for hubs that name no commit. The order of the files does not matter. */
 export function fingerprint(files: readonly HubFile[]): string {
   const lines = files.map(({ path, size, sha256, gitSha1 }) => JSON.stringify([path, size, sha256 ?? gitSha1])).sort()

@@ -7,9 +7,10 @@ import { encodePath, fingerprint, isFingerprint } from '../files/listed-files.ts
 import type { EndpointResponse, SendToHub } from '../http/endpoints.ts'
 import { type HubResponse, isTemporary } from '../http/hub-fetch.ts'
 import { jsonOf } from '../http/hub-response.ts'
+import { hubRefusal, type Subject } from '../http/refusal.ts'
 import { checkRequest } from '../hub-request.ts'
 import { completed, filesOfInfo, filesOfTree, isIncomplete, nextPage } from './listing.ts'
-import { isFinalRefusal, refusalKind, refusalOf, type Subject } from './refusal.ts'
+import { isFinalRefusal, refusalKind } from './refusal.ts'
 
 /** The differences between hubs with Hugging Face's API. */
 export interface HfLikeOptions {
@@ -76,8 +77,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     const { status, headers } = described.response
     if (described.info || first === base || status === 401 || headers['x-error-code'] === 'RepoNotFound')
       return described
-    const verdict = refusalKind(described.response, false)
-    if (verdict !== 'unknown-repository' && verdict !== 'unknown-revision') return described
+    if (!['unknown-repository', 'unknown-revision'].includes(refusalKind(described.response, false))) return described
     // Simple servers have no address for revisions, but one for the default branch.
     const whole = await read(base)
     if (!whole.info) return described
@@ -110,15 +110,14 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     return listed.files || sha === undefined || listed.response.status !== 404 ? listed : await tree(id, ref, signal)
   }
 
-  async function refuse(response: HubResponse, about: Subject, signal: AbortSignal | undefined): Promise<never> {
-    const error = refusalOf(response, about, Date.now())
-    if (
-      error.code !== 'repo_not_found' ||
-      refusalKind(response, false) !== 'unknown-repository' ||
-      !options.hasSearch
-    ) {
-      throw error
-    }
+  async function refuse(
+    response: HubResponse,
+    about: Subject,
+    signal: AbortSignal | undefined,
+    kind = refusalKind(response, false)
+  ): Promise<never> {
+    const error = hubRefusal(kind, response, about, Date.now())
+    if (kind !== 'unknown-repository' || !options.hasSearch) throw error
     const similar = await similarName(send, pathPrefix, about.id, signal)
     if (similar === undefined) throw error
     throw new CorralError(
@@ -153,15 +152,15 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
       refuseOffline()
       checkRequest(request)
-      const { id: asked, revision } = request
+      const { id: requested, revision } = request
       const ref = revision ?? options.defaultBranch ?? 'main'
-      const { info, response, elsewhere } = await describe(asked, revision, signal)
+      const { info, response, elsewhere } = await describe(requested, revision, signal)
       const refuseDescription = () =>
-        refuse(elsewhere ? withErrorCode(response, 'RevisionNotFound') : response, subject(asked, revision), signal)
+        refuse(response, subject(requested, revision), signal, elsewhere ? 'unknown-revision' : undefined)
       // After a final refusal no other address is tried.
       if (!info && (response.status !== 404 || response.headers['x-error-code'])) return await refuseDescription()
 
-      const id = info ? spelling(asked, info, response) : asked
+      const id = info ? spelling(requested, info, response) : requested
       let sha = typeof info?.sha === 'string' && /^[\w.-]+$/.test(info.sha) ? info.sha : undefined
       let files = info && filesOfInfo(info)
       if (files === undefined || isIncomplete(files, options.treeHasDigests)) {
@@ -188,21 +187,14 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     async locate(repository, file, signal): Promise<FileLocation> {
       refuseOffline()
       const response = await locate(repository, file, signal)
-      if (isLocation(response)) return locationOf(response, options.proxy, Date.now())
+      if (isLocation(response)) return locationOf(response, options.proxy)
       const about = subject(repository.id, repository.more?.ref, file.path)
-      throw refusalOf(asRefusalOf(repository, response), about, Date.now())
+      const kind = refusalKind(response, true)
+      // In a gated repository the refusal of a file is about the terms.
+      const isAboutTerms = repository.gated && [401, 403].includes(response.status) && kind !== 'bad-token'
+      throw hubRefusal(isAboutTerms ? 'gated' : kind, response, about, Date.now())
     }
   }
-}
-
-function withErrorCode<Answer extends HubResponse>(response: Answer, code: string): Answer {
-  return { ...response, headers: { ...response.headers, 'x-error-code': code } }
-}
-
-/** Marks the refusal of a file in a gated repository as one that is about the terms. */
-function asRefusalOf(repository: HubRepository, response: HubResponse): HubResponse {
-  const isTerms = repository.gated && (response.status === 401 || response.status === 403)
-  return isTerms && refusalKind(response, true) !== 'bad-token' ? withErrorCode(response, 'GatedRepo') : response
 }
 
 /** The hub's spelling of a name: differs from the request by case only, or because the repository was renamed. */

@@ -1,6 +1,6 @@
 import type { HubFile } from '../../../core/contracts/hubs.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { isUsablePath, sha1Hex, sha256Hex, sizeOf } from '../files/listed-files.ts'
+import { hubFile, isUsablePath, sha1Hex, sha256Hex, sizeOf } from '../files/listed-files.ts'
 
 /**
  * Files that are always in LFS: where a listing shows no LFS object, its blob id is that of the pointer, not of the file.
@@ -11,12 +11,7 @@ function file(path: string, size: unknown, oid: unknown, lfs: unknown): HubFile 
   const linked = isObject(lfs) ? lfs : undefined
   const sha256 = linked && (sha256Hex(linked.sha256) ?? sha256Hex(linked.oid))
   const gitSha1 = linked || ALWAYS_LFS.test(path) ? undefined : sha1Hex(oid)
-  return {
-    path,
-    size: sizeOf(linked?.size) ?? sizeOf(size),
-    ...(sha256 ? { sha256 } : {}),
-    ...(gitSha1 ? { gitSha1 } : {})
-  }
+  return hubFile(path, sizeOf(linked?.size) ?? sizeOf(size), sha256, gitSha1)
 }
 
 function withoutDuplicates(files: HubFile[]): HubFile[] {
@@ -64,13 +59,9 @@ export function completed(files: readonly HubFile[], tree: readonly HubFile[]): 
     const sha256 = file.sha256 ?? more.sha256
     // An LFS file has no git blob of its own.
     const gitSha1 = sha256 ? undefined : (file.gitSha1 ?? more.gitSha1)
-    return {
-      path: file.path,
-      // Beside an LFS object that only the tree shows, the first size may be the pointer's.
-      size: (more.sha256 && !file.sha256 ? more.size : file.size) ?? more.size,
-      ...(sha256 ? { sha256 } : {}),
-      ...(gitSha1 ? { gitSha1 } : {})
-    }
+    // Beside an LFS object that only the tree shows, the first size may be the pointer's.
+    const size = (more.sha256 && !file.sha256 ? more.size : file.size) ?? more.size
+    return hubFile(file.path, size, sha256, gitSha1)
   })
 }
 

@@ -25,7 +25,7 @@ export interface OutgoingRequest {
   method?: 'GET' | 'HEAD'
   headers?: Headers
   /** Sent only to the host of the address and to trusted hosts. */
-  credentials?: Headers
+  credentials?: Headers | undefined
   trustedHosts?: readonly string[]
   signal?: AbortSignal | undefined
   /** What to do at a redirect to a host that gets no credentials: follow it without them, or return its address. */

@@ -3,7 +3,7 @@ import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
-import { encodePath, fingerprint, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
+import { encodePath, fingerprint, hubFile, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
 import type { SendToHub } from '../http/endpoints.ts'
 import { jsonOf } from '../http/hub-response.ts'
 import { checkRequest } from '../hub-request.ts'
@@ -61,11 +61,11 @@ export function createModelScopeHub({ title, prefixes, endpoint, send, proxy }: 
       const response = await requestLocation(outgoing => send({ ...outgoing, path: asked, signal }), 'stop', false)
       // A refusal may have status 200, with JSON in place of the bytes.
       const isRefusal = /\bjson\b/.test(response.headers['content-type'] ?? '') && !path.endsWith('.json')
-      if (isLocation(response) && !isRefusal) return locationOf(response, proxy, Date.now())
+      if (isLocation(response) && !isRefusal) return locationOf(response, proxy)
       const refused = isRefusal && response.status === 200 ? await send({ path: asked, signal }) : response
       const inCheck = (JSON.parse(more?.inCheck ?? '[]') as string[]).includes(path)
-      const subject = { title, id, page: pageOf(id), revision, file: path, inCheck }
-      throw modelScopeRefusal(refused, subject, Date.now())
+      const subject = { title, id, page: pageOf(id), revision, file: path }
+      throw modelScopeRefusal(refused, subject, Date.now(), inCheck)
     }
   }
 }
@@ -87,8 +87,7 @@ export function readListing(body: unknown): ModelScopeListing | undefined {
     const { Path: path, Type: type, Mode: mode } = entry
     // Modes are git's, in decimal: 40960 is a symbolic link.
     if ((type !== undefined && type !== 'blob') || String(mode) === '40960' || !isUsablePath(path)) continue
-    const sha256 = sha256Hex(entry.Sha256)
-    files.set(path, { path, size: sizeOf(entry.Size), ...(sha256 ? { sha256 } : {}) })
+    files.set(path, hubFile(path, sizeOf(entry.Size), sha256Hex(entry.Sha256)))
     if (entry.InCheck === true) inCheck.push(path)
   }
   return { files: [...files.values()], inCheck }

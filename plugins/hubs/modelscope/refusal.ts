@@ -1,20 +1,10 @@
-import { CorralError } from '../../../core/errors.ts'
+import type { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import type { HubResponse } from '../http/hub-fetch.ts'
-import { quoteServer, retryAdvice, serverMessage } from '../http/hub-response.ts'
-
-export interface ModelScopeSubject {
-  title: string
-  id: string
-  page: string
-  revision: string
-  file?: string
-  /** The hub is still checking the file. */
-  inCheck?: boolean
-}
+import { serverMessage } from '../http/hub-response.ts'
+import { hubRefusal, type RefusalKind, type Subject } from '../http/refusal.ts'
 
 const NOT_FOUND_CODES = new Set(['404', 'E3020', '10010205001'])
-const TOKEN_ADVICE = 'set MODELSCOPE_API_TOKEN or modelscope.token in config.yaml'
 
 function envelope(text: string): Record<string, unknown> {
   try {
@@ -36,63 +26,38 @@ export function isSuccess({ status, text }: Pick<HubResponse, 'status' | 'text'>
   )
 }
 
-/** The error for a refusal, which may have status 200. */
-export function modelScopeRefusal(response: HubResponse, subject: ModelScopeSubject, now: number): CorralError {
-  const { title, id, page, revision, file } = subject
+/**
+ * The error for a refusal, which may have status 200.
+ * @param inCheck whether the hub is still checking the file
+ */
+export function modelScopeRefusal(
+  response: HubResponse,
+  subject: Pick<Subject, 'title' | 'id' | 'page' | 'revision' | 'file'>,
+  now: number,
+  inCheck = false
+): CorralError {
   const body = envelope(response.text)
   const code = String(body.Code ?? body.code ?? '')
-  const message = serverMessage(response)
-  const quoted = quoteServer(title, response)
-  const authorised = response.credentials !== undefined
-  const what = file ? `the file "${file}" of "${id}"` : `"${id}"`
-  const details = { hub: title, repository: id, hubStatus: response.status, ...(code ? { hubCode: code } : {}) }
-  const { status } = response
-  const is = (number: number) => status === number || code === String(number)
+  const advised = {
+    ...subject,
+    usualBranch: 'master',
+    tokenAdvice: 'set MODELSCOPE_API_TOKEN or modelscope.token in config.yaml'
+  }
+  return hubRefusal(kindOf(response, code, subject.file !== undefined, inCheck), response, advised, now, code)
+}
 
-  if (is(429)) {
-    const { when, options } = retryAdvice(response, now)
-    return new CorralError(
-      'hub_rate_limited',
-      `${title} has received too many requests from here and refuses more. Try again ${when}.`,
-      { details, ...options }
-    )
-  }
-  if (subject.inCheck && status < 500) {
-    return new CorralError(
-      'hub_forbidden',
-      `${title} is still checking ${what} and does not deliver it yet. Try again later.${quoted}`,
-      { details }
-    )
-  }
-  if (status < 500 && /\b(revision|branch|tag)\b/i.test(message)) {
-    return new CorralError(
-      'repo_not_found',
-      `"${id}" has no revision "${revision}" at ${title}, where the usual branch is "master". Look at ${page}.${quoted}`,
-      { param: 'model', details }
-    )
-  }
-  if (is(401) || is(403) || /\b(permission|login|log in|unauthorized|forbidden|token)\b/i.test(message)) {
-    return new CorralError(
-      'hub_forbidden',
-      authorised
-        ? `${title} does not give ${what} to the account of the token in use: the token is wrong or expired, or the model is private or requires agreement to its terms at ${page}.${quoted}`
-        : `${title} does not give ${what} to everyone: it is private or requires agreement to its terms. If you have access, ${TOKEN_ADVICE}; else see ${page}.${quoted}`,
-      { details }
-    )
-  }
+function kindOf(response: HubResponse, code: string, ofFile: boolean, inCheck: boolean): RefusalKind {
+  const { status } = response
+  const message = serverMessage(response)
+  const is = (number: number) => status === number || code === String(number)
+  if (is(429)) return 'rate-limited'
+  if (inCheck && status < 500) return 'in-check'
+  if (status < 500 && /\b(revision|branch|tag)\b/i.test(message)) return 'unknown-revision'
+  if (is(401) && response.credentials) return 'bad-token'
+  if (is(401) || is(403) || /\b(permission|login|log in|unauthorized|forbidden|token)\b/i.test(message))
+    return 'private'
   if (is(404) || NOT_FOUND_CODES.has(code) || /not (found|exist)|no such/i.test(message)) {
-    const advice = authorised ? 'or the token in use may not see it' : `or it is private: then ${TOKEN_ADVICE}`
-    return new CorralError(
-      'repo_not_found',
-      file
-        ? `${title} no longer has ${what}. Pull the model again to get what is there now.`
-        : `${title} has no model "${id}" at the revision "${revision}": it does not exist, is spelled in another case, ${advice}. Check it at ${page}.`,
-      { param: 'model', details }
-    )
+    return ofFile ? 'unknown-file' : 'unknown-repository'
   }
-  return new CorralError(
-    'hub_unreachable',
-    `${title} could not answer for ${what} (status ${status}${code && code !== String(status) ? `, code ${code}` : ''}).${quoted} Try again later.`,
-    { details }
-  )
+  return 'server-error'
 }

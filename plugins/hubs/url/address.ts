@@ -63,19 +63,6 @@ function nameFrom(read: () => string | undefined): string | undefined {
   }
 }
 
-const SHARD = /-(\d{5})-of-(\d{5})(?=\.gguf$)/i
-/** More shards than this are a mistake. */
-const MAX_SHARDS = 500
-
-/** The names of all shards of the set that a file belongs to, in order; the name alone where it is no shard. */
-export function shardsOf(name: string): string[] {
-  const count = Number(SHARD.exec(name)?.[2] ?? 0)
-  if (count < 2 || count > MAX_SHARDS) return [name]
-  return Array.from({ length: count }, (_, i) => {
-    return name.replace(SHARD, (_whole, _index, of: string) => `-${String(i + 1).padStart(5, '0')}-of-${of}`)
-  })
-}
-
 /** The address of another file beside one. */
 export function addressBeside(id: string, name: string): string {
   const url = new URL(id)

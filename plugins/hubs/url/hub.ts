@@ -1,22 +1,25 @@
 import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { shardNames } from '../../../core/models/gguf-file-name.ts'
 import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
-import { sha256OfHeaders } from '../files/listed-files.ts'
+import { hubFile, sha256OfHeaders } from '../files/listed-files.ts'
 import { type HubFetch, type HubResponse, shownAddress } from '../http/hub-fetch.ts'
-import { quoteServer, retryAdvice } from '../http/hub-response.ts'
+import { quoteServer } from '../http/hub-response.ts'
+import { hubRefusal } from '../http/refusal.ts'
 import {
   addressBeside,
   contentFingerprint,
   nameOfAddress,
   nameOfDisposition,
   type PlainAddress,
-  parseAddress,
-  shardsOf
+  parseAddress
 } from './address.ts'
 
 /** Shards whose addresses are checked at the same time. */
 const AT_ONCE = 4
+/** More shards than this are a mistake. */
+const MAX_SHARDS = 500
 
 type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>
 
@@ -30,13 +33,12 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   /** The location of the file at an address. @throws CorralError when there is none */
   async function find(address: string, secrets: Secrets | undefined, signal: AbortSignal | undefined) {
     const url = address + (secrets?.secretQuery ?? '')
-    const credentials = secrets?.credentials
     const response = await requestLocation(
-      outgoing => fetch.send({ ...outgoing, url, signal, ...(credentials ? { credentials } : {}) }),
+      outgoing => fetch.send({ ...outgoing, url, signal, credentials: secrets?.credentials }),
       'follow',
       true
     )
-    if (!isLocation(response)) throw addressRefusal(response, shownAddress(address), Date.now())
+    if (!isLocation(response)) throw addressRefusal(response, shownAddress(address))
     if (/\btext\/html\b/.test(response.headers['content-type'] ?? '')) {
       throw new CorralError(
         'repo_not_found',
@@ -44,7 +46,12 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
         { param: 'model' }
       )
     }
-    return { response, location: complete(locationOf(response, proxy, Date.now()), response) }
+    const { headers } = response
+    const located = locationOf(response, proxy)
+    // Plain web servers have digest and identity in headers.
+    const sha256 = located.sha256 ?? sha256OfHeaders(headers)
+    const identity = located.identity ?? headers['last-modified']
+    return { response, location: { ...located, sha256, identity } satisfies FileLocation }
   }
 
   return {
@@ -65,14 +72,12 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
         )
       }
       // Shards lie beside each other under their own names; a name from a header leads to no others.
-      const names = name === nameOfAddress(id) ? shardsOf(name) : [name]
+      const shards = shardNames(name)
+      const names = name === nameOfAddress(id) && shards.length <= MAX_SHARDS ? shards : [name]
       const locations = await inBatches(names, async shard =>
         shard === name ? location : (await find(addressBeside(id, shard), secrets, signal)).location
       )
-      const files = names.map((path, i): HubFile => {
-        const { size, sha256 } = locations[i]!
-        return { path, size, ...(sha256 ? { sha256 } : {}) }
-      })
+      const files = names.map((path, i) => hubFile(path, locations[i]!.size, locations[i]!.sha256))
       const facts = files.map(({ path, size, sha256 }, i) => [path, size, sha256 ?? locations[i]!.identity])
       return { hub: 'url', id, revision: contentFingerprint(facts), address: shownAddress(id), gated: false, files }
     },
@@ -82,13 +87,6 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
       return (await find(address, secretsOf.get(id), signal)).location
     }
   }
-}
-
-/** Adds digest and identity from the headers of plain web servers. */
-function complete(location: FileLocation, { headers }: HubResponse): FileLocation {
-  const sha256 = location.sha256 ?? sha256OfHeaders(headers)
-  const identity = location.identity ?? headers['last-modified']
-  return { ...location, ...(sha256 ? { sha256 } : {}), ...(identity ? { identity } : {}) }
 }
 
 /** Maps a list a few items at a time; returns the results in order. */
@@ -104,33 +102,22 @@ async function inBatches<Item, Result>(
 }
 
 /** The error for an address that does not deliver its file. @param shown the address as it may be shown */
-export function addressRefusal(response: HubResponse, shown: string, now: number): CorralError {
+function addressRefusal(response: HubResponse, shown: string): CorralError {
   const { status } = response
-  const quoted = quoteServer('It', response)
   const details = { address: shown, hubStatus: status }
-  const { when, options: later } = retryAdvice(response, now)
   if (status === 401 || status === 403 || status === 407) {
     return new CorralError(
       'hub_forbidden',
-      `${shown} is not public (status ${status}). If you have access, pull it again with a name and password in the address (https://name:password@…), or with a signed address that is still valid.${quoted}`,
+      `${shown} is not public (status ${status}). If you have access, pull it again with a name and password in the address (https://name:password@…), or with a signed address that is still valid.${quoteServer('It', response)}`,
       { details }
     )
   }
-  if (status === 429) {
-    return new CorralError('hub_rate_limited', `The server of ${shown} refuses more requests. Try again ${when}.`, {
-      details,
-      ...later
-    })
-  }
-  if (status < 500) {
+  if (status < 500 && status !== 429) {
     return new CorralError('repo_not_found', `There is no file at ${shown} (status ${status}). Check the address.`, {
       param: 'model',
       details
     })
   }
-  return new CorralError(
-    'hub_unreachable',
-    `The server of ${shown} could not answer (status ${status}).${quoted} Try again later.`,
-    { details, ...later }
-  )
+  const subject = { title: `The server of ${shown}`, id: shown }
+  return hubRefusal(status === 429 ? 'rate-limited' : 'server-error', response, subject, Date.now())
 }
