@@ -1,3 +1,4 @@
+import { createWriteStream } from 'node:fs'
 import { link, mkdir, readFile, rm, stat, symlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import type { ConversionTools } from '../../core/contracts/builds.ts'
@@ -6,11 +7,10 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { readGguf } from '../../core/models/gguf-file.ts'
 import { runTool, ToolError } from '../../core/system/child-process.ts'
-import type { ConversionLog } from './conversion-log.ts'
 import { type ConversionRecord, createUnfinished, discard, publish } from './converted-folders.ts'
 import type { DtypePlan } from './dtypes.ts'
-import { type ConverterPython, distrust, pythonEnvironment } from './python/environment.ts'
-import { causeOf, type FailureCause } from './tool-failure.ts'
+import { causeOf, type FailureCause } from './failures.ts'
+import { type ConverterPython, distrust, pythonEnvironment } from './python-environment.ts'
 
 export interface ConversionJob {
   variant: StoredVariant
@@ -21,7 +21,7 @@ export interface ConversionJob {
   python: ConverterPython
   log: ConversionLog
   env: NodeJS.ProcessEnv
-  /** Told what the reader of the server's log should know. */
+  /** Writes to the server's log. */
   warn: (message: string) => void
 }
 
@@ -48,18 +48,19 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
     await mkdir(result, { recursive: true })
     const input = await linkInput(variant, work)
     const { name } = variant.model
-    const perceives = await hasProjector(input)
-    const steps = 1 + (perceives ? 1 : 0) + (plan.quantize ? 1 : 0)
+    const hasMedia = await hasProjector(input)
+    const steps = 1 + (hasMedia ? 1 : 0) + (plan.quantize ? 1 : 0)
     let step = 0
-    const tell = (phase: Progress['phase'], total = 1) => {
+    const beginStep = (phase: Progress['phase'], total = 1) => {
       const number = ++step
       const report = (at: ToolProgress) =>
         onProgress({ phase, subject: '', fraction: at.completed / at.total, ...at, step: { number, of: steps } })
       report({ completed: 0, total: Math.max(1, Math.round(total)) })
       return report
     }
+    const convert = (args: string[], report: (at: ToolProgress) => void) =>
+      runConverter(job, work, [input, ...args], report, signal)
 
-    const label = plan.dtype.toUpperCase()
     const files: ConversionRecord['files'] = []
     const keep = async (file: string, role: 'model' | 'projector') => {
       const path = join(result, file)
@@ -67,21 +68,25 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
       files.push({ name: file, size: (await stat(path)).size, role })
     }
 
-    const modelFile = `${name}-${label}.gguf`
+    const modelFile = `${name}-${plan.dtype.toUpperCase()}.gguf`
     const converted = plan.quantize ? join(work, 'converted.gguf') : join(result, modelFile)
-    const report = tell('converting', ((variant.metadata.parameters ?? 0) * plan.bits.converted) / 8)
-    await runConverter(job, work, input, ['--outfile', converted, '--outtype', plan.outtype], report, signal)
+    const expected = ((variant.metadata.parameters ?? 0) * plan.bits.converted) / 8
+    await convert(['--outfile', converted, '--outtype', plan.outtype], beginStep('converting', expected))
     if (plan.quantize) {
       const { size } = await stat(converted)
-      await runQuantize(job, converted, join(result, modelFile), tell('quantizing', size), signal)
+      const report = beginStep('quantizing', size)
+      const args = [converted, join(result, modelFile), plan.quantize]
+      const progress = quantizeProgress(size)
+      await runLogged(job, tools.quantize!, args, { env: job.env, signal, progress, report })
+      report({ completed: size, total: size })
       await rm(converted)
     }
     await keep(modelFile, 'model')
-    if (perceives) {
+    if (hasMedia) {
       const projector = `mmproj-${name}-${plan.projectorOuttype.toUpperCase()}.gguf`
       const args = ['--mmproj', '--outfile', join(result, projector), '--outtype', plan.projectorOuttype]
       try {
-        await runConverter(job, work, input, args, tell('converting'), signal)
+        await convert(args, beginStep('converting'))
         await keep(projector, 'projector')
       } catch (error) {
         if (!(error instanceof ConversionFailure) || error.known !== 'unsupported-architecture') throw error
@@ -102,7 +107,7 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
     if (error instanceof ConversionFailure && error.known === 'python-packages' && python.environment) {
       await distrust(python.environment)
     }
-    throw named(error, job)
+    throw withContext(error, job)
   } finally {
     await discard(folder)
   }
@@ -143,7 +148,6 @@ async function hasProjector(input: string): Promise<boolean> {
 async function runConverter(
   job: ConversionJob,
   work: string,
-  input: string,
   args: string[],
   report: (at: ToolProgress) => void,
   signal: AbortSignal
@@ -152,7 +156,7 @@ async function runConverter(
   const script = join(job.tools.directory, 'convert_hf_to_gguf.py')
   const dense = job.variant.files.some(({ path }) => /^\d+_Dense\/model\.safetensors$/.test(path))
   const more = dense && !args.includes('--mmproj') ? ['--sentence-transformers-dense-modules'] : []
-  await runLogged(job, job.python.executable, [script, input, ...args, ...more], {
+  await runLogged(job, job.python.executable, [script, ...args, ...more], {
     env: {
       ...env,
       // Never to the network, and no code that an earlier download of somebody left in a cache.
@@ -168,23 +172,6 @@ async function runConverter(
   })
 }
 
-async function runQuantize(
-  job: ConversionJob,
-  source: string,
-  target: string,
-  report: (at: ToolProgress) => void,
-  signal: AbortSignal
-): Promise<void> {
-  const { size } = await stat(source)
-  await runLogged(job, job.tools.quantize!, [source, target, job.plan.quantize!], {
-    env: job.env,
-    signal,
-    progress: quantizeProgress(size),
-    report
-  })
-  report({ completed: size, total: size })
-}
-
 async function runLogged(
   { log }: ConversionJob,
   command: string,
@@ -196,17 +183,15 @@ async function runLogged(
     report: (at: ToolProgress) => void
   }
 ): Promise<void> {
+  const { env, signal, progress, report } = options
   log.line(`$ ${[command, ...args].join(' ')}`)
+  const onLine = (line: string) => {
+    const at = progress(line)
+    if (at) report(at)
+    else log.line(line)
+  }
   try {
-    await runTool(command, args, {
-      env: options.env,
-      signal: options.signal,
-      onLine: line => {
-        const at = options.progress(line)
-        if (at) options.report(at)
-        else log.line(line)
-      }
-    })
+    await runTool(command, args, { env, signal, onLine })
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
     log.line(error.message)
@@ -219,32 +204,26 @@ async function runLogged(
 async function checkResult(path: string, { log }: ConversionJob): Promise<void> {
   try {
     await readGguf(path)
-  } catch (error) {
-    log.line(messageOf(error))
-    throw new CorralError('conversion_failed', `What the tools wrote is no whole GGUF: ${messageOf(error)}`, {
-      cause: error
-    })
+  } catch (cause) {
+    log.line(messageOf(cause))
+    const message = `What the tools wrote is not a complete GGUF: ${messageOf(cause)}`
+    throw new CorralError('conversion_failed', message, { cause })
   }
 }
 
 /** The error with the model, the type and the log in its sentence. */
-function named(error: unknown, { variant, plan, log }: ConversionJob): unknown {
+function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unknown {
   const what = `Model "${variant.publicName}" could not be converted to ${plan.dtype}`
-  if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
-    return new CorralError(
-      'insufficient_storage',
-      `${what}: the disk of ${variant.directory} is full. Make room, then try again.`,
-      {
-        cause: error
-      }
-    )
+  if (isSystemError(cause, 'ENOSPC', 'EDQUOT')) {
+    const message = `${what}: the disk of ${variant.directory} is full. Make room, then try again.`
+    return new CorralError('insufficient_storage', message, { cause })
   }
-  if (!(error instanceof CorralError)) {
-    return new CorralError('conversion_failed', `${what}: ${messageOf(error)} (log: ${log.path})`, { cause: error })
+  if (!(cause instanceof CorralError)) {
+    return new CorralError('conversion_failed', `${what}: ${messageOf(cause)} (log: ${log.path})`, { cause })
   }
-  return new CorralError(error.code, `${what}. ${error.message} (log: ${log.path})`, {
-    cause: error,
-    details: { ...error.details, log: log.path, ...(error instanceof ConversionFailure && { cause: error.known }) }
+  return new CorralError(cause.code, `${what}. ${cause.message} (log: ${log.path})`, {
+    cause,
+    details: { ...cause.details, log: log.path, ...(cause instanceof ConversionFailure && { cause: cause.known }) }
   })
 }
 
@@ -285,5 +264,39 @@ export function quantizeProgress(total: number): (line: string) => ToolProgress 
     before += current
     current = match[1]!.split(',').reduce((product, length) => product * Number(length), TYPE_BYTES[match[2]!] ?? 0)
     return { completed: Math.min(before, total), total }
+  }
+}
+
+/** Bytes after which a log takes no more lines. */
+const LOG_LIMIT = 4e6
+
+/** What the tools of one conversion print, kept in a file for people; the next conversion of the same kind replaces it. */
+export interface ConversionLog {
+  readonly path: string
+  line(text: string): void
+  close(): Promise<void>
+}
+
+export async function openConversionLog(logs: string, variant: StoredVariant, dtype: string): Promise<ConversionLog> {
+  await mkdir(logs, { recursive: true })
+  const { owner, name } = variant.model
+  const path = join(logs, `conversion-${owner}-${name}-${variant.label}-${dtype}.log`)
+  const stream = createWriteStream(path)
+  // A full disk must fail the conversion by its own words, not by those of its log.
+  stream.on('error', () => {})
+  let written = 0
+  return {
+    path,
+    line(text) {
+      if (stream.destroyed || written > LOG_LIMIT) return
+      written += text.length + 1
+      stream.write(written > LOG_LIMIT ? '(The rest is left out.)\n' : `${text}\n`)
+    },
+    close: () =>
+      new Promise(resolve => {
+        if (stream.closed) return resolve()
+        stream.once('close', resolve)
+        stream.end()
+      })
   }
 }

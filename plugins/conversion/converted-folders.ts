@@ -26,7 +26,7 @@ const RecordSchema = Type.Object({
     Type.Object({
       name: FileName,
       size: Type.Integer({ minimum: 1 }),
-      role: Type.Union([Type.Literal('model'), Type.Literal('projector')])
+      role: Type.Enum(['model', 'projector'])
     }),
     { minItems: 1 }
   ),
@@ -35,8 +35,9 @@ const RecordSchema = Type.Object({
 /** What `conversion.json` beside the GGUF says. */
 export type ConversionRecord = Static<typeof RecordSchema>
 
-const root = (variant: Pick<StoredVariant, 'directory'>) => join(variant.directory, FOLDER)
-const folderOf = (variant: Pick<StoredVariant, 'directory'>, dtype: string) => join(root(variant), dtype)
+type Variant = Pick<StoredVariant, 'directory'>
+const root = ({ directory }: Variant) => join(directory, FOLDER)
+const unfinishedName = () => UNFINISHED + randomBytes(6).toString('hex')
 
 async function sizeOf(path: string): Promise<number> {
   try {
@@ -48,49 +49,39 @@ async function sizeOf(path: string): Promise<number> {
 }
 
 /** What was made of a variant in a type; undefined when there is nothing, or when it is not whole any more. */
-export async function findConverted(
-  variant: Pick<StoredVariant, 'directory'>,
-  dtype: string
-): Promise<ConvertedModel | undefined> {
-  const folder = folderOf(variant, dtype)
+export async function findConverted(variant: Variant, dtype: string): Promise<ConvertedModel | undefined> {
+  const folder = join(root(variant), dtype)
   const record = (await readJsonFile(join(folder, RECORD), RecordSchema))?.value
   if (record?.dtype !== dtype) return undefined
   for (const { name, size } of record.files) {
     if ((await sizeOf(join(folder, name))) !== size) return undefined
   }
-  const pathOf = (wanted: 'model' | 'projector') => {
-    const file = record.files.find(({ role }) => role === wanted)
-    return file && join(folder, file.name)
-  }
+  const pathOf = (wanted: 'model' | 'projector') =>
+    record.files.filter(({ role }) => role === wanted).map(({ name }) => join(folder, name))[0]
   const modelPath = pathOf('model')
   if (modelPath === undefined) return undefined
   const projectorPath = pathOf('projector')
-  return {
-    dtype,
-    modelPath,
-    ...(projectorPath && { projectorPath }),
-    size: record.files.reduce((sum, file) => sum + file.size, 0),
-    createdAt: record.createdAt,
-    converter: record.converter
-  }
+  const size = record.files.reduce((sum, file) => sum + file.size, 0)
+  const { createdAt, converter } = record
+  return { dtype, modelPath, ...(projectorPath && { projectorPath }), size, createdAt, converter }
 }
 
 /** All that was made of a variant, by type. */
-export async function listConverted(variant: Pick<StoredVariant, 'directory'>): Promise<ConvertedModel[]> {
+export async function listConverted(variant: Variant): Promise<ConvertedModel[]> {
   const dtypes = (await namesIn(root(variant))).filter(name => !name.startsWith('.')).sort()
   const found = await Promise.all(dtypes.map(dtype => findConverted(variant, dtype)))
   return found.filter(model => model !== undefined)
 }
 
-/** An empty folder to convert in, on the disk where the result will lie. */
+/** An empty folder to convert in, on the disk where the result will be. */
 export async function createUnfinished(variant: StoredVariant): Promise<string> {
-  const folder = join(root(variant), UNFINISHED + randomBytes(6).toString('hex'))
+  const folder = join(root(variant), unfinishedName())
   await mkdir(folder, { recursive: true })
   return folder
 }
 
-/** Removes what killed conversions of a variant left; none may be running. */
-export async function clearUnfinished(variant: Pick<StoredVariant, 'directory'>): Promise<void> {
+/** Removes what killed conversions of a variant left behind; none may be running. */
+export async function clearUnfinished(variant: Variant): Promise<void> {
   for (const name of await namesIn(root(variant))) {
     if (name.startsWith(UNFINISHED)) await discard(join(root(variant), name))
   }
@@ -98,7 +89,7 @@ export async function clearUnfinished(variant: Pick<StoredVariant, 'directory'>)
 
 /**
  * Makes files the conversion of a variant, by one rename as the last step.
- * @param folder holds these files and nothing else; it is used up
+ * @param folder holds these files and nothing else; it is moved away
  */
 export async function publish(variant: StoredVariant, folder: string, record: Omit<ConversionRecord, 'format'>) {
   for (const { name } of record.files) {
@@ -110,16 +101,15 @@ export async function publish(variant: StoredVariant, folder: string, record: Om
     }
   }
   await writeJsonFile(join(folder, RECORD), { format: FORMAT, ...record }, { pretty: true })
-  const target = folderOf(variant, record.dtype)
   await removeConverted(variant, record.dtype)
-  await rename(folder, target)
+  await rename(folder, join(root(variant), record.dtype))
 }
 
-/** Removes the conversion in a type; no matter whether there is one. */
+/** Removes the conversion in a type, if there is one. */
 export async function removeConverted(variant: StoredVariant, dtype: string): Promise<void> {
-  const aside = join(root(variant), UNFINISHED + randomBytes(6).toString('hex'))
+  const aside = join(root(variant), unfinishedName())
   try {
-    await rename(folderOf(variant, dtype), aside)
+    await rename(join(root(variant), dtype), aside)
   } catch (error) {
     if (isSystemError(error, 'ENOENT')) return
     throw error

@@ -48,6 +48,7 @@ const NEEDS_IMATRIX = ['iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq2_m', 
 
 /** What `dtype` may be, the common ones first. */
 export const DTYPES: readonly string[] = [...Object.keys(DIRECT), ...Object.keys(QUANTIZED)]
+const BITS = new Map(Object.entries({ ...DIRECT, ...QUANTIZED }))
 
 /**
  * How a type is made of a model. Pure.
@@ -56,8 +57,8 @@ export const DTYPES: readonly string[] = [...Object.keys(DIRECT), ...Object.keys
  * @throws CorralError `invalid_option` naming the types there are
  */
 export function planDtype(dtype: string, ownType: string | undefined): DtypePlan {
-  const asked = dtype.toLowerCase()
-  const name = ALIASES[asked] ?? asked
+  const lower = dtype.toLowerCase()
+  const name = ALIASES[lower] ?? lower
   if (NEEDS_IMATRIX.includes(name)) {
     throw new CorralError(
       'invalid_option',
@@ -66,12 +67,7 @@ export function planDtype(dtype: string, ownType: string | undefined): DtypePlan
       { param: 'dtype' }
     )
   }
-  const projectorOuttype = name === 'f32' || name === 'bf16' ? name : 'f16'
-  const direct = Object.hasOwn(DIRECT, name) ? DIRECT[name] : undefined
-  if (direct !== undefined) {
-    return { dtype: name, outtype: name, projectorOuttype, bits: { converted: direct, result: direct } }
-  }
-  const result = Object.hasOwn(QUANTIZED, name) ? QUANTIZED[name] : undefined
+  const result = BITS.get(name)
   if (result === undefined) {
     throw new CorralError(
       'invalid_option',
@@ -79,7 +75,11 @@ export function planDtype(dtype: string, ownType: string | undefined): DtypePlan
       { param: 'dtype' }
     )
   }
-  // A BF16 weight may lie outside of what F16 can hold.
+  const projectorOuttype = name === 'f32' || name === 'bf16' ? name : 'f16'
+  if (Object.hasOwn(DIRECT, name)) {
+    return { dtype: name, outtype: name, projectorOuttype, bits: { converted: result, result } }
+  }
+  // A BF16 weight may be outside the range of F16.
   const outtype = ownType?.toLowerCase() === 'bf16' ? 'bf16' : 'f16'
   return { dtype: name, outtype, quantize: name.toUpperCase(), projectorOuttype, bits: { converted: 16, result } }
 }

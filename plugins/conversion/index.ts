@@ -31,13 +31,10 @@ export default definePlugin({
     { additionalProperties: false }
   ),
   setup(context, options) {
-    const conversion = createConversion({
-      storage: context.service('storage'),
-      runtimes: context.service('runtimes'),
-      settings: { python: options.python, packageIndex: options.package_index, torchIndex: options.torch_index },
-      paths: context.paths,
-      env: process.env,
-      log: context.log
+    const conversion = createConversion(context, {
+      python: options.python,
+      packageIndex: options.package_index,
+      torchIndex: options.torch_index
     })
     return {
       services: { conversion },

@@ -8,7 +8,7 @@ interface Work<T> {
   result: Promise<T>
 }
 
-/** Work that several callers may want at once: it is done once for all of them, and called off when the last has left. */
+/** Work that several callers may want at once: it is done once for all of them, and cancelled when the last has left. */
 export class SharedWork<T> {
   readonly #works = new Map<string, Work<T>>()
 
@@ -19,15 +19,14 @@ export class SharedWork<T> {
   async run(key: string, waiting: Waiting, start: (waiting: Required<Waiting>) => Promise<T>): Promise<T> {
     for (;;) {
       waiting.signal?.throwIfAborted()
-      const work = this.#works.get(key)
-      if (!work) return await this.#join(key, this.#begin(key, start), waiting)
+      const work = this.#works.get(key) ?? this.#begin(key, start)
       if (!work.controller.signal.aborted) return await this.#join(key, work, waiting)
-      // It is being called off: its successor starts when nothing of it is left.
+      // It is being cancelled: its successor starts when nothing of it is left.
       await work.result.catch(() => undefined)
     }
   }
 
-  /** Ends what goes on under the keys that fit; settles when it has ended. Who waits gets the error. */
+  /** Cancels the work of keys that fit, with this error for its callers; settles when it has ended. */
   async end(fits: (key: string) => boolean, error: Error): Promise<void> {
     const ending = [...this.#works].filter(([key]) => fits(key)).map(([, work]) => work)
     for (const work of ending) work.controller.abort(error)
@@ -71,7 +70,7 @@ export class SharedWork<T> {
       return await untilAborted(work.result, signal)
     } catch (error) {
       if (signal?.aborted && --work.waiting === 0 && this.#works.get(key) === work) {
-        // Nobody is there any more. The caller's end waits for the work's: what follows finds nothing of it running.
+        // That was the last caller. Its call ends after the work, so that what follows finds nothing of it running.
         work.controller.abort(signal.reason)
         await work.result.catch(() => undefined)
       }

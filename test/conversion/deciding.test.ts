@@ -4,10 +4,9 @@ import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { converterProgress, quantizeProgress } from '../../plugins/conversion/convert-model.ts'
 import { DTYPES, diskNeed, planDtype } from '../../plugins/conversion/dtypes.ts'
-import { downloadedPackage, environmentName, parseRequirements } from '../../plugins/conversion/python/environment.ts'
-import { type PythonFacts, pythonNames, shortcomingOf } from '../../plugins/conversion/python/find-python.ts'
-import { installFailure } from '../../plugins/conversion/python/install-failure.ts'
-import { causeOf, type FailureCause } from '../../plugins/conversion/tool-failure.ts'
+import { causeOf, type FailureCause, installFailure } from '../../plugins/conversion/failures.ts'
+import { type PythonFacts, pythonNames, shortcomingOf } from '../../plugins/conversion/find-python.ts'
+import { downloadedPackage, environmentName, parseRequirements } from '../../plugins/conversion/python-environment.ts'
 
 /** What the real tools printed; see the files. */
 const recorded = (name: string) =>

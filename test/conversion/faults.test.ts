@@ -185,7 +185,10 @@ t.test('failures', async t => {
   python.hold()
   const killed = convert()
   process.kill(await converter(4), 'SIGKILL')
-  t.match(await killed, { status: 500, body: { error: /killed, most likely because the memory/ } })
+  t.match(await killed, {
+    status: 500,
+    body: { error: /killed, most likely because this machine does not have enough memory/ }
+  })
 
   const refused: [object, RegExp][] = [
     [{ model: MODEL, dtype: 'banana' }, /"banana"; there are f32, f16/],

@@ -4,15 +4,14 @@ import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { request } from 'undici'
-import type { OnProgress, Waiting } from '../../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
-import { findExecutable, runTool, ToolError } from '../../../core/system/child-process.ts'
-import { openConnections } from '../../../core/system/connections.ts'
-import { requireSpace } from '../../../core/system/disk-space.ts'
-import { writeJsonFile } from '../../../core/system/json-file.ts'
-import { causeOf } from '../tool-failure.ts'
+import type { Waiting } from '../../core/contracts/progress.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
+import { findExecutable, runTool, ToolError } from '../../core/system/child-process.ts'
+import { openConnections } from '../../core/system/connections.ts'
+import { requireSpace } from '../../core/system/disk-space.ts'
+import { writeJsonFile } from '../../core/system/json-file.ts'
+import { causeOf, installFailure } from './failures.ts'
 import { findPython, UV_PYTHON } from './find-python.ts'
-import { installFailure } from './install-failure.ts'
 
 export interface PythonSettings {
   /** Path of a Python that has the packages; empty makes an environment. */
@@ -25,13 +24,13 @@ export interface PythonSettings {
 
 export interface EnvironmentOptions {
   settings: PythonSettings
-  /** Where environments lie. */
+  /** Of all environments. */
   directory: string
   /** Folder of the converter that the packages are for. */
   converter: string
   env: NodeJS.ProcessEnv
   log: FastifyBaseLogger
-  /** Named Pythons that have proven to work, so that it is not done again for each conversion. */
+  /** Pythons of the configuration that have been proven to work, so that it is not done again for each conversion. */
   proven: Set<string>
 }
 
@@ -45,7 +44,7 @@ export interface ConverterPython {
 
 /** Written when an environment has proven to work; one without it is made anew. */
 const MARK = 'complete.json'
-/** Bytes on disk of an environment while it is made: with torch for processors, and with its CUDA libraries. */
+/** Bytes on disk of an environment while it is made: with torch for processors only, or with its CUDA libraries. */
 const SIZE = { cpu: 2.5e9, cuda: 9e9 }
 
 /** Imports what the converter imports, and says the versions. */
@@ -129,7 +128,7 @@ async function namedPython(named: string, options: EnvironmentOptions, { signal 
   }
 }
 
-/** Makes an unusable environment one that is made anew at the next need. */
+/** Marks an environment as unusable: it is made anew when it is needed next. */
 export async function distrust(environment: string): Promise<void> {
   await rm(join(environment, MARK), { force: true })
 }
@@ -150,46 +149,40 @@ async function makeEnvironment(
     if (signal?.aborted || !uv) throw error
     return undefined
   })
-  const torchIndex =
-    settings.torchIndex !== '' && (await indexHas(settings.torchIndex, 'torch', signal))
-      ? settings.torchIndex
-      : undefined
-  const cuda = torchIndex === undefined && process.platform === 'linux' && process.arch === 'x64'
+  const { packageIndex, torchIndex } = settings
+  const hasTorch = torchIndex !== '' && (await indexHas(torchIndex, 'torch', signal))
+  const cuda = !hasTorch && process.platform === 'linux' && process.arch === 'x64'
   if (cuda) {
     log.warn(
-      `${settings.torchIndex || 'An index with torch for processors'} cannot be reached: torch comes from the package index, ` +
+      `${torchIndex || 'An index with torch for processors'} cannot be reached: torch comes from the package index, ` +
         'with about 3 GB of CUDA libraries that conversions do not need'
     )
   }
   await mkdir(options.directory, { recursive: true })
   await rm(environment, { recursive: true, force: true })
-  const size = cuda ? SIZE.cuda : SIZE.cpu
-  await requireSpace(
-    options.directory,
-    size,
-    'The Python environment for conversions needs about',
-    'make room otherwise'
-  )
+  const need = 'The Python environment for conversions needs about'
+  await requireSpace(options.directory, cuda ? SIZE.cuda : SIZE.cpu, need, 'make room otherwise')
   log.info({ environment, python: python?.executable, uv, packages }, 'making the Python environment for conversions')
 
   const temporary = join(environment, 'tmp')
   const run = async (command: string, args: string[]) => {
     try {
       await runTool(command, args, {
-        // What is unpacked on the way lies on the disk that was looked at.
+        // Unpacked packages must be on the disk whose free space was checked.
         env: { ...env, TMPDIR: temporary, TEMP: temporary, TMP: temporary },
         signal,
         log,
-        onLine: line => tellProgress(line, onProgress)
+        onLine(line) {
+          const isLast = /^Installing collected packages|^Prepared \d+ packages/.test(line)
+          const subject = downloadedPackage(line) ?? (isLast ? 'Python packages' : undefined)
+          if (subject !== undefined) onProgress?.({ phase: 'installing', subject })
+        }
       })
     } catch (error) {
       if (!(error instanceof ToolError)) throw error
       const { code, sentence } = installFailure(error.tail)
-      throw new CorralError(
-        code,
-        `The Python environment for conversions could not be made in ${environment}: ${messageOf(error)} ${sentence}`,
-        { cause: error }
-      )
+      const what = `The Python environment for conversions could not be made in ${environment}`
+      throw new CorralError(code, `${what}: ${messageOf(error)} ${sentence}`, { cause: error })
     }
   }
   try {
@@ -197,8 +190,8 @@ async function makeEnvironment(
     const list = join(environment, 'requirements.txt')
     await writeFile(list, `${packages.join('\n')}\n`)
     const indexes = [
-      ...(settings.packageIndex === '' ? [] : ['--index-url', settings.packageIndex]),
-      ...(torchIndex === undefined ? [] : ['--extra-index-url', torchIndex])
+      ...(packageIndex === '' ? [] : ['--index-url', packageIndex]),
+      ...(hasTorch ? ['--extra-index-url', torchIndex] : [])
     ]
     const executable = executableIn(environment)
     if (uv) {
@@ -215,11 +208,9 @@ async function makeEnvironment(
     onProgress?.({ phase: 'proving', subject: 'Python packages' })
     const versions = await provePython(executable, options, signal).catch(error => {
       if (!(error instanceof ToolError)) throw error
-      throw new CorralError(
-        'conversion_failed',
-        `The Python packages for conversions were installed but do not work: ${causeOf({ lines: error.tail, signal: error.exitSignal }).sentence}`,
-        { cause: error }
-      )
+      const { sentence } = causeOf({ lines: error.tail, signal: error.exitSignal })
+      const message = `The Python packages for conversions were installed but do not work: ${sentence}`
+      throw new CorralError('conversion_failed', message, { cause: error })
     })
     const seconds = Math.round((performance.now() - begun) / 1000)
     await writeJsonFile(join(environment, MARK), { ...versions, seconds }, { pretty: true })
@@ -234,14 +225,6 @@ async function makeEnvironment(
 export function downloadedPackage(line: string): string | undefined {
   const match = /^\s*Downloading ([A-Za-z0-9_.]+?)(?:-(\d[^-]*)-\S*)? \(([\d.]+ ?[kKMG]i?B)\)/.exec(line)
   return match ? `${match[1]}${match[2] ? ` ${match[2]}` : ''} (${match[3]})` : undefined
-}
-
-function tellProgress(line: string, onProgress: OnProgress | undefined): void {
-  const subject = downloadedPackage(line)
-  if (subject !== undefined) onProgress?.({ phase: 'installing', subject })
-  else if (/^Installing collected packages|^Prepared \d+ packages/.test(line)) {
-    onProgress?.({ phase: 'installing', subject: 'Python packages' })
-  }
 }
 
 /** Environments of other versions are of no use any more, and large. */
@@ -285,38 +268,32 @@ export async function indexHas(index: string, name: string, signal?: AbortSignal
 /** In the converter's folder: the packages that it needs, with the versions that this llama.cpp was tried with. */
 const FILE = join('requirements', 'requirements-convert_hf_to_gguf.txt')
 
-/** What a requirements file asks for. Options such as index addresses are left out: corral's settings decide those. */
+/** The lines of a requirements file that name packages, and the other files that it includes. */
 export function parseRequirements(text: string): { packages: string[]; includes: string[] } {
-  const packages: string[] = []
-  const includes: string[] = []
-  for (const raw of text.replace(/\\\r?\n/g, ' ').split(/\r?\n/)) {
-    const line = raw.replace(/(^|\s)#.*$/, '').trim()
-    const include = /^(?:-r|--requirement)[\s=]*(.+)$/.exec(line)
-    if (include) includes.push(include[1]!)
-    else if (line !== '' && !line.startsWith('-')) packages.push(line)
+  const lines = text
+    .replace(/\\\r?\n/g, ' ')
+    .split(/\r?\n/)
+    .map(line => line.replace(/(^|\s)#.*$/, '').trim())
+  return {
+    // Options such as index addresses are left out: corral's settings decide those.
+    packages: lines.filter(line => line !== '' && !line.startsWith('-')),
+    includes: lines.flatMap(line => /^(?:-r|--requirement)[\s=]*(.+)$/.exec(line)?.[1] ?? [])
   }
-  return { packages, includes }
 }
 
 /** The packages that a converter needs, as pip takes them, such as `numpy~=2.2.6`. */
 export async function readRequirements(converter: string): Promise<string[]> {
-  const packages = new Set<string>()
-  const read = new Set<string>()
-  const follow = async (path: string): Promise<void> => {
-    if (read.has(path)) return
-    read.add(path)
-    const file = parseRequirements(await readFile(path, 'utf8'))
-    for (const include of file.includes) await follow(join(dirname(path), include))
-    for (const name of file.packages) packages.add(name)
+  const read = async (path: string, readers: string[] = []): Promise<string[]> => {
+    if (readers.includes(path)) return []
+    const { packages, includes } = parseRequirements(await readFile(path, 'utf8'))
+    const included = await Promise.all(includes.map(name => read(join(dirname(path), name), [...readers, path])))
+    return [...included.flat(), ...packages]
   }
-  await follow(join(converter, FILE))
-  return [...packages]
+  return [...new Set(await read(join(converter, FILE)))]
 }
 
 /** Names the environment for a set of packages; another set is another environment. */
 export function environmentName(packages: readonly string[]): string {
-  const digest = createHash('sha256')
-    .update([...packages].sort().join('\n'))
-    .digest('hex')
-  return `converter-${digest.slice(0, 12)}`
+  const digest = createHash('sha256').update([...packages].sort().join('\n'))
+  return `converter-${digest.digest('hex').slice(0, 12)}`
 }

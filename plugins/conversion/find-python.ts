@@ -1,5 +1,5 @@
-import { CorralError, messageOf } from '../../../core/errors.ts'
-import { findExecutable, runTool, type ToolLog } from '../../../core/system/child-process.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
+import { findExecutable, runTool, type ToolLog } from '../../core/system/child-process.ts'
 
 export interface PythonFacts {
   /** Absolute path of the interpreter itself. */
