@@ -2,21 +2,95 @@ import { type FileHandle, open } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import { type Static, Type } from 'typebox'
 import type { Catalog } from '../../core/contracts/models.ts'
+import { Bytes, Format, Sha256 } from '../../core/contracts/native-records.ts'
 import { requireFiles, type Storage, type StoredFile, type StoredVariant } from '../../core/contracts/storage.ts'
-import { CorralError, isSystemError } from '../../core/errors.ts'
+import { CorralError, type ErrorCode, isSystemError } from '../../core/errors.ts'
+import { loose } from '../../core/http/request-fields.ts'
+import { json, nativeErrors, nativeRoute } from '../../core/http/response-schemas.ts'
 import { bareName, parseModelName } from '../../core/models/model-name.ts'
-import { byteRange, isKnown } from './byte-range.ts'
-import { type FileVariant, fileOperations } from './operations.ts'
 
 /** Few, large reads: a file is sent as fast as the network takes it. */
 const PIECE = 512 * 1024
+
+const FileVariantSchema = Type.Object(
+  {
+    label: Type.String({ description: 'Such as Q8_0' }),
+    isDefault: Type.Boolean(),
+    revision: Type.String({ description: 'Names these very files' }),
+    format: Format,
+    digest: Sha256(),
+    files: Type.Array(
+      Type.Object(
+        {
+          path: Type.String(),
+          size: Bytes(),
+          sha256: Sha256(),
+          role: Type.Enum(['model', 'projector', 'other'])
+        },
+        loose
+      )
+    )
+  },
+  { ...loose, title: 'FileVariant' }
+)
+type FileVariant = Static<typeof FileVariantSchema>
+
+const model = {
+  owner: Type.String({ description: "The model's owner" }),
+  name: Type.String({ description: "The model's name" })
+}
+const bytes = { 'application/octet-stream': { schema: Type.Unsafe<Buffer>({}) } }
+const header = (description: string) => ({ description, schema: Type.String() })
+const fileHeaders = {
+  etag: header("The file's SHA-256, in quotes"),
+  'accept-ranges': header('bytes'),
+  'repr-digest': header("The file's SHA-256, as RFC 9530 has it")
+}
+
+const ERRORS: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'unsupported_capability']
+const listFiles = nativeRoute('Files of models', 'listFiles', 'List the files of a model', {
+  params: Type.Object(model),
+  response: {
+    200: json(
+      'Its variants',
+      Type.Object({ name: Type.String(), variants: Type.Array(FileVariantSchema) }, { ...loose, title: 'ModelFiles' })
+    )
+  },
+  errors: ERRORS
+})
+const getFile = nativeRoute('Files of models', 'getFile', 'Fetch a file of a model', {
+  description: 'Only files that the model has in that revision. One range at a time.',
+  params: Type.Object({
+    ...model,
+    label: Type.String({ description: 'Variant, such as Q8_0' }),
+    revision: Type.String({ description: 'As the list of files gives it' }),
+    '*': Type.String({ title: 'path', description: 'As the list of files gives it' })
+  }),
+  headers: Type.Object({
+    range: Type.Optional(Type.String({ description: 'Such as bytes=0-1023' })),
+    'if-range': Type.Optional(Type.String({ description: 'The etag that the range is meant of' })),
+    'if-none-match': Type.Optional(Type.String({ description: 'An etag that is known already' }))
+  }),
+  response: {
+    200: { description: 'The whole file', headers: fileHeaders, content: bytes },
+    206: {
+      description: 'The range',
+      headers: { ...fileHeaders, 'content-range': header('Such as bytes 0-1023/4096') },
+      content: bytes
+    },
+    304: { description: 'It is the one that is known already', headers: fileHeaders },
+    416: json('The range begins behind the file', nativeErrors(['invalid_request']))
+  },
+  errors: ERRORS
+})
 
 /** Files of stored models, with ranges and digests. Only what a manifest names can be had. */
 export function fileRoutes(storage: Storage, catalog: Catalog): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    app.get('/:owner/:name', { schema: fileOperations.list }, async ({ params }) => {
+    app.get('/:owner/:name', listFiles, async ({ params }) => {
       const name = parseModelName(`${params.owner}/${params.name}`)
       // A colon in an address would make a variant's name of it.
       const { model } = requireFiles(catalog.get({ owner: name.owner, name: name.name }))
@@ -26,7 +100,7 @@ export function fileRoutes(storage: Storage, catalog: Catalog): FastifyPluginAsy
     app.route({
       method: ['GET', 'HEAD'],
       url: '/:owner/:name/:label/:revision/*',
-      schema: fileOperations.get,
+      ...getFile,
       handler: async (request, reply) => {
         const { owner, name, label, revision, '*': path } = request.params
         const variant = requireFiles(catalog.get(parseModelName(`${owner}/${name}:${label}`)))
@@ -49,11 +123,11 @@ function variantRecord({ label, isDefault, revision, format, digest, files }: St
   }
 }
 
-function notFound({ publicName, revision }: StoredVariant, asked: string, path: string): CorralError {
+function notFound({ publicName, revision }: StoredVariant, requested: string, path: string): CorralError {
   const shown = JSON.stringify(path.length > 200 ? `${path.slice(0, 200)}…` : path)
   return new CorralError(
     'model_not_found',
-    revision === asked
+    revision === requested
       ? `The model "${publicName}" has no file ${shown}. List its files, then ask for one of them.`
       : `The model "${publicName}" is not there in that revision any longer. List its files again.`,
     { param: 'path' }
@@ -110,9 +184,13 @@ async function sendFile(
 /** Opens a file of the store. @throws CorralError `internal` when it is not as the manifest says */
 async function openWhole(path: string, size: number): Promise<FileHandle> {
   const damaged = (what: string, cause?: unknown) =>
-    new CorralError('internal', `A file of this model ${what} on the server that has it. Store the model there anew.`, {
-      cause: cause ?? new Error(`${path} ${what}`)
-    })
+    new CorralError(
+      'internal',
+      `A file of this model ${what} on the server that has it. Store the model there again.`,
+      {
+        cause: cause ?? new Error(`${path} ${what}`)
+      }
+    )
   let handle: FileHandle
   try {
     handle = await open(path, 'r')
@@ -136,4 +214,44 @@ function refuseRange(request: FastifyRequest, reply: FastifyReply, { path, size 
       code: 'invalid_request',
       requestId: request.id
     })
+}
+
+/** Which bytes of a file a request gets. */
+type RangeAnswer =
+  | { status: 200 }
+  /** Both positions are part of the range. */
+  | { status: 206; start: number; end: number }
+  | { status: 416 }
+
+/**
+ * What a `Range` header asks of a file (RFC 9110, 14.2). Several ranges at once, other units and what cannot be read
+ * get the whole file, as does a client whose `If-Range` names another content.
+ * @param size bytes of the file
+ * @param etag the file's strong entity tag, in quotes
+ */
+export function byteRange(
+  headers: { range?: string | undefined; 'if-range'?: string | undefined },
+  size: number,
+  etag: string
+): RangeAnswer {
+  const { range, 'if-range': ifRange } = headers
+  if (range === undefined || (ifRange !== undefined && ifRange.trim() !== etag)) return { status: 200 }
+  const match = /^bytes=[ \t]*(\d*)-(\d*)[ \t]*$/i.exec(range.trim())
+  const [, first, last] = match ?? []
+  if (!match || (!first && !last)) return { status: 200 }
+  // Only the last bytes are asked for.
+  if (!first) {
+    const length = Math.min(Number(last), size)
+    return length === 0 ? { status: 416 } : { status: 206, start: size - length, end: size - 1 }
+  }
+  const start = Number(first)
+  if (last && Number(last) < start) return { status: 200 }
+  if (start >= size) return { status: 416 }
+  return { status: 206, start, end: last ? Math.min(Number(last), size - 1) : size - 1 }
+}
+
+/** Whether an `If-None-Match` header names this content, so that it need not be sent again. */
+export function isKnown(ifNoneMatch: string | undefined, etag: string): boolean {
+  if (ifNoneMatch === undefined) return false
+  return ifNoneMatch.trim() === '*' || ifNoneMatch.split(',').some(tag => tag.trim().replace(/^W\//, '') === etag)
 }

@@ -1,7 +1,6 @@
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
-import { rememberDescribed } from './described-routes.ts'
-import { docsRoutes } from './routes.ts'
+import { docsRoutes, rememberDescribed } from './routes.ts'
 
 export default definePlugin({
   name: 'docs',

@@ -1,13 +1,18 @@
 import type { TSchema } from 'typebox'
 import { version } from '../../core/system/package-info.ts'
-import type { DescribedRoute } from './described-routes.ts'
+import type { DescribedRoute } from './routes.ts'
 
-export interface DocumentInfo {
-  title: string
-  version: string
-  summary: string
-  description: string
-  license: { name: string; identifier: string }
+/** What the document says of the service as a whole. */
+const INFO = {
+  title: 'corral',
+  version,
+  summary: 'A local model server',
+  description:
+    'Models have names of the form `<owner>/<name>`, or `<owner>/<name>:<variant>` for one of several quantizations.\n\n' +
+    'Bodies are JSON, whatever their `Content-Type` says. `null` counts as not given, and fields that nobody knows are ' +
+    'ignored. A `GET` answers to `HEAD` too.\n\n' +
+    'A key is needed only where `security.api_keys` of the configuration has any.',
+  license: { name: 'MIT', identifier: 'MIT' }
 }
 
 type Mapping = Record<string, unknown>
@@ -24,8 +29,8 @@ const SECURITY_SCHEMES = {
  * An OpenAPI 3.1 document of routes, made of their schemas (which are JSON Schema 2020-12, as OpenAPI's are). Paths are
  * in alphabetical order, tags in that of their first route.
  */
-export function openApiDocument(routes: readonly DescribedRoute[], info: DocumentInfo): Mapping {
-  const components = createComponents()
+export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
+  const components = new Components()
   const rank = ({ method }: DescribedRoute) => METHODS.indexOf(method)
   const sorted = [...routes].sort((a, b) => (a.url === b.url ? rank(a) - rank(b) : a.url < b.url ? -1 : 1))
   const paths: Record<string, Mapping> = {}
@@ -36,7 +41,7 @@ export function openApiDocument(routes: readonly DescribedRoute[], info: Documen
   const tags = [...new Set(routes.flatMap(({ schema }) => schema.tags ?? []))]
   return {
     openapi: '3.1.0',
-    info,
+    info: INFO,
     servers: [{ url: '/' }],
     // Without a key, unless the server has some.
     security: [{}, { bearer: [] }, { key: [] }],
@@ -122,71 +127,65 @@ function response(status: string, reply: Mapping, components: Components): unkno
 }
 
 type Json = null | boolean | number | string | Json[] | JsonObject
-export type JsonObject = { [key: string]: Json }
-
-/** What has a name, told once for the whole document. */
-export interface Components {
-  /**
-   * A schema as plain JSON, in which each inner schema whose `title` is a name (`LocalModel`) is a reference. One with
-   * the keyword `documented` is that one instead.
-   */
-  plain(schema: unknown): Json
-  /** A converted error reply as a reference; its name says surface, status and codes, as its description does. */
-  error(status: string, reply: JsonObject): Json
-  /** The schemas that have names. */
-  schemas(): Record<string, Json>
-  /** The error replies. */
-  responses(): Record<string, Json>
-}
+type JsonObject = { [key: string]: Json }
 
 const NAME = /^[A-Z][A-Za-z0-9]*$/
 /** Where the values of a schema's keyword are data rather than schemas. */
 const DATA = new Set(['const', 'enum', 'default', 'examples', 'example'])
 
-export function createComponents(): Components {
-  const named = new Map<string, { text: string; schema: Json }>()
-  const errors = new Map<string, Json>()
+/** What has a name stands in the document once, and is referred to elsewhere. */
+class Components {
+  readonly #schemas = new Map<string, { text: string; schema: Json }>()
+  readonly #errors = new Map<string, Json>()
 
-  function convert(value: unknown): Json {
-    if (Array.isArray(value)) return value.map(convert)
+  /**
+   * A schema as plain JSON, in which each inner schema whose `title` is a name (`LocalModel`) is a reference. One with
+   * the keyword `documented` is that one instead.
+   */
+  plain(value: unknown): Json {
+    if (Array.isArray(value)) return value.map(item => this.plain(item))
     if (typeof value !== 'object' || value === null) return value as Json
     const { title, documented, ...rest } = value as Record<string, unknown>
-    if (documented !== undefined) return convert(documented)
+    if (documented !== undefined) return this.plain(documented)
     const isNamed = typeof title === 'string' && NAME.test(title)
     const converted: JsonObject = {}
     for (const [key, inner] of Object.entries(isNamed ? rest : (value as object))) {
       if (inner === undefined) continue
-      converted[key] = DATA.has(key) ? (inner as Json) : convert(inner)
+      converted[key] = DATA.has(key) ? (inner as Json) : this.plain(inner)
     }
     const plain = nullable(converted)
-    return isNamed ? reference(title, plain) : plain
+    return isNamed ? this.#reference(title, plain) : plain
   }
 
   /** Schemas that share a name and differ are told apart by a number. */
-  function reference(title: string, schema: Json): Json {
+  #reference(title: string, schema: Json): Json {
     const text = JSON.stringify(schema)
     for (let number = 1; ; number++) {
       const name = number === 1 ? title : `${title}${number}`
-      const known = named.get(name)
-      if (!known) named.set(name, { text, schema })
+      const known = this.#schemas.get(name)
+      if (!known) this.#schemas.set(name, { text, schema })
       if (!known || known.text === text) return { $ref: `#/components/schemas/${name}` }
     }
   }
 
-  return {
-    plain: convert,
-    error(status, reply) {
-      const surface = /"#\/components\/schemas\/(\w+)"/.exec(JSON.stringify(reply))?.[1]
-      const codes = [...String(reply.description).matchAll(/`(\w+)`/g)].map(([, code]) => code!)
-      if (!surface || codes.length === 0) return reply
-      const name = [surface, status, ...codes].join('.')
-      const known = errors.get(name)
-      if (known && JSON.stringify(known) !== JSON.stringify(reply)) return reply
-      errors.set(name, reply)
-      return { $ref: `#/components/responses/${name}` }
-    },
-    schemas: () => byName([...named].map(([name, { schema }]) => [name, schema])),
-    responses: () => byName([...errors])
+  /** A converted error reply as a reference; its name says surface, status and codes, as its description does. */
+  error(status: string, reply: JsonObject): Json {
+    const surface = /"#\/components\/schemas\/(\w+)"/.exec(JSON.stringify(reply))?.[1]
+    const codes = [...String(reply.description).matchAll(/`(\w+)`/g)].map(([, code]) => code!)
+    if (!surface || codes.length === 0) return reply
+    const name = [surface, status, ...codes].join('.')
+    const known = this.#errors.get(name)
+    if (known && JSON.stringify(known) !== JSON.stringify(reply)) return reply
+    this.#errors.set(name, reply)
+    return { $ref: `#/components/responses/${name}` }
+  }
+
+  schemas(): Record<string, Json> {
+    return byName([...this.#schemas].map(([name, { schema }]) => [name, schema]))
+  }
+
+  responses(): Record<string, Json> {
+    return byName([...this.#errors])
   }
 }
 
@@ -203,17 +202,4 @@ function nullable(schema: JsonObject): JsonObject {
   if (Array.isArray(inner.enum)) return { ...inner, ...rest, enum: [...inner.enum, null] }
   if (typeof inner.type === 'string' && !('const' in inner)) return { ...inner, ...rest, type: [inner.type, 'null'] }
   return schema
-}
-
-/** What the document says of the service as a whole. */
-export const documentInfo: DocumentInfo = {
-  title: 'corral',
-  version,
-  summary: 'A local model server',
-  description:
-    'Models have names of the form `<owner>/<name>`, or `<owner>/<name>:<variant>` for one of several quantizations.\n\n' +
-    'Bodies are JSON, whatever their `Content-Type` says. `null` counts as not given, and fields that nobody knows are ' +
-    'ignored. A `GET` answers to `HEAD` too.\n\n' +
-    'A key is needed only where `security.api_keys` of the configuration has any.',
-  license: { name: 'MIT', identifier: 'MIT' }
 }

@@ -1,9 +1,40 @@
-import type { FastifyPluginAsync, FastifyReply } from 'fastify'
+import { createHash } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import { join } from 'node:path'
+import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifySchema, RouteOptions } from 'fastify'
 import { Type } from 'typebox'
 import { logFailure } from '../../core/http/application.ts'
 import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
-import { errorResponses, json, nativeErrors } from '../../core/http/response-schemas.ts'
-import type { DescribedRoute } from './described-routes.ts'
+import { json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
+
+/** A route as the API document tells of it. */
+export interface DescribedRoute {
+  method: string
+  /** With Fastify's parameters, such as `/api/pulls/:id` or `/api/logs/*`. */
+  url: string
+  schema: FastifySchema
+}
+
+/**
+ * Remembers what the application's routes say of themselves. Call it before any route is registered.
+ * @returns gives them in the order of their registration. A GET answers to HEAD too, and so does not say so again.
+ */
+export function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
+  const routes: { method: string; url: string; options: RouteOptions }[] = []
+  app.addHook('onRoute', options => {
+    for (const method of [options.method].flat()) routes.push({ method, url: options.url, options })
+  })
+  return () => {
+    const gets = new Set(routes.filter(({ method }) => method === 'GET').map(({ url }) => url))
+    return routes
+      .filter(({ method, url }) => method !== 'OPTIONS' && !(method === 'HEAD' && gets.has(url)))
+      .filter(({ options }) => !options.config?.leftOut)
+      .map(({ method, url, options: { schema = {} } }) => ({ method, url, schema }))
+      .filter(({ schema }) => !schema.hide)
+  }
+}
 
 /** What the page fetches beside the document: Swagger UI's own files. */
 const ASSETS = {
@@ -11,57 +42,27 @@ const ASSETS = {
   'swagger-ui.css': 'text/css; charset=utf-8'
 }
 
-const errors = errorResponses(nativeErrors, [], { body: false })
-const documentOperation = {
-  summary: 'The API document',
+const documentRoute = nativeRoute('Server', 'getApiDocument', 'The API document', {
   description: 'OpenAPI 3.1, of all routes of this server.',
-  tags: ['Server'],
-  operationId: 'getApiDocument',
-  response: {
-    200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })),
-    ...errors
-  }
-}
-const pageOperation = {
-  summary: 'A page to read and try the API',
+  response: { 200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })) }
+})
+const pageRoute = nativeRoute('Server', 'getDocs', 'A page to read and try the API', {
   description: 'Where a key is needed and not sent, a browser gets the page with the status 401, and is asked there.',
-  tags: ['Server'],
-  operationId: 'getDocs',
-  response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } }, ...errors }
-}
+  response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } }
+})
 
-/** The API document and the page that shows it. What they are made of is loaded when it is asked for first. */
+/** The API document and the page that shows it. The document is made at the first request for it. */
 export function docsRoutes(described: () => DescribedRoute[]): FastifyPluginAsync {
   let document: string | undefined
-
-  async function documentText(): Promise<string> {
-    if (document !== undefined) return document
-    const [{ openApiDocument }, { documentInfo }] = await Promise.all([import('./openapi.ts'), import('./openapi.ts')])
-    document = JSON.stringify(openApiDocument(described(), documentInfo))
-    return document
-  }
-
-  async function sendPage(reply: FastifyReply): Promise<FastifyReply> {
-    const { readPage } = await import('./page-files.ts')
-    const { html, policy } = await readPage()
-    return reply
-      .type('text/html; charset=utf-8')
-      .headers({
-        'content-security-policy': policy,
-        'x-content-type-options': 'nosniff',
-        'referrer-policy': 'no-referrer',
-        'cache-control': 'no-cache'
-      })
-      .send(html)
-  }
-
   return async app => {
-    app.get('/openapi.json', { schema: documentOperation }, async (_request, reply) =>
-      reply.type('application/json; charset=utf-8').send(await documentText())
-    )
+    app.get('/openapi.json', documentRoute, async (_request, reply) => {
+      const { openApiDocument } = await import('./openapi.ts')
+      document ??= JSON.stringify(openApiDocument(described()))
+      return reply.type('application/json; charset=utf-8').send(document)
+    })
 
     // A browser sends no key with an address: it gets the refusal as the page, which asks for one.
-    const pageAsRefusal: FastifyPluginAsync = async scope => {
+    await app.register(async scope => {
       scope.setErrorHandler(async (error, request, reply) => {
         const failure = toCorralError(error)
         logFailure(failure, request.log)
@@ -70,18 +71,46 @@ export function docsRoutes(described: () => DescribedRoute[]): FastifyPluginAsyn
         if (failure.code === 'unauthorized' && isBrowser) return await sendPage(reply)
         return reply.send(nativeErrorBody(failure, request))
       })
-      scope.get('/docs', { schema: pageOperation }, async (_request, reply) => await sendPage(reply))
-    }
-    await app.register(pageAsRefusal)
+      scope.get('/docs', pageRoute, async (_request, reply) => await sendPage(reply))
+    })
 
+    const { resolve } = createRequire(import.meta.url)
     for (const [name, type] of Object.entries(ASSETS)) {
-      app.get(`/docs/${name}`, { schema: { hide: true } }, async (_request, reply) => {
-        const { readAsset } = await import('./page-files.ts')
-        return reply
+      app.get(`/docs/${name}`, { schema: { hide: true } }, async (_request, reply) =>
+        reply
           .type(type)
           .headers({ 'x-content-type-options': 'nosniff', 'cache-control': 'no-cache' })
-          .send(await readAsset(name))
-      })
+          .send(await readFile(resolve(`@fastify/swagger-ui/static/${name}`)))
+      )
     }
   }
+}
+
+function hashOf(html: string, element: 'script' | 'style'): string {
+  const text = new RegExp(`<${element}>(.*?)</${element}>`, 's').exec(html)![1]!
+  return `'sha256-${createHash('sha256').update(text).digest('base64')}'`
+}
+
+/** Sends the page. Its policy lets it run its own script and what that fetches from this server, and nothing else. */
+async function sendPage(reply: FastifyReply): Promise<FastifyReply> {
+  const html = await readFile(join(packageRoot, 'plugins', 'docs', 'page', 'index.html'), 'utf8')
+  const policy = [
+    "default-src 'none'",
+    `script-src ${hashOf(html, 'script')} blob:`,
+    `style-src ${hashOf(html, 'style')} blob:`,
+    'img-src data:',
+    "connect-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'"
+  ]
+  return reply
+    .type('text/html; charset=utf-8')
+    .headers({
+      'content-security-policy': policy.join('; '),
+      'x-content-type-options': 'nosniff',
+      'referrer-policy': 'no-referrer',
+      'cache-control': 'no-cache'
+    })
+    .send(html)
 }

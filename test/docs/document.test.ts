@@ -6,22 +6,12 @@ import { errorResponses, json, jsonOrStream, nativeErrors } from '../../core/htt
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
-import { type DocumentInfo, openApiDocument } from '../../plugins/docs/openapi.ts'
+import { openApiDocument } from '../../plugins/docs/openapi.ts'
 import { renderApiDocument } from '../../scripts/api-document.ts'
 import { ajvFor, operationsOf, ReplyChecker } from './api-document.ts'
 
-const info: DocumentInfo = {
-  title: 'x',
-  version: '1',
-  summary: 'x',
-  description: 'x',
-  license: { name: 'MIT', identifier: 'MIT' }
-}
 const documentOf = (...routes: { method?: string; url: string; schema?: object }[]): any =>
-  openApiDocument(
-    routes.map(({ method = 'GET', url, schema = {} }) => ({ method, url, schema })),
-    info
-  )
+  openApiDocument(routes.map(({ method = 'GET', url, schema = {} }) => ({ method, url, schema })))
 
 /** Routes that serve nothing that people would call: what the page is made of, and what is routed anew. */
 const HIDDEN = ['GET /docs/swagger-ui-bundle.js', 'GET /docs/swagger-ui.css', 'GET /ollama/v1/*']
