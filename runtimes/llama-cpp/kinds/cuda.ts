@@ -1,17 +1,15 @@
-import type { ArchivePattern, Fit, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
+import type { Fit, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
 import {
   archiveNamed,
   BUILT_ON,
   compareVersions,
-  deviceNumbersOf,
-  idleCards,
-  majorOf,
+  fitFor,
   namesOf,
   SCORES,
-  scoreByCoverage,
   unfit,
-  vendorProblems
+  vendorProblems,
+  visibleDevices
 } from './fit.ts'
 
 interface CudaKind {
@@ -19,12 +17,12 @@ interface CudaKind {
   major: number
   /** Score on a machine that has everything it needs. */
   base: number
-  /** Oldest driver for this toolkit by platform. */
+  /** Oldest driver for this toolkit. */
   drivers: { linux: string; win32: string }
   /** Lowest compute capability that the toolkit compiles for. */
   capability: string
-  /** Platforms and architectures with release archives. */
-  platforms: ['linux' | 'win32', string][]
+  /** Architectures with release archives. */
+  archives: { linux: string[]; win32: string[] }
 }
 
 /** Drivers after 580 support no cards below this compute capability. */
@@ -41,18 +39,15 @@ function driverFix({ architecture }: Gpu): string {
 }
 
 /** A kind of build for one major version of NVIDIA's CUDA toolkit. */
-function cudaKind({ major, base, drivers, capability, platforms }: CudaKind): RuntimeDescriptor {
+function cudaKind({ major, base, drivers, capability, archives }: CudaKind): RuntimeDescriptor {
   const title = `CUDA ${major}`
 
-  /** What a card itself lacks, if anything. */
-  function weaknessOf({ name, architecture }: Gpu): Fit['missing'][number] | undefined {
-    if (architecture === undefined || compareVersions(architecture, capability) >= 0) return undefined
-    return { what: `${name} has compute capability ${architecture}; ${title} needs ${capability} or higher.` }
-  }
-
-  /** Why a card's driver does not support this toolkit, if so. */
-  function driverFault(gpu: Gpu, platform: string): Fit['missing'][number] | undefined {
-    const { name, driver, usable } = gpu
+  /** Why this toolkit cannot use a card, if so. */
+  function faultOf(gpu: Gpu, platform: string): Fit['missing'][number] | undefined {
+    const { name, driver, usable, architecture } = gpu
+    if (architecture !== undefined && compareVersions(architecture, capability) < 0) {
+      return { what: `${name} has compute capability ${architecture}; ${title} needs ${capability} or higher.` }
+    }
     const fix = driverFix(gpu)
     if (!usable) return { what: `${name} has no working driver.`, fix }
     if (driver?.name && /nouveau|nvk|mesa/i.test(driver.name)) {
@@ -60,22 +55,29 @@ function cudaKind({ major, base, drivers, capability, platforms }: CudaKind): Ru
     }
     const floor = platform === 'win32' ? drivers.win32 : drivers.linux
     // The CUDA version that the driver reports is more reliable than its own: compatibility libraries may be installed.
-    const served = driver?.cuda
-      ? majorOf(driver.cuda) >= major
+    const supported = driver?.cuda
+      ? compareVersions(driver.cuda, String(major)) >= 0
       : !driver?.version || compareVersions(driver.version, floor) >= 0
-    if (served) return undefined
-    const has = [
+    if (supported) return undefined
+    const found = [
       driver?.version && `${driver.version} is installed`,
       driver?.cuda && `it supports CUDA up to ${driver.cuda}`
     ]
-    return {
-      what: `${title} needs the NVIDIA driver ${floor} or newer; ${has.filter(Boolean).join(' and ')}.`,
-      fix
-    }
+    return { what: `${title} needs the NVIDIA driver ${floor} or newer; ${found.filter(Boolean).join(' and ')}.`, fix }
   }
 
-  const servedBy = ({ gpus, platform }: Hardware) =>
-    gpus.filter(gpu => gpu.vendor === 'nvidia' && !weaknessOf(gpu) && !driverFault(gpu, platform))
+  const usedOf = ({ gpus, platform }: Hardware) =>
+    gpus.filter(gpu => gpu.vendor === 'nvidia' && !faultOf(gpu, platform))
+
+  /** Each with a companion archive of the toolkit's libraries, whose name may lack the tag. */
+  const archivesFor = (platform: 'linux' | 'win32', system: string, glibc?: string) =>
+    archives[platform].map(arch =>
+      archiveNamed(platform, arch, `${system}-cuda-(${major})\\.(\\d+)-${arch}`, {
+        companion: ([, , minor]) =>
+          new RegExp(`^cudart-llama-(?:b\\d+-)?bin-${system}-cuda-${major}\\.${minor}-${arch}\\.(?:tar\\.gz|zip)$`),
+        ...(glibc && { glibc })
+      })
+    )
 
   return {
     name: `cuda-${major}`,
@@ -85,54 +87,30 @@ function cudaKind({ major, base, drivers, capability, platforms }: CudaKind): Ru
       const cards = hardware.gpus.filter(gpu => gpu.vendor === 'nvidia')
       const problems = vendorProblems('nvidia', hardware)
       if (cards.length === 0) return unfit('No NVIDIA GPU was found.', problems)
-      const served = servedBy(hardware)
-      const missing = [
-        ...problems,
-        ...cards.flatMap(gpu => weaknessOf(gpu) ?? []),
-        // A hardware problem explains better why a card does not work.
-        ...cards
-          .filter(gpu => gpu.usable || problems.length === 0)
-          .flatMap(gpu => driverFault(gpu, hardware.platform) ?? [])
-      ].filter(({ what }, index, all) => all.findIndex(other => other.what === what) === index)
-      if (served.length === 0) return unfit(`${title} cannot use ${namesOf(cards)}.`, missing)
-      const { driver } = served[0]!
-      const runs = [driver?.version && `driver ${driver.version}`, driver?.cuda && `CUDA up to ${driver.cuda}`]
-      const on = runs.filter(Boolean).join(', ')
-      return {
-        score: scoreByCoverage(base, served, hardware),
-        reasons: [`It uses ${namesOf(served)}${on && ` (${on})`}.`, ...idleCards(served, hardware)],
-        missing,
-        gpus: served.map(({ id }) => id)
-      }
+      // A hardware problem explains better why a card does not work.
+      const explained = cards.filter(gpu => gpu.usable || problems.length === 0)
+      const missing = [...problems, ...explained.flatMap(gpu => faultOf(gpu, hardware.platform) ?? [])].filter(
+        ({ what }, index, all) => all.findIndex(other => other.what === what) === index
+      )
+      const used = usedOf(hardware)
+      if (used.length === 0) return unfit(`${title} cannot use ${namesOf(cards)}.`, missing)
+      const { driver } = used[0]!
+      const details = [driver?.version && `driver ${driver.version}`, driver?.cuda && `CUDA up to ${driver.cuda}`]
+      return fitFor(used, hardware, { base, missing, detail: details.filter(Boolean).join(', ') })
     },
-    archives: platforms.map(([platform, arch]) => cudaArchives(major, platform, arch)),
+    archives: [...archivesFor('linux', 'ubuntu', BUILT_ON.ubuntu2404), ...archivesFor('win32', 'win')],
     accepts([, versionMajor, versionMinor], hardware) {
-      const highest = servedBy(hardware).find(({ driver }) => driver?.cuda)?.driver?.cuda
+      const highest = usedOf(hardware).find(({ driver }) => driver?.cuda)?.driver?.cuda
       return highest === undefined || compareVersions(`${versionMajor}.${versionMinor}`, highest) <= 0
     },
     environment(hardware): Record<string, string> {
-      const working = hardware.gpus.filter(gpu => gpu.vendor === 'nvidia' && gpu.usable)
-      const served = servedBy(hardware)
-      if (served.length === 0 || served.length === working.length) return {}
+      const visible = visibleDevices('nvidia', usedOf(hardware), hardware)
       // A card without code in the toolkit would be listed and fail at its first computation. nvidia-smi, which lists the
       // cards, counts them in PCI order; CUDA does so only with CUDA_DEVICE_ORDER.
-      return {
-        CUDA_DEVICE_ORDER: 'PCI_BUS_ID',
-        CUDA_VISIBLE_DEVICES: deviceNumbersOf(served, working)
-      }
+      return visible === undefined ? {} : { CUDA_DEVICE_ORDER: 'PCI_BUS_ID', CUDA_VISIBLE_DEVICES: visible }
     },
     usesDevice: ({ id }) => /^CUDA\d+$/i.test(id)
   }
-}
-
-/** The archives of one version, each with a companion archive of the toolkit's libraries, whose name may lack the tag. */
-function cudaArchives(major: number, platform: 'linux' | 'win32', arch: string): ArchivePattern {
-  const system = platform === 'linux' ? 'ubuntu' : 'win'
-  return archiveNamed(platform, arch, `${system}-cuda-(${major})\\.(\\d+)-${arch}`, {
-    companion: ([, , minor]) =>
-      new RegExp(`^cudart-llama-(?:b\\d+-)?bin-${system}-cuda-${major}\\.${minor}-${arch}\\.(?:tar\\.gz|zip)$`),
-    ...(platform === 'linux' && { glibc: BUILT_ON.ubuntu2404 })
-  })
 }
 
 /** For cards since Turing with driver 580 or newer. */
@@ -141,12 +119,7 @@ export const cuda13 = cudaKind({
   base: SCORES.cuda13,
   drivers: { linux: '580', win32: '580' },
   capability: '7.5',
-  platforms: [
-    ['linux', 'x64'],
-    ['linux', 'arm64'],
-    ['win32', 'x64'],
-    ['win32', 'arm64']
-  ]
+  archives: { linux: ['x64', 'arm64'], win32: ['x64', 'arm64'] }
 })
 
 /** For older drivers, and for cards from Maxwell to Volta, which CUDA 13 no longer supports. */
@@ -155,9 +128,5 @@ export const cuda12 = cudaKind({
   base: SCORES.cuda12,
   drivers: { linux: '525.60.13', win32: '527.41' },
   capability: '5.0',
-  platforms: [
-    ['linux', 'x64'],
-    ['linux', 'arm64'],
-    ['win32', 'x64']
-  ]
+  archives: { linux: ['x64', 'arm64'], win32: ['x64'] }
 })

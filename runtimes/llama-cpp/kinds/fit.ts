@@ -34,7 +34,7 @@ export const SCORES = {
  * The score of a kind that lacks a library. It stays above the processor, because the library may be installed somewhere
  * unexpected: the proof will show.
  */
-export function withoutLibrary(base: number): number {
+function withoutLibrary(base: number): number {
   return Math.min(base, SCORES.cpu + Math.round(base / 5))
 }
 
@@ -57,7 +57,7 @@ export function relevantGpusOf(vendor: Gpu['vendor'], hardware: Hardware): Gpu[]
 }
 
 /** Reduces `base` for the GPUs that a build using `used` would leave idle. Pure. */
-export function scoreByCoverage(base: number, used: readonly Gpu[], hardware: Hardware): number {
+function scoreByCoverage(base: number, used: readonly Gpu[], hardware: Hardware): number {
   const relevant = relevantGpus(hardware)
   const idle = relevant.filter(gpu => !used.includes(gpu))
   if (idle.length === 0) return base
@@ -68,10 +68,50 @@ export function scoreByCoverage(base: number, used: readonly Gpu[], hardware: Ha
   return Math.max(LOWEST, Math.round(base - PENALTY_FOR_IDLE_CARD - PENALTY_FOR_IDLE_MEMORY * share))
 }
 
-/** A sentence about the cards that a build would leave idle, if any. */
-export function idleCards(used: readonly Gpu[], hardware: Hardware): string[] {
+interface FitOptions {
+  /** The score if nothing is missing. */
+  base: number
+  missing: Fit['missing']
+  /** False if a library that it needs was not found. */
+  library?: boolean
+  /** Put behind the names of the GPUs. */
+  detail?: string
+  reasons?: string[]
+}
+
+/** The fit of a kind that would use these GPUs, at least one. */
+export function fitFor(
+  used: readonly Gpu[],
+  hardware: Hardware,
+  { base, missing, library = true, detail = '', reasons = [] }: FitOptions
+): Fit {
   const idle = relevantGpus(hardware).filter(gpu => !used.includes(gpu))
-  return idle.length > 0 && used.length > 0 ? [`It leaves ${namesOf(idle)} idle.`] : []
+  return {
+    score: scoreByCoverage(library ? base : withoutLibrary(base), used, hardware),
+    reasons: [
+      `It uses ${namesOf(used)}${detail && ` (${detail})`}.`,
+      ...reasons,
+      ...(idle.length > 0 ? [`It leaves ${namesOf(idle)} idle.`] : [])
+    ],
+    missing,
+    gpus: used.map(({ id }) => id)
+  }
+}
+
+/** The working cards of a vendor and their hardware problems, for kinds on Linux and Windows; else why there are none. */
+export function cardsFor(
+  kind: { vendor: 'amd' | 'intel'; brand: string; title: string },
+  hardware: Hardware
+): { cards: Gpu[]; problems: Fit['missing'] } | { unfit: Fit } {
+  const { vendor, brand, title } = kind
+  const all = hardware.gpus.filter(gpu => gpu.vendor === vendor)
+  const problems = vendorProblems(vendor, hardware)
+  if (all.length === 0) return { unfit: unfit(`No ${brand} GPU was found.`, problems) }
+  if (!['linux', 'win32'].includes(hardware.platform)) {
+    return { unfit: unfit(`${title} is for Linux and Windows only.`) }
+  }
+  const cards = relevantGpusOf(vendor, hardware)
+  return cards.length > 0 ? { cards, problems } : { unfit: unfit(`${namesOf(all)}: no working driver.`, problems) }
 }
 
 /** Names as text, with counts of equal ones: `NVIDIA Tesla P40 (3)`. */
@@ -82,10 +122,15 @@ export function namesOf(gpus: readonly Gpu[]): string {
   return names.length > 1 ? `${names.slice(0, -1).join(', ')} and ${names.at(-1)}` : names.join('')
 }
 
-/** Numbers of cards as the vendor's API counts them, for variables such as CUDA_VISIBLE_DEVICES. */
-export function deviceNumbersOf(chosen: readonly Gpu[], all: readonly Gpu[]): string {
+/**
+ * The numbers of the cards to use as the vendor's API counts them, for variables such as CUDA_VISIBLE_DEVICES; undefined
+ * to leave all visible.
+ */
+export function visibleDevices(vendor: Gpu['vendor'], used: readonly Gpu[], { gpus }: Hardware): string | undefined {
+  const working = gpus.filter(gpu => gpu.vendor === vendor && gpu.usable)
+  if (used.length === 0 || used.length === working.length) return undefined
   // Ids count a vendor's cards as its tools do; the list is sorted differently.
-  return chosen.map(gpu => /:(\d+)$/.exec(gpu.id)?.[1] ?? String(all.indexOf(gpu))).join(',')
+  return used.map(gpu => /:(\d+)$/.exec(gpu.id)?.[1] ?? String(working.indexOf(gpu))).join(',')
 }
 
 const VENDOR_WORDS: Partial<Record<Gpu['vendor'], RegExp>> = {
@@ -97,14 +142,11 @@ const VENDOR_WORDS: Partial<Record<Gpu['vendor'], RegExp>> = {
 
 /** The hardware problems of a vendor's cards, as `Fit.missing`. */
 export function vendorProblems(vendor: Gpu['vendor'], hardware: Hardware): Fit['missing'] {
-  const own = hardware.gpus.filter(gpu => gpu.vendor === vendor)
+  const names = hardware.gpus.filter(gpu => gpu.vendor === vendor).flatMap(({ id, name }) => [id, name])
   return hardware.problems
     .filter(({ code }) => code !== 'probe_failed')
-    .filter(
-      ({ subject }) =>
-        own.some(({ id, name }) => subject === id || subject === name) || VENDOR_WORDS[vendor]?.test(subject)
-    )
-    .map(({ message, advice }) => ({ what: message, ...(advice === undefined ? {} : { fix: advice }) }))
+    .filter(({ subject }) => names.includes(subject) || VENDOR_WORDS[vendor]?.test(subject))
+    .map(({ message, advice }) => ({ what: message, ...(advice !== undefined && { fix: advice }) }))
 }
 
 /** The fit of a kind that cannot work here. */
@@ -153,9 +195,4 @@ export function compareVersions(a: string, b: string): number {
 
 function partsOf(version: string): number[] {
   return version.split('.').map(part => Number.parseInt(part, 10) || 0)
-}
-
-/** The first number of a dotted version. */
-export function majorOf(version: string): number {
-  return partsOf(version)[0]!
 }

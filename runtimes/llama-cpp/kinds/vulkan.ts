@@ -3,15 +3,13 @@ import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
 import {
   archiveNamed,
   BUILT_ON,
+  fitFor,
   hasLibrary,
-  idleCards,
   installPackage,
   namesOf,
   relevantGpus,
   SCORES,
-  scoreByCoverage,
-  unfit,
-  withoutLibrary
+  unfit
 } from './fit.ts'
 
 /** AMD's data center cards, which have no Vulkan driver. */
@@ -55,29 +53,19 @@ export const vulkan: RuntimeDescriptor = {
     if (candidates.length === 0) return unfit(`${namesOf(gpus)}: no working driver.`)
     if (used.length === 0) return unfit(`Vulkan does not support ${namesOf(candidates)}.`, missing)
     // On Windows the loader comes with every graphics driver.
-    const loader =
+    const library =
       platform === 'win32' ||
       hasLibrary(hardware, 'vulkan') !== false ||
       used.some(({ apis }) => apis.includes('vulkan'))
-    if (!loader) {
+    if (!library) {
       missing.push({
         what: 'libvulkan.so.1, the Vulkan loader, was not found.',
         fix: `Install it: ${installPackage('libvulkan1 mesa-vulkan-drivers', 'vulkan-loader mesa-vulkan-drivers', 'vulkan-icd-loader')}`
       })
     }
-    const base = baseOf(used)
-    return {
-      score: scoreByCoverage(loader ? base : withoutLibrary(base), used, hardware),
-      reasons: [
-        `It uses ${namesOf(used)}.`,
-        ...(used.every(({ vendor }) => vendor === 'qualcomm')
-          ? ['Vulkan on Adreno is often slower than the processor and sometimes wrong; it is used only if chosen.']
-          : []),
-        ...idleCards(used, hardware)
-      ],
-      missing,
-      gpus: used.map(({ id }) => id)
-    }
+    const slow = 'Vulkan on Adreno is often slower than the processor and sometimes wrong; it is used only if chosen.'
+    const reasons = used.every(({ vendor }) => vendor === 'qualcomm') ? [slow] : []
+    return fitFor(used, hardware, { base: baseOf(used), library, missing, reasons })
   },
   archives: [
     archiveNamed('linux', 'x64', 'ubuntu-vulkan-x64', { glibc: BUILT_ON.ubuntu2204 }),

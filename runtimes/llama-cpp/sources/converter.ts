@@ -6,7 +6,7 @@ import type { Build, ConversionTools } from '../../../core/contracts/builds.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { messageOf } from '../../../core/errors.ts'
 import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
-import { unpackPart } from './archive.ts'
+import { unpackTar } from './archive.ts'
 import { fetchSource, fillOnce, type LlamaSource, type SourcePackage } from './llama-source.ts'
 import { releaseTag } from './release.ts'
 import type { ReleaseServer } from './release-server.ts'
@@ -77,7 +77,7 @@ async function fetchReleaseConverter(
     await pipeline(await server.source(tag, signal), createWriteStream(archive), { signal })
     onProgress?.({ phase: 'unpacking', subject })
     const unpacked = await unfinishedFolder(folder)
-    await unpackPart(archive, unpacked, path => PARTS.includes(path.split('/')[1] ?? ''))
+    await unpackTar(archive, unpacked, path => PARTS.includes(path.split('/')[1] ?? ''))
     signal.throwIfAborted()
     await rm(target, { recursive: true, force: true })
     await rename(unpacked, target)
