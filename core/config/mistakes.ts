@@ -1,5 +1,5 @@
 import { CorralError } from '../errors.ts'
-import { type ModelName, modelKey, parseModelName } from '../models/model-name.ts'
+import { modelKey, parseModelName } from '../models/model-name.ts'
 import { parseOptions } from '../models/options.ts'
 import { isObject } from '../system/json-object.ts'
 import { allowedBy } from '../system/schema-check.ts'
@@ -71,7 +71,7 @@ function unknownKey(root: SettingSchema, path: string[]): string {
   }
   const siblings = Object.keys(schemaAt(root, parent)?.properties ?? {})
   const near = nearest(key, siblings)
-  // A name that many sections have tells nothing of the one that was meant.
+  // A name that many sections have says nothing about the one that was meant.
   const elsewhere = knownPaths(root).filter(known => known.at(-1) === key.toLowerCase())
   const guess = near ? [...parent, near] : elsewhere.length === 1 ? elsewhere[0] : undefined
   const within = parent.length === 0 ? 'There is no setting' : `${settingName(parent)} has no setting`
@@ -119,53 +119,49 @@ function schemaMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   return [...mistakes.values()]
 }
 
-function modelNameMistakes(models: unknown): Mistake[] {
-  const mistakes: Mistake[] = []
-  const seen = new Map<string, string>()
-  for (const spelled of Object.keys(isObject(models) ? models : {})) {
-    const path = ['models', spelled]
-    try {
-      const name = parseModelName(spelled)
-      const key = `${modelKey(name)}:${name.variant?.toLowerCase() ?? ''}`
-      const other = seen.get(key)
-      if (other) {
-        const message = `${JSON.stringify(spelled)} and ${JSON.stringify(other)} are the same model; keep one of them.`
-        mistakes.push({ path, atKey: true, message })
-      }
-      seen.set(key, spelled)
-    } catch (error) {
-      if (!(error instanceof CorralError)) throw error
-      mistakes.push({ path, atKey: true, message: error.message })
-    }
+/** The message of what refuses, or returns a complaint. */
+function complaintOf(check: () => unknown): string | undefined {
+  try {
+    const complaint = check()
+    return typeof complaint === 'string' ? complaint : undefined
+  } catch (error) {
+    if (error instanceof CorralError) return error.message
+    throw error
   }
-  return mistakes
 }
 
-/** Names inside of models' settings: aliases, each of one model only, and draft models. */
-function innerNameMistakes(models: unknown): Mistake[] {
+/** Names of models and, inside of their settings, aliases (each of one model only) and draft models. */
+function nameMistakes(models: unknown): Mistake[] {
   const mistakes: Mistake[] = []
-  const seen = new Map<string, string>()
+  const check = (path: string[], atKey: boolean, use: () => unknown) => {
+    const message = complaintOf(use)
+    if (message) mistakes.push({ path, atKey, message })
+  }
+  const names = new Map<string, string>()
+  const aliases = new Map<string, string>()
   for (const [model, settings] of Object.entries(isObject(models) ? models : {})) {
+    const shown = JSON.stringify(model)
+    check(['models', model], true, () => {
+      const name = parseModelName(model)
+      const key = `${modelKey(name)}:${name.variant?.toLowerCase() ?? ''}`
+      const other = names.get(key)
+      names.set(key, shown)
+      return other && `${shown} and ${other} are the same model; keep one of them.`
+    })
     if (!isObject(settings)) continue
-    const { aliases, draft } = settings
-    const check = (path: string[], name: unknown, use: (name: ModelName) => string | undefined) => {
-      const full = ['models', model, ...path]
-      try {
-        const message = use(parseModelName(name))
-        if (message) mistakes.push({ path: full, atKey: false, message: `${settingName(full)}: ${message}` })
-      } catch (error) {
-        if (!(error instanceof CorralError)) throw error
-        mistakes.push({ path: full, atKey: false, message: error.message })
-      }
+    const { draft } = settings
+    if (isObject(draft) && 'model' in draft) {
+      check(['models', model, 'draft', 'model'], false, () => parseModelName(draft.model))
     }
-    if (isObject(draft) && 'model' in draft) check(['draft', 'model'], draft.model, () => undefined)
-    for (const [index, alias] of (Array.isArray(aliases) ? aliases : []).entries()) {
-      check(['aliases', String(index)], alias, name => {
-        const shown = JSON.stringify(alias)
-        if (name.variant !== undefined) return `${shown} names a variant; an alias is <owner>/<name>.`
-        const other = seen.get(modelKey(name))
-        seen.set(modelKey(name), model)
-        return other && `${shown} is an alias of ${JSON.stringify(other)} already; keep one of them.`
+    for (const [index, alias] of (Array.isArray(settings.aliases) ? settings.aliases : []).entries()) {
+      const path = ['models', model, 'aliases', String(index)]
+      const begin = `${settingName(path)}: ${JSON.stringify(alias)}`
+      check(path, false, () => {
+        const name = parseModelName(alias)
+        if (name.variant !== undefined) return `${begin} names a variant; an alias is <owner>/<name>.`
+        const other = aliases.get(modelKey(name))
+        aliases.set(modelKey(name), shown)
+        return other && `${begin} is an alias of ${other} already; keep one of them.`
       })
     }
   }
@@ -184,13 +180,8 @@ export function optionGroups(values: unknown): string[][] {
 function optionMistakes(values: unknown): Mistake[] {
   return optionGroups(values).flatMap(group =>
     Object.entries(valueAt(values, group) as object).flatMap(([key, value]) => {
-      try {
-        parseOptions({ [key]: value })
-        return []
-      } catch (error) {
-        if (!(error instanceof CorralError)) throw error
-        return [{ path: [...group, key], atKey: false, message: error.message }]
-      }
+      const message = complaintOf(() => parseOptions({ [key]: value }))
+      return message ? [{ path: [...group, key], atKey: false, message }] : []
     })
   )
 }
@@ -199,8 +190,7 @@ function optionMistakes(values: unknown): Mistake[] {
 export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   const mistakes = schemaMistakes(schema, values)
   const places = new Set(mistakes.map(({ path }) => path.join('\0')))
-  const models = valueAt(values, ['models'])
-  for (const mistake of [...modelNameMistakes(models), ...innerNameMistakes(models), ...optionMistakes(values)]) {
+  for (const mistake of [...nameMistakes(valueAt(values, ['models'])), ...optionMistakes(values)]) {
     if (!places.has(mistake.path.join('\0'))) mistakes.push(mistake)
   }
   return mistakes
@@ -208,7 +198,7 @@ export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
 
 /**
  * The values without settings that are there but empty (`port:`): these count as not set. Unknown keys and entries of
- * lists stay, so that they are told.
+ * lists stay, so that they are reported.
  */
 export function withoutEmpty(schema: SettingSchema | undefined, value: unknown): unknown {
   if (!isObject(value)) return value

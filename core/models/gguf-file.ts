@@ -36,8 +36,20 @@ const DEFAULT_ALIGNMENT = 32
 
 const STRING = 8
 const ARRAY = 9
-/** Bytes of a value, by GGUF's number of its type. */
-const WIDTH: Record<number, number> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 }
+/** Bytes of a value and how it is read, by GGUF's number of its type. */
+const SCALARS: Record<number, [width: number, read: (bytes: Buffer, at: number) => number | boolean]> = {
+  0: [1, (bytes, at) => bytes.readUInt8(at)],
+  1: [1, (bytes, at) => bytes.readInt8(at)],
+  2: [2, (bytes, at) => bytes.readUInt16LE(at)],
+  3: [2, (bytes, at) => bytes.readInt16LE(at)],
+  4: [4, (bytes, at) => bytes.readUInt32LE(at)],
+  5: [4, (bytes, at) => bytes.readInt32LE(at)],
+  6: [4, (bytes, at) => bytes.readFloatLE(at)],
+  7: [1, (bytes, at) => bytes.readUInt8(at) !== 0],
+  10: [8, (bytes, at) => Number(bytes.readBigUInt64LE(at))],
+  11: [8, (bytes, at) => Number(bytes.readBigInt64LE(at))],
+  12: [8, (bytes, at) => bytes.readDoubleLE(at)]
+}
 
 /** llama.cpp's names of a classification head's layers; the second may be absent. */
 const CLASSIFIER = /^cls(\.output)?\.weight$/
@@ -47,10 +59,10 @@ class CutOff extends Error {}
 /** The header cannot be what it says. */
 class Unreadable extends Error {}
 
-function widthOf(type: number): number {
-  const width = WIDTH[type]
-  if (width === undefined) throw new Unreadable(`values of type ${type} do not exist`)
-  return width
+function scalarOf(type: number) {
+  const scalar = SCALARS[type]
+  if (scalar === undefined) throw new Unreadable(`values of type ${type} do not exist`)
+  return scalar
 }
 
 function createReader(bytes: Buffer, whole: boolean) {
@@ -76,31 +88,8 @@ function createReader(bytes: Buffer, whole: boolean) {
       return bytes.toString('utf8', start, start + (whole ? length : Math.min(length, MAX_TEXT)))
     },
     scalar(type: number): number | boolean {
-      const start = take(widthOf(type))
-      switch (type) {
-        case 0:
-          return bytes.readUInt8(start)
-        case 1:
-          return bytes.readInt8(start)
-        case 2:
-          return bytes.readUInt16LE(start)
-        case 3:
-          return bytes.readInt16LE(start)
-        case 4:
-          return bytes.readUInt32LE(start)
-        case 5:
-          return bytes.readInt32LE(start)
-        case 6:
-          return bytes.readFloatLE(start)
-        case 7:
-          return bytes.readUInt8(start) !== 0
-        case 10:
-          return Number(bytes.readBigUInt64LE(start))
-        case 11:
-          return Number(bytes.readBigInt64LE(start))
-        default:
-          return bytes.readDoubleLE(start)
-      }
+      const [width, read] = scalarOf(type)
+      return read(bytes, take(width))
     },
     value(type: number): unknown {
       if (type === STRING) return reader.text()
@@ -117,7 +106,7 @@ function createReader(bytes: Buffer, whole: boolean) {
         return whole ? texts : length
       }
       if (length > MAX_LIST && !whole) {
-        take(length * widthOf(itemType))
+        take(length * scalarOf(itemType)[0])
         return length
       }
       return Array.from({ length }, () => reader.scalar(itemType))

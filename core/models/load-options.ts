@@ -1,7 +1,7 @@
 import { type Static, Type } from 'typebox'
 
 /** Types of the KV cache. */
-export const CACHE_TYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'iq4_nl', 'q5_0', 'q5_1'] as const
+const CACHE_TYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'iq4_nl', 'q5_0', 'q5_1'] as const
 
 /** The largest number that engines read. */
 export const MAX_INT = 2 ** 31 - 1

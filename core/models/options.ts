@@ -1,7 +1,8 @@
 import { type Static, type TNull, type TOptional, type TSchema, type TUnion, Type } from 'typebox'
 import { CorralError } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
-import { CACHE_TYPES, DEFAULT_LOAD_OPTIONS, type LoadOptions, LoadOptionsSchema, MAX_INT } from './load-options.ts'
+import { allowedBy, fits } from '../system/schema-check.ts'
+import { DEFAULT_LOAD_OPTIONS, type LoadOptions, LoadOptionsSchema, MAX_INT } from './load-options.ts'
 
 /** What becomes of a conversation that is longer than the context: an error, or its oldest turns are left out. */
 export const OverflowPolicySchema = Type.Enum(['error', 'drop_oldest'])
@@ -30,12 +31,15 @@ export const DEFAULT_SAMPLING_OPTIONS: SamplingOptions = {
 }
 
 const { cache_type_k, cache_type_v, dtype, ...numbers } = LoadOptionsSchema.properties
-/** Names of types are taken in upper case too; what is none, `parseOptions` says. */
-const ofRequests = {
-  ...numbers,
+/** Types may be written in capitals too, so that `parseOptions` has to check them. */
+const types = {
   cache_type_k: Type.String({ documented: cache_type_k }),
   cache_type_v: Type.String({ documented: cache_type_v }),
-  dtype: Type.String({ documented: dtype }),
+  dtype: Type.String({ documented: dtype })
+}
+const ofRequests = {
+  ...numbers,
+  ...types,
   ...SamplingOptionsSchema.properties,
   num_predict: SamplingOptionsSchema.properties.max_tokens,
   num_gpu: LoadOptionsSchema.properties.n_gpu_layers,
@@ -82,55 +86,34 @@ export function optionName(spelled: string): string {
   return ALIASES[spelled] ?? spelled
 }
 
-interface NumberRule {
-  type: 'number' | 'integer'
-  minimum: number
-  maximum: number
-}
-const NUMBER_RULES = new Map<string, NumberRule>()
-for (const schema of [LoadOptionsSchema, SamplingOptionsSchema]) {
-  for (const [name, rule] of Object.entries(schema.properties)) {
-    if ('minimum' in rule) NUMBER_RULES.set(name, rule as unknown as NumberRule)
-  }
-}
-
-/** The option by which a request says what is to become of a conversation that is longer than the context. */
+/** The option by which a request says what happens to a conversation that is longer than the context. */
 const OVERFLOW = 'context_overflow'
 
-const LOAD_NAMES = new Set(Object.keys(LoadOptionsSchema.properties))
+/** corral's own options. */
+const RULES: Record<string, TSchema> = {
+  ...SamplingOptionsSchema.properties,
+  ...LoadOptionsSchema.properties,
+  [OVERFLOW]: OverflowPolicySchema
+}
 
 function kindOf(value: unknown): string {
   if (Array.isArray(value)) return 'an array'
   return typeof value === 'object' ? 'an object' : `${typeof value} ${JSON.stringify(value)?.slice(0, 60)}`
 }
 
+/** @param spelled the name as the request has it */
 function checkOption(name: string, spelled: string, value: unknown): unknown {
-  const fail = (allowed: string): never => {
+  const rule = Object.hasOwn(RULES, name) ? RULES[name] : undefined
+  if (!rule) return value
+  // Names of types may be written in capitals.
+  const checked = typeof value === 'string' && Object.hasOwn(types, name) ? value.toLowerCase() : value
+  if (!fits(rule, checked)) {
+    const allowed = name === 'dtype' ? 'a type name such as f32, f16, bf16, q8_0 or q4_k_m' : allowedBy(rule as object)
     throw new CorralError('invalid_option', `Option "${spelled}" must be ${allowed}; got ${kindOf(value)}.`, {
       param: spelled
     })
   }
-  const rule = NUMBER_RULES.get(name)
-  if (rule) {
-    const noun = rule.type === 'integer' ? 'a whole number' : 'a number'
-    const range = `${noun} from ${rule.minimum} to ${rule.maximum}`
-    if (typeof value !== 'number' || !Number.isFinite(value)) return fail(range)
-    if (rule.type === 'integer' && !Number.isInteger(value)) return fail(range)
-    if (value < rule.minimum || value > rule.maximum) return fail(range)
-    return name === 'max_tokens' && value < 0 ? -1 : value
-  }
-  if (name === 'cache_type_k' || name === 'cache_type_v') {
-    const type = typeof value === 'string' ? value.toLowerCase() : ''
-    return (CACHE_TYPES as readonly string[]).includes(type) ? type : fail(`one of ${CACHE_TYPES.join(', ')}`)
-  }
-  if (name === 'dtype') {
-    const valid = typeof value === 'string' && /^[A-Za-z0-9_]{2,16}$/.test(value)
-    return valid ? value.toLowerCase() : fail('a type name such as f32, f16, bf16, q8_0 or q4_k_m')
-  }
-  if (name === OVERFLOW) {
-    return value === 'error' || value === 'drop_oldest' ? value : fail('"error" or "drop_oldest"')
-  }
-  return value
+  return name === 'max_tokens' && Number(checked) < 0 ? -1 : checked
 }
 
 /** Engines may take minutes over a hundred thousand. */
@@ -147,7 +130,7 @@ export interface ParsedOptions {
 
 /**
  * Sorts and checks options as a request or `config.yaml` gives them. `null` counts as not given; names that nobody
- * knows stay in `sampling` and are the engine's to heed or ignore.
+ * knows stay in `sampling` for the engine.
  * @throws CorralError `invalid_option` with the name as it was spelled.
  */
 export function parseOptions(given: unknown): ParsedOptions {
@@ -167,7 +150,7 @@ export function parseOptions(given: unknown): ParsedOptions {
     if (name !== spelled && names.has(name)) continue
     const checked = checkOption(name, spelled, value)
     if (name === OVERFLOW) parsed.overflow = checked as OverflowPolicy
-    else if (LOAD_NAMES.has(name)) Object.assign(parsed.load, { [name]: checked })
+    else if (Object.hasOwn(LoadOptionsSchema.properties, name)) Object.assign(parsed.load, { [name]: checked })
     else parsed.sampling[name] = checked
   }
   return parsed
@@ -176,7 +159,7 @@ export function parseOptions(given: unknown): ParsedOptions {
 /** Top-level fields of a hosted-chat body that are corral's own options (or aliases of them). */
 export function topLevelOptions(body: Record<string, unknown>): Record<string, unknown> {
   const picked: Record<string, unknown> = {}
-  for (const name of [...NUMBER_RULES.keys(), ...LOAD_NAMES, ...Object.keys(ALIASES), OVERFLOW]) {
+  for (const name of [...Object.keys(RULES), ...Object.keys(ALIASES)]) {
     if (name in body) picked[name] = body[name]
   }
   return picked

@@ -194,51 +194,29 @@ function guardedHook(
   onLateFailure: (error: unknown) => Promise<void>,
   deadline: number
 ): AnyFunction {
-  if (typeof hook !== 'function') return hook
-  if (name === 'onReady') {
-    return async function (this: unknown) {
-      const ready = async () => {
-        if (hook.length === 0) return await hook.call(this)
-        return await new Promise<void>((resolve, reject) => {
-          hook.call(this, (error: unknown) => (error ? reject(error) : resolve()))
-        })
-      }
-      if (participant.state === 'failed') return
-      await within(deadline, ready).catch(onLateFailure)
+  const onReady = name === 'onReady'
+  if (typeof hook !== 'function' || !(onReady || REQUEST_HOOKS.has(name))) return hook
+  // As Fastify does: a hook calls `done`, or returns a promise. One that sends the reply itself may do neither.
+  const call = (self: unknown, values: unknown[]) =>
+    new Promise((resolve, reject) => {
+      const done = (error?: unknown, value?: unknown) => (error ? reject(error) : resolve(value))
+      const result = hook.call(self, ...values, done)
+      if (result instanceof Promise) result.then(resolve, reject)
+      else if (onReady && hook.length === 0) resolve(undefined)
+    })
+  return async function (this: unknown, ...values) {
+    if (participant.state === 'failed') return undefined
+    if (onReady) return await within(deadline, () => call(this, values)).catch(onLateFailure)
+    // The last one is Fastify's own `done`, which a hook that returns a promise must not call.
+    if (typeof values.at(-1) === 'function') values.pop()
+    try {
+      return await call(this, values)
+    } catch (error) {
+      if (error instanceof CorralError || typeof (error as { statusCode?: unknown })?.statusCode === 'number')
+        throw error
+      const { name: plugin } = participant.definition
+      const message = `The plugin "${plugin}" failed in its hook "${name}". The server's log says why.`
+      throw new CorralError('internal', message, { cause: error })
     }
   }
-  if (!REQUEST_HOOKS.has(name)) return hook
-  const failed = () => participant.state === 'failed'
-  const named = (error: unknown) => {
-    if (error instanceof CorralError || typeof (error as { statusCode?: unknown })?.statusCode === 'number')
-      return error
-    const message = `The plugin "${participant.definition.name}" failed in its hook "${name}". The server's log says why.`
-    return new CorralError('internal', message, { cause: error })
-  }
-  const isAsync = hook.constructor.name === 'AsyncFunction'
-  const guarded: AnyFunction = isAsync
-    ? async function (...values) {
-        if (failed()) return undefined
-        try {
-          return await hook.apply(this, values)
-        } catch (error) {
-          throw named(error)
-        }
-      }
-    : function (...values) {
-        const done = values.pop() as (error?: unknown, ...more: unknown[]) => void
-        if (failed()) return done()
-        try {
-          const result = hook.call(this, ...values, (error?: unknown, ...more: unknown[]) =>
-            done(error ? named(error) : error, ...more)
-          )
-          if (!(result instanceof Promise)) return result
-          return result.catch(error => {
-            throw named(error)
-          })
-        } catch (error) {
-          throw named(error)
-        }
-      }
-  return Object.defineProperty(guarded, 'length', { value: hook.length })
 }
