@@ -18,6 +18,7 @@ import {
   type Event,
   firstLoad,
   isIn,
+  type ModelFacts,
   type Phase,
   type Plan,
   type PreparedPlan,
@@ -97,16 +98,11 @@ function engineOf(state: SchedulerState, event: EngineEvent): EngineState | unde
   const known = state.engines.get(event.key)
   if (known || event.type !== 'request') return known
   const engine: EngineState = {
+    ...factsOf(event),
     key: event.key,
-    name: event.name,
     phase: { name: 'absent' },
     queue: [],
-    defaults: event.defaults,
     keepAlive: state.limits.keepAlive,
-    pinned: event.pinned,
-    groups: event.groups,
-    elsewhere: event.elsewhere ?? false,
-    maxConcurrent: event.maxConcurrent,
     grants: 0,
     preparing: undefined,
     alarm: undefined,
@@ -115,6 +111,10 @@ function engineOf(state: SchedulerState, event: EngineEvent): EngineState | unde
   }
   state.engines.set(event.key, engine)
   return engine
+}
+
+function factsOf({ name, defaults, pinned, groups, elsewhere, maxConcurrent }: ModelFacts): ModelFacts {
+  return { name, defaults, pinned, groups, elsewhere, maxConcurrent }
 }
 
 // ---- 1. what has happened --------------------------------------------------------------------------------------------
@@ -173,12 +173,7 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
   }
   const ends = isIn(engine, 'absent', 'planned', 'stopping')
   if (ends && !engine.queue.length) engine.keepAlive = event.initialKeepAlive ?? state.limits.keepAlive
-  engine.name = event.name
-  engine.defaults = event.defaults
-  engine.groups = event.groups
-  engine.elsewhere = event.elsewhere ?? false
-  engine.maxConcurrent = event.maxConcurrent
-  engine.pinned = event.pinned
+  Object.assign(engine, factsOf(event))
   if (event.pinned) engine.keepAlive = Number.POSITIVE_INFINITY
   else if (event.keepAlive !== undefined) engine.keepAlive = event.keepAlive
   const error = backOff(engine, event, now) ?? queueFull(state, engine)

@@ -12,33 +12,17 @@ export interface ManagedEngine {
   key: string
   variant: Model
   mode: EngineMode
-  engine: Engine | undefined
-  preparing: AbortController | undefined
-  loading: AbortController | undefined
+  engine?: Engine | undefined
+  preparing?: AbortController | undefined
+  loading?: AbortController | undefined
   /** What the next load takes, once it is prepared. */
-  estimate: MemoryEstimate | undefined
-  progress: Progress | undefined
-  alarm: NodeJS.Timeout | undefined
+  estimate?: MemoryEstimate | undefined
+  progress?: Progress | undefined
+  alarm?: NodeJS.Timeout | undefined
   /** Milliseconds since the epoch; when the present engine became ready. */
   loadedAt: number
   /** Called when nothing of it is left. */
   goneListeners: (() => void)[]
-}
-
-export function manageEngine(key: string, variant: Model, mode: EngineMode): ManagedEngine {
-  return {
-    key,
-    variant,
-    mode,
-    engine: undefined,
-    preparing: undefined,
-    loading: undefined,
-    estimate: undefined,
-    progress: undefined,
-    alarm: undefined,
-    loadedAt: 0,
-    goneListeners: []
-  }
 }
 
 /** Whether it has an engine, loads one or prepares a load. */

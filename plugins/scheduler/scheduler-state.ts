@@ -13,18 +13,12 @@ import type { LoadOptions } from '../../core/models/load-options.ts'
  * those to an earlier run are ignored.
  */
 
-export interface EngineState {
-  /** Up to a `#` it names the model, then the mode. */
-  key: string
+/** What is known of a model, as its latest request says. */
+export interface ModelFacts {
   /** For people. */
   name: string
-  phase: Phase
-  /** Requests that wait, in order of arrival. */
-  queue: QueuedRequest[]
   /** The model's own options, for a load that nobody requests anything particular of. */
   defaults: LoadOptions
-  /** Milliseconds without requests after which it is unloaded; Infinity is never. */
-  keepAlive: number
   /** Never unloaded for want of room. */
   pinned: boolean
   /** Models that share one are never in memory together. */
@@ -33,6 +27,16 @@ export interface EngineState {
   elsewhere: boolean
   /** Most requests answered at once, if fewer than there are slots. */
   maxConcurrent: number | undefined
+}
+
+export interface EngineState extends ModelFacts {
+  /** Up to a `#` it names the model, then the mode. */
+  key: string
+  phase: Phase
+  /** Requests that wait, in order of arrival. */
+  queue: QueuedRequest[]
+  /** Milliseconds without requests after which it is unloaded; Infinity is never. */
+  keepAlive: number
   /** Answers begun so far. */
   grants: number
   /** The `prepare` whose answer is still to come, though its plan may have been dropped meanwhile. */
@@ -162,25 +166,18 @@ export interface SchedulerState {
 }
 
 export type Event =
-  | {
+  | ({
       type: 'request'
       id: number
       key: string
-      name: string
       options: Partial<LoadOptions>
       loadOnly: boolean
       slots: number
-      defaults: LoadOptions
       /** Milliseconds, Infinity for ever; undefined leaves what holds. */
       keepAlive?: number | undefined
       /** The model's own setting, for an engine that is not loaded yet. */
       initialKeepAlive?: number | undefined
-      pinned: boolean
-      groups: readonly string[]
-      /** Its engines take nothing of this machine. */
-      elsewhere?: boolean
-      maxConcurrent: number | undefined
-    }
+    } & ModelFacts)
   /** A request that waits is cancelled, or one that runs has ended. */
   | { type: 'leave'; id: number; key: string }
   | { type: 'prepared'; key: string; run: number; need: MemoryUse; certain: boolean; advice: string }

@@ -7,7 +7,7 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import { bareName, type ModelName, parseModelName } from '../../core/models/model-name.ts'
 import { decide } from './decide.ts'
 import { cappedOptions, createEngineLoads, type LoadDependencies } from './engine-loads.ts'
-import { isOccupied, loadingModel, type ManagedEngine, manageEngine, runningModel, whenGone } from './managed-engine.ts'
+import { isOccupied, loadingModel, type ManagedEngine, runningModel, whenGone } from './managed-engine.ts'
 import { createState, type Effect, type Event, type Limits } from './scheduler-state.ts'
 
 interface Request {
@@ -116,7 +116,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const key = `${variant.key}#${mode}`
     let managed = managedEngines.get(key)
     if (!managed) {
-      managed = manageEngine(key, variant, mode)
+      managed = { key, variant, mode, loadedAt: 0, goneListeners: [] }
       managedEngines.set(key, managed)
     }
     return managed

@@ -415,6 +415,7 @@ function simulate(seed: number): string[] {
         defaults: DEFAULT_LOAD_OPTIONS,
         pinned: false,
         groups: [],
+        elsewhere: false,
         maxConcurrent: undefined,
         ...(random() < 0.1 ? { keepAlive: 0 } : {})
       })

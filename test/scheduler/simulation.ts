@@ -142,6 +142,7 @@ class Simulation {
       initialKeepAlive: model.keepAlive,
       pinned: model.pinned,
       groups: model.groups,
+      elsewhere: false,
       maxConcurrent: model.maxConcurrent
     })
     if (!dice.chance(0.1)) return

@@ -90,6 +90,7 @@ export function machine(limits: Partial<Limits> = {}, needs: Record<string, Memo
         defaults: DEFAULT_LOAD_OPTIONS,
         pinned: false,
         groups: [],
+        elsewhere: false,
         maxConcurrent: undefined,
         ...more
       })
