@@ -3,7 +3,7 @@ import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../core/models/load-options.ts'
 import { decide } from '../../plugins/scheduler/decide.ts'
-import { cappedOptions } from '../../plugins/scheduler/engine-loads.ts'
+import { cappedOptions } from '../../plugins/scheduler/scheduler.ts'
 import {
   createState,
   type Event,
