@@ -5,7 +5,7 @@ import { pino } from 'pino'
 import { loadConfig } from '../core/config/load.ts'
 import { createApplication } from '../core/http/application.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
-import { createPluginHost } from '../core/plugins/plugin-host.ts'
+import { PluginHost } from '../core/plugins/plugin-host.ts'
 import { builtInPlugins } from '../plugins/built-in.ts'
 
 /** The API document as a server with default settings gives it: its routes are registered, but nothing is started. */
@@ -17,7 +17,7 @@ export async function renderApiDocument(
   const config = await loadConfig({ flags: { home }, env: {}, cwd: home, definitions })
   const log = pino({ level: 'silent' })
   const app = await createApplication(config.core, log)
-  const host = createPluginHost({ definitions, config, log, signal: over.signal })
+  const host = new PluginHost({ definitions, config, log, signal: over.signal })
   try {
     await host.register(app)
     const { payload } = await app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })

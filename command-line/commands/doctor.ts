@@ -212,7 +212,7 @@ async function examineHere(
   build: boolean,
   progress: Progress
 ): Promise<RuntimesReport> {
-  const [{ createApplication }, { createPluginHost }, { createLogger }, { pino }, all] = await Promise.all([
+  const [{ createApplication }, { PluginHost }, { createLogger }, { pino }, all] = await Promise.all([
     import('../../core/http/application.ts'),
     import('../../core/plugins/plugin-host.ts'),
     import('../../core/system/log.ts'),
@@ -228,7 +228,7 @@ async function examineHere(
   }
   const signal = interruption()
   const app = await createApplication(config.core, log)
-  const host = createPluginHost({ definitions: pluginsFor('runtimes', all), config, log, signal })
+  const host = new PluginHost({ definitions: pluginsFor('runtimes', all), config, log, signal })
   try {
     await host.register(app)
     await app.ready()

@@ -4,7 +4,7 @@ import type { Logger } from 'pino'
 import type { LoadedConfig } from '../config/load.ts'
 import { CorralError } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
-import { createPluginHost } from '../plugins/plugin-host.ts'
+import { PluginHost } from '../plugins/plugin-host.ts'
 import { claimDataDirectory } from '../system/data-directory.ts'
 import { parseDuration } from '../system/duration.ts'
 import { version } from '../system/package-info.ts'
@@ -40,7 +40,7 @@ export async function startServer({ config, definitions, log }: ServerOptions): 
   let close: (() => Promise<void>) | undefined
   try {
     const app = await createApplication(core, log)
-    const host = createPluginHost({ definitions, config, log, signal: shutdown.signal })
+    const host = new PluginHost({ definitions, config, log, signal: shutdown.signal })
     close = async () => {
       const closed = app.close()
       await host.stop()

@@ -1,3 +1,5 @@
+import { formatDuration } from '../system/duration.ts'
+
 export type PluginErrorCode =
   | 'plugin_name_invalid'
   | 'plugin_duplicate'
@@ -24,5 +26,22 @@ export class PluginError extends Error {
     super(message, cause === undefined ? undefined : { cause })
     this.code = code
     this.plugin = plugin
+  }
+}
+
+export class DeadlineError extends Error {}
+
+/** Waits for the work, but not for ever. @throws DeadlineError after `deadline` milliseconds */
+export async function within<T>(deadline: number, work: () => T | Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined
+  const expired = new Promise<never>((_, reject) => {
+    const late = () => reject(new DeadlineError(`it took longer than ${formatDuration(deadline)}`))
+    // Timers beyond 2^31 ms fire at once; such a deadline is none.
+    if (deadline < 2 ** 31) timer = setTimeout(late, deadline)
+  })
+  try {
+    return await Promise.race([(async () => work())(), expired])
+  } finally {
+    clearTimeout(timer)
   }
 }

@@ -2,15 +2,14 @@ import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { LoadedConfig } from '../config/load.ts'
 import { ConfigError } from '../config/problems.ts'
 import type { ServiceName, Services } from '../contracts/services.ts'
-import { CorralError, type ErrorCode, type ErrorOptions, messageOf } from '../errors.ts'
+import { CorralError, messageOf } from '../errors.ts'
 import { ListenError } from '../http/listening.ts'
 import { parseDuration } from '../system/duration.ts'
-import { DeadlineError, within } from './deadline.ts'
 import { HookRegistry } from './hook-registry.ts'
 import type { FoundPlugin, PluginContext, PluginOffer } from './plugin.ts'
-import { PluginError, type PluginErrorCode } from './plugin-error.ts'
-import { planPlugins } from './plugin-order.ts'
-import { type Participant, PluginRegistrar } from './plugin-registrar.ts'
+import { DeadlineError, PluginError, type PluginErrorCode, within } from './plugin-error.ts'
+import { type LeftOut, planPlugins } from './plugin-order.ts'
+import { type PluginEntry, PluginRegistrar } from './plugin-registrar.ts'
 import type { PluginReport } from './plugin-report.ts'
 
 export interface PluginHostOptions {
@@ -21,31 +20,6 @@ export interface PluginHostOptions {
   signal: AbortSignal
   /** Longest time that one plugin may take for each step, in milliseconds. */
   deadlines?: { setup?: number; register?: number; start?: number; stop?: number }
-}
-
-export interface PluginHost {
-  /**
-   * Sets all plugins up and registers what they offer: services, then hooks, then routes.
-   * @throws PluginError when a required plugin fails, ConfigError when any finds a mistake in its settings; `stop` is
-   * still to be called then.
-   */
-  register(app: FastifyInstance): Promise<void>
-  /** Starts them, in the order of their needs. @throws as `register`, and ListenError. */
-  start(): Promise<void>
-  /** Stops every plugin that was set up, in reverse, each once. Never rejects: failures are logged. */
-  stop(): Promise<void>
-  report(): PluginReport[]
-  /** @throws PluginError when no active plugin offers it. */
-  service<Name extends ServiceName>(name: Name): Services[Name]
-}
-
-interface Entry extends Participant {
-  state: PluginReport['state']
-  reason?: string
-  offer?: PluginOffer
-  /** Ends what the plugin's setup has begun when it is left out. */
-  controller: AbortController
-  stopped: boolean
 }
 
 const SETUP_DEADLINE = 60_000
@@ -61,10 +35,10 @@ const VERBS = {
   plugin_start_failed: 'could not be started'
 } as const
 
-/** What is asked for in the configuration and cannot be: corral does not start as if it had not been asked. */
+/** What the configuration wants and cannot have: corral does not start without it. */
 const refusesStart = (error: unknown) => error instanceof ConfigError || error instanceof ListenError
 
-function pluginError(entry: Entry, code: keyof typeof VERBS, error: unknown): Error {
+function pluginError(entry: PluginEntry, code: keyof typeof VERBS, error: unknown): Error {
   if (error instanceof PluginError || refusesStart(error)) return error as Error
   const { name } = entry.definition
   const actual: PluginErrorCode = error instanceof DeadlineError ? 'plugin_timeout' : code
@@ -72,196 +46,194 @@ function pluginError(entry: Entry, code: keyof typeof VERBS, error: unknown): Er
   return new PluginError(actual, name, `Plugin "${name}" ${VERBS[code]}: ${why}.`, error)
 }
 
-/**
- * Runs plugins: built-in and outside ones alike. Setup runs outside Fastify's boot, which any failure would end.
- * @throws PluginError when the list cannot work, see `planPlugins`.
- */
-export function createPluginHost({ definitions, config, log, signal, deadlines = {} }: PluginHostOptions): PluginHost {
-  const grace = parseDuration(config.core.shutdown_grace) ?? 0
-  const stopDeadline = deadlines.stop ?? (grace < 0 ? Number.POSITIVE_INFINITY : grace + STOP_MARGIN)
-  const plan = planPlugins(definitions, ({ name }) => config.sections[name]?.enabled !== false)
-  const entries: Entry[] = plan.order.map(definition => {
-    return { definition, state: 'waiting', routes: [], controller: new AbortController(), stopped: false }
-  })
-  for (const { definition, state, reason } of plan.leftOut) {
-    const { name } = definition
-    log[state === 'failed' ? 'error' : 'debug']({ plugin: name }, `Plugin "${name}" is left out: ${reason}`)
-  }
-  let retire = (_entry: Entry) => {}
-  const hooks = new HookRegistry(log)
-  const usable = () => entries.filter(({ state }) => state !== 'failed')
+/** Runs plugins: built-in and outside ones alike. Setup runs outside Fastify's boot, which any failure would end. */
+export class PluginHost {
+  readonly #options: PluginHostOptions
+  readonly #entries: PluginEntry[]
+  readonly #leftOut: LeftOut[]
+  readonly #hooks: HookRegistry
+  #registrar: PluginRegistrar | undefined
+  #starting: Promise<void> | undefined
+  #stopping: Promise<void> | undefined
 
-  function service<Name extends ServiceName>(name: Name): Services[Name] {
-    for (const { offer } of usable()) {
+  /** @throws PluginError when the list cannot work, see `planPlugins` */
+  constructor(options: PluginHostOptions) {
+    const { definitions, config, log } = options
+    const { order, leftOut } = planPlugins(definitions, ({ name }) => config.sections[name]?.enabled !== false)
+    this.#options = options
+    this.#hooks = new HookRegistry(log)
+    this.#leftOut = leftOut
+    this.#entries = order.map(definition => {
+      return { definition, state: 'waiting', routes: [], controller: new AbortController(), stopped: false }
+    })
+    for (const { definition, state, reason } of leftOut) {
+      const { name } = definition
+      log[state === 'failed' ? 'error' : 'debug']({ plugin: name }, `Plugin "${name}" is left out: ${reason}`)
+    }
+  }
+
+  /**
+   * Sets all plugins up and registers what they offer: services of all, then hooks of all, then routes of all.
+   * @throws PluginError when a required plugin fails, ConfigError when any finds a mistake in its settings; `stop` is
+   * still to be called then.
+   */
+  async register(app: FastifyInstance): Promise<void> {
+    const { register = REGISTER_DEADLINE } = this.#options.deadlines ?? {}
+    const failed = (entry: PluginEntry, error: unknown) =>
+      this.#leaveOut(entry, pluginError(entry, 'plugin_register_failed', error))
+    await this.#each('plugin_setup_failed', entry => this.#setUp(entry))
+    const registrar = new PluginRegistrar(app, register, failed)
+    this.#registrar = registrar
+    await this.#each('plugin_register_failed', entry => registrar.addServices(entry))
+    await this.#each('plugin_register_failed', entry => registrar.addHooks(entry))
+    // Where two have the same route, a required plugin keeps it, and one that comes with corral.
+    const rank = ({ definition: { optional, path } }: PluginEntry) => (optional ? 2 : 0) + (path === undefined ? 0 : 1)
+    const ranked = this.#entries.toSorted((a, b) => rank(a) - rank(b))
+    await this.#each('plugin_register_failed', entry => registrar.addRoutes(entry), ranked)
+  }
+
+  /** Starts them, in the order of their needs. @throws as `register`, and ListenError. */
+  start(): Promise<void> {
+    const deadline = this.#options.deadlines?.start ?? START_DEADLINE
+    this.#starting ??= this.#each('plugin_start_failed', async entry => {
+      await within(deadline, () => entry.offer?.start?.())
+      entry.state = 'active'
+    })
+    return this.#starting
+  }
+
+  /** Stops every plugin that was set up, in reverse, each once. Never rejects: failures are logged. */
+  stop(): Promise<void> {
+    this.#stopping ??= (async () => {
+      await this.#starting?.catch(() => undefined)
+      for (const entry of this.#entries.toReversed()) await this.#stop(entry)
+    })()
+    return this.#stopping
+  }
+
+  report(): PluginReport[] {
+    return [...this.#entries, ...this.#leftOut].map(reportOf)
+  }
+
+  /** @throws PluginError when no active plugin offers it. */
+  service<Name extends ServiceName>(name: Name): Services[Name] {
+    for (const { offer } of this.#usable()) {
       const found = offer?.services?.[name]
       if (found !== undefined) return found as Services[Name]
     }
     throw new PluginError('plugin_service_missing', name, `No active plugin offers the service "${name}".`)
   }
 
-  async function stopEntry(entry: Entry): Promise<void> {
+  #usable(): PluginEntry[] {
+    return this.#entries.filter(({ state }) => state !== 'failed')
+  }
+
+  /** Takes a step with each plugin that has not failed; one that fails in it is left out. */
+  async #each(
+    code: keyof typeof VERBS,
+    step: (entry: PluginEntry) => Promise<void> | void,
+    entries: readonly PluginEntry[] = this.#entries
+  ): Promise<void> {
+    for (const entry of entries) {
+      if (entry.state === 'failed') continue
+      if (this.#options.signal.aborted) {
+        throw new CorralError('shutting_down', 'corral had to shut down while it started.')
+      }
+      try {
+        await step(entry)
+      } catch (error) {
+        await this.#leaveOut(entry, pluginError(entry, code, error))
+      }
+    }
+  }
+
+  async #stop(entry: PluginEntry): Promise<void> {
     if (entry.stopped || !entry.offer) return
     entry.stopped = true
     const { name } = entry.definition
-    hooks.remove(name)
+    const { config, log, deadlines } = this.#options
+    this.#hooks.remove(name)
+    const grace = parseDuration(config.core.shutdown_grace) ?? 0
+    const deadline = deadlines?.stop ?? (grace < 0 ? Number.POSITIVE_INFINITY : grace + STOP_MARGIN)
     try {
-      await within(stopDeadline, () => entry.offer?.stop?.())
+      await within(deadline, () => entry.offer?.stop?.())
     } catch (error) {
       log.error({ err: error, plugin: name }, `Plugin "${name}" did not stop cleanly: ${messageOf(error)}`)
     }
   }
 
   /** Leaves an optional plugin out, and those that need it before it; a required one ends the start. */
-  async function leaveOut(entry: Entry, error: Error): Promise<void> {
-    if (!entry.definition.optional || refusesStart(error)) throw error
+  async #leaveOut(entry: PluginEntry, error: Error): Promise<void> {
+    const { name, optional, offers } = entry.definition
+    if (!optional || refusesStart(error)) throw error
     entry.state = 'failed'
     entry.reason = error.message
-    log.error({ err: error, plugin: entry.definition.name }, `${error.message} It is left out.`)
-    const offered = new Set<string>(entry.definition.offers)
-    for (const other of usable().reverse()) {
+    this.#options.log.error({ err: error, plugin: name }, `${error.message} It is left out.`)
+    const offered = new Set<string>(offers)
+    for (const other of this.#usable().reverse()) {
       const lost = other.definition.needs?.find(need => offered.has(need))
       if (lost === undefined) continue
-      const { name } = other.definition
-      const reason = `Plugin "${name}" needs the service "${lost}" of "${entry.definition.name}", which failed: ${error.message}`
-      await leaveOut(other, new PluginError('plugin_service_missing', name, reason, error))
+      const needs = `Plugin "${other.definition.name}" needs the service "${lost}" of "${name}", which failed`
+      const reason = `${needs}: ${error.message}`
+      await this.#leaveOut(other, new PluginError('plugin_service_missing', other.definition.name, reason, error))
     }
     entry.controller.abort(error)
-    retire(entry)
-    await stopEntry(entry)
+    this.#registrar?.retire(entry)
+    await this.#stop(entry)
   }
 
-  const report = () => [...entries, ...plan.leftOut].map(reportOf)
-
-  function contextFor({ definition: { name, needs }, controller }: Entry): PluginContext {
+  #contextFor({ definition: { name, needs }, controller }: PluginEntry): PluginContext {
+    const { config, log, signal } = this.#options
     return {
       log: log.child({ plugin: name }),
       config: config.core,
       paths: config.paths,
       signal: AbortSignal.any([signal, controller.signal]),
-      hooks,
-      plugins: report,
-      service<Name extends ServiceName>(wanted: Name): Services[Name] {
-        if (needs?.includes(wanted)) return service(wanted)
+      hooks: this.#hooks,
+      plugins: () => this.report(),
+      service: wanted => {
+        if (needs?.includes(wanted)) return this.service(wanted)
         throw new PluginError(
           'plugin_service_undeclared',
           name,
           `Plugin "${name}" asks for the service "${wanted}" without naming it in "needs"; add it there.`
         )
       },
-      error: (code: ErrorCode, message: string, options?: ErrorOptions) => new CorralError(code, message, options)
+      error: (code, message, options) => new CorralError(code, message, options)
     }
   }
 
-  async function setUp(entry: Entry): Promise<void> {
-    const { name, offers = [] } = entry.definition
-    const options = config.sections[name] ?? {}
-    const work = (async () => entry.definition.setup(contextFor(entry), options))()
-    let offer: PluginOffer
+  async #setUp(entry: PluginEntry): Promise<void> {
+    const { definition, controller } = entry
+    const { name, offers = [] } = definition
+    const { config, log, deadlines } = this.#options
+    const work = (async () => definition.setup(this.#contextFor(entry), config.sections[name] ?? {}))()
     try {
-      offer = await within(deadlines.setup ?? SETUP_DEADLINE, () => work)
+      entry.offer = (await within(deadlines?.setup ?? SETUP_DEADLINE, () => work)) ?? {}
     } catch (error) {
-      entry.controller.abort(error)
+      controller.abort(error)
       if (error instanceof DeadlineError) {
         // What it hands over too late is stopped at once: nobody else will.
         const stopLate = (late: PluginOffer) => {
           entry.offer = late
-          return stopEntry(entry)
+          return this.#stop(entry)
         }
         work.then(stopLate).catch(cause => log.debug({ err: cause, plugin: name }, 'late failure of a plugin'))
       }
       throw error
     }
-    entry.offer = offer ?? {}
-    if (entry.offer.on) hooks.add(name, entry.offer.on)
-    const given = Object.entries(entry.offer.services ?? {}).flatMap(([key, value]) =>
-      value === undefined ? [] : [key]
-    )
-    const missing = offers.filter(service => !given.includes(service))
-    const surplus = given.filter(service => !(offers as string[]).includes(service))
-    if (missing.length + surplus.length > 0) {
-      const faults = [
-        ...missing.map(service => `"${service}" is named in "offers" but was not given`),
-        ...surplus.map(service => `"${service}" was given but is not named in "offers"`)
-      ]
-      throw new PluginError(
-        'plugin_offer_mismatch',
-        name,
-        `Plugin "${name}" offers other services than it says: ${faults.join('; ')}.`
-      )
-    }
-  }
-
-  /** Registers what the plugins offer: services of all, then hooks of all, then routes of all. */
-  async function register(app: FastifyInstance): Promise<void> {
-    const failed = (entry: Entry, error: unknown) =>
-      leaveOut(entry, pluginError(entry, 'plugin_register_failed', error))
-    const registrar = new PluginRegistrar(app, deadlines.register ?? REGISTER_DEADLINE, failed)
-    const each = async (list: readonly Entry[], step: (entry: Entry) => Promise<void> | void) => {
-      for (const entry of list) {
-        if (entry.state === 'failed') continue
-        try {
-          await step(entry)
-        } catch (error) {
-          await failed(entry, error)
-        }
-      }
-    }
-    retire = entry => registrar.retire(entry)
-    await each(entries, entry => registrar.addServices(entry))
-    await each(entries, entry => registrar.addHooks(entry))
-    // Where two have the same route, a required plugin keeps it, and one that comes with corral.
-    const rank = ({ definition: { optional, path } }: Entry) => (optional ? 2 : 0) + (path === undefined ? 0 : 1)
-    await each(
-      entries.toSorted((a, b) => rank(a) - rank(b)),
-      entry => registrar.addRoutes(entry)
-    )
-  }
-
-  function checkRunning(): void {
-    if (signal.aborted) throw new CorralError('shutting_down', 'corral was told to shut down while it started.')
-  }
-
-  async function start(): Promise<void> {
-    for (const entry of entries) {
-      if (entry.state === 'failed') continue
-      checkRunning()
-      try {
-        await within(deadlines.start ?? START_DEADLINE, () => entry.offer?.start?.())
-        entry.state = 'active'
-      } catch (error) {
-        await leaveOut(entry, pluginError(entry, 'plugin_start_failed', error))
-      }
-    }
-  }
-
-  let starting: Promise<void> | undefined
-  let stopping: Promise<void> | undefined
-  return {
-    async register(app) {
-      for (const entry of entries) {
-        if (entry.state === 'failed') continue
-        checkRunning()
-        try {
-          await setUp(entry)
-        } catch (error) {
-          await leaveOut(entry, pluginError(entry, 'plugin_setup_failed', error))
-        }
-      }
-      await register(app)
-    },
-    start() {
-      starting ??= start()
-      return starting
-    },
-    stop() {
-      stopping ??= (async () => {
-        await starting?.catch(() => undefined)
-        for (const entry of [...entries].reverse()) await stopEntry(entry)
-      })()
-      return stopping
-    },
-    report,
-    service
+    const { on, services = {} } = entry.offer
+    if (on) this.#hooks.add(name, on)
+    const offered = Object.entries(services).flatMap(([key, value]) => (value === undefined ? [] : [key]))
+    const faults = [
+      ...offers.filter(one => !offered.includes(one)).map(one => `"${one}" is named in "offers" but was not returned`),
+      ...offered
+        .filter(one => !(offers as string[]).includes(one))
+        .map(one => `"${one}" was returned but is not named in "offers"`)
+    ]
+    if (faults.length === 0) return
+    const message = `Plugin "${name}" offers other services than it says: ${faults.join('; ')}.`
+    throw new PluginError('plugin_offer_mismatch', name, message)
   }
 }
 
@@ -271,7 +243,7 @@ function reportOf({
   reason,
   offer,
   routes = []
-}: Pick<Entry, 'definition' | 'state' | 'reason'> & Partial<Entry>): PluginReport {
+}: Pick<PluginEntry, 'definition' | 'state' | 'reason'> & Partial<PluginEntry>): PluginReport {
   const on = Object.entries(offer?.on ?? {})
   // Fastify answers HEAD wherever it answers GET.
   const lines = routes.flatMap(route => [route.method].flat().map(method => `${method} ${route.url}`))

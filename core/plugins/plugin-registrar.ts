@@ -3,21 +3,27 @@ import type { FastifyInstance, FastifyRequest, RouteOptions } from 'fastify'
 import type { Services } from '../contracts/services.ts'
 import { CorralError } from '../errors.ts'
 import { VALIDATION_OPTIONS } from '../http/application.ts'
-import { within } from './deadline.ts'
 import type { FoundPlugin, PluginOffer } from './plugin.ts'
+import { within } from './plugin-error.ts'
+import type { PluginReport } from './plugin-report.ts'
 
 declare module 'fastify' {
   /** The services of the plugins that take part; plugins reach them through `context.service(name)`. */
   interface FastifyInstance extends Partial<Services> {}
 }
 
-/** A plugin that has been set up, as the registrar sees it. */
-export interface Participant {
+/** A plugin that takes part. */
+export interface PluginEntry {
   readonly definition: FoundPlugin
-  readonly offer?: PluginOffer
-  readonly state: 'waiting' | 'active' | 'disabled' | 'failed'
-  /** The routes it has registered, see `register`. */
+  state: PluginReport['state']
+  /** Why it failed. */
+  reason?: string
+  /** Known once it is set up. */
+  offer?: PluginOffer
   readonly routes: RouteOptions[]
+  /** Ends what the plugin's setup has begun when it is left out. */
+  readonly controller: AbortController
+  stopped: boolean
 }
 
 /** Hooks that run for a request, each with a callback as its last argument. */
@@ -41,13 +47,13 @@ type AnyFunction = (this: unknown, ...values: unknown[]) => unknown
  * any error that reaches its boot ends it. So errors are caught behind each plugin before the next one is registered, and
  * what a plugin that fails has already put there is switched off by looking at its state.
  */
-export class PluginRegistrar<Entry extends Participant = Participant> {
+export class PluginRegistrar {
   readonly #app: FastifyInstance
   readonly #deadline: number
   /** Fastify's own `addHook`. */
   readonly #addHook: AnyFunction
   /** The plugin that is being registered: Fastify loads one after another. */
-  #current: Entry | undefined
+  #current: PluginEntry | undefined
   /** Where the current plugin's routes were registered, in the order of its `routes`. */
   #scopes: FastifyInstance[] = []
 
@@ -58,7 +64,7 @@ export class PluginRegistrar<Entry extends Participant = Participant> {
   constructor(
     app: FastifyInstance,
     deadline: number,
-    onLateFailure: (participant: Entry, error: unknown) => Promise<void>
+    onLateFailure: (entry: PluginEntry, error: unknown) => Promise<void>
   ) {
     this.#app = app
     this.#deadline = deadline
@@ -86,27 +92,27 @@ export class PluginRegistrar<Entry extends Participant = Participant> {
   }
 
   /** @throws what keeps the application from having the plugin's services under their names */
-  addServices({ offer }: Entry): void {
+  addServices({ offer }: PluginEntry): void {
     for (const [name, service] of Object.entries(offer?.services ?? {})) this.#app.decorate<unknown>(name, service)
   }
 
   /** Registers the plugin's hooks on the application itself. @throws the error of the plugin */
-  async addHooks(participant: Entry): Promise<void> {
-    const { hooks } = participant.offer ?? {}
+  async addHooks(entry: PluginEntry): Promise<void> {
+    const { hooks } = entry.offer ?? {}
     if (!hooks) return
     const onApplication = async (app: FastifyInstance) => within(this.#deadline, () => hooks(app, {}))
-    await this.#load(participant, Object.assign(onApplication, { [Symbol.for('skip-override')]: true }))
+    await this.#load(entry, Object.assign(onApplication, { [Symbol.for('skip-override')]: true }))
   }
 
   /** Registers the plugin's routes in a scope of its own. @throws the error of the plugin */
-  async addRoutes(participant: Entry): Promise<void> {
-    const { routes } = participant.offer ?? {}
+  async addRoutes(entry: PluginEntry): Promise<void> {
+    const { routes } = entry.offer ?? {}
     if (!routes) return
-    const { name, optional } = participant.definition
-    await this.#load(participant, async scope => {
+    const { name, optional } = entry.definition
+    await this.#load(entry, async scope => {
       if (optional) {
         this.#addHook.call(scope, 'onRequest', async (request: FastifyRequest) => {
-          if (participant.state !== 'failed') return
+          if (entry.state !== 'failed') return
           throw new CorralError(
             'route_not_found',
             `${request.url.split('?')[0]} belongs to the plugin "${name}", which failed; the server's log says why.`
@@ -118,17 +124,17 @@ export class PluginRegistrar<Entry extends Participant = Participant> {
   }
 
   /** Takes a plugin's routes out of the API document, and keeps Fastify from compiling their schemas. */
-  retire({ routes }: Entry): void {
+  retire({ routes }: PluginEntry): void {
     for (const route of routes) {
       delete route.schema
       route.config = { ...route.config, leftOut: true }
     }
   }
 
-  async #load(participant: Entry, plugin: (scope: FastifyInstance) => Promise<unknown>): Promise<void> {
-    this.#current = participant
+  async #load(entry: PluginEntry, plugin: (scope: FastifyInstance) => Promise<unknown>): Promise<void> {
+    this.#current = entry
     this.#scopes = []
-    const before = participant.routes.length
+    const before = entry.routes.length
     let failure: unknown
     try {
       void this.#app.register(plugin as Parameters<FastifyInstance['register']>[0])
@@ -138,8 +144,8 @@ export class PluginRegistrar<Entry extends Participant = Participant> {
       })
       await this.#app.after()
       if (failure) throw failure
-      if (participant.definition.path === undefined) return
-      for (const [at, route] of participant.routes.slice(before).entries()) checkSchemas(route, this.#scopes[at]!)
+      if (entry.definition.path === undefined) return
+      for (const [at, route] of entry.routes.slice(before).entries()) checkSchemas(route, this.#scopes[at]!)
     } finally {
       this.#current = undefined
     }
@@ -188,7 +194,7 @@ function rejecting(plugin: AnyFunction): AnyFunction {
 
 /** A hook that does nothing once its plugin has failed, and whose own failures name the plugin. */
 function guardedHook(
-  participant: Participant,
+  entry: PluginEntry,
   name: string,
   hook: AnyFunction,
   onLateFailure: (error: unknown) => Promise<void>,
@@ -205,7 +211,7 @@ function guardedHook(
       else if (onReady && hook.length === 0) resolve(undefined)
     })
   return async function (this: unknown, ...values) {
-    if (participant.state === 'failed') return undefined
+    if (entry.state === 'failed') return undefined
     if (onReady) return await within(deadline, () => call(this, values)).catch(onLateFailure)
     // The last one is Fastify's own `done`, which a hook that returns a promise must not call.
     if (typeof values.at(-1) === 'function') values.pop()
@@ -214,7 +220,7 @@ function guardedHook(
     } catch (error) {
       if (error instanceof CorralError || typeof (error as { statusCode?: unknown })?.statusCode === 'number')
         throw error
-      const { name: plugin } = participant.definition
+      const { name: plugin } = entry.definition
       const message = `The plugin "${plugin}" failed in its hook "${name}". The server's log says why.`
       throw new CorralError('internal', message, { cause: error })
     }

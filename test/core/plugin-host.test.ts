@@ -8,7 +8,7 @@ import type { ServiceName } from '../../core/contracts/services.ts'
 import { createApplication } from '../../core/http/application.ts'
 import { ListenError } from '../../core/http/listening.ts'
 import type { PluginContext, PluginDefinition, PluginOffer } from '../../core/plugins/plugin.ts'
-import { createPluginHost, type PluginHostOptions } from '../../core/plugins/plugin-host.ts'
+import { PluginHost, type PluginHostOptions } from '../../core/plugins/plugin-host.ts'
 import { planPlugins } from '../../core/plugins/plugin-order.ts'
 
 interface Sketch {
@@ -59,7 +59,7 @@ async function host(
   const config = await loadConfig({ flags: {}, env: { CORRAL_HOME: cwd }, cwd, definitions })
   const lines: LogLine[] = []
   const log = pino({ level: 'debug' }, { write: (line: string) => void lines.push(JSON.parse(line)) })
-  const made = createPluginHost({ definitions, config, log, signal: new AbortController().signal, ...options })
+  const made = new PluginHost({ definitions, config, log, signal: new AbortController().signal, ...options })
   const app = await createApplication(config.core, pino({ level: 'silent' }))
   t.teardown(() => app.close())
   const run = async () => {
@@ -232,12 +232,12 @@ const failures: [title: string, setup: NonNullable<Sketch['setup']>, code: strin
   ],
   ['setup rejects', async () => Promise.reject('plain text'), 'plugin_setup_failed', /plain text/],
   ['setup never ends', () => new Promise(() => {}), 'plugin_timeout', /could not be set up: it took longer than/],
-  ['offers less than it says', () => ({}), 'plugin_offer_mismatch', /"x" is named in "offers" but was not given/],
+  ['offers less than it says', () => ({}), 'plugin_offer_mismatch', /"x" is named in "offers" but was not returned/],
   [
     'offers more than it says',
     () => ({ services: { x: {}, storage: {} } as object }),
     'plugin_offer_mismatch',
-    /"storage" was given but is not named/
+    /"storage" was returned but is not named/
   ],
   [
     'routes throw',
