@@ -1,4 +1,5 @@
 import sensible from '@fastify/sensible'
+import { Ajv, type AnySchema, type AnySchemaObject, type ValidateFunction } from 'ajv'
 import Fastify, {
   type FastifyBaseLogger,
   type FastifyInstance,
@@ -60,7 +61,13 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     connectionTimeout: 0,
     forceCloseConnections: 'idle',
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
-    ajv: { customOptions: VALIDATION_OPTIONS },
+    schemaController: {
+      compilersFactory: {
+        buildValidator: compileOnDemand,
+        // Schemas of replies are for the API document; what is sent is sent as it is.
+        buildSerializer: () => () => JSON.stringify
+      }
+    },
     // A path that cannot be decoded never reaches a route.
     frameworkErrors: (error, request, reply) => {
       const failure = toCorralError(error)
@@ -74,8 +81,6 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
   app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))
-  // Schemas of replies are for the API document; what is sent is sent as it is.
-  app.setSerializerCompiler(() => JSON.stringify)
   acceptAnyBodyAsJson(app)
   await app.register(sensible)
   app.addHook('onRequest', async (request, reply) => {
@@ -95,6 +100,31 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     throw noRouteError(allowedMethods, request.method, request.url)
   })
   return app
+}
+
+/** Compiles the schema of a route when its first request comes: compiling all of them would take a third of each start. */
+function compileOnDemand(shared: unknown) {
+  let ajv: Ajv | undefined
+  const compile = (schema: AnySchema) => {
+    ajv ??= new Ajv({
+      ...VALIDATION_OPTIONS,
+      addUsedSchema: false,
+      validateFormats: false,
+      schemas: Object.values(shared as Record<string, AnySchemaObject>)
+    })
+    return ajv.compile(schema)
+  }
+  return (route: unknown) => {
+    const { schema } = route as { schema: AnySchema }
+    let validate: ValidateFunction | undefined
+    const check = (value: unknown) => {
+      validate ??= compile(schema)
+      const valid = validate(value)
+      Object.assign(check, { errors: validate.errors })
+      return valid
+    }
+    return check as ValidateFunction
+  }
 }
 
 /**
