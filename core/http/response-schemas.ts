@@ -90,12 +90,17 @@ interface Operation extends FastifySchema {
   errors?: readonly ErrorCode[]
 }
 
-/** The options of a route with the native API's errors, as Fastify checks requests by them and the API document shows them. */
-export function nativeRoute<Route extends Operation>(tag: string, operationId: string, summary: string, route: Route) {
-  const { errors = [], response, ...more } = route
-  const refusals = errorResponses(nativeErrors, errors, { body: more.body !== undefined })
-  return { schema: { summary, tags: [tag], operationId, ...more, response: { ...response, ...refusals } } }
-}
+/** Makes the options of a surface's routes, as Fastify checks requests by them and the API document shows them. */
+export const routesWith =
+  (shape: ErrorShape) =>
+  <Route extends Operation>(tag: string, operationId: string, summary: string, route: Route) => {
+    const { errors = [], response, ...more } = route
+    const refusals = errorResponses(shape, errors, { body: more.body !== undefined })
+    return { schema: { summary, tags: [tag], operationId, ...more, response: { ...response, ...refusals } } }
+  }
+
+/** The options of a route with the native API's errors. */
+export const nativeRoute = routesWith(nativeErrors)
 
 /** A reply of one JSON value. */
 export function json(description: string, schema: TSchema): ResponseSchema {
@@ -133,18 +138,3 @@ export function jsonOrStream(
     }
   }
 }
-
-/**
- * Makes the options of a surface's routes: of a route's entry in the API document, its reply, and the codes of its own
- * errors.
- */
-export const routeOptions =
-  (shape: ErrorShape) =>
-  (
-    entry: FastifySchema,
-    reply: ResponseSchema | undefined,
-    codes: readonly ErrorCode[] = ANSWER_ERRORS,
-    options?: { body: boolean }
-  ): { schema: FastifySchema } => ({
-    schema: { ...entry, response: { ...(reply && { 200: reply }), ...errorResponses(shape, codes, options) } }
-  })

@@ -1,3 +1,4 @@
+import { toolFields } from '../../core/answers/tool-choice.ts'
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { engineMessages, invalid } from './messages.ts'
@@ -24,7 +25,7 @@ export function engineRequest(
   const { messages, places } = engineMessages(request)
   const { stop_sequences: stops, output_config } = request
   const format = output_config?.format ?? request.output_format
-  const tools = toolFields(request)
+  const tools = requestedTools(request)
   const continues = messages.at(-1)?.role === 'assistant'
   // The engine's grammars are for whole answers: one that has begun already may not fit them.
   if (continues && (format || tools.tool_choice)) {
@@ -79,22 +80,18 @@ function thinkingFields({ thinking, output_config }: CountRequest, defaults: Fie
   }
 }
 
-function toolFields({ tools, messages, tool_choice: choice }: CountRequest): Fields {
+const MODES = { auto: undefined, none: 'none', any: 'required', tool: 'required' } as const
+
+function requestedTools({ tools, messages, tool_choice: choice }: CountRequest): Fields {
   const functions = offeredTools(tools ?? [], messages).map(functionOf)
-  if (choice?.type === 'none') return {}
-  const must = choice?.type === 'any' || choice?.type === 'tool'
-  if (functions.length === 0) {
-    if (must) throw invalid('tool_choice', 'requires a tool, but "tools" has none')
-    return {}
-  }
-  // Engines can be made to call some tool, but not a certain one: that is offered alone.
-  const offered = choice?.type === 'tool' ? functions.filter(({ name }) => name === choice.name) : functions
-  if (offered.length === 0) throw invalid('tool_choice.name', 'must be the name of one of "tools"')
-  return {
-    tools: offered.map(of => ({ type: 'function', function: of })),
-    ...(must && { tool_choice: 'required' }),
-    ...(choice?.disable_parallel_tool_use && { parallel_tool_calls: false })
-  }
+  const fields = toolFields(
+    functions.map(of => ({ type: 'function', function: of })),
+    {
+      mode: choice ? MODES[choice.type] : undefined,
+      ...(choice?.type === 'tool' && { names: [{ name: choice.name, param: 'tool_choice.name' }] })
+    }
+  )
+  return { ...fields, ...(fields.tools && choice?.disable_parallel_tool_use ? { parallel_tool_calls: false } : {}) }
 }
 
 /** A tool and where in the request it is defined. */

@@ -5,7 +5,7 @@ import type { Model } from '../../core/contracts/models.ts'
 import type { ErrorCode } from '../../core/errors.ts'
 import { sendErrors } from '../../core/http/application.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
-import { ANSWER_ERRORS, json, jsonOrStream, routeOptions } from '../../core/http/response-schemas.ts'
+import { ANSWER_ERRORS, json, jsonOrStream, routesWith } from '../../core/http/response-schemas.ts'
 import { contextInForce } from '../../core/models/context-in-force.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { answerMessage, countTokens } from './answer.ts'
@@ -21,10 +21,9 @@ import {
   TokenCount
 } from './schemas.ts'
 
-const tags = ['Anthropic']
+const TAG = 'Anthropic'
 const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
-const NO_BODY = { body: false }
-const operation = routeOptions(anthropicErrors)
+const anthropicRoute = routesWith(anthropicErrors)
 
 /**
  * Anthropic's Messages API under /v1/messages, and all of it once more under /anthropic/v1. The list of models at
@@ -64,36 +63,28 @@ function messageRoutes(deps: SurfaceDependencies, prefix: string): FastifyPlugin
     app.addHook('preValidation', async request => void bodyObject(request.body))
     app.post<{ Body: MessagesRequest }>(
       '',
-      operation(
-        {
-          summary: 'Answer a conversation',
-          description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
-          tags,
-          operationId: `${prefix}CreateMessage`,
-          body: MessagesRequest
+      anthropicRoute(TAG, `${prefix}CreateMessage`, 'Answer a conversation', {
+        description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
+        body: MessagesRequest,
+        response: {
+          200: jsonOrStream('The message; with "stream" its events', Message, {
+            event:
+              'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; error in place of the last ones',
+            item: Type.Union([MessageEvent, anthropicErrors(ANSWER_ERRORS)])
+          })
         },
-        jsonOrStream('The message; with "stream" its events', Message, {
-          event:
-            'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; error in place of the last ones',
-          item: Type.Union([MessageEvent, anthropicErrors(ANSWER_ERRORS)])
-        }),
-        ERRORS
-      ),
+        errors: ERRORS
+      }),
       (request, reply) => answerMessage(deps, request, reply)
     )
     app.post<{ Body: CountRequest }>(
       '/count_tokens',
-      operation(
-        {
-          summary: "Count a prompt's tokens",
-          description: 'As many as an answer to the same request reads; the model is loaded for it.',
-          tags,
-          operationId: `${prefix}CountTokens`,
-          body: CountRequest
-        },
-        json('How many tokens the prompt has', TokenCount),
-        ERRORS
-      ),
+      anthropicRoute(TAG, `${prefix}CountTokens`, "Count a prompt's tokens", {
+        description: 'As many as an answer to the same request reads; the model is loaded for it.',
+        body: CountRequest,
+        response: { 200: json('How many tokens the prompt has', TokenCount) },
+        errors: ERRORS
+      }),
       (request, reply) => countTokens(deps, request.body, reply)
     )
   }
@@ -109,12 +100,9 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: Surfa
   })
   app.get(
     '/v1/models',
-    operation(
-      { summary: 'List models', tags, operationId: 'anthropicListModels' },
-      json('All models, on one page', ModelList),
-      [],
-      NO_BODY
-    ),
+    anthropicRoute(TAG, 'anthropicListModels', 'List models', {
+      response: { 200: json('All models, on one page', ModelList) }
+    }),
     async () => {
       const data = catalog.list().map(record)
       return { data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
@@ -124,12 +112,11 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: Surfa
   // Names hold a slash, which clients send as %2F.
   app.get<{ Params: { '*': string } }>(
     '/v1/models/*',
-    operation(
-      { summary: 'One model', tags, operationId: 'anthropicGetModel', params },
-      json('The model', ModelRecord),
-      ['invalid_model_name', 'model_not_found'],
-      NO_BODY
-    ),
+    anthropicRoute(TAG, 'anthropicGetModel', 'One model', {
+      params,
+      response: { 200: json('The model', ModelRecord) },
+      errors: ['invalid_model_name', 'model_not_found']
+    }),
     async request => record(catalog.get(parseModelName(request.params['*'])))
   )
 }

@@ -2,6 +2,7 @@ import type { TSchema } from 'typebox'
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import { type ModelRequest, passedFields } from '../../core/answers/model-request.ts'
+import { type ToolChoice, toolFields } from '../../core/answers/tool-choice.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { checkAgainst } from './check-body.ts'
@@ -95,7 +96,10 @@ export const chatGeneration: Planner = (body, request) => {
   const fields = {
     ...rest,
     ...stopField(rest.stop),
-    ...chosenTools((offered ?? []).map(plainTool), legacyFunctions ? legacyChoice(function_call) : tool_choice),
+    ...toolFields(
+      (offered ?? []).map(plainTool),
+      legacyFunctions ? functionChoice(function_call) : chatChoice(tool_choice)
+    ),
     // Older clients expect one call at most.
     ...(legacyFunctions && { parallel_tool_calls: false }),
     ...(logprobs && logprobFields(top_logprobs ?? 0)),
@@ -119,38 +123,26 @@ function plainTool({ type, function: called }: Tool): Tool {
   return { type, function: withoutNulls(called) as Tool['function'] }
 }
 
-function legacyChoice(choice: ChatRequest['function_call']): ChatRequest['tool_choice'] {
-  return typeof choice === 'object' && choice ? { type: 'function', function: { name: choice.name } } : choice
-}
-
-/**
- * The tools that may be called, and whether one must be. Not every engine takes a choice other than a word: where a tool
- * is named, it is the only one that is offered.
- */
-function chosenTools(tools: readonly Tool[], choice: ChatRequest['tool_choice']): Fields {
-  if (typeof choice === 'object' && choice) {
-    const { type, function: one, allowed_tools: allowed } = choice
-    if (type === 'function') return only(tools, [one?.name], 'tool_choice.function.name', 'required')
-    if (type === 'allowed_tools' && allowed) {
-      const names = allowed.tools.map(tool => (tool as Partial<Tool>).function?.name)
-      return only(tools, names, 'tool_choice.allowed_tools.tools', allowed.mode)
-    }
+function chatChoice(choice: ChatRequest['tool_choice']): ToolChoice {
+  if (typeof choice !== 'object' || !choice) return { mode: choice ?? undefined }
+  const { type, function: one, allowed_tools: allowed } = choice
+  if (type === 'function') {
+    return { mode: 'required', names: [{ name: one?.name, param: 'tool_choice.function.name' }] }
+  }
+  if (type !== 'allowed_tools' || !allowed) {
     throw invalid('tool_choice.type', '"tool_choice.type" must be "function" or "allowed_tools".')
   }
-  if (choice === 'required' && tools.length === 0) {
-    throw invalid('tool_choice', '"tool_choice" requires a call, but there are no "tools".')
+  const param = 'tool_choice.allowed_tools.tools'
+  return {
+    mode: allowed.mode,
+    names: allowed.tools.map(tool => ({ name: (tool as Partial<Tool>).function?.name, param }))
   }
-  // A model that knows of tools might call one all the same.
-  if (tools.length === 0 || choice === 'none') return {}
-  return { tools, ...(choice && { tool_choice: choice }) }
 }
 
-function only(tools: readonly Tool[], names: (string | undefined)[], param: string, mode: string): Fields {
-  const chosen = tools.filter(tool => names.includes(tool.function.name))
-  if (chosen.length > 0 && names.every(name => chosen.some(tool => tool.function.name === name))) {
-    return { tools: chosen, tool_choice: mode }
-  }
-  throw invalid(param, `"${param}" must name a function that is among the tools.`)
+/** The older form of a choice. */
+function functionChoice(choice: ChatRequest['function_call']): ToolChoice {
+  if (typeof choice !== 'object' || !choice) return { mode: choice ?? undefined }
+  return { mode: 'required', names: [{ name: choice.name, param: 'function_call.name' }] }
 }
 
 /** Kinds of parts that engines read. */

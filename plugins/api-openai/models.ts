@@ -6,10 +6,10 @@ import { CorralError } from '../../core/errors.ts'
 import { json } from '../../core/http/response-schemas.ts'
 import { contextInForce } from '../../core/models/context-in-force.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
-import { operation } from './openai-error.ts'
+import { openaiRoute } from './openai-error.ts'
 import { Model, ModelList, ModelListQuery } from './schemas.ts'
 
-const tags = ['OpenAI models']
+const TAG = 'OpenAI models'
 const ModelPath = Type.Object({
   '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
 })
@@ -20,29 +20,22 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
   return async app => {
     app.get<{ Querystring: ModelListQuery }>(
       '/models',
-      operation(
-        {
-          tags,
-          summary: 'List models',
-          description: "The models on this machine, in records that OpenAI's and Anthropic's clients read.",
-          operationId: 'listModels',
-          querystring: ModelListQuery
-        },
-        json('The models', ModelList),
-        ['invalid_request'],
-        { body: false }
-      ),
+      openaiRoute(TAG, 'listModels', 'List models', {
+        description: "The models on this machine, in records that OpenAI's and Anthropic's clients read.",
+        querystring: ModelListQuery,
+        response: { 200: json('The models', ModelList) },
+        errors: ['invalid_request']
+      }),
       async request => modelPage(catalog.list(), contextOf, request.query)
     )
     // Names hold a slash, which clients send as it is or as %2F.
     app.get<{ Params: { '*': string } }>(
       '/models/*',
-      operation(
-        { tags, summary: 'Show a model', operationId: 'retrieveModel', params: ModelPath },
-        json('The model', Model),
-        ['invalid_model_name', 'model_not_found'],
-        { body: false }
-      ),
+      openaiRoute(TAG, 'retrieveModel', 'Show a model', {
+        params: ModelPath,
+        response: { 200: json('The model', Model) },
+        errors: ['invalid_model_name', 'model_not_found']
+      }),
       async request => {
         const variant = catalog.get(parseModelName(request.params['*']))
         return modelRecord(variant, contextOf(variant))

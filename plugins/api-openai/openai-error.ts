@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import type { CorralError } from '../../core/errors.ts'
 import { Loose, Titled } from '../../core/http/request-fields.ts'
-import { type ErrorShape, routeOptions } from '../../core/http/response-schemas.ts'
+import { type ErrorShape, routesWith } from '../../core/http/response-schemas.ts'
 
 const TYPES: Record<number, string> = {
   401: 'authentication_error',
@@ -39,4 +39,4 @@ export const openaiErrors: ErrorShape = codes =>
   Type.Intersect([OpenaiError, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])
 
 /** The options of a route of this surface. */
-export const operation = routeOptions(openaiErrors)
+export const openaiRoute = routesWith(openaiErrors)

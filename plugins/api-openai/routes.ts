@@ -12,7 +12,7 @@ import { documentText, embeddingInputs, embeddingList, ranking } from './embeddi
 import { chatGeneration, completionGeneration, engineFields, type Fields } from './generation.ts'
 import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './models.ts'
-import { openaiErrorBody, openaiErrors, operation } from './openai-error.ts'
+import { openaiErrorBody, openaiErrors, openaiRoute } from './openai-error.ts'
 import { responseRoutes } from './responses/routes.ts'
 import {
   ChatChunk,
@@ -49,46 +49,42 @@ export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: numb
 
 /** Chat completions and completions. */
 function textRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
-  const tags = ['OpenAI chat']
+  const TAG = 'OpenAI chat'
   const errors = openaiErrors(ANSWER_ERRORS)
   return async app => {
     app.post<{ Body: Fields }>(
       '/chat/completions',
-      operation(
-        {
-          tags,
-          summary: 'Answer a conversation',
-          description: "OpenAI's Chat Completions. The model is loaded where it is not; it is never downloaded.",
-          operationId: 'createChatCompletion',
-          body: ChatRequest
+      openaiRoute(TAG, 'createChatCompletion', 'Answer a conversation', {
+        description: "OpenAI's Chat Completions. The model is loaded where it is not; it is never downloaded.",
+        body: ChatRequest,
+        response: {
+          200: jsonOrStream('The answer', ChatCompletion, {
+            event:
+              'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
+            item: Type.Union([ChatChunk, errors]),
+            end: '[DONE]'
+          })
         },
-        jsonOrStream('The answer', ChatCompletion, {
-          event:
-            'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
-          item: Type.Union([ChatChunk, errors]),
-          end: '[DONE]'
-        })
-      ),
+        errors: ANSWER_ERRORS
+      }),
       (request, reply) => answer(deps, request, reply, chatGeneration)
     )
     app.post<{ Body: Fields }>(
       '/completions',
-      operation(
-        {
-          tags,
-          summary: 'Continue a text',
-          description:
-            "OpenAI's older Completions: one prompt or several, without the chat template. With a suffix, the text between is filled in.",
-          operationId: 'createCompletion',
-          body: CompletionRequest
+      openaiRoute(TAG, 'createCompletion', 'Continue a text', {
+        description:
+          "OpenAI's older Completions: one prompt or several, without the chat template. With a suffix, the text between is filled in.",
+        body: CompletionRequest,
+        response: {
+          200: jsonOrStream('The texts', Completion, {
+            event:
+              'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
+            item: Type.Union([Completion, errors]),
+            end: '[DONE]'
+          })
         },
-        jsonOrStream('The texts', Completion, {
-          event:
-            'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
-          item: Type.Union([Completion, errors]),
-          end: '[DONE]'
-        })
-      ),
+        errors: ANSWER_ERRORS
+      }),
       (request, reply) => answer(deps, request, reply, completionGeneration)
     )
   }
@@ -110,16 +106,12 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
   return async app => {
     app.post<{ Body: EmbeddingRequest }>(
       '/embeddings',
-      operation(
-        {
-          tags: ['OpenAI embeddings'],
-          summary: 'Make vectors of texts',
-          description: 'Models that generate text get an engine in embedding mode beside their own.',
-          operationId: 'createEmbedding',
-          body: EmbeddingRequest
-        },
-        json('The vectors, in the order of the texts', Embeddings)
-      ),
+      openaiRoute('OpenAI embeddings', 'createEmbedding', 'Make vectors of texts', {
+        description: 'Models that generate text get an engine in embedding mode beside their own.',
+        body: EmbeddingRequest,
+        response: { 200: json('The vectors, in the order of the texts', Embeddings) },
+        errors: ANSWER_ERRORS
+      }),
       async ({ body }, reply) => {
         const request = readModelRequest(deps, body)
         const input = embeddingInputs(body, request.variant)
@@ -135,16 +127,12 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
     ] as const) {
       app.post<{ Body: RerankRequest }>(
         path,
-        operation(
-          {
-            tags: ['OpenAI embeddings'],
-            summary: 'Rank documents by a query',
-            description: "As Jina's and Cohere's rerank. Needs a reranking model.",
-            operationId,
-            body: RerankRequest
-          },
-          json('The documents by their relevance', Ranking)
-        ),
+        openaiRoute('OpenAI embeddings', operationId, 'Rank documents by a query', {
+          description: "As Jina's and Cohere's rerank. Needs a reranking model.",
+          body: RerankRequest,
+          response: { 200: json('The documents by their relevance', Ranking) },
+          errors: ANSWER_ERRORS
+        }),
         async ({ body }, reply) => {
           const request = readModelRequest(deps, body)
           const texts = { query: body.query, documents: body.documents.map(documentText) }
@@ -159,31 +147,23 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
     }
     app.post<{ Body: Fields }>(
       '/tokenize',
-      operation(
-        {
-          tags: ['OpenAI tokens'],
-          summary: 'Split a text into tokens',
-          description: "As llama-server's /tokenize.",
-          operationId: 'tokenize',
-          body: TokenizeRequest
-        },
-        json('The tokens', TokenList)
-      ),
+      openaiRoute('OpenAI tokens', 'tokenize', 'Split a text into tokens', {
+        description: "As llama-server's /tokenize.",
+        body: TokenizeRequest,
+        response: { 200: json('The tokens', TokenList) },
+        errors: ANSWER_ERRORS
+      }),
       ({ body }, reply) =>
         askOnce(deps, reply, tokenQuestion(body), (lease, fields) => callOf(lease, 'tokenize')(fields, lease))
     )
     app.post<{ Body: Fields }>(
       '/detokenize',
-      operation(
-        {
-          tags: ['OpenAI tokens'],
-          summary: 'Turn tokens into text',
-          description: "As llama-server's /detokenize.",
-          operationId: 'detokenize',
-          body: DetokenizeRequest
-        },
-        json('The text', Text)
-      ),
+      openaiRoute('OpenAI tokens', 'detokenize', 'Turn tokens into text', {
+        description: "As llama-server's /detokenize.",
+        body: DetokenizeRequest,
+        response: { 200: json('The text', Text) },
+        errors: ANSWER_ERRORS
+      }),
       async ({ body }, reply) => ({
         content: await askOnce(deps, reply, tokenQuestion(body), (lease, { tokens }) =>
           callOf(lease, 'detokenize')(tokens as number[], lease)

@@ -79,7 +79,7 @@ const FunctionTool = Loose({
 
 const AllowedTools = Loose({
   mode: Type.Enum(['auto', 'required']),
-  tools: Type.Array(Anything('A tool, by its name'))
+  tools: Type.Array(Anything('A tool, by its name'), { minItems: 1 })
 })
 
 export const ChatRequest = Loose(

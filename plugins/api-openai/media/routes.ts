@@ -5,11 +5,11 @@ import { CorralError } from '../../../core/errors.ts'
 import { Given, ListOf, Loose, named } from '../../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, jsonOrStream } from '../../../core/http/response-schemas.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
-import { operation } from '../openai-error.ts'
+import { openaiRoute } from '../openai-error.ts'
 import { acceptForms } from './form-body.ts'
 import { TranscriptionRequest, transcribe } from './transcribe.ts'
 
-const tags = ['OpenAI sounds and images']
+const TAG = 'OpenAI sounds and images'
 const FORM = 'multipart/form-data'
 
 const Count = Type.Integer({ minimum: 0 })
@@ -51,18 +51,13 @@ export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
     for (const [path, task, summary, operationId] of TRANSCRIBING) {
       app.post<{ Body: TranscriptionRequest }>(
         path,
-        operation(
-          {
-            tags,
-            summary,
-            description: 'Needs a model with a projector for sounds, which is asked to do it as in a chat.',
-            operationId,
-            consumes: [FORM, 'application/json'],
-            body: TranscriptionRequest
-          },
-          { ...REPLY, content: { ...REPLY.content, 'text/plain': { schema: Type.String() } } },
-          ANSWER_ERRORS
-        ),
+        openaiRoute(TAG, operationId, summary, {
+          description: 'Needs a model with a projector for sounds, which is asked to do it as in a chat.',
+          consumes: [FORM, 'application/json'],
+          body: TranscriptionRequest,
+          response: { 200: { ...REPLY, content: { ...REPLY.content, 'text/plain': { schema: Type.String() } } } },
+          errors: ANSWER_ERRORS
+        }),
         (request, reply) => transcribe(deps, request, reply, task)
       )
     }
@@ -70,11 +65,11 @@ export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
       const summary = `Says that no model can ${what} here`
       app.post<{ Body: Static<typeof ImageRequest> }>(
         path,
-        operation({ tags, summary, operationId, consumes: [...consumes], body }, undefined, [
-          'invalid_model_name',
-          'model_not_found',
-          'unsupported_capability'
-        ]),
+        openaiRoute(TAG, operationId, summary, {
+          consumes: [...consumes],
+          body,
+          errors: ['invalid_model_name', 'model_not_found', 'unsupported_capability']
+        }),
         async request => {
           const { publicName } = deps.catalog.get(parseModelName(request.body.model ?? request.body.name))
           throw new CorralError(

@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import { passedFields } from '../../../core/answers/model-request.ts'
+import { type ToolChoice, toolFields } from '../../../core/answers/tool-choice.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { Given, ListOf, Loose } from '../../../core/http/request-fields.ts'
 import type { OverflowPolicy, ParsedOptions } from '../../../core/models/options.ts'
@@ -60,7 +61,7 @@ export function engineRequest(request: ResponseRequest, options: ParsedOptions):
       ...passed,
       ...stopField(passed.stop as string | string[] | undefined),
       ...(max_output_tokens && { max_tokens: max_output_tokens }),
-      ...engineTools(tools, request.tool_choice),
+      ...toolFields(engineTools(tools), readChoice(request.tool_choice)),
       ...(typeof parallel === 'boolean' && { parallel_tool_calls: parallel }),
       ...responseFormat(request.text?.format as Fields | null | undefined),
       ...(reasoning?.effort && { reasoning_effort: reasoning.effort }),
@@ -124,6 +125,16 @@ function functionsOf(tools: readonly OfferedTool[]): Map<string, { tool: Functio
   return new Map(all.map(entry => [engineName({ ...entry, name: entry.tool.name }), entry]))
 }
 
+function engineTools(tools: readonly OfferedTool[]) {
+  return [...functionsOf(tools)].map(([name, { tool }]) => {
+    const { type, description, parameters, strict } = tool
+    return {
+      type,
+      function: { name, ...(description !== null && { description }), ...(parameters && { parameters }), strict }
+    }
+  })
+}
+
 /** The function that an engine calls, as the request named it. */
 export function calledFunction(tools: readonly OfferedTool[], called: string): { name: string; namespace?: string } {
   const found = functionsOf(tools).get(called)
@@ -162,50 +173,21 @@ function readFunction(tool: Fields, at: Path): FunctionTool[] {
   return [{ type, name, description, parameters, strict: strict ?? true }]
 }
 
-/** Not every engine can be made to call a function by its name, so one that must be called is offered alone. */
-function engineTools(tools: readonly OfferedTool[], choice: ResponseRequest['tool_choice']): Fields {
-  const { mode, names } = readChoice(choice)
-  const offered = functionsOf(tools)
-  for (const { name, path } of names ?? []) {
-    if (!offered.has(name as string)) throw invalid(path, 'the name of one of the "tools"')
-  }
-  if (mode === 'required' && offered.size === 0) {
-    throw invalid(['tool_choice'], '"auto" or "none" where there are no tools')
-  }
-  // A model that knows of tools might call one all the same.
-  if (offered.size === 0 || mode === 'none') return {}
-  const allowed = [...offered].filter(([name]) => !names || names.some(one => one.name === name))
-  return {
-    tools: allowed.map(([name, { tool }]) => {
-      const { type, description, parameters, strict } = tool
-      return {
-        type,
-        function: { name, ...(description !== null && { description }), ...(parameters && { parameters }), strict }
-      }
-    }),
-    ...(mode && { tool_choice: mode })
-  }
-}
-
 const AllowedTools = Loose({
   mode: Type.Enum(['auto', 'required']),
   tools: Type.Array(Type.Unknown(), { minItems: 1 })
 })
 
-/** What may be called: all functions where there are no names. */
-function readChoice(choice: ResponseRequest['tool_choice']): {
-  mode?: 'auto' | 'none' | 'required'
-  names?: { name: unknown; path: Path }[]
-} {
+function readChoice(choice: ResponseRequest['tool_choice']): ToolChoice {
   if (choice === undefined || choice === null) return {}
   if (choice === 'auto' || choice === 'none' || choice === 'required') return { mode: choice }
   const { type, name } = (isObject(choice) ? choice : {}) as Fields
-  if (type === 'function') return { mode: 'required', names: [{ name, path: ['tool_choice', 'name'] }] }
+  if (type === 'function') return { mode: 'required', names: [{ name, param: 'tool_choice.name' }] }
   if (type === 'allowed_tools') {
     const { mode, tools } = checkAgainst(AllowedTools, choice, ['tool_choice'])
     const names = tools.map((tool, index) => ({
       name: isObject(tool) ? tool.name : undefined,
-      path: ['tool_choice', 'tools', index, 'name']
+      param: `tool_choice.tools[${index}].name`
     }))
     return { mode: mode as 'auto' | 'required', names }
   }

@@ -2,7 +2,7 @@ import type { FastifyPluginAsync } from 'fastify'
 import type { SurfaceDependencies } from '../../../core/answers/model-request.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
-import { operation } from '../openai-error.ts'
+import { openaiRoute } from '../openai-error.ts'
 import { countInputTokens, createResponse } from './create-response.ts'
 import {
   Deleted,
@@ -16,10 +16,9 @@ import {
 } from './schemas.ts'
 import { pageOf, StoredResponses } from './stored-responses.ts'
 
-const tags = ['OpenAI responses']
+const TAG = 'OpenAI responses'
 const STREAM =
   'Server-sent events in the order of OpenAI’s Responses API: response.created, response.in_progress, items with their parts and pieces, and response.completed, response.incomplete, or response.failed and error'
-const NO_BODY = { body: false }
 
 /**
  * OpenAI's Responses API, below `/v1`.
@@ -31,48 +30,32 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
   return async app => {
     app.post<{ Body: ResponseRequest }>(
       '/responses',
-      operation(
-        {
-          tags,
-          summary: 'Answer',
-          description:
-            'Answers as OpenAI’s Responses API does. The only tools are functions that the client runs; others beside them are left out, as the reply’s `tools` shows. A stored response is kept in memory until there is no room for it.',
-          operationId: 'createResponse',
-          body: ResponseRequest
-        },
-        jsonOrStream('The response', Response, { event: STREAM }),
-        [...ANSWER_ERRORS, 'response_not_found']
-      ),
+      openaiRoute(TAG, 'createResponse', 'Create a response', {
+        description:
+          'Answers as OpenAI’s Responses API does. The only tools are functions that the client runs; others beside them are left out, as the reply’s `tools` shows. A stored response is kept in memory until there is no room for it.',
+        body: ResponseRequest,
+        response: { 200: jsonOrStream('The response', Response, { event: STREAM }) },
+        errors: [...ANSWER_ERRORS, 'response_not_found']
+      }),
       (request, reply) => createResponse(deps, request, reply)
     )
     app.post<{ Body: ResponseRequest }>(
       '/responses/input_tokens',
-      operation(
-        {
-          tags,
-          summary: 'Count the tokens of an input',
-          operationId: 'countResponseInputTokens',
-          body: ResponseRequest
-        },
-        json('The number', TokenCount),
-        [...ANSWER_ERRORS, 'response_not_found']
-      ),
+      openaiRoute(TAG, 'countResponseInputTokens', 'Count the tokens of an input', {
+        body: ResponseRequest,
+        response: { 200: json('The number', TokenCount) },
+        errors: [...ANSWER_ERRORS, 'response_not_found']
+      }),
       (request, reply) => countInputTokens(deps, request.body, reply)
     )
     app.get<{ Params: ResponseId; Querystring: RetrieveQuery }>(
       '/responses/:id',
-      operation(
-        {
-          tags,
-          summary: 'Show a stored response',
-          operationId: 'getResponse',
-          params: ResponseId,
-          querystring: RetrieveQuery
-        },
-        json('The response', Response),
-        ['response_not_found', 'invalid_request', 'unsupported_capability'],
-        NO_BODY
-      ),
+      openaiRoute(TAG, 'getResponse', 'Show a stored response', {
+        params: ResponseId,
+        querystring: RetrieveQuery,
+        response: { 200: json('The response', Response) },
+        errors: ['response_not_found', 'invalid_request', 'unsupported_capability']
+      }),
       async ({ params, query }) => {
         const { response } = stored.get(params.id)
         if (query.stream !== 'true') return response
@@ -85,28 +68,22 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
     )
     app.get<{ Params: ResponseId; Querystring: ItemsQuery }>(
       '/responses/:id/input_items',
-      operation(
-        {
-          tags,
-          summary: 'List the input of a stored response',
-          description: 'All of the conversation before the response, the latest first by default.',
-          operationId: 'listResponseInputItems',
-          params: ResponseId,
-          querystring: ItemsQuery
-        },
-        json('The items', ItemList),
-        ['response_not_found', 'invalid_request'],
-        NO_BODY
-      ),
+      openaiRoute(TAG, 'listResponseInputItems', 'List the input of a stored response', {
+        description: 'All of the conversation before the response, the latest first by default.',
+        params: ResponseId,
+        querystring: ItemsQuery,
+        response: { 200: json('The items', ItemList) },
+        errors: ['response_not_found', 'invalid_request']
+      }),
       async ({ params, query }) => pageOf(stored.get(params.id).input, query)
     )
     app.delete<{ Params: ResponseId }>(
       '/responses/:id',
-      operation(
-        { tags, summary: 'Delete a stored response', operationId: 'deleteResponse', params: ResponseId },
-        json('It is gone', Deleted),
-        ['response_not_found']
-      ),
+      openaiRoute(TAG, 'deleteResponse', 'Delete a stored response', {
+        params: ResponseId,
+        response: { 200: json('It is gone', Deleted) },
+        errors: ['response_not_found']
+      }),
       async ({ params: { id } }) => {
         stored.delete(id)
         return { id, object: 'response', deleted: true }
@@ -114,17 +91,11 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
     )
     app.post<{ Params: ResponseId }>(
       '/responses/:id/cancel',
-      operation(
-        {
-          tags,
-          summary: 'Cancel a response (not possible)',
-          description: 'Only responses made in the background can be cancelled, and there are none here.',
-          operationId: 'cancelResponse',
-          params: ResponseId
-        },
-        undefined,
-        ['response_not_found']
-      ),
+      openaiRoute(TAG, 'cancelResponse', 'Cancel a response (not possible)', {
+        description: 'Only responses made in the background can be cancelled, and there are none here.',
+        params: ResponseId,
+        errors: ['response_not_found', 'invalid_request']
+      }),
       async ({ params }) => {
         stored.get(params.id)
         throw new CorralError(
