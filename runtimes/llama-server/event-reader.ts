@@ -1,14 +1,8 @@
-import type { Delta, ToolCallPiece } from '../../core/contracts/engines.ts'
+import { deltaOf, finishOf, type HostedChatEvent } from '../../core/answers/hosted-chat-events.ts'
+import type { Delta } from '../../core/contracts/engines.ts'
 
-/** What llama-server streams for `/v1/chat/completions` and `/v1/completions`; `/infill` has a form of its own. */
-interface StreamEvent {
-  choices?: {
-    index?: number
-    text?: string
-    finish_reason?: string | null
-    delta?: Message
-    logprobs?: { content?: Delta['logprobs'] | null } | null
-  }[]
+/** What llama-server adds to the events of hosted chat; `/infill` has a form of its own. */
+interface StreamEvent extends HostedChatEvent {
   timings?: { cache_n?: number; prompt_n: number; prompt_ms: number; predicted_n: number; predicted_ms: number }
   prompt_progress?: { total: number; cache?: number; processed: number }
   system_fingerprint?: string
@@ -22,12 +16,6 @@ interface StreamEvent {
   __verbose?: { stopping_word?: string }
 }
 
-interface Message {
-  content?: string | null
-  reasoning_content?: string | null
-  tool_calls?: { index?: number; id?: string; function?: { name?: string; arguments?: string } }[]
-}
-
 /** Reads llama-server's events as deltas. */
 export class EventReader {
   /** The text that ended each choice: it comes with the first of the events that end it, the reason with the last. */
@@ -36,17 +24,8 @@ export class EventReader {
   finished = 0
 
   read(event: StreamEvent): Delta {
-    const choice = event.choices?.[0]
-    const index = choice?.index ?? event.index ?? 0
-    const message = choice?.delta
-    const delta: Delta = {}
-    if (index !== 0) delta.choice = index
-    const content = message?.content ?? choice?.text ?? event.content
-    if (content) delta.content = content
-    if (message?.reasoning_content) delta.thinking = message.reasoning_content
-    if (message?.tool_calls) delta.toolCalls = message.tool_calls.map(pieceOf)
-    const logprobs = choice?.logprobs?.content ?? event.completion_probabilities
-    if (logprobs) delta.logprobs = logprobs
+    const delta = event.choices ? deltaOf(event) : infillDelta(event)
+    const index = delta.choice ?? 0
     if (event.prompt_progress) {
       const { processed, total, cache = 0 } = event.prompt_progress
       delta.reading = { tokens: processed, total, cached: cache }
@@ -58,9 +37,7 @@ export class EventReader {
       delta.extra = { system_fingerprint: event.system_fingerprint, timings: event.timings }
     }
     if (event.__verbose?.stopping_word) this.#stopWords[index] = event.__verbose.stopping_word
-    const finish = choice?.finish_reason ?? (event.stop ? event.stop_type : undefined)
-    if (finish) {
-      delta.finish = finish === 'limit' ? 'length' : finish === 'length' || finish === 'tool_calls' ? finish : 'stop'
+    if (delta.finish) {
       const word = this.#stopWords[index]
       if (word) delta.stopSequence = word
       this.finished++
@@ -69,9 +46,13 @@ export class EventReader {
   }
 }
 
-function pieceOf(call: NonNullable<Message['tool_calls']>[number]): ToolCallPiece {
-  const { name, arguments: text = '' } = call.function ?? {}
-  return { index: call.index ?? 0, ...(call.id && { id: call.id }), ...(name && { name }), arguments: text }
+function infillDelta({ index, content, completion_probabilities, stop, stop_type }: StreamEvent): Delta {
+  return {
+    ...(index && { choice: index }),
+    ...(content && { content }),
+    ...(completion_probabilities && { logprobs: completion_probabilities }),
+    ...(stop && stop_type && { finish: finishOf(stop_type === 'limit' ? 'length' : stop_type) })
+  }
 }
 
 const NOTHING = Buffer.alloc(0)

@@ -27,7 +27,7 @@ const RemoteModel = Type.Object(
     context: Type.Optional(Type.Integer({ minimum: 1, description: 'Tokens of context; 4096 where absent' })),
     capabilities: Type.Optional(
       Type.Array(Type.Enum(['completion', 'tools', 'thinking', 'vision', 'embedding']), {
-        description: 'What it can; completion and tools where absent'
+        description: 'What it can do; completion and tools where absent'
       })
     )
   },
@@ -59,28 +59,22 @@ export default definePlugin({
           }
         ]
       }),
-      health_interval: Timeout({ default: '10s', description: 'Time between looks whether servers are well' }),
-      connect_timeout: Timeout({ default: '5s', description: 'Longest time for a connection, and for such a look' })
+      health_interval: Timeout({ default: '10s', description: 'Time between health checks of servers' }),
+      connect_timeout: Timeout({ default: '5s', description: 'Longest time for a connection, and for a health check' })
     },
     { additionalProperties: false }
   ),
   setup(context, options) {
     const { log } = context
-    const settings = new Map<string, RemoteModel>()
-    const servers = new Map<string, RemoteServers>()
-    const models: BroughtModel[] = Object.entries(options.models).map(([name, remote]) => {
+    const interval = parseDuration(options.health_interval)!
+    const timeout = parseDuration(options.connect_timeout)!
+    const remotes = new Map<string, { settings: RemoteModel; servers: RemoteServers }>()
+    const models: BroughtModel[] = Object.entries(options.models).map(([name, settings]) => {
       parseModelName(name)
-      const capabilities: Capability[] = remote.capabilities ?? ['completion', 'tools']
-      settings.set(name.toLowerCase(), remote)
-      servers.set(
-        name.toLowerCase(),
-        createRemoteServers(name, remote.servers, {
-          interval: parseDuration(options.health_interval)!,
-          timeout: parseDuration(options.connect_timeout)!,
-          log
-        })
-      )
-      return { name, capabilities, contextLength: remote.context ?? DEFAULT_CONTEXT }
+      const servers = createRemoteServers(name, settings.servers, { interval, timeout, log })
+      remotes.set(name.toLowerCase(), { settings, servers })
+      const capabilities: Capability[] = settings.capabilities ?? ['completion', 'tools']
+      return { name, capabilities, contextLength: settings.context ?? DEFAULT_CONTEXT }
     })
     if (models.length > 0) context.service('catalog').add({ name: 'remote', models: () => models })
     context.service('engines').add({
@@ -92,17 +86,14 @@ export default definePlugin({
       // What a request says of its engine makes no difference to a server elsewhere.
       loadOptions: () => ({}),
       async start(spec) {
-        const { model, isDefault, publicName } = spec.variant
-        const name = (isDefault ? `${model.owner}/${model.name}` : publicName).toLowerCase()
-        const remote = settings.get(name) ?? settings.get(spec.variant.key)!
-        const contextSize = remote.context ?? DEFAULT_CONTEXT
-        return createRemoteEngine(spec, servers.get(name) ?? servers.get(spec.variant.key)!, {
-          model: remote.model,
-          contextSize
-        })
+        const { model, isDefault, publicName, key } = spec.variant
+        const name = isDefault ? `${model.owner}/${model.name}` : publicName
+        const { settings, servers } = (remotes.get(name.toLowerCase()) ?? remotes.get(key))!
+        const contextSize = settings.context ?? DEFAULT_CONTEXT
+        return createRemoteEngine(spec, servers, { model: settings.model, contextSize })
       },
       async close() {
-        await Promise.all([...servers.values()].map(each => each.close()))
+        await Promise.all([...remotes.values()].map(({ servers }) => servers.close()))
       }
     })
     return {}

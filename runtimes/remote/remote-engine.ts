@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto'
 import type { Dispatcher } from 'undici'
 import { EventLines } from '../../core/answers/event-lines.ts'
+import { deltaOf } from '../../core/answers/hosted-chat-events.ts'
 import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
-import { EventReader } from '../llama-server/event-reader.ts'
 import type { RemoteServers } from './remote-servers.ts'
 
 /** Requests at once: how many a server elsewhere answers is its own affair. */
@@ -77,7 +77,6 @@ async function readAnswer(
   take: (deltas: Delta[]) => Promise<void>
 ): Promise<void> {
   const lines = new EventLines()
-  const reader = new EventReader()
   const ends: Delta[] = []
   let usage: Usage | undefined
   let done = false
@@ -95,7 +94,7 @@ async function readAnswer(
       }
       usage = event?.usage ?? usage
       if (!event?.choices?.length) continue
-      const { usage: _, timing: __, extra: ___, ...delta } = reader.read(event)
+      const delta = deltaOf(event)
       if (delta.finish) ends.push(delta)
       else deltas.push(delta)
     }

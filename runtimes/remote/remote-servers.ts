@@ -13,29 +13,14 @@ interface RemoteServer extends RemoteServerSettings {
   healthy: boolean
 }
 
-export interface RemoteServersOptions {
-  /** Milliseconds between health checks. */
-  interval: number
-  /** Milliseconds that a connection, or a health check, may take. */
-  timeout: number
-  log: { info(object: object, message: string): void; warn(object: object, message: string): void }
+interface HealthLog {
+  info(object: object, message: string): void
+  warn(object: object, message: string): void
 }
 
-export interface RemoteServers {
-  /**
-   * Sends a request to the healthy server with the fewest running ones, and reads the reply with `read`. A server that
-   * cannot be reached, or does not answer as one, is ejected until a health check finds it well again; the request goes to
-   * the next one as long as `begun` says that nothing has reached the client.
-   */
-  ask<Reply>(
-    path: string,
-    body: object,
-    signal: AbortSignal,
-    read: (body: Dispatcher.ResponseData['body']) => Promise<Reply>,
-    begun?: () => boolean
-  ): Promise<Reply>
-  close(): Promise<void>
-}
+export type RemoteServers = ReturnType<typeof createRemoteServers>
+type ReplyBody = Dispatcher.ResponseData['body']
+type Reader<Reply> = (body: ReplyBody) => Promise<Reply>
 
 /** The server is at fault, so that another one may do better. */
 class ServerFault extends Error {
@@ -51,12 +36,16 @@ class ServerFault extends Error {
   }
 }
 
-/** Several servers that have the same model. */
+/**
+ * Several servers that have the same model.
+ * @param options.interval milliseconds between health checks
+ * @param options.timeout milliseconds that a connection, or a health check, may take
+ */
 export function createRemoteServers(
   name: string,
   settings: readonly RemoteServerSettings[],
-  { interval, timeout, log }: RemoteServersOptions
-): RemoteServers {
+  { interval, timeout, log }: { interval: number; timeout: number; log: HealthLog }
+) {
   // Answers may take as long as they want: only the client, or the server, ends them.
   const agent = new Agent({ headersTimeout: 0, bodyTimeout: 0, connect: { timeout } })
   const servers: RemoteServer[] = settings.map(({ url, key }) => {
@@ -67,9 +56,8 @@ export function createRemoteServers(
   function setHealth(server: RemoteServer, healthy: boolean, reason = ''): void {
     if (server.healthy === healthy) return
     server.healthy = healthy
-    if (healthy) log.info({ model: name, server: server.url }, 'a remote server is back')
-    else
-      log.warn({ model: name, server: server.url, reason }, 'a remote server gets no requests until it is well again')
+    if (healthy) log.info({ model: name, server: server.url }, 'a remote server is healthy again')
+    else log.warn({ model: name, server: server.url, reason }, 'a remote server gets no requests until it is healthy')
   }
 
   async function check(server: RemoteServer): Promise<void> {
@@ -101,7 +89,7 @@ export function createRemoteServers(
     path: string,
     body: object,
     signal: AbortSignal,
-    read: (body: Dispatcher.ResponseData['body']) => Promise<Reply>
+    read: Reader<Reply>
   ): Promise<Reply> {
     server.running++
     try {
@@ -134,7 +122,18 @@ export function createRemoteServers(
   }
 
   return {
-    async ask(path, body, signal, read, begun = () => false) {
+    /**
+     * Sends a request to the healthy server with the fewest running ones, and reads the reply with `read`. A server that
+     * cannot be reached, or does not answer as one, is ejected until a health check finds it healthy again; the request
+     * goes to the next one as long as `begun` says that nothing has reached the client.
+     */
+    async ask<Reply>(
+      path: string,
+      body: object,
+      signal: AbortSignal,
+      read: Reader<Reply>,
+      begun = () => false
+    ): Promise<Reply> {
       const left = new Set(servers)
       let last: ServerFault | undefined
       while (left.size > 0) {
@@ -156,7 +155,7 @@ export function createRemoteServers(
       }
       throw last!.outcome
     },
-    async close() {
+    async close(): Promise<void> {
       clearInterval(timer)
       await agent.destroy()
       await checking
@@ -164,7 +163,7 @@ export function createRemoteServers(
   }
 }
 
-const textOf = async (body: Dispatcher.ResponseData['body']) => await body.text().catch(() => '')
+const textOf = async (body: ReplyBody) => await body.text().catch(() => '')
 
 /** What a refusal means to the client: never the server's key, and its own words only where the request is at fault. */
 function refusal(name: string, status: number, text: string, retryAfter: unknown): CorralError | ServerFault {

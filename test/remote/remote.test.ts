@@ -3,15 +3,20 @@ import { createServer, type RequestListener, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { startTestCorral } from '../../testing/index.ts'
+import { until } from '../support/corral.ts'
 
 const model = 'far/tiny'
 const messages = [{ role: 'user', content: 'hello there' }]
 
-/** A server elsewhere, and the paths that it was asked for. */
-async function serverOf(t: Test, listener: RequestListener): Promise<{ url: string; asked: string[]; stop(): void }> {
+/** A server elsewhere, and the paths that were requested of it; `healthy` is what its health check finds. */
+async function serverOf(
+  t: Test,
+  listener: RequestListener,
+  healthy = () => true
+): Promise<{ url: string; asked: string[]; stop(): void }> {
   const asked: string[] = []
   const server = createServer((request, response) => {
-    if (request.url === '/v1/models') return void json(response, 200, { data: [] })
+    if (request.url === '/v1/models') return void json(response, healthy() ? 200 : 503, { data: [] })
     asked.push(`${request.method} ${request.url}`)
     listener(request, response)
   }).listen(0, '127.0.0.1')
@@ -153,6 +158,69 @@ t.test('requests go to the server with the fewest running ones', async t => {
   t.equal(quick.asked.length, 3)
   answers({} as never, waiting[0] as never)
   t.match(await first, { status: 200 })
+})
+
+t.test('several choices of one request, with their counts', async t => {
+  const bodies: any[] = []
+  const choice = (index: number, delta: object, finish_reason: string | null = null) =>
+    event({ choices: [{ index, delta, finish_reason }] })
+  const { url } = await serverOf(t, async (request, response) => {
+    let text = ''
+    for await (const chunk of request) text += chunk
+    bodies.push(JSON.parse(text))
+    response.writeHead(200, { 'content-type': 'text/event-stream' })
+    response.write(choice(1, { content: 'two' }) + choice(0, { content: 'one' }) + choice(0, {}, 'stop'))
+    response.end(`${choice(1, {}, 'length')}${counts}data: [DONE]\n\n`)
+  })
+  const corral = await corralOf(t, [{ url }])
+  const whole = await corral.json('/v1/chat/completions', { model, messages, n: 2 })
+  t.match(whole, {
+    status: 200,
+    body: {
+      choices: [
+        { index: 0, message: { content: 'one' }, finish_reason: 'stop' },
+        { index: 1, message: { content: 'two' }, finish_reason: 'length' }
+      ],
+      usage: { prompt_tokens: 3, completion_tokens: 2 }
+    }
+  })
+  const events = await corral.events('/v1/chat/completions', { model, messages, n: 2, stream: true })
+  const contents = events.flatMap(({ choices = [] }) => choices.filter((each: any) => each.delta.content))
+  t.same(
+    contents.map((each: any) => [each.index, each.delta.content]),
+    [
+      [1, 'two'],
+      [0, 'one']
+    ]
+  )
+  t.match(bodies, [
+    { model: 'tiny', n: 2 },
+    { model: 'tiny', n: 2 }
+  ])
+})
+
+t.test('an ejected server gets no requests until a health check finds it healthy', async t => {
+  let well = false
+  const unsteady = await serverOf(
+    t,
+    (request, response) => {
+      if (well) answers(request, response)
+      else json(response, 500, { error: { message: 'no' } })
+    },
+    () => well
+  )
+  const steady = await serverOf(t, answers)
+  const corral = await corralOf(t, [{ url: unsteady.url }, { url: steady.url }])
+  const ask = async () => t.match(await corral.json('/v1/chat/completions', { model, messages }), { status: 200 })
+  for (let at = 0; at < 4; at++) await ask()
+  const before = unsteady.asked.length
+  t.ok(before <= 1, 'at most the first request went there, unless a health check came before')
+  t.equal(steady.asked.length, 4)
+  t.match(corral.log(), /gets no requests until it is healthy/)
+  well = true
+  await until('a health check has found it', () => /is healthy again/.test(corral.log()))
+  await ask()
+  t.equal(unsteady.asked.length, before + 1, 'it gets requests again')
 })
 
 t.test('two corrals as the servers of a third', async t => {

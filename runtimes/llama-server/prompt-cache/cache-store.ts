@@ -53,20 +53,7 @@ export interface CacheStoreLog {
   warn(object: object, message: string): void
 }
 
-export interface CacheStore {
-  /** The variant's folder, made where it is missing. */
-  open(variant: string): Promise<string>
-  slots(variant: string): readonly SavedSlot[]
-  path(variant: string, file: string): string
-  /**
-   * Sets bytes aside for a file that is to be written, deleting the least recently used ones where the budget asks for
-   * it, `expendable` before all others. Returns how to give them back; undefined when budget or disk have no room.
-   */
-  reserve(bytes: number, expendable?: string): Promise<(() => void) | undefined>
-  /** Adds complete files and deletes others of the variant. Afterwards the budget holds again. */
-  replace(variant: string, added: SavedSlot[], removed: readonly SavedSlot[]): Promise<void>
-  forget(variant: string): Promise<void>
-}
+export type CacheStore = Awaited<ReturnType<typeof openCacheStore>>
 
 export function newFileName(): string {
   return `${randomBytes(8).toString('hex')}.slot`
@@ -83,7 +70,7 @@ export async function discard(path: string): Promise<void> {
  * Opens the saved caches under a folder, which need not exist, sweeps what is incomplete or damaged and keeps to the
  * budget (bytes; 0 deletes all).
  */
-export async function openCacheStore(directory: string, budget: number, log: CacheStoreLog): Promise<CacheStore> {
+export async function openCacheStore(directory: string, budget: number, log: CacheStoreLog) {
   const saved = new Map<string, SavedSlot[]>()
   let reserved = 0
   let queue: Promise<unknown> = Promise.resolve()
@@ -118,15 +105,23 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
     if (bytes + reserved > budget) return false
     const size = all().reduce((sum, { slot }) => sum + slot.bytes, reserved + bytes)
     const leaving = leastUsed(all(), size - budget, expendable)
+    const slots = new Set(leaving.map(entry => entry.slot))
     for (const variant of new Set(leaving.map(entry => entry.variant))) {
-      const files = new Set(leaving.filter(entry => entry.variant === variant).map(entry => entry.slot.file))
-      await put(
-        variant,
-        saved.get(variant)!.filter(slot => !files.has(slot.file))
-      )
+      const staying = saved.get(variant)!.filter(slot => !slots.has(slot))
+      await put(variant, staying)
     }
     if (leaving.length) log.debug({ files: leaving.length }, 'saved prompt caches made room for newer ones')
     return true
+  }
+
+  /** What a folder's manifest says; undefined where it is damaged, or left without one by a save that did not end. */
+  async function readManifest(path: string): Promise<Static<typeof ManifestSchema> | undefined> {
+    const file = await readJsonFile(path, ManifestSchema).catch(error => ({
+      fault: messageOf(error),
+      value: undefined
+    }))
+    if (file?.fault) log.warn({ path }, `Saved prompt caches cannot be used and are deleted: ${file.fault}`)
+    return file?.value
   }
 
   async function load(folder: string): Promise<void> {
@@ -136,11 +131,8 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
       await rm(path, { recursive: true, force: true })
       return
     }
-    const slots: SavedSlot[] = []
-    for (const slot of manifest.slots) {
-      const found = await stat(join(path, slot.file)).catch(() => undefined)
-      if (found?.size === slot.bytes) slots.push(slot)
-    }
+    const sizes = await Promise.all(manifest.slots.map(({ file }) => stat(join(path, file)).catch(() => undefined)))
+    const slots = manifest.slots.filter(({ bytes }, at) => sizes[at]?.size === bytes)
     const wanted = new Set([MANIFEST, ...slots.map(slot => slot.file)])
     for (const name of await readdir(path)) {
       if (!wanted.has(name)) await rm(join(path, name), { recursive: true, force: true })
@@ -157,15 +149,20 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
   await makeRoom(0)
 
   return {
-    async open(variant) {
+    /** The variant's folder, made where it is missing. */
+    async open(variant: string): Promise<string> {
       const folder = folderOf(variant)
       await mkdir(folder, { recursive: true, mode: 0o700 })
       await chmod(directory, 0o700)
       return folder
     },
-    slots: variant => saved.get(variant) ?? [],
+    slots: (variant: string): readonly SavedSlot[] => saved.get(variant) ?? [],
     path: pathOf,
-    reserve: (bytes, expendable) =>
+    /**
+     * Sets bytes aside for a file that is to be written, deleting the least recently used ones where the budget asks for
+     * it, `expendable` before all others. Returns how to give them back; undefined when budget or disk have no room.
+     */
+    reserve: (bytes: number, expendable?: string) =>
       alone(async () => {
         if (!(await makeRoom(bytes, expendable))) return undefined
         if ((await freeSpace(directory)) < bytes + KEPT_FREE) return undefined
@@ -174,33 +171,21 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
           reserved -= bytes
         }
       }),
-    replace: (variant, added, removed) =>
+    /** Adds complete files and deletes others of the variant. Afterwards the budget holds again. */
+    replace: (variant: string, added: SavedSlot[], removed: readonly SavedSlot[]): Promise<void> =>
       alone(async () => {
-        const leaving = new Set(removed.map(slot => slot.file))
-        const slots = [...(saved.get(variant) ?? []).filter(slot => !leaving.has(slot.file)), ...added]
+        const slots = [...(saved.get(variant) ?? []).filter(slot => !removed.includes(slot)), ...added]
         slots.sort((a, b) => b.usedAt - a.usedAt)
         const extra = slots.splice(MOST_PER_VARIANT)
         await put(variant, slots)
         for (const { file } of extra) await discard(pathOf(variant, file))
         await makeRoom(0)
       }),
-    forget: variant =>
+    forget: (variant: string): Promise<void> =>
       alone(async () => {
         saved.delete(variant)
         await rm(folderOf(variant), { recursive: true, force: true })
       })
-  }
-
-  async function readManifest(path: string): Promise<Static<typeof ManifestSchema> | undefined> {
-    try {
-      const file = await readJsonFile(path, ManifestSchema)
-      // A folder without one is left from a save that did not end.
-      if (file?.fault) log.warn({ path }, `Saved prompt caches cannot be used and are deleted: ${file.fault}`)
-      return file?.value
-    } catch (error) {
-      log.warn({ path }, `Saved prompt caches cannot be used and are deleted: ${messageOf(error)}`)
-      return undefined
-    }
   }
 }
 

@@ -15,33 +15,14 @@ import {
   cacheKey,
   outsideFiles,
   promptPace,
-  restoreSlot,
   type SlotUse,
-  saveSlot,
   savesSlots,
+  slotAction,
   usedSlots
 } from './slots.ts'
 import { checksumOf, continues, readLayout, rewriteForStreams } from './state-file.ts'
 
-/** The caches of engines' slots on disk: a conversation goes on after its model was unloaded without being read again. */
-export interface PromptCache {
-  /** Folder for `LaunchSpec.slotFolder`; undefined where this engine's caches cannot be saved. Never rejects. */
-  folderFor(spec: LaunchSpec): Promise<string | undefined>
-  /** Gives an engine that has just started what was saved of its like, before it serves. Never rejects; is bounded. */
-  restore(engine: LlamaServerEngine, signal: AbortSignal): Promise<void>
-  /** Saves the caches of an engine that is about to be stopped and answers nothing. Never rejects; is bounded. */
-  save(engine: LlamaServerEngine): Promise<void>
-  /** Deletes all that was saved of a variant (`StoredVariant.key`), as when it is removed. Never rejects. */
-  forget(variantKey: string): Promise<void>
-}
-
-export interface PromptCacheOptions {
-  /** A folder of its own; it need not exist. */
-  directory: string
-  /** Bytes on disk; 0 saves nothing and deletes what was saved. */
-  budget: number
-  log: CacheStoreLog & { info(object: object, message: string): void }
-}
+export type PromptCache = ReturnType<typeof createPromptCache>
 
 /** Reading fewer tokens than these again is faster than restoring them. */
 const LEAST_TOKENS = 64
@@ -58,8 +39,20 @@ function timeLimit(bytes: number): AbortSignal {
   return AbortSignal.timeout(Math.ceil(Math.min(LONGEST, BASE_LIMIT + bytes / SLOWEST)))
 }
 
-/** Saves and restores slots' caches through the engines' own interface. */
-export function createPromptCache({ directory, budget, log }: PromptCacheOptions): PromptCache {
+/**
+ * The caches of engines' slots on disk: a conversation goes on after its model was unloaded without being read again.
+ * @param directory a folder of its own; it need not exist
+ * @param budget bytes on disk; 0 saves nothing and deletes what was saved
+ */
+export function createPromptCache({
+  directory,
+  budget,
+  log
+}: {
+  directory: string
+  budget: number
+  log: CacheStoreLog & { info(object: object, message: string): void }
+}) {
   let opened: Promise<CacheStore | undefined> | undefined
   /** Opened on first use: until the server owns its data directory, another one may be using it. */
   const open = () =>
@@ -149,7 +142,7 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
           await rewriteForStreams(path, store.path(variant.key, rewritten), layout, engine.slots, check)
         }
       }
-      const tokens = await restoreSlot(engine, slot, rewritten ?? saved.file, limit)
+      const { tokens } = await slotAction(engine, slot, 'restore', rewritten ?? saved.file, limit)
       if (tokens !== saved.tokens) throw new Error(`${tokens} tokens came back`)
       return true
     } catch (error) {
@@ -198,7 +191,7 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
         return undefined
       }
       try {
-        const written = await saveSlot(engine, slot.id, file, limit)
+        const written = await slotAction(engine, slot.id, 'save', file, limit)
         if (written.tokens < LEAST_TOKENS) {
           await discard(path)
           continue
@@ -242,21 +235,24 @@ export function createPromptCache({ directory, budget, log }: PromptCacheOptions
   }
 
   return {
-    async folderFor(spec) {
+    /** Folder for `LaunchSpec.slotFolder`; undefined where this engine's caches cannot be saved. Never rejects. */
+    async folderFor(spec: LaunchSpec): Promise<string | undefined> {
       // Also without a budget: opening deletes what an earlier budget left.
       const store = await open()
       if (budget === 0 || !savesSlots(spec)) return undefined
-      try {
-        return await store?.open(spec.variant.key)
-      } catch (error) {
+      return await store?.open(spec.variant.key).catch(error => {
         log.warn({ model: spec.alias, directory }, `prompt caches cannot be saved: ${messageOf(error)}`)
         return undefined
-      }
+      })
     },
-    restore: (engine, signal) =>
+    /** Gives an engine that has just started what was saved of its like, before it serves. Never rejects; is bounded. */
+    restore: (engine: LlamaServerEngine, signal: AbortSignal): Promise<void> =>
       safely('prompt caches could not be restored', engine, store => restoreAll(store, engine, signal)),
-    save: engine => safely('prompt caches could not be saved', engine, store => saveAll(store, engine)),
-    async forget(variantKey) {
+    /** Saves the caches of an engine that is about to be stopped and answers nothing. Never rejects; is bounded. */
+    save: (engine: LlamaServerEngine): Promise<void> =>
+      safely('prompt caches could not be saved', engine, store => saveAll(store, engine)),
+    /** Deletes all that was saved of a variant (`StoredVariant.key`), as when it is removed. Never rejects. */
+    async forget(variantKey: string): Promise<void> {
       const store = await open()
       await store?.forget(variantKey).catch(error => {
         log.warn({ directory }, `saved prompt caches could not be deleted: ${messageOf(error)}`)

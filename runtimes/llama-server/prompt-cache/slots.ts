@@ -30,25 +30,26 @@ export async function usedSlots(engine: LlamaServerEngine, signal: AbortSignal):
   )
 }
 
-/** Tokens and bytes that were saved. @throws Error with the engine's own words */
-export async function saveSlot(
+/** Saves or restores a slot: its tokens, and the bytes written. @throws Error with the engine's own words */
+export async function slotAction(
   engine: LlamaServerEngine,
   id: number,
+  action: 'save' | 'restore',
   filename: string,
   signal: AbortSignal
 ): Promise<{ tokens: number; bytes: number }> {
-  const reply = await act(engine, id, 'save', filename, signal)
-  return { tokens: numberOf(reply.n_saved) ?? 0, bytes: numberOf(reply.n_written) ?? 0 }
-}
-
-/** Tokens that are in the slot now. @throws Error with the engine's own words */
-export async function restoreSlot(
-  engine: LlamaServerEngine,
-  id: number,
-  filename: string,
-  signal: AbortSignal
-): Promise<number> {
-  return numberOf((await act(engine, id, 'restore', filename, signal)).n_restored) ?? 0
+  const { status, body } = await engine.request({
+    method: 'POST',
+    path: `/slots/${id}?action=${action}`,
+    body: JSON.stringify({ filename }),
+    signal
+  })
+  const reply = (await json(body)) as Record<string, unknown>
+  if (status === 200) {
+    return { tokens: numberOf(reply.n_saved ?? reply.n_restored) ?? 0, bytes: numberOf(reply.n_written) ?? 0 }
+  }
+  const message = (reply?.error as { message?: unknown } | undefined)?.message
+  throw new Error(typeof message === 'string' ? message : `status ${status}`)
 }
 
 /** Milliseconds that a token of a prompt took to read, on average; undefined where too few were read to say. */
@@ -60,19 +61,6 @@ export async function promptPace(engine: LlamaServerEngine, signal: AbortSignal)
   const seconds = count('prompt_seconds_total')
   // Single tokens take longer than those of a batch.
   return status === 200 && tokens >= 256 && seconds > 0 ? (seconds * 1000) / tokens : undefined
-}
-
-async function act(engine: LlamaServerEngine, id: number, action: string, filename: string, signal: AbortSignal) {
-  const { status, body } = await engine.request({
-    method: 'POST',
-    path: `/slots/${id}?action=${action}`,
-    body: JSON.stringify({ filename }),
-    signal
-  })
-  const reply = (await json(body)) as Record<string, unknown>
-  if (status === 200) return reply
-  const said = (reply?.error as { message?: unknown } | undefined)?.message
-  throw new Error(typeof said === 'string' ? said : `status ${status}`)
 }
 
 function numberOf(value: unknown): number | undefined {
@@ -102,8 +90,8 @@ const UNSUITABLE = new Set(
 /**
  * Whether the slots of such an engine can be saved and are of use after a restore: chats of models whose attention
  * reaches the whole context, without a draft model, whose own cache is not in the file: it would guess badly for the
- * rest of the conversation (7 of 100 guesses were right instead of 57). Decided by metadata; an unknown architecture counts as such a model, and when it is none,
- * llama-server finds that out itself and reads the prompt again.
+ * rest of the conversation (7 of 100 guesses were right instead of 57). Decided by metadata; an unknown architecture
+ * counts as such a model, and when it is none, llama-server finds that out itself and reads the prompt again.
  */
 export function savesSlots(spec: LaunchSpec): boolean {
   if (spec.mode !== 'chat' || spec.settings?.speculation.draft) return false

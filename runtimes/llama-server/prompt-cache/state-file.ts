@@ -1,4 +1,5 @@
-import { type FileHandle, open } from 'node:fs/promises'
+import { createReadStream } from 'node:fs'
+import { type FileHandle, open, stat, writeFile } from 'node:fs/promises'
 import { crc32 } from 'node:zlib'
 
 /*
@@ -86,20 +87,21 @@ async function wordsAt(file: FileHandle, offset: number, count: number): Promise
 
 /** CRC-32 of a whole file, and its size. @throws the signal's reason */
 export async function checksumOf(path: string, signal: AbortSignal): Promise<{ size: number; crc32: number }> {
-  const file = await open(path)
-  try {
-    const chunk = Buffer.allocUnsafe(CHUNK)
-    let size = 0
-    let sum = 0
-    for (;;) {
-      signal.throwIfAborted()
-      const { bytesRead } = await file.read(chunk, 0, CHUNK, size)
-      if (bytesRead === 0) return { size, crc32: sum }
-      sum = crc32(chunk.subarray(0, bytesRead), sum)
-      size += bytesRead
-    }
-  } finally {
-    await file.close()
+  let size = 0
+  let sum = 0
+  for await (const chunk of bytesOf(path, 0, Number.POSITIVE_INFINITY, signal)) {
+    sum = crc32(chunk, sum)
+    size += chunk.length
+  }
+  return { size, crc32: sum }
+}
+
+/** The bytes of a file from one offset up to another. @throws the signal's reason */
+async function* bytesOf(path: string, start: number, end: number, signal: AbortSignal): AsyncGenerator<Buffer> {
+  signal.throwIfAborted()
+  for await (const chunk of createReadStream(path, { start, end: end - 1, highWaterMark: CHUNK })) {
+    yield chunk
+    signal.throwIfAborted()
   }
 }
 
@@ -111,33 +113,15 @@ export async function rewriteForStreams(
   streams: number,
   signal: AbortSignal
 ): Promise<void> {
-  const from = await open(source)
-  try {
-    const to = await open(target, 'wx', 0o600)
-    try {
-      const { size } = await from.stat()
-      const cellsAt = layout.streamsAt + 4 + 4 * layout.stream
-      const end = size - 4 * (layout.streams - 1 - layout.stream)
-      const count = Buffer.alloc(4)
-      count.writeUInt32LE(streams)
-      const chunk = Buffer.allocUnsafe(CHUNK)
-      const copy = async (start: number, stop: number) => {
-        for (let at = start; at < stop; ) {
-          signal.throwIfAborted()
-          const { bytesRead } = await from.read(chunk, 0, Math.min(CHUNK, stop - at), at)
-          if (bytesRead === 0) throw new Error(`${source} ends too early`)
-          await to.writeFile(chunk.subarray(0, bytesRead))
-          at += bytesRead
-        }
-      }
-      await copy(0, layout.streamsAt)
-      await to.writeFile(count)
-      await copy(cellsAt, end)
-      await to.writeFile(Buffer.alloc(4 * (streams - 1)))
-    } finally {
-      await to.close()
-    }
-  } finally {
-    await from.close()
+  const { size } = await stat(source)
+  const count = Buffer.alloc(4)
+  count.writeUInt32LE(streams)
+  async function* parts() {
+    yield* bytesOf(source, 0, layout.streamsAt, signal)
+    yield count
+    const cellsAt = layout.streamsAt + 4 + 4 * layout.stream
+    yield* bytesOf(source, cellsAt, size - 4 * (layout.streams - 1 - layout.stream), signal)
+    yield Buffer.alloc(4 * (streams - 1))
   }
+  await writeFile(target, parts(), { flag: 'wx', mode: 0o600 })
 }

@@ -1,0 +1,43 @@
+import type { Delta, ToolCallPiece } from '../contracts/engines.ts'
+
+/** What servers stream for `/v1/chat/completions` and `/v1/completions`: one choice in each event. */
+export interface HostedChatEvent {
+  choices?: {
+    index?: number
+    text?: string
+    finish_reason?: string | null
+    delta?: {
+      content?: string | null
+      reasoning_content?: string | null
+      tool_calls?: { index?: number; id?: string; function?: { name?: string; arguments?: string } }[]
+    }
+    logprobs?: { content?: Delta['logprobs'] | null } | null
+  }[]
+}
+
+/** An event of hosted chat as a delta. */
+export function deltaOf(event: HostedChatEvent): Delta {
+  const choice = event.choices?.[0]
+  const message = choice?.delta
+  const delta: Delta = {}
+  if (choice?.index) delta.choice = choice.index
+  const content = message?.content ?? choice?.text
+  if (content) delta.content = content
+  if (message?.reasoning_content) delta.thinking = message.reasoning_content
+  if (message?.tool_calls) delta.toolCalls = message.tool_calls.map(pieceOf)
+  if (choice?.logprobs?.content) delta.logprobs = choice.logprobs.content
+  if (choice?.finish_reason) delta.finish = finishOf(choice.finish_reason)
+  return delta
+}
+
+/** Why an answer ended; what is not known counts as its regular end. */
+export function finishOf(reason: string): NonNullable<Delta['finish']> {
+  return reason === 'length' || reason === 'tool_calls' ? reason : 'stop'
+}
+
+type Message = NonNullable<NonNullable<HostedChatEvent['choices']>[number]['delta']>
+
+function pieceOf(call: NonNullable<Message['tool_calls']>[number]): ToolCallPiece {
+  const { name, arguments: text = '' } = call.function ?? {}
+  return { index: call.index ?? 0, ...(call.id && { id: call.id }), ...(name && { name }), arguments: text }
+}
