@@ -5,7 +5,7 @@ import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName } from '../../core/models/model-name.ts'
 import { CacheDisk } from './cache-disk.ts'
-import { type Candidate, validName } from './candidate.ts'
+import { type Candidate, validName, withoutDoubles } from './candidate.ts'
 
 /** A tool whose models can be taken over. */
 export interface Tool {
@@ -35,29 +35,25 @@ export class CacheAdoption implements Adoption {
     const tool = this.#tool(from)
     const { folders, candidates, unreadable } = await search(tool)
     if (candidates.length === 0 && unreadable.length > 0) {
-      throw new CorralError(
-        'invalid_request',
-        `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`,
-        { param: 'from' }
-      )
+      throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
     }
     const stored = this.#storage.list()
     const models = candidates.map((candidate): FoundModel => {
       const { found, name, format, files, path, problem } = candidate
-      const twin = problem ? undefined : stored.find(variant => holds(variant, candidate))
+      const twin = problem ? undefined : stored.find(variant => hasFilesOf(variant, candidate))
       return {
         found,
         name: fullName(name),
         format,
         size: files.reduce((sum, file) => sum + file.size, 0),
         path,
-        ...(problem ? { problem } : {}),
+        ...(problem && { problem }),
         present: twin !== undefined,
-        ...(twin ? { storedAs: twin.publicName } : {})
+        ...(twin && { storedAs: twin.publicName })
       }
     })
     models.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : a.found < b.found ? -1 : 1))
-    return { from, folder: folders.join(', '), models, ...(unreadable.length > 0 ? { unreadable } : {}) }
+    return { from, folder: folders.join(', '), models, ...(unreadable.length > 0 && { unreadable }) }
   }
 
   async adopt(from: string, found: string, name: ModelName | undefined, waiting: Waiting) {
@@ -72,11 +68,7 @@ export class CacheAdoption implements Adoption {
         { param: 'found' }
       )
     }
-    if (candidate.problem) {
-      throw new CorralError('invalid_request', `${found} cannot be taken over. ${candidate.problem}`, {
-        param: 'found'
-      })
-    }
+    if (candidate.problem) throw refuse('found', `${found} cannot be taken over. ${candidate.problem}`)
     const { owner, name: bare, variant: label } = name ?? candidate.name
     let linked = true
     // Small texts are always copies.
@@ -100,26 +92,22 @@ export class CacheAdoption implements Adoption {
     const tool = this.#tools.find(tool => tool.name === from)
     if (tool) return tool
     const names = this.#tools.map(tool => tool.name)
-    throw new CorralError(
-      'invalid_request',
-      `corral does not know the models of ${JSON.stringify(from)}. "from" is one of ${names.join(', ')}.`,
-      { param: 'from' }
+    throw refuse(
+      'from',
+      `corral does not know the models of ${JSON.stringify(from)}. "from" is one of ${names.join(', ')}.`
     )
   }
 }
+
+const refuse = (param: string, message: string) => new CorralError('invalid_request', message, { param })
 
 async function search(tool: Tool): Promise<{ folders: string[]; candidates: Candidate[]; unreadable: string[] }> {
   const disk = new CacheDisk()
   const folders = await tool.folders(disk)
   const candidates: Candidate[] = []
   for (const folder of folders) candidates.push(...(await tool.models(folder, disk)))
-  // The same model in two folders of one tool is named once.
-  const found = new Map<string, Candidate>()
-  for (const candidate of candidates) {
-    const present = found.get(candidate.found)
-    if (!present || (present.problem && !candidate.problem)) found.set(candidate.found, candidate)
-  }
-  return { folders, candidates: distinctNames([...found.values()]), unreadable: disk.unreadable }
+  // The same model may be in two folders of one tool.
+  return { folders, candidates: distinctNames(withoutDoubles(candidates)), unreadable: disk.unreadable }
 }
 
 /** Two that would be stored under one name, where the second would take the first one's place, get two names. */
@@ -142,7 +130,7 @@ function distinctNames(candidates: Candidate[]): Candidate[] {
 const fullName = (name: ModelName) => (name.variant ? `${bareName(name)}:${name.variant}` : bareName(name))
 
 /** Whether a stored variant has a candidate's very files, as far as names, sizes and claims tell. */
-function holds(variant: StoredVariant, { format, files, path }: Candidate): boolean {
+function hasFilesOf(variant: StoredVariant, { format, files, path }: Candidate): boolean {
   if (variant.format !== format || variant.files.length !== files.length) return false
   const isFrom = variant.origin.kind === 'import' && variant.origin.from === path
   return files.every(({ path, role, size, claimedSha256 }) =>

@@ -9,8 +9,6 @@ const MAX_TEXT = 64_000_000
 /** Folders within a model's folder; more is no model. */
 const MAX_DEPTH = 8
 
-const POINTER = 'version https://git-lfs.github.com/spec/'
-
 /**
  * Reads caches of other tools. What may not be read is noted in `unreadable` and passed over, so that one folder of
  * another user does not hide the rest.
@@ -97,7 +95,8 @@ async function startOf(path: string): Promise<string> {
 }
 
 function contentOf(start: string): CacheFile['content'] {
-  return start.startsWith('GGUF') ? 'gguf' : start.startsWith(POINTER) ? 'pointer' : 'other'
+  if (start.startsWith('GGUF')) return 'gguf'
+  return start.startsWith('version https://git-lfs.github.com/spec/') ? 'pointer' : 'other'
 }
 
 async function isFolder(path: string): Promise<boolean> {

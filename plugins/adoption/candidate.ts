@@ -2,7 +2,7 @@ import type { AdoptedFile } from '../../core/contracts/adopted-files.ts'
 import { storedName } from '../../core/models/gguf-file-name.ts'
 import { type ModelName, parseModelName } from '../../core/models/model-name.ts'
 
-/** A file as it lies in a cache. */
+/** A file in a cache. */
 export interface CacheFile {
   /** Below the folder of its model, with forward slashes. */
   path: string
@@ -31,25 +31,29 @@ export interface Candidate {
   problem?: string
 }
 
-/** What one look into a cache gave. */
-export interface Search {
-  candidates: Candidate[]
-  /** What could not be looked at, a sentence each. */
-  unreadable: string[]
+/** The candidates without doubles, of which the first one without a problem counts. */
+export function withoutDoubles(candidates: readonly Candidate[]): Candidate[] {
+  const byName = new Map<string, Candidate>()
+  for (const candidate of candidates) {
+    const present = byName.get(candidate.found)
+    if (!present || (present.problem && !candidate.problem)) byName.set(candidate.found, candidate)
+  }
+  return [...byName.values()]
 }
 
-/** Why weights cannot be taken from this file; undefined when nothing speaks against it. */
+/** Why weights cannot be taken from this file; undefined if they can. */
 export function fileProblem(
   { source, size, content, why }: CacheFile,
   format: Candidate['format']
 ): string | undefined {
-  switch (content) {
-    case 'missing':
-      return `${source} is missing: its download was not finished, or it was deleted. Download the model again.`
-    case 'unreadable':
-      return `corral cannot read ${source} (${why}). Let its user read that file and enter the folders above it.`
-    case 'pointer':
-      return `${source} is no model but a pointer to one, as git leaves it without LFS. Run "git lfs pull" there.`
+  if (content === 'missing') {
+    return `${source} is missing: its download was not finished, or it was deleted. Download the model again.`
+  }
+  if (content === 'unreadable') {
+    return `corral cannot read ${source} (${why}). Let its user read that file and enter the folders above it.`
+  }
+  if (content === 'pointer') {
+    return `${source} is no model but a pointer to one, as git leaves it without LFS. Run "git lfs pull" there.`
   }
   if (size === 0) return `${source} is empty: its download was not finished. Download the model again.`
   if (format === 'gguf' && content !== 'gguf') {

@@ -2,7 +2,7 @@ import { readlink } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { isSystemError } from '../../core/errors.ts'
 import type { CacheDisk } from './cache-disk.ts'
-import { type CacheFile, type Candidate, validName } from './candidate.ts'
+import { type CacheFile, type Candidate, validName, withoutDoubles } from './candidate.ts'
 import { planRepository, readModelFolder } from './repository.ts'
 
 /** Owner of repositories from the hub's first days, which had none. */
@@ -25,14 +25,15 @@ async function findRepository(
   names: { owner: string; name: string },
   disk: CacheDisk
 ): Promise<Candidate[]> {
-  const snapshots: Candidate[][] = []
+  const found: Candidate[] = []
   for (const commit of await commitsOf(folder, disk)) {
     const repository = await readModelFolder(join(folder, 'snapshots', commit), names, disk)
-    const files: CacheFile[] = []
-    for (const file of repository.files) files.push({ ...file, ...(await claimOf(repository.folder, file)) })
-    snapshots.push(planRepository({ ...repository, files }))
+    for (const file of repository.files) Object.assign(file, await claimOf(repository.folder, file))
+    found.push(...planRepository(repository))
   }
-  const candidates = newestOf(snapshots)
+  // Models of the newest snapshot, and what only others have: llama.cpp fetches each quantization at the commit of its
+  // day. One that has only a part of a model hides no older one that is whole.
+  const candidates = withoutDoubles(found)
   const blobs = candidates.length === 0 ? await disk.entries(join(folder, 'blobs')) : undefined
   if (!blobs?.some(({ name }) => /\.(incomplete|downloadInProgress)$/.test(name))) return candidates
   return [
@@ -45,20 +46,6 @@ async function findRepository(
       problem: 'Its download was not finished. Let the tool that began it finish, or pull the model with corral.'
     }
   ]
-}
-
-/**
- * Of several snapshots, the newest first: the models of the first one, and what only others have, for llama.cpp fetches
- * each quantization at the commit of its day.
- */
-function newestOf(snapshots: Candidate[][]): Candidate[] {
-  const chosen = new Map<string, Candidate>()
-  for (const candidate of snapshots.flat()) {
-    const present = chosen.get(candidate.found)
-    // A snapshot that has only a part of a model hides no older one that is whole.
-    if (!present || (present.problem && !candidate.problem)) chosen.set(candidate.found, candidate)
-  }
-  return [...chosen.values()]
 }
 
 /** Commits whose files are there: that of `main` first, then those of other references, then the rest. */

@@ -1,5 +1,7 @@
 import { join } from 'node:path'
+import { Type } from 'typebox'
 import { labelFromFileName } from '../../core/models/gguf-file-name.ts'
+import { parseJson } from '../../core/system/json-file.ts'
 import { type CacheDisk, inspectFile } from './cache-disk.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
 
@@ -8,8 +10,8 @@ export async function findOllama(folder: string, disk: CacheDisk): Promise<Candi
   const candidates: Candidate[] = []
   const blobs = new Map<string, CacheFile>()
   for (const manifest of await readManifests(join(folder, 'manifests'), disk)) {
-    for (const sha256 of ollamaBlobs(manifest)) {
-      if (blobs.has(sha256)) continue
+    for (const { mediaType, sha256 } of layersOf(manifest.text) ?? []) {
+      if (blobs.has(sha256) || !WEIGHTS.includes(mediaType)) continue
       const name = `sha256-${sha256}`
       blobs.set(sha256, await inspectFile(name, join(folder, 'blobs', name)))
     }
@@ -34,7 +36,7 @@ async function readManifests(folder: string, disk: CacheDisk): Promise<OllamaMan
   return manifests
 }
 
-/** A manifest as it lies below Ollama's `manifests/<host>/<namespace>/<model>/<tag>`. */
+/** A manifest below Ollama's `manifests/<host>/<namespace>/<model>/<tag>`. */
 export interface OllamaManifest {
   host: string
   namespace: string
@@ -44,6 +46,18 @@ export interface OllamaManifest {
   path: string
   text: string
 }
+
+const ManifestSchema = Type.Object({
+  layers: Type.Optional(
+    Type.Array(
+      Type.Object({
+        mediaType: Type.String(),
+        digest: Type.String({ pattern: '^sha256[:-][0-9a-f]{64}$' }),
+        size: Type.Number()
+      })
+    )
+  )
+})
 
 interface Layer {
   mediaType: string
@@ -56,15 +70,12 @@ interface Layer {
 const HUBS = new Set(['hf.co', 'huggingface.co', 'modelscope.cn', 'www.modelscope.cn'])
 const LAYER = 'application/vnd.ollama.image.'
 
-/** The digests (64 hex digits) of the weights that a manifest names; none when it is damaged. */
-export function ollamaBlobs(manifest: OllamaManifest): string[] {
-  return (layersOf(manifest.text) ?? []).filter(isWeights).map(layer => layer.sha256)
-}
+const WEIGHTS = [`${LAYER}model`, `${LAYER}projector`]
 
 /**
  * What would be taken for a model of Ollama's. Its template and parameters stay behind: a GGUF file has a template of
  * its own, and Ollama's is in another language than llama.cpp's.
- * @param blobs what lies below `blobs`, by digest
+ * @param blobs the files below `blobs`, by digest
  */
 export function planOllama(manifest: OllamaManifest, blobs: ReadonlyMap<string, CacheFile>): Candidate {
   const { host, namespace, model, tag, path } = manifest
@@ -78,20 +89,16 @@ export function planOllama(manifest: OllamaManifest, blobs: ReadonlyMap<string, 
   if (!layers) return { ...candidate, problem: `${path} is damaged. Pull the model again with Ollama.` }
   const models = layers.filter(layer => layer.mediaType === `${LAYER}model`)
   const projectors = layers.filter(layer => layer.mediaType === `${LAYER}projector`)
-  const problem = layersProblem(layers, models, projectors)
+  let problem = layersProblem(layers, models, projectors)
   if (problem) return { ...candidate, problem }
-
-  const files: Candidate['files'] = []
-  let fault: string | undefined
-  for (const [layer, file, role] of [
-    [models[0]!, `${model}-${tag}`, 'model'] as const,
-    ...projectors.map(layer => [layer, `mmproj-${model}-${tag}`, 'projector'] as const)
-  ]) {
+  for (const layer of [...models, ...projectors]) {
+    const role = layer === models[0] ? 'model' : 'projector'
     const blob = blobs.get(layer.sha256) ?? { path: '', source: layer.sha256, size: 0, content: 'missing' as const }
-    files.push(adopted({ ...blob, claimedSha256: layer.sha256 }, `${file.replace(/\.gguf$/i, '')}.gguf`, role))
-    fault ??= fileProblem(blob, 'gguf') ?? sizeProblem(blob, layer)
+    const file = `${role === 'model' ? '' : 'mmproj-'}${model}-${tag}`.replace(/\.gguf$/i, '')
+    candidate.files.push(adopted({ ...blob, claimedSha256: layer.sha256 }, `${file}.gguf`, role))
+    problem ??= fileProblem(blob, 'gguf') ?? sizeProblem(blob, layer)
   }
-  return { ...candidate, files, ...(fault ? { problem: fault } : {}) }
+  return { ...candidate, ...(problem && { problem }) }
 }
 
 /** As `ollama list` shows it. */
@@ -99,8 +106,6 @@ function ollamaName({ host, namespace, model, tag }: OllamaManifest): string {
   const library = host === 'registry.ollama.ai'
   return `${library ? '' : `${host}/`}${library && namespace === 'library' ? '' : `${namespace}/`}${model}:${tag}`
 }
-
-const isWeights = ({ mediaType }: Layer) => mediaType === `${LAYER}model` || mediaType === `${LAYER}projector`
 
 function layersProblem(layers: Layer[], models: Layer[], projectors: Layer[]): string | undefined {
   const has = (kind: string) => layers.some(layer => layer.mediaType === LAYER + kind)
@@ -124,19 +129,6 @@ function sizeProblem({ source, size }: CacheFile, layer: Layer): string | undefi
 
 /** Undefined for what is no manifest. */
 function layersOf(text: string): Layer[] | undefined {
-  let manifest: { layers?: unknown }
-  try {
-    manifest = JSON.parse(text)
-  } catch {
-    return undefined
-  }
-  if (typeof manifest !== 'object' || manifest === null) return undefined
-  const layers: Layer[] = []
-  for (const layer of Array.isArray(manifest.layers) ? manifest.layers : []) {
-    const { mediaType, digest, size } = layer ?? {}
-    const sha256 = /^sha256[:-]([0-9a-f]{64})$/.exec(String(digest))?.[1]
-    if (typeof mediaType !== 'string' || typeof size !== 'number' || !sha256) return undefined
-    layers.push({ mediaType, sha256, size })
-  }
-  return layers
+  const { value } = parseJson(text, ManifestSchema)
+  return value && (value.layers ?? []).map(({ digest, ...layer }) => ({ ...layer, sha256: digest.slice(-64) }))
 }

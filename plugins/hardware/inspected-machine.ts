@@ -1,7 +1,7 @@
-import { open, readdir, realpath, stat } from 'node:fs/promises'
-import { basename, join, sep } from 'node:path'
+import { open, readdir, realpath } from 'node:fs/promises'
+import { join, sep } from 'node:path'
 import { findExecutable, runTool, ToolError } from '../../core/system/child-process.ts'
-import { type Machine, type Printed, ProbeFailure, type SystemFiles } from './probe.ts'
+import { type Machine, type Printed, ProbeFailure, type SystemFiles, timeLimit } from './probe.ts'
 
 /** Maximum output of a program in characters; one that prints more is broken. */
 const MOST_OUTPUT = 4 * 2 ** 20
@@ -38,43 +38,28 @@ async function runProgram(options: MachineOptions, program: string, args: readon
     timeout,
     onLine: (line, stream) => {
       size += line.length + 1
-      if (size > MOST_OUTPUT) throw new ProbeFailure('unreadable', `${basename(path)} prints without end`)
+      if (size > MOST_OUTPUT) throw new ProbeFailure('unreadable', `${program} prints without end`)
       lines[stream].push(line)
     }
   })
-  let timer: NodeJS.Timeout | undefined
-  // A program that is blocked by a driver in the kernel cannot be killed: do not wait for its end.
-  const stuck = new Promise<never>((_, reject) => {
-    const late = () =>
-      reject(new ProbeFailure('timed_out', `${basename(path)} did not answer within ${timeout / 1000} s`))
-    timer = setTimeout(late, timeout)
-  })
   let failure: string | undefined
   try {
-    await Promise.race([run, stuck])
+    // A program that is blocked by a driver in the kernel cannot be killed: do not wait for its end.
+    await Promise.race([run, timeLimit(timeout, program)])
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
     if (error.exitCode === undefined && error.exitSignal === undefined) throw new ProbeFailure('failed', error.message)
     failure = error.message
-  } finally {
-    clearTimeout(timer)
-    run.catch(() => {
-      // Handled above, or given up.
-    })
   }
   const stdout = lines.stdout.join('\n')
-  return {
-    stdout,
-    text: [stdout, ...lines.stderr].join('\n'),
-    ...(failure === undefined ? {} : { failure })
-  }
+  return { stdout, text: [stdout, ...lines.stderr].join('\n'), ...(failure && { failure }) }
 }
 
 /** The platform of a recording, by folders and programs that only one platform has. */
 async function recordedPlatform(files: SystemFiles, env: NodeJS.ProcessEnv): Promise<string> {
-  if (await files.exists('/System/Library')) return 'darwin'
-  if (await files.exists('/Windows')) return 'win32'
-  if (await files.exists('/proc')) return 'linux'
+  if ((await files.names('/System')).length > 0) return 'darwin'
+  if ((await files.names('/Windows')).length > 0) return 'win32'
+  if ((await files.names('/proc')).length > 0) return 'linux'
   return findExecutable('system_profiler', env) === undefined ? process.platform : 'darwin'
 }
 
@@ -143,7 +128,6 @@ export function systemFiles(root: string): SystemFiles {
       const names = (await orNothing(place(folder).then(at => readdir(at)))) ?? []
       return names.sort((a, b) => a.localeCompare(b, 'en', { numeric: true }))
     },
-    exists: async path => (await orNothing(place(path).then(at => stat(at)))) !== undefined,
     real: async path => {
       const at = await orNothing(place(path))
       return at === undefined ? undefined : at.slice((await base).length)

@@ -4,11 +4,7 @@ import type { Hardware } from '../../core/contracts/hardware.ts'
 import { appleMemory } from './apple.ts'
 import { bytesOf, fieldOf, type Machine, optionalOutput, type Probe, ProbeFailure, type SystemFiles } from './probe.ts'
 
-/** Memory of a machine in bytes, regardless of limits. */
-export interface MachineMemory {
-  total: number
-  available: number
-}
+type MachineMemory = Pick<Hardware['memory'], 'total' | 'available'>
 
 /**
  * Parses /proc/meminfo. `available` is what programs can allocate without swapping, including droppable caches; kernels
@@ -110,38 +106,31 @@ async function limitingGroups(files: SystemFiles): Promise<GroupMemory[]> {
 }
 
 /** Applies the limits of groups; those no smaller than the machine's memory are ignored. */
-export function withinLimits(
-  machine: { total: number; available: number },
-  groups: readonly GroupMemory[]
-): { available: number; limit?: number } {
-  const real = groups.filter(group => group.limit < machine.total)
-  if (real.length === 0) return { available: machine.available }
+export function withinLimits({ total, available }: MachineMemory, groups: readonly GroupMemory[]): Hardware['memory'] {
+  const real = groups.filter(group => group.limit < total)
+  if (real.length === 0) return { total, available }
   return {
-    limit: Math.min(...real.map(group => group.limit)),
-    available: Math.min(machine.available, ...real.map(group => Math.max(0, group.limit - group.used)))
+    total,
+    available: Math.min(available, ...real.map(group => Math.max(0, group.limit - group.used))),
+    limit: Math.min(...real.map(group => group.limit))
   }
 }
 
-const ownMemory = (root: string): MachineMemory | undefined =>
-  root === '' ? { total: totalmem(), available: freemem() } : undefined
-
 async function macMemory(machine: Machine): Promise<MachineMemory | undefined> {
-  const [size, pages] = await Promise.all([
-    optionalOutput(machine, 'sysctl', '-n', 'hw.memsize'),
-    optionalOutput(machine, 'vm_stat')
-  ])
-  const total = appleMemory(size)
-  return total === undefined ? undefined : { total, available: Math.min(total, parseVmStat(pages) ?? total) }
+  const total = appleMemory(await optionalOutput(machine, 'sysctl', '-n', 'hw.memsize'))
+  if (total === undefined) return undefined
+  const available = parseVmStat(await optionalOutput(machine, 'vm_stat')) ?? total
+  return { total, available: Math.min(total, available) }
 }
 
 /** Current memory of the machine within the limits of control groups; undefined if unknown. */
 export async function readMemory(machine: Machine): Promise<Hardware['memory'] | undefined> {
   const { files, platform, root } = machine
-  if (platform === 'darwin') return (await macMemory(machine)) ?? ownMemory(root)
-  const meminfo = platform === 'linux' ? parseMeminfo((await files.text('/proc/meminfo')) ?? '') : undefined
-  const memory = meminfo ?? ownMemory(root)
-  if (memory === undefined) return undefined
-  return { total: memory.total, ...withinLimits(memory, platform === 'linux' ? await limitingGroups(files) : []) }
+  const own = root === '' ? { total: totalmem(), available: freemem() } : undefined
+  if (platform === 'darwin') return (await macMemory(machine)) ?? own
+  if (platform !== 'linux') return own
+  const memory = parseMeminfo((await files.text('/proc/meminfo')) ?? '') ?? own
+  return memory && withinLimits(memory, await limitingGroups(files))
 }
 
 export const machineMemory: Probe = {

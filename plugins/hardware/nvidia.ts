@@ -193,16 +193,15 @@ export function smiProblem(text: string, where: SystemKind): HardwareProblem | u
   }
 }
 
-/** The parsed output of all calls; versions and instances may be missing. */
-export interface SmiOutput {
-  gpus: readonly SmiGpu[]
-  versions: { version?: string; cuda?: string }
-  /** Sizes in GiB by index; undefined if `-L` did not list them. */
+/**
+ * Findings from the output of nvidia-smi.
+ * @param instances sizes in GiB of the instances of each GPU; undefined if `-L` did not list them
+ */
+export function findingsFromSmi(
+  gpus: readonly SmiGpu[],
+  versions: ReturnType<typeof parseSmiVersions>,
   instances?: ReadonlyMap<number, readonly number[]>
-}
-
-/** Findings from the output of nvidia-smi. */
-export function findingsFromSmi({ gpus, versions, instances }: SmiOutput): Findings {
+): Findings {
   const problems: HardwareProblem[] = []
   const sightings = gpus
     .toSorted((a, b) => a.index - b.index)
@@ -210,8 +209,8 @@ export function findingsFromSmi({ gpus, versions, instances }: SmiOutput): Findi
       const whole = { ...gpu, driver: { name: 'nvidia', ...versions, ...gpu.driver } }
       if (!mig) return whole
       const sizes = instances?.get(index)
-      const card = { index, subject: `nvidia:${at}`, name: gpu.name }
-      problems.push(sizes?.length === 0 ? withoutInstances(card) : partitioned(card, sizes))
+      const problem = migProblem(gpu.name, index, sizes)
+      problems.push({ code: 'partitioned', subject: `nvidia:${at}`, ...problem })
       // CUDA uses one instance only, and the free memory of the whole card says nothing about it.
       const size = sizes?.[0] === undefined ? undefined : Math.min(sizes[0] * GIB, gpu.totalMemory ?? Infinity)
       return sighting({ ...whole, usable: sizes?.length !== 0, totalMemory: size, freeMemory: undefined })
@@ -221,25 +220,20 @@ export function findingsFromSmi({ gpus, versions, instances }: SmiOutput): Findi
   return { gpus: sightings, problems, ...defined({ detail }) }
 }
 
-type MigCard = { index: number; subject: string; name: string | undefined }
-
-const withoutInstances = ({ index, subject, name }: MigCard): HardwareProblem => ({
-  code: 'partitioned',
-  subject,
-  message: `${name} is in MIG mode but has no instances, so CUDA sees no device.`,
-  advice: `Create instances ("sudo nvidia-smi mig -cgi 0 -C"), or turn MIG off ("sudo nvidia-smi -i ${index} -mig 0").`
-})
-
-const partitioned = ({ index, subject, name }: MigCard, sizes: readonly number[] | undefined): HardwareProblem => ({
-  code: 'partitioned',
-  subject,
-  message:
-    `${name} is partitioned (MIG): a model gets one instance` +
-    `${sizes === undefined ? '' : ` of ${sizes[0]} GiB (of ${sizes.length} instances)`}, not the whole card.`,
-  advice:
-    'Choose an instance with CUDA_VISIBLE_DEVICES=MIG-… ("nvidia-smi -L" lists them), or turn MIG off ' +
-    `("sudo nvidia-smi -i ${index} -mig 0").`
-})
+function migProblem(name: string | undefined, index: number, sizes: readonly number[] | undefined) {
+  const orOff = `or turn MIG off ("sudo nvidia-smi -i ${index} -mig 0").`
+  if (sizes?.length === 0) {
+    return {
+      message: `${name} is in MIG mode but has no instances, so CUDA sees no device.`,
+      advice: `Create instances ("sudo nvidia-smi mig -cgi 0 -C"), ${orOff}`
+    }
+  }
+  const part = sizes === undefined ? 'one instance' : `one instance of ${sizes[0]} GiB (of ${sizes.length} instances)`
+  return {
+    message: `${name} is partitioned (MIG): a model gets ${part}, not the whole card.`,
+    advice: `Choose an instance with CUDA_VISIBLE_DEVICES=MIG-… ("nvidia-smi -L" lists them), ${orOff}`
+  }
+}
 
 async function systemKind({ platform, files }: Machine): Promise<SystemKind> {
   if (platform === 'win32') return 'win32'
@@ -282,7 +276,7 @@ export const nvidiaSmi: Probe = {
       throw new ProbeFailure(full.failure === undefined ? 'unreadable' : 'failed', `${what} ${full.text.trim()}`)
     }
     const list = gpus.some(gpu => gpu.mig) ? parseSmiList(await optional('-L')) : undefined
-    const findings = findingsFromSmi({ gpus, versions, instances: list?.size ? list : undefined })
+    const findings = findingsFromSmi(gpus, versions, list?.size ? list : undefined)
     return { ...findings, problems: [...(findings.problems ?? []), ...problems] }
   }
 }

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Gpu, Hardware, HardwareProblem, ProbeReport } from '../../core/contracts/hardware.ts'
 
 /*
@@ -32,7 +33,6 @@ export interface SystemFiles {
   text(path: string): Promise<string | undefined>
   /** Names in a folder, in natural order: `card2` before `card10`. */
   names(folder: string): Promise<string[]>
-  exists(path: string): Promise<boolean>
   /** The path with symbolic links resolved. */
   real(path: string): Promise<string | undefined>
 }
@@ -139,19 +139,19 @@ export async function runProbe(
     const duration = Math.round(performance.now() - began)
     return { findings, report: { probe: probe.name, outcome, ...(detail && { detail }), duration } }
   }
-  let timer: NodeJS.Timeout | undefined
-  const timeout = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new ProbeFailure('timed_out', `no answer within ${limit / 1000} s`)), limit)
-  })
   try {
-    const findings = await Promise.race([probe.find(machine), timeout])
+    const findings = await Promise.race([probe.find(machine), timeLimit(limit, probe.name)])
     return result('ok', findings, findings.detail)
   } catch (error) {
     if (error instanceof ProbeFailure) return result(error.outcome, error.findings, error.message)
     return result('failed', {}, error instanceof Error ? error.message : String(error))
-  } finally {
-    clearTimeout(timer)
   }
+}
+
+/** Rejects after so many milliseconds, for a race. @throws ProbeFailure */
+export async function timeLimit(limit: number, what: string): Promise<never> {
+  await sleep(limit, undefined, { ref: false })
+  throw new ProbeFailure('timed_out', `${what} did not answer within ${limit / 1000} s`)
 }
 
 /** Drops undefined values, so that what is unknown is absent. */

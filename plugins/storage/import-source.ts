@@ -2,7 +2,7 @@ import { readdir, realpath, stat } from 'node:fs/promises'
 import { basename, dirname, isAbsolute, join } from 'node:path'
 import type { AdoptedFile, AdoptRequest } from '../../core/contracts/adopted-files.ts'
 import { isSystemError } from '../../core/errors.ts'
-import { storedName } from '../../core/models/gguf-file-name.ts'
+import { shardNames, storedName } from '../../core/models/gguf-file-name.ts'
 import {
   type FolderModel,
   type FolderTexts,
@@ -122,8 +122,6 @@ function requireAbsolute(path: string): void {
 const STORED_PATH = /^(?!converted(\/|$))(?!.*\.\.)(?!.*[\p{Cc}\\:*?"<>|])[^/.-][^/]*(\/[^/.-][^/]*)*$/iu
 /** llama-server reads lists of files, with commas between. */
 const ENGINE_PATH = /^[A-Za-z0-9._+/-]+$/
-/** How llama.cpp finds the other shards of a GGUF model. */
-const SHARD = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/i
 
 /**
  * Reads the headers of files that were chosen already, and checks that they are one whole model.
@@ -173,13 +171,7 @@ function checkPaths(files: AdoptRequest['files']): void {
 
 /** llama.cpp is given the first shard and makes the names of the others up from it. */
 function checkShardNames(paths: string[]): void {
-  if (paths.length === 1) return
-  const parts = paths.map(path => SHARD.exec(path))
-  const inOrder = parts.every(
-    (part, index) =>
-      part && part[1] === parts[0]![1] && Number(part[2]) === index + 1 && Number(part[3]) === paths.length
-  )
-  if (inOrder) return
+  if (paths.length === 1 || shardNames(paths[0]!).join() === paths.join()) return
   throw refuse(
     `${paths.join(', ')} are not the shards of one model, in their order: they are named ` +
       `<name>-00001-of-${String(paths.length).padStart(5, '0')}.gguf and so on.`

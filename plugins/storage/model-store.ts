@@ -147,42 +147,27 @@ export class ModelStore implements Storage {
    * @throws CorralError `model_exists` when the model came from elsewhere
    */
   async commit(name: ModelName, staged: StagedRevision, signal?: AbortSignal): Promise<StoredVariant> {
-    const key = modelKey(name)
-    let folder = staged.folder
+    const { folder, format, files } = staged
+    const place = async () => {
+      const { present, becomesDefault, ...placed } = placementOf(name, staged, this.variants(name))
+      if (present?.digest === placed.digest && (await isWhole(present))) return present
+      const directory = await this.#folderFor(name)
+      const wanted = `${placed.label.toLowerCase()}-${placed.digest.slice(0, 8)}`
+      const revision = await placeRevision(folder, directory, wanted)
+      try {
+        const size = files.reduce((sum, file) => sum + file.size, 0)
+        const variant = { ...placed, revision, format, files, size, modifiedAt: new Date().toISOString() }
+        return await this.#record(name, directory, variant, becomesDefault)
+      } catch (error) {
+        await discardFolder(this.#models, join(directory, revision))
+        await removeEmptyFolders(directory)
+        throw error
+      }
+    }
     try {
-      return await this.#changes.run(
-        key,
-        async () => {
-          const { present, becomesDefault, ...placed } = placementOf(name, staged, this.#index.variants(key))
-          if (present?.digest === placed.digest && (await isWhole(present))) {
-            await discardFolder(this.#models, folder)
-            return present
-          }
-          const directory = await this.#folderFor(name)
-          const wanted = `${placed.label.toLowerCase()}-${placed.digest.slice(0, 8)}`
-          const revision = await placeRevision(folder, directory, wanted)
-          folder = join(directory, revision)
-          try {
-            const variant = {
-              ...placed,
-              revision,
-              format: staged.format,
-              files: staged.files,
-              size: staged.files.reduce((sum, file) => sum + file.size, 0),
-              modifiedAt: new Date().toISOString()
-            }
-            return await this.#record(name, directory, variant, becomesDefault)
-          } catch (error) {
-            await discardFolder(this.#models, folder)
-            await removeEmptyFolders(directory)
-            throw error
-          }
-        },
-        signal
-      )
-    } catch (error) {
+      return await this.#changes.run(modelKey(name), place, signal)
+    } finally {
       await discardFolder(this.#models, folder)
-      throw error
     }
   }
 
@@ -282,11 +267,9 @@ export class ModelStore implements Storage {
 class KeyedQueue {
   readonly #tails = new Map<string, Promise<unknown>>()
 
-  /** Runs the task when all earlier ones of its key have ended. Aborting ends the waiting; a task that runs goes on. */
+  /** Runs the task when all earlier ones of its key have ended, unless the signal is aborted by then. */
   async run<T>(key: string, task: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-    signal?.throwIfAborted()
-    const earlier = this.#tails.get(key) ?? Promise.resolve()
-    const turn = earlier.then(() => {
+    const turn = (this.#tails.get(key) ?? Promise.resolve()).then(() => {
       signal?.throwIfAborted()
       return task()
     })
@@ -295,21 +278,6 @@ class KeyedQueue {
     void tail.then(() => {
       if (this.#tails.get(key) === tail) this.#tails.delete(key)
     })
-    if (signal) await endOrAbort(earlier, signal)
     return turn
-  }
-}
-
-/** Waits for the end of work. @throws the signal's reason when it is aborted before */
-async function endOrAbort(work: Promise<unknown>, signal: AbortSignal): Promise<void> {
-  let abort = () => {}
-  const aborted = new Promise<never>((_, reject) => {
-    abort = () => reject(signal.reason)
-    signal.addEventListener('abort', abort, { once: true })
-  })
-  try {
-    await Promise.race([work, aborted])
-  } finally {
-    signal.removeEventListener('abort', abort)
   }
 }

@@ -3,12 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { bareName } from '../../core/models/model-name.ts'
 import { CacheDisk } from '../../plugins/adoption/cache-disk.ts'
-import {
-  huggingFaceFolders,
-  lmStudioHomes,
-  lmStudioModels,
-  ollamaFolders
-} from '../../plugins/adoption/cache-folders.ts'
+import { huggingFaceFolders, lmStudioFolders, ollamaFolders } from '../../plugins/adoption/cache-folders.ts'
 import { type CacheFile, type Candidate, validName } from '../../plugins/adoption/candidate.ts'
 import { findHuggingFace } from '../../plugins/adoption/huggingface-cache.ts'
 import { findOllama, planOllama } from '../../plugins/adoption/ollama-cache.ts'
@@ -63,12 +58,16 @@ t.test('where caches are', async t => {
   t.same(ollamaFolders('', at({ OLLAMA_MODELS: '/disk' })), ['/disk', service])
   t.same(ollamaFolders('', { ...at({}), platform: 'darwin' }), ['/home/me/.ollama/models'])
   t.same(ollamaFolders('/mine', at({ OLLAMA_MODELS: '/disk' })), ['/mine'])
-  t.same(lmStudioHomes('/home/me', undefined), ['/home/me/.lmstudio', '/home/me/.cache/lm-studio'])
-  t.same(lmStudioHomes('/home/me', '/moved\n'), ['/moved', '/home/me/.lmstudio', '/home/me/.cache/lm-studio'])
-  for (const settings of [undefined, '{}', '{"downloadsFolder": 7}', '{"downloadsFolder": ""}', 'null', '{']) {
-    t.equal(lmStudioModels('/home/me/.lmstudio', settings, '/home/me'), '/home/me/.lmstudio/models', String(settings))
+  const lmStudio = (files: Record<string, string>) =>
+    lmStudioFolders('', { home: '/home/me' }, async path => files[path])
+  const standards = ['/home/me/.lmstudio/models', '/home/me/.cache/lm-studio/models']
+  t.same(await lmStudio({}), standards)
+  t.same(await lmStudio({ '/home/me/.lmstudio-home-pointer': '/moved\n' }), ['/moved/models', ...standards])
+  for (const settings of ['{}', '{"downloadsFolder": 7}', '{"downloadsFolder": ""}', 'null', '{']) {
+    t.same(await lmStudio({ '/home/me/.lmstudio/settings.json': settings }), standards, settings)
   }
-  t.equal(lmStudioModels('/x', '{"downloadsFolder": "~/llm"}', '/home/me'), '/home/me/llm')
+  const moved = { '/home/me/.lmstudio/settings.json': '{"downloadsFolder": "~/llm"}' }
+  t.same(await lmStudio(moved), ['/home/me/llm', standards[1]])
 })
 
 t.test('the models of a repository', async t => {

@@ -25,10 +25,8 @@ const merge = (...sources: (readonly Sighting[] | undefined)[]) =>
     MEMORY
   )
 
-const csvOf = (text: string) =>
-  findingsFromSmi({ gpus: parseSmiCsv(text) ?? [], versions: parseSmiVersions(text) }).gpus ?? []
-const tableOf = (text: string) =>
-  findingsFromSmi({ gpus: parseSmiTable(text), versions: parseSmiVersions(text) }).gpus ?? []
+const csvOf = (text: string) => findingsFromSmi(parseSmiCsv(text) ?? [], parseSmiVersions(text)).gpus ?? []
+const tableOf = (text: string) => findingsFromSmi(parseSmiTable(text), parseSmiVersions(text)).gpus ?? []
 
 t.test('one card, several sources', async t => {
   const [gpu, ...others] = merge(
@@ -169,7 +167,7 @@ t.test('one record of each machine', async t => {
   const h100 = parseSmiCsv(recording('nvidia/smi-query-h100-mig-590.csv.txt'))!
   const versions = parseSmiVersions(recording('nvidia/smi-version-590.txt'))
   const mig = (instances?: Map<number, number[]>) =>
-    assemble(found('nvidia-smi', findingsFromSmi({ gpus: h100, versions, ...(instances ? { instances } : {}) })))
+    assemble(found('nvidia-smi', findingsFromSmi(h100, versions, instances)))
   const part = mig(new Map([[0, [10, 10]]]))
   t.match(part, {
     gpus: [{ usable: true, totalMemory: 10 * GIB }],
