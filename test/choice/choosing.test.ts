@@ -4,7 +4,7 @@ import type { HubFile } from '../../core/contracts/hubs.ts'
 import { CorralError } from '../../core/errors.ts'
 import { parseGgufFileName } from '../../core/models/gguf-file-name.ts'
 import type { Choice, ChoiceRequest } from '../../plugins/download/choice/choice.ts'
-import { chooseFiles, configToRead, indexToRead } from '../../plugins/download/choice/choose-files.ts'
+import { chooseFiles, filesToRead } from '../../plugins/download/choice/choose-files.ts'
 import { safetensorsLabel, weightsOfIndex } from '../../plugins/download/choice/safetensors-choice.ts'
 import { listing } from './listing.ts'
 import { LISTINGS } from './listings.ts'
@@ -228,20 +228,20 @@ t.test('named files', t => {
 t.test('choices of SafeTensors weights', t => {
   const rest = 'config.json 1k\ntokenizer.json 900k'
   const files = listing(`model[2].safetensors 8\nmodel.safetensors.index.json 1k\nextra.safetensors 1\n${rest}`)
-  t.equal(indexToRead(files), 'model.safetensors.index.json')
-  t.equal(configToRead(files), 'config.json')
+  t.equal(filesToRead(files).index, 'model.safetensors.index.json')
+  t.equal(filesToRead(files).config, 'config.json')
   const whole = [...files, ...listing('a-Q4_0.gguf 1')]
-  t.equal(indexToRead(whole), undefined, 'GGUF comes first')
-  t.equal(configToRead(whole), undefined)
-  t.equal(indexToRead(whole, { variant: 'safetensors' }), 'model.safetensors.index.json')
-  t.equal(indexToRead(whole, { variant: 'Q4_0' }), undefined)
-  t.equal(indexToRead(whole, { variant: 'Q3_K_M' }), undefined, 'a refused variant needs no index')
-  t.equal(indexToRead(whole, { file: 'model-00002-of-00002.safetensors' }), 'model.safetensors.index.json')
+  t.equal(filesToRead(whole).index, undefined, 'GGUF comes first')
+  t.equal(filesToRead(whole).config, undefined)
+  t.equal(filesToRead(whole, { variant: 'safetensors' }).index, 'model.safetensors.index.json')
+  t.equal(filesToRead(whole, { variant: 'Q4_0' }).index, undefined)
+  t.equal(filesToRead(whole, { variant: 'Q3_K_M' }).index, undefined, 'a refused variant needs no index')
+  t.equal(filesToRead(whole, { file: 'model-00002-of-00002.safetensors' }).index, 'model.safetensors.index.json')
   t.equal(choose({ files: whole, variant: 'safetensors' }).format, 'safetensors')
   const inFolder = listing(
     'BF16/model.safetensors 8\nBF16/model.safetensors.index.json 1k\nBF16/config.json\nBF16/tokenizer.json'
   )
-  t.equal(indexToRead(inFolder, { variant: 'bf16' }), 'BF16/model.safetensors.index.json')
+  t.equal(filesToRead(inFolder, { variant: 'bf16' }).index, 'BF16/model.safetensors.index.json')
   t.same(
     choose({ files: inFolder, weightsInIndex: ['model.safetensors'] }).files.map(file => file.storedPath),
     ['model.safetensors', 'config.json', 'model.safetensors.index.json', 'tokenizer.json']

@@ -1,15 +1,9 @@
 import type { HubFile } from '../../../core/contracts/hubs.ts'
-import { CorralError } from '../../../core/errors.ts'
+import type { CorralError } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
-import { fileNameOf, shortList } from './choice.ts'
+import { fileNameOf, refusal, shortList } from './choice.ts'
 import { isUnsupported, quality } from './default-quantization.ts'
 import type { GgufCandidate, GgufModels } from './gguf-models.ts'
-
-const refuse = (
-  code: 'unsupported_capability' | 'repo_not_found' | 'invalid_request',
-  message: string,
-  details?: object
-) => new CorralError(code, message, { param: 'model', details: details as Record<string, unknown> | undefined })
 
 const withSize = ({ label, size }: { label: string; size: number }) =>
   size > 0 ? `${label} (${formatBytes(size)})` : label
@@ -34,7 +28,7 @@ export function unknownVariant(
   )
   if (broken.length > 0) return incompleteSet(id, broken)
   const example = choices[0] ? ` Pull one of these, such as ${id}:${choices[0].label}.` : ''
-  return refuse('repo_not_found', `${id} has no ${wanted}. It has ${shortList(choices.map(withSize))}.${example}`, {
+  return refusal('repo_not_found', `${id} has no ${wanted}. It has ${shortList(choices.map(withSize))}.${example}`, {
     choices
   })
 }
@@ -42,7 +36,7 @@ export function unknownVariant(
 export function ambiguous(id: string, candidates: readonly GgufCandidate[], wanted: string | undefined): CorralError {
   const choices = choicesOf(candidates)
   const what = wanted ? `${candidates.length} models that match ${wanted}` : `${candidates.length} models`
-  return refuse(
+  return refusal(
     'invalid_request',
     `${id} has ${what}: ${shortList(choices.map(withSize))}. Name one after a colon, as in ${id}:${choices[0]!.label}.`,
     { choices }
@@ -50,7 +44,7 @@ export function ambiguous(id: string, candidates: readonly GgufCandidate[], want
 }
 
 function incompleteSet(id: string, sets: readonly { path: string; missing: string[] }[]): CorralError {
-  return refuse('unsupported_capability', `${id} is not usable: ${sets.map(incompleteText).join('; ')}.`)
+  return refusal('unsupported_capability', `${id} is not usable: ${sets.map(incompleteText).join('; ')}.`)
 }
 
 export const incompleteText = ({ path, missing }: { path: string; missing: string[] }) =>
@@ -68,7 +62,7 @@ export function notAModel(id: string, path: string, { roles, incomplete }: GgufM
     split: 'is a piece of a split file, which llama.cpp cannot load before the pieces are joined',
     other: 'is not a model file'
   }[roles.get(path) ?? 'other']
-  return refuse('unsupported_capability', `${path} of ${id} ${why}. Name a GGUF model file, or leave the name out.`)
+  return refusal('unsupported_capability', `${path} of ${id} ${why}. Name a GGUF model file, or leave the name out.`)
 }
 
 const sameSet = (a: string, b: string) => a.replace(/\d{5}-of-/, '') === b.replace(/\d{5}-of-/, '')
@@ -94,7 +88,7 @@ export function nothingToRun(
 ): CorralError {
   const foreign = candidates.filter(({ quantization }) => quantization && isUnsupported(quantization))
   if (foreign.length > 0) {
-    return refuse(
+    return refusal(
       'unsupported_capability',
       `${id} has only quantizations that llama.cpp cannot load (any more): ` +
         `${shortList(foreign.map(({ label }) => label))}. Look for another repository of this model.`
@@ -117,23 +111,10 @@ export function nothingToRun(
     kinds.length > 0
       ? `It holds ${kinds.join(', and ')}.`
       : `It holds ${extensions.length > 0 ? `files of the kinds ${shortList(extensions)}` : 'no files'}.`
-  return refuse(
+  return refusal(
     'unsupported_capability',
     `${id} has no model that llama.cpp can run: neither GGUF files nor complete SafeTensors weights. ${found} ` +
       'Look for a repository with GGUF in its name.',
     { extensions }
-  )
-}
-
-export function unreadableWeights(id: string, what: string): CorralError {
-  return refuse('unsupported_capability', `${id} ${what}. Look for a repository with GGUF in its name.`)
-}
-
-/** A quantization was requested of SafeTensors weights. */
-export function onlySafetensors(id: string, wanted: string, label: string | undefined): CorralError {
-  return refuse(
-    'repo_not_found',
-    `${id} has no ${wanted}: it has SafeTensors weights${label ? ` in ${label}` : ''} only. Pull ${id}, then load it with the option ` +
-      `"dtype": "${wanted.toLowerCase()}", or convert it now with: corral convert ${id} --dtype ${wanted.toLowerCase()}`
   )
 }

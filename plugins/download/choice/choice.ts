@@ -1,12 +1,13 @@
 import type { PlannedDownload, PullPlan } from '../../../core/contracts/downloads.ts'
 import type { HubFile } from '../../../core/contracts/hubs.ts'
+import { CorralError } from '../../../core/errors.ts'
 
 /** What was requested of a repository; nothing means the default. */
 export interface Wanted {
   /** A label, a file's path or name with or without `.gguf`, or a folder. */
-  variant?: string
+  variant?: string | undefined
   /** Exact path of a file, as an address names it. */
-  file?: string
+  file?: string | undefined
 }
 
 /** Total bytes of this machine: main memory (no more than the process may use), and graphics memory or 0. */
@@ -42,7 +43,7 @@ export const fileNameOf = (path: string) => path.slice(path.lastIndexOf('/') + 1
 /** A listed file as one to download. */
 export function plannedFile(file: HubFile, role: PlannedDownload['role'], storedPath: string): PlannedDownload {
   const { path, size, sha256, gitSha1 } = file
-  return { path, storedPath, role, size, ...(sha256 ? { sha256 } : {}), ...(gitSha1 ? { gitSha1 } : {}) }
+  return { path, storedPath, role, size, sha256, gitSha1 }
 }
 
 /** Keeps the first of files whose stored names differ by case only: some file systems cannot hold both. */
@@ -54,6 +55,16 @@ export function withoutNameTwins(files: readonly PlannedDownload[]): PlannedDown
 /** Bytes of all files whose size is known. */
 export const sizeOf = (files: readonly { size: number | undefined }[]) =>
   files.reduce((sum, file) => sum + (file.size ?? 0), 0)
+
+/** The error for a repository, or a part of it, that cannot be pulled. */
+export function refusal(
+  code: 'unsupported_capability' | 'repo_not_found' | 'invalid_request',
+  message: string,
+  details?: Record<string, unknown>,
+  cause?: unknown
+): CorralError {
+  return new CorralError(code, message, { param: 'model', ...(details ? { details } : {}), cause })
+}
 
 /** Names for a sentence, at most twelve. */
 export function shortList(names: readonly string[]): string {

@@ -12,6 +12,7 @@ import {
   folderOf,
   memoryCheck,
   plannedFile,
+  refusal,
   sizeOf,
   type Wanted,
   withoutNameTwins
@@ -19,7 +20,7 @@ import {
 import { ambiguous, choicesOf, incompleteText, notAModel, nothingToRun, unknownVariant } from './choice-errors.ts'
 import { defaultQuantization, isUnsupported, requiredFor } from './default-quantization.ts'
 import { findGgufModels, type GgufCandidate, type GgufModels, matchingGguf } from './gguf-models.ts'
-import { chooseSafetensors, indexOf, safetensorsFolders } from './safetensors-choice.ts'
+import { chooseSafetensors, INDEX, safetensorsFolders } from './safetensors-choice.ts'
 
 /** Small text files that are downloaded with GGUF models: descriptions, licences, chat templates. */
 const COMPANION =
@@ -49,29 +50,23 @@ export function chooseFiles(request: ChoiceRequest): Choice {
 }
 
 /**
- * The index that lists which SafeTensors weights belong together. Where this is defined, its text must be read first and
- * passed to `chooseFiles` by way of `weightsOfIndex`. Undefined where it is not needed.
+ * The files that must be read before SafeTensors weights are chosen: the index that lists which weights belong together,
+ * for `weightsOfIndex`, and config.json. Undefined where there are none, and for GGUF.
  */
-export function indexToRead(files: readonly HubFile[], wanted: Wanted = {}): string | undefined {
-  const folder = folderToRead(files, wanted)
-  return folder === undefined ? undefined : indexOf(files, folder)
-}
-
-/** The config.json of the SafeTensors weights that would be chosen; undefined for GGUF. */
-export function configToRead(files: readonly HubFile[], wanted: Wanted = {}): string | undefined {
-  const folder = folderToRead(files, wanted)
-  const path = `${folder}config.json`
-  return folder !== undefined && files.some(file => file.path === path) ? path : undefined
-}
-
-function folderToRead(files: readonly HubFile[], { variant, file }: Wanted): string | undefined {
+export function filesToRead(
+  files: readonly HubFile[],
+  wanted: Wanted = {}
+): { index?: string | undefined; config?: string | undefined } {
+  let folder: string | undefined
   try {
-    return routeOf({ id: '', files, memory: { ram: 0, gpu: 0 }, variant, file }, findGgufModels('', files)).folder
+    folder = routeOf({ id: '', files, memory: { ram: 0, gpu: 0 }, ...wanted }, findGgufModels('', files)).folder
   } catch (error) {
     // `chooseFiles` will refuse this, with the repository's name in its message.
-    if (error instanceof CorralError) return undefined
-    throw error
+    if (!(error instanceof CorralError)) throw error
   }
+  if (folder === undefined) return {}
+  const existing = (name: string) => files.find(({ path }) => path === folder + name)?.path
+  return { index: existing(INDEX), config: existing('config.json') }
 }
 
 type Route = { candidate?: GgufCandidate; reason: string; folder?: string }
@@ -106,10 +101,10 @@ function routeOf(request: ChoiceRequest, models: GgufModels): Route {
 function oneFolder(id: string, folders: string[]): string | undefined {
   if (folders.length <= 1) return folders[0]
   const labels = folders.map(folder => folder.slice(0, -1))
-  throw new CorralError(
+  throw refusal(
     'invalid_request',
     `${id} has ${folders.length} sets of SafeTensors weights: ${labels.join(', ')}. Name one after a colon, as in ${id}:${labels[0]}.`,
-    { param: 'model', details: { choices: labels.map(label => ({ label, size: 0 })) } }
+    { choices: labels.map(label => ({ label, size: 0 })) }
   )
 }
 

@@ -2,11 +2,6 @@ import { formatMemory } from '../../../core/system/bytes.ts'
 import { type Budget, requiredMemory } from './choice.ts'
 import type { GgufCandidate } from './gguf-models.ts'
 
-interface DefaultQuantization {
-  candidate: GgufCandidate
-  reason: string
-}
-
 /** Bytes of memory that a candidate needs, with its projector. */
 export const requiredFor = ({ size, projector }: GgufCandidate) => requiredMemory(size, projector?.size ?? 0)
 
@@ -18,7 +13,7 @@ export const requiredFor = ({ size, projector }: GgufCandidate) => requiredMemor
 export function defaultQuantization(
   candidates: readonly GgufCandidate[],
   budget: Budget
-): DefaultQuantization | undefined {
+): { candidate: GgufCandidate; reason: string } | undefined {
   const usable = candidates.filter(({ quantization }) => quantization && !isUnsupported(quantization))
   const rank = (candidate: GgufCandidate) => quality(candidate.quantization!)
   const ordered = usable.sort((a, b) => rank(a) - rank(b) || (a.path < b.path ? -1 : 1))
@@ -32,40 +27,33 @@ export function defaultQuantization(
     .sort((a, b) => a.order! - b.order!)
   const floor =
     standIns[0]?.candidate ?? ordered.find(candidate => rank(candidate) > quality('Q4_K_M') && rank(candidate) <= top)
-  if (!floor) return withoutLadder(ordered, budget)
+  const below = floor ? rank(floor) : top
+  const ladder = floor ? ordered.filter(candidate => rank(candidate) >= below && rank(candidate) <= top) : []
+  const smaller = ordered.filter(candidate => rank(candidate) < below)
+  if (!floor && smaller.length === 0) {
+    const what = isFloat(first.quantization!) ? 'nothing quantized' : 'nothing smaller'
+    return { candidate: first, reason: `${first.label} was chosen because the repository has ${what}.` }
+  }
 
-  const fits = (candidate: GgufCandidate, bytes: number) => requiredFor(candidate) <= bytes
-  const ladder = ordered.filter(candidate => rank(candidate) >= rank(floor) && rank(candidate) <= top)
-  const best = ladder.findLast(candidate => fits(candidate, budget.best))
-  if (best) return { candidate: best, reason: reasonOfBest(best, ladder[ladder.indexOf(best) + 1], budget) }
-  if (fits(floor, budget.all)) {
+  const largest = (candidates: GgufCandidate[], bytes: number, larger?: GgufCandidate) => {
+    const index = candidates.findLastIndex(candidate => requiredFor(candidate) <= bytes)
+    if (index === -1) return undefined
+    const candidate = candidates[index]!
+    return { candidate, reason: reasonOfBest(candidate, candidates[index + 1] ?? larger, budget) }
+  }
+  const best = largest(ladder, budget.best)
+  if (best) return best
+  if (floor && requiredFor(floor) <= budget.all) {
     const reason =
       `${floor.label} needs ${formatMemory(requiredFor(floor))}, more than the ${formatMemory(budget.best)} of usable graphics memory; ` +
       'the rest goes to main memory.'
     return { candidate: floor, reason }
   }
-  const smaller = ordered.filter(candidate => rank(candidate) < rank(floor))
-  return bestSmaller(smaller, floor, budget) ?? { candidate: floor, reason: reasonOfMisfit(floor, budget) }
-}
-
-/** The choice where there is nothing between Q4_K_M and Q8_0. */
-function withoutLadder(ordered: GgufCandidate[], budget: Budget): DefaultQuantization {
-  const top = quality('Q8_0')
-  const low = ordered.filter(candidate => quality(candidate.quantization!) < top)
-  if (low.length > 0) {
-    const best = low.findLast(candidate => requiredFor(candidate) <= budget.all)
-    if (!best) return { candidate: low[0]!, reason: reasonOfMisfit(low[0]!, budget) }
-    return { candidate: best, reason: reasonOfBest(best, low[low.indexOf(best) + 1], budget) }
-  }
-  const high = ordered[0]!
-  const what = isFloat(high.quantization!) ? 'nothing quantized' : 'nothing smaller'
-  return { candidate: high, reason: `${high.label} was chosen because the repository has ${what}.` }
-}
-
-function bestSmaller(smaller: GgufCandidate[], floor: GgufCandidate, budget: Budget): DefaultQuantization | undefined {
-  const best = smaller.findLast(candidate => requiredFor(candidate) <= budget.all)
-  if (!best) return undefined
-  return { candidate: best, reason: reasonOfBest(best, smaller[smaller.indexOf(best) + 1] ?? floor, budget) }
+  const small = largest(smaller, budget.all, floor)
+  if (small) return small
+  const candidate = floor ?? smaller[0]!
+  const reason = `${candidate.label} was chosen although no quantization fits ${formatMemory(budget.all)} of usable memory.`
+  return { candidate, reason }
 }
 
 function reasonOfBest(
@@ -80,10 +68,6 @@ function reasonOfBest(
       : `${formatMemory(all)} of memory`
   const more = next ? `; ${next.label} would need ${formatMemory(requiredFor(next))}` : ''
   return `${best.label} is the best quantization for this machine: it needs ${formatMemory(need)} of ${memory}${more}.`
-}
-
-function reasonOfMisfit(candidate: GgufCandidate, { all }: Budget): string {
-  return `${candidate.label} was chosen although no quantization fits ${formatMemory(all)} of usable memory.`
 }
 
 /** Quantizations by quality, the worst first. */
@@ -105,7 +89,7 @@ function bulkOf(label: string): string {
 }
 
 /** Whether a label stands for unquantized weights. */
-export function isFloat(label: string): boolean {
+function isFloat(label: string): boolean {
   return /^(?:B?F16|F32)$/.test(label)
 }
 

@@ -1,9 +1,10 @@
 import type { PlannedDownload } from '../../../core/contracts/downloads.ts'
 import type { HubFile } from '../../../core/contracts/hubs.ts'
-import { CorralError } from '../../../core/errors.ts'
+import type { CorralError } from '../../../core/errors.ts'
 import { labelFromFileName, shardNames, storedName } from '../../../core/models/gguf-file-name.ts'
 import { describesSafetensors, dtypeLabel, isTokenizer } from '../../../core/models/safetensors-layout.ts'
 import { formatMemory } from '../../../core/system/bytes.ts'
+import { isObject } from '../../../core/system/json-object.ts'
 import {
   budgetOf,
   byPath,
@@ -12,12 +13,12 @@ import {
   folderOf,
   memoryCheck,
   plannedFile,
+  refusal,
   requiredMemory,
   shortList,
   sizeOf,
   withoutNameTwins
 } from './choice.ts'
-import { onlySafetensors, unreadableWeights } from './choice-errors.ts'
 import { asLabel } from './gguf-models.ts'
 
 const TEXT = /^(?:readme\.md|licen[cs]e(?:\.(?:md|txt))?|notice(?:\.(?:md|txt))?)$/i
@@ -30,26 +31,28 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   const label = folder !== '' ? folder.slice(0, -1) : config === undefined ? undefined : safetensorsLabel(config)
   refuseOtherTypes(request, folder, label)
   refuseMlx(id, config)
-  const { weights, missing } = safetensorsModel(id, files, folder, request.weightsInIndex)
+  const { weights, missing } = safetensorsModel(request, folder)
   if (missing.length > 0) {
-    throw new CorralError(
+    throw refusal(
       'unsupported_capability',
-      `${id} is not a complete model: it lacks ${shortList(missing)}. Look for another repository of this model.`,
-      { param: 'model' }
+      `${id} is not a complete model: it lacks ${shortList(missing)}. Look for another repository of this model.`
     )
   }
-  const inStore = (file: HubFile, role: PlannedDownload['role'], name = file.path.slice(folder.length)) =>
+  const inStore = (file: HubFile, role: PlannedDownload['role'], name: string) =>
     plannedFile(file, role, name.split('/').map(storedName).join('/'))
-  const others = [...files].sort(byPath).filter(file => {
-    const name = file.path.slice(folder.length)
-    if (!file.path.startsWith(folder) || weights.includes(file) || name === 'adapter_config.json') return false
-    return describesSafetensors(name) || TEXT.test(name)
-  })
+  const inFolder = [...files]
+    .sort(byPath)
+    .filter(({ path }) => path.startsWith(folder))
+    .map(file => ({ file, name: file.path.slice(folder.length) }))
+  const others = inFolder.filter(
+    ({ file, name }) =>
+      !weights.includes(file) && name !== 'adapter_config.json' && (describesSafetensors(name) || TEXT.test(name))
+  )
   const chosen = withoutNameTwins([
     ...weights.map(file =>
       inStore(file, 'model', convertibleName(request, file.path.slice(folder.length), weights.length))
     ),
-    ...others.map(file => inStore(file, 'other'))
+    ...others.map(({ file, name }) => inStore(file, 'other', name))
   ])
   const bytes = sizeOf(weights)
   // Loaded as 16-bit floats unless another type is requested.
@@ -88,35 +91,31 @@ function refuseOtherTypes({ id, variant }: ChoiceRequest, folder: string, label:
   const wanted = variant === undefined || folder !== '' ? undefined : labelFromFileName(variant)
   if (variant === undefined || wanted === undefined || !/^[\w-]+$/.test(variant)) return
   const isType = /^(?:B?F16|F32)$/.test(wanted)
-  if (!isType || (label !== undefined && label !== wanted)) throw onlySafetensors(id, wanted, label)
+  if (isType && (label === undefined || label === wanted)) return
+  const dtype = wanted.toLowerCase()
+  throw refusal(
+    'repo_not_found',
+    `${id} has no ${wanted}: it has SafeTensors weights${label ? ` in ${label}` : ''} only. Pull ${id}, then load it with the option ` +
+      `"dtype": "${dtype}", or convert it now with: corral convert ${id} --dtype ${dtype}`
+  )
 }
 
 function refuseMlx(id: string, config: unknown): void {
-  const { quantization, quantization_config: other } = (config ?? {}) as Record<string, unknown>
+  const { quantization, quantization_config: other } = fields(config)
   const isMlx =
-    config === undefined
-      ? MLX_NAME.test(id)
-      : typeof quantization === 'object' &&
-        quantization !== null &&
-        'bits' in quantization &&
-        !(typeof other === 'object' && other !== null && 'quant_method' in other)
-  if (isMlx) throw unreadableWeights(id, "has weights quantized for Apple's MLX, which llama.cpp cannot convert")
+    config === undefined ? MLX_NAME.test(id) : 'bits' in fields(quantization) && !('quant_method' in fields(other))
+  if (!isMlx) return
+  throw refusal(
+    'unsupported_capability',
+    `${id} has weights quantized for Apple's MLX, which llama.cpp cannot convert. Look for a repository with GGUF in its name.`
+  )
 }
 
-const INDEX = 'model.safetensors.index.json'
+/** The file that names the weights of a model. */
+export const INDEX = 'model.safetensors.index.json'
 /** Not a complete model: adapters, other layouts, other precisions, training states. */
 const NO_WEIGHTS =
   /^(?:adapter|consolidated|optimizer|scheduler|diffusion_pytorch_model|ae|vae)[._-]|[._-](?:lora|ema|non_ema|fp16|fp32|bf16|int8)(?:-\d{5}-of-\d{5})?\.safetensors$/i
-
-/** The SafeTensors model in a folder, complete or not. */
-export interface SafetensorsModel {
-  /** '' for the root, else the folder with its slash. */
-  folder: string
-  /** The weights, in order. */
-  weights: HubFile[]
-  /** Missing files. */
-  missing: string[]
-}
 
 /**
  * The folders of a listing with SafeTensors models: the root, or else folders of their own, as other corrals list them.
@@ -136,11 +135,6 @@ export function safetensorsFolders(files: readonly HubFile[]): string[] {
 function isWeights(path: string): boolean {
   const name = path.slice(folderOf(path).length)
   return name.endsWith('.safetensors') && !NO_WEIGHTS.test(name)
-}
-
-/** The index of the weights in a folder, if it has one. */
-export function indexOf(files: readonly HubFile[], folder: string): string | undefined {
-  return files.some(file => file.path === folder + INDEX) ? folder + INDEX : undefined
 }
 
 /**
@@ -164,24 +158,23 @@ export function weightsOfIndex(text: string, path = INDEX): string[] {
 }
 
 function damaged(path: string, why: string, cause?: unknown): CorralError {
-  return new CorralError(
+  return refusal(
     'unsupported_capability',
     `The repository's ${path} cannot be used: ${why}. Pull another revision or another repository of this model.`,
-    { param: 'model', cause }
+    undefined,
+    cause
   )
 }
 
 /**
- * The weights of the model in a folder: those of its index, else `model.safetensors`, else the only set of shards, else
+ * The weights of the model in a folder, in order, and missing files: those of its index, else `model.safetensors`, else the only set of shards, else
  * the only other file.
  * @throws CorralError `unsupported_capability` where that is ambiguous
  */
-export function safetensorsModel(
-  id: string,
-  files: readonly HubFile[],
-  folder: string,
-  weightsInIndex: string[] | undefined
-): SafetensorsModel {
+function safetensorsModel(
+  { id, files, weightsInIndex }: ChoiceRequest,
+  folder: string
+): { weights: HubFile[]; missing: string[] } {
   const byName = new Map(files.map(file => [file.path, file]))
   const names = files.filter(({ path }) => folderOf(path) === folder && isWeights(path)).map(({ path }) => path)
   const expected = weightsInIndex?.map(name => folder + name) ?? withoutIndex(id, names, folder)
@@ -190,7 +183,6 @@ export function safetensorsModel(
     needed.push(`${folder}tokenizer.json`)
   }
   return {
-    folder,
     weights: expected.flatMap(name => byName.get(name) ?? []),
     missing: [...expected.filter(name => !byName.has(name)), ...needed]
   }
@@ -202,16 +194,14 @@ function withoutIndex(id: string, names: string[], folder: string): string[] {
   const named = [...sets.values()].filter(set => set[0]!.startsWith(`${folder}model-`))
   const choice = named.length === 1 ? named : [...sets.values()]
   if (choice.length === 1) return choice[0]!
-  throw new CorralError(
+  throw refusal(
     'unsupported_capability',
     `${id} holds ${choice.length} SafeTensors files, and nothing shows which of them are its model: ` +
-      `${shortList(names.sort())}. Look for a repository with model.safetensors, or with GGUF files.`,
-    { param: 'model' }
+      `${shortList(names.sort())}. Look for a repository with model.safetensors, or with GGUF files.`
   )
 }
 
-type Fields = Record<string, unknown>
-const fields = (value: unknown): Fields => (value && typeof value === 'object' ? (value as Fields) : {})
+const fields = (value: unknown): Record<string, unknown> => (isObject(value) ? value : {})
 const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
 
 /** The label that SafeTensors weights get (`BF16`, `F16`, `F32`, `FP8`), from their parsed config.json; `SAFETENSORS` where it names none. */

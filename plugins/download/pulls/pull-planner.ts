@@ -11,7 +11,7 @@ import { bareName, type ModelName, parseModelName } from '../../../core/models/m
 import { conflictingVariant, originInWords } from '../../../core/models/stored-variant.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../core/system/data-paths.ts'
-import { chooseFiles, configToRead, indexToRead } from '../choice/choose-files.ts'
+import { chooseFiles, filesToRead } from '../choice/choose-files.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
 import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-choice.ts'
 import { diskSpace } from '../transfer/transfer-errors.ts'
@@ -156,8 +156,7 @@ async function choose(
   signal: AbortSignal
 ) {
   const { id, files } = repository
-  const index = indexToRead(files, wanted)
-  const configPath = configToRead(files, wanted)
+  const { index, config: configPath } = filesToRead(files, { variant: wanted.variant, file: wanted.file })
   const weights = index === undefined ? undefined : await readText(context, hub, repository, index, signal)
   let config: unknown
   if (configPath !== undefined) {
