@@ -4,7 +4,7 @@ import { Timeout } from '../../core/config/core-schema.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import type { PluginContext } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'
-import { createEndpoints } from './http/endpoints.ts'
+import { createEndpoints, type SendToHub } from './http/endpoints.ts'
 import { createHubFetch, type Headers, type HubFetch } from './http/hub-fetch.ts'
 
 const ADDRESS = { pattern: '^(https?://[^\\s@?#]+)?$', title: 'an address such as https://example.org' }
@@ -43,20 +43,11 @@ export const mirrorOptions = {
   })
 }
 
-const connectionSchema = Type.Object(connectionOptions)
+type ConnectionOptions = { [Name in keyof typeof connectionOptions]: Static<(typeof connectionOptions)[Name]> }
 
-/**
- * The HTTP client of one hub. It is closed last, since downloads that are being stopped may still use it.
- */
-export function hubFetch(title: string, options: Static<typeof connectionSchema>, context: PluginContext): HubFetch {
-  const fetch = createHubFetch({
-    title,
-    proxy: options.proxy,
-    connectTimeout: parseDuration(options.connect_timeout)!,
-    signal: context.signal
-  })
-  context.signal.addEventListener('abort', () => void fetch.close(), { once: true })
-  return fetch
+/** The HTTP client of one hub. */
+export function hubFetch(title: string, options: ConnectionOptions, context: PluginContext): HubFetch {
+  return createHubFetch(title, options.proxy, parseDuration(options.connect_timeout)!, context.signal)
 }
 
 /** An address that paths can be appended to. */
@@ -77,6 +68,15 @@ export interface PublicHub {
   credentials(): Promise<Headers | undefined>
 }
 
+/** How a public hub is reached. */
+export interface HubAccess {
+  /** Without a slash at the end. */
+  endpoint: string
+  /** Name of the hub for messages, with its address where that is not the usual one. */
+  title: string
+  send: SendToHub
+}
+
 /** The section of a public hub in `config.yaml`. @param token where the token comes from when the setting is empty */
 export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 'variable'>, token: string) {
   return Type.Object(
@@ -92,15 +92,12 @@ export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 
   )
 }
 
-/**
- * The address of a hub, its name for messages, and the function that sends requests to it. Another address than the usual
- * one is logged, since models are trusted for where they come from.
- */
+/** Another address than the usual one is logged, since models are trusted for where they come from. */
 export function publicHubAccess(
   context: PluginContext,
   options: Static<ReturnType<typeof publicHubOptions>>,
   hub: PublicHub
-) {
+): HubAccess {
   const endpoint = endpointOf(options.endpoint, hub.variable, hub.usual, process.env)
   if (endpoint !== hub.usual) context.log.info(`${hub.title} is used at ${endpoint}.`)
   const title = endpoint === hub.usual ? hub.title : `${hub.title} at ${endpoint}`

@@ -12,33 +12,7 @@ import {
 } from '../../plugins/hubs/files/listed-files.ts'
 import { connectionErrorText } from '../../plugins/hubs/http/connection-errors.ts'
 import { isTemporary, retryDelay } from '../../plugins/hubs/http/hub-fetch.ts'
-import { checkRequest } from '../../plugins/hubs/hub-request.ts'
 import { answer, NOW, SHA1, SHA256, WITH_TOKEN } from './support.ts'
-
-t.test('checks names and revisions before a request', async t => {
-  for (const revision of [undefined, 'main', 'v1.0', 'refs/pr/1', 'feature/x_y']) {
-    t.doesNotThrow(() => checkRequest({ id: 'acme/Tiny-GGUF', ...(revision ? { revision } : {}) }), revision ?? 'none')
-  }
-  for (const id of [
-    '',
-    'acme',
-    'acme/',
-    '/Tiny',
-    '../x',
-    'acme/..',
-    'acme/./x',
-    'acme/Tiny/blob',
-    'acme/Ti ny',
-    'a/b?c',
-    'a/b#c',
-    'a\\b/c'
-  ]) {
-    t.throws(() => checkRequest({ id }), { code: 'invalid_model_name' }, id)
-  }
-  for (const revision of ['', '..', '.', 'a/../b', 'a b', 'a?b', 'a\nb']) {
-    t.throws(() => checkRequest({ id: 'acme/Tiny', revision }), { code: 'repo_not_found' }, JSON.stringify(revision))
-  }
-})
 
 t.test('safe paths of listings', async t => {
   for (const path of ['a.gguf', 'Q4_K_M/a.gguf', '.gitattributes', 'a b/c-d_e.1.json', 'ünï.txt', 'console.log']) {

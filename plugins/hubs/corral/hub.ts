@@ -10,17 +10,12 @@ import { jsonOf } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
 import { bearer } from '../hub-options.ts'
 
-export interface CorralHubOptions {
-  fetch: HubFetch
-  /** Server for references without one; empty means none. Without a slash at the end. */
-  endpoint: string
-  /** Its API key; empty means none. */
-  key: string
-  proxy: string
-}
-
-/** Models of another corral on the network. Its listing has all digests and addresses. */
-export function createCorralHub({ fetch, endpoint, key, proxy }: CorralHubOptions): Hub {
+/**
+ * Models of another corral on the network. Its listing has all digests and addresses.
+ * @param endpoint server for references without one, without a slash at the end; empty means none
+ * @param key its API key; empty means none
+ */
+export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: string): Hub {
   /** The key, where it belongs to this server. */
   const credentialsFor = (server: string) =>
     key && endpoint && mayHaveCredentials(new URL(server), new URL(endpoint), []) ? bearer(key) : undefined
@@ -47,7 +42,7 @@ export function createCorralHub({ fetch, endpoint, key, proxy }: CorralHubOption
       const server = serverOf(named)
       const credentials = credentialsFor(server)
       const url = `${server}/api/files/${encodePath(id)}`
-      const response = await fetch.send({ url, signal, credentials })
+      const response = await fetch({ url, signal, credentials })
       if (response.status !== 200) throw refusal(response, server, id)
       const listing = readCorralListing(jsonOf(response, 'a corral'))
       if (!listing) throw new CorralError('hub_unreachable', `${server} does not list files like a corral.`)

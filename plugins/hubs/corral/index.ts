@@ -22,12 +22,7 @@ export default definePlugin({
   ),
   setup(context, options) {
     const fetch = hubFetch('The other corral', options, context)
-    const hub = createCorralHub({
-      fetch,
-      endpoint: withoutSlash(options.endpoint),
-      key: options.token,
-      proxy: options.proxy
-    })
+    const hub = createCorralHub(fetch, withoutSlash(options.endpoint), options.token, options.proxy)
     context.service('downloads').addHub(hub)
     return {}
   }

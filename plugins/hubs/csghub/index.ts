@@ -38,8 +38,7 @@ export default definePlugin({
         tokenAdvice: 'set CSGHUB_TOKEN or csghub.token in config.yaml',
         treeHasDigests: false,
         headRedirects: false,
-        hasSearch: false,
-        offline: () => undefined
+        hasSearch: false
       })
     )
     return {}

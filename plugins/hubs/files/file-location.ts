@@ -51,10 +51,7 @@ export function locationHeaders(credentials: Headers | undefined): Headers {
   return { 'user-agent': USER_AGENT, 'accept-encoding': 'identity', ...credentials }
 }
 
-export type LocateRequest = Pick<
-  OutgoingRequest,
-  'method' | 'headers' | 'foreign' | 'headersOnly' | 'retryTime' | 'isFinal'
->
+type LocateRequest = Pick<OutgoingRequest, 'method' | 'headers' | 'foreign' | 'headersOnly' | 'retryTime' | 'isFinal'>
 
 /**
  * Requests the location of a file: by HEAD where that is redirected, or else by its first byte, since some servers do not

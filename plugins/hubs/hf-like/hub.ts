@@ -2,22 +2,20 @@ import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../.
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { isLocation, type LocateRequest, locationOf, requestLocation } from '../files/file-location.ts'
+import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
 import { encodePath, fingerprint, isFingerprint } from '../files/listed-files.ts'
 import type { EndpointResponse, SendToHub } from '../http/endpoints.ts'
 import { type HubResponse, isTemporary } from '../http/hub-fetch.ts'
 import { jsonOf } from '../http/hub-response.ts'
 import { hubRefusal, type Subject } from '../http/refusal.ts'
-import { checkRequest } from '../hub-request.ts'
+import type { HubAccess } from '../hub-options.ts'
 import { completed, filesOfInfo, filesOfTree, isIncomplete, nextPage } from './listing.ts'
 import { isFinalRefusal, refusalKind } from './refusal.ts'
 
 /** The differences between hubs with Hugging Face's API. */
-export interface HfLikeOptions {
+export interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
   name: string
-  title: string
   prefixes: readonly string[]
-  send: SendToHub
   proxy: string
   /** Prefix of all paths: empty or `/csg`. */
   pathPrefix: string
@@ -32,8 +30,6 @@ export interface HfLikeOptions {
   headRedirects: boolean
   /** It has a search for names. */
   hasSearch: boolean
-  /** Why it must not be used at all; for messages. */
-  offline(): string | undefined
 }
 
 const PAGES = 500
@@ -49,13 +45,9 @@ interface Description {
 
 /** A hub with Hugging Face's API, or most of it. */
 export function createHfLikeHub(options: HfLikeOptions): Hub {
-  const { send, title, pathPrefix } = options
+  const { title, pathPrefix } = options
+  const send: SendToHub = outgoing => options.send({ isFinal: isFinalRefusal, ...outgoing })
   const good = ({ status }: HubResponse) => status >= 200 && status < 300
-
-  function refuseOffline() {
-    const why = options.offline()
-    if (why) throw new CorralError('hub_unreachable', why)
-  }
 
   const subject = (id: string, revision: string | undefined, file?: string): Subject => {
     return { title, id, page: options.pageOf(id), revision, file, tokenAdvice: options.tokenAdvice }
@@ -67,7 +59,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     const branch = revision ?? options.defaultBranch
     const first = branch === undefined ? base : `${base}/revision/${encodeURIComponent(branch)}`
     const read = async (path: string): Promise<Description> => {
-      const response = await send({ path: `${path}?blobs=true`, signal, isFinal: isFinalRefusal })
+      const response = await send({ path: `${path}?blobs=true`, signal })
       if (!good(response)) return { response }
       const info = jsonOf(response, title)
       if (isObject(info)) return { info, response }
@@ -91,7 +83,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
       `${pathPrefix}/api/models/${encodePath(id)}/tree/${encodeURIComponent(revision)}${query}`
     let first: EndpointResponse | undefined
     for (let page = 0; path !== undefined; page++) {
-      const response: EndpointResponse = await send({ path, signal, isFinal: isFinalRefusal })
+      const response: EndpointResponse = await send({ path, signal })
       first ??= response
       if (!good(response)) return { response, files: undefined }
       const list = jsonOf(response, title)
@@ -132,8 +124,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     const { id, revision, more } = repository
     const at = (revision: string) => {
       const path = `${pathPrefix}/${encodePath(id)}/resolve/${encodeURIComponent(revision)}/${encodePath(file.path)}`
-      const sending = (outgoing: LocateRequest) => send({ isFinal: isFinalRefusal, ...outgoing, path, signal })
-      return requestLocation(sending, 'stop', options.headRedirects)
+      return requestLocation(outgoing => send({ ...outgoing, path, signal }), 'stop', options.headRedirects)
     }
     const ref = more?.ref ?? revision
     if (isFingerprint(revision)) return await at(ref)
@@ -149,10 +140,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     title,
     prefixes: options.prefixes,
 
-    async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
-      refuseOffline()
-      checkRequest(request)
-      const { id: requested, revision } = request
+    async repository({ id: requested, revision }: HubRequest, { signal }: Waiting): Promise<HubRepository> {
       const ref = revision ?? options.defaultBranch ?? 'main'
       const { info, response, elsewhere } = await describe(requested, revision, signal)
       const refuseDescription = () =>
@@ -185,7 +173,6 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     },
 
     async locate(repository, file, signal): Promise<FileLocation> {
-      refuseOffline()
       const response = await locate(repository, file, signal)
       if (isLocation(response)) return locationOf(response, options.proxy)
       const about = subject(repository.id, repository.more?.ref, file.path)
@@ -211,9 +198,9 @@ const LIMIT = 3_000
 /** The id among search results that differs from the requested one by case only. */
 export function sameButForCase(results: unknown, id: string): string | undefined {
   const ids = Array.isArray(results) ? results.filter(isObject).map(result => result.id ?? result.modelId) : []
-  return ids.find(other => typeof other === 'string' && other !== id && other.toLowerCase() === id.toLowerCase()) as
-    | string
-    | undefined
+  const isSame = (other: unknown) =>
+    typeof other === 'string' && other !== id && other.toLowerCase() === id.toLowerCase()
+  return ids.find(isSame) as string | undefined
 }
 
 /**
@@ -221,7 +208,7 @@ export function sameButForCase(results: unknown, id: string): string | undefined
  * nothing.
  * @throws the signal's reason
  */
-export async function similarName(send: SendToHub, pathPrefix: string, id: string, signal: AbortSignal | undefined) {
+async function similarName(send: SendToHub, pathPrefix: string, id: string, signal: AbortSignal | undefined) {
   const [owner, name] = id.split('/') as [string, string]
   const limit = AbortSignal.timeout(LIMIT)
   // Where the case of the owner is wrong, only the name finds it.
@@ -229,8 +216,8 @@ export async function similarName(send: SendToHub, pathPrefix: string, id: strin
     { search: name, author: owner, limit: '5' },
     { search: name, limit: '50' }
   ]
-  for (const query of queries) {
-    try {
+  try {
+    for (const query of queries) {
       const response = await send({
         path: `${pathPrefix}/api/models?${new URLSearchParams(query)}`,
         signal: signal ? AbortSignal.any([signal, limit]) : limit,
@@ -238,12 +225,11 @@ export async function similarName(send: SendToHub, pathPrefix: string, id: strin
       })
       const found = response.status === 200 ? sameButForCase(JSON.parse(response.text), id) : undefined
       if (found !== undefined) return found
-    } catch (error) {
-      signal?.throwIfAborted()
-      const harmless = error === limit.reason || error instanceof SyntaxError || error instanceof CorralError
-      if (!harmless) throw error
-      return undefined
     }
+  } catch (error) {
+    signal?.throwIfAborted()
+    const harmless = error === limit.reason || error instanceof SyntaxError || error instanceof CorralError
+    if (!harmless) throw error
   }
   return undefined
 }

@@ -56,7 +56,7 @@ export function createEndpoints({ fetch, endpoint, mirrors, trustedHosts, creden
       const retryTime = i < bases.length - 1 ? { retryTime: RETRY_TIME_BEFORE_MIRRORS } : {}
       try {
         const request = { ...rest, ...retryTime, url, trustedHosts, credentials: own ? token : undefined }
-        const response = { ...(await fetch.send(request)), endpoint: base }
+        const response = { ...(await fetch(request)), endpoint: base }
         if (!GATEWAY.has(response.status) || outgoing.isFinal?.(response)) return response
         gateway ??= response
       } catch (error) {

@@ -52,32 +52,27 @@ export interface HubResponse {
   foreignLocation?: string
 }
 
-export interface HubFetchOptions {
-  /** Name of the hub in messages. */
-  title: string
-  /** Proxy for all requests; empty uses that of the environment. */
-  proxy: string
-  /** Milliseconds until a connection attempt fails. */
-  connectTimeout: number
-  /** Cancels all requests. */
-  signal: AbortSignal
-}
-
 /** An address for messages: without credentials, and without its query, which may hold a signature. */
 export function shownAddress(address: string): string {
   const { origin, pathname } = new URL(address)
   return origin + pathname
 }
 
-/** An HTTP client that follows redirects and retries temporary failures; `close` closes its connections. */
-export function createHubFetch(options: HubFetchOptions) {
-  const via = options.proxy ? ' (through the proxy of its settings)' : ''
+/**
+ * An HTTP client that follows redirects and retries temporary failures, until the plugin of its hub ends.
+ * @param title name of the hub in messages
+ * @param proxy for all requests; empty uses that of the environment
+ * @param connectTimeout milliseconds until a connection attempt fails
+ */
+export function createHubFetch(title: string, proxy: string, connectTimeout: number, ending: AbortSignal) {
+  const via = proxy ? ' (through the proxy of its settings)' : ''
   let connections: Promise<ServerConnections> | undefined
+  ending.addEventListener('abort', () => void connections?.then(opened => opened.close()), { once: true })
 
   async function sendOnce(outgoing: OutgoingRequest, url: URL, credentials: Headers | undefined, signal: AbortSignal) {
     // An empty setting means the proxy of the environment.
-    connections ??= openConnections(options.proxy || undefined, {
-      connect: { timeout: options.connectTimeout },
+    connections ??= openConnections(proxy || undefined, {
+      connect: { timeout: connectTimeout },
       headersTimeout: RESPONSE_TIMEOUT,
       bodyTimeout: RESPONSE_TIMEOUT
     })
@@ -129,7 +124,7 @@ export function createHubFetch(options: HubFetchOptions) {
 
   function unreachable(why: string, cause?: unknown): CorralError {
     const sentence = /[.?]$/.test(why) ? why : `${why}.`
-    return new CorralError('hub_unreachable', `${options.title} cannot be used: ${sentence}`, { cause })
+    return new CorralError('hub_unreachable', `${title} cannot be used: ${sentence}`, { cause })
   }
 
   /** One attempt, with its redirects. */
@@ -156,39 +151,33 @@ export function createHubFetch(options: HubFetchOptions) {
     }
   }
 
-  return {
-    /**
-     * Returns the server's response, whatever its status.
-     * @throws CorralError `hub_unreachable` when there is none; the signal's reason
-     */
-    async send(outgoing: OutgoingRequest): Promise<HubResponse> {
-      const signal = outgoing.signal ? AbortSignal.any([options.signal, outgoing.signal]) : options.signal
-      const last = Date.now() + (outgoing.retryTime ?? RETRY_TIME)
-      for (let tries = 0; ; tries++) {
-        signal.throwIfAborted()
-        let response: HubResponse | undefined
-        let failure: unknown
-        try {
-          response = await attempt(outgoing, signal)
-          if (!isTemporary(response.status) || outgoing.isFinal?.(response)) return response
-        } catch (error) {
-          // Errors without a cause are a server's misbehaviour, which a retry would meet again.
-          if (!(error instanceof CorralError) || error.cause === undefined) throw error
-          failure = error
-        }
-        const delay = retryDelay(tries, response?.headers, Date.now(), Math.random())
-        if (Date.now() + delay > last) {
-          if (response) return response
-          throw failure
-        }
-        await sleep(delay, undefined, { signal }).catch(() => {
-          throw signal.reason
-        })
+  /**
+   * Returns the server's response, whatever its status.
+   * @throws CorralError `hub_unreachable` when there is none; the signal's reason
+   */
+  return async function send(outgoing: OutgoingRequest): Promise<HubResponse> {
+    const signal = outgoing.signal ? AbortSignal.any([ending, outgoing.signal]) : ending
+    const last = Date.now() + (outgoing.retryTime ?? RETRY_TIME)
+    for (let tries = 0; ; tries++) {
+      signal.throwIfAborted()
+      let response: HubResponse | undefined
+      let failure: unknown
+      try {
+        response = await attempt(outgoing, signal)
+        if (!isTemporary(response.status) || outgoing.isFinal?.(response)) return response
+      } catch (error) {
+        // Errors without a cause are a server's misbehaviour, which a retry would meet again.
+        if (!(error instanceof CorralError) || error.cause === undefined) throw error
+        failure = error
       }
-    },
-
-    async close(): Promise<void> {
-      await (await connections)?.close()
+      const delay = retryDelay(tries, response?.headers, Date.now(), Math.random())
+      if (Date.now() + delay > last) {
+        if (response) return response
+        throw failure
+      }
+      await sleep(delay, undefined, { signal }).catch(() => {
+        throw signal.reason
+      })
     }
   }
 }

@@ -1,5 +1,6 @@
 import { homedir } from 'node:os'
 import { join } from 'node:path'
+import { CorralError } from '../../../core/errors.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { createHfLikeHub } from '../hf-like/hub.ts'
 import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
@@ -34,7 +35,14 @@ export default definePlugin({
           'http://huggingface.co/',
           'http://hf.co/'
         ],
-        send,
+        send: async outgoing => {
+          const variable = offlineVariable(env)
+          if (variable === undefined) return await send(outgoing)
+          throw new CorralError(
+            'hub_unreachable',
+            `Hugging Face is not used because ${variable} is set to ${env[variable]}. Unset it to download models.`
+          )
+        },
         proxy: options.proxy,
         pathPrefix: '',
         defaultBranch: 'main',
@@ -42,14 +50,7 @@ export default definePlugin({
         tokenAdvice: 'set HF_TOKEN or huggingface.token in config.yaml',
         treeHasDigests: true,
         headRedirects: true,
-        hasSearch: true,
-        offline() {
-          const variable = offlineVariable(env)
-          return (
-            variable &&
-            `Hugging Face is not used because ${variable} is set to ${env[variable]}. Unset it to download models.`
-          )
-        }
+        hasSearch: true
       })
     )
     return {}

@@ -4,34 +4,26 @@ import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
 import { encodePath, fingerprint, hubFile, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
-import type { SendToHub } from '../http/endpoints.ts'
 import { jsonOf } from '../http/hub-response.ts'
-import { checkRequest } from '../hub-request.ts'
+import type { HubAccess } from '../hub-options.ts'
 import { isSuccess, modelScopeRefusal } from './refusal.ts'
-
-export interface ModelScopeOptions {
-  title: string
-  prefixes: readonly string[]
-  endpoint: string
-  send: SendToHub
-  proxy: string
-}
 
 const DEFAULT_BRANCH = 'master'
 
 /** ModelScope's own API. Its listings name no commit, so a fingerprint of the listing identifies the revision. */
-export function createModelScopeHub({ title, prefixes, endpoint, send, proxy }: ModelScopeOptions): Hub {
+export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string): Hub {
+  // The international site has other models: its addresses only work when it is the endpoint.
+  const site = new URL(endpoint).host.endsWith('modelscope.ai') ? 'modelscope.ai' : 'modelscope.cn'
+
   const api = (id: string) => `/api/v1/models/${encodePath(id)}`
   const pageOf = (id: string) => `${endpoint}/models/${id}`
 
   return {
     name: 'modelscope',
     title,
-    prefixes,
+    prefixes: ['modelscope:', `https://${site}/`, `https://www.${site}/`],
 
-    async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
-      checkRequest(request)
-      const { id, revision = DEFAULT_BRANCH } = request
+    async repository({ id, revision = DEFAULT_BRANCH }: HubRequest, { signal }: Waiting): Promise<HubRepository> {
       // "True" with a capital letter: anything else silently lists the top folder only.
       const query = new URLSearchParams({ Revision: revision, Recursive: 'True' })
       const response = await send({ path: `${api(id)}/repo/files?${query}`, signal })

@@ -34,7 +34,7 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   async function find(address: string, secrets: Secrets | undefined, signal: AbortSignal | undefined) {
     const url = address + (secrets?.secretQuery ?? '')
     const response = await requestLocation(
-      outgoing => fetch.send({ ...outgoing, url, signal, credentials: secrets?.credentials }),
+      outgoing => fetch({ ...outgoing, url, signal, credentials: secrets?.credentials }),
       'follow',
       true
     )
