@@ -9,22 +9,8 @@ import type {
 } from '../../core/contracts/builds.ts'
 import { type OnProgress, untilAborted } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import {
-  addFailedAttempt,
-  type BuildRecord,
-  damageOf,
-  isOwn,
-  isRecent,
-  machineFingerprint,
-  markFailed,
-  readFailedAttempts,
-  readRecords,
-  readSelection,
-  removeRecord,
-  writeRecord
-} from './build-records.ts'
 import type { BuildsContext } from './builds-context.ts'
-import { lockDirectory, removeLeftovers } from './builds-directory.ts'
+import { type BuildRecord, damageOf, failureNow, isRecent, machineFingerprint } from './builds-directory.ts'
 import { usableDevices } from './prove.ts'
 import { isForGpus, matchesChoice, positionOf, runtimeOf } from './ranking.ts'
 import { AttemptRecorder, missingText, reasonsOf } from './search-report.ts'
@@ -68,12 +54,12 @@ const BY_HAND: BuildSource = {
  * @throws CorralError `runtime_missing` with what was tried; the signal's reason if aborted
  */
 export async function searchBuild(context: BuildsContext, options: SearchOptions): Promise<Build> {
-  const { directory, log, signal, kinds, sources, prove } = context
+  const { builds, log, signal, kinds, sources, prove } = context
   const { choice, onProgress } = options
   const hardware = await untilAborted(context.hardware.detect(), signal)
   const machine = machineFingerprint(hardware)
-  const selection = readSelection(directory)
-  const failedBefore = (await readFailedAttempts(directory)).filter(attempt => isRecent(attempt, machine))
+  const selection = builds.selection()
+  const failedBefore = builds.failedAttempts().filter(attempt => isRecent(attempt, machine))
   const attempts = new AttemptRecorder(options.attempts, sources, log)
   const slow = sources.filter(source => !source.instant)
   const ranking = context.ranking()
@@ -86,7 +72,6 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     failedBefore.find(attempt => {
       return attempt.source === source.name && attempt.runtime === name && attempt.description === source.description
     })
-  const failureNow = (reason: string) => ({ reason, at: new Date().toISOString(), machine })
 
   /** A recorded build if it still works; else the reason, after its record is updated or removed. */
   async function check(record: BuildRecord, runtime: RuntimeDescriptor | undefined): Promise<Build | string> {
@@ -94,8 +79,8 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     const damage = await damageOf(record, { signal, log, environment: runtime?.environment?.(hardware) })
     if (damage !== undefined) {
       // Only the user removes builds that the user installed.
-      if (record.installed) await markFailed(directory, id, failureNow(damage))
-      else await removeRecord(directory, record)
+      if (record.installed) await builds.markFailed(id, failureNow(damage, hardware))
+      else await builds.remove(record)
       return `${folder}, proven on ${record.provenAt}, is not reused: ${damage}`
     }
     const build = { ...record.build, ...(runtime && { runtime: runtime.name }) }
@@ -105,7 +90,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       return { ...build, devices: await usableDevices(executables.server, { signal, log, hardware, runtime }) }
     } catch (error) {
       signal.throwIfAborted()
-      await markFailed(directory, id, failureNow(messageOf(error)))
+      await builds.markFailed(id, failureNow(error, hardware))
       return `${folder}, proven on ${record.provenAt}, does not work any more: ${messageOf(error)}`
     }
   }
@@ -117,7 +102,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     fits: (record: BuildRecord) => boolean,
     skipFailed: boolean
   ): Promise<Build | undefined> {
-    const fitting = readRecords(directory).filter(record => isOfKind(record, runtime) && fits(record))
+    const fitting = builds.records().filter(record => isOfKind(record, runtime) && fits(record))
     for (const record of byPreference(fitting)) {
       const { failure, build, provenAt } = record
       if (failure && skipFailed && isRecent(failure, machine)) {
@@ -173,19 +158,19 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
         return undefined
       }
       onProgress({ phase: 'proving', subject: 'llama.cpp' })
-      const build = await prove(candidate, { own: isOwn(candidate, directory), signal, hardware, runtime })
-      await writeRecord(directory, build)
+      const build = await prove(candidate, { own: builds.owns(candidate), signal, hardware, runtime })
+      await builds.save(build)
       await removeSuperseded(source, runtime)
       attempts.settle(source, runtime.name, 'chosen', `${build.version}, ${build.origin}`)
       return build
     } catch (error) {
       signal.throwIfAborted()
       attempts.settle(source, runtime.name, 'failed', ...reasonsOf(error))
-      if (candidate && isOwn(candidate, directory)) await rm(candidate.directory, { recursive: true, force: true })
+      if (candidate && builds.owns(candidate)) await rm(candidate.directory, { recursive: true, force: true })
       if (candidate || error instanceof BuildImpossible) {
         const { name, description } = source
-        const failure = failureNow(messageOf(error))
-        await addFailedAttempt(directory, { source: name, description, runtime: runtime.name, ...failure })
+        const failure = failureNow(error, hardware)
+        await builds.addFailedAttempt({ source: name, description, runtime: runtime.name, ...failure })
       }
       return isSourceUnavailable(error) ? 'source unavailable' : undefined
     }
@@ -193,10 +178,10 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
 
   /** Removes builds of the same kind that no longer match the source's settings, unless installed or selected by the user. */
   async function removeSuperseded(source: BuildSource, runtime: RuntimeDescriptor): Promise<void> {
-    for (const record of readRecords(directory)) {
+    for (const record of builds.records()) {
       const needed = record.installed || [selection.selected, selection.previous].includes(record.build.id)
       const same = isFrom(source)(record) && isOfKind(record, runtime)
-      if (same && !isWanted(source, record) && !needed) await removeRecord(directory, record)
+      if (same && !isWanted(source, record) && !needed) await builds.remove(record)
     }
   }
 
@@ -219,7 +204,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       }
       required = candidate.required ?? false
       const { server } = candidate.executables
-      const record = readRecords(directory).find(({ build }) => build.executables.server === server)
+      const record = builds.records().find(({ build }) => build.executables.server === server)
       if (record?.failure && skipFailed && !required && isRecent(record.failure, machine)) {
         const { at, reason } = record.failure
         attempts.settle(source, undefined, 'failed', `it failed on ${at}: ${reason}`)
@@ -232,11 +217,11 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       // The devices of a recorded build are listed again each time: drivers may have changed.
       const found = reused
         ? { ...reused, devices: await usableDevices(server, { signal, log, hardware, runtime: declared }) }
-        : await prove(candidate, { own: isOwn(candidate, directory), signal, hardware, runtime: declared })
+        : await prove(candidate, { own: builds.owns(candidate), signal, hardware, runtime: declared })
       const runtime =
         declared ?? runtimeOf({ ...found, runtime: undefined, kind: 'unknown' }, kinds, ranking, hardware.gpus)
       const build = { ...found, ...(runtime && { runtime: runtime.name, kind: runtime.kind }) }
-      if (!reused || record?.failure || reused.runtime !== build.runtime) await writeRecord(directory, build)
+      if (!reused || record?.failure || reused.runtime !== build.runtime) await builds.save(build)
       return { build, source, runtime, required }
     } catch (error) {
       signal.throwIfAborted()
@@ -251,7 +236,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   async function selected(): Promise<Build | undefined> {
     const id = selection.selected
     if (id === undefined || choice !== undefined) return undefined
-    const record = readRecords(directory).find(({ build }) => build.id === id)
+    const record = builds.records().find(({ build }) => build.id === id)
     const runtime = record && runtimeOf(record.build, kinds, ranking, hardware.gpus)
     let found: Build | string = 'it is no longer installed'
     if (record?.failure && isRecent(record.failure, machine)) found = `it failed: ${record.failure.reason}`
@@ -280,8 +265,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   /** Goes down the whole ranking, with downloads and compilation. */
   async function thorough(found: readonly InstantBuild[]): Promise<Build | undefined> {
     const all = considered(await untilAborted(context.liveRanking(), signal))
-    const release = await lockDirectory(directory, signal, log)
-    try {
+    return await builds.locked(async () => {
       const down = new Set<BuildSource>()
       const tried = new Set<string>()
       for (const skipFailed of [true, false]) {
@@ -300,7 +284,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
               attempts.settle(source, runtime.name, 'not tried', 'it was unavailable for another kind already')
             } else if (!tried.has(attempt)) {
               tried.add(attempt)
-              await removeLeftovers(directory)
+              await builds.removeLeftovers()
               const build = await provide(source, runtime)
               if (build === 'source unavailable') down.add(source)
               else if (build) return build
@@ -313,13 +297,11 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
         }
       }
       return undefined
-    } finally {
-      await release()
-    }
+    }, context)
   }
 
   if (choice !== undefined) {
-    const records = readRecords(directory)
+    const records = builds.records()
     const record = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
     if (record) {
       const found = await check(record, runtimeOf(record.build, kinds, ranking, hardware.gpus))

@@ -1,5 +1,6 @@
 import type { BuildSource, RankedCandidate, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { HardwareService } from '../../core/contracts/hardware.ts'
+import type { BuildsDirectory } from './builds-directory.ts'
 import type { Prove } from './prove.ts'
 
 export interface BuildsLog {
@@ -10,8 +11,7 @@ export interface BuildsLog {
 
 /** What searching, installing and starting builds share. */
 export interface BuildsContext {
-  /** Where builds and their records are. */
-  directory: string
+  builds: BuildsDirectory
   log: BuildsLog
   /** Aborts all work when corral stops. */
   signal: AbortSignal

@@ -1,29 +1,98 @@
-import { randomUUID } from 'node:crypto'
-import { existsSync } from 'node:fs'
-import { mkdir, readdir, rm } from 'node:fs/promises'
-import { basename, join } from 'node:path'
+import { createHash, randomUUID } from 'node:crypto'
+import { existsSync, readdirSync, rmSync } from 'node:fs'
+import { mkdir, readdir, rm, stat } from 'node:fs/promises'
+import { basename, join, relative, sep } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { check, lock } from 'proper-lockfile'
+import { type Static, type TSchema, Type } from 'typebox'
 import type { Build } from '../../core/contracts/builds.ts'
-import { isSystemError } from '../../core/errors.ts'
-import { findExecutable } from '../../core/system/child-process.ts'
+import type { Hardware } from '../../core/contracts/hardware.ts'
+import { isSystemError, messageOf } from '../../core/errors.ts'
+import { readJsonFileSync, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
-import { readRecords } from './build-records.ts'
-import type { BuildsLog } from './builds-context.ts'
+import { fits } from '../../core/system/schema-check.ts'
+import { type QueryOptions, queryVersion } from '../llama-server/server-facts.ts'
+import { fileDigest } from './prove.ts'
 
-/** Folder for work in the builds' directory; complete parts of it are reused. */
+/** Folder for work among the builds; complete parts of it are reused. */
 export const WORK_FOLDER = 'work'
+const RECORD = '.build.json'
+const FAILED_ATTEMPTS = 'failed-attempts.json'
+const SELECTION = 'selection.json'
+/** Milliseconds after which a source may have a better build. */
+const FORGOTTEN_AFTER = 24 * 60 * 60 * 1000
 /** Milliseconds after which the lock of a dead process is taken over. */
 const LOCK_STALE = 10_000
 const LOCK_RETRY = 500
 
+const FailureSchema = Type.Object({
+  reason: Type.String(),
+  /** ISO 8601 UTC. */
+  at: Type.String(),
+  /** The machine at that time, see `machineFingerprint`: another driver may fix it. */
+  machine: Type.String()
+})
+export type BuildFailure = Static<typeof FailureSchema>
+
+/** A proven build, as it is recorded in a file. */
+export interface BuildRecord {
+  format: 1
+  /** ISO 8601 UTC. */
+  provenAt: string
+  build: Build
+  /** Size in bytes of each file in the build's folder; empty for builds that are not corral's own. */
+  files: Record<string, number>
+  /** If llama-server's file still has these, its digest is not computed again. */
+  server: { size: number; mtimeMs: number }
+  /** Whether the user installed this build: then only the user removes it. */
+  installed?: boolean
+  /** Why it did not work when it was last used or proven: then it is used only if nothing better is available. */
+  failure?: BuildFailure
+}
+
+/** The fields that a record must have. */
+const RecordSchema = Type.Unsafe<BuildRecord>(
+  Type.Object({
+    format: Type.Literal(1),
+    provenAt: Type.String(),
+    build: Type.Object({
+      id: Type.String(),
+      directory: Type.String(),
+      executables: Type.Object({ server: Type.String() })
+    })
+  })
+)
+
+const FailedAttemptSchema = Type.Object({
+  source: Type.String(),
+  /** The source and its settings, for people: other settings are tried again. */
+  description: Type.String(),
+  runtime: Type.String(),
+  ...FailureSchema.properties
+})
+/** A kind of build from a source that did not work on this machine. */
+type FailedAttempt = Static<typeof FailedAttemptSchema>
+
+const SelectionSchema = Type.Object({
+  /** Chosen by the user; absent is the best one of the ranking. */
+  selected: Type.Optional(Type.String()),
+  /** The fallback of an upgrade. */
+  previous: Type.Optional(Type.String()),
+  /** Installed by an upgrade; no engine has started on it yet. */
+  trial: Type.Optional(Type.String()),
+  /** Builds that did not work here: no upgrade tries them again. */
+  failed: Type.Optional(Type.Record(Type.String(), FailureSchema))
+})
+/** Which build is used, as set by `corral runtime use` and `corral runtime upgrade`. Builds by their ids. */
+export type Selection = Static<typeof SelectionSchema>
+
 /** Unfinished folders of this process: in containers an earlier process may have had the same id. */
-const own = new Set<string>()
+const unfinished = new Set<string>()
 
 /** Makes a folder for unfinished work in the builds' directory; it is renamed when complete. */
 export async function unfinishedFolder(directory: string): Promise<string> {
   const folder = join(directory, `unfinished-${process.pid}-${randomUUID().slice(0, 8)}`)
-  own.add(folder)
+  unfinished.add(folder)
   await mkdir(folder, { recursive: true })
   return folder
 }
@@ -31,108 +100,192 @@ export async function unfinishedFolder(directory: string): Promise<string> {
 /** Whether a process still uses an unfinished folder: converters are fetched without the lock. */
 async function isUsed(folder: string): Promise<boolean> {
   const pid = Number(/^unfinished-(\d+)-/.exec(basename(folder))?.[1])
-  return pid === process.pid ? own.has(folder) : (await processStartTime(pid)) !== undefined
+  return pid === process.pid ? unfinished.has(folder) : (await processStartTime(pid)) !== undefined
 }
 
-/**
- * Locks the directory against other processes and waits if one has the lock.
- * @param onWait called before waiting
- */
-export async function lockDirectory(
-  directory: string,
-  signal: AbortSignal,
-  log: Pick<BuildsLog, 'info' | 'warn'>,
-  onWait?: () => void
-): Promise<() => Promise<void>> {
-  await mkdir(directory, { recursive: true })
-  for (let waiting = false; ; ) {
-    signal.throwIfAborted()
-    try {
-      let lost: Error | undefined
-      const release = await lock(directory, {
-        stale: LOCK_STALE,
-        onCompromised: error => {
-          lost = error
-          log.warn(
-            { reason: error.message },
-            'The lock of the llama.cpp builds was lost: this process was suspended for too long.'
-          )
+/** The directory of the builds: their records, which one is selected, what failed, and its lock. */
+export class BuildsDirectory {
+  readonly path: string
+
+  constructor(path: string) {
+    this.path = path
+  }
+
+  /** The recorded builds, those proven last first. Removes unreadable records. */
+  records(): BuildRecord[] {
+    const names = existsSync(this.path) ? readdirSync(this.path) : []
+    const records: BuildRecord[] = []
+    for (const name of names.filter(name => name.endsWith(RECORD))) {
+      const path = join(this.path, name)
+      const record = readJsonFileSync(path, RecordSchema)?.value
+      if (record && record.build.id + RECORD === name) records.push(record)
+      else rmSync(path, { force: true })
+    }
+    return records.sort((a, b) => b.provenAt.localeCompare(a.provenAt))
+  }
+
+  /** Records a proven build atomically, without its earlier failure. */
+  async save(build: Build, { installed }: Pick<BuildRecord, 'installed'> = {}): Promise<void> {
+    const { size, mtimeMs } = await stat(build.executables.server)
+    const files: BuildRecord['files'] = {}
+    for (const entry of this.owns(build) ? await readdir(build.directory, { withFileTypes: true }) : []) {
+      if (!entry.isFile() && !entry.isSymbolicLink()) continue
+      files[entry.name] = (await stat(join(build.directory, entry.name))).size
+    }
+    const provenAt = new Date().toISOString()
+    await this.#write({ format: 1, provenAt, build, files, server: { size, mtimeMs }, ...(installed && { installed }) })
+  }
+
+  async #write(record: BuildRecord): Promise<void> {
+    await writeJsonFile(join(this.path, record.build.id + RECORD), record, { pretty: true })
+  }
+
+  /** Marks a recorded build as not working here. Does nothing without a record. */
+  async markFailed(id: string, failure: BuildFailure): Promise<void> {
+    const record = this.records().find(({ build }) => build.id === id)
+    if (record) await this.#write({ ...record, failure })
+  }
+
+  /** Removes a record, and the build's folder if it is corral's own. */
+  async remove({ build }: BuildRecord): Promise<void> {
+    // The record first: a folder without one is never used.
+    await rm(join(this.path, build.id + RECORD), { force: true })
+    if (this.owns(build)) await rm(build.directory, { recursive: true, force: true })
+  }
+
+  /** Whether a build is in this directory, so that corral may remove it. */
+  owns(build: Pick<Build, 'directory'>): boolean {
+    const inside = relative(this.path, build.directory)
+    const leaves = inside === '' || inside === '..' || inside.startsWith(`..${sep}`)
+    return !leaves && join(this.path, inside) === build.directory
+  }
+
+  /** The recorded selection. Invalid fields, edited by hand, count as absent. */
+  selection(): Selection {
+    const properties: Record<string, TSchema> = SelectionSchema.properties
+    const fields = Object.entries(readJsonFileSync(join(this.path, SELECTION), Type.Object({}))?.value ?? {})
+    return Object.fromEntries(fields.filter(([name, value]) => properties[name] && fits(properties[name], value)))
+  }
+
+  /** Changes fields of the recorded selection; undefined removes one. */
+  async select(changes: Selection): Promise<void> {
+    await writeJsonFile(join(this.path, SELECTION), { ...this.selection(), ...changes }, { pretty: true })
+  }
+
+  /** What failed, so that a start of corral does not download or compile it again to see it fail. */
+  failedAttempts(): FailedAttempt[] {
+    return readJsonFileSync(join(this.path, FAILED_ATTEMPTS), Type.Array(FailedAttemptSchema))?.value ?? []
+  }
+
+  /** Records that an attempt failed; replaces an earlier failure of the same source for the same kind. */
+  async addFailedAttempt(attempt: FailedAttempt): Promise<void> {
+    const others = this.failedAttempts().filter(
+      ({ source, runtime }) => source !== attempt.source || runtime !== attempt.runtime
+    )
+    await writeJsonFile(join(this.path, FAILED_ATTEMPTS), [...others, attempt], { pretty: true })
+  }
+
+  /**
+   * Runs work that no other process may do at the same time, after waiting for those that do.
+   * @param onWait called before waiting
+   */
+  async locked<T>(work: () => Promise<T>, { signal, log }: LockOptions, onWait?: () => void): Promise<T> {
+    await mkdir(this.path, { recursive: true })
+    let lost = false
+    const onCompromised = ({ message: reason }: Error) => {
+      lost = true
+      log.warn({ reason }, 'The lock of the llama.cpp builds was lost: this process was suspended for too long.')
+    }
+    let release: (() => Promise<void>) | undefined
+    for (let waiting = false; !release; waiting = true) {
+      signal.throwIfAborted()
+      try {
+        release = await lock(this.path, { stale: LOCK_STALE, onCompromised })
+      } catch (error) {
+        if (!isSystemError(error, 'ELOCKED')) throw error
+        if (!waiting) {
+          const text = 'Waiting for another process that is installing a llama.cpp build in this directory.'
+          log.info({ directory: this.path }, text)
+          onWait?.()
         }
-      })
-      return async () => {
-        if (!lost) await release()
+        while (await check(this.path, { stale: LOCK_STALE })) {
+          await sleep(LOCK_RETRY, undefined, { signal }).catch(() => signal.throwIfAborted())
+        }
       }
-    } catch (error) {
-      if (!isSystemError(error, 'ELOCKED')) throw error
-      if (!waiting) {
-        log.info({ directory }, 'Waiting for another process that is installing a llama.cpp build in this directory.')
-        onWait?.()
-      }
-      waiting = true
-      while (await check(directory, { stale: LOCK_STALE })) {
-        await sleep(LOCK_RETRY, undefined, { signal }).catch(() => signal.throwIfAborted())
-      }
+    }
+    try {
+      return await work()
+    } finally {
+      if (!lost) await release()
+    }
+  }
+
+  /** Removes what an interrupted search left: folders that are neither recorded builds nor work in progress or for reuse. */
+  async removeLeftovers(): Promise<void> {
+    const kept = new Set(this.records().map(record => record.build.directory))
+    for (const entry of await readdir(this.path, { withFileTypes: true })) {
+      const path = join(this.path, entry.name)
+      if (!entry.isDirectory() || kept.has(path)) continue
+      if (entry.name.startsWith(WORK_FOLDER) || entry.name.startsWith('converter-') || (await isUsed(path))) continue
+      await rm(path, { recursive: true, force: true })
     }
   }
 }
 
-/** Removes what an interrupted search left: folders that are neither recorded builds nor work in progress or for reuse. */
-export async function removeLeftovers(directory: string): Promise<void> {
-  const kept = new Set(readRecords(directory).map(record => record.build.directory))
-  for (const entry of await readdir(directory, { withFileTypes: true })) {
-    const path = join(directory, entry.name)
-    if (!entry.isDirectory() || kept.has(path)) continue
-    if (entry.name.startsWith(WORK_FOLDER) || entry.name.startsWith('converter-') || (await isUsed(path))) continue
-    await rm(path, { recursive: true, force: true })
+interface LockOptions {
+  signal: AbortSignal
+  log: { info(object: object, message: string): void; warn(object: object, message: string): void }
+}
+
+/** Why a recorded build cannot be used any more; undefined if it is unchanged and starts. */
+export async function damageOf(
+  { build, files, server }: BuildRecord,
+  options: QueryOptions
+): Promise<string | undefined> {
+  try {
+    for (const [name, size] of Object.entries(files)) {
+      const now = (await stat(join(build.directory, name))).size
+      if (now !== size) return `${name} has ${now} bytes instead of ${size}`
+    }
+    const now = await stat(build.executables.server)
+    if (now.size !== server.size || now.mtimeMs !== server.mtimeMs) {
+      if ((await fileDigest(build.executables.server)) !== build.digest) return 'llama-server has changed'
+    }
+    for (const path of Object.values(build.executables)) await stat(path)
+    if (build.converter) await stat(join(build.converter.directory, 'convert_hf_to_gguf.py'))
+    await queryVersion(build.executables.server, options)
+    return undefined
+  } catch (error) {
+    options.signal?.throwIfAborted()
+    return messageOf(error)
   }
 }
 
-/** The programs of a llama.cpp build that corral uses, without file extension. */
-export const PROGRAMS = {
-  server: 'llama-server',
-  quantize: 'llama-quantize',
-  ggufSplit: 'llama-gguf-split',
-  fitParams: 'llama-fit-params',
-  rpcServer: 'ggml-rpc-server'
-} as const
-
-const EXTENSION = process.platform === 'win32' ? '.exe' : ''
-
-/** The file name of a program on this system. */
-export function programFile(name: string): string {
-  return name + EXTENSION
-}
-
-/** The programs in a folder; undefined without an executable llama-server. */
-export function programsIn(directory: string): Build['executables'] | undefined {
-  const found = Object.entries(PROGRAMS).flatMap(([role, name]) => {
-    const path = findExecutable(join(directory, programFile(name)))
-    return path === undefined ? [] : [[role, path] as const]
+/**
+ * Identifies what decides whether builds work on a machine: processor, GPUs, drivers and libraries. 16 hex digits. Pure.
+ */
+export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries }: Hardware): string {
+  const devices = gpus.map(({ id, name, architecture, driver, apis, usable }) => {
+    return [id, name, architecture, driver, apis, usable]
   })
-  const executables = Object.fromEntries(found) as Partial<Build['executables']>
-  return executables.server === undefined ? undefined : { ...executables, server: executables.server }
+  const facts = JSON.stringify([
+    platform,
+    arch,
+    glibc,
+    cpu.model,
+    [...cpu.features].sort(),
+    devices,
+    [...libraries].sort()
+  ])
+  return createHash('sha256').update(facts).digest('hex').slice(0, 16)
 }
 
-/** The folder with the programs: the given one, or a usual folder inside it. */
-export function programFolder(directory: string): string | undefined {
-  return ['', 'bin', join('build', 'bin'), join('bin', 'Release'), join('build', 'bin', 'Release')]
-    .map(inner => join(directory, inner))
-    .find(folder => existsSync(join(folder, programFile(PROGRAMS.server))))
+/** A failure on this machine now. */
+export function failureNow(error: unknown, hardware: Hardware): BuildFailure {
+  return { reason: messageOf(error), at: new Date().toISOString(), machine: machineFingerprint(hardware) }
 }
 
-/** Whether a file name is that of a program or of a library. */
-export function isProgramOrLibrary(name: string): boolean {
-  if (Object.values(PROGRAMS).some(program => programFile(program) === name)) return true
-  return /\.(so(\.\d+)*|dylib|dll)$/.test(name) || /^lib.+\.v[\d.]+\.so$/.test(name) || name.endsWith('.metallib')
-}
-
-/** The prebuilt libraries among file names, by role; undefined if one is missing. */
-export function prebuiltLibraries(
-  names: readonly string[]
-): Record<'LIB_LLAMA' | 'LIB_LLAMA_COMMON' | 'LIB_GGML' | 'LIB_GGML_BASE', string> | undefined {
-  // Some names contain the release: libllama.v0.5.0.so.
-  const find = (stem: string) => names.find(name => new RegExp(`^lib${stem}(\\.v?[\\w.]+)?\\.(so|dylib)$`).test(name))
-  const [llama, common, ggml, base] = [find('llama'), find('llama-common'), find('ggml'), find('ggml-base')]
-  if (!llama || !common || !ggml || !base) return undefined
-  return { LIB_LLAMA: llama, LIB_LLAMA_COMMON: common, LIB_GGML: ggml, LIB_GGML_BASE: base }
+/** Whether a failure still counts: it is recent, and the machine is the same. Pure. */
+export function isRecent(failure: Pick<BuildFailure, 'at' | 'machine'>, machine: string, now = Date.now()): boolean {
+  return failure.machine === machine && now - Date.parse(failure.at) < FORGOTTEN_AFTER
 }

@@ -45,19 +45,12 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
       createLlamaServerEngine(build, spec, { ...engineSettings, log, environment }, waiting),
     log
   )
-  const release = {
-    apiUrl: options.release.api_url,
-    downloadUrl: options.release.download_url,
-    repository: options.release.repository,
-    connectTimeout: parseDuration(options.release.connect_timeout)!,
-    tag: options.release.tag
-  }
-  const releases = new Releases({ ...release, directory, log })
+  const releases = new Releases({ ...options.release, directory, log })
   const source = { name: options.source.package, version: options.source.version, env, log }
   const namedBy = env.CORRAL_LLAMA_CPP ? 'CORRAL_LLAMA_CPP' : 'runtimes.llama_cpp'
   const sources: Record<RuntimesOptions['sources'][number], () => BuildSource> = {
     system: () => systemSource({ path: options.llama_cpp, namedBy, env }),
-    release: () => releaseSource(releases, release),
+    release: () => releaseSource(releases, options.release),
     source: () =>
       compiledSource({
         ...source,

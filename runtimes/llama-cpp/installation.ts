@@ -10,21 +10,8 @@ import type {
 } from '../../core/contracts/builds.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import {
-  type BuildRecord,
-  changeSelection,
-  damageOf,
-  isOwn,
-  machineFingerprint,
-  readRecords,
-  readSelection,
-  recordFailure,
-  removeRecord,
-  type Selection,
-  writeRecord
-} from './build-records.ts'
 import type { BuildsContext } from './builds-context.ts'
-import { lockDirectory, removeLeftovers } from './builds-directory.ts'
+import { type BuildRecord, damageOf, failureNow, machineFingerprint, type Selection } from './builds-directory.ts'
 import { usableDevices } from './prove.ts'
 import { matchesChoice, runtimeOf } from './ranking.ts'
 import {
@@ -79,31 +66,31 @@ const asSentence = (text: string) => text.replace(/\.?$/, '.')
  * without a record it is never used: a kill at any moment leaves only files that the next run removes.
  */
 export function createInstallation(deps: InstallationDeps): Installation {
-  const { directory, log, kinds, releases, setCurrent, inUse } = deps
+  const { builds, log, kinds, releases, setCurrent, inUse } = deps
 
   /** Runs work with the lock of the builds' directory. */
   async function withLock<T>(waiting: Waiting, work: (waiting: Required<Waiting>) => Promise<T>): Promise<T> {
     const signal = AbortSignal.any([deps.signal, ...(waiting.signal ? [waiting.signal] : [])])
     const onProgress = waiting.onProgress ?? (() => undefined)
     const wait = () => onProgress({ phase: 'queued', subject: 'behind another installation' })
-    const release = await lockDirectory(directory, signal, log, wait)
-    try {
-      await removeLeftovers(directory)
+    const locked = async () => {
+      await builds.removeLeftovers()
       return await work({ signal, onProgress })
-    } finally {
-      await release()
     }
+    return await builds.locked(locked, { signal, log }, wait)
   }
 
-  const fail = async (id: string, error: unknown) => {
-    const machine = machineFingerprint(await deps.hardware.detect())
-    await recordFailure(directory, id, { reason: messageOf(error), at: new Date().toISOString(), machine })
+  /** Records that a build does not work here, so that no upgrade tries it again. */
+  async function fail(id: string, error: unknown): Promise<void> {
+    const failure = failureNow(error, await deps.hardware.detect())
+    await builds.markFailed(id, failure)
+    await builds.select({ failed: { ...builds.selection().failed, [id]: failure } })
   }
 
   async function record(build: Build): Promise<Build> {
-    await writeRecord(directory, build, { installed: true })
-    const { [build.id]: known, ...failed } = readSelection(directory).failed ?? {}
-    if (known) await changeSelection(directory, { failed })
+    await builds.save(build, { installed: true })
+    const { [build.id]: known, ...failed } = builds.selection().failed ?? {}
+    if (known) await builds.select({ failed })
     return build
   }
 
@@ -160,7 +147,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
 
   /** The build if it is installed already; removes a damaged one. */
   async function findIntact(fits: (build: Build) => boolean, waiting: Required<Waiting>): Promise<Build | undefined> {
-    const found = readRecords(directory).find(({ build }) => fits(build))
+    const found = builds.records().find(({ build }) => fits(build))
     if (found === undefined) return undefined
     const { build } = found
     const damage = await damageOf(found, { signal: waiting.signal, log })
@@ -173,7 +160,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
       )
     }
     log.warn({ build: build.id, damage }, `${build.id} is damaged and will be installed again: ${damage}`)
-    await removeRecord(directory, found)
+    await builds.remove(found)
     return undefined
   }
 
@@ -226,7 +213,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
       const same = ({ id, source }: Build) => source === 'archive' && id.endsWith(`-${archiveSuffix(digest)}`)
       const intact = await findIntact(same, waiting)
       if (intact) return intact
-      const candidate = await unpackBuild(request, { tag: read.tag, runtime, digest }, directory, waiting)
+      const candidate = await unpackBuild(request, { tag: read.tag, runtime, digest }, builds.path, waiting)
       const lacksLibraries = candidate.kind === 'cuda' && (request.companions ?? []).length === 0
       const advice = ' Its libraries may be missing: also pass the cudart-… archive of the same version.'
       return await proveNew(candidate, waiting, lacksLibraries ? advice : '')
@@ -252,7 +239,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
 
   /** @throws CorralError `runtime_missing` for a release that failed on this machine before */
   async function refuseFailed(runtime: RuntimeDescriptor, tag: string, previous: Build): Promise<void> {
-    const failure = readSelection(directory).failed?.[releaseId(tag, runtime)]
+    const failure = builds.selection().failed?.[releaseId(tag, runtime)]
     if (failure === undefined || failure.machine !== machineFingerprint(await deps.hardware.detect())) return
     throw new CorralError(
       'runtime_missing',
@@ -267,7 +254,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
     if (inUse(id)) {
       return `An engine runs on ${id}. Stop the models on it first ("corral ps" lists them, "corral stop <model>").`
     }
-    const chosen = [deps.current()?.id, readSelection(directory).selected]
+    const chosen = [deps.current()?.id, builds.selection().selected]
     if (chosen.includes(id) || deps.named?.folder === folder) {
       return `New engines use ${id}. Choose another build first: corral runtime use <build>, or auto.`
     }
@@ -288,13 +275,13 @@ export function createInstallation(deps: InstallationDeps): Installation {
     async use(choice, waiting) {
       refuseWhileNamed()
       if (choice.toLowerCase() === 'auto') {
-        await changeSelection(directory, UNSELECTED)
+        await builds.select(UNSELECTED)
         setCurrent(undefined)
         return await deps.search(waiting)
       }
       return await withLock(waiting, async waiting => {
-        const build = await proveAgain(findInstalled(readRecords(directory), choice, kinds), waiting)
-        await changeSelection(directory, { ...UNSELECTED, selected: build.id })
+        const build = await proveAgain(findInstalled(builds.records(), choice, kinds), waiting)
+        await builds.select({ ...UNSELECTED, selected: build.id })
         setCurrent(build)
         log.info({ build: build.id }, `New engines use llama.cpp ${build.id}.`)
         return build
@@ -316,7 +303,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
           const message = `${asSentence(error.message)} ${previous.id} stays in use.`
           throw new CorralError('runtime_missing', message, { cause: error })
         })
-        await changeSelection(directory, { selected: build.id, previous: previous.id, trial: build.id })
+        await builds.select({ selected: build.id, previous: previous.id, trial: build.id })
         setCurrent(build)
         log.info({ build: build.id, previous: previous.id }, `New engines use llama.cpp ${build.id}.`)
         return { build, previous, changed: true }
@@ -325,10 +312,10 @@ export function createInstallation(deps: InstallationDeps): Installation {
 
     async remove(id) {
       await withLock({}, async () => {
-        const records = readRecords(directory)
+        const records = builds.records()
         const found = recordOf(records, id)
         const { build } = found
-        if (!isOwn(build, directory)) {
+        if (!builds.owns(build)) {
           throw new CorralError(
             'invalid_request',
             `corral did not install ${build.id} and does not remove it: it is in ${build.directory}.`
@@ -336,16 +323,16 @@ export function createInstallation(deps: InstallationDeps): Installation {
         }
         const needed = whyNeeded(build, records)
         if (needed !== undefined) throw new CorralError('runtime_in_use', needed)
-        await removeRecord(directory, found)
-        if (readSelection(directory).previous === build.id) await changeSelection(directory, { previous: undefined })
+        await builds.remove(found)
+        if (builds.selection().previous === build.id) await builds.select({ previous: undefined })
         log.info({ build: build.id }, `Removed llama.cpp ${build.id}.`)
       })
     },
 
     list() {
-      const selection = readSelection(directory)
+      const selection = builds.selection()
       const current = deps.current()
-      return readRecords(directory).map(record => ({
+      return builds.records().map(record => ({
         build: record.build,
         provenAt: record.provenAt,
         size: Object.values(record.files).reduce((sum, size) => sum + size, 0),
@@ -355,15 +342,15 @@ export function createInstallation(deps: InstallationDeps): Installation {
     },
 
     async start(build, attempt) {
-      const onTrial = () => readSelection(directory).trial === build.id
+      const onTrial = () => builds.selection().trial === build.id
       if (!onTrial()) return await attempt(build)
       try {
         const started = await attempt(build)
-        await changeSelection(directory, { trial: undefined })
+        await builds.select({ trial: undefined })
         return started
       } catch (error) {
-        const { previous } = readSelection(directory)
-        const former = readRecords(directory).find(record => record.build.id === previous)?.build
+        const { previous } = builds.selection()
+        const former = builds.records().find(record => record.build.id === previous)?.build
         if (!former || !(error instanceof CorralError) || !SUSPICIOUS.has(error.code)) throw error
         const started = await attempt(former).catch(() => {
           // The previous build fails too, so the new one is not to blame.
@@ -372,7 +359,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
         // Another failed start may have returned to it already.
         if (onTrial()) {
           await fail(build.id, error)
-          await changeSelection(directory, { ...UNSELECTED, selected: former.id })
+          await builds.select({ ...UNSELECTED, selected: former.id })
           setCurrent(former)
           log.warn(
             { failed: build.id, build: former.id, reason: error.message },

@@ -35,20 +35,6 @@ export type StartEngine = (
   environment?: Readonly<Record<string, string>>
 ) => Promise<Pick<Engine, 'chat' | 'memory' | 'logTail' | 'stop'>>
 
-/** The kind of build that lists devices of these names. */
-export function kindOfDevices(ids: readonly string[]): Build['kind'] {
-  const prefixes: [RegExp, Build['kind']][] = [
-    [/^CUDA/i, 'cuda'],
-    [/^(ROCm|HIP)/i, 'rocm'],
-    [/^(MTL|Metal)/i, 'metal'],
-    [/^Vulkan/i, 'vulkan'],
-    [/^SYCL/i, 'sycl']
-  ]
-  const found = prefixes.find(([prefix]) => ids.some(id => prefix.test(id)))
-  if (found) return found[1]
-  return ids.every(id => /^(CPU|BLAS|RPC)/i.test(id)) ? 'cpu' : 'unknown'
-}
-
 /** SHA-256 of a file, 64 hex digits. */
 export async function fileDigest(path: string, signal?: AbortSignal): Promise<string> {
   const hash = createHash('sha256')
@@ -89,13 +75,11 @@ export async function prove(candidate: BuildCandidate, options: ProofOptions): P
   try {
     const version = await queryVersion(server, { signal, log, environment: runtime?.environment?.(hardware) })
     const devices = await usableDevices(server, options)
-    const kind = candidate.kind === 'unknown' ? kindOfDevices(devices.map(device => device.id)) : candidate.kind
     const { required: _, ...rest } = candidate
     return {
       ...rest,
       ...version,
-      kind: runtime?.kind ?? kind,
-      ...(runtime && { runtime: runtime.name }),
+      ...(runtime && { kind: runtime.kind, runtime: runtime.name }),
       devices,
       digest: await fileDigest(server)
     }

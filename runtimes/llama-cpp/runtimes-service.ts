@@ -3,9 +3,9 @@ import type { Attempt, Build, EngineRunSettings, Runtimes, RuntimesReport } from
 import { untilAborted, type Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { reactionTo } from '../llama-server/failure-causes.ts'
-import { addFailedAttempt, machineFingerprint, markFailed, readSelection } from './build-records.ts'
 import { searchBuild } from './build-search.ts'
 import type { BuildsContext } from './builds-context.ts'
+import { BuildsDirectory, failureNow } from './builds-directory.ts'
 import { createInstallation, type InstallationDeps } from './installation.ts'
 import { matchesChoice, rankRuntimes } from './ranking.ts'
 import { warningsFor } from './search-report.ts'
@@ -14,8 +14,10 @@ import type { Converter, FindConverter } from './sources/converter.ts'
 import { BUNDLED_LISTING, type ReleaseListing, type Releases } from './sources/release.ts'
 
 export interface RuntimesDeps
-  extends Omit<BuildsContext, 'signal' | 'ranking' | 'liveRanking'>,
+  extends Omit<BuildsContext, 'builds' | 'signal' | 'ranking' | 'liveRanking'>,
     Pick<InstallationDeps, 'named' | 'models'> {
+  /** Where builds are installed. */
+  directory: string
   /** Used for the ranking only if `release` is among the sources. */
   releases: Pick<Releases, 'listing' | 'find' | 'fetch' | 'followsLatest'>
   engineSettings: EngineRunSettings
@@ -29,9 +31,15 @@ export interface RuntimesService extends Runtimes {
   stop(): Promise<void>
 }
 
+function add<Named extends { name: string }>(what: string, list: Named[], added: Named): void {
+  if (list.some(({ name }) => name === added.name)) throw new Error(`There is a ${what} named "${added.name}" already.`)
+  list.push(added)
+}
+
 /** The `runtimes` service: the builds that there are, the one that is used, and the engines on them. */
 export function createRuntimes(deps: RuntimesDeps): RuntimesService {
-  const { log, directory, hardware, prove, releases, named, models } = deps
+  const { log, hardware, prove, releases, named, models } = deps
+  const builds = new BuildsDirectory(deps.directory)
   const sources = [...deps.sources]
   const kinds = [...deps.kinds]
   const stopped = new AbortController()
@@ -54,12 +62,12 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     return ranking()
   }
 
-  const context: BuildsContext = { directory, log, signal, hardware, sources, kinds, prove, ranking, liveRanking }
+  const context: BuildsContext = { builds, log, signal, hardware, sources, kinds, prove, ranking, liveRanking }
 
   /** The user's decision because of which a build is used, if any. */
   function decisionFor({ id }: Build): string | undefined {
     if (named) return `${named.by} names another build`
-    return readSelection(directory).selected === id ? '"corral runtime use" chose another build' : undefined
+    return builds.selection().selected === id ? '"corral runtime use" chose another build' : undefined
   }
 
   async function findUsual(): Promise<Build> {
@@ -109,13 +117,12 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
   })
 
   /** Records that a build does not work, so that it is not chosen again automatically. */
-  async function noteFailure({ id, source, runtime }: Build, reason: string): Promise<void> {
-    const machine = machineFingerprint(await hardware.detect())
-    const failure = { reason, at: new Date().toISOString(), machine }
-    await markFailed(directory, id, failure)
+  async function noteFailure({ id, source, runtime }: Build, error: unknown): Promise<void> {
+    const failure = failureNow(error, await hardware.detect())
+    await builds.markFailed(id, failure)
     const description = sources.find(({ name }) => name === source)?.description
     if (runtime === undefined || description === undefined) return
-    await addFailedAttempt(directory, { ...failure, source, description, runtime })
+    await builds.addFailedAttempt({ ...failure, source, description, runtime })
   }
 
   /** The build to start on after a failure that is the first one's fault; undefined if there is no other. */
@@ -125,7 +132,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     if (reactionTo(typeof cause === 'string' ? cause : undefined) !== 'other_build') return undefined
     // The search finds out that a folder is gone; anything else is the build's fault.
     const gone = cause === 'executable_missing'
-    if (!gone) await noteFailure(first, error.message)
+    if (!gone) await noteFailure(first, error)
     searches.forget(first)
     try {
       const other = await build(waiting, choice)
@@ -141,18 +148,8 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
 
   return {
     ...installing,
-    addSource(source) {
-      if (sources.some(({ name }) => name === source.name)) {
-        throw new Error(`There is a source of llama.cpp builds named "${source.name}" already.`)
-      }
-      sources.push(source)
-    },
-    addRuntime(runtime) {
-      if (kinds.some(({ name }) => name === runtime.name)) {
-        throw new Error(`There is a kind of llama.cpp build named "${runtime.name}" already.`)
-      }
-      kinds.push(runtime)
-    },
+    addSource: source => add('source of llama.cpp builds', sources, source),
+    addRuntime: runtime => add('kind of llama.cpp build', kinds, runtime),
     build,
     environment({ runtime }) {
       const machine = hardware.known()

@@ -9,12 +9,12 @@ import type { BuildCandidate, BuildKind, RuntimeDescriptor } from '../../core/co
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { isProgramOrLibrary, prebuiltLibraries } from '../../runtimes/llama-cpp/builds-directory.ts'
 import { cpu } from '../../runtimes/llama-cpp/kinds/cpu.ts'
 import { cuda12, cuda13 } from '../../runtimes/llama-cpp/kinds/cuda.ts'
 import { rocm } from '../../runtimes/llama-cpp/kinds/rocm.ts'
 import { sycl } from '../../runtimes/llama-cpp/kinds/sycl.ts'
 import { vulkan } from '../../runtimes/llama-cpp/kinds/vulkan.ts'
+import { isProgramOrLibrary, prebuiltLibraries } from '../../runtimes/llama-cpp/programs.ts'
 import {
   type BuildTool,
   buildFraction,

@@ -69,7 +69,7 @@ async function sourceArchive(t: Test, change: (folder: string) => void = () => u
 function finder(directory: string, url: string) {
   const source = { name: 'no-such-package', version: '0.0.0', env: { PATH: '/nowhere' }, log: memoryLog() }
   const repository = 'ggml-org/llama.cpp'
-  const server = new ReleaseServer({ apiUrl: url, downloadUrl: url, repository, connectTimeout: 3000 })
+  const server = new ReleaseServer({ api_url: url, download_url: url, repository, connect_timeout: '3s' })
   return createFindConverter({ directory, server, source })
 }
 

@@ -2,7 +2,7 @@ import { chmodSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { BuildCandidate, BuildSource, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { Gpu, Hardware, HardwareService } from '../../core/contracts/hardware.ts'
-import { programsIn } from '../../runtimes/llama-cpp/builds-directory.ts'
+import { programsIn } from '../../runtimes/llama-cpp/programs.ts'
 import { prove } from '../../runtimes/llama-cpp/prove.ts'
 import { createRuntimes, type RuntimesDeps } from '../../runtimes/llama-cpp/runtimes-service.ts'
 

@@ -4,13 +4,7 @@ import t from 'tap'
 import type { Build, BuildRequest, BuildSource } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { CorralError } from '../../core/errors.ts'
-import {
-  changeSelection,
-  isRecent,
-  machineFingerprint,
-  readFailedAttempts,
-  writeRecord
-} from '../../runtimes/llama-cpp/build-records.ts'
+import { BuildsDirectory, isRecent, machineFingerprint } from '../../runtimes/llama-cpp/builds-directory.ts'
 import { prove } from '../../runtimes/llama-cpp/prove.ts'
 import { SourceUnavailable } from '../../runtimes/llama-cpp/sources/source-errors.ts'
 import {
@@ -248,7 +242,7 @@ t.test('a source that is unavailable is not tried for every kind', async t => {
     t.equal(build.id, 'other-cpu', what)
     t.same(broken.asked, ['cuda-13'], what)
     t.match(build.warnings, [/CUDA 13: broken: no network/])
-    t.same(await readFailedAttempts(directory), [], 'the network says nothing about the machine')
+    t.same(new BuildsDirectory(directory).failedAttempts(), [], 'the network says nothing about the machine')
   }
 })
 
@@ -263,7 +257,9 @@ t.test('what failed its proof is not fetched again at each start, but after a ch
     return { build, asked, report: runtimes.report() }
   }
   t.same((await start(gpuMachine)).asked, ['cuda-13', 'cuda-12', 'vulkan', 'cpu'])
-  t.match(await readFailedAttempts(directory), [{ source: 'made', runtime: 'cuda-13', reason: /lists no device/ }])
+  t.match(new BuildsDirectory(directory).failedAttempts(), [
+    { source: 'made', runtime: 'cuda-13', reason: /lists no device/ }
+  ])
   t.notOk(existsSync(join(directory, 'made-cuda-13')), 'it takes no room meanwhile')
 
   const again = await start(gpuMachine)
@@ -346,7 +342,7 @@ t.test('a choice that was written down goes before the ranking', async t => {
     ['made-cuda-13.build.json', 'made-vulkan.build.json']
   )
 
-  await changeSelection(directory, { selected: 'made-vulkan' })
+  await new BuildsDirectory(directory).select({ selected: 'made-vulkan' })
   const chosen = runtimesWith(directory, [source], gpus())
   t.match(await chosen.build(), {
     id: 'made-vulkan',
@@ -357,13 +353,13 @@ t.test('a choice that was written down goes before the ranking', async t => {
     { runtime: 'vulkan', reasons: [/chosen with "corral runtime use"/] }
   )
 
-  await changeSelection(directory, { selected: 'made-gone' })
+  await new BuildsDirectory(directory).select({ selected: 'made-gone' })
   const gone = runtimesWith(directory, [source], gpus())
   t.equal((await gone.build()).id, 'made-cuda-13')
   t.ok(gone.log.warnings.some(line => /made-gone, chosen .*cannot be used: it is no longer installed/.test(line)))
 
   writePrograms(join(directory, 'made-vulkan'), { 'llama-server': CRASHES })
-  await changeSelection(directory, { selected: 'made-vulkan' })
+  await new BuildsDirectory(directory).select({ selected: 'made-vulkan' })
   const broken = runtimesWith(directory, [source], gpus())
   t.equal((await broken.build()).id, 'made-cuda-13')
   t.ok(broken.log.warnings.some(line => /made-vulkan, chosen .*cannot be used: .*is not reused: /.test(line)))
@@ -377,7 +373,7 @@ t.test('what the user installed serves where nothing else is at hand, and is not
     const descriptor = testKinds.find(({ name }) => name === runtime)!
     const candidate = candidateIn(folder, { id, kind: descriptor.kind, runtime, source: from })
     const build = await prove(candidate, { hardware: gpuMachine, runtime: descriptor })
-    await writeRecord(directory, build, { installed: true })
+    await new BuildsDirectory(directory).save(build, { installed: true })
   }
   await install('archive-1-cuda-13', 'cuda-13', 'archive')
   await install('made-9-vulkan', 'vulkan', 'made')

@@ -6,7 +6,7 @@ import * as tar from 'tar'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { BuildRecord } from '../../runtimes/llama-cpp/build-records.ts'
+import { type BuildRecord, BuildsDirectory } from '../../runtimes/llama-cpp/builds-directory.ts'
 import { createInstallation, type InstallationDeps } from '../../runtimes/llama-cpp/installation.ts'
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { prove } from '../../runtimes/llama-cpp/prove.ts'
@@ -46,16 +46,16 @@ export async function world(t: Test, more: Partial<InstallationDeps> = {}): Prom
   const state: { hardware: Hardware; current: Build | undefined } = { hardware: machine([]), current: undefined }
   const using = new Set<string>()
   const releases = new Releases({
-    apiUrl: server.url,
-    downloadUrl: '',
+    api_url: server.url,
+    download_url: '',
     repository: 'ggml-org/llama.cpp',
     tag: 'latest',
-    connectTimeout: 3000,
+    connect_timeout: '3s',
     directory,
     log
   })
   const deps: InstallationDeps = {
-    directory,
+    builds: new BuildsDirectory(directory),
     log,
     releases,
     hardware: hardwareService(() => state.hardware),

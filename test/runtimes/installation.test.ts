@@ -5,7 +5,7 @@ import t from 'tap'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
-import { type BuildRecord, readSelection } from '../../runtimes/llama-cpp/build-records.ts'
+import { type BuildRecord, BuildsDirectory } from '../../runtimes/llama-cpp/builds-directory.ts'
 import { createInstallation, findInstalled, modelThatNeeds, stateOf } from '../../runtimes/llama-cpp/installation.ts'
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { machine } from '../ranking/machines.ts'
@@ -41,12 +41,12 @@ t.test('which build a name means', async t => {
 
 t.test('what was chosen is written down', async t => {
   const directory = t.testdir()
-  t.same(readSelection(directory), {})
-  t.same(readSelection(join(directory, 'nowhere')), {})
+  t.same(new BuildsDirectory(directory).selection(), {})
+  t.same(new BuildsDirectory(join(directory, 'nowhere')).selection(), {})
   writeFileSync(join(directory, 'selection.json'), '{"selected":"a","previous":3,"failed":null}')
-  t.same(readSelection(directory), { selected: 'a' })
+  t.same(new BuildsDirectory(directory).selection(), { selected: 'a' })
   writeFileSync(join(directory, 'selection.json'), '{"selec')
-  t.same(readSelection(directory), {}, 'broken by hand: nothing is chosen')
+  t.same(new BuildsDirectory(directory).selection(), {}, 'broken by hand: nothing is chosen')
 })
 
 t.test('installing', async t => {
@@ -91,7 +91,7 @@ t.test('a build that fails its proof leaves nothing', async t => {
     message: /was removed because .*GLIBC_2\.39 not found/
   })
   t.same(readdirSync(directory), ['selection.json'])
-  t.match(readSelection(directory), { failed: { 'release-b100-cpu': { reason: /GLIBC/ } } })
+  t.match(new BuildsDirectory(directory).selection(), { failed: { 'release-b100-cpu': { reason: /GLIBC/ } } })
   t.same(installation.list(), [])
 
   const abort = new AbortController()
@@ -227,7 +227,7 @@ t.test('using and removing', async t => {
   await installation.install({ version: 'b200' }, {})
   t.equal((await installation.use('release-b100-cpu', {})).id, 'release-b100-cpu')
   t.equal(deps.current()?.id, 'release-b100-cpu')
-  t.same(readSelection(directory), { selected: 'release-b100-cpu' })
+  t.same(new BuildsDirectory(directory).selection(), { selected: 'release-b100-cpu' })
   t.match(
     installation.list().map(({ build, state }) => [build.id, state]),
     [
@@ -255,7 +255,7 @@ t.test('using and removing', async t => {
   await installation.remove('release-b200-cpu')
   t.notOk(existsSync(join(directory, 'release-b200-cpu')))
   t.equal((await installation.use('auto', {})).id, 'release-b100-cpu')
-  t.equal(readSelection(directory).selected, undefined)
+  t.equal(new BuildsDirectory(directory).selection().selected, undefined)
 
   const named = createInstallation({ ...deps, named: { folder: '/opt/llama', by: 'CORRAL_LLAMA_CPP' } })
   for (const refused of [() => named.use('cpu', {}), () => named.upgrade({})]) {
@@ -279,7 +279,7 @@ t.test('upgrading', async t => {
     previous: { id: 'release-b100-cpu' }
   })
   t.equal(deps.current()?.id, 'release-b200-cpu')
-  t.match(readSelection(directory), { selected: 'release-b200-cpu', previous: 'release-b100-cpu' })
+  t.match(new BuildsDirectory(directory).selection(), { selected: 'release-b200-cpu', previous: 'release-b100-cpu' })
 
   await publish('b150')
   t.match(
@@ -294,7 +294,7 @@ t.test('upgrading', async t => {
     message: /release-b300-cpu was removed because .*GLIBC.*release-b200-cpu stays in use/
   })
   t.equal(deps.current()?.id, 'release-b200-cpu')
-  t.equal(readSelection(directory).selected, 'release-b200-cpu')
+  t.equal(new BuildsDirectory(directory).selection().selected, 'release-b200-cpu')
   t.notOk(existsSync(join(directory, 'release-b300-cpu')))
   w.server.requests.length = 0
   await t.rejects(installation.upgrade({}), {
@@ -341,11 +341,11 @@ t.test('the first engine after an upgrade', async t => {
     }),
     full
   )
-  t.equal(readSelection(directory).trial, 'release-b200-cpu', 'that says nothing of the build')
+  t.equal(new BuildsDirectory(directory).selection().trial, 'release-b200-cpu', 'that says nothing of the build')
 
   t.equal(await installation.start(fresh, attempt(['release-b200-cpu'])), 'release-b100-cpu')
   t.equal(deps.current()?.id, 'release-b100-cpu', 'corral has returned to the former one')
-  t.match(readSelection(directory), {
+  t.match(new BuildsDirectory(directory).selection(), {
     selected: 'release-b100-cpu',
     failed: { 'release-b200-cpu': {} },
     trial: undefined
@@ -360,7 +360,7 @@ t.test('the first engine after an upgrade', async t => {
   await publish('b300')
   const { build: good } = await installation.upgrade({})
   t.equal(await installation.start(good, attempt([])), 'release-b300-cpu')
-  t.equal(readSelection(directory).trial, undefined, 'its trial is over')
+  t.equal(new BuildsDirectory(directory).selection().trial, undefined, 'its trial is over')
   starts.length = 0
   await t.rejects(installation.start(good, attempt(['release-b300-cpu'])), failed)
   t.same(starts, ['release-b300-cpu'], 'later failures are those of models')

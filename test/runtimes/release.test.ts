@@ -119,11 +119,11 @@ interface Given {
 /** Has the source `release` bring a build; gives what it told on the way too. */
 function from(url: string, directory: string, { hardware = LINUX, runtime = cpu, options = {}, signal }: Given = {}) {
   const settings = {
-    apiUrl: url,
-    downloadUrl: '',
+    api_url: url,
+    download_url: '',
     repository: 'ggml-org/llama.cpp',
     tag: 'latest',
-    connectTimeout: 3000,
+    connect_timeout: '3s',
     directory,
     log: memoryLog(),
     ...options
@@ -187,7 +187,7 @@ t.test('a release is found, checked and unpacked', async t => {
   t.match(other.reasons, [/no archive of cpu for linux riscv64/])
 
   server.state.browserUrl = 'https://github.com'
-  const mirrored = from(server.url, directory, { options: { downloadUrl: `${server.url}/` } })
+  const mirrored = from(server.url, directory, { options: { download_url: `${server.url}/` } })
   t.match(await mirrored.provide(), { origin: `${server.url}/ggml-org/llama.cpp/releases/download/b10485/${CPU_NAME}` })
 })
 

@@ -3,13 +3,12 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { lock } from 'proper-lockfile'
 import t from 'tap'
-import type { Build } from '../../core/contracts/builds.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
-import type { BuildRecord } from '../../runtimes/llama-cpp/build-records.ts'
 import { byPreference } from '../../runtimes/llama-cpp/build-search.ts'
-import { programFile } from '../../runtimes/llama-cpp/builds-directory.ts'
-import { createProof, kindOfDevices, prove, proveByAnswer, type StartEngine } from '../../runtimes/llama-cpp/prove.ts'
+import type { BuildRecord } from '../../runtimes/llama-cpp/builds-directory.ts'
+import { programFile } from '../../runtimes/llama-cpp/programs.ts'
+import { createProof, prove, proveByAnswer, type StartEngine } from '../../runtimes/llama-cpp/prove.ts'
 import { missingText } from '../../runtimes/llama-cpp/search-report.ts'
 import { systemSource } from '../../runtimes/llama-cpp/sources/system.ts'
 import { createLlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
@@ -54,18 +53,6 @@ t.test('what llama-server says of itself', async t => {
     ['version:', undefined]
   ]
   for (const [line, expected] of versions) t.same(parseVersion(['x', line]), expected, line)
-
-  const kinds: [string[], Build['kind']][] = [
-    [[], 'cpu'],
-    [['CUDA0', 'CUDA1'], 'cuda'],
-    [['Vulkan0', 'ROCm0'], 'rocm'],
-    [['MTL0'], 'metal'],
-    [['Vulkan0'], 'vulkan'],
-    [['BLAS'], 'cpu'],
-    [['SYCL0'], 'sycl'],
-    [['XYZ0'], 'unknown']
-  ]
-  for (const [ids, kind] of kinds) t.equal(kindOfDevices(ids), kind, ids.join())
 })
 
 t.test('proof', async t => {
@@ -74,7 +61,7 @@ t.test('proof', async t => {
     candidateIn(folder(fakeServer({ devices: ['  CUDA0: X (2 MiB, 1 MiB free)'] })), { kind: 'unknown' }),
     options
   )
-  t.match(build, { kind: 'cuda', commit: 'de3ff81', digest: /^[0-9a-f]{64}$/, devices: [{ id: 'CUDA0' }] })
+  t.match(build, { commit: 'de3ff81', digest: /^[0-9a-f]{64}$/, devices: [{ id: 'CUDA0' }] })
 
   const failures: [string, RegExp][] = [
     ['#!/bin/sh\necho "GLIBC_2.39 not found" >&2; exit 1', /--version: .*exit code 1. GLIBC_2.39 not found/],

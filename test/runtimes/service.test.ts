@@ -8,7 +8,7 @@ import type { Build, BuildRequest, BuildSource, Runtimes } from '../../core/cont
 import type { EngineExit } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { readFailedAttempts, readRecords } from '../../runtimes/llama-cpp/build-records.ts'
+import { BuildsDirectory } from '../../runtimes/llama-cpp/builds-directory.ts'
 import {
   CUDA_DEVICE,
   candidateIn,
@@ -120,11 +120,11 @@ t.test('a build that does not work after all gives way to the next one', async t
       /made-cuda-13 does not work here .*"owner\/model" is started on made-cuda-12/.test(line)
     )
   )
-  t.match(readRecords(directory), [
+  t.match(new BuildsDirectory(directory).records(), [
     { build: { id: 'made-cuda-12' } },
     { build: { id: 'made-cuda-13' }, failure: { reason: /gpu_not_supported_by_build/ } }
   ])
-  t.match(await readFailedAttempts(directory), [{ source: 'made', runtime: 'cuda-13' }])
+  t.match(new BuildsDirectory(directory).failedAttempts(), [{ source: 'made', runtime: 'cuda-13' }])
   t.match(
     runtimes.report().installed.find(({ build }) => build.id === 'made-cuda-13'),
     { state: 'failed', failure: /gpu_not_supported_by_build/ }

@@ -2,7 +2,7 @@ import { chmodSync, cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, r
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import * as tar from 'tar'
-import { isProgramOrLibrary } from '../../runtimes/llama-cpp/builds-directory.ts'
+import { isProgramOrLibrary } from '../../runtimes/llama-cpp/programs.ts'
 import { engineBuildFolder } from './engine-build.ts'
 import type { ReleaseFile } from './release-server.ts'
 

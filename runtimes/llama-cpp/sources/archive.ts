@@ -6,7 +6,8 @@ import type { Build, BuildCandidate, InstallRequest, RuntimeDescriptor } from '.
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
-import { programFolder, programsIn, unfinishedFolder } from '../builds-directory.ts'
+import { unfinishedFolder } from '../builds-directory.ts'
+import { programFolder, programsIn } from '../programs.ts'
 import { fileDigest } from '../prove.ts'
 
 export type ArchiveRequest = Extract<InstallRequest, { archive: string }>

@@ -4,7 +4,7 @@ import { availableParallelism, freemem } from 'node:os'
 import { join } from 'node:path'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { findExecutable, runTool, type ToolLog } from '../../../core/system/child-process.ts'
-import { isProgramOrLibrary } from '../builds-directory.ts'
+import { isProgramOrLibrary } from '../programs.ts'
 import type { LlamaSource } from './llama-source.ts'
 import { SourceUnavailable } from './source-errors.ts'
 

@@ -6,17 +6,12 @@ import type { Dispatcher } from 'undici'
 import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
+import { parseDuration } from '../../../core/system/duration.ts'
 import { fits } from '../../../core/system/schema-check.ts'
+import type { RuntimesOptions } from '../options.ts'
 
-export interface ReleaseServerOptions {
-  /** Address of a server with GitHub's API for releases. */
-  apiUrl: string
-  /** Replaces `https://github.com` in the files' addresses, for mirrors; empty leaves them. */
-  downloadUrl: string
-  /** `owner/name`. */
-  repository: string
-  /** Milliseconds until a server counts as unreachable. */
-  connectTimeout: number
+/** A server with GitHub's API for releases, as the settings name it. */
+export interface ReleaseServerOptions extends Omit<RuntimesOptions['release'], 'tag'> {
   /** Milliseconds without a byte after which a connection is given up. */
   stallTimeout?: number
 }
@@ -129,11 +124,11 @@ export class ReleaseServer {
     signal: AbortSignal,
     headers: Record<string, string> = {}
   ): Promise<Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body'>> {
-    const { connectTimeout, stallTimeout = STALL_LIMIT } = this.#options
+    const { connect_timeout, stallTimeout = STALL_LIMIT } = this.#options
     try {
       const { request } = await import('undici')
       this.#connections ??= openConnections(undefined, {
-        connect: { timeout: connectTimeout },
+        connect: { timeout: parseDuration(connect_timeout)! },
         headersTimeout: Math.min(ANSWER_LIMIT, stallTimeout),
         bodyTimeout: stallTimeout
       })
@@ -168,7 +163,7 @@ export class ReleaseServer {
   }
 
   async #json(path: string, signal: AbortSignal): Promise<unknown> {
-    const url = `${this.#options.apiUrl.replace(/\/$/, '')}/repos/${this.#options.repository}/${path}`
+    const url = `${this.#options.api_url.replace(/\/$/, '')}/repos/${this.#options.repository}/${path}`
     const { body } = await this.#open(url, 'application/vnd.github+json', signal)
     try {
       return JSON.parse(await body.text())
@@ -181,7 +176,7 @@ export class ReleaseServer {
   }
 
   addressOf({ browser_download_url: address }: ReleaseAsset): string {
-    const { downloadUrl } = this.#options
+    const { download_url: downloadUrl } = this.#options
     return downloadUrl === ''
       ? address
       : address.replace(/^https:\/\/github\.com(?=\/)/, downloadUrl.replace(/\/$/, ''))
@@ -190,7 +185,7 @@ export class ReleaseServer {
   /** The newest stable release, if there is one. */
   async latest(signal: AbortSignal): Promise<Release | undefined> {
     try {
-      return parseRelease(await this.#json('releases/latest', signal), this.#options.apiUrl)
+      return parseRelease(await this.#json('releases/latest', signal), this.#options.api_url)
     } catch (error) {
       if (error instanceof ReleaseStatusError && error.answered === 404) return undefined
       throw error
@@ -199,7 +194,7 @@ export class ReleaseServer {
 
   /** @throws CorralError `runtime_not_found` if there is no such release */
   async byTag(tag: string, signal: AbortSignal): Promise<Release> {
-    const { apiUrl, repository } = this.#options
+    const { api_url: apiUrl, repository } = this.#options
     try {
       return parseRelease(await this.#json(`releases/tags/${encodeURIComponent(tag)}`, signal), apiUrl)
     } catch (error) {
@@ -215,12 +210,12 @@ export class ReleaseServer {
   /** One page of the releases, newest first; pages count from 1. Empty after the last one. */
   async recent(page: number, signal: AbortSignal): Promise<Release[]> {
     const found = await this.#json(`releases?per_page=${PAGE_SIZE}&page=${page}`, signal)
-    return [found].flat().map(release => parseRelease(release, this.#options.apiUrl))
+    return [found].flat().map(release => parseRelease(release, this.#options.api_url))
   }
 
   /** The source of a release as `.tar.gz`. GitHub announces no digest of it. */
   async source(tag: string, signal: AbortSignal): Promise<Dispatcher.ResponseData['body']> {
-    const host = (this.#options.downloadUrl || 'https://github.com').replace(/\/$/, '')
+    const host = (this.#options.download_url || 'https://github.com').replace(/\/$/, '')
     const url = `${host}/${this.#options.repository}/archive/refs/tags/${encodeURIComponent(tag)}.tar.gz`
     return (await this.#open(url, '*/*', signal)).body
   }

@@ -204,11 +204,11 @@ export class Releases {
 /** llama.cpp's official release archives for this machine. */
 export function releaseSource(
   releases: Pick<Releases, 'find' | 'fetch'>,
-  { apiUrl, repository, tag }: Pick<ReleasesOptions, 'apiUrl' | 'repository' | 'tag'>
+  { api_url, repository, tag }: Pick<ReleasesOptions, 'api_url' | 'repository' | 'tag'>
 ): BuildSource {
   return {
     name: 'release',
-    description: `release "${tag}" of ${repository} from ${apiUrl}`,
+    description: `release "${tag}" of ${repository} from ${api_url}`,
     // Which nightly a stable release names is not known without the network.
     wants: ({ id }) => nightlyNumber(tag) === undefined || releaseTag(id) === tag,
     async provide({ runtime, hardware, signal, onProgress, explain }) {

@@ -4,7 +4,7 @@ import { dirname, resolve } from 'node:path'
 import type { BuildCandidate, BuildSource } from '../../../core/contracts/builds.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { findExecutable } from '../../../core/system/child-process.ts'
-import { PROGRAMS, programFile, programFolder, programsIn } from '../builds-directory.ts'
+import { PROGRAMS, programFile, programFolder, programsIn } from '../programs.ts'
 
 export interface SystemOptions {
   /** Folder of a llama.cpp build that the user names; empty when none is named. */
