@@ -3,33 +3,31 @@ import { DEFAULT_LOAD_OPTIONS, LoadOptionsSchema } from '../models/load-options.
 import { DEFAULT_SAMPLING_OPTIONS, OverflowPolicySchema, SamplingOptionsSchema } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 
-interface DurationOptions {
+interface SettingText {
   default?: string
   description: string
 }
+
+/** A setting that is written as text with a unit, or as a number. */
+const measure =
+  (format: string, bounds: object = {}) =>
+  (options: SettingText) =>
+    Type.Unsafe<string | number>({ type: ['string', 'number'], format, ...bounds, ...options })
 
 /** The longest length of time, in hours: timers of Node.js run out at once when they are set to more than 596. */
 const LONGEST = 500
 
 /** A length of time as people write it: `30s`, `5m`, `1h30m` or seconds. None may be negative. */
-export const Duration = (options: DurationOptions & { default: string }) =>
-  Type.Unsafe<string | number>({
-    type: ['string', 'number'],
-    format: 'corral-duration',
-    minimum: 0,
-    maximum: LONGEST * 3600,
-    ...options
-  })
+export const Duration = measure('corral-duration', { minimum: 0, maximum: LONGEST * 3600 })
 
 /** A length of time without which nothing could be done, such as that of a connection: longer than 0. */
-export const Timeout = (options: DurationOptions & { default: string }) =>
-  Type.Unsafe<string | number>({
-    type: ['string', 'number'],
-    format: 'corral-timeout',
-    exclusiveMinimum: 0,
-    maximum: LONGEST * 3600,
-    ...options
-  })
+export const Timeout = measure('corral-timeout', { exclusiveMinimum: 0, maximum: LONGEST * 3600 })
+
+/** How long a model stays loaded: a negative length of time is for ever. */
+export const KeepAlive = measure('corral-keep-alive')
+
+/** An amount of bytes as people write it: `64MiB`, `1.5GB` or a number. */
+export const Bytes = measure('corral-bytes', { minimum: 0 })
 
 /** Whether a text is a length of time within what `Duration` allows. */
 export function isDuration(text: string): boolean {
@@ -37,29 +35,15 @@ export function isDuration(text: string): boolean {
   return length !== undefined && length >= 0 && length <= LONGEST * 3_600_000
 }
 
-/** How long a model stays loaded: a negative length of time is for ever. */
-export const KeepAlive = (options: DurationOptions) =>
-  Type.Unsafe<string | number>({ type: ['string', 'number'], format: 'corral-keep-alive', ...options })
-
-/** An amount of bytes as people write it: `64MiB`, `1.5GB` or a number. */
-export const Bytes = (options: { default: string; description: string }) =>
-  Type.Unsafe<string | number>({ type: ['string', 'number'], format: 'corral-bytes', minimum: 0, ...options })
-
 /**
  * A file or folder; an empty one is none. It is absolute once the configuration is loaded: `~/` is the user's home, and
  * a relative path starts at the file's folder or, for flags and environment, at the working directory.
  */
-export const Path = (options: { default?: string; description: string; minLength?: number }) =>
+export const Path = (options: SettingText & { minLength?: number }) =>
   Type.String({ format: 'corral-path', ...options })
 
-/** A program: its name on the PATH, or where it lies, which is then made absolute as a path is. */
-export const Program = (options: { default: string; description: string }) =>
-  Type.String({ format: 'corral-program', ...options })
-
-/** An object schema of which every property may be left out. */
-function partial<Properties extends Record<string, TSchema>>(schema: { properties: Properties }) {
-  return Type.Partial(Type.Object(schema.properties))
-}
+/** A program: its name on the PATH, or its path, which is then made absolute as a path is. */
+export const Program = (options: SettingText) => Type.String({ format: 'corral-program', ...options })
 
 function withDefaults<Properties extends Record<string, TSchema>>(
   properties: Properties,
@@ -143,8 +127,8 @@ export const ModelSettingsSchema = Type.Object(
     options: Type.Optional(
       Type.Object(
         {
-          ...partial(LoadOptionsSchema).properties,
-          ...partial(SamplingOptionsSchema).properties,
+          ...Type.Partial(LoadOptionsSchema).properties,
+          ...Type.Partial(SamplingOptionsSchema).properties,
           context_overflow: Type.Optional(contextOverflow)
         },
         { additionalProperties: true, description: 'Defaults of this model; also any option that the engine knows' }
@@ -173,7 +157,7 @@ export const CoreConfigSchema = Type.Object(
     shutdown_grace: Duration({ default: '10s', description: 'How long running requests may go on after SIGTERM' }),
     models_directory: Path({
       default: '',
-      description: 'Where models lie; empty is the folder "models" of the data directory'
+      description: 'Where models are kept; empty is the folder "models" of the data directory'
     }),
     plugins: Type.Array(Type.String({ minLength: 1 }), {
       default: [],

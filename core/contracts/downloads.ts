@@ -1,6 +1,7 @@
 import type { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { HubRepository } from './hubs.ts'
+import type { PlanReply, PullReply } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 
@@ -28,55 +29,17 @@ export interface PlannedDownload {
 }
 
 /** What a pull would download, and why. */
-export interface PullPlan {
+export interface PullPlan extends Omit<PlanReply, 'model' | 'repository' | 'files'> {
   name: ModelName
-  /** Label of the variant, such as `Q4_K_M`. */
-  label: string
-  format: 'gguf' | 'safetensors'
   repository: Omit<HubRepository, 'files'>
   files: PlannedDownload[]
-  /** Total bytes of the files whose size is known. */
-  size: number
-  /** Why these files, in one sentence. */
-  reason: string
-  /** Labels and sizes in bytes of other variants, the best first. */
-  choices: { label: string; size: number }[]
-  memory: { required: number; available: number; fits: boolean }
-  disk: { required: number; available: number; fits: boolean }
-  /** For the user to know beforehand: it does not fit, it needs conversion, … */
-  warnings: string[]
-  /** The variant with exactly these files is stored already. */
-  present: boolean
 }
 
-export type PullState = 'downloading' | 'storing' | 'paused' | 'failed'
-
+/** An unfinished pull, as the native API lists it. */
+export type PullRecord = PullReply
+export type PullState = PullRecord['state']
 /** Progress of one file, in bytes. */
-export interface FileProgress {
-  path: string
-  completed: number
-  total: number
-}
-
-/** An unfinished pull. */
-export interface PullRecord {
-  id: string
-  /** `owner/name:label` */
-  model: string
-  state: PullState
-  /** Continues when no client watches it. */
-  detached: boolean
-  origin: string
-  createdAt: string
-  /** Bytes on disk and in all. */
-  completed: number
-  total: number
-  /** Bytes per second in the last seconds; 0 when it is not running. */
-  speed: number
-  files: FileProgress[]
-  /** Why it is paused or failed. */
-  reason?: string
-}
+export type FileProgress = PullRecord['files'][number]
 
 /** Receives the latest progress of single files. */
 export type OnPullEvent = (files: FileProgress[]) => void

@@ -1,7 +1,7 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { FileProgress, PullPlan, PullRecord } from '../../core/contracts/downloads.ts'
+import type { FileProgress, PullPlan } from '../../core/contracts/downloads.ts'
 import type { EventStream } from '../../core/contracts/native-api.ts'
 import {
   Done,
@@ -9,7 +9,6 @@ import {
   type PullEvent,
   PullEventSchema,
   PullPlanSchema,
-  type PullReply,
   PullSchema
 } from '../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../core/contracts/progress.ts'
@@ -93,7 +92,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
       if (body.dry_run) return planReply(await downloads.plan(wanted, { signal }))
       if (body.detach) {
         const pull = await downloads.pull(await downloads.plan(wanted, { signal }), { detached: true })
-        return pull ? await reply.code(202).send(pullReply(pull.record())) : success
+        return pull ? await reply.code(202).send(pull.record()) : success
       }
       if (body.stream === false) {
         const pull = await downloads.pull(await downloads.plan(wanted, { signal }), { detached: false })
@@ -118,7 +117,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
     const list = nativeRoute('Pulls', 'listPulls', 'List the pulls that are not done', {
       response: { 200: json('The oldest first', Type.Object({ pulls: Type.Array(PullSchema) }, loose)) }
     })
-    app.get('/pulls', list, async () => ({ pulls: downloads.list().map(pullReply) }))
+    app.get('/pulls', list, async () => ({ pulls: downloads.list() }))
 
     const get = nativeRoute('Pulls', 'getPull', 'Tell how far a pull is', {
       params: Type.Object({ id: Type.String({ description: "A pull's id, or the model that it fetches" }) }),
@@ -127,7 +126,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
     })
     app.get('/pulls/:id', get, async ({ params: { id } }) => {
       const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
-      if (record) return pullReply(record)
+      if (record) return record
       throw new CorralError('model_not_found', `There is no pull ${JSON.stringify(id)}. GET /api/pulls lists them.`, {
         param: 'id'
       })
@@ -136,14 +135,14 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
     const body = PullsRequestSchema
     const response = { 200: json('The pull', PullSchema) }
     const pause = nativeRoute('Pulls', 'pausePull', 'Pause a pull', { body, response, errors: NAMED })
-    app.post('/pulls/pause', pause, async ({ body }) => pullReply(await downloads.pause(pullOf(body))))
+    app.post('/pulls/pause', pause, async ({ body }) => await downloads.pause(pullOf(body)))
 
     const resume = nativeRoute('Pulls', 'resumePull', 'Continue a pull without anybody watching', {
       body,
       response,
       errors: PULL_ERRORS
     })
-    app.post('/pulls/resume', resume, async ({ body }) => pullReply(await downloads.resume(pullOf(body))))
+    app.post('/pulls/resume', resume, async ({ body }) => await downloads.resume(pullOf(body)))
 
     const cancel = nativeRoute('Pulls', 'cancelPull', 'End a pull and remove what was fetched', {
       body,
@@ -207,8 +206,4 @@ function planReply({ name, repository, files, ...plan }: PullPlan): PlanReply {
     repository: { hub, id, revision, address, gated },
     files: files.map(({ storedPath: _, ...file }) => file)
   }
-}
-
-function pullReply({ createdAt, ...record }: PullRecord): PullReply {
-  return { ...record, created_at: createdAt }
 }

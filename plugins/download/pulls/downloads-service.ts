@@ -162,7 +162,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       [...jobs.values()]
         .filter(job => !job.isStored)
         .map(job => job.record())
-        .sort((a, b) => (a.createdAt < b.createdAt ? -1 : 1)),
+        .sort((a, b) => (a.created_at < b.created_at ? -1 : 1)),
 
     async pause(id): Promise<PullRecord> {
       const job = jobNamed(id)

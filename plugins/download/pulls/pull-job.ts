@@ -149,7 +149,7 @@ export class PullJob implements Pull {
       state: this.#retryTimer ? 'paused' : state,
       detached,
       origin: plan.repository.address,
-      createdAt,
+      created_at: createdAt,
       completed: files.reduce((sum, file) => sum + file.completed, 0),
       total: files.reduce((sum, file) => sum + file.total, 0),
       speed: this.#run ? this.#progress.speed() : 0,
