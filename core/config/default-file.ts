@@ -1,8 +1,9 @@
 import { stringify } from 'yaml'
 import type { PluginDefinition } from '../plugins/plugin.ts'
+import type { JsonSchema } from '../system/schema-check.ts'
 import { inlineYaml } from './describe.ts'
 import { OVERRIDES } from './overrides.ts'
-import { composeConfigSchema, isGroup, type SettingSchema } from './setting-schema.ts'
+import { composeConfigSchema, isGroup } from './setting-schema.ts'
 
 const WIDTH = 120
 
@@ -30,7 +31,7 @@ function environmentTable(): string[] {
   return rows.map(([env, flag, meaning]) => `#   ${env!.padEnd(18)} ${flag!.padEnd(12)} ${meaning}`)
 }
 
-function comment(schema: SettingSchema): string {
+function comment(schema: JsonSchema): string {
   const choice = schema.enum ? `: ${schema.enum.join(', ')}` : ''
   return `${schema.description ?? ''}${choice}`
 }
@@ -58,7 +59,7 @@ function withComments(rows: { text: string; comment: string }[], indent?: string
 }
 
 /** The example of a setting that is empty by default, commented out. */
-function example(name: string, schema: SettingSchema, indent: string): string[] {
+function example(name: string, schema: JsonSchema, indent: string): string[] {
   const value = schema.examples?.[0]
   if (value === undefined) return []
   const entry = Object.values(schema.patternProperties ?? {})[0]?.properties
@@ -70,7 +71,7 @@ function example(name: string, schema: SettingSchema, indent: string): string[] 
 /** One entry of a group that people fill, with all settings that it may have and what they are. */
 function entryExample(
   name: string,
-  settings: Record<string, SettingSchema>,
+  settings: Record<string, JsonSchema>,
   example: Record<string, object>,
   indent: string
 ): string[] {
@@ -82,7 +83,7 @@ function entryExample(
   return [`${indent}# ${name}:`, `${indent}#   ${key}:`, ...withComments(rows, `${indent}#     `)]
 }
 
-function renderSettings(schema: SettingSchema, defaults: Record<string, unknown>, indent: string): string[] {
+function renderSettings(schema: JsonSchema, defaults: Record<string, unknown>, indent: string): string[] {
   const lines: string[] = []
   let rows: { text: string; comment: string }[] = []
   const flush = () => {
@@ -109,7 +110,7 @@ function renderSettings(schema: SettingSchema, defaults: Record<string, unknown>
   return lines
 }
 
-function renderGroup(name: string, schema: SettingSchema, defaults: Record<string, unknown>, indent: string): string[] {
+function renderGroup(name: string, schema: JsonSchema, defaults: Record<string, unknown>, indent: string): string[] {
   const inner = renderSettings(schema, defaults, `${indent}  `)
   if (inner.length === 0) return []
   const said = schema.description ? wrapped(schema.description, indent) : []

@@ -3,18 +3,13 @@ import { parseOptions } from '../models/options.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import { type DataPaths, dataPaths } from '../system/data-paths.ts'
 import { isObject } from '../system/json-object.ts'
+import type { JsonSchema } from '../system/schema-check.ts'
 import { type ConfigFile, type ConfigPlaces, expandPath, findFile, findHome } from './config-file.ts'
 import type { CoreConfig } from './core-schema.ts'
 import { findMistakes, optionGroups, valueAt, withoutEmpty } from './mistakes.ts'
 import { fromEnvironment, fromFlags, type GivenSetting } from './overrides.ts'
 import { ConfigError, type ConfigProblem } from './problems.ts'
-import {
-  type ConfigSchema,
-  composeConfigSchema,
-  listSettings,
-  type SettingSchema,
-  settingName
-} from './setting-schema.ts'
+import { type ConfigSchema, composeConfigSchema, listSettings, settingName } from './setting-schema.ts'
 import { readYaml } from './yaml-file.ts'
 
 /** The configuration in force. All of it is frozen. */
@@ -70,7 +65,7 @@ function resolvePaths(schema: ConfigSchema, values: Values, base: string): void 
   }
 }
 
-function withPaths(schema: SettingSchema | undefined, value: unknown, base: string): unknown {
+function withPaths(schema: JsonSchema | undefined, value: unknown, base: string): unknown {
   if (schema?.format === 'corral-path') return expandPath(String(value), base)
   if (schema?.format === 'corral-program' && /[/\\]/.test(String(value))) return expandPath(String(value), base)
   const { items, properties } = schema ?? {}

@@ -2,8 +2,8 @@ import { CorralError } from '../errors.ts'
 import { modelKey, parseModelName } from '../models/model-name.ts'
 import { parseOptions } from '../models/options.ts'
 import { isObject } from '../system/json-object.ts'
-import { allowedBy } from '../system/schema-check.ts'
-import { type ConfigSchema, isSecret, type SettingSchema, schemaAt, settingName } from './setting-schema.ts'
+import { allowedBy, type JsonSchema } from '../system/schema-check.ts'
+import { type ConfigSchema, isSecret, schemaAt, settingName } from './setting-schema.ts'
 import { nearest } from './suggestion.ts'
 
 /** What is wrong at one place of a configuration's values. */
@@ -29,7 +29,7 @@ const FORMATS: Record<string, string> = {
 }
 
 /** What a setting accepts, for people, where its schema says more than those of requests do. */
-function settingPhrase(schema: SettingSchema): string | undefined {
+function settingPhrase(schema: JsonSchema): string | undefined {
   if (schema.title) return schema.title
   if (schema.format && FORMATS[schema.format]) return FORMATS[schema.format]
   if (schema.type === 'object') return 'a group of settings ("name: value" lines)'
@@ -53,7 +53,7 @@ export function valueAt(value: unknown, path: readonly string[]): unknown {
 }
 
 /** All names in the schema, as paths from its root, without the names that people choose. */
-function knownPaths(schema: SettingSchema, path: string[] = []): string[][] {
+function knownPaths(schema: JsonSchema, path: string[] = []): string[][] {
   return Object.entries(schema.properties ?? {}).flatMap(([key, inner]) => [
     [...path, key],
     ...knownPaths(inner, [...path, key])
@@ -63,7 +63,7 @@ function knownPaths(schema: SettingSchema, path: string[] = []): string[][] {
 /** Names the data directory, which the file cannot: it may lie in it. */
 const isHome = (path: readonly string[]) => path.length === 1 && path[0] === 'home'
 
-function unknownKey(root: SettingSchema, path: string[]): string {
+function unknownKey(root: JsonSchema, path: string[]): string {
   const key = path.at(-1)!
   const parent = path.slice(0, -1)
   if (isHome(path)) {
@@ -200,7 +200,7 @@ export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
  * The values without settings that are there but empty (`port:`): these count as not set. Unknown keys and entries of
  * lists stay, so that they are reported.
  */
-export function withoutEmpty(schema: SettingSchema | undefined, value: unknown): unknown {
+export function withoutEmpty(schema: JsonSchema | undefined, value: unknown): unknown {
   if (!isObject(value)) return value
   const kept = Object.entries(value).flatMap(([key, inner]) => {
     const described = schema && schemaAt(schema, [key])

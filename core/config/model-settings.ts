@@ -1,3 +1,4 @@
+import type { RunningModel } from '../contracts/leases.ts'
 import type { Model } from '../contracts/models.ts'
 import type { LoadOptions } from '../models/load-options.ts'
 import { type OverflowPolicy, type ParsedOptions, parseOptions } from '../models/options.ts'
@@ -5,7 +6,7 @@ import { parseDuration } from '../system/duration.ts'
 import type { CoreConfig, ModelSettings } from './core-schema.ts'
 
 /** How tokens are guessed ahead. */
-export interface Speculation {
+interface Speculation {
   /** From what the conversation says already. */
   ngram: boolean
   /** By a small model. */
@@ -129,4 +130,19 @@ function engineSettings(before: EngineSettings, section: ModelSettings): EngineS
     // An empty path is the word for none.
     ...(projector !== undefined && { projector: projector === '' ? null : projector })
   }
+}
+
+/**
+ * Tokens of context that a request has which asks for none of its own: those of the engine that runs, else those that
+ * the model would be loaded with. No model has more than it was trained for.
+ */
+export function contextInForce(
+  config: CoreConfig,
+  variant: Model,
+  running: readonly Pick<RunningModel, 'variant' | 'mode' | 'engine'>[]
+): number {
+  const own = running.filter(model => model.variant.key === variant.key)
+  const engine = (own.find(({ mode }) => mode === 'chat') ?? own[0])?.engine
+  const { contextLength = Number.POSITIVE_INFINITY } = variant.metadata
+  return engine?.contextSize ?? Math.min(settingsFor(config, variant).load.num_ctx, contextLength)
 }

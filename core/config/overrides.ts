@@ -1,4 +1,5 @@
-import { type SettingSchema, schemaAt } from './setting-schema.ts'
+import type { JsonSchema } from '../system/schema-check.ts'
+import { schemaAt } from './setting-schema.ts'
 
 /** A setting that the environment or a flag can give. */
 export interface Override {
@@ -42,7 +43,7 @@ export interface GivenSetting {
 }
 
 /** A text as the value its setting wants; text that is none of its kind stays as it is, for the check to tell. */
-function fromText(schema: SettingSchema | undefined, text: string): unknown {
+function fromText(schema: JsonSchema | undefined, text: string): unknown {
   const types = [schema?.type ?? []].flat()
   if (types.includes('array')) {
     return text
@@ -59,7 +60,7 @@ function fromText(schema: SettingSchema | undefined, text: string): unknown {
 }
 
 /** The settings that the environment gives. An empty variable counts as not set. */
-export function fromEnvironment(root: SettingSchema, env: NodeJS.ProcessEnv): GivenSetting[] {
+export function fromEnvironment(root: JsonSchema, env: NodeJS.ProcessEnv): GivenSetting[] {
   return OVERRIDES.flatMap(({ path, env: name }) => {
     const text = env[name]?.trim()
     return text ? [{ path, value: fromText(schemaAt(root, path), text), origin: `env ${name}` }] : []
@@ -67,7 +68,7 @@ export function fromEnvironment(root: SettingSchema, env: NodeJS.ProcessEnv): Gi
 }
 
 /** The settings that flags give. */
-export function fromFlags(root: SettingSchema, flags: ConfigFlags): GivenSetting[] {
+export function fromFlags(root: JsonSchema, flags: ConfigFlags): GivenSetting[] {
   return OVERRIDES.flatMap(({ path, flag }) => {
     const key = flag?.replace(/-./g, dashed => dashed[1]!.toUpperCase())
     const given = key === undefined ? undefined : flags[key as keyof ConfigFlags]

@@ -5,32 +5,8 @@ import { PluginError } from '../plugins/plugin-error.ts'
 import { parseBytes } from '../system/bytes.ts'
 import { parseDuration } from '../system/duration.ts'
 import { isObject } from '../system/json-object.ts'
+import type { JsonSchema } from '../system/schema-check.ts'
 import { CoreConfigSchema, isDuration } from './core-schema.ts'
-
-/** The part of JSON Schema that settings are described with. */
-export interface SettingSchema {
-  type?: string | string[]
-  description?: string
-  /** What is allowed, for people, where the schema's keywords do not say it well: "an origin such as https://a.org". */
-  title?: string
-  default?: unknown
-  examples?: unknown[]
-  enum?: unknown[]
-  const?: unknown
-  format?: string
-  pattern?: string
-  minimum?: number
-  maximum?: number
-  minLength?: number
-  /** JSON Schema's mark of a secret: the value is never shown. */
-  writeOnly?: boolean
-  properties?: Record<string, SettingSchema>
-  patternProperties?: Record<string, SettingSchema>
-  additionalProperties?: boolean | SettingSchema
-  required?: string[]
-  items?: SettingSchema
-  anyOf?: SettingSchema[]
-}
 
 /** Names at the top of the file that no plugin may take. */
 const RESERVED = new Set([...Object.keys(CoreConfigSchema.properties), 'home', 'config'])
@@ -40,7 +16,7 @@ const RESERVED = new Set([...Object.keys(CoreConfigSchema.properties), 'home', '
  * members' defaults.
  * @param chosen whether people decide that there is such a group at all: then it may ask for settings outright
  */
-function complete(schema: SettingSchema, path: string, chosen = false): SettingSchema {
+function complete(schema: JsonSchema, path: string, chosen = false): JsonSchema {
   const { properties, patternProperties, items } = schema
   const completed = { ...schema }
   if (items) completed.items = complete(items, `${path}[]`, true)
@@ -65,8 +41,8 @@ function complete(schema: SettingSchema, path: string, chosen = false): SettingS
   return completed
 }
 
-function sectionSchema(definition: PluginDefinition): SettingSchema {
-  const options = structuredClone(definition.options) as SettingSchema
+function sectionSchema(definition: PluginDefinition): JsonSchema {
+  const options = structuredClone(definition.options) as JsonSchema
   const enabled = { type: 'boolean', default: true, description: 'false switches it off' }
   return {
     ...complete(
@@ -105,7 +81,7 @@ const unusableOptions = (name: string, error: unknown) =>
     error
   )
 
-function compile(root: SettingSchema, sections: Record<string, SettingSchema>): ValidateFunction {
+function compile(root: JsonSchema, sections: Record<string, JsonSchema>): ValidateFunction {
   try {
     return newAjv().compile(root)
   } catch (error) {
@@ -122,7 +98,7 @@ function compile(root: SettingSchema, sections: Record<string, SettingSchema>): 
 }
 
 export interface ConfigSchema {
-  root: SettingSchema
+  root: JsonSchema
   /** Fills in defaults, in place, and gives what is wrong. */
   check(value: unknown): ErrorObject[]
 }
@@ -132,7 +108,7 @@ export interface ConfigSchema {
  * @throws PluginError when a plugin's name is taken or its options schema is unusable.
  */
 export function composeConfigSchema(definitions: readonly FoundPlugin[]): ConfigSchema {
-  const sections: Record<string, SettingSchema> = {}
+  const sections: Record<string, JsonSchema> = {}
   for (const definition of definitions) {
     const { name, fault } = definition
     if (fault !== undefined) {
@@ -156,14 +132,14 @@ export function composeConfigSchema(definitions: readonly FoundPlugin[]): Config
       throw unusableOptions(name, error)
     }
   }
-  const core = complete(structuredClone(CoreConfigSchema) as unknown as SettingSchema, 'core')
-  const root: SettingSchema = { ...core, properties: { ...core.properties, ...sections } }
+  const core = complete(structuredClone(CoreConfigSchema) as unknown as JsonSchema, 'core')
+  const root: JsonSchema = { ...core, properties: { ...core.properties, ...sections } }
   const validate = compile(root, sections)
   return { root, check: value => (validate(value) ? [] : [...(validate.errors ?? [])]) }
 }
 
 /** The schema of what lies under `key`, or undefined where the key is unknown or open. */
-function childSchema(schema: SettingSchema | undefined, key: string): SettingSchema | undefined {
+function childSchema(schema: JsonSchema | undefined, key: string): JsonSchema | undefined {
   if (!schema) return undefined
   if (schema.properties && Object.hasOwn(schema.properties, key)) return schema.properties[key]
   for (const [pattern, inner] of Object.entries(schema.patternProperties ?? {})) {
@@ -174,24 +150,24 @@ function childSchema(schema: SettingSchema | undefined, key: string): SettingSch
 }
 
 /** The schema of a setting, or undefined where there is none. */
-export function schemaAt(root: SettingSchema, path: readonly string[]): SettingSchema | undefined {
-  return path.reduce<SettingSchema | undefined>(childSchema, root)
+export function schemaAt(root: JsonSchema, path: readonly string[]): JsonSchema | undefined {
+  return path.reduce<JsonSchema | undefined>(childSchema, root)
 }
 
 /** Whether the schema describes a group of settings rather than one. */
-export function isGroup(schema: SettingSchema | undefined): boolean {
+export function isGroup(schema: JsonSchema | undefined): boolean {
   return schema?.properties !== undefined || schema?.patternProperties !== undefined
 }
 
-function holdsSecret(schema: SettingSchema): boolean {
+function holdsSecret(schema: JsonSchema): boolean {
   const inner = [...Object.values(schema.properties ?? {}), ...Object.values(schema.patternProperties ?? {})]
   if (schema.items) inner.push(schema.items)
   return schema.writeOnly === true || inner.some(holdsSecret)
 }
 
 /** Whether the value at this path may not be shown: it, what it is part of, or a part of it is a secret. */
-export function isSecret(root: SettingSchema, path: readonly string[]): boolean {
-  let schema: SettingSchema | undefined = root
+export function isSecret(root: JsonSchema, path: readonly string[]): boolean {
+  let schema: JsonSchema | undefined = root
   for (const key of path) {
     schema = childSchema(schema, key)
     if (!schema) return false
@@ -208,11 +184,11 @@ export function settingName(path: readonly string[]): string {
 export interface SettingValue {
   path: string[]
   value: unknown
-  schema: SettingSchema | undefined
+  schema: JsonSchema | undefined
 }
 
 /** Every single setting of a configuration, in the schema's order. An empty group counts as one. */
-export function listSettings(schema: SettingSchema | undefined, value: unknown, path: string[] = []): SettingValue[] {
+export function listSettings(schema: JsonSchema | undefined, value: unknown, path: string[] = []): SettingValue[] {
   if (!isGroup(schema) || !isObject(value)) return [{ path, value, schema }]
   const known = Object.keys(schema!.properties ?? {}).filter(key => Object.hasOwn(value, key))
   const keys = [...known, ...Object.keys(value).filter(key => !known.includes(key))]

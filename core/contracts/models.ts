@@ -92,16 +92,20 @@ export interface ModelSource {
   models(): readonly BroughtModel[]
 }
 
-/** All models that requests can name. A name that is in storage goes before one of a plugin. */
-export interface Catalog {
+/** Models by their names. */
+export interface ModelList<Listed extends Model = Model> {
   /** All variants of all models, the default one of each first. Answered from memory. */
-  list(): Model[]
+  list(): Listed[]
   /** The variants of one model, the default one first; empty when it is absent. */
-  variants(name: ModelName): Model[]
+  variants(name: ModelName): Listed[]
   /** By its name or an alias that `config.yaml` gives it. */
-  find(name: ModelName): Model | undefined
+  find(name: ModelName): Listed | undefined
   /** As `find`. @throws CorralError `model_not_found`, naming the variants there are when only the label is unknown. */
-  get(name: ModelName): Model
+  get(name: ModelName): Listed
+}
+
+/** All models that requests can name. A name that is in storage goes before one of a plugin. */
+export interface Catalog extends ModelList {
   /** Adds the models of a plugin, which may change over time. @throws Error when its name is taken */
   add(source: ModelSource): void
 }

@@ -1,6 +1,6 @@
 import { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
-import type { Model, Origin } from './models.ts'
+import type { Model, ModelList, Origin } from './models.ts'
 import type { Waiting } from './progress.ts'
 
 export interface StoredFile {
@@ -45,15 +45,7 @@ export interface ImportRequest {
   name: ModelName
 }
 
-export interface Storage {
-  /** All variants, the default one of each model first. Answered from memory. */
-  list(): StoredVariant[]
-  /** The variants of one model, the default one first; empty when it is absent. */
-  variants(name: ModelName): StoredVariant[]
-  /** By its name or an alias that `config.yaml` gives it. */
-  find(name: ModelName): StoredVariant | undefined
-  /** As `find`. @throws CorralError `model_not_found`, naming the variants there are when only the label is unknown. */
-  get(name: ModelName): StoredVariant
+export interface Storage extends ModelList<StoredVariant> {
   /**
    * Registers files that are on disk, by reflink or hard link where possible. The same content again is the present
    * variant. Progress counts bytes.

@@ -1,8 +1,10 @@
 import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
+import type { Downloads } from '../contracts/downloads.ts'
 import type { Origin } from '../contracts/models.ts'
 import type { StoredFile, StoredVariant } from '../contracts/storage.ts'
-import { isSystemError } from '../errors.ts'
+import { CorralError, isSystemError } from '../errors.ts'
+import { bareName, type ModelName } from './model-name.ts'
 
 /**
  * The variant of a model that keeps files of another origin from being stored under its name. What was made beside the
@@ -46,4 +48,23 @@ export async function isWhole({ directory, files }: Pick<StoredVariant, 'directo
     if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return false
     throw error
   }
+}
+
+/**
+ * Nothing else may become a model of this name while it is being pulled.
+ * @throws CorralError `model_exists`
+ */
+export function refuseWhilePulled(downloads: Downloads, name: ModelName): void {
+  const bare = bareName(name)
+  const going = downloads
+    .list()
+    .filter(({ state }) => state === 'downloading' || state === 'storing')
+    .find(({ model }) => model.toLowerCase().startsWith(`${bare}:`.toLowerCase()))
+  if (!going) return
+  throw new CorralError(
+    'model_exists',
+    `"${bare}" is being pulled from ${going.origin}. Choose another name, or cancel that pull first with ` +
+      `"corral pulls cancel ${going.model}".`,
+    { param: 'model' }
+  )
 }

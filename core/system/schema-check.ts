@@ -2,17 +2,23 @@ import { Ajv, type ValidateFunction } from 'ajv'
 import type { Static, TSchema } from 'typebox'
 import { isObject } from './json-object.ts'
 
-/** The keywords of JSON Schema that explanations go by. */
-export interface ExplainedSchema {
+/** The keywords of JSON Schema that settings are described with and explanations are made of. */
+export interface JsonSchema {
   type?: string | string[]
+  description?: string
+  /** What is allowed, for people, where the schema's keywords do not say it well: "an origin such as https://a.org". */
+  title?: string
+  default?: unknown
+  examples?: unknown[]
   const?: unknown
   enum?: unknown[]
-  anyOf?: ExplainedSchema[]
-  properties?: Record<string, ExplainedSchema>
+  anyOf?: JsonSchema[]
+  properties?: Record<string, JsonSchema>
+  patternProperties?: Record<string, JsonSchema>
+  additionalProperties?: JsonSchema | boolean
   required?: string[]
-  items?: ExplainedSchema
-  patternProperties?: Record<string, ExplainedSchema>
-  additionalProperties?: ExplainedSchema | boolean
+  items?: JsonSchema
+  format?: string
   pattern?: string
   minimum?: number
   maximum?: number
@@ -20,6 +26,8 @@ export interface ExplainedSchema {
   minLength?: number
   maxLength?: number
   contentMediaType?: string
+  /** The mark of a secret: the value is never shown. */
+  writeOnly?: boolean
 }
 
 /** The first thing that is wrong with a value. */
@@ -28,7 +36,7 @@ export interface SchemaFault {
   path: (string | number)[]
   kind: 'missing' | 'unknown' | 'wrong'
   /** What should stand there. */
-  schema: ExplainedSchema
+  schema: JsonSchema
 }
 
 const ajv = new Ajv({ strict: false, strictNumbers: true, validateFormats: false })
@@ -36,11 +44,11 @@ const compiled = new WeakMap<object, ValidateFunction>()
 
 /** Whether a value is what a schema says. */
 export function fits<Schema extends TSchema>(schema: Schema, value: unknown): value is Static<Schema> {
-  return isValid(schema as ExplainedSchema, value)
+  return isValid(schema as JsonSchema, value)
 }
 
 // Parts of schemas are compiled too: to search a long list for its fault would otherwise hold up everybody.
-function isValid(schema: ExplainedSchema, value: unknown): boolean {
+function isValid(schema: JsonSchema, value: unknown): boolean {
   let validate = compiled.get(schema)
   if (!validate) {
     validate = ajv.compile(schema)
@@ -51,10 +59,10 @@ function isValid(schema: ExplainedSchema, value: unknown): boolean {
 
 /** Where a value breaks its schema: as deep as it is clear which of several forms it was meant to have. */
 export function findFault(schema: TSchema, value: unknown): SchemaFault | undefined {
-  return faultAt(schema as ExplainedSchema, value, [])
+  return faultAt(schema as JsonSchema, value, [])
 }
 
-function faultAt(schema: ExplainedSchema, value: unknown, path: SchemaFault['path']): SchemaFault | undefined {
+function faultAt(schema: JsonSchema, value: unknown, path: SchemaFault['path']): SchemaFault | undefined {
   if (isValid(schema, value)) return undefined
   const here: SchemaFault = { path, kind: 'wrong', schema }
   const kind = kindOf(value)
@@ -74,7 +82,7 @@ function faultAt(schema: ExplainedSchema, value: unknown, path: SchemaFault['pat
 }
 
 function faultInObject(
-  { properties = {}, patternProperties = {}, required = [], additionalProperties }: ExplainedSchema,
+  { properties = {}, patternProperties = {}, required = [], additionalProperties }: JsonSchema,
   fields: Record<string, unknown>,
   path: SchemaFault['path']
 ): SchemaFault | undefined {
@@ -98,11 +106,11 @@ function faultInObject(
 }
 
 /** The forms that a value may have, those of inner unions among them. */
-function formsOf(schema: ExplainedSchema): ExplainedSchema[] {
+function formsOf(schema: JsonSchema): JsonSchema[] {
   return schema.anyOf ? schema.anyOf.flatMap(formsOf) : [schema]
 }
 
-const typesOf = ({ type, properties }: ExplainedSchema): string[] => [type ?? (properties ? 'object' : [])].flat()
+const typesOf = ({ type, properties }: JsonSchema): string[] => [type ?? (properties ? 'object' : [])].flat()
 
 function kindOf(value: unknown): string {
   if (Array.isArray(value)) return 'array'
@@ -137,14 +145,14 @@ const PLURALS: Record<string, string> = {
  * What a schema allows, as a sentence goes on after "must be".
  * @param special phrases for what the caller knows better, such as formats of its own
  */
-export function allowedBy<Schema extends ExplainedSchema>(
-  schema: Schema,
-  special: (schema: Schema) => string | undefined = () => undefined
+export function allowedBy(
+  schema: JsonSchema,
+  special: (schema: JsonSchema) => string | undefined = () => undefined
 ): string {
   const { type, anyOf, items } = schema
   const phrase = special(schema)
   if (phrase !== undefined) return phrase
-  const inner = (part: ExplainedSchema) => allowedBy(part as Schema, special)
+  const inner = (part: JsonSchema) => allowedBy(part, special)
   if (anyOf)
     return joined(
       formsOf(schema)
@@ -177,13 +185,13 @@ export function allowedBy<Schema extends ExplainedSchema>(
   }
 }
 
-function pluralOf(schema: ExplainedSchema): string {
+function pluralOf(schema: JsonSchema): string {
   if (schema.anyOf) return joined(formsOf(schema).map(pluralOf))
   if (schema.type === 'array') return schema.items ? `lists of ${pluralOf(schema.items)}` : 'lists'
   return PLURALS[String(schema.type)] ?? 'values'
 }
 
-function range({ minimum, maximum }: ExplainedSchema): string {
+function range({ minimum, maximum }: JsonSchema): string {
   if (minimum === undefined) return maximum === undefined ? '' : `, at most ${maximum}`
   return maximum === undefined ? `, at least ${minimum}` : ` from ${minimum} to ${maximum}`
 }

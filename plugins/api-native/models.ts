@@ -22,7 +22,7 @@ import { json, MODEL_ERRORS, nativeRoute, type ResponseSchema } from '../../core
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 import { bareName, type ModelName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
-import { refuseWhilePulled } from '../../core/models/refuse-while-pulled.ts'
+import { refuseWhilePulled } from '../../core/models/stored-variant.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { loadingRecord, localRecord, nameOf, runningRecord, showRecord } from './records.ts'
 

@@ -4,7 +4,7 @@ import { CorralError } from '../../core/errors.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { topLevelOptions } from '../../core/models/options.ts'
-import { type ExplainedSchema, faultPlace, faultSentence, findFault } from '../../core/system/schema-check.ts'
+import { faultPlace, faultSentence, findFault, type JsonSchema } from '../../core/system/schema-check.ts'
 
 /** Keys and indices that lead to a part of a request. */
 export type Path = (string | number)[]
@@ -29,7 +29,7 @@ export function checkAgainst<Schema extends TSchema>(schema: Schema, value: unkn
 
 /** Fastify's validation by `checkAgainst`. Numbers of a query come as text and are read as the schema says. */
 export const schemaCompiler: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
-  const { properties = {} } = schema as ExplainedSchema
+  const { properties = {} } = schema as JsonSchema
   return given => {
     try {
       if (httpPart !== 'body') return { value: checkAgainst(schema, readNumbers(properties, given)) }
@@ -43,7 +43,7 @@ export const schemaCompiler: FastifySchemaCompiler<TSchema> = ({ schema, httpPar
   }
 }
 
-function readNumbers(properties: Record<string, ExplainedSchema>, given: unknown): unknown {
+function readNumbers(properties: Record<string, JsonSchema>, given: unknown): unknown {
   const read = ([name, value]: [string, unknown]) => {
     const isNumber = properties[name]?.type === 'integer' && /^-?\d{1,15}$/.test(String(value))
     return [name, isNumber ? Number(value) : value]

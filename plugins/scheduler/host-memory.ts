@@ -1,7 +1,7 @@
 import { freemem, totalmem } from 'node:os'
 import type { Engine } from '../../core/contracts/engines.ts'
 import type { HardwareService } from '../../core/contracts/hardware.ts'
-import { processMemory } from '../../core/system/process-memory.ts'
+import { processMemory } from '../../core/system/processes.ts'
 
 const MIB = 2 ** 20
 const GIB = 2 ** 30

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import t from 'tap'
 import type { LoadOptions } from '../../core/models/load-options.ts'
-import { processMemory } from '../../core/system/process-memory.ts'
+import { processMemory } from '../../core/system/processes.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { totalOf } from '../../runtimes/llama-server/memory/engine-need.ts'
