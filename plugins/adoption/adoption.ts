@@ -11,8 +11,6 @@ import { type Candidate, validName, withoutDoubles } from './candidate.ts'
 export interface Tool {
   /** As requests name it. */
   name: string
-  /** As people name it. */
-  title: string
   /** Key of the plugin's setting that says where its cache is. */
   setting: string
   /** Where its cache may be. */
@@ -64,7 +62,7 @@ export class CacheAdoption implements Adoption {
       throw new CorralError(
         'model_not_found',
         `There is no model ${JSON.stringify(found)} in ${folders.join(', ')}. ` +
-          [`"corral import --from ${from} --list" shows what ${tool.title} has.`, ...unreadable].join(' '),
+          [`"corral import --from ${from} --list" shows its models.`, ...unreadable].join(' '),
         { param: 'found' }
       )
     }

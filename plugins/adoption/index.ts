@@ -36,21 +36,18 @@ export default definePlugin({
     const tools: Tool[] = [
       {
         name: 'huggingface',
-        title: 'Hugging Face',
         setting: 'huggingface_cache',
         folders: async () => huggingFaceFolders(options.huggingface_cache, surroundings),
         models: findHuggingFace
       },
       {
         name: 'ollama',
-        title: 'Ollama',
         setting: 'ollama_models',
         folders: async () => ollamaFolders(options.ollama_models, surroundings),
         models: findOllama
       },
       {
         name: 'lm-studio',
-        title: 'LM Studio',
         setting: 'lm_studio_models',
         folders: disk => lmStudioFolders(options.lm_studio_models, surroundings, path => disk.text(path)),
         models: findLmStudio

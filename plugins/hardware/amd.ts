@@ -125,6 +125,11 @@ export function parseRocminfo(text: string): Sighting[] | undefined {
   })
 }
 
+/** How a user gets access to the devices of AMD and Intel GPUs. */
+export const ACCESS_ADVICE =
+  'Run "sudo usermod -aG render,video $USER" and log in again; in a container, start it with ' +
+  '"--device /dev/kfd --device /dev/dri".'
+
 /** The problem that rocminfo reports, if it is a known one. */
 export function rocminfoProblem(text: string): HardwareProblem | undefined {
   if (/permission denied|not (a )?member of .{0,40}group|unable to open \/dev\/kfd/i.test(text)) {
@@ -132,9 +137,7 @@ export function rocminfoProblem(text: string): HardwareProblem | undefined {
       code: 'no_permission',
       subject: 'ROCm',
       message: 'This user has no permission to open /dev/kfd, which ROCm needs.',
-      advice:
-        'Run "sudo usermod -aG render,video $USER" and log in again; in a container, start it with ' +
-        '"--device /dev/kfd --device /dev/dri".'
+      advice: ACCESS_ADVICE
     }
   }
   if (/module is NOT loaded/i.test(text)) {

@@ -1,5 +1,5 @@
-import type { Gpu, Hardware, HardwareProblem, ProbeReport } from '../../core/contracts/hardware.ts'
-import { amdSmi, kfdTopology, rocminfo, rocmSmi } from './amd.ts'
+import type { Gpu, Hardware, HardwareProblem } from '../../core/contracts/hardware.ts'
+import { ACCESS_ADVICE, amdSmi, kfdTopology, rocminfo, rocmSmi } from './amd.ts'
 import { appleCpu, systemProfiler } from './apple.ts'
 import { syclLs, xpuSmi } from './intel.ts'
 import { cLibrary, libraries } from './libraries.ts'
@@ -13,38 +13,17 @@ import { vulkanDriverFiles, vulkaninfo } from './vulkan-drivers.ts'
 
 /** All sources; among those that report GPUs, the most reliable come first. */
 export const PROBES: readonly Probe[] = [
-  linuxCpu,
-  appleCpu,
-  machineMemory,
-  libraries,
-  cLibrary,
-  deviceNodes,
-  nvidiaSmi,
-  nvidiaDriver,
-  drmCards,
-  kfdTopology,
-  rocminfo,
-  rocmSmi,
-  amdSmi,
-  xpuSmi,
-  syclLs,
-  systemProfiler,
-  vulkaninfo,
-  vulkanDriverFiles,
-  pciDevices,
-  lspci,
-  windowsAdapters
-]
+  [linuxCpu, appleCpu, machineMemory, libraries, cLibrary, deviceNodes, nvidiaSmi, nvidiaDriver, drmCards],
+  [kfdTopology, rocminfo, rocmSmi, amdSmi, xpuSmi, syclLs, systemProfiler],
+  [vulkaninfo, vulkanDriverFiles, pciDevices, lspci, windowsAdapters]
+].flat()
 
-export interface ProbeResult {
-  report: ProbeReport
-  findings: Findings
-}
+type ProbeResult = Awaited<ReturnType<typeof runProbe>>
 
 /** Runs all probes of a machine at once, each for at most `limit` milliseconds, and merges their results. Never rejects. */
 export async function findHardware(machine: Machine, limit: number): Promise<Hardware> {
   const probes = PROBES.filter(({ platforms }) => platforms?.includes(machine.platform) ?? true)
-  const results: ProbeResult[] = await Promise.all(probes.map(probe => runProbe(probe, machine, limit)))
+  const results = await Promise.all(probes.map(probe => runProbe(probe, machine, limit)))
   // The last resort for the processor is what Node.js reports.
   const own: ProbeResult = { report: { probe: 'node', outcome: 'ok', duration: 0 }, findings: ownProcessor(machine) }
   const hardware = assembleHardware(machine, [...results, own])
@@ -88,9 +67,7 @@ function unservedProblem(gpu: Gpu, noAccess: boolean): HardwareProblem {
       code: 'no_permission',
       subject: gpu.name,
       message: `This user has no permission to open the device of ${gpu.name} in /dev/dri.`,
-      advice:
-        'Run "sudo usermod -aG render,video $USER" and log in again; in a container, start it with ' +
-        '"--device /dev/dri --device /dev/kfd".'
+      advice: ACCESS_ADVICE
     }
   }
   const bound = gpu.driver?.name

@@ -15,18 +15,18 @@ export type GpuMemory = (machine: Machine, gpus: readonly Gpu[]) => Promise<Memo
  * rejects.
  */
 export function createGpuMemory(): GpuMemory {
-  let last: { until: number; answer: ReturnType<typeof nvidiaMemory> } | undefined
+  let answer: ReturnType<typeof nvidiaMemory> | undefined
+  let until = 0
 
   function nvidia(machine: Machine): ReturnType<typeof nvidiaMemory> {
-    if (last && performance.now() < last.until) return last.answer
-    const query = { until: performance.now() + REUSED_FOR, answer: nvidiaMemory(machine) }
-    // Loads must not wait again and again for a program that fails or hangs.
-    query.answer = query.answer.catch(() => {
-      query.until = performance.now() + RETRY_AFTER
+    if (answer && performance.now() < until) return answer
+    until = performance.now() + REUSED_FOR
+    answer = nvidiaMemory(machine).catch(() => {
+      // Loads must not wait again and again for a program that fails or hangs.
+      until = performance.now() + RETRY_AFTER
       return undefined
     })
-    last = query
-    return query.answer
+    return answer
   }
 
   return async (machine, gpus) => {

@@ -1,24 +1,13 @@
 import type { Hardware, HardwareService, MemoryNow } from '../../core/contracts/hardware.ts'
 import type { GpuMemory } from './gpu-memory.ts'
+import type { HardwareOptions } from './inspected-machine.ts'
 import type { Machine } from './probe.ts'
-
-export interface HardwareOptions {
-  /** Prefix of all system files, for recordings of other machines; empty for this machine. */
-  sysroot: string
-  /** Time limit of each probe in milliseconds. */
-  probeTimeout: number
-  env: NodeJS.ProcessEnv
-  /** Ends running programs. */
-  signal?: AbortSignal
-  log?: { debug(object: object, message: string): void }
-}
 
 /**
  * Detects the hardware of this machine, or of a recording of another one. Probes are loaded and run at the first call,
  * so that a start does not wait for them.
  */
 export function createHardware(options: HardwareOptions): HardwareService {
-  const { sysroot: root, probeTimeout: limit, env, signal, log } = options
   let machine: Promise<Machine> | undefined
   let gpuMemory: Promise<GpuMemory> | undefined
   let current: Promise<Hardware> | undefined
@@ -26,9 +15,7 @@ export function createHardware(options: HardwareOptions): HardwareService {
   let running = false
 
   function open(): Promise<Machine> {
-    machine ??= import('./inspected-machine.ts').then(({ openMachine }) =>
-      openMachine({ root, env, limit, ...(signal ? { signal } : {}) })
-    )
+    machine ??= import('./inspected-machine.ts').then(({ openMachine }) => openMachine(options))
     return machine
   }
 
@@ -37,9 +24,9 @@ export function createHardware(options: HardwareOptions): HardwareService {
     try {
       const began = performance.now()
       const { findHardware } = await import('./find-hardware.ts')
-      found = await findHardware(await open(), limit)
+      found = await findHardware(await open(), options.probeTimeout)
       const gpus = found.gpus.map(({ id, name }) => `${id} ${name}`)
-      log?.debug({ gpus, duration: Math.round(performance.now() - began) }, 'hardware detected')
+      options.log?.debug({ gpus, duration: Math.round(performance.now() - began) }, 'hardware detected')
       return found
     } finally {
       running = false

@@ -1,4 +1,4 @@
-import { open, readdir, realpath } from 'node:fs/promises'
+import { readdir, readFile, realpath } from 'node:fs/promises'
 import { join, sep } from 'node:path'
 import { findExecutable, runTool, ToolError } from '../../core/system/child-process.ts'
 import { type Machine, type Printed, ProbeFailure, type SystemFiles, timeLimit } from './probe.ts'
@@ -14,23 +14,24 @@ const MORE_FOLDERS =
     ? ['C:\\Windows\\System32', 'C:\\Program Files\\NVIDIA Corporation\\NVSMI']
     : ['/usr/local/bin', '/usr/bin', '/usr/sbin', '/sbin', '/usr/lib/wsl/lib', '/opt/rocm/bin']
 
-export interface MachineOptions {
-  /** `''` for this machine. */
-  root: string
-  env: NodeJS.ProcessEnv
+export interface HardwareOptions {
+  /** Prefix of all system files, for recordings of other machines; empty for this machine. */
+  sysroot: string
   /** Time limit of each probe in milliseconds. */
-  limit: number
+  probeTimeout: number
+  env: NodeJS.ProcessEnv
   /** Ends running programs. */
   signal?: AbortSignal
+  log?: { debug(object: object, message: string): void }
 }
 
-async function runProgram(options: MachineOptions, program: string, args: readonly string[]): Promise<Printed> {
-  const { env, limit, signal, root } = options
-  const path = findExecutable(program, env, root === '' ? MORE_FOLDERS : [])
+async function runProgram(options: HardwareOptions, program: string, args: readonly string[]): Promise<Printed> {
+  const { env, signal } = options
+  const path = findExecutable(program, env, options.sysroot === '' ? MORE_FOLDERS : [])
   if (path === undefined) throw new ProbeFailure('absent', `${program} is not on the PATH`)
   const lines = { stdout: [] as string[], stderr: [] as string[] }
   let size = 0
-  const timeout = limit * PROGRAM_SHARE
+  const timeout = options.probeTimeout * PROGRAM_SHARE
   const run = runTool(path, args, {
     // Messages are parsed in English.
     env: { ...env, LC_ALL: 'C', LANG: 'C' },
@@ -71,16 +72,13 @@ async function recordedArch(files: SystemFiles, platform: string): Promise<strin
 }
 
 /** Opens a machine for inspection. */
-export async function openMachine(options: MachineOptions): Promise<Machine> {
-  const { root, env } = options
+export async function openMachine(options: HardwareOptions): Promise<Machine> {
+  const { sysroot: root, env } = options
   const files = systemFiles(root)
   const platform = root === '' ? process.platform : await recordedPlatform(files, env)
   const arch = root === '' ? process.arch : await recordedArch(files, platform)
   return { root, platform, arch, files, run: (program, args) => runProgram(options, program, args) }
 }
-
-/** Maximum bytes read of a file; the largest one needed, the list of PCI ids, has 1.5 MB. */
-const MOST_READ = 4 * 2 ** 20
 
 /** @param root folder with the machine's files, empty for this machine; links that lead out of it count as missing */
 export function systemFiles(root: string): SystemFiles {
@@ -104,26 +102,8 @@ export function systemFiles(root: string): SystemFiles {
     }
   }
 
-  async function read(path: string): Promise<string> {
-    const file = await open(await place(path), 'r')
-    try {
-      const pieces: Buffer[] = []
-      let size = 0
-      // Files of the kernel report a size of 0: read until the end.
-      while (size < MOST_READ) {
-        const { bytesRead, buffer } = await file.read(Buffer.alloc(65_536), 0, 65_536)
-        if (bytesRead === 0) break
-        pieces.push(buffer.subarray(0, bytesRead))
-        size += bytesRead
-      }
-      return Buffer.concat(pieces).toString('utf8')
-    } finally {
-      await file.close()
-    }
-  }
-
   return {
-    text: path => orNothing(read(path)),
+    text: path => orNothing(place(path).then(at => readFile(at, 'utf8'))),
     names: async folder => {
       const names = (await orNothing(place(folder).then(at => readdir(at)))) ?? []
       return names.sort((a, b) => a.localeCompare(b, 'en', { numeric: true }))

@@ -38,22 +38,11 @@ function foldersOf({ platform, arch }: Machine): string[] {
   if (platform === 'win32') return ['/Windows/System32']
   if (platform === 'darwin') return ['/usr/local/lib', '/opt/homebrew/lib']
   const triplet = arch === 'arm64' ? 'aarch64-linux-gnu' : 'x86_64-linux-gnu'
-  return [
-    `/usr/lib/${triplet}`,
-    `/lib/${triplet}`,
-    '/usr/lib64',
-    '/lib64',
-    '/usr/lib',
-    '/lib',
-    '/usr/local/lib',
-    '/usr/local/lib64',
-    '/opt/rocm/lib',
-    '/opt/intel/oneapi/redist/lib',
-    '/opt/intel/oneapi/compiler/latest/lib',
-    '/usr/local/cuda/lib64',
-    '/usr/lib/wsl/lib',
-    '/run/opengl-driver/lib'
-  ]
+  const common = '/usr/lib64 /lib64 /usr/lib /lib /usr/local/lib /usr/local/lib64'
+  const vendors =
+    '/opt/rocm/lib /opt/intel/oneapi/redist/lib /opt/intel/oneapi/compiler/latest/lib /usr/local/cuda/lib64'
+  const others = '/usr/lib/wsl/lib /run/opengl-driver/lib'
+  return [`/usr/lib/${triplet}`, `/lib/${triplet}`, ...`${common} ${vendors} ${others}`.split(' ')]
 }
 
 export const libraries: Probe = {

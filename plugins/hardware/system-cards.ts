@@ -1,7 +1,7 @@
 import { access, constants } from 'node:fs/promises'
 import { isObject } from '../../core/system/json-object.ts'
 import { amdChip } from './amd-chips.ts'
-import { marketingName, pciAddress, pciId, pciName, vendorOfId, vendorOfName } from './pci.ts'
+import { marketingName, pciAddress, pciId, pciName, vendorOfId } from './pci.ts'
 import {
   bytesOf,
   defined,
@@ -162,36 +162,26 @@ export const deviceNodes: Probe = {
 
 // ---- lspci
 
-/** Splits `GP102 [GeForce GTX 1080 Ti] [1b06]`, `1b06` or a bare name. */
-function nameAndId(text: string): { name?: string; id?: string } {
-  const [, name, id] = /^(?:(.*?)\s*\[([0-9a-f]{4})\])$/i.exec(text) ?? []
-  if (id !== undefined) return { name, id }
-  return /^[0-9a-f]{4}$/i.test(text) ? { id: text } : { name: text }
-}
-
-/** Parses the GPUs of `lspci -vmm`, with names, numbers or both: blocks of fields. */
+/** Parses the GPUs of `lspci -vmm`, whose blocks of fields have numbers or names and numbers: `GP102 [Tesla P40] [1b38]`. */
 export function parseLspci(text: string): Sighting[] {
   return text.split(/\r?\n\s*\r?\n/).flatMap((block): Sighting[] => {
-    const field = (key: string) => nameAndId(fieldOf(block, key) ?? '')
-    const [kind, maker, chip] = [field('Class'), field('Vendor'), field('Device')]
-    const isDisplay = kind.id ? /^(03|12)/.test(kind.id) : DISPLAY_WORDS.test(kind.name ?? '')
-    const vendor = maker.id ? vendorOfId(pciId(maker.id)) : vendorOfName(maker.name ?? '')
-    if (!isDisplay || vendor === 'other') return []
+    const numberOf = (key: string) => /(?:^|\[)([0-9a-f]{4})\]?$/i.exec(fieldOf(block, key) ?? '')?.[1]
+    const vendor = vendorOfId(pciId(numberOf('Vendor')))
+    if (vendor === 'other' || !/^(03|12)/.test(numberOf('Class') ?? '')) return []
+    const name = /^(.+?)\s*\[[0-9a-f]{4}\]$/i.exec(fieldOf(block, 'Device') ?? '')?.[1]
     const driver = fieldOf(block, 'Driver')
     return [
       sighting({
         vendor,
         pciBus: pciAddress(fieldOf(block, 'Slot')),
-        pciId: pciId(chip.id),
-        name: chip.name ? marketingName(vendor, chip.name) : undefined,
+        pciId: pciId(numberOf('Device')),
+        name: name === undefined ? undefined : marketingName(vendor, name),
         driver: driver === undefined ? undefined : { name: driver },
         usable: /^(nouveau|radeon|vfio-pci|pci-stub)$/.test(driver ?? '') ? false : undefined
       })
     ]
   })
 }
-
-const DISPLAY_WORDS = /VGA compatible|3D controller|Display controller|Processing accelerators/i
 
 export const lspci: Probe = {
   name: 'lspci',

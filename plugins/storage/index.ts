@@ -1,9 +1,15 @@
+import { existsSync } from 'node:fs'
+import { mkdir } from 'node:fs/promises'
+import { join } from 'node:path'
 import { Type } from 'typebox'
+import writeFileAtomic from 'write-file-atomic'
 import { definePlugin } from '../../core/plugins/plugin.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { createCatalog } from './catalog.ts'
-import { DEMO_MODEL, installDemoModel } from './demo-model.ts'
 import { aliasesOf } from './model-index.ts'
 import { ModelStore } from './model-store.ts'
+
+const DEMO_FILE = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
 export default definePlugin({
   name: 'storage',
@@ -27,9 +33,26 @@ export default definePlugin({
         await installDemoModel(store, paths.home)
       } catch (error) {
         // Everything else works without it, and the next start tries again.
-        log.error(error, `The demo model ${DEMO_MODEL.owner}/${DEMO_MODEL.name} cannot be stored`)
+        log.error(error, 'The demo model corral/tiny-chat cannot be stored')
       }
     }
     return { services: { storage: store, catalog: createCatalog(store, aliases) }, stop: () => store.close() }
   }
 })
+
+/**
+ * Stores the demo model at the first start with a data directory. A mark in that directory, not among the models,
+ * keeps it from coming back when it has been deleted.
+ */
+async function installDemoModel(store: ModelStore, home: string): Promise<void> {
+  const mark = join(home, 'demo-model-installed')
+  if (existsSync(mark)) return
+  const name = { owner: 'corral', name: 'tiny-chat' }
+  if (!store.find(name)) {
+    // Not a link: an upgrade of corral may write into its own files.
+    const intake = { origin: { kind: 'bundled', from: 'corral' }, allowHardLink: false } as const
+    await store.import({ path: DEMO_FILE, name }, intake)
+  }
+  await mkdir(home, { recursive: true })
+  await writeFileAtomic(mark, 'corral/tiny-chat was stored once. Delete this file to have it again.\n')
+}

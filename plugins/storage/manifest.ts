@@ -16,13 +16,13 @@ const VariantSchema = Type.Object({
   label: Segment,
   /** Also the name of the folder beside the manifest that holds the files. */
   revision: FolderName,
-  format: Type.Union([Type.Literal('gguf'), Type.Literal('safetensors')]),
+  format: Type.Enum(['gguf', 'safetensors']),
   files: Type.Array(
     Type.Object({
       path: RelativePath,
       size: Type.Integer({ minimum: 0 }),
       sha256: Sha256,
-      role: Type.Union([Type.Literal('model'), Type.Literal('projector'), Type.Literal('other')])
+      role: Type.Enum(['model', 'projector', 'other'])
     }),
     { minItems: 1 }
   ),
@@ -46,7 +46,7 @@ const VariantSchema = Type.Object({
     capabilities: Type.Array(Type.Unsafe<Capability>({ type: 'string' })),
     info: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number(), Type.Boolean(), Type.Null()]))
   }),
-  /** Absent where nobody laid any down, and in manifests from before there were any. */
+  /** Absent where none were set, and in manifests from before there were any. */
   defaults: Type.Optional(
     Type.Object({
       options: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
@@ -93,20 +93,15 @@ export function withVariant(
   name: { owner: string; name: string },
   variant: VariantRecord
 ): Manifest {
-  if (!manifest) {
-    return {
-      version: MANIFEST_VERSION,
-      owner: name.owner,
-      name: name.name,
-      default: variant.label,
-      variants: [variant]
-    }
+  const { owner, name: bare } = name
+  const { variants, ...rest } = manifest ?? {
+    ...({ version: MANIFEST_VERSION, owner, name: bare, default: variant.label } as const),
+    variants: []
   }
-  const old = findLabel(manifest.variants, variant.label)
-  if (!old) return { ...manifest, variants: [...manifest.variants, variant] }
+  const old = findLabel(variants, variant.label)
   // The label keeps the case it was first stored with: `default` and settings name it so.
-  const next = { ...variant, label: old.label }
-  return { ...manifest, variants: manifest.variants.map(present => (present === old ? next : present)) }
+  const next = { ...variant, label: old?.label ?? variant.label }
+  return { ...rest, variants: old ? variants.map(each => (each === old ? next : each)) : [...variants, next] }
 }
 
 /**

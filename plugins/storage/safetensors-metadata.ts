@@ -4,19 +4,16 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import { dtypeLabel } from '../../core/models/safetensors-layout.ts'
 import { MOST_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
 
-/** The folder's files that describe the model, parsed; each may be absent. */
+/** What the texts of the folder say; each may be absent but config.json. */
 export interface ModelDescription {
-  /** config.json */
-  config: Record<string, unknown>
-  /** tokenizer_config.json */
-  tokenizerConfig?: Record<string, unknown>
+  config: Fields
+  tokenizerConfig?: Fields
   /** chat_template.jinja */
   chatTemplate?: string
   /** The folder is laid out for sentence-transformers (modules.json). */
   isSentenceTransformer: boolean
   /** The config.json of sentence-transformers' pooling module. */
-  pooling?: Record<string, unknown>
-  /** README.md */
+  pooling?: Fields
   readme?: string
 }
 

@@ -3,22 +3,19 @@ import { createReadStream } from 'node:fs'
 import { constants, copyFile, type FileHandle, link, mkdir, open, rm, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import type { OnCopied } from '../../core/contracts/adopted-files.ts'
-import type { ModelDefaults, ModelMetadata, Origin } from '../../core/contracts/models.ts'
+import type { ModelDefaults, Origin } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { StoredFile } from '../../core/contracts/storage.ts'
 import { isSystemError } from '../../core/errors.ts'
 import { requireSpace } from '../../core/system/disk-space.ts'
 import { isObject } from '../../core/system/json-object.ts'
-import { refuseSource, type SourceFile } from './model-files.ts'
+import { type ModelSource, refuseSource, type SourceFile } from './model-files.ts'
 import { createStagingFolder, discardFolder, syncFolder } from './model-folders.ts'
 
-/** A revision whose files lie complete in a staging folder, ready to become part of a model. */
-export interface StagedRevision {
+/** A revision whose files are complete in a staging folder, ready to become part of a model. */
+export interface StagedRevision extends Omit<ModelSource, 'files'> {
   folder: string
-  label: string
-  format: 'gguf' | 'safetensors'
   files: StoredFile[]
-  metadata: ModelMetadata
   origin: Origin
   defaults?: ModelDefaults
 }

@@ -25,7 +25,6 @@ async function openAdoption(dir: string, lmStudio = join(dir, 'lm-studio')) {
   const { store } = await openStore(join(dir, 'models'))
   const tool = (toolName: string, models: Tool['models']): Tool => ({
     name: toolName,
-    title: toolName,
     setting: `${toolName}_folder`,
     folders: async () => [toolName === 'lm-studio' ? lmStudio : join(dir, toolName)],
     models
