@@ -6,7 +6,7 @@ import type { Delta, TokenProbability, ToolCallPiece } from '../../core/contract
 import type { Lease } from '../../core/contracts/leases.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import type { Framing } from '../../core/contracts/native-api.ts'
-import { ANSWER_ERRORS, jsonOrStream, nativeRoute } from '../../core/http/response-schemas.ts'
+import { ANSWER_ERRORS, nativeRoute } from '../../core/http/response-schemas.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { chatCall, generateCall, type NativeCall } from './native-question.ts'
@@ -242,17 +242,18 @@ const GENERATE: AnswerShape = {
 export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    const { types } = deps.streams
+    const { streams } = deps
     const chat = nativeRoute('Answers', 'chat', 'Answer a conversation', {
       description:
         'Loads the model where needed. Without messages it is only loaded, or unloaded where `keep_alive` is 0.',
       body: ChatRequestSchema,
       response: {
-        200: jsonOrStream('The answer, whole where `stream` is false', ChatReplySchema, {
-          event: 'Pieces of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
-          item: ChatEventSchema,
-          types
-        })
+        200: streams.eventsReply(
+          'The answer, whole where `stream` is false',
+          ChatReplySchema,
+          'Pieces of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
+          ChatEventSchema
+        )
       },
       errors: ANSWER_ERRORS
     })
@@ -269,11 +270,12 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
         'to fill in before. Without a prompt the model is only loaded, or unloaded where `keep_alive` is 0.',
       body: GenerateRequestSchema,
       response: {
-        200: jsonOrStream('What the model wrote, whole where `stream` is false', GenerateReplySchema, {
-          event: 'Pieces of it; the last event has `done: true`',
-          item: GenerateEventSchema,
-          types
-        })
+        200: streams.eventsReply(
+          'What the model wrote, whole where `stream` is false',
+          GenerateReplySchema,
+          'Pieces of it; the last event has `done: true`',
+          GenerateEventSchema
+        )
       },
       errors: ANSWER_ERRORS
     })

@@ -1,12 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
-import { Type } from 'typebox'
+import { type Static, Type } from 'typebox'
 import type { EngineLogRecord } from '../../core/contracts/engines.ts'
 import { Time } from '../../core/contracts/native-records.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { loose } from '../../core/http/request-fields.ts'
-import { jsonOrStream, nativeRoute } from '../../core/http/response-schemas.ts'
+import { nativeRoute } from '../../core/http/response-schemas.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
@@ -42,9 +42,10 @@ const EngineLogSchema = Type.Object(
 const LogEventSchema = Type.Union([
   Type.Object({ engine, line: Type.String() }, loose),
   Type.Object({ engine, build: Type.String(), startedAt: Time() }, loose),
-  Type.Object({ engine, endedAt: Time(), exit: Type.Optional(exit), failure: Type.Optional(failure) }, loose),
-  Type.Object({ status: Type.String() }, loose)
+  Type.Object({ engine, endedAt: Time(), exit: Type.Optional(exit), failure: Type.Optional(failure) }, loose)
 ])
+/** The events of a followed log, each with the engine that it belongs to. */
+export type LogEvent = Static<typeof LogEventSchema>
 
 /** What the latest engines of a model printed, and how they ended. */
 export function logRoutes({ catalog, engines, streams }: NativeDependencies): FastifyPluginAsync {
@@ -68,10 +69,11 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
         )
       }),
       response: {
-        200: jsonOrStream(
+        200: streams.eventsReply(
           'What they printed, and how they ended',
           Type.Object({ model: Type.String(), engines: Type.Array(EngineLogSchema) }, loose),
-          { event: 'Lines, beginnings and ends of engines', item: LogEventSchema, types: streams.types }
+          'Lines, beginnings and ends of engines',
+          Type.Union([...LogEventSchema.anyOf, Type.Object({ status: Type.String() }, loose)])
         )
       },
       errors: ['invalid_request', 'invalid_model_name', 'model_not_found']
@@ -103,12 +105,6 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
     })
   }
 }
-
-/** The events of a followed log, each with the engine that it belongs to. */
-export type LogEvent =
-  | { engine: string; build: string; startedAt: string }
-  | { engine: string; line: string }
-  | { engine: string; endedAt: string; exit?: EngineLogRecord['exit']; failure?: EngineLogRecord['failure'] }
 
 /**
  * Makes events of what is new in a model's records since the last call, oldest first. The first call gives the last

@@ -6,12 +6,12 @@ import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 
-/** What chat and generate ask of the engine, before options of the lease are added. */
+/** The engine's part of a question, before options of the lease are added. */
 export type NativeCall = Pick<Question, 'operation'> & { body: Record<string, unknown> }
 
 type Part = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
 
-/** Engines go by an image's bytes, whatever its type is said to be. Line breaks are part of some base64. */
+/** Engines look at an image's bytes, not at the type that is named. Some base64 has line breaks. */
 function imagePart(image: string): Part {
   const url = image.startsWith('data:') ? image : `data:image/png;base64,${image.replace(/\s+/g, '')}`
   return { type: 'image_url', image_url: { url } }
@@ -21,7 +21,7 @@ function contentOf(text: string, images: string[] | null | undefined): string | 
   return images?.length ? [{ type: 'text', text }, ...images.map(imagePart)] : text
 }
 
-/** Native messages as engines take them: tool calls get ids, and tool results the id of the call they answer. */
+/** Native messages in hosted-chat form: tool calls get ids, and tool results the id of the call that they answer. */
 export function engineMessages(messages: Message[]): Record<string, unknown>[] {
   let calls = 0
   let open: { id: string; name: string }[] = []
@@ -30,19 +30,12 @@ export function engineMessages(messages: Message[]): Record<string, unknown>[] {
     const converted: Record<string, unknown> = { role, content: contentOf(message.content ?? '', message.images) }
     if (message.thinking) converted.reasoning_content = message.thinking
     if (message.tool_calls?.length) {
-      const withIds = message.tool_calls.map(call => ({
-        id: call.id ?? `call_${calls++}`,
+      open = message.tool_calls.map(call => ({ id: call.id ?? `call_${calls++}`, name: call.function.name }))
+      converted.tool_calls = message.tool_calls.map(({ function: { name, arguments: value } }, index) => ({
+        id: open[index]!.id,
         type: 'function',
-        function: {
-          name: call.function.name,
-          arguments:
-            typeof call.function.arguments === 'string'
-              ? call.function.arguments
-              : JSON.stringify(call.function.arguments ?? {})
-        }
+        function: { name, arguments: typeof value === 'string' ? value : JSON.stringify(value ?? {}) }
       }))
-      converted.tool_calls = withIds
-      open = withIds.map(call => ({ id: call.id, name: call.function.name }))
     }
     if (role === 'tool') {
       const at = message.tool_name ? open.findIndex(call => call.name === message.tool_name) : 0
@@ -69,8 +62,10 @@ function thinking(think: boolean | string | null | undefined): Record<string, un
   return typeof think === 'string' ? { ...template, reasoning_effort: think } : template
 }
 
-function probabilities({ logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
-  return logprobs ? { logprobs: true, top_logprobs: top_logprobs ?? 0 } : {}
+/** The fields of a body that shape the text. */
+function formatOf({ format, logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
+  const probabilities = logprobs ? { logprobs: true, top_logprobs: top_logprobs ?? 0 } : {}
+  return { ...responseFormat(format), ...probabilities }
 }
 
 /**
@@ -90,9 +85,8 @@ export function chatCall(
     operation: 'chat',
     body: {
       ...sampling,
-      ...responseFormat(request.format),
+      ...formatOf(request),
       ...thinking(request.think),
-      ...probabilities(request),
       ...(request.tools?.length ? { tools: request.tools } : {}),
       messages: withModelDefaults(messages, variant.defaults)
     }
@@ -107,8 +101,8 @@ export function generateCall(
   engine: Pick<EngineSettings, 'projector'> = {}
 ): NativeCall {
   const prompt = request.prompt ?? ''
-  const asked: Record<string, unknown> = { role: 'user', content: contentOf(prompt, request.images) }
-  checkMedia([asked], variant, engine, (_, part) => `images[${part - 1}]`)
+  const turn: Record<string, unknown> = { role: 'user', content: contentOf(prompt, request.images) }
+  checkMedia([turn], variant, engine, (_, part) => `images[${part - 1}]`)
   if (request.images?.length && (request.suffix || request.raw)) {
     const other = request.suffix ? 'suffix' : 'raw'
     throw new CorralError('invalid_request', `"images" cannot be given together with "${other}".`, { param: 'images' })
@@ -116,17 +110,10 @@ export function generateCall(
   if (request.suffix) {
     return { operation: 'completion', body: { ...sampling, prompt, suffix: request.suffix } }
   }
-  const format = { ...responseFormat(request.format), ...probabilities(request) }
+  const format = formatOf(request)
   if (request.raw) return { operation: 'completion', body: { ...sampling, ...format, prompt } }
-  const messages = [asked]
+  const messages = [turn]
   if (request.system) messages.unshift({ role: 'system', content: request.system })
-  return {
-    operation: 'chat',
-    body: {
-      ...sampling,
-      ...format,
-      ...thinking(request.think),
-      messages: withModelDefaults(messages, variant.defaults)
-    }
-  }
+  const body = { ...sampling, ...format, ...thinking(request.think) }
+  return { operation: 'chat', body: { ...body, messages: withModelDefaults(messages, variant.defaults) } }
 }

@@ -111,13 +111,15 @@ export class NativeStreams implements EventStreams {
     await this.reply(request, reply, follow, failureEvent)
   }
 
+  /** Describes a reply that is one JSON value, or a stream of events where the request asks for one. */
+  eventsReply(description: string, whole: TSchema, event: string, item: TSchema): ResponseSchema {
+    return jsonOrStream(description, whole, { event, item, types: this.types })
+  }
+
   /** Describes a reply of `replyToWork`. */
   workReply(description: string, result: TSchema): ResponseSchema {
-    return jsonOrStream(description, result, {
-      event: 'Steps of the work; the last event is the result',
-      item: Type.Union([result, WorkFailureSchema, WorkStepSchema]),
-      types: this.types
-    })
+    const step = Type.Union([result, WorkFailureSchema, WorkStepSchema])
+    return this.eventsReply(description, result, 'Steps of the work; the last event is the result', step)
   }
 }
 

@@ -15,7 +15,7 @@ import { type Progress, progressText } from '../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { Given, loose, named } from '../../core/http/request-fields.ts'
-import { json, jsonOrStream, nativeRoute } from '../../core/http/response-schemas.ts'
+import { json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { bareName } from '../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
@@ -61,14 +61,11 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
       description: 'Goes on while somebody watches; `detach` lets it go on without. What was fetched is kept.',
       body: PullRequestSchema,
       response: {
-        200: jsonOrStream(
+        200: streams.eventsReply(
           'The model is stored; with `dry_run` what would be fetched',
           Type.Union([PullPlanSchema, Done('success')]),
-          {
-            event: 'How far each file is; the last event is a success or an error',
-            item: PullEventSchema,
-            types: streams.types
-          }
+          'How far each file is; the last event is a success or an error',
+          PullEventSchema
         ),
         202: json('It goes on by itself', PullSchema)
       },

@@ -15,15 +15,10 @@ import type { CorralError } from '../../core/errors.ts'
 /** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
 const NEVER = '2999-12-31T23:59:59.000Z'
 
-/** `2.03M`, `7.62B`: the count of weights as people name it. */
+/** `2.03M`, `7.62B`: the count of weights as people write it. */
 export function parameterSize(parameters: number | undefined): string {
   if (parameters === undefined) return ''
-  for (const [unit, size] of [
-    ['T', 1e12],
-    ['B', 1e9],
-    ['M', 1e6],
-    ['K', 1e3]
-  ] as const) {
+  for (const [unit, size] of Object.entries({ T: 1e12, B: 1e9, M: 1e6, K: 1e3 })) {
     if (parameters >= size) return `${Number((parameters / size).toPrecision(3))}${unit}`
   }
   return String(parameters)
@@ -139,7 +134,7 @@ export function nameOf(request: { model?: string | null; name?: string | null })
   return request.model || request.name || ''
 }
 
-/** The last event of what a model was asked for, when it failed after its stream had begun. */
+/** The last event of an answer that failed after its stream had begun. */
 export function failureOf(model: string, failure: CorralError): Record<string, unknown> {
   return {
     model,

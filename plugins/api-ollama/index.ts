@@ -57,7 +57,7 @@ export default definePlugin({
         instance.addHook('onClose', async () => await listener?.closed())
         await instance.register(modelMakingRoutes(making, NATIVE_NAMING, nativeApi.streams('sse')), { prefix: '/api' })
         const ollama = modelMakingRoutes(making, naming, nativeApi.streams('ndjson'))
-        await instance.register(profileRoutes({ nativeApi, naming, making: ollama, markHosted: hosted.mark }))
+        await instance.register(profileRoutes(nativeApi, naming, ollama, hosted.mark))
       },
       async start() {
         await sweep()

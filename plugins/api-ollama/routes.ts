@@ -19,7 +19,7 @@ import { DEFAULT_OWNER } from './naming.ts'
  */
 export const OLLAMA_VERSION = '0.17.4'
 
-/** Where the profile lies at the server's own address. */
+/** Where the profile is at the server's own address. */
 export const PROFILE = '/ollama'
 
 const root = nativeRoute('Ollama', 'ollamaRoot', 'Say that the profile is there', {
@@ -37,15 +37,13 @@ const account = (summary: string, operationId: string) =>
   nativeRoute('Ollama', operationId, `${summary}: there is none`, { errors: ['not_implemented'] })
 
 /** What the profile has at the server's own address, below `/ollama`. */
-export function profileRoutes(options: {
-  nativeApi: NativeApi
-  naming: ModelNaming
-  /** The routes that make models. */
-  making: FastifyPluginAsync
+export function profileRoutes(
+  nativeApi: NativeApi,
+  naming: ModelNaming,
+  making: FastifyPluginAsync,
   /** Called with each request that goes on to the hosted-chat API. */
-  markHosted: (request: FastifyRequest['raw']) => void
-}): FastifyPluginAsync {
-  const { nativeApi, naming, making, markHosted } = options
+  markHosted: (request: IncomingMessage) => void
+): FastifyPluginAsync {
   return async app => {
     tagAsOllama(app)
     app.setErrorHandler((error, request, reply) => {
@@ -80,7 +78,7 @@ export function profileRoutes(options: {
       logLevel: 'silent',
       onRequest: async (request, reply) => {
         reply.hijack()
-        request.raw.url = hostedPath(request.raw.url!)
+        request.raw.url = request.raw.url!.slice(PROFILE.length)
         markHosted(request.raw)
         app.routing(request.raw, reply.raw)
       },
@@ -92,13 +90,15 @@ export function profileRoutes(options: {
 /** Clients look for Ollama's own words in the text: `model 'x' not found`. */
 export function inOllamasWords(failure: CorralError, body: unknown): CorralError {
   if (failure.code !== 'model_not_found' || typeof body !== 'object' || body === null) return failure
-  // What is made of a model that is not here has another name.
+  // The missing model is the one that a new model is made from, not the new one.
   const { from, found, model, name, source } = body as Record<string, unknown>
-  const asked = [found === undefined && from, model, name, source].find(text => typeof text === 'string' && text !== '')
-  if (asked === undefined) return failure
-  const { param, details } = failure
-  return new CorralError('model_not_found', `model '${asked}' not found. ${failure.message}`, {
-    ...(param === undefined ? {} : { param }),
+  const wanted = [found === undefined && from, model, name, source].find(
+    text => typeof text === 'string' && text !== ''
+  )
+  if (wanted === undefined) return failure
+  const { message, param, details } = failure
+  return new CorralError('model_not_found', `model '${wanted}' not found. ${message}`, {
+    ...(param !== undefined && { param }),
     ...(details && { details })
   })
 }
@@ -110,7 +110,7 @@ async function noAccount(): Promise<never> {
   )
 }
 
-/** @throws CorralError where a request gives a template of its own, which would be left out silently */
+/** @throws CorralError where a request has a template of its own, which would silently be ignored */
 function refuseTemplate(request: FastifyRequest): void {
   if (!/\/(?:chat|generate)$/.test(request.routeOptions.url ?? '')) return
   const { template } = (request.body ?? {}) as { template?: unknown }
@@ -138,57 +138,44 @@ function tagAsOllama(app: FastifyInstance): void {
 
 /**
  * The path that a request to the profile's own address means: `/v1` is the hosted-chat API, as at Ollama's address, and
- * all else lies in the profile.
+ * all else is below `/ollama`.
  * @param url of the request line: a path with its query, or a whole address as proxies are sent
  */
 export function pathInProfile(url: string): string {
   const path = url.replace(/^https?:\/\/[^/?#]*/i, '')
-  return isHosted(path) ? path : `${PROFILE}${path}`
+  return /^\/v1(?:[/?]|$)/.test(path) ? path : `${PROFILE}${path}`
 }
 
-/** The same for a path of the profile at the server's own address: `/ollama/v1/models` is `/v1/models`. */
-export function hostedPath(url: string): string {
-  return url.slice(PROFILE.length)
-}
-
-function isHosted(path: string): boolean {
-  return /^\/v1(?:[/?]|$)/.test(path)
-}
-
-/** A hosted model's path with the model's name written anew; undefined for other paths. */
-export function withModelName(path: string, rename: (asked: string) => string): string | undefined {
+/** A hosted model's path with the model's name renamed; undefined for other paths. */
+export function withModelName(path: string, rename: (requested: string) => string): string | undefined {
   const [, before, name, query = ''] = /^(\/v1\/models\/)([^/?]+)(\?.*)?$/.exec(path) ?? []
   if (before === undefined || name === undefined) return undefined
   try {
     return `${before}${rename(decodeURIComponent(name))}${query}`
   } catch (error) {
-    // The route itself says what is wrong with the name; of one without an owner it would say no more than that.
+    // The route says what is wrong with the name; of a name without an owner it could only say that it lacks one.
     const isAbsent = error instanceof CorralError && error.code === 'model_not_found'
     return isAbsent && !/%2f/i.test(name) ? `${before}${DEFAULT_OWNER}/${name}${query}` : undefined
   }
 }
 
-/** Requests to the hosted-chat API that came through the profile, where names may have no owner. */
-export interface HostedNames {
-  /** Marks a request as such. Its path is below `/v1` already. */
-  mark(request: IncomingMessage): void
-  /** To be registered on the application. */
-  hooks: FastifyPluginAsync
-}
-
-/** @param parse a name as Ollama's clients write it */
-export function hostedNames(parse: (asked: string) => ModelName): HostedNames {
+/**
+ * Requests to the hosted-chat API that came through the profile, where names may have no owner.
+ * @param parse reads a name as Ollama's clients write it
+ * @returns `mark` is called with each of them, their path below `/v1` already; `hooks` belong on the application
+ */
+export function hostedNames(parse: (requested: string) => ModelName) {
   const marked = new WeakSet<IncomingMessage>()
-  const rename = (asked: string) => {
-    const { owner, name, variant } = parse(asked)
+  const rename = (requested: string) => {
+    const { owner, name, variant } = parse(requested)
     return variant === undefined ? `${owner}/${name}` : `${owner}/${name}:${variant}`
   }
   return {
-    mark(request) {
+    mark(request: IncomingMessage) {
       marked.add(request)
       request.url = withModelName(request.url ?? '/', rename) ?? request.url
     },
-    hooks: async app => {
+    hooks: async (app: FastifyInstance) => {
       app.addHook('preValidation', async request => {
         if (!marked.has(request.raw)) return
         const body = request.body as Record<string, unknown> | null | undefined

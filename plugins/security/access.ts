@@ -19,13 +19,11 @@ const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
 /** What a page's script may read of a reply besides the usual headers. */
 const EXPOSED_HEADERS =
   'x-request-id, request-id, retry-after, x-should-retry, x-corral-dropped-messages, x-corral-unheeded-schema'
-/** Seconds that a browser may remember the answer to a preflight request. */
-const PREFLIGHT_AGE = '600'
-/** Answers without a key, for whoever watches whether the server is up. */
+/** Answers without a key, for programs that watch whether the server is up. */
 const PUBLIC_ROUTE = '/api/health'
 
 /**
- * Checks that come before every route. They throw: the error handler of the route's own surface words the answer.
+ * Checks that come before every route. They throw: the error handler of the route's own surface formats the answer.
  * Headers are set before any reply is taken over, so that streamed answers carry them too.
  */
 export function accessHooks(rules: AccessRules): FastifyPluginAsync {
@@ -36,7 +34,7 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
       if (rules.checkHost(request.raw) && !hostAllowed(host, rules.hostNames)) {
         throw new CorralError(
           'host_not_allowed',
-          `This server does not go by the name ${quoted(host)}. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`
+          `${quoted(host)} is not a name of this server. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`
         )
       }
       reply.vary('Origin')
@@ -49,34 +47,30 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
       if (origin !== undefined) {
         reply.header('access-control-allow-origin', origin)
         reply.header('access-control-expose-headers', EXPOSED_HEADERS)
-        if (isPreflight(request)) return answerPreflight(request, reply)
+        const isPreflight =
+          request.method === 'OPTIONS' && request.headers['access-control-request-method'] !== undefined
+        if (isPreflight) return answerPreflight(request, reply)
       }
       if (rules.keys.length === 0 || request.routeOptions.url === PUBLIC_ROUTE || hasKey(request.headers)) return
       reply.header('www-authenticate', 'Bearer')
       throw new CorralError(
         'unauthorized',
-        'This server asks for an API key, and the request carries none that it knows. Send "Authorization: Bearer <key>" or "x-api-key: <key>".'
+        'This server needs an API key, and the request has none that it knows. Send "Authorization: Bearer <key>" or "x-api-key: <key>".'
       )
     })
   }
 }
 
-function isPreflight(request: FastifyRequest): boolean {
-  return request.method === 'OPTIONS' && request.headers['access-control-request-method'] !== undefined
-}
-
-function answerPreflight(request: FastifyRequest, reply: FastifyReply): FastifyReply {
+function answerPreflight({ headers }: FastifyRequest, reply: FastifyReply): FastifyReply {
   reply.vary('Access-Control-Request-Headers')
-  const wanted = request.headers['access-control-request-headers']
+  const wanted = headers['access-control-request-headers']
   if (wanted !== undefined) reply.header('access-control-allow-headers', wanted)
   // A public page that calls a private address asks for this (Private Network Access).
-  if (request.headers['access-control-request-private-network'] === 'true') {
+  if (headers['access-control-request-private-network'] === 'true') {
     reply.header('access-control-allow-private-network', 'true')
   }
-  return reply
-    .code(204)
-    .headers({ 'access-control-allow-methods': METHODS, 'access-control-max-age': PREFLIGHT_AGE })
-    .send()
+  // Browsers may remember the answer for ten minutes.
+  return reply.code(204).headers({ 'access-control-allow-methods': METHODS, 'access-control-max-age': '600' }).send()
 }
 
 function quoted(header: string | undefined): string {
@@ -179,27 +173,16 @@ function withPort(authority: string, scheme: string): string {
   return /:\d+$/.test(text) ? text : `${text}:${DEFAULT_PORTS[scheme]}`
 }
 
-function digest(key: string): Buffer {
-  return createHash('sha256').update(key).digest()
-}
+const digest = (key: string) => createHash('sha256').update(key).digest()
 
-/**
- * Tells whether a request carries one of these keys, as `Authorization: Bearer <key>` or `x-api-key: <key>`. How long
- * that takes says nothing about the keys.
- */
+/** Tells whether a request has one of these keys, as `Authorization: Bearer <key>` or `x-api-key: <key>`. */
 export function keyCheck(keys: readonly string[]): (headers: IncomingHttpHeaders) => boolean {
-  const digests = keys.map(digest)
-  const known = (key: string) => {
-    const given = digest(key)
-    let found = false
-    for (const wanted of digests) found = timingSafeEqual(given, wanted) || found
-    return found
-  }
-  return headers => {
-    const bearer = /^Bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
-    const header = headers['x-api-key']
-    const given = [bearer, Array.isArray(header) ? header[0] : header].filter(key => key !== undefined)
-    return given.some(known)
+  const known = keys.map(digest)
+  return ({ authorization, 'x-api-key': header }) => {
+    const bearer = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
+    const sent = [bearer, [header].flat()[0]].filter(key => key !== undefined).map(digest)
+    // All keys are compared, whichever fits, so that the time says nothing about them.
+    return sent.some(key => known.filter(own => timingSafeEqual(key, own)).length > 0)
   }
 }
 

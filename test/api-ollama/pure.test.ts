@@ -4,13 +4,7 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { httpOrigin } from '../../core/http/listening.ts'
 import { existingName, newName, ollamaNaming, shown } from '../../plugins/api-ollama/naming.ts'
-import {
-  hostedPath,
-  inOllamasWords,
-  OLLAMA_VERSION,
-  pathInProfile,
-  withModelName
-} from '../../plugins/api-ollama/routes.ts'
+import { inOllamasWords, OLLAMA_VERSION, pathInProfile, withModelName } from '../../plugins/api-ollama/routes.ts'
 import { readListen } from '../../plugins/api-ollama/second-listener.ts'
 import { cutTokens } from '../../runtimes/llama-server/calls.ts'
 
@@ -154,7 +148,6 @@ t.test('the other address: where it is, and what its paths mean', t => {
     ['*', '/ollama*']
   ]
   for (const [url, path] of table) t.equal(pathInProfile(url), path, url)
-  t.equal(hostedPath('/ollama/v1/models?x'), '/v1/models?x')
   const rename = (asked: string) => (asked === 'tiny chat' ? 'corral/tiny-chat' : t.fail(asked))
   t.equal(withModelName('/v1/models/tiny%20chat?x=1', rename as never), '/v1/models/corral/tiny-chat?x=1')
   t.equal(withModelName('/v1/models', rename as never), undefined)

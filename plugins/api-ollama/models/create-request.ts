@@ -1,24 +1,25 @@
 import { type Static, Type } from 'typebox'
 import type { Model, ModelDefaults } from '../../../core/contracts/models.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { Given, loose } from '../../../core/http/request-fields.ts'
 import { optionName, parseOptions } from '../../../core/models/options.ts'
 import { parseDigest } from './blobs.ts'
 
 const Digests = (description: string) => Given(Type.Record(Type.String(), Type.String(), { description }))
+const Text = (description: string) => Given(Type.String({ description }))
 
 export const CreateRequestSchema = Type.Object(
   {
-    model: Given(Type.String({ description: 'Name of the new model' })),
-    name: Given(Type.String({ description: 'The same as model' })),
-    from: Given(Type.String({ description: 'Model that it is made of' })),
+    model: Text('Name of the new model'),
+    name: Text('The same as model'),
+    from: Text('Model that it is made of'),
     files: Digests('Or files that it is made of: the digest of each, which was sent to blobs/<digest>, by its name'),
     adapters: Digests('LoRA adapters, which are refused'),
     parameters: Given(
       Type.Object({}, { ...loose, description: 'Options that hold where a request gives none of its own' })
     ),
-    template: Given(Type.String({ description: "Jinja chat template in the place of the model's own" })),
-    system: Given(Type.String({ description: 'System message of conversations that have none' })),
+    template: Text("Jinja chat template in the place of the model's own"),
+    system: Text('System message of conversations that have none'),
     messages: Given(
       Type.Array(
         Type.Object({ role: Type.Enum(['system', 'user', 'assistant']), content: Given(Type.String()) }, loose),
@@ -26,26 +27,29 @@ export const CreateRequestSchema = Type.Object(
       )
     ),
     license: Given(Type.Union([Type.String(), Type.Array(Type.String())])),
-    quantize: Given(Type.String({ description: 'Type that a SafeTensors model is converted to, such as q4_K_M' })),
-    quantization: Given(Type.String({ description: 'The same as quantize' })),
-    modelfile: Given(Type.String({ description: 'All of this as the text of a Modelfile; fields go before it' })),
+    quantize: Text('Type that a SafeTensors model is converted to, such as q4_K_M'),
+    quantization: Text('The same as quantize'),
+    modelfile: Text('All of this as the text of a Modelfile; fields go before it'),
     stream: Given(Type.Boolean({ default: true }))
   },
   { ...loose, title: 'CreateRequest' }
 )
 export type CreateRequest = Static<typeof CreateRequestSchema>
 
-/** Characters of what is laid down for one model: all of it is kept in memory, and read at each start. */
+/** Characters of each of a new model's defaults: all of them are kept in memory, and read at each start. */
 const MOST_TEXT = 1_000_000
 
 /** What is to be made. */
 export interface Making {
   source: { from: string } | { files: { name: string; sha256: string }[] }
-  /** What the request lays down itself. */
+  /** The defaults that the request itself sets. */
   defaults: ModelDefaults
   /** Type of weights, in the client's spelling. */
   quantize: string | undefined
 }
+
+const refusal = (param: string, message: string, code: ErrorCode = 'invalid_request') =>
+  new CorralError(code, message, { param })
 
 /**
  * Reads what a request wants to be made.
@@ -55,56 +59,45 @@ export function readCreateRequest(request: CreateRequest): Making {
   const text = request.modelfile ? parseModelfile(request.modelfile) : {}
   const body = withoutEmpty({ ...text, ...withoutEmpty(request) })
   if (body.adapters) {
-    throw new CorralError(
-      'unsupported_capability',
+    throw refusal(
+      'adapters',
       'corral does not make LoRA adapters a part of models. Name the adapter in config.yaml ' +
         '(models.<name>.lora), or merge it into its base model and create a model of the result.',
-      { param: 'adapters' }
+      'unsupported_capability'
     )
   }
-  return {
-    source: sourceOf(body),
-    defaults: defaultsOf(body),
-    quantize: body.quantize ?? body.quantization ?? undefined
-  }
+  const quantize = body.quantize ?? body.quantization ?? undefined
+  return { source: sourceOf(body), defaults: defaultsOf(body), quantize }
 }
 
 function sourceOf({ from, files }: CreateRequest): Making['source'] {
-  if (from && files) {
-    throw new CorralError('invalid_request', 'A model is made of "from" or of "files". Send one of them.', {
-      param: 'files'
-    })
-  }
+  if (from && files) throw refusal('files', 'A model is made of "from" or of "files". Send one of them.')
   if (from) return { from }
   if (files) {
     return { files: Object.entries(files).map(([name, digest]) => ({ name, sha256: parseDigest(digest, 'files') })) }
   }
-  throw new CorralError(
-    'invalid_request',
-    'Say what the model is made of: "from", the name of a model that is here, or "files", the digests of files that were sent.',
-    { param: 'from' }
+  throw refusal(
+    'from',
+    'Say what the model is made of: "from", the name of a model that is here, or "files", the digests of files that were sent.'
   )
 }
 
 function defaultsOf({ parameters, template, system, messages, license }: CreateRequest): ModelDefaults {
   if (template) requireJinja(template)
-  const defaults: ModelDefaults = {
-    ...(parameters && { options: optionsOf(parameters) }),
+  const fields = {
+    ...(parameters && { parameters: optionsOf(parameters) }),
     ...(template && { template }),
     ...(system && { system }),
     ...(messages && { messages: messages.map(plainMessage) }),
     ...(license && { license: typeof license === 'string' ? license : license.join('\n') })
   }
-  const [longest] = Object.entries(defaults)
-    .map(([field, value]) => ({ field, length: JSON.stringify(value).length }))
-    .sort((a, b) => b.length - a.length)
-  if (!longest || longest.length <= MOST_TEXT) return defaults
-  const param = longest.field === 'options' ? 'parameters' : longest.field
-  throw new CorralError(
-    'invalid_request',
-    `"${param}" is too long to be laid down for a model: it has ${longest.length} characters, ${MOST_TEXT} are the most.`,
-    { param }
-  )
+  for (const [field, value] of Object.entries(fields)) {
+    const { length } = JSON.stringify(value)
+    if (length <= MOST_TEXT) continue
+    throw refusal(field, `"${field}" is too long for a model: it has ${length} characters, ${MOST_TEXT} are the most.`)
+  }
+  const { parameters: options, ...defaults } = fields
+  return { ...(options && { options }), ...defaults }
 }
 
 function optionsOf(parameters: object): Record<string, unknown> {
@@ -120,31 +113,28 @@ function optionsOf(parameters: object): Record<string, unknown> {
 type Message = NonNullable<CreateRequest['messages']>[number]
 
 function plainMessage({ role, content, ...more }: Message, index: number): { role: string; content: string } {
-  // Ollama's command line saves a conversation with what the model thought: of earlier turns templates leave that out.
-  const extra = Object.entries(more).find(
-    ([field, value]) => field !== 'thinking' && (Array.isArray(value) ? value.length > 0 : Boolean(value))
-  )
-  if (!extra) return { role, content: content ?? '' }
-  throw new CorralError(
-    'invalid_request',
-    `Messages of a model have a role and a content; "${extra[0]}" cannot be kept with it. Send it with each request.`,
-    { param: `messages.${index}.${extra[0]}` }
+  // Ollama's command line saves a conversation with the model's thinking, which templates leave out of earlier turns.
+  const [extra] = Object.keys(withoutEmpty(more as CreateRequest)).filter(field => field !== 'thinking')
+  if (extra === undefined) return { role, content: content ?? '' }
+  throw refusal(
+    `messages.${index}.${extra}`,
+    `Messages of a model have a role and a content; "${extra}" cannot be kept with it. Send it with each request.`
   )
 }
 
-/** As Ollama's clients send it: what is empty was not given. */
+/** The fields that are not empty: Ollama's clients send empty ones too. */
 function withoutEmpty(request: CreateRequest): CreateRequest {
   const isEmpty = (value: unknown) =>
     value === null || value === '' || (typeof value === 'object' && Object.keys(value as object).length === 0)
   return Object.fromEntries(Object.entries(request).filter(([, value]) => !isEmpty(value)))
 }
 
-/** What holds for a model that is made of another one; nothing where nothing was laid down for either. */
-export function mergedDefaults(source: ModelDefaults | undefined, given: ModelDefaults): ModelDefaults | undefined {
-  const named = new Set(Object.keys(given.options ?? {}).map(optionName))
+/** The defaults of a model that is made of another one; undefined where neither has any. */
+export function mergedDefaults(source: ModelDefaults | undefined, own: ModelDefaults): ModelDefaults | undefined {
+  const named = new Set(Object.keys(own.options ?? {}).map(optionName))
   const kept = Object.entries(source?.options ?? {}).filter(([name]) => !named.has(optionName(name)))
-  const options = { ...Object.fromEntries(kept), ...given.options }
-  const merged = { ...source, ...given, ...(Object.keys(options).length > 0 && { options }) }
+  const options = { ...Object.fromEntries(kept), ...own.options }
+  const merged = { ...source, ...own, ...(Object.keys(options).length > 0 && { options }) }
   return Object.keys(merged).length > 0 ? merged : undefined
 }
 
@@ -160,19 +150,18 @@ const JINJA_MESSAGES = /\{[{%][\s\S]*?\bmessages\b[\s\S]*?[%}]\}/
  */
 export function requireJinja(template: string): void {
   if (GO_ACTION.test(template)) {
-    throw new CorralError(
-      'unsupported_capability',
+    throw refusal(
+      'template',
       'The template is in the language of Go, which llama.cpp does not understand. Leave it out, and the chat template ' +
         "in the model's own file is used, or send one in Jinja.",
-      { param: 'template' }
+      'unsupported_capability'
     )
   }
   if (JINJA_MESSAGES.test(template)) return
-  throw new CorralError(
-    'invalid_request',
+  throw refusal(
+    'template',
     'The template is no chat template in Jinja: it does nothing with "messages". Leave it out, and the one in the ' +
-      "model's own file is used.",
-    { param: 'template' }
+      "model's own file is used."
   )
 }
 
@@ -242,7 +231,7 @@ function commandsOf(text: string): Command[] {
   return commands
 }
 
-function messageOf({ word, value, line }: Command): NonNullable<CreateRequest['messages']>[number] {
+function messageOf({ word, value, line }: Command): Message {
   if (word === 'system' || word === 'user' || word === 'assistant') return { role: word, content: value }
   throw mistake(line, 'a MESSAGE is system, user or assistant and a text')
 }
@@ -251,14 +240,11 @@ function addParameter(parameters: Record<string, unknown>, { word: name, value, 
   if (name === '') throw mistake(line, 'a PARAMETER is a name and a value')
   if (name === 'stop') parameters[name] = [...((parameters[name] as string[]) ?? []), value]
   else if (value.trim() !== '' && Number.isFinite(Number(value))) parameters[name] = Number(value)
-  else if (value === 'true' || value === 'false') parameters[name] = value === 'true'
-  else parameters[name] = value
+  else parameters[name] = value === 'true' || value === 'false' ? value === 'true' : value
 }
 
 function mistake(line: number, what: string): CorralError {
-  return new CorralError('invalid_request', `The Modelfile cannot be read: line ${line}: ${what}.`, {
-    param: 'modelfile'
-  })
+  return refusal('modelfile', `The Modelfile cannot be read: line ${line}: ${what}.`)
 }
 
 /**

@@ -23,15 +23,7 @@ export async function modelOf(files: SentFile[]): Promise<{ format: 'gguf' | 'sa
   const isWeights = ({ name }: SentFile) => /\.safetensors$/i.test(name)
   if (files.some(isWeights)) return { format: 'safetensors', files: safetensorsFiles(files) }
   const adopted: AdoptedFile[] = []
-  for (const file of files) {
-    if (!(await beginsAsGguf(file.path))) {
-      throw refuse(
-        `${JSON.stringify(file.name)} is neither a GGUF file nor part of a SafeTensors model. ` +
-          'Send GGUF files, or the whole folder of a SafeTensors model.'
-      )
-    }
-    adopted.push(adoptedFile(file, ggufName(file.name), await ggufRole(file.path)))
-  }
+  for (const file of files) adopted.push(adoptedFile(file, ggufName(file.name), await ggufRole(file)))
   // Model files first, in the order of their shards.
   const order = ({ role, path }: AdoptedFile) => `${role === 'model' ? 0 : 1} ${path}`
   return { format: 'gguf', files: adopted.sort((a, b) => (order(a) < order(b) ? -1 : 1)) }
@@ -72,7 +64,13 @@ function ggufName(name: string): string {
   return /\.gguf$/i.test(plain) ? plain : `${plain}.gguf`
 }
 
-async function ggufRole(path: string): Promise<StoredFile['role']> {
+async function ggufRole({ name, path }: SentFile): Promise<StoredFile['role']> {
+  if (!(await beginsAsGguf(path))) {
+    throw refuse(
+      `${JSON.stringify(name)} is neither a GGUF file nor part of a SafeTensors model. ` +
+        'Send GGUF files, or the whole folder of a SafeTensors model.'
+    )
+  }
   const { metadata } = await readGguf(path)
   return metadata['general.type'] === 'mmproj' || metadata['general.architecture'] === 'clip' ? 'projector' : 'model'
 }
