@@ -7,6 +7,7 @@ import type { Adoption } from './found-models.ts'
 import type { HardwareService } from './hardware.ts'
 import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
+import type { EngineLogRecord } from './native-records.ts'
 
 /** Who may call. Which address the server itself listens on it knows; other listeners have theirs checked. */
 export interface Access {

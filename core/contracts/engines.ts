@@ -1,7 +1,10 @@
 import type { CorralError } from '../errors.ts'
 import type { LoadOptions } from '../models/load-options.ts'
 import type { Model } from './models.ts'
+import type { EngineLogRecord } from './native-records.ts'
 import type { Waiting } from './progress.ts'
+
+export type { EngineLogRecord }
 
 /*
  * The seam for engines. An engine is whatever answers for a model: a llama-server on this machine, a server elsewhere, a
@@ -189,23 +192,6 @@ export interface MemoryEstimate {
   certain: boolean
   /** A sentence with the numbers and what would help, for a load that the budget refuses. */
   explain(budget: MemoryUse): string
-}
-
-/** What one engine printed and how it ended. */
-export interface EngineLogRecord {
-  engine: string
-  /** Id of its build. */
-  build: string
-  /** ISO 8601 UTC. */
-  startedAt: string
-  endedAt?: string
-  exit?: { code: number | null; signal: string | null }
-  /** Why it failed, where it did. */
-  failure?: { code: string; cause: string; message: string }
-  /** How many earlier lines are not kept any more. */
-  dropped: number
-  /** The last lines, oldest first; of paths only the last part is left. */
-  lines: string[]
 }
 
 /** A way to get engines for models: a program on this machine, servers elsewhere. */

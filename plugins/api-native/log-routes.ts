@@ -2,8 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { EngineLogRecord } from '../../core/contracts/engines.ts'
-import { Time } from '../../core/contracts/native-records.ts'
+import { type EngineLogRecord, EngineLogSchema, Time } from '../../core/contracts/native-records.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
 import { loose } from '../../core/http/request-fields.ts'
 import { nativeRoute } from '../../core/http/response-schemas.ts'
@@ -15,34 +14,11 @@ const LOOK_INTERVAL = 300
 /** Earlier lines that a follower gets first. */
 const BACKLOG = 20
 
-const engine = Type.String({ description: 'Names one start of a llama-server' })
-const exit = Type.Object(
-  { code: Type.Union([Type.Integer(), Type.Null()]), signal: Type.Union([Type.String(), Type.Null()]) },
-  loose
-)
-const failure = Type.Object(
-  { code: Type.String(), cause: Type.String({ description: 'As in docs/failures.md' }), message: Type.String() },
-  loose
-)
-
-const EngineLogSchema = Type.Object(
-  {
-    engine,
-    build: Type.String({ description: 'Id of its llama.cpp build' }),
-    startedAt: Time(),
-    endedAt: Type.Optional(Time()),
-    exit: Type.Optional(exit),
-    failure: Type.Optional(failure),
-    dropped: Type.Integer({ minimum: 0, description: 'Earlier lines that are not in lines' }),
-    lines: Type.Array(Type.String(), { description: 'Oldest first' })
-  },
-  { ...loose, title: 'EngineLog' }
-)
-
+const { engine, build, startedAt, exit, failure } = EngineLogSchema.properties
 const LogEventSchema = Type.Union([
   Type.Object({ engine, line: Type.String() }, loose),
-  Type.Object({ engine, build: Type.String(), startedAt: Time() }, loose),
-  Type.Object({ engine, endedAt: Time(), exit: Type.Optional(exit), failure: Type.Optional(failure) }, loose)
+  Type.Object({ engine, build, startedAt }, loose),
+  Type.Object({ engine, endedAt: Time(), exit, failure }, loose)
 ])
 /** The events of a followed log, each with the engine that it belongs to. */
 export type LogEvent = Static<typeof LogEventSchema>

@@ -1,4 +1,5 @@
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import { once } from 'node:events'
+import { createServer, type IncomingMessage } from 'node:http'
 import { type AddressInfo, isIP } from 'node:net'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { ConfigError } from '../../core/config/problems.ts'
@@ -15,8 +16,8 @@ export interface SecondListener {
 }
 
 /**
- * Serves the application at another address too, with its own timeouts and its own answer to what is no HTTP.
- * @param prepare is given each request before any route sees it
+ * Serves the application at another address too, with its own timeouts and its own answer to what is not HTTP.
+ * @param prepare is called with each request before any route sees it
  * @param ended aborted when no answer runs any longer
  * @throws ListenError when the address cannot be had: clients would speak to whoever has it
  */
@@ -26,7 +27,7 @@ export async function listenToo(
   options: { log: FastifyBaseLogger; prepare: (request: IncomingMessage) => void; ended: AbortSignal }
 ): Promise<SecondListener> {
   const { log, prepare, ended } = options
-  const server = createServer((request: IncomingMessage, response: ServerResponse) => {
+  const server = createServer((request, response) => {
     prepare(request)
     app.routing(request, response)
   })
@@ -35,7 +36,8 @@ export async function listenToo(
   server.headersTimeout = app.server.headersTimeout
   for (const answer of app.server.listeners('clientError')) server.on('clientError', answer as () => void)
   try {
-    await listening(server, address)
+    server.listen({ ...address, backlog: 1024 })
+    await once(server, 'listening')
   } catch (error) {
     throw listenError(address, error, { port: 'in api-ollama.listen', host: 'in api-ollama.listen' })
   }
@@ -54,16 +56,6 @@ export async function listenToo(
       await gone
     }
   }
-}
-
-function listening(server: Server, { host, port }: ListenAddress): Promise<void> {
-  return new Promise((resolve, reject) => {
-    server.once('error', reject)
-    server.listen({ host, port, backlog: 1024 }, () => {
-      server.off('error', reject)
-      resolve()
-    })
-  })
 }
 
 export interface ListenAddress {

@@ -195,7 +195,7 @@ async function runLogged(
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
     log.line(error.message)
-    const { cause, code, sentence } = causeOf({ lines: error.tail, signal: error.exitSignal })
+    const { cause, code, sentence } = causeOf(error)
     throw new ConversionFailure(cause, code, cause === 'unknown' ? `${error.message} ${sentence}` : sentence, error)
   }
 }
@@ -270,14 +270,10 @@ export function quantizeProgress(total: number): (line: string) => ToolProgress 
 /** Bytes after which a log takes no more lines. */
 const LOG_LIMIT = 4e6
 
-/** What the tools of one conversion print, kept in a file for people; the next conversion of the same kind replaces it. */
-export interface ConversionLog {
-  readonly path: string
-  line(text: string): void
-  close(): Promise<void>
-}
+export type ConversionLog = Awaited<ReturnType<typeof openConversionLog>>
 
-export async function openConversionLog(logs: string, variant: StoredVariant, dtype: string): Promise<ConversionLog> {
+/** Keeps what the tools of one conversion print in a file for people; the next conversion of the same kind replaces it. */
+export async function openConversionLog(logs: string, variant: StoredVariant, dtype: string) {
   await mkdir(logs, { recursive: true })
   const { owner, name } = variant.model
   const path = join(logs, `conversion-${owner}-${name}-${variant.label}-${dtype}.log`)
@@ -287,13 +283,13 @@ export async function openConversionLog(logs: string, variant: StoredVariant, dt
   let written = 0
   return {
     path,
-    line(text) {
+    line(text: string) {
       if (stream.destroyed || written > LOG_LIMIT) return
       written += text.length + 1
       stream.write(written > LOG_LIMIT ? '(The rest is left out.)\n' : `${text}\n`)
     },
     close: () =>
-      new Promise(resolve => {
+      new Promise<void>(resolve => {
         if (stream.closed) return resolve()
         stream.once('close', resolve)
         stream.end()

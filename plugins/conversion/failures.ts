@@ -1,12 +1,5 @@
 import type { ErrorCode } from '../../core/errors.ts'
-
-/** What a tool that failed left behind. */
-export interface ToolOutcome {
-  /** Its last lines, both streams as they came. */
-  lines: readonly string[]
-  /** The signal that ended it, such as `SIGKILL`. */
-  signal?: string
-}
+import type { ToolError } from '../../core/system/child-process.ts'
 
 type Cause =
   | 'unsupported-architecture'
@@ -200,7 +193,7 @@ function lastLines(lines: readonly string[]): string | undefined {
 }
 
 /** Why the converter or llama-quantize failed. Pure. */
-export function causeOf({ lines, signal }: ToolOutcome): FailureCause {
+export function causeOf({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'exitSignal'>): FailureCause {
   // Before the failure itself the converter warns of much that it then gets along with.
   const start = lines.findIndex(line => line.startsWith('Traceback'))
   const relevant = start === -1 ? lines.filter(line => !line.startsWith('WARNING:')) : lines.slice(start)
@@ -212,7 +205,7 @@ export function causeOf({ lines, signal }: ToolOutcome): FailureCause {
     }
   }
   const code = 'conversion_failed'
-  if (signal === 'SIGKILL') {
+  if (exitSignal === 'SIGKILL') {
     const sentence = `It was killed, most likely because this machine does not have enough memory. ${STOP_OTHERS}`
     return { cause: 'out-of-memory', code, sentence }
   }

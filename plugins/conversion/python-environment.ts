@@ -116,7 +116,7 @@ async function namedPython(named: string, options: EnvironmentOptions, { signal 
     return { executable }
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
-    const { cause, sentence } = causeOf({ lines: error.tail, signal: error.exitSignal })
+    const { cause, sentence } = causeOf(error)
     const why = cause === 'unknown' ? `${messageOf(error)} ${sentence}` : sentence
     throw new CorralError(
       'conversion_failed',
@@ -208,7 +208,7 @@ async function makeEnvironment(
     onProgress?.({ phase: 'proving', subject: 'Python packages' })
     const versions = await provePython(executable, options, signal).catch(error => {
       if (!(error instanceof ToolError)) throw error
-      const { sentence } = causeOf({ lines: error.tail, signal: error.exitSignal })
+      const { sentence } = causeOf(error)
       const message = `The Python packages for conversions were installed but do not work: ${sentence}`
       throw new CorralError('conversion_failed', message, { cause: error })
     })

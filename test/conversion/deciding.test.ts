@@ -14,6 +14,8 @@ const recorded = (name: string) =>
     .trimEnd()
     .split('\n')
 
+const reasonOf = (tail: string[], exitSignal?: string) => causeOf({ tail, exitSignal })
+
 t.test('how a type is made', async t => {
   const cases: [string, string | undefined, string, string, string | undefined, string][] = [
     ['f32', 'BF16', 'f32', 'f32', undefined, 'f32'],
@@ -96,7 +98,7 @@ t.test('why a tool failed', async t => {
     ['remote-code.txt', 'remote-code', /Python code of its own/]
   ]
   for (const [file, cause, sentence] of files) {
-    const found = causeOf({ lines: recorded(file) })
+    const found = reasonOf(recorded(file))
     t.equal(found.cause, cause, file)
     t.match(found.sentence, sentence)
     t.equal(found.code, cause === 'disk-full' ? 'insufficient_storage' : 'conversion_failed')
@@ -115,17 +117,17 @@ t.test('why a tool failed', async t => {
     ["ValueError: Can not map tensor 'model.layers.0.foo.weight'", 'incomplete-model'],
     ["NotImplementedError: Quant method is not yet supported: 'gptq_marlin'", 'unsupported-quantization']
   ]
-  for (const [line, cause] of lines) t.equal(causeOf({ lines: ['INFO:x', line] }).cause, cause, line)
+  for (const [line, cause] of lines) t.equal(reasonOf(['INFO:x', line]).cause, cause, line)
 
-  t.equal(causeOf({ lines: [], signal: 'SIGKILL' }).cause, 'out-of-memory')
-  t.equal(causeOf({ lines: ['Writing:  10%|'], signal: 'SIGSEGV' }).cause, 'unknown')
-  t.match(causeOf({ lines: ['first', 'second', 'ValueError: something new', ''] }).sentence, /something new/)
+  t.equal(reasonOf([], 'SIGKILL').cause, 'out-of-memory')
+  t.equal(reasonOf(['Writing:  10%|'], 'SIGSEGV').cause, 'unknown')
+  t.match(reasonOf(['first', 'second', 'ValueError: something new', '']).sentence, /something new/)
   const warned = [
     'WARNING:hf-to-gguf:Failed to load model config: needs trust_remote_code=True',
     'Traceback (most recent call last):',
     'ValueError: x'
   ]
-  t.equal(causeOf({ lines: warned }).cause, 'unknown', 'what was only a warning did not end it')
+  t.equal(reasonOf(warned).cause, 'unknown', 'what was only a warning did not end it')
 })
 
 t.test('why an installation failed', async t => {
