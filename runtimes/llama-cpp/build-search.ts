@@ -65,8 +65,13 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   const ranking = context.ranking()
   const considered = (all: readonly RankedCandidate[]) =>
     all.filter(candidate => (choice === undefined ? candidate.usable : matchesChoice(choice, candidate)))
-  const isFrom = (source: BuildSource) => (record: BuildRecord) => record.build.source === source.name
-  const isWanted = (source: BuildSource, { build }: BuildRecord) => source.wants?.(build) ?? true
+  const sourceOf = ({ build }: BuildRecord) => sources.find(({ name }) => name === build.source)
+  const isFromSlow = (record: BuildRecord) => slow.some(source => source === sourceOf(record))
+  /** Whether a recorded build matches its source's settings, or is one that the user installed from elsewhere. */
+  function isWanted(record: BuildRecord): boolean {
+    const source = sourceOf(record)
+    return source ? isFromSlow(record) && (source.wants?.(record.build) ?? true) : !!record.installed
+  }
   const descriptorOf = ({ runtime }: RankedCandidate) => kinds.find(({ name }) => name === runtime)!
   const failureOf = (source: BuildSource, { name }: RuntimeDescriptor) =>
     failedBefore.find(attempt => {
@@ -95,27 +100,28 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     }
   }
 
-  /** The preferred recorded build of a kind that fits and still works, reported as an attempt of `source`. */
+  /** The preferred recorded build of a kind that fits and still works, reported as an attempt of its source. */
   async function recorded(
-    source: BuildSource,
     runtime: RuntimeDescriptor,
     fits: (record: BuildRecord) => boolean,
     skipFailed: boolean
   ): Promise<Build | undefined> {
-    const fitting = builds.records().filter(record => isOfKind(record, runtime) && fits(record))
-    for (const record of byPreference(fitting)) {
-      const { failure, build, provenAt } = record
-      if (failure && skipFailed && isRecent(failure, machine)) {
-        attempts.explain(source, runtime.name, `${build.directory} failed on ${failure.at}: ${failure.reason}`)
-        continue
+    const fitting = byPreference(builds.records().filter(record => isOfKind(record, runtime) && fits(record)))
+    for (const source of [...slow, BY_HAND]) {
+      for (const record of fitting.filter(record => (sourceOf(record) ?? BY_HAND) === source)) {
+        const { failure, build, provenAt } = record
+        if (failure && skipFailed && isRecent(failure, machine)) {
+          attempts.explain(source, runtime.name, `${build.directory} failed on ${failure.at}: ${failure.reason}`)
+          continue
+        }
+        const found = await check(record, runtime)
+        if (typeof found !== 'string') {
+          attempts.settle(source, runtime.name, 'chosen', `${build.directory}, proven on ${provenAt}, still works`)
+          return found
+        }
+        attempts.explain(source, runtime.name, found)
+        log.warn({ source: source.name, build: build.id }, `llama.cpp: ${found}`)
       }
-      const found = await check(record, runtime)
-      if (typeof found !== 'string') {
-        attempts.settle(source, runtime.name, 'chosen', `${build.directory}, proven on ${provenAt}, still works`)
-        return found
-      }
-      attempts.explain(source, runtime.name, found)
-      log.warn({ source: source.name, build: build.id }, `llama.cpp: ${found}`)
     }
     return undefined
   }
@@ -128,15 +134,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     skipFailed: boolean
   ): Promise<Build | undefined> {
     const at = found.find(({ runtime }) => all[positionOf(runtime, all)] === candidate)
-    if (at) return take(at)
-    const runtime = descriptorOf(candidate)
-    for (const source of slow) {
-      const fits = (record: BuildRecord) => isFrom(source)(record) && isWanted(source, record)
-      const build = await recorded(source, runtime, fits, skipFailed)
-      if (build) return build
-    }
-    const orphaned = (record: BuildRecord) => !!record.installed && !sources.some(source => isFrom(source)(record))
-    return await recorded(BY_HAND, runtime, orphaned, skipFailed)
+    return at ? take(at) : await recorded(descriptorOf(candidate), isWanted, skipFailed)
   }
 
   function take({ build, source }: InstantBuild): Build {
@@ -180,8 +178,8 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   async function removeSuperseded(source: BuildSource, runtime: RuntimeDescriptor): Promise<void> {
     for (const record of builds.records()) {
       const needed = record.installed || [selection.selected, selection.previous].includes(record.build.id)
-      const same = isFrom(source)(record) && isOfKind(record, runtime)
-      if (same && !isWanted(source, record) && !needed) await builds.remove(record)
+      const same = sourceOf(record) === source && isOfKind(record, runtime)
+      if (same && !isWanted(record) && !needed) await builds.remove(record)
     }
   }
 
@@ -246,7 +244,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       log.warn({ build: id }, text)
       return undefined
     }
-    const source = sources.find(({ name }) => name === record!.build.source)
+    const source = sourceOf(record!)
     if (source) attempts.settle(source, runtime?.name, 'chosen', `${id} was chosen with "corral runtime use"`)
     return found
   }
@@ -290,10 +288,8 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
               else if (build) return build
             }
           }
-          for (const source of slow) {
-            const outdated = await recorded(source, runtime, isFrom(source), skipFailed)
-            if (outdated) return outdated
-          }
+          const outdated = await recorded(runtime, isFromSlow, skipFailed)
+          if (outdated) return outdated
         }
       }
       return undefined

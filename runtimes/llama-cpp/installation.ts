@@ -5,8 +5,7 @@ import type {
   BuildCandidate,
   InstalledBuild,
   InstallRequest,
-  RuntimeDescriptor,
-  Runtimes
+  RuntimeDescriptor
 } from '../../core/contracts/builds.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
@@ -43,17 +42,6 @@ export interface InstallationDeps extends BuildsContext {
   models?: ModelRuntimes | undefined
 }
 
-export interface Installation extends Pick<Runtimes, 'install' | 'use' | 'upgrade' | 'remove'> {
-  /** All recorded builds, the one proven last first. */
-  list(): InstalledBuild[]
-  /**
-   * Starts an engine. If the first start after an upgrade fails, it is tried on the previous build: if that succeeds, the
-   * new build is to blame, and corral returns to the previous one for good.
-   * @throws what `attempt` throws on the given build
-   */
-  start<T>(build: Build, attempt: (build: Build) => Promise<T>): Promise<T>
-}
-
 const UNSELECTED: Selection = { selected: undefined, previous: undefined, trial: undefined }
 
 /** Errors of a start that the build may have caused. */
@@ -65,7 +53,7 @@ const asSentence = (text: string) => text.replace(/\.?$/, '.')
  * Installs, selects, upgrades and removes builds: one process at a time. A build is recorded once it is proven, and
  * without a record it is never used: a kill at any moment leaves only files that the next run removes.
  */
-export function createInstallation(deps: InstallationDeps): Installation {
+export function createInstallation(deps: InstallationDeps) {
   const { builds, log, kinds, releases, setCurrent, inUse } = deps
 
   /** Runs work with the lock of the builds' directory. */
@@ -265,14 +253,14 @@ export function createInstallation(deps: InstallationDeps): Installation {
   }
 
   return {
-    async install(request: InstallRequest, waiting) {
+    async install(request: InstallRequest, waiting: Waiting): Promise<Build> {
       if ('archive' in request) return await installArchive(request, waiting)
       const runtime = await kindNamed(request.runtime)
       const found = await findArchives(runtime, request.version, waiting)
       return await withLock(waiting, waiting => installRelease(runtime, found, waiting))
     },
 
-    async use(choice, waiting) {
+    async use(choice: string, waiting: Waiting): Promise<Build> {
       refuseWhileNamed()
       if (choice.toLowerCase() === 'auto') {
         await builds.select(UNSELECTED)
@@ -288,7 +276,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
       })
     },
 
-    async upgrade(waiting) {
+    async upgrade(waiting: Waiting): Promise<{ build: Build; previous: Build; changed: boolean }> {
       refuseWhileNamed()
       const previous = deps.current() ?? (await deps.search(waiting))
       const runtime = await kindNamed(previous.runtime ?? (previous.kind === 'unknown' ? undefined : previous.kind))
@@ -310,7 +298,7 @@ export function createInstallation(deps: InstallationDeps): Installation {
       })
     },
 
-    async remove(id) {
+    async remove(id: string): Promise<void> {
       await withLock({}, async () => {
         const records = builds.records()
         const found = recordOf(records, id)
@@ -329,7 +317,8 @@ export function createInstallation(deps: InstallationDeps): Installation {
       })
     },
 
-    list() {
+    /** All recorded builds, the one proven last first. */
+    list(): InstalledBuild[] {
       const selection = builds.selection()
       const current = deps.current()
       return builds.records().map(record => ({
@@ -341,7 +330,12 @@ export function createInstallation(deps: InstallationDeps): Installation {
       }))
     },
 
-    async start(build, attempt) {
+    /**
+     * Starts an engine. If the first start after an upgrade fails, it is tried on the previous build: if that succeeds,
+     * the new build is to blame, and corral returns to the previous one for good.
+     * @throws what `attempt` throws on the given build
+     */
+    async start<T>(build: Build, attempt: (build: Build) => Promise<T>): Promise<T> {
       const onTrial = () => builds.selection().trial === build.id
       if (!onTrial()) return await attempt(build)
       try {

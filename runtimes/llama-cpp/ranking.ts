@@ -5,8 +5,8 @@ import { compareVersions, knowsLibraries, SCORES } from './kinds/fit.ts'
 import type { ReleaseAsset } from './sources/release-server.ts'
 
 interface Match {
-  archive: string
-  companions: string[]
+  /** The archive, then the one of its libraries, if it has one. */
+  files: string[]
   pattern: ArchivePattern
   /** Version of the toolkit in the name. */
   toolkit: string | undefined
@@ -23,15 +23,15 @@ function matchArchive(kind: RuntimeDescriptor, hardware: Hardware, names: readon
       const match = pattern.archive.exec(name)
       if (!match) continue
       const companion = pattern.companion?.(match)
-      const companions = companion ? names.filter(other => companion.test(other)) : []
+      const libraries = companion && names.find(other => companion.test(other))
       // It would not start without its libraries; the release may still be uploading.
-      if (companion && companions.length === 0) continue
+      if (companion && !libraries) continue
       const toolkit = match.slice(1).filter(Boolean).join('.') || undefined
       const accepted = kind.accepts?.(match, hardware) ?? true
-      found.push({ archive: name, companions: companions.slice(0, 1), pattern, toolkit, accepted })
+      found.push({ files: libraries ? [name, libraries] : [name], pattern, toolkit, accepted })
     }
     const upwards = found.sort(
-      (a, b) => compareVersions(a.toolkit ?? '', b.toolkit ?? '') || a.archive.localeCompare(b.archive, 'en')
+      (a, b) => compareVersions(a.toolkit ?? '', b.toolkit ?? '') || a.files[0]!.localeCompare(b.files[0]!, 'en')
     )
     const best = upwards.findLast(({ accepted }) => accepted) ?? upwards[0]
     if (best) return best
@@ -60,22 +60,18 @@ export function whyUnsupported(kind: RuntimeDescriptor, hardware: Hardware): str
 }
 
 /**
- * The archive of a kind of build for this machine, and its companions; undefined if the release has none or this system
- * is too old for it. Pure.
+ * The archive of a kind of build for this machine, then that of its libraries, if any; undefined if the release has none
+ * or this system is too old for it. Pure.
  */
 export function chooseArchives(
   kind: RuntimeDescriptor,
   hardware: Hardware,
   assets: readonly ReleaseAsset[]
-): { archive: ReleaseAsset; companions: ReleaseAsset[] } | undefined {
-  const match = matchArchive(
-    kind,
-    hardware,
-    assets.map(({ name }) => name)
-  )
+): ReleaseAsset[] | undefined {
+  const names = assets.map(({ name }) => name)
+  const match = matchArchive(kind, hardware, names)
   if (!match || glibcObstacle(match.pattern, hardware) !== undefined) return undefined
-  const named = (name: string) => assets.find(asset => asset.name === name)!
-  return { archive: named(match.archive), companions: match.companions.map(named) }
+  return match.files.map(name => assets[names.indexOf(name)]!)
 }
 
 /** Ranks the kinds of builds by the hardware and the file names of a release, best first. Equal ones keep their order. Pure. */
@@ -112,7 +108,7 @@ function evaluate(kind: RuntimeDescriptor, hardware: Hardware, names: readonly s
     reasons: fit.reasons,
     missing,
     gpus: fit.gpus,
-    assets: match && score > 0 ? [match.archive, ...match.companions] : []
+    assets: match && score > 0 ? match.files : []
   }
 }
 
@@ -125,7 +121,7 @@ function fitOf(kind: RuntimeDescriptor, hardware: Hardware): Fit {
   }
 }
 
-function archiveWarnings({ archive, pattern, accepted, toolkit }: Match, hardware: Hardware): Fit['missing'] {
+function archiveWarnings({ files: [archive], pattern, accepted, toolkit }: Match, hardware: Hardware): Fit['missing'] {
   const warnings: Fit['missing'] = []
   const old = glibcObstacle(pattern, hardware)
   if (old) {

@@ -27,8 +27,8 @@ export interface ReleasesOptions extends ReleaseServerOptions {
 /** Archives of one kind for one machine, found in a release. */
 export interface FoundArchives {
   tag: string
-  archive: ReleaseAsset
-  companions: ReleaseAsset[]
+  /** The archive, then the one of its libraries, if it has one. */
+  assets: ReleaseAsset[]
 }
 
 /** Names of a release's files: the server's current list, or the one bundled with corral. */
@@ -159,8 +159,8 @@ export class Releases {
     if (whyUnsupported(runtime, hardware) !== undefined) return undefined
     const choose = (assets: readonly ReleaseAsset[]) => chooseArchives(runtime, hardware, assets)
     const release = await findRelease(this.server, tag, assets => choose(assets) !== undefined, signal)
-    const chosen = release && choose(release.assets)
-    return chosen && { tag: release.tag_name, ...chosen }
+    const assets = release && choose(release.assets)
+    return assets && { tag: release.tag_name, assets }
   }
 
   /**
@@ -168,14 +168,9 @@ export class Releases {
    * behind if that fails.
    * @throws CorralError `checksum_mismatch`, `hub_unreachable`, `insufficient_storage`, `invalid_request`
    */
-  async fetch(
-    { tag, archive, companions }: FoundArchives,
-    runtime: RuntimeDescriptor,
-    waiting: Waiting
-  ): Promise<BuildCandidate> {
+  async fetch({ tag, assets }: FoundArchives, runtime: RuntimeDescriptor, waiting: Waiting): Promise<BuildCandidate> {
     const { signal = new AbortController().signal, onProgress } = waiting
     const { directory } = this.#options
-    const assets = [archive, ...companions]
     const total = assets.reduce((sum, { size }) => sum + size, 0)
     const work = await unfinishedFolder(directory)
     try {
@@ -193,7 +188,7 @@ export class Releases {
         paths.push(path)
       }
       const placed = await placeArchives(paths, { directory, work, name: () => releaseId(tag, runtime) }, waiting)
-      const origin = this.server.addressOf(archive)
+      const origin = this.server.addressOf(assets[0]!)
       return { ...placed, kind: runtime.kind, runtime: runtime.name, source: 'release', origin }
     } finally {
       await rm(work, { recursive: true, force: true })
