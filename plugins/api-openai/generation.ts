@@ -74,8 +74,8 @@ function generation(
 
 export const chatGeneration: Planner = (body, request) => {
   const { variant, settings } = request
-  const asked = engineFields(body, request, ChatRequest) as ChatRequest & Fields
-  const { messages: sent, tools, tool_choice, functions, function_call, logprobs, top_logprobs, ...rest } = asked
+  const chat = engineFields(body, request, ChatRequest) as ChatRequest & Fields
+  const { messages: sent, tools, tool_choice, functions, function_call, logprobs, top_logprobs, ...rest } = chat
   if (rest.modalities?.some(kind => kind !== 'text')) {
     throw new CorralError('unsupported_capability', 'Answers are text: "modalities" may list nothing else.', {
       param: 'modalities'
@@ -202,8 +202,8 @@ function enginePart(part: ContentPart, at: string): Fields {
 // ---- completions ---------------------------------------------------------------------------------------------------
 
 export const completionGeneration: Planner = (body, request) => {
-  const asked = engineFields(body, request, CompletionRequest) as CompletionRequest & Fields
-  const { prompt, suffix, echo, best_of, logprobs, n, ...rest } = asked
+  const completion = engineFields(body, request, CompletionRequest) as CompletionRequest & Fields
+  const { prompt, suffix, echo, best_of, logprobs, n, ...rest } = completion
   const prompts = promptsOf(prompt)
   const kept = n ?? 1
   const choices = Math.max(kept, best_of ?? kept)

@@ -49,7 +49,7 @@ t.test('keep_alive unloads an idle model, pin keeps it; a context beyond the tra
 
   await pinned.json('/api/load', { model: DEMO, options: { num_ctx: 100_000, num_parallel: 1 } })
   t.equal((await pinned.json('/api/ps')).body.models[0].context_length, 32_768, 'no more than it was trained for')
-  t.match(pinned.log(), /"asked":100000,"effective":32768/, 'and the log says so')
+  t.match(pinned.log(), /"requested":100000,"effective":32768/, 'and the log says so')
 })
 
 t.test('surfaces and negotiation can be switched off; keys are asked for everywhere but at /api/health', async t => {

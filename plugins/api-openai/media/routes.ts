@@ -52,7 +52,7 @@ export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
       app.post<{ Body: TranscriptionRequest }>(
         path,
         openaiRoute(TAG, operationId, summary, {
-          description: 'Needs a model with a projector for sounds, which is asked to do it as in a chat.',
+          description: 'Needs a model with a projector for sounds, which is prompted to do it as in a chat.',
           consumes: [FORM, 'application/json'],
           body: TranscriptionRequest,
           response: { 200: { ...REPLY, content: { ...REPLY.content, 'text/plain': { schema: Type.String() } } } },
