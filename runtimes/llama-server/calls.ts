@@ -31,26 +31,12 @@ export interface CallsOptions {
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
 }
 
-export type EngineCalls = Pick<
-  Engine,
-  | 'chat'
-  | 'chatBytes'
-  | 'completion'
-  | 'completionBytes'
-  | 'transcribe'
-  | 'embed'
-  | 'rerank'
-  | 'tokenize'
-  | 'detokenize'
-  | 'countTokens'
->
-
 /**
- * What an engine can be asked, in llama-server's dialect (tools/server/README.md). Answers are always asked for as
- * streams: llama-server notices that the asker of an unstreamed answer has gone only while nothing else is generated, and
- * would go on for nobody.
+ * The calls of an engine, in llama-server's dialect (tools/server/README.md). Answers are always requested as streams:
+ * llama-server notices that the client of an unstreamed answer has gone only while nothing else is generated, and would
+ * go on for nobody.
  */
-export function engineCalls({ request, alias, mode, contextSize, metadata }: CallsOptions): EngineCalls {
+export function engineCalls({ request, alias, mode, contextSize, metadata }: CallsOptions): Partial<Engine> {
   async function post(path: string, body: EngineFields, signal: AbortSignal): Promise<Readable> {
     const response = await request({ method: 'POST', path, body: JSON.stringify(body), signal })
     if (response.status < 400) return response.body
@@ -61,7 +47,7 @@ export function engineCalls({ request, alias, mode, contextSize, metadata }: Cal
     return (await json(await post(path, body, signal))) as Reply
   }
 
-  /** The stream of an answer; asked for without the cache where that is what llama-server stumbles over. */
+  /** The stream of an answer; requested once more without the cache where llama-server fails on that. */
   async function open(path: string, given: EngineFields, signal: AbortSignal): Promise<Readable> {
     const body = withEngineSchemas(given)
     await requirePlainBeginning(body, signal)
@@ -120,7 +106,7 @@ export function engineCalls({ request, alias, mode, contextSize, metadata }: Cal
 
   /**
    * Refuses what llama-server 0.5.0 does not survive: an answer that was begun for it with tokens that are no text, such
-   * as the end of a turn, and that is held to a grammar. Other answers that have begun may be held to one.
+   * as the end of a turn, and that is constrained by a grammar. Other answers that have begun may be constrained.
    */
   async function requirePlainBeginning(body: EngineFields, signal: AbortSignal): Promise<void> {
     const content = isConstrained(body) ? begunText(body.messages) : ''
@@ -149,11 +135,26 @@ export function engineCalls({ request, alias, mode, contextSize, metadata }: Cal
     return whole.length <= room ? input : cutTokens(whole, await tokensOf(input, false, signal), room)
   }
 
-  const tokens: EngineCalls = {
+  const tokens: Partial<Engine> = {
     tokenize: (fields, { signal }) => ask('/tokenize', fields, signal),
     async detokenize(tokens, { signal }) {
       return (await ask<{ content: string }>('/detokenize', { tokens }, signal)).content
     }
+  }
+
+  /** Asks for a list in batches; resolves with the tokens of all. */
+  async function inBatches<Item, Reply extends { usage?: { prompt_tokens?: number } }>(
+    items: readonly Item[],
+    askFor: (batch: readonly Item[]) => Promise<Reply>,
+    take: (reply: Reply, from: number) => void
+  ): Promise<number> {
+    let promptTokens = 0
+    for (let at = 0; at < items.length; at += BATCH) {
+      const reply = await askFor(items.slice(at, at + BATCH))
+      take(reply, at)
+      promptTokens += reply.usage?.prompt_tokens ?? 0
+    }
+    return promptTokens
   }
 
   if (mode === 'embedding') {
@@ -161,19 +162,18 @@ export function engineCalls({ request, alias, mode, contextSize, metadata }: Cal
       ...tokens,
       async embed(inputs, { truncate = false, signal }) {
         const vectors: Float32Array[] = []
-        let promptTokens = 0
-        for (let at = 0; at < inputs.length; at += BATCH) {
-          const batch = inputs.slice(at, at + BATCH)
-          const input = truncate ? await Promise.all(batch.map(each => fitting(each, signal))) : batch
-          // Base64 is exact and short. One list of tokens must not look like several inputs.
-          const body = { input: input.length === 1 ? input[0] : input, encoding_format: 'base64' }
-          const reply = await ask<{
-            data: { index: number; embedding: string }[]
-            usage?: { prompt_tokens?: number }
-          }>('/v1/embeddings', body, signal)
-          for (const { index, embedding } of reply.data) vectors[at + index] = readVector(embedding)
-          promptTokens += reply.usage?.prompt_tokens ?? 0
-        }
+        const promptTokens = await inBatches(
+          inputs,
+          async batch => {
+            const input = truncate ? await Promise.all(batch.map(each => fitting(each, signal))) : batch
+            // Base64 is exact and short. One list of tokens must not look like several inputs.
+            const body = { input: input.length === 1 ? input[0] : input, encoding_format: 'base64' }
+            return await ask<EmbeddingReply>('/v1/embeddings', body, signal)
+          },
+          ({ data }, from) => {
+            for (const { index, embedding } of data) vectors[from + index] = readVector(embedding)
+          }
+        )
         return { vectors, promptTokens }
       }
     }
@@ -184,17 +184,13 @@ export function engineCalls({ request, alias, mode, contextSize, metadata }: Cal
       ...tokens,
       async rerank(query, documents, { signal }) {
         const scores: { index: number; score: number }[] = []
-        let promptTokens = 0
-        for (let at = 0; at < documents.length; at += BATCH) {
-          const reply = await ask<{
-            results: { index: number; relevance_score: number }[]
-            usage?: { prompt_tokens?: number }
-          }>('/v1/rerank', { query, documents: documents.slice(at, at + BATCH) }, signal)
-          scores.push(
-            ...reply.results.map(({ index, relevance_score }) => ({ index: at + index, score: relevance_score }))
-          )
-          promptTokens += reply.usage?.prompt_tokens ?? 0
-        }
+        const promptTokens = await inBatches(
+          documents,
+          batch => ask<RankingReply>('/v1/rerank', { query, documents: batch }, signal),
+          ({ results }, from) => {
+            for (const { index, relevance_score: score } of results) scores.push({ index: from + index, score })
+          }
+        )
         return { scores, promptTokens }
       }
     }
@@ -217,6 +213,15 @@ export function engineCalls({ request, alias, mode, contextSize, metadata }: Cal
       return (await ask<{ input_tokens: number }>(`${CHAT}/input_tokens`, body, signal)).input_tokens
     }
   }
+}
+
+interface EmbeddingReply {
+  data: { index: number; embedding: string }[]
+  usage?: { prompt_tokens?: number }
+}
+interface RankingReply {
+  results: { index: number; relevance_score: number }[]
+  usage?: { prompt_tokens?: number }
 }
 
 /** A transcription as a chat with a model that hears. */

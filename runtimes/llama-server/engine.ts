@@ -14,20 +14,15 @@ import { watchEngine } from './hang-watch.ts'
 import {
   allocateAddress,
   type EngineAddress,
+  type EngineLog,
   type LaunchDeps,
   launchEngine,
-  recordProcess,
   removeRunRecord
 } from './launch.ts'
 import type { LaunchSpec } from './launch-spec.ts'
 import { type LoadedFacts, loadingOf, loadWarnings } from './loading.ts'
 import { createEngineLogBook, type EngineLogBook } from './log-book.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
-
-export interface EngineLog {
-  debug(object: object, message: string): void
-  warn(object: object, message: string): void
-}
 
 export interface EngineDeps extends LaunchDeps {
   log: EngineLog
@@ -118,7 +113,7 @@ async function startEngine(
   /** Why corral itself ended it, where that is the engine's fault. */
   let killedFor: CorralError | undefined
 
-  const describe = (exit: ExitFacts) => engineFailure({ alias: spec.alias, ready, tail: page, paths, exit })
+  const describe = (exit: ExitFacts) => engineFailure(spec.alias, ready, page, paths, exit)
   function killFor(error: CorralError): void {
     killedFor ??= error
     child?.kill()
@@ -175,16 +170,12 @@ async function startEngine(
   const exited = Promise.all([running.exited, crash]).then(([exit, failure]): EngineExit => {
     return stopping ? { ...exit, expected: true } : { ...exit, expected: false, failure }
   })
-  const recorded = recordProcess(runDirectory, id, address, running.pid).catch(error => {
-    warn(`llama-server ${running.pid} could not be written down: ${messageOf(error)}`)
-  })
   const cleaned = crash.then(async failure => {
     upstream.cut(failure)
     const exit = await running.exited
     const expected = stopping !== undefined || (!ready && waiting.signal?.aborted)
     page.end(exit, expected ? undefined : failure)
     if (ready && !expected) warn(`llama-server ${running.pid} ended by itself: ${failure.message}`)
-    await recorded
     await removeRunRecord(runDirectory, id, address.folder).catch(error => {
       warn(`The folder of an engine could not be removed: ${messageOf(error)}`)
     })
@@ -195,7 +186,6 @@ async function startEngine(
   try {
     const startError = await running.startError
     if (startError) throw startFailure(basename(build.executables.server), startError)
-    await recorded
     void cleaned.then(failure => loading.fail(failure))
     facts = await loading.untilServing(upstream)
   } catch (error) {
@@ -212,7 +202,7 @@ async function startEngine(
   const limit = deps.hangTimeout ?? 0
   if (limit > 0 && !gone) {
     const onHung = () => killFor(hungFailure(spec.alias, limit))
-    stopWatching = watchEngine({ limit, address, pid: running.pid, activity: () => upstream.activity(), onHung })
+    stopWatching = watchEngine(address, running.pid, { limit, activity: upstream.activity, onHung })
   }
 
   async function stop(): Promise<void> {

@@ -23,16 +23,19 @@ interface CauseFacts {
   lines: Patterns
   /** Lines that are also printed where llama-server goes on, or after a failure that has its own line. */
   hints: Patterns
+  /** It is the fault of a file, which may be another one than the model's. */
+  ofFile: boolean
 }
 
 const causes =
-  (code: FailureCode, reaction: Reaction) =>
+  (code: FailureCode, reaction: Reaction, ofFile = false) =>
   (sentence: string, lines: Patterns = [], hints: Patterns = []): CauseFacts => {
-    return { code, reaction, sentence, lines, hints }
+    return { code, reaction, sentence, lines, hints, ofFile }
   }
 const memoryRanOut = causes('insufficient_memory', 'evict')
 const buildUnusable = causes('runtime_missing', 'other_build')
 const loadRefused = causes('load_failed', 'give_up')
+const fileRefused = causes('load_failed', 'give_up', true)
 const retryOnce = causes('load_failed', 'retry')
 
 const OTHER_BUILD = 'Choose another llama.cpp build (corral doctor shows which there are).'
@@ -112,7 +115,7 @@ export const CAUSES = {
   ),
 
   // The files of the model.
-  file_unreadable: loadRefused(
+  file_unreadable: fileRefused(
     'corral is not allowed to read a file of the model ($1). Give its user permission to read it and its folder.',
     [
       /failed to open (?:GGUF file )?'?([^']+?)'?[ :(].*(?:Permission denied|Operation not permitted|Access is denied)/i,
@@ -124,12 +127,12 @@ export const CAUSES = {
     'A file of the model could not be read ($1). Check its disk or network drive, and fetch the model again if it is damaged.',
     /(Input\/output error|Stale (?:NFS )?file handle|Transport endpoint is not connected|device is not ready|semaphore timeout|cyclic redundancy check|in-page|No such device or address|I\/O error)|(?:read|seek|lseek|ftell) error: (.+)|mmap failed: (No such device)/i
   ),
-  missing_shard: loadRefused(
+  missing_shard: fileRefused(
     `A part of the model is missing or cannot be used ($1). ${FETCH_AGAIN}`,
     /failed to open (?:GGUF file )?'(?:[^']*[\\/])?([^'\\/]+-(?!0*1-of-)\d{5}-of-\d{5}\.gguf)'|failed to open (?:\S*[\\/])?([^\s'\\/]+-(?!0*1-of-)\d{5}-of-\d{5}\.gguf): /,
     /failed to load GGUF split from (.+)/
   ),
-  bad_split: loadRefused(
+  bad_split: fileRefused(
     `The parts of the model do not belong together, or were joined by hand. ${FETCH_AGAIN}`,
     /(?:invalid|illegal) split (?:file|count)|missing key \S+ in GGUF split|model must be loaded with the first split/
   ),
@@ -151,23 +154,23 @@ export const CAUSES = {
   ),
 
   // What the files hold.
-  unsupported_file_version: loadRefused(
+  unsupported_file_version: fileRefused(
     `This llama.cpp build does not read this version of the file format ($1). ${NEWER_BUILD}`,
     /(GGUFv\d+ is no longer supported|this GGUF file is version \d+ but this software only supports up to version \d+|bad GGUF version: \d+|mismatch between the host and model endianness|unsupported (?:GGUF|file) version.*|byte ?swap.*)/i
   ),
-  not_gguf: loadRefused(
+  not_gguf: fileRefused(
     `The model file is not a GGUF file. ${FETCH_AGAIN}`,
     /invalid magic (?:characters|number)|bad magic|unknown \(magic, version\) combination|not a (?:valid )?GGUF/i
   ),
-  unsupported_tensor_type: loadRefused(
+  unsupported_tensor_type: fileRefused(
     `This llama.cpp build does not know the quantization of the file (type $1). ${NEWER_BUILD}`,
     /has invalid ggml type (-?\d+)|(\w+) REMOVED, use|unknown (?:ggml|tensor|quantization) type:? '?(\S+?)'?$/i
   ),
-  file_damaged: loadRefused(
+  file_damaged: fileRefused(
     `The model file is cut short or damaged. ${FETCH_AGAIN}`,
     /(?:not|out of|outside) (?:within )?(?:the )?file bounds|corrupted or incomplete|corrupted model|(?:file|model) is corrupt|failed to read (?:magic|header|key-value pairs|tensor info|tensor data)|gguf_init_from_\w+: failed to (?:read|seek)|unexpectedly reached end of file|(?:data|file) is too short|string length \d+ exceeds|has invalid GGUF type|duplicate (?:key|tensor name)|is duplicated|(?:has|with) invalid data|encountered (?:length_error|bad_alloc) error while reading|tensor name \d+ is too long|invalid number of (?:dimensions|elements)|has offset \d+, expected|not a multiple of block size|number of (?:tensors|key value pairs) is -?\d+ but must|key \d+ is empty|is not a power of 2|size overflow|total number of elements in tensor|is not \d+ byte aligned/i
   ),
-  unsupported_architecture: loadRefused(`This llama.cpp build does not know the architecture "$1". ${NEWER_BUILD}`, [
+  unsupported_architecture: fileRefused(`This llama.cpp build does not know the architecture "$1". ${NEWER_BUILD}`, [
     {
       pattern: /unknown (?:model )?architecture: (?:''|""|$)/i,
       sentence:
@@ -184,23 +187,23 @@ export const CAUSES = {
     },
     /(?:unknown|unsupported) (?:model )?architecture:? ['"]?([\w.-]+)/i
   ]),
-  unsupported_tokenizer: loadRefused(`This llama.cpp build cannot use the model's tokenizer ($1). ${NEWER_BUILD}`, [
+  unsupported_tokenizer: fileRefused(`This llama.cpp build cannot use the model's tokenizer ($1). ${NEWER_BUILD}`, [
     /unknown pre-tokenizer type: '([^']*)'|(?:unknown|unsupported) tokenizer:? '([^']*)'/i,
     /cannot find (tokenizer \w+) in model file|error loading model vocabulary: (.+)|(failed to load (?:model )?vocab\w*)/i
   ]),
-  missing_tensor: loadRefused(
+  missing_tensor: fileRefused(
     `The tensors of the file are not those that this llama.cpp build expects: "$1". ${NEWER_BUILD}`,
     [
       /missing tensor (?:info mapping for )?'?([\w.]+)|tensor '([^']+)' not found/i,
       /tensor '([^']+)' has wrong shape|((?:wrong number of|too many) tensors(?: created)?; expected \d+, got \d+)/i
     ]
   ),
-  bad_metadata: loadRefused(
+  bad_metadata: fileRefused(
     `The metadata of the file is not what this llama.cpp build expects ($1). ${NEWER_BUILD}`,
     /((?:array )?key not found in model: \S+)|error loading model hyperparameters: (.+)|(key \S+ has wrong (?:type|array)[^;]*)|(invalid n_rot[^,;]*)|(array length \d+ for key \S+ exceeds)|(expected scalar, found array for key: \S+)|(model has expert layers but no expert layers are used)/i,
     /error loading model: (invalid vector subscript|vector::\S+.*|map::at|_Map_base::at|invalid (?:string position|character|argument)|basic_string\S*.*|bad optional access|stoi)/i
   ),
-  file_missing: loadRefused(
+  file_missing: fileRefused(
     `The model file $1 is missing or cannot be opened. ${FETCH_AGAIN}`,
     /failed to open (?:GGUF file )?'(.+)'|failed to open (\S+\.gguf): |failed to load CLIP model from (\S+)\. Does this file exist|(?:could not|cannot|can't|unable to) open (?:model )?file '?([^\s']+\.gguf)/i,
     /No such file or directory|The system cannot find the (?:file|path) specified/i

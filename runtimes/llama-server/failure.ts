@@ -86,23 +86,8 @@ const PARTS: { failed: RegExp; cause: FailureCause; missing?: FailureCause }[] =
     missing: 'projector_missing'
   }
 ]
-const FILE_CAUSES = new Set<FailureCause>([
-  'file_missing',
-  'file_unreadable',
-  'missing_shard',
-  'bad_split',
-  'not_gguf',
-  'file_damaged',
-  'unsupported_file_version',
-  'unsupported_architecture',
-  'unsupported_tokenizer',
-  'unsupported_tensor_type',
-  'missing_tensor',
-  'bad_metadata'
-])
-
 function causeOfPart(cause: FailureCause, lines: readonly string[]): FailureCause | undefined {
-  const part = FILE_CAUSES.has(cause) ? PARTS.find(({ failed }) => lines.some(line => failed.test(line))) : undefined
+  const part = CAUSES[cause].ofFile ? PARTS.find(({ failed }) => lines.some(line => failed.test(line))) : undefined
   return cause === 'file_missing' || cause === 'file_unreadable' ? (part?.missing ?? part?.cause) : part?.cause
 }
 
@@ -295,25 +280,19 @@ function causeOfExit({ code, signal, oomKilled }: ExitFacts): FailureCause {
 }
 
 /** The error for an engine that failed: its code while loading is that of the cause, later `engine_crashed`. */
-export function engineFailure(engine: {
-  alias: string
-  ready: boolean
-  tail: LogTail
-  paths: readonly string[]
+export function engineFailure(
+  alias: string,
+  ready: boolean,
+  tail: LogTail,
+  paths: readonly string[],
   exit: ExitFacts
-}): CorralError {
-  const { alias, ready, tail, paths, exit } = engine
-  const failure = classifyFailure({ lines: ready ? tail.sinceMark() : tail.all(), exit, paths })
-  const details = {
-    cause: failure.cause,
-    line: failure.line,
-    exitCode: exit.code,
-    signal: exit.signal,
-    ...failure.details
-  }
+): CorralError {
+  const lines = ready ? tail.sinceMark() : tail.all()
+  const { code, cause, line, sentence, details: more } = classifyFailure({ lines, exit, paths })
+  const details = { cause, line, exitCode: exit.code, signal: exit.signal, ...more }
   return ready
-    ? new CorralError('engine_crashed', `The engine of "${alias}" ended while in use. ${failure.sentence}`, { details })
-    : new CorralError(failure.code, `The model "${alias}" could not be loaded. ${failure.sentence}`, { details })
+    ? new CorralError('engine_crashed', `The engine of "${alias}" ended while in use. ${sentence}`, { details })
+    : new CorralError(code, `The model "${alias}" could not be loaded. ${sentence}`, { details })
 }
 
 /** The error for an engine that corral ended since it showed no sign of life. */

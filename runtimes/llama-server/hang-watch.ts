@@ -63,7 +63,7 @@ export function watchForHang(deps: HangWatchDeps): () => void {
 }
 
 /** Clock ticks that a process and its threads have run; undefined where the system does not say (only Linux does). */
-export async function processorTime(pid: number | undefined): Promise<number | undefined> {
+async function processorTime(pid: number | undefined): Promise<number | undefined> {
   if (pid === undefined || process.platform !== 'linux') return undefined
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => undefined)
   if (stat === undefined) return undefined
@@ -73,14 +73,11 @@ export async function processorTime(pid: number | undefined): Promise<number | u
 }
 
 /** Watches a real engine for hanging: asks `/health` apart from its requests, and reads its processor time. */
-export function watchEngine({
-  address,
-  pid,
-  ...watch
-}: Pick<HangWatchDeps, 'limit' | 'activity' | 'onHung'> & {
-  address: EngineAddress
-  pid: number | undefined
-}): () => void {
+export function watchEngine(
+  address: EngineAddress,
+  pid: number | undefined,
+  watch: Pick<HangWatchDeps, 'limit' | 'activity' | 'onHung'>
+): () => void {
   const probe = createUpstream(address, { alive: () => false, explain: async error => error })
   const endWatch = watchForHang({
     ...watch,

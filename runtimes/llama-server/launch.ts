@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
 import { mkdir, rm, writeFile } from 'node:fs/promises'
-import { createServer } from 'node:net'
+import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir, totalmem } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -14,6 +15,11 @@ import { engineArguments, type Listen, promptCacheSize } from './arguments.ts'
 import { type EngineProcess, engineEnvironment, startEngineProcess } from './engine-process.ts'
 import type { LaunchSpec } from './launch-spec.ts'
 import { knownFlags } from './server-facts.ts'
+
+export interface EngineLog {
+  debug(object: object, message: string): void
+  warn(object: object, message: string): void
+}
 
 export interface LaunchDeps {
   /** Where running engines are written down, for `reapStrayEngines`. */
@@ -50,7 +56,7 @@ export async function launchEngine(options: {
     const flags = await knownFlags(build, build.executables.server, { environment: more, signal })
     signal.throwIfAborted()
     const memory = Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY)
-    return await startEngineProcess({
+    const child = await startEngineProcess({
       executable: build.executables.server,
       arguments: engineArguments(spec, {
         listen,
@@ -63,6 +69,14 @@ export async function launchEngine(options: {
       onLine,
       warn
     })
+    const { pid } = child
+    const startTime = pid === undefined ? undefined : await processStartTime(pid)
+    if (startTime !== undefined) {
+      await writeRunRecord(deps.runDirectory, id, { folder, pid, startTime }).catch(error => {
+        warn(`llama-server ${pid} could not be written down: ${messageOf(error)}`)
+      })
+    }
+    return child
   } catch (error) {
     await removeRunRecord(deps.runDirectory, id, folder)
     throw error
@@ -76,18 +90,6 @@ async function writeTemplate({ mode, variant }: LaunchSpec, { folder }: EngineAd
   const path = join(folder, 'chat-template.jinja')
   await writeFile(path, template, { mode: 0o600 })
   return path
-}
-
-/** Adds the process to the record. */
-export async function recordProcess(
-  runDirectory: string,
-  id: string,
-  { folder }: EngineAddress,
-  pid: number | undefined
-): Promise<void> {
-  const startTime = pid === undefined ? undefined : await processStartTime(pid)
-  if (startTime === undefined) return
-  await writeRunRecord(runDirectory, id, { folder, pid, startTime })
 }
 
 /** Where an engine is reached, and with which key. */
@@ -111,15 +113,11 @@ export function isUsableSocketPath(path: string): boolean {
 }
 
 async function freePort(host: string): Promise<number> {
-  const server = createServer()
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject)
-    server.listen(0, host, resolve)
-  })
-  const address = server.address()
+  const server = createServer().listen(0, host)
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
   await new Promise(resolve => server.close(resolve))
-  if (address === null || typeof address === 'string') throw new Error('The system gave no free port.')
-  return address.port
+  return port
 }
 
 /**
@@ -166,10 +164,6 @@ const RunRecordSchema = Type.Object({
 /** What a started engine leaves behind should this process be killed. */
 export type RunRecord = Static<typeof RunRecordSchema>
 
-export interface RunLog {
-  warn(object: object, message: string): void
-}
-
 const SUFFIX = '.engine.json'
 /** Milliseconds that a killed process gets to disappear. */
 const KILL_LIMIT = 2000
@@ -199,7 +193,7 @@ async function killStray({ pid, startTime }: RunRecord): Promise<boolean> {
  * Cleans up after a gateway that was killed: ends engines that it left and removes their folders. Only for the owner of
  * the data directory that `runDirectory` belongs to, before it starts engines. Returns how many engines it ended.
  */
-export async function reapStrayEngines(runDirectory: string, log: RunLog): Promise<number> {
+export async function reapStrayEngines(runDirectory: string, log: Pick<EngineLog, 'warn'>): Promise<number> {
   let ended = 0
   for (const name of (await namesIn(runDirectory)).filter(name => name.endsWith(SUFFIX))) {
     const path = join(runDirectory, name)

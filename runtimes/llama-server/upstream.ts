@@ -18,14 +18,7 @@ export interface EngineResponse {
 }
 
 /** HTTP to one engine. */
-export interface Upstream {
-  /** Resolves at the response's headers. */
-  request(request: EngineRequest): Promise<EngineResponse>
-  /** Ends all open requests with this error, and refuses new ones with it. */
-  cut(error: Error): void
-  /** Requests that are open, and bytes and answers received so far. */
-  activity(): { open: number; received: number }
-}
+export type Upstream = ReturnType<typeof createUpstream>
 
 export interface UpstreamHooks {
   /** Whether the engine's process runs. */
@@ -80,7 +73,7 @@ function createBody(
  * Requests to an engine. A connection serves one request: llama-server closes it after a stream although it promises
  * otherwise. There are no time limits.
  */
-export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHooks): Upstream {
+export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHooks) {
   const agent = new Agent({ keepAlive: false })
   /** Ends one open request each. */
   const open = new Set<(error: Error) => void>()
@@ -149,7 +142,8 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
   }
 
   return {
-    async request(request) {
+    /** Resolves at the response's headers. */
+    async request(request: EngineRequest): Promise<EngineResponse> {
       for (let attempt = 0; ; attempt++) {
         request.signal.throwIfAborted()
         if (closed) throw closed
@@ -161,10 +155,12 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         }
       }
     },
-    cut(error) {
+    /** Ends all open requests with this error, and refuses new ones with it. */
+    cut(error: Error): void {
       closed ??= error
       for (const finish of [...open]) finish(error)
     },
+    /** Requests that are open, and bytes and answers received so far. */
     activity: () => ({ open: open.size, received })
   }
 }

@@ -10,7 +10,7 @@ import { parseLine } from '../../runtimes/llama-server/engine-output.ts'
 import { engineEnvironment } from '../../runtimes/llama-server/engine-process.ts'
 import { allocateAddress, isUsableSocketPath, makePrivateFolder } from '../../runtimes/llama-server/launch.ts'
 import { factsFromProps } from '../../runtimes/llama-server/loading.ts'
-import { createLogTail } from '../../runtimes/llama-server/log-book.ts'
+import { LogTail } from '../../runtimes/llama-server/log-book.ts'
 import { flagsInHelp } from '../../runtimes/llama-server/server-facts.ts'
 import { engineSpec } from './support.ts'
 
@@ -273,7 +273,7 @@ t.test('lines', t => {
 })
 
 t.test('the last lines', t => {
-  const tail = createLogTail()
+  const tail = new LogTail()
   for (let n = 1; n <= 550; n++) tail.push(`line ${n}`)
   t.equal(tail.all().length, 500)
   t.equal(tail.dropped, 50)

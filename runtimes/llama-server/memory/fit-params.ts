@@ -4,21 +4,13 @@ import { messageOf } from '../../../core/errors.ts'
 import type { ToolLog } from '../../../core/system/child-process.ts'
 import { engineArguments } from '../arguments.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
-import { knownFlags, linesOf } from '../server-facts.ts'
+import { knownFlags, linesOf, type QueryOptions } from '../server-facts.ts'
 
 /** Milliseconds: it reads a header and asks the devices, which takes a fraction of a second. */
 const LIMIT = 15_000
 const MIB = 2 ** 20
 /** Flags that would change what it prints, or make it do something else. */
 const NOT_SHARED = new Set(['--log-jsonl', '--log-file', '--verbosity', '-lv', '--log-verbosity', '-v', '--verbose'])
-
-export interface EstimateDeps {
-  log: ToolLog
-  signal?: AbortSignal
-  environment?: Readonly<Record<string, string>>
-  /** Flags of llama-server put after corral's own. */
-  extraArguments?: readonly string[]
-}
 
 /** Whether an argument is a flag; `-1` is a value. */
 const isFlag = (argument: string) => /^--?[a-z]/i.test(argument)
@@ -57,7 +49,7 @@ export function parseFitPrint(lines: readonly string[]): MemoryUse | undefined {
 export async function estimateMemory(
   build: Build,
   spec: LaunchSpec,
-  { log, signal, environment, extraArguments }: EstimateDeps
+  { log, signal, environment, extraArguments }: QueryOptions & { log: ToolLog; extraArguments?: readonly string[] }
 ): Promise<MemoryUse | undefined> {
   const program = build.executables.fitParams
   if (program === undefined) return undefined

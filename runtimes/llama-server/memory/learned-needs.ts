@@ -26,16 +26,6 @@ const MOST = 500
 /** Milliseconds after which memory that ran out is assumed to have had another reason. */
 const FORGET = 7 * 24 * 3_600_000
 
-/** What engines took, and what was too little, in a file that outlives corral. */
-export interface LearnedNeeds {
-  /** Resolves once what earlier runs of corral learned is known. */
-  loaded: Promise<void>
-  find(key: string): { use?: MemoryUse | undefined; tooLittle?: MemoryUse | undefined }
-  note(key: string, model: string, learned: { use: MemoryUse } | { tooLittle: MemoryUse }): void
-  /** Waits until all is on the disk. */
-  close(): Promise<void>
-}
-
 /**
  * Names engines that take the same: the same files, options and flags on the same kind of build. A later version of the
  * build may take another amount, which is learned at its first load.
@@ -52,12 +42,15 @@ export function needKey(spec: LaunchSpec, build: Build): string {
   return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 32)
 }
 
-/** A damaged file is ignored and a failed write only logged: all of it can be learned again. */
+/**
+ * What engines took, and what was too little, in a file that outlives corral. A damaged file is ignored and a failed
+ * write only logged: all of it can be learned again.
+ */
 export function createLearnedNeeds(
   directory: string,
   log: { warn(object: object, message: string): void },
   now: () => number = Date.now
-): LearnedNeeds {
+) {
   const path = join(directory, FILE)
   const needs = new Map<string, Entry>()
   let writing: Promise<void> = Promise.resolve()
@@ -83,19 +76,21 @@ export function createLearnedNeeds(
   }
 
   return {
+    /** Resolves once what earlier runs of corral learned is known. */
     loaded,
-    find(key) {
+    find(key: string): { use?: MemoryUse | undefined; tooLittle?: MemoryUse | undefined } {
       const entry = needs.get(key)
       const recent = entry && now() - Date.parse(entry.at) < FORGET
       return { use: entry?.use, tooLittle: recent ? entry.tooLittle : undefined }
     },
-    note(key, model, learned) {
+    note(key: string, model: string, learned: { use: MemoryUse } | { tooLittle: MemoryUse }): void {
       // An engine that runs shows that there was enough; what it takes outlives what was too little.
       const kept = 'use' in learned ? undefined : needs.get(key)?.use
       needs.set(key, { ...(kept ? { use: kept } : {}), ...learned, model, at: new Date(now()).toISOString() })
       if (!changed) writing = writing.then(write)
       changed = true
     },
+    /** Waits until all is on the disk. */
     close: () => writing
   }
 }

@@ -5,6 +5,7 @@ import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { formatMemory } from '../../../core/system/bytes.ts'
 import { processMemory } from '../../../core/system/processes.ts'
 import type { LlamaServerEngine } from '../engine.ts'
+import type { EngineLog } from '../launch.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { type DevicePools, devicePools, matchDevices } from './device-placement.ts'
 import { type EngineFiles, engineFiles } from './engine-files.ts'
@@ -40,38 +41,8 @@ interface EngineFacts {
   estimated: MetadataEstimate
 }
 
-export interface MemoryBookDeps {
-  runtimes: Pick<Runtimes, 'current'>
-  hardware: HardwareService
-  /** Folder of the data directory's cache that is this book's own. */
-  directory: string
-  /** Bytes that models may take of each GPU; undefined is what it can spare. */
-  gpuMemory?: number | undefined
-  /** Bytes of the machine's memory that all engines together may take now. */
-  hostMemory(): Promise<number>
-  /** What llama-fit-params says of an engine; undefined where it cannot. */
-  fit(build: Build, spec: LaunchSpec, signal: AbortSignal): Promise<MemoryUse | undefined>
-  log: { debug(object: object, message: string): void; warn(object: object, message: string): void }
-}
-
 /** What is known about memory: what models need, and what GPUs have. */
-export interface MemoryBook {
-  /** What an engine would take. Rejects only with the signal's reason. */
-  estimate(spec: LaunchSpec, build: Build, signal: AbortSignal): Promise<MemoryNeed>
-  /** Bytes that engines may take of each GPU's pool; see `EngineProvider.budgets`. */
-  budgets(used: MemoryUse): Promise<MemoryUse>
-  /**
-   * Remembers what an engine really takes, also for later starts of corral, and gives what is to be reserved for it:
-   * what it reports, what it does not report (its process, a driver's part), and what it may still grow to.
-   */
-  learn(engine: LlamaServerEngine, need: MemoryNeed): MemoryUse
-  /** Remembers that this need was too small: the next estimate for an engine like it is larger. */
-  learnOutOfMemory(spec: LaunchSpec, need: MemoryNeed): void
-  /** A sentence with the numbers and what would help (a smaller context, a q8_0 cache, fewer slots, a smaller variant). */
-  explain(spec: LaunchSpec, need: MemoryNeed, budget: MemoryUse): string
-  /** Waits until what was learned is on the disk. */
-  close(): Promise<void>
-}
+export type MemoryBook = ReturnType<typeof createMemoryBook>
 
 /** Estimates of llama-fit-params that are kept. */
 const KEPT = 100
@@ -79,11 +50,23 @@ const KEPT = 100
 /**
  * Estimates what models need: what an engine like it took before, else what llama-fit-params estimates, else what
  * the files' metadata say; each with what the engine takes beside its own report, and with what its caches may grow to
- * (`MetadataEstimate.growth`). What engines take is kept in `directory`.
+ * (`MetadataEstimate.growth`).
  */
-export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
-  const { runtimes, hardware, log } = deps
-  const learned = createLearnedNeeds(deps.directory, log)
+export function createMemoryBook(deps: {
+  runtimes: Pick<Runtimes, 'current'>
+  hardware: HardwareService
+  /** Folder of the data directory's cache where it keeps what engines take. */
+  directory: string
+  /** Bytes that models may take of each GPU; undefined is what it can spare. */
+  gpuMemory?: number | undefined
+  /** Bytes of the machine's memory that all engines together may take now. */
+  hostMemory(): Promise<number>
+  /** What llama-fit-params says of an engine; undefined where it cannot. */
+  fit(build: Build, spec: LaunchSpec, signal: AbortSignal): Promise<MemoryUse | undefined>
+  log: EngineLog
+}) {
+  const { runtimes, hardware } = deps
+  const learned = createLearnedNeeds(deps.directory, deps.log)
   const fits = new Map<string, MemoryUse | undefined>()
   const writing = new Set<Promise<void>>()
 
@@ -101,14 +84,8 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
     const files = await engineFiles(spec, amx)
     const margins = pools.margins ? { deviceMargins: pools.margins } : {}
     const where: EnginePlace = { devices: pools.devices, memory, arch: process.arch, amx, ...margins }
-    return {
-      key: needKey(spec, build),
-      build,
-      files,
-      where,
-      pools,
-      estimated: estimateFromMetadata(spec, files, where)
-    }
+    const estimated = estimateFromMetadata(spec, files, where)
+    return { key: needKey(spec, build), build, files, where, pools, estimated }
   }
 
   const inPools = (use: MemoryUse, { poolOf }: DevicePools) =>
@@ -127,6 +104,7 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
   const byMetadata = ({ estimated, where, build }: EngineFacts): MemoryUse =>
     fromMetadata(estimated, where.devices, build.executables.fitParams === undefined)
 
+  /** What an engine would take. Rejects only with the signal's reason. */
   async function estimate(spec: LaunchSpec, build: Build, signal: AbortSignal): Promise<MemoryNeed> {
     signal.throwIfAborted()
     await learned.loaded
@@ -156,13 +134,18 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
 
   return {
     estimate,
-    async budgets(used) {
+    /** Bytes that engines may take of each GPU's pool; see `EngineProvider.budgets`. */
+    async budgets(used: MemoryUse): Promise<MemoryUse> {
       const build = runtimes.current()
       if (!build) return {}
       const [now, pools] = await Promise.all([hardware.memory(), poolsOf(build)])
       return pools.budgets(now, used)
     },
-    learn(engine, { facts }) {
+    /**
+     * Remembers what an engine really takes, also for later starts of corral, and gives what is to be reserved for it:
+     * what it reports, what it does not report (its process, a driver's part), and what it may still grow to.
+     */
+    learn(engine: LlamaServerEngine, { facts }: MemoryNeed): MemoryUse {
       const report = engine.memory && inPools(engine.memory, facts.pools)
       const start = report ? fromReport(report, facts.estimated, undefined) : byMetadata(facts)
       write(engine, facts)
@@ -172,11 +155,13 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
       })
       return needOf(facts.estimated, start, 'learned').use
     },
-    learnOutOfMemory(spec, { use, facts }) {
+    /** Remembers that this need was too small: the next estimate for an engine like it is larger. */
+    learnOutOfMemory(spec: LaunchSpec, { use, facts }: MemoryNeed): void {
       const host = Math.max(0, (use.host ?? 0) - facts.estimated.growth)
       learned.note(facts.key, spec.alias, { tooLittle: { ...use, host } })
     },
-    explain(spec, need, limits) {
+    /** A sentence with the numbers and what would help (a smaller context, a q8_0 cache, fewer slots …). */
+    explain(spec: LaunchSpec, need: MemoryNeed, limits: MemoryUse): string {
       const { files, where } = need.facts
       if (!files.shape) return explainNeed(spec, need, limits, undefined)
       const useOf = (options: LoadOptions) => {
@@ -193,7 +178,8 @@ export function createMemoryBook(deps: MemoryBookDeps): MemoryBook {
       }
       return explainNeed(spec, need, limits, needFor)
     },
-    async close() {
+    /** Waits until what was learned is on the disk. */
+    async close(): Promise<void> {
       await Promise.all(writing)
       await learned.close()
     }
