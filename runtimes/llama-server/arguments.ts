@@ -24,7 +24,7 @@ export interface ArgumentSettings {
   listen: Listen
   /** MiB of RAM for the states of earlier prompts. */
   promptCache: number
-  /** Holds the chat template that goes before the model's own. */
+  /** A file with the chat template to use instead of the model's own. */
   templateFile?: string
   /** The flags that the build's `--help` names; undefined when that is not known, then all are taken to be. */
   knownFlags?: ReadonlySet<string>
@@ -134,7 +134,7 @@ function loraArguments(loras: EngineSettings['loras']): string[] {
   if (colon) {
     throw new CorralError(
       'load_failed',
-      `llama-server cannot scale the LoRA adapter ${colon.path}, since its path holds a colon. Move it to another folder.`
+      `llama-server cannot scale the LoRA adapter ${colon.path}, since its path contains a colon. Move it to another folder.`
     )
   }
   return [

@@ -20,12 +20,12 @@ export interface EngineProcess {
   readonly drained: Promise<void>
   /** Why it could not be started. */
   readonly startError: Promise<NodeJS.ErrnoException | undefined>
-  /** Asks it to end, which it does once nothing is connected any more. */
+  /** Asks it to end, which it does once no connection is open any more. */
   end(): void
   kill(): void
 }
 
-/** Milliseconds to wait for the last output of a process that has gone; another process may hold its pipes. */
+/** Milliseconds to wait for the last output of a process that has gone; another process may keep its pipes open. */
 const DRAIN_LIMIT = 250
 const EXIT_COMMAND = 'cmd_router_to_child:exit\n'
 

@@ -6,7 +6,6 @@ import type { Engine, EngineExit } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { engineCalls } from './calls.ts'
-import { MemoryReport, parseLine } from './engine-output.ts'
 import { type EngineProcess, watchOomKills } from './engine-process.ts'
 import { type ExitFacts, engineFailure, hungFailure, isFatal, startFailure } from './failure.ts'
 import { reactionTo } from './failure-causes.ts'
@@ -20,7 +19,7 @@ import {
   removeRunRecord
 } from './launch.ts'
 import type { LaunchSpec } from './launch-spec.ts'
-import { type LoadedFacts, loadingOf, loadWarnings } from './loading.ts'
+import { type LoadedFacts, loadingOf, loadWarnings, MemoryReport, parseLine } from './loading.ts'
 import { createEngineLogBook, type EngineLogBook } from './log-book.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
 
@@ -86,7 +85,7 @@ export async function createLlamaServerEngine(
   }
 }
 
-/** Absolute paths that the engine's output may hold. */
+/** Absolute paths that the engine's output may contain. */
 function pathsOf({ modelPath, projectorPath, settings }: LaunchSpec, build: Build, address: EngineAddress): string[] {
   const loras = settings?.loras.map(({ path }) => path) ?? []
   const files = [modelPath, projectorPath, settings?.speculation.draft?.modelPath, ...loras]

@@ -74,7 +74,7 @@ export interface EventBlock {
 }
 
 /**
- * Cuts a stream of Server-Sent Events at the ends of events, without looking into them: a chunk that holds whole events,
+ * Cuts a stream of Server-Sent Events at the ends of events, without looking into them: a chunk of whole events,
  * as nearly every one does, is passed on as it is.
  */
 export class EventBlocks {

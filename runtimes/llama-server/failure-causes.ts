@@ -153,7 +153,7 @@ export const CAUSES = {
     /clip_(?:init|model_load\w*): failed to load model '.+': (?!.*(?:allocat|memory|initialize|open|Does this file exist|failed to load CLIP))(.+)/
   ),
 
-  // What the files hold.
+  // The contents of the files.
   unsupported_file_version: fileRefused(
     `This llama.cpp build does not read this version of the file format ($1). ${NEWER_BUILD}`,
     /(GGUFv\d+ is no longer supported|this GGUF file is version \d+ but this software only supports up to version \d+|bad GGUF version: \d+|mismatch between the host and model endianness|unsupported (?:GGUF|file) version.*|byte ?swap.*)/i
@@ -179,11 +179,11 @@ export const CAUSES = {
     {
       pattern: new RegExp(`(?:unknown|unsupported) (?:model )?architecture:? ['"]?(${MEDIA})['"]?(?:$|[^\\w-])`, 'i'),
       sentence:
-        'The file holds a model for images, video or sound ("$1"), which llama-server does not serve. Choose a language model.'
+        'The file contains a model for images, video or sound ("$1"), which llama-server does not serve. Choose a language model.'
     },
     {
       pattern: /(CLIP) cannot be used as main model/,
-      sentence: 'The file holds a projector ($1), not a model. Import the model, with this file beside it.'
+      sentence: 'The file contains a projector ($1), not a model. Import the model, with this file beside it.'
     },
     /(?:unknown|unsupported) (?:model )?architecture:? ['"]?([\w.-]+)/i
   ]),

@@ -148,7 +148,7 @@ export function findFailure(
  * Finds out why an engine failed. What its last lines say goes before how it ended; a line of a failure that it got
  * over does not count.
  * @param end.lines its last lines, oldest first
- * @param end.paths absolute paths that the lines may hold; only their last part is shown
+ * @param end.paths absolute paths that the lines may contain; only their last part is shown
  */
 export function classifyFailure({
   lines,

@@ -2,7 +2,7 @@ import { isObject } from '../../core/system/json-object.ts'
 
 type Fields = Record<string, unknown>
 
-/** What holds one schema, many by name, and many in a list. */
+/** Keywords with one schema, with several by name, and with several in a list. */
 const ONE = ['items', 'additionalProperties', 'additionalItems']
 const NAMED = ['properties', '$defs', 'definitions']
 const LISTS = ['allOf', 'anyOf', 'oneOf', 'prefixItems', 'items']
@@ -98,35 +98,27 @@ function withPlaces(node: Fields): Fields {
   return { ...others, prefixItems: filled }
 }
 
-/** Words of JSON Schema that llama.cpp's grammars pass over wherever they stand. */
+/** Keywords of JSON Schema that llama.cpp's grammars always ignore. */
 const NEVER = new Set(
   `multipleOf uniqueItems contains minContains maxContains minProperties maxProperties patternProperties
   propertyNames dependentRequired dependentSchemas not if`.split(/\s+/)
 )
-/** Those that hold for whole numbers only. */
+/** Keywords that its grammars enforce for whole numbers only. */
 const BOUNDS = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']
 const LENGTHS = ['minLength', 'maxLength']
 const KNOWN_FORMAT = /^(date|time|date-time|uuid[1-5]?)$/
-/** What a schema says is taken from the first of these alone. */
+/** Where a schema has one of these keywords, only the first of them counts. */
 const ALONE = ['$ref', 'oneOf', 'anyOf']
-/** What would hold beside them. */
+/** Keywords that are ignored beside these. */
 const BESIDE = ['properties', 'required', 'items', 'pattern', 'allOf', 'enum', 'const', ...LENGTHS, ...BOUNDS]
 
-/** The schemas that a whole answer must match, as the request gives them. */
-function schemasOf({ response_format: format, json_schema: bare }: Fields): Fields[] {
+/** The parts of a request's schemas that llama.cpp's grammars do not enforce, as JSON pointers; empty where all are. */
+export function unenforced({ response_format: format, json_schema: bare }: Fields): string[] {
   const named = isObject(format) && isObject(format.json_schema) ? format.json_schema.schema : undefined
-  return [isObject(format) ? format.schema : undefined, named, bare].filter(isObject)
+  return [isObject(format) ? format.schema : undefined, named, bare].filter(isObject).flatMap(unenforcedIn)
 }
 
-/**
- * The parts of a request's schemas that are not enforced, as JSON pointers; empty where all are.
- * llama.cpp's grammars pass it over.
- */
-export function unenforced(body: Fields): string[] {
-  return schemasOf(body).flatMap(unenforcedIn)
-}
-
-/** JSON pointers, as fragments of addresses, to what llama.cpp's grammar of a schema passes over. */
+/** JSON pointers, as fragments of addresses, to what llama.cpp's grammar of a schema ignores. */
 export function unenforcedIn(schema: unknown): string[] {
   const found: string[] = []
 
@@ -148,12 +140,10 @@ export function unenforcedIn(schema: unknown): string[] {
     const inside: [string, unknown][] = ['items', 'additionalProperties'].map(word => [word, fields[word]])
     for (const word of ['allOf', 'anyOf', 'oneOf', 'prefixItems']) {
       const list = fields[word]
-      if (Array.isArray(list)) inside.push(...list.map((each, index): [string, unknown] => [`${word}/${index}`, each]))
+      for (const [index, each] of Array.isArray(list) ? list.entries() : []) inside.push([`${word}/${index}`, each])
     }
     for (const word of NAMED) {
-      inside.push(
-        ...Object.entries(fields[word] ?? {}).map(([name, each]): [string, unknown] => [`${word}/${token(name)}`, each])
-      )
+      for (const [name, each] of Object.entries(fields[word] ?? {})) inside.push([`${word}/${token(name)}`, each])
     }
     for (const [place, each] of inside) look(each, `${at}/${place}`)
   }
@@ -163,6 +153,6 @@ export function unenforcedIn(schema: unknown): string[] {
 }
 
 function token(name: string): string {
-  // What is half a character, which no address can hold, becomes a whole one.
+  // Half a character cannot be written in an address; it becomes a whole one.
   return encodeURIComponent(Buffer.from(name).toString().replaceAll('~', '~0').replaceAll('/', '~1'))
 }

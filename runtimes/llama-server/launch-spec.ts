@@ -23,7 +23,7 @@ export interface LaunchSpec extends EngineSpec {
   projectorPath?: string
   /** Folder that the engine may save its slots' caches in (`--slot-save-path`); none are saved where absent. */
   slotFolder?: string
-  /** llama-server's defaults and corral's own hold where absent. */
+  /** Where absent, llama-server's defaults and corral's own apply. */
   bounds?: EngineBounds
 }
 

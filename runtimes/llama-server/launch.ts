@@ -26,7 +26,7 @@ export interface LaunchDeps {
   runDirectory: string
   /** Flags of llama-server put after corral's own. */
   extraArguments?: readonly string[]
-  /** Variables that the build's kind wants on this machine; those of the model go before. */
+  /** Variables that the build's kind needs on this machine; those of the model take precedence. */
   environment?: Readonly<Record<string, string>>
 }
 
@@ -123,7 +123,7 @@ async function freePort(host: string): Promise<number> {
 /**
  * A fresh address: a Unix socket in a folder that only this user can enter, or where that cannot be (Windows, a long
  * temporary folder) a free port on loopback. The port may be taken by another process before the engine listens. The
- * folder is only named: it is made once it is written down that it is to be removed. `tcp` rules a socket out.
+ * folder is only named: it is made once it is written down that it is to be removed. With `tcp` it is never a socket.
  */
 export async function allocateAddress(
   socketRoot = tmpdir(),

@@ -1,6 +1,6 @@
 import { CorralError } from '../../core/errors.ts'
 
-/** Stands for what C++ libraries say of an index that is not there, such as a token beyond the vocabulary. */
+/** Replaces what C++ libraries say of an index out of range, such as that of a token beyond the vocabulary. */
 const OUT_OF_RANGE = 'a number in it is out of range'
 
 /**
@@ -26,16 +26,8 @@ const NOT_ITS_FORMAT = /^The model produced output that does not match/
 /** Longest part of an engine's message that is passed on. */
 const LONGEST_MESSAGE = 400
 
-interface EngineFailure {
-  status: number
-  message: string
-  type: string
-  promptTokens: number | undefined
-  contextSize: number | undefined
-}
-
 /**
- * What llama-server's error answer means to a client. It gives no more of the engine's text than a client may see:
+ * What llama-server's error answer means to a client. It quotes no more of the engine's text than a client may see:
  * llama-server quotes whole messages and tools in some of its errors.
  * @param status HTTP status; the `code` within the body counts more, since an error may come in a stream
  * @param bodyText the answer's body, or the JSON of the event: `{"error":{"code","message","type"}}`
@@ -43,8 +35,8 @@ interface EngineFailure {
 export function requestError(status: number, bodyText: string): CorralError {
   const failure = readFailure(status, bodyText)
   const { message, type } = failure
-  if (type === 'exceed_context_size_error' || failure.contextSize !== undefined) return contextExceeded(failure)
-  if (/^Context size has been exceeded/.test(message)) return contextExceeded(failure)
+  const isTooLong = type === 'exceed_context_size_error' || /^Context size has been exceeded/.test(message)
+  if (isTooLong || failure.contextSize !== undefined) return contextExceeded(failure)
   if (type === 'not_supported_error' || failure.status === 501 || UNSUPPORTED.test(message)) {
     return new CorralError(
       'unsupported_capability',
@@ -66,10 +58,8 @@ export function requestError(status: number, bodyText: string): CorralError {
   // A refused key is no fault of the client: corral makes the engine's key.
   const isRefusal = failure.status >= 400 && failure.status < 500 && failure.status !== 401 && failure.status !== 403
   if (isRefusal || REQUEST_FAULTS.some(pattern => pattern.test(message))) {
-    return new CorralError(
-      'invalid_request',
-      `The request is not valid: ${sentence(message) || 'no reason was given.'}`
-    )
+    const reason = sentence(message) || 'no reason was given.'
+    return new CorralError('invalid_request', `The request is not valid: ${reason}`)
   }
   return new CorralError(
     'internal',
@@ -85,20 +75,17 @@ export function isCacheFault(error: unknown): boolean {
   return error instanceof CorralError && error.code === 'internal' && error.message.includes('Chunk not found')
 }
 
-function contextExceeded({ promptTokens, contextSize }: EngineFailure): CorralError {
-  const numbers =
-    promptTokens === undefined || contextSize === undefined
-      ? 'The prompt and its answer do not fit into the context'
-      : `The prompt has ${promptTokens} tokens, but the context holds ${contextSize}`
-  return new CorralError('context_exceeded', `${numbers}. Shorten it, or ask for a larger context with num_ctx.`, {
-    details:
-      promptTokens === undefined || contextSize === undefined
-        ? {}
-        : { n_prompt_tokens: promptTokens, n_ctx: contextSize }
+function contextExceeded({ promptTokens, contextSize }: ReturnType<typeof readFailure>): CorralError {
+  const counted = promptTokens !== undefined && contextSize !== undefined
+  const what = counted
+    ? `The prompt has ${promptTokens} tokens, but the context holds ${contextSize}`
+    : 'The prompt and its answer do not fit into the context'
+  return new CorralError('context_exceeded', `${what}. Shorten it, or ask for a larger context with num_ctx.`, {
+    details: counted ? { n_prompt_tokens: promptTokens, n_ctx: contextSize } : {}
   })
 }
 
-function readFailure(status: number, bodyText: string): EngineFailure {
+function readFailure(status: number, bodyText: string) {
   let error: Record<string, unknown> = {}
   try {
     const body = JSON.parse(bodyText)

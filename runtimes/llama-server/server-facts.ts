@@ -152,7 +152,7 @@ const MIB = 1024 * 1024
 const NO_GPU_ID = /^(CPU|BLAS)/i
 const SOFTWARE_RENDERER = /llvmpipe|lavapipe|softpipe|swiftshader|microsoft basic render/i
 
-/** Bytes; undefined where it is no number, or 0, which stands for not known. */
+/** Bytes; undefined where it is not a number, or 0, which means unknown. */
 function mebibytes(text: string): number | undefined {
   return /^\d{1,9}$/.test(text) && Number(text) > 0 ? Number(text) * MIB : undefined
 }
@@ -164,23 +164,21 @@ function mebibytes(text: string): number | undefined {
 export function parseDevices(lines: readonly string[]): BuildDevice[] | undefined {
   const start = lines.findIndex(line => line.trim() === 'Available devices:')
   if (start < 0) return undefined
-  const devices: BuildDevice[] = []
-  for (const line of lines.slice(start + 1)) {
-    // Names may hold colons and brackets: an id has no blank in it, and the last bracket is the one that counts.
+  return lines.slice(start + 1).flatMap((line): BuildDevice | [] => {
+    // Names may contain colons and brackets: an id has no blank in it, and the last bracket is the one that counts.
     const match = /^\s+(\S+?): (.*) \((\S+) MiB, (\S+) MiB free\)\s*$/.exec(line)
-    if (!match) continue
+    if (!match) return []
     const [, id, description, total, free] = match as unknown as [string, string, string, string, string]
-    if (NO_GPU_ID.test(id) || SOFTWARE_RENDERER.test(description)) continue
+    if (NO_GPU_ID.test(id) || SOFTWARE_RENDERER.test(description)) return []
     const totalMemory = mebibytes(total)
     const freeMemory = free === '0' && totalMemory !== undefined ? 0 : mebibytes(free)
-    devices.push({
+    return {
       id,
       description,
-      ...(totalMemory === undefined ? {} : { totalMemory }),
-      ...(freeMemory === undefined ? {} : { freeMemory })
-    })
-  }
-  return devices
+      ...(totalMemory !== undefined && { totalMemory }),
+      ...(freeMemory !== undefined && { freeMemory })
+    }
+  })
 }
 
 /** What the backends say besides the list. */

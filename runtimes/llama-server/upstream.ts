@@ -32,12 +32,8 @@ const BROKEN = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ENOTCONN'])
 /** A Unix socket whose queue of new connections is full refuses at once; the request is repeated after so many milliseconds. */
 const BACKLOG_WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
 
-function codeOf(error: Error): string {
-  return 'code' in error ? String(error.code) : ''
-}
-
 /**
- * Passes a response on as a stream: no byte is fetched that nobody takes, and destroying it cuts the connection. When
+ * Passes a response on as a stream: no more bytes are fetched than its reader takes, and destroying it cuts the connection. When
  * the connection breaks, it ends with the error that `explain` makes of that.
  */
 function createBody(
@@ -64,7 +60,7 @@ function createBody(
     if (!body.destroyed) void explain(error).then(explained => body.destroy(explained))
   })
   body.on('error', () => {
-    // A stream that breaks while nobody reads it must not end the whole process; readers get the error all the same.
+    // A stream that breaks while nobody reads it must not end the whole process; readers still get the error.
   })
   return body
 }
@@ -130,7 +126,8 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
 
   /** Whether to try again after a failure that came before any answer. Waits where that helps. */
   async function mayRetry(error: Error, attempt: number, signal: AbortSignal): Promise<boolean> {
-    if (codeOf(error) === 'EAGAIN') {
+    const code = 'code' in error ? String(error.code) : ''
+    if (code === 'EAGAIN') {
       const wait = BACKLOG_WAITS[attempt]
       if (wait === undefined) return false
       await sleep(wait, undefined, { signal }).catch(() => {
@@ -138,7 +135,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       })
       return hooks.alive()
     }
-    return attempt === 0 && BROKEN.has(codeOf(error)) && hooks.alive()
+    return attempt === 0 && BROKEN.has(code) && hooks.alive()
   }
 
   return {

@@ -83,7 +83,7 @@ export default definePlugin({
         const needed = NEEDED[mode]
         return format === 'remote' && needed && metadata.capabilities.includes(needed) ? 1 : 0
       },
-      // What a request says of its engine makes no difference to a server elsewhere.
+      // Load options make no difference to a server elsewhere.
       loadOptions: () => ({}),
       async start(spec) {
         const { model, isDefault, publicName, key } = spec.variant

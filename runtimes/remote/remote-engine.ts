@@ -6,10 +6,10 @@ import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } 
 import { CorralError } from '../../core/errors.ts'
 import type { RemoteServers } from './remote-servers.ts'
 
-/** Requests at once: how many a server elsewhere answers is its own affair. */
+/** Requests at once: how many a server elsewhere answers is up to the server. */
 const SLOTS = 1024
 
-/** An engine that asks servers elsewhere, in the words of hosted chat. */
+/** An engine whose requests go to servers elsewhere, as hosted chat. */
 export function createRemoteEngine(
   spec: EngineSpec,
   servers: RemoteServers,

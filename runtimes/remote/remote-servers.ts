@@ -29,7 +29,7 @@ class ServerFault extends Error {
   /** Whether it gets no requests until a health check succeeds. */
   readonly ejects: boolean
 
-  constructor(outcome: CorralError, ejects: boolean) {
+  constructor(outcome: CorralError, ejects = false) {
     super(outcome.message)
     this.outcome = outcome
     this.ejects = ejects
@@ -46,7 +46,7 @@ export function createRemoteServers(
   settings: readonly RemoteServerSettings[],
   { interval, timeout, log }: { interval: number; timeout: number; log: HealthLog }
 ) {
-  // Answers may take as long as they want: only the client, or the server, ends them.
+  // Answers may take any time: only the client or the server ends them.
   const agent = new Agent({ headersTimeout: 0, bodyTimeout: 0, connect: { timeout } })
   const servers: RemoteServer[] = settings.map(({ url, key }) => {
     return { url: url.replace(/\/+$/, ''), key, running: 0, healthy: true }
@@ -137,7 +137,7 @@ export function createRemoteServers(
       const left = new Set(servers)
       let last: ServerFault | undefined
       while (left.size > 0) {
-        // What is ejected is tried last: it may be back.
+        // Ejected servers are tried last: one may be back.
         const [server] = [...left].sort((a, b) => Number(b.healthy) - Number(a.healthy) || a.running - b.running)
         left.delete(server!)
         try {
@@ -168,21 +168,21 @@ const textOf = async (body: ReplyBody) => await body.text().catch(() => '')
 /** What a refusal means to the client: never the server's key, and its own words only where the request is at fault. */
 function refusal(name: string, status: number, text: string, retryAfter: unknown): CorralError | ServerFault {
   const { message, code } = errorIn(text)
+  const server = `A server of model "${name}"`
   if (status === 401 || status === 403) {
-    const what = `A server of model "${name}" refuses the key that config.yaml has for it. Correct the key.`
-    return new ServerFault(new CorralError('load_failed', what), false)
+    const what = `${server} refuses the key that config.yaml has for it. Correct the key.`
+    return new ServerFault(new CorralError('load_failed', what))
   }
   if (status === 404) {
-    const what = `A server of model "${name}" has no model of the name that config.yaml gives. Correct "model".`
-    return new ServerFault(new CorralError('model_not_found', what, { param: 'model' }), false)
+    const what = `${server} has no model of the name that config.yaml gives. Correct "model".`
+    return new ServerFault(new CorralError('model_not_found', what, { param: 'model' }))
   }
   if (status === 429) {
-    const seconds = Number(retryAfter) > 0 ? Math.ceil(Number(retryAfter)) : 1
     const what = `The servers of model "${name}" have too many requests. Try again in a moment.`
-    return new ServerFault(new CorralError('queue_full', what, { retryAfter: seconds }), false)
+    return new ServerFault(new CorralError('queue_full', what, { retryAfter: Math.ceil(Number(retryAfter)) || 1 }))
   }
   if (status >= 500) {
-    const what = `A server of model "${name}" failed with status ${status}. Try again later.`
+    const what = `${server} failed with status ${status}. Try again later.`
     return new ServerFault(new CorralError('engine_crashed', what), true)
   }
   if (code === 'context_length_exceeded' || code === 'context_exceeded') {

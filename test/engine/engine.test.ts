@@ -23,7 +23,7 @@ import { createEngineLogBook } from '../../runtimes/llama-server/log-book.ts'
 import { failure } from '../support/failure.ts'
 import { buildOf, engineDeps, engineSpec, MODEL, realBuild } from './support.ts'
 
-// What an engine must not heed; see "surroundings" below.
+// Settings that an engine must ignore; see "surroundings" below.
 const strayConfig = t.testdir({ 'llama.cpp': { 'config.ini': 'metrics = 1\nn-predict = 3\n' } })
 process.env.XDG_CONFIG_HOME = strayConfig
 process.env.LLAMA_ARG_ENDPOINT_METRICS = '1'
@@ -83,7 +83,7 @@ async function isBusy(engine: LlamaServerEngine): Promise<boolean> {
   return ((await json(body)) as { is_processing: boolean }[]).some(slot => slot.is_processing)
 }
 
-t.test('loads, tells its progress, answers, and leaves nothing behind', async t => {
+t.test('loads, reports its progress, answers, and leaves nothing behind', async t => {
   const run = t.testdir({})
   const progress: Progress[] = []
   const engine = await createLlamaServerEngine(BUILD, engineSpec(), engineDeps(run), {

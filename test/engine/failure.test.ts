@@ -15,7 +15,7 @@ function recorded(name: string): string[] {
 
 const FAILED = { code: 1, signal: null }
 
-/** File → cause and what the sentence must hold; undefined where the log tells of no failure, or of none for certain. */
+/** File → cause and what the sentence must hold; undefined where the log reports no failure, or none for certain. */
 const TABLE: Record<string, [cause: FailureCause, sentence: RegExp] | undefined> = {
   'bad-flag-device-cpu.txt': ['bad_flag_value', /--device \(invalid device: CPU\)/],
   'bad-flag-flash-attn-needs-value-2026.txt': ['bad_flag_value', /--flash-attn \(expected value/],
@@ -173,7 +173,7 @@ t.test('loads that succeed, but not well', t => {
   t.match(of('load-fail/prefix-cuda-oom-compute-RECOVERED-load-ok.txt'), [/pipeline parallelism, which is off/])
   t.match(of('load-fail/chat-template-fallback-then-ready.txt'), [/badly formed.*--chat-template-file/])
   t.match(of('load-ok/zero-layers-offloaded-vulkan-build.txt'), [/None of the 49 layers/])
-  t.same(of('load-ok/zero-layers-offloaded-vulkan-build.txt', 0), [], 'as it was asked for')
+  t.same(of('load-ok/zero-layers-offloaded-vulkan-build.txt', 0), [], 'as it was requested')
   t.same(of('load-ok/cuda-2gpu-model-buffers-2026.txt'), [])
   const driver = ['ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device is detected']
   t.match(loadWarnings([...driver, ...driver], { gpuLayers: -1 }), [/no CUDA-capable device is detected/])

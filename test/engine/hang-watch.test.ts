@@ -40,10 +40,10 @@ t.test('no byte, no health, no processor time: hung', async t => {
   const { looks } = seen
   t.ok(looks >= 8, `${looks} looks`)
   await new Promise(resolve => setTimeout(resolve, LIMIT))
-  t.equal(seen.looks, looks, 'nobody looks at it any more')
+  t.equal(seen.looks, looks, 'it is not checked any more')
 })
 
-t.test('where the system tells no processor time, health decides', async t => {
+t.test('where the system reports no processor time, health decides', async t => {
   const silent = watched(t, { used: async () => undefined })
   await until('it is found out', () => silent.seen.hung === 1)
 })
@@ -55,7 +55,7 @@ t.test('health that never comes is as good as none', async t => {
   await until('it is found out', () => seen.hung === 1)
 })
 
-t.test('each sign of life is enough, for ever', async t => {
+t.test('each sign of life is enough, however long it takes', async t => {
   let count = 0
   const cases: Record<string, Partial<Signs>> = {
     'no request is open': { open: 0 },
@@ -66,7 +66,7 @@ t.test('each sign of life is enough, for ever', async t => {
   const watches = Object.values(cases).map(signs => watched(t, signs))
   await until('they are looked at often', () => watches.every(({ seen }) => seen.looks > 40))
   for (const [index, name] of Object.keys(cases).entries()) t.equal(watches[index]!.seen.hung, 0, name)
-  t.equal(watches[0]!.seen.probes, 0, 'it is not asked without need')
+  t.equal(watches[0]!.seen.probes, 0, 'it gets no health checks without need')
   t.equal(watches[1]!.seen.probes, 0)
 })
 

@@ -62,7 +62,7 @@ const record = (more: Partial<EngineLogRecord>): EngineLogRecord => ({
   ...more
 })
 
-t.test('what a follower is told', t => {
+t.test('what a follower of the log gets', t => {
   const news = createLogEvents(1)
   const old = record({ engine: 'e0', lines: ['old'], endedAt: 'long ago' })
   t.same(news([record({ lines: ['a', 'b'] }), old]), [

@@ -6,10 +6,9 @@ import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
 import { engineArguments, promptCacheSize } from '../../runtimes/llama-server/arguments.ts'
-import { parseLine } from '../../runtimes/llama-server/engine-output.ts'
 import { engineEnvironment } from '../../runtimes/llama-server/engine-process.ts'
 import { allocateAddress, isUsableSocketPath, makePrivateFolder } from '../../runtimes/llama-server/launch.ts'
-import { factsFromProps } from '../../runtimes/llama-server/loading.ts'
+import { factsFromProps, parseLine } from '../../runtimes/llama-server/loading.ts'
 import { LogTail } from '../../runtimes/llama-server/log-book.ts'
 import { flagsInHelp } from '../../runtimes/llama-server/server-facts.ts'
 import { engineSpec } from './support.ts'
@@ -287,7 +286,7 @@ t.test('the last lines', t => {
   t.end()
 })
 
-t.test('what /props tells', t => {
+t.test('facts in /props', t => {
   t.same(factsFromProps({ total_slots: 2, default_generation_settings: { n_ctx: 512 } }), {
     contextSize: 512,
     slots: 2

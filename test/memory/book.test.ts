@@ -8,8 +8,7 @@ import { createHostMemory } from '../../plugins/scheduler/host-memory.ts'
 import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { totalOf } from '../../runtimes/llama-server/memory/engine-need.ts'
-import { createLearnedNeeds, needKey } from '../../runtimes/llama-server/memory/learned-needs.ts'
-import { createMemoryBook } from '../../runtimes/llama-server/memory/memory-book.ts'
+import { createLearnedNeeds, createMemoryBook, needKey } from '../../runtimes/llama-server/memory/memory-book.ts'
 import { GIB, MIB, specOf, writeShape } from './support.ts'
 
 const { signal } = new AbortController()
@@ -112,7 +111,7 @@ t.test('a need by metadata, by llama-fit-params, by what an engine took', async 
   const { book, directory, asked } = bookOf(t, { fit: { host: 7 * GIB } })
   const first = await book.estimate(spec, signal)
   await book.estimate(spec, signal)
-  t.equal(asked.length, 1, 'llama-fit-params is asked once')
+  t.equal(asked.length, 1, 'llama-fit-params runs once')
   const { engine, end } = engineOf({ ...spec, bounds: first.bounds }, { host: 5 * GIB })
   const counted = book.learn(engine, first)
   t.ok(counted.host! > 6 * GIB && counted.host! < first.use.host!, 'its report, its process and what it may grow by')
@@ -166,7 +165,7 @@ t.test('where layers go on a GPU', async t => {
   const part = await narrow.book.estimate(spec, signal)
   t.equal(part.from, 'metadata', 'llama-fit-params does not know of the limit')
   t.ok(part.use.CUDA0! <= 4 * GIB && part.use.CUDA0! > 3 * GIB && part.use.host! > 4 * GIB, 'as many as fit')
-  t.same(part.bounds.deviceMargins, [8 * GIB], 'llama-server is told to leave the rest')
+  t.same(part.bounds.deviceMargins, [8 * GIB], 'llama-server has to leave the rest')
   const { engine } = engineOf(spec, { host: 4 * GIB, CUDA0: 3 * GIB })
   narrow.book.learn(engine, part)
   await narrow.book.close()

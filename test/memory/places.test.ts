@@ -5,7 +5,7 @@ import { NATIVE_NAMING } from '../../core/contracts/native-api.ts'
 import { parseProcessMemory } from '../../core/system/processes.ts'
 import { runningRecord } from '../../plugins/api-native/records.ts'
 import { hostBudget, reserveOf } from '../../plugins/scheduler/host-memory.ts'
-import { MemoryReport } from '../../runtimes/llama-server/engine-output.ts'
+import { MemoryReport } from '../../runtimes/llama-server/loading.ts'
 import {
   type Device,
   devicePools,
@@ -26,17 +26,17 @@ const parts: Parts = {
 }
 const device = (budget: number, pool = 'CUDA0'): Device => ({ pool, budget, overhead: 2 })
 
-t.test('which layers lie where', async t => {
+t.test('which layers go where', async t => {
   const table: [string, Device[], number, Record<string, number>, number, boolean?][] = [
     ['no device', [], -1, { host: 5 + 44 + 3 }, 0],
-    ['no device, though layers are asked for', [], 99, { host: 52 }, 0],
+    ['no device, though layers are requested', [], 99, { host: 52 }, 0],
     ['all fit', [device(54)], -1, { host: 5 + 1, CUDA0: 44 + 5 + 3 }, 5],
     ['one byte less', [device(53)], -1, { host: 5 + 11 + 3, CUDA0: 33 + 5 + 3 }, 4],
     ['only the output fits', [device(10)], -1, { host: 5 + 44 + 3, CUDA0: 5 + 3 }, 1],
     ['nothing fits', [device(6)], -1, { host: 52, CUDA0: 3 }, 0],
-    ['none are asked for', [device(99)], 0, { host: 52, CUDA0: 3 }, 0],
-    ['two are asked for', [device(99)], 2, { host: 5 + 33 + 3, CUDA0: 11 + 5 + 3 }, 2],
-    ['all are asked for, fit or not', [device(1)], 99, { host: 6, CUDA0: 52 }, 5],
+    ['none are requested', [device(99)], 0, { host: 52, CUDA0: 3 }, 0],
+    ['two are requested', [device(99)], 2, { host: 5 + 33 + 3, CUDA0: 11 + 5 + 3 }, 2],
+    ['all are requested, fit or not', [device(1)], 99, { host: 6, CUDA0: 52 }, 5],
     ['two devices', [device(60), device(20, 'CUDA1')], -1, { host: 6, CUDA0: 36.75 + 3, CUDA1: 12.25 + 3 }, 5],
     ['the machine’s own memory', [device(60, 'host')], -1, { host: 6 + 52 }, 5],
     ['caches stay', [device(54)], -1, { host: 5 + 1 + 4, CUDA0: 40 + 5 + 3 }, 5, true]
@@ -138,7 +138,7 @@ t.test('pools and budgets of devices', async t => {
   const tiny = devicePools(build('cuda', [listed('CUDA0', 'x', 2 * GIB)]), [], { limit: undefined, main: [] })
   t.same(tiny.budgets(undefined, {}), { CUDA0: 1.5 * GIB }, 'a quarter of a small one')
   const unknown = devicePools(build('sycl', [listed('SYCL0', 'x')]), [], { limit: GIB, main: [] })
-  t.same(unknown.budgets(undefined, {}), {}, 'of which nobody knows the size')
+  t.same(unknown.budgets(undefined, {}), {}, 'of unknown size')
   t.equal(unknown.margins, undefined)
 })
 
@@ -234,7 +234,7 @@ t.test('sources of a need', async t => {
   t.same(beyond({ host: 10, CUDA0: 90 }, { host: 8, CUDA0: 100 }), { host: 10, CUDA0: 110.00000000000001 })
 })
 
-t.test('sizes of running models as /api/ps tells them', async t => {
+t.test('sizes of running models in /api/ps', async t => {
   const sizes = (memory: Record<string, number> | undefined) => {
     const engine = { memory, contextSize: 4096 }
     const running = { variant: { ...specOf('/m.gguf').variant, size: 70 }, engine, options: {}, mode: 'chat' }
@@ -244,5 +244,5 @@ t.test('sizes of running models as /api/ps tells them', async t => {
   t.same(sizes({ host: 30, CUDA0: 100, CUDA1: 50 }), { size: 180, size_vram: 150 })
   t.same(sizes({ host: 30, MTL0: 100 }), { size: 130, size_vram: 100 }, 'what a GPU has of the machine’s memory too')
   t.same(sizes({ host: 30 }), { size: 30, size_vram: 0 })
-  t.same(sizes(undefined), { size: 70, size_vram: 0 }, 'the files, where the engine tells nothing')
+  t.same(sizes(undefined), { size: 70, size_vram: 0 }, 'the files, where the engine reports nothing')
 })

@@ -3,15 +3,15 @@ import { join } from 'node:path'
 import t from 'tap'
 import { readGgufHeader } from '../../core/models/gguf-file.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
-import { engineFiles, projectorCompute, shardsOf } from '../../runtimes/llama-server/memory/engine-files.ts'
-import { engineFlags } from '../../runtimes/llama-server/memory/engine-need.ts'
-import { modelShape, weightsOf } from '../../runtimes/llama-server/memory/model-shape.ts'
+import { engineFiles, engineFlags, projectorCompute, shardsOf } from '../../runtimes/llama-server/memory/engine-need.ts'
 import {
   type CacheOptions,
   cacheByLayer,
   cells,
-  checkpointSize
-} from '../../runtimes/llama-server/memory/model-sizes.ts'
+  checkpointSize,
+  modelShape,
+  weightsOf
+} from '../../runtimes/llama-server/memory/model-shape.ts'
 import { ggufBytes, writeSparseGguf } from '../support/gguf-writer.ts'
 import { F16, Q4_K } from './model-shapes.ts'
 import { GIB, MIB, partsOf, specOf } from './support.ts'

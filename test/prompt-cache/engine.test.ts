@@ -46,7 +46,7 @@ t.test('a conversation goes on with another engine', async t => {
     t.same(next.message, warm.message, `${what}: the same answer`)
     t.equal(next.read, warm.read, `${what}: no more is read than where it was not unloaded`)
     await engine.stop()
-    t.same(readdirSync(folder).sort(), ['manifest.json', saved!.file].sort(), 'nothing else lies there')
+    t.same(readdirSync(folder).sort(), ['manifest.json', saved!.file].sort(), 'nothing else is in the folder')
   }
 
   const later = promptCacheIn(directory)
@@ -86,7 +86,7 @@ t.test('only what has changed is written, and each conversation once', async t =
   const [before] = listOf(folder)
   const untouched = await startWith(t, cache, { num_parallel: 2, num_ctx: 2048 })
   await cache.save(untouched)
-  t.same(listOf(folder), [before], 'nobody spoke')
+  t.same(listOf(folder), [before], 'nothing was said')
   await untouched.stop()
 
   const engine = await startWith(t, cache, { num_parallel: 2, num_ctx: 2048 })
@@ -149,7 +149,7 @@ t.test('an engine that is killed', async t => {
   process.kill(engine.pid!, 'SIGKILL')
   await saving
   await engine.exited
-  t.ok(said.length, 'it is told')
+  t.ok(said.length, 'it is logged')
   await cache.save(engine)
   await cache.restore(engine, NEVER)
   const { cache: later, said: told } = promptCacheIn(directory)
@@ -158,7 +158,7 @@ t.test('an engine that is killed', async t => {
   t.notOk(told.some(message => /of no use/.test(message)))
 })
 
-t.test('whom it is not for', async t => {
+t.test('engines whose caches are not saved', async t => {
   const directory = join(t.testdir(), 'prompts')
   const { cache } = promptCacheIn(directory)
   t.equal(await cache.folderFor(engineSpec({ mode: 'embedding' })), undefined)
@@ -274,7 +274,7 @@ t.test('engines that do not do as they should', async t => {
 
   const hung = await scripted(cache, () => undefined)
   await cache.save(hung)
-  t.match(said.at(-1), /could not be saved/, 'one that does not answer is not waited for')
+  t.match(said.at(-1), /could not be saved/, 'an engine that does not answer is not waited for')
 
   const files = listOf(folder)
   const called = new AbortController()
@@ -283,7 +283,7 @@ t.test('engines that do not do as they should', async t => {
     return undefined
   })
   await cache.restore(off, called.signal)
-  t.same(listOf(folder), files, 'called off: all stays')
+  t.same(listOf(folder), files, 'cancelled: all files stay')
   t.equal(off.asked.length, 1)
 
   const dying = await scripted(cache, () => {
@@ -292,7 +292,7 @@ t.test('engines that do not do as they should', async t => {
   })
   await cache.restore(dying, NEVER)
   t.same(listOf(folder), files.slice(1), 'what killed an engine is not given to another one')
-  t.equal(dying.asked.length, 1, 'and a dead one is not asked on')
+  t.equal(dying.asked.length, 1, 'and a dead one gets no more requests')
 
   const refusing = await scripted(cache, () => ({ error: { message: 'invalid slot save file' } }))
   await cache.restore(refusing, NEVER)
@@ -310,7 +310,7 @@ t.test('what is read again faster stays on the disk', async t => {
   const directory = join(t.testdir(), 'prompts')
   const { cache, said, folder } = await savedConversation(t, directory)
   const list = listOf(folder)
-  t.type(list[0]!.pace, 'number', 'the engine told how fast it reads')
+  t.type(list[0]!.pace, 'number', 'the engine reports how fast it reads')
   // So large that checking it takes longer than reading its tokens at this pace.
   const path = join(folder, list[0]!.file)
   truncateSync(path, 2 ** 30)

@@ -9,7 +9,7 @@ import {
   openCacheStore,
   type SavedSlot
 } from '../../runtimes/llama-server/prompt-cache/cache-store.ts'
-import { bytesPerToken, cacheKey, savesSlots } from '../../runtimes/llama-server/prompt-cache/slots.ts'
+import { bytesPerToken, cacheKey, savesSlots } from '../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
 import {
   checksumOf,
   continues,
@@ -62,7 +62,7 @@ t.test('bytes of a token', async t => {
   const small = specOf('llama', DENSE)
   small.options = { ...small.options, cache_type_k: 'q8_0', cache_type_v: 'q8_0' }
   t.equal(bytesPerToken(small), 32 * 8 * 128 * 2 * (34 / 32) + 16)
-  t.equal(bytesPerToken(specOf('llama')), undefined, 'no numbers, no estimated')
+  t.equal(bytesPerToken(specOf('llama')), undefined, 'without numbers there is no estimate')
 })
 
 t.test('what a cache depends on', async t => {
@@ -178,12 +178,12 @@ t.test('files of slots', async t => {
 
   const of = async (tokens: number[]) => (await readLayout(write('f', stateFile({ tokens, streams: 1, stream: 0 }))))!
   t.ok(continues(await of([...tokens, 500, 501]), layout))
-  t.ok(continues(await of([...tokens.slice(0, 95), 500, 501]), layout), 'its end may be worded anew')
+  t.ok(continues(await of([...tokens.slice(0, 95), 500, 501]), layout), 'its end may be rendered differently')
   t.notOk(continues(await of([...tokens.slice(0, 50), 500, 501]), layout), 'another one with the same beginning')
   t.notOk(continues(await of(tokens.slice(0, 50)), layout), 'an earlier state')
 })
 
-t.test('who leaves first', async t => {
+t.test('which files are deleted first', async t => {
   const entries = [
     { slot: { file: 'a', bytes: 10, usedAt: 3 } as SavedSlot },
     { slot: { file: 'b', bytes: 10, usedAt: 1 } as SavedSlot },
@@ -227,7 +227,7 @@ t.test('files and budget', async t => {
   const there = (variant: string, slot: SavedSlot) => existsSync(store.path(variant, slot.file))
 
   t.equal(await store.reserve(1001), undefined, 'more than the budget')
-  t.ok(there('x/a:f16', a), 'nobody left for it')
+  t.ok(there('x/a:f16', a), 'nothing was deleted for it')
   const release = (await store.reserve(150))!
   t.notOk(there('x/a:f16', a), 'the least recently used one made room')
   t.ok(there('x/b:f16', b))

@@ -106,7 +106,7 @@ t.test('a server that is dead, answers HTML or fails gives way to another, and c
   t.match(await corral.json('/v1/chat/completions', { model, messages }), { status: 200 })
 })
 
-t.test('failures of the only server are told in the words of each surface', async t => {
+t.test('each surface reports the failures of the only server in its own form', async t => {
   const table: [string, RequestListener, number, RegExp][] = [
     ['a wrong key', (_, response) => json(response, 401, {}), 500, /refuses the key/],
     ['no such model', (_, response) => json(response, 404, {}), 404, /no model of the name/],

@@ -18,7 +18,7 @@ export interface Parts {
   input: number
   /** Weights and cache of each layer. */
   layers: { weights: number; cache: number }[]
-  /** The output and what else follows the layers; `copied` is what of it lies in `input` too when it is not on a device. */
+  /** The output and what else follows the layers; `copied` is the part of it that is in `input` as well when it is not on a device. */
   output: number
   copied: number
   compute: { layers: number; io: number }
@@ -27,9 +27,9 @@ export interface Parts {
 const sum = (list: readonly number[]) => list.reduce((total, bytes) => total + bytes, 0)
 
 /**
- * Which layers lie where, as llama.cpp puts them (`llama_model_base::load_tensors`, `common_params_fit_impl`): the last
- * ones and the output on the devices, in shares by what they have free, the rest in the machine's memory. Of their own
- * accord all layers go to the devices if they fit there, else as many as do. Layers are taken to be whole: llama.cpp
+ * Which layers go where, as llama.cpp places them (`llama_model_base::load_tensors`, `common_params_fit_impl`): the last
+ * ones and the output on the devices, in shares by what they have free, the rest in the machine's memory. Unless
+ * their number is set, all layers go to the devices if they fit there, else as many as do. Layers are taken to be whole: llama.cpp
  * may split the first one, or keep only the experts of several in the machine's memory, which comes to the same sum.
  * @param gpuLayers layers on devices; negative is automatic
  * @param hostCache caches stay in the machine's memory

@@ -6,7 +6,7 @@ import { engineArguments } from '../arguments.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { knownFlags, linesOf, type QueryOptions } from '../server-facts.ts'
 
-/** Milliseconds: it reads a header and asks the devices, which takes a fraction of a second. */
+/** Milliseconds: it reads a header and queries the devices, which takes a fraction of a second. */
 const LIMIT = 15_000
 const MIB = 2 ** 20
 /** Flags that would change what it prints, or make it do something else. */

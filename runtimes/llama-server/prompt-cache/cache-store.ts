@@ -12,8 +12,8 @@ import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
  *   <directory>/<hash of the variant's key>/manifest.json
  *                                           <random>.slot …
  *
- * A file counts once the manifest names it, which is written last and in one step; what no manifest names is left from
- * an interrupted save and goes at the next start. Folders are 0700 and files 0600: they hold what people wrote.
+ * A file counts once the manifest names it, which is written last and in one step; a file that no manifest names is left from
+ * an interrupted save and is deleted at the next start. Folders are 0700 and files 0600: they contain what people wrote.
  */
 
 const SavedSlotSchema = Type.Object({
@@ -59,7 +59,7 @@ export function newFileName(): string {
   return `${randomBytes(8).toString('hex')}.slot`
 }
 
-/** Deletes a file; one that stays (Windows keeps what is open) goes at the next start. */
+/** Deletes a file; one that cannot be deleted yet (on Windows, while it is open) goes at the next start. */
 export async function discard(path: string): Promise<void> {
   await rm(path, { force: true }).catch(() => {
     // No manifest names it.
@@ -159,7 +159,7 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
     slots: (variant: string): readonly SavedSlot[] => saved.get(variant) ?? [],
     path: pathOf,
     /**
-     * Sets bytes aside for a file that is to be written, deleting the least recently used ones where the budget asks for
+     * Sets bytes aside for a file that is to be written, deleting the least recently used ones where the budget requires
      * it, `expendable` before all others. Returns how to give them back; undefined when budget or disk have no room.
      */
     reserve: (bytes: number, expendable?: string) =>
@@ -171,7 +171,7 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
           reserved -= bytes
         }
       }),
-    /** Adds complete files and deletes others of the variant. Afterwards the budget holds again. */
+    /** Adds complete files and deletes others of the variant. Afterwards the budget is kept again. */
     replace: (variant: string, added: SavedSlot[], removed: readonly SavedSlot[]): Promise<void> =>
       alone(async () => {
         const slots = [...(saved.get(variant) ?? []).filter(slot => !removed.includes(slot)), ...added]

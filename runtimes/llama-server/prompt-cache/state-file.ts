@@ -9,7 +9,7 @@ import { crc32 } from 'node:zlib'
  *   magic "ggsq", version, count of token words, token words,
  *   count of streams, then for each stream its count of cells and, unless that is 0, the cells
  *
- * An engine has a stream for each of its slots, and a slot's cells lie in one of them. llama-server refuses a file with
+ * An engine has a stream for each of its slots, and a slot's cells are in one of them. llama-server refuses a file with
  * another count of streams than its own, and aborts when one is cut short; a flipped bit in the cells it cannot notice.
  * So a file is checked by its sum before it is handed over.
  */
@@ -33,7 +33,7 @@ export interface StateLayout {
   tokenWords: Uint32Array
 }
 
-/** How a file is laid out; undefined when it is of another form than is known here. */
+/** How a file is laid out; undefined when its form is unknown here. */
 export async function readLayout(path: string): Promise<StateLayout | undefined> {
   const file = await open(path)
   try {
