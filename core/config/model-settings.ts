@@ -28,7 +28,7 @@ interface Speculation {
 export interface EngineSettings {
   /** Kind of build or id of an installed one. */
   runtime?: string
-  /** Flags of llama-server, after corral's own. */
+  /** Flags of the engine, after corral's own. */
   arguments: readonly string[]
   environment: Readonly<Record<string, string>>
   speculation: Speculation
@@ -38,7 +38,7 @@ export interface EngineSettings {
   projector?: string | null
 }
 
-/** What `config.yaml` says about one model, its own section laid over the server's defaults. */
+/** What `config.yaml` says about one model: its own section over the server's defaults. */
 export interface EffectiveSettings {
   load: LoadOptions
   /** Sent with each request that gives none of its own. */
@@ -55,16 +55,16 @@ export interface EffectiveSettings {
   engine: EngineSettings
 }
 
-/** Options as they were read, by the frozen object that they stand in: they are asked for with each request. */
+/** Options that were parsed, by the frozen object that has them: each request needs them. */
 const readOnce = new WeakMap<object, ParsedOptions>()
 
-function optionsOf(given: object): ParsedOptions {
-  let read = readOnce.get(given)
-  if (!read) {
-    read = parseOptions(given)
-    readOnce.set(given, read)
+function optionsOf(options: object): ParsedOptions {
+  let parsed = readOnce.get(options)
+  if (!parsed) {
+    parsed = parseOptions(options)
+    readOnce.set(options, parsed)
   }
-  return read
+  return parsed
 }
 
 /**
@@ -73,49 +73,37 @@ function optionsOf(given: object): ParsedOptions {
  */
 export function settingsFor(config: CoreConfig, variant: Model): EffectiveSettings {
   const bare = `${variant.model.owner}/${variant.model.name}`.toLowerCase()
-  const sections: ModelSettings[] = []
-  for (const wanted of [bare, variant.key]) {
-    const entry = Object.entries(config.models).find(([name]) => name.toLowerCase() === wanted)
-    if (entry) sections.push(entry[1])
+  const sections = [bare, variant.key].flatMap(wanted => {
+    const name = Object.keys(config.models).find(each => each.toLowerCase() === wanted)
+    return name === undefined ? [] : [config.models[name]!]
+  })
+  const section: ModelSettings = Object.assign({}, ...sections)
+  const layers = [
+    optionsOf(config.defaults),
+    parseOptions(variant.defaults?.options),
+    ...sections.map(({ options }) => parseOptions(options))
+  ]
+  return {
+    load: Object.assign({}, ...layers.map(({ load }) => load)),
+    sampling: Object.assign({}, ...layers.map(({ sampling }) => sampling)),
+    keepAlive: parseDuration(section.keep_alive),
+    pin: section.pin ?? false,
+    preload: section.preload ?? false,
+    groups: section.groups?.map(group => group.toLowerCase()) ?? [],
+    maxConcurrent: section.max_concurrent,
+    overflow: layers.findLast(({ overflow }) => overflow)?.overflow ?? 'error',
+    engine: engineSettings(section, Object.assign({}, ...sections.map(({ environment }) => environment)))
   }
-  const server = optionsOf(config.defaults)
-  const made = parseOptions(variant.defaults?.options)
-  const settings: EffectiveSettings = {
-    load: { ...(server.load as LoadOptions), ...made.load },
-    sampling: { ...server.sampling, ...made.sampling },
-    keepAlive: undefined,
-    pin: false,
-    preload: false,
-    groups: [],
-    maxConcurrent: undefined,
-    overflow: made.overflow ?? server.overflow ?? 'error',
-    engine: { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
-  }
-  for (const section of sections) {
-    const own = parseOptions(section.options)
-    settings.load = { ...settings.load, ...own.load }
-    settings.sampling = { ...settings.sampling, ...own.sampling }
-    settings.overflow = own.overflow ?? settings.overflow
-    if (section.keep_alive !== undefined) settings.keepAlive = parseDuration(section.keep_alive)
-    settings.pin = section.pin ?? settings.pin
-    settings.preload = section.preload ?? settings.preload
-    settings.groups = section.groups?.map(group => group.toLowerCase()) ?? settings.groups
-    settings.maxConcurrent = section.max_concurrent ?? settings.maxConcurrent
-    settings.engine = engineSettings(settings.engine, section)
-  }
-  return settings
 }
 
-/** A section's word on engines over what held before. */
-function engineSettings(before: EngineSettings, section: ModelSettings): EngineSettings {
+function engineSettings(section: ModelSettings, environment: Record<string, string>): EngineSettings {
   const { runtime, draft, projector } = section
   return {
-    ...(runtime === undefined ? before : { ...before, runtime }),
-    arguments: section.arguments ?? before.arguments,
-    environment: { ...before.environment, ...section.environment },
+    ...(runtime !== undefined && { runtime }),
+    arguments: section.arguments ?? [],
+    environment,
     speculation: {
-      ...before.speculation,
-      ngram: section.ngram ?? before.speculation.ngram,
+      ngram: section.ngram ?? false,
       ...(draft && {
         draft: {
           model: draft.model,
@@ -126,15 +114,15 @@ function engineSettings(before: EngineSettings, section: ModelSettings): EngineS
         }
       })
     },
-    loras: section.lora?.map(({ path, scale = 1 }) => ({ path, scale })) ?? before.loras,
-    // An empty path is the word for none.
+    loras: section.lora?.map(({ path, scale = 1 }) => ({ path, scale })) ?? [],
+    // In the file, an empty path stands for none.
     ...(projector !== undefined && { projector: projector === '' ? null : projector })
   }
 }
 
 /**
- * Tokens of context that a request has which asks for none of its own: those of the engine that runs, else those that
- * the model would be loaded with. No model has more than it was trained for.
+ * Tokens of context for a request that names none: those of the engine that runs, else those that the model would be
+ * loaded with. No model has more than it was trained for.
  */
 export function contextInForce(
   config: CoreConfig,

@@ -50,8 +50,9 @@ export async function claimDataDirectory(
   paths: DataPaths,
   server: { address: string; version: string }
 ): Promise<DataDirectoryClaim> {
-  for (const path of [paths.home, paths.models, paths.downloads, paths.runtimes, paths.cache, paths.logs])
-    await createFolder(path)
+  for (const path of [paths.home, paths.models, paths.downloads, paths.runtimes, paths.cache, paths.logs]) {
+    await usable(path, () => mkdir(path, { recursive: true, mode: 0o700 }))
+  }
   const self: Owner = {
     pid: process.pid,
     startTime: (await processStartTime(process.pid)) ?? 'unknown',
@@ -86,14 +87,14 @@ export async function claimDataDirectory(
     },
     async update(address) {
       self.address = address
-      await Promise.all(files.map(file => writeDurably(file, ownerText(self))))
+      await Promise.all(files.map(file => writeDurably(file, `${JSON.stringify(self, undefined, 2)}\n`)))
     }
   }
 }
 
 /** The server that runs on this data directory now; undefined when none does. Reads only. */
-export async function readOwner(paths: Pick<DataPaths, 'ownerFile'>): Promise<Owner | undefined> {
-  return livingOwner(paths.ownerFile)
+export function readOwner({ ownerFile }: Pick<DataPaths, 'ownerFile'>): Promise<Owner | undefined> {
+  return livingOwner(ownerFile)
 }
 
 function ownerFiles(paths: DataPaths): string[] {
@@ -103,8 +104,6 @@ function ownerFiles(paths: DataPaths): string[] {
     : [paths.ownerFile, join(paths.models, '.owner.json')]
 }
 
-const ownerText = (owner: Owner): string => `${JSON.stringify(owner, undefined, 2)}\n`
-
 async function claimFile(file: string, self: Owner): Promise<void> {
   try {
     // Imported here: commands read the owner on each call, and never write it.
@@ -113,14 +112,14 @@ async function claimFile(file: string, self: Owner): Promise<void> {
     await withShortLock(file, async () => {
       const owner = await livingOwner(file)
       if (owner) throw heldError(dirname(file), owner, self)
-      await writeDurably(file, ownerText(self))
+      await writeDurably(file, `${JSON.stringify(self, undefined, 2)}\n`)
     })
   } catch (error) {
     if (error instanceof DataDirectoryError) throw error
     if (!isSystemError(error, 'ELOCKED')) throw unusable(dirname(file), error)
     throw new DataDirectoryError(
       'held',
-      `Another corral is starting on ${dirname(file)} and does not get on. Wait a moment and start again; ` +
+      `Another corral is starting on ${dirname(file)} and has not finished. Wait a moment and start again; ` +
         `if no corral runs, delete ${file}.lock.`,
       { cause: error }
     )
@@ -131,7 +130,7 @@ async function livingOwner(file: string): Promise<Owner | undefined> {
   const owner = await readOwnerFile(file)
   if (!owner) return undefined
   if (owner.host === hostname()) return (await isSameProcess(owner.pid, owner.startTime)) ? owner : undefined
-  // A process of another machine (or container) cannot be looked at; only its beat tells.
+  // A process of another machine (or container) cannot be seen; only its beat shows that it lives.
   const { mtimeMs } = await stat(file)
   return Date.now() - mtimeMs < SILENCE_OF_THE_DEAD ? owner : undefined
 }
@@ -162,50 +161,39 @@ async function releaseFile(file: string, self: Owner): Promise<void> {
   }
 }
 
-async function createFolder(path: string): Promise<void> {
+async function writeDurably(file: string, text: string): Promise<void> {
+  const { default: writeFileAtomic } = await import('write-file-atomic')
+  await usable(dirname(file), () => writeFileAtomic(file, text, { mode: 0o600 }))
+}
+
+/** @throws DataDirectoryError naming the path, where the work fails */
+async function usable(path: string, work: () => Promise<unknown>): Promise<void> {
   try {
-    await mkdir(path, { recursive: true, mode: 0o700 })
+    await work()
   } catch (error) {
     throw unusable(path, error)
   }
 }
 
-async function writeDurably(file: string, text: string): Promise<void> {
-  try {
-    const { default: writeFileAtomic } = await import('write-file-atomic')
-    await writeFileAtomic(file, text, { mode: 0o600 })
-  } catch (error) {
-    throw unusable(dirname(file), error)
-  }
-}
-
 function heldError(directory: string, owner: Owner, self: Owner): DataDirectoryError {
-  const where = owner.host === self.host ? '' : ` on ${owner.host}`
-  const advice =
-    owner.host === self.host
-      ? `Use that server, stop it (process ${owner.pid}), or choose another directory with CORRAL_HOME.`
-      : 'Use that server, stop it there, or choose another directory with CORRAL_HOME.'
+  const here = owner.host === self.host
+  const stop = here ? `stop it (process ${owner.pid})` : 'stop it there'
   return new DataDirectoryError(
     'held',
-    `Another corral (process ${owner.pid}${where}, ${owner.address}) serves ${directory}. ${advice}`,
+    `Another corral (process ${owner.pid}${here ? '' : ` on ${owner.host}`}, ${owner.address}) serves ${directory}. ` +
+      `Use that server, ${stop}, or choose another directory with CORRAL_HOME.`,
     { owner }
   )
 }
 
-function unusable(path: string, error: unknown): DataDirectoryError {
+function unusable(path: string, cause: unknown): DataDirectoryError {
+  const other = (before: string) => `${before} choose another directory with CORRAL_HOME.`
   let advice = 'Choose another directory with CORRAL_HOME.'
-  if (isSystemError(error, 'EACCES', 'EPERM', 'EROFS')) {
-    advice = 'Make it writable for this user, or choose another directory with CORRAL_HOME.'
-  } else if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
+  if (isSystemError(cause, 'EACCES', 'EPERM', 'EROFS')) advice = other('Make it writable for this user, or')
+  if (isSystemError(cause, 'ENOTDIR', 'EEXIST')) advice = other('A file is in the way: move it, or')
+  if (isSystemError(cause, 'ENOSPC', 'EDQUOT')) {
     advice = 'The disk is full: free some space, or choose a directory on another disk with CORRAL_HOME.'
-  } else if (isSystemError(error, 'ENOTDIR', 'EEXIST')) {
-    advice = 'A file is in the way: move it, or choose another directory with CORRAL_HOME.'
   }
-  return new DataDirectoryError(
-    'unusable',
-    `The data directory ${path} cannot be used: ${messageOf(error)}. ${advice}`,
-    {
-      cause: error
-    }
-  )
+  const message = `The data directory ${path} cannot be used: ${messageOf(cause)}. ${advice}`
+  return new DataDirectoryError('unusable', message, { cause })
 }

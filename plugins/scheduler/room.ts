@@ -251,36 +251,26 @@ export function noRoomEver(
   plan: PreparedPlan,
   pinned: readonly EngineState[]
 ): CorralError {
-  const details = detailsOf(state, plan, pinned)
-  if (pinned.length >= state.limits.maxLoaded) {
-    return new CorralError(
-      'insufficient_memory',
-      `No room for another model: ${pinned.length} pinned models are loaded and at most ${state.limits.maxLoaded} may be. Unpin one or raise scheduler.max_loaded_models in config.yaml.`,
-      { details }
-    )
-  }
+  const { maxLoaded } = state.limits
   const newcomer = plannedTenant(engine, plan)
   const excluding = pinned.filter(other => !fits({ ...state, budget: {} }, [tenantOf(other)], newcomer))
-  if (excluding.length && state.limits.maxLoaded > 1) {
+  let message: string
+  if (pinned.length >= maxLoaded) {
+    message = `No room for another model: ${pinned.length} pinned models are loaded and at most ${maxLoaded} may be. Unpin one or raise scheduler.max_loaded_models in config.yaml.`
+  } else if (excluding.length && maxLoaded > 1) {
     const names = [...new Set(excluding.map(other => `"${other.name}"`))].join(', ')
-    return new CorralError(
-      'insufficient_memory',
-      `Model "${engine.name}" may not be in memory together with ${names}, which is pinned. Unpin it or change their groups in config.yaml.`,
-      { details }
-    )
+    message = `Model "${engine.name}" may not be in memory together with ${names}, which is pinned. Unpin it or change their groups in config.yaml.`
+  } else {
+    const tooLarge = Object.entries(newcomer.use).some(([pool, bytes]) => bytes > (state.budget[pool] ?? bytes))
+    const because = tooLarge
+      ? ''
+      : ` Pinned models hold part of it: ${pinned.map(holding).join(', ')}; unpin one to make room.`
+    const numbers =
+      plan.estimate.advice ||
+      `It needs ${amounts(newcomer.use)}, and all models together may take ${amounts(state.budget)}. A smaller context, a q8_0 cache or fewer slots need less.`
+    message = `There is no room in memory for model "${engine.name}". ${numbers}${because}`
   }
-  const tooLarge = Object.entries(newcomer.use).some(([pool, bytes]) => bytes > (state.budget[pool] ?? bytes))
-  const because = tooLarge
-    ? ''
-    : ` Pinned models hold part of it: ${pinned.map(holding).join(', ')}; unpin one to make room.`
-  const numbers =
-    plan.estimate.advice ||
-    `It needs ${amounts(newcomer.use)}, and all models together may take ${amounts(state.budget)}. A smaller context, a q8_0 cache or fewer slots need less.`
-  return new CorralError(
-    'insufficient_memory',
-    `There is no room in memory for model "${engine.name}". ${numbers}${because}`,
-    { details }
-  )
+  return new CorralError('insufficient_memory', message, { details: detailsOf(state, plan, pinned) })
 }
 
 /** The error for requests that waited for room longer than `room_timeout`. */
