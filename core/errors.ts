@@ -45,7 +45,7 @@ export const ERROR_STATUS = {
 
 export type ErrorCode = keyof typeof ERROR_STATUS
 
-/** 5xx codes that the same request may outlive when it is sent again; all others get `x-should-retry: false`. */
+/** 5xx codes for which sending the same request again may help; all others get `x-should-retry: false`. */
 const RETRYABLE = new Set<ErrorCode>(['queue_full', 'hub_rate_limited', 'engine_crashed', 'hub_unreachable'])
 
 export interface ErrorOptions {

@@ -7,7 +7,7 @@ type Content = string | { text?: string }[] | null | undefined
 const textOf = (content: Content) =>
   typeof content === 'string' ? content : (content ?? []).map(part => part.text ?? '').join('')
 
-/** Says word by word what it was asked last. Every model has it, so that tests need no llama.cpp. */
+/** Repeats the last message word by word. Every model has it, so that tests need no llama.cpp. */
 class EchoEngine implements Engine {
   readonly id = `echo-${randomUUID()}`
   readonly provider = 'echo'
@@ -59,7 +59,7 @@ class EchoEngine implements Engine {
   }
 }
 
-/** A plugin whose engine serves every model better than others do, and says what it was asked. */
+/** A plugin whose engine serves every model better than others do, and repeats the last message. */
 export const echoEngine: PluginDefinition = definePlugin({
   name: 'echo-engine',
   api: 1,

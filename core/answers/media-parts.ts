@@ -4,7 +4,7 @@ import { CorralError } from '../errors.ts'
 
 /** A kind of medium that messages hold, and what corral lets through of it. */
 interface Medium {
-  /** What the model needs; undefined where metadata does not tell. */
+  /** What the model needs; undefined where metadata does not say. */
   capability?: 'vision' | 'audio'
   /** As in "cannot understand …". */
   plural: string
@@ -46,7 +46,7 @@ const PARTS: Record<string, { medium: Medium; fields: readonly string[]; plain: 
 
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/
 const DATA_URL = /^data:[^,]*;base64,/
-/** Characters of base64 that are decoded to tell format and size; a JPEG file may tell its size rather late. */
+/** Characters of base64 that are decoded to find format and size; a JPEG file may have its size rather far behind. */
 const HEAD = 2 ** 20
 /** The engine holds an image with 3 bytes a pixel, twice while it reads it. */
 const MOST_PIXELS = 100_000_000
@@ -98,9 +98,9 @@ function requireSense(variant: Model, { capability, plural }: Medium, switchedOf
 
 /** The data of a part: `{ type, [type]: { url } }`, or the same with the text in place of the object. */
 function dataOf(part: Fields, fields: readonly string[]): unknown {
-  const held = part[part.type as string]
-  if (typeof held !== 'object' || held === null) return held
-  return fields.map(field => (held as Fields)[field]).find(value => value !== undefined && value !== null)
+  const content = part[part.type as string]
+  if (typeof content !== 'object' || content === null) return content
+  return fields.map(field => (content as Fields)[field]).find(value => value !== undefined && value !== null)
 }
 
 /** @param plain whether base64 without the beginning of a data URL is allowed too */
@@ -126,7 +126,7 @@ function checkData(data: unknown, medium: Medium, plain: boolean, param: string)
   }
 }
 
-/** Pixels of an image by its first bytes; zeros where they do not tell. */
+/** Pixels of an image by its first bytes; zeros where they do not show it. */
 export function imageSize(head: Buffer): { width: number; height: number } {
   const unknown = { width: 0, height: 0 }
   const signature = head.toString('latin1', 0, 4)

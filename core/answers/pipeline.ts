@@ -12,7 +12,7 @@ import type { OverflowPolicy } from '../models/options.ts'
 import { shorterConversation } from './drop-oldest.ts'
 
 /*
- * The one way of an answer: a surface says what it asks (Question) and how it writes deltas (AnswerWriter); leases,
+ * The one way of an answer: a surface says what it wants (Question) and how it writes deltas (AnswerWriter); leases,
  * retries, heartbeats, conversations that are too long, and failures in the middle of a stream are dealt with here.
  */
 
@@ -103,16 +103,16 @@ export async function streamedAnswer(
     }
   }
   await endWithFailure(stream, request.log, channel.failure, () =>
-    deps.scheduler.withLease({ ...lease, mayRetry: () => !stream.written }, async held => {
+    deps.scheduler.withLease({ ...lease, mayRetry: () => !stream.written }, async leased => {
       stream.status = 'generating'
-      const inBytes = deps.hooks.hasEventFilters() ? undefined : byteCall(held.engine, question)
+      const inBytes = deps.hooks.hasEventFilters() ? undefined : byteCall(leased.engine, question)
       if (channel.bytes && inBytes) {
-        const rewrite = channel.bytes(held)
-        await ask(held, question, reply, inBytes, bytes => stream.write(rewrite(bytes)))
+        const rewrite = channel.bytes(leased)
+        await ask(leased, question, reply, inBytes, bytes => stream.write(rewrite(bytes)))
         return stream.end()
       }
-      const writer = await open(held)
-      await generate(deps, held, question, hooked, reply, deltas => {
+      const writer = await open(leased)
+      await generate(deps, leased, question, hooked, reply, deltas => {
         sayReading(stream, deltas[0])
         const text = writer.add(deltas)
         return text ? stream.write(text) : undefined
@@ -131,11 +131,11 @@ export async function askOnce<Reply, Body extends EngineFields>(
 ): Promise<Reply> {
   const signal = clientSignal(reply)
   if (!lease.loadOnly) await deps.hooks.request(hookedRequest(deps, operation, body, lease, signal))
-  return await deps.scheduler.withLease({ ...lease, signal }, async held => {
+  return await deps.scheduler.withLease({ ...lease, signal }, async leased => {
     try {
-      return await use(held, body)
+      return await use(leased, body)
     } catch (error) {
-      throw reasonOf(held, error)
+      throw reasonOf(leased, error)
     }
   })
 }
@@ -233,7 +233,7 @@ async function generate(
 
 /**
  * Asks the engine. Where the policy allows it, a conversation that does not fit is asked again without its oldest turns
- * until it does; the engine's own count decides, nothing is guessed to fit. The reply says in a header, and the log in a
+ * until it does; only the engine's own count decides whether it fits. The reply says in a header, and the log in a
  * line, how many messages were dropped.
  */
 async function ask<Piece>(

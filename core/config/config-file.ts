@@ -5,7 +5,7 @@ import { isSystemError, messageOf } from '../errors.ts'
 import type { ConfigFlags } from './overrides.ts'
 import { ConfigError } from './problems.ts'
 
-/** What tells where the configuration lies. */
+/** Where the configuration is looked for. */
 export interface ConfigPlaces {
   flags: ConfigFlags
   env: NodeJS.ProcessEnv
@@ -15,7 +15,7 @@ export interface ConfigPlaces {
 
 export interface ConfigFile {
   path: string
-  /** How the file is called in messages: relative to the working directory where it lies in it. */
+  /** The file's name in messages: relative to the working directory if it is inside. */
   shownAs: string
   bytes: Buffer
   /** Where it was found when nobody named it. */

@@ -87,10 +87,10 @@ export const ModelSettingsSchema = Type.Object(
       })
     ),
     arguments: Type.Optional(
-      Type.Array(Type.String(), { description: "More flags for llama-server, after corral's own" })
+      Type.Array(Type.String(), { description: "More flags for the engine, after corral's own" })
     ),
     environment: Type.Optional(
-      Type.Record(Type.String(), Type.String(), { description: 'More environment variables for llama-server' })
+      Type.Record(Type.String(), Type.String(), { description: 'More environment variables for the engine' })
     ),
     draft: Type.Optional(
       Type.Object(

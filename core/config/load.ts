@@ -7,7 +7,7 @@ import type { JsonSchema } from '../system/schema-check.ts'
 import { type ConfigFile, type ConfigPlaces, expandPath, findFile, findHome } from './config-file.ts'
 import type { CoreConfig } from './core-schema.ts'
 import { findMistakes, optionGroups, valueAt, withoutEmpty } from './mistakes.ts'
-import { fromEnvironment, fromFlags, type GivenSetting } from './overrides.ts'
+import { fromEnvironment, fromFlags, type OverriddenSetting } from './overrides.ts'
 import { ConfigError, type ConfigProblem } from './problems.ts'
 import { type ConfigSchema, composeConfigSchema, listSettings, settingName } from './setting-schema.ts'
 import { readYaml } from './yaml-file.ts'
@@ -44,12 +44,12 @@ function setAt(values: Values, path: readonly string[], value: unknown): void {
 /** Options under the one name each has, whatever alias they were written with. */
 function canonicalOptions(values: Values, note: (group: string[], canonical: string, spelled: string) => void): void {
   for (const group of optionGroups(values)) {
-    const given = valueAt(values, group) as Values
+    const options = valueAt(values, group) as Values
     const renamed: Values = {}
-    for (const [spelled, value] of Object.entries(given)) {
+    for (const [spelled, value] of Object.entries(options)) {
       const { load, sampling } = parseOptions({ [spelled]: value })
       const [canonical, checked] = Object.entries({ ...sampling, ...load })[0] ?? [spelled, value]
-      if (canonical !== spelled && Object.hasOwn(given, canonical)) continue
+      if (canonical !== spelled && Object.hasOwn(options, canonical)) continue
       renamed[canonical] = checked
       note(group, canonical, spelled)
     }
@@ -122,9 +122,9 @@ function fileLayer(schema: ConfigSchema, file: ConfigFile): Layer {
 
 const byPlace = (a: ConfigProblem, b: ConfigProblem) => a.line! - b.line! || a.column! - b.column!
 
-function givenLayer(schema: ConfigSchema, given: GivenSetting[], cwd: string): Layer {
+function overridesLayer(schema: ConfigSchema, overrides: OverriddenSetting[], cwd: string): Layer {
   const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [] }
-  for (const { path, value, origin } of given) {
+  for (const { path, value, origin } of overrides) {
     const alone: Values = {}
     setAt(alone, path, value)
     for (const { message } of findMistakes(schema, alone)) {
@@ -165,13 +165,13 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   const file = await findFile(sources, dataPaths(home, undefined).home)
   const layers = [
     ...(file ? [fileLayer(schema, file)] : []),
-    givenLayer(schema, fromEnvironment(schema.root, sources.env), sources.cwd),
-    givenLayer(schema, fromFlags(schema.root, sources.flags), sources.cwd)
+    overridesLayer(schema, fromEnvironment(schema.root, sources.env), sources.cwd),
+    overridesLayer(schema, fromFlags(schema.root, sources.flags), sources.cwd)
   ]
   const problems = layers.flatMap(layer => layer.problems)
   if (problems.length > 0) {
     const unasked = file?.foundIn && problems.some(problem => problem.file)
-    const hint = `${file?.path} was read because it lies in ${file?.foundIn}; --config names another file.`
+    const hint = `${file?.path} was read because it is in ${file?.foundIn}; --config names another file.`
     const unknown = layers.flatMap(layer => layer.unknown)
     throw new ConfigError([...problems, ...unknown], unasked ? hint : undefined)
   }

@@ -60,14 +60,14 @@ function knownPaths(schema: JsonSchema, path: string[] = []): string[][] {
   ])
 }
 
-/** Names the data directory, which the file cannot: it may lie in it. */
+/** The data directory, which the file cannot name: the file may be inside it. */
 const isHome = (path: readonly string[]) => path.length === 1 && path[0] === 'home'
 
 function unknownKey(root: JsonSchema, path: string[]): string {
   const key = path.at(-1)!
   const parent = path.slice(0, -1)
   if (isHome(path)) {
-    return 'home cannot be set in the file, which may lie in it; use CORRAL_HOME or --home.'
+    return 'home cannot be set in the file, which may be inside it; use CORRAL_HOME or --home.'
   }
   const siblings = Object.keys(schemaAt(root, parent)?.properties ?? {})
   const near = nearest(key, siblings)

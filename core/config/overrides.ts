@@ -34,15 +34,15 @@ export interface ConfigFlags {
   llamaCpp?: string
 }
 
-/** One setting that was given outside the file. */
-export interface GivenSetting {
+/** One setting of the environment or a flag. */
+export interface OverriddenSetting {
   path: string[]
   value: unknown
   /** `env CORRAL_PORT` or `flag --port`. */
   origin: string
 }
 
-/** A text as the value its setting wants; text that is none of its kind stays as it is, for the check to tell. */
+/** A text as the type of its setting; text that cannot be converted stays as it is and fails the check. */
 function fromText(schema: JsonSchema | undefined, text: string): unknown {
   const types = [schema?.type ?? []].flat()
   if (types.includes('array')) {
@@ -60,7 +60,7 @@ function fromText(schema: JsonSchema | undefined, text: string): unknown {
 }
 
 /** The settings that the environment gives. An empty variable counts as not set. */
-export function fromEnvironment(root: JsonSchema, env: NodeJS.ProcessEnv): GivenSetting[] {
+export function fromEnvironment(root: JsonSchema, env: NodeJS.ProcessEnv): OverriddenSetting[] {
   return OVERRIDES.flatMap(({ path, env: name }) => {
     const text = env[name]?.trim()
     return text ? [{ path, value: fromText(schemaAt(root, path), text), origin: `env ${name}` }] : []
@@ -68,12 +68,12 @@ export function fromEnvironment(root: JsonSchema, env: NodeJS.ProcessEnv): Given
 }
 
 /** The settings that flags give. */
-export function fromFlags(root: JsonSchema, flags: ConfigFlags): GivenSetting[] {
+export function fromFlags(root: JsonSchema, flags: ConfigFlags): OverriddenSetting[] {
   return OVERRIDES.flatMap(({ path, flag }) => {
     const key = flag?.replace(/-./g, dashed => dashed[1]!.toUpperCase())
-    const given = key === undefined ? undefined : flags[key as keyof ConfigFlags]
-    if (given === undefined) return []
-    const value = typeof given === 'string' ? fromText(schemaAt(root, path), given) : given
+    const flagged = key === undefined ? undefined : flags[key as keyof ConfigFlags]
+    if (flagged === undefined) return []
+    const value = typeof flagged === 'string' ? fromText(schemaAt(root, path), flagged) : flagged
     return [{ path, value, origin: `flag --${flag}` }]
   })
 }

@@ -18,7 +18,7 @@ export interface AdoptedFile {
 
 export type OnCopied = (file: { path: string; role: StoredFile['role'] }) => void
 
-/** Files that somebody chose already, and whose names need not tell what they are. */
+/** Files that were chosen already, and whose names need not say what they are. */
 export interface AdoptRequest {
   name: ModelName
   format: 'gguf' | 'safetensors'

@@ -15,7 +15,7 @@ export type { EngineLogRecord }
 /** What a model is used for; a running engine serves one of them. */
 export type EngineMode = 'chat' | 'embedding' | 'rerank'
 
-// ---- what engines are asked and answer -----------------------------------------------------------------------------
+// ---- requests and answers ---------------------------------------------------------------------------------------
 
 /**
  * A request in the words of the hosted-chat API: `messages` or `prompt`, `tools`, `response_format`, `temperature`,
@@ -117,9 +117,9 @@ export interface EngineExit {
   /** Exit code, or null when a signal ended it. */
   code: number | null
   signal: string | null
-  /** Whether corral asked for it. */
+  /** Whether corral stopped it. */
   expected: boolean
-  /** Why it ended, where corral did not ask for it: `engine_crashed` with `details.cause`. */
+  /** Why it ended, where corral did not stop it: `engine_crashed` with `details.cause`. */
   failure?: CorralError
 }
 

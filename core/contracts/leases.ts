@@ -18,7 +18,7 @@ export interface LeaseRequest extends Waiting {
   signal: AbortSignal
 }
 
-/** The right to use a running engine, by one slot or as many as were asked for. */
+/** The right to use a running engine, by one slot or as many as were requested. */
 export interface Lease {
   readonly engine: Engine
   readonly variant: Model
@@ -54,7 +54,7 @@ export interface Scheduler {
   lease(request: LeaseRequest): Promise<Lease>
   /**
    * Leases, runs `use`, and releases. When the engine dies under a request that has sent nothing yet
-   * (`mayRetry` is asked), it is tried once more on a fresh engine.
+   * (`mayRetry` returns true), it is tried once more on a fresh engine.
    */
   withLease<T>(request: LeaseRequest & { mayRetry?: () => boolean }, use: (lease: Lease) => Promise<T>): Promise<T>
   /**

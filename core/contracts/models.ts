@@ -41,7 +41,7 @@ export interface Origin {
   from: string
   /** Names the content at a hub: a commit. */
   revision?: string
-  /** The label that it was made under, where the name that it was given had one. */
+  /** The label that it was made under, where its name had one. */
   tag?: string
 }
 

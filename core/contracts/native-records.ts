@@ -134,7 +134,7 @@ export const RunningModelSchema = Type.Object(
     expires_at: Time('When it is unloaded if no request comes; 2999-12-31T23:59:59.000Z is never'),
     digest,
     details: ModelDetailsSchema,
-    size_vram: Bytes('Of size: what is held on GPUs'),
+    size_vram: Bytes('Of size: what is on GPUs'),
     context_length: Type.Integer({ description: 'Tokens of each slot' }),
     mode,
     options: Named('LoadOptions', LoadOptionsSchema),
@@ -275,7 +275,7 @@ export const WorkStepSchema = Type.Object(
 )
 export type WorkStep = Static<typeof WorkStepSchema>
 
-/** What it cost, as Ollama's clients read it. Where no answer was asked for there are no counts. */
+/** What it cost, as Ollama's clients read it. Where no answer was requested there are no counts. */
 export const CountersSchema = Type.Object({
   total_duration: Nanoseconds('From the request to the end of the answer'),
   load_duration: Nanoseconds('That the request waited for the model to load'),

@@ -13,16 +13,16 @@ export interface StoredFile {
   role: 'model' | 'projector' | 'other'
 }
 
-/** One quantization of one model, as it lies on disk. A later revision of it is another object with another directory. */
+/** One quantization of one model, on disk. A later revision of it is another object with another directory. */
 export interface StoredVariant extends Model {
   format: 'gguf' | 'safetensors'
   origin: Origin
-  /** Absolute path of the folder that holds `files`. What lies below its folder `converted` is the conversion's. */
+  /** Absolute path of the folder with `files`. Its folder `converted` belongs to the conversion. */
   directory: string
   files: StoredFile[]
 }
 
-/** Whether a model lies on this machine's disk. */
+/** Whether a model has files on this machine. */
 export function hasFiles(model: Model): model is StoredVariant {
   return 'files' in model
 }

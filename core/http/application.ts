@@ -128,7 +128,7 @@ function compileOnDemand(shared: unknown) {
 }
 
 /**
- * Remembers the application's routes, so that a known path with a wrong method can be told from an unknown path. Call it
+ * Remembers the application's routes, so that a wrong method on a known path differs from an unknown path. Call it
  * before any route is registered.
  * @returns gives the methods that a path (without query) answers to; empty when no route matches.
  */

@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 
-/** The reason of a signal whose client went away: nobody is there to be answered. */
+/** The reason of a signal whose client went away: there is no one to answer. */
 export class ClientGone extends Error {
   override readonly name = 'ClientGone'
   constructor() {

@@ -1,6 +1,6 @@
 import { isSystemError, messageOf } from '../errors.ts'
 
-/** An address that the configuration asks for cannot be had: corral does not start, whichever plugin wanted it. */
+/** An address of the configuration is not available: corral does not start, whichever plugin listens there. */
 export class ListenError extends Error {
   override readonly name = 'ListenError'
 }

@@ -22,7 +22,7 @@ export function takeAnyTime(request: IncomingMessage): void {
   })
 }
 
-/** Makes a server heed `takeAnyTime`. To be called once its own listeners are there. */
+/** Lets `takeAnyTime` work on a server. Call it once the server's own listeners are there. */
 export function allowLongUploads(server: Server): void {
   const listeners = server.listeners('clientError') as ((error: Error, socket: Duplex) => void)[]
   server.removeAllListeners('clientError')

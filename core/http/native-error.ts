@@ -87,7 +87,7 @@ export function workFailureEvent(error: CorralError): Record<string, unknown> {
 export function errorHeaders(error: CorralError): Record<string, string> {
   const headers: Record<string, string> = {}
   if (error.retryAfter !== undefined) headers['retry-after'] = String(Math.max(1, Math.ceil(error.retryAfter)))
-  // Hosted-chat SDKs repeat every 5xx and 409 unless told otherwise.
+  // Hosted-chat SDKs repeat every 5xx and 409 without this header.
   if ((error.status >= 500 || error.status === 409) && !error.retryable) headers['x-should-retry'] = 'false'
   if (error.status === 405 && Array.isArray(error.details?.allow)) headers.allow = error.details.allow.join(', ')
   return headers

@@ -1,4 +1,4 @@
-/** What a file of a model repository is for, as far as its name tells. */
+/** What a file of a model repository is for, as far as its name shows. */
 export type FileRole =
   | 'model'
   /** Gives a model eyes or ears (`mmproj`). */
@@ -35,7 +35,7 @@ const RAW_SPLIT = /(\.gguf)(?:\.part-?\d+of\d+|-split-[a-z]|\.part-?[a-z]{1,2})$
 const SHARD = /^(.*)-(\d{5})-of-(\d{5})\.(gguf|safetensors)$/i
 /** Added by those who quantize; no part of the model's name. */
 const MAKERS_MARK = /[-._](?:i1|imat|imatrix)(?=[-._]|$)/gi
-/** How llama.cpp tells drafts. */
+/** How llama.cpp recognises drafts. */
 const DRAFT = /^(?:mtp|eagle3|dflash|dspark)-/i
 /** Parts of speech models, and vocabularies that llama.cpp tests with. */
 const NO_MODEL = /^(?:ggml-vocab|tokenizer|vocoder|audiodecoder)(?:[-._]|$)/i
@@ -56,8 +56,8 @@ function labelOfStem(stem: string): string | undefined {
 }
 
 /**
- * The quantization label that a file's own name tells, in capitals (`Q4_K_M`, `UD-Q4_K_XL`, `F16`); undefined when it
- * tells none. The last one counts: `x-F16-to-Q8_0.gguf` is Q8_0.
+ * The quantization label in a file's own name, in capitals (`Q4_K_M`, `UD-Q4_K_XL`, `F16`); undefined when it
+ * has none. The last one counts: `x-F16-to-Q8_0.gguf` is Q8_0.
  */
 export function labelFromFileName(fileName: string): string | undefined {
   return labelOfStem(stemOf(fileName))
@@ -115,8 +115,8 @@ export function shardNames(path: string): string[] {
 
 /**
  * Tells which projector belongs to a model: of those that share most folders with it, the one that bears its name, or,
- * where there is this model only, the one that lies there. Of several precisions the most compatible one. The function
- * gives undefined where it cannot be told.
+ * where there is this model only, the one that is there. Of several precisions the most compatible one. The function
+ * returns undefined where this is not clear.
  * @param paths all files there are
  */
 export function projectorFinder(paths: readonly string[]): (modelPath: string) => string | undefined {
@@ -168,7 +168,7 @@ function sharedFolders(left: string[], right: string[]): number {
 const RESERVED = /^(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)/i
 
 /**
- * A file's name in the store: characters that some file system refuses, or that llama-server would read as a list, are
+ * A file's name in the store: characters that some file system refuses, or that an engine's flags would read as a list, are
  * replaced. Give it single names, not paths.
  */
 export function storedName(name: string): string {

@@ -8,7 +8,7 @@ import { bareName, type ModelName } from './model-name.ts'
 
 /**
  * The variant of a model that keeps files of another origin from being stored under its name. What was made beside the
- * default variant is in nobody's way but that of its own label.
+ * default variant conflicts with its own label only.
  * @param variants those of the model
  * @param label the one that the files are to get
  */

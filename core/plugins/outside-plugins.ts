@@ -66,7 +66,7 @@ function settingsFault(plugin: PluginDefinition, others: readonly PluginDefiniti
 }
 
 /**
- * The plugin in a module. One that says that it is optional, and has a mistake, is given with its `fault`.
+ * The plugin in a module. One that says that it is optional, and has a mistake, is returned with its `fault`.
  * @param name of a package, or a path that starts at `base`
  * @throws Error with what is wrong, as the end of a sentence
  */
@@ -126,11 +126,11 @@ async function entryIn(folder: string): Promise<string | undefined> {
     throw error
   }
   const description: unknown = JSON.parse(text)
-  const told = isObject(description) ? description : {}
+  const content = isObject(description) ? description : {}
   // A package may say what contract it is written for, so that it is not even loaded under another one.
-  const api = isObject(told.corral) ? told.corral.api : undefined
+  const api = isObject(content.corral) ? content.corral.api : undefined
   if (api !== undefined && api !== PLUGIN_API) throw new Error(wrongApi(api))
-  return join(folder, entryOf(told))
+  return join(folder, entryOf(content))
 }
 
 /** The file of a package, by its package.json: https://nodejs.org/api/packages.html#package-entry-points */

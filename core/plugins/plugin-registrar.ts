@@ -177,7 +177,7 @@ function checkSchemas({ method, url, schema = {}, validatorCompiler }: RouteOpti
   }
 }
 
-/** A Fastify plugin that rejects where the given one throws, which would be an uncaught exception. */
+/** A Fastify plugin that rejects where the original throws, which would be an uncaught exception. */
 function rejecting(plugin: AnyFunction): AnyFunction {
   const wrapped = function (this: unknown, ...values: unknown[]) {
     try {

@@ -34,7 +34,7 @@ export interface CoreSettings {
   port: number
 }
 
-/** What a plugin is given when it is set up. */
+/** What a plugin gets when it is set up. */
 export interface PluginContext {
   readonly log: FastifyBaseLogger
   /** Settings that belong to no plugin; frozen. */
@@ -48,7 +48,7 @@ export interface PluginContext {
   readonly hooks: Hooks
   /** What has become of all plugins so far. */
   plugins(): PluginReport[]
-  /** A failure that each surface words in its own shape, for plugins that cannot import `CorralError`. */
+  /** A failure that each surface renders in its own shape, for plugins that cannot import `CorralError`. */
   error(code: ErrorCode, message: string, options?: ErrorOptions): CorralError
 }
 
@@ -84,7 +84,7 @@ export interface PluginDefinition<Options extends TObject = TObject> {
   needs?: ServiceName[]
   /**
    * An optional plugin that fails is left out and shown as failed; `enabled: false` switches it off. One that throws a
-   * ConfigError or a ListenError ends the start nevertheless: what the configuration asks for cannot be.
+   * ConfigError or a ListenError ends the start nevertheless: the configuration cannot be carried out.
    */
   optional?: boolean
   /** Schema of its section; every property has a default. */

@@ -43,7 +43,7 @@ const SILENCE_OF_THE_DEAD = 90_000
 
 /**
  * Creates the data directory's folders and makes this process their one server until `release`. The claim covers the
- * models folder too when it lies elsewhere. The claim of a process that has died is taken over.
+ * models folder too when it is elsewhere. The claim of a process that has died is taken over.
  * @throws DataDirectoryError naming the process that holds the directory, or the path that cannot be written
  */
 export async function claimDataDirectory(

@@ -16,7 +16,7 @@ export interface DataPaths {
   ownerFile: string
 }
 
-/** The data directory's folders: `home` is CORRAL_HOME or `~/.corral`; models may lie elsewhere (CORRAL_MODELS). */
+/** The data directory's folders: `home` is CORRAL_HOME or `~/.corral`; models may be elsewhere (CORRAL_MODELS). */
 export function dataPaths(home: string | undefined, models: string | undefined): DataPaths {
   const root = resolve(home || join(homedir(), '.corral'))
   const modelsRoot = models ? resolve(models) : join(root, 'models')

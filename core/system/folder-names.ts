@@ -1,7 +1,7 @@
 import { readdir } from 'node:fs/promises'
 import { isSystemError } from '../errors.ts'
 
-/** Names of what lies in a folder; none where there is no such folder. */
+/** Names of the entries of a folder; none where there is no such folder. */
 export async function namesIn(folder: string): Promise<string[]> {
   try {
     return await readdir(folder)

@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 function findPackageRoot(): string {
-  // This module runs from dist/core/system; the package's own files (assets, package.json) lie three folders up.
+  // This module runs from dist/core/system; the package's own files (assets, package.json) are three folders up.
   return join(dirname(fileURLToPath(import.meta.url)), '..', '..', '..')
 }
 

@@ -41,7 +41,7 @@ export function isLoopback(hostname: string): boolean {
 }
 
 /**
- * Whether a URL's host name says that it lies on this machine or in a private network: by its address, or as a name that
+ * Whether a URL's host name says that it is on this machine or in a private network: by its address, or as a name that
  * no public server has.
  */
 export function isPrivateHost(hostname: string): boolean {

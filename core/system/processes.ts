@@ -47,7 +47,7 @@ async function linuxStartTime(pid: number): Promise<string | undefined> {
     const state = fields[0]
     return state === 'Z' || state === 'X' ? undefined : `${boot.trim()} ${fields[19]}`
   } catch {
-    // No /proc (or hidden from this user): only whether it runs can be told.
+    // No /proc (or hidden from this user): only whether it runs is known.
     return isAlive(pid) ? UNKNOWN_START : undefined
   }
 }
@@ -97,7 +97,7 @@ export function parseProcessMemory(text: string): ProcessMemory | undefined {
   return { resident, own: anonymous + (kilobytes('Pss_Shmem') ?? kilobytes('RssShmem') ?? 0) }
 }
 
-/** What a process has in memory now; undefined where the system does not tell, or the process has gone. */
+/** What a process has in memory now; undefined where the system does not say, or the process has gone. */
 export async function processMemory(pid: number | undefined): Promise<ProcessMemory | undefined> {
   if (pid === undefined || process.platform !== 'linux') return undefined
   for (const file of ['smaps_rollup', 'status']) {

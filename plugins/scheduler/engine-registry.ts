@@ -2,7 +2,7 @@ import type { EngineMode, EngineProvider, Engines, MemoryUse } from '../../core/
 import type { Capability, Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 
-/** The registry of providers, with what only the scheduler asks of it. */
+/** The registry of providers, with what only the scheduler needs of it. */
 export interface EngineRegistry extends Engines {
   /** As `providerOf`. @throws CorralError `unsupported_capability` saying what the model can */
   requireProvider(model: Model, mode: EngineMode): EngineProvider
@@ -17,7 +17,7 @@ const PURPOSES: Record<EngineMode, string> = {
   embedding: 'make embeddings',
   rerank: 'rank documents'
 }
-/** Where a model with a capability is asked. */
+/** Where a capability is used. */
 const PLACES: Partial<Record<Capability, string>> = {
   completion: 'generates text',
   embedding: 'makes embeddings (/v1/embeddings, /api/embed)',
@@ -35,7 +35,7 @@ function unsupported({ publicName, metadata }: Model, mode: EngineMode): CorralE
   )
 }
 
-export function createEngineRegistry(given: Pick<Engines, 'settings' | 'hostMemory'>): EngineRegistry {
+export function createEngineRegistry(limits: Pick<Engines, 'settings' | 'hostMemory'>): EngineRegistry {
   const providers: EngineProvider[] = []
 
   function providerOf(model: Model, mode: EngineMode): EngineProvider | undefined {
@@ -49,7 +49,7 @@ export function createEngineRegistry(given: Pick<Engines, 'settings' | 'hostMemo
   }
 
   return {
-    ...given,
+    ...limits,
     add(provider) {
       if (providers.some(({ name }) => name === provider.name)) {
         throw new Error(`There is a provider of engines named "${provider.name}" already.`)
@@ -65,7 +65,7 @@ export function createEngineRegistry(given: Pick<Engines, 'settings' | 'hostMemo
     logs: model => providers.flatMap(provider => provider.logs?.(model) ?? []),
     async budget(held) {
       const [host, ...pools] = await Promise.all([
-        given.hostMemory(),
+        limits.hostMemory(),
         ...providers.map(provider => provider.budgets?.(held))
       ])
       return Object.assign({}, ...pools, { host })

@@ -17,7 +17,7 @@ import type { LoadOptions } from '../../core/models/load-options.ts'
 export interface ModelFacts {
   /** For people. */
   name: string
-  /** The model's own options, for a load that nobody requests anything particular of. */
+  /** The model's own options, for a load without particular requests. */
   defaults: LoadOptions
   /** Never unloaded for want of room. */
   pinned: boolean
@@ -189,7 +189,7 @@ export type Event =
   | { type: 'gone'; key: string; run: number; error?: CorralError }
   | { type: 'stop'; key: string; running: CorralError; waiting: CorralError; save: boolean }
   | { type: 'keep-alive'; key: string; keepAlive: number }
-  /** The time has come that an `alarm` effect asked for. */
+  /** The time of an `alarm` effect has come. */
   | { type: 'alarm'; key: string }
   | { type: 'budget'; budget: MemoryUse }
   | { type: 'close' }
@@ -217,25 +217,25 @@ export function createState(limits: Limits): SchedulerState {
 /** Options of which more satisfies less. */
 const SIZES = ['num_ctx', 'num_parallel'] as const
 
-/** Whether an engine started with `loaded` can serve a request that gives `asked`. */
-export function satisfies(loaded: LoadOptions, asked: Partial<LoadOptions>): boolean {
-  return Object.entries(asked).every(([name, value]) => {
+/** Whether an engine started with `loaded` can serve a request for `wanted`. */
+export function satisfies(loaded: LoadOptions, wanted: Partial<LoadOptions>): boolean {
+  return Object.entries(wanted).every(([name, value]) => {
     if (value === undefined) return true
     const has = loaded[name as keyof LoadOptions]
     return (SIZES as readonly string[]).includes(name) ? Number(value) <= Number(has) : value === has
   })
 }
 
-/** The options of a reload: what runs together with what is asked, the larger sizes of both. */
-export function union(loaded: LoadOptions, asked: Partial<LoadOptions>): LoadOptions {
-  const merged = { ...loaded, ...asked }
-  for (const size of SIZES) merged[size] = Math.max(loaded[size], asked[size] ?? 0)
+/** The options of a reload: what runs together with what is wanted, the larger sizes of both. */
+export function union(loaded: LoadOptions, wanted: Partial<LoadOptions>): LoadOptions {
+  const merged = { ...loaded, ...wanted }
+  for (const size of SIZES) merged[size] = Math.max(loaded[size], wanted[size] ?? 0)
   return merged
 }
 
-/** The options of a first load for requests that wait together: the first one's word, then the union with the others. */
-export function firstLoad(defaults: LoadOptions, asked: Partial<LoadOptions>[]): LoadOptions {
-  const [first = {}, ...others] = asked
+/** The options of a first load for requests that wait together: the first one's options, then the union with the others. */
+export function firstLoad(defaults: LoadOptions, wanted: Partial<LoadOptions>[]): LoadOptions {
+  const [first = {}, ...others] = wanted
   return others.reduce<LoadOptions>((options, ask) => (satisfies(options, ask) ? options : union(options, ask)), {
     ...defaults,
     ...first

@@ -137,7 +137,7 @@ t.test('hostile files end in a mistake, soon', async t => {
   t.equal(proto.length, 3)
   t.notOk(({} as { port?: unknown }).port)
   const found = await load(t, { yaml: 'port: nonsense' }).catch(error => error)
-  t.match(found.message, /config\.yaml was read because it lies in the working directory; --config names another file/)
+  t.match(found.message, /config\.yaml was read because it is in the working directory; --config names another file/)
 })
 
 t.test('plugins whose names or options cannot be used', async t => {
