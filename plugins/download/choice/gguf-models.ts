@@ -90,27 +90,20 @@ function withoutDuplicates(found: Found[]): Found[] {
 /** Gives each candidate a unique label: its quantization, or else part of its path. */
 function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[] {
   const nameOf = ({ path }: Found) => withoutExtension(fileNameOf(path)).toLowerCase()
-  const quantizations = countBy(found, candidate => candidate.quantization)
-  const folders = countBy(found, candidate => folderOf(candidate.path))
-  const names = countBy(found, nameOf)
+  const isOnly = <Key>(candidate: Found, keyOf: (candidate: Found) => Key) =>
+    found.filter(other => keyOf(other) === keyOf(candidate)).length === 1
   return found.map(candidate => {
     const { quantization, path } = candidate
-    if (quantization && quantizations.get(quantization) === 1) return { ...candidate, label: quantization }
+    if (quantization && isOnly(candidate, other => other.quantization)) return { ...candidate, label: quantization }
     const folder = folderOf(path).slice(0, -1)
-    const isOwn = asLabel(folder) === folder && folders.get(folderOf(path)) === 1
+    const isOwn = asLabel(folder) === folder && isOnly(candidate, other => folderOf(other.path))
     if (found.length === 1) {
       const fromId = labelAtEnd(id)
       return { ...candidate, quantization: fromId, label: fromId ?? (isOwn ? folder : 'GGUF') }
     }
     if (isOwn) return { ...candidate, label: folder }
-    return { ...candidate, label: asLabel(names.get(nameOf(candidate)) === 1 ? fileNameOf(path) : path) }
+    return { ...candidate, label: asLabel(isOnly(candidate, nameOf) ? fileNameOf(path) : path) }
   })
-}
-
-function countBy<Key>(found: Found[], keyOf: (candidate: Found) => Key): Map<Key, number> {
-  const counts = new Map<Key, number>()
-  for (const candidate of found) counts.set(keyOf(candidate), (counts.get(keyOf(candidate)) ?? 0) + 1)
-  return counts
 }
 
 /** `acme/Tiny-Q8_0-GGUF` is Q8_0. */
@@ -130,12 +123,7 @@ export function asLabel(path: string): string {
   const text = withoutExtension(path)
     .replace(/[^A-Za-z0-9._-]+/g, '-')
     .replace(/\.{2,}/g, '.')
-  return (
-    text
-      .slice(-96)
-      .replace(/^[^A-Za-z0-9]+/, '')
-      .replace(/[^A-Za-z0-9]+$/, '') || 'GGUF'
-  )
+  return text.slice(-96).replace(/^[^A-Za-z0-9]+|[^A-Za-z0-9]+$/g, '') || 'GGUF'
 }
 
 /** The candidates that match a variant or a file name, by the strictest rule that any of them meets. */

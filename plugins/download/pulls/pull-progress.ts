@@ -5,15 +5,11 @@ const EVENT_INTERVAL = 125
 /** Milliseconds over which the speed is averaged. */
 const SPEED_WINDOW = 5_000
 
-interface FileState {
-  path: string
-  completed: number
-  total: number | undefined
-}
+type FileState = Omit<FileProgress, 'total'> & { total: number | undefined }
 
 /** The progress of a pull's files: collects what the transfer reports, and passes it to listeners at a limited rate. */
 export class PullProgress {
-  #files: FileState[]
+  readonly #files: FileState[]
   readonly #listeners = new Set<OnPullEvent>()
   /** Files that changed since the last event. */
   readonly #changed = new Set<FileState>()
@@ -21,8 +17,9 @@ export class PullProgress {
   #lastEvent = Number.NEGATIVE_INFINITY
   /** Files that this run has reported: what was on disk before does not count as speed. */
   readonly #reported = new Set<FileState>()
-  #received = 0
   #samples: { at: number; received: number }[] = []
+  /** Bytes received since this object was created. */
+  received = 0
 
   /** @param completed bytes of each file that are on disk */
   constructor(plan: PullPlan, completed: readonly number[] = []) {
@@ -31,19 +28,14 @@ export class PullProgress {
 
   /** The files whose size is known. */
   files(): FileProgress[] {
-    return this.#files.flatMap(file => (file.total === undefined ? [] : [snapshot(file)]))
-  }
-
-  /** Bytes received since this object was created. */
-  get received(): number {
-    return this.#received
+    return withTotals(this.#files)
   }
 
   /** Bytes per second in the last seconds. */
   speed(now = performance.now()): number {
     const first = this.#samples.find(({ at }) => now - at <= SPEED_WINDOW)
     if (!first || now - first.at < 1) return 0
-    return Math.round(((this.#received - first.received) * 1000) / Math.max(now - first.at, EVENT_INTERVAL))
+    return Math.round(((this.received - first.received) * 1000) / Math.max(now - first.at, EVENT_INTERVAL))
   }
 
   /** A run begins or has ended: resets the speed. */
@@ -56,25 +48,18 @@ export class PullProgress {
   report(index: number, completed: number, total: number): void {
     const file = this.#files[index]!
     const now = performance.now()
-    if (this.#reported.has(file)) this.#received += Math.max(0, completed - file.completed)
+    if (this.#reported.has(file)) this.received += Math.max(0, completed - file.completed)
     this.#reported.add(file)
-    this.#samples.push({ at: now, received: this.#received })
+    this.#samples.push({ at: now, received: this.received })
     while (this.#samples.length > 1 && now - this.#samples[0]!.at > SPEED_WINDOW) this.#samples.shift()
-    if (file.completed === completed && file.total === total) return
-    file.completed = completed
-    file.total = total
-    this.#changed.add(file)
-    this.#schedule()
+    this.#change(file, completed, total)
+    if (this.#changed.size === 0) return
+    this.#timer ??= setTimeout(() => this.#emit(), Math.max(0, this.#lastEvent + EVENT_INTERVAL - now))
   }
 
   /** All files are complete. */
   finish(sizes: number[]): void {
-    this.#files.forEach((file, index) => {
-      const size = sizes[index]!
-      if (file.completed !== size || file.total !== size) this.#changed.add(file)
-      file.completed = size
-      file.total = size
-    })
+    for (const [index, file] of this.#files.entries()) this.#change(file, sizes[index]!, sizes[index]!)
     this.resetSpeed()
     this.#emit()
   }
@@ -91,8 +76,10 @@ export class PullProgress {
     }
   }
 
-  #schedule(): void {
-    this.#timer ??= setTimeout(() => this.#emit(), Math.max(0, this.#lastEvent + EVENT_INTERVAL - performance.now()))
+  #change(file: FileState, completed: number, total: number): void {
+    if (file.completed === completed && file.total === total) return
+    Object.assign(file, { completed, total })
+    this.#changed.add(file)
   }
 
   #emit(): void {
@@ -100,12 +87,12 @@ export class PullProgress {
     this.#timer = undefined
     if (this.#changed.size === 0) return
     this.#lastEvent = performance.now()
-    const events = [...this.#changed].flatMap(file => (file.total === undefined ? [] : [snapshot(file)]))
+    const events = withTotals([...this.#changed])
     this.#changed.clear()
     if (events.length > 0) for (const listener of this.#listeners) listener(events)
   }
 }
 
-function snapshot({ path, completed, total }: FileState): FileProgress {
-  return { path, completed, total: total! }
+function withTotals(files: readonly FileState[]): FileProgress[] {
+  return files.flatMap(({ path, completed, total }) => (total === undefined ? [] : [{ path, completed, total }]))
 }

@@ -38,52 +38,33 @@ export async function fetchBytes(
   request: FetchRequest,
   options: Omit<GetOptions, 'receiver'>
 ): Promise<FetchResult> {
-  const reader = new ResponseReader(request)
-  const last = request.end === undefined ? '' : request.end - 1
-  const headers = { ...target.headers, Range: `bytes=${request.start}-${last}`, 'Accept-Encoding': 'identity' }
-  await connections.get({ ...target, headers }, { ...options, receiver: reader })
-  return { answer: reader.answer!, head: reader.head!, text: reader.text }
-}
-
-class ResponseReader implements Receiver {
-  readonly #request: FetchRequest
-  #sink: Sink | undefined
-  #note: Buffer | undefined
-  #noted = 0
-  head: ResponseHead | undefined
-  answer: Answer | undefined
-
-  constructor(request: FetchRequest) {
-    this.#request = request
+  const { start, end, size, onAnswer } = request
+  const range = `bytes=${start}-${end === undefined ? '' : end - 1}`
+  let result: Omit<FetchResult, 'text'> | undefined
+  let sink: Sink | undefined
+  /** The beginning of an error response. */
+  const note = Buffer.alloc(SHOWN * 8)
+  let noted = 0
+  const receiver: Receiver = {
+    onHead(head) {
+      const answer = readResponse(head, start, end, size)
+      result = { answer, head }
+      // An ETag that is not weak stands for exactly these bytes.
+      const { etag } = head.headers
+      sink = onAnswer(answer, etag && !etag.startsWith('W/') ? etag : undefined)
+      return sink !== undefined || (['refused', 'busy', 'unusable'].includes(answer.kind) && head.status >= 400)
+    },
+    room: () => sink?.room() ?? note.subarray(noted),
+    onBytes(length) {
+      if (sink) return sink.filled(length)
+      noted += length
+      return noted < note.length
+    }
   }
-
-  get text(): string {
-    const text = this.#note?.toString('utf8', 0, this.#noted) ?? ''
-    return withoutQueries(text.replace(/\s+/g, ' ').trim()).slice(0, SHOWN)
-  }
-
-  onHead(head: ResponseHead): boolean {
-    const { start, end, size, onAnswer } = this.#request
-    this.head = head
-    this.answer = readResponse(head, start, end, size)
-    // An ETag that is not weak stands for exactly these bytes.
-    const { etag } = head.headers
-    this.#sink = onAnswer(this.answer, etag && !etag.startsWith('W/') ? etag : undefined)
-    if (this.#sink) return true
-    const explains = ['refused', 'busy', 'unusable'].includes(this.answer.kind) && head.status >= 400
-    if (explains) this.#note = Buffer.alloc(SHOWN * 8)
-    return explains
-  }
-
-  room(): Buffer {
-    return this.#sink?.room() ?? this.#note!.subarray(this.#noted)
-  }
-
-  onBytes(length: number): boolean {
-    if (this.#sink) return this.#sink.filled(length)
-    this.#noted += length
-    return this.#noted < this.#note!.length
-  }
+  const headers = { ...target.headers, Range: range, 'Accept-Encoding': 'identity' }
+  await connections.get({ ...target, headers }, { ...options, receiver })
+  const text = withoutQueries(note.toString('utf8', 0, noted).replace(/\s+/g, ' ').trim()).slice(0, SHOWN)
+  return { ...result!, text }
 }
 
 /** Removes the queries of addresses in a text: they may hold signatures. */
@@ -102,9 +83,16 @@ export interface RequestTarget {
 
 export type GetOptions = Omit<Exchange, 'path' | 'headers'>
 
+interface IdleConnection {
+  /** What its server and proxy are. */
+  key: string
+  connection: Connection
+  timer: NodeJS.Timeout
+}
+
 /** Keeps connections for the next request to the same server. */
 export class ConnectionPool {
-  readonly #idle = new Map<string, { connection: Connection; timer: NodeJS.Timeout }[]>()
+  readonly #idle = new Set<IdleConnection>()
 
   /**
    * Sends one GET over an idle connection or a new one.
@@ -135,33 +123,26 @@ export class ConnectionPool {
   }
 
   close(): void {
-    for (const all of this.#idle.values()) {
-      for (const { connection, timer } of all) {
-        clearTimeout(timer)
-        connection.close()
-      }
-    }
-    this.#idle.clear()
+    for (const idle of this.#idle) this.#remove(idle).close()
   }
 
   #take(key: string): Connection | undefined {
-    for (let kept = this.#idle.get(key)?.pop(); kept; kept = this.#idle.get(key)?.pop()) {
-      clearTimeout(kept.timer)
-      if (!kept.connection.closed) return kept.connection
+    for (const idle of this.#idle) {
+      if (idle.key === key && !this.#remove(idle).closed) return idle.connection
     }
     return undefined
   }
 
   #keep(key: string, connection: Connection): void {
-    const kept = { connection, timer: setTimeout(() => this.#drop(key, connection), IDLE).unref() }
-    this.#idle.set(key, [...(this.#idle.get(key) ?? []), kept])
+    const timer = setTimeout(() => this.#remove(idle).close(), IDLE).unref()
+    const idle: IdleConnection = { key, connection, timer }
+    this.#idle.add(idle)
   }
 
-  #drop(key: string, connection: Connection): void {
-    connection.close()
-    const others = (this.#idle.get(key) ?? []).filter(kept => kept.connection !== connection)
-    if (others.length > 0) this.#idle.set(key, others)
-    else this.#idle.delete(key)
+  #remove(idle: IdleConnection): Connection {
+    clearTimeout(idle.timer)
+    this.#idle.delete(idle)
+    return idle.connection
   }
 }
 

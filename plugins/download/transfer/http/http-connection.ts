@@ -46,7 +46,7 @@ const HEAD_READ = 16 * 1024
 export class Connection {
   #socket!: Socket
   /** Memory for what is not read straight into a receiver's memory. */
-  readonly #scratch: Buffer
+  readonly #scratch = Buffer.allocUnsafeSlow(HEAD_READ)
   #running: Running | undefined
   #lastByte = 0
   #pausedUntil = 0
@@ -57,9 +57,7 @@ export class Connection {
   answered = false
   closed = false
 
-  private constructor() {
-    this.#scratch = Buffer.allocUnsafeSlow(HEAD_READ)
-  }
+  private constructor() {}
 
   /**
    * Connects to the server of `target`.
@@ -94,16 +92,8 @@ export class Connection {
     const { signal } = exchange
     const abort = () => this.#fail(signal.reason)
     const settled = new Promise<'complete' | 'stopped'>((resolve, reject) => {
-      this.#running = {
-        ...exchange,
-        phase: 'head',
-        head: '',
-        left: undefined,
-        chunked: undefined,
-        keepAlive: false,
-        resolve,
-        reject
-      }
+      const atHead = { phase: 'head', head: '', left: undefined, chunked: undefined, keepAlive: false } as const
+      this.#running = { ...exchange, ...atHead, resolve, reject }
       if (signal.aborted) return abort()
       if (this.closed) return this.#fail(new ConnectionFailure('cut', 'the connection was closed'))
       signal.addEventListener('abort', abort, { once: true })
@@ -188,15 +178,9 @@ export class Connection {
     running.keepAlive = head.keepAlive
     running.left = head.body.kind === 'length' ? head.body.length : undefined
     running.chunked = head.body.kind === 'chunked' ? new ChunkedBody() : undefined
-    if (!running.receiver.onHead(head)) {
-      this.#done(running, running.left === 0 && rest.length === 0)
-      return
-    }
-    if (running.left === 0) {
-      this.#done(running, rest.length === 0)
-      return
-    }
-    if (rest.length > 0) this.#copyBody(running, rest)
+    const isWanted = running.receiver.onHead(head)
+    if (!isWanted || running.left === 0) this.#done(running, running.left === 0 && rest.length === 0)
+    else if (rest.length > 0) this.#copyBody(running, rest)
   }
 
   #copyBody(running: Running, bytes: Buffer): void {
@@ -230,19 +214,12 @@ export class Connection {
     this.#lastByte = performance.now()
     if (running.left !== undefined) running.left -= length
     const goesOn = running.receiver.onBytes(length)
-    if (running.left === 0) {
-      this.#done(running, true)
-      return
-    }
-    if (!goesOn) {
-      this.#done(running, false)
+    if (running.left === 0 || !goesOn) {
+      this.#done(running, running.left === 0)
       return
     }
     const delay = running.pace?.(length) ?? 0
-    if (delay > 0) this.#pause(delay)
-  }
-
-  #pause(delay: number): void {
+    if (delay <= 0) return
     this.#pausedUntil = performance.now() + delay
     this.#socket.pause()
     this.#timers.push(setTimeout(() => this.#socket.resume(), delay))
