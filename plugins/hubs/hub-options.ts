@@ -35,14 +35,6 @@ export function serverOptions(descriptions: { endpoint: string; token: string })
   }
 }
 
-export const mirrorOptions = {
-  mirrors: Type.Array(Type.String({ minLength: 1, ...ADDRESS }), {
-    default: [],
-    description:
-      'Addresses with the same content, tried in order when the endpoint cannot be reached; no token is sent to them'
-  })
-}
-
 type ConnectionOptions = { [Name in keyof typeof connectionOptions]: Static<(typeof connectionOptions)[Name]> }
 
 /** The HTTP client of one hub. */
@@ -85,7 +77,11 @@ export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 
         endpoint: `Address of the hub; empty uses ${variable}, or else ${usual}`,
         token: `Access token; empty uses ${token}`
       }),
-      ...mirrorOptions,
+      mirrors: Type.Array(Type.String({ minLength: 1, ...ADDRESS }), {
+        default: [],
+        description:
+          'Addresses with the same content, tried in order when the endpoint cannot be reached; no token is sent to them'
+      }),
       ...connectionOptions
     },
     { additionalProperties: false }

@@ -134,7 +134,7 @@ t.test('back-off', async t => {
 
 t.test('retries: when a file is given up', async t => {
   const give = (step: (retries: Retries, i: number) => boolean) => {
-    const retries = new Retries(0, 100 * MiB, 0)
+    const retries = new Retries(0, 100 * MiB)
     for (let i = 0; i < 1000; i++) if (!step(retries, i)) return i
     return undefined
   }
@@ -154,10 +154,17 @@ t.test('retries: when a file is given up', async t => {
     'failures with progress'
   )
   t.equal(
-    give((retries, i) => retries.failed(i * 1000, i * 1000, i, undefined)),
-    900,
-    'a quarter of an hour with hardly any progress'
+    give((retries, i) => retries.failed(i, i, i, undefined)),
+    6,
+    'failures with hardly any progress'
   )
+  t.equal(
+    give((retries, i) => retries.failed(i, i, i * 300_000, undefined)),
+    undefined,
+    'failures with a little progress each'
+  )
+  t.equal(new Retries(0, 1).failed(0, 0, 0, 900), true)
+  t.equal(new Retries(0, 1).failed(0, 0, 0, 901), false, 'a server that wants nobody to wait that long')
   t.equal(
     give((retries, i) => retries.refused(i, 0)),
     2,

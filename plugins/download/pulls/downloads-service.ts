@@ -142,7 +142,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       for (;;) {
         await requireRoom(plan)
         refuseWhenClosing()
-        const other = jobsOf({ owner: plan.name.owner, name: plan.name.name }).find(
+        const other = jobsOf(plan.name).find(
           job => originOf(job.plan.repository).from !== originOf(plan.repository).from
         )
         if (other) throw otherOriginRunning(other.record(), plan)

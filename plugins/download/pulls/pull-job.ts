@@ -289,16 +289,13 @@ export class PullJob implements Pull {
     this.#armPause()
   }
 
-  /** The stored variant with exactly the plan's files. */
-  stored(): Promise<StoredVariant | undefined> {
-    return variantWithFiles(this.plan, this.#context.storage.variants(this.plan.name))
-  }
-
   async #work(signal: AbortSignal): Promise<void> {
     // Let `#start` set `#run` before anything happens.
     await Promise.resolve()
     try {
-      const stored = (await this.stored()) ?? (await this.#store(await this.#fetch(signal), signal))
+      const variants = this.#context.storage.variants(this.plan.name)
+      const stored =
+        (await variantWithFiles(this.plan, variants)) ?? (await this.#store(await this.#fetch(signal), signal))
       this.isStored = true
       await this.#remove().catch(error =>
         this.#context.log.warn(error, `${this.folder} is no longer needed but cannot be removed`)
@@ -348,13 +345,12 @@ export class PullJob implements Pull {
       role: file.role,
       sha256: fetched[index]!.sha256
     }))
-    const { owner, name: model } = name
-    const variant = { name: { owner, name: model }, format, label, origin: originOf(repository), files: sources }
+    const variant = { name, format, label, origin: originOf(repository), files: sources }
     const stored = await this.#context.storage.adopt(variant, { signal }).catch(error => {
       throw error instanceof CorralError && error.code === 'invalid_request' ? this.#unusable(error) : error
     })
-    const { model: finished, origin } = this.record()
-    this.#context.hooks.pullFinished({ model: finished, origin, size: stored.size })
+    const { model, origin } = this.record()
+    this.#context.hooks.pullFinished({ model, origin, size: stored.size })
     return stored
   }
 

@@ -129,6 +129,11 @@ export class FileTransfer {
     return this.#ended || this.#part?.map?.complete === true
   }
 
+  /** Some bytes are missing. */
+  get fetching(): boolean {
+    return this.#part !== undefined && !this.fetched
+  }
+
   /** Fetches and verifies the file. @throws CorralError, the signal's reason */
   async run(): Promise<TransferredFile> {
     const abort = () => this.#fail(this.#signal.reason)
@@ -165,7 +170,7 @@ export class FileTransfer {
   async #open(): Promise<void> {
     const { path, size, sha256, gitSha1, target } = this.file
     this.#part = await PartFile.open(target, { identity: this.#identity, path, size, sha256, gitSha1 })
-    this.#retries = new Retries(this.#shared.options.firstDelay, size, performance.now())
+    this.#retries = new Retries(this.#shared.options.firstDelay, size)
     this.#begin()
     this.#step()
   }

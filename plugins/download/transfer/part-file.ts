@@ -1,16 +1,6 @@
-import {
-  closeSync,
-  fdatasync as fdatasyncCallback,
-  fstatSync,
-  ftruncateSync,
-  mkdirSync,
-  openSync,
-  readSync,
-  writeSync
-} from 'node:fs'
+import { closeSync, fstatSync, ftruncateSync, mkdirSync, openSync, readSync, writeSync } from 'node:fs'
 import { access, open, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
 import { isSystemError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
@@ -123,7 +113,6 @@ export async function removePartial(target: string): Promise<void> {
 // ---- partial data --------------------------------------------------------------------------------------------------
 
 const READ = 1024 * 1024
-const fdatasync = promisify(fdatasyncCallback)
 
 /** The partial data of a file, with their journal. */
 export class PartFile {
@@ -137,9 +126,6 @@ export class PartFile {
   #saving: Promise<void> = Promise.resolve()
   #saved = ''
   #closed = false
-  /** A flush to the disk that is running. */
-  #syncing: Promise<void> | undefined
-  #syncError: { error: unknown } | undefined
 
   private constructor(target: string, descriptor: number, subject: WantedSubject) {
     this.#target = target
@@ -187,8 +173,6 @@ export class PartFile {
     if (!this.map || this.#closed) return
     const text = journalText({ ...this.#subject, size: this.map.size, place: this.place }, this.map)
     if (text === this.#saved) return
-    // Flush as we go, so that the end of a large file does not have to wait for all of it.
-    this.#syncing ??= this.#sync()
     const path = journalPath(this.#target)
     // Flushed before it replaces the older one: an empty journal after a power failure would cost the whole partial file.
     await writeFile(`${path}.new`, text, { flush: true })
@@ -196,21 +180,10 @@ export class PartFile {
     this.#saved = text
   }
 
-  async #sync(): Promise<void> {
-    try {
-      await fdatasync(this.descriptor)
-    } catch (error) {
-      // Linux reports a write error only once: keep it for `finish`.
-      this.#syncError = { error }
-    }
-    this.#syncing = undefined
-  }
-
   /** Closes the descriptor once nothing uses it. */
   async #release(): Promise<void> {
     await this.#saving.catch(() => {})
     this.#closed = true
-    await this.#syncing
     closeSync(this.descriptor)
   }
 
@@ -235,7 +208,6 @@ export class PartFile {
     const size = this.map!.size
     if (fstatSync(this.descriptor).size !== size) ftruncateSync(this.descriptor, size)
     await this.#release()
-    if (this.#syncError) throw this.#syncError.error
     await synced(this.path, 'r+')
     await rename(this.path, this.#target)
     // This makes the rename durable; Windows does not support it and does not need it.

@@ -1,11 +1,10 @@
-/** Consecutive failures, and consecutive refusals, without a byte received, after which a file is given up. */
+/** Consecutive failures, and consecutive refusals, without significant progress, after which a file is given up. */
 const MAX_FAILURES = 6
 const MAX_REFUSALS = 2
-/** Milliseconds without significant progress after which a file is given up in any case. */
-const LONGEST_WAIT = 15 * 60_000
-/** Longest wait that a server can ask for, in milliseconds. */
-const LONGEST_RETRY_AFTER = 15 * 60_000
+/** Bytes that count as progress: small ones of a server that keeps failing must not go on for ever. */
 const SIGNIFICANT = 1024 * 1024
+/** Longest wait that a server can ask for, in seconds. */
+const LONGEST_RETRY_AFTER = 15 * 60
 
 /** Decides whether and when a file's next request may be made. */
 export class Retries {
@@ -13,17 +12,15 @@ export class Retries {
   readonly #significant: number
   #failures = 0
   #refusals = 0
+  /** Bytes at the last significant progress. */
   #arrived = 0
-  #marked = 0
-  #markedAt: number
   #failedAt = Number.NEGATIVE_INFINITY
   /** No new request before this moment. */
   waitUntil = 0
 
-  constructor(firstDelay: number, size: number | undefined, now: number) {
+  constructor(firstDelay: number, size: number | undefined) {
     this.#firstDelay = firstDelay
     this.#significant = Math.min(SIGNIFICANT, Math.max(1, (size ?? SIGNIFICANT) / 64))
-    this.#markedAt = now
   }
 
   /**
@@ -34,36 +31,31 @@ export class Retries {
    * @returns false when the file is to be given up
    */
   failed(now: number, startedAt: number, arrived: number, retryAfter: number | undefined): boolean {
-    const progressed = this.#progress(now, arrived)
-    const pause = retryAfter === undefined ? undefined : Math.min(LONGEST_RETRY_AFTER, retryAfter * 1000)
-    if (startedAt >= this.#failedAt || progressed) {
-      this.#failures = progressed ? 1 : this.#failures + 1
+    if (retryAfter !== undefined && retryAfter > LONGEST_RETRY_AFTER) return false
+    const pause = retryAfter === undefined ? undefined : retryAfter * 1000
+    if (this.#progressed(arrived) || startedAt >= this.#failedAt) {
+      this.#failures += 1
       this.#failedAt = now
       this.#wait(now + (pause ?? backOff(this.#failures - 1, this.#firstDelay)))
     }
     if (pause !== undefined) this.#wait(now + pause)
-    return this.#failures <= MAX_FAILURES && now - this.#markedAt < LONGEST_WAIT
+    return this.#failures <= MAX_FAILURES
   }
 
   /** A location was refused. As `failed`, but given up sooner: a new location helps at once or not at all. */
   refused(now: number, arrived: number): boolean {
-    this.#refusals = this.#progress(now, arrived) ? 1 : this.#refusals + 1
+    this.#progressed(arrived)
+    this.#refusals += 1
     if (this.#refusals > 1) this.#wait(now + backOff(this.#refusals, this.#firstDelay))
-    return this.#refusals <= MAX_REFUSALS && now - this.#markedAt < LONGEST_WAIT
+    return this.#refusals <= MAX_REFUSALS
   }
 
-  #progress(now: number, arrived: number): boolean {
-    const progressed = arrived > this.#arrived
+  #progressed(arrived: number): boolean {
+    if (arrived - this.#arrived < this.#significant) return false
     this.#arrived = arrived
-    if (progressed) {
-      this.#failures = 0
-      this.#refusals = 0
-    }
-    if (arrived - this.#marked >= this.#significant) {
-      this.#marked = arrived
-      this.#markedAt = now
-    }
-    return progressed
+    this.#failures = 0
+    this.#refusals = 0
+    return true
   }
 
   #wait(until: number): void {

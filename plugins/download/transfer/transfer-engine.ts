@@ -12,13 +12,8 @@ import type { TransferEngineOptions, TransferFile, TransferRequest, TransferredF
 const FILES = 4
 /** Milliseconds between two rounds of progress reports and measurements. */
 const TICK = 100
-/**
- * Milliseconds between two writes of the journal, and the bytes after which it is written sooner: a kill must not cost more
- * than 8 MiB or one second.
- */
-const JOURNAL_TIME = 500
-const JOURNAL_TIME_SHORTEST = 250
-const JOURNAL_BYTES = 3 * 1024 * 1024
+/** Milliseconds between two writes of the journal: a kill must not cost more than 8 MiB or one second. */
+const JOURNAL_TIME = 250
 /** Milliseconds between two checks of free disk space and speed. */
 const SLOW_TICK = 1000
 
@@ -141,7 +136,7 @@ export class TransferEngine {
   /** Starts connections where there is work for them; files with the fewest connections come first. */
   #pump(): void {
     const now = performance.now()
-    const files = [...this.#runs].flatMap(run => run.files).filter(file => !file.fetched)
+    const files = [...this.#runs].flatMap(run => run.files).filter(file => file.fetching)
     const connectionsOf = (some: FileTransfer[]) => some.reduce((sum, file) => sum + file.running, 0)
     const waiting = new Set(files)
     while (connectionsOf(files) < this.#options.connections && waiting.size > 0) {
@@ -177,10 +172,8 @@ export class TransferEngine {
   }
 
   async #journal(now: number): Promise<void> {
-    const state = this.#journalled
-    const bytes = this.#received - state.received
-    const due = now - state.at >= (bytes >= JOURNAL_BYTES ? JOURNAL_TIME_SHORTEST : JOURNAL_TIME)
-    if (state.running || bytes === 0 || !due) return
+    const { at, received, running } = this.#journalled
+    if (running || received === this.#received || now - at < JOURNAL_TIME) return
     this.#journalled = { at: now, received: this.#received, running: true }
     await Promise.all([...this.#runs].flatMap(run => run.files).map(file => file.save()))
     this.#journalled.running = false

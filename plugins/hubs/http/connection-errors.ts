@@ -1,19 +1,22 @@
 import { messageOf } from '../../../core/errors.ts'
 
+const closed = (host: string) => `${host} closed the connection`
+const noRoute = (host: string) => `there is no route to ${host} from this network`
+const tooSlow = (host: string) => `no connection to ${host} within the time limit`
 const EXPLANATIONS: Record<string, (host: string) => string> = {
   ENOTFOUND: host => `the name "${host}" is unknown; is it spelled correctly, and is this machine online?`,
   EAI_AGAIN: host => `the name "${host}" could not be looked up; is this machine online?`,
   ECONNREFUSED: host => `nothing listens at ${host}`,
-  ECONNRESET: host => `${host} closed the connection`,
-  EPIPE: host => `${host} closed the connection`,
-  UND_ERR_SOCKET: host => `${host} closed the connection`,
+  ECONNRESET: closed,
+  EPIPE: closed,
+  UND_ERR_SOCKET: closed,
   HPE_INVALID_CONSTANT: host => `${host} does not speak HTTP`,
-  ETIMEDOUT: host => `no connection to ${host} within the time limit`,
-  UND_ERR_CONNECT_TIMEOUT: host => `no connection to ${host} within the time limit`,
+  ETIMEDOUT: tooSlow,
+  UND_ERR_CONNECT_TIMEOUT: tooSlow,
   UND_ERR_HEADERS_TIMEOUT: host => `${host} did not answer in time`,
   UND_ERR_BODY_TIMEOUT: host => `${host} stopped in the middle of its response`,
-  EHOSTUNREACH: host => `there is no route to ${host} from this network`,
-  ENETUNREACH: host => `there is no route to ${host} from this network`,
+  EHOSTUNREACH: noRoute,
+  ENETUNREACH: noRoute,
   EPROTO: host => `${host} failed to set up TLS; did you mean http://?`,
   ERR_SSL_WRONG_VERSION_NUMBER: host => `${host} does not speak TLS; did you mean http://?`,
   CERT_HAS_EXPIRED: host => `the certificate of ${host} has expired`,

@@ -16,8 +16,6 @@ import {
   parseAddress
 } from './address.ts'
 
-/** Shards whose addresses are checked at the same time. */
-const AT_ONCE = 4
 /** More shards than this are a mistake. */
 const MAX_SHARDS = 500
 
@@ -74,9 +72,10 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
       // Shards lie beside each other under their own names; a name from a header leads to no others.
       const shards = shardNames(name)
       const names = name === nameOfAddress(id) && shards.length <= MAX_SHARDS ? shards : [name]
-      const locations = await inBatches(names, async shard =>
-        shard === name ? location : (await find(addressBeside(id, shard), secrets, signal)).location
-      )
+      const locations: FileLocation[] = []
+      for (const shard of names) {
+        locations.push(shard === name ? location : (await find(addressBeside(id, shard), secrets, signal)).location)
+      }
       const files = names.map((path, i) => hubFile(path, locations[i]!.size, locations[i]!.sha256))
       const facts = files.map(({ path, size, sha256 }, i) => [path, size, sha256 ?? locations[i]!.identity])
       return { hub: 'url', id, revision: contentFingerprint(facts), address: shownAddress(id), gated: false, files }
@@ -87,18 +86,6 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
       return (await find(address, secretsOf.get(id), signal)).location
     }
   }
-}
-
-/** Maps a list a few items at a time; returns the results in order. */
-async function inBatches<Item, Result>(
-  items: readonly Item[],
-  work: (item: Item) => Promise<Result>
-): Promise<Result[]> {
-  const results: Result[] = []
-  for (let i = 0; i < items.length; i += AT_ONCE) {
-    results.push(...(await Promise.all(items.slice(i, i + AT_ONCE).map(work))))
-  }
-  return results
 }
 
 /** The error for an address that does not deliver its file. @param shown the address as it may be shown */
