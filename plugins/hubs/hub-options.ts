@@ -123,35 +123,28 @@ export function endpointOf(setting: string, variable: string, usual: string, env
   return withoutSlash(url.href)
 }
 
-/** Where to look for a token, in this order. */
-export interface TokenSources {
-  setting: string
-  /** Environment variables. */
-  variables: readonly string[]
-  /** The file of the hub's own client; undefined when it must not be used. */
-  file: string | undefined
-}
-
 /**
  * Reads the token each time, so that a new login takes effect at once. Undefined where there is none.
+ * @param sources where to look for it: the setting, then environment variables, then the file of the hub's own client
  * @throws CorralError `hub_forbidden` when it cannot be read or sent
  */
-export async function findToken(sources: TokenSources, env: NodeJS.ProcessEnv): Promise<string | undefined> {
-  if (sources.setting) return sources.setting
-  for (const variable of sources.variables) {
-    const token = env[variable]?.trim()
-    if (token) return checked(token, `The token in ${variable}`)
-  }
-  if (sources.file === undefined) return undefined
+export async function findToken(
+  { setting, variables, file }: { setting: string; variables: readonly string[]; file?: string | undefined },
+  env: NodeJS.ProcessEnv
+): Promise<string | undefined> {
+  if (setting) return setting
+  const variable = variables.find(name => env[name]?.trim())
+  if (variable) return checked(env[variable]!.trim(), variable)
+  if (file === undefined) return undefined
   try {
-    const token = (await readFile(sources.file, 'utf8')).trim()
-    return token ? checked(token, `The token in ${sources.file}`) : undefined
+    const token = (await readFile(file, 'utf8')).trim()
+    return token ? checked(token, file) : undefined
   } catch (error) {
     if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
     if (error instanceof CorralError) throw error
     throw new CorralError(
       'hub_forbidden',
-      `The token in ${sources.file} cannot be read (${messageOf(error)}). Make it readable, or set the token in config.yaml.`,
+      `The token in ${file} cannot be read (${messageOf(error)}). Make it readable, or set the token in config.yaml.`,
       { cause: error }
     )
   }
@@ -159,7 +152,7 @@ export async function findToken(sources: TokenSources, env: NodeJS.ProcessEnv): 
 
 function checked(token: string, where: string): string {
   if (/^[\x21-\x7e]+$/.test(token)) return token
-  throw new CorralError('hub_forbidden', `${where} contains characters that no token has. Set it again.`)
+  throw new CorralError('hub_forbidden', `The token in ${where} contains characters that no token has. Set it again.`)
 }
 
 /** The header that carries a token. */

@@ -67,23 +67,29 @@ export function notAModel(id: string, path: string, { roles, incomplete }: GgufM
 
 const sameSet = (a: string, b: string) => a.replace(/\d{5}-of-/, '') === b.replace(/\d{5}-of-/, '')
 
-/** What else a repository may hold. */
-const KINDS: [is: (path: string, id: string) => boolean, what: string][] = [
-  [path => /(^|\/)adapter_(?:config\.json|model\.)/.test(path), 'a LoRA adapter, which changes a base model'],
-  [path => path === 'model_index.json', 'a diffusion pipeline, which makes images or sound'],
-  [path => fileNameOf(path).startsWith('consolidated'), "weights in their maker's own layout (consolidated)"],
-  [path => /\.onnx(?:_data)?$/.test(path), 'ONNX files'],
-  [path => /\.(?:bin|pt|pth|ckpt)$/.test(path), 'pickled PyTorch files, which may run any code when they are loaded'],
-  [path => /\.(?:h5|msgpack|tflite|ot)$/.test(path), 'weights of TensorFlow, Flax or Rust'],
-  [path => /\.(?:mlmodel|mlpackage)(?:\/|$)/.test(path), 'Core ML files'],
-  [path => path.endsWith('.npz'), 'MLX files, which run on Apple machines only'],
-  [path => path.endsWith('.safetensors'), 'SafeTensors files that are not a language model by themselves']
+/** What else a repository may hold: roles of its files, and names. */
+const ROLES = {
+  split: 'pieces of split GGUF files, which must be joined first',
+  draft: 'draft models, which run beside a main model',
+  projector: 'a projector without its model',
+  imatrix: 'data for quantization (an importance matrix)'
+}
+const KINDS: [RegExp, string][] = [
+  [/(^|\/)adapter_(?:config\.json|model\.)/, 'a LoRA adapter, which changes a base model'],
+  [/^model_index\.json$/, 'a diffusion pipeline, which makes images or sound'],
+  [/(^|\/)consolidated[^/]*$/, "weights in their maker's own layout (consolidated)"],
+  [/\.onnx(?:_data)?$/, 'ONNX files'],
+  [/\.(?:bin|pt|pth|ckpt)$/, 'pickled PyTorch files, which may run any code when they are loaded'],
+  [/\.(?:h5|msgpack|tflite|ot)$/, 'weights of TensorFlow, Flax or Rust'],
+  [/\.(?:mlmodel|mlpackage)(?:\/|$)/, 'Core ML files'],
+  [/\.npz$/, 'MLX files, which run on Apple machines only'],
+  [/\.safetensors$/, 'SafeTensors files that are not a language model by themselves']
 ]
 
 /** The repository has nothing to run: says what it has instead. */
 export function nothingToRun(
   id: string,
-  files: readonly HubFile[],
+  listed: readonly HubFile[],
   { roles, incomplete, candidates }: GgufModels
 ): CorralError {
   const foreign = candidates.filter(({ quantization }) => quantization && isUnsupported(quantization))
@@ -95,26 +101,19 @@ export function nothingToRun(
     )
   }
   if (incomplete.length > 0) return incompleteSet(id, incomplete)
-  const paths = files.map(file => file.path)
-  const has = (role: string) => [...roles.values()].some(found => found === role)
+  const paths = listed.map(file => file.path)
+  const found = new Set<string>(roles.values())
   const kinds = [
-    ...(has('split') ? ['pieces of split GGUF files, which must be joined first'] : []),
-    ...(has('draft') ? ['draft models, which run beside a main model'] : []),
-    ...(has('projector') ? ['a projector without its model'] : []),
-    ...(has('imatrix') ? ['data for quantization (an importance matrix)'] : []),
-    ...KINDS.filter(([is]) => paths.some(path => is(path, id))).map(([, what]) => what)
+    ...Object.entries(ROLES).flatMap(([role, what]) => (found.has(role) ? [what] : [])),
+    ...KINDS.filter(([pattern]) => paths.some(path => pattern.test(path))).map(([, what]) => what)
   ]
-  const extensions = [...new Set(paths.map(path => /\.[A-Za-z0-9]{1,12}$/.exec(path)?.[0] ?? ''))]
-    .filter(Boolean)
-    .sort()
-  const found =
-    kinds.length > 0
-      ? `It holds ${kinds.join(', and ')}.`
-      : `It holds ${extensions.length > 0 ? `files of the kinds ${shortList(extensions)}` : 'no files'}.`
+  const extensions = [...new Set(paths.flatMap(path => /\.[A-Za-z0-9]{1,12}$/.exec(path) ?? []))].sort()
+  const files = extensions.length > 0 ? `files of the kinds ${shortList(extensions)}` : 'no files'
+  const contents = kinds.length > 0 ? kinds.join(', and ') : files
   return refusal(
     'unsupported_capability',
-    `${id} has no model that llama.cpp can run: neither GGUF files nor complete SafeTensors weights. ${found} ` +
-      'Look for a repository with GGUF in its name.',
+    `${id} has no model that llama.cpp can run: neither GGUF files nor complete SafeTensors weights. ` +
+      `It holds ${contents}. Look for a repository with GGUF in its name.`,
     { extensions }
   )
 }

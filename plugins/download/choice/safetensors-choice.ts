@@ -38,21 +38,17 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
       `${id} is not a complete model: it lacks ${shortList(missing)}. Look for another repository of this model.`
     )
   }
-  const inStore = (file: HubFile, role: PlannedDownload['role'], name: string) =>
+  const inFolder = ({ path }: HubFile) => path.slice(folder.length)
+  const stored = (file: HubFile, role: PlannedDownload['role'], name: string) =>
     plannedFile(file, role, name.split('/').map(storedName).join('/'))
-  const inFolder = [...files]
-    .sort(byPath)
-    .filter(({ path }) => path.startsWith(folder))
-    .map(file => ({ file, name: file.path.slice(folder.length) }))
-  const others = inFolder.filter(
-    ({ file, name }) =>
-      !weights.includes(file) && name !== 'adapter_config.json' && (describesSafetensors(name) || TEXT.test(name))
-  )
+  const others = [...files].sort(byPath).filter(file => {
+    const name = inFolder(file)
+    if (!file.path.startsWith(folder) || weights.includes(file) || name === 'adapter_config.json') return false
+    return describesSafetensors(name) || TEXT.test(name)
+  })
   const chosen = withoutNameTwins([
-    ...weights.map(file =>
-      inStore(file, 'model', convertibleName(request, file.path.slice(folder.length), weights.length))
-    ),
-    ...others.map(({ file, name }) => inStore(file, 'other', name))
+    ...weights.map(file => stored(file, 'model', convertibleName(request, inFolder(file), weights.length))),
+    ...others.map(file => stored(file, 'other', inFolder(file)))
   ])
   const bytes = sizeOf(weights)
   // Loaded as 16-bit floats unless another type is requested.
@@ -167,8 +163,8 @@ function damaged(path: string, why: string, cause?: unknown): CorralError {
 }
 
 /**
- * The weights of the model in a folder, in order, and missing files: those of its index, else `model.safetensors`, else the only set of shards, else
- * the only other file.
+ * The weights of the model in a folder, in order, and missing files. The weights are those of its index, else
+ * `model.safetensors`, else the only set of shards, else the only other file.
  * @throws CorralError `unsupported_capability` where that is ambiguous
  */
 function safetensorsModel(

@@ -49,7 +49,8 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
       { param: 'as' }
     )
   }
-  const here = as || reference.hub || reference.revision ? undefined : findStored(storage, reference)
+  const isNamed = !as && !reference.hub && !reference.revision && !reference.variant?.includes('/')
+  const here = isNamed ? storage.find({ ...wanted, variant: reference.variant }) : undefined
   if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
   const searched = (reference.hub === undefined ? search : [reference.hub]).flatMap(name => hubOf(name) ?? [])
   let found: { hub: Hub; repository: HubRepository }
@@ -82,11 +83,6 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
     )
   }
   return { ...planned, disk, warnings, present }
-}
-
-function findStored(storage: Storage, { name, variant }: PullReference): StoredVariant | undefined {
-  if (!name || variant?.includes('/')) return undefined
-  return storage.find(variant === undefined ? name : { ...name, variant })
 }
 
 /** The plan of a stored model that no hub has. */

@@ -4,7 +4,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { mayHaveCredentials } from '../../../core/system/redirects.ts'
 import { locationHeaders, proxyOf } from '../files/file-location.ts'
-import { encodePath, fingerprint, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
+import { encodePath, fingerprint, hubFile, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
 import type { HubFetch, HubResponse } from '../http/hub-fetch.ts'
 import { jsonOf } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
@@ -40,9 +40,8 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
     async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
       const { id, endpoint: named } = parseCorralReference(request.id)
       const server = serverOf(named)
-      const credentials = credentialsFor(server)
       const url = `${server}/api/files/${encodePath(id)}`
-      const response = await fetch({ url, signal, credentials })
+      const response = await fetch({ url, signal, credentials: credentialsFor(server) })
       if (response.status !== 200) throw refusal(response, server, id)
       const listing = readCorralListing(jsonOf(response, 'a corral'))
       if (!listing) throw new CorralError('hub_unreachable', `${server} does not list files like a corral.`)
@@ -69,10 +68,9 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
 
     async locate({ id, more }: HubRepository, file: HubFile): Promise<FileLocation> {
       const server = more?.endpoint ?? serverOf(undefined)
-      const revisions: unknown = JSON.parse(more?.revisions ?? '{}')
+      const revisions: Record<string, string> = JSON.parse(more?.revisions ?? '{}')
       const [label, ...path] = file.path.split('/') as [string, ...string[]]
-      const revision = isObject(revisions) ? revisions[label] : undefined
-      const url = `${server}/api/files/${encodePath(id)}/${encodePath(label)}/${encodePath(String(revision))}/${encodePath(path.join('/'))}`
+      const url = [`${server}/api/files`, ...[id, label, String(revisions[label]), ...path].map(encodePath)].join('/')
       return {
         url,
         headers: locationHeaders(credentialsFor(server)),
@@ -110,20 +108,11 @@ function refusal(response: HubResponse, server: string, id: string): CorralError
   return hubRefusal(kind ?? 'server-error', response, subject, Date.now())
 }
 
-export interface CorralListing {
-  /** As the other corral spells it. */
-  name: string
-  /** In folders named for the labels of variants. */
-  files: HubFile[]
-  /** Revisions by label. */
-  revisions: Record<string, string>
-}
-
 /**
- * Parses the listing of another corral; invalid variants and files are left out. Undefined when the body is not a
- * listing.
+ * Parses the listing of another corral: its spelling of the name, files in folders named for the labels of variants, and
+ * revisions by label. Invalid variants and files are left out; undefined when the body is not a listing.
  */
-export function readCorralListing(body: unknown): CorralListing | undefined {
+export function readCorralListing(body: unknown) {
   if (!isObject(body) || typeof body.name !== 'string' || !Array.isArray(body.variants)) return undefined
   const files: HubFile[] = []
   const revisions: Record<string, string> = {}
@@ -132,10 +121,7 @@ export function readCorralListing(body: unknown): CorralListing | undefined {
     revisions[label] = revision
     for (const { path, size, sha256 } of listed.filter(isObject)) {
       const digest = sha256Hex(sha256)
-      const inFolder = `${label}/${path}`
-      if (digest && isUsablePath(path) && isUsablePath(inFolder)) {
-        files.push({ path: inFolder, size: sizeOf(size), sha256: digest })
-      }
+      if (digest && isUsablePath(path)) files.push(hubFile(`${label}/${path}`, sizeOf(size), digest))
     }
   }
   return { name: body.name, files, revisions }
@@ -144,18 +130,12 @@ export function readCorralListing(body: unknown): CorralListing | undefined {
 /** Port of a corral that is named without a port. */
 const USUAL_PORT = 11435
 
-export interface CorralReference {
-  /** Address of the server in the reference. */
-  endpoint?: string
-  /** `owner/name` */
-  id: string
-}
-
 /**
  * Parses `owner/name` or `[[corral:]//]host:port/owner/name`.
+ * @returns `owner/name`, and the address of the server if it is in the reference
  * @throws CorralError `invalid_model_name` for anything else
  */
-export function parseCorralReference(text: string): CorralReference {
+export function parseCorralReference(text: string): { id: string; endpoint?: string } {
   const match =
     /^(?:(?:corral:)?\/\/)?(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?\/)?([^/\s]+\/[^/\s]+)$/.exec(text)
   const [, host, port, id] = match ?? []

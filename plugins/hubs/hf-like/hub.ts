@@ -34,15 +34,6 @@ export interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
 
 const PAGES = 500
 
-interface Description {
-  /** Undefined when it was refused. */
-  info?: Record<string, unknown>
-  /** The response with the description, or the refusal. */
-  response: EndpointResponse
-  /** The repository exists, but not the revision. */
-  elsewhere?: boolean
-}
-
 /** A hub with Hugging Face's API, or most of it. */
 export function createHfLikeHub(options: HfLikeOptions): Hub {
   const { title, pathPrefix } = options
@@ -53,16 +44,19 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     return { title, id, page: options.pageOf(id), revision, file, tokenAdvice: options.tokenAdvice }
   }
 
-  /** The description of a repository at a revision. */
+  /**
+   * The description of a repository at a revision, with its response; or a refusal alone. `elsewhere` is true where the
+   * repository exists, but not the revision.
+   */
   async function describe(id: string, revision: string | undefined, signal: AbortSignal | undefined) {
     const base = `${pathPrefix}/api/models/${encodePath(id)}`
     const branch = revision ?? options.defaultBranch
     const first = branch === undefined ? base : `${base}/revision/${encodeURIComponent(branch)}`
-    const read = async (path: string): Promise<Description> => {
+    const read = async (path: string) => {
       const response = await send({ path: `${path}?blobs=true`, signal })
-      if (!good(response)) return { response }
+      if (!good(response)) return { response, elsewhere: false }
       const info = jsonOf(response, title)
-      if (isObject(info)) return { info, response }
+      if (isObject(info)) return { info, response, elsewhere: false }
       throw new CorralError('hub_unreachable', `${title} returns an invalid description of "${id}".`)
     }
     const described = await read(first)
@@ -185,11 +179,10 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
 }
 
 /** The hub's spelling of a name: differs from the request by case only, or because the repository was renamed. */
-function spelling(requested: string, info: Record<string, unknown>, response: HubResponse | undefined): string {
+function spelling(requested: string, info: Record<string, unknown>, { hops }: HubResponse): string {
   const id = info.id ?? info.modelId
   if (typeof id !== 'string' || !/^[^/\s]+\/[^/\s]+$/.test(id)) return requested
-  const redirected = response !== undefined && response.hops.length > 1
-  return redirected || id.toLowerCase() === requested.toLowerCase() ? id : requested
+  return hops.length > 1 || id.toLowerCase() === requested.toLowerCase() ? id : requested
 }
 
 /** Time limit of the search for a similar name, in milliseconds: an error waits for it. */

@@ -49,12 +49,12 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
     async locate({ id, more }: HubRepository, { path }: HubFile, signal: AbortSignal): Promise<FileLocation> {
       const revision = more?.ref ?? DEFAULT_BRANCH
       const query = new URLSearchParams({ Revision: revision, FilePath: path })
-      const asked = `${api(id)}/repo?${query}`
-      const response = await requestLocation(outgoing => send({ ...outgoing, path: asked, signal }), 'stop', false)
+      const address = `${api(id)}/repo?${query}`
+      const response = await requestLocation(outgoing => send({ ...outgoing, path: address, signal }), 'stop', false)
       // A refusal may have status 200, with JSON in place of the bytes.
       const isRefusal = /\bjson\b/.test(response.headers['content-type'] ?? '') && !path.endsWith('.json')
       if (isLocation(response) && !isRefusal) return locationOf(response, proxy)
-      const refused = isRefusal && response.status === 200 ? await send({ path: asked, signal }) : response
+      const refused = isRefusal && response.status === 200 ? await send({ path: address, signal }) : response
       const inCheck = (JSON.parse(more?.inCheck ?? '[]') as string[]).includes(path)
       const subject = { title, id, page: pageOf(id), revision, file: path }
       throw modelScopeRefusal(refused, subject, Date.now(), inCheck)
@@ -62,14 +62,11 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
   }
 }
 
-export interface ModelScopeListing {
-  files: HubFile[]
-  /** Paths of files that the hub is still checking, and may refuse. */
-  inCheck: string[]
-}
-
-/** Parses a list of files: folders, links and unsafe paths are left out. Undefined when the body is not a listing. */
-export function readListing(body: unknown): ModelScopeListing | undefined {
+/**
+ * Parses a list of files, with the paths of those that the hub is still checking, and may refuse. Folders, links and
+ * unsafe paths are left out. Undefined when the body is not a listing.
+ */
+export function readListing(body: unknown) {
   const data = isObject(body) ? (body.Data ?? body.data) : undefined
   const entries = isObject(data) ? (data.Files ?? data.files) : undefined
   if (!Array.isArray(entries)) return undefined

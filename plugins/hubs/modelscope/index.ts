@@ -18,7 +18,7 @@ export default definePlugin({
       title: 'ModelScope',
       hosts: ['modelscope.cn', 'www.modelscope.cn'],
       async credentials() {
-        const token = await findToken({ setting: options.token, variables, file: undefined }, process.env)
+        const token = await findToken({ setting: options.token, variables }, process.env)
         // Older parts of the hub only accept the cookie.
         return token === undefined ? undefined : { ...bearer(token), cookie: `m_session_id=${token}` }
       }
