@@ -1,0 +1,83 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { basename, dirname, join, normalize } from 'node:path'
+import { test } from 'tap'
+import { packageRoot } from '../../core/system/package-info.ts'
+
+/*
+ * Rules of the source tree that no compiler checks. Circular imports are found by the linter.
+ */
+
+const ROOMS = ['core', 'command-line', 'plugins', 'runtimes', 'scripts', 'testing', 'examples']
+/** Names that say the same in each folder which has such a file. */
+const CONVENTIONAL = new Set(
+  'index routes schemas options operations engine hub listing refusal models answer'.split(' ')
+)
+
+const files = ROOMS.flatMap(room =>
+  readdirSync(join(packageRoot, room), { recursive: true, encoding: 'utf8' })
+    .filter(name => name.endsWith('.ts'))
+    .map(name => `${room}/${name}`)
+)
+const textOf = (file: string) => readFileSync(join(packageRoot, file), 'utf8')
+
+/** What a file imports from this package, as paths from its root. */
+function importsOf(file: string): string[] {
+  const names = [...textOf(file).matchAll(/(?:from|import) '(\.[^']+)'|import\('(\.[^']+)'\)/g)]
+  return names.map(([, stated, dynamic]) => normalize(join(dirname(file), (stated ?? dynamic)!)))
+}
+
+test('file names are unique, so that a name is enough to find a file', async t => {
+  t.ok(files.length > 200, 'the source is read')
+  const places = new Map<string, string[]>()
+  for (const file of files) {
+    const name = basename(file, '.ts')
+    if (!CONVENTIONAL.has(name)) places.set(name, [...(places.get(name) ?? []), file])
+  }
+  t.strictSame(
+    [...places.values()].filter(({ length }) => length > 1),
+    []
+  )
+})
+
+test('the kernel imports no plugin, no runtime and no command', async t => {
+  const wrong = files
+    .filter(file => file.startsWith('core/'))
+    .flatMap(file => importsOf(file).map(imported => `${file} imports ${imported}`))
+    .filter(line => !/ imports core\//.test(line))
+  t.strictSame(wrong, [])
+})
+
+test('a plugin imports nothing of another plugin', async t => {
+  const roomOf = (file: string) => file.split('/').slice(0, 2).join('/')
+  const wrong = files
+    .filter(file => /^(plugins|runtimes)\/[^/]+\//.test(file))
+    .flatMap(file => importsOf(file).map(imported => ({ file, imported })))
+    .filter(({ file, imported }) => !imported.startsWith('core/') && roomOf(imported) !== roomOf(file))
+    // A build of llama.cpp is proven by starting its server.
+    .filter(
+      ({ file, imported }) => roomOf(file) !== 'runtimes/llama-cpp' || roomOf(imported) !== 'runtimes/llama-server'
+    )
+    .map(({ file, imported }) => `${file} imports ${imported}`)
+  t.strictSame(wrong, [])
+})
+
+test('an example imports what a plugin author has', async t => {
+  const wrong = files.filter(file => file.startsWith('examples/') && importsOf(file).length > 0)
+  t.strictSame(wrong, [])
+})
+
+test("llama-server's flags and routes are known in its own folder alone", async t => {
+  const flags =
+    /'--(ctx-size|parallel|n-gpu-layers|gpu-layers|tensor-split|cache-type-k|cache-type-v|flash-attn|mmproj|lora|jinja|slot-save-path|threads|threads-batch|batch-size|ubatch-size|alias|api-key|list-devices|verbosity|no-mmap|mlock|no-webui|metrics|props|slots|embedding|embeddings|reranking|pooling|chat-template|chat-template-file|reasoning-format|device|main-gpu|split-mode|fit)'/
+  const routes = /['"`]\/(infill|apply-template|slots|props|completion|lora-adapters|tokenize|detokenize)['"`/?]/
+  const wrong = files
+    .filter(file => /^(core|plugins|runtimes)\//.test(file) && !file.startsWith('runtimes/llama-server/'))
+    .flatMap(file =>
+      textOf(file)
+        .split('\n')
+        .map((line, at) => ({ line, at: `${file}:${at + 1}` }))
+    )
+    .filter(({ line }) => flags.test(line) || routes.test(line))
+    .map(({ at, line }) => `${at} ${line.trim()}`)
+  t.strictSame(wrong, [])
+})
