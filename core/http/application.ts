@@ -1,5 +1,6 @@
+import AjvCompiler from '@fastify/ajv-compiler'
 import sensible from '@fastify/sensible'
-import { Ajv, type AnySchema, type AnySchemaObject, type ValidateFunction } from 'ajv'
+import type { AnyValidateFunction } from 'ajv/dist/core.js'
 import Fastify, {
   type FastifyBaseLogger,
   type FastifyInstance,
@@ -61,6 +62,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     connectionTimeout: 0,
     forceCloseConnections: 'idle',
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
+    ajv: { customOptions: VALIDATION_OPTIONS },
     schemaController: {
       compilersFactory: {
         buildValidator: compileOnDemand,
@@ -102,28 +104,20 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   return app
 }
 
+const buildCompiler = AjvCompiler()
+
 /** Compiles the schema of a route when its first request comes: compiling all of them would take a third of each start. */
-function compileOnDemand(shared: unknown) {
-  let ajv: Ajv | undefined
-  const compile = (schema: AnySchema) => {
-    ajv ??= new Ajv({
-      ...VALIDATION_OPTIONS,
-      addUsedSchema: false,
-      validateFormats: false,
-      schemas: Object.values(shared as Record<string, AnySchemaObject>)
-    })
-    return ajv.compile(schema)
-  }
-  return (route: unknown) => {
-    const { schema } = route as { schema: AnySchema }
-    let validate: ValidateFunction | undefined
+const compileOnDemand: typeof buildCompiler = (shared, options) => {
+  const compile = buildCompiler(shared, options)
+  return schema => {
+    let validate: AnyValidateFunction | undefined
     const check = (value: unknown) => {
       validate ??= compile(schema)
       const valid = validate(value)
       Object.assign(check, { errors: validate.errors })
       return valid
     }
-    return check as ValidateFunction
+    return check as AnyValidateFunction
   }
 }
 
