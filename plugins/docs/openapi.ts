@@ -1,6 +1,6 @@
+import type { FastifySchema } from 'fastify'
 import type { TSchema } from 'typebox'
 import { version } from '../../core/system/package-info.ts'
-import type { DescribedRoute } from './routes.ts'
 
 /** What the document says of the service as a whole. */
 const INFO = {
@@ -13,6 +13,14 @@ const INFO = {
     'ignored. A `GET` answers to `HEAD` too.\n\n' +
     'A key is needed only where `security.api_keys` of the configuration has any.',
   license: { name: 'MIT', identifier: 'MIT' }
+}
+
+/** A route that the document describes. */
+export interface DescribedRoute {
+  method: string
+  /** With Fastify's parameters, such as `/api/pulls/:id` or `/api/logs/*`. */
+  url: string
+  schema: FastifySchema
 }
 
 type Mapping = Record<string, unknown>

@@ -2,20 +2,13 @@ import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
-import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifySchema, RouteOptions } from 'fastify'
+import type { FastifyInstance, FastifyPluginAsync, FastifyReply, RouteOptions } from 'fastify'
 import { Type } from 'typebox'
 import { logFailure } from '../../core/http/application.ts'
 import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-
-/** A route as the API document tells of it. */
-export interface DescribedRoute {
-  method: string
-  /** With Fastify's parameters, such as `/api/pulls/:id` or `/api/logs/*`. */
-  url: string
-  schema: FastifySchema
-}
+import type { DescribedRoute } from './openapi.ts'
 
 /**
  * Remembers what the application's routes say of themselves. Call it before any route is registered.
