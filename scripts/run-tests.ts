@@ -33,7 +33,8 @@ const FAILURE_LINES = 40
 const { values: flags, positionals: paths } = parseArgs({
   options: {
     all: { type: 'boolean', default: false },
-    jobs: { type: 'string', default: String(availableParallelism()) },
+    // One more than there are processors: most tests wait for other processes now and then.
+    jobs: { type: 'string', default: String(availableParallelism() + 1) },
     timeout: { type: 'string', default: TIMEOUT }
   },
   allowPositionals: true

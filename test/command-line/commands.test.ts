@@ -64,22 +64,7 @@ t.test('commands work without a running server', async t => {
   const listed = await corral(['list', '--json'], { home })
   t.equal(listed.code, 0, listed.stderr)
   t.match(JSON.parse(listed.stdout), { models: [{ name: DEMO, format: 'gguf' }] })
-  t.match(await corral(['ls'], { home }), {
-    code: 0,
-    stdout: /^NAME +ID +SIZE +FORMAT +MODIFIED\ncorral\/tiny-chat /,
-    stderr: ''
-  })
   t.match(await corral(['show', DEMO], { home }), { code: 0, stdout: /context length/ })
-  t.match(JSON.parse((await corral(['show', DEMO, '--json'], { home })).stdout), {
-    details: { name: DEMO },
-    model_info: {}
-  })
-  t.match((await corral(['show', DEMO, '--template'], { home })).stdout, /messages/)
-  t.match(await corral(['show', 'no/model'], { home }), {
-    code: 4,
-    stdout: '',
-    stderr: /^error: .*no\/model.*corral list/
-  })
 
   t.match(await corral(['ps'], { home }), { code: 3, stdout: '', stderr: /Nothing is loaded.*corral serve/ })
   const ps = await corral(['ps', '--json'], { home })
@@ -95,7 +80,6 @@ t.test('commands work without a running server', async t => {
     stderr: /imported me\/mine/
   })
   t.match(await corral(['list'], { home }), { stdout: /me\/mine/ })
-  t.match(await corral(['import', 'none.gguf', 'me/none'], { home }), { code: 2, stderr: /none\.gguf/ })
   t.match(await corral(['rm', 'no/model', 'me/mine'], { home }), {
     code: 4,
     stderr: /deleted me\/mine.*error: .*no\/model/s
@@ -107,7 +91,7 @@ t.test('commands work without a running server', async t => {
   t.notOk(existsSync(join(home, 'owner.json')), 'nobody holds the data directory')
   t.ok(
     readFileSync(join(home, 'logs', 'corral.log'), 'utf8').includes('listens on'),
-    'the log lies in the data directory'
+    'the log is in the data directory'
   )
 })
 
@@ -146,13 +130,13 @@ t.test('config check and config show; every command reports mistakes of the conf
       t.match(ended, { code: 2, stdout: '', stderr }, command.join(' '))
       t.notMatch(ended.stderr, /\n\s+at /, 'no stack trace')
     }
-    t.match(await corral(['doctor'], { home }), { code: 2, stdout: /config\.yaml:2:/ })
-    t.match(JSON.parse((await corral(['doctor', '--json'], { home })).stdout).config.problems, [{ line: 2 }])
   }
   writeFileSync(join(home, 'config.yaml'), 'log_level: info\nport: many\n')
   const all = [['config', 'check'], ['config', 'show'], ['serve'], ['list'], ['run', DEMO, 'hi']]
   await refused(all, /config\.yaml:2:7 .*port must be a whole number/)
+  t.match(await corral(['doctor'], { home }), { code: 2, stdout: /config\.yaml:2:7/ })
   writeFileSync(join(home, 'config.yaml'), 'port: 1234\nprot: 1\n')
   await refused([['config', 'check']], /config\.yaml:2:1 .*"prot".*did you mean port/)
+  t.match(JSON.parse((await corral(['doctor', '--json'], { home })).stdout).config.problems, [{ line: 2 }])
   t.match(await corral(['config', 'show'], { home }), { code: 0, stdout: /^port +1234 /m }, 'the rest holds')
 })

@@ -21,6 +21,16 @@ t.test('commands find a running server and use its API key', async t => {
     { code: 0, stdout: /corral\/tiny-chat/ },
     'found by its data directory'
   )
+  t.match((await corral(['ls'], { home, env })).stdout, /^NAME +ID +SIZE +FORMAT +MODIFIED\ncorral\/tiny-chat /)
+  const shown = JSON.parse((await corral(['show', DEMO, '--json'], { home, env })).stdout)
+  t.match(shown, { details: { name: DEMO }, model_info: {} })
+  t.match((await corral(['show', DEMO, '--template'], { home, env })).stdout, /messages/)
+  t.match(await corral(['show', 'no/model'], { home, env }), {
+    code: 4,
+    stdout: '',
+    stderr: /^error: .*no\/model.*corral list/
+  })
+  t.match(await corral(['import', 'none.gguf', 'me/none'], { home, env }), { code: 2, stderr: /none\.gguf/ })
   t.match(await corral(['version', '--json'], { home, env }), { stdout: new RegExp(`"address": "${server.url}"`) })
 
   const asked = await corral(['run', DEMO, CAPITAL, '--temperature', '0', '--verbose'], { home, env })
