@@ -1,7 +1,7 @@
 import { CorralError } from '../errors.ts'
 
 /** A tool in the words of the hosted-chat API. */
-export interface EngineTool {
+interface EngineTool {
   type: 'function'
   function: { name: string }
 }

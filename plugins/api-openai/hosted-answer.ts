@@ -5,7 +5,7 @@ import type { ChatChunk, Completion, Usage } from './schemas.ts'
 type ChatPiece = Static<typeof ChatChunk>
 type TextPiece = Static<typeof Completion>
 /** A piece of an answer, of chat completions or of completions. */
-export type Chunk = ChatPiece | TextPiece
+type Chunk = ChatPiece | TextPiece
 type ChatChoice = ChatPiece['choices'][number]
 type TextChoice = TextPiece['choices'][number]
 

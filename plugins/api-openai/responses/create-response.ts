@@ -12,7 +12,7 @@ import { type ResponseEvent, type ResponseHead, type ResponseObject, ResponseWri
 import type { Item, ResponseRequest } from './schemas.ts'
 import type { StoredResponses } from './stored-responses.ts'
 
-export interface ResponseDependencies extends SurfaceDependencies {
+interface ResponseDependencies extends SurfaceDependencies {
   stored: StoredResponses
 }
 

@@ -10,7 +10,7 @@ import type { InputPart, Item } from './schemas.ts'
 type Fields = Record<string, unknown>
 
 /** Finds an item of an earlier response by its id. */
-export type FindItem = (id: string) => Item | undefined
+type FindItem = (id: string) => Item | undefined
 
 const Text = Type.String({ minLength: 1 })
 const Content = Type.Union([Type.String(), ListOf({})])

@@ -3,24 +3,18 @@ import type { InputPart, Item } from './schemas.ts'
 
 type Content = string | Record<string, unknown>[]
 
-interface ToolCall {
-  id: string
-  type: 'function'
-  function: { name: string; arguments: string }
-}
-
 /** A message as engines take it. */
-export interface EngineMessage {
+interface EngineMessage {
   role: 'system' | 'user' | 'assistant' | 'tool'
   content?: Content
   reasoning_content?: string
-  tool_calls?: ToolCall[]
+  tool_calls?: { id: string; type: 'function'; function: { name: string; arguments: string } }[]
   tool_call_id?: string
   name?: string
   [other: string]: unknown
 }
 
-/** An item of the conversation, and where its request has its content; undefined for those of earlier responses. */
+/** An item of the conversation and where it is in the request; items of earlier responses have no place there. */
 export interface PlacedItem {
   item: Item
   place?: string
@@ -37,8 +31,8 @@ function engineContent(parts: readonly InputPart[]): Content {
 }
 
 /**
- * The conversation as chat messages. Reasoning, text and calls of one turn become one message of the assistant, and what
- * the system says at the beginning one message of the system: many templates allow no more.
+ * The conversation as chat messages. Reasoning, text and calls of one turn become one message of the assistant, and the
+ * system's messages at the beginning one message: many templates allow no more.
  * @returns the messages, and for each the place of its content in the request
  */
 export function engineMessages(
@@ -53,7 +47,7 @@ export function engineMessages(
     places.push(place)
     return message
   }
-  /** The assistant's message that goes on, unless it has a field that must come after what is to be added. */
+  /** The assistant's last message, or a new one where it has a field that must come after what is to be added. */
   const assistant = (...closed: (keyof EngineMessage)[]) => {
     const last = messages.at(-1)
     const open = last?.role === 'assistant' && closed.every(field => last[field] === undefined)
@@ -74,11 +68,7 @@ export function engineMessages(
         if (item.status === 'incomplete') break
         const message = assistant()
         message.tool_calls ??= []
-        message.tool_calls.push({
-          id: item.call_id,
-          type: 'function',
-          function: { name, arguments: item.arguments }
-        })
+        message.tool_calls.push({ id: item.call_id, type: 'function', function: { name, arguments: item.arguments } })
         break
       }
       case 'function_call_output': {

@@ -110,7 +110,7 @@ interface FunctionTool {
 }
 
 /** A function, or functions under a common name, such as those of one MCP server. */
-export type OfferedTool = FunctionTool | { type: 'namespace'; name: string; description: string; tools: FunctionTool[] }
+type OfferedTool = FunctionTool | { type: 'namespace'; name: string; description: string; tools: FunctionTool[] }
 
 /** The name of a function for the engine, which knows of no namespaces. */
 export function engineName({ name, namespace }: { name: string; namespace?: string | undefined }): string {
