@@ -1,13 +1,7 @@
 import type { BuildSource, RankedCandidate, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { HardwareService } from '../../core/contracts/hardware.ts'
-import type { BuildsDirectory } from './builds-directory.ts'
+import type { BuildsDirectory, BuildsLog } from './builds-directory.ts'
 import type { Prove } from './prove.ts'
-
-export interface BuildsLog {
-  debug(object: object, message: string): void
-  info(object: object, message: string): void
-  warn(object: object, message: string): void
-}
 
 /** What searching, installing and starting builds share. */
 export interface BuildsContext {

@@ -86,6 +86,12 @@ const SelectionSchema = Type.Object({
 /** Which build is used, as set by `corral runtime use` and `corral runtime upgrade`. Builds by their ids. */
 export type Selection = Static<typeof SelectionSchema>
 
+export interface BuildsLog {
+  debug(object: object, message: string): void
+  info(object: object, message: string): void
+  warn(object: object, message: string): void
+}
+
 /** Unfinished folders of this process: in containers an earlier process may have had the same id. */
 const unfinished = new Set<string>()
 
@@ -189,7 +195,11 @@ export class BuildsDirectory {
    * Runs work that no other process may do at the same time, after waiting for those that do.
    * @param onWait called before waiting
    */
-  async locked<T>(work: () => Promise<T>, { signal, log }: LockOptions, onWait?: () => void): Promise<T> {
+  async locked<T>(
+    work: () => Promise<T>,
+    { signal, log }: { signal: AbortSignal; log: BuildsLog },
+    onWait?: () => void
+  ): Promise<T> {
     await mkdir(this.path, { recursive: true })
     let lost = false
     const onCompromised = ({ message: reason }: Error) => {
@@ -230,11 +240,6 @@ export class BuildsDirectory {
       await rm(path, { recursive: true, force: true })
     }
   }
-}
-
-interface LockOptions {
-  signal: AbortSignal
-  log: { info(object: object, message: string): void; warn(object: object, message: string): void }
 }
 
 /** Why a recorded build cannot be used any more; undefined if it is unchanged and starts. */

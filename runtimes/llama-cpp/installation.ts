@@ -13,15 +13,10 @@ import type { BuildsContext } from './builds-context.ts'
 import { type BuildRecord, damageOf, failureNow, machineFingerprint, type Selection } from './builds-directory.ts'
 import { usableDevices } from './prove.ts'
 import { matchesChoice, runtimeOf } from './ranking.ts'
-import {
-  type ArchiveRequest,
-  archiveDigest,
-  archiveSuffix,
-  parseDigest,
-  readArchiveName,
-  unpackBuild
-} from './sources/archive.ts'
+import { archiveDigest, parseDigest, placeArchives, readArchiveName } from './sources/archive.ts'
 import { nightlyNumber, type Releases, releaseId, releaseTag } from './sources/release.ts'
+
+type ArchiveRequest = Extract<InstallRequest, { archive: string }>
 
 /** The setting `runtime` in the sections of models, by their names. */
 export type ModelRuntimes = Readonly<Record<string, { runtime?: string }>>
@@ -192,18 +187,27 @@ export function createInstallation(deps: InstallationDeps) {
 
   /** Unpacks and proves a local archive; returns the installed build if it is from the same archive. */
   async function installArchive(request: ArchiveRequest, waiting: Waiting): Promise<Build> {
+    const { archive, companions = [] } = request
     const expected = parseDigest(request.sha256)
-    const read = readArchiveName(basename(request.archive), kinds, await deps.hardware.detect())
+    const read = readArchiveName(basename(archive), kinds, await deps.hardware.detect())
     const runtime = request.runtime === undefined ? read.runtime : await kindNamed(request.runtime)
     return await withLock(waiting, async waiting => {
-      const digest = await archiveDigest(request.archive, expected, waiting.signal)
-      log.info({ archive: request.archive, sha256: digest }, `${request.archive} has the SHA-256 ${digest}.`)
-      const same = ({ id, source }: Build) => source === 'archive' && id.endsWith(`-${archiveSuffix(digest)}`)
+      const digest = await archiveDigest(archive, expected, waiting.signal)
+      log.info({ archive, sha256: digest }, `${archive} has the SHA-256 ${digest}.`)
+      const suffix = digest.slice(0, 8)
+      const same = ({ id, source }: Build) => source === 'archive' && id.endsWith(`-${suffix}`)
       const intact = await findIntact(same, waiting)
       if (intact) return intact
-      const candidate = await unpackBuild(request, { tag: read.tag, runtime, digest }, builds.path, waiting)
-      const lacksLibraries = candidate.kind === 'cuda' && (request.companions ?? []).length === 0
+      const idOf = (inner: string) => {
+        const tag = read.tag ?? /^llama-(b\d+)$/.exec(inner)?.[1] ?? 'renamed'
+        return `archive-${tag}-${runtime?.name ?? 'build'}-${suffix}`
+      }
+      const placed = await placeArchives([archive, ...companions], builds.path, idOf, waiting)
+      const origin = `${basename(archive)} (sha256 ${digest})`
+      const kind = runtime?.kind ?? 'unknown'
+      const lacksLibraries = kind === 'cuda' && companions.length === 0
       const advice = ' Its libraries may be missing: also pass the cudart-… archive of the same version.'
+      const candidate = { ...placed, kind, runtime: runtime?.name, source: 'archive', origin }
       return await proveNew(candidate, waiting, lacksLibraries ? advice : '')
     })
   }
@@ -215,25 +219,6 @@ export function createInstallation(deps: InstallationDeps) {
     throw new CorralError(
       'invalid_request',
       `${by} names ${folder}, and that llama.cpp build takes precedence over any choice. Unset it first.`
-    )
-  }
-
-  /** Whether a release is an upgrade; one that the settings name always is. */
-  function isNewer(tag: string, used: string | undefined): boolean {
-    const [offered, present] = [nightlyNumber(tag), nightlyNumber(used)]
-    if (!releases.followsLatest || offered === undefined || present === undefined) return tag !== used
-    return offered > present
-  }
-
-  /** @throws CorralError `runtime_missing` for a release that failed on this machine before */
-  async function refuseFailed(runtime: RuntimeDescriptor, tag: string, previous: Build): Promise<void> {
-    const failure = builds.selection().failed?.[releaseId(tag, runtime)]
-    if (failure === undefined || failure.machine !== machineFingerprint(await deps.hardware.detect())) return
-    throw new CorralError(
-      'runtime_missing',
-      `${previous.id} stays in use: the newest release, ${tag}, was tried on ${failure.at.slice(0, 10)} and does not ` +
-        `work here: ${asSentence(failure.reason)} ` +
-        `To try it anyway: corral runtime install ${runtime.name} --version ${tag}`
     )
   }
 
@@ -281,10 +266,21 @@ export function createInstallation(deps: InstallationDeps) {
       const previous = deps.current() ?? (await deps.search(waiting))
       const runtime = await kindNamed(previous.runtime ?? (previous.kind === 'unknown' ? undefined : previous.kind))
       const found = await findArchives(runtime, undefined, waiting)
-      if (previous.runtime === runtime.name && !isNewer(found.tag, releaseTag(previous.id))) {
-        return { build: previous, previous, changed: false }
+      const { tag } = found
+      const [offered, present] = [nightlyNumber(tag), nightlyNumber(releaseTag(previous.id))]
+      const comparable = releases.followsLatest && offered !== undefined && present !== undefined
+      // A release that the settings name is an upgrade even if it is older.
+      const isNewer = comparable ? offered > present : tag !== releaseTag(previous.id)
+      if (previous.runtime === runtime.name && !isNewer) return { build: previous, previous, changed: false }
+      const failure = builds.selection().failed?.[releaseId(tag, runtime)]
+      if (failure?.machine === machineFingerprint(await deps.hardware.detect())) {
+        throw new CorralError(
+          'runtime_missing',
+          `${previous.id} stays in use: the newest release, ${tag}, was tried on ${failure.at.slice(0, 10)} and does ` +
+            `not work here: ${asSentence(failure.reason)} ` +
+            `To try it anyway: corral runtime install ${runtime.name} --version ${tag}`
+        )
       }
-      await refuseFailed(runtime, found.tag, previous)
       return await withLock(waiting, async waiting => {
         const build = await installRelease(runtime, found, waiting).catch(error => {
           if (!(error instanceof CorralError) || error.code !== 'runtime_missing') throw error
@@ -301,7 +297,11 @@ export function createInstallation(deps: InstallationDeps) {
     async remove(id: string): Promise<void> {
       await withLock({}, async () => {
         const records = builds.records()
-        const found = recordOf(records, id)
+        const found = records.find(hasId(id))
+        if (!found) {
+          const text = `No llama.cpp build "${id}" is installed. ${installedText(records)}`
+          throw new CorralError('runtime_not_found', text, { param: 'runtime' })
+        }
         const { build } = found
         if (!builds.owns(build)) {
           throw new CorralError(
@@ -398,14 +398,6 @@ const kindsText = (kinds: readonly RuntimeDescriptor[]) => `Kinds are: ${kinds.m
 function installedText(records: readonly BuildRecord[]): string {
   const ids = records.map(({ build }) => build.id)
   return ids.length > 0 ? `Installed: ${ids.join(', ')}.` : 'None is installed.'
-}
-
-/** The record of an id. Pure. @throws CorralError `runtime_not_found` with what is installed */
-function recordOf(records: readonly BuildRecord[], id: string): BuildRecord {
-  const found = records.find(hasId(id))
-  if (found) return found
-  const text = `No llama.cpp build "${id}" is installed. ${installedText(records)}`
-  throw new CorralError('runtime_not_found', text, { param: 'runtime' })
 }
 
 /**

@@ -1,6 +1,9 @@
 import { type Static, Type } from 'typebox'
 import { Duration, Path, Timeout } from '../../core/config/core-schema.ts'
 
+const Text = (title: string, pattern: string, more: { default: string; description: string }) =>
+  Type.String({ title, pattern, ...more })
+
 /** The section `runtimes` of `config.yaml`. */
 export const RuntimesOptions = Type.Object({
   llama_cpp: Path({
@@ -26,28 +29,20 @@ export const RuntimesOptions = Type.Object({
     description: "More flags for each llama-server, after corral's own"
   }),
   release: Type.Object({
-    api_url: Type.String({
+    api_url: Text('an address such as https://api.github.com', '^https?://\\S+$', {
       default: 'https://api.github.com',
-      pattern: '^https?://\\S+$',
-      title: 'an address such as https://api.github.com',
       description: "Server with GitHub's API for releases"
     }),
-    download_url: Type.String({
+    download_url: Text('an address such as https://mirror.example.org', '^(https?://\\S+)?$', {
       default: '',
-      pattern: '^(https?://\\S+)?$',
-      title: 'an address such as https://mirror.example.org',
       description: 'Mirror to download from in the place of https://github.com; empty is none'
     }),
-    repository: Type.String({
+    repository: Text('an owner and a repository such as ggml-org/llama.cpp', '^[\\w.-]+/[\\w.-]+$', {
       default: 'ggml-org/llama.cpp',
-      pattern: '^[\\w.-]+/[\\w.-]+$',
-      title: 'an owner and a repository such as ggml-org/llama.cpp',
       description: 'Repository whose releases are used'
     }),
-    tag: Type.String({
+    tag: Text('the name of a release such as b10485, or latest', '^[\\w.-]+$', {
       default: 'latest',
-      pattern: '^[\\w.-]+$',
-      title: 'the name of a release such as b10485, or latest',
       description: 'Release to use, such as b10485; "latest" is the newest stable one'
     }),
     connect_timeout: Timeout({
@@ -56,16 +51,12 @@ export const RuntimesOptions = Type.Object({
     })
   }),
   source: Type.Object({
-    package: Type.String({
+    package: Text('the name of an npm package', '^(@[\\w.-]+/)?[\\w.-]+$', {
       default: 'node-llama-cpp',
-      pattern: '^(@[\\w.-]+/)?[\\w.-]+$',
-      title: 'the name of an npm package',
       description: "npm package that carries llama.cpp's source as a git bundle"
     }),
-    version: Type.String({
+    version: Text('an exact version such as 3.22.1', '^\\d+\\.\\d+\\.\\d+[\\w.-]*$', {
       default: '3.22.1',
-      pattern: '^\\d+\\.\\d+\\.\\d+[\\w.-]*$',
-      title: 'an exact version such as 3.22.1',
       description: 'Its exact version'
     }),
     prebuilt_libraries: Type.Boolean({

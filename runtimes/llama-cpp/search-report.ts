@@ -2,7 +2,7 @@ import type { Attempt, Build, BuildSource, RankedCandidate } from '../../core/co
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { messageOf } from '../../core/errors.ts'
 import { ToolError } from '../../core/system/child-process.ts'
-import type { BuildsLog } from './builds-context.ts'
+import type { BuildsLog } from './builds-directory.ts'
 import { isForGpus } from './ranking.ts'
 
 /** Records what a search tried, in order, in a list that belongs to the caller. */

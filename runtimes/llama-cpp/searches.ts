@@ -7,7 +7,7 @@ import {
   type Waiting
 } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import type { BuildsLog } from './builds-context.ts'
+import type { BuildsLog } from './builds-directory.ts'
 
 /** Milliseconds after a failed search in which it is not repeated; doubles with each failure in a row. */
 const BACK_OFF = 10_000

@@ -30,14 +30,6 @@ export const SCORES = {
   byChoice: 5
 } as const
 
-/**
- * The score of a kind that lacks a library. It stays above the processor, because the library may be installed somewhere
- * unexpected: the proof will show.
- */
-function withoutLibrary(base: number): number {
-  return Math.min(base, SCORES.cpu + Math.round(base / 5))
-}
-
 /** Deductions for idle cards: a fixed one, and one by their share of the graphics memory. */
 const PENALTY_FOR_IDLE_CARD = 6
 const PENALTY_FOR_IDLE_MEMORY = 50
@@ -56,18 +48,6 @@ export function relevantGpusOf(vendor: Gpu['vendor'], hardware: Hardware): Gpu[]
   return relevantGpus({ ...hardware, gpus: hardware.gpus.filter(gpu => gpu.vendor === vendor) })
 }
 
-/** Reduces `base` for the GPUs that a build using `used` would leave idle. Pure. */
-function scoreByCoverage(base: number, used: readonly Gpu[], hardware: Hardware): number {
-  const relevant = relevantGpus(hardware)
-  const idle = relevant.filter(gpu => !used.includes(gpu))
-  if (idle.length === 0) return base
-  // By memory if all sizes are known, else by count.
-  const sized = relevant.every(gpu => gpu.totalMemory !== undefined)
-  const sum = (gpus: readonly Gpu[]) => gpus.reduce((total, gpu) => total + (sized ? gpu.totalMemory! : 1), 0)
-  const share = sum(idle) / Math.max(1, sum(relevant))
-  return Math.max(LOWEST, Math.round(base - PENALTY_FOR_IDLE_CARD - PENALTY_FOR_IDLE_MEMORY * share))
-}
-
 interface FitOptions {
   /** The score if nothing is missing. */
   base: number
@@ -79,15 +59,25 @@ interface FitOptions {
   reasons?: string[]
 }
 
-/** The fit of a kind that would use these GPUs, at least one. */
+/** The fit of a kind that would use these GPUs, at least one; those that it leaves idle reduce the score. */
 export function fitFor(
   used: readonly Gpu[],
   hardware: Hardware,
   { base, missing, library = true, detail = '', reasons = [] }: FitOptions
 ): Fit {
-  const idle = relevantGpus(hardware).filter(gpu => !used.includes(gpu))
+  const relevant = relevantGpus(hardware)
+  const idle = relevant.filter(gpu => !used.includes(gpu))
+  // Above the processor: a library may be installed somewhere unexpected, and the proof will show.
+  let score = library ? base : Math.min(base, SCORES.cpu + Math.round(base / 5))
+  if (idle.length > 0) {
+    // By memory if all sizes are known, else by count.
+    const sized = relevant.every(gpu => gpu.totalMemory !== undefined)
+    const sum = (gpus: readonly Gpu[]) => gpus.reduce((total, gpu) => total + (sized ? gpu.totalMemory! : 1), 0)
+    const share = sum(idle) / Math.max(1, sum(relevant))
+    score = Math.max(LOWEST, Math.round(score - PENALTY_FOR_IDLE_CARD - PENALTY_FOR_IDLE_MEMORY * share))
+  }
   return {
-    score: scoreByCoverage(library ? base : withoutLibrary(base), used, hardware),
+    score,
     reasons: [
       `It uses ${namesOf(used)}${detail && ` (${detail})`}.`,
       ...reasons,
@@ -177,9 +167,9 @@ export function knowsLibraries({ probes }: Hardware): boolean {
   return probes.every(({ probe, outcome }) => probe !== 'libraries' || outcome === 'ok')
 }
 
-/** Whether this system has one of the libraries; undefined if unknown. */
-export function hasLibrary(hardware: Hardware, ...names: string[]): boolean | undefined {
-  if (names.some(name => hardware.libraries.includes(name))) return true
+/** Whether this system has a library; undefined if unknown. */
+export function hasLibrary(hardware: Hardware, name: string): boolean | undefined {
+  if (hardware.libraries.includes(name)) return true
   return knowsLibraries(hardware) ? false : undefined
 }
 

@@ -2,15 +2,13 @@ import { createWriteStream } from 'node:fs'
 import { chmod, mkdir, readdir, rename, rm, stat } from 'node:fs/promises'
 import { basename, dirname, join, posix } from 'node:path'
 import { pipeline } from 'node:stream/promises'
-import type { Build, BuildCandidate, InstallRequest, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
+import type { Build, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { programFolder, programsIn } from '../programs.ts'
 import { fileDigest } from '../prove.ts'
-
-export type ArchiveRequest = Extract<InstallRequest, { archive: string }>
 
 /** A mistake in a request. */
 function invalid(message: string, param = 'archive', cause?: unknown): CorralError {
@@ -81,38 +79,6 @@ export function parseDigest(text: string | undefined): string | undefined {
   throw invalid(`"sha256" must be 64 hex digits, not ${JSON.stringify(text)}.`, 'sha256')
 }
 
-/**
- * Makes an unproven build of a local release archive and archives with its libraries. Leaves nothing behind if that
- * fails.
- * @param known by the archive's name or from the user
- */
-export async function unpackBuild(
-  { archive, companions = [] }: ArchiveRequest,
-  known: { tag?: string | undefined; runtime?: RuntimeDescriptor | undefined; digest: string },
-  directory: string,
-  waiting: Waiting
-): Promise<BuildCandidate> {
-  const { runtime, digest } = known
-  const work = await unfinishedFolder(directory)
-  try {
-    const name = (inner: string) => {
-      const tag = known.tag ?? /^llama-(b\d+)$/.exec(inner)?.[1] ?? 'renamed'
-      return `archive-${tag}-${runtime?.name ?? 'build'}-${archiveSuffix(digest)}`
-    }
-    const placed = await placeArchives([archive, ...companions], { directory, work, name }, waiting)
-    const origin = `${basename(archive)} (sha256 ${digest})`
-    const kind = runtime?.kind ?? 'unknown'
-    return { ...placed, kind, ...(runtime && { runtime: runtime.name }), source: 'archive', origin }
-  } finally {
-    await rm(work, { recursive: true, force: true })
-  }
-}
-
-/** The end of the ids of builds from this archive: the same archive is installed once. */
-export function archiveSuffix(digest: string): string {
-  return digest.slice(0, 8)
-}
-
 /** An archive that cannot become a build. */
 function unusable(archive: string, why: string, cause?: unknown): CorralError {
   return new CorralError('invalid_request', `${basename(archive)} cannot be used: ${why}`, { cause })
@@ -140,47 +106,49 @@ async function unpack(archive: string, work: string, { signal, onProgress }: Wai
  * Unpacks a build's archive, and those with its libraries into the same folder, and moves it among the builds, in place
  * of one with the same id. Leaves nothing behind if that fails.
  * @param archives the one with llama-server first
- * @param work an unfinished folder
+ * @param directory where builds are installed
  * @param name the build's id by the name of the folder in the archive
  * @throws CorralError `invalid_request` for an archive that is damaged, dangerous or no build; `insufficient_storage`
  */
 export async function placeArchives(
   archives: readonly string[],
-  { directory, work, name }: { directory: string; work: string; name: (inner: string) => string },
+  directory: string,
+  name: (inner: string) => string,
   waiting: Waiting
 ): Promise<{ id: string; directory: string; executables: Build['executables'] }> {
   const [main, ...companions] = archives as [string, ...string[]]
-  const inner = await unpack(main, work, waiting)
-  const found = programFolder(inner)
-  if (found === undefined) throw unusable(main, 'it holds no llama-server.')
-  for (const companion of companions) {
-    const libraries = await unpack(companion, work, waiting)
-    const existing = new Set(await readdir(found))
-    for (const file of await readdir(libraries)) {
-      if (!existing.has(file)) await rename(join(libraries, file), join(found, file))
+  const work = await unfinishedFolder(directory)
+  try {
+    const inner = await unpack(main, work, waiting)
+    const found = programFolder(inner)
+    if (found === undefined) throw unusable(main, 'it holds no llama-server.')
+    for (const companion of companions) {
+      const libraries = await unpack(companion, work, waiting)
+      const existing = new Set(await readdir(found))
+      for (const file of await readdir(libraries)) {
+        if (!existing.has(file)) await rename(join(libraries, file), join(found, file))
+      }
     }
+    if (!programsIn(found)) throw unusable(main, 'its llama-server is not executable.')
+    const id = name(basename(inner))
+    const target = join(directory, id)
+    await rm(target, { recursive: true, force: true })
+    await rename(found, target)
+    return { id, directory: target, executables: programsIn(target)! }
+  } finally {
+    await rm(work, { recursive: true, force: true })
   }
-  if (!programsIn(found)) throw unusable(main, 'its llama-server is not executable.')
-  const id = name(basename(inner))
-  const target = join(directory, id)
-  await rm(target, { recursive: true, force: true })
-  await rename(found, target)
-  return { id, directory: target, executables: programsIn(target)! }
-}
-
-/** An entry of an archive. */
-export interface ArchiveEntry {
-  path: string
-  type: string
-  /** The target of a link. */
-  linkpath?: string | undefined
 }
 
 const PLAIN_ENTRIES = ['File', 'OldFile', 'ContiguousFile', 'Directory', 'ExtendedHeader', 'GlobalExtendedHeader']
 const isAbsolute = (path: string) => /^([\\/]|[A-Za-z]:)/.test(path)
 
-/** Why an entry must not be unpacked; undefined if it stays inside the folder. Pure. */
-export function dangerOf({ path, type, linkpath = '' }: ArchiveEntry): string | undefined {
+/**
+ * Why an entry of an archive must not be unpacked; undefined if it stays inside the folder. Pure.
+ * @param entry `linkpath` is the target of a link
+ */
+export function dangerOf(entry: { path: string; type: string; linkpath?: string | undefined }): string | undefined {
+  const { path, type, linkpath = '' } = entry
   const escapes = (name: string) => isAbsolute(name) || name.split(/[\\/]/).includes('..')
   if (escapes(path)) return `"${path}" would lie outside its folder`
   if (type === 'SymbolicLink') {

@@ -39,11 +39,6 @@ interface Route {
   make(options: CompileOptions, waiting: Waiting): Promise<void>
 }
 
-interface RouteOptions extends Pick<BuildRequest, 'runtime' | 'hardware' | 'explain' | 'signal'> {
-  tools: ToolChain
-  packages: SourcePackage
-}
-
 function failureText(error: unknown): string {
   const last = error instanceof ToolError ? error.tail.findLast(line => /error|fatal/i.test(line)) : undefined
   return messageOf(error) + (last === undefined ? '' : ` ${last.trim().slice(0, 300)}`)
@@ -113,7 +108,7 @@ export function compiledSource({ name, version, directory, prebuilt, env, log, t
       const tools = await findToolChain(env)
       await mkdir(work, { recursive: true })
       const packages: SourcePackage = { name, version, work, env, log }
-      const routes = await routesFor({ runtime, hardware, explain, signal, tools, packages }, prebuilt)
+      const routes = await routesFor(request, tools, packages, prebuilt)
       if (routes.length === 0) return undefined
       const source = await orUnavailable(fetchSource(packages, { signal, onProgress }), signal)
       let failure: unknown
@@ -193,14 +188,19 @@ function cudaVersion({ kind, name }: RuntimeDescriptor): number | undefined {
 }
 
 /** The ways of making a build of this kind here, best first; explains what the others lack. */
-async function routesFor(options: RouteOptions, prebuilt: boolean): Promise<Route[]> {
-  const { runtime, hardware, tools, packages, explain, signal } = options
+async function routesFor(
+  request: BuildRequest,
+  tools: ToolChain,
+  packages: SourcePackage,
+  prebuilt: boolean
+): Promise<Route[]> {
+  const { runtime, hardware, explain, signal } = request
   const { kind } = runtime
   if (kind === 'vulkan' && hasLibrary(hardware, 'vulkan') === false) {
     explain('libvulkan.so.1 is not installed, without which a Vulkan build sees no GPU')
     return []
   }
-  const first = prebuilt ? await prebuiltRoute(options) : undefined
+  const first = prebuilt ? await prebuiltRoute(request, tools, packages) : undefined
   const routes = first ? [first] : []
   const { what, compiler, settings } = FULL_BUILDS[kind]!
   if (compiler && tools[compiler[0]] === undefined) {
@@ -227,13 +227,11 @@ async function routesFor(options: RouteOptions, prebuilt: boolean): Promise<Rout
 }
 
 /** Compiles only the programs and links them with the libraries of an npm package of the same release. */
-async function prebuiltRoute({
-  runtime,
-  hardware,
-  tools,
-  packages,
-  explain
-}: RouteOptions): Promise<Route | undefined> {
+async function prebuiltRoute(
+  { runtime, hardware, explain }: BuildRequest,
+  tools: ToolChain,
+  packages: SourcePackage
+): Promise<Route | undefined> {
   const { platform, arch, glibc } = hardware
   const found = prebuiltPackage(runtime.kind, platform, arch, glibc)
   if (!found) return undefined

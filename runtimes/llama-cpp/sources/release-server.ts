@@ -1,5 +1,5 @@
-import { createHash, type Hash } from 'node:crypto'
-import { type FileHandle, open as openFile } from 'node:fs/promises'
+import { createHash } from 'node:crypto'
+import { open as openFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Static, Type } from 'typebox'
 import type { Dispatcher } from 'undici'
@@ -87,27 +87,6 @@ function reasonOf(error: unknown): string {
   return error instanceof AggregateError ? [...new Set(error.errors.map(messageOf))].join('; ') : messageOf(error)
 }
 
-function parseRelease(value: unknown, apiUrl: string): Release {
-  if (fits(ReleaseSchema, value)) {
-    return { tag_name: value.tag_name, assets: value.assets.filter(asset => fits(AssetSchema, asset)) }
-  }
-  throw new CorralError(
-    'hub_unreachable',
-    `${apiUrl} does not answer as GitHub's API for releases does. Check runtimes.release.api_url.`
-  )
-}
-
-/** What is stored of a file so far. */
-interface Transfer {
-  asset: ReleaseAsset
-  file: FileHandle
-  bytes: number
-  hash: Hash
-  /** Identifies these very bytes at the server; without one the next attempt starts over. */
-  validator: string
-  onBytes: (bytes: number) => void
-}
-
 /** A server with GitHub's API for releases, used without credentials. */
 export class ReleaseServer {
   readonly #options: ReleaseServerOptions
@@ -162,17 +141,27 @@ export class ReleaseServer {
     }
   }
 
-  async #json(path: string, signal: AbortSignal): Promise<unknown> {
-    const url = `${this.#options.api_url.replace(/\/$/, '')}/repos/${this.#options.repository}/${path}`
+  /** The releases of an answer of the API; empty for a page after the last one. */
+  async #releases(path: string, signal: AbortSignal): Promise<Release[]> {
+    const { api_url: api, repository } = this.#options
+    const url = `${api.replace(/\/$/, '')}/repos/${repository}/${path}`
     const { body } = await this.#open(url, 'application/vnd.github+json', signal)
+    let found: unknown[]
     try {
-      return JSON.parse(await body.text())
+      const answer: unknown = JSON.parse(await body.text())
+      found = path.includes('?') && Array.isArray(answer) ? answer : [answer]
     } catch (error) {
       signal.throwIfAborted()
-      throw new CorralError('hub_unreachable', `${url}: no answer of GitHub's API (${reasonOf(error)})`, {
-        cause: error
-      })
+      const text = `${url}: no answer of GitHub's API (${messageOf(error)})`
+      throw new CorralError('hub_unreachable', text, { cause: error })
     }
+    return found.map(release => {
+      if (fits(ReleaseSchema, release)) {
+        return { tag_name: release.tag_name, assets: release.assets.filter(asset => fits(AssetSchema, asset)) }
+      }
+      const text = `${api} does not answer as GitHub's API for releases does. Check runtimes.release.api_url.`
+      throw new CorralError('hub_unreachable', text)
+    })
   }
 
   addressOf({ browser_download_url: address }: ReleaseAsset): string {
@@ -185,7 +174,7 @@ export class ReleaseServer {
   /** The newest stable release, if there is one. */
   async latest(signal: AbortSignal): Promise<Release | undefined> {
     try {
-      return parseRelease(await this.#json('releases/latest', signal), this.#options.api_url)
+      return (await this.#releases('releases/latest', signal))[0]
     } catch (error) {
       if (error instanceof ReleaseStatusError && error.answered === 404) return undefined
       throw error
@@ -194,14 +183,13 @@ export class ReleaseServer {
 
   /** @throws CorralError `runtime_not_found` if there is no such release */
   async byTag(tag: string, signal: AbortSignal): Promise<Release> {
-    const { api_url: apiUrl, repository } = this.#options
     try {
-      return parseRelease(await this.#json(`releases/tags/${encodeURIComponent(tag)}`, signal), apiUrl)
+      return (await this.#releases(`releases/tags/${encodeURIComponent(tag)}`, signal))[0]!
     } catch (error) {
       if (!(error instanceof ReleaseStatusError && error.answered === 404)) throw error
       throw new CorralError(
         'runtime_not_found',
-        `${repository} has no release "${tag}" (${error.message}). Leave the version out for the newest one.`,
+        `${this.#options.repository} has no release "${tag}" (${error.message}). Leave the version out for the newest one.`,
         { cause: error }
       )
     }
@@ -209,8 +197,7 @@ export class ReleaseServer {
 
   /** One page of the releases, newest first; pages count from 1. Empty after the last one. */
   async recent(page: number, signal: AbortSignal): Promise<Release[]> {
-    const found = await this.#json(`releases?per_page=${PAGE_SIZE}&page=${page}`, signal)
-    return [found].flat().map(release => parseRelease(release, this.#options.api_url))
+    return await this.#releases(`releases?per_page=${PAGE_SIZE}&page=${page}`, signal)
   }
 
   /** The source of a release as `.tar.gz`. GitHub announces no digest of it. */
@@ -237,18 +224,70 @@ export class ReleaseServer {
     signal: AbortSignal
   ): Promise<void> {
     const expected = sha256Of(asset)
-    if (expected === undefined) {
-      throw new CorralError('checksum_mismatch', `${asset.name} has no SHA-256 digest to check it by.`)
-    }
+    const mismatch = (text: string) => new CorralError('checksum_mismatch', `${asset.name} ${text}`)
+    if (expected === undefined) throw mismatch('has no SHA-256 digest to check it by.')
     const file = await openFile(path, 'w')
+    let bytes = 0
+    let hash = createHash('sha256')
+    /** Identifies these very bytes at the server; without one the next attempt starts over. */
+    let validator = ''
+
+    const fetchRest = async (): Promise<void> => {
+      const rest: Record<string, string> = validator === '' ? {} : { range: `bytes=${bytes}-`, 'if-range': validator }
+      const opened = await this.#open(this.addressOf(asset), 'application/octet-stream', signal, rest)
+      const { statusCode, headers, body } = opened
+      const start = Number(/^bytes (\d+)-/.exec(String(headers['content-range'] ?? ''))?.[1] ?? 0)
+      if (statusCode !== 206 || start !== bytes) {
+        bytes = 0
+        hash = createHash('sha256')
+        // A weak ETag does not promise the same bytes.
+        const tag = String(headers.etag ?? 'W/')
+        validator = tag.startsWith('W/') ? String(headers['last-modified'] ?? '') : tag
+        await file.truncate(0)
+      }
+      onBytes(bytes)
+      try {
+        if (start !== bytes) throw new Error('the server sent another range')
+        for await (const piece of body as AsyncIterable<Buffer>) {
+          if (bytes + piece.length > asset.size) throw mismatch(`has more bytes than the ${asset.size} announced.`)
+          for (let at = 0; at < piece.length; ) {
+            at += (await file.write(piece, at, piece.length - at, bytes + at)).bytesWritten
+          }
+          hash.update(piece)
+          bytes += piece.length
+          onBytes(bytes)
+        }
+      } catch (error) {
+        signal.throwIfAborted()
+        if (error instanceof CorralError || isSystemError(error, 'ENOSPC', 'EDQUOT', 'EIO')) throw error
+        throw new CorralError(
+          'hub_unreachable',
+          `${asset.name}: the download broke off after ${bytes} of ${asset.size} bytes (${messageOf(error)}). Try again.`,
+          { cause: error }
+        )
+      } finally {
+        body.destroy()
+      }
+      if (bytes !== asset.size) throw mismatch(`has ${bytes} bytes, ${asset.size} were announced.`)
+    }
+
     try {
-      const transfer: Transfer = { asset, file, bytes: 0, hash: createHash('sha256'), validator: '', onBytes }
-      await this.#fetchAll(transfer, signal)
-      const digest = transfer.hash.digest('hex')
+      for (let failures = 0, done = false; !done; ) {
+        const before = bytes
+        try {
+          await fetchRest()
+          done = true
+        } catch (error) {
+          signal.throwIfAborted()
+          failures = bytes - before >= PROGRESS ? 1 : failures + 1
+          if (!isRetryable(error) || failures === ATTEMPTS) throw error
+          await sleep(PAUSE * 2 ** (failures - 1), undefined, { signal }).catch(() => signal.throwIfAborted())
+        }
+      }
+      const digest = hash.digest('hex')
       if (digest === expected) return
-      throw new CorralError(
-        'checksum_mismatch',
-        `${asset.name} has the digest ${digest}, ${expected} was announced: it was damaged or replaced on the way. ` +
+      throw mismatch(
+        `has the digest ${digest}, ${expected} was announced: it was damaged or replaced on the way. ` +
           'Try again, or through another mirror.'
       )
     } catch (error) {
@@ -261,72 +300,5 @@ export class ReleaseServer {
     } finally {
       await file.close()
     }
-  }
-
-  async #fetchAll(transfer: Transfer, signal: AbortSignal): Promise<void> {
-    for (let failures = 0; ; ) {
-      const before = transfer.bytes
-      try {
-        return await this.#fetchRest(transfer, signal)
-      } catch (error) {
-        signal.throwIfAborted()
-        failures = transfer.bytes - before >= PROGRESS ? 1 : failures + 1
-        if (!isRetryable(error) || failures === ATTEMPTS) throw error
-        await sleep(PAUSE * 2 ** (failures - 1), undefined, { signal }).catch(() => signal.throwIfAborted())
-      }
-    }
-  }
-
-  async #fetchRest(transfer: Transfer, signal: AbortSignal): Promise<void> {
-    const { asset, file, validator, onBytes } = transfer
-    const rest: Record<string, string> =
-      validator === '' ? {} : { range: `bytes=${transfer.bytes}-`, 'if-range': validator }
-    const { statusCode, headers, body } = await this.#open(
-      this.addressOf(asset),
-      'application/octet-stream',
-      signal,
-      rest
-    )
-    const start = Number(/^bytes (\d+)-/.exec(String(headers['content-range'] ?? ''))?.[1] ?? 0)
-    if (statusCode !== 206 || start !== transfer.bytes) {
-      // A weak ETag does not promise the same bytes.
-      const tag = String(headers.etag ?? 'W/')
-      Object.assign(transfer, {
-        bytes: 0,
-        hash: createHash('sha256'),
-        validator: tag.startsWith('W/') ? String(headers['last-modified'] ?? '') : tag
-      })
-      await file.truncate(0)
-    }
-    onBytes(transfer.bytes)
-    try {
-      if (statusCode === 206 && start !== transfer.bytes) throw new Error('the server sent another range')
-      for await (const piece of body as AsyncIterable<Buffer>) {
-        if (transfer.bytes + piece.length > asset.size) {
-          throw new CorralError('checksum_mismatch', `${asset.name} has more bytes than the ${asset.size} announced.`)
-        }
-        for (let at = 0; at < piece.length; ) {
-          at += (await file.write(piece, at, piece.length - at, transfer.bytes + at)).bytesWritten
-        }
-        transfer.hash.update(piece)
-        transfer.bytes += piece.length
-        onBytes(transfer.bytes)
-      }
-    } catch (error) {
-      signal.throwIfAborted()
-      if (error instanceof CorralError || isSystemError(error, 'ENOSPC', 'EDQUOT', 'EIO')) throw error
-      throw new CorralError(
-        'hub_unreachable',
-        `${asset.name}: the download broke off after ${transfer.bytes} of ${asset.size} bytes (${messageOf(error)}). Try again.`,
-        { cause: error }
-      )
-    } finally {
-      body.destroy()
-    }
-    if (transfer.bytes === asset.size) return
-    throw new CorralError(
-      'checksum_mismatch',
-      `${asset.name} has ${transfer.bytes} bytes, ${asset.size} were announced.`
-    )
   }
 }

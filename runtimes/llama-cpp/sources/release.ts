@@ -187,7 +187,7 @@ export class Releases {
         before += asset.size
         paths.push(path)
       }
-      const placed = await placeArchives(paths, { directory, work, name: () => releaseId(tag, runtime) }, waiting)
+      const placed = await placeArchives(paths, directory, () => releaseId(tag, runtime), waiting)
       const origin = this.server.addressOf(assets[0]!)
       return { ...placed, kind: runtime.kind, runtime: runtime.name, source: 'release', origin }
     } finally {
