@@ -1,5 +1,5 @@
 import { type Command, InvalidArgumentError } from 'commander'
-import type { EngineLogRecord } from '../../core/contracts/engines.ts'
+import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import type { LoadingRecord, RunningRecord } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { LogEvent } from '../../plugins/api-native/log-routes.ts'

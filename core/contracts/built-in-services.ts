@@ -3,11 +3,11 @@ import type { CoreConfig } from '../config/core-schema.ts'
 import type { EngineSettings } from '../config/model-settings.ts'
 import type { Runtimes } from './builds.ts'
 import type { Conversion } from './conversion.ts'
+import type { EngineLogRecord } from './engine-log.ts'
 import type { Adoption } from './found-models.ts'
 import type { HardwareService } from './hardware.ts'
 import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
-import type { EngineLogRecord } from './native-records.ts'
 
 /** Who may call. Which address the server itself listens on it knows; other listeners have theirs checked. */
 export interface Access {

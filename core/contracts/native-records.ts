@@ -285,30 +285,3 @@ export const CountersSchema = Type.Object({
   eval_duration: Type.Optional(Nanoseconds('Generating them'))
 })
 export type Counters = Static<typeof CountersSchema>
-
-/** What one engine printed and how it ended. */
-export const EngineLogSchema = Type.Object(
-  {
-    engine: Type.String({ description: 'Names one start of a llama-server' }),
-    build: Type.String({ description: 'Id of its llama.cpp build' }),
-    startedAt: Time(),
-    endedAt: Type.Optional(Time()),
-    exit: Type.Optional(
-      Type.Object(
-        { code: Type.Union([Type.Integer(), Type.Null()]), signal: Type.Union([Type.String(), Type.Null()]) },
-        loose
-      )
-    ),
-    failure: Type.Optional(
-      Type.Object(
-        { code: Type.String(), cause: Type.String({ description: 'As in docs/failures.md' }), message: Type.String() },
-        loose
-      )
-    ),
-    dropped: Type.Integer({ minimum: 0, description: 'Earlier lines that are not in lines' }),
-    /** Of paths only the last part is left. */
-    lines: Type.Array(Type.String(), { description: 'Oldest first' })
-  },
-  { ...loose, title: 'EngineLog' }
-)
-export type EngineLogRecord = Static<typeof EngineLogSchema>

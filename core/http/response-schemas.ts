@@ -83,7 +83,7 @@ export function errorResponses(
 }
 
 /** What a route takes and gives. */
-interface Operation extends FastifySchema {
+export interface RouteSchema extends FastifySchema {
   /** Its replies but the errors, by their statuses. */
   response?: Record<number, ResponseSchema | TSchema>
   /** The errors of the route itself. */
@@ -93,7 +93,7 @@ interface Operation extends FastifySchema {
 /** Makes the options of a surface's routes, as Fastify checks requests by them and the API document shows them. */
 export const routesWith =
   (shape: ErrorShape) =>
-  <Route extends Operation>(tag: string, operationId: string, summary: string, route: Route) => {
+  <Route extends RouteSchema>(tag: string, operationId: string, summary: string, route: Route) => {
     const { errors = [], response, ...more } = route
     const refusals = errorResponses(shape, errors, { body: more.body !== undefined })
     return { schema: { summary, tags: [tag], operationId, ...more, response: { ...response, ...refusals } } }

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { formatLogs } from '../../command-line/commands/loaded-models.ts'
-import type { EngineLogRecord } from '../../core/contracts/engines.ts'
+import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import { CorralError } from '../../core/errors.ts'
 import { createLogEvents } from '../../plugins/api-native/log-routes.ts'
 import { createEngineLogBook } from '../../runtimes/llama-server/log-book.ts'
