@@ -20,80 +20,75 @@ export interface Tool {
 }
 
 /** Takes over models from the caches of these tools. */
-export class CacheAdoption implements Adoption {
-  readonly #tools: readonly Tool[]
-  readonly #storage: Storage
-
-  constructor(tools: readonly Tool[], storage: Storage) {
-    this.#tools = tools
-    this.#storage = storage
-  }
-
-  async find(from: string): Promise<FoundModels> {
-    const tool = this.#tool(from)
-    const { folders, candidates, unreadable } = await search(tool)
-    if (candidates.length === 0 && unreadable.length > 0) {
-      throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
-    }
-    const stored = this.#storage.list()
-    const models = candidates.map((candidate): FoundModel => {
-      const { found, name, format, files, path, problem } = candidate
-      const twin = problem ? undefined : stored.find(variant => hasFilesOf(variant, candidate))
-      return {
-        found,
-        name: fullName(name),
-        format,
-        size: files.reduce((sum, file) => sum + file.size, 0),
-        path,
-        ...(problem && { problem }),
-        present: twin !== undefined,
-        ...(twin && { storedAs: twin.publicName })
-      }
-    })
-    models.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : a.found < b.found ? -1 : 1))
-    return { from, folder: folders.join(', '), models, ...(unreadable.length > 0 && { unreadable }) }
-  }
-
-  async adopt(from: string, found: string, name: ModelName | undefined, waiting: Waiting) {
-    const tool = this.#tool(from)
-    const { folders, candidates, unreadable } = await search(tool)
-    const candidate = candidates.find(candidate => candidate.found === found)
-    if (!candidate) {
-      throw new CorralError(
-        'model_not_found',
-        `There is no model ${JSON.stringify(found)} in ${folders.join(', ')}. ` +
-          [`"corral import --from ${from} --list" shows its models.`, ...unreadable].join(' '),
-        { param: 'found' }
-      )
-    }
-    if (candidate.problem) throw refuse('found', `${found} cannot be taken over. ${candidate.problem}`)
-    const { owner, name: bare, variant: label } = name ?? candidate.name
-    let linked = true
-    // Small texts are always copies.
-    const onCopied: OnCopied = ({ role }) => {
-      if (role !== 'other') linked = false
-    }
-    const variant = await this.#storage.adopt(
-      {
-        name: { owner, name: bare },
-        format: candidate.format,
-        label: label ?? candidate.name.variant,
-        origin: { kind: 'import', from: candidate.path },
-        files: candidate.files.map(({ size: _, ...file }) => file)
-      },
-      { ...waiting, onCopied }
-    )
-    return { variant, linked }
-  }
-
-  #tool(from: string): Tool {
-    const tool = this.#tools.find(tool => tool.name === from)
+export function createAdoption(tools: readonly Tool[], storage: Storage): Adoption {
+  function toolOf(from: string): Tool {
+    const tool = tools.find(tool => tool.name === from)
     if (tool) return tool
-    const names = this.#tools.map(tool => tool.name)
+    const names = tools.map(tool => tool.name)
     throw refuse(
       'from',
       `corral does not know the models of ${JSON.stringify(from)}. "from" is one of ${names.join(', ')}.`
     )
+  }
+
+  return {
+    async find(from: string): Promise<FoundModels> {
+      const tool = toolOf(from)
+      const { folders, candidates, unreadable } = await search(tool)
+      if (candidates.length === 0 && unreadable.length > 0) {
+        throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
+      }
+      const stored = storage.list()
+      const models = candidates.map((candidate): FoundModel => {
+        const { found, name, format, files, path, problem } = candidate
+        const twin = problem ? undefined : stored.find(variant => hasFilesOf(variant, candidate))
+        return {
+          found,
+          name: fullName(name),
+          format,
+          size: files.reduce((sum, file) => sum + file.size, 0),
+          path,
+          ...(problem && { problem }),
+          present: twin !== undefined,
+          ...(twin && { storedAs: twin.publicName })
+        }
+      })
+      // Those of one name stay in the order in which they were found.
+      models.sort((a, b) => (a.name < b.name ? -1 : Number(a.name > b.name)))
+      return { from, folder: folders.join(', '), models, ...(unreadable.length > 0 && { unreadable }) }
+    },
+
+    async adopt(from: string, found: string, name: ModelName | undefined, waiting: Waiting) {
+      const tool = toolOf(from)
+      const { folders, candidates, unreadable } = await search(tool)
+      const candidate = candidates.find(candidate => candidate.found === found)
+      if (!candidate) {
+        throw new CorralError(
+          'model_not_found',
+          `There is no model ${JSON.stringify(found)} in ${folders.join(', ')}. ` +
+            [`"corral import --from ${from} --list" shows its models.`, ...unreadable].join(' '),
+          { param: 'found' }
+        )
+      }
+      if (candidate.problem) throw refuse('found', `${found} cannot be taken over. ${candidate.problem}`)
+      const { owner, name: bare, variant: label } = name ?? candidate.name
+      let linked = true
+      // Small texts are always copies.
+      const onCopied: OnCopied = ({ role }) => {
+        if (role !== 'other') linked = false
+      }
+      const variant = await storage.adopt(
+        {
+          name: { owner, name: bare },
+          format: candidate.format,
+          label: label ?? candidate.name.variant,
+          origin: { kind: 'import', from: candidate.path },
+          files: candidate.files.map(({ size: _, ...file }) => file)
+        },
+        { ...waiting, onCopied }
+      )
+      return { variant, linked }
+    }
   }
 }
 
@@ -108,7 +103,7 @@ async function search(tool: Tool): Promise<{ folders: string[]; candidates: Cand
   return { folders, candidates: distinctNames(withoutDoubles(candidates)), unreadable: disk.unreadable }
 }
 
-/** Two that would be stored under one name, where the second would take the first one's place, get two names. */
+/** Two models that would be stored under one name, where the second would replace the first, get two names. */
 function distinctNames(candidates: Candidate[]): Candidate[] {
   const taken = new Set<string>()
   const keyOf = ({ name, format }: Candidate) => `${format} ${fullName(name).toLowerCase()}`
@@ -127,7 +122,7 @@ function distinctNames(candidates: Candidate[]): Candidate[] {
 
 const fullName = (name: ModelName) => (name.variant ? `${bareName(name)}:${name.variant}` : bareName(name))
 
-/** Whether a stored variant has a candidate's very files, as far as names, sizes and claims tell. */
+/** Whether a stored variant has the files of a candidate, judged by names, sizes and claimed digests. */
 function hasFilesOf(variant: StoredVariant, { format, files, path }: Candidate): boolean {
   if (variant.format !== format || variant.files.length !== files.length) return false
   const isFrom = variant.origin.kind === 'import' && variant.origin.from === path

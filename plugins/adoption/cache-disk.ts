@@ -75,7 +75,7 @@ export async function inspectFile(path: string, link: string): Promise<CacheFile
   try {
     const source = await realpath(link)
     const found = await stat(source)
-    // A pipe would wait for somebody to write.
+    // Reading a pipe would wait for a writer.
     if (!found.isFile()) return { path, source, size: 0, content: 'missing' }
     return { path, source, size: found.size, content: contentOf(await startOf(source)) }
   } catch (error) {

@@ -62,7 +62,7 @@ async function commitsOf(folder: string, disk: CacheDisk): Promise<string[]> {
 
 /**
  * The digest that a snapshot's file is said to have: large files are kept under theirs. Only the first link counts, for
- * a blob may be a link itself, into a store that goes by digests of another kind.
+ * a blob may be a link itself, into a store with digests of another kind.
  */
 async function claimOf(folder: string, { path }: CacheFile): Promise<Pick<CacheFile, 'claimedSha256'>> {
   try {

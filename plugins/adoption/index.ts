@@ -2,7 +2,7 @@ import { homedir } from 'node:os'
 import { Type } from 'typebox'
 import { Path } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
-import { CacheAdoption, type Tool } from './adoption.ts'
+import { createAdoption, type Tool } from './adoption.ts'
 import { huggingFaceFolders, lmStudioFolders, ollamaFolders } from './cache-folders.ts'
 import { findHuggingFace } from './huggingface-cache.ts'
 import { findOllama } from './ollama-cache.ts'
@@ -53,6 +53,6 @@ export default definePlugin({
         models: findLmStudio
       }
     ]
-    return { services: { adoption: new CacheAdoption(tools, context.service('storage')) } }
+    return { services: { adoption: createAdoption(tools, context.service('storage')) } }
   }
 })

@@ -22,16 +22,12 @@ export async function findOllama(folder: string, disk: CacheDisk): Promise<Candi
 
 async function readManifests(folder: string, disk: CacheDisk): Promise<OllamaManifest[]> {
   const manifests: OllamaManifest[] = []
-  for (const host of await disk.subfolders(folder)) {
-    for (const namespace of await disk.subfolders(join(folder, host))) {
-      for (const model of await disk.subfolders(join(folder, host, namespace))) {
-        for (const { name: tag } of (await disk.entries(join(folder, host, namespace, model))) ?? []) {
-          const path = join(folder, host, namespace, model, tag)
-          const text = tag.startsWith('.') ? undefined : await disk.text(path)
-          if (text !== undefined) manifests.push({ host, namespace, model, tag, path, text })
-        }
-      }
-    }
+  for (const file of await disk.files(folder)) {
+    const [host, namespace, model, tag, ...deeper] = file.split('/') as [string, string, string, ...string[]]
+    if (tag === undefined || deeper.length > 0) continue
+    const path = join(folder, host, namespace, model, tag)
+    const text = await disk.text(path)
+    if (text !== undefined) manifests.push({ host, namespace, model, tag, path, text })
   }
   return manifests
 }

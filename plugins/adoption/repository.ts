@@ -3,7 +3,7 @@ import { type FolderModel, type FolderTexts, ggufModels, safetensorsModel } from
 import { type CacheDisk, inspectFile } from './cache-disk.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
 
-/** A model's folder as hubs lay it out: any number of quantizations, or SafeTensors weights, or both. */
+/** A model's folder in the layout of hubs: any number of quantizations, or SafeTensors weights, or both. */
 export interface CachedRepository {
   owner: string
   name: string
@@ -20,7 +20,7 @@ export function planRepository({ owner, name, folder, files, texts }: CachedRepo
   const models = ggufModels([...byPath.keys()])
   const candidates = models.map((model): Candidate => {
     const first = model.files[0]!.path
-    // Two models of one quantization in one folder are told apart by their files' names.
+    // Two models of one quantization in one folder are distinguished by their files' names.
     const isAlone = models.every(other => other === model || other.label?.toLowerCase() !== model.label?.toLowerCase())
     return {
       found: `${title}/${first}`,

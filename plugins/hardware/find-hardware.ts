@@ -98,21 +98,15 @@ function problemsOf(results: readonly ProbeResult[], gpus: readonly Gpu[], platf
 /** Reports a probe that hangs, and nvidia-smi if it fails for an unknown reason: their information is important. */
 function probeProblem({ report: { probe, outcome, detail = '' }, findings }: ProbeResult): HardwareProblem[] {
   if (outcome === 'timed_out') {
-    return [
-      {
-        code: 'probe_failed',
-        subject: probe,
-        message: `${probe} did not answer in time; its information about this machine is missing.`,
-        advice:
-          'Run it by hand: if it hangs there too, so does its driver, and the machine must be restarted; if it is only ' +
-          'slow, give it more time with "probe_timeout" under "hardware" in config.yaml.'
-      }
-    ]
+    const message = `${probe} did not answer in time; its information about this machine is missing.`
+    const advice =
+      'Run it by hand: if it hangs there too, so does its driver, and the machine must be restarted; if it is only ' +
+      'slow, give it more time with "probe_timeout" under "hardware" in config.yaml.'
+    return [{ code: 'probe_failed', subject: probe, message, advice }]
   }
-  const unclear = probe === 'nvidia-smi' && outcome !== 'ok' && outcome !== 'absent' && !findings.problems?.length
-  return unclear
-    ? [{ code: 'probe_failed', subject: probe, message: `nvidia-smi failed: ${detail}`, advice: 'Run it by hand.' }]
-    : []
+  if (probe !== 'nvidia-smi' || outcome === 'ok' || outcome === 'absent' || findings.problems?.length) return []
+  const message = `nvidia-smi failed: ${detail}`
+  return [{ code: 'probe_failed', subject: probe, message, advice: 'Run it by hand.' }]
 }
 
 /** Without vulkaninfo, an installed Vulkan driver is assumed to reach the GPUs of its vendor. */

@@ -93,14 +93,8 @@ export function systemFiles(root: string): SystemFiles {
     }
     return real
   }
-  const orNothing = async <T>(work: Promise<T>): Promise<T | undefined> => {
-    try {
-      return await work
-    } catch {
-      // Absent or unreadable files are no error: their source is left out.
-      return undefined
-    }
-  }
+  // Absent or unreadable files are no error: their source is left out.
+  const orNothing = <T>(work: Promise<T>) => work.catch(() => undefined)
 
   return {
     text: path => orNothing(place(path).then(at => readFile(at, 'utf8'))),

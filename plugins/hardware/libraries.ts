@@ -68,14 +68,9 @@ export function glibcVersion(text: string): string | undefined {
 /** The glibc version that Node.js runs on, from its diagnostic report. */
 function ownVersion(): string | undefined {
   const report = process.report as NodeJS.ProcessReport & { excludeNetwork?: boolean }
-  const before = report.excludeNetwork
   // Otherwise the report resolves the names of all network addresses.
   report.excludeNetwork = true
-  try {
-    return (report.getReport() as { header?: { glibcVersionRuntime?: string } }).header?.glibcVersionRuntime
-  } finally {
-    if (before !== undefined) report.excludeNetwork = before
-  }
+  return (report.getReport() as { header?: { glibcVersionRuntime?: string } }).header?.glibcVersionRuntime
 }
 
 async function recordedVersion(machine: Machine): Promise<string | undefined> {

@@ -87,15 +87,14 @@ const SMALLEST_CARD = 4 * 2 ** 30
 /** PCI address of the GPU in Intel's processors; cards are behind bridges. */
 const INTEL_INTEGRATED = '0000:00:02.0'
 
+/** The type of a GPU if no source reports it. */
 function typeOf(vendor: Gpu['vendor'], merged: Partial<Sighting>): Gpu['type'] {
-  if (merged.type !== undefined && merged.type !== 'unknown') return merged.type
   if (vendor === 'nvidia') return merged.name === undefined && merged.pciId === undefined ? 'unknown' : 'discrete'
   if (vendor === 'apple' || vendor === 'qualcomm') return 'integrated'
   const chip = vendor === 'amd' ? amdChip(merged.pciId, merged.architecture) : undefined
   if (chip) return chip.integrated ? 'integrated' : 'discrete'
-  if (vendor === 'intel' && merged.pciBus !== undefined)
-    return merged.pciBus === INTEL_INTEGRATED ? 'integrated' : 'discrete'
-  return 'unknown'
+  if (vendor !== 'intel' || merged.pciBus === undefined) return 'unknown'
+  return merged.pciBus === INTEL_INTEGRATED ? 'integrated' : 'discrete'
 }
 
 function architectureOf(vendor: Gpu['vendor'], { architecture, name, pciId }: Partial<Sighting>): string | undefined {
@@ -129,12 +128,11 @@ function gpuOf(group: readonly Sighting[], id: string, memory: Hardware['memory'
   const merged: Partial<Sighting> = Object.assign({}, ...group.toReversed())
   // A complete name is better than a truncated one, whatever its source.
   merged.name = group.find(({ name }) => name !== undefined && !name.endsWith('...'))?.name ?? merged.name
-  const reportedType = group.find(({ type }) => type !== undefined && type !== 'unknown')?.type
-  const type = typeOf(vendor, { ...merged, ...defined({ type: reportedType }) })
+  const type = group.find(({ type }) => type !== undefined && type !== 'unknown')?.type ?? typeOf(vendor, merged)
   const unifiedMemory = merged.unifiedMemory ?? (type === 'integrated' && (merged.totalMemory ?? 0) < SMALLEST_CARD)
   // Both figures must come from one source: two sources may count different things.
   const sized = group.find(({ totalMemory }) => totalMemory !== undefined)
-  let { totalMemory, freeMemory }: { totalMemory?: number | undefined; freeMemory?: number | undefined } = sized ?? {}
+  let { totalMemory, freeMemory } = sized ?? {}
   if (unifiedMemory && totalMemory === undefined) {
     // CUDA offers all of the machine's memory, Metal a part of it; for others it is unknown.
     const all = memory.limit ?? memory.total

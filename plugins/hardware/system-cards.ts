@@ -69,18 +69,15 @@ export function amdMemory(files: CardFiles, id: string | undefined): Partial<Sig
 }
 
 /** A device as a sighting; undefined if it is no GPU of a supported vendor. */
-export function cardOf(files: CardFiles, bus: string | undefined, kind: 'drm' | 'pci'): Sighting | undefined {
+export function cardOf(files: CardFiles, bus: string | undefined): Sighting | undefined {
   const vendor = vendorOfId(pciId(files.vendor))
-  if (vendor === 'other') return undefined
   // 03: displays; 12: processing accelerators such as AMD's Instinct.
-  if (!/^\s*0x(03|12)/i.test(files.class ?? (kind === 'drm' ? '0x03' : ''))) return undefined
+  if (vendor === 'other' || !/^\s*0x(03|12)/i.test(files.class ?? '0x03')) return undefined
   const driver = fieldOf(files.uevent ?? '', 'DRIVER')
   const id = pciId(files.device)
-  let usable: boolean | undefined
-  if (driver !== undefined)
-    usable = driver === 'nvidia' ? undefined : COMPUTE_DRIVERS[vendor]?.includes(driver) === true
-  else if (files.uevent !== undefined) usable = false
-  else if (kind === 'drm' && COMPUTE_DRIVERS[vendor]) usable = true
+  // Only NVIDIA's own tools know whether its driver works.
+  let usable = driver === 'nvidia' ? undefined : COMPUTE_DRIVERS[vendor]?.includes(driver ?? '') === true
+  if (files.uevent === undefined) usable = undefined
   return sighting({
     vendor,
     pciId: id,
@@ -103,7 +100,7 @@ export async function readDrmCards(files: SystemFiles): Promise<Sighting[]> {
   const cards = names.map(async name => {
     const folder = `${DRM}/${name}/device`
     const place = (await files.real(folder))?.split(/[\\/]/).at(-1)
-    return cardOf(await readCard(files, folder), pciAddress(place), 'drm')
+    return cardOf(await readCard(files, folder), pciAddress(place))
   })
   return (await Promise.all(cards)).flatMap(card => card ?? [])
 }
@@ -128,21 +125,12 @@ export const pciDevices: Probe = {
     for (const name of names) {
       // Skip other devices by reading one small file.
       if (!/^\s*0x(03|12)/i.test((await files.text(`${PCI}/${name}/class`)) ?? '')) continue
-      const card = cardOf(await readCard(files, `${PCI}/${name}`), pciAddress(name), 'pci')
+      const card = cardOf(await readCard(files, `${PCI}/${name}`), pciAddress(name))
       if (card && gpus.length < MAX_CARDS) gpus.push(card)
     }
     if (gpus.length === 0) return { gpus }
     const list = (await files.text('/usr/share/misc/pci.ids')) ?? (await files.text('/usr/share/hwdata/pci.ids'))
     return { gpus: gpus.map(gpu => sighting({ ...gpu, name: pciName(gpu, list ?? '') })) }
-  }
-}
-
-async function canOpen(path: string): Promise<boolean> {
-  try {
-    await access(path, constants.R_OK | constants.W_OK)
-    return true
-  } catch {
-    return false
   }
 }
 
@@ -153,8 +141,9 @@ export const deviceNodes: Probe = {
   async find({ root, files }): Promise<Findings> {
     if (root !== '') throw new ProbeFailure('absent', 'recordings have no device nodes')
     const nodes = (await files.names('/dev/dri')).filter(name => name.startsWith('renderD'))
-    const open = await Promise.all(nodes.map(name => canOpen(`/dev/dri/${name}`)))
-    if (open.includes(true)) return { detail: `${nodes.length} in /dev/dri` }
+    const tries = nodes.map(name => access(`/dev/dri/${name}`, constants.R_OK | constants.W_OK))
+    const open = (await Promise.allSettled(tries)).some(({ status }) => status === 'fulfilled')
+    if (open) return { detail: `${nodes.length} in /dev/dri` }
     const detail = nodes.length === 0 ? 'none in /dev/dri' : `no permission to open ${nodes.join(', ')} in /dev/dri`
     return { noDeviceAccess: true, detail }
   }

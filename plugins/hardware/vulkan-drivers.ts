@@ -10,7 +10,7 @@ const TYPES: Record<string, Gpu['type']> = {
   PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: 'virtual'
 }
 
-/** Fields of each device. A line without ` = ` continues the value above, which nobody needs. */
+/** Fields of each device. A line without ` = ` continues the value above, and is not needed. */
 function devicesIn(text: string): Map<string, string>[] {
   const devices = text.split(/^\s*GPU\d{1,3}:\s*$/m).slice(1)
   // The long form repeats names in later sections: only the first ones describe the device.

@@ -38,7 +38,7 @@ const THINKING =
 export interface CapabilityFacts {
   architecture?: string
   poolingType?: number
-  /** False where each token looks at those behind it too: such a model cannot write on. */
+  /** False where each token attends to later ones too: such a model cannot generate text. */
   isCausal?: boolean
   /** It has a layer that classifies texts, and names so many classes (0 where it names none). */
   classifier?: { labels: number }
@@ -52,7 +52,7 @@ export interface CapabilityFacts {
   projector?: { vision: boolean; audio: boolean }
 }
 
-/** What a model can be asked for, as far as its metadata tells. */
+/** What a model can do, according to its metadata. */
 export function capabilitiesOf(facts: CapabilityFacts): Capability[] {
   const { architecture = '', classifier, tags = [] } = facts
   if (NOT_SERVED.has(architecture)) return []
@@ -76,7 +76,7 @@ export function capabilitiesOf(facts: CapabilityFacts): Capability[] {
   return capabilities
 }
 
-/** What a chat template makes of tools and thoughts. */
+/** Whether a chat template supports tools and thinking. */
 export function templateCapabilities(template = ''): Capability[] {
   const capabilities: Capability[] = []
   // Only what the template computes counts: its plain text may speak of tools too.

@@ -38,7 +38,7 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
  */
 export function createCatalog(storage: Pick<Storage, 'list' | 'variants'>, aliases: Aliases): Catalog {
   const sources: ModelSource[] = []
-  /** Models by what plugins said of them: they are asked with each request. */
+  /** Models by what plugins reported of them, which is compared with each request. */
   const known = new WeakMap<BroughtModel, Model>()
   const startedAt = new Date().toISOString()
 

@@ -3,13 +3,14 @@ import type { GgufFile } from '../../core/models/gguf-file.ts'
 import { labelFromFileName } from '../../core/models/gguf-file-name.ts'
 import { capabilitiesOf } from './capabilities.ts'
 
-/** A manifest holds no more than this of what a file says, whatever the file says. */
+/** Limits of what a manifest keeps of a file's header. */
 const MAX_INFO_ENTRIES = 2_000
 const MAX_INFO_STRING = 1_024
 const MAX_TEMPLATE = 1_000_000
 
-const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
-const number = (value: unknown) => (typeof value === 'number' && Number.isFinite(value) ? value : undefined)
+/** A text that is not empty. */
+export const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
+export const number = (value: unknown) => (typeof value === 'number' && Number.isFinite(value) ? value : undefined)
 const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
 
 /**

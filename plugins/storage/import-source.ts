@@ -135,21 +135,17 @@ export async function inspectFiles({
   checkPaths(files)
   const weights = files.filter(file => file.role === 'model')
   if (weights.length === 0) throw refuse('There is no model among these files. Name its weights too.')
+  if (format === 'gguf') checkShardNames(weights.map(file => file.path))
   const found: SourceFile[] = []
-  // Model files first, as everywhere in the store.
-  for (const file of [...weights, ...files.filter(file => file.role !== 'model')]) {
-    requireAbsolute(file.source)
-    try {
+  try {
+    // Model files first, as everywhere in the store.
+    for (const file of [...weights, ...files.filter(file => file.role !== 'model')]) {
+      requireAbsolute(file.source)
       const source = await realpath(file.source)
       const facts = await stat(source)
       if (!facts.isFile()) throw refuse(`${file.source} is no regular file.`)
       found.push({ ...file, source, size: facts.size })
-    } catch (error) {
-      throw explainedReading(file.source, error)
     }
-  }
-  if (format === 'gguf') checkShardNames(weights.map(file => file.path))
-  try {
     // The stored name, because caches of hubs keep the content under its digest.
     const metadata = await readModelFiles(format, found, weights[0]!.path)
     return { format, label: label ?? metadata.quantization ?? 'GGUF', files: found, metadata }

@@ -3,13 +3,14 @@ import type { AdoptedFile } from '../../core/contracts/adopted-files.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { type GgufFile, readGguf } from '../../core/models/gguf-file.ts'
+import { isObject } from '../../core/system/json-object.ts'
 import { ggufLabel, ggufMetadata, ggufPurpose } from './gguf-metadata.ts'
 import { readSafetensors, safetensorsMetadata } from './safetensors-metadata.ts'
 
 /** A file to be taken into the store; `source` has no symbolic links. Its size is in bytes. */
 export type SourceFile = AdoptedFile & { size: number }
 
-/** A model whose files were found on disk and are whole, as far as their headers tell. */
+/** A model whose files were found on disk and are whole, according to their headers. */
 export interface ModelSource {
   format: 'gguf' | 'safetensors'
   label: string
@@ -24,7 +25,7 @@ const MAX_DESCRIPTION = 64_000_000
 export const refuseSource = (message: string, cause?: unknown) =>
   new CorralError('invalid_request', message, { param: 'path', cause })
 
-/** What a system's refusal to read means for people; anything else as it is. */
+/** Explains why the system does not let a file be read; returns any other error as it is. */
 export function explainedReading(path: string, error: unknown): unknown {
   if (isSystemError(error, 'ENOENT', 'ENOTDIR')) {
     return refuseSource(`There is no ${error.path ?? path} on the machine corral runs on. Check the path.`, error)
@@ -107,41 +108,26 @@ function checkShards(path: string, shards: GgufFile[]): void {
 async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata> {
   const weights = []
   for (const file of files) if (file.role === 'model') weights.push(await readSafetensors(file.source))
-  const sourceOf = (path: string) => files.find(file => file.path === path)?.source
-  const config = sourceOf('config.json')
+  const read = async <T>(path: string, how: (source: string) => Promise<T>) => {
+    const source = files.find(file => file.path === path)?.source
+    return source === undefined ? undefined : await how(source)
+  }
+  const config = await read('config.json', readJson)
   if (!config) {
     throw refuseSource(`The SafeTensors model of ${files[0]!.source} has no config.json. Get the model's whole folder.`)
   }
-  const textOf = async (path: string) => {
-    const source = sourceOf(path)
-    return source === undefined ? undefined : await readDescription(source)
+  const modules = await read('modules.json', readJson)
+  // The module of sentence-transformers that makes one embedding of many.
+  const pooling = Object.values(modules ?? {}).filter(isObject).find(({ type }) => /Pooling$/.test(String(type)))
+  const description = {
+    config,
+    tokenizerConfig: await read('tokenizer_config.json', readJson),
+    chatTemplate: await read('chat_template.jinja', readDescription),
+    isSentenceTransformer: modules !== undefined,
+    pooling: pooling && (await read(`${pooling.path}/config.json`, readJson)),
+    readme: await read('README.md', readDescription)
   }
-  const tokenizerConfig = sourceOf('tokenizer_config.json')
-  const modules = sourceOf('modules.json')
-  return safetensorsMetadata(
-    {
-      config: await readJson(config),
-      tokenizerConfig: tokenizerConfig === undefined ? undefined : await readJson(tokenizerConfig),
-      chatTemplate: await textOf('chat_template.jinja'),
-      isSentenceTransformer: modules !== undefined,
-      pooling: modules === undefined ? undefined : await readPooling(modules, sourceOf),
-      readme: await textOf('README.md')
-    },
-    weights
-  )
-}
-
-/** The configuration of sentence-transformers' module that makes one embedding of many, where there is one. */
-async function readPooling(
-  modules: string,
-  sourceOf: (path: string) => string | undefined
-): Promise<Record<string, unknown> | undefined> {
-  for (const module of Object.values(await readJson(modules)) as { type?: unknown; path?: unknown }[]) {
-    if (!String(module?.type).endsWith('Pooling')) continue
-    const source = sourceOf(`${module.path}/config.json`)
-    return source === undefined ? undefined : await readJson(source)
-  }
-  return undefined
+  return safetensorsMetadata(description, weights)
 }
 
 /** Reads a JSON object that describes a model. @throws CorralError `invalid_request` when it is damaged or too large */

@@ -38,7 +38,7 @@ export async function scanModels(models: string, log: FastifyBaseLogger): Promis
       if (problem !== undefined) {
         log.warn(`The model in ${directory} is skipped: ${join(directory, MANIFEST_FILE)} cannot be used: ${problem}`)
       } else if (whole) {
-        // One name may be there in two spellings, when somebody copied folders by hand: the first one counts.
+        // One name may be there in two spellings, when a folder was copied by hand: the first one counts.
         const first = found.get(modelKey(whole))
         if (first) log.warn(`${directory} is skipped: ${first.directory} is the same name in another case`)
         else found.set(modelKey(whole), { directory, manifest: whole })
@@ -69,12 +69,10 @@ function entriesOf(folder: string, log: FastifyBaseLogger): Dirent[] {
 }
 
 async function clearStaging(staging: string, log: FastifyBaseLogger): Promise<void> {
-  for (const { name } of entriesOf(staging, log)) {
-    try {
-      await rm(join(staging, name), { recursive: true, force: true })
-    } catch (error) {
-      log.warn(error, `${join(staging, name)}, left by an interrupted import or removal, cannot be deleted`)
-    }
+  try {
+    await rm(staging, { recursive: true, force: true })
+  } catch (error) {
+    log.warn(error, `${staging}, left by an interrupted import or removal, cannot be deleted`)
   }
 }
 

@@ -1,19 +1,14 @@
-import type { ModelDefaults, ModelMetadata, Origin } from '../../core/contracts/models.ts'
+import type { ModelDefaults, ModelMetadata } from '../../core/contracts/models.ts'
 import type { StoredFile, StoredVariant } from '../../core/contracts/storage.ts'
 import type { ModelName } from '../../core/models/model-name.ts'
 import { conflictingVariant, haveSameContent } from '../../core/models/stored-variant.ts'
 import { templateCapabilities } from './capabilities.ts'
-import { findLabel } from './manifest.ts'
+import { findLabel, type VariantRecord } from './manifest.ts'
 import { labelTaken, modelExists } from './refusals.ts'
 import { digestOf, type StagedRevision } from './staging.ts'
 
 /** How a staged revision becomes part of a model. */
-export interface Placement {
-  label: string
-  origin: Origin
-  metadata: ModelMetadata
-  defaults: ModelDefaults | undefined
-  digest: string
+export interface Placement extends Pick<VariantRecord, 'label' | 'origin' | 'metadata' | 'defaults' | 'digest'> {
   /** The variant of this label, whose place it takes. */
   present: StoredVariant | undefined
   /** The bare name means it from now on. */

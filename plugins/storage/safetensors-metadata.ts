@@ -3,6 +3,7 @@ import type { Capability, ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { dtypeLabel } from '../../core/models/safetensors-layout.ts'
 import { MOST_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
+import { number, text } from './gguf-metadata.ts'
 
 /** What the texts of the folder say; each may be absent but config.json. */
 export interface ModelDescription {
@@ -10,7 +11,7 @@ export interface ModelDescription {
   tokenizerConfig?: Fields
   /** chat_template.jinja */
   chatTemplate?: string
-  /** The folder is laid out for sentence-transformers (modules.json). */
+  /** The folder has the layout of sentence-transformers (modules.json). */
   isSentenceTransformer: boolean
   /** The config.json of sentence-transformers' pooling module. */
   pooling?: Fields
@@ -19,8 +20,6 @@ export interface ModelDescription {
 
 type Fields = Record<string, unknown>
 const fields = (value: unknown): Fields => (value && typeof value === 'object' ? (value as Fields) : {})
-const number = (value: unknown) => (typeof value === 'number' && Number.isFinite(value) ? value : undefined)
-const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
 
 /** What GGUF calls the fields of config.json, so that readers of `info` need to know one vocabulary only. */
 const INFO_NAMES: Record<string, string> = {
@@ -86,7 +85,7 @@ const ENCODER_CLASS =
   /^((Bert|Camembert|DistilBert|Roberta|XLMRoberta|NomicBert|ModernBert|JinaBert|EuroBert|T5Encoder|Llama|Mistral|Qwen2|Qwen3|Lfm2)(Model|ForMaskedLM)|JinaEmbeddings\w+|NeoBERT\w*|\w+BidirectionalModel|Gemma3TextModel)$/
 /** What llama-server cannot answer with: see `capabilitiesOf`. */
 const NOT_SERVED_CLASS = /^(U?MT5|T5(?!Encoder)|Dream|LLaDA|RND1|PocketTTS|WavTokenizer|Qwen3TTS)|(Draft|Speculator)/
-/** Of Qwen3's rerankers neither class nor configuration tells what they are for: the converter goes by their page too. */
+/** Neither class nor configuration shows that a Qwen3 model is a reranker: like the converter, look at its page. */
 const QWEN3_RERANKER = /# qwen3-(vl-)?reranker/i
 
 function capabilities(

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { CacheAdoption, type Tool } from '../../plugins/adoption/adoption.ts'
+import { createAdoption, type Tool } from '../../plugins/adoption/adoption.ts'
 import { findHuggingFace } from '../../plugins/adoption/huggingface-cache.ts'
 import { findOllama } from '../../plugins/adoption/ollama-cache.ts'
 import { findLmStudio } from '../../plugins/adoption/repository.ts'
@@ -30,7 +30,7 @@ async function openAdoption(dir: string, lmStudio = join(dir, 'lm-studio')) {
     models
   })
   const tools = [tool('huggingface', findHuggingFace), tool('ollama', findOllama), tool('lm-studio', findLmStudio)]
-  return { store, adoption: new CacheAdoption(tools, store) }
+  return { store, adoption: createAdoption(tools, store) }
 }
 
 t.test('files are shared, named and described', async t => {

@@ -58,7 +58,7 @@ t.test('no text makes a parser throw', async t => {
     ['cgroup', groupFolders],
     ['group', text => groupMemory({ limits: [text], usage: text, stat: text })],
     ['ldconfig', text => librariesAmong(parseLdconfig(text, 'x64'))],
-    ['card', text => cardOf({ vendor: text, device: text, uevent: text, mem_info_vram_total: text }, text, 'drm')],
+    ['card', text => cardOf({ vendor: text, device: text, uevent: text, mem_info_vram_total: text }, text)],
     ['pci names', text => pciName({ vendor: 'amd', pciId: '0x744c' }, text)]
   ]
   const random = randomBelow(1)
