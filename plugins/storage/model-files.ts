@@ -118,7 +118,9 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
   }
   const modules = await read('modules.json', readJson)
   // The module of sentence-transformers that makes one embedding of many.
-  const pooling = Object.values(modules ?? {}).filter(isObject).find(({ type }) => /Pooling$/.test(String(type)))
+  const pooling = Object.values(modules ?? {})
+    .filter(isObject)
+    .find(({ type }) => /Pooling$/.test(String(type)))
   const description = {
     config,
     tokenizerConfig: await read('tokenizer_config.json', readJson),
