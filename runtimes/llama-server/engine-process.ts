@@ -10,20 +10,7 @@ export interface ProcessExit {
   signal: string | null
 }
 
-/** A llama-server process that ends when this process does, however that comes about. */
-export interface EngineProcess {
-  /** Undefined when it could not be started. */
-  readonly pid: number | undefined
-  /** Settles at once when it ends; never rejects. */
-  readonly exited: Promise<ProcessExit>
-  /** Settles when all that it printed has been read (or does not come any more). */
-  readonly drained: Promise<void>
-  /** Why it could not be started. */
-  readonly startError: Promise<NodeJS.ErrnoException | undefined>
-  /** Asks it to end, which it does once no connection is open any more. */
-  end(): void
-  kill(): void
-}
+export type EngineProcess = Awaited<ReturnType<typeof startEngineProcess>>
 
 /** Milliseconds to wait for the last output of a process that has gone; another process may keep its pipes open. */
 const DRAIN_LIMIT = 250
@@ -67,7 +54,7 @@ export async function startEngineProcess(options: {
   environment: Record<string, string>
   onLine: (line: string) => void
   warn: (message: string) => void
-}): Promise<EngineProcess> {
+}) {
   const guarded = await hasParentDeathSignal()
   const command = guarded
     ? ['setpriv', '--pdeathsig', 'KILL', '--', options.executable, ...options.arguments]
@@ -124,18 +111,23 @@ export async function startEngineProcess(options: {
   }
 
   return {
+    /** Undefined when it could not be started. */
     pid: child.pid,
+    /** Settles at once when it ends; never rejects. */
     exited,
+    /** Settles when all that it printed has been read (or does not come any more). */
     drained,
+    /** Why it could not be started. */
     startError,
-    end() {
+    /** Asks it to end, which it does once no connection is open any more. */
+    end(): void {
       if (!running) return
       // As a router's child it waits for this command even after SIGTERM; while it loads it reacts to SIGTERM only.
       child.stdin.write(EXIT_COMMAND)
       // Windows has no SIGTERM: `kill` would end it by force.
       if (process.platform !== 'win32') child.kill('SIGTERM')
     },
-    kill() {
+    kill(): void {
       if (running) child.kill('SIGKILL')
     }
   }

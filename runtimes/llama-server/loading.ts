@@ -14,19 +14,6 @@ export interface LoadedFacts {
   slots: number
 }
 
-/** The time between an engine's start and its first request: what it reports, and what may end it. */
-interface Loading {
-  /** Aborted when the load has failed, with the error as reason. */
-  readonly signal: AbortSignal
-  readonly active: boolean
-  /** It has printed these; each line is a sign of progress. */
-  note(lines: readonly EngineLine[]): void
-  fail(error: unknown): void
-  /** Resolves when the engine serves; rejects when the load has failed. */
-  untilServing(upstream: Upstream): Promise<LoadedFacts>
-  close(): void
-}
-
 /** Milliseconds between looks at `/health` of a build that does not report its state. */
 const POLL_INTERVAL = 250
 
@@ -47,8 +34,11 @@ export function factsFromProps(props: unknown): LoadedFacts | undefined {
   return typeof slots === 'number' && typeof contextSize === 'number' ? { contextSize, slots } : undefined
 }
 
-/** Follows a load for its caller: passes progress on, and gives up when the caller does or when nothing moves. */
-export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: number, subject: string): Loading {
+/**
+ * Follows a load for its caller, from the engine's start until it serves: passes progress on, and gives up when the
+ * caller does or when nothing moves for `timeout` milliseconds.
+ */
+export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: number, subject: string) {
   const control = new AbortController()
   const signal = outer ? AbortSignal.any([outer, control.signal]) : control.signal
   let active = true
@@ -109,11 +99,13 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
 
   onProgress?.({ phase: 'loading', subject: '' })
   return {
+    /** Aborted when the load has failed, with the error as reason. */
     signal,
     get active() {
       return active
     },
-    note(lines) {
+    /** It has printed these; each line is a sign of progress. */
+    note(lines: readonly EngineLine[]): void {
       if (active) stall.refresh()
       for (const line of lines) {
         if (line.type === 'text' || line.type === 'memory') continue
@@ -126,11 +118,12 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
       }
     },
     fail,
-    async untilServing(upstream) {
+    /** Resolves when the engine serves; rejects when the load has failed. */
+    async untilServing(upstream: Upstream): Promise<LoadedFacts> {
       signal.throwIfAborted()
       return await Promise.race([failed, serve(upstream)])
     },
-    close() {
+    close(): void {
       active = false
       clearTimeout(stall)
     }

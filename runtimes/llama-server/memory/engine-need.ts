@@ -208,28 +208,9 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   }
 }
 
-/** What a model's own flags for llama-server change about its memory. */
-interface EngineFlags {
-  /** Tokens of all slots together. */
-  context?: number
-  slots?: number
-  batch?: number
-  gpuLayers?: number
-  cacheTypes: Partial<Pick<LoadOptions, 'cache_type_k' | 'cache_type_v'>>
-  flashAttention: boolean
-  unified: boolean
-  fullWindow: boolean
-  /** Bytes. */
-  promptCache?: number
-  checkpoints?: number
-  /** No device is used. */
-  hostOnly: boolean
-  /** Caches stay in the machine's memory. */
-  hostCache: boolean
-}
-
 /** Flags with a value, by all their spellings in llama-server's `--help`. */
-const SPELLINGS: Record<string, string> = {
+const SPELLINGS = {
+  // Tokens of all slots together.
   context: '-c --ctx-size',
   slots: '-np --parallel',
   batch: '-ub --ubatch-size',
@@ -239,17 +220,20 @@ const SPELLINGS: Record<string, string> = {
   cache_type_k: '-ctk --cache-type-k',
   cache_type_v: '-ctv --cache-type-v'
 }
+type FlagName = keyof typeof SPELLINGS
 const NAMES = new Map(
-  Object.entries(SPELLINGS).flatMap(([name, flags]) => flags.split(' ').map((flag): [string, string] => [flag, name]))
+  Object.entries(SPELLINGS).flatMap(([name, flags]) => flags.split(' ').map(flag => [flag, name as FlagName] as const))
 )
 const MANY = 1e6
 
-/** Reads the flags that matter; llama-server checks the others and invalid values. */
-export function engineFlags(list: readonly string[]): EngineFlags {
+type EngineFlags = ReturnType<typeof engineFlags>
+
+/** What a model's own flags for llama-server change about its memory; llama-server checks the others and invalid values. */
+export function engineFlags(list: readonly string[]) {
   const has = (...flags: string[]) => list.some(flag => flags.includes(flag))
   const after = (...flags: string[]) => list[list.findLastIndex(flag => flags.includes(flag)) + 1]
-  const cacheTypes: EngineFlags['cacheTypes'] = {}
-  const numbers: Record<string, number> = {}
+  const cacheTypes: Partial<Pick<LoadOptions, 'cache_type_k' | 'cache_type_v'>> = {}
+  const numbers: Partial<Record<Exclude<FlagName, keyof typeof cacheTypes>, number>> = {}
   for (const [at, flag] of list.entries()) {
     const name = NAMES.get(flag)
     const value = list[at + 1] ?? ''
@@ -260,6 +244,7 @@ export function engineFlags(list: readonly string[]): EngineFlags {
   const { promptCache, ...others } = numbers
   return {
     ...others,
+    // Bytes; negative is without limit.
     ...(promptCache !== undefined && { promptCache: (promptCache < 0 ? MANY : promptCache) * MIB }),
     cacheTypes,
     flashAttention: !(
@@ -267,7 +252,9 @@ export function engineFlags(list: readonly string[]): EngineFlags {
     ),
     unified: has('-kvu', '--kv-unified'),
     fullWindow: has('--swa-full'),
+    /** No device is used. */
     hostOnly: has('-dev', '--device') && after('-dev', '--device') === 'none',
+    /** Caches stay in the machine's memory. */
     hostCache: has('-nkvo', '--no-kv-offload')
   }
 }
