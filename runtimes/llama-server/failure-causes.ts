@@ -144,7 +144,7 @@ export const CAUSES = {
     /unknown (?:vision |audio )?projector type:?\s*(\S*)|unsupported (minicpmv version: \d+)|unexpected (?:vision|audio) projector type (\d+)/
   ),
   projector_mismatch: loadRefused(
-    'The projector does not belong to this model, or is none. Fetch the one that was made for it.',
+    'The projector does not belong to this model, or is not a projector. Fetch the one that belongs to the model.',
     /mismatch between (?:text model|vision and audio mmproj|.* and .*mmproj)|(?:you may be using|maybe) (?:the )?wrong mmproj|unsupported decoder rope type|multimodal .* not supported|does not support (?:vision|multimodal)/i,
     /Failed to load CLIP model|failed to load multimodal model|failed to load mmproj/i
   ),
