@@ -20,6 +20,10 @@ const REPOSITORIES = {
   'test/evil-GGUF': { files: { '../../evil-Q8_0.gguf': Q8_0 } }
 }
 
+/** For all tests but those that need settings of their own. */
+const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
+const corral = await corralWithHub(t, hub)
+
 /** Each of these leaves nothing behind, and says what to do. */
 const clean = async (t: Tap, corral: Awaited<ReturnType<typeof corralWithHub>>) => {
   t.same(await listed(corral), [], 'nothing is listed')
@@ -28,9 +32,13 @@ const clean = async (t: Tap, corral: Awaited<ReturnType<typeof corralWithHub>>) 
 }
 type Tap = Pick<typeof t, 'same' | 'equal'>
 
+/** Removes what a test has left in the corral that others use too. */
+async function cleanUp(): Promise<void> {
+  for (const { id } of await pulls(corral)) await corral.json('/api/pulls/cancel', { id })
+  for (const model of await listed(corral)) await corral.json('/api/delete', { model }, { method: 'DELETE' })
+}
+
 t.test('pulls that are refused without a token', async t => {
-  const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
-  const corral = await corralWithHub(t, hub)
   const cases: [string, number, string, RegExp][] = [
     ['test/unknown-GGUF', 404, 'repo_not_found', /test\/unknown-GGUF/],
     ['test/TINY-gguf', 404, 'repo_not_found', /test\/TINY-gguf/],
@@ -65,6 +73,7 @@ t.test('pulls that are refused without a token', async t => {
   )
   hub.huggingFace.search = false
   t.match(await refusal(corral, { model: 'test/TINY-gguf' }), { status: 404, code: 'repo_not_found' })
+  hub.huggingFace.search = true
   await clean(t, corral)
 
   const missing = await refusal(corral, {})
@@ -75,6 +84,7 @@ t.test('pulls that are refused without a token', async t => {
   t.match(damaged, { status: 400, code: 'unsupported_capability' }, 'what is no model never becomes one')
   t.match(damaged.error, /cannot be run: damaged-Q8_0\.gguf is not a GGUF file/)
   t.same(await listed(corral), [])
+  await cleanUp()
 })
 
 t.test('pulls that are refused with a token', async t => {
@@ -97,8 +107,7 @@ t.test('pulls that are refused with a token', async t => {
 })
 
 t.test('a name in another case that the hub redirects', async t => {
-  const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
-  const corral = await corralWithHub(t, hub)
+  const { casing: usual } = hub.huggingFace
   for (const casing of ['redirect', 'lenient'] as const) {
     hub.huggingFace.casing = casing
     const response = await corral.json('/api/pull', { model: 'Test/TINY-gguf:Q8_0', stream: false })
@@ -111,11 +120,10 @@ t.test('a name in another case that the hub redirects', async t => {
       t.match(response.body, { code: 'repo_not_found', error: /test\/tiny-GGUF/ }, `${casing}: it names the right one`)
     }
   }
+  hub.huggingFace.casing = usual
 })
 
 t.test('endpoints that are not hubs', async t => {
-  const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
-  const corral = await corralWithHub(t, hub)
   const faults: FaultKind[] = [
     { kind: 'html' },
     { kind: 'html', status: 404 },
@@ -149,11 +157,10 @@ t.test('endpoints that are not hubs', async t => {
     'success',
     'then it works'
   )
+  await cleanUp()
 })
 
 t.test('a hub that is down, and one that limits requests', async t => {
-  const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
-  const corral = await corralWithHub(t, hub)
   await hub.goDown()
   const down = await refusal(corral, { model: 'test/tiny-GGUF' })
   t.match(down, { status: 502, code: 'hub_unreachable', early: true, error: /127\.0\.0\.1/ })
