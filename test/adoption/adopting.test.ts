@@ -135,7 +135,7 @@ t.test('quantizations and SafeTensors of one repository', async t => {
   )
 })
 
-t.test('what is damaged, unknown or not for corral is refused', async t => {
+t.test('models that are damaged, unknown or unsupported are refused', async t => {
   const dir = t.testdir()
   const { store, adoption } = await openAdoption(dir)
   const damaged = Buffer.from(gguf(1))
@@ -177,7 +177,7 @@ t.test('what is damaged, unknown or not for corral is refused', async t => {
   t.same(tree(join(dir, 'models')), [])
 })
 
-t.test('names that meet are told apart', async t => {
+t.test('colliding names are made distinct', async t => {
   const dir = t.testdir()
   const { adoption } = await openAdoption(dir)
   layOutFiles(join(dir, 'lm-studio'), { 'me/a b/m.gguf': gguf(1), 'me/a-b/m.gguf': gguf(2), 'me/a_b/m.gguf': gguf(3) })
@@ -192,7 +192,7 @@ t.test('names that meet are told apart', async t => {
   )
 })
 
-t.test('what may not be read is explained', { skip: process.platform === 'win32' }, async t => {
+t.test('files without read permission are explained', { skip: process.platform === 'win32' }, async t => {
   // Where every user may enter.
   const dir = mkdtempSync(join(tmpdir(), 'corral-adoption-'))
   chmodSync(dir, 0o755)
@@ -218,7 +218,7 @@ t.test('what may not be read is explained', { skip: process.platform === 'win32'
   })
 })
 
-t.test('a corral takes models over from all three tools', async t => {
+t.test('corral imports models from all three tools', async t => {
   const dir = t.testdir()
   const home = join(dir, 'home')
   const user = join(dir, 'user')

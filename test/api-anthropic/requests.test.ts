@@ -195,7 +195,7 @@ t.test('what is refused, with its place', t => {
   t.end()
 })
 
-t.test('no request that its schema lets through fails but with an error that tells why', t => {
+t.test('a request that passes the schema fails only with an error that says why', t => {
   const fits = new Ajv({ keywords: ['documented'] }).compile(MessagesRequest)
   const KEYS = 'type text source data content title context id name input tool_use_id tool_name is_error thinking tool'
   const keys = `${KEYS} definition input_schema description media_type role clear_at defer_loading schema`.split(' ')

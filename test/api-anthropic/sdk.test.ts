@@ -86,7 +86,7 @@ t.test('answers, whole and streamed', async t => {
   t.match(content, [{ text: ANSWER }])
 })
 
-t.test('turns, system texts, an answer that has begun', async t => {
+t.test('turns, system texts, a prefilled answer', async t => {
   const turns = await client.messages.create({
     ...ask,
     system: [{ type: 'text', text: 'You are Leo.', cache_control: { type: 'ephemeral' } }],
@@ -363,7 +363,7 @@ t.test('errors by their class', async t => {
   t.match(await corral.json('/v1/messages'), { status: 405, body: { type: 'error' } })
 })
 
-t.test('the oldest turns are left out where that is asked for', async t => {
+t.test('the oldest turns are dropped on request', async t => {
   const messages: Anthropic.MessageParam[] = []
   for (let turn = 0; turn < 30; turn++) {
     messages.push({ role: 'user', content: 'hello there '.repeat(60) }, { role: 'assistant', content: 'Hello!' })
@@ -375,7 +375,7 @@ t.test('the oldest turns are left out where that is asked for', async t => {
   t.equal(data.content[0]!.type, 'text')
 })
 
-t.test('a client that leaves frees the one slot at once', async t => {
+t.test('a client that disconnects frees the only slot at once', async t => {
   for (let round = 0; round < 3; round++) {
     const stream = client.messages.stream(endless())
     for await (const event of stream) if (event.type === 'content_block_delta') break

@@ -23,7 +23,7 @@ function withHost(url: string, headers: Record<string, string>): Promise<number>
 
 const { corral, address } = await corralWithListener(t, { config: 'shutdown_grace: 60s' })
 
-t.test('it has what the profile has, and no more', async t => {
+t.test('it has the routes of the profile, and no others', async t => {
   t.equal((await ask('GET', `${address}/`, {})).text, 'Ollama is running')
   t.equal((await ask('GET', `${address}`, {})).text, (await ask('GET', `${corral.url}/ollama`, {})).text)
   t.match(await ask('HEAD', `${address}/`, {}), { status: 200, text: '' })
@@ -66,7 +66,7 @@ t.test('it has what the profile has, and no more', async t => {
   t.equal(preflight.status, 204)
 })
 
-t.test('at shutdown running answers may end, and nothing stays open', async t => {
+t.test('at shutdown running answers may finish, and no connection stays open', async t => {
   const { options, ...chat } = endless('tiny-chat', { max_tokens: 600 })
   const response = await fetch(`${address}/api/chat`, { method: 'POST', body: JSON.stringify({ ...chat, options }) })
   const reader = response.body!.getReader()
@@ -92,30 +92,33 @@ t.test('at shutdown running answers may end, and nothing stays open', async t =>
   idle.destroy()
 })
 
-t.test('beyond this machine: keys count, names do not, and answers that take too long are ended', async t => {
-  const open = await startCorral(t, {
-    config: 'api-ollama: { listen: "0.0.0.0:0" }\nsecurity: { api_keys: [secret] }\nshutdown_grace: 1s'
-  })
-  const port = /served at http:\/\/0\.0\.0\.0:(\d+) too/.exec(open.log())?.[1]
-  const base = `http://127.0.0.1:${port}`
-  const authorization = 'Bearer secret'
-  for (const url of [`${base}/api/tags`, `${base}/v1/models`, `${open.url}/ollama/v1/models`]) {
-    t.equal((await ask('GET', url, {})).status, 401, url)
-    t.equal((await ask('GET', url, { authorization })).status, 200, url)
+t.test(
+  'beyond this machine: keys are required, hosts are not checked, and answers that take too long are ended',
+  async t => {
+    const open = await startCorral(t, {
+      config: 'api-ollama: { listen: "0.0.0.0:0" }\nsecurity: { api_keys: [secret] }\nshutdown_grace: 1s'
+    })
+    const port = /served at http:\/\/0\.0\.0\.0:(\d+) too/.exec(open.log())?.[1]
+    const base = `http://127.0.0.1:${port}`
+    const authorization = 'Bearer secret'
+    for (const url of [`${base}/api/tags`, `${base}/v1/models`, `${open.url}/ollama/v1/models`]) {
+      t.equal((await ask('GET', url, {})).status, 401, url)
+      t.equal((await ask('GET', url, { authorization })).status, 200, url)
+    }
+    const headers = { host: 'models.example.org', authorization }
+    t.equal(await withHost(`${base}/api/tags`, headers), 200, 'others may call it by any name')
+    t.equal(await withHost(`${open.url}/api/tags`, headers), 403, "the server's own address is for this machine still")
+
+    const body = JSON.stringify(endless('tiny-chat'))
+    const response = await fetch(`${base}/api/chat`, { method: 'POST', body, headers: { authorization } })
+    const ended = open.end()
+    const text = await response.text()
+    t.match(JSON.parse(text.trimEnd().split('\n').at(-1)!), { done: true, done_reason: 'error', error: String })
+    t.equal(await ended, 0)
   }
-  const headers = { host: 'models.example.org', authorization }
-  t.equal(await withHost(`${base}/api/tags`, headers), 200, 'others may call it by any name')
-  t.equal(await withHost(`${open.url}/api/tags`, headers), 403, "the server's own address is for this machine still")
+)
 
-  const body = JSON.stringify(endless('tiny-chat'))
-  const response = await fetch(`${base}/api/chat`, { method: 'POST', body, headers: { authorization } })
-  const ended = open.end()
-  const text = await response.text()
-  t.match(JSON.parse(text.trimEnd().split('\n').at(-1)!), { done: true, done_reason: 'error', error: String })
-  t.equal(await ended, 0)
-})
-
-t.test('an address that everybody could reach needs keys, or a word', async t => {
+t.test('an address beyond this machine needs keys or "insecure"', async t => {
   const log = { warn: (text: string) => warnings.push(text) }
   const warnings: string[] = []
   const admit = async (options: { api_keys: string[]; insecure: boolean }) => {
@@ -130,7 +133,7 @@ t.test('an address that everybody could reach needs keys, or a word', async t =>
   t.match(warnings, [/INSECURE.*0\.0\.0\.0:11434/])
 })
 
-t.test('an address that cannot be had or must not be opened ends the start', async t => {
+t.test('an address that is taken or not allowed ends the start', async t => {
   const other = createServer().listen(0, '127.0.0.1')
   t.teardown(() => other.close())
   await once(other, 'listening')

@@ -24,7 +24,7 @@ function beginUpload(url: string, digest: string) {
   return upload
 }
 
-t.test('a server that is killed while a file arrives keeps nothing of it', async t => {
+t.test('a server that is killed during an upload keeps nothing of the file', async t => {
   const corral = await startCorral(t, { home })
   const digest = 'a'.repeat(64)
   const cut = beginUpload(corral.url, digest)
@@ -47,7 +47,7 @@ t.test('a server that is killed while a file arrives keeps nothing of it', async
   await next.end()
 })
 
-t.test('a server that is killed while models are made has whole ones', async t => {
+t.test('a server that is killed while models are made has only complete ones', async t => {
   let corral = await startCorral(t, { home })
   for (let round = 0; round < 2; round++) {
     const killed = corral

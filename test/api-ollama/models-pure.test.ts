@@ -84,7 +84,7 @@ t.test('requests', t => {
   t.end()
 })
 
-t.test('what a source laid down and what is laid over it', t => {
+t.test('settings of a source and settings that override them', t => {
   t.equal(mergedDefaults(undefined, {}), undefined)
   t.strictSame(mergedDefaults({ system: 'a', license: 'l' }, { system: 'b' }), { system: 'b', license: 'l' })
   t.strictSame(

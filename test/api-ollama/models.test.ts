@@ -89,7 +89,7 @@ t.test('a model is made of another one', async t => {
   t.ok(statSync(join(models, 'library', 'leo', gguf!)).nlink > 1, 'no bytes were copied')
 })
 
-t.test('what is laid down holds on all surfaces', async t => {
+t.test('settings of a model that was made apply on all surfaces', async t => {
   const hosted = await corral.json('/v1/chat/completions', { model: 'library/leo', messages: WHO })
   t.equal(hosted.body.choices[0].message.content, 'I am Leo.')
   const native = await corral.json('/api/chat', { model: 'library/leo', messages: WHO, stream: false })
@@ -129,7 +129,7 @@ t.test('parameters and messages take effect, and models that are made again are 
   t.match(await client.show({ model: 'me/rosa' }), { messages: rosa })
 })
 
-t.test('a chat template in the place of its own', async t => {
+t.test("a chat template that replaces the model's own", async t => {
   const own = (await client.show({ model: DEMO })).template
   const template = `{{- '<|im_start|>system\\nYou are Leo.<|im_end|>\\n' }}${own}`
   await client.create({ model: 'me/templated', from: DEMO, template })
@@ -296,7 +296,7 @@ t.test('a Modelfile, as older clients send it', async t => {
   t.match(await client.show({ model: 'me/old' }), { system: 'You are\nLeo.', parameters: /stop +"a"\nstop +"b"/ })
 })
 
-t.test('what cannot be done is said', async t => {
+t.test('unsupported requests are refused with the reason', async t => {
   for (const [path, body, status, error] of [
     ['/create', { model: 'me/x' }, 400, /what the model is made of/],
     ['/create', { model: 'me/x', from: 'me/none' }, 404, /me\/none/],
@@ -327,7 +327,7 @@ t.test('what cannot be done is said', async t => {
   })
 })
 
-t.test('many make one name at once', async t => {
+t.test('concurrent requests that make the same name', async t => {
   const systems = ['You are Leo.', 'You are Max.', 'You are Rosa.', 'You are Tom.']
   await Promise.all(systems.map(system => client.create({ model: 'me/race', from: DEMO, system })))
   const { system } = await client.show({ model: 'me/race' })

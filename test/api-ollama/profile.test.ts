@@ -193,7 +193,7 @@ t.test('a conversation that is too long', async t => {
   })
 })
 
-t.test('load, unload, and a client that leaves', async t => {
+t.test('load, unload, and a client that disconnects', async t => {
   await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
   await until('it is unloaded', async () => (await client.ps()).models.length === 0)
   const load = await ask('POST', `${address}/api/generate`, {}, JSON.stringify({ model: 'tiny-chat', keep_alive: -1 }))

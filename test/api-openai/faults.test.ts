@@ -33,7 +33,7 @@ t.test('a stream that ends too early ends in an error, never in [DONE]', async t
   }
 })
 
-t.test('nothing but an end is tried once more, then an error with its status', async t => {
+t.test('an empty stream is retried once, then answered with an error status', async t => {
   let asked = 0
   const { send, engines } = await serviceOf(t, [
     (request, engine) => {
@@ -178,7 +178,7 @@ t.test('a model that is stopped, deleted or shut down while it answers', async t
   }
 })
 
-t.test('settings of the model and the server stand where the request gives none', async t => {
+t.test('settings of the model and the server are the defaults of a request', async t => {
   const bodies: Record<string, unknown>[] = []
   const { json } = await serviceOf(
     t,
@@ -195,7 +195,7 @@ t.test('settings of the model and the server stand where the request gives none'
   for (const name of ['num_ctx', 'options', 'keep_alive', 'dtype']) t.notOk(name in bodies[0]!)
 })
 
-t.test('requests that no model is needed for', async t => {
+t.test('requests that are answered without a model', async t => {
   const { json, send, url } = await serviceOf(t, [answers(event('a'), DONE)])
   const error = (status: number, fields: object) => ({ status, body: { error: fields } })
   t.match(

@@ -173,7 +173,7 @@ t.test('errors in the shape of hosted chat', async t => {
   )
 })
 
-t.test("the engine's events pass by whole, however they are cut", async t => {
+t.test("the engine's events are passed on whole, however their bytes are split", async t => {
   const chunk = (content: string) =>
     `data: {"choices":[{"delta":{"content":${JSON.stringify(content)}}}],"model":"a/b"}\n\n`
   const text = [

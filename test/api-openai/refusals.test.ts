@@ -200,7 +200,7 @@ t.test('other bodies that are refused', async t => {
   }
 })
 
-t.test('what is allowed, in words', async t => {
+t.test('messages say which values are allowed', async t => {
   t.equal(
     allowedBy(EmbeddingRequest.properties.input),
     'text, a list of texts that is not empty, a list of whole numbers that is not empty or a list of lists of whole numbers that is not empty'

@@ -165,7 +165,7 @@ t.test('input as messages of the engine', async t => {
   }
 })
 
-t.test('places of what messages are made of', async t => {
+t.test('which input item each message came from', async t => {
   const input = [
     { role: 'system', content: 'Rhyme.' },
     user([{ type: 'input_image', image_url: PIXEL }]),
@@ -244,7 +244,7 @@ const ENGINE_TOOL = {
 const OTHER = { type: 'function', name: 'ask' }
 const ENGINE_OTHER = { type: 'function', function: { name: 'ask', strict: true } }
 
-t.test('what a request asks of the engine', async t => {
+t.test('the engine request made from a Responses request', async t => {
   const schema = { type: 'object', properties: {} }
   const table: [Record<string, unknown>, Record<string, unknown>][] = [
     [{ input: 'Hi', stream: true, store: false, metadata: { a: 'b' }, user: 'x', include: [] }, {}],
@@ -314,7 +314,7 @@ t.test('what a request asks of the engine', async t => {
   }
 })
 
-t.test('tools that agents offer whatever the server', async t => {
+t.test('tools that agents send to every server are accepted', async t => {
   const group = {
     type: 'namespace',
     name: 'crm',
@@ -333,7 +333,7 @@ t.test('tools that agents offer whatever the server', async t => {
   )
 })
 
-t.test('requests for what there is not', async t => {
+t.test('requests for features that do not exist', async t => {
   const table: [Record<string, unknown>, string, string][] = [
     [{ background: true }, 'unsupported_capability', 'background'],
     [{ conversation: 'conv_1' }, 'unsupported_capability', 'conversation'],

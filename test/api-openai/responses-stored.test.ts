@@ -25,7 +25,7 @@ function remove(responses: StoredResponses, id: string): void {
   }
 }
 
-t.test('stored responses: the oldest go, what they share stays', async t => {
+t.test('stored responses: the oldest are dropped, shared items are kept', async t => {
   const [first, second, third] = ['1', '2', '3'].map(id => itemOf(`msg_${id}`, 'x'.repeat(1000)))
   const all = [
     stored('a', [first!], []),
@@ -60,7 +60,7 @@ t.test('stored responses: the oldest go, what they share stays', async t => {
   t.equal(nothing.bytes, 0)
 })
 
-t.test('stored responses: bytes are counted right whatever comes and goes', async t => {
+t.test('stored responses: the byte count stays right as responses are added and removed', async t => {
   const next = randomBelow(9)
   const responses = new StoredResponses(20_000)
   const items = Array.from({ length: 40 }, (_, index) => itemOf(`msg_${index}`, 'x'.repeat(next(900))))

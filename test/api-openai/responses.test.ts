@@ -79,7 +79,7 @@ t.test('a stream', async t => {
   t.equal(differs('Response', final), undefined)
 })
 
-t.test('functions: a call, and an answer made of its result', async t => {
+t.test('functions: a call, and an answer based on its result', async t => {
   const asked = await client.responses.create({ model: DEMO, input: WEATHER, tools: [getWeather] })
   t.equal(differs('Response', asked), undefined)
   const [call] = asked.output
@@ -185,7 +185,7 @@ t.test('log probabilities, also beside functions', async t => {
   return undefined
 })
 
-t.test('an answer that is cut at its most tokens', async t => {
+t.test('an answer that ends at its token limit', async t => {
   const request = { model: DEMO, input: 'Count to 12.', max_output_tokens: 5 }
   const response = await client.responses.create(request)
   t.match(response, {
@@ -313,7 +313,7 @@ t.test('errors by their types', async t => {
   await idle()
 })
 
-t.test('a conversation that is too long leaves its oldest turns out where it may', async t => {
+t.test('a conversation that is too long drops its oldest turns where truncation is allowed', async t => {
   const turns = Array.from({ length: 8 }, (_, index) => [
     { role: 'user' as const, content: `${index} ${'word '.repeat(200)}` },
     { role: 'assistant' as const, content: 'Yes.' }
@@ -327,7 +327,7 @@ t.test('a conversation that is too long leaves its oldest turns out where it may
   t.ok(data.usage!.input_tokens < 2048)
 })
 
-t.test('a client that leaves frees its slot', async t => {
+t.test('a client that disconnects frees its slot', async t => {
   const request = {
     model: DEMO,
     input: 'Count to 30.',

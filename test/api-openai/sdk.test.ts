@@ -122,7 +122,7 @@ t.test('chat, whole and streamed', async t => {
   t.equal(raw.body.choices[0].message.content, ANSWER, 'a message without a role is the user')
 })
 
-t.test('several choices in one stream hold no chunk that is none', async t => {
+t.test('a stream of several choices has only valid chunks', async t => {
   const text = await (
     await service.send('/completions', { model: MODEL, prompt: ['hi', 'ho'], max_tokens: 2, stream: true })
   ).text()
@@ -244,7 +244,7 @@ t.test('errors by their type', async t => {
   }
 })
 
-t.test('a reader that leaves frees the one slot at once', async t => {
+t.test('a client that disconnects frees the only slot at once', async t => {
   // Nothing stops this answer but the context's end.
   const endless = { model: MODEL, messages: [question], max_tokens: -1, logit_bias: {}, ignore_eos: true }
   for (let round = 0; round < 5; round++) {
@@ -262,7 +262,7 @@ t.test('a reader that leaves frees the one slot at once', async t => {
   await idle()
 })
 
-t.test('an engine that is killed in the middle', async t => {
+t.test('an engine that is killed during an answer', async t => {
   const stream = await service.send('/chat/completions', {
     model: MODEL,
     messages: [question],

@@ -8,7 +8,7 @@ import { until } from '../support/corral.ts'
 import { answers, chat, DONE, event, neverLoads, serviceOf, splitError } from './scripted-service.ts'
 import { closed, eventStream, fakeEngine, type ServiceOptions } from './support.ts'
 
-t.test('a client that goes away takes its request to the engine along', async t => {
+t.test('a client that disconnects cancels its request to the engine', async t => {
   const requests: EngineRequest[] = []
   const bodies: Readable[] = []
   const fixture = await serviceOf(t, [
@@ -46,7 +46,7 @@ t.test('a client that goes away takes its request to the engine along', async t 
   )
 })
 
-t.test('a client that goes away while the model loads gives up its place', async t => {
+t.test('a client that disconnects while the model loads leaves the queue', async t => {
   const fixture = await serviceOf(t, [], { startEngine: neverLoads })
   const controller = new AbortController()
   const reply = fixture.send('/chat/completions', chat, { signal: controller.signal })
@@ -159,7 +159,7 @@ t.test('a full queue', async t => {
   controller.abort()
 })
 
-t.test('many at once share one engine', async t => {
+t.test('concurrent requests share one engine', async t => {
   const { send, engines } = await serviceOf(t, [answers(event('a'), DONE)])
   const replies = await Promise.all(
     Array.from({ length: 50 }, async () => (await send('/chat/completions', chat)).text())

@@ -62,7 +62,7 @@ t.test('a SafeTensors model answers in every type, and each is made once', realC
   t.equal(corral.log().match(/converting test\/tiny-st to q4_k_m/g)?.length, 2)
 })
 
-t.test('fifty first requests at once convert once', realConversion(), async t => {
+t.test('fifty concurrent first requests convert once', realConversion(), async t => {
   const corral = await startConverting(t, conversionPython)
   await importModel(corral, TINY_SAFETENSORS)
   const answers = await Promise.all(Array.from({ length: 50 }, () => capital(corral, {})))
@@ -108,7 +108,7 @@ t.test('ahead of time, with progress', realConversion(), async t => {
   t.same(convertedFolders(corral), [])
 })
 
-t.test('what is broken is refused with its cause', realConversion(), async t => {
+t.test('a damaged model is refused with the cause', realConversion(), async t => {
   const corral = await startConverting(t, conversionPython)
   const cases: [string, (folder: string) => void, ((stored: string) => void) | undefined, string, RegExp][] = [
     [

@@ -106,7 +106,7 @@ function script(folder: string, name: string, text: string): string {
   return folder
 }
 
-t.test('an environment is made once, and again only when it does not do any more', realVenv, async t => {
+t.test('an environment is made once, and again only when it no longer works', realVenv, async t => {
   const index = await serveIndex(t)
   const options = optionsFor(t, index.url)
   const steps: Progress[] = []
@@ -218,7 +218,7 @@ t.test('faults of the index', realVenv, async t => {
   await until('pip has gone', () => !pips())
 })
 
-t.test('Pythons that do not do', async t => {
+t.test('Pythons that are not suitable', async t => {
   const bin = join(temporaryFolder(t), 'bin')
   const answer = (version: string) => `echo '{"executable": "${bin}/python3", "version": ${version}, "bits": 64}'`
   const options = () => optionsFor(t, 'http://127.0.0.1:1/simple', { env: { PATH: `${bin}:/nowhere` } })

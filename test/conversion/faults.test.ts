@@ -33,7 +33,7 @@ const converter = (count = 1) =>
 
 const loading = async () => (await corral.json('/api/ps')).body.loading[0]
 
-t.test('who waits is told what is done, and so is /api/ps', async t => {
+t.test('progress is reported to waiting clients and in /api/ps', async t => {
   await freshModel()
   python.hold()
   const response = await corral.send('/api/chat', {
@@ -63,7 +63,7 @@ t.test('who waits is told what is done, and so is /api/ps', async t => {
   t.equal(python.runs().length, 1)
 })
 
-t.test('a conversion is called off when the last of its clients has left', async t => {
+t.test('a conversion is cancelled when its last client disconnects', async t => {
   await freshModel()
   python.hold()
   const body = { model: MODEL, dtype: 'f16' }
@@ -94,7 +94,7 @@ t.test('a conversion is called off when the last of its clients has left', async
   t.match(await next, { status: 200, body: { status: 'success' } })
 })
 
-t.test('a conversion for a request goes on when it has left, until it is stopped', async t => {
+t.test('a conversion started by a request continues after the client disconnects, until it is stopped', async t => {
   await freshModel()
   python.hold()
   const client = new AbortController()
@@ -145,7 +145,7 @@ t.test('two types of one model one after the other, two models side by side', as
   t.same(convertedFolders(corral), ['bf16', 'f16'])
 })
 
-t.test('what sees gets a projector beside it, or does without', async t => {
+t.test('a vision model is converted with its projector, or without it', async t => {
   const seeing = modelFolder(t, folder => {
     const config = join(folder, 'config.json')
     writeFileSync(config, readFileSync(config, 'utf8').replace('{', '{"vision_config":{"hidden_size":64},'))
@@ -230,7 +230,7 @@ t.test('tools that are missing', async t => {
   t.notOk(existsSync(join(without.home, 'python')), 'a named Python is never changed or replaced')
 })
 
-t.test('kill -9 of the gateway leaves no converter and no half GGUF', async t => {
+t.test('kill -9 of the gateway leaves no converter process and no partial GGUF', async t => {
   await freshModel()
   python.hold()
   const lost = capital(corral, {}).catch(() => 'cut')

@@ -151,7 +151,7 @@ t.test('runTool', async t => {
     t.equal(await fails.catch(error => error), thrown, 'an error of the listener ends the tool')
   })
 
-  t.test('does not wait for what a tool leaves behind', async () => {
+  t.test('does not wait for processes that a tool leaves behind', async () => {
     const { stdout } = await sh('sleep 1000 & echo $!')
     const left = Number(stdout[0])
     await until('the end of what it left', async () => !(await isRunning(left)))

@@ -39,7 +39,7 @@ t.test('a claim makes the folders and can be read, updated and given back', asyn
   await claim.release()
 })
 
-t.test('a second server is told which process holds the directory', async t => {
+t.test('a second server fails, naming the process that holds the directory', async t => {
   const paths = dataPaths(t.testdir(), undefined)
   const { child, line } = await claimant(paths)
   t.teardown(() => kill(child))
@@ -83,7 +83,7 @@ t.test('two data directories with one models folder', async t => {
   await next.release()
 })
 
-t.test('who counts as dead', async t => {
+t.test('when the holder counts as dead', async t => {
   const paths = dataPaths(t.testdir(), undefined)
   await (await claimDataDirectory(paths, SERVER)).release()
   const startTime = (await processStartTime(process.pid))!
@@ -107,7 +107,7 @@ t.test('who counts as dead', async t => {
   t.equal(await readOwner(paths), undefined, 'another machine that has long been silent')
 })
 
-t.test('a claim is left alone by one who lost it', async t => {
+t.test('a server that lost its claim does not touch the new one', async t => {
   const paths = dataPaths(t.testdir(), undefined)
   const claim = await claimDataDirectory(paths, SERVER)
   const other = { pid: 1, startTime: 'x', host: 'elsewhere', address: '', version: '' }

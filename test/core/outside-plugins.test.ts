@@ -45,7 +45,7 @@ t.test('the file of a package', async t => {
   for (const [description, file] of cases) t.equal(entryOf(description), file, JSON.stringify(description))
 })
 
-t.test('what is no plugin', async t => {
+t.test('modules that are not plugins', async t => {
   const good = { name: 'a', api: 1, setup: () => ({}) }
   t.equal(definitionFault(good), undefined)
   t.equal(definitionFault({ ...good, needs: ['storage'], offers: [], options: { type: 'object' } }), undefined)
@@ -83,14 +83,14 @@ t.test('from files, folders and packages, in the order of the list', async t => 
   )
 })
 
-t.test('lists that cannot be understood are told by the check of the whole file', async t => {
+t.test('invalid lists are reported by the check of the whole file', async t => {
   for (const text of ['', 'plugins: ./a.js', 'plugins: [7, "", null]', 'plugins: [./a.js', '- plugins']) {
     t.same(await find(folderOf(t, { 'config.yaml': text })), [], text)
   }
   t.same(await find(folderOf(t, {})), [])
 })
 
-t.test('all that cannot be loaded are told, each with its place', async t => {
+t.test('all plugins that cannot be loaded are reported with their places', async t => {
   const list = [
     './absent.mjs',
     './broken.mjs',
@@ -195,7 +195,7 @@ const [, SHELF] = /```js\n(export default \{\n {2}name: 'shelf'.*?)```/s.exec(
   readFileSync(join(packageRoot, 'CONTRIBUTING.md'), 'utf8')
 )!
 
-t.test('a server with the one of the documents, and one that fails', async t => {
+t.test('a server with the plugin of the guide, and one that fails', async t => {
   const folder = folderOf(t, {
     'shelf.mjs': SHELF!,
     'unlucky.mjs': `export default { name: 'unlucky', api: 1, optional: true, setup() { throw new Error('no luck') } }`

@@ -348,7 +348,7 @@ for (const [title, setup, code, reason] of failures) {
   })
 }
 
-t.test('routes and hooks of a failed plugin are gone, and nothing of it ends the boot', async t => {
+t.test('routes and hooks of a failed plugin are removed, and the boot continues', async t => {
   const later = async (app: FastifyInstance) => {
     app.get('/half', async () => 'half')
     app.addHook('onRequest', async (_, reply) => void reply.header('x-bad', 'yes'))
@@ -536,7 +536,7 @@ t.test('the report says what plugins offer', async t => {
   ])
 })
 
-t.test('what a setup hands over too late is stopped', async t => {
+t.test('an offer that comes after the time limit is stopped', async t => {
   let release = () => {}
   let stopped = () => {}
   const wasStopped = new Promise<void>(resolve => {
@@ -627,7 +627,7 @@ t.test('a service cannot take a name that the application uses', async t => {
   t.same(tolerant.states(), { clash: 'failed' })
 })
 
-t.test('what the configuration asks for and cannot be ends the start, even of an optional plugin', async t => {
+t.test('a setting that cannot be met ends the start, even for an optional plugin', async t => {
   const mistake = new ConfigError([{ where: 'x', message: 'No.' }])
   const setUp = await host(t, [plugin('wrong', { optional: true, setup: () => Promise.reject(mistake) })])
   await t.rejects(setUp.run(), mistake)

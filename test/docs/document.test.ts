@@ -16,7 +16,7 @@ const documentOf = (...routes: { method?: string; url: string; schema?: object }
 /** Routes that serve nothing that people would call: what the page is made of, and what is routed anew. */
 const HIDDEN = ['GET /docs/swagger-ui-bundle.js', 'GET /docs/swagger-ui.css', 'GET /ollama/v1/*']
 
-t.test('a document is made of what routes say', async t => {
+t.test('a document is made from the schemas of routes', async t => {
   t.test('paths, with readable parameters and in an order that does not depend on registration', async t => {
     const params = Type.Object({ '*': Type.String({ title: 'model', description: 'Its name' }) })
     const routes = [
@@ -59,7 +59,7 @@ t.test('a document is made of what routes say', async t => {
     t.same(Object.keys(paths['/form'].post.requestBody.content), ['multipart/form-data'])
   })
 
-  t.test('schemas with names are told once, and told apart where they differ', async t => {
+  t.test('named schemas are defined once, and numbered where they differ', async t => {
     const Inner = Type.Object({ a: Type.String() }, { title: 'Inner' })
     const { paths, components } = documentOf(
       { url: '/a', schema: { response: { 200: json('x', Inner) } } },
@@ -78,7 +78,7 @@ t.test('a document is made of what routes say', async t => {
     t.same(Object.keys(components.schemas), ['Inner', 'Inner2', 'Outer'])
   })
 
-  t.test('what may be null is said shortly, and what is documented differs from what is checked', async t => {
+  t.test('nullable values have a short form, and the documented schema may differ from the checked one', async t => {
     const orNull = (schema: any) => Type.Union([schema, Type.Null()])
     const body = Type.Object({
       text: orNull(Type.String({ description: 'x' })),
@@ -96,7 +96,7 @@ t.test('a document is made of what routes say', async t => {
     t.same(properties.loose.properties, { a: { type: 'integer' } })
   })
 
-  t.test('errors are told once for all routes that share them; streams say what their events are', async t => {
+  t.test('errors are defined once for all routes that share them; streams describe their events', async t => {
     const response = {
       200: jsonOrStream('x', Type.String(), { event: 'Pieces', item: Type.Object({ done: Type.Boolean() }) }),
       ...errorResponses(nativeErrors, ['model_not_found'])

@@ -43,7 +43,7 @@ t.test('a body that is no JSON, no object, missing or too large', async t => {
   }
 })
 
-t.test('a model that is not there, and names that are none', async t => {
+t.test('an unknown model, and invalid names', async t => {
   for (const { operationId: id } of operations.filter(takesJson)) {
     if (NO_MODEL.test(id)) continue
     for (const [model, status] of [
@@ -76,7 +76,7 @@ t.test('options and fields of a wrong kind', async t => {
   await caller.call(t, 'createResponse', 400, { body: { model: DEMO, input: long.content } })
 })
 
-t.test('what is asked for by an id that is none', async t => {
+t.test('unknown ids', async t => {
   for (const { operationId: id, method, requestBody } of operations.filter(hasId)) {
     if (requestBody) continue
     const params = { owner: 'nobody', name: 'nothing', model: NOWHERE, id: 'none', digest: `sha256:${'0'.repeat(64)}` }
@@ -89,7 +89,7 @@ t.test('what is asked for by an id that is none', async t => {
   await caller.call(t, 'findImports', 400)
 })
 
-t.test('a page of another origin, and a host that this is not', async t => {
+t.test('a request from another origin or to another host', async t => {
   for (const { operationId: id } of operations) {
     await caller.call(t, id, 403, { headers: { origin: 'https://evil.example' } })
   }

@@ -64,7 +64,7 @@ const chat = { model: DEMO, messages: [CAPITAL_QUESTION] }
 const sse = { 'x-stream-format': 'sse' }
 const ndjson = { 'x-stream-format': 'ndjson' }
 
-t.test('the served document is the committed one', async t => {
+t.test('the served document equals the committed one', async t => {
   t.strictSame(document, JSON.parse(readFileSync(join(packageRoot, 'docs', 'openapi.json'), 'utf8')))
 })
 

@@ -86,7 +86,7 @@ t.test('two clients share one pull', async t => {
   t.same(await stored(slow), [DIGEST])
 })
 
-t.test('a pull pauses when its last client leaves', async t => {
+t.test('a pull pauses when its last client disconnects', async t => {
   const slow = await slowModel()
   const { hub, corral, model } = slow
   const leaving = new AbortController()

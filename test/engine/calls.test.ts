@@ -113,7 +113,7 @@ t.test('an answer that is cut off is no answer', async t => {
   t.same(taken, [text])
 })
 
-t.test('a taker that fails ends the request, at once or later', async t => {
+t.test('a consumer that fails ends the request, at once or later', async t => {
   for (const take of [
     () => {
       throw new Error('full')
@@ -142,7 +142,7 @@ t.test('what llama-server stumbles over in its cache is sent again without the c
   t.equal(sent.length, 2)
 })
 
-t.test('an answer begun with special tokens is not constrained to a format', async t => {
+t.test('an answer that begins with special tokens is not constrained to a format', async t => {
   const begun = [...messages, { role: 'assistant', content: 'x</s>' }]
   const respond: Respond = (path, body) =>
     path === '/tokenize' ? { body: JSON.stringify({ tokens: body.parse_special ? [1] : [1, 2] }) } : { body: END }

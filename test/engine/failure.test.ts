@@ -131,7 +131,7 @@ t.test('other wordings, other back ends, other years', t => {
   t.end()
 })
 
-t.test('the first cause counts, whatever follows from it', t => {
+t.test('the first cause in a log counts, not its consequences', t => {
   const cases: [FailureCause, string[]][] = [
     [
       'rpc_unreachable',

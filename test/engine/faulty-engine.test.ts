@@ -90,7 +90,7 @@ process.stdin.resume()`,
   t.equal(progress.at(-1)?.fraction, 0.75)
 })
 
-t.test('the last words of a process arrive, with and without a line end', async t => {
+t.test('the last line of a process is read, with and without a line end', async t => {
   const { engine } = play(t, `writeSync(2, 'x\\n'.repeat(5000) + 'GGML_ASSERT(/src/ggml.c) failed'); process.abort()`)
   const error = await failure(engine)
   t.match(error.details, { cause: 'assertion_failed', signal: 'SIGABRT' })
@@ -109,7 +109,7 @@ ${SERVER}`
   t.same(readdirSync(run), [])
 })
 
-t.test('the same while serving: who waits is told', async t => {
+t.test('the same while serving: waiting requests get the error', async t => {
   const engine = await play(
     t,
     `${SERVER}

@@ -4,7 +4,7 @@ import { engineSchema, withEngineSchemas } from '../../runtimes/llama-server/gra
 const word = { type: 'string' }
 const digit = { type: 'integer' }
 
-t.test('schemas in words that grammars are made of', async t => {
+t.test('schemas are rewritten for grammars', async t => {
   const cases: [title: string, schema: object, made: object][] = [
     ['nothing to do', { type: 'object', properties: { a: word } }, { type: 'object', properties: { a: word } }],
     [

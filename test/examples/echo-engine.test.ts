@@ -47,7 +47,7 @@ t.test('the example of an engine answers on all surfaces, with a model that has 
   )
 })
 
-t.test('it is listed like any other model; what needs files says that it has none', async t => {
+t.test('it is listed like any other model; requests for its files are refused', async t => {
   const corral = await startTestCorral({
     plugins: [echo],
     echo: false,

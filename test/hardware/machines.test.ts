@@ -373,7 +373,7 @@ t.test('programs that misbehave', async t => {
   )
 })
 
-t.test('asked often', async t => {
+t.test('concurrent detections', async t => {
   const directory = t.testdir()
   const count = join(directory, 'count')
   const counting = H100.replace('case', `echo x >>'${count}'\ncase`)

@@ -127,7 +127,7 @@ t.test('servers with a part of the API', async t => {
     t.strictSame(found.files, [{ path: 'a.gguf', size: undefined }])
     t.match(found.revision, /^listing-[0-9a-f]{40}$/)
   })
-  t.test('no listing but a tree', async t => {
+  t.test('a tree but no listing', async t => {
     const server = await serveRoutes(t, {
       '/api/models/acme/Tiny/tree/main': {
         headers: { 'x-repo-commit': COMMIT },
@@ -224,7 +224,7 @@ t.test('locates files', async t => {
     )
     t.notOk(other.server.seen.some(({ url }) => url.includes('listing')))
   })
-  t.test('a token is not sent again after a foreign host', async t => {
+  t.test('a token is not sent again after a redirect to another host', async t => {
     // Out to a foreign host and back: the host's own redirect cannot ask for the token.
     const hubServer: { url?: string } = {}
     const away = await serve(t, () => ({ status: 302, headers: { location: `${hubServer.url}/leak` } }))

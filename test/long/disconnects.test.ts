@@ -94,7 +94,7 @@ t.test(`${STREAMS} clients leave in the middle, with 1 to 4 slots`, async t => {
   })
 })
 
-t.test('a reply in one piece that nobody waits for any more ends, also while others stream', async t => {
+t.test('an unstreamed reply ends when its client disconnects, also while others stream', async t => {
   const corral = await startCorral(t)
   await corral.json('/api/load', { model: DEMO, options: { num_parallel: 2, num_ctx: 30_000 } })
   const leave = new AbortController()

@@ -24,7 +24,7 @@ const nothingLoaded = async () => {
   return models.length === 0 && loading.length === 0
 }
 
-t.test('mistakes are told before a model is loaded', async t => {
+t.test('invalid media are refused before a model is loaded', async t => {
   let fetched = 0
   const server = createServer((_, response) => {
     fetched++
@@ -286,7 +286,7 @@ t.test('transcriptions that are refused', async t => {
   }
 })
 
-t.test('a client that leaves frees its slot', async t => {
+t.test('a client that disconnects frees its slot', async t => {
   const controller = new AbortController()
   const form = new FormData()
   form.append('model', MODELS.hearing)

@@ -205,7 +205,7 @@ t.test('what an engine loads beside its model', async t => {
   t.equal((await tight.book.estimate(specOf(gemma), signal)).bounds.checkpoints, 0)
 })
 
-t.test('trouble', async t => {
+t.test('estimates that fail', async t => {
   const gone = specOf('/not/there.gguf')
   const unknown = await bookOf(t).book.estimate({ ...gone, variant: { ...gone.variant, size: GIB } }, signal)
   t.equal(unknown.from, 'metadata')
@@ -294,7 +294,7 @@ t.test('why there is no room, and what would help', async t => {
   t.match(book.explain(strange, await book.estimate(strange, signal), { host: 1 }), /End other programs/)
 })
 
-t.test('what is learned is kept in a file', async t => {
+t.test('learned needs are stored in a file', async t => {
   const directory = join(t.testdir(), 'deeper')
   const warnings: string[] = []
   const log = { warn: (_: object, message: string) => warnings.push(message) }

@@ -63,7 +63,7 @@ async function compare(name: string, path: string, { options, mode = 'chat', fla
   }
 }
 
-t.test('dense models and those of experts', async t => {
+t.test('dense models and mixtures of experts', async t => {
   for (const name of Object.keys(SHAPES)) {
     const path = writeShape(folder, name)
     for (const given of CASES) {
@@ -95,7 +95,7 @@ t.test('latent attention, states, hybrids', async t => {
   }
 })
 
-t.test('llama-fit-params, made whole', async t => {
+t.test('the output of llama-fit-params, completed', async t => {
   const build = { ...realBuild(), executables: { server: '', fitParams: `${engineBuildFolder()}/llama-fit-params` } }
   for (const name of ['llama-3.1-8b', 'gemma-3-27b', 'qwen2.5-0.5b']) {
     const path = writeShape(folder, name)

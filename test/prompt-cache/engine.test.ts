@@ -27,7 +27,7 @@ async function savedConversation(t: Parameters<typeof startWith>[0], directory: 
   return { cache, said, messages, first, warm, folder: engine.spec.slotFolder! }
 }
 
-t.test('a conversation goes on with another engine', async t => {
+t.test('a conversation continues with another engine', async t => {
   const directory = join(t.testdir(), 'prompts')
   const { cache, said, messages, first, warm, folder } = await savedConversation(t, directory)
   t.match(said, [/^saved prompt caches/])
@@ -229,7 +229,7 @@ function stateFile(media = 0): Buffer {
   return Buffer.from(Int32Array.from([0x67677371, 3, words.length, ...words, 2, 0, 100, 1, 2, 3]).buffer)
 }
 
-t.test('engines that do not do as they should', async t => {
+t.test('engines that misbehave', async t => {
   const directory = join(t.testdir(), 'prompts')
   const { cache, said } = promptCacheIn(directory)
   const slots = [
@@ -306,7 +306,7 @@ t.test('engines that do not do as they should', async t => {
   t.ok(told.length)
 })
 
-t.test('what is read again faster stays on the disk', async t => {
+t.test('what is faster to read again is kept on disk', async t => {
   const directory = join(t.testdir(), 'prompts')
   const { cache, said, folder } = await savedConversation(t, directory)
   const list = listOf(folder)

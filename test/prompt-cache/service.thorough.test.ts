@@ -20,7 +20,7 @@ function best(turns: Continued[]): number {
   return Math.min(...turns.map(turn => turn.promptEvaluation))
 }
 
-t.test('a conversation of 2,000 tokens goes on after an unload', async t => {
+t.test('a conversation of 2,000 tokens continues after an unload', async t => {
   const path = join(t.testdir(), 'random.gguf')
   const made = await writeRandomModel(path, { ...SHAPE_200M, layers: 1 })
   t.equal(statSync(path).size, made.bytes)

@@ -51,7 +51,7 @@ async function corralOf(t: Test, servers: { url: string; key?: string }[], more:
   return corral
 }
 
-t.test('a model of a server elsewhere answers on all surfaces', async t => {
+t.test('a model of a remote server answers on all surfaces', async t => {
   const { url } = await serverOf(t, (request, response) => {
     t.equal(request.headers.authorization, 'Bearer secret-1')
     if (request.url !== '/v1/embeddings') return void answers(request, response)
@@ -83,7 +83,7 @@ t.test('a model of a server elsewhere answers on all surfaces', async t => {
   t.notMatch(corral.log(), /secret-1/)
 })
 
-t.test('a server that is dead, answers HTML or fails gives way to another, and comes back', async t => {
+t.test('a server that is down, answers HTML or fails is replaced by another, and used again later', async t => {
   const faults: [string, RequestListener][] = [
     ['HTML', (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<p>hello')],
     ['status 500', (_, response) => json(response, 500, { error: { message: 'no' } })],

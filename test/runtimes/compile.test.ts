@@ -232,7 +232,7 @@ t.test('the programs alone, against prebuilt libraries', async t => {
   )
 })
 
-t.test('all of it, where the short way does not lead there', async t => {
+t.test('compiles everything where prebuilt libraries cannot be used', async t => {
   const full = (options: Parameters<typeof sourceWith>[1], why: RegExp | undefined) => async (t: Test) => {
     const tools = fakeTools(t)
     const { provide, reasons, directory } = sourceWith(tools, options)
@@ -360,7 +360,7 @@ t.test('failures', async t => {
   })
 })
 
-t.test('work that is whole is used again, half of it is not', async t => {
+t.test('finished builds are reused, partial ones are not', async t => {
   const tools = fakeTools(t)
   await t.rejects(sourceWith(tools, { env: { CMAKE: 'fail full' }, prebuilt: false }).provide())
   t.equal(tools.calls().filter(call => /^(npm|git)/.test(call)).length, 2)

@@ -114,7 +114,7 @@ t.test('an archive that is dangerous, damaged or missing is not used', async t =
   }
 })
 
-t.test('the converter that lies with a build', async t => {
+t.test('the converter beside a build', async t => {
   const home = t.testdir()
   const find = finder(join(home, 'runtimes'), 'http://127.0.0.1:1')
   const checkout = join(home, 'llama.cpp')
@@ -141,7 +141,7 @@ t.test('the pinned converter serves other builds, and says that it is another ve
   t.same(await find(same, {}), { directory: kept, version: 'v0.5.0' })
 })
 
-t.test('one search for all who ask; what is missing is said', async t => {
+t.test('one search for concurrent requests; the error names what is missing', async t => {
   const home = t.testdir()
   const directory = join(home, 'runtimes')
   const used = build(join(home, 'one'))

@@ -77,7 +77,7 @@ t.test('a device that the build has no code for does not count', async t => {
   })
 })
 
-t.test('where a build stands', async t => {
+t.test('the state of a build', async t => {
   const ranking = rankRuntimes(testKinds, gpuMachine, []).filter(({ usable }) => usable)
   const plain = rankRuntimes(testKinds, plainMachine, []).filter(({ usable }) => usable)
   const device = (id: string) => [{ id, description: 'x' }]

@@ -246,7 +246,7 @@ t.test('a source that is unavailable is not tried for every kind', async t => {
   }
 })
 
-t.test('what failed its proof is not fetched again at each start, but after a change', async t => {
+t.test('a build that failed its proof is fetched again only after a change', async t => {
   const directory = t.testdir()
   const servers: Record<string, string> = { 'cuda-13': LISTS_NOTHING, cpu: WORKS.cpu! }
   const start = async (machine: Hardware, description?: string) => {
@@ -330,7 +330,7 @@ t.test('a recorded build for GPUs must still list them', async t => {
   t.ok(runtimes.log.warnings.some(line => /made-cuda-13, proven on .*, does not work any more: it lists no/.test(line)))
 })
 
-t.test('a choice that was written down goes before the ranking', async t => {
+t.test('a stored choice has priority over the ranking', async t => {
   const directory = t.testdir()
   const { source, asked } = maker(directory, WORKS)
   await runtimesWith(directory, [source], gpus()).build()

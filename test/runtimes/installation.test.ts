@@ -107,7 +107,7 @@ t.test('a build that fails its proof leaves nothing', async t => {
   t.same(readdirSync(directory), ['selection.json'], 'nor does one that is called off')
 })
 
-t.test('two at once, and what a kill left', async t => {
+t.test('two concurrent installations, and leftovers of a killed one', async t => {
   const { deps, installation, directory, publish, server } = await world(t)
   await publish('b100')
   await installation.install({}, {})

@@ -313,7 +313,7 @@ t.test('transfers that break off', async t => {
   t.equal(bytesOf().length, 1, 'what is not there is not asked for again')
 })
 
-t.test('servers that cannot be asked', async t => {
+t.test('servers that cannot be reached', async t => {
   const directory = join(t.testdir(), 'runtimes')
   const server = await emulate(t, [])
   const answers: [

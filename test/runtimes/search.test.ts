@@ -37,7 +37,7 @@ t.test('which of several recorded builds comes first', t => {
   t.end()
 })
 
-t.test('what llama-server says of itself', async t => {
+t.test('the version output of llama-server', async t => {
   const versions: [string, ReturnType<typeof parseVersion>][] = [
     [
       'version: 0.5.0-dev (build 1, commit de3ff81)',
@@ -179,7 +179,7 @@ t.test('sources are tried in order, each explained', async t => {
   t.notOk(existsSync(join(directory, 'made-c')), 'what did not prove itself is removed')
 })
 
-t.test('a required build stands in for no other', async t => {
+t.test('a required build is not replaced by another', async t => {
   const directory = t.testdir()
   const broken = writePrograms(join(directory, 'theirs'), { 'llama-server': '#!/bin/sh\nexit 1' })
   let asked = 0
@@ -271,7 +271,7 @@ t.test('a build of another version serves only when nothing better can be had', 
   t.same(readdirSync(directory).sort(), ['v2', 'v2.build.json'], 'the former one is removed')
 })
 
-t.test('one search for all who wait', async t => {
+t.test('concurrent requests share one search', async t => {
   const directory = t.testdir()
   let asked = 0
   let proceed = () => {}

@@ -138,7 +138,7 @@ t.test('a build that does not work after all gives way to the next one', async t
   t.same(asked, ['cuda-13', 'cuda-12'], 'without fetching it again')
 })
 
-t.test('when no other build starts, the failure itself is told', async t => {
+t.test('when no other build starts, the original failure is reported', async t => {
   const directory = t.testdir()
   const made = maker(directory, ['cpu']).source
   const { started, startOn } = engines({ 'made-cpu': 'illegal_instruction' })
@@ -260,7 +260,7 @@ t.test('hardware and ranking without a build; kinds of other plugins', async t =
   await t.rejects(runtimes.rank({ signal: left.signal }), { message: 'left' })
 })
 
-t.test('kill -9 in the middle of a search leaves nothing that counts', async t => {
+t.test('kill -9 during a search leaves no usable-looking build', async t => {
   const directory = join(t.testdir({ runtimes: {} }), 'runtimes')
   const module = (path: string) => JSON.stringify(pathToFileURL(join(packageRoot, 'dist', path)).href)
   const script = join(directory, '..', 'corral.mjs')

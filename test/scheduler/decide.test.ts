@@ -180,7 +180,7 @@ t.test('a request that asks for more drains, reloads with the union, and later o
   t.end()
 })
 
-t.test('a reload whose requester goes away is cancelled', t => {
+t.test('a reload is cancelled when its client disconnects', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
@@ -204,7 +204,7 @@ t.test('a reload is forgotten when all its requests leave while the old engine s
   t.end()
 })
 
-t.test('a failed reload restores the old options, and only the asking request hears of it', t => {
+t.test('a failed reload restores the old options, and only the request that caused it fails', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })

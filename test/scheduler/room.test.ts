@@ -184,7 +184,7 @@ t.test('a busy model gives way after a time', t => {
   t.end()
 })
 
-t.test('a busy model gives way after a count of answers; and goes on when nobody waits any more', t => {
+t.test('a busy model is evicted after a number of answers; it stays when nobody waits any more', t => {
   const m = small({ a: 6, b: 6 }, { fairCount: 2 })
   m.request(1, 'a', { maxConcurrent: 1 })
   m.send({ type: 'loaded', key: 'a' })
@@ -327,7 +327,7 @@ t.test('a load that runs out of memory is tried once more without idle models; t
   t.end()
 })
 
-t.test('a reload is estimated first, and what runs goes on when there is no room for it', t => {
+t.test('a reload is estimated first, and the running engine stays when there is no room for it', t => {
   const m = small({ a: 4, b: 4 })
   m.request(1, 'a')
   m.send({ type: 'loaded', key: 'a' })
@@ -389,7 +389,7 @@ t.test('stop, close and delete at each step on the way', t => {
   t.end()
 })
 
-t.test('no more answers at once than the model may give', t => {
+t.test('no more concurrent answers than the model allows', t => {
   const m = small({})
   for (let id = 1; id <= 4; id++) m.request(id, 'a', { maxConcurrent: 2 })
   t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 1', 'grant 2'])

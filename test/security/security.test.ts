@@ -62,7 +62,7 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
   return { app, lines }
 }
 
-t.test('a foreign Host is refused on a loopback address, on every route', async t => {
+t.test('an unknown Host is refused on a loopback address, on every route', async t => {
   const { app } = await application(t, { options: { hosts: ['proxy.example.org'] } })
   for (const url of ['/api/health', '/api/echo', '/nothing', '/v1/models', '/v1/nothing']) {
     const reply = await app.inject({
@@ -101,7 +101,7 @@ t.test('HTTP/1.0 without a Host is answered; HTTP/1.1 needs one', async t => {
   )
 })
 
-t.test('beyond loopback the Host is free, with keys or said to be insecure', async t => {
+t.test('beyond loopback any Host is allowed, with keys or "insecure"', async t => {
   for (const options of [{ insecure: true }, { api_keys: ['secret-key-1'] }]) {
     const { app, lines } = await application(t, { host: '0.0.0.0', options })
     const reply = await app.inject({ url: '/api/health', headers: { host: 'box.lan:11435' } })
@@ -182,7 +182,7 @@ t.test('preflight requests', async t => {
   t.equal(plain.statusCode, 401, 'an OPTIONS request that is no preflight is like any other')
 })
 
-t.test('with keys every route but health asks for one', async t => {
+t.test('with keys configured every route but health requires one', async t => {
   const { app, lines } = await application(t, { options: { api_keys: ['secret-key-1', 'secret-key-2'] } })
   t.equal((await app.inject('/api/health')).statusCode, 200)
   t.equal((await app.inject('/api/health?x=1')).statusCode, 200)
@@ -224,7 +224,7 @@ t.test('keys are marked as secret in the schema', async t => {
   t.notOk(security.optional, 'the server does not start without it')
 })
 
-t.test('the server itself: a start that is refused, and what is shown of keys', async t => {
+t.test('the server itself: a start that is refused, and keys that are never shown', async t => {
   const run = (args: string[], env: Record<string, string>) =>
     execa(process.execPath, [join(packageRoot, 'dist', 'command-line', 'main.js'), ...args], {
       env: { ...env, CORRAL_HOME: t.testdir({}) },

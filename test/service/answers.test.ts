@@ -61,7 +61,7 @@ t.test('the same in one object, and from generate', async t => {
   )
 })
 
-t.test('NDJSON for those who rule events out, and under /ollama for all', async t => {
+t.test('NDJSON for clients that do not accept events, and for all under /ollama', async t => {
   for (const [path, headers] of [
     ['/api/chat', { accept: 'application/json' }],
     ['/api/chat', { accept: 'application/x-ndjson' }],
@@ -195,7 +195,7 @@ t.test('load, ps, keep_alive and unload', async t => {
   t.match(steps.at(-1), { status: 'ready' })
 })
 
-t.test('fifty first requests at once make one engine and fifty answers', async t => {
+t.test('fifty concurrent first requests start one engine and get fifty answers', async t => {
   await corral.json('/api/stop', { model: DEMO })
   const asks = Array.from({ length: 50 }, () => corral.json('/api/chat', { ...chat, stream: false }))
   const answers = await Promise.all(asks)

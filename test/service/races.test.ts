@@ -177,7 +177,7 @@ t.test('import of a new revision leaves the running engine alone; the next load 
   t.not((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).digest, before)
 })
 
-t.test('a request that needs other load options drains, reloads and loses nobody', async t => {
+t.test('a request that needs other load options drains and reloads without losing a request', async t => {
   const model = await freshModel()
   const ask = (options: object) =>
     corral.json('/api/chat', {
@@ -208,7 +208,7 @@ t.test('a request that needs other load options drains, reloads and loses nobody
   })
 })
 
-t.test('a reload that fails restores what ran, and only who asked hears of it', async t => {
+t.test('a reload that fails restores the old engine, and only the request that caused it fails', async t => {
   const model = await freshModel()
   const ask = (options: object = {}) =>
     corral.json('/api/chat', {
@@ -225,7 +225,7 @@ t.test('a reload that fails restores what ran, and only who asked hears of it', 
   t.equal(running.options.cache_type_k, 'f16', 'what ran before runs again')
 })
 
-t.test('a client that leaves frees its slot', async t => {
+t.test('a client that disconnects frees its slot', async t => {
   const model = await freshModel()
   await corral.json('/api/load', { model, options: { num_parallel: 1, num_ctx: 32_000 } })
   for (const [path, body] of [
@@ -260,7 +260,7 @@ t.test('a client that leaves frees its slot', async t => {
   )
 })
 
-t.test('an unstreamed answer that nobody waits for ends at once, also while another is streamed', async t => {
+t.test('an unstreamed answer ends as soon as its client disconnects, also while another is streamed', async t => {
   const model = await freshModel()
   await corral.json('/api/load', { model, options: { num_parallel: 2, num_ctx: 32_000 } })
   for (const path of ['/api/chat', '/v1/chat/completions']) {

@@ -52,7 +52,7 @@ t.test('keep_alive unloads an idle model, pin keeps it; a context beyond the tra
   t.match(pinned.log(), /"requested":100000,"effective":32768/, 'and the log says so')
 })
 
-t.test('surfaces and negotiation can be switched off; keys are asked for everywhere but at /api/health', async t => {
+t.test('surfaces and negotiation can be switched off; keys are required everywhere except at /api/health', async t => {
   const corral = await startCorral(t, {
     config: 'api-ollama:\n  enabled: false\napi-native:\n  negotiate: false\nsecurity:\n  api_keys: [open-sesame]\n'
   })

@@ -107,7 +107,7 @@ t.test('an answer that max_tokens cuts is reported as cut, and left as it is', a
   t.equal(body.choices[0].finish_reason, 'length')
 })
 
-t.test('what is no schema is refused', async t => {
+t.test('an invalid schema is refused', async t => {
   const chat = { model: DEMO, messages: [{ role: 'user', content: 'Hello' }], stream: false }
   for (const format of [
     'yaml',

@@ -155,7 +155,7 @@ t.test('SafeTensors', async t => {
   await t.rejects(store.adopt({ ...request, files: [cut, described] }), { message: /cut off/ })
 })
 
-t.test('what is made of models', async t => {
+t.test('models made from others', async t => {
   const folder = t.testdir({ models: {} })
   const models = join(folder, 'models')
   const { store } = await openStore(models)

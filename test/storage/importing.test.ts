@@ -242,7 +242,7 @@ t.test('files that are refused', async t => {
   t.same(tree(join(dir, 'models')), [], 'nothing is left behind')
 })
 
-t.test('no prefix of a GGUF file is taken for a model, and none brings the parser down', async t => {
+t.test('no prefix of a GGUF file is accepted as a model or crashes the parser', async t => {
   const dir = t.testdir()
   const { store } = await openStore(join(dir, 'models'))
   const whole = ggufBytes({ metadata: { 'general.architecture': 'llama', 'tokenizer.ggml.tokens': ['a', 'b'] } })
@@ -293,7 +293,7 @@ t.test('how a file comes into the store', async t => {
   })
 })
 
-t.test('an import that is called off or whose source changes leaves nothing', async t => {
+t.test('an import that is cancelled or whose source changes leaves nothing', async t => {
   const dir = t.testdir()
   const models = join(dir, 'models')
   const { store } = await openStore(models)

@@ -198,7 +198,7 @@ t.test('removal: gone at once, then the listeners, then the manifest, then the f
   t.ok(lines.some(line => line.includes('cannot let go')))
   t.same((await openStore(models)).store.list(), store.list())
 
-  t.test('a revision that is held outlives its model', async t => {
+  t.test('a revision in use outlives its model', async t => {
     const release = store.hold(fresh)
     await store.remove(name('a/b'))
     t.same(faultsOf(fresh), [])
@@ -219,7 +219,7 @@ t.test('a removal that the disk refuses leaves the model', async t => {
   t.same(store.list(), [variant])
 })
 
-t.test('many at once', async t => {
+t.test('concurrent changes', async t => {
   const { store, models, add } = await setUp(t.testdir())
   const same = await Promise.all(Array.from({ length: 5 }, (_, index) => add(index % 2 ? 'a/b' : 'A/B', 1)))
   t.equal(new Set(same.map(variant => variant.directory)).size, 1, 'imports of the same content share one variant')
@@ -369,7 +369,7 @@ t.test('the demo model', async t => {
   t.same(tree(paths.models), [])
   t.same(lines, [])
 
-  t.test('a failure is told, and the rest works', async t => {
+  t.test('one failing model is reported, and the others work', async t => {
     const blocked = { ...paths, home: join(other, 'home') }
     const offer = await storagePlugin.setup({ log, paths: blocked, config } as unknown as PluginContext, {
       demo_model: true
