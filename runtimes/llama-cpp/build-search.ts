@@ -254,8 +254,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     const all = considered(ranking)
     for (const candidate of all) {
       const build = await available(candidate, all, found, true)
-      if (build) return build
-      if (!slow.every(source => failureOf(source, descriptorOf(candidate)))) return undefined
+      if (build || !slow.every(source => failureOf(source, descriptorOf(candidate)))) return build
     }
     return undefined
   }

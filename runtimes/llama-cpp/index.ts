@@ -14,7 +14,7 @@ import { RuntimesOptions } from './options.ts'
 import { createProof } from './prove.ts'
 import { createRuntimes, type RuntimesService } from './runtimes-service.ts'
 import { compiledSource } from './sources/compiled.ts'
-import { createFindConverter } from './sources/converter.ts'
+import { createFindConverter } from './sources/llama-source.ts'
 import { Releases, releaseSource } from './sources/release.ts'
 import { systemSource } from './sources/system.ts'
 
@@ -28,9 +28,6 @@ export interface CreateDeps {
   hardware: HardwareService
 }
 
-/** Where the running engines of a data directory are recorded. */
-const runDirectoryOf = (paths: Pick<DataPaths, 'home'>) => join(paths.home, 'run')
-
 /** The `runtimes` service with the sources that the options name. */
 export function createConfiguredRuntimes({ options, models, paths, env, log, hardware }: CreateDeps): RuntimesService {
   const directory = paths.runtimes
@@ -38,7 +35,7 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
     extraArguments: options.engine_arguments,
     loadTimeout: parseDuration(options.load_timeout)!,
     hangTimeout: parseDuration(options.hang_timeout)!,
-    runDirectory: runDirectoryOf(paths)
+    runDirectory: join(paths.home, 'run')
   }
   const prove = createProof(
     (build, spec, waiting, environment) =>
@@ -97,7 +94,7 @@ export default definePlugin({
     return {
       services: { runtimes },
       async start() {
-        await reapStrayEngines(runDirectoryOf(paths), log)
+        await reapStrayEngines(runtimes.engineSettings.runDirectory, log)
         // Requests that need it wait for it; the server listens meanwhile.
         runtimes.build().catch(error => {
           log.debug({ reason: messageOf(error) }, 'No llama.cpp build yet; the next request for one searches again.')

@@ -42,6 +42,7 @@ const UNSELECTED: Selection = { selected: undefined, previous: undefined, trial:
 /** Errors of a start that the build may have caused. */
 const SUSPICIOUS = new Set(['runtime_missing', 'load_failed', 'engine_crashed', 'load_timeout'])
 
+const notFound = (text: string, param = 'runtime') => new CorralError('runtime_not_found', text, { param })
 const asSentence = (text: string) => text.replace(/\.?$/, '.')
 
 /**
@@ -157,8 +158,7 @@ export function createInstallation(deps: InstallationDeps) {
       const text = 'No kind of llama.cpp build can work on this machine; "corral doctor" shows why.'
       throw new CorralError('runtime_missing', text)
     }
-    const text = `There is no kind of llama.cpp build named "${name}". ${kindsText(kinds)}`
-    throw new CorralError('runtime_not_found', text, { param: 'runtime' })
+    throw notFound(`There is no kind of llama.cpp build named "${name}". ${kindsText(kinds)}`)
   }
 
   async function findArchives(runtime: RuntimeDescriptor, version: string | undefined, waiting: Waiting) {
@@ -166,11 +166,10 @@ export function createInstallation(deps: InstallationDeps) {
     waiting.onProgress?.({ phase: 'downloading', subject: 'the list of llama.cpp releases' })
     const found = await releases.find(runtime, hardware, waiting, version)
     if (found) return found
-    throw new CorralError(
-      'runtime_not_found',
+    throw notFound(
       `${version === undefined ? 'No release' : `Release ${version}`} of llama.cpp has a ${runtime.name} archive for ` +
         `${hardware.platform} ${hardware.arch} that works with its drivers. "corral doctor" shows what there is.`,
-      { param: 'version' }
+      'version'
     )
   }
 
@@ -298,10 +297,7 @@ export function createInstallation(deps: InstallationDeps) {
       await withLock({}, async () => {
         const records = builds.records()
         const found = records.find(hasId(id))
-        if (!found) {
-          const text = `No llama.cpp build "${id}" is installed. ${installedText(records)}`
-          throw new CorralError('runtime_not_found', text, { param: 'runtime' })
-        }
+        if (!found) throw notFound(`No llama.cpp build "${id}" is installed. ${installedText(records)}`)
         const { build } = found
         if (!builds.owns(build)) {
           throw new CorralError(
@@ -417,8 +413,9 @@ export function findInstalled(
   const found = records.find(hasId(choice)) ?? newest
   if (found) return found
   const isKind = kinds.some(({ name, kind }) => matchesChoice(choice, { runtime: name, kind }))
-  const text = isKind
-    ? `No llama.cpp build of the kind "${choice}" is installed. Install one with: corral runtime install ${choice}`
-    : `No llama.cpp build "${choice}" is installed, and there is no kind of that name. ${installedText(records)} ${kindsText(kinds)}`
-  throw new CorralError('runtime_not_found', text, { param: 'runtime' })
+  throw notFound(
+    isKind
+      ? `No llama.cpp build of the kind "${choice}" is installed. Install one with: corral runtime install ${choice}`
+      : `No llama.cpp build "${choice}" is installed, and there is no kind of that name. ${installedText(records)} ${kindsText(kinds)}`
+  )
 }

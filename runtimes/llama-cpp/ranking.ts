@@ -161,11 +161,8 @@ export function runtimeOf(
   ranking: readonly RankedCandidate[],
   gpus: readonly Gpu[]
 ): RuntimeDescriptor | undefined {
-  const position = ({ name }: RuntimeDescriptor) => {
-    const at = ranking.findIndex(({ runtime }) => runtime === name)
-    return at < 0 ? ranking.length : at
-  }
-  const sorted = [...kinds].sort((a, b) => position(a) - position(b))
+  const ranked = ranking.flatMap(({ runtime }) => kinds.find(({ name }) => name === runtime) ?? [])
+  const sorted = [...ranked, ...kinds]
   const named = sorted.find(({ name }) => name === build.runtime)
   if (named) return named
   const using = sorted.find(

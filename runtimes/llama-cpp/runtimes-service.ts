@@ -10,7 +10,7 @@ import { createInstallation, type InstallationDeps } from './installation.ts'
 import { matchesChoice, rankRuntimes } from './ranking.ts'
 import { warningsFor } from './search-report.ts'
 import { Searches, SharedProgress } from './searches.ts'
-import type { Converter, FindConverter } from './sources/converter.ts'
+import type { Converter, FindConverter } from './sources/llama-source.ts'
 import { BUNDLED_LISTING, type ReleaseListing, type Releases } from './sources/release.ts'
 
 export interface RuntimesDeps
@@ -64,19 +64,15 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
 
   const context: BuildsContext = { builds, log, signal, hardware, sources, kinds, prove, ranking, liveRanking }
 
-  /** The user's decision because of which a build is used, if any. */
-  function decisionFor({ id }: Build): string | undefined {
-    if (named) return `${named.by} names another build`
-    return builds.selection().selected === id ? '"corral runtime use" chose another build' : undefined
-  }
-
   async function findUsual(): Promise<Build> {
     const tried: Attempt[] = []
     attempts = tried
     const found = await searchBuild(context, { attempts: tried, onProgress: progress.report })
     const { id, version, kind, directory: folder } = found
     const machine = await untilAborted(hardware.detect(), signal)
-    const idle = warningsFor(found, ranking(), machine, tried, decisionFor(found))
+    const selected = builds.selection().selected === id ? '"corral runtime use" chose another build' : undefined
+    const decision = named ? `${named.by} names another build` : selected
+    const idle = warningsFor(found, ranking(), machine, tried, decision)
     const warnings = [...(found.warnings ?? []), ...idle]
     for (const warning of warnings) log.warn({ build: id }, `llama.cpp: ${warning}`)
     log.info({ build: id, version, kind, directory: folder }, `llama.cpp ${version} (${kind}) is ready: ${folder}`)

@@ -86,11 +86,9 @@ export function missingText(attempts: readonly Attempt[], ranking: readonly Rank
 /** Why a better kind is not used, as far as the search knows. */
 function reasonFor({ runtime }: RankedCandidate, attempts: readonly Attempt[], decided: string | undefined): string {
   const tried = attempts.filter(attempt => {
-    return attempt.runtime === runtime && (attempt.outcome === 'failed' || attempt.outcome === 'unavailable')
+    return attempt.runtime === runtime && ['failed', 'unavailable'].includes(attempt.outcome) && attempt.reasons[0]
   })
-  const reasons = tried.flatMap(({ source, reasons }) =>
-    reasons[0] ? [`${source}: ${reasons[0].replace(/\.$/, '')}`] : []
-  )
+  const reasons = tried.map(({ source, reasons }) => `${source}: ${reasons[0]!.replace(/\.$/, '')}`)
   return reasons.length > 0 ? reasons.join('; ') : (decided ?? 'it was not searched for')
 }
 

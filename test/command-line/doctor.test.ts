@@ -11,7 +11,7 @@ import { formatDoctor } from '../../command-line/doctor-text.ts'
 import { packageRoot, version } from '../../core/system/package-info.ts'
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
-import { snapshot } from '../../runtimes/llama-cpp/sources/release-snapshot.ts'
+import { BUNDLED_LISTING } from '../../runtimes/llama-cpp/sources/release.ts'
 import { renderDoctorDocs } from '../../scripts/doctor-docs.ts'
 import { answers, INTEL_GRAPHICS, PLAIN, type Recorded, recording, writeMachine } from '../hardware/support.ts'
 import { amd, machine, nvidia } from '../ranking/machines.ts'
@@ -65,7 +65,7 @@ t.test('doctor: findings for recorded machines', async t => {
       ({ report, kind, code }) => {
         t.equal(code, 0)
         t.match(report, {
-          release: { tag: snapshot.tag, list: 'snapshot' },
+          release: { tag: BUNDLED_LISTING.tag, list: 'snapshot' },
           state: 'idle',
           problems: [],
           hardware: {
@@ -218,7 +218,7 @@ t.test('doctor: a server of another version, and one that cannot be reached', as
 })
 
 t.test('doctor: which findings are problems, and how they are printed', async t => {
-  const names = snapshot.names
+  const names = BUNDLED_LISTING.names
   const report = (hardware: ReturnType<typeof machine>, more: Partial<DoctorReport> = {}): DoctorReport => ({
     ...emptyReport(),
     hardware,

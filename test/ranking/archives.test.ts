@@ -7,7 +7,7 @@ import { rocm } from '../../runtimes/llama-cpp/kinds/rocm.ts'
 import { sycl } from '../../runtimes/llama-cpp/kinds/sycl.ts'
 import { vulkan } from '../../runtimes/llama-cpp/kinds/vulkan.ts'
 import { chooseArchives, whyUnsupported } from '../../runtimes/llama-cpp/ranking.ts'
-import { snapshot } from '../../runtimes/llama-cpp/sources/release-snapshot.ts'
+import { BUNDLED_LISTING } from '../../runtimes/llama-cpp/sources/release.ts'
 import { amd, INTEGRATED, machine, nvidia, UNKNOWN_SYSTEM } from './machines.ts'
 import { candidate, NAMES, order } from './support.ts'
 
@@ -20,7 +20,7 @@ t.test('archives by live names', async t => {
   const linux = machine([nvidia('RTX 4090', '8.9', '610.1', '13.4')])
   const windows = machine([nvidia('RTX 4090', '8.9', '610.1', '13.4')], { platform: 'win32' })
   const on = (platform: string, arch: string) => machine([], { platform, arch })
-  const T = `llama-${snapshot.tag}-bin`
+  const T = `llama-${BUNDLED_LISTING.tag}-bin`
   const table: [kind: string, hardware: Hardware, archives: string | undefined][] = [
     ['cpu', linux, `${T}-ubuntu-x64.tar.gz`],
     ['cpu', on('linux', 'arm64'), `${T}-ubuntu-arm64.tar.gz`],

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
-import { snapshot } from '../../runtimes/llama-cpp/sources/release-snapshot.ts'
+import { BUNDLED_LISTING } from '../../runtimes/llama-cpp/sources/release.ts'
 import { answers, INTEL_GRAPHICS, look, PLAIN, type Recorded, recordedFiles, recording } from '../hardware/support.ts'
 
 const prints = (program: string, name: string): Recorded => ({ files: {}, programs: { [program]: recording(name) } })
@@ -66,7 +66,7 @@ const CASES: [what: string, recorded: Recorded, order: string][] = [
 
 t.test('recorded machines', async t => {
   const directory = t.testdir()
-  const names = snapshot.names
+  const names = BUNDLED_LISTING.names
   for (const [what, recorded, order] of CASES) {
     const hardware = { ...(await look(directory, recorded)), arch: 'x64' }
     const ranking = rankRuntimes(builtInKinds, hardware, names).filter(({ usable }) => usable)

@@ -1,10 +1,10 @@
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
-import { snapshot } from '../../runtimes/llama-cpp/sources/release-snapshot.ts'
+import { BUNDLED_LISTING } from '../../runtimes/llama-cpp/sources/release.ts'
 
 /** The archives of the release that corral knows. */
-export const NAMES = snapshot.names
+export const NAMES = BUNDLED_LISTING.names
 
 /** The names of the kinds that can work, best first. */
 export const order = (hardware: Hardware, names: readonly string[] = NAMES) =>

@@ -22,7 +22,7 @@ import {
   installCommand
 } from '../../runtimes/llama-cpp/sources/compile.ts'
 import { compiledSource, prebuiltPackage, type SourceOptions } from '../../runtimes/llama-cpp/sources/compiled.ts'
-import { fetchConverter } from '../../runtimes/llama-cpp/sources/converter.ts'
+import { fetchConverter } from '../../runtimes/llama-cpp/sources/llama-source.ts'
 import { fakeServer, gpuMachine, H100, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
 
 t.test('progress of a build', async t => {

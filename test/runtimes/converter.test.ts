@@ -7,7 +7,7 @@ import t from 'tap'
 import * as tar from 'tar'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
-import { createFindConverter } from '../../runtimes/llama-cpp/sources/converter.ts'
+import { createFindConverter } from '../../runtimes/llama-cpp/sources/llama-source.ts'
 import { ReleaseServer } from '../../runtimes/llama-cpp/sources/release-server.ts'
 import { fakeServer, memoryLog, runtimesWith, source, writePrograms } from './fake-build.ts'
 

@@ -18,8 +18,7 @@ import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
 import { hasLibrary } from '../kinds/fit.ts'
 import { PROGRAMS, prebuiltLibraries, programsIn } from '../programs.ts'
 import { type CompileOptions, compile, copyBinaries, findToolChain, type ToolChain } from './compile.ts'
-import { copyConverter } from './converter.ts'
-import { fetchPackage, fetchSource, type LlamaSource, type SourcePackage } from './llama-source.ts'
+import { copyConverter, fetchPackage, fetchSource, type LlamaSource, type SourcePackage } from './llama-source.ts'
 import { BuildImpossible, isSourceUnavailable, SourceUnavailable } from './source-errors.ts'
 
 export interface SourceOptions extends Omit<SourcePackage, 'work'> {
@@ -101,8 +100,10 @@ export function compiledSource({ name, version, directory, prebuilt, env, log, t
     wants: build => build.origin.split(',')[0] === origin,
     async provide(request) {
       const { runtime, hardware, signal, onProgress, explain } = request
-      if (!canCompile(runtime, hardware)) {
-        explain(`corral does not compile ${runtime.name} builds for ${hardware.platform} ${hardware.arch}`)
+      const { platform, arch } = hardware
+      const isMac = platform === 'darwin' && arch === 'arm64'
+      if (!FULL_BUILDS[runtime.kind] || (runtime.kind === 'metal' && !isMac)) {
+        explain(`corral does not compile ${runtime.name} builds for ${platform} ${arch}`)
         return undefined
       }
       const tools = await findToolChain(env)
@@ -174,12 +175,6 @@ const FULL_SETTINGS = {
   LLAMA_USE_PREBUILT_UI: 'OFF',
   // Engines are reached through a Unix socket or the loopback only, and fetch nothing.
   LLAMA_OPENSSL: 'OFF'
-}
-
-/** Whether corral compiles this kind at all, whatever tools are installed. Pure. */
-function canCompile({ kind }: RuntimeDescriptor, { platform, arch }: Hardware): boolean {
-  if (kind === 'metal') return platform === 'darwin' && arch === 'arm64'
-  return FULL_BUILDS[kind] !== undefined
 }
 
 /** The major version of CUDA that a kind of build is for; 0 if its name has none, undefined for other kinds. */

@@ -1,8 +1,15 @@
-import { existsSync } from 'node:fs'
-import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises'
+import { createWriteStream, existsSync } from 'node:fs'
+import { cp, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import type { Build, ConversionTools } from '../../../core/contracts/builds.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
+import { messageOf } from '../../../core/errors.ts'
 import { findExecutable, runTool, type ToolLog } from '../../../core/system/child-process.ts'
+import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
+import { unpackTar } from './archive.ts'
+import { releaseTag } from './release.ts'
+import type { ReleaseServer } from './release-server.ts'
 
 /** An npm package with llama.cpp's source as a git bundle (node-llama-cpp), and how it is fetched. */
 export interface SourcePackage {
@@ -87,4 +94,108 @@ export async function fetchSource(options: SourcePackage, { signal, onProgress }
     await runTool('git', [...settings, ...args], { cwd: work, env, signal, log })
   })
   return { directory, release: info.tag }
+}
+
+export type Converter = Pick<ConversionTools, 'directory' | 'version' | 'mismatch'>
+
+/** Finds or fetches the converter for a build. @throws Error if there is none */
+export type FindConverter = (build: Build, waiting: Waiting) => Promise<Converter>
+
+export interface ConverterOptions {
+  /** Where builds are installed. */
+  directory: string
+  server: Pick<ReleaseServer, 'source'>
+  source: Omit<SourcePackage, 'work'>
+}
+
+const SCRIPT = 'convert_hf_to_gguf.py'
+/** The files and folders of the converter in llama.cpp's source tree. */
+const PARTS = [SCRIPT, 'conversion', 'gguf-py', 'requirements', 'requirements.txt', 'LICENSE']
+
+const isConverter = (folder: string) =>
+  [SCRIPT, 'gguf-py', 'requirements'].every(name => existsSync(join(folder, name)))
+
+/** Finds the converter of the engine's own version if possible, else the one of the pinned source. */
+export function createFindConverter({ directory, server, source }: ConverterOptions): FindConverter {
+  return async (build, waiting) => {
+    if (build.converter && isConverter(build.converter.directory)) return build.converter
+    const tag = releaseTag(build.id)
+    const own = join(build.directory, 'converter')
+    // In the build's folder, or in the source tree that it was compiled in.
+    const places = [own, build.directory, join(build.directory, '..'), join(build.directory, '..', '..')]
+    const present = places.find(isConverter)
+    if (present !== undefined) return { directory: present, version: tag ?? build.version }
+    const reasons: string[] = []
+    if (tag !== undefined) {
+      try {
+        await fetchReleaseConverter(server, { tag, directory, target: own }, waiting)
+        return { directory: own, version: tag }
+      } catch (error) {
+        waiting.signal?.throwIfAborted()
+        reasons.push(messageOf(error))
+      }
+    }
+    try {
+      const pinned = await fetchConverter(directory, source, waiting)
+      if (pinned.version.replace(/^v/, '') === build.version.split(/[ -]/)[0]) return pinned
+      const why = reasons.map(reason => ` The engine's own is unavailable: ${reason}.`).join('')
+      const mismatch = `Models are converted by the converter of llama.cpp ${pinned.version}, while the engine is ${build.version}.`
+      return { ...pinned, mismatch: mismatch + why }
+    } catch (error) {
+      waiting.signal?.throwIfAborted()
+      throw new Error([...reasons, messageOf(error)].join('; '), { cause: error })
+    }
+  }
+}
+
+/** Puts the converter of a release, from the archive of its source, into `target`. @throws Error if it is unavailable */
+async function fetchReleaseConverter(
+  server: ConverterOptions['server'],
+  { tag, directory, target }: { tag: string; directory: string; target: string },
+  { signal = new AbortController().signal, onProgress }: Waiting
+): Promise<void> {
+  const folder = await unfinishedFolder(directory)
+  try {
+    const archive = join(folder, 'source.tar.gz')
+    const subject = `source of llama.cpp ${tag}`
+    onProgress?.({ phase: 'downloading', subject })
+    await pipeline(await server.source(tag, signal), createWriteStream(archive), { signal })
+    onProgress?.({ phase: 'unpacking', subject })
+    const unpacked = await unfinishedFolder(folder)
+    await unpackTar(archive, unpacked, path => PARTS.includes(path.split('/')[1] ?? ''))
+    signal.throwIfAborted()
+    await rm(target, { recursive: true, force: true })
+    await rename(unpacked, target)
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
+}
+
+/** Copies the converter out of llama.cpp's source tree. Returns whether there is one. */
+export async function copyConverter(source: LlamaSource, target: string): Promise<boolean> {
+  if (!existsSync(join(source.directory, SCRIPT))) return false
+  await mkdir(target, { recursive: true })
+  for (const name of PARTS) {
+    const from = join(source.directory, name)
+    if (existsSync(from)) await cp(from, join(target, name), { recursive: true })
+  }
+  return true
+}
+
+/** The converter of the pinned source, without compiling anything. Kept in `directory` under its version. */
+export async function fetchConverter(
+  directory: string,
+  options: ConverterOptions['source'],
+  waiting: Waiting = {}
+): Promise<{ directory: string; version: string }> {
+  const kept = join(directory, `converter-${options.name.replace(/[@/]/g, '-')}-${options.version}`)
+  await fillOnce(kept, async unfinished => {
+    const work = join(directory, `${WORK_FOLDER}-converter`)
+    await mkdir(work, { recursive: true })
+    const source = await fetchSource({ ...options, work }, waiting)
+    if (!(await copyConverter(source, unfinished))) throw new Error(`llama.cpp ${source.release} has no converter`)
+    await writeFile(join(unfinished, 'RELEASE'), `${source.release}\n`)
+    await rm(work, { recursive: true, force: true })
+  })
+  return { directory: kept, version: (await readFile(join(kept, 'RELEASE'), 'utf8')).trim() }
 }

@@ -14,7 +14,6 @@ import {
   type ReleaseServerOptions,
   ReleaseStatusError
 } from './release-server.ts'
-import { snapshot } from './release-snapshot.ts'
 
 export interface ReleasesOptions extends ReleaseServerOptions {
   /** Tag of the release to use; `latest` is the newest stable one. */
@@ -34,7 +33,6 @@ export interface FoundArchives {
 /** Names of a release's files: the server's current list, or the one bundled with corral. */
 export type ReleaseListing = RuntimesReport['release'] & { names: readonly string[] }
 
-export const BUNDLED_LISTING: ReleaseListing = { tag: snapshot.tag, list: 'snapshot', names: snapshot.names }
 const NIGHTLY_TAG = 'nightly-tag.txt'
 /** Pages of releases that are searched for one that has an archive: some kinds were absent from 180 in a row. */
 const PAGES = 6
@@ -42,6 +40,31 @@ const PAGES = 6
 const LISTING_LIMIT = 5_000
 const LISTING_KEPT = 300_000
 const BUNDLED_KEPT = 30_000
+
+const BUNDLED_TAG = 'b11347'
+const UNIX_CUDA = ['ubuntu-cuda-12.8-x64', 'ubuntu-cuda-13.4-x64', 'ubuntu-cuda-13.4-arm64']
+const UNIX = [
+  ...['macos-arm64', 'macos-x64', 'ubuntu-x64', 'ubuntu-arm64', 'ubuntu-s390x', 'ubuntu-vulkan-x64'],
+  ...['ubuntu-vulkan-arm64', 'ubuntu-rocm-10.0-x64', 'ubuntu-sycl-fp16-x64', 'ubuntu-sycl-fp32-x64'],
+  ...['ubuntu-openvino-2026.4-x64', 'linux-arm64-snapdragon', ...UNIX_CUDA]
+]
+const WINDOWS_CUDA = ['win-cuda-12.4-x64', 'win-cuda-13.4-x64', 'win-cuda-13.4-arm64']
+const WINDOWS = [
+  ...['win-cpu-x64', 'win-cpu-arm64', 'win-vulkan-x64', 'win-rocm-10.0-x64', 'win-sycl-x64'],
+  ...['win-openvino-2026.4-x64', 'win-opencl-adreno-arm64', ...WINDOWS_CUDA]
+]
+
+/** The files of a release as of this version of corral: only for the ranking, until the current list is available. */
+export const BUNDLED_LISTING: ReleaseListing = {
+  tag: BUNDLED_TAG,
+  list: 'snapshot',
+  names: [
+    ...UNIX.map(name => `llama-${BUNDLED_TAG}-bin-${name}.tar.gz`),
+    ...UNIX_CUDA.map(name => `cudart-llama-${BUNDLED_TAG}-bin-${name}.tar.gz`),
+    ...WINDOWS.map(name => `llama-${BUNDLED_TAG}-bin-${name}.zip`),
+    ...WINDOWS_CUDA.map(name => `cudart-llama-bin-${name}.zip`)
+  ]
+}
 
 /** The id of a build from a release. */
 export function releaseId(tag: string, runtime: Pick<RuntimeDescriptor, 'name'>): string {
