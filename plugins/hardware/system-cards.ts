@@ -58,8 +58,8 @@ export function amdMemory(files: CardFiles, id: string | undefined): Partial<Sig
   if (vram === undefined) return {}
   const integrated = (id && amdChip(id)?.integrated) ?? (vram < SMALLEST_CARD && gtt !== undefined && gtt > vram)
   const borrowed = integrated && gtt !== undefined && gtt >= vram ? gtt : 0
-  const used =
-    borrowed === 0 ? vramUsed : vramUsed === undefined || gttUsed === undefined ? undefined : vramUsed + gttUsed
+  const usedOfBorrowed = borrowed > 0 ? gttUsed : 0
+  const used = vramUsed === undefined || usedOfBorrowed === undefined ? undefined : vramUsed + usedOfBorrowed
   return defined({
     type: integrated ? ('integrated' as const) : ('discrete' as const),
     unifiedMemory: borrowed > 0,
