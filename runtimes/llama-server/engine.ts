@@ -80,7 +80,7 @@ export async function createLlamaServerEngine(
       const attempts = cause === 'cannot_listen' ? ADDRESS_ATTEMPTS : OTHER_ATTEMPTS
       if (waiting.signal?.aborted || reactionTo(cause) !== 'retry' || attempt >= attempts) throw error
       if (cause === 'cannot_listen') tcp = true
-      deps.log.warn({ model: spec.alias, cause, reason: messageOf(error) }, 'the load failed and is tried once more')
+      deps.log.warn({ model: spec.alias, cause, reason: messageOf(error) }, 'the load failed; it is tried once more')
     }
   }
 }

@@ -39,6 +39,7 @@ const fileRefused = causes('load_failed', 'give_up', true)
 const retryOnce = causes('load_failed', 'retry')
 
 const OTHER_BUILD = 'Choose another llama.cpp build (corral doctor shows which there are).'
+const INSTALL = 'Install it, or choose another llama.cpp build (corral doctor shows which there are).'
 const LESS_GPU = 'Use a smaller num_ctx or num_parallel, a smaller quantization, or fewer GPU layers (n_gpu_layers).'
 const LESS_MEMORY = 'Use a smaller num_ctx or num_parallel, a smaller quantization, or close other programs.'
 const FETCH_AGAIN = 'Delete the model and fetch or import it again.'
@@ -68,7 +69,7 @@ export const CAUSES = {
     /the supplied chat template is not supported|chat template parsing error|failed to initialize chat template|please consider disabling jinja/i
   ),
   unknown_flag: loadRefused(
-    'This llama.cpp build does not know the flag $1 ($2). Correct it in the settings, or use another build.',
+    'This llama.cpp build does not know the flag $1 ($2). Remove it from the settings or correct it, or use another build.',
     [
       /while handling argument "([^"]+)": (?:error: )?the argument has been removed\.?\s*(.*)/i,
       /(?:invalid|unknown|unrecognized) (?:argument|option)s?: '?(-[^\s']*)/i
@@ -257,9 +258,13 @@ export const CAUSES = {
     ]
   ),
   library_missing: buildUnusable(
-    'A library that llama-server needs is missing or of another version ($1). Install it, or choose another llama.cpp build (corral doctor shows which there are).',
+    `A library that llama-server needs is missing or of another version ($1). ${INSTALL}`,
     [
-      /error while loading shared libraries: ([^\s:]+)|Library not loaded: '?([^\s:']+)|because (\S+\.dll) was not found|(?:unable|failed) to load (?:dynamic library|DLL) '?"?([^\s'":]+)|Could not find module '([^']+)'|(\S+\.dll)(?: is)? (?:missing|not found)/i,
+      {
+        pattern:
+          /error while loading shared libraries: ([^\s:]+)|Library not loaded: '?([^\s:']+)|because (\S+\.dll) was not found|(?:unable|failed) to load (?:dynamic library|DLL) '?"?([^\s'":]+)|Could not find module '([^']+)'|(\S+\.dll)(?: is)? (?:missing|not found)/i,
+        sentence: `The library $1 that llama-server needs is missing. ${INSTALL}`
+      },
       /symbol lookup error: .*undefined symbol: (\S+)|dyld(?:\[\d+\])?: (?:missing symbol called|Symbol not found: (\S+))|entry point (\S+) could not be located|procedure entry point/i,
       /(no backends are loaded|no CPU backend found|failed to initialize CPU backend)/
     ],
