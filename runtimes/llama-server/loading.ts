@@ -40,7 +40,7 @@ export function factsFromProps(props: unknown): LoadedFacts | undefined {
  */
 export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: number, subject: string) {
   const control = new AbortController()
-  const signal = outer ? AbortSignal.any([outer, control.signal]) : control.signal
+  const signal: AbortSignal = outer ? AbortSignal.any([outer, control.signal]) : control.signal
   let active = true
   let fraction = 0
   let speaksStates = false
