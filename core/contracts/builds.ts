@@ -250,15 +250,15 @@ export type InstallRequest =
       runtime?: string
     }
 
-/** How the `runtimes` section of `config.yaml` wants engines to be run. */
+/** How engines are run, by the `runtimes` section of `config.yaml`. */
 export interface EngineRunSettings {
-  /** Flags put after corral's own. */
+  /** Flags after corral's own. */
   extraArguments: readonly string[]
   /** Milliseconds without a sign of progress after which a load is given up. */
   loadTimeout: number
   /** Milliseconds without a sign of life after which an engine that serves is ended; 0 is never. */
   hangTimeout: number
-  /** Where running engines are written down. */
+  /** Where running engines are recorded. */
   runDirectory: string
 }
 
@@ -274,7 +274,7 @@ export interface Runtimes {
    * @throws CorralError `runtime_missing` with what was tried and what would help
    */
   build(waiting?: Waiting, choice?: string): Promise<Build>
-  /** Variables that a build's kind wants for its processes on this machine. */
+  /** Environment variables that a build's kind sets for its processes on this machine. */
   environment(build: Build): Readonly<Record<string, string>>
   /**
    * Starts an engine on the build that `build` gives for `choice`. When the build turns out not to work here, it is
@@ -288,7 +288,7 @@ export interface Runtimes {
   ): Promise<Started>
   readonly engineSettings: EngineRunSettings
   /**
-   * The converter of the engine's own version where it can be had, else the pinned one, fetched on first call.
+   * The converter of the engine's own version if available, else the pinned one; fetched on first call.
    * @throws CorralError `runtime_missing` with what was tried and what would help
    */
   conversionTools(waiting: Waiting): Promise<ConversionTools>

@@ -24,13 +24,11 @@ export interface SearchOptions {
   onProgress: OnProgress
 }
 
-/** A build of a source that needs neither network nor long work. */
+/** A build of an instant source; `required` if the user chose exactly this build. */
 interface InstantBuild {
   build: Build
   source: BuildSource
-  /** Its kind. */
   runtime: RuntimeDescriptor | undefined
-  /** Whether the user chose exactly this build. */
   required: boolean
 }
 

@@ -14,7 +14,7 @@ import { type BuildRecord, damageOf, failureNow, machineFingerprint, type Select
 import { usableDevices } from './prove.ts'
 import { matchesChoice, runtimeOf } from './ranking.ts'
 import { archiveDigest, parseDigest, placeArchives, readArchiveName } from './sources/archive.ts'
-import { nightlyNumber, type Releases, releaseId, releaseTag } from './sources/release.ts'
+import { type FoundArchives, nightlyNumber, type Releases, releaseId, releaseTag } from './sources/release.ts'
 
 type ArchiveRequest = Extract<InstallRequest, { archive: string }>
 
@@ -120,12 +120,9 @@ export function createInstallation(deps: InstallationDeps) {
     } catch (error) {
       waiting.signal.throwIfAborted()
       await fail(id, error)
-      throw new CorralError(
-        'runtime_missing',
-        `${id} no longer works here: ${asSentence(messageOf(error))} ` +
-          `To reinstall it: corral runtime remove ${id}, then corral runtime install.`,
-        { cause: error }
-      )
+      const advice = `To reinstall it: corral runtime remove ${id}, then corral runtime install.`
+      const text = `${id} no longer works here: ${asSentence(messageOf(error))} ${advice}`
+      throw new CorralError('runtime_missing', text, { cause: error })
     }
   }
 
@@ -138,10 +135,8 @@ export function createInstallation(deps: InstallationDeps) {
     if (damage === undefined && found.failure) return await proveAgain(found, waiting)
     if (damage === undefined) return found.installed ? build : await record(build)
     if (inUse(build.id)) {
-      throw new CorralError(
-        'runtime_in_use',
-        `${build.id} is damaged (${damage}), but an engine still runs on it. Stop its models, then install it again.`
-      )
+      const text = `${build.id} is damaged (${damage}), but an engine still runs on it.`
+      throw new CorralError('runtime_in_use', `${text} Stop its models, then install it again.`)
     }
     log.warn({ build: build.id, damage }, `${build.id} is damaged and will be installed again: ${damage}`)
     await builds.remove(found)
@@ -174,11 +169,7 @@ export function createInstallation(deps: InstallationDeps) {
   }
 
   /** Downloads, unpacks and proves a release's archives; returns the installed build if it is intact. */
-  async function installRelease(
-    runtime: RuntimeDescriptor,
-    found: Awaited<ReturnType<typeof findArchives>>,
-    waiting: Required<Waiting>
-  ): Promise<Build> {
+  async function installRelease(runtime: RuntimeDescriptor, found: FoundArchives, waiting: Required<Waiting>) {
     const id = releaseId(found.tag, runtime)
     const intact = await findIntact(build => build.id === id, waiting)
     return intact ?? (await proveNew(await releases.fetch(found, runtime, waiting), waiting))
@@ -214,11 +205,8 @@ export function createInstallation(deps: InstallationDeps) {
   /** @throws CorralError if the user names a folder, which takes precedence over any choice */
   function refuseWhileNamed(): void {
     if (!deps.named) return
-    const { by, folder } = deps.named
-    throw new CorralError(
-      'invalid_request',
-      `${by} names ${folder}, and that llama.cpp build takes precedence over any choice. Unset it first.`
-    )
+    const what = `${deps.named.by} names ${deps.named.folder}, and that llama.cpp build`
+    throw new CorralError('invalid_request', `${what} takes precedence over any choice. Unset it first.`)
   }
 
   /** Why a build must not be removed; undefined if it may be. */
@@ -300,10 +288,8 @@ export function createInstallation(deps: InstallationDeps) {
         if (!found) throw notFound(`No llama.cpp build "${id}" is installed. ${installedText(records)}`)
         const { build } = found
         if (!builds.owns(build)) {
-          throw new CorralError(
-            'invalid_request',
-            `corral did not install ${build.id} and does not remove it: it is in ${build.directory}.`
-          )
+          const text = `corral did not install ${build.id} and does not remove it: it is in ${build.directory}.`
+          throw new CorralError('invalid_request', text)
         }
         const needed = whyNeeded(build, records)
         if (needed !== undefined) throw new CorralError('runtime_in_use', needed)
@@ -391,10 +377,8 @@ export function modelThatNeeds(id: string, records: readonly BuildRecord[], mode
 
 const kindsText = (kinds: readonly RuntimeDescriptor[]) => `Kinds are: ${kinds.map(({ name }) => name).join(', ')}.`
 
-function installedText(records: readonly BuildRecord[]): string {
-  const ids = records.map(({ build }) => build.id)
-  return ids.length > 0 ? `Installed: ${ids.join(', ')}.` : 'None is installed.'
-}
+const installedText = (records: readonly BuildRecord[]) =>
+  `Installed: ${records.map(({ build }) => build.id).join(', ') || 'none'}.`
 
 /**
  * The record of an id, else the newest build of that kind, failed ones last. Pure.

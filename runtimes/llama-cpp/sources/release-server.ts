@@ -83,10 +83,6 @@ function isRetryable(error: unknown): boolean {
   return error.answered >= 500 || error.answered === 408 || error.answered === 403
 }
 
-function reasonOf(error: unknown): string {
-  return error instanceof AggregateError ? [...new Set(error.errors.map(messageOf))].join('; ') : messageOf(error)
-}
-
 /** A server with GitHub's API for releases, used without credentials. */
 export class ReleaseServer {
   readonly #options: ReleaseServerOptions
@@ -133,9 +129,10 @@ export class ReleaseServer {
     } catch (error) {
       signal.throwIfAborted()
       if (error instanceof CorralError) throw error
+      const reasons = (error instanceof AggregateError ? error.errors : [error]).map(messageOf)
       throw new CorralError(
         'hub_unreachable',
-        `${address}: ${reasonOf(error)}. Check the network and its proxy (HTTPS_PROXY), or set a mirror with runtimes.release.`,
+        `${address}: ${[...new Set(reasons)].join('; ')}. Check the network and its proxy (HTTPS_PROXY), or set a mirror with runtimes.release.`,
         { cause: error }
       )
     }
