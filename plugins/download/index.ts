@@ -7,9 +7,6 @@ import { createDownloads } from './pulls/downloads-service.ts'
 import { machineMemory } from './pulls/pull-planner.ts'
 import { TransferThread } from './transfer/transfers.ts'
 
-/** Shortest and longest pause, in milliseconds, before a detached pull is retried whose hub does not answer. */
-const RETRY_PAUSES = [30_000, 600_000] as const
-
 export default definePlugin({
   name: 'downloads',
   api: 1,
@@ -64,7 +61,7 @@ export default definePlugin({
       search: options.search,
       memory: async () => machineMemory(await hardware.detect()),
       pauseAfter: parseDuration(options.pause_after)!,
-      retryPauses: RETRY_PAUSES,
+      retryPauses: [30_000, 600_000],
       hooks: context.hooks,
       log: context.log
     })

@@ -97,15 +97,11 @@ export function publicHubAccess(
   const endpoint = endpointOf(options.endpoint, hub.variable, hub.usual, process.env)
   if (endpoint !== hub.usual) context.log.info(`${hub.title} is used at ${endpoint}.`)
   const title = endpoint === hub.usual ? hub.title : `${hub.title} at ${endpoint}`
-  const send = createEndpoints({
-    fetch: hubFetch(title, options, context),
-    endpoint,
-    mirrors: options.mirrors.map(withoutSlash),
-    // Another server has a token of its own.
-    trustedHosts: hub.hosts.includes(new URL(endpoint).host) ? hub.hosts : [],
-    credentials: hub.credentials
-  })
-  return { endpoint, title, send }
+  const mirrors = options.mirrors.map(withoutSlash)
+  // Another server has a token of its own.
+  const trustedHosts = hub.hosts.includes(new URL(endpoint).host) ? hub.hosts : []
+  const fetch = hubFetch(title, options, context)
+  return { endpoint, title, send: createEndpoints(fetch, endpoint, mirrors, trustedHosts, () => hub.credentials()) }
 }
 
 /**

@@ -58,7 +58,7 @@ export const sizeOf = (files: readonly { size: number | undefined }[]) =>
 
 /** The error for a repository, or a part of it, that cannot be pulled. */
 export function refusal(
-  code: 'unsupported_capability' | 'repo_not_found' | 'invalid_request',
+  code: 'unsupported_capability' | 'repo_not_found' | 'invalid_request' | 'invalid_model_name',
   message: string,
   details?: Record<string, unknown>,
   cause?: unknown

@@ -39,7 +39,7 @@ export function findGgufModels(id: string, files: readonly HubFile[]): GgufModel
   const sorted = [...files].sort(byPath)
   const byName = new Map(sorted.map(file => [file.path, file]))
   const roles = new Map(sorted.map(({ path }) => [path, parseGgufFileName(path).role]))
-  const found: Omit<GgufCandidate, 'label' | 'projector'>[] = []
+  const found: Found[] = []
   const incomplete: GgufModels['incomplete'] = []
   const seen = new Set<string>()
   for (const { path } of sorted) {

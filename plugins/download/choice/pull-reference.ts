@@ -1,7 +1,6 @@
 import type { Hub, HubRequest } from '../../../core/contracts/hubs.ts'
-import { CorralError } from '../../../core/errors.ts'
 import { type ModelName, parseModelName } from '../../../core/models/model-name.ts'
-import type { Wanted } from './choice.ts'
+import { refusal, type Wanted } from './choice.ts'
 
 /** A parsed model name or address of a pull. */
 export interface PullReference extends HubRequest, Wanted {
@@ -19,8 +18,6 @@ const REVISION = /^(?!.*(?:\.\.|\/\/))[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}(?<!\/)$
 /** Relative, without control characters or backslashes (which separate folders on Windows). */
 const FILE_PATH = /^(?!.*(?:^|\/)\.{0,2}(?:\/|$))[^\\\p{Cc}]{1,1024}$/u
 
-const refuse = (code: 'invalid_request' | 'invalid_model_name', message: string) =>
-  new CorralError(code, message, { param: 'model' })
 const quoted = (text: string) => JSON.stringify(text.length > 120 ? `${text.slice(0, 120)}…` : text)
 
 /**
@@ -32,7 +29,7 @@ const quoted = (text: string) => JSON.stringify(text.length > 120 ? `${text.slic
  */
 export function parsePullReference(text: unknown, hubs: readonly Pick<Hub, 'name' | 'prefixes'>[]): PullReference {
   const whole = typeof text === 'string' ? text.trim() : ''
-  if (whole === '') throw refuse('invalid_model_name', 'The model name is missing. Send "model": "<owner>/<name>".')
+  if (whole === '') throw refusal('invalid_model_name', 'The model name is missing. Send "model": "<owner>/<name>".')
   const found = hubs
     .flatMap(({ name, prefixes }) => prefixes.map(prefix => ({ hub: name, prefix })))
     .filter(({ prefix }) => whole.toLowerCase().startsWith(prefix.toLowerCase()))
@@ -55,7 +52,7 @@ function refuseUnknownPrefix(whole: string, hubs: readonly Pick<Hub, 'prefixes'>
   if (prefix === undefined) return
   const known = hubs.flatMap(({ prefixes }) => prefixes)
   const short = known.filter(name => !name.includes('/') || name.endsWith('://')).join(', ')
-  throw refuse(
+  throw refusal(
     'invalid_request',
     `${quoted(whole)} begins with ${quoted(prefix)}, which is not the prefix of an enabled hub` +
       `${short ? ` (those are ${short})` : ''}. Send <owner>/<name>, with or without one of these prefixes.`
@@ -66,7 +63,7 @@ function refuseUnknownPrefix(whole: string, hubs: readonly Pick<Hub, 'prefixes'>
 function serverReference(prefix: string, rest: string, whole: string): Omit<PullReference, 'hub'> {
   const [, host, path] = /^([A-Za-z0-9._-]+(?::\d+)?|\[[0-9A-Fa-f:.]+\](?::\d+)?)\/(.+)$/.exec(rest) ?? []
   if (host === undefined || path === undefined) {
-    throw refuse(
+    throw refusal(
       'invalid_model_name',
       `${quoted(whole)} is not the address of a model: write ${prefix}<host>:<port>/<owner>/<name>.`
     )
@@ -79,7 +76,7 @@ function withoutQuery(rest: string): { path: string; query: URLSearchParams } {
   const [, path = '', query = ''] = /^([^?#]*)(?:\?([^#]*))?/.exec(rest)!
   const bare = path.replace(/^\/+|\/+$/g, '')
   if (NOT_MODELS.test(bare))
-    throw refuse('invalid_model_name', `${quoted(bare)} is not a model. Give the address of a model.`)
+    throw refusal('invalid_model_name', `${quoted(bare)} is not a model. Give the address of a model.`)
   return { path: bare.replace(BEFORE_OWNER, ''), query: new URLSearchParams(query) }
 }
 
@@ -94,10 +91,8 @@ function nameReference(text: string, whole: string, query?: URLSearchParams): Om
   return { id, name, ...checked({ variant, revision, file }, whole) }
 }
 
-interface Parts {
-  variant?: string | undefined
+interface Parts extends Wanted {
   revision?: string | undefined
-  file?: string | undefined
 }
 
 /** Variant, revision and file from the path of a hub's page, behind the name. */
@@ -115,7 +110,7 @@ function pageParts([kind = '', ...more]: string[], query: URLSearchParams, whole
   const last = more.at(-1) ?? kind
   if (/\.(?:gguf|safetensors)$/i.test(last)) return { file: [kind, ...more].join('/') }
   if (['', 'files', 'summary', 'discussions', 'community'].includes(kind)) return {}
-  throw refuse(
+  throw refusal(
     'invalid_model_name',
     `${quoted(whole)} has more behind the name than <owner>/<name>[:<variant>][@<revision>].`
   )
@@ -123,19 +118,19 @@ function pageParts([kind = '', ...more]: string[], query: URLSearchParams, whole
 
 function checked({ variant, revision, file }: Parts, whole: string): Parts {
   if (variant !== undefined && (!FILE_PATH.test(variant) || variant.includes(':'))) {
-    throw refuse(
+    throw refusal(
       'invalid_model_name',
       `What follows ":" in ${quoted(whole)} is neither a label such as Q4_K_M nor a file's name.`
     )
   }
   if (revision !== undefined && !REVISION.test(revision)) {
-    throw refuse(
+    throw refusal(
       'invalid_request',
       `${quoted(revision)} is not the name of a revision. Write <owner>/<name>:<variant>@<revision>.`
     )
   }
   if (file !== undefined && !FILE_PATH.test(file))
-    throw refuse('invalid_request', `${quoted(file)} is not the path of a file.`)
+    throw refusal('invalid_request', `${quoted(file)} is not the path of a file.`)
   return {
     ...(variant === undefined || variant.toLowerCase() === 'latest' ? {} : { variant }),
     ...(revision === undefined ? {} : { revision }),
@@ -147,6 +142,6 @@ function decoded(text: string): string {
   try {
     return decodeURIComponent(text)
   } catch {
-    throw refuse('invalid_request', `${quoted(text)} is not part of a valid address: its % signs encode nothing.`)
+    throw refusal('invalid_request', `${quoted(text)} is not part of a valid address: its % signs encode nothing.`)
   }
 }

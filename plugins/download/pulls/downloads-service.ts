@@ -4,10 +4,10 @@ import { join } from 'node:path'
 import type { Downloads, Pull, PullPlan, PullRecord, PullRequest } from '../../../core/contracts/downloads.ts'
 import type { Hub } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
-import { bytesOnDisk, fetchedBytes, originOf, storedBytes, variantWithFiles } from './pull-files.ts'
+import { fetchedBytes, missingBytes, originOf, variantWithFiles } from './pull-files.ts'
 import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pull-job.ts'
 import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
 
@@ -87,17 +87,8 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       return
     }
     const record = await readJob(folder)
-    if (typeof record === 'string' || record.id !== id) {
-      const why = typeof record === 'string' ? record : `it is that of ${record.id}`
-      log.error(
-        `The pull in ${folder} cannot be continued: its ${JOB_FILE} is unusable: ${why}. Delete the folder and pull again.`
-      )
-      return
-    }
-    if (jobs.has(keyOf(record.plan))) {
-      log.warn(`The pull in ${folder} is skipped: there is another one of the same model. Delete the folder.`)
-      return
-    }
+    if (record.id !== id) throw new Error(`its ${JOB_FILE} is that of ${record.id}`)
+    if (jobs.has(keyOf(record.plan))) throw new Error('there is another one of the same model')
     const job = addJob(record, await fetchedBytes(folder, record.plan))
     if (!job.unfinished) return
     log.info(`The pull of ${job.record().model} continues where it was interrupted`)
@@ -109,8 +100,8 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     const job = jobs.get(keyOf(plan))
     // A running pull checks the disk itself.
     if (job?.running) return
-    const there = (job ? await bytesOnDisk(job.folder) : 0) + storedBytes(plan, storage.variants(plan.name))
-    const { required, available, fits } = await diskRoom(paths.downloads, Math.max(0, plan.size - there))
+    const missing = await missingBytes(plan, job?.folder, storage.variants(plan.name))
+    const { required, available, fits } = await diskRoom(paths.downloads, missing)
     if (fits) return
     throw new CorralError(
       'insufficient_storage',
@@ -198,7 +189,8 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
         try {
           await loadJob(entry.name)
         } catch (error) {
-          log.error(error, `The pull in ${join(paths.downloads, entry.name)} cannot be continued`)
+          const folder = join(paths.downloads, entry.name)
+          log.error(`The pull in ${folder} cannot be continued: ${messageOf(error)}. Delete the folder and pull again.`)
         }
       }
     },

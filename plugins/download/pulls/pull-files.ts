@@ -8,7 +8,6 @@ import type { Origin } from '../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { isSystemError } from '../../../core/errors.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
-import { namesIn } from '../../../core/system/folder-names.ts'
 import { partialBytes, removePartial } from '../transfer/part-file.ts'
 
 // ---- in the folder of a pull ---------------------------------------------------------------------------------------
@@ -43,7 +42,7 @@ export async function dropChangedPartials(folder: string, from: PullPlan, to: Pu
 }
 
 /** Bytes on disk of each file of a plan. */
-export async function fetchedBytes(folder: string, { files }: PullPlan): Promise<number[]> {
+export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'files'>): Promise<number[]> {
   const completed: number[] = []
   for (const file of files) {
     const target = fileTarget(folder, file)
@@ -55,23 +54,6 @@ export async function fetchedBytes(folder: string, { files }: PullPlan): Promise
     }
   }
   return completed
-}
-
-/** Disk space that a pull's files use, without holes and without files that are linked elsewhere too. */
-export async function bytesOnDisk(folder: string): Promise<number> {
-  let sum = 0
-  for (const entry of await namesIn(folder)) {
-    const path = join(folder, entry)
-    try {
-      const facts = await stat(path)
-      if (facts.isDirectory()) sum += await bytesOnDisk(path)
-      // Windows reports no blocks.
-      else if (facts.nlink === 1) sum += facts.blocks ? facts.blocks * 512 : facts.size
-    } catch (error) {
-      if (!isSystemError(error, 'ENOENT')) throw error
-    }
-  }
-  return sum
 }
 
 // ---- in storage ----------------------------------------------------------------------------------------------------
@@ -134,9 +116,19 @@ function storedFiles({ files }: Pick<PullPlan, 'files'>, variants: StoredVariant
   })
 }
 
-/** Bytes of a plan's files that variants have already. */
-export function storedBytes(plan: Pick<PullPlan, 'files'>, variants: StoredVariant[]): number {
-  return storedFiles(plan, variants).reduce((sum, { file }) => sum + (file.size ?? 0), 0)
+/**
+ * Bytes of a plan's files that are still to be downloaded.
+ * @param folder of an unfinished pull
+ */
+export async function missingBytes(
+  plan: Pick<PullPlan, 'files'>,
+  folder: string | undefined,
+  variants: StoredVariant[]
+): Promise<number> {
+  const stored = new Set(storedFiles(plan, variants).map(({ file }) => file))
+  const fetched = folder === undefined ? [] : await fetchedBytes(folder, plan)
+  const missing = plan.files.map((file, index) => Math.max(0, (file.size ?? 0) - (fetched[index] ?? 0)))
+  return missing.reduce((sum, bytes, index) => sum + (stored.has(plan.files[index]!) ? 0 : bytes), 0)
 }
 
 /**

@@ -7,7 +7,7 @@ import type { OnPullEvent, Pull, PullPlan, PullRecord } from '../../../core/cont
 import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type { Hub } from '../../../core/contracts/hubs.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
-import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { CorralError, isSystemError } from '../../../core/errors.ts'
 import { toCorralError } from '../../../core/http/native-error.ts'
 import { bareName } from '../../../core/models/model-name.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
@@ -51,16 +51,12 @@ const JobSchema = Type.Object({
 /** The record of an unfinished pull. It holds no locations and no secrets. */
 export type JobRecord = Omit<Static<typeof JobSchema>, 'plan' | 'version'> & { plan: PullPlan }
 
-/** Reads a pull's record. @returns the record, or why it cannot be used */
-export async function readJob(folder: string): Promise<JobRecord | string> {
-  try {
-    const file = await readJsonFile(join(folder, JOB_FILE), JobSchema)
-    if (!file?.value) return file?.fault ?? 'it is not there'
-    const { version: _, ...job } = file.value
-    return job as JobRecord
-  } catch (error) {
-    return messageOf(error)
-  }
+/** Reads a pull's record. @throws Error when it cannot be used */
+export async function readJob(folder: string): Promise<JobRecord> {
+  const file = await readJsonFile(join(folder, JOB_FILE), JobSchema)
+  if (!file?.value) throw new Error(`its ${JOB_FILE} is unusable: ${file?.fault ?? 'it is not there'}`)
+  const { version: _, ...job } = file.value
+  return job as JobRecord
 }
 
 /** What pulls work with. */

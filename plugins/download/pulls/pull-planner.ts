@@ -16,7 +16,7 @@ import { type PullReference, parsePullReference } from '../choice/pull-reference
 import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-choice.ts'
 import { diskSpace } from '../transfer/transfer-errors.ts'
 import type { Transfers } from '../transfer/transfers.ts'
-import { bytesOnDisk, originOf, storedBytes, variantWithFiles } from './pull-files.ts'
+import { missingBytes, originOf, variantWithFiles } from './pull-files.ts'
 
 export interface PlannerContext {
   storage: Storage
@@ -73,9 +73,8 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   const variants = storage.variants(planned.name)
   const present = (await variantWithFiles(planned, variants)) !== undefined
   if (!present) refuseOtherOrigin(repository, variants, planned.label)
-  const partial = context.partial(planned)
-  const there = (partial ? await bytesOnDisk(partial) : 0) + storedBytes(planned, variants)
-  const disk = await diskRoom(paths.downloads, present ? 0 : Math.max(0, size - there))
+  const missing = present ? 0 : await missingBytes(planned, context.partial(planned), variants)
+  const disk = await diskRoom(paths.downloads, missing)
   const warnings = [...choice.warnings]
   if (!disk.fits) {
     warnings.push(

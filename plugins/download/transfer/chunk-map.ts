@@ -76,15 +76,14 @@ const LARGEST_REQUEST = 256 * 1024 * 1024
 /** Bytes that must be left to make a second connection worthwhile: what is on its way to the first one is lost. */
 const LEAST_SHARED = 4 * 1024 * 1024
 
-/** Bytes of a connection's next request: its fair share of the unclaimed bytes, so that requests are few. */
-export function requestSize(unclaimed: number, connections: number): number {
-  return Math.min(LARGEST_REQUEST, Math.max(SMALLEST_REQUEST, unclaimed / connections))
-}
-
-/** Bytes that are neither on disk nor being fetched. */
-export function unclaimedBytes(map: ChunkMap, taken: readonly Span[]): number {
+/**
+ * Bytes of a connection's next request: its fair share of those that are neither on disk nor being fetched, so that
+ * requests are few.
+ */
+export function requestSize(map: ChunkMap, taken: readonly Span[], connections: number): number {
   const claimed = taken.reduce((sum, span) => sum + spanBytes(map, span), 0)
-  return map.size - map.completed - claimed
+  const share = (map.size - map.completed - claimed) / connections
+  return Math.min(LARGEST_REQUEST, Math.max(SMALLEST_REQUEST, share))
 }
 
 /** Bytes that a span still has to fetch. */

@@ -29,10 +29,7 @@ export function fileHashes(size: number, git: boolean) {
 }
 
 /** The digest of one file, computed while its chunks arrive. */
-export interface FileDigest {
-  written(chunks: WrittenChunks): void
-  close(): void
-}
+export type FileDigest = ReturnType<Digests['follow']>
 
 /** Computes digests of files in a worker thread: they cost as much processor time as the transfer. */
 export class Digests {
@@ -56,7 +53,7 @@ export class Digests {
   }
 
   /** @param onReply gets `damaged` any number of times, and `done` or `failed` as the last */
-  follow(file: Omit<DigestJob, 'port'>, onReply: (reply: DigestReply) => void): FileDigest {
+  follow(file: Omit<DigestJob, 'port'>, onReply: (reply: DigestReply) => void) {
     const { port1: port, port2 } = new MessageChannel()
     let open = true
     const close = () => {
@@ -75,7 +72,7 @@ export class Digests {
       onReply({ type: 'failed', message: why, code: undefined })
     })
     this.prepare().postMessage({ ...file, port: port2 } satisfies DigestJob, [port2])
-    return { written: chunks => port.postMessage(chunks), close }
+    return { written: (chunks: WrittenChunks) => port.postMessage(chunks), close }
   }
 
   /** Resolves when no file is open any more. */

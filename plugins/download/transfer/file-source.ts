@@ -19,14 +19,11 @@ export interface ActiveLocation {
 /** Where the bytes of one file come from: shared by its connections, requested again when it stops working. */
 export class FileSource {
   readonly #locate: () => Promise<FileLocation>
-  readonly #now: () => number
   #location: ActiveLocation | undefined
   #pending: Promise<ActiveLocation> | undefined
 
-  /** @param now epoch milliseconds */
-  constructor(locate: () => Promise<FileLocation>, now: () => number = Date.now) {
+  constructor(locate: () => Promise<FileLocation>) {
     this.#locate = locate
-    this.#now = now
   }
 
   /** Host and port, for the number of connections; undefined while unknown. */
@@ -38,7 +35,7 @@ export class FileSource {
   async current(): Promise<ActiveLocation> {
     const location = this.#location
     const expiresAt = location?.reported.expiresAt
-    if (location && (expiresAt === undefined || expiresAt - EXPIRY_MARGIN > this.#now())) return location
+    if (location && (expiresAt === undefined || expiresAt - EXPIRY_MARGIN > Date.now())) return location
     this.#pending ??= this.#request().finally(() => {
       this.#pending = undefined
     })

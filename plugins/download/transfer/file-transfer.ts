@@ -1,7 +1,7 @@
 import type { FileLocation } from '../../../core/contracts/hubs.ts'
 import { messageOf } from '../../../core/errors.ts'
 import { retryAfterSeconds } from '../../../core/system/retry-after.ts'
-import { freeSpan, requestSize, type Span, stolenSpan, unclaimedBytes } from './chunk-map.ts'
+import { freeSpan, requestSize, type Span, stolenSpan } from './chunk-map.ts'
 import type { Digests } from './digests.ts'
 import { type ActiveLocation, FileSource, followRedirect } from './file-source.ts'
 import { type ConnectionPool, type FetchResult, fetchBytes, type Sink } from './http/http-client.ts'
@@ -92,10 +92,10 @@ export class FileTransfer {
     this.#signal = signal
     this.#source = new FileSource(locate)
     this.#verification = new Verification(file, shared.digests, {
-      onVerified: sha256 => void this.#finish(sha256),
+      onVerified: sha256 => this.#finish(sha256),
       onMissing: () => this.#step(),
       onRestart: mismatch => this.#changed(mismatch),
-      onMismatch: mismatch => void this.#giveUp(mismatch),
+      onMismatch: mismatch => this.#giveUp(mismatch),
       onFailed: error => this.#fail(error)
     })
     this.#settled = new Promise((resolve, reject) => {
@@ -202,7 +202,7 @@ export class FileTransfer {
     if (this.#ended) return
     this.#changes += 1
     if (this.#changes > MAX_CHANGES) {
-      void this.#giveUp(what)
+      this.#giveUp(what)
       return
     }
     // What requests have received is not written.
@@ -218,15 +218,15 @@ export class FileTransfer {
     this.#step()
   }
 
-  async #giveUp(what: Mismatch): Promise<void> {
-    await this.#conclude(async part => {
+  #giveUp({ expected, got }: Mismatch): void {
+    void this.#conclude(async part => {
       await part.discard()
-      throw wrongContent(this.file.path, what.expected, what.got)
+      throw wrongContent(this.file.path, expected, got)
     })
   }
 
-  async #finish(sha256: string): Promise<void> {
-    await this.#conclude(async part => {
+  #finish(sha256: string): void {
+    void this.#conclude(async part => {
       await part.finish()
       return { size: part.map!.size, sha256 }
     })
@@ -319,7 +319,7 @@ export class FileTransfer {
   #nextSpan(): Span | undefined {
     const map = this.#part!.map!
     const taken = [...this.#running].flatMap(fetch => fetch.span ?? [])
-    const bytes = requestSize(unclaimedBytes(map, taken), this.#shared.options.connectionsPerFile)
+    const bytes = requestSize(map, taken, this.#shared.options.connectionsPerFile)
     return freeSpan(map, taken, bytes) ?? stolenSpan(map, taken)
   }
 
@@ -340,13 +340,13 @@ export class FileTransfer {
         }
         const why = followRedirect(location, result.answer.to)
         if (why === undefined) continue
-        this.#failed(fetch, location, { kind: 'failed', what: why })
+        this.#failed(fetch, location, { what: why })
         return
       }
     } catch (error) {
       if (signal.aborted) return
       if (!(error instanceof ConnectionFailure)) throw error
-      this.#failed(fetch, location, { kind: 'failed', what: failureText(error) })
+      this.#failed(fetch, location, { what: failureText(error) })
     } finally {
       this.#flush(fetch)
       fetch.writer = undefined
@@ -419,23 +419,22 @@ export class FileTransfer {
     const size = this.#part!.map?.size
     switch (answer.kind) {
       case 'refused':
-        this.#refused(location, { kind: 'refused', what, status: head.status })
+        this.#refused(location, { what, status: head.status })
         break
       case 'busy': {
         this.#shared.overloaded(location.url.host)
         const retryAfter = retryAfterSeconds(head.headers, Date.now())
-        this.#failed(fetch, location, { kind: 'busy', what, status: head.status, retryAfter })
+        this.#failed(fetch, location, { what, status: head.status, retryAfter })
         break
       }
       case 'unusable':
-        this.#failed(fetch, location, { kind: 'failed', what: `${answer.why}${reason}` })
+        this.#failed(fetch, location, { what: `${answer.why}${reason}` })
         break
       case 'size':
         this.#changed(sizeMismatch(size, answer.size))
         break
       case 'rangeless':
-        if (this.#ranges === 'yes')
-          this.#failed(fetch, location, { kind: 'failed', what: 'sends the whole file instead of a part' })
+        if (this.#ranges === 'yes') this.#failed(fetch, location, { what: 'sends the whole file instead of a part' })
         break
       case 'empty':
         this.#setSize(0)
@@ -454,7 +453,7 @@ export class FileTransfer {
     if (this.#ended) return
     this.#flush(fetch)
     // A server that is busy keeps its location: it will answer later.
-    if (problem.kind !== 'busy') this.#source.failed(location)
+    if (problem.status === undefined) this.#source.failed(location)
     const again = this.#retries!.failed(performance.now(), fetch.startedAt, this.#progress(), problem.retryAfter)
     if (!again) this.#fail(fetchError(this.file.path, location.url.host, problem))
   }

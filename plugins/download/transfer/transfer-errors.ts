@@ -5,9 +5,9 @@ import { formatBytes } from '../../../core/system/bytes.ts'
 
 /** Why a request for a file failed. */
 export interface FetchProblem {
-  kind: 'refused' | 'busy' | 'failed'
   /** Follows the host's name: `answers 403: Access denied`. */
   what: string
+  /** Of a response that refuses the request; undefined where something else is wrong. */
   status?: number
   /** Seconds that the server wants clients to wait. */
   retryAfter?: number | undefined
@@ -16,13 +16,13 @@ export interface FetchProblem {
 /** The error after the last retry. */
 export function fetchError(path: string, host: string, problem: FetchProblem): CorralError {
   const what = `${host} ${problem.what}`
-  if (problem.kind === 'refused' && (problem.status === 401 || problem.status === 403)) {
+  if (problem.status === 401 || problem.status === 403) {
     return new CorralError(
       'hub_forbidden',
       `${path} may not be fetched: ${what}. Check the hub's token and whether its terms are agreed to.`
     )
   }
-  if (problem.kind === 'busy' && problem.status === 429) {
+  if (problem.status === 429) {
     const retryAfter = problem.retryAfter ?? 60
     return new CorralError(
       'hub_rate_limited',

@@ -5,11 +5,6 @@ import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-opt
 
 const PLACE = { usual: 'https://hub.opencsg.com', variable: 'CSGHUB_DOMAIN' }
 
-/** The token file of CSGHub's own client, where the environment says that there is one. */
-function tokenFile(env: NodeJS.ProcessEnv): string | undefined {
-  return env.CSGHUB_TOKEN_PATH || (env.CSGHUB_HOME ? join(env.CSGHUB_HOME, 'token') : undefined)
-}
-
 export default definePlugin({
   name: 'csghub',
   api: 1,
@@ -19,7 +14,9 @@ export default definePlugin({
   options: publicHubOptions(PLACE, "CSGHUB_TOKEN, else the token file of CSGHub's own client"),
   setup(context, options) {
     const { env } = process
-    const sources = { setting: options.token, variables: ['CSGHUB_TOKEN'], file: tokenFile(env) }
+    // The token file of CSGHub's own client, where the environment says that there is one.
+    const file = env.CSGHUB_TOKEN_PATH || (env.CSGHUB_HOME ? join(env.CSGHUB_HOME, 'token') : undefined)
+    const sources = { setting: options.token, variables: ['CSGHUB_TOKEN'], file }
     const { endpoint, title, send } = publicHubAccess(context, options, {
       ...PLACE,
       title: 'CSGHub',

@@ -11,18 +11,7 @@ const RETRY_TIME_BEFORE_MIRRORS = 3_000
 /** Status codes of gateways that cannot reach the hub behind them. */
 const GATEWAY = new Set([502, 503, 504])
 
-export interface EndpointOptions {
-  fetch: HubFetch
-  /** Without a slash at the end. */
-  endpoint: string
-  /** Tried in order when the endpoint cannot be reached. */
-  mirrors: readonly string[]
-  trustedHosts: readonly string[]
-  /** Headers with the token; undefined without one. */
-  credentials(): Promise<Headers | undefined>
-}
-
-export type PathRequest = Omit<OutgoingRequest, 'url' | 'credentials' | 'trustedHosts'> & {
+type PathRequest = Omit<OutgoingRequest, 'url' | 'credentials' | 'trustedHosts'> & {
   /** Appended to the endpoint; begins with a slash. */
   path: string
 }
@@ -32,9 +21,17 @@ export type EndpointResponse = HubResponse & { endpoint: string }
 
 /**
  * Sends requests to a hub, or to its mirrors while it cannot be reached. Only the hub's own host gets the token.
+ * @param mirrors tried in order when the endpoint cannot be reached
+ * @param credentials headers with the token; undefined without one
  * @throws CorralError `hub_unreachable` of the endpoint; the signal's reason
  */
-export function createEndpoints({ fetch, endpoint, mirrors, trustedHosts, credentials }: EndpointOptions) {
+export function createEndpoints(
+  fetch: HubFetch,
+  endpoint: string,
+  mirrors: readonly string[],
+  trustedHosts: readonly string[],
+  credentials: () => Promise<Headers | undefined>
+) {
   const skippedUntil = new Map<string, number>()
   const home = new URL(endpoint)
 

@@ -1,6 +1,5 @@
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { retryAfterSeconds } from '../../../core/system/retry-after.ts'
 import { type HubResponse, shownAddress } from './hub-fetch.ts'
 
 /** Whether a response is a web page. */
@@ -48,12 +47,4 @@ export function serverMessage(response: Pick<HubResponse, 'headers' | 'text'>): 
 export function quoteServer(who: string, response: Pick<HubResponse, 'headers' | 'text'>): string {
   const message = serverMessage(response)
   return message === '' ? '' : ` ${who} says: ${/[.!?…]$/.test(message) ? message : `${message}.`}`
-}
-
-/** When a server wants to be called again: as part of a sentence, and as options of the error. */
-export function retryAdvice({ headers }: HubResponse, now: number): { when: string; options: { retryAfter?: number } } {
-  const seconds = retryAfterSeconds(headers, now)
-  return seconds === undefined
-    ? { when: 'in some minutes', options: {} }
-    : { when: `in ${seconds} s`, options: { retryAfter: seconds } }
 }

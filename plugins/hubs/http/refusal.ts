@@ -1,6 +1,7 @@
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { retryAfterSeconds } from '../../../core/system/retry-after.ts'
 import type { HubResponse } from './hub-fetch.ts'
-import { isHtml, quoteServer, retryAdvice } from './hub-response.ts'
+import { isHtml, quoteServer } from './hub-response.ts'
 
 /** What was requested of a hub, and how messages name it. */
 export interface Subject {
@@ -53,9 +54,9 @@ const REFUSALS: Record<RefusalKind, [code: ErrorCode, message: (facts: Facts) =>
       const advice = authorised
         ? `Check its spelling, and whether the token in use may see it (${page}).`
         : `Check its spelling at ${page}; if it is private or gated, ${tokenAdvice}.`
-      const page404 = html ? ' It answers with an HTML page: is it the right endpoint?' : ''
+      const hint = html ? ' It answers with an HTML page: is it the right endpoint?' : ''
       const why = status === '400' || status === '422' ? quoted : ''
-      return `${title} shows no repository "${id}"${readers}: it does not exist, is private, or is spelled in another case. ${advice}${page404}${why}`
+      return `${title} shows no repository "${id}"${readers}: it does not exist, is private, or is spelled in another case. ${advice}${hint}${why}`
     }
   ],
   'unknown-revision': [
@@ -135,7 +136,7 @@ export function hubRefusal(
 ): CorralError {
   const { title, id, file } = subject
   const hubStatus = response.status
-  const { when, options } = retryAdvice(response, now)
+  const retryAfter = retryAfterSeconds(response.headers, now)
   const [code, message] = REFUSALS[kind]
   const facts: Facts = {
     ...subject,
@@ -143,12 +144,12 @@ export function hubRefusal(
     status: hubCode && hubCode !== String(hubStatus) ? `${hubStatus}, code ${hubCode}` : String(hubStatus),
     authorised: response.credentials !== undefined,
     quoted: quoteServer(title, response),
-    when,
+    when: retryAfter === undefined ? 'in some minutes' : `in ${retryAfter} s`,
     html: isHtml(response)
   }
   return new CorralError(code, message(facts), {
     ...(code === 'repo_not_found' ? { param: 'model' } : {}),
     details: { hub: title, repository: id, hubStatus, ...(hubCode ? { hubCode } : {}) },
-    ...(kind === 'rate-limited' || kind === 'server-error' ? options : {})
+    ...(retryAfter !== undefined && (kind === 'rate-limited' || kind === 'server-error') ? { retryAfter } : {})
   })
 }

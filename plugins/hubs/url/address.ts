@@ -41,27 +41,27 @@ export function parseAddress(text: string): PlainAddress {
 
 /** The last part of an address's path; undefined where that is not a file name. */
 export function nameOfAddress(id: string): string | undefined {
-  const last = new URL(id).pathname.split('/').at(-1)!
-  return nameFrom(() => decodeURIComponent(last))
+  return usableName(decoded(new URL(id).pathname.split('/').at(-1)!))
 }
 
 /** The file name of a `Content-Disposition` header; undefined where it has no usable one. */
 export function nameOfDisposition(header: string | undefined): string | undefined {
   const extended = /filename\*\s*=\s*UTF-8'[^']*'([^;\s]+)/i.exec(header ?? '')?.[1]
-  if (extended !== undefined) return nameFrom(() => decodeURIComponent(extended))
+  if (extended !== undefined) return usableName(decoded(extended))
   const plain = /filename\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]+))/i.exec(header ?? '')
-  return nameFrom(() => (plain?.[1]?.replace(/\\(.)/g, '$1') ?? plain?.[2])!)
+  return usableName(plain?.[1]?.replace(/\\(.)/g, '$1') ?? plain?.[2])
 }
 
-function nameFrom(read: () => string | undefined): string | undefined {
+/** Undefined where its % signs encode nothing. */
+function decoded(text: string): string | undefined {
   try {
-    const name = read()
-    return isUsablePath(name) && !name.includes('/') ? name : undefined
+    return decodeURIComponent(text)
   } catch {
-    // It is badly encoded.
     return undefined
   }
 }
+
+const usableName = (name: string | undefined) => (isUsablePath(name) && !name.includes('/') ? name : undefined)
 
 /** The address of another file beside one. */
 export function addressBeside(id: string, name: string): string {
