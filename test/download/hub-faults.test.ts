@@ -18,15 +18,15 @@ import {
 } from './support.ts'
 
 const { Q8_0 } = quantizedModels()
-/** Transfers lose patience sooner than they would outside of tests. */
-const IMPATIENT = 'downloads:\n  stall_timeout: 1s\n'
+/** Transfers give up sooner than they would outside of tests. */
+const SHORT_STALLS = 'downloads:\n  stall_timeout: 1s\n'
 
 /** A pull of a small model for each fault; each ends with the right bytes. */
-const CURED: [string, Fault[]][] = [
+const SURVIVED: [string, Fault[]][] = [
   ['a connection that is cut', [{ kind: 'cut', after: 500_000, times: 3 }]],
   ['connections that are reset before any answer', [{ kind: 'reset', times: 2 }]],
   ['a connection that falls silent', [{ kind: 'stall', after: 700_000, times: 2 }]],
-  ['one that never says a word', [{ kind: 'stall', after: 0, times: 1 }]],
+  ['one that never sends a byte', [{ kind: 'stall', after: 0, times: 1 }]],
   ['a wrong byte', [{ kind: 'wrong-byte', at: 1_000_000, times: 1 }]],
   ['a body that is too short', [{ kind: 'short', missing: 1000, times: 2 }]],
   ['a body that is too short and says so', [{ kind: 'less-than-asked', missing: 1000, times: 2 }]],
@@ -51,7 +51,7 @@ const CURED: [string, Fault[]][] = [
   ['a limit, with seconds', [{ kind: 'rate-limit', form: 'retry-after', seconds: 1, times: 1 }]],
   ['a limit, with a fraction', [{ kind: 'rate-limit', form: 'retry-after-fraction', seconds: 0.5, times: 1 }]],
   ['a limit, with a date', [{ kind: 'rate-limit', form: 'retry-after-date', seconds: 1, times: 1 }]],
-  ['a limit without a word', [{ kind: 'rate-limit', form: 'none', seconds: 1, times: 1 }]],
+  ['a limit without a time', [{ kind: 'rate-limit', form: 'none', seconds: 1, times: 1 }]],
   ['a limit where it is looked up', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'info' }]],
   ['a limit of the resolver', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'resolve' }]],
   ['slow beginnings', [{ kind: 'latency', milliseconds: 600 }]]
@@ -59,7 +59,7 @@ const CURED: [string, Fault[]][] = [
 
 t.test('faults that a pull survives', async t => {
   const hub = await startHubEmulator(t, { repositories: {} })
-  const corral = await corralWithHub(t, hub, { config: IMPATIENT })
+  const corral = await corralWithHub(t, hub, { config: SHORT_STALLS })
   const pull = async (what: string, faults: Fault[]) => {
     const file = `${what.replaceAll(/\W+/g, '-')}-Q8_0.gguf`
     const name = `test/${what.replaceAll(/\W+/g, '-')}`
@@ -74,8 +74,8 @@ t.test('faults that a pull survives', async t => {
     t.same(await storedDigests(join(corral.home, 'models', name), '.gguf'), [sha256(Q8_0)], `${what}: the right bytes`)
   }
   // A fault of a file strikes one pull, so several run side by side; one of the listing would strike them all.
-  const ofListings = CURED.filter(([, faults]) => faults.some(({ on }) => on === 'info'))
-  const ofFiles = CURED.filter(one => !ofListings.includes(one))
+  const ofListings = SURVIVED.filter(([, faults]) => faults.some(({ on }) => on === 'info'))
+  const ofFiles = SURVIVED.filter(one => !ofListings.includes(one))
   for (const [what, faults] of ofListings) await pull(what, faults)
   const worker = async () => {
     for (let next = ofFiles.shift(); next; next = ofFiles.shift()) await pull(...next)
@@ -89,7 +89,7 @@ t.test('faults that a pull does not survive', async t => {
   const kinds = ['wrong-byte', 'forbidden', 'range-unsatisfiable']
   const repositories = Object.fromEntries(kinds.map(kind => [`test/${kind}`, { files: { [file(kind)]: Q8_0 } }]))
   const hub = await startHubEmulator(t, { repositories })
-  const corral = await corralWithHub(t, hub, { config: IMPATIENT })
+  const corral = await corralWithHub(t, hub, { config: SHORT_STALLS })
   const ask = async (fault: Fault) => {
     hub.fault({ path: file(fault.kind), ...fault })
     return await refusal(corral, { model: `test/${fault.kind}` })
@@ -120,7 +120,7 @@ t.test('a file changes at the hub during the pull', async t => {
     repositories: { 'test/moving-GGUF': { files: { 'm-Q8_0.gguf': one } } },
     bandwidth: { total: 12 * MIB }
   })
-  const corral = await corralWithHub(t, hub, { config: IMPATIENT })
+  const corral = await corralWithHub(t, hub, { config: SHORT_STALLS })
   const events: any[] = []
   await timedPull(
     corral,

@@ -28,7 +28,7 @@ const corral = await corralWithHub(t, hub)
 const clean = async (t: Tap, corral: Awaited<ReturnType<typeof corralWithHub>>) => {
   t.same(await listed(corral), [], 'nothing is listed')
   t.same(await pulls(corral), [], 'no pull is left')
-  t.equal(partialBytes(corral.home), 0, 'nothing lies on the disk')
+  t.equal(partialBytes(corral.home), 0, 'no partial data are on the disk')
 }
 type Tap = Pick<typeof t, 'same' | 'equal'>
 
@@ -61,7 +61,7 @@ t.test('pulls that are refused without a token', async t => {
     const got = await refusal(corral, { model })
     t.match(got, { status, code, error: words }, JSON.stringify(model))
     t.ok(got.early, `${JSON.stringify(model)} is refused before the stream`)
-    t.notMatch(got.error, /\n\s+at |undefined|\[object/, 'words for people')
+    t.notMatch(got.error, /\n\s+at |undefined|\[object/, 'no stack or placeholder')
     t.ok(/[.!?]$/.test(got.error), `a sentence: ${got.error}`)
     const dry = await corral.json('/api/pull', { model, dry_run: true })
     t.equal(dry.status, got.status, `the same for a dry run of ${JSON.stringify(model)}`)
@@ -69,7 +69,7 @@ t.test('pulls that are refused without a token', async t => {
   t.match(
     (await refusal(corral, { model: 'test/TINY-gguf' })).error,
     /test\/tiny-GGUF/,
-    'a hub that can be searched tells the right spelling'
+    'a hub with a search shows the right spelling'
   )
   hub.huggingFace.search = false
   t.match(await refusal(corral, { model: 'test/TINY-gguf' }), { status: 404, code: 'repo_not_found' })
@@ -81,7 +81,7 @@ t.test('pulls that are refused without a token', async t => {
   const evil = await refusal(corral, { model: 'test/evil-GGUF' })
   t.ok(evil.status >= 400 && evil.code !== 'internal', `a path that leads outside: ${evil.status} ${evil.code}`)
   const damaged = await refusal(corral, { model: 'test/damaged-GGUF' })
-  t.match(damaged, { status: 400, code: 'unsupported_capability' }, 'what is no model never becomes one')
+  t.match(damaged, { status: 400, code: 'unsupported_capability' }, 'a file that is no model is refused')
   t.match(damaged.error, /cannot be run: damaged-Q8_0\.gguf is not a GGUF file/)
   t.same(await listed(corral), [])
   await cleanUp()
@@ -113,8 +113,8 @@ t.test('a name in another case that the hub redirects', async t => {
     const response = await corral.json('/api/pull', { model: 'Test/TINY-gguf:Q8_0', stream: false })
     if (response.status === 200) {
       t.match(await listed(corral), [/^test\/tiny-gguf$/i], `${casing}: one model`)
-      const asked = await corral.json('/api/show', { model: 'test/tiny-GGUF' })
-      t.equal(asked.status, 200, 'found by either spelling')
+      const shown = await corral.json('/api/show', { model: 'test/tiny-GGUF' })
+      t.equal(shown.status, 200, 'found by either spelling')
       await corral.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
     } else {
       t.match(response.body, { code: 'repo_not_found', error: /test\/tiny-GGUF/ }, `${casing}: it names the right one`)
@@ -181,5 +181,5 @@ t.test('pulls are refused when offline', async t => {
   const corral = await corralWithHub(t, hub, { env: { HF_HUB_OFFLINE: '1' } })
   const offline = await refusal(corral, { model: 'test/tiny-GGUF' })
   t.match(offline, { status: 502, code: 'hub_unreachable', error: /HF_HUB_OFFLINE|offline/i })
-  t.equal(hub.traffic.requests.length, 0, 'nobody was asked')
+  t.equal(hub.traffic.requests.length, 0, 'no request was sent')
 })

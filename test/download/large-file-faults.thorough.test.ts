@@ -4,8 +4,8 @@ import { sha256Of } from '../support/hub-emulator/contents.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { contractFaults, corralWithHub, largeGguf, MIB, storedDigests } from './support.ts'
 
-/** Transfers lose patience sooner than they would outside of tests. */
-const IMPATIENT = 'downloads:\n  stall_timeout: 1s\n'
+/** Transfers give up sooner than they would outside of tests. */
+const SHORT_STALLS = 'downloads:\n  stall_timeout: 1s\n'
 
 /**
  * What four connections' sockets may hold that is served and never read: where a connection hands the rest of its range
@@ -18,7 +18,7 @@ t.test('pull of a large file over several connections', async t => {
   const digest = await sha256Of(file)
   const size = file.size
   const hub = await startHubEmulator(t, { repositories: {}, bandwidth: { total: 60 * MIB } })
-  const corral = await corralWithHub(t, hub, { config: IMPATIENT })
+  const corral = await corralWithHub(t, hub, { config: SHORT_STALLS })
   let number = 0
   const pull = async (what: string) => {
     const name = `test/large-${++number}`

@@ -306,8 +306,8 @@ t.test('refusals', async t => {
   t.test('offline', async t => {
     const server = await serve(t, () => info())
     const hub = await hubOf(t, huggingface, { endpoint: server.url }, { HF_HUB_OFFLINE: '1' })
-    for (const asked of [hub.repository({ id: 'acme/Tiny' }, {}), hub.locate(repository(), FILE, never)]) {
-      const error = await failure(asked)
+    for (const request of [hub.repository({ id: 'acme/Tiny' }, {}), hub.locate(repository(), FILE, never)]) {
+      const error = await failure(request)
       t.equal(error.code, 'hub_unreachable')
       t.match(error.message, /HF_HUB_OFFLINE is set to 1/)
     }
@@ -329,7 +329,7 @@ t.test('refusals', async t => {
     const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
     t.equal(error.code, 'hub_rate_limited')
     t.equal(error.retryAfter, 300)
-    t.equal(server.seen.length, 1, 'it is not asked again before its time')
+    t.equal(server.seen.length, 1, 'no request before the time is up')
   })
   t.test('no server at the endpoint', async t => {
     const server = await serve(t, () => undefined)
@@ -370,10 +370,10 @@ t.test('temporary failures are retried', async t => {
 
 t.test('requests through a proxy', async t => {
   const server = await serve(t, ({ url }) => (url.startsWith('/api/') ? info() : { body: 'bytes' }))
-  const asked: string[] = []
+  const hosts: string[] = []
   const proxy = createServer((request, response) => {
     const to = new URL(request.url!)
-    asked.push(to.host)
+    hosts.push(to.host)
     const { method, headers } = request
     request.pipe(
       onwards(to, { method, headers }, answer => {
@@ -389,14 +389,14 @@ t.test('requests through a proxy', async t => {
 
   const named = await hubOf(t, huggingface, { endpoint: server.url, proxy: address })
   const found = await named.repository({ id: 'acme/Tiny' }, {})
-  t.ok(asked.length > 0 && asked.every(to => to === host), asked.join())
+  t.ok(hosts.length > 0 && hosts.every(to => to === host), hosts.join())
   t.equal((await named.locate(found, found.files[1]!, never)).proxy, address)
 
-  asked.length = 0
+  hosts.length = 0
   const surrounding = await hubOf(t, huggingface, { endpoint: server.url }, { HTTP_PROXY: address })
   await surrounding.repository({ id: 'acme/Tiny' }, {})
   t.equal((await surrounding.locate(found, found.files[1]!, never)).proxy, '')
-  t.strictSame(asked, [], 'what the environment names is for the network, not for this machine')
+  t.strictSame(hosts, [], 'the proxy of the environment is not used for this machine')
 
   const none = await hubOf(t, huggingface, { endpoint: server.url, proxy: 'http://127.0.0.1:1' })
   const error = await failure(none.repository({ id: 'acme/Tiny' }, {}))
@@ -425,9 +425,9 @@ t.test('CSGHub', async t => {
   t.notOk(server.seen.some(({ method }) => method === 'HEAD'))
   t.ok(server.seen.every(({ headers }) => headers.authorization === 'Bearer csg_secret'))
 
-  const asked = server.seen.length
+  const before = server.seen.length
   t.equal((await failure(hub.repository({ id: 'acme/None' }, {}))).code, 'repo_not_found')
   t.equal((await failure(hub.repository({ id: 'acme/Private' }, {}))).code, 'hub_forbidden')
-  t.equal(server.seen.length, asked + 2, 'an answer is not asked for again because its status is 500')
+  t.equal(server.seen.length, before + 2, 'a refusal with status 500 is not retried')
   t.equal((await failure(hub.locate(found, { path: 'b.gguf', size: 1 }, never))).code, 'hub_forbidden')
 })

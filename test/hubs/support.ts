@@ -64,7 +64,7 @@ export async function serve(t: Test, answer: (seen: Seen) => Reply | undefined):
   return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, seen, close }
 }
 
-/** Variables that hubs heed; tests run without those of the machine. */
+/** Variables that hubs read; tests run without those of the machine. */
 const VARIABLES = [
   'HF_ENDPOINT',
   'HF_TOKEN',
@@ -86,7 +86,7 @@ const VARIABLES = [
   'https_proxy'
 ]
 
-/** Sets the environment until the test's end: only what is given of what hubs heed. */
+/** Sets the environment until the test's end: of the variables that hubs read, only these are set. */
 export function withEnvironment(t: Test, env: Record<string, string>): void {
   const before = VARIABLES.map(name => [name, process.env[name]] as const)
   for (const name of VARIABLES) delete process.env[name]
@@ -127,7 +127,7 @@ export async function hubOf(
   return hub!
 }
 
-/** What a hub answers; `said` is its JSON. */
+/** A hub's response; `said` is its JSON. */
 export const answer = (status: number, more: Partial<HubResponse> & { said?: unknown } = {}): HubResponse => {
   const { said, ...rest } = more
   const headers = more.headers ?? {}
@@ -142,5 +142,5 @@ export const answer = (status: number, more: Partial<HubResponse> & { said?: unk
   }
 }
 
-/** Of an answer to a question with a token. */
+/** Of a response to a request with a token. */
 export const WITH_TOKEN = { credentials: { authorization: 'Bearer hf_secret' } }

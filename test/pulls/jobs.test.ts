@@ -33,9 +33,9 @@ t.test('a pull stores a model', async t => {
     origin: { kind: 'hub', from: 'huggingface:Acme/Tiny-GGUF', revision: plan.repository.revision }
   })
   for (const { path, size } of plan.files) {
-    const told = events.filter(event => event.path === path)
-    t.same(told.at(-1), { path, completed: size, total: size }, `${path} ends whole`)
-    t.ok(told.every(event => event.total === size))
+    const reported = events.filter(event => event.path === path)
+    t.same(reported.at(-1), { path, completed: size, total: size }, `${path} ends complete`)
+    t.ok(reported.every(event => event.total === size))
   }
   t.same(downloads.list(), [])
   t.same(at.folders(), [], 'nothing is left of it')
@@ -50,7 +50,7 @@ t.test('a pull stores a model', async t => {
   const q2 = await at.pull('Acme/Tiny-GGUF:q2_k')
   t.equal((await watching(q2.pull).result).publicName, 'Acme/Tiny-GGUF:Q2_K')
   t.notOk(transfers.requests.some(request => JSON.stringify(request.files).includes('signature')))
-  t.ok(hub.asked.length > 0)
+  t.ok(hub.requested.length > 0)
   t.match(at.finished, [
     { model: 'Acme/Tiny-GGUF:Q4_K_M', origin: plan.repository.address, size: stored.size },
     { model: 'Acme/Tiny-GGUF:Q2_K' }
@@ -69,7 +69,7 @@ t.test('pulls of the same variant are shared', async t => {
   t.match(
     two.events.find(({ path }) => path.endsWith('.gguf')),
     { completed: statSync(join(downloadsOf(at.home), only(at).id, 'files', 'tiny-Q4_K_M.gguf.part')).size },
-    'who joins hears at once how far it is'
+    'a client that joins gets the progress at once'
   )
   at.transfers.release()
   t.equal(await one.result, await two.result)
@@ -156,7 +156,7 @@ t.test('pause, resume, cancel', async t => {
   await t.rejects(q2.result, reason)
   t.same([downloads.list(), at.folders()], [[], []])
 
-  // The op that comes between: a pull that is asked for while it is being cancelled begins anew.
+  // A pull that is requested while it is being cancelled starts again.
   const going = await at.pull('Acme/Tiny-GGUF')
   const plan = await downloads.plan({ model: 'Acme/Tiny-GGUF' }, {})
   const [, fresh] = await Promise.all([
@@ -210,8 +210,8 @@ t.test('a detached pull is retried until its hub answers', async t => {
   await until('it waits', () => only(at).state === 'paused')
   t.match(only(at), { detached: true, reason: /cannot be reached.*tried again at \d{4}-/ })
   t.equal(recordedState(at), 'downloading', 'after a restart it is tried at once')
-  const asked = at.hub.asked.length
-  await until('it is tried again and again', () => at.hub.asked.length > asked + 2)
+  const before = at.hub.requested.length
+  await until('it is tried again and again', () => at.hub.requested.length > before + 2)
   at.hub.failure = undefined
   await until('it is stored', () => at.store.list().length === 1)
   t.equal(pull?.record().model, 'Acme/Tiny-GGUF:Q4_K_M')

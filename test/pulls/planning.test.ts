@@ -26,7 +26,7 @@ t.test('hubs are searched in order', async t => {
     },
     'the first hub that has it, in its spelling'
   )
-  t.same(other.asked, [])
+  t.same(other.requested, [])
   t.match(await downloads.plan(plan('acme/else-gguf'), {}), { repository: { hub: 'modelscope' } }, 'else the next')
   t.match(await downloads.plan(plan('modelscope:Acme/Tiny-GGUF'), {}), { label: 'Q2_K' }, 'the one that is named')
   t.match(await downloads.plan(plan('hf:Acme/Tiny-GGUF:Q2_K@v1', 'me/mine'), {}), {
@@ -81,7 +81,7 @@ t.test('models that are stored already', async t => {
   t.match(
     await downloads.plan(plan('corral/tiny'), {}),
     { present: true, label: 'Q4_K_M' },
-    'no hub is asked for what came along'
+    'no request for a bundled model'
   )
   t.equal(await downloads.pull(await downloads.plan(plan('corral/tiny'), {}), { detached: false }), undefined)
   await t.rejects(downloads.plan(plan('corral/tiny:Q2_K'), {}), { code: 'hub_unreachable' })
@@ -104,7 +104,7 @@ t.test('models that are stored already', async t => {
   hub.failure = new CorralError('hub_unreachable', 'It is down.')
   t.match(await downloads.plan(plan('ME/own:q4_k_m'), {}), { present: true, warnings: ['It is down.'] })
   hub.failure = undefined
-  await t.rejects(downloads.plan(plan('hf:me/own'), {}), { code: 'repo_not_found' }, 'which one was asked for by name')
+  await t.rejects(downloads.plan(plan('hf:me/own'), {}), { code: 'repo_not_found' }, 'a hub that is named must have it')
   await store.remove(parseModelName('Acme/Tiny-GGUF'))
 
   hub.contents['Acme/Tiny-GGUF']!['README.md'] = readme
@@ -175,7 +175,7 @@ t.test('plans of SafeTensors models', async t => {
 
 t.test('sizes that the listing does not have', async t => {
   const at = await setting(t)
-  at.hub.silentOn.add('tiny-Q4_K_M.gguf')
+  at.hub.withoutSizes.add('tiny-Q4_K_M.gguf')
   const { pull, plan: made } = await at.pull('Acme/Tiny-GGUF:Q4_K_M')
   t.equal(made.files[0]?.size, model(4).length)
   const stored = await watching(pull).result
@@ -252,7 +252,7 @@ t.test('progress of a pull', async t => {
   const progress = new PullProgress({ files } as PullPlan, [10])
   const events: FileProgress[] = []
   const stop = progress.listen(changed => void events.push(...changed))
-  t.same(events, [{ path: 'a', completed: 10, total: 1000 }], 'what is not known is not told')
+  t.same(events, [{ path: 'a', completed: 10, total: 1000 }], 'unknown sizes are not reported')
   const began = performance.now()
   for (let step = 0; step <= 100; step++) {
     progress.report(0, 10 + step * 5, 1000)
@@ -271,7 +271,7 @@ t.test('progress of a pull', async t => {
   const count = events.length
   progress.report(0, 1, 1000)
   await sleep(150)
-  t.equal(events.length, count, 'who has left hears nothing')
+  t.equal(events.length, count, 'no events after the end')
 })
 
 t.test('compares plans', async t => {
@@ -283,5 +283,5 @@ t.test('compares plans', async t => {
   t.notOk(sameFiles(made([a]), made([a, { ...a, storedPath: 'b' }])))
   const unknown = { storedPath: 'a', path: 'a' }
   t.ok(sameFiles(made([unknown]), made([unknown])))
-  t.notOk(sameFiles(made([unknown]), made([unknown], '2')), 'without digests the revision tells')
+  t.notOk(sameFiles(made([unknown]), made([unknown], '2')), 'without digests the revision counts')
 })

@@ -29,12 +29,12 @@ export type Contents = Record<string, Record<string, Buffer>>
 
 export interface ScriptedHub extends Hub {
   contents: Contents
-  /** Thrown by whatever it is asked, while set. */
+  /** Thrown by all requests, while set. */
   failure: CorralError | undefined
-  /** Ids and paths it was asked for. */
-  asked: string[]
-  /** Files that it tells nothing of but the path. */
-  silentOn: Set<string>
+  /** Ids and paths of requests. */
+  requested: string[]
+  /** Files of which only the path is listed. */
+  withoutSizes: Set<string>
 }
 
 /** Large files have a SHA-256, small ones git's digest, as at real hubs. */
@@ -45,15 +45,15 @@ export function scriptedHub(name: string, contents: Contents, prefixes: string[]
     prefixes,
     contents,
     failure: undefined,
-    asked: [],
-    silentOn: new Set(),
+    requested: [],
+    withoutSizes: new Set(),
     async repository({ id, revision }) {
-      hub.asked.push(id)
+      hub.requested.push(id)
       if (hub.failure) throw hub.failure
       const found = Object.keys(hub.contents).find(key => key.toLowerCase() === id.toLowerCase())
       if (!found) throw new CorralError('repo_not_found', `${name} has no ${id}.`)
       const files = Object.entries(hub.contents[found]!).map(([path, bytes]): HubFile => {
-        if (hub.silentOn.has(path)) return { path, size: undefined }
+        if (hub.withoutSizes.has(path)) return { path, size: undefined }
         const digest = /\.(gguf|safetensors)$/.test(path) ? { sha256: sha256(bytes) } : { gitSha1: gitSha1(bytes) }
         return { path, size: bytes.length, ...digest }
       })
@@ -68,7 +68,7 @@ export function scriptedHub(name: string, contents: Contents, prefixes: string[]
       }
     },
     async locate(repository: HubRepository, file: HubFile) {
-      hub.asked.push(`${repository.id}/${file.path}`)
+      hub.requested.push(`${repository.id}/${file.path}`)
       if (hub.failure) throw hub.failure
       const bytes = hub.contents[repository.id]![file.path]!
       return {
@@ -169,7 +169,7 @@ export interface Setting {
   hub: ScriptedHub
   other: ScriptedHub
   home: string
-  /** What hooks were given. */
+  /** Events that hooks got. */
   finished: PullEvent[]
   /** Folders of pulls that are not done. */
   folders(): string[]
@@ -244,7 +244,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
   }
 }
 
-/** Watches a pull and keeps what it was told. */
+/** Watches a pull and keeps its events. */
 export function watching(pull: Pull): {
   result: Promise<StoredVariant>
   events: FileProgress[]

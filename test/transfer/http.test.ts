@@ -37,11 +37,11 @@ function fetchFile(t: Test, url: string, proxy?: string): Promise<{ size: number
 
 /** A proxy that records its requests. */
 async function startProxy(t: Test, secret?: string) {
-  const asked: string[] = []
+  const requested: string[] = []
   const allowed = (credentials: string | undefined) =>
     secret === undefined || credentials === `Basic ${Buffer.from(secret).toString('base64')}`
   const proxy = createServer((request, response) => {
-    asked.push(request.url!)
+    requested.push(request.url!)
     if (!allowed(request.headers['proxy-authorization'])) {
       response.writeHead(407).end('authenticate first')
       return
@@ -55,7 +55,7 @@ async function startProxy(t: Test, secret?: string) {
     onward.pipe(response.socket!)
   })
   proxy.on('connect', (request, socket, head) => {
-    asked.push(`CONNECT ${request.url}`)
+    requested.push(`CONNECT ${request.url}`)
     if (!allowed(request.headers['proxy-authorization'])) {
       socket.end('HTTP/1.1 407 Proxy Authentication Required\r\n\r\n')
       return
@@ -76,7 +76,7 @@ async function startProxy(t: Test, secret?: string) {
     proxy.closeAllConnections()
     proxy.close()
   })
-  return { asked, port: (proxy.address() as AddressInfo).port }
+  return { requested, port: (proxy.address() as AddressInfo).port }
 }
 
 t.test('transfer over TLS', async t => {
@@ -104,16 +104,19 @@ t.test('transfer over TLS', async t => {
   })
 
   await t.test('through a proxy', async t => {
-    const { asked, port } = await startProxy(t, 'user:p@ss')
+    const { requested, port } = await startProxy(t, 'user:p@ss')
     const proxy = `http://user:p%40ss@127.0.0.1:${port}`
     t.strictSame(await fetchFile(t, server.url, proxy), [{ size: content.length, sha256: sha256(content) }])
-    t.ok(asked.length > 0 && asked.every(line => line === `CONNECT ${new URL(server.url).host}`))
+    t.ok(requested.length > 0 && requested.every(line => line === `CONNECT ${new URL(server.url).host}`))
   })
 
   await t.test('fails when the proxy refuses the credentials', async t => {
     const { port } = await startProxy(t, 'user:other')
     const failed = fetchFile(t, server.url, `http://user:secret@127.0.0.1:${port}`)
-    await t.rejects(failed, { code: 'hub_unreachable', message: /the proxy wants other credentials \(407\)/ })
+    await t.rejects(failed, {
+      code: 'hub_unreachable',
+      message: /the proxy does not accept the user name and password \(407\)/
+    })
     await t.rejects(failed, { message: /^(?!.*secret)/ })
   })
 })
@@ -121,10 +124,10 @@ t.test('transfer over TLS', async t => {
 t.test('transfer without TLS through a proxy', async t => {
   const server = await startByteServer({ '/file': content })
   t.teardown(() => server.close())
-  const { asked, port } = await startProxy(t, 'user:pass')
+  const { requested, port } = await startProxy(t, 'user:pass')
   const proxy = `http://user:pass@127.0.0.1:${port}`
   t.strictSame(await fetchFile(t, server.url, proxy), [{ size: content.length, sha256: sha256(content) }])
-  t.ok(asked.length > 0 && asked.every(line => line === `${server.url}/file`))
+  t.ok(requested.length > 0 && requested.every(line => line === `${server.url}/file`))
 })
 
 /** Sends a request to a server that answers with exactly these bytes, in pieces of a size. */

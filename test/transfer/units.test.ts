@@ -290,17 +290,17 @@ t.test('the bandwidth limit', async t => {
 })
 
 t.test('file source: locations are shared, renewed and redirected', async t => {
-  let asked = 0
+  let located = 0
   const source = new FileSource(async () => ({
-    url: `https://hub.example/file?${++asked}`,
+    url: `https://hub.example/file?${++located}`,
     headers: { Authorization: 'x' },
     // The first location expires in less than a minute.
-    expiresAt: Date.now() + (asked === 1 ? 50_000 : 600_000)
+    expiresAt: Date.now() + (located === 1 ? 50_000 : 600_000)
   }))
   const [one, other] = await Promise.all([source.current(), source.current()])
   t.equal(one, other, 'requested once for all connections')
   t.not(await source.current(), one, 'requested again a minute before it expires')
-  t.equal(asked, 2)
+  t.equal(located, 2)
   t.notOk(source.drop(one), 'an older location is not dropped twice')
   const spot = await source.current()
   source.failed(spot)

@@ -60,10 +60,9 @@ export const sizeOf = (files: readonly { size: number | undefined }[]) =>
 export function refusal(
   code: 'unsupported_capability' | 'repo_not_found' | 'invalid_request' | 'invalid_model_name',
   message: string,
-  details?: Record<string, unknown>,
-  cause?: unknown
+  details?: Record<string, unknown>
 ): CorralError {
-  return new CorralError(code, message, { param: 'model', ...(details ? { details } : {}), cause })
+  return new CorralError(code, message, { param: 'model', ...(details ? { details } : {}) })
 }
 
 /** Names for a sentence, at most twelve. */

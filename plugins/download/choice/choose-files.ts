@@ -185,6 +185,5 @@ function companions(files: readonly HubFile[], folder: string): HubFile[] {
   const small = files.filter(
     ({ path, size }) => COMPANION.test(fileNameOf(path)) && size !== undefined && size > 0 && size <= MAX_COMPANION
   )
-  const of = (where: string) => small.filter(({ path }) => folderOf(path) === where).sort(byPath)
-  return folder === '' ? of('') : [...of(folder), ...of('')]
+  return [...new Set([folder, ''])].flatMap(where => small.filter(({ path }) => folderOf(path) === where).sort(byPath))
 }

@@ -1,6 +1,6 @@
 import type { PlannedDownload } from '../../../core/contracts/downloads.ts'
 import type { HubFile } from '../../../core/contracts/hubs.ts'
-import type { CorralError } from '../../../core/errors.ts'
+import { type CorralError, messageOf } from '../../../core/errors.ts'
 import { labelFromFileName, shardNames, storedName } from '../../../core/models/gguf-file-name.ts'
 import { describesSafetensors, dtypeLabel, isTokenizer } from '../../../core/models/safetensors-layout.ts'
 import { formatMemory } from '../../../core/system/bytes.ts'
@@ -144,7 +144,7 @@ export function weightsOfIndex(text: string, path = INDEX): string[] {
   try {
     map = JSON.parse(text)?.weight_map
   } catch (error) {
-    throw damaged(path, 'it is not JSON', error)
+    throw damaged(path, `it is not JSON (${messageOf(error)})`)
   }
   const names = map && typeof map === 'object' ? [...new Set(Object.values(map))] : []
   if (names.length === 0) throw damaged(path, 'it has no "weight_map" with names of files')
@@ -153,12 +153,10 @@ export function weightsOfIndex(text: string, path = INDEX): string[] {
   return (names as string[]).sort()
 }
 
-function damaged(path: string, why: string, cause?: unknown): CorralError {
+function damaged(path: string, why: string): CorralError {
   return refusal(
     'unsupported_capability',
-    `The repository's ${path} cannot be used: ${why}. Pull another revision or another repository of this model.`,
-    undefined,
-    cause
+    `The repository's ${path} cannot be used: ${why}. Pull another revision or another repository of this model.`
   )
 }
 

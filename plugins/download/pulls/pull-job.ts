@@ -90,7 +90,7 @@ export class PullJob implements Pull {
   #stopped: unknown
   /** The model is stored; the pull's folder is being removed. */
   isStored = false
-  /** Set when the pull has ended for good. */
+  /** Set when the pull is done or cancelled. */
   #outcome: Outcome | undefined
   /** Emits an `outcome` for the clients that watch. */
   readonly #outcomes = new EventEmitter().setMaxListeners(0)

@@ -7,7 +7,7 @@ import type { FileLocation, Hub, HubRepository } from '../../../core/contracts/h
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
-import { bareName, type ModelName, parseModelName } from '../../../core/models/model-name.ts'
+import { bareName, parseModelName } from '../../../core/models/model-name.ts'
 import { conflictingVariant, originInWords } from '../../../core/models/stored-variant.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../core/system/data-paths.ts'
@@ -34,7 +34,7 @@ export interface PlannerContext {
 
 /** Bytes of the largest config or index file that is read before files are chosen. */
 const MAX_DESCRIPTION = 64_000_000
-const NO_ROOM = { required: 0, available: 0, fits: true }
+const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
 
 /** Plans what a pull would download. */
 export async function planPull(context: PlannerContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
@@ -63,13 +63,22 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
     return presentPlan(here, `It ${originInWords(here.origin)}.`, [error.message])
   }
   const { hub, repository } = found
-  const { owner, name, variant } = nameFor(wanted, repository)
+  // The hub's spelling is taken where it differs by case only.
+  const isSpelling = bareName(wanted).toLowerCase() === repository.id.toLowerCase()
+  const { owner, name } = isSpelling ? parseModelName(repository.id) : wanted
   const signal = waiting.signal ?? new AbortController().signal
   const choice = await choose(context, hub, repository, reference, signal)
   const files = await withSizes(hub, repository, choice.files, signal)
   const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
   const { files: _, ...place } = repository
-  const planned = { ...choice, name: { owner, name }, label: variant ?? choice.label, repository: place, files, size }
+  const planned = {
+    ...choice,
+    name: { owner, name },
+    label: wanted.variant ?? choice.label,
+    repository: place,
+    files,
+    size
+  }
   const variants = storage.variants(planned.name)
   const present = (await variantWithFiles(planned, variants)) !== undefined
   if (!present) refuseOtherOrigin(repository, variants, planned.label)
@@ -96,8 +105,8 @@ function presentPlan(variant: StoredVariant, reason: string, warnings: string[] 
     size,
     reason,
     choices: [],
-    memory: NO_ROOM,
-    disk: NO_ROOM,
+    memory: NOTHING_NEEDED,
+    disk: NOTHING_NEEDED,
     warnings,
     present: true
   }
@@ -134,12 +143,6 @@ async function findRepository(
           'section "downloads" in config.yaml.',
     { param: 'model' }
   )
-}
-
-/** The name to store a model under: the hub's spelling where it differs by case only. */
-function nameFor(wanted: ModelName, repository: HubRepository): ModelName {
-  if (bareName(wanted).toLowerCase() !== repository.id.toLowerCase()) return wanted
-  return { ...wanted, ...parseModelName(repository.id) }
 }
 
 /** Chooses the files, by what those say that describe the others. */

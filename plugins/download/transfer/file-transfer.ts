@@ -291,8 +291,8 @@ export class FileTransfer {
 
   /** Called often: replaces a request that crawls while others do not. */
   tick(now: number): void {
-    const seconds = (now - this.#comparedAt) / 1000
     if (now - this.#comparedAt < COMPARE_INTERVAL) return
+    const seconds = (now - this.#comparedAt) / 1000
     this.#comparedAt = now
     const [slowest, next] = [...this.#running]
       .filter(fetch => fetch.compared !== undefined)

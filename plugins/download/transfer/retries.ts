@@ -27,7 +27,7 @@ export class Retries {
    * A request failed. Requests that were running at the same time count as one failure.
    * @param startedAt when that request was started
    * @param arrived bytes of the file received so far
-   * @param retryAfter seconds that the server wants clients to wait
+   * @param retryAfter seconds that the server asks clients to wait
    * @returns false when the file is to be given up
    */
   failed(now: number, startedAt: number, arrived: number, retryAfter: number | undefined): boolean {

@@ -9,7 +9,7 @@ export interface FetchProblem {
   what: string
   /** Of a response that refuses the request; undefined where something else is wrong. */
   status?: number
-  /** Seconds that the server wants clients to wait. */
+  /** Seconds that the server asks clients to wait. */
   retryAfter?: number | undefined
 }
 
@@ -59,7 +59,7 @@ export async function storageError(error: unknown, target: string, size: number,
 export function wrongContent(path: string, expected: string, got: string): CorralError {
   return new CorralError(
     'checksum_mismatch',
-    `${path} is not what the hub says it is: ${expected} was expected and ${got} came. Its partial data were removed; pull again, and if that fails too, the hub or something on the way to it is at fault.`,
+    `${path} is not what the hub says it is: expected ${expected}, got ${got}. Its partial data were removed; pull again, and if that fails too, the hub or something on the way to it is at fault.`,
     { details: { path, expected, got } }
   )
 }

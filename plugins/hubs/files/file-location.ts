@@ -51,14 +51,12 @@ export function locationHeaders(credentials: Headers | undefined): Headers {
   return { 'user-agent': USER_AGENT, 'accept-encoding': 'identity', ...credentials }
 }
 
-type LocateRequest = Pick<OutgoingRequest, 'method' | 'headers' | 'foreign' | 'headersOnly' | 'retryTime' | 'isFinal'>
-
 /**
  * Requests the location of a file: by HEAD where that is redirected, or else by its first byte, since some servers do not
  * support HEAD and others only redirect requests for bytes.
  */
 export async function requestLocation(
-  send: (outgoing: LocateRequest) => Promise<HubResponse>,
+  send: (outgoing: Partial<OutgoingRequest>) => Promise<HubResponse>,
   foreign: 'stop' | 'follow',
   withHead: boolean
 ): Promise<HubResponse> {

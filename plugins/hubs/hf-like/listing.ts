@@ -31,7 +31,7 @@ export function filesOfInfo(info: Record<string, unknown>): HubFile[] | undefine
 
 /**
  * The files of a tree, without folders, links and unsafe paths.
- * @param withDigests whether `oid` is the digest of the file even where there is no word of LFS
+ * @param withDigests whether `oid` is the digest of the file even where it names no LFS object
  */
 export function filesOfTree(entries: readonly unknown[], withDigests: boolean): HubFile[] {
   return withoutDuplicates(

@@ -116,7 +116,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
       pieces.push(piece)
     }
     const bytes = Buffer.concat(pieces)
-    // Some servers compress although they were told not to.
+    // Some servers compress although they were asked not to.
     const unpack = { gzip: unzip, deflate: unzip, br: brotliDecompress }[headers['content-encoding'] ?? '']
     if (!unpack || size === 0) return bytes.toString()
     return (await promisify<Buffer, object, Buffer>(unpack)(bytes, { maxOutputLength: BODY_LIMIT })).toString()

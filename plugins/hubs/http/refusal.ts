@@ -74,8 +74,8 @@ const REFUSALS: Record<RefusalKind, [code: ErrorCode, message: (facts: Facts) =>
     'hub_forbidden',
     ({ title, what, page, tokenAdvice, authorised, quoted }) =>
       authorised
-        ? `${title} gives ${what} only to accounts on its list, and that of the token in use is not on it. Ask for access at ${page}, wait until it is granted, and pull again.${quoted}`
-        : `${title} gives ${what} only to those who have agreed to its terms. Agree at ${page}, then ${tokenAdvice}, and pull again.`
+        ? `${title} allows the download of ${what} to accounts on its list only, and that of the token in use is not on it. Ask for access at ${page}, wait until it is granted, and pull again.${quoted}`
+        : `${title} requires that you have agreed to its terms before you download ${what}. Agree at ${page}, then ${tokenAdvice}, and pull again.`
   ],
   private: [
     'hub_forbidden',
@@ -89,7 +89,7 @@ const REFUSALS: Record<RefusalKind, [code: ErrorCode, message: (facts: Facts) =>
     ({ title, what, tokenAdvice, authorised, quoted }) =>
       authorised
         ? `${title} does not accept the token in use: it is wrong, expired or revoked. Get a new one and ${tokenAdvice}, or remove it for public models.${quoted}`
-        : `${title} wants a token for ${what}: ${tokenAdvice}.${quoted}`
+        : `${title} requires a token for ${what}: ${tokenAdvice}.${quoted}`
   ],
   disabled: [
     'hub_forbidden',

@@ -5,6 +5,7 @@ import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { createHfLikeHub } from '../hf-like/hub.ts'
 import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
 
+const HOSTS = ['huggingface.co', 'hf.co']
 const PLACE = { usual: 'https://huggingface.co', variable: 'HF_ENDPOINT' }
 
 export default definePlugin({
@@ -19,22 +20,14 @@ export default definePlugin({
     const { endpoint, title, send } = publicHubAccess(context, options, {
       ...PLACE,
       title: 'Hugging Face',
-      hosts: ['huggingface.co', 'hf.co'],
+      hosts: HOSTS,
       credentials: async () => bearer(await findToken(tokenSources(options.token, env), env))
     })
     context.service('downloads').addHub(
       createHfLikeHub({
         name: 'huggingface',
         title,
-        prefixes: [
-          'hf:',
-          'hf.co/',
-          'huggingface.co/',
-          'https://huggingface.co/',
-          'https://hf.co/',
-          'http://huggingface.co/',
-          'http://hf.co/'
-        ],
+        prefixes: ['hf:', ...['', 'https://', 'http://'].flatMap(scheme => HOSTS.map(host => `${scheme}${host}/`))],
         send: async outgoing => {
           const variable = offlineVariable(env)
           if (variable === undefined) return await send(outgoing)

@@ -4,14 +4,12 @@ import { connect as connectPlain, isIP, type Socket } from 'node:net'
 import type { ConnectionOptions } from 'node:tls'
 import { isLoopback } from '../../../../core/system/private-address.ts'
 
-export type FailureKind = 'connect' | 'cut' | 'stall' | 'protocol'
-
 /** A connection could not be made, or broke before the end of an exchange. */
 export class ConnectionFailure extends Error {
   override readonly name = 'ConnectionFailure'
-  readonly kind: FailureKind
+  readonly kind: 'connect' | 'cut' | 'stall' | 'protocol'
 
-  constructor(kind: FailureKind, message: string, cause?: unknown) {
+  constructor(kind: ConnectionFailure['kind'], message: string, cause?: unknown) {
     super(message, { cause })
     this.kind = kind
   }
@@ -101,7 +99,7 @@ async function tunnel(socket: Socket, target: URL, proxy: URL, timeout: number, 
   const status = response.statusCode!
   if (status >= 200 && status < 300) return socket
   socket.destroy()
-  const why = status === 407 ? 'wants other credentials (407)' : `refuses to connect (${status})`
+  const why = status === 407 ? 'does not accept the user name and password (407)' : `refuses to connect (${status})`
   throw new ConnectionFailure('connect', `the proxy ${why}`)
 }
 
