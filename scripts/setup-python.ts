@@ -112,7 +112,7 @@ async function setUpConversion(): Promise<void> {
   const { directory: converter, version } = await runtimes.conversionTools(waiting)
   /** Proves that a Python can run the converter; an empty path makes an environment. */
   const prepare = async (python: string) => {
-    const settings = { python, packageIndex: '', torchIndex: 'https://download.pytorch.org/whl/cpu' }
+    const settings = { python, package_index: '', torch_index: 'https://download.pytorch.org/whl/cpu' }
     const options = { settings, directory: conversion, converter, env: process.env, log, proven: new Set<string>() }
     return (await preparePython(options, waiting)).executable
   }

@@ -15,6 +15,15 @@ export interface ResponseSchema {
 const ALWAYS: ErrorCode[] = ['unauthorized', 'origin_not_allowed', 'host_not_allowed', 'internal', 'shutting_down']
 /** What every route that takes a body may answer. */
 const WITH_BODY: ErrorCode[] = ['invalid_json', 'missing_body', 'invalid_request', 'body_too_large']
+/** What finding a model that must have files may end with. */
+export const FILE_ERRORS: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'unsupported_capability']
+/** What downloading may end with. */
+export const DOWNLOAD_ERRORS: ErrorCode[] = [
+  'hub_unreachable',
+  'checksum_mismatch',
+  'hub_rate_limited',
+  'insufficient_storage'
+]
 /** What finding and loading a model may end with. */
 export const MODEL_ERRORS: ErrorCode[] = [
   'invalid_model_name',

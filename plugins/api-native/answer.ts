@@ -33,7 +33,7 @@ interface ToolCall {
 interface Fragment {
   content: string
   thinking: string
-  /** Whole calls, all given with the event that ends the answer. */
+  /** Whole calls; all of them are in the event that ends the answer. */
   toolCalls: ToolCall[]
   logprobs?: TokenProbability[]
 }
@@ -67,7 +67,7 @@ interface AnswerContext {
   loadOnly: boolean
 }
 
-/** One answer, in the words of Ollama's API. */
+/** One answer, in the format of Ollama's API. */
 class NativeAnswer implements AnswerWriter {
   readonly #context: AnswerContext
   readonly #calls: { id?: string; name: string; arguments: string }[] = []
@@ -155,7 +155,7 @@ function parseArguments(text: string): unknown {
   try {
     return JSON.parse(text === '' ? '{}' : text)
   } catch {
-    // An answer cut off in the middle of a call: what there is of it is given as it is.
+    // The answer was cut off in the middle of a call.
     return text
   }
 }
@@ -185,7 +185,7 @@ async function answer(
     scheduler.keepAlive(name, 0)
     const ending = { done: true, done_reason: 'unload', total_duration: 0, load_duration: 0 }
     if (body.stream === false) return { ...empty(), ...ending }
-    // Ollama gives one object of JSON then, whatever "stream" says, and some clients read no other type.
+    // Ollama replies with one JSON object then, whatever "stream" says, and some clients read no other type.
     return reply
       .type(framing === 'ndjson' ? 'application/json' : FRAMES.sse.contentType)
       .header('cache-control', 'no-cache, no-transform')
@@ -244,12 +244,11 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const { streams } = deps
     const chat = nativeRoute('Answers', 'chat', 'Answer a conversation', {
-      description:
-        'Loads the model where needed. Without messages it is only loaded, or unloaded where `keep_alive` is 0.',
+      description: 'Loads the model if needed. Without messages it is only loaded, or unloaded if `keep_alive` is 0.',
       body: ChatRequestSchema,
       response: {
         200: streams.eventsReply(
-          'The answer, whole where `stream` is false',
+          'The answer, in one piece if `stream` is false',
           ChatReplySchema,
           'Pieces of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
           ChatEventSchema
@@ -267,13 +266,13 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const generate = nativeRoute('Answers', 'generate', 'Continue a prompt', {
       description:
         'The prompt is put into the chat template as one user message, unless `raw` is true or there is a `suffix` ' +
-        'to fill in before. Without a prompt the model is only loaded, or unloaded where `keep_alive` is 0.',
+        'to fill in before it. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
       body: GenerateRequestSchema,
       response: {
         200: streams.eventsReply(
-          'What the model wrote, whole where `stream` is false',
+          'The generated text, in one piece if `stream` is false',
           GenerateReplySchema,
-          'Pieces of it; the last event has `done: true`',
+          'Pieces of the text; the last event has `done: true`',
           GenerateEventSchema
         )
       },

@@ -4,55 +4,57 @@ import { type Static, Type } from 'typebox'
 import { shortened } from '../../core/answers/embedding.ts'
 import { askOnce, callOf } from '../../core/answers/pipeline.ts'
 import { Nanoseconds } from '../../core/contracts/native-records.ts'
-import { Given, keep_alive, loose, named, options } from '../../core/http/request-fields.ts'
+import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
 
-const Embedding = Type.Array(Type.Number(), { description: 'Of length 1; empty where there was no text' })
+const Embedding = Type.Array(Type.Number(), { description: 'Normalized to length 1; empty where there was no text' })
 const only = 'Without a text the model is only loaded, or unloaded where `keep_alive` is 0.'
 
 const embedRoute = nativeRoute('Answers', 'embed', 'Embed texts', {
-  description: `Loads the model for embeddings where needed. ${only}`,
-  body: Type.Object(
-    {
-      ...named,
-      input: Given(Type.Union([Type.String(), Type.Array(Type.String())], { description: 'Texts; none only loads' })),
-      truncate: Given(
-        Type.Boolean({ default: false, description: 'Whether texts that are longer than the context are cut' })
-      ),
-      dimensions: Given(Type.Integer({ minimum: 1, description: 'Numbers of each embedding, if fewer than it has' })),
-      options,
-      keep_alive
-    },
-    loose
-  ),
+  description: `Loads the model in embedding mode if needed. ${only}`,
+  body: Loose({
+    ...named,
+    input: Given(
+      Type.Union([Type.String(), Type.Array(Type.String())], {
+        description: 'Texts; without any the model is only loaded'
+      })
+    ),
+    truncate: Given(
+      Type.Boolean({ default: false, description: 'Whether texts that are longer than the context are cut' })
+    ),
+    dimensions: Given(
+      Type.Integer({ minimum: 1, description: "Length of each embedding, if shorter than the model's own" })
+    ),
+    options,
+    keep_alive
+  }),
   response: {
     200: json(
       'An embedding for each text',
-      Type.Object(
-        {
-          model: Type.String({ description: 'As it was asked for' }),
-          embeddings: Type.Array(Embedding),
-          total_duration: Nanoseconds('From the request to the reply'),
-          load_duration: Nanoseconds('That the request waited for the model to load'),
-          prompt_eval_count: Type.Integer({ description: 'Tokens of all texts' })
-        },
-        { ...loose, title: 'EmbedReply' }
-      )
+      Titled('EmbedReply', {
+        model: Type.String({ description: 'As requested' }),
+        embeddings: Type.Array(Embedding),
+        total_duration: Nanoseconds('From the request to the reply'),
+        load_duration: Nanoseconds('That the request waited for the model to load'),
+        prompt_eval_count: Type.Integer({ description: 'Tokens in all texts' })
+      })
     )
   },
   errors: ANSWER_ERRORS
 })
 const embeddingsRoute = nativeRoute('Answers', 'embeddings', 'Embed one text', {
   description: `An older form of embed. ${only}`,
-  body: Type.Object(
-    { ...named, prompt: Given(Type.String({ description: 'A text; none only loads' })), options, keep_alive },
-    loose
-  ),
+  body: Loose({
+    ...named,
+    prompt: Given(Type.String({ description: 'A text; without it the model is only loaded' })),
+    options,
+    keep_alive
+  }),
   response: {
-    200: json('The embedding', Type.Object({ embedding: Embedding }, { ...loose, title: 'EmbeddingsReply' }))
+    200: json('The embedding', Titled('EmbeddingsReply', { embedding: Embedding }))
   },
   errors: ANSWER_ERRORS
 })

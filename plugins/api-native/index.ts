@@ -18,11 +18,11 @@ export default definePlugin({
     {
       negotiate: Type.Boolean({
         default: true,
-        description: 'Heed the Accept header: clients that rule Server-Sent Events out get NDJSON'
+        description: 'Respect the Accept header: clients that do not accept Server-Sent Events get NDJSON'
       }),
       heartbeat: Timeout({
         default: '10s',
-        description: 'Silence after which a waiting stream says what is going on'
+        description: 'Silence after which a waiting stream sends a heartbeat that says what it waits for'
       })
     },
     { additionalProperties: false }

@@ -5,7 +5,7 @@ import { type Static, Type } from 'typebox'
 import { type EngineLogRecord, EngineLogSchema } from '../../core/contracts/engine-log.ts'
 import { Time } from '../../core/contracts/native-records.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
-import { loose } from '../../core/http/request-fields.ts'
+import { Loose } from '../../core/http/request-fields.ts'
 import { nativeRoute } from '../../core/http/response-schemas.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
@@ -17,9 +17,9 @@ const BACKLOG = 20
 
 const { engine, build, startedAt, exit, failure } = EngineLogSchema.properties
 const LogEventSchema = Type.Union([
-  Type.Object({ engine, line: Type.String() }, loose),
-  Type.Object({ engine, build, startedAt }, loose),
-  Type.Object({ engine, endedAt: Time(), exit, failure }, loose)
+  Loose({ engine, line: Type.String() }),
+  Loose({ engine, build, startedAt }),
+  Loose({ engine, endedAt: Time(), exit, failure })
 ])
 /** The events of a followed log, each with the engine that it belongs to. */
 export type LogEvent = Static<typeof LogEventSchema>
@@ -31,26 +31,26 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
     const closing = new AbortController()
     app.addHook('preClose', async () => closing.abort())
 
-    const logs = nativeRoute('Server', 'getLogs', "Show what a model's latest engines printed", {
-      description: 'The newest engine first. With `follow` it is a stream of what comes, until the client leaves.',
+    const logs = nativeRoute('Server', 'getLogs', "Show the logs of a model's latest engines", {
+      description: 'Newest engine first. With `follow` it is a stream of new lines, until the client leaves.',
       // Names hold a slash, which clients send as it is or as %2F.
       params: Type.Object({
         '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
       }),
       querystring: Type.Object({
         lines: Type.Optional(
-          Type.String({ pattern: '^\\d{1,6}$', description: 'A number: only so many last lines of each engine' })
+          Type.String({ pattern: '^\\d{1,6}$', description: 'Number of last lines of each engine' })
         ),
         follow: Type.Optional(
-          Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream what comes, until the client leaves' })
+          Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new lines until the client leaves' })
         )
       }),
       response: {
         200: streams.eventsReply(
-          'What they printed, and how they ended',
-          Type.Object({ model: Type.String(), engines: Type.Array(EngineLogSchema) }, loose),
-          'Lines, beginnings and ends of engines',
-          Type.Union([...LogEventSchema.anyOf, Type.Object({ status: Type.String() }, loose)])
+          'Their output, and how they ended',
+          Loose({ model: Type.String(), engines: Type.Array(EngineLogSchema) }),
+          'Lines, starts and exits of engines',
+          Type.Union([...LogEventSchema.anyOf, Loose({ status: Type.String() })])
         )
       },
       errors: ['invalid_request', 'invalid_model_name', 'model_not_found']
@@ -84,8 +84,8 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
 }
 
 /**
- * Makes events of what is new in a model's records since the last call, oldest first. The first call gives the last
- * `backlog` lines of the newest engine; engines that come later are followed from their start.
+ * Makes events of what is new in a model's records since the last call, oldest first. The first call starts with the last
+ * `backlog` lines of the newest engine; later engines are followed from their start.
  */
 export function createLogEvents(backlog: number): (records: readonly EngineLogRecord[]) => LogEvent[] {
   /** By engine: how many of its lines have been sent, and whether its end has. */

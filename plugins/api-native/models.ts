@@ -17,8 +17,8 @@ import {
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, type ErrorCode } from '../../core/errors.ts'
-import { Given, keep_alive, loose, named, options } from '../../core/http/request-fields.ts'
-import { json, MODEL_ERRORS, nativeRoute, type ResponseSchema } from '../../core/http/response-schemas.ts'
+import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
+import { FILE_ERRORS, json, MODEL_ERRORS, nativeRoute, type ResponseSchema } from '../../core/http/response-schemas.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 import { bareName, type ModelName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
@@ -26,28 +26,21 @@ import { refuseWhilePulled } from '../../core/models/stored-variant.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { loadingRecord, localRecord, nameOf, runningRecord, showRecord } from './records.ts'
 
-const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'unsupported_capability']
-const NamedRequestSchema = Type.Object(named, { ...loose, title: 'NamedRequest' })
-const ConvertRequestSchema = Type.Object(
-  {
-    ...named,
-    dtype: Given(Type.String({ minLength: 1, description: 'f32, f16, bf16, q8_0, q4_k_m, …' })),
-    stream: Given(Type.Boolean({ default: true }))
-  },
-  { ...loose, title: 'ConvertRequest' }
-)
-const ImportRequestSchema = Type.Object(
-  {
-    ...named,
-    path: Given(
-      Type.String({ minLength: 1, description: 'Absolute path of a GGUF file or a model folder on the server' })
-    ),
-    from: Given(Type.String({ minLength: 1, description: 'Instead of a path: the tool that has the model' })),
-    found: Given(Type.String({ minLength: 1, description: 'With from: what GET /api/import/found names the model' })),
-    stream: Given(Type.Boolean({ default: false }))
-  },
-  { ...loose, title: 'ImportRequest' }
-)
+const NamedRequestSchema = Titled('NamedRequest', named)
+const ConvertRequestSchema = Titled('ConvertRequest', {
+  ...named,
+  dtype: Given(Type.String({ minLength: 1, description: 'f32, f16, bf16, q8_0, q4_k_m, …' })),
+  stream: Given(Type.Boolean({ default: true }))
+})
+const ImportRequestSchema = Titled('ImportRequest', {
+  ...named,
+  path: Given(
+    Type.String({ minLength: 1, description: 'Absolute path of a GGUF file or a model folder on the server' })
+  ),
+  from: Given(Type.String({ minLength: 1, description: 'Instead of a path: the tool that has the model' })),
+  found: Given(Type.String({ minLength: 1, description: 'With from: the name of the model in GET /api/import/found' })),
+  stream: Given(Type.Boolean({ default: false }))
+})
 
 /** A route about one model, which the body names. */
 const about = (
@@ -59,7 +52,7 @@ const about = (
   nativeRoute('Models', operationId, summary, {
     body: NamedRequestSchema,
     response: { 200: reply },
-    errors: NAMED,
+    errors: FILE_ERRORS,
     ...more
   })
 
@@ -71,7 +64,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
 
     const tags = nativeRoute('Models', 'listLocalModels', 'List the models on disk', {
       response: {
-        200: json('One record for each variant', Type.Object({ models: Type.Array(LocalModelSchema) }, loose))
+        200: json('One record for each variant', Loose({ models: Type.Array(LocalModelSchema) }))
       }
     })
     app.get('/tags', tags, async () => ({ models: catalog.list().map(variant => localRecord(variant, naming)) }))
@@ -79,8 +72,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const ps = nativeRoute('Models', 'listRunningModels', 'List the models in memory', {
       response: {
         200: json(
-          'Those that are ready, and those that are being loaded or unloaded',
-          Type.Object({ models: Type.Array(RunningModelSchema), loading: Type.Array(LoadingModelSchema) }, loose)
+          'Models that are ready, and models that are being loaded or unloaded',
+          Loose({ models: Type.Array(RunningModelSchema), loading: Type.Array(LoadingModelSchema) })
         )
       }
     })
@@ -89,7 +82,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       loading: scheduler.loading().map(model => loadingRecord(model, naming))
     }))
 
-    const show = about('showModel', 'Tell all of a model', json('What is known of it', ShownModelSchema))
+    const show = about('showModel', 'Show details of a model', json('Its details', ShownModelSchema))
     app.post('/show', show, async ({ body }) => {
       const variant = catalog.get(naming.parse(nameOf(body)))
       const record = showRecord(variant, naming, deps.modelfile(variant))
@@ -97,10 +90,10 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
     })
 
-    const remove = about('deleteModel', 'Delete a model from disk', json('It is gone', Done('deleted')), {
+    const remove = about('deleteModel', 'Delete a model from disk', json('Deleted', Done('deleted')), {
       description:
-        'A name without a variant deletes all of its variants; under /ollama, as in Ollama, the default one alone. ' +
-        'Requests that it answers end, and so do its pulls.'
+        'A name without a variant deletes all of its variants; under /ollama, as in Ollama, only the default one. ' +
+        'Running requests and pulls of it end.'
     })
     app.delete('/delete', remove, async ({ body }) => {
       const name = (naming.toDelete ?? naming.parse)(nameOf(body))
@@ -115,16 +108,16 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const setDefault = about(
       'setDefaultVariant',
       'Choose the default variant of a model',
-      json('The variant', Type.Object({ status: Type.Literal('success'), model: LocalModelSchema }, loose))
+      json('The variant', Loose({ status: Type.Literal('success'), model: LocalModelSchema }))
     )
     app.post('/default', setDefault, async ({ body }) => {
       const { model } = requireFiles(catalog.get(naming.parse(nameOf(body))))
       return { status: 'success', model: localRecord(await storage.setDefault(model), naming) }
     })
 
-    const stop = about('stopModel', 'Unload a model', json('It is out of memory', Done('stopped')), {
-      description: 'Requests that it answers end with `model_stopped`.',
-      errors: [...NAMED, 'model_not_loaded']
+    const stop = about('stopModel', 'Unload a model', json('Unloaded', Done('stopped')), {
+      description: 'Running requests end with `model_stopped`.',
+      errors: [...FILE_ERRORS, 'model_not_loaded']
     })
     app.post('/stop', stop, async ({ body }) => {
       await scheduler.stop(naming.parse(nameOf(body)))
@@ -132,11 +125,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
 
     const load = nativeRoute('Models', 'loadModel', 'Load a model', {
-      body: Type.Object(
-        { ...named, stream: Given(Type.Boolean({ default: false })), options, keep_alive },
-        { ...loose, title: 'LoadRequest' }
-      ),
-      response: { 200: streams.workReply('It is ready', Done('ready')) },
+      body: Titled('LoadRequest', { ...named, stream: Given(Type.Boolean({ default: false })), options, keep_alive }),
+      response: { 200: streams.workReply('Ready', Done('ready')) },
       errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability']
     })
     app.post('/load', load, async (request, reply) => {
@@ -156,13 +146,13 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       querystring: Type.Object({
         from: Type.Optional(Type.String({ description: 'The tool: huggingface, ollama or lm-studio' }))
       }),
-      response: { 200: json('What its cache holds', FoundModelsSchema) },
+      response: { 200: json('Contents of its cache', FoundModelsSchema) },
       errors: ['invalid_request']
     })
     app.get('/import/found', findImports, async ({ query }) => adoption.find(query.from ?? ''))
 
-    const importModel = nativeRoute('Imports', 'importModel', 'Store a model that is on this machine', {
-      description: 'Files are linked where that is possible. Either `path`, or `from` and `found`.',
+    const importModel = nativeRoute('Imports', 'importModel', 'Import a model that is on this machine', {
+      description: 'Files are linked if possible. Send either `path`, or `from` and `found`.',
       body: ImportRequestSchema,
       response: { 200: streams.workReply('The stored variant', ImportedSchema) },
       errors: ['invalid_model_name', 'model_not_found', 'model_exists', 'insufficient_storage']
@@ -179,8 +169,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
 
     const convert = nativeRoute('Conversions', 'convertModel', 'Convert a SafeTensors model ahead of time', {
       body: ConvertRequestSchema,
-      response: { 200: streams.workReply('What was made of it', ConvertedSchema) },
-      errors: [...NAMED, 'invalid_option', 'conversion_failed', 'insufficient_storage', 'runtime_missing']
+      response: { 200: streams.workReply('The converted model', ConvertedSchema) },
+      errors: [...FILE_ERRORS, 'invalid_option', 'conversion_failed', 'insufficient_storage', 'runtime_missing']
     })
     app.post('/convert', convert, async (request, reply) => {
       const { body } = request
@@ -193,16 +183,16 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       })
     })
 
-    const removeConversion = nativeRoute('Conversions', 'deleteConversion', 'Delete what was converted', {
-      description: 'The model itself stays.',
+    const removeConversion = nativeRoute('Conversions', 'deleteConversion', 'Delete a converted model', {
+      description: 'The original model stays.',
       body: ConvertRequestSchema,
-      response: { 200: json('It is gone', Done('deleted')) },
-      errors: [...NAMED, 'invalid_option']
+      response: { 200: json('Deleted', Done('deleted')) },
+      errors: [...FILE_ERRORS, 'invalid_option']
     })
     app.delete('/convert', removeConversion, async ({ body }) => {
       const variant = requireFiles(catalog.get(naming.parse(nameOf(body))))
       if (!body.dtype) {
-        throw invalid('Say which type is to be deleted: "dtype", such as "q4_k_m".', 'dtype')
+        throw invalid('Name the type to delete: "dtype", such as "q4_k_m".', 'dtype')
       }
       const dtype = conversion.requireDtype(body.dtype)
       const made = (await conversion.list(variant)).find(model => model.dtype === dtype)
@@ -216,7 +206,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
 const invalid = (message: string, param: string) => new CorralError('invalid_request', message, { param })
 
 function deletedWhilePulled(name: ModelName): CorralError {
-  const message = `"${bareName(name)}" was deleted while it was pulled. Pull it again to have it.`
+  const message = `"${bareName(name)}" was deleted while it was being pulled. Pull it again to get it.`
   return new CorralError('pull_cancelled', message, { param: 'model' })
 }
 

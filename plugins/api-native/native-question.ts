@@ -105,7 +105,7 @@ export function generateCall(
   checkMedia([turn], variant, engine, (_, part) => `images[${part - 1}]`)
   if (request.images?.length && (request.suffix || request.raw)) {
     const other = request.suffix ? 'suffix' : 'raw'
-    throw new CorralError('invalid_request', `"images" cannot be given together with "${other}".`, { param: 'images' })
+    throw new CorralError('invalid_request', `"images" cannot be combined with "${other}".`, { param: 'images' })
   }
   if (request.suffix) {
     return { operation: 'completion', body: { ...sampling, prompt, suffix: request.suffix } }

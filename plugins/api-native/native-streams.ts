@@ -79,8 +79,8 @@ export class NativeStreams implements EventStreams {
   }
 
   /**
-   * Replies with the result of work that reports progress. Streamed, each step is an event and the result is the last
-   * one; a failure then looks like that of a pull and, where a model is worked on, like that of an answer too.
+   * Replies with the result of work that reports progress. In a stream each step is an event and the result is the
+   * last one; a failure then looks like that of a pull and, where a model is worked on, like that of an answer too.
    */
   async replyToWork(
     request: FastifyRequest,
@@ -111,7 +111,7 @@ export class NativeStreams implements EventStreams {
     await this.reply(request, reply, follow, failureEvent)
   }
 
-  /** Describes a reply that is one JSON value, or a stream of events where the request asks for one. */
+  /** Describes a reply that is one JSON value, or a stream of events if the request wants one. */
   eventsReply(description: string, whole: TSchema, event: string, item: TSchema): ResponseSchema {
     return jsonOrStream(description, whole, { event, item, types: this.types })
   }

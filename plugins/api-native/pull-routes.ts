@@ -14,60 +14,48 @@ import {
 import { type Progress, progressText } from '../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-signal.ts'
-import { Given, loose, named } from '../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { Given, Loose, named, Titled } from '../../core/http/request-fields.ts'
+import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { bareName } from '../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
 
-const PullRequestSchema = Type.Object(
-  {
-    model: Given(
-      Type.String({ description: '[hf:|csghub:|modelscope:]<owner>/<name>[:<variant>][@<revision>], or an address' })
-    ),
-    name: named.name,
-    as: Given(Type.String({ description: 'Name to store it under' })),
-    stream: Given(Type.Boolean({ default: true })),
-    detach: Given(Type.Boolean({ default: false, description: 'Go on without anybody watching; the answer is a 202' })),
-    dry_run: Given(Type.Boolean({ default: false, description: 'Only say what would be fetched' }))
-  },
-  { ...loose, title: 'PullRequest' }
-)
-const PullsRequestSchema = Type.Object(
-  { ...named, id: Given(Type.String({ description: "A pull's id; its model does too" })) },
-  { ...loose, title: 'PullsRequest' }
-)
+const PullRequestSchema = Titled('PullRequest', {
+  model: Given(
+    Type.String({ description: '[hf:|csghub:|modelscope:]<owner>/<name>[:<variant>][@<revision>], or an address' })
+  ),
+  name: named.name,
+  as: Given(Type.String({ description: 'Name to store it under' })),
+  stream: Given(Type.Boolean({ default: true })),
+  detach: Given(
+    Type.Boolean({ default: false, description: 'Continue without a client; the reply has the status 202' })
+  ),
+  dry_run: Given(Type.Boolean({ default: false, description: 'Only plan: return what would be downloaded' }))
+})
+const PullsRequestSchema = Titled('PullsRequest', {
+  ...named,
+  id: Given(Type.String({ description: 'Id of the pull; its model may be sent instead' }))
+})
 const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found']
-const PULL_ERRORS: ErrorCode[] = [
-  'invalid_model_name',
-  'unsupported_capability',
-  'hub_forbidden',
-  'repo_not_found',
-  'model_not_found',
-  'model_exists',
-  'pull_cancelled',
-  'hub_unreachable',
-  'checksum_mismatch',
-  'hub_rate_limited',
-  'insufficient_storage'
-]
+const HUB_ERRORS: ErrorCode[] = ['hub_forbidden', 'repo_not_found', 'model_exists', 'pull_cancelled']
+const PULL_ERRORS = [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS]
 
 /** Pulls of models from hubs. */
 export function pullRoutes({ downloads, streams, naming }: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
-    const start = nativeRoute('Pulls', 'pullModel', 'Fetch a model from a hub', {
-      description: 'Goes on while somebody watches; `detach` lets it go on without. What was fetched is kept.',
+    const start = nativeRoute('Pulls', 'pullModel', 'Download a model from a hub', {
+      description: 'Pauses when the last client leaves, unless `detach` is true. Data that has arrived is kept.',
       body: PullRequestSchema,
       response: {
         200: streams.eventsReply(
-          'The model is stored; with `dry_run` what would be fetched',
+          'The model is stored; with `dry_run`, what would be downloaded',
           Type.Union([PullPlanSchema, Done('success')]),
-          'How far each file is; the last event is a success or an error',
+          'Progress of each file; the last event is a success or an error',
           PullEventSchema
         ),
-        202: json('It goes on by itself', PullSchema)
+        202: json('It continues in the background', PullSchema)
       },
       errors: PULL_ERRORS
     })
@@ -83,16 +71,16 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
           return success
         })
       }
-      const wanted = { model: source, ...(body.as ? { as: body.as } : {}) }
+      const pullRequest = { model: source, ...(body.as ? { as: body.as } : {}) }
       const signal = clientSignal(reply)
 
-      if (body.dry_run) return planReply(await downloads.plan(wanted, { signal }))
+      if (body.dry_run) return planReply(await downloads.plan(pullRequest, { signal }))
       if (body.detach) {
-        const pull = await downloads.pull(await downloads.plan(wanted, { signal }), { detached: true })
+        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: true })
         return pull ? await reply.code(202).send(pull.record()) : success
       }
       if (body.stream === false) {
-        const pull = await downloads.pull(await downloads.plan(wanted, { signal }), { detached: false })
+        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: false })
         await pull?.watch(() => undefined, signal)
         return success
       }
@@ -101,7 +89,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
           stream.status = progressText(progress)
         }
         onProgress({ phase: 'pulling', subject: model })
-        const plan = await downloads.plan(wanted, { signal, onProgress })
+        const plan = await downloads.plan(pullRequest, { signal, onProgress })
         const pull = await downloads.pull(plan, { detached: false })
         void stream.send({ status: `pulling ${model}`, ...planSummary(plan) })
         const events = newestEvents(stream)
@@ -111,13 +99,13 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
       })
     })
 
-    const list = nativeRoute('Pulls', 'listPulls', 'List the pulls that are not done', {
-      response: { 200: json('The oldest first', Type.Object({ pulls: Type.Array(PullSchema) }, loose)) }
+    const list = nativeRoute('Pulls', 'listPulls', 'List unfinished pulls', {
+      response: { 200: json('Oldest first', Loose({ pulls: Type.Array(PullSchema) })) }
     })
     app.get('/pulls', list, async () => ({ pulls: downloads.list() }))
 
-    const get = nativeRoute('Pulls', 'getPull', 'Tell how far a pull is', {
-      params: Type.Object({ id: Type.String({ description: "A pull's id, or the model that it fetches" }) }),
+    const get = nativeRoute('Pulls', 'getPull', 'Show the progress of a pull', {
+      params: Type.Object({ id: Type.String({ description: 'Id of a pull, or the model that it downloads' }) }),
       response: { 200: json('The pull', PullSchema) },
       errors: ['model_not_found']
     })
@@ -134,16 +122,16 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
     const pause = nativeRoute('Pulls', 'pausePull', 'Pause a pull', { body, response, errors: NAMED })
     app.post('/pulls/pause', pause, async ({ body }) => await downloads.pause(pullOf(body)))
 
-    const resume = nativeRoute('Pulls', 'resumePull', 'Continue a pull without anybody watching', {
+    const resume = nativeRoute('Pulls', 'resumePull', 'Resume a pull in the background', {
       body,
       response,
       errors: PULL_ERRORS
     })
     app.post('/pulls/resume', resume, async ({ body }) => await downloads.resume(pullOf(body)))
 
-    const cancel = nativeRoute('Pulls', 'cancelPull', 'End a pull and remove what was fetched', {
+    const cancel = nativeRoute('Pulls', 'cancelPull', 'Cancel a pull and delete its data', {
       body,
-      response: { 200: json('It is gone', Done('cancelled')) },
+      response: { 200: json('Cancelled', Done('cancelled')) },
       errors: NAMED
     })
     app.post('/pulls/cancel', cancel, async ({ body }) => {
@@ -157,11 +145,11 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
 function pullOf(body: Static<typeof PullsRequestSchema>): string {
   const id = body.id || nameOf(body)
   if (id) return id
-  const message = 'The request names no pull. Send its "id", or the "model" that it fetches.'
+  const message = 'The request names no pull. Send its "id", or the "model" that it downloads.'
   throw new CorralError('invalid_request', message, { param: 'id' })
 }
 
-/** Sends what changed to a client: to one that reads slowly only the newest of each file. */
+/** Sends the progress of files to a client; one that reads slowly gets only the newest of each file. */
 function newestEvents(stream: EventStream) {
   const waiting = new Map<string, FileProgress>()
   let full = false

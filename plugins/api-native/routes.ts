@@ -2,7 +2,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { bodyObject } from '../../core/http/json-body.ts'
-import { loose } from '../../core/http/request-fields.ts'
+import { Loose } from '../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { type PluginReport, PluginReportSchema } from '../../core/plugins/plugin-report.ts'
 import { version } from '../../core/system/package-info.ts'
@@ -12,13 +12,13 @@ import { modelRoutes } from './models.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { pullRoutes } from './pull-routes.ts'
 
-const health = nativeRoute('Server', 'getHealth', 'Say that corral is well', {
+const health = nativeRoute('Server', 'getHealth', 'Check that corral is running', {
   description: 'Needs no key.',
   security: [],
-  response: { 200: json('It is', Type.Object({ status: Type.Literal('ok') }, loose)) }
+  response: { 200: json('Running', Loose({ status: Type.Literal('ok') })) }
 })
-const versionRoute = nativeRoute('Server', 'getVersion', "Tell corral's version", {
-  response: { 200: json('The version', Type.Object({ version: Type.String() }, loose)) }
+const versionRoute = nativeRoute('Server', 'getVersion', "Show corral's version", {
+  response: { 200: json('The version', Loose({ version: Type.String() })) }
 })
 
 /** The native API without its prefix. */
@@ -46,11 +46,11 @@ function page(link: boolean): string {
   return `<!doctype html><html lang="en"><meta charset="utf-8"><title>corral</title><p>corral is running.${docs}</p></html>\n`
 }
 
-const root = nativeRoute('Server', 'root', 'Say that corral is running', {
+const root = nativeRoute('Server', 'root', 'Root page', {
   description: 'A line of text; a page for browsers.',
   response: {
     200: {
-      description: 'It runs',
+      description: 'Running',
       content: { 'text/plain': { schema: Type.String() }, 'text/html': { schema: Type.String() } }
     }
   }

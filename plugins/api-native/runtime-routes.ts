@@ -6,55 +6,41 @@ import { BuildSchema, type InstallRequest, RuntimesReportSchema } from '../../co
 import { Done, Named } from '../../core/contracts/native-records.ts'
 import { CorralError, type ErrorCode } from '../../core/errors.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
-import { Given, loose } from '../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { Given, Loose, Titled } from '../../core/http/request-fields.ts'
+import { DOWNLOAD_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
 const TAG = 'llama.cpp builds'
 const streamed = Given(Type.Boolean({ default: true }))
 const text = (description: string) => Given(Type.String({ minLength: 1, description }))
-const InstallRequestSchema = Type.Object(
-  {
-    runtime: text('Kind of build, such as cuda-13; the best one by default'),
-    version: Given(
-      Type.String({ pattern: '^[\\w.-]+$', description: 'Release such as b11347; the newest by default' })
-    ),
-    archive: text('Absolute path of a release archive on the server instead'),
-    companions: Given(
-      Type.Array(Type.String({ minLength: 1 }), { description: 'With archive: those with its libraries' })
-    ),
-    sha256: text('With archive: 64 hex digits that it must have'),
-    stream: streamed
-  },
-  { ...loose, title: 'InstallRequest' }
-)
-const UseRequestSchema = Type.Object(
-  {
-    runtime: Type.String({ minLength: 1, description: 'Id of an installed build, a kind of build, or auto' }),
-    stream: Given(Type.Boolean({ default: false }))
-  },
-  { ...loose, title: 'UseRequest' }
-)
+const InstallRequestSchema = Titled('InstallRequest', {
+  runtime: text('Kind of build, such as cuda-13; the best one by default'),
+  version: Given(Type.String({ pattern: '^[\\w.-]+$', description: 'Release such as b11347; the newest by default' })),
+  archive: text('Instead of a release: absolute path of an archive on the server'),
+  companions: Given(
+    Type.Array(Type.String({ minLength: 1 }), { description: 'With archive: further archives with its libraries' })
+  ),
+  sha256: text('With archive: its SHA-256, which is checked'),
+  stream: streamed
+})
+const UseRequestSchema = Titled('UseRequest', {
+  runtime: Type.String({ minLength: 1, description: 'Id of an installed build, a kind of build, or auto' }),
+  stream: Given(Type.Boolean({ default: false }))
+})
 
 const build = Named('Build', BuildSchema)
-const BuildReplySchema = Type.Object({ status: Type.Literal('success'), build }, { ...loose, title: 'BuildReply' })
+const BuildReplySchema = Titled('BuildReply', { status: Type.Literal('success'), build })
 export type BuildReply = Static<typeof BuildReplySchema>
-const UpgradeReplySchema = Type.Object(
-  {
-    status: Type.Literal('success'),
-    build,
-    previous: build,
-    changed: Type.Boolean({ description: 'Whether there was a newer one' })
-  },
-  loose
-)
+const UpgradeReplySchema = Loose({
+  status: Type.Literal('success'),
+  build,
+  previous: build,
+  changed: Type.Boolean({ description: 'Whether there was a newer release' })
+})
 export type UpgradeReply = Static<typeof UpgradeReplySchema>
 
 const USE_ERRORS: ErrorCode[] = ['runtime_not_found', 'runtime_missing']
-const INSTALL_ERRORS: ErrorCode[] = [
-  ...USE_ERRORS,
-  ...(['hub_unreachable', 'checksum_mismatch', 'hub_rate_limited', 'insufficient_storage'] as const)
-]
+const INSTALL_ERRORS = [...USE_ERRORS, ...DOWNLOAD_ERRORS]
 
 /** llama.cpp builds: what there is and why, installing, choosing, upgrading and removing them. */
 export function runtimeRoutes({ runtimes, streams }: NativeDependencies): FastifyPluginAsync {
@@ -64,33 +50,28 @@ export function runtimeRoutes({ runtimes, streams }: NativeDependencies): Fastif
       if (request.method === 'POST') request.body = bodyObject(request.body ?? {})
     })
 
-    const report = nativeRoute(
-      TAG,
-      'listRuntimes',
-      'Tell which llama.cpp builds there are, which one is used, and why',
-      {
-        response: { 200: json('All that is known', Named('RuntimesReport', RuntimesReportSchema)) },
-        errors: ['runtime_missing']
-      }
-    )
+    const report = nativeRoute(TAG, 'listRuntimes', 'List llama.cpp builds, which one is used, and why', {
+      response: { 200: json('The builds and how they were ranked', Named('RuntimesReport', RuntimesReportSchema)) },
+      errors: ['runtime_missing']
+    })
     app.get('/runtimes', report, async () => {
       await runtimes.rank()
       return runtimes.report()
     })
 
     const install = nativeRoute(TAG, 'installRuntime', 'Install a build', {
-      description: 'From a release, or from an archive on the server. It is not used by that.',
+      description: 'From a release, or from an archive on the server. Engines keep running on the build in use.',
       body: InstallRequestSchema,
       bodyOptional: true,
       response: { 200: streams.workReply('The installed build', BuildReplySchema) },
       errors: INSTALL_ERRORS
     })
     app.post('/runtimes/install', install, async (request, reply) => {
-      const wanted = installRequest(request.body)
+      const build = installRequest(request.body)
       const stream = request.body.stream ?? true
       return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => ({
         status: 'success',
-        build: await runtimes.install(wanted, { signal, onProgress })
+        build: await runtimes.install(build, { signal, onProgress })
       }))
     })
 
@@ -108,10 +89,10 @@ export function runtimeRoutes({ runtimes, streams }: NativeDependencies): Fastif
     })
 
     const upgrade = nativeRoute(TAG, 'upgradeRuntime', 'Install and use the newest release of the build in use', {
-      description: 'When it fails its proof, the former one stays.',
-      body: Type.Object({ stream: streamed }, loose),
+      description: 'If the new build does not work, the previous one stays in use.',
+      body: Loose({ stream: streamed }),
       bodyOptional: true,
-      response: { 200: streams.workReply('The build that is used now, and the former one', UpgradeReplySchema) },
+      response: { 200: streams.workReply('The build in use now, and the previous one', UpgradeReplySchema) },
       errors: INSTALL_ERRORS
     })
     app.post('/runtimes/upgrade', upgrade, async (request, reply) => {
@@ -124,7 +105,7 @@ export function runtimeRoutes({ runtimes, streams }: NativeDependencies): Fastif
 
     const remove = nativeRoute(TAG, 'deleteRuntime', 'Remove an installed build', {
       params: Type.Object({ id: Type.String({ description: 'Id of an installed build' }) }),
-      response: { 200: json('It is gone', Done('deleted')) },
+      response: { 200: json('Removed', Done('deleted')) },
       errors: ['invalid_request', 'runtime_not_found', 'runtime_in_use']
     })
     app.delete('/runtimes/:id', remove, async ({ params: { id } }) => {
@@ -143,7 +124,7 @@ function installRequest(body: Static<typeof InstallRequestSchema>): InstallReque
     return { ...(runtime && { runtime }), ...(version && { version }) }
   }
   if (version) {
-    throw new CorralError('invalid_request', 'An archive is of the version that it is: leave "version" out.', {
+    throw new CorralError('invalid_request', 'The version of an archive cannot be chosen. Leave "version" out.', {
       param: 'version'
     })
   }

@@ -1,144 +1,114 @@
 import { type Static, Type } from 'typebox'
 import { CountersSchema, Time } from '../../core/contracts/native-records.ts'
-import { Given, keep_alive, loose, named, options } from '../../core/http/request-fields.ts'
+import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
 
 const answering = {
   ...named,
   stream: Given(Type.Boolean({ default: true })),
   options,
-  format: Given(Type.Union([Type.String(), Type.Object({}, loose)], { description: '"json" or a JSON schema' })),
+  format: Given(Type.Union([Type.String(), Loose({})], { description: '"json" or a JSON schema' })),
   think: Given(Type.Union([Type.Boolean(), Type.String()])),
   keep_alive,
-  truncate: Given(
-    Type.Boolean({ description: 'Whether the oldest turns of a conversation that is too long are left out' })
-  ),
-  logprobs: Given(Type.Boolean({ description: 'Tell the log probabilities of the tokens' })),
+  truncate: Given(Type.Boolean({ description: 'Drop the oldest turns of a conversation that is too long' })),
+  logprobs: Given(Type.Boolean({ description: 'Return the log probabilities of the tokens' })),
   top_logprobs: Given(
-    Type.Integer({ minimum: 0, maximum: 20, description: 'Of how many other tokens at each place too' })
+    Type.Integer({ minimum: 0, maximum: 20, description: 'Number of alternative tokens at each position' })
   )
 }
 
 /** A call in a request. */
-const ToolCallSchema = Type.Object(
-  {
-    id: Given(Type.String()),
-    function: Type.Object(
-      {
-        name: Type.String(),
-        arguments: Given(Type.Union([Type.Object({}, loose), Type.String()]))
-      },
-      loose
-    )
-  },
-  loose
-)
+const ToolCallSchema = Loose({
+  id: Given(Type.String()),
+  function: Loose({
+    name: Type.String(),
+    arguments: Given(Type.Union([Loose({}), Type.String()]))
+  })
+})
 
-const MessageSchema = Type.Object(
-  {
-    role: Given(Type.Enum(['system', 'user', 'assistant', 'tool', 'developer'])),
-    content: Given(Type.String()),
-    thinking: Given(Type.String()),
-    images: Given(Type.Array(Type.String({ minLength: 1 }))),
-    tool_calls: Given(Type.Array(ToolCallSchema)),
-    tool_name: Given(Type.String()),
-    tool_call_id: Given(Type.String())
-  },
-  { ...loose, title: 'Message' }
-)
+const MessageSchema = Titled('Message', {
+  role: Given(Type.Enum(['system', 'user', 'assistant', 'tool', 'developer'])),
+  content: Given(Type.String()),
+  thinking: Given(Type.String()),
+  images: Given(Type.Array(Type.String({ minLength: 1 }))),
+  tool_calls: Given(Type.Array(ToolCallSchema)),
+  tool_name: Given(Type.String()),
+  tool_call_id: Given(Type.String())
+})
 export type Message = Static<typeof MessageSchema>
 
-export const ChatRequestSchema = Type.Object(
-  {
-    ...answering,
-    messages: Given(Type.Array(MessageSchema)),
-    tools: Given(Type.Array(Type.Object({}, loose)))
-  },
-  { ...loose, title: 'ChatRequest' }
-)
+export const ChatRequestSchema = Titled('ChatRequest', {
+  ...answering,
+  messages: Given(Type.Array(MessageSchema)),
+  tools: Given(Type.Array(Loose({})))
+})
 export type ChatRequest = Static<typeof ChatRequestSchema>
 
-export const GenerateRequestSchema = Type.Object(
-  {
-    ...answering,
-    prompt: Given(Type.String()),
-    system: Given(Type.String()),
-    suffix: Given(Type.String()),
-    context: Type.Optional(Type.Unknown({ description: "Not heeded: another server's numbers mean nothing here" })),
-    images: Given(Type.Array(Type.String({ minLength: 1 }))),
-    raw: Given(Type.Boolean())
-  },
-  { ...loose, title: 'GenerateRequest' }
-)
+export const GenerateRequestSchema = Titled('GenerateRequest', {
+  ...answering,
+  prompt: Given(Type.String()),
+  system: Given(Type.String()),
+  suffix: Given(Type.String()),
+  context: Type.Optional(Type.Unknown({ description: "Ignored: another server's numbers mean nothing here" })),
+  images: Given(Type.Array(Type.String({ minLength: 1 }))),
+  raw: Given(Type.Boolean())
+})
 export type GenerateRequest = Static<typeof GenerateRequestSchema>
 
-const CallSchema = Type.Object(
-  {
-    id: Type.Optional(Type.String()),
-    function: Type.Object(
-      {
-        name: Type.String(),
-        arguments: Type.Object({}, { ...loose, description: 'As the model gave them' }),
-        index: Type.Integer()
-      },
-      loose
-    )
-  },
-  { ...loose, title: 'ToolCall' }
-)
+const CallSchema = Titled('ToolCall', {
+  id: Type.Optional(Type.String()),
+  function: Loose({
+    name: Type.String(),
+    arguments: Loose({}, { description: 'As the model generated them' }),
+    index: Type.Integer()
+  })
+})
 
-const AnswerMessageSchema = Type.Object(
-  {
-    role: Type.Literal('assistant'),
-    content: Type.String(),
-    thinking: Type.Optional(Type.String()),
-    tool_calls: Type.Optional(Type.Array(CallSchema))
-  },
-  { ...loose, title: 'AnswerMessage' }
-)
+const AnswerMessageSchema = Titled('AnswerMessage', {
+  role: Type.Literal('assistant'),
+  content: Type.String(),
+  thinking: Type.Optional(Type.String()),
+  tool_calls: Type.Optional(Type.Array(CallSchema))
+})
 
-const LogprobSchema = Type.Object(
-  {
-    token: Type.String(),
-    logprob: Type.Number(),
-    top_logprobs: Type.Optional(Type.Array(Type.Object({ token: Type.String(), logprob: Type.Number() }, loose)))
-  },
-  { ...loose, title: 'Logprob' }
-)
+const LogprobSchema = Titled('Logprob', {
+  token: Type.String(),
+  logprob: Type.Number(),
+  top_logprobs: Type.Optional(Type.Array(Loose({ token: Type.String(), logprob: Type.Number() })))
+})
 
-const begins = { model: Type.String({ description: 'As it was asked for' }), created_at: Time() }
+const begins = { model: Type.String({ description: 'As requested' }), created_at: Time() }
 const probabilities = {
-  logprobs: Type.Optional(Type.Array(LogprobSchema, { description: 'Of the tokens, where they were asked for' }))
+  logprobs: Type.Optional(Type.Array(LogprobSchema, { description: 'Of the tokens, if requested' }))
 }
 const ends = {
   done: Type.Literal(true),
   done_reason: Type.Enum(['stop', 'length', 'load', 'unload'], {
-    description: 'load, unload: there was nothing to answer, and only that was done'
+    description: 'load, unload: there was no prompt, so the model was only loaded or unloaded'
   }),
   ...CountersSchema.properties
 }
 
 /** The last event of an answer that failed after its stream had begun. */
-const StreamFailure = Type.Object(
-  {
-    model: Type.String(),
-    created_at: Time(),
-    done: Type.Literal(true),
-    done_reason: Type.Literal('error'),
-    error: Type.String({ description: 'What happened, to what, and what to do next' }),
-    errorCode: Type.Integer({ description: 'The status that it would have had' }),
-    code: Type.String({ description: 'Stable, for programs' })
-  },
-  { title: 'StreamFailure', additionalProperties: true }
-)
+const StreamFailure = Titled('StreamFailure', {
+  model: Type.String(),
+  created_at: Time(),
+  done: Type.Literal(true),
+  done_reason: Type.Literal('error'),
+  error: Type.String({ description: 'What happened, to what, and what to do next' }),
+  errorCode: Type.Integer({ description: 'The status that it would have had' }),
+  code: Type.String({ description: 'Stable, for programs' })
+})
 
-export const ChatReplySchema = Type.Object(
-  { ...begins, message: AnswerMessageSchema, ...probabilities, ...ends },
-  { ...loose, title: 'ChatReply' }
-)
+export const ChatReplySchema = Titled('ChatReply', {
+  ...begins,
+  message: AnswerMessageSchema,
+  ...probabilities,
+  ...ends
+})
 export const ChatEventSchema = Type.Union(
   [
-    Type.Object({ ...begins, message: AnswerMessageSchema, ...probabilities, done: Type.Literal(false) }, loose),
-    Type.Object({ ...begins, message: Type.Optional(AnswerMessageSchema), ...ends }, loose),
+    Loose({ ...begins, message: AnswerMessageSchema, ...probabilities, done: Type.Literal(false) }),
+    Loose({ ...begins, message: Type.Optional(AnswerMessageSchema), ...ends }),
     StreamFailure
   ],
   { title: 'ChatEvent' }
@@ -150,11 +120,8 @@ const generated = {
   thinking: Type.Optional(Type.String()),
   ...probabilities
 }
-export const GenerateReplySchema = Type.Object(
-  { ...begins, ...generated, ...ends },
-  { ...loose, title: 'GenerateReply' }
-)
+export const GenerateReplySchema = Titled('GenerateReply', { ...begins, ...generated, ...ends })
 export const GenerateEventSchema = Type.Union(
-  [Type.Object({ ...begins, ...generated, done: Type.Literal(false) }, loose), GenerateReplySchema, StreamFailure],
+  [Loose({ ...begins, ...generated, done: Type.Literal(false) }), GenerateReplySchema, StreamFailure],
   { title: 'GenerateEvent' }
 )

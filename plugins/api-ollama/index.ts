@@ -13,7 +13,7 @@ const SWEEP_INTERVAL = 3_600_000
 export default definePlugin({
   name: 'api-ollama',
   api: 1,
-  description: "The API as Ollama's clients want it, under /ollama and at an address of its own",
+  description: "The API for Ollama's clients, under /ollama and at a second address",
   optional: true,
   needs: ['nativeApi', 'access', 'storage', 'catalog', 'scheduler', 'downloads', 'conversion'],
   options: Type.Object(
@@ -22,7 +22,7 @@ export default definePlugin({
         default: '',
         pattern: LISTEN_PATTERN,
         title: 'an address with a port such as 127.0.0.1:11434',
-        description: "Address that serves Ollama's clients alone, such as 127.0.0.1:11434; empty is none"
+        description: "Additional address for Ollama's clients, such as 127.0.0.1:11434; empty is none"
       })
     },
     { additionalProperties: false }
@@ -44,7 +44,9 @@ export default definePlugin({
       blobs
     }
     const sweep = () =>
-      blobs.sweep().catch(error => log.warn(error, `What clients sent to ${context.paths.blobs} cannot be looked at`))
+      blobs
+        .sweep()
+        .catch(error => log.warn(error, `${context.paths.blobs}, which holds files that clients sent, cannot be read`))
     const hosted = hostedNames(naming.parse)
     let app: FastifyInstance
     let listener: SecondListener | undefined

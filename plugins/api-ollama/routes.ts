@@ -6,35 +6,32 @@ import { CorralError } from '../../core/errors.ts'
 import { logFailure } from '../../core/http/application.ts'
 import { isGone } from '../../core/http/client-signal.ts'
 import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
-import { loose } from '../../core/http/request-fields.ts'
+import { Loose } from '../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
 import type { ModelName } from '../../core/models/model-name.ts'
 import { modelfileText } from './models/create-request.ts'
 import { DEFAULT_OWNER } from './naming.ts'
 
 /**
- * What `/api/version` tells: the release of Ollama whose command line and API the profile is tested against. Clients
+ * The reply of `/api/version`: the release of Ollama whose command line and API the profile is tested against. Clients
  * compare it with the release that brought what they need (VS Code wants 0.6.4 at least) and read each of its parts as
  * a whole number, so it is a plain release.
  */
 export const OLLAMA_VERSION = '0.17.4'
 
 /** Where the profile is at the server's own address. */
-export const PROFILE = '/ollama'
+const PROFILE = '/ollama'
 
-const root = nativeRoute('Ollama', 'ollamaRoot', 'Say that the profile is there', {
-  response: { 200: { description: 'It is', content: { 'text/plain': { schema: Type.String() } } } }
+const root = nativeRoute('Ollama', 'ollamaRoot', 'Check that the profile is there', {
+  response: { 200: { description: 'It is there', content: { 'text/plain': { schema: Type.String() } } } }
 })
-const status = nativeRoute('Ollama', 'ollamaStatus', "Say that there are no models in Ollama's cloud", {
+const status = nativeRoute('Ollama', 'ollamaStatus', "Show that models of Ollama's cloud are disabled", {
   response: {
-    200: json(
-      'There are none',
-      Type.Object({ cloud: Type.Object({ disabled: Type.Literal(true), source: Type.String() }, loose) }, loose)
-    )
+    200: json('Disabled', Loose({ cloud: Loose({ disabled: Type.Literal(true), source: Type.String() }) }))
   }
 })
 const account = (summary: string, operationId: string) =>
-  nativeRoute('Ollama', operationId, `${summary}: there is none`, { errors: ['not_implemented'] })
+  nativeRoute('Ollama', operationId, `${summary} (there is none)`, { errors: ['not_implemented'] })
 
 /** What the profile has at the server's own address, below `/ollama`. */
 export function profileRoutes(
@@ -48,13 +45,13 @@ export function profileRoutes(
     tagAsOllama(app)
     app.setErrorHandler((error, request, reply) => {
       if (isGone(error, request)) return reply.hijack()
-      const failure = inOllamasWords(toCorralError(error), request.body)
+      const failure = likeOllama(toCorralError(error), request.body)
       logFailure(failure, request.log)
       return reply.code(failure.status).headers(errorHeaders(failure)).send(nativeErrorBody(failure, request))
     })
     app.get(PROFILE, root, async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running'))
     app.get(`${PROFILE}/api/status`, status, async () => ({ cloud: { disabled: true, source: 'corral' } }))
-    app.post(`${PROFILE}/api/me`, account('Tell the account at ollama.com', 'ollamaMe'), noAccount)
+    app.post(`${PROFILE}/api/me`, account('Show the account at ollama.com', 'ollamaMe'), noAccount)
     app.post(`${PROFILE}/api/signout`, account('Sign out of ollama.com', 'ollamaSignout'), noAccount)
     await app.register(
       async scope => {
@@ -71,8 +68,8 @@ export function profileRoutes(
       },
       { prefix: `${PROFILE}/api` }
     )
-    // Requests to /v1 at the base address that a client has: they are taken out here and routed anew. The second
-    // routing logs them.
+    // Requests to /v1 at the base address that a client has: they are routed again without the profile's prefix.
+    // The second routing logs them.
     app.all(`${PROFILE}/v1/*`, {
       schema: { hide: true },
       logLevel: 'silent',
@@ -87,17 +84,17 @@ export function profileRoutes(
   }
 }
 
-/** Clients look for Ollama's own words in the text: `model 'x' not found`. */
-export function inOllamasWords(failure: CorralError, body: unknown): CorralError {
+/** Clients look for Ollama's own message: `model 'x' not found`. */
+export function likeOllama(failure: CorralError, body: unknown): CorralError {
   if (failure.code !== 'model_not_found' || typeof body !== 'object' || body === null) return failure
   // The missing model is the one that a new model is made from, not the new one.
   const { from, found, model, name, source } = body as Record<string, unknown>
-  const wanted = [found === undefined && from, model, name, source].find(
+  const missing = [found === undefined && from, model, name, source].find(
     text => typeof text === 'string' && text !== ''
   )
-  if (wanted === undefined) return failure
+  if (missing === undefined) return failure
   const { message, param, details } = failure
-  return new CorralError('model_not_found', `model '${wanted}' not found. ${message}`, {
+  return new CorralError('model_not_found', `model '${missing}' not found. ${message}`, {
     ...(param !== undefined && { param }),
     ...(details && { details })
   })
@@ -106,7 +103,7 @@ export function inOllamasWords(failure: CorralError, body: unknown): CorralError
 async function noAccount(): Promise<never> {
   throw new CorralError(
     'not_implemented',
-    'corral knows no accounts at ollama.com: it neither pushes models there nor runs those of its cloud.'
+    'corral does not support accounts at ollama.com: it neither pushes models there nor runs those of its cloud.'
   )
 }
 
@@ -117,7 +114,7 @@ function refuseTemplate(request: FastifyRequest): void {
   if (template === undefined || template === null || template === '') return
   throw new CorralError(
     'invalid_request',
-    'A request cannot bring a template of its own. Make a model with it (POST /api/create with "from" and "template"), ' +
+    'A request cannot have its own template. Create a model with it (POST /api/create with "from" and "template"), ' +
       'or send the finished prompt with "raw": true.',
     { param: 'template' }
   )

@@ -5,15 +5,10 @@ import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { ConfigError } from '../../core/config/problems.ts'
 import { httpOrigin, listenError } from '../../core/http/listening.ts'
 
-/** How long clients that do not read may hold up the shutdown once all answers have ended (milliseconds). */
+/** Milliseconds for which clients that do not read may delay the shutdown once all answers have ended. */
 const CLOSE_LINGER = 1000
 
-export interface SecondListener {
-  /** Takes no more connections; running requests go on. */
-  stopAccepting(): void
-  /** Settles when the last connection has gone. */
-  closed(): Promise<void>
-}
+export type SecondListener = Awaited<ReturnType<typeof listenToo>>
 
 /**
  * Serves the application at another address too, with its own timeouts and its own answer to what is not HTTP.
@@ -25,7 +20,7 @@ export async function listenToo(
   app: FastifyInstance,
   address: ListenAddress,
   options: { log: FastifyBaseLogger; prepare: (request: IncomingMessage) => void; ended: AbortSignal }
-): Promise<SecondListener> {
+) {
   const { log, prepare, ended } = options
   const server = createServer((request, response) => {
     prepare(request)
@@ -45,10 +40,12 @@ export async function listenToo(
   log.info(`Ollama's clients are served at ${httpOrigin({ ...address, port })} too.`)
   const gone = new Promise<void>(resolve => server.once('close', resolve))
   return {
+    /** Accepts no more connections; running requests go on. */
     stopAccepting() {
       server.close()
       server.closeIdleConnections()
     },
+    /** Settles when the last connection has gone. */
     async closed() {
       const cut = () => void setTimeout(() => server.closeAllConnections(), CLOSE_LINGER).unref()
       if (ended.aborted) cut()
@@ -58,7 +55,7 @@ export async function listenToo(
   }
 }
 
-export interface ListenAddress {
+interface ListenAddress {
   host: string
   port: number
 }
@@ -80,7 +77,7 @@ export function readListen(text: string, ownPort: number): ListenAddress | undef
   const host = ipv6 ?? name
   const port = Number(digits)
   if (host === undefined || port > 65_535 || (ipv6 !== undefined && isIP(ipv6) !== 6)) {
-    throw wrong(`${JSON.stringify(text)} is no address with a port such as 127.0.0.1:11434.`)
+    throw wrong(`${JSON.stringify(text)} is not an address with a port such as 127.0.0.1:11434.`)
   }
   if (port === 0 || port !== ownPort) return { host, port }
   throw wrong(

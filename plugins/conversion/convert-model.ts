@@ -9,10 +9,10 @@ import { readGguf } from '../../core/models/gguf-file.ts'
 import { runTool, ToolError } from '../../core/system/child-process.ts'
 import { type ConversionRecord, createUnfinished, discard, publish } from './converted-folders.ts'
 import type { DtypePlan } from './dtypes.ts'
-import { causeOf, type FailureCause } from './failures.ts'
+import { causeOf } from './failures.ts'
 import { type ConverterPython, distrust, pythonEnvironment } from './python-environment.ts'
 
-export interface ConversionJob {
+interface ConversionJob {
   variant: StoredVariant
   plan: DtypePlan
   tools: ConversionTools
@@ -23,15 +23,6 @@ export interface ConversionJob {
   env: NodeJS.ProcessEnv
   /** Writes to the server's log. */
   warn: (message: string) => void
-}
-
-/** A tool failed for a reason that is known or not. */
-class ConversionFailure extends CorralError {
-  readonly known: FailureCause['cause']
-  constructor(known: FailureCause['cause'], code: FailureCause['code'], message: string, cause: unknown) {
-    super(code, message, { cause })
-    this.known = known
-  }
 }
 
 /**
@@ -89,9 +80,9 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
         await convert(args, beginStep('converting'))
         await keep(projector, 'projector')
       } catch (error) {
-        if (!(error instanceof ConversionFailure) || error.known !== 'unsupported-architecture') throw error
+        if (causeIn(error) !== 'unsupported-architecture') throw error
         await rm(join(result, projector), { force: true })
-        job.warn(`${variant.publicName} will not see images or hear: llama.cpp cannot convert what it does that with`)
+        job.warn(`${variant.publicName} will not see images or hear: llama.cpp cannot convert that part of it`)
       }
     }
     signal.throwIfAborted()
@@ -104,9 +95,7 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
     })
   } catch (error) {
     if (signal.aborted) throw signal.reason
-    if (error instanceof ConversionFailure && error.known === 'python-packages' && python.environment) {
-      await distrust(python.environment)
-    }
+    if (causeIn(error) === 'python-packages' && python.environment) await distrust(python.environment)
     throw withContext(error, job)
   } finally {
     await discard(folder)
@@ -196,7 +185,8 @@ async function runLogged(
     if (!(error instanceof ToolError)) throw error
     log.line(error.message)
     const { cause, code, sentence } = causeOf(error)
-    throw new ConversionFailure(cause, code, cause === 'unknown' ? `${error.message} ${sentence}` : sentence, error)
+    const message = cause === 'unknown' ? `${error.message} ${sentence}` : sentence
+    throw new CorralError(code, message, { cause: error, details: { cause } })
   }
 }
 
@@ -211,6 +201,9 @@ async function checkResult(path: string, { log }: ConversionJob): Promise<void> 
   }
 }
 
+/** Why a tool failed, where that is known. */
+const causeIn = (error: unknown) => (error instanceof CorralError ? error.details?.cause : undefined)
+
 /** The error with the model, the type and the log in its sentence. */
 function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unknown {
   const what = `Model "${variant.publicName}" could not be converted to ${plan.dtype}`
@@ -223,12 +216,12 @@ function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unk
   }
   return new CorralError(cause.code, `${what}. ${cause.message} (log: ${log.path})`, {
     cause,
-    details: { ...cause.details, log: log.path, ...(cause instanceof ConversionFailure && { cause: cause.known }) }
+    details: { ...cause.details, log: log.path }
   })
 }
 
 /** How far a tool is, in bytes. */
-export interface ToolProgress {
+interface ToolProgress {
   completed: number
   total: number
 }
@@ -270,7 +263,7 @@ export function quantizeProgress(total: number): (line: string) => ToolProgress 
 /** Bytes after which a log takes no more lines. */
 const LOG_LIMIT = 4e6
 
-export type ConversionLog = Awaited<ReturnType<typeof openConversionLog>>
+type ConversionLog = Awaited<ReturnType<typeof openConversionLog>>
 
 /** Keeps what the tools of one conversion print in a file for people; the next conversion of the same kind replaces it. */
 export async function openConversionLog(logs: string, variant: StoredVariant, dtype: string) {
@@ -278,7 +271,7 @@ export async function openConversionLog(logs: string, variant: StoredVariant, dt
   const { owner, name } = variant.model
   const path = join(logs, `conversion-${owner}-${name}-${variant.label}-${dtype}.log`)
   const stream = createWriteStream(path)
-  // A full disk must fail the conversion by its own words, not by those of its log.
+  // If the disk is full, the conversion itself must fail with a message about that, not its log.
   stream.on('error', () => {})
   let written = 0
   return {

@@ -1,11 +1,11 @@
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, rename, rm, stat } from 'node:fs/promises'
+import { mkdir, open, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import type { ConvertedModel } from '../../core/contracts/conversion.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { isSystemError } from '../../core/errors.ts'
-import { namesIn } from '../../core/system/folder-names.ts'
+import { fileSize, namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 
 /** Beside a variant's own files; everything below is the conversion's. */
@@ -39,22 +39,13 @@ type Variant = Pick<StoredVariant, 'directory'>
 const root = ({ directory }: Variant) => join(directory, FOLDER)
 const unfinishedName = () => UNFINISHED + randomBytes(6).toString('hex')
 
-async function sizeOf(path: string): Promise<number> {
-  try {
-    return (await stat(path)).size
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return -1
-    throw error
-  }
-}
-
 /** What was made of a variant in a type; undefined when there is nothing, or when it is not whole any more. */
 export async function findConverted(variant: Variant, dtype: string): Promise<ConvertedModel | undefined> {
   const folder = join(root(variant), dtype)
   const record = (await readJsonFile(join(folder, RECORD), RecordSchema))?.value
   if (record?.dtype !== dtype) return undefined
   for (const { name, size } of record.files) {
-    if ((await sizeOf(join(folder, name))) !== size) return undefined
+    if ((await fileSize(join(folder, name))) !== size) return undefined
   }
   const pathOf = (wanted: 'model' | 'projector') =>
     record.files.filter(({ role }) => role === wanted).map(({ name }) => join(folder, name))[0]

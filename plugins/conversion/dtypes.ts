@@ -43,7 +43,7 @@ const QUANTIZED: Record<string, number> = {
 
 const ALIASES: Record<string, string> = { q3_k: 'q3_k_m', q4_k: 'q4_k_m', q5_k: 'q5_k_m' }
 
-/** Types so coarse that llama-quantize refuses to make them without an importance matrix. */
+/** Types so coarse that llama-quantize requires an importance matrix for them. */
 const NEEDS_IMATRIX = ['iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq2_m', 'iq3_xxs', 'iq3_xs', 'q2_k_s']
 
 /** What `dtype` may be, the common ones first. */
@@ -62,8 +62,8 @@ export function planDtype(dtype: string, ownType: string | undefined): DtypePlan
   if (NEEDS_IMATRIX.includes(name)) {
     throw new CorralError(
       'invalid_option',
-      `Option "dtype" cannot be ${name}: a type this coarse needs an importance matrix, which no conversion has. ` +
-        'Import a GGUF of this type that somebody made with one, or take q2_k or iq3_s.',
+      `Option "dtype" cannot be ${name}: a type this coarse needs an importance matrix, which corral does not make. ` +
+        'Import a GGUF of this type that was made with one, or use q2_k or iq3_s.',
       { param: 'dtype' }
     )
   }
@@ -71,7 +71,7 @@ export function planDtype(dtype: string, ownType: string | undefined): DtypePlan
   if (result === undefined) {
     throw new CorralError(
       'invalid_option',
-      `Option "dtype" cannot be ${JSON.stringify(dtype)}; there are ${DTYPES.join(', ')}.`,
+      `Option "dtype" cannot be ${JSON.stringify(dtype)}; the types are ${DTYPES.join(', ')}.`,
       { param: 'dtype' }
     )
   }
@@ -84,7 +84,7 @@ export function planDtype(dtype: string, ownType: string | undefined): DtypePlan
   return { dtype: name, outtype, quantize: name.toUpperCase(), projectorOuttype, bits: { converted: 16, result } }
 }
 
-/** Vocabulary and metadata, which no count of weights tells. */
+/** Vocabulary and metadata, which the count of weights does not include. */
 const OVERHEAD = 16e6
 /** Norms and the like stay finer than the type says. */
 const MARGIN = 1.03

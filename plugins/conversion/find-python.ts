@@ -35,7 +35,7 @@ export function pythonNames(platform: NodeJS.Platform): string[] {
   return [...MINORS.map(minor => `python3.${minor}`), 'python3', 'python']
 }
 
-export async function askPython(
+async function askPython(
   command: string,
   options: { env: NodeJS.ProcessEnv; signal?: AbortSignal; log?: ToolLog }
 ): Promise<PythonFacts> {
@@ -68,7 +68,7 @@ export async function findPython(options: {
     }
   }
   const found =
-    refused.length > 0 ? `What was found does not do (${[...new Set(refused)].join('; ')}).` : 'None was found.'
+    refused.length > 0 ? `What was found is not suitable (${[...new Set(refused)].join('; ')}).` : 'None was found.'
   throw new CorralError(
     'conversion_failed',
     `Converting SafeTensors models needs Python ${PYTHON_RANGE}. ${found} Install one (Debian and Ubuntu: "apt install python3 ` +

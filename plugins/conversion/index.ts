@@ -1,41 +1,25 @@
-import { Type } from 'typebox'
-import { Program } from '../../core/config/core-schema.ts'
-import { definePlugin } from '../../core/plugins/plugin.ts'
-import { createConversion } from './conversion-service.ts'
+import { join } from 'node:path'
+import type { Conversion, ConvertedModel } from '../../core/contracts/conversion.ts'
+import { untilAborted, type Waiting } from '../../core/contracts/progress.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
+import { definePlugin, type PluginContext } from '../../core/plugins/plugin.ts'
+import { requireSpace } from '../../core/system/disk-space.ts'
+import { convertModel, openConversionLog } from './convert-model.ts'
+import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
+import { type DtypePlan, diskNeed, planDtype } from './dtypes.ts'
+import { type ConverterPython, type EnvironmentOptions, PythonOptions, preparePython } from './python-environment.ts'
+import { SharedWork } from './shared-work.ts'
 
 export default definePlugin({
   name: 'conversion',
   api: 1,
-  description: 'Makes GGUF files of SafeTensors models, with the tools of llama.cpp',
+  description: "Converts SafeTensors models to GGUF, with llama.cpp's tools",
   offers: ['conversion'],
   needs: ['storage', 'runtimes'],
-  options: Type.Object(
-    {
-      python: Program({
-        default: '',
-        description: "Python that has the converter's packages already; empty makes an environment of corral's own"
-      }),
-      package_index: Type.String({
-        default: '',
-        pattern: '^(https?://\\S+)?$',
-        title: 'an address such as https://pypi.org/simple',
-        description: 'Package index to install from; empty leaves it to pip and uv, which have settings of their own'
-      }),
-      torch_index: Type.String({
-        default: 'https://download.pytorch.org/whl/cpu',
-        pattern: '^(https?://\\S+)?$',
-        title: 'an address such as https://pypi.org/simple',
-        description: 'Index with builds of torch for processors, used where it can be reached; empty is none'
-      })
-    },
-    { additionalProperties: false }
-  ),
+  options: PythonOptions,
   setup(context, options) {
-    const conversion = createConversion(context, {
-      python: options.python,
-      packageIndex: options.package_index,
-      torchIndex: options.torch_index
-    })
+    const conversion = createConversion(context, options)
     return {
       services: { conversion },
       start: () => conversion.start(),
@@ -43,3 +27,162 @@ export default definePlugin({
     }
   }
 })
+
+interface ConversionService extends Conversion {
+  /** Removes what killed conversions left. */
+  start(): Promise<void>
+  /** Cancels all conversions and settles when none runs. */
+  stop(): Promise<void>
+}
+
+/** Separates a variant's folder from a type in the keys of conversions; part of neither. */
+const SEPARATOR = '\n'
+
+function createConversion(context: PluginContext, settings: EnvironmentOptions['settings']): ConversionService {
+  const { log, paths } = context
+  const { env } = process
+  const storage = context.service('storage')
+  const runtimes = context.service('runtimes')
+  const conversions = new SharedWork<ConvertedModel>()
+  const environments = new SharedWork<ConverterPython>()
+  /** By a variant's folder, settled when its conversion has ended. */
+  const running = new Map<string, Promise<unknown>>()
+  const proven = new Set<string>()
+
+  storage.onRemove(async variants => {
+    for (const { directory, publicName } of variants) {
+      await conversions.end(
+        key => key.startsWith(directory + SEPARATOR),
+        new CorralError('model_not_found', `Model "${publicName}" was deleted.`)
+      )
+    }
+  })
+
+  /** One conversion of a model at a time: two would want twice the memory and disk. */
+  async function inTurn<T>(directory: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+    for (let other = running.get(directory); other; other = running.get(directory)) await untilAborted(other, signal)
+    const result = work().finally(() => running.delete(directory))
+    running.set(
+      directory,
+      result.catch(() => undefined)
+    )
+    return await result
+  }
+
+  async function make(variant: StoredVariant, plan: DtypePlan, waiting: Required<Waiting>): Promise<ConvertedModel> {
+    const { signal } = waiting
+    const { publicName, directory } = variant
+    const { dtype } = plan
+    const present = await findConverted(variant, dtype)
+    if (present) return present
+    await clearUnfinished(variant)
+    const tools = await runtimes.conversionTools(waiting)
+    if (plan.quantize && tools.quantize === undefined) {
+      throw new CorralError(
+        'runtime_missing',
+        `Converting to ${dtype} needs llama-quantize, and the llama.cpp build in use has none. ` +
+          'Choose f32, f16, bf16 or q8_0, or use a build that brings it (corral doctor shows the builds).'
+      )
+    }
+    if (tools.mismatch) log.warn(tools.mismatch)
+    const need = diskNeed(plan, variant.metadata.parameters ?? 0)
+    await requireSpace(directory, need, `Converting "${publicName}" to ${dtype} needs about`)
+    const environment = {
+      settings,
+      directory: join(paths.home, 'python'),
+      converter: tools.directory,
+      env,
+      log,
+      proven
+    }
+    const python = await environments.run('', waiting, shared => preparePython(environment, shared))
+    const conversionLog = await openConversionLog(paths.logs, variant, dtype)
+    const facts = { model: publicName, dtype, log: conversionLog.path }
+    const begun = performance.now()
+    log.info(facts, `converting ${publicName} to ${dtype}`)
+    try {
+      const warn = (message: string) => log.warn(message)
+      const { version: engine } = await runtimes.build({ signal })
+      await convertModel({ variant, plan, tools, engine, python, log: conversionLog, env, warn }, waiting)
+    } catch (error) {
+      if (!signal.aborted) log.error(facts, messageOf(error))
+      throw error
+    } finally {
+      await conversionLog.close()
+    }
+    const made = await findConverted(variant, dtype)
+    if (!made) {
+      const message = `The converted files of "${publicName}" are gone from ${directory}. Try again.`
+      throw new CorralError('conversion_failed', message)
+    }
+    const seconds = Math.round((performance.now() - begun) / 100) / 10
+    log.info({ model: publicName, dtype, size: made.size, seconds }, `converted ${publicName} to ${dtype}`)
+    return made
+  }
+
+  function requireSafetensors({ format, publicName, label }: StoredVariant): void {
+    if (format === 'safetensors') return
+    throw new CorralError(
+      'invalid_request',
+      `Model "${publicName}" is a GGUF (${label}) already; only SafeTensors models are converted. It runs as it is.`,
+      { param: 'model' }
+    )
+  }
+
+  return {
+    requireDtype: dtype => planDtype(dtype, undefined).dtype,
+
+    async convert(variant, dtype, waiting) {
+      requireSafetensors(variant)
+      const plan = planDtype(dtype, variant.metadata.quantization)
+      const present = await findConverted(variant, plan.dtype)
+      if (present) return present
+      const key = variant.directory + SEPARATOR + plan.dtype
+      return await conversions.run(key, waiting, async shared => {
+        // The model may have been deleted meanwhile.
+        storage.get({ ...variant.model, variant: variant.label })
+        const release = storage.hold(variant)
+        try {
+          shared.onProgress({ phase: 'queued', subject: '' })
+          return await inTurn(variant.directory, shared.signal, () => make(variant, plan, shared))
+        } finally {
+          release()
+        }
+      })
+    },
+
+    async list(variant) {
+      return variant.format === 'safetensors' ? await listConverted(variant) : []
+    },
+
+    async remove(variant, dtype) {
+      requireSafetensors(variant)
+      const plan = planDtype(dtype, undefined)
+      if (!(await findConverted(variant, plan.dtype))) {
+        const made = (await listConverted(variant)).map(model => model.dtype)
+        throw new CorralError(
+          'model_not_found',
+          `"${variant.publicName}" has not been converted to ${plan.dtype}` +
+            `${made.length > 0 ? `; converted types: ${made.join(', ')}` : ''}.`,
+          { param: 'dtype' }
+        )
+      }
+      await removeConverted(variant, plan.dtype)
+    },
+
+    async start() {
+      for (const variant of storage.list()) {
+        if (variant.format !== 'safetensors') continue
+        await clearUnfinished(variant).catch(error =>
+          log.warn(error, `Files of an interrupted conversion in ${variant.directory} cannot be deleted`)
+        )
+      }
+    },
+
+    async stop() {
+      const message = 'corral is shutting down. Repeat the conversion when it runs again.'
+      const error = new CorralError('shutting_down', message)
+      await Promise.all([conversions.end(() => true, error), environments.end(() => true, error)])
+    }
+  }
+}

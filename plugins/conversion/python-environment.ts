@@ -3,7 +3,9 @@ import { existsSync } from 'node:fs'
 import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
+import { type Static, Type } from 'typebox'
 import { request } from 'undici'
+import { Program } from '../../core/config/core-schema.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { findExecutable, runTool, ToolError } from '../../core/system/child-process.ts'
@@ -13,17 +15,31 @@ import { writeJsonFile } from '../../core/system/json-file.ts'
 import { causeOf, installFailure } from './failures.ts'
 import { findPython, UV_PYTHON } from './find-python.ts'
 
-export interface PythonSettings {
-  /** Path of a Python that has the packages; empty makes an environment. */
-  python: string
-  /** Address of a package index; empty leaves pip's and uv's own settings. */
-  packageIndex: string
-  /** Index with builds of torch for processors; empty is none. */
-  torchIndex: string
-}
+/** The plugin's settings. */
+export const PythonOptions = Type.Object(
+  {
+    python: Program({
+      default: '',
+      description: "Python that has the converter's packages; if empty, corral makes its own environment"
+    }),
+    package_index: Type.String({
+      default: '',
+      pattern: '^(https?://\\S+)?$',
+      title: 'an address such as https://pypi.org/simple',
+      description: 'Package index to install from; if empty, the settings of pip and uv apply'
+    }),
+    torch_index: Type.String({
+      default: 'https://download.pytorch.org/whl/cpu',
+      pattern: '^(https?://\\S+)?$',
+      title: 'an address such as https://pypi.org/simple',
+      description: 'Index with CPU builds of torch, used if it can be reached; empty is none'
+    })
+  },
+  { additionalProperties: false }
+)
 
 export interface EnvironmentOptions {
-  settings: PythonSettings
+  settings: Static<typeof PythonOptions>
   /** Of all environments. */
   directory: string
   /** Folder of the converter that the packages are for. */
@@ -42,7 +58,7 @@ export interface ConverterPython {
   environment?: string
 }
 
-/** Written when an environment has proven to work; one without it is made anew. */
+/** Written when an environment has been proven to work; one without it is made again. */
 const MARK = 'complete.json'
 /** Bytes on disk of an environment while it is made: with torch for processors only, or with its CUDA libraries. */
 const SIZE = { cpu: 2.5e9, cuda: 9e9 }
@@ -82,7 +98,7 @@ async function provePython(
 
 /**
  * The Python for a converter: the one that the settings name, else an environment of corral's own with the packages that
- * this version of the converter asks for, made where there is none yet.
+ * this version of the converter asks for, made if there is none yet.
  * @throws CorralError `conversion_failed` or `insufficient_storage` saying what is in the way and what to do
  */
 export async function preparePython(options: EnvironmentOptions, waiting: Waiting): Promise<ConverterPython> {
@@ -103,8 +119,8 @@ async function namedPython(named: string, options: EnvironmentOptions, { signal 
   if (executable === undefined) {
     throw new CorralError(
       'conversion_failed',
-      `conversion.python names ${named}, where there is no program that may be run. Correct it in config.yaml, ` +
-        'or leave it empty and corral makes a Python environment of its own.'
+      `conversion.python names ${named}, which is not an executable program. Correct it in config.yaml, ` +
+        'or leave it empty and corral makes its own Python environment.'
     )
   }
   const proof = `${executable} ${options.converter}`
@@ -122,13 +138,13 @@ async function namedPython(named: string, options: EnvironmentOptions, { signal 
       'conversion_failed',
       `conversion.python names ${executable}, which cannot run llama.cpp's converter. ${why} Install ` +
         `${join(options.converter, 'requirements', 'requirements-convert_hf_to_gguf.txt')} there, ` +
-        'or leave conversion.python empty and corral makes an environment of its own.',
+        'or leave conversion.python empty and corral makes its own environment.',
       { cause: error }
     )
   }
 }
 
-/** Marks an environment as unusable: it is made anew when it is needed next. */
+/** Marks an environment as unusable: it is made again when it is needed next. */
 export async function distrust(environment: string): Promise<void> {
   await rm(join(environment, MARK), { force: true })
 }
@@ -144,12 +160,12 @@ async function makeEnvironment(
   const begun = performance.now()
   onProgress?.({ phase: 'installing', subject: 'Python packages' })
   const uv = findExecutable('uv', env)
-  // uv brings a Python of its own where this machine has none that does.
+  // uv downloads a Python where this machine has no suitable one.
   const python = await findPython({ env, signal, log }).catch(error => {
     if (signal?.aborted || !uv) throw error
     return undefined
   })
-  const { packageIndex, torchIndex } = settings
+  const { package_index: packageIndex, torch_index: torchIndex } = settings
   const hasTorch = torchIndex !== '' && (await indexHas(torchIndex, 'torch', signal))
   const cuda = !hasTorch && process.platform === 'linux' && process.arch === 'x64'
   if (cuda) {
@@ -240,7 +256,7 @@ async function removeOthers({ directory, log }: EnvironmentOptions, name: string
 const LIMIT = 5000
 
 /** Whether a package index (in PyPI's simple layout) has a package and can be reached from here, through proxies too. */
-export async function indexHas(index: string, name: string, signal?: AbortSignal): Promise<boolean> {
+async function indexHas(index: string, name: string, signal?: AbortSignal): Promise<boolean> {
   const url = new URL(`${index.replace(/\/+$/, '')}/${name}/`)
   const connections = await openConnections(undefined, {
     connect: { timeout: LIMIT },

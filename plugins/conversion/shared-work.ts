@@ -2,9 +2,9 @@ import { type OnProgress, type Progress, untilAborted, type Waiting } from '../.
 
 interface Work<T> {
   controller: AbortController
-  listeners: Set<OnProgress>
+  /** One for each caller that waits for the result. */
+  callers: Set<OnProgress>
   progress: Progress | undefined
-  waiting: number
   result: Promise<T>
 }
 
@@ -20,7 +20,7 @@ export class SharedWork<T> {
     for (;;) {
       waiting.signal?.throwIfAborted()
       const work = this.#works.get(key) ?? this.#begin(key, start)
-      if (!work.controller.signal.aborted) return await this.#join(key, work, waiting)
+      if (!work.controller.signal.aborted) return await this.#join(work, waiting)
       // It is being cancelled: its successor starts when nothing of it is left.
       await work.result.catch(() => undefined)
     }
@@ -37,46 +37,41 @@ export class SharedWork<T> {
     const controller = new AbortController()
     const work: Work<T> = {
       controller,
-      listeners: new Set(),
+      callers: new Set(),
       progress: undefined,
-      waiting: 0,
       result: Promise.resolve().then(() =>
         start({
           signal: controller.signal,
           onProgress: progress => {
             work.progress = progress
-            for (const listener of [...work.listeners]) listener(progress)
+            for (const caller of [...work.callers]) caller(progress)
           }
         })
       )
     }
     this.#works.set(key, work)
-    const forget = () => {
-      if (this.#works.get(key) === work) this.#works.delete(key)
-    }
+    const forget = () => void this.#works.delete(key)
     work.result.then(forget, forget)
     return work
   }
 
-  async #join(key: string, work: Work<T>, { signal, onProgress }: Waiting): Promise<T> {
-    work.waiting++
-    // One listener a caller, even where two pass the same function.
-    const listener: OnProgress | undefined = onProgress && (progress => onProgress(progress))
-    if (listener) {
-      work.listeners.add(listener)
-      if (work.progress) listener(work.progress)
-    }
+  async #join(work: Work<T>, { signal, onProgress }: Waiting): Promise<T> {
+    // A function of its own, since two callers may pass the same one.
+    const caller: OnProgress = progress => onProgress?.(progress)
+    work.callers.add(caller)
+    if (work.progress) caller(work.progress)
     try {
       return await untilAborted(work.result, signal)
     } catch (error) {
-      if (signal?.aborted && --work.waiting === 0 && this.#works.get(key) === work) {
+      work.callers.delete(caller)
+      if (signal?.aborted && work.callers.size === 0) {
         // That was the last caller. Its call ends after the work, so that what follows finds nothing of it running.
         work.controller.abort(signal.reason)
         await work.result.catch(() => undefined)
       }
       throw error
     } finally {
-      if (listener) work.listeners.delete(listener)
+      work.callers.delete(caller)
     }
   }
 }

@@ -1,6 +1,15 @@
+import { createHash } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import { join } from 'node:path'
+import type { FastifyInstance, FastifyPluginAsync, FastifyReply, RouteOptions } from 'fastify'
 import { Type } from 'typebox'
+import { logFailure } from '../../core/http/application.ts'
+import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
+import { json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
-import { docsRoutes, rememberDescribed } from './routes.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
+import type { DescribedRoute } from './openapi.ts'
 
 export default definePlugin({
   name: 'docs',
@@ -18,3 +27,101 @@ export default definePlugin({
     }
   }
 })
+
+/**
+ * Collects the application's routes. Call it before any route is registered.
+ * @returns gives them in the order of their registration, without the HEAD of a GET.
+ */
+function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
+  const routes: { method: string; url: string; options: RouteOptions }[] = []
+  app.addHook('onRoute', options => {
+    for (const method of [options.method].flat()) routes.push({ method, url: options.url, options })
+  })
+  return () => {
+    const gets = new Set(routes.filter(({ method }) => method === 'GET').map(({ url }) => url))
+    return routes
+      .filter(({ method, url }) => method !== 'OPTIONS' && !(method === 'HEAD' && gets.has(url)))
+      .filter(({ options }) => !options.config?.leftOut)
+      .map(({ method, url, options: { schema = {} } }) => ({ method, url, schema }))
+      .filter(({ schema }) => !schema.hide)
+  }
+}
+
+/** Swagger UI's own files, which the page fetches beside the document. */
+const ASSETS = {
+  'swagger-ui-bundle.js': 'text/javascript; charset=utf-8',
+  'swagger-ui.css': 'text/css; charset=utf-8'
+}
+
+const documentRoute = nativeRoute('Server', 'getApiDocument', 'The API document', {
+  description: 'OpenAPI 3.1, of all routes of this server.',
+  response: { 200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })) }
+})
+const pageRoute = nativeRoute('Server', 'getDocs', 'A page to read and try the API', {
+  description: 'If a key is needed and missing, a browser gets the page with the status 401, and the page asks for it.',
+  response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } }
+})
+
+/** The API document and the page that shows it. The document is made at the first request for it. */
+function docsRoutes(described: () => DescribedRoute[]): FastifyPluginAsync {
+  let document: string | undefined
+  return async app => {
+    app.get('/openapi.json', documentRoute, async (_request, reply) => {
+      const { openApiDocument } = await import('./openapi.ts')
+      document ??= JSON.stringify(openApiDocument(described()))
+      return reply.type('application/json; charset=utf-8').send(document)
+    })
+
+    // A browser sends no key with an address: it gets the page with the refusal, and the page asks for a key.
+    await app.register(async scope => {
+      scope.setErrorHandler(async (error, request, reply) => {
+        const failure = toCorralError(error)
+        logFailure(failure, request.log)
+        reply.code(failure.status).headers(errorHeaders(failure))
+        const isBrowser = /\btext\/html\b/i.test(request.headers.accept ?? '')
+        if (failure.code === 'unauthorized' && isBrowser) return await sendPage(reply)
+        return reply.send(nativeErrorBody(failure, request))
+      })
+      scope.get('/docs', pageRoute, async (_request, reply) => await sendPage(reply))
+    })
+
+    const { resolve } = createRequire(import.meta.url)
+    for (const [name, type] of Object.entries(ASSETS)) {
+      app.get(`/docs/${name}`, { schema: { hide: true } }, async (_request, reply) =>
+        reply
+          .type(type)
+          .headers({ 'x-content-type-options': 'nosniff', 'cache-control': 'no-cache' })
+          .send(await readFile(resolve(`@fastify/swagger-ui/static/${name}`)))
+      )
+    }
+  }
+}
+
+function hashOf(html: string, element: 'script' | 'style'): string {
+  const text = new RegExp(`<${element}>(.*?)</${element}>`, 's').exec(html)![1]!
+  return `'sha256-${createHash('sha256').update(text).digest('base64')}'`
+}
+
+/** Sends the page. Its policy lets it run its own script and what that fetches from this server, and nothing else. */
+async function sendPage(reply: FastifyReply): Promise<FastifyReply> {
+  const html = await readFile(join(packageRoot, 'plugins', 'docs', 'page', 'index.html'), 'utf8')
+  const policy = [
+    "default-src 'none'",
+    `script-src ${hashOf(html, 'script')} blob:`,
+    `style-src ${hashOf(html, 'style')} blob:`,
+    'img-src data:',
+    "connect-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'"
+  ]
+  return reply
+    .type('text/html; charset=utf-8')
+    .headers({
+      'content-security-policy': policy.join('; '),
+      'x-content-type-options': 'nosniff',
+      'referrer-policy': 'no-referrer',
+      'cache-control': 'no-cache'
+    })
+    .send(html)
+}

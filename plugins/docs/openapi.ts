@@ -9,8 +9,8 @@ const INFO = {
   summary: 'A local model server',
   description:
     'Models have names of the form `<owner>/<name>`, or `<owner>/<name>:<variant>` for one of several quantizations.\n\n' +
-    'Bodies are JSON, whatever their `Content-Type` says. `null` counts as not given, and fields that nobody knows are ' +
-    'ignored. A `GET` answers to `HEAD` too.\n\n' +
+    'Bodies are JSON, whatever their `Content-Type` says. `null` counts as absent, and unknown fields are ' +
+    'ignored. Every `GET` route also answers `HEAD`.\n\n' +
     'A key is needed only where `security.api_keys` of the configuration has any.',
   license: { name: 'MIT', identifier: 'MIT' }
 }
@@ -141,7 +141,7 @@ const NAME = /^[A-Z][A-Za-z0-9]*$/
 /** Where the values of a schema's keyword are data rather than schemas. */
 const DATA = new Set(['const', 'enum', 'default', 'examples', 'example'])
 
-/** What has a name stands in the document once, and is referred to elsewhere. */
+/** Schemas and errors with a name are in the document once, and referred to elsewhere. */
 class Components {
   readonly #schemas = new Map<string, { text: string; schema: Json }>()
   readonly #errors = new Map<string, Json>()
@@ -165,7 +165,7 @@ class Components {
     return isNamed ? this.#reference(title, plain) : plain
   }
 
-  /** Schemas that share a name and differ are told apart by a number. */
+  /** Different schemas of the same name get a number. */
   #reference(title: string, schema: Json): Json {
     const text = JSON.stringify(schema)
     for (let number = 1; ; number++) {

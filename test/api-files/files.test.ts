@@ -5,7 +5,7 @@ import { type IncomingHttpHeaders, type IncomingMessage, type OutgoingHttpHeader
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { byteRange, isKnown } from '../../plugins/api-files/routes.ts'
+import { byteRange, isKnown } from '../../plugins/api-files/index.ts'
 import { type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 

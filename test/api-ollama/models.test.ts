@@ -145,7 +145,7 @@ t.test("a chat template that replaces the model's own", async t => {
   const go = await failure(
     client.create({ model: 'me/go', from: DEMO, template: '{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}' })
   )
-  t.match(go, { status_code: 400, message: /language of Go.*Leave it out/ })
+  t.match(go, { status_code: 400, message: /written for Go.*Leave it out/ })
   t.match(await failure(client.create({ model: 'me/go', from: DEMO, template: 'hello' })), { status_code: 400 })
 })
 
@@ -298,7 +298,7 @@ t.test('a Modelfile, as older clients send it', async t => {
 
 t.test('unsupported requests are refused with the reason', async t => {
   for (const [path, body, status, error] of [
-    ['/create', { model: 'me/x' }, 400, /what the model is made of/],
+    ['/create', { model: 'me/x' }, 400, /what the model is made from/],
     ['/create', { model: 'me/x', from: 'me/none' }, 404, /me\/none/],
     ['/create', { model: 'a b', from: DEMO }, 400, /not a model name/],
     ['/create', { model: 'me/x', from: DEMO, files: { a: digest } }, 400, /one of them/],
@@ -313,7 +313,7 @@ t.test('unsupported requests are refused with the reason', async t => {
       /images/
     ],
     ['/create', { model: 'me/x', modelfile: 'FROM x\nNONSENSE y' }, 400, /line 2/],
-    ['/create', { model: 'me/x', files: { 'a.gguf': 'md5:1' } }, 400, /no digest/],
+    ['/create', { model: 'me/x', files: { 'a.gguf': 'md5:1' } }, 400, /not a digest/],
     ['/push', { model: 'leo' }, 501, /does not publish models/]
   ] as const) {
     const reply = await send(path, body)

@@ -144,7 +144,7 @@ t.test('format, think, logprobs, images and what a request cannot do', async t =
   })
   t.match(await refused('/generate', { template: '{{ .Prompt }}' }), {
     status: 400,
-    lines: [{ error: /template of its own/, code: 'invalid_request' }]
+    lines: [{ error: /its own template/, code: 'invalid_request' }]
   })
   t.match(await refused('/generate', { template: '', context: [1, 2], suffix: '', system: '', stream: false }), {
     status: 200,

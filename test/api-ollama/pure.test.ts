@@ -4,7 +4,7 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { httpOrigin } from '../../core/http/listening.ts'
 import { existingName, newName, ollamaNaming, shown } from '../../plugins/api-ollama/naming.ts'
-import { inOllamasWords, OLLAMA_VERSION, pathInProfile, withModelName } from '../../plugins/api-ollama/routes.ts'
+import { likeOllama, OLLAMA_VERSION, pathInProfile, withModelName } from '../../plugins/api-ollama/routes.ts'
 import { readListen } from '../../plugins/api-ollama/second-listener.ts'
 import { cutTokens } from '../../runtimes/llama-server/calls.ts'
 
@@ -131,7 +131,7 @@ t.test('the other address: where it is, and what its paths mean', t => {
   t.same(readListen('localhost:1', 11435), { host: 'localhost', port: 1 })
   t.equal(readListen('', 11435), undefined)
   for (const text of ['11434', ':11434', '127.0.0.1', '127.0.0.1:99999', '[::1', '::1:80', '[nix]:80', 'a b:1']) {
-    t.throws(() => readListen(text, 11435), { name: 'ConfigError', message: /no address with a port/ }, text)
+    t.throws(() => readListen(text, 11435), { name: 'ConfigError', message: /not an address with a port/ }, text)
   }
   t.throws(() => readListen('127.0.0.1:11435', 11435), { name: 'ConfigError', message: /the server's own/ })
   t.equal(httpOrigin({ host: '::1', port: 5 }), 'http://[::1]:5')
@@ -162,15 +162,15 @@ t.test('the other address: where it is, and what its paths mean', t => {
 
 t.test('words and numbers that clients look for', t => {
   const missing = new CorralError('model_not_found', 'There is no model "a/b" here.', { param: 'model' })
-  t.match(inOllamasWords(missing, { model: '', name: 'b' }), {
+  t.match(likeOllama(missing, { model: '', name: 'b' }), {
     code: 'model_not_found',
     message: /^model 'b' not found\. There is no/,
     param: 'model'
   })
-  t.match(inOllamasWords(missing, { model: 'new', from: 'b' }), { message: /^model 'b' not found/ })
-  t.equal(inOllamasWords(missing, undefined), missing)
+  t.match(likeOllama(missing, { model: 'new', from: 'b' }), { message: /^model 'b' not found/ })
+  t.equal(likeOllama(missing, undefined), missing)
   const other = new CorralError('invalid_request', 'No.')
-  t.equal(inOllamasWords(other, { model: 'b' }), other)
+  t.equal(likeOllama(other, { model: 'b' }), other)
   const parts = OLLAMA_VERSION.split('.')
   t.ok(parts.length === 3 && parts.every(part => /^\d+$/.test(part)), 'each part of the version is a number')
   const [major, minor, patch] = parts.map(Number) as [number, number, number]

@@ -88,7 +88,7 @@ function optionsFor(
   const home = temporaryFolder(t)
   return {
     lines,
-    settings: { python: '', packageIndex, torchIndex: '' },
+    settings: { python: '', package_index: packageIndex, torch_index: '' },
     directory: join(home, 'python'),
     converter: writeConverter(join(home, 'converter')),
     // No pip.conf of this machine, and no patience with servers that are not there.
@@ -167,7 +167,7 @@ t.test('by uv where that is there; torch from its own index where that can be re
   const uv = scriptedUv(t)
   const options = optionsFor(t, index.url)
   options.env = { ...options.env, PATH: uv.PATH }
-  options.settings.torchIndex = index.torch
+  options.settings.torch_index = index.torch
   const { executable } = await preparePython(options, {})
   t.ok(existsSync(executable))
   t.match(uv.log(), [
@@ -179,7 +179,7 @@ t.test('by uv where that is there; torch from its own index where that can be re
 
   const without = optionsFor(t, index.url)
   without.env = options.env
-  without.settings.torchIndex = 'http://127.0.0.1:1/whl'
+  without.settings.torch_index = 'http://127.0.0.1:1/whl'
   await preparePython(without, {})
   t.notMatch(uv.log().at(-1), /extra-index-url/)
   if (process.platform === 'linux' && process.arch === 'x64') {

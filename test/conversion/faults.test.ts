@@ -191,7 +191,7 @@ t.test('failures', async t => {
   })
 
   const refused: [object, RegExp][] = [
-    [{ model: MODEL, dtype: 'banana' }, /"banana"; there are f32, f16/],
+    [{ model: MODEL, dtype: 'banana' }, /"banana"; the types are f32, f16/],
     [{ model: MODEL, dtype: 'iq2_xs' }, /importance matrix/]
   ]
   for (const [body, error] of refused) {
@@ -216,7 +216,10 @@ t.test('tools that are missing', async t => {
   const convert = (corral: Corral, dtype: string) => corral.json('/api/convert', { model: MODEL, dtype, stream: false })
   t.match(await convert(nowhere, 'f16'), {
     status: 500,
-    body: { code: 'conversion_failed', error: /conversion\.python names .*no-python, where there is no program/ }
+    body: {
+      code: 'conversion_failed',
+      error: /conversion\.python names .*no-python, which is not an executable program/
+    }
   })
 
   const empty = join(temporaryFolder(t), 'python')

@@ -11,7 +11,7 @@ import {
   ORIGIN_PATTERN,
   originAllowed,
   originPattern
-} from '../../plugins/security/access.ts'
+} from '../../plugins/security/index.ts'
 
 t.test('loopback hosts', async t => {
   const loopback = [

@@ -9,7 +9,7 @@ import { ClientGone } from '../../../core/http/client-signal.ts'
 import { takeAnyTime } from '../../../core/http/long-upload.ts'
 import { nativeRoute } from '../../../core/http/response-schemas.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
-import { namesIn } from '../../../core/system/folder-names.ts'
+import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
 
 const DAY = 24 * 3_600_000
 const PART = /^[0-9a-f]{32}\.part$/
@@ -39,7 +39,7 @@ export class BlobStore {
   }
 
   async has(sha256: string): Promise<boolean> {
-    // A client that asks is about to use the blob: its day begins anew.
+    // The client is about to use the blob: its day starts again.
     const now = new Date()
     await utimes(this.#pathOf(sha256), now, now).catch(error => {
       if (!isSystemError(error, 'ENOENT')) throw error
@@ -140,18 +140,18 @@ export class BlobStore {
   }
 
   async #find(sha256: string): Promise<Blob | undefined> {
-    // Stored models come first: a blob that was of use is about to go, and is part of a model by then.
+    // Stored models come first: a used blob is about to be deleted, and is part of a model by then.
     for (const variant of this.#storage.list()) {
       const file = variant.files.find(file => file.sha256 === sha256)
       if (!file) continue
       const path = join(variant.directory, ...file.path.split('/'))
       const release = this.#storage.hold(variant)
-      if (await isFile(path)) return { path, release }
+      if ((await fileSize(path)) !== undefined) return { path, release }
       release()
       break
     }
     const path = this.#pathOf(sha256)
-    return (await isFile(path)) ? { path, release: () => {} } : undefined
+    return (await fileSize(path)) === undefined ? undefined : { path, release: () => {} }
   }
 }
 
@@ -171,15 +171,6 @@ async function receive(path: string, body: AsyncIterable<Buffer>): Promise<strin
   return hash.digest('hex')
 }
 
-async function isFile(path: string): Promise<boolean> {
-  try {
-    return (await stat(path)).isFile()
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return false
-    throw error
-  }
-}
-
 /**
  * The 64 hex digits of a digest as Ollama's clients write it: `sha256:<64 hex digits>`, older ones with a dash.
  * @throws CorralError `invalid_request`
@@ -187,7 +178,7 @@ async function isFile(path: string): Promise<boolean> {
 export function parseDigest(text: string, param: string): string {
   const digits = /^sha256[:-]([0-9a-f]{64})$/i.exec(text)?.[1]
   if (digits !== undefined) return digits.toLowerCase()
-  throw invalid(`${JSON.stringify(text.slice(0, 100))} is no digest. Write sha256:<64 hex digits>.`, param)
+  throw invalid(`${JSON.stringify(text.slice(0, 100))} is not a digest. Write sha256:<64 hex digits>.`, param)
 }
 
 const invalid = (message: string, param = 'digest') => new CorralError('invalid_request', message, { param })
@@ -195,16 +186,16 @@ const invalid = (message: string, param = 'digest') => new CorralError('invalid_
 const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex digits>' }) })
 const empty = (description: string) => ({ description, content: {} })
 
-const findBlob = nativeRoute('Models', 'findBlob', 'Ask whether a file is here', {
+const findBlob = nativeRoute('Models', 'findBlob', 'Check whether a file is here', {
   params,
-  response: { 200: empty('It is here'), 404: empty('It is to be sent') },
+  response: { 200: empty('It is here'), 404: empty('It is not here') },
   errors: ['invalid_request']
 })
-const storeBlob = nativeRoute('Models', 'storeBlob', 'Send a file that a model is to be made of', {
-  description: 'The body is the file itself. Files that no model was made of are deleted after a day.',
+const storeBlob = nativeRoute('Models', 'storeBlob', 'Send a file for a model that will be created', {
+  description: 'The body is the file itself. Files that no model was created from are deleted after a day.',
   consumes: ['application/octet-stream'],
   params,
-  response: { 200: empty('It was here already'), 201: empty('It is here now') },
+  response: { 200: empty('It was here already'), 201: empty('Stored') },
   errors: ['invalid_request', 'insufficient_storage']
 })
 
@@ -221,7 +212,8 @@ export function blobRoutes(blobs: BlobStore): FastifyPluginAsync {
       const sha256 = parseDigest(request.params.digest, 'digest')
       if (await blobs.has(sha256)) return await reply.code(200).send()
       takeAnyTime(request.raw)
-      await blobs.write(sha256, arriving(request), lengthOf(request))
+      const length = request.headers['content-length']
+      await blobs.write(sha256, arriving(request), length === undefined ? undefined : Number(length))
       return await reply.code(201).send()
     })
   }
@@ -234,11 +226,4 @@ async function* arriving({ raw }: FastifyRequest): AsyncIterable<Buffer> {
   } catch (error) {
     throw isSystemError(error, 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE') ? new ClientGone() : error
   }
-}
-
-function lengthOf({ headers }: FastifyRequest): number | undefined {
-  const length = Number(headers['content-length'])
-  if (headers['content-length'] === undefined) return undefined
-  if (Number.isSafeInteger(length)) return length
-  throw new CorralError('invalid_request', 'The header content-length is not a number of bytes.')
 }

@@ -1,45 +1,39 @@
 import { type Static, Type } from 'typebox'
 import type { Model, ModelDefaults } from '../../../core/contracts/models.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
-import { Given, loose } from '../../../core/http/request-fields.ts'
+import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
 import { optionName, parseOptions } from '../../../core/models/options.ts'
 import { parseDigest } from './blobs.ts'
 
 const Digests = (description: string) => Given(Type.Record(Type.String(), Type.String(), { description }))
 const Text = (description: string) => Given(Type.String({ description }))
 
-export const CreateRequestSchema = Type.Object(
-  {
-    model: Text('Name of the new model'),
-    name: Text('The same as model'),
-    from: Text('Model that it is made of'),
-    files: Digests('Or files that it is made of: the digest of each, which was sent to blobs/<digest>, by its name'),
-    adapters: Digests('LoRA adapters, which are refused'),
-    parameters: Given(
-      Type.Object({}, { ...loose, description: 'Options that hold where a request gives none of its own' })
-    ),
-    template: Text("Jinja chat template in the place of the model's own"),
-    system: Text('System message of conversations that have none'),
-    messages: Given(
-      Type.Array(
-        Type.Object({ role: Type.Enum(['system', 'user', 'assistant']), content: Given(Type.String()) }, loose),
-        { description: 'Messages that every conversation begins with' }
-      )
-    ),
-    license: Given(Type.Union([Type.String(), Type.Array(Type.String())])),
-    quantize: Text('Type that a SafeTensors model is converted to, such as q4_K_M'),
-    quantization: Text('The same as quantize'),
-    modelfile: Text('All of this as the text of a Modelfile; fields go before it'),
-    stream: Given(Type.Boolean({ default: true }))
-  },
-  { ...loose, title: 'CreateRequest' }
-)
-export type CreateRequest = Static<typeof CreateRequestSchema>
+export const CreateRequestSchema = Titled('CreateRequest', {
+  model: Text('Name of the new model'),
+  name: Text('The same as model'),
+  from: Text('Model that it is made from'),
+  files: Digests('Or files that it is made from: the digest of each (sent to blobs/<digest> before), by its name'),
+  adapters: Digests('LoRA adapters, which are not supported'),
+  parameters: Given(Loose({}, { description: 'Options that apply where a request does not set them' })),
+  template: Text("Jinja chat template, instead of the model's own"),
+  system: Text('System message for conversations that have none'),
+  messages: Given(
+    Type.Array(Loose({ role: Type.Enum(['system', 'user', 'assistant']), content: Given(Type.String()) }), {
+      description: 'Messages that every conversation starts with'
+    })
+  ),
+  license: Given(Type.Union([Type.String(), Type.Array(Type.String())])),
+  quantize: Text('Type that a SafeTensors model is converted to, such as q4_K_M'),
+  quantization: Text('The same as quantize'),
+  modelfile: Text('All of this as the text of a Modelfile; the other fields take precedence'),
+  stream: Given(Type.Boolean({ default: true }))
+})
+type CreateRequest = Static<typeof CreateRequestSchema>
 
 /** Characters of each of a new model's defaults: all of them are kept in memory, and read at each start. */
 const MOST_TEXT = 1_000_000
 
-/** What is to be made. */
+/** The model to make. */
 export interface Making {
   source: { from: string } | { files: { name: string; sha256: string }[] }
   /** The defaults that the request itself sets. */
@@ -52,7 +46,7 @@ const refusal = (param: string, message: string, code: ErrorCode = 'invalid_requ
   new CorralError(code, message, { param })
 
 /**
- * Reads what a request wants to be made.
+ * Reads what model a request wants.
  * @throws CorralError with the field at fault as `param`: `invalid_request`, `invalid_option`, `unsupported_capability`
  */
 export function readCreateRequest(request: CreateRequest): Making {
@@ -61,7 +55,7 @@ export function readCreateRequest(request: CreateRequest): Making {
   if (body.adapters) {
     throw refusal(
       'adapters',
-      'corral does not make LoRA adapters a part of models. Name the adapter in config.yaml ' +
+      'corral does not build LoRA adapters into models. Name the adapter in config.yaml ' +
         '(models.<name>.lora), or merge it into its base model and create a model of the result.',
       'unsupported_capability'
     )
@@ -71,14 +65,14 @@ export function readCreateRequest(request: CreateRequest): Making {
 }
 
 function sourceOf({ from, files }: CreateRequest): Making['source'] {
-  if (from && files) throw refusal('files', 'A model is made of "from" or of "files". Send one of them.')
+  if (from && files) throw refusal('files', 'A model is made from "from" or from "files". Send one of them.')
   if (from) return { from }
   if (files) {
     return { files: Object.entries(files).map(([name, digest]) => ({ name, sha256: parseDigest(digest, 'files') })) }
   }
   throw refusal(
     'from',
-    'Say what the model is made of: "from", the name of a model that is here, or "files", the digests of files that were sent.'
+    'Say what the model is made from: "from", the name of a model that is here, or "files", the digests of files that were sent.'
   )
 }
 
@@ -138,7 +132,7 @@ export function mergedDefaults(source: ModelDefaults | undefined, own: ModelDefa
   return Object.keys(merged).length > 0 ? merged : undefined
 }
 
-/** An action of Go's templates that is no expression of Jinja's: about a field, a variable, or a statement. */
+/** An action of Go's templates that cannot be an expression in Jinja: a field, a variable, or a statement. */
 const GO_ACTION =
   /\{\{-?\s*(?:\.[A-Za-z\s}-]|\$|(?:if|range|with|else if)\s|(?:end|else)\s*-?\}\}|(?:block|define|template)\s+")/
 const JINJA_MESSAGES = /\{[{%][\s\S]*?\bmessages\b[\s\S]*?[%}]\}/
@@ -152,7 +146,7 @@ export function requireJinja(template: string): void {
   if (GO_ACTION.test(template)) {
     throw refusal(
       'template',
-      'The template is in the language of Go, which llama.cpp does not understand. Leave it out, and the chat template ' +
+      'The template is written for Go, which llama.cpp does not understand. Leave it out, and the chat template ' +
         "in the model's own file is used, or send one in Jinja.",
       'unsupported_capability'
     )
@@ -160,14 +154,14 @@ export function requireJinja(template: string): void {
   if (JINJA_MESSAGES.test(template)) return
   throw refusal(
     'template',
-    'The template is no chat template in Jinja: it does nothing with "messages". Leave it out, and the one in the ' +
+    'The template is not a chat template in Jinja: it does not use "messages". Leave it out, and the one in the ' +
       "model's own file is used."
   )
 }
 
 const KEYWORDS = new Set([
   ...['from', 'adapter', 'template', 'system', 'license', 'message', 'parameter'],
-  // By these Ollama's own code puts prompts together and reads answers: llama.cpp has the chat template for that.
+  // Ollama's own code builds prompts and reads answers with these: llama.cpp uses the chat template instead.
   ...['renderer', 'parser', 'requires']
 ])
 
@@ -198,7 +192,7 @@ export function parseModelfile(text: string): CreateRequest {
 
 interface Command {
   keyword: string
-  /** What stands before the value: the role of a MESSAGE, the name of a PARAMETER. */
+  /** The word before the value: the role of a MESSAGE, the name of a PARAMETER. */
   word: string
   value: string
   /** From 1. */
@@ -213,7 +207,7 @@ function commandsOf(text: string): Command[] {
     if (/^\s*(#.*)?$/.test(lines[at]!)) continue
     const [, command = '', rest = ''] = /^\s*([A-Za-z]+)(?:\s+(.*))?$/.exec(lines[at]!) ?? []
     const keyword = command.toLowerCase()
-    if (!KEYWORDS.has(keyword)) throw mistake(line, 'it begins with no instruction of Modelfiles')
+    if (!KEYWORDS.has(keyword)) throw mistake(line, 'it does not start with an instruction of Modelfiles')
     const [, word = '', begin = ''] =
       (keyword === 'message' || keyword === 'parameter' ? /^(\w+)\s+(.*)$/ : /^()(.*)$/).exec(rest) ?? []
     const quotes = /^("""|")/.exec(begin)?.[1]

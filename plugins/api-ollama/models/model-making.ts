@@ -6,79 +6,53 @@ import type { AdoptRequest } from '../../../core/contracts/adopted-files.ts'
 import type { Conversion } from '../../../core/contracts/conversion.ts'
 import type { ModelDefaults } from '../../../core/contracts/models.ts'
 import type { EventStreams, ModelNaming } from '../../../core/contracts/native-api.ts'
+import { Done, WorkStepSchema } from '../../../core/contracts/native-records.ts'
 import type { Services } from '../../../core/contracts/services.ts'
 import { requireFiles, type StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-signal.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
-import { Given, loose } from '../../../core/http/request-fields.ts'
-import { json, jsonOrStream, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
+import { FILE_ERRORS, json, jsonOrStream, nativeRoute, WorkFailureSchema } from '../../../core/http/response-schemas.ts'
 import type { ModelName } from '../../../core/models/model-name.ts'
 import { refuseWhilePulled } from '../../../core/models/stored-variant.ts'
 import { type BlobStore, blobRoutes } from './blobs.ts'
 import { CreateRequestSchema, type Making, mergedDefaults, readCreateRequest } from './create-request.ts'
 import { modelOf } from './sent-files.ts'
 
-const CopyRequestSchema = Type.Object(
-  {
-    source: Type.String({ description: 'Model to be copied' }),
-    destination: Type.String({ description: 'Its new name' })
-  },
-  { ...loose, title: 'CopyRequest' }
-)
-const Status = Type.Object({ status: Type.String() }, loose)
-const Event = Type.Object(
-  {
-    status: Type.Optional(Type.String({ description: 'What is being done' })),
-    digest: Type.Optional(Type.String({ description: 'Of the file that is being copied' })),
-    completed: Type.Optional(Type.Integer({ description: 'Bytes of all files' })),
-    total: Type.Optional(Type.Integer()),
-    error: Type.Optional(Type.String()),
-    errorCode: Type.Optional(Type.Integer()),
-    code: Type.Optional(Type.String())
-  },
-  loose
-)
-const MAKING_ERRORS: ErrorCode[] = [
-  'invalid_model_name',
-  'model_not_found',
-  'unsupported_capability',
-  'model_exists',
-  'insufficient_storage'
-]
+const CopyRequestSchema = Titled('CopyRequest', {
+  source: Type.String({ description: 'Model to copy' }),
+  destination: Type.String({ description: 'Its new name' })
+})
+const MAKING_ERRORS: ErrorCode[] = [...FILE_ERRORS, 'model_exists', 'insufficient_storage']
 
 const copy = nativeRoute('Models', 'copyModel', 'Copy a model', {
-  description: 'Files are linked where that is possible; each of the two may be deleted without the other.',
+  description: 'Files are linked if possible; each of the two can be deleted without the other.',
   body: CopyRequestSchema,
-  response: { 200: json('It is there', Status) },
+  response: { 200: json('Copied', Done('success')) },
   errors: MAKING_ERRORS
 })
-const create = nativeRoute('Models', 'createModel', 'Make a model of another one, or of files that were sent', {
-  description:
-    'What is laid down for it holds where a request gives nothing of its own. A model that was made before is replaced.',
+const create = nativeRoute('Models', 'createModel', 'Create a model from another one, or from files that were sent', {
+  description: 'Its defaults apply where a request sets nothing else. An earlier model of the same name is replaced.',
   body: CreateRequestSchema,
   response: {
-    200: jsonOrStream('It is there', Status, {
-      event: 'What is being done; the last event is `success`, or the error',
-      item: Event,
+    200: jsonOrStream('Created', Done('success'), {
+      event: 'Steps of the work; the last event is `success`, or the error',
+      item: Type.Union([WorkFailureSchema, WorkStepSchema]),
       types: ['text/event-stream', 'application/x-ndjson']
     })
   },
-  errors: [...MAKING_ERRORS, 'invalid_option', 'unsupported_capability']
+  errors: [...MAKING_ERRORS, 'invalid_option']
 })
-const push = nativeRoute('Models', 'pushModel', 'Publish a model, which corral does not', {
-  body: Type.Object(
-    {
-      model: Given(Type.String({ description: 'Model to be published' })),
-      name: Given(Type.String({ description: 'The same as model' }))
-    },
-    loose
-  ),
+const push = nativeRoute('Models', 'pushModel', 'Publish a model (not supported)', {
+  body: Loose({
+    model: Given(Type.String({ description: 'Model to publish' })),
+    name: Given(Type.String({ description: 'The same as model' }))
+  }),
   errors: ['not_implemented', 'invalid_model_name']
 })
 
-export interface MakingDependencies
-  extends Pick<Services, 'storage' | 'catalog' | 'scheduler' | 'downloads' | 'conversion'> {
+interface MakingDependencies extends Pick<Services, 'storage' | 'catalog' | 'scheduler' | 'downloads' | 'conversion'> {
   blobs: BlobStore
 }
 
@@ -135,7 +109,7 @@ export function modelMakingRoutes(
   }
 }
 
-/** Reports a step, in the words of Ollama's server where it has some. */
+/** Reports a step, with the same words as Ollama's server where it has such a step. */
 type Report = (status: string, progress?: { digest: string; completed: number; total: number }) => void
 
 async function copyModel(
@@ -244,7 +218,7 @@ function withType(
   if (present?.toLowerCase() === dtype) return defaults
   throw new CorralError(
     'unsupported_capability',
-    `corral quantizes SafeTensors models only (to what "quantize", or the option "dtype", names); this one is a GGUF` +
+    `corral quantizes SafeTensors models only (to the type in "quantize", or the option "dtype"); this one is a GGUF` +
       `${present ? ` (${present})` : ''}. Leave "quantize" out, or pull the model in the quantization that you want.`,
     { param: 'quantize' }
   )
