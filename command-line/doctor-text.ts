@@ -36,10 +36,7 @@ function withoutControls(report: DoctorReport): DoctorReport {
 }
 
 function formatSystem({ corral, node, platform }: DoctorReport): string {
-  return formatPairs([
-    ['corral', `${corral} on Node.js ${node}`],
-    ['system', platform]
-  ])
+  return formatPairs(Object.entries({ corral: `${corral} on Node.js ${node}`, system: platform }))
 }
 
 function formatConfig({ file, problems }: DoctorReport['config']): string {
@@ -65,22 +62,16 @@ function formatData({ data, models }: DoctorReport): string {
 
 function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, arch }: Hardware): string[] {
   const cores = cpu.cores === undefined ? '' : `${cpu.cores} cores, `
+  const features = cpu.features.length > 0 ? `, ${cpu.features.join(' ')}` : ''
   const limit = memory.limit === undefined ? '' : `, limited to ${formatMemory(memory.limit)}`
   const silent = probes.filter(({ outcome }) => outcome !== 'ok' && outcome !== 'absent')
+  const devices = gpus.map((gpu): [string, string] => [gpu.id, formatGpu(gpu)])
   return [
     formatPairs([
       ['system', `${platform} ${arch}${glibc === undefined ? '' : `, glibc ${glibc}`}`],
-      [
-        'processor',
-        `${cpu.model}, ${cores}${cpu.threads} threads${cpu.features.length > 0 ? `, ${cpu.features.join(' ')}` : ''}`
-      ],
-      [
-        'memory',
-        memory.total > 0 ? `${formatMemory(memory.available)} free of ${formatMemory(memory.total)}${limit}` : 'unknown'
-      ],
-      ...(gpus.length > 0
-        ? gpus.map((gpu): [string, string] => [gpu.id, formatGpu(gpu)])
-        : ([['GPU', 'none found']] as [string, string][]))
+      ['processor', `${cpu.model}, ${cores}${cpu.threads} threads${features}`],
+      ['memory', memory.total > 0 ? `${freeOf(memory.available, memory.total)}${limit}` : 'unknown'],
+      ...(devices.length > 0 ? devices : [['GPU', 'none found'] as [string, string]])
     ]),
     ...problems.flatMap(({ message, advice }) => [`  ! ${message}`, ...(advice ? [`    → ${advice}`] : [])]),
     ...silent.map(
@@ -89,44 +80,32 @@ function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, 
   ]
 }
 
-function formatGpu({
-  name,
-  type,
-  architecture,
-  totalMemory,
-  freeMemory,
-  unifiedMemory,
-  driver,
-  apis,
-  usable
-}: Gpu): string {
-  const memory =
-    totalMemory === undefined
-      ? undefined
-      : freeMemory === undefined
-        ? formatMemory(totalMemory)
-        : `${formatMemory(freeMemory)} free of ${formatMemory(totalMemory)}`
+function freeOf(free: number | undefined, total: number): string {
+  return free === undefined ? formatMemory(total) : `${formatMemory(free)} free of ${formatMemory(total)}`
+}
+
+function formatGpu(gpu: Gpu): string {
+  const { driver, apis, totalMemory } = gpu
   const facts = [
-    type === 'unknown' ? undefined : type,
-    architecture,
-    memory ?? (unifiedMemory ? 'uses system memory' : undefined),
+    gpu.type !== 'unknown' && gpu.type,
+    gpu.architecture,
+    totalMemory === undefined ? gpu.unifiedMemory && 'uses system memory' : freeOf(gpu.freeMemory, totalMemory),
     driver?.version && `driver ${driver.version}`,
     driver?.cuda && `CUDA up to ${driver.cuda}`,
-    apis.length > 0 ? `reached through ${apis.join(', ')}` : undefined,
-    usable ? undefined : pc.red('not usable now')
+    apis.length > 0 && `reached through ${apis.join(', ')}`,
+    !gpu.usable && pc.red('not usable now')
   ]
-  return `${name}: ${facts.filter(Boolean).join(', ')}`
+  return `${gpu.name}: ${facts.filter(Boolean).join(', ')}`
 }
 
 function rankingTitle({ release }: DoctorReport): string {
-  const from =
-    release &&
-    (release.list === 'live' ? `release ${release.tag}` : `release ${release.tag}, from corral's offline list`)
-  return `Kinds of llama.cpp builds for this machine, best first${from ? ` (${from})` : ''}`
+  const list = release?.list === 'live' ? '' : ", from corral's offline list"
+  const from = release ? ` (release ${release.tag}${list})` : ''
+  return `Kinds of llama.cpp builds for this machine, best first${from}`
 }
 
 function formatRanking(ranking: RankedCandidate[]): string[] {
-  const { length: width } = ranking.map(({ title }) => title).reduce((a, b) => (a.length >= b.length ? a : b))
+  const width = Math.max(...ranking.map(({ title }) => title.length))
   const [possible, impossible] = [ranking.filter(({ score }) => score > 0), ranking.filter(({ score }) => score === 0)]
   return [
     ...possible.flatMap(({ title, score, usable, reasons, missing, assets }, index) => [

@@ -51,43 +51,30 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
     import('../../core/plugins/outside-plugins.ts'),
     import('../../testing/index.ts')
   ])
-  const failure = (error: unknown) =>
-    new CommandFailure(EXIT.failure, `The plugin ${path} cannot be used: ${messageOf(error)}`)
-  // Whether it is there as a path is tried first, so that `check mine` finds the folder.
-  const found = await loadPlugin(resolve(cwd, path), cwd)
-    .catch(async error => {
+  let close = async () => {}
+  try {
+    // Whether it is there as a path is tried first, so that `check mine` finds the folder.
+    const found = await loadPlugin(resolve(cwd, path), cwd).catch(async error => {
       if (/there is no /.test(messageOf(error)) && !/^[./~]/.test(path)) return await loadPlugin(path, cwd)
       throw error
     })
-    .catch(error => {
-      throw failure(error)
-    })
-  if (found.fault !== undefined) throw failure(found.fault)
-  try {
+    if (found.fault !== undefined) throw found.fault
     pluginContract(found)
-  } catch (error) {
-    throw failure(error)
-  }
-  printText(`ok    ${found.path} loads: plugin "${found.name}" for version ${found.api} of the contract`)
-  // A server of its own, without llama.cpp, in a folder that goes when it ends.
-  const corral = await startTestCorral({ plugins: [found] }).catch(error => {
-    throw failure(error)
-  })
-  try {
+    printText(`ok    ${found.path} loads: plugin "${found.name}" for version ${found.api} of the contract`)
+    // A server of its own, without llama.cpp, in a folder that is removed when it ends.
+    const corral = await startTestCorral({ plugins: [found] })
+    close = () => corral.close()
     const report = await corral.plugin(found.name)
-    if (report?.state !== 'active') throw failure(report?.reason ?? 'it was not started')
+    if (report?.state !== 'active') throw new Error(report?.reason ?? 'it was not started')
     printText('ok    it is set up, registered and started beside the built-in plugins')
-    for (const [what, names] of [
-      ['needs', report.needs],
-      ['services', report.services],
-      ['routes', report.routes],
-      ['hooks', report.hooks]
-    ] as const) {
-      if (names.length > 0) printText(`${what.padEnd(9)} ${names.join(', ')}`)
+    for (const what of ['needs', 'services', 'routes', 'hooks'] as const) {
+      if (report[what].length > 0) printText(`${what.padEnd(9)} ${report[what].join(', ')}`)
     }
     if (!report.optional) printText('note  it is not optional: a server does not start when it fails')
+  } catch (error) {
+    throw new CommandFailure(EXIT.failure, `The plugin ${path} cannot be used: ${messageOf(error)}`, error)
   } finally {
-    await corral.close()
+    await close()
   }
 }
 

@@ -1,4 +1,4 @@
-import { type Command, InvalidArgumentError, Option } from 'commander'
+import { type Command, InvalidArgumentError } from 'commander'
 import { messageOf } from '../../core/errors.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { ChatSession, type ChatSettings } from '../chat-session.ts'
@@ -29,22 +29,16 @@ export function defineRun(program: Command, context: CommandContext): void {
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .argument('[prompt...]', 'one question; without it, and at a terminal, a chat')
     .option('--system <text>', 'instructions for the model')
-    .addOption(checked('--temperature <number>', 'randomness; 0 always picks the likeliest token', number))
-    .addOption(checked('--top-p <number>', 'keep the likeliest tokens with this total probability', number))
-    .addOption(checked('--top-k <number>', 'keep this many of the likeliest tokens', whole))
-    .addOption(checked('--seed <number>', 'repeats a random answer; -1 gives a new one each time', whole))
-    .addOption(checked('--max-tokens <number>', 'longest answer; -1 is as long as the context allows', whole))
-    .addOption(checked('--num-ctx <number>', 'context window in tokens', whole))
-    .addOption(checked('--format <json>', '"json", or a JSON schema that the answer must match', format))
+    .option('--temperature <number>', 'randomness; 0 always picks the likeliest token', number)
+    .option('--top-p <number>', 'keep the likeliest tokens with this total probability', number)
+    .option('--top-k <number>', 'keep this many of the likeliest tokens', whole)
+    .option('--seed <number>', 'repeats a random answer; -1 gives a new one each time', whole)
+    .option('--max-tokens <number>', 'longest answer; -1 is as long as the context allows', whole)
+    .option('--num-ctx <number>', 'context window in tokens', whole)
+    .option('--format <json>', '"json", or a JSON schema that the answer must match', format)
     .option('--think', 'let the model think first, if it can')
     .option('--no-think', 'do not let it think')
-    .addOption(
-      checked(
-        '--keep-alive <time>',
-        'how long the model stays loaded afterwards: 10m, 0, or -1 for no limit',
-        keepAlive
-      )
-    )
+    .option('--keep-alive <time>', 'how long the model stays loaded afterwards: 10m, 0, or -1 for no limit', keepAlive)
     .option('--verbose', 'print token counts and speed after each answer, to standard error')
     .addHelpText(
       'after',
@@ -117,10 +111,6 @@ async function readAll(stream: NodeJS.ReadStream): Promise<string> {
   }
 }
 
-function checked(flags: string, description: string, parse: (text: string) => unknown): Option {
-  return new Option(flags, description).argParser(parse)
-}
-
 function number(text: string): number {
   const value = Number(text)
   if (text.trim() === '' || !Number.isFinite(value)) throw new InvalidArgumentError('It must be a number.')
@@ -128,9 +118,8 @@ function number(text: string): number {
 }
 
 function whole(text: string): number {
-  const value = Number(text)
-  if (text.trim() === '' || !Number.isSafeInteger(value)) throw new InvalidArgumentError('It must be a whole number.')
-  return value
+  if (/^\s*[+-]?\d+\s*$/.test(text) && Number.isSafeInteger(Number(text))) return Number(text)
+  throw new InvalidArgumentError('It must be a whole number.')
 }
 
 function format(text: string): unknown {
