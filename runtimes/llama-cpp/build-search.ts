@@ -156,7 +156,12 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       onProgress({ phase: 'proving', subject: 'llama.cpp' })
       const build = await prove(candidate, { own: builds.owns(candidate), signal, hardware, runtime })
       await builds.save(build)
-      await removeSuperseded(source, runtime)
+      // Those that no longer match the source's settings go, unless the user installed or selected them.
+      for (const record of builds.records()) {
+        const superseded = sourceOf(record) === source && isOfKind(record, runtime) && !isWanted(record)
+        const needed = record.installed || [selection.selected, selection.previous].includes(record.build.id)
+        if (superseded && !needed) await builds.remove(record)
+      }
       attempts.settle(source, runtime.name, 'chosen', `${build.version}, ${build.origin}`)
       return build
     } catch (error) {
@@ -169,15 +174,6 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
         await builds.addFailedAttempt({ source: name, description, runtime: runtime.name, ...failure })
       }
       return isSourceUnavailable(error) ? 'source unavailable' : undefined
-    }
-  }
-
-  /** Removes builds of the same kind that no longer match the source's settings, unless installed or selected by the user. */
-  async function removeSuperseded(source: BuildSource, runtime: RuntimeDescriptor): Promise<void> {
-    for (const record of builds.records()) {
-      const needed = record.installed || [selection.selected, selection.previous].includes(record.build.id)
-      const same = sourceOf(record) === source && isOfKind(record, runtime)
-      if (same && !isWanted(record) && !needed) await builds.remove(record)
     }
   }
 

@@ -273,16 +273,8 @@ export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries
   const devices = gpus.map(({ id, name, architecture, driver, apis, usable }) => {
     return [id, name, architecture, driver, apis, usable]
   })
-  const facts = JSON.stringify([
-    platform,
-    arch,
-    glibc,
-    cpu.model,
-    [...cpu.features].sort(),
-    devices,
-    [...libraries].sort()
-  ])
-  return createHash('sha256').update(facts).digest('hex').slice(0, 16)
+  const facts = [platform, arch, glibc, cpu.model, [...cpu.features].sort(), devices, [...libraries].sort()]
+  return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 16)
 }
 
 /** A failure on this machine now. */
