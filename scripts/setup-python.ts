@@ -116,12 +116,10 @@ async function setUpConversion(): Promise<void> {
     const options = { settings, directory: conversion, converter, env: process.env, log, proven: new Set<string>() }
     return (await preparePython(options, waiting)).executable
   }
-  const cheap = [
-    async () => await prepare((JSON.parse(readFileSync(pathFile, 'utf8')) as { python: string }).python),
-    async () => await prepare(await cheapPython(converter))
-  ]
+  const earlier = () => prepare((JSON.parse(readFileSync(pathFile, 'utf8')) as { python: string }).python)
+  const cheap = async () => await prepare(await cheapPython(converter))
   const full = () => prepare('')
-  const ways = process.argv.includes('--full') ? [full] : [...cheap, full]
+  const ways = process.argv.includes('--full') ? [full] : [...(existsSync(pathFile) ? [earlier] : []), cheap, full]
   for (const [index, way] of ways.entries()) {
     try {
       const python = await way()
