@@ -21,16 +21,16 @@ export const connectionOptions = {
   connect_timeout: Timeout({ default: '10s', description: 'How long to wait for a connection' })
 }
 
-/** Settings for the address of a hub and its token. */
-export function serverOptions(descriptions: { endpoint: string; token: string }) {
+/** Settings for the address of a hub and its token, with what describes them. */
+export function serverOptions(endpoint: string, token: string) {
   return {
-    endpoint: Type.String({ default: '', ...ADDRESS, description: descriptions.endpoint }),
+    endpoint: Type.String({ default: '', ...ADDRESS, description: endpoint }),
     token: Type.String({
       default: '',
       pattern: '^[\\x21-\\x7e]*$',
       title: 'a text without spaces',
       writeOnly: true,
-      description: descriptions.token
+      description: token
     })
   }
 }
@@ -73,10 +73,10 @@ export interface HubAccess {
 export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 'variable'>, token: string) {
   return Type.Object(
     {
-      ...serverOptions({
-        endpoint: `Address of the hub; empty uses ${variable}, or else ${usual}`,
-        token: `Access token; empty uses ${token}`
-      }),
+      ...serverOptions(
+        `Address of the hub; empty uses ${variable}, or else ${usual}`,
+        `Access token; empty uses ${token}`
+      ),
       mirrors: Type.Array(Type.String({ minLength: 1, ...ADDRESS }), {
         default: [],
         description:

@@ -78,9 +78,8 @@ const QUALITY = (
   'Q5_0 Q5_K_S Q5_1 Q5 Q5_K Q5_K_M Q5_K_L Q5_K_XL Q6 Q6_K Q6_K_L Q6_K_XL Q8 Q8_0 Q8_K Q8_K_XL F16 BF16 F32'
 ).split(' ')
 /** The lowest quantization of the default choice: the first of these that the repository has. */
-const STAND_INS = (
-  'Q4_K_M UD-Q4_K_M UD-Q4_K_XL Q4_K_XL Q4_K_L Q4_K Q4 Q4_K_S MXFP4 MXFP4_MOE Q4_0 ' + 'Q4_1 IQ4_XS IQ4_NL'
-).split(' ')
+const STAND_INS =
+  'Q4_K_M UD-Q4_K_M UD-Q4_K_XL Q4_K_XL Q4_K_L Q4_K Q4 Q4_K_S MXFP4 MXFP4_MOE Q4_0 Q4_1 IQ4_XS IQ4_NL'.split(' ')
 
 /** The quantization of most weights: `UD-Q4_K_XL` is Q4_K_XL, `F16-Q5` and `Q5-F16` are Q5. */
 function bulkOf(label: string): string {

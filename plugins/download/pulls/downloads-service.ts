@@ -189,8 +189,8 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
         try {
           await loadJob(entry.name)
         } catch (error) {
-          const folder = join(paths.downloads, entry.name)
-          log.error(`The pull in ${folder} cannot be continued: ${messageOf(error)}. Delete the folder and pull again.`)
+          const what = `The pull in ${join(paths.downloads, entry.name)} cannot be continued: ${messageOf(error)}.`
+          log.error(`${what} Delete the folder and pull again.`)
         }
       }
     },

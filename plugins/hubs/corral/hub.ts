@@ -23,8 +23,7 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
   function serverOf(named: string | undefined): string {
     // A reference has only a host: the setting has the scheme too.
     if (named && endpoint && new URL(named).host === new URL(endpoint).host) return endpoint
-    const server = named ?? endpoint
-    if (server) return server
+    if (named || endpoint) return named ?? endpoint
     throw new CorralError(
       'repo_not_found',
       'It is not known which corral to use. Write corral://<host>:<port>/<owner>/<name>, or set corral-hub.endpoint in config.yaml.',

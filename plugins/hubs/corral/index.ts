@@ -11,11 +11,10 @@ export default definePlugin({
   optional: true,
   options: Type.Object(
     {
-      ...serverOptions({
-        endpoint:
-          'Address of the corral that corral:owner/name refers to, such as http://big-machine:11435; empty means none',
-        token: 'API key of that corral'
-      }),
+      ...serverOptions(
+        'Address of the corral that corral:owner/name refers to, such as http://big-machine:11435; empty means none',
+        'API key of that corral'
+      ),
       ...connectionOptions
     },
     { additionalProperties: false }

@@ -4,10 +4,8 @@ import type { Headers, HubFetch, HubResponse, OutgoingRequest } from './hub-fetc
 
 /** Milliseconds for which an endpoint that could not be reached is tried last. */
 const SKIP_TIME = 60_000
-
 /** Milliseconds for which an endpoint is retried before the next one is tried. */
 const RETRY_TIME_BEFORE_MIRRORS = 3_000
-
 /** Status codes of gateways that cannot reach the hub behind them. */
 const GATEWAY = new Set([502, 503, 504])
 

@@ -14,7 +14,6 @@ const DEFAULT_BRANCH = 'master'
 export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string): Hub {
   // The international site has other models: its addresses only work when it is the endpoint.
   const site = new URL(endpoint).host.endsWith('modelscope.ai') ? 'modelscope.ai' : 'modelscope.cn'
-
   const api = (id: string) => `/api/v1/models/${encodePath(id)}`
   const pageOf = (id: string) => `${endpoint}/models/${id}`
 

@@ -11,8 +11,7 @@ export default definePlugin({
   optional: true,
   options: Type.Object(connectionOptions, { additionalProperties: false }),
   setup(context, options) {
-    const fetch = hubFetch('The address', options, context)
-    context.service('downloads').addHub(createUrlHub(fetch, options.proxy))
+    context.service('downloads').addHub(createUrlHub(hubFetch('The address', options, context), options.proxy))
     return {}
   }
 })
