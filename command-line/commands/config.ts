@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import { ConfigError } from '../../core/config/problems.ts'
+import { ConfigError } from '../../core/config/config-error.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import { printJson, printText } from '../output.ts'
 

@@ -2,8 +2,8 @@ import { readFile } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { isAbsolute, join, relative, resolve } from 'node:path'
 import { isSystemError, messageOf } from '../errors.ts'
+import { ConfigError } from './config-error.ts'
 import type { ConfigFlags } from './overrides.ts'
-import { ConfigError } from './problems.ts'
 
 /** Where the configuration is looked for. */
 export interface ConfigPlaces {

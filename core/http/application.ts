@@ -12,7 +12,7 @@ import Fastify, {
 import type { CoreConfig } from '../config/core-schema.ts'
 import { CorralError } from '../errors.ts'
 import { parseBytes } from '../system/bytes.ts'
-import { isGone } from './client-signal.ts'
+import { isGone } from './client-gone.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
 import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'

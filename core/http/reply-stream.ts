@@ -1,7 +1,7 @@
 import type { FastifyBaseLogger, FastifyReply } from 'fastify'
 import type { CorralError } from '../errors.ts'
 import { logFailure } from './application.ts'
-import { ClientGone } from './client-signal.ts'
+import { ClientGone } from './client-gone.ts'
 import { toCorralError } from './native-error.ts'
 
 export interface ReplyStreamOptions {

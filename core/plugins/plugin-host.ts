@@ -1,6 +1,6 @@
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
+import { ConfigError } from '../config/config-error.ts'
 import type { LoadedConfig } from '../config/load.ts'
-import { ConfigError } from '../config/problems.ts'
 import type { ServiceName, Services } from '../contracts/services.ts'
 import { CorralError, messageOf } from '../errors.ts'
 import { ListenError } from '../http/listening.ts'

@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { createServer, type IncomingMessage } from 'node:http'
 import { type AddressInfo, isIP } from 'node:net'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
-import { ConfigError } from '../../core/config/problems.ts'
+import { ConfigError } from '../../core/config/config-error.ts'
 import { httpOrigin, listenError } from '../../core/http/listening.ts'
 
 /** Milliseconds for which clients that do not read may delay the shutdown once all answers have ended. */

@@ -10,7 +10,7 @@ import {
   plannedTenant,
   stopsToAwait,
   surplus
-} from './room.ts'
+} from './eviction.ts'
 import {
   type Effect,
   type EngineIn,

@@ -11,14 +11,14 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
 import { bareName, type ModelName, parseModelName } from '../../core/models/model-name.ts'
 import { decide } from './decide.ts'
+import { type EngineRecord, isOccupied, loadingModel, runningModel, settleGone, whenGone } from './engine-record.ts'
 import type { EngineRegistry } from './engine-registry.ts'
 import type { HostMemory } from './host-memory.ts'
-import { isOccupied, loadingModel, type ManagedEngine, runningModel, settleGone, whenGone } from './managed-engine.ts'
 import { createState, type Effect, type Event, isIn, type Limits, reservedBy } from './scheduler-state.ts'
 
 interface Request {
   id: number
-  managed: ManagedEngine
+  managed: EngineRecord
   onProgress: OnProgress | undefined
   grant: (engine: Engine) => void
   refuse: (error: unknown) => void
@@ -40,7 +40,7 @@ export interface SchedulerDependencies {
 /** Node's timers count to 2^31 - 1 ms; later alarms are set again when they go off early. */
 const LONGEST_TIMER = 2 ** 31 - 1
 
-type ErrorOf = (managed: ManagedEngine) => CorralError
+type ErrorOf = (managed: EngineRecord) => CorralError
 
 const stoppedError: ErrorOf = ({ variant: { publicName } }) =>
   new CorralError('model_stopped', `Model "${publicName}" was stopped. Send the request again to load it anew.`)
@@ -55,7 +55,7 @@ export interface OwnedScheduler extends Scheduler {
 export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const { storage, catalog, engines, hostMemory, config, hooks, log } = deps
   const state = createState(deps.limits)
-  const managedEngines = new Map<string, ManagedEngine>()
+  const managedEngines = new Map<string, EngineRecord>()
   const requests = new Map<number, Request>()
   let nextId = 1
   let measured = false
@@ -71,7 +71,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     }
   }
 
-  function performOn(managed: ManagedEngine | undefined, effect: Extract<Effect, { key: string }>): void {
+  function performOn(managed: EngineRecord | undefined, effect: Extract<Effect, { key: string }>): void {
     // It may have ended while the effects before this one were carried out: who is revoked releases its lease at once.
     if (!managed) return
     switch (effect.type) {
@@ -102,7 +102,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     }
   }
 
-  function setAlarm(managed: ManagedEngine, at: number | undefined): void {
+  function setAlarm(managed: EngineRecord, at: number | undefined): void {
     clearTimeout(managed.alarm)
     managed.alarm = undefined
     if (at === undefined) return
@@ -111,14 +111,14 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     managed.alarm.unref()
   }
 
-  function report(managed: ManagedEngine, progress: Progress): void {
+  function report(managed: EngineRecord, progress: Progress): void {
     managed.progress = progress
     for (const request of requests.values()) {
       if (request.managed === managed) request.onProgress?.(progress)
     }
   }
 
-  function reportWaiting(managed: ManagedEngine, holders: readonly string[]): void {
+  function reportWaiting(managed: EngineRecord, holders: readonly string[]): void {
     if (holders.length) {
       const names = new Set(holders.map(key => managedEngines.get(key)?.variant.publicName ?? key))
       report(managed, { phase: 'waiting', subject: `for room that ${[...names].join(' and ')} holds` })
@@ -128,7 +128,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   // ---- what is done with engines, each reported back by `dispatch`
 
   /** The newest revision of a managed engine's model, the provider of its engines, and what one is started for. */
-  function specOf(managed: ManagedEngine, options: LoadOptions) {
+  function specOf(managed: EngineRecord, options: LoadOptions) {
     const variant = catalog.get({ ...managed.variant.model, variant: managed.variant.label })
     const provider = engines.requireProvider(variant, managed.mode)
     const spec: EngineSpec = {
@@ -141,7 +141,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     return { provider, spec }
   }
 
-  function waitingOf(managed: ManagedEngine, { signal }: AbortController): Waiting {
+  function waitingOf(managed: EngineRecord, { signal }: AbortController): Waiting {
     return { signal, onProgress: progress => report(managed, progress) }
   }
 
@@ -163,7 +163,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   /** Finds out what a load takes; converts the model's files first where that is needed. */
-  async function prepare(managed: ManagedEngine, run: number, options: LoadOptions): Promise<void> {
+  async function prepare(managed: EngineRecord, run: number, options: LoadOptions): Promise<void> {
     const controller = new AbortController()
     const { signal } = controller
     managed.preparing = controller
@@ -188,7 +188,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     dispatch(outcome)
   }
 
-  async function load(managed: ManagedEngine, run: number, options: LoadOptions): Promise<void> {
+  async function load(managed: EngineRecord, run: number, options: LoadOptions): Promise<void> {
     const controller = new AbortController()
     managed.loading = controller
     await Promise.resolve()
@@ -245,12 +245,12 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     measureBudget().catch(error => log.error({ err: error }, 'the memory of this machine cannot be measured'))
   }
 
-  function failureOf(managed: ManagedEngine, signal: AbortSignal, error: unknown): CorralError {
+  function failureOf(managed: EngineRecord, signal: AbortSignal, error: unknown): CorralError {
     if (!signal.aborted) log.error({ model: managed.variant.publicName, err: error }, 'loading failed')
     return asCorralError(signal.aborted ? signal.reason : error)
   }
 
-  async function unload({ engine, variant }: ManagedEngine, save: boolean): Promise<void> {
+  async function unload({ engine, variant }: EngineRecord, save: boolean): Promise<void> {
     if (!engine) return
     log.info(`unloading ${variant.publicName}`)
     try {
@@ -263,7 +263,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
   // ---- requests
 
-  function managedOf(variant: Model, mode: EngineMode): ManagedEngine {
+  function managedOf(variant: Model, mode: EngineMode): EngineRecord {
     const key = `${variant.key}#${mode}`
     let managed = managedEngines.get(key)
     if (!managed) {
@@ -274,7 +274,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   /** The engines of these variants, in all modes. */
-  function enginesOf(variants: Model[]): ManagedEngine[] {
+  function enginesOf(variants: Model[]): EngineRecord[] {
     const keys = new Set(variants.map(variant => variant.key))
     return [...managedEngines.values()].filter(
       managed => keys.has(managed.variant.key) && state.engines.has(managed.key)
@@ -287,7 +287,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
    * @param waiting the error for requests that wait
    * @param save whether engines that answer nothing may take the time to save what their slots have read
    */
-  async function endAll(ending: ManagedEngine[], running: ErrorOf, waiting: ErrorOf, save: boolean): Promise<void> {
+  async function endAll(ending: EngineRecord[], running: ErrorOf, waiting: ErrorOf, save: boolean): Promise<void> {
     const gone = whenGone(ending)
     for (const managed of ending) {
       // One that is saving already does not go on with it.

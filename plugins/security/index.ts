@@ -4,7 +4,7 @@ import { BlockList, isIP } from 'node:net'
 import { hostname } from 'node:os'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
-import { ConfigError } from '../../core/config/problems.ts'
+import { ConfigError } from '../../core/config/config-error.ts'
 import { CorralError } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 

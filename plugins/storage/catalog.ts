@@ -2,7 +2,8 @@ import { createHash } from 'node:crypto'
 import type { BroughtModel, Catalog, Model, ModelSource } from '../../core/contracts/models.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
 import { type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
-import { type Aliases, findVariant, namesOf } from './model-index.ts'
+import { type Aliases, findVariant } from './aliases.ts'
+import { namesOf } from './model-index.ts'
 import { modelNotFound } from './refusals.ts'
 
 /** The label of a model of a plugin that gives it none. */

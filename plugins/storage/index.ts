@@ -5,8 +5,8 @@ import { Type } from 'typebox'
 import writeFileAtomic from 'write-file-atomic'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { aliasesOf } from './aliases.ts'
 import { createCatalog } from './catalog.ts'
-import { aliasesOf } from './model-index.ts'
 import { ModelStore } from './model-store.ts'
 
 const DEMO_FILE = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')

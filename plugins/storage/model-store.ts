@@ -9,6 +9,7 @@ import type { ImportRequest, Storage, StoredVariant } from '../../core/contracts
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 import { isWhole } from '../../core/models/stored-variant.ts'
+import { type Aliases, findVariant } from './aliases.ts'
 import { inspectFiles, inspectSource } from './import-source.ts'
 import { findLabel, type Manifest, type VariantRecord, withoutRevisions, withVariant } from './manifest.ts'
 import type { ModelSource } from './model-files.ts'
@@ -22,7 +23,7 @@ import {
   removeManifest,
   writeManifest
 } from './model-folders.ts'
-import { type Aliases, findVariant, ModelIndex } from './model-index.ts'
+import { ModelIndex } from './model-index.ts'
 import { scanModels } from './model-scan.ts'
 import { placementOf } from './placement.ts'
 import { isAlias, modelExists, modelNotFound, writeFailure } from './refusals.ts'

@@ -1,7 +1,7 @@
 import type { ArchivePattern, Build, Fit, RankedCandidate, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../core/contracts/hardware.ts'
 import { messageOf } from '../../core/errors.ts'
-import { compareVersions, knowsLibraries, SCORES } from './kinds/fit.ts'
+import { compareVersions, knowsLibraries, SCORES } from './kinds/scores.ts'
 import type { ReleaseAsset } from './sources/release-server.ts'
 
 interface Match {

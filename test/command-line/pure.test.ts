@@ -15,9 +15,9 @@ import {
   type ServerSettings,
   serverSettingsOf
 } from '../../command-line/server-address.ts'
+import { ConfigError } from '../../core/config/config-error.ts'
 import { loadConfig } from '../../core/config/load.ts'
 import type { ConfigFlags } from '../../core/config/overrides.ts'
-import { ConfigError } from '../../core/config/problems.ts'
 import { CorralError } from '../../core/errors.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { loadingModel, localModel, runningModel, shownModel } from './records.ts'

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { Type } from 'typebox'
+import { formatProblems } from '../../core/config/config-error.ts'
 import { loadConfig } from '../../core/config/load.ts'
-import { formatProblems } from '../../core/config/problems.ts'
 import { nearest } from '../../core/config/suggestion.ts'
 import type { PluginDefinition } from '../../core/plugins/plugin.ts'
 import { definitions, load, problemsOf } from './loaded-config.ts'

@@ -1,10 +1,10 @@
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { Type } from 'typebox'
+import { ConfigError, type ConfigProblem } from '../../core/config/config-error.ts'
 import { Bytes, Duration, Path } from '../../core/config/core-schema.ts'
 import { type LoadedConfig, loadConfig } from '../../core/config/load.ts'
 import type { ConfigFlags } from '../../core/config/overrides.ts'
-import { ConfigError, type ConfigProblem } from '../../core/config/problems.ts'
 import { definePlugin, type PluginDefinition } from '../../core/plugins/plugin.ts'
 
 const security = definePlugin({

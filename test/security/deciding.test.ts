@@ -1,6 +1,6 @@
 import { hostname } from 'node:os'
 import t from 'tap'
-import { ConfigError } from '../../core/config/problems.ts'
+import { ConfigError } from '../../core/config/config-error.ts'
 import {
   hostAllowed,
   hostOf,

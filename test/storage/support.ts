@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import pino from 'pino'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
-import type { Aliases } from '../../plugins/storage/model-index.ts'
+import type { Aliases } from '../../plugins/storage/aliases.ts'
 import { ModelStore } from '../../plugins/storage/model-store.ts'
 
 /** A store whose log lines are kept in `lines`. */

@@ -5,7 +5,7 @@ import type { FastifyBaseLogger, FastifyPluginAsync, FastifyRequest } from 'fast
 import { Type } from 'typebox'
 import type { Storage } from '../../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
-import { ClientGone } from '../../../core/http/client-signal.ts'
+import { ClientGone } from '../../../core/http/client-gone.ts'
 import { takeAnyTime } from '../../../core/http/long-upload.ts'
 import { nativeRoute } from '../../../core/http/response-schemas.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'

@@ -1,5 +1,5 @@
 import type { RuntimeDescriptor } from '../../../core/contracts/builds.ts'
-import { archiveNamed, BUILT_ON, SCORES } from './fit.ts'
+import { archiveNamed, BUILT_ON, SCORES } from './scores.ts'
 
 /** Works everywhere: an archive has code for all generations of processors and selects it at startup. */
 export const cpu: RuntimeDescriptor = {

@@ -10,7 +10,7 @@ import {
   unfit,
   vendorProblems,
   visibleDevices
-} from './fit.ts'
+} from './scores.ts'
 
 interface CudaKind {
   /** Major version of the toolkit. */

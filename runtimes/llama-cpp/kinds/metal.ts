@@ -1,5 +1,5 @@
 import type { RuntimeDescriptor } from '../../../core/contracts/builds.ts'
-import { archiveNamed, namesOf, SCORES, unfit } from './fit.ts'
+import { archiveNamed, namesOf, SCORES, unfit } from './scores.ts'
 
 /** For Macs with Apple silicon; the archive for Intel Macs is built without Metal. */
 export const metal: RuntimeDescriptor = {

@@ -11,7 +11,7 @@ import {
   SCORES,
   unfit,
   visibleDevices
-} from './fit.ts'
+} from './scores.ts'
 
 /** The architectures of the official archives (`gpu_targets` in llama.cpp's release workflow). */
 const CDNA = 'gfx908 gfx90a gfx942 gfx950'

@@ -1,5 +1,5 @@
 import type { RuntimeDescriptor } from '../../../core/contracts/builds.ts'
-import { archiveNamed, BUILT_ON, cardsFor, fitFor, hasLibrary, SCORES } from './fit.ts'
+import { archiveNamed, BUILT_ON, cardsFor, fitFor, hasLibrary, SCORES } from './scores.ts'
 
 /** For Intel's cards with oneAPI installed. */
 export const sycl: RuntimeDescriptor = {

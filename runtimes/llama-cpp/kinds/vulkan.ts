@@ -10,7 +10,7 @@ import {
   relevantGpus,
   SCORES,
   unfit
-} from './fit.ts'
+} from './scores.ts'
 
 /** AMD's data center cards, which have no Vulkan driver. */
 const COMPUTE_ONLY = /^gfx(?:908|90a|94\d|950)$/

@@ -8,7 +8,7 @@ import { type EngineState, isIn } from './scheduler-state.ts'
 const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'converting', 'quantizing'])
 
 /** One model in one mode with its process, timers and files: what `EngineState` is decided about. */
-export interface ManagedEngine {
+export interface EngineRecord {
   key: string
   variant: Model
   mode: EngineMode
@@ -26,25 +26,25 @@ export interface ManagedEngine {
 }
 
 /** Whether it has an engine, loads one or prepares a load. */
-export function isOccupied({ engine, loading, preparing }: ManagedEngine): boolean {
+export function isOccupied({ engine, loading, preparing }: EngineRecord): boolean {
   return engine !== undefined || loading !== undefined || preparing !== undefined
 }
 
 /** Settles when no engine, load or preparation of these is left. */
-export async function whenGone(engines: readonly ManagedEngine[]): Promise<void> {
+export async function whenGone(engines: readonly EngineRecord[]): Promise<void> {
   await Promise.all(
     engines.filter(isOccupied).map(({ goneListeners }) => new Promise<void>(resolve => goneListeners.push(resolve)))
   )
 }
 
 /** To be called after the end of an engine, a load or a preparation: settles `whenGone`. */
-export function settleGone(managed: ManagedEngine): void {
+export function settleGone(managed: EngineRecord): void {
   if (isOccupied(managed)) return
   for (const listener of managed.goneListeners.splice(0)) listener()
 }
 
 /** As `/api/ps` lists it once its engine is ready; else nothing. */
-export function runningModel(managed: ManagedEngine, engine: EngineState | undefined): RunningModel[] {
+export function runningModel(managed: EngineRecord, engine: EngineState | undefined): RunningModel[] {
   if (!managed.engine || !engine || !isIn(engine, 'ready')) return []
   const { options, running, lastUsed } = engine.phase
   const expires = (running.size ? Date.now() : lastUsed) + engine.keepAlive
@@ -62,7 +62,7 @@ export function runningModel(managed: ManagedEngine, engine: EngineState | undef
 }
 
 /** As `/api/ps` lists it while its engine is not ready; else nothing. */
-export function loadingModel(managed: ManagedEngine, engine: EngineState | undefined): LoadingModel[] {
+export function loadingModel(managed: EngineRecord, engine: EngineState | undefined): LoadingModel[] {
   if (!engine || isIn(engine, 'ready')) return []
   if (isIn(engine, 'absent') && !engine.queue.length) return []
   return [
@@ -76,7 +76,7 @@ export function loadingModel(managed: ManagedEngine, engine: EngineState | undef
   ]
 }
 
-function stateOf({ progress }: ManagedEngine, { phase, waitsFor }: EngineState): LoadingModel['state'] {
+function stateOf({ progress }: EngineRecord, { phase, waitsFor }: EngineState): LoadingModel['state'] {
   if (phase.name === 'draining' || phase.name === 'stopping') return phase.name
   if (waitsFor.length) return 'waiting'
   if (progress !== undefined && CONVERTING.has(progress.phase)) return 'converting'
