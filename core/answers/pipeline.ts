@@ -285,6 +285,13 @@ function sayReading(stream: ReplyStream, delta: Delta | undefined): void {
 }
 
 /** Why an answer failed: what took the engine or the client away explains more than the broken connection. */
-function reasonOf(lease: Lease, error: unknown): unknown {
-  return lease.signal.aborted ? lease.signal.reason : error
+function reasonOf({ signal, engine, variant }: Lease, error: unknown): unknown {
+  if (signal.aborted) return signal.reason
+  if (error instanceof CorralError) return error
+  return new CorralError(
+    'internal',
+    `Something went wrong while the engine "${engine.provider}" answered for the model "${variant.publicName}". ` +
+      "The server's log says more under this request id.",
+    { cause: error }
+  )
 }

@@ -52,7 +52,8 @@ export interface PluginHooks {
    * `content`, `thinking` and `toolCalls`, or return `false` to drop what the event says (the end of the answer and its
    * token counts still reach the client). Errors end the answer, as those of `request` do.
    */
-  event?(event: Delta, request: HookedRequest): Promise<boolean | undefined> | boolean | undefined
+  // biome-ignore lint/suspicious/noConfusingVoidType: a hook that only looks on returns nothing
+  event?(event: Delta, request: HookedRequest): Promise<boolean | void> | boolean | void
   /** Runs after a model was loaded. Nothing waits for it; errors are logged. */
   modelLoaded?(event: ModelEvent & { readonly milliseconds: number }): Promise<void> | void
   /** Runs after a model was unloaded or its engine died. Nothing waits for it; errors are logged. */

@@ -106,6 +106,6 @@ export interface ModelList<Listed extends Model = Model> {
 
 /** All models that requests can name. A name that is in storage goes before one of a plugin. */
 export interface Catalog extends ModelList {
-  /** Adds the models of a plugin, which may change over time. @throws Error when its name is taken */
+  /** Adds the models of a plugin, which may change over time. @throws Error when its name is taken or a model's is invalid */
   add(source: ModelSource): void
 }

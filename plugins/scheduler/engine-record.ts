@@ -1,4 +1,4 @@
-import type { Engine, EngineMode, MemoryEstimate } from '../../core/contracts/engines.ts'
+import type { Engine, EngineExit, EngineMode, MemoryEstimate } from '../../core/contracts/engines.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
@@ -13,6 +13,10 @@ export interface EngineRecord {
   variant: Model
   mode: EngineMode
   engine?: Engine | undefined
+  /** Settles when the engine has ended; never rejects. */
+  exited?: Promise<EngineExit> | undefined
+  /** Lets the engine count as ended. */
+  end?: ((exit: EngineExit) => void) | undefined
   preparing?: AbortController | undefined
   loading?: AbortController | undefined
   /** What the next load takes, once it is prepared. */

@@ -1,7 +1,8 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { settingsFor } from '../../core/config/model-settings.ts'
-import type { Engine, EngineMode, EngineSpec, MemoryUse } from '../../core/contracts/engines.ts'
+import type { Engine, EngineExit, EngineMode, EngineSpec, MemoryUse } from '../../core/contracts/engines.ts'
 import type { Hooks } from '../../core/contracts/hooks.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../../core/contracts/leases.ts'
 import type { Catalog, Model } from '../../core/contracts/models.ts'
@@ -39,6 +40,8 @@ export interface SchedulerDependencies {
 
 /** Node's timers count to 2^31 - 1 ms; later alarms are set again when they go off early. */
 const LONGEST_TIMER = 2 ** 31 - 1
+/** Milliseconds that an engine may take to say that it has ended, once its `stop` has resolved. */
+const EXIT_GRACE = 2000
 
 type ErrorOf = (managed: EngineRecord) => CorralError
 
@@ -216,7 +219,14 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     managed.loadedAt = Date.now()
     const cost = managed.loadedAt - started
     const serves = !controller.signal.aborted
-    void engine.exited.then(exit => {
+    const exited = new Promise<EngineExit>(resolve => {
+      managed.end = resolve
+      const failed = (error: unknown) =>
+        resolve({ code: null, signal: null, expected: false, failure: asCorralError(error) })
+      engine.exited.then(resolve, failed)
+    })
+    managed.exited = exited
+    void exited.then(exit => {
       managed.engine = undefined
       settleGone(managed)
       const name = managed.variant.publicName
@@ -234,11 +244,11 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     })
     if (!serves) {
       // Stopped in the instant that it became ready: the machine waits for its end.
-      await engine.stop()
+      await stopEngine(managed, engine)
       return
     }
     const use = engine.reserved ?? engine.memory ?? estimate?.use ?? {}
-    hostMemory.add(engine, use.host ?? 0)
+    hostMemory.add({ pid: engine.pid, exited }, use.host ?? 0)
     log.info({ pid: engine.pid, ms: cost, use }, `loaded ${managed.variant.publicName}`)
     hooks.modelLoaded({ model: managed.variant.publicName, mode: managed.mode, milliseconds: cost })
     dispatch({ type: 'loaded', key: managed.key, run, use, slots: engine.slots, loadTime: cost })
@@ -250,12 +260,27 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     return asCorralError(signal.aborted ? signal.reason : error)
   }
 
-  async function unload({ engine, variant }: EngineRecord, save: boolean): Promise<void> {
+  /** Stops an engine. Once it has stopped, it counts as ended after a while even if its plugin never says so. */
+  async function stopEngine(managed: EngineRecord, engine: Engine): Promise<void> {
+    await engine.stop()
+    const ended = new AbortController()
+    void managed.exited?.then(() => ended.abort())
+    await sleep(EXIT_GRACE, undefined, { signal: ended.signal }).catch(() => {})
+    if (ended.signal.aborted) return
+    const { publicName } = managed.variant
+    log.error(
+      `The engine "${engine.provider}" of ${publicName} was stopped, but its promise "exited" is still pending.`
+    )
+    managed.end?.({ code: null, signal: null, expected: true })
+  }
+
+  async function unload(managed: EngineRecord, save: boolean): Promise<void> {
+    const { engine, variant } = managed
     if (!engine) return
     log.info(`unloading ${variant.publicName}`)
     try {
       if (save) await engine.saveSlots?.()
-      await engine.stop()
+      await stopEngine(managed, engine)
     } catch (error) {
       log.error({ err: error }, 'the engine did not stop')
     }

@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto'
+import type { FastifyBaseLogger } from 'fastify'
 import type { BroughtModel, Catalog, Model, ModelSource } from '../../core/contracts/models.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
+import { messageOf } from '../../core/errors.ts'
 import { type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 import { type Aliases, findVariant } from './aliases.ts'
 import { namesOf } from './model-index.ts'
@@ -37,17 +39,36 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
  * The models in storage, and after them those that plugins bring.
  * @param aliases other names of models, in lower case; a model that really has such a name goes before it
  */
-export function createCatalog(storage: Pick<Storage, 'list' | 'variants'>, aliases: Aliases): Catalog {
+export function createCatalog(
+  storage: Pick<Storage, 'list' | 'variants'>,
+  aliases: Aliases,
+  log: Pick<FastifyBaseLogger, 'error'>
+): Catalog {
   const sources: ModelSource[] = []
   /** Models by what plugins reported of them, which is compared with each request. */
   const known = new WeakMap<BroughtModel, Model>()
   const startedAt = new Date().toISOString()
+  const reported = new Set<string>()
+
+  /** What a source gives. Its mistakes are logged, once each: those of one plugin must not hide all models. */
+  function attempt<Given>(source: ModelSource, give: () => Given): Given | undefined {
+    try {
+      return give()
+    } catch (error) {
+      const message = `The plugin "${source.name}" lists a model that is left out: ${messageOf(error)}`
+      if (!reported.has(message)) log.error(message)
+      reported.add(message)
+      return undefined
+    }
+  }
 
   /** The models of one source, by `owner/name` in lower case. The first one of a name is its default variant. */
   function modelsOf(source: ModelSource): Map<string, Model[]> {
     const models = new Map<string, Model[]>()
-    for (const brought of source.models()) {
-      const key = modelKey(parseModelName(brought.name))
+    for (const brought of attempt(source, () => source.models()) ?? []) {
+      const name = attempt(source, () => parseModelName(brought.name))
+      if (!name) continue
+      const key = modelKey(name)
       const variants = models.get(key) ?? []
       const isDefault = variants.length === 0
       let model = known.get(brought)
@@ -97,6 +118,7 @@ export function createCatalog(storage: Pick<Storage, 'list' | 'variants'>, alias
       if (sources.some(({ name }) => name === source.name)) {
         throw new Error(`There is a source of models named "${source.name}" already.`)
       }
+      for (const { name } of source.models()) parseModelName(name)
       sources.push(source)
     }
   }

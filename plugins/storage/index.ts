@@ -36,7 +36,7 @@ export default definePlugin({
         log.error(error, 'The demo model corral/tiny-chat cannot be stored')
       }
     }
-    return { services: { storage: store, catalog: createCatalog(store, aliases) }, stop: () => store.close() }
+    return { services: { storage: store, catalog: createCatalog(store, aliases, log) }, stop: () => store.close() }
   }
 })
 

@@ -204,7 +204,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
       return options.startEngine(launchSpec({ ...spec, variant }, ownFiles(variant), storage), waiting)
     }
   })
-  const catalog = createCatalog(storage, new Map())
+  const catalog = createCatalog(storage, new Map(), pino({ level: 'silent' }))
   const scheduler = createScheduler({
     storage,
     catalog,

@@ -99,7 +99,7 @@ t.test('ahead of time, with progress', realConversion(), async t => {
 
   const remove = (dtype?: string) => corral.json('/api/convert', { model: MODEL, dtype }, { method: 'DELETE' })
   t.match(await remove('q4_k'), { status: 200, body: { status: 'deleted' } })
-  t.match(await remove('q4_k_m'), { status: 404, body: { code: 'model_not_found', error: /there is f16/ } })
+  t.match(await remove('q4_k_m'), { status: 404, body: { code: 'model_not_found', error: /converted types: f16/ } })
   t.match(await remove(), { status: 400, body: { code: 'invalid_request' } })
   await capital(corral, { dtype: 'f16' })
   t.match(await remove('f16'), { status: 400, body: { code: 'invalid_request', error: /loaded.*corral stop/ } })

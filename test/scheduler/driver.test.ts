@@ -272,6 +272,18 @@ t.test('an engine that dies in the instant that it is ready', async t => {
   t.same(done, ['estimate a', 'start a', 'estimate a', 'start a'])
 })
 
+t.test('an engine that has stopped counts as ended, even if its plugin never says so', async t => {
+  const { lease, engines, scheduler } = world(t)
+  const first = await lease('a')
+  first.release()
+  engines[0]!.stop = async () => {}
+  await scheduler.stop({ owner: 'test', name: 'a' })
+  t.same(scheduler.running(), [])
+  const again = await lease('a')
+  t.equal(engines.length, 2, 'it can be loaded again')
+  again.release()
+})
+
 t.test('preload loads one model after the other and goes on after failures', async t => {
   const config = {
     'test/absent': { preload: true },

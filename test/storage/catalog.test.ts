@@ -13,10 +13,12 @@ t.test('models in storage and of plugins are listed alike; names in storage go f
     { name: 'far/tiny:large', capabilities: ['completion'] },
     { name: 'Corral/Tiny-Chat', capabilities: ['embedding'] }
   ]
+  const logged: unknown[] = []
   const aliases = new Map([['my/alias', parseModelName('far/tiny')]])
   const catalog = createCatalog(
     { list: () => [stored], variants: ({ name }) => (name.toLowerCase() === 'tiny-chat' ? [stored] : []) },
-    aliases
+    aliases,
+    { error: (message: unknown) => logged.push(message) }
   )
   catalog.add({ name: 'far', models: () => brought })
   t.throws(() => catalog.add({ name: 'far', models: () => [] }), { message: /"far" already/ })
@@ -45,6 +47,20 @@ t.test('models in storage and of plugins are listed alike; names in storage go f
     code: 'model_not_found',
     message: /latest \(the default\), large/
   })
+  t.throws(() => catalog.add({ name: 'bad', models: () => [{ name: 'gee', capabilities: [] }] }), {
+    code: 'invalid_model_name'
+  })
+  brought.push({ name: 'gee', capabilities: ['completion'] })
+  for (let times = 0; times < 2; times++) t.equal(catalog.list().length, 3, 'a model without a valid name is left out')
+  t.equal(logged.length, 1, 'which is logged once')
+  t.match(logged[0], /plugin "far".*"gee"/)
+  const broken = () => {
+    throw new Error('out of order')
+  }
+  catalog.add({ name: 'later', models: () => (logged.length === 1 ? [] : broken()) })
+  logged.push('')
+  t.equal(catalog.list().length, 3, 'a source that fails hides no other models')
+  t.match(logged.at(-1), /plugin "later".*out of order/)
   brought.length = 0
   t.equal(catalog.find(parseModelName('far/tiny')), undefined, 'sources change over time')
 
