@@ -4,12 +4,15 @@ import type { Hub, HubRepository } from '../core/contracts/hubs.ts'
 import { definitionFault } from '../core/plugins/outside-plugins.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { startTestCorral, type TestCorral } from './test-corral.ts'
+import { type Added, unknownDefinitionKeys, watchedPlugin } from './watched-plugin.ts'
 
 const DEMO = 'corral/tiny-chat'
 
 /** Checks what every plugin must have, whatever it does. */
 export function pluginContract(plugin: unknown): void {
   assert.equal(definitionFault(plugin), undefined)
+  const unknown = unknownDefinitionKeys(plugin as object)
+  assert.equal(unknown.length, 0, `unknown keys: ${unknown.join(', ')}`)
   const { name } = plugin as PluginDefinition
   assert.match(
     name,
@@ -19,10 +22,21 @@ export function pluginContract(plugin: unknown): void {
 }
 
 /**
- * Checks a hub: what it lists, where it has files, and how it refuses what is not there.
- * @param known id of a repository that it has, and one that it has not
+ * Checks the hub that a plugin adds in its setup: what it lists, where it has files, how it refuses what is not there.
+ * @param options `id` of a repository that it has, and one that is `absent`
  */
-export async function hubContract(hub: Hub, known: { id: string; absent: string }): Promise<HubRepository> {
+export async function hubContract(
+  plugin: PluginDefinition,
+  options: { id: string; absent: string; config?: string }
+): Promise<void> {
+  pluginContract(plugin)
+  await withCorral({ plugin, config: options.config }, async (_, { hubs }) => {
+    assert.ok(hubs.length > 0, 'it adds a hub in its setup: context.service("downloads").addHub(…)')
+    for (const hub of hubs) await checkHub(hub, options)
+  })
+}
+
+async function checkHub(hub: Hub, known: { id: string; absent: string }): Promise<void> {
   assert.match(
     hub.name,
     /^[a-z][a-z0-9_-]*$/,
@@ -32,7 +46,7 @@ export async function hubContract(hub: Hub, known: { id: string; absent: string 
   assert.ok(hub.prefixes.length > 0, 'a hub has a prefix to ask for it, such as "folder:"')
   for (const prefix of hub.prefixes) assert.match(prefix, /[:/]$/, `the prefix "${prefix}" ends in its separator`)
 
-  const repository = await hub.repository({ id: known.id }, {})
+  const repository: HubRepository = await hub.repository({ id: known.id }, {})
   assert.equal(repository.hub, hub.name, 'a repository names its hub')
   assert.ok(repository.revision.length > 0, 'a repository has a revision that names its content')
   assert.ok(repository.files.length > 0, 'a repository lists its files')
@@ -56,11 +70,11 @@ export async function hubContract(hub: Hub, known: { id: string; absent: string 
   await reply.body?.cancel()
 
   await assert.rejects(hub.repository({ id: known.absent }, {}), { name: 'CorralError', code: 'repo_not_found' })
-  return repository
 }
 
 /**
- * Checks an engine on all surfaces: whole and streamed answers, and that it ends when its model is stopped.
+ * Checks an engine on all surfaces: whole and streamed answers, `max_tokens` and `stop`, and that it ends when its model
+ * is stopped.
  * @param model that it serves; the demo model by default
  */
 export async function engineContract(
@@ -68,8 +82,10 @@ export async function engineContract(
   options: { model?: string; config?: string } = {}
 ): Promise<void> {
   pluginContract(plugin)
-  const { model = DEMO, config = '' } = options
-  await withCorral({ plugins: [plugin], config, echo: false }, async corral => {
+  const { model = DEMO, config } = options
+  await withCorral({ plugin, config, echo: false }, async (corral, { providers }) => {
+    assert.ok(providers.length > 0, 'it adds a provider in its setup: context.service("engines").add(…)')
+    for (const provider of providers) checkProvider(provider)
     const messages = [{ role: 'user', content: 'Hello there' }]
     const native = await answered(corral, '/api/chat', { model, messages, stream: false })
     assert.equal(typeof native.message.content, 'string', '/api/chat gives a text')
@@ -82,6 +98,7 @@ export async function engineContract(
       events.some(event => event.choices?.[0]?.finish_reason),
       'a streamed answer says why it ended'
     )
+    await checkLimits(corral, { model, messages, temperature: 0 })
     const { models } = await answered(corral, '/api/ps')
     assert.ok(models.length > 0, 'the model is listed as loaded')
     await answered(corral, '/api/stop', { model })
@@ -89,14 +106,34 @@ export async function engineContract(
   })
 }
 
-/** Checks what an engine's provider says of itself. */
-export function providerContract(provider: EngineProvider): void {
+/** Checks the request fields that corral leaves to engines and that every client relies on. */
+async function checkLimits(corral: TestCorral, request: Record<string, unknown>): Promise<void> {
+  const path = '/v1/chat/completions'
+  const whole = (await answered(corral, path, request)).choices[0].message.content as string
+  const words = whole.split(/\s+/).filter(word => word !== '')
+  const last = words.at(-1)
+  if (last === undefined) return
+  const short = await answered(corral, path, { ...request, max_tokens: 1 })
+  assert.ok((short.usage?.completion_tokens ?? 0) <= 1, 'max_tokens: 1 gives one token at most')
+  if (words.length > 1) {
+    assert.ok(short.choices[0].message.content.length < whole.length, 'max_tokens: 1 makes the answer shorter')
+    assert.equal(short.choices[0].finish_reason, 'length', 'an answer that max_tokens ends has the reason "length"')
+  }
+  const stopped = (await answered(corral, path, { ...request, stop: [last] })).choices[0]
+  assert.ok(!stopped.message.content?.includes(last), `the answer ends before the text of "stop" (${last})`)
+  assert.equal(stopped.finish_reason, 'stop', 'an answer that a text of "stop" ends has the reason "stop"')
+  const events = await corral.events(path, { ...request, stop: [last], stream: true })
+  const streamed = events.map(event => event.choices?.[0]?.delta?.content ?? '').join('')
+  assert.ok(!streamed.includes(last), `a streamed answer ends before the text of "stop" (${last})`)
+}
+
+function checkProvider(provider: EngineProvider): void {
   assert.match(provider.name, /^[a-z][a-z0-9_-]*$/, 'the name of a provider holds letters, digits, "-" and "_"')
   for (const call of ['serves', 'start'] as const) assert.equal(typeof provider[call], 'function', `it has "${call}"`)
 }
 
 /**
- * Checks a surface: its routes answer, stand in the API document, and refuse an unknown model in words.
+ * Checks a surface: its routes answer, appear in the API document, and refuse an unknown model.
  * @param request the path and body of a request for the demo model
  */
 export async function surfaceContract(
@@ -104,17 +141,17 @@ export async function surfaceContract(
   request: { path: string; body: Record<string, unknown>; config?: string }
 ): Promise<void> {
   pluginContract(plugin)
-  await withCorral({ plugins: [plugin], config: request.config ?? '' }, async corral => {
+  await withCorral({ plugin, config: request.config }, async corral => {
     await answered(corral, request.path, request.body)
     const refused = await corral.json(request.path, { ...request.body, model: 'nobody/nothing' })
     assert.equal(refused.status, 404, 'an unknown model gets 404')
     const document = await answered(corral, '/openapi.json')
-    assert.ok(document.paths[request.path], `${request.path} stands in /openapi.json`)
+    assert.ok(document.paths[request.path], `${request.path} appears in /openapi.json`)
   })
 }
 
 /**
- * Checks a filter: requests pass through it on all surfaces, whole and streamed, and nothing of it fails.
+ * Checks a filter: requests pass through it on all surfaces, whole and streamed, and no hook fails.
  * @param refused a text that it refuses, where it refuses any
  */
 export async function filterContract(
@@ -122,7 +159,7 @@ export async function filterContract(
   options: { refused?: string; config?: string } = {}
 ): Promise<void> {
   pluginContract(plugin)
-  await withCorral({ plugins: [plugin], config: options.config ?? '' }, async corral => {
+  await withCorral({ plugin, config: options.config }, async corral => {
     const report = await corral.plugin(plugin.name)
     assert.equal(report?.state, 'active', report?.reason)
     assert.ok(
@@ -147,12 +184,15 @@ export async function filterContract(
 }
 
 async function withCorral(
-  options: Parameters<typeof startTestCorral>[0],
-  use: (corral: TestCorral) => Promise<void>
+  { plugin, config = '', echo }: { plugin: PluginDefinition; config?: string | undefined; echo?: boolean },
+  use: (corral: TestCorral, added: Added) => Promise<void>
 ): Promise<void> {
-  const corral = await startTestCorral(options)
+  const watched = watchedPlugin(plugin)
+  const corral = await startTestCorral({ plugins: [watched.plugin], config, ...(echo !== undefined && { echo }) })
   try {
-    await use(corral)
+    const { unknownKeys } = watched.added
+    assert.equal(unknownKeys.length, 0, `unknown keys: ${unknownKeys.join(', ')}`)
+    await use(corral, watched.added)
   } finally {
     await corral.close()
   }

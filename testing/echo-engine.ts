@@ -10,7 +10,7 @@ const textOf = (content: Content) =>
 /** Repeats the last message word by word. Every model has it, so that tests need no llama.cpp. */
 class EchoEngine implements Engine {
   readonly id = `echo-${randomUUID()}`
-  readonly provider = 'echo'
+  readonly provider = 'test-echo'
   readonly contextSize: number
   readonly slots = 4
   readonly memory: undefined
@@ -26,13 +26,13 @@ class EchoEngine implements Engine {
     })
   }
 
-  async chat({ messages }: EngineFields, sink: AnswerSink): Promise<void> {
-    const last = (messages as { content?: Content }[] | undefined)?.at(-1)
-    await this.#say(textOf(last?.content), sink)
+  async chat(request: EngineFields, sink: AnswerSink): Promise<void> {
+    const last = (request.messages as { content?: Content }[] | undefined)?.at(-1)
+    await this.#say(textOf(last?.content), request, sink)
   }
 
-  async completion({ prompt }: EngineFields, sink: AnswerSink): Promise<void> {
-    await this.#say(String(prompt), sink)
+  async completion(request: EngineFields, sink: AnswerSink): Promise<void> {
+    await this.#say(String(request.prompt), request, sink)
   }
 
   async embed(inputs: readonly (string | readonly number[])[]) {
@@ -48,26 +48,32 @@ class EchoEngine implements Engine {
     return []
   }
 
-  async #say(text: string, sink: AnswerSink): Promise<void> {
-    const words = text.split(/(?<=\s)/)
-    const usage = { promptTokens: words.length, cachedTokens: 0, completionTokens: words.length }
-    for (const content of words) {
+  async #say(text: string, { max_tokens, stop }: EngineFields, sink: AnswerSink): Promise<void> {
+    const ends = [stop ?? []].flat().map(String).filter(Boolean)
+    const stopSequence = ends.filter(one => text.includes(one)).sort((a, b) => text.indexOf(a) - text.indexOf(b))[0]
+    const words = (stopSequence === undefined ? text : text.slice(0, text.indexOf(stopSequence))).split(/(?<=\s)/)
+    const most = Number(max_tokens ?? -1)
+    const said = most < 0 ? words : words.slice(0, most)
+    for (const content of said) {
       sink.signal.throwIfAborted()
       await sink.take([{ content }])
     }
-    await sink.take([{ finish: 'stop', usage, timing: { prompt: 1, generation: 1 } }])
+    const usage = { promptTokens: text.split(/(?<=\s)/).length, cachedTokens: 0, completionTokens: said.length }
+    const end = { usage, timing: { prompt: 1, generation: 1 } }
+    if (said.length < words.length) await sink.take([{ finish: 'length', ...end }])
+    else await sink.take([{ finish: 'stop', ...(stopSequence !== undefined && { stopSequence }), ...end }])
   }
 }
 
 /** A plugin whose engine serves every model better than others do, and repeats the last message. */
 export const echoEngine: PluginDefinition = definePlugin({
-  name: 'echo-engine',
+  name: 'test-echo',
   api: 1,
   description: 'An engine that repeats the last message, for tests',
   needs: ['engines'],
   setup(context) {
     context.service('engines').add({
-      name: 'echo',
+      name: 'test-echo',
       serves: (_, mode) => (mode === 'rerank' ? 0 : 1000),
       start: async spec => new EchoEngine(spec) as unknown as Engine
     })

@@ -29,7 +29,7 @@ export interface TestCorral {
   json(path: string, body?: unknown): Promise<{ status: number; body: any }>
   /** Sends a request for a stream and reads the JSON of all its events. */
   events(path: string, body: unknown): Promise<any[]>
-  /** What became of the plugin of this name. */
+  /** The state of the plugin of this name, and what it offers. */
   plugin(name: string): Promise<PluginReport | undefined>
   /** Everything that it logged, one JSON object a line. */
   log(): string

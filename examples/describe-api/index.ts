@@ -5,14 +5,15 @@ export default definePlugin({
   api: 1,
   description: 'An API of our own, under /describe-api',
   optional: true,
-  needs: ['storage'],
+  needs: ['catalog'],
   setup(context) {
-    const storage = context.service('storage')
+    // All models: those in storage, and those that plugins bring.
+    const catalog = context.service('catalog')
     return {
       routes: async app => {
         app.post('/describe-api/describe', { schema: { summary: 'Describe a model' } }, async request => {
           const { model } = request.body as { model?: unknown }
-          const { publicName, size, metadata } = storage.get(parseModelName(model))
+          const { publicName, size, metadata } = catalog.get(parseModelName(model))
           return { model: publicName, size, capabilities: metadata.capabilities }
         })
       }

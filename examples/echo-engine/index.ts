@@ -5,6 +5,7 @@ import {
   definePlugin,
   type Engine,
   type EngineExit,
+  type EngineFields,
   type EngineSpec
 } from 'corral/plugin'
 
@@ -20,18 +21,29 @@ function lastWords(messages: unknown): string {
   return typeof content === 'string' ? content : content.map(part => part.text ?? '').join('')
 }
 
-/** Streams a text word by word. Where `take` returns a promise, the reader is slow, and waiting for it keeps memory small. */
-async function say(text: string, { signal, take }: AnswerSink): Promise<void> {
-  const words = text.split(/(?<=\s)/)
-  const usage = { promptTokens: words.length, cachedTokens: 0, completionTokens: words.length }
-  for (const content of words) {
+/**
+ * Streams a text word by word, until a text of `stop` comes or `max_tokens` are used up: corral leaves both to the
+ * engine. Where `take` returns a promise, the reader is slow, and waiting for it keeps memory small.
+ */
+async function say(text: string, { max_tokens, stop }: EngineFields, { signal, take }: AnswerSink): Promise<void> {
+  const stops = [stop ?? []].flat().map(String).filter(Boolean)
+  const found = stops
+    .map(stopSequence => ({ stopSequence, at: text.indexOf(stopSequence) }))
+    .filter(({ at }) => at !== -1)
+    .sort((a, b) => a.at - b.at)[0]
+  const words = text.slice(0, found?.at).split(/(?<=\s)/)
+  const most = Number(max_tokens ?? -1)
+  const said = most < 0 ? words : words.slice(0, most)
+  for (const content of said) {
     signal.throwIfAborted()
     await take([{ content }])
   }
-  await take([{ finish: 'stop', usage }])
+  const usage = { promptTokens: text.split(/(?<=\s)/).length, cachedTokens: 0, completionTokens: said.length }
+  if (said.length < words.length) await take([{ finish: 'length', usage }])
+  else await take([{ finish: 'stop', usage, ...(found && { stopSequence: found.stopSequence }) }])
 }
 
-/** An engine has the calls that it can answer; a surface that needs another one refuses the request. */
+/** The methods that an engine implements determine its capabilities; a request that needs another one is refused. */
 function startEcho(spec: EngineSpec): Engine {
   let end: (exit: EngineExit) => void = () => {}
   const exited = new Promise<EngineExit>(resolve => {
@@ -45,8 +57,8 @@ function startEcho(spec: EngineSpec): Engine {
     slots: 8,
     memory: undefined,
     exited,
-    chat: ({ messages }, sink) => say(lastWords(messages), sink),
-    completion: ({ prompt }, sink) => say(String(prompt), sink),
+    chat: (request, sink) => say(lastWords(request.messages), request, sink),
+    completion: (request, sink) => say(String(request.prompt), request, sink),
     // Counts letters: texts of the same ones have the same vector.
     async embed(inputs) {
       const count = (text: string, letter: string) => text.split(letter).length - 1
@@ -60,7 +72,7 @@ function startEcho(spec: EngineSpec): Engine {
   }
 }
 
-/** A model without files and an engine that repeats what it hears: all that an engine plugin needs. */
+/** A model without files, and an engine that repeats the last message: all that an engine plugin needs. */
 export default definePlugin({
   name: 'echo-engine',
   api: 1,
@@ -71,8 +83,9 @@ export default definePlugin({
     context.service('catalog').add({ name: 'echo', models: () => MODELS })
     context.service('engines').add({
       name: 'echo',
+      // The format of models that a plugin adds to the catalog is the name of their source.
       serves: (model, mode) => (model.format === 'echo' && mode !== 'rerank' ? 1 : 0),
-      // No request has it started anew for a larger context.
+      // No load option matters to this engine, so a request with other ones doesn't restart it.
       loadOptions: () => ({}),
       start: async spec => startEcho(spec)
     })

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { definePlugin, type Hub, type PluginContext } from 'corral/plugin'
 
 /** Models that a web server has as `<address>/<owner>/<name>/model.gguf`. Put your own listing into `repository`. */
-export function createHub(context: Pick<PluginContext, 'error'>, address: string): Hub {
+function createHub(context: Pick<PluginContext, 'error'>, address: string): Hub {
   return {
     name: 'web-hub',
     title: 'A web server',

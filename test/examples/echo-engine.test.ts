@@ -1,6 +1,9 @@
 import t from 'tap'
+import type { EngineProvider } from '../../core/contracts/engines.ts'
+import type { ServiceName } from '../../core/contracts/services.ts'
+import type { PluginContext, PluginDefinition } from '../../core/plugins/plugin.ts'
 import echo from '../../examples/echo-engine/index.ts'
-import { engineContract, startTestCorral } from '../../testing/index.ts'
+import { echoEngine, engineContract, startTestCorral } from '../../testing/index.ts'
 
 const model = 'echo/parrot'
 const messages = [{ role: 'user', content: 'the sky is blue' }]
@@ -88,4 +91,44 @@ t.test('it is listed like any other model; requests for its files are refused', 
 
 t.test('it fulfils the contract of engines', async () => {
   await engineContract(echo, { model })
+  await engineContract(echoEngine)
+})
+
+t.test('max_tokens and the texts of "stop" end its answers', async t => {
+  const corral = await startTestCorral({ plugins: [echo], echo: false })
+  t.teardown(() => corral.close())
+  for (const [limits, content, finish_reason] of [
+    [{ max_tokens: 2 }, 'the sky ', 'length'],
+    [{ max_tokens: 4 }, 'the sky is blue', 'stop'],
+    [{ stop: ['blue', 'sky'] }, 'the ', 'stop'],
+    [{ stop: 'y is' }, 'the sk', 'stop'],
+    [{ stop: 'blue', max_tokens: 1 }, 'the ', 'length']
+  ] as const) {
+    const { body } = await corral.json('/v1/chat/completions', { model, messages, ...limits })
+    t.match(body.choices[0], { message: { content }, finish_reason }, JSON.stringify(limits))
+  }
+  const { body } = await corral.json('/v1/messages', { model, messages, max_tokens: 9, stop_sequences: ['is'] })
+  t.match(body, { content: [{ text: 'the sky ' }], stop_reason: 'stop_sequence', stop_sequence: 'is' })
+})
+
+t.test('the contract of engines finds one that does not honour max_tokens or stop', async t => {
+  for (const field of ['max_tokens', 'stop'] as const) {
+    const deaf: PluginDefinition = {
+      ...echo,
+      setup: (context, options) => {
+        const engines = context.service('engines')
+        const add = (provider: EngineProvider) =>
+          engines.add({
+            ...provider,
+            async start(spec, waiting) {
+              const engine = await provider.start(spec, waiting)
+              return { ...engine, chat: (request, sink) => engine.chat!({ ...request, [field]: undefined }, sink) }
+            }
+          })
+        const service = (name: ServiceName) => (name === 'engines' ? { ...engines, add } : context.service(name))
+        return echo.setup({ ...context, service: service as PluginContext['service'] }, options)
+      }
+    }
+    await t.rejects(engineContract(deaf, { model }), { message: new RegExp(field) }, field)
+  }
 })

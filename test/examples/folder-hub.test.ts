@@ -1,7 +1,6 @@
 import { cpSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import type { Hub } from '../../core/contracts/hubs.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import hub from '../../examples/folder-hub/index.ts'
 import { hubContract, startTestCorral } from '../../testing/index.ts'
@@ -34,22 +33,11 @@ t.test('the example of a hub brings models from a folder', async t => {
 })
 
 t.test('it fulfils the contract of hubs', async t => {
-  let added: Hub | undefined
-  const watched = {
-    ...hub,
-    setup: async (context: any, options: any) => {
-      const service = (name: string) => {
-        t.equal(name, 'downloads')
-        return {
-          addHub(one: Hub) {
-            added = one
-          }
-        }
-      }
-      return await hub.setup({ ...context, service }, options)
-    }
-  }
-  const corral = await startTestCorral({ plugins: [watched], config: `folder-hub: { folder: ${sharedFolder(t)} }` })
-  t.teardown(() => corral.close())
-  await hubContract(added!, { id: 'team/helper', absent: 'team/nothing' })
+  const config = `folder-hub: { folder: ${sharedFolder(t)} }`
+  await hubContract(hub, { id: 'team/helper', absent: 'team/nothing', config })
+})
+
+t.test('a plugin without a hub does not', async t => {
+  const none = { ...hub, setup: () => ({}) }
+  await t.rejects(hubContract(none, { id: 'team/helper', absent: 'team/nothing' }), { message: /it adds a hub/ })
 })

@@ -42,6 +42,45 @@ t.test('it refuses requests and changes words of answers on all surfaces', async
   t.match(await corral.plugin('request-filter'), { state: 'active', hooks: ['request', 'event'], path: String })
 })
 
+t.test('words that are split across events are replaced, and nothing is lost', async t => {
+  // The test engine ends an event after each space.
+  const words = { 'red cat': 'dog', 'a b a b c': 'letters', 'the end is nigh': '' }
+  const corral = await startTestCorral({
+    plugins: [filter],
+    config: `request-filter: ${JSON.stringify({ replace: words })}`
+  })
+  t.teardown(() => corral.close())
+  for (const [content, expected] of [
+    ['one red cat sleeps', 'one dog sleeps'],
+    ['red red cat', 'red dog'],
+    ['one red dog', 'one red dog'],
+    ['a b a b a b c', 'a b letters'],
+    ['this is red ', 'this is red '],
+    ['the end is ', 'the end is '],
+    ['now the end is nigh', 'now ']
+  ]) {
+    const messages = [{ role: 'user', content }]
+    const events = await corral.events('/v1/chat/completions', { model: MODEL, messages, stream: true })
+    t.equal(events.map(event => event.choices?.[0]?.delta?.content ?? '').join(''), expected)
+    const { body } = await corral.json('/v1/chat/completions', { model: MODEL, messages })
+    t.equal(body.choices[0].message.content, expected)
+  }
+})
+
+t.test('it reads the texts of all kinds of requests, and not the names of roles', async t => {
+  const corral = await startTestCorral({ plugins: [filter], config: 'request-filter: { refuse: [user, weather] }' })
+  t.teardown(() => corral.close())
+  const refused = { status: 400, body: { error: { message: /are not answered here/ } } }
+  const messages = [{ role: 'user', content: [{ type: 'text', text: 'The weather' }] }]
+  t.match(await corral.json('/v1/chat/completions', { model: MODEL, messages }), refused)
+  t.match(await corral.json('/v1/completions', { model: MODEL, prompt: 'The weather' }), refused)
+  t.match(await corral.json('/v1/embeddings', { model: MODEL, input: 'The weather' }), refused)
+  t.match(await corral.json('/v1/embeddings', { model: MODEL, input: ['One', 'The weather'] }), refused)
+  t.match(await corral.json('/v1/tokenize', { model: MODEL, content: 'The weather' }), refused)
+  const fine = { model: MODEL, messages: [{ role: 'user', content: 'Hello' }] }
+  t.match(await corral.json('/v1/chat/completions', fine), { status: 200 })
+})
+
 t.test('a hook that throws while the server runs is named, and the server goes on', async t => {
   const broken = {
     name: 'broken',
