@@ -3,6 +3,7 @@ import { CommanderError } from 'commander'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { EXIT, endOnClosedOutput, explainFailure } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
+import { letPluginsImportCorral } from './plugin-imports.ts'
 import { createProgram } from './program.ts'
 
 /** Anything that still keeps the process alive this long (milliseconds) after its command has ended is cut off. */
@@ -10,11 +11,15 @@ const EXIT_TIMEOUT = 1000
 
 /** The one place where core meets the plugins; imported only by commands that need them. */
 async function findPlugins(): Promise<PluginDefinition[]> {
-  const [{ builtInPlugins }, { outsidePlugins }] = await Promise.all([
+  const [{ builtInPlugins }, { outsidePlugins }, { findFile, findHome }, { dataPaths }] = await Promise.all([
     import('../plugins/built-in.ts'),
-    import('../core/plugins/outside-plugins.ts')
+    import('../core/plugins/outside-plugins.ts'),
+    import('../core/config/config-file.ts'),
+    import('../core/system/data-paths.ts')
   ])
   const places = { flags: context.flags(), env: context.env, cwd: context.cwd }
+  const file = await findFile(places, dataPaths(findHome(places).home, undefined).home)
+  if (file && /^\s*["'{]*plugins\b/m.test(file.bytes.toString('utf8'))) letPluginsImportCorral()
   return [...builtInPlugins, ...(await outsidePlugins(places, builtInPlugins))]
 }
 

@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { packageRoot } from '../core/system/package-info.ts'
+import { isSystemError } from '../core/errors.ts'
+import { packageRoot, version } from '../core/system/package-info.ts'
 
 interface Skeleton {
   /** The example that it is a copy of. */
@@ -30,21 +31,43 @@ const SKELETONS = {
 export type PluginKind = keyof typeof SKELETONS
 export const KINDS = Object.keys(SKELETONS) as PluginKind[]
 
+const FOLDER_NOTE = `
+The development dependency \`corral\` in \`package.json\` is a folder of the machine that this plugin was made on. Change it to develop the plugin on another machine. Those who only use the plugin don't need it.
+`
+
+/**
+ * What a new plugin names as its `corral`: the version where npm installed this one from a registry, else this folder,
+ * which only this machine has.
+ */
+async function ownDependency(): Promise<string> {
+  // npm's record of the folder node_modules that this package is in.
+  const record = await readFile(join(packageRoot, '..', '.package-lock.json'), 'utf8').catch(error => {
+    if (isSystemError(error, 'ENOENT')) return '{}'
+    throw error
+  })
+  const { packages } = JSON.parse(record) as { packages?: Record<string, { resolved?: string }> }
+  const resolved = packages?.['node_modules/corral']?.resolved ?? ''
+  return /^https?:.*\/-\//.test(resolved) ? `^${version}` : `file:${packageRoot}`
+}
+
 /** The files of a new plugin, by their paths: an example of this package under a new name. */
 export async function pluginSkeleton(kind: PluginKind, name: string): Promise<Record<string, string>> {
   const { example, names, trial }: Skeleton = SKELETONS[kind]
   const copy = async (file: string) =>
     (await readFile(join(packageRoot, 'examples', example, file), 'utf8')).replace(names, name)
   const json = (value: unknown) => `${JSON.stringify(value, undefined, 2)}\n`
+  const corral = await ownDependency()
+  const note = corral.startsWith('file:') ? FOLDER_NOTE : ''
   return {
     'package.json': json({
       name: `corral-plugin-${name}`,
       version: '0.1.0',
       type: 'module',
       exports: './dist/index.js',
+      files: ['dist', '!dist/*.test.js'],
       corral: { api: 1 },
-      scripts: { build: 'tsc', test: 'tsc && node --test dist/index.test.js' },
-      devDependencies: { '@types/node': '^20.19.43', corral: `file:${packageRoot}`, typescript: '^5.9.0 || ^7.0.0' }
+      scripts: { build: 'tsc', prepack: 'tsc', test: 'tsc && node --test dist/index.test.js' },
+      devDependencies: { '@types/node': '^20.19.43', corral, typescript: '^5.9.0 || ^7.0.0' }
     }),
     'tsconfig.json': json({
       compilerOptions: {
@@ -70,7 +93,7 @@ npm install
 npm test
 corral plugin check .
 \`\`\`
-
+${note}
 ## Try it
 
 List it in the \`config.yaml\` of corral, with the path of this folder, and start the server:
@@ -81,6 +104,14 @@ plugins: [/path/to/${name}]
 
 \`\`\`sh
 ${trial(name)}
+\`\`\`
+
+## Pass it on
+
+\`npm pack\` makes \`corral-plugin-${name}-0.1.0.tgz\`. Whoever wants to use it runs \`npm install\` with that file in the folder of their \`config.yaml\`, and lists it there by its name:
+
+\`\`\`yaml
+plugins: [corral-plugin-${name}]
 \`\`\`
 `
   }

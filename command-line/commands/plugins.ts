@@ -1,11 +1,13 @@
 import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import type { Command } from 'commander'
+import { Type } from 'typebox'
 import { isSystemError, messageOf } from '../../core/errors.ts'
 import type { PluginReport } from '../../core/plugins/plugin-report.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
+import { letPluginsImportCorral } from '../plugin-imports.ts'
 import { KINDS, type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
 import { ask } from '../server-connection.ts'
 
@@ -47,10 +49,12 @@ Examples:
 }
 
 async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void> {
-  const [{ loadPlugin }, { pluginContract, startTestCorral }] = await Promise.all([
+  const [{ loadPlugin }, { pluginContract, startTestCorral }, { watchedPlugin }] = await Promise.all([
     import('../../core/plugins/outside-plugins.ts'),
-    import('../../testing/index.ts')
+    import('../../testing/index.ts'),
+    import('../../testing/watched-plugin.ts')
   ])
+  letPluginsImportCorral()
   let close = async () => {}
   try {
     // Whether it is there as a path is tried first, so that `check mine` finds the folder.
@@ -59,20 +63,39 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
       throw error
     })
     if (found.fault !== undefined) throw found.fault
-    pluginContract(found)
-    printText(`ok    ${found.path} loads: plugin "${found.name}" for version ${found.api} of the contract`)
+    const { path: file, fault: _, ...definition } = found
+    pluginContract(definition)
+    printText(`ok    ${file} loads: plugin "${found.name}" for version ${found.api} of the contract`)
     // A server of its own, without llama.cpp, in a folder that is removed when it ends.
-    const corral = await startTestCorral({ plugins: [found] })
+    const { plugin, added } = watchedPlugin(definition)
+    const corral = await startTestCorral({ plugins: [plugin] })
     close = () => corral.close()
     const report = await corral.plugin(found.name)
     if (report?.state !== 'active') throw new Error(report?.reason ?? 'it was not started')
     printText('ok    it is set up, registered and started beside the built-in plugins')
-    for (const what of ['needs', 'services', 'routes', 'hooks'] as const) {
-      if (report[what].length > 0) printText(`${what.padEnd(9)} ${report[what].join(', ')}`)
+    if (added.unknownKeys.length > 0) throw new Error(`it has unknown keys: ${added.unknownKeys.join(', ')}`)
+    const { needs, services, routes, hooks } = report
+    const offers = {
+      needs,
+      services,
+      routes,
+      hooks,
+      engines: added.providers.map(({ name }) => name),
+      models: added.sources.flatMap(source => source.models().map(({ name }) => name)),
+      hubs: added.hubs.map(
+        ({ name, prefixes }) => `${name} (corral pull ${prefixes.map(each => `${each}…`).join(', ')})`
+      )
+    }
+    for (const [what, list] of Object.entries(offers)) {
+      if (list.length > 0) printText(`${what.padEnd(9)} ${list.join(', ')}`)
     }
     if (!report.optional) printText('note  it is not optional: a server does not start when it fails')
   } catch (error) {
-    throw new CommandFailure(EXIT.failure, `The plugin ${path} cannot be used: ${messageOf(error)}`, error)
+    const message = messageOf(error)
+    const [, entry, missing] = /^(\S.*) fails \(Cannot find module '(.*?)'/.exec(message) ?? []
+    const build =
+      missing !== undefined && missing === entry ? '. Is it built? "npm run build" in its folder does that.' : ''
+    throw new CommandFailure(EXIT.failure, `The plugin ${path} cannot be used: ${message}${build}`, error)
   } finally {
     await close()
   }
@@ -81,11 +104,18 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
 async function newPlugin({ cwd }: CommandContext, kind: PluginKind, path: string): Promise<void> {
   const folder = resolve(cwd, path)
   const name = basename(folder)
-  if (!/^[a-z][a-z0-9_-]*$/.test(name)) {
-    throw new CommandFailure(
-      EXIT.usage,
-      `A plugin cannot be called "${name}": a name holds lower-case letters, digits, "-" and "_", and starts with a letter.`
-    )
+  const [{ builtInPlugins }, { composeConfigSchema }] = await Promise.all([
+    import('../../plugins/built-in.ts'),
+    import('../../core/config/setting-schema.ts')
+  ])
+  if (builtInPlugins.some(plugin => plugin.name === name)) {
+    throw new CommandFailure(EXIT.usage, `corral has a plugin called "${name}" already. Choose another name.`)
+  }
+  try {
+    // Refuses what cannot be the name of a section of the configuration.
+    composeConfigSchema([{ name, api: 1, description: '', options: Type.Object({}), setup: () => ({}) }])
+  } catch (error) {
+    throw new CommandFailure(EXIT.usage, messageOf(error), error)
   }
   const present = await readdir(folder).catch(error => {
     if (isSystemError(error, 'ENOENT')) return []

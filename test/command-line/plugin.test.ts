@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process'
 import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { KINDS } from '../../command-line/plugin-skeleton.ts'
+import { KINDS, type PluginKind } from '../../command-line/plugin-skeleton.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { startCorral } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
@@ -31,6 +31,13 @@ function run(folder: string, args: string[]) {
 
 const TSC = join(packageRoot, 'node_modules', 'typescript', 'bin', 'tsc')
 
+const OFFERED: Record<PluginKind, RegExp> = {
+  engine: /^engines +my-engine\nmodels +my-engine\/parrot$/m,
+  filter: /^hooks +request, event$/m,
+  hub: /^hubs +my-hub \(corral pull my-hub:…\)$/m,
+  surface: /^routes +POST \/my-surface\/describe$/m
+}
+
 t.test('corral plugin new makes plugins whose tests pass', async t => {
   const home = newHome(t)
   for (const kind of KINDS) {
@@ -44,6 +51,7 @@ t.test('corral plugin new makes plugins whose tests pass', async t => {
     extends: './my-engine/tsconfig.json',
     compilerOptions: {
       noEmit: true,
+      exactOptionalPropertyTypes: true,
       allowImportingTsExtensions: true,
       rootDir: '/',
       typeRoots: ['./my-engine/node_modules/@types'],
@@ -57,7 +65,9 @@ t.test('corral plugin new makes plugins whose tests pass', async t => {
   }
   writeFileSync(join(home, 'tsconfig.json'), JSON.stringify(sources))
   const checked = run(home, [TSC, '-p', '.'])
-  t.equal(checked.status, 0, `all are well typed under strict: ${checked.output}`)
+  // corral itself is written without exactOptionalPropertyTypes; authors of plugins may have it.
+  const mistakes = checked.output.split('\n').filter(line => /^[^\s.]/.test(line))
+  t.same(mistakes, [], 'all are well typed under strict and exactOptionalPropertyTypes')
   for (const kind of KINDS) {
     const folder = join(home, `my-${kind}`)
     run(folder, [TSC, '--noCheck'])
@@ -66,9 +76,15 @@ t.test('corral plugin new makes plugins whose tests pass', async t => {
     const { code, stdout, stderr } = await corral(['plugin', 'check', `my-${kind}`], { home })
     t.equal(code, 0, stderr)
     t.match(stdout, /is set up, registered and started/)
+    t.match(stdout, OFFERED[kind], 'it says what the plugin offers')
   }
   t.match(await corral(['plugin', 'new', 'engine', 'my-engine'], { home }), { code: 2, stderr: /is not empty/ })
   t.match(await corral(['plugin', 'new', 'engine', 'My Engine'], { home }), { code: 2, stderr: /cannot be called/ })
+  t.match(await corral(['plugin', 'new', 'engine', 'storage'], { home }), {
+    code: 2,
+    stderr: /corral has a plugin called "storage" already/
+  })
+  t.match(await corral(['plugin', 'new', 'engine', 'models'], { home }), { code: 2, stderr: /cannot be called/ })
   t.match(await corral(['plugin', 'new', 'clock', 'mine'], { home }), {
     code: 2,
     stderr: /engine, filter, hub, surface/
@@ -82,18 +98,46 @@ t.test('corral plugin check says what is wrong', async t => {
   write('old', 'api: 7, setup: () => ({})')
   write('unlucky', `setup() { throw new Error('out of sorts') }`)
   write('storage', 'setup: () => ({})')
+  write('misspelled', 'need: [], setup: () => ({})')
+  write('mistyped', 'setup: () => ({ route: async () => {}, on: { reqest() {} } })')
+  mkdirSync(join(home, 'raw.mjs'))
+  writeFileSync(join(home, 'raw.mjs', 'package.json'), '{ "type": "module", "exports": "./dist/index.js" }')
   write('thief', `setup: () => ({ routes: async app => void app.get('/api/tags', async () => 1) })`)
   for (const [path, message] of [
     ['absent.mjs', /there is no .*absent\.mjs|neither a path|not installed/],
     ['old.mjs', /version 7 of the plugin contract/],
     ['unlucky.mjs', /could not be set up: out of sorts/],
     ['storage.mjs', /Two plugins are called "storage"/],
-    ['thief.mjs', /already declared/]
+    ['thief.mjs', /already declared/],
+    ['misspelled.mjs', /unknown keys: "need" in the definition/],
+    ['mistyped.mjs', /unknown keys: "route" in what setup returns .*, "reqest" in "on"/],
+    ['raw.mjs', /Is it built\? "npm run build"/]
   ] as const) {
     const { code, stderr } = await corral(['plugin', 'check', `./${path}`], { home })
     t.equal(code, 1, path)
     t.match(stderr, message)
   }
+})
+
+t.test('a plugin that is packed holds what it is built to, and works where it is installed by its name', async t => {
+  const home = newHome(t)
+  t.equal((await corral(['plugin', 'new', 'engine', 'mine'], { home })).code, 0)
+  const folder = join(home, 'mine')
+  install(folder)
+  run(folder, [TSC, '--noCheck'])
+  const packed = spawnSync('npm', ['pack', '--json', '--ignore-scripts'], { cwd: folder, encoding: 'utf8' })
+  const [{ filename, files }] = JSON.parse(packed.stdout)
+  t.same(files.map(({ path }: { path: string }) => path).sort(), ['README.md', 'dist/index.js', 'package.json'])
+  // As `npm install` unpacks it: nothing of corral is beside it.
+  const installed = join(home, 'node_modules', 'corral-plugin-mine')
+  mkdirSync(installed, { recursive: true })
+  spawnSync('tar', ['-xzf', join(folder, filename), '-C', installed, '--strip-components=1'])
+  const checked = await corral(['plugin', 'check', 'corral-plugin-mine'], { home })
+  t.equal(checked.code, 0, checked.stderr)
+  const server = await startCorral(t, { home, config: 'plugins: [corral-plugin-mine]' })
+  const messages = [{ role: 'user', content: 'Hello there' }]
+  const answer = await server.json('/v1/chat/completions', { model: 'mine/parrot', messages })
+  t.equal(answer.body.choices[0].message.content, 'Hello there')
 })
 
 t.test('the guide: from a new engine to an answer on /v1', async t => {
