@@ -6,6 +6,7 @@ import type { Model } from '../contracts/models.ts'
 import { progressText } from '../contracts/progress.ts'
 import { CorralError } from '../errors.ts'
 import { clientSignal } from '../http/client-gone.ts'
+import { toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
 import { bareName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
@@ -287,7 +288,8 @@ function sayReading(stream: ReplyStream, delta: Delta | undefined): void {
 /** Why an answer failed: what took the engine or the client away explains more than the broken connection. */
 function reasonOf({ signal, engine, variant }: Lease, error: unknown): unknown {
   if (signal.aborted) return signal.reason
-  if (error instanceof CorralError) return error
+  const known = toCorralError(error)
+  if (error instanceof CorralError || known.code !== 'internal') return known
   return new CorralError(
     'internal',
     `Something went wrong while the engine "${engine.provider}" answered for the model "${variant.publicName}". ` +
