@@ -113,6 +113,8 @@ t.test('an engine is killed while its cache is saved', async t => {
   for (let round = 0; round < 2; round++) {
     t.ok((await talk(corral, [{ role: 'user', content: longText(900, round) }])).content)
     const stopped = corral.json('/api/stop', { model: DEMO })
+    // The stop of an engine that has died already would find nothing to stop.
+    await until('the stop has begun', () => corral.log().split(`unloading ${DEMO}`).length === round + 2)
     await sleep(round * 6)
     for (const pid of corral.enginePids()) process.kill(pid, 'SIGKILL')
     t.equal((await stopped).status, 200, 'the stop ends all the same')
