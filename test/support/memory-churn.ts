@@ -84,7 +84,7 @@ function readLog(log: string): { mostReserved: number; longestLoad: number; evic
   for (const line of log.split('\n')) {
     if (!line.startsWith('{')) continue
     const { msg, model, need, use, ms } = JSON.parse(line)
-    const [, does, name] = /^(loading|loaded|unloading|unloaded) (\S+)$/.exec(msg) ?? []
+    const [, does, name] = /^(loading|loaded|unloading|unloaded) (\S+\/\S+)$/.exec(msg) ?? []
     if (does === 'loading') reserved.set(name!, need.host)
     else if (does === 'loaded') {
       reserved.set(name!, use.host)
