@@ -262,7 +262,12 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
   /** Stops an engine. Once it has stopped, it counts as ended after a while even if its plugin never says so. */
   async function stopEngine(managed: EngineRecord, engine: Engine): Promise<void> {
-    await engine.stop()
+    try {
+      await engine.stop()
+    } catch (error) {
+      log.error({ err: error }, 'the engine did not stop')
+      return
+    }
     const ended = new AbortController()
     void managed.exited?.then(() => ended.abort())
     await sleep(EXIT_GRACE, undefined, { signal: ended.signal }).catch(() => {})
@@ -280,10 +285,10 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     log.info(`unloading ${variant.publicName}`)
     try {
       if (save) await engine.saveSlots?.()
-      await stopEngine(managed, engine)
     } catch (error) {
-      log.error({ err: error }, 'the engine did not stop')
+      log.error({ err: error }, 'the prompt cache was not saved')
     }
+    await stopEngine(managed, engine)
   }
 
   // ---- requests
