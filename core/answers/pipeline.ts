@@ -44,7 +44,7 @@ export interface Question {
 }
 
 /** What is leased, and how. */
-export type ModelLease = Omit<LeaseRequest, 'signal' | 'onProgress'>
+export type ModelLease = Omit<LeaseRequest, 'signal' | 'onProgress' | 'turn'>
 
 /** How a surface writes one answer; made anew for each attempt. */
 export interface AnswerWriter {
@@ -74,7 +74,7 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
 ): Promise<Taker> {
   const signal = clientSignal(reply)
   const hooked = await beforeLease(deps, reply, question, signal)
-  return await deps.scheduler.withLease({ ...question.lease, signal }, async lease => {
+  return await deps.scheduler.withLease({ ...question.lease, turn: reply.request.caller.turn, signal }, async lease => {
     const taker = await open(lease)
     await generate(deps, lease, question, hooked, reply, deltas => void taker.add(deltas))
     return taker
@@ -98,6 +98,7 @@ export async function streamedAnswer(
   const stream = openReplyStream(reply, channel)
   const lease: LeaseRequest = {
     ...question.lease,
+    turn: request.caller.turn,
     signal,
     onProgress: progress => {
       stream.status = progressText(progress)
@@ -132,7 +133,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
 ): Promise<Reply> {
   const signal = clientSignal(reply)
   if (!lease.loadOnly) await deps.hooks.request(hookedRequest(deps, operation, body, lease, signal))
-  return await deps.scheduler.withLease({ ...lease, signal }, async leased => {
+  return await deps.scheduler.withLease({ ...lease, turn: reply.request.caller.turn, signal }, async leased => {
     try {
       return await use(leased, body)
     } catch (error) {
@@ -253,6 +254,7 @@ async function ask<Piece>(
     signal: lease.signal,
     countEach,
     stopText,
+    owner: reply.request.caller.owner,
     take(piece: Piece) {
       if (!begun) {
         begun = true

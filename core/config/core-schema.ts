@@ -59,6 +59,78 @@ const contextOverflow = {
   description: 'A conversation longer than the context: an error, or its oldest turns are left out (drop_oldest)'
 }
 
+/** What one request may ask for; see `RequestBounds`. */
+const requestBounds = {
+  num_ctx: Type.Integer({
+    minimum: 0,
+    description: 'Largest context window in tokens; larger ones are cut to it. 0 is what each model was trained for'
+  }),
+  num_parallel: Type.Integer({ minimum: 1, description: 'Most slots of an engine' }),
+  max_tokens: Type.Integer({ minimum: 1, description: 'Most tokens of an answer, also of those without a limit' }),
+  keep_alive: KeepAlive({ description: 'Longest keep_alive; negative means for ever' }),
+  prompts: Type.Integer({ minimum: 1, description: 'Most inputs or documents of a request' }),
+  n: Type.Integer({ minimum: 1, description: 'Most choices of a request' })
+}
+export const RequestBoundsSchema = Type.Partial(Type.Object(requestBounds, { additionalProperties: false }))
+
+/** What clients may take. */
+const LimitsSchema = Type.Object(
+  {
+    ...withDefaults(requestBounds, {
+      num_ctx: 0,
+      num_parallel: 64,
+      max_tokens: 131_072,
+      keep_alive: -1,
+      prompts: 2048,
+      n: 128
+    }),
+    body_depth: Type.Integer({ default: 200, minimum: 1, description: 'Levels of lists and objects in a request' }),
+    grammar_size: Bytes({ default: '64KiB', description: 'Largest grammar or JSON schema of a request' }),
+    grammar_repetition: Type.Integer({
+      default: 2000,
+      minimum: 1,
+      description: 'Most repetitions that a grammar or JSON schema may state, those inside of each other multiplied'
+    }),
+    connections: Type.Integer({ default: 1024, minimum: 1, description: 'Most open connections' }),
+    connections_per_address: Type.Integer({
+      default: 256,
+      minimum: 1,
+      description: 'Most open connections of one address; those of this machine and of trusted proxies are not counted'
+    }),
+    uploads: Type.Integer({ default: 8, minimum: 1, description: 'Most files that are sent at once' }),
+    uploads_size: Bytes({
+      default: '200GiB',
+      description: 'Disk for files that were sent and are not part of a model yet'
+    }),
+    pulls: Type.Integer({ default: 4, minimum: 1, description: 'Most pulls that transfer at once; more wait' }),
+    waiting_pulls: Type.Integer({ default: 64, minimum: 0, description: 'Most pulls that wait' }),
+    stored_responses: Type.Integer({
+      default: 1000,
+      minimum: 0,
+      description: 'Most responses that are stored for one key; the oldest ones go'
+    }),
+    queue_per_key: Type.Integer({
+      default: 128,
+      minimum: 1,
+      description: 'Most requests of one key (or address without one) that wait for one model'
+    }),
+    reader_stall: Duration({
+      default: '60s',
+      description: 'How long a client may read nothing of its answer until it loses its slot; 0 is no limit'
+    }),
+    stuck_after: Duration({
+      default: '30s',
+      description: 'How long an engine may compute without getting on until it is ended; 0 never ends it'
+    }),
+    reloads: Type.Integer({
+      default: 6,
+      minimum: 0,
+      description: 'How often in ten minutes a client may have a loaded model loaded anew with other options'
+    })
+  },
+  { additionalProperties: false, description: 'What clients may take, all of them and each one' }
+)
+
 /** One model's section under `models`. */
 export const ModelSettingsSchema = Type.Object(
   {
@@ -124,6 +196,10 @@ export const ModelSettingsSchema = Type.Object(
     projector: Type.Optional(
       Path({ description: 'GGUF file of the projector for images, in the place of its own; empty loads none' })
     ),
+    limits: Type.Optional({
+      ...RequestBoundsSchema,
+      description: 'What requests for it may ask for, in the place of what "limits" says'
+    }),
     options: Type.Optional(
       Type.Object(
         {
@@ -174,6 +250,7 @@ export const CoreConfigSchema = Type.Object(
       },
       { additionalProperties: true, description: 'Options of requests and models that give none of their own' }
     ),
+    limits: LimitsSchema,
     models: Type.Record(Type.String(), ModelSettingsSchema, {
       default: {},
       description: 'Settings of single models, by <owner>/<name> or <owner>/<name>:<variant>',
@@ -193,6 +270,7 @@ export const CoreConfigSchema = Type.Object(
             ngram: false,
             lora: [{ path: 'adapters/style.gguf', scale: 0.8 }],
             projector: 'projectors/mmproj.gguf',
+            limits: { num_ctx: 8192, max_tokens: 4096 },
             options: { num_ctx: 2048, temperature: 0.2 }
           }
         }

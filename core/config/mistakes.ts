@@ -73,10 +73,10 @@ function unknownKey(root: JsonSchema, path: string[]): string {
   const near = nearest(key, siblings)
   // A name that many sections have says nothing about the one that was meant.
   const elsewhere = knownPaths(root).filter(known => known.at(-1) === key.toLowerCase())
-  const guess = near ? [...parent, near] : elsewhere.length === 1 ? elsewhere[0] : undefined
+  const guesses = near ? [[...parent, near]] : elsewhere.length <= 2 ? elsewhere : []
   const within = parent.length === 0 ? 'There is no setting' : `${settingName(parent)} has no setting`
   const called = JSON.stringify(key.length > 80 ? `${key.slice(0, 80)}…` : key)
-  if (guess) return `${within} ${called}; did you mean ${settingName(guess)}?`
+  if (guesses.length > 0) return `${within} ${called}; did you mean ${guesses.map(settingName).join(' or ')}?`
   return `${within} ${called}; ${siblings.length > 0 ? `known are ${siblings.join(', ')}` : 'none is allowed there'}.`
 }
 

@@ -83,6 +83,11 @@ export interface AnswerSink<Piece = readonly Delta[]> {
   readonly countEach?: boolean
   /** Whether `stopSequence` is wanted. */
   readonly stopText?: boolean
+  /**
+   * Whom the prompt belongs to; what was read for one owner must not make a difference to another one that it could
+   * measure. The server itself where absent.
+   */
+  readonly owner?: string
   /** Takes what comes; where it returns a promise, the engine waits for it before it sends more. */
   take(piece: Piece): Promise<void> | undefined
 }

@@ -6,6 +6,8 @@ import type { Progress, Waiting } from './progress.ts'
 
 export interface LeaseRequest extends Waiting {
   model: ModelName
+  /** With whom slots and queues are shared by turns, as `Caller.turn`; the server itself where absent. */
+  turn?: string
   mode?: EngineMode
   /** The model is to be loaded and nothing more: no slot is taken. */
   loadOnly?: boolean

@@ -10,6 +10,7 @@ import Fastify, {
   type RouteOptions
 } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
+import { type Caller, keylessCaller } from '../contracts/callers.ts'
 import { CorralError } from '../errors.ts'
 import { parseBytes } from '../system/bytes.ts'
 import { isGone } from './client-gone.ts'
@@ -85,8 +86,10 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))
   acceptAnyBodyAsJson(app)
   await app.register(sensible)
+  app.decorateRequest('caller', null as unknown as Caller)
   app.addHook('onRequest', async (request, reply) => {
     reply.header('x-request-id', request.id)
+    request.caller = keylessCaller(request.ip)
   })
   // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.
   app.addHook('preParsing', async request => {

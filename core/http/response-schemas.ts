@@ -1,6 +1,7 @@
 import type { FastifySchema } from 'fastify'
 import { type TSchema, Type } from 'typebox'
 import { ERROR_STATUS, type ErrorCode } from '../errors.ts'
+import type { Role } from './roles.ts'
 
 /** How a surface words its errors, for the API document. */
 export type ErrorShape = (codes: readonly ErrorCode[]) => TSchema
@@ -12,7 +13,15 @@ export interface ResponseSchema {
 }
 
 /** What every route may answer, whoever calls it. */
-const ALWAYS: ErrorCode[] = ['unauthorized', 'origin_not_allowed', 'host_not_allowed', 'internal', 'shutting_down']
+const ALWAYS: ErrorCode[] = [
+  'unauthorized',
+  'forbidden_role',
+  'rate_limited',
+  'origin_not_allowed',
+  'host_not_allowed',
+  'internal',
+  'shutting_down'
+]
 /** What every route that takes a body may answer. */
 const WITH_BODY: ErrorCode[] = ['invalid_json', 'missing_body', 'invalid_request', 'body_too_large']
 /** What finding a model that must have files may end with. */
@@ -45,7 +54,10 @@ export const ANSWER_ERRORS: ErrorCode[] = [
   'invalid_option',
   'context_exceeded',
   'unsupported_capability',
-  'not_implemented'
+  'not_implemented',
+  'over_limit',
+  'input_blocked',
+  'forbidden_model'
 ]
 
 const NativeErrorSchema = Type.Object(
@@ -97,15 +109,20 @@ export interface RouteSchema extends FastifySchema {
   response?: Record<number, ResponseSchema | TSchema>
   /** The errors of the route itself. */
   errors?: readonly ErrorCode[]
+  /** The role that it needs; `user` where absent. */
+  role?: Role | 'anyone'
 }
 
 /** Makes the options of a surface's routes, as Fastify checks requests by them and the API document shows them. */
 export const routesWith =
   (shape: ErrorShape) =>
   <Route extends RouteSchema>(tag: string, operationId: string, summary: string, route: Route) => {
-    const { errors = [], response, ...more } = route
+    const { errors = [], response, role = 'user', ...more } = route
     const refusals = errorResponses(shape, errors, { body: more.body !== undefined })
-    return { schema: { summary, tags: [tag], operationId, ...more, response: { ...response, ...refusals } } }
+    return {
+      config: { role },
+      schema: { summary, tags: [tag], operationId, ...more, response: { ...response, ...refusals } }
+    }
   }
 
 /** The options of a route with the native API's errors. */

@@ -2,6 +2,7 @@
  * What a plugin is written with: the entry `corral/plugin` of the package. A plugin needs nothing of it to run, since its
  * definition is plain data; it gives types, and classes for those who build on them.
  */
+export type { Caller, RequestBounds } from '../contracts/callers.ts'
 export type * from '../contracts/engines.ts'
 export type * from '../contracts/hooks.ts'
 export type * from '../contracts/hubs.ts'

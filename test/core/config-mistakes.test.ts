@@ -38,7 +38,7 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
     ['prot: 1', '1:1', 'There is no setting "prot"; did you mean port?'],
     ['prot:', '1:1', 'There is no setting "prot"; did you mean port?'],
     ['Log-Level: info', '1:1', 'There is no setting "Log-Level"; did you mean log_level?'],
-    ['num_ctx: 1', '1:1', 'There is no setting "num_ctx"; did you mean defaults.num_ctx?'],
+    ['num_ctx: 1', '1:1', 'There is no setting "num_ctx"; did you mean defaults.num_ctx or limits.num_ctx?'],
     ['api_keys: [hush-hush]', '1:1', 'There is no setting "api_keys"; did you mean security.api_keys?'],
     ['home: /x', '1:1', /home cannot be set in the file.*CORRAL_HOME or --home/],
     ['zzzzzz: 1', '1:1', /There is no setting "zzzzzz"; known are host, port/],

@@ -1,0 +1,51 @@
+import type { Role } from '../http/roles.ts'
+
+/** Who sent a request. The security plugin finds it out before any route is reached; routes read `request.caller`. */
+export interface Caller {
+  readonly role: Role
+  /**
+   * Whom prompt caches, stored responses and uploads belong to: `key:<id>`, or `keyless` for all callers without a key.
+   * Nothing of one owner is ever shown to another one.
+   */
+  readonly owner: string
+  /** With whom slots and queues are shared by turns: `key:<id>`, or the address of a caller without a key. */
+  readonly turn: string
+  /** Address that the request came from; behind a trusted proxy the one it was forwarded for. */
+  readonly address: string
+  /** The name of its key, for logs. */
+  readonly name?: string
+  /** Whether it came by the private socket, which only the user who runs the server can open. */
+  readonly isLocal?: boolean
+  /** Names of the models that it may use; all where absent. */
+  readonly models?: readonly string[]
+  /** What its key allows, in the place of what `limits` says. */
+  readonly bounds?: Partial<RequestBounds>
+  /** Aborted when its key is revoked: the connection ends. */
+  readonly revoked?: AbortSignal
+}
+
+/** What one request may ask for. */
+export interface RequestBounds {
+  /** Tokens; 0 is what the model was trained for. */
+  num_ctx: number
+  num_parallel: number
+  /** Tokens. */
+  max_tokens: number
+  /** As `keep_alive` is written. */
+  keep_alive: string | number
+  /** Inputs of one request for embeddings or completions, documents of one ranking. */
+  prompts: number
+  /** Choices. */
+  n: number
+}
+
+/** The caller of a request until the security plugin knows better, and where there is no such plugin. */
+export function keylessCaller(address: string): Caller {
+  return { role: 'operator', owner: 'keyless', turn: address, address }
+}
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    caller: Caller
+  }
+}
