@@ -22,6 +22,8 @@ const ALWAYS: ErrorCode[] = [
   'internal',
   'shutting_down'
 ]
+/** What only routes that look at keys answer. */
+const OF_KEYS: ErrorCode[] = ['unauthorized', 'forbidden_role', 'rate_limited']
 /** What every route that takes a body may answer. */
 const WITH_BODY: ErrorCode[] = ['invalid_json', 'missing_body', 'invalid_request', 'body_too_large']
 /** What finding a model that must have files may end with. */
@@ -92,10 +94,11 @@ export const nativeErrors: ErrorShape = codes =>
 export function errorResponses(
   shape: ErrorShape,
   codes: readonly ErrorCode[],
-  options: { body: boolean } = { body: true }
+  options: { body: boolean; role?: RouteSchema['role'] } = { body: true }
 ): Record<number, ResponseSchema> {
   const byStatus = new Map<number, ErrorCode[]>()
-  for (const code of new Set([...codes, ...(options.body ? WITH_BODY : []), ...ALWAYS])) {
+  const always = options.role === 'anyone' ? ALWAYS.filter(code => !OF_KEYS.includes(code)) : ALWAYS
+  for (const code of new Set([...codes, ...(options.body ? WITH_BODY : []), ...always])) {
     byStatus.set(ERROR_STATUS[code], [...(byStatus.get(ERROR_STATUS[code]) ?? []), code])
   }
   return Object.fromEntries(
@@ -118,10 +121,17 @@ export const routesWith =
   (shape: ErrorShape) =>
   <Route extends RouteSchema>(tag: string, operationId: string, summary: string, route: Route) => {
     const { errors = [], response, role = 'user', ...more } = route
-    const refusals = errorResponses(shape, errors, { body: more.body !== undefined })
+    const refusals = errorResponses(shape, errors, { body: more.body !== undefined, role })
     return {
       config: { role },
-      schema: { summary, tags: [tag], operationId, ...more, response: { ...response, ...refusals } }
+      schema: {
+        summary,
+        tags: [tag],
+        operationId,
+        ...(role === 'anyone' && { security: [] }),
+        ...more,
+        response: { ...response, ...refusals }
+      }
     }
   }
 

@@ -52,6 +52,7 @@ const fileHeaders = {
 }
 
 const listFiles = nativeRoute('Files of models', 'listFiles', 'List the files of a model', {
+  role: 'operator',
   params: Type.Object(model),
   response: {
     200: json('Its variants', Titled('ModelFiles', { name: Type.String(), variants: Type.Array(FileVariantSchema) }))
@@ -59,6 +60,7 @@ const listFiles = nativeRoute('Files of models', 'listFiles', 'List the files of
   errors: FILE_ERRORS
 })
 const getFile = nativeRoute('Files of models', 'getFile', 'Download a file of a model', {
+  role: 'operator',
   description: 'Only files that the model has in that revision. One range at a time.',
   params: Type.Object({
     ...model,

@@ -54,7 +54,7 @@ export default definePlugin({
         await app.register(nativeRoutes(native), { prefix })
         await app.register(runtimeRoutes(native), { prefix })
         await app.register(logRoutes(native), { prefix })
-        await app.register(serverRoutes(context.plugins))
+        await app.register(serverRoutes(native, context.plugins))
       }
     }
   }

@@ -32,6 +32,7 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
     app.addHook('preClose', async () => closing.abort())
 
     const logs = nativeRoute('Server', 'getLogs', "Show the logs of a model's latest engines", {
+      role: 'admin',
       description: 'Newest engine first. With `follow` it is a stream of new lines, until the client leaves.',
       // Names hold a slash, which clients send as it is or as %2F.
       params: Type.Object({

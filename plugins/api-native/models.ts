@@ -16,9 +16,16 @@ import {
 } from '../../core/contracts/native-records.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type StoredVariant } from '../../core/contracts/storage.ts'
-import { CorralError, type ErrorCode } from '../../core/errors.ts'
+import { CorralError } from '../../core/errors.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
-import { FILE_ERRORS, json, MODEL_ERRORS, nativeRoute, type ResponseSchema } from '../../core/http/response-schemas.ts'
+import {
+  FILE_ERRORS,
+  json,
+  MODEL_ERRORS,
+  nativeRoute,
+  type ResponseSchema,
+  type RouteSchema
+} from '../../core/http/response-schemas.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 import { bareName, type ModelName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
@@ -47,7 +54,7 @@ const about = (
   operationId: string,
   summary: string,
   reply: ResponseSchema,
-  more: { description?: string; errors?: ErrorCode[] } = {}
+  more: Pick<RouteSchema, 'role' | 'description' | 'errors'> = {}
 ) =>
   nativeRoute('Models', operationId, summary, {
     body: NamedRequestSchema,
@@ -91,6 +98,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
 
     const remove = about('deleteModel', 'Delete a model from disk', json('Deleted', Done('deleted')), {
+      role: 'operator',
       description:
         'A name without a variant deletes all of its variants; under /ollama, as in Ollama, only the default one. ' +
         'Running requests and pulls of it end.'
@@ -108,7 +116,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const setDefault = about(
       'setDefaultVariant',
       'Choose the default variant of a model',
-      json('The variant', Loose({ status: Type.Literal('success'), model: LocalModelSchema }))
+      json('The variant', Loose({ status: Type.Literal('success'), model: LocalModelSchema })),
+      { role: 'operator' }
     )
     app.post('/default', setDefault, async ({ body }) => {
       const { model } = requireFiles(catalog.get(naming.parse(nameOf(body))))
@@ -116,6 +125,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
 
     const stop = about('stopModel', 'Unload a model', json('Unloaded', Done('stopped')), {
+      role: 'operator',
       description: 'Running requests end with `model_stopped`.',
       errors: [...FILE_ERRORS, 'model_not_loaded']
     })
@@ -125,6 +135,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
 
     const load = nativeRoute('Models', 'loadModel', 'Load a model', {
+      role: 'operator',
       body: Titled('LoadRequest', { ...named, stream: Given(Type.Boolean({ default: false })), options, keep_alive }),
       response: { 200: streams.workReply('Ready', Done('ready')) },
       errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability']
@@ -143,6 +154,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
 
     const findImports = nativeRoute('Imports', 'findImports', 'List the models of another tool on this machine', {
+      role: 'operator',
       querystring: Type.Object({
         from: Type.Optional(Type.String({ description: 'The tool: huggingface, ollama or lm-studio' }))
       }),
@@ -152,6 +164,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     app.get('/import/found', findImports, async ({ query }) => adoption.find(query.from ?? ''))
 
     const importModel = nativeRoute('Imports', 'importModel', 'Import a model that is on this machine', {
+      role: 'operator',
       description: 'Files are linked if possible. Send either `path`, or `from` and `found`.',
       body: ImportRequestSchema,
       response: { 200: streams.workReply('The stored variant', ImportedSchema) },
@@ -168,6 +181,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
 
     const convert = nativeRoute('Conversions', 'convertModel', 'Convert a SafeTensors model ahead of time', {
+      role: 'operator',
       body: ConvertRequestSchema,
       response: { 200: streams.workReply('The converted model', ConvertedSchema) },
       errors: [...FILE_ERRORS, 'invalid_option', 'conversion_failed', 'insufficient_storage', 'runtime_missing']
@@ -184,6 +198,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
 
     const removeConversion = nativeRoute('Conversions', 'deleteConversion', 'Delete a converted model', {
+      role: 'operator',
       description: 'The original model stays.',
       body: ConvertRequestSchema,
       response: { 200: json('Deleted', Done('deleted')) },

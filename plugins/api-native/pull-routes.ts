@@ -46,6 +46,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
     const start = nativeRoute('Pulls', 'pullModel', 'Download a model from a hub', {
+      role: 'operator',
       description: 'Pauses when the last client leaves, unless `detach` is true. Data that has arrived is kept.',
       body: PullRequestSchema,
       response: {
@@ -100,11 +101,13 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
     })
 
     const list = nativeRoute('Pulls', 'listPulls', 'List unfinished pulls', {
+      role: 'operator',
       response: { 200: json('Oldest first', Loose({ pulls: Type.Array(PullSchema) })) }
     })
     app.get('/pulls', list, async () => ({ pulls: downloads.list() }))
 
     const get = nativeRoute('Pulls', 'getPull', 'Show the progress of a pull', {
+      role: 'operator',
       params: Type.Object({ id: Type.String({ description: 'Id of a pull, or the model that it downloads' }) }),
       response: { 200: json('The pull', PullSchema) },
       errors: ['model_not_found']
@@ -119,10 +122,11 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
 
     const body = PullsRequestSchema
     const response = { 200: json('The pull', PullSchema) }
-    const pause = nativeRoute('Pulls', 'pausePull', 'Pause a pull', { body, response, errors: NAMED })
+    const pause = nativeRoute('Pulls', 'pausePull', 'Pause a pull', { role: 'operator', body, response, errors: NAMED })
     app.post('/pulls/pause', pause, async ({ body }) => await downloads.pause(pullOf(body)))
 
     const resume = nativeRoute('Pulls', 'resumePull', 'Resume a pull in the background', {
+      role: 'operator',
       body,
       response,
       errors: PULL_ERRORS
@@ -130,6 +134,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
     app.post('/pulls/resume', resume, async ({ body }) => await downloads.resume(pullOf(body)))
 
     const cancel = nativeRoute('Pulls', 'cancelPull', 'Cancel a pull and delete its data', {
+      role: 'operator',
       body,
       response: { 200: json('Cancelled', Done('cancelled')) },
       errors: NAMED

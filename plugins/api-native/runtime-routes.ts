@@ -51,6 +51,7 @@ export function runtimeRoutes({ runtimes, streams }: NativeDependencies): Fastif
     })
 
     const report = nativeRoute(TAG, 'listRuntimes', 'List llama.cpp builds, which one is used, and why', {
+      role: 'operator',
       response: { 200: json('The builds and how they were ranked', Named('RuntimesReport', RuntimesReportSchema)) },
       errors: ['runtime_missing']
     })
@@ -60,6 +61,7 @@ export function runtimeRoutes({ runtimes, streams }: NativeDependencies): Fastif
     })
 
     const install = nativeRoute(TAG, 'installRuntime', 'Install a build', {
+      role: 'admin',
       description: 'From a release, or from an archive on the server. Engines keep running on the build in use.',
       body: InstallRequestSchema,
       bodyOptional: true,
@@ -76,6 +78,7 @@ export function runtimeRoutes({ runtimes, streams }: NativeDependencies): Fastif
     })
 
     const use = nativeRoute(TAG, 'useRuntime', 'Choose the build that engines run on', {
+      role: 'admin',
       body: UseRequestSchema,
       response: { 200: streams.workReply('The chosen build', BuildReplySchema) },
       errors: USE_ERRORS
@@ -89,6 +92,7 @@ export function runtimeRoutes({ runtimes, streams }: NativeDependencies): Fastif
     })
 
     const upgrade = nativeRoute(TAG, 'upgradeRuntime', 'Install and use the newest release of the build in use', {
+      role: 'admin',
       description: 'If the new build does not work, the previous one stays in use.',
       body: Loose({ stream: streamed }),
       bodyOptional: true,
@@ -104,6 +108,7 @@ export function runtimeRoutes({ runtimes, streams }: NativeDependencies): Fastif
     })
 
     const remove = nativeRoute(TAG, 'deleteRuntime', 'Remove an installed build', {
+      role: 'admin',
       params: Type.Object({ id: Type.String({ description: 'Id of an installed build' }) }),
       response: { 200: json('Removed', Done('deleted')) },
       errors: ['invalid_request', 'runtime_not_found', 'runtime_in_use']

@@ -23,6 +23,7 @@ export const OLLAMA_VERSION = '0.17.4'
 const PROFILE = '/ollama'
 
 const root = nativeRoute('Ollama', 'ollamaRoot', 'Check that the profile is there', {
+  role: 'anyone',
   response: { 200: { description: 'It is there', content: { 'text/plain': { schema: Type.String() } } } }
 })
 const status = nativeRoute('Ollama', 'ollamaStatus', "Show that models of Ollama's cloud are disabled", {
@@ -69,8 +70,9 @@ export function profileRoutes(
       { prefix: `${PROFILE}/api` }
     )
     // Requests to /v1 at the base address that a client has: they are routed again without the profile's prefix.
-    // The second routing logs them.
+    // The second routing logs them, and asks for the role of the route that it finds.
     app.all(`${PROFILE}/v1/*`, {
+      config: { role: 'anyone' },
       schema: { hide: true },
       logLevel: 'silent',
       onRequest: async (request, reply) => {

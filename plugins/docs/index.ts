@@ -4,8 +4,6 @@ import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import type { FastifyInstance, FastifyPluginAsync, FastifyReply, RouteOptions } from 'fastify'
 import { Type } from 'typebox'
-import { logFailure } from '../../core/http/application.ts'
-import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
@@ -42,7 +40,12 @@ function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
     return routes
       .filter(({ method, url }) => method !== 'OPTIONS' && !(method === 'HEAD' && gets.has(url)))
       .filter(({ options }) => !options.config?.leftOut)
-      .map(({ method, url, options: { schema = {} } }) => ({ method, url, schema }))
+      .map(({ method, url, options: { schema = {}, config = {} } }) => ({
+        method,
+        url,
+        schema,
+        role: config.role ?? 'user'
+      }))
       .filter(({ schema }) => !schema.hide)
   }
 }
@@ -58,7 +61,8 @@ const documentRoute = nativeRoute('Server', 'getApiDocument', 'The API document'
   response: { 200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })) }
 })
 const pageRoute = nativeRoute('Server', 'getDocs', 'A page to read and try the API', {
-  description: 'If a key is needed and missing, a browser gets the page with the status 401, and the page asks for it.',
+  role: 'anyone',
+  description: 'The page asks for a key where the API document needs one.',
   response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } }
 })
 
@@ -72,22 +76,11 @@ function docsRoutes(described: () => DescribedRoute[]): FastifyPluginAsync {
       return reply.type('application/json; charset=utf-8').send(document)
     })
 
-    // A browser sends no key with an address: it gets the page with the refusal, and the page asks for a key.
-    await app.register(async scope => {
-      scope.setErrorHandler(async (error, request, reply) => {
-        const failure = toCorralError(error)
-        logFailure(failure, request.log)
-        reply.code(failure.status).headers(errorHeaders(failure))
-        const isBrowser = /\btext\/html\b/i.test(request.headers.accept ?? '')
-        if (failure.code === 'unauthorized' && isBrowser) return await sendPage(reply)
-        return reply.send(nativeErrorBody(failure, request))
-      })
-      scope.get('/docs', pageRoute, async (_request, reply) => await sendPage(reply))
-    })
+    app.get('/docs', pageRoute, async (_request, reply) => await sendPage(reply))
 
     const { resolve } = createRequire(import.meta.url)
     for (const [name, type] of Object.entries(ASSETS)) {
-      app.get(`/docs/${name}`, { schema: { hide: true } }, async (_request, reply) =>
+      app.get(`/docs/${name}`, { config: { role: 'anyone' }, schema: { hide: true } }, async (_request, reply) =>
         reply
           .type(type)
           .headers({ 'x-content-type-options': 'nosniff', 'cache-control': 'no-cache' })

@@ -1,5 +1,6 @@
 import type { FastifySchema } from 'fastify'
 import type { TSchema } from 'typebox'
+import type { Role } from '../../core/http/roles.ts'
 import { version } from '../../core/system/package-info.ts'
 
 /** What the document says of the service as a whole. */
@@ -11,7 +12,8 @@ const INFO = {
     'Models have names of the form `<owner>/<name>`, or `<owner>/<name>:<variant>` for one of several quantizations.\n\n' +
     'Bodies are JSON, whatever their `Content-Type` says. `null` counts as absent, and unknown fields are ' +
     'ignored. Every `GET` route also answers `HEAD`.\n\n' +
-    'A key is needed only where `security.api_keys` of the configuration has any.',
+    'A key is needed only where the server has any. `x-corral-role` is the role that an operation needs; without keys, a ' +
+    'caller on the same machine is an `operator`.',
   license: { name: 'MIT', identifier: 'MIT' }
 }
 
@@ -21,6 +23,7 @@ export interface DescribedRoute {
   /** With Fastify's parameters, such as `/api/pulls/:id` or `/api/logs/*`. */
   url: string
   schema: FastifySchema
+  role: Role | 'anyone'
 }
 
 type Mapping = Record<string, unknown>
@@ -86,6 +89,7 @@ function operation(route: DescribedRoute, components: Components): Mapping {
     ...(description && { description }),
     ...(operationId && { operationId }),
     ...(security && { security }),
+    'x-corral-role': route.role,
     ...(parameters.length > 0 && { parameters }),
     ...requestBody(route, components),
     responses: responses(response, components)

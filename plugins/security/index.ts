@@ -90,8 +90,6 @@ const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
 /** What a page's script may read of a reply besides the usual headers. */
 const EXPOSED_HEADERS =
   'x-request-id, request-id, retry-after, x-should-retry, x-corral-dropped-messages, x-corral-unheeded-schema'
-/** Answers without a key, for programs that watch whether the server is up. */
-const PUBLIC_ROUTE = '/api/health'
 
 /**
  * Checks that come before every route. They throw: the error handler of the route's own surface formats the answer.
@@ -122,7 +120,7 @@ function accessHooks(rules: AccessRules): FastifyPluginAsync {
           request.method === 'OPTIONS' && request.headers['access-control-request-method'] !== undefined
         if (isPreflight) return answerPreflight(request, reply)
       }
-      if (rules.keys.length === 0 || request.routeOptions.url === PUBLIC_ROUTE || hasKey(request.headers)) return
+      if (rules.keys.length === 0 || request.routeOptions.config.role === 'anyone' || hasKey(request.headers)) return
       reply.header('www-authenticate', 'Bearer')
       throw new CorralError(
         'unauthorized',

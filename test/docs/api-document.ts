@@ -13,6 +13,7 @@ export interface Operation {
   parameters?: { name: string; in: string; required?: boolean; schema: any }[]
   requestBody?: { required?: boolean; content: Record<string, { schema: any }> }
   responses: Record<string, any>
+  'x-corral-role': string
 }
 
 const METHODS = ['get', 'head', 'post', 'put', 'patch', 'delete', 'options', 'trace']

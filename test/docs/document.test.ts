@@ -11,7 +11,9 @@ import { renderApiDocument } from '../../scripts/api-document.ts'
 import { ajvFor, operationsOf, ReplyChecker } from './api-document.ts'
 
 const documentOf = (...routes: { method?: string; url: string; schema?: object }[]): any =>
-  openApiDocument(routes.map(({ method = 'GET', url, schema = {} }) => ({ method, url, schema })))
+  openApiDocument(
+    routes.map(({ method = 'GET', url, schema = {} }) => ({ method, url, schema, role: 'user' as const }))
+  )
 
 /** Routes that serve nothing that people would call: what the page is made of, and what is routed anew. */
 const HIDDEN = ['GET /docs/swagger-ui-bundle.js', 'GET /docs/swagger-ui.css', 'GET /ollama/v1/*']
@@ -180,7 +182,9 @@ t.test('the document of the server', async t => {
       [],
       'each has an id of its own'
     )
-    for (const { method, path, operationId, summary, tags, parameters = [], requestBody, responses } of operations) {
+    for (const operation of operations) {
+      const { method, path, operationId, summary, tags, parameters = [], requestBody, responses } = operation
+      const role = operation['x-corral-role']
       const where = `${method} ${path}`
       t.match(operationId, /^[a-z]\w+$/, where)
       t.match(summary, /^\S.*[^.]$/, where)
@@ -188,7 +192,13 @@ t.test('the document of the server', async t => {
       const inPath = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => name)
       const told = parameters.filter(({ in: place }) => place === 'path').map(({ name }) => name)
       t.same(told, inPath, where)
-      const required = ['401', '403', '500', '503', ...(requestBody ? ['400'] : [])]
+      const required = [
+        ...(role === 'anyone' ? [] : ['401', '429']),
+        '403',
+        '500',
+        '503',
+        ...(requestBody ? ['400'] : [])
+      ]
       for (const status of required) t.ok(responses[status], `${where} declares ${status}`)
       if (requestBody?.content['application/json']) t.ok(responses[413], `${where} declares 413`)
       for (const [status, reply] of Object.entries(responses)) {

@@ -69,9 +69,13 @@ t.test('the served document equals the committed one', async t => {
 })
 
 t.test('the server itself', async t => {
+  await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
   for (const id of [
     'root',
     'getHealth',
+    'getHealthAsLlamaServer',
+    'getLive',
+    'getReady',
     'getVersion',
     'listPlugins',
     'getDocs',

@@ -36,7 +36,7 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
   const context = { config, log } as unknown as PluginContext
   const offer = await security.setup(context, { origins: [], hosts: [], api_keys: [], insecure: false, ...options })
   await app.register(fp(async instance => offer.hooks!(instance, {})))
-  app.get('/api/health', async () => ({ status: 'ok' }))
+  app.get('/api/health', { config: { role: 'anyone' } }, async () => ({ status: 'ok' }))
   app.post('/api/echo', async request => request.body)
   app.get('/api/stream', (_request, reply) => {
     const stream = openReplyStream(reply, {
@@ -182,7 +182,7 @@ t.test('preflight requests', async t => {
   t.equal(plain.statusCode, 401, 'an OPTIONS request that is no preflight is like any other')
 })
 
-t.test('with keys configured every route but health requires one', async t => {
+t.test('with keys configured every route but those for anyone requires one', async t => {
   const { app, lines } = await application(t, { options: { api_keys: ['secret-key-1', 'secret-key-2'] } })
   t.equal((await app.inject('/api/health')).statusCode, 200)
   t.equal((await app.inject('/api/health?x=1')).statusCode, 200)

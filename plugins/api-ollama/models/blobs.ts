@@ -187,11 +187,13 @@ const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex 
 const empty = (description: string) => ({ description, content: {} })
 
 const findBlob = nativeRoute('Models', 'findBlob', 'Check whether a file is here', {
+  role: 'operator',
   params,
   response: { 200: empty('It is here'), 404: empty('It is not here') },
   errors: ['invalid_request']
 })
 const storeBlob = nativeRoute('Models', 'storeBlob', 'Send a file for a model that will be created', {
+  role: 'operator',
   description: 'The body is the file itself. Files that no model was created from are deleted after a day.',
   consumes: ['application/octet-stream'],
   params,

@@ -27,12 +27,14 @@ const CopyRequestSchema = Titled('CopyRequest', {
 const MAKING_ERRORS: ErrorCode[] = [...FILE_ERRORS, 'model_exists', 'insufficient_storage']
 
 const copy = nativeRoute('Models', 'copyModel', 'Copy a model', {
+  role: 'operator',
   description: 'Files are linked if possible; each of the two can be deleted without the other.',
   body: CopyRequestSchema,
   response: { 200: json('Copied', Done('success')) },
   errors: MAKING_ERRORS
 })
 const create = nativeRoute('Models', 'createModel', 'Create a model from another one, or from files that were sent', {
+  role: 'operator',
   description: 'Its defaults apply where a request sets nothing else. An earlier model of the same name is replaced.',
   body: CreateRequestSchema,
   response: {
@@ -45,6 +47,7 @@ const create = nativeRoute('Models', 'createModel', 'Create a model from another
   errors: [...MAKING_ERRORS, 'invalid_option']
 })
 const push = nativeRoute('Models', 'pushModel', 'Publish a model (not supported)', {
+  role: 'operator',
   body: Loose({
     model: Given(Type.String({ description: 'Model to publish' })),
     name: Given(Type.String({ description: 'The same as model' }))
