@@ -1,8 +1,9 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { CoreConfig } from '../config/core-schema.ts'
 import type { AnswerSink, Delta, Engine, EngineFields, Engines } from '../contracts/engines.ts'
 import type { HookedRequest, Hooks, Operation } from '../contracts/hooks.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../contracts/leases.ts'
-import type { Model } from '../contracts/models.ts'
+import type { Catalog, Model } from '../contracts/models.ts'
 import { progressText } from '../contracts/progress.ts'
 import { CorralError } from '../errors.ts'
 import { clientSignal } from '../http/client-gone.ts'
@@ -10,6 +11,7 @@ import { toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
 import { bareName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
+import { type Asked, boundsFor, withinBounds } from './bounds.ts'
 import { shorterConversation } from './drop-oldest.ts'
 
 /*
@@ -19,6 +21,8 @@ import { shorterConversation } from './drop-oldest.ts'
 
 /** What all answers of a surface need. */
 export interface AnswerDependencies {
+  catalog: Catalog
+  config: CoreConfig
   scheduler: Scheduler
   engines: Pick<Engines, 'providerOf'>
   hooks: Hooks
@@ -69,10 +73,11 @@ export interface Channel extends ReplyStreamOptions {
 export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]): unknown }>(
   deps: AnswerDependencies,
   reply: FastifyReply,
-  question: Question,
+  asked: Question,
   open: (lease: Lease) => Taker | Promise<Taker>
 ): Promise<Taker> {
   const signal = clientSignal(reply)
+  const question = bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
   return await deps.scheduler.withLease({ ...question.lease, turn: reply.request.caller.turn, signal }, async lease => {
     const taker = await open(lease)
@@ -89,11 +94,12 @@ export async function streamedAnswer(
   deps: AnswerDependencies,
   request: FastifyRequest,
   reply: FastifyReply,
-  question: Question,
+  asked: Question,
   channel: Channel,
   open: (lease: Lease) => AnswerWriter | Promise<AnswerWriter>
 ): Promise<void> {
   const signal = clientSignal(reply)
+  const question = bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
   const stream = openReplyStream(reply, channel)
   const lease: LeaseRequest = {
@@ -128,10 +134,11 @@ export async function streamedAnswer(
 export async function askOnce<Reply, Body extends EngineFields>(
   deps: AnswerDependencies,
   reply: FastifyReply,
-  { operation, body, lease }: { operation: Operation; body: Body; lease: ModelLease },
+  asked: { operation: Operation; body: Body; lease: ModelLease },
   use: (lease: Lease, body: Body) => Promise<Reply>
 ): Promise<Reply> {
   const signal = clientSignal(reply)
+  const { operation, body, lease } = bounded(deps, reply, asked, deps.catalog.get(asked.lease.model))
   if (!lease.loadOnly) await deps.hooks.request(hookedRequest(deps, operation, body, lease, signal))
   return await deps.scheduler.withLease({ ...lease, turn: reply.request.caller.turn, signal }, async leased => {
     try {
@@ -140,6 +147,17 @@ export async function askOnce<Reply, Body extends EngineFields>(
       throw reasonOf(leased, error)
     }
   })
+}
+
+/** The request within what its caller may ask of the model. @throws CorralError `over_limit` */
+function bounded<Request extends Asked>(
+  { config }: AnswerDependencies,
+  reply: FastifyReply,
+  asked: Request,
+  variant: Model
+): Request {
+  const { caller, body: sent } = reply.request
+  return { ...asked, body: withinBounds(asked, boundsFor(config, variant, caller), sent) }
 }
 
 type Call = Question['operation'] | ByteCall | 'embed' | 'rerank' | 'tokenize' | 'detokenize' | 'countTokens'

@@ -1,3 +1,4 @@
+import type { RequestBounds } from '../contracts/callers.ts'
 import type { RunningModel } from '../contracts/leases.ts'
 import type { Model } from '../contracts/models.ts'
 import type { LoadOptions } from '../models/load-options.ts'
@@ -72,11 +73,7 @@ function optionsOf(options: object): ParsedOptions {
  * ignore case.
  */
 export function settingsFor(config: CoreConfig, variant: Model): EffectiveSettings {
-  const bare = `${variant.model.owner}/${variant.model.name}`.toLowerCase()
-  const sections = [bare, variant.key].flatMap(wanted => {
-    const name = Object.keys(config.models).find(each => each.toLowerCase() === wanted)
-    return name === undefined ? [] : [config.models[name]!]
-  })
+  const sections = sectionsOf(config, variant)
   const section: ModelSettings = Object.assign({}, ...sections)
   const layers = [
     optionsOf(config.defaults),
@@ -94,6 +91,22 @@ export function settingsFor(config: CoreConfig, variant: Model): EffectiveSettin
     overflow: layers.findLast(({ overflow }) => overflow)?.overflow ?? 'error',
     engine: engineSettings(section, Object.assign({}, ...sections.map(({ environment }) => environment)))
   }
+}
+
+/** The sections of a variant under `models`: the bare name's, then that with the tag. */
+function sectionsOf({ models }: CoreConfig, { model, key }: Model): ModelSettings[] {
+  const names = Object.keys(models)
+  if (names.length === 0) return []
+  return [`${model.owner}/${model.name}`.toLowerCase(), key].flatMap(wanted => {
+    const name = names.find(each => each.toLowerCase() === wanted)
+    return name === undefined ? [] : [models[name]!]
+  })
+}
+
+/** What a variant's sections say of `limits`; undefined where they say nothing. */
+export function limitsOf(config: CoreConfig, variant: Model): Partial<RequestBounds> | undefined {
+  const limits = sectionsOf(config, variant).flatMap(section => section.limits ?? [])
+  return limits.length === 0 ? undefined : Object.assign({}, ...limits)
 }
 
 function engineSettings(section: ModelSettings, environment: Record<string, string>): EngineSettings {

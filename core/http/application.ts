@@ -84,7 +84,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
   app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))
-  acceptAnyBodyAsJson(app)
+  acceptAnyBodyAsJson(app, config.limits)
   await app.register(sensible)
   app.decorateRequest('caller', null as unknown as Caller)
   app.addHook('onRequest', async (request, reply) => {

@@ -7,6 +7,7 @@ import { CorralError } from '../../core/errors.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
 import { isCacheFault, requestError } from './request-error.ts'
+import { safeFields } from './safe-fields.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 const CHAT = '/v1/chat/completions'
@@ -38,7 +39,12 @@ export interface CallsOptions {
  */
 export function engineCalls({ request, alias, mode, contextSize, metadata }: CallsOptions): Partial<Engine> {
   async function post(path: string, body: EngineFields, signal: AbortSignal): Promise<Readable> {
-    const response = await request({ method: 'POST', path, body: JSON.stringify(body), signal })
+    const response = await request({
+      method: 'POST',
+      path,
+      body: JSON.stringify(safeFields(body, contextSize)),
+      signal
+    })
     if (response.status < 400) return response.body
     throw requestError(response.status, await text(response.body))
   }

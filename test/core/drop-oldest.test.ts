@@ -3,9 +3,12 @@ import type { FastifyReply } from 'fastify'
 import t from 'tap'
 import { dropOldest } from '../../core/answers/drop-oldest.ts'
 import { wholeAnswer } from '../../core/answers/pipeline.ts'
+import type { CoreConfig } from '../../core/config/core-schema.ts'
+import { keylessCaller } from '../../core/contracts/callers.ts'
 import type { Delta } from '../../core/contracts/engines.ts'
 import type { Hooks } from '../../core/contracts/hooks.ts'
 import type { Lease, Scheduler } from '../../core/contracts/leases.ts'
+import type { Catalog } from '../../core/contracts/models.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { OverflowPolicy } from '../../core/models/options.ts'
@@ -98,6 +101,7 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
     const headers: Record<string, string> = {}
     const reply = {
       raw: new EventEmitter(),
+      request: { caller: keylessCaller('127.0.0.1'), body },
       log: { info() {} },
       header(name: string, value: string) {
         headers[name] = value
@@ -108,11 +112,22 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
       operation: 'chat',
       body,
       lease: { model, options: {} },
-      variant: {} as StoredVariant,
+      variant: { model, key: 'a/b:c' } as StoredVariant,
       overflow
     } as const
     const hooks = { hasRequestFilters: () => false, hasEventFilters: () => false } as Hooks
-    const deps = { scheduler, hooks, engines: { providerOf: () => undefined }, surface: 'test' }
+    const config = {
+      limits: { num_parallel: 1, max_tokens: 10, keep_alive: -1, prompts: 1, n: 1 },
+      models: {}
+    } as unknown as CoreConfig
+    const deps = {
+      scheduler,
+      hooks,
+      engines: { providerOf: () => undefined },
+      surface: 'test',
+      config,
+      catalog: {} as Catalog
+    }
     await wholeAnswer(deps, reply, question, () => ({ add() {} }))
     return headers['x-corral-dropped-messages']
   }

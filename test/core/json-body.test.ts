@@ -1,6 +1,21 @@
 import t from 'tap'
-import { hasMoreValues } from '../../core/http/json-body.ts'
+import { type JsonExcess, JsonScan } from '../../core/http/json-body.ts'
 import { trialCount } from '../support/trial-count.ts'
+
+/** In slices of some characters, as long texts are. */
+function scanned(text: string, most: { depth?: number; values?: number; members?: number }, slice: number) {
+  const { depth = 1e9, values = 1e9, members = 1e9 } = most
+  const scan = new JsonScan(text, depth, values, members)
+  let excess: JsonExcess | undefined
+  for (let end = slice; !excess && end < text.length + slice; end += slice)
+    excess = scan.next(Math.min(end, text.length))
+  return excess
+}
+const hasMoreValues = (text: string, values: number) => {
+  const found = [1, 2, 3, 7, text.length + 1].map(slice => scanned(text, { values }, slice) === 'values')
+  if (new Set(found).size > 1) throw new Error(`${text} is counted otherwise in slices`)
+  return found[0]!
+}
 
 t.test('values are counted outside of strings', async t => {
   const cases: [string, number, boolean][] = [
@@ -38,5 +53,25 @@ t.test('values are counted outside of strings', async t => {
     const count = commas(value)
     if (count > 0) t.ok(hasMoreValues(text, count - 1), text)
     t.notOk(hasMoreValues(text, count), text)
+  }
+})
+
+t.test('levels, lists, objects and keys are counted outside of strings', async t => {
+  const cases: [string, { depth?: number; members?: number }, JsonExcess | undefined][] = [
+    ['[[[]]]', { depth: 3 }, undefined],
+    ['[[[]]]', { depth: 2 }, 'depth'],
+    ['[[],[],[[]]]', { depth: 3 }, undefined],
+    ['{"a":{"a":{}}}', { depth: 2 }, 'depth'],
+    ['["[[[[{{{{"]', { depth: 1 }, undefined],
+    ['["\\"[[[["]', { depth: 1 }, undefined],
+    ['["\\\\",[[]]]', { depth: 2 }, 'depth'],
+    ['[[[[[[', { depth: 5 }, 'depth'],
+    ['{"a":1,"b":2}', { members: 3 }, undefined],
+    ['{"a":1,"b":2}', { members: 2 }, 'members'],
+    ['[[],[],[]]', { members: 3 }, 'members'],
+    ['{"a":"1:2:3:4"}', { members: 2 }, undefined]
+  ]
+  for (const [text, most, excess] of cases) {
+    for (const slice of [1, 2, 3, 5, 100]) t.equal(scanned(text, most, slice), excess, `${text} by ${slice}`)
   }
 })

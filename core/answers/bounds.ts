@@ -1,0 +1,145 @@
+import type { CoreConfig } from '../config/core-schema.ts'
+import { limitsOf } from '../config/model-settings.ts'
+import type { Caller, RequestBounds } from '../contracts/callers.ts'
+import type { EngineFields } from '../contracts/engines.ts'
+import type { Operation } from '../contracts/hooks.ts'
+import type { LeaseRequest } from '../contracts/leases.ts'
+import type { Model } from '../contracts/models.ts'
+import { CorralError } from '../errors.ts'
+import { optionName } from '../models/options.ts'
+import { parseDuration } from '../system/duration.ts'
+import { isObject } from '../system/json-object.ts'
+
+/** What one request asks of a model. */
+export interface Asked<Body extends EngineFields = EngineFields> {
+  operation: Operation
+  body?: Body | undefined
+  lease: Pick<LeaseRequest, 'model' | 'options' | 'keepAlive' | 'slots'>
+}
+
+/**
+ * What bounds a caller's requests for a model: where its key says something that holds, else what the model's section
+ * says, else what `limits` says. So a key may allow more than a model does: an admin wrote both.
+ */
+export function boundsFor(config: CoreConfig, variant: Model, { bounds }: Pick<Caller, 'bounds'>): RequestBounds {
+  const ofModel = limitsOf(config, variant)
+  return ofModel || bounds ? { ...config.limits, ...ofModel, ...bounds } : config.limits
+}
+
+/**
+ * The one place that decides what a request may ask for, on every surface and for every operation (`num_ctx` is cut to
+ * its bound by the scheduler, grammars and schemas are bounded by who makes them).
+ *
+ * 1. `num_parallel`, `keep_alive`, prompts and choices over their bound are refused.
+ * 2. So is a `max_tokens` that the request itself names; one that comes from the configuration is cut to the bound, and
+ *    an answer without a limit gets the bound, so that none is endless.
+ * 3. Lists that engines go through for every token have a length that no honest request comes near.
+ *
+ * @param sent the request's body as it was sent: what of it is the request's own
+ * @returns the body for the engine, within the bounds
+ * @throws CorralError `over_limit`
+ */
+export function withinBounds<Body extends EngineFields>(
+  { operation, body, lease }: Asked<Body>,
+  bounds: RequestBounds,
+  sent: unknown
+): Body | undefined {
+  const { num_parallel: slots } = lease.options
+  if (slots !== undefined && slots > bounds.num_parallel) {
+    throw overLimit(fieldOf(sent, 'num_parallel', slots) ?? 'num_parallel', 'num_parallel', slots, bounds.num_parallel)
+  }
+  requireKeepAlive(lease.keepAlive, bounds, sent)
+  if (!body) return undefined
+  const choices = lease.slots ?? 1
+  if (choices > bounds.n) {
+    const param = fieldOf(sent, 'best_of', choices) ?? fieldOf(sent, 'n', choices) ?? 'n'
+    throw overLimit(param, 'n', choices, bounds.n)
+  }
+  const [list, prompts] = promptsOf(operation, body)
+  if (prompts * choices > bounds.prompts) throw overLimit(list, 'prompts', prompts * choices, bounds.prompts)
+  if (operation !== 'chat' && operation !== 'completion' && operation !== 'transcribe') return body
+  requireShortLists(body)
+  const within: EngineFields = { ...body, max_tokens: tokensOf(body.max_tokens, bounds.max_tokens, sent) }
+  // A surface leases a slot for each choice that it wants; no other field may ask for more.
+  if (choices === 1) delete within.n
+  return within as Body
+}
+
+/** The error for a value over a bound. @param bound its name below `limits` */
+export function overLimit(param: string, bound: string, given: number | string, most: number | string): CorralError {
+  return new CorralError(
+    'over_limit',
+    `"${param}" is ${given}, and "limits.${bound}" allows ${most} at most. Ask for less, or have the admin raise the limit.`,
+    { param, details: { limit: `limits.${bound}`, value: most, given } }
+  )
+}
+
+/** What of a body is text to be read: the field, and how many texts there are. */
+function promptsOf(operation: Operation, { prompt, input, documents }: EngineFields): [string, number] {
+  if (operation === 'completion') return ['prompt', countOf(prompt)]
+  if (operation === 'embeddings') return ['input', countOf(input)]
+  if (operation === 'rerank') return ['documents', countOf(documents)]
+  return ['prompt', 1]
+}
+
+/** A list of numbers is one text, of tokens. */
+function countOf(texts: unknown): number {
+  return Array.isArray(texts) && typeof texts[0] !== 'number' ? texts.length : 1
+}
+
+function tokensOf(wanted: unknown, most: number, sent: unknown): number {
+  if (typeof wanted !== 'number' || wanted < 0) return most
+  if (wanted <= most) return wanted
+  const param = fieldOf(sent, 'max_tokens', wanted)
+  if (param === undefined) return most
+  throw overLimit(param, 'max_tokens', wanted, most)
+}
+
+function requireKeepAlive(wanted: number | undefined, bounds: RequestBounds, sent: unknown): void {
+  const most = parseDuration(bounds.keep_alive) ?? -1
+  if (wanted === undefined || most < 0 || (wanted >= 0 && wanted <= most)) return
+  const { keep_alive: given } = sent as { keep_alive: string | number }
+  throw overLimit('keep_alive', 'keep_alive', String(given).slice(0, 60), bounds.keep_alive)
+}
+
+/** OpenAI's Responses have a word of their own. */
+const OTHER_NAMES: Record<string, string> = { max_output_tokens: 'max_tokens' }
+
+/** The field of a request, or of its options, that sets an option to this value; undefined where none does. */
+function fieldOf(sent: unknown, option: string, value: number): string | undefined {
+  if (!isObject(sent)) return undefined
+  const sets = ([name, given]: [string, unknown]) =>
+    given === value && (OTHER_NAMES[name] ?? optionName(name)) === option
+  const own = Object.entries(sent).find(sets)
+  if (own) return own[0]
+  const nested = isObject(sent.options) ? Object.entries(sent.options).find(sets) : undefined
+  return nested && `options.${nested[0]}`
+}
+
+/** Longest lists of what engines look through for each token that they generate. */
+const LONGEST_LISTS: Record<string, number> = {
+  stop: 256,
+  samplers: 64,
+  dry_sequence_breakers: 256,
+  logit_bias: 16_384
+}
+
+/** Most likely tokens that are listed for each token of an answer. */
+const MOST_PROBABILITIES = 1000
+
+function requireShortLists(body: EngineFields): void {
+  const refuse = (name: string, most: number) =>
+    new CorralError('over_limit', `"${name}" has more than ${most} entries. Send fewer.`, {
+      param: name,
+      details: { value: most }
+    })
+  for (const [name, most] of Object.entries(LONGEST_LISTS)) {
+    const given = body[name]
+    if (typeof given !== 'object' || given === null) {
+      if (name === 'samplers' && typeof given === 'string' && given.length > most) throw refuse(name, most)
+    } else if ((Array.isArray(given) ? given : Object.keys(given)).length > most) throw refuse(name, most)
+  }
+  for (const name of ['n_probs', 'top_logprobs']) {
+    if (Number(body[name]) > MOST_PROBABILITIES) throw refuse(name, MOST_PROBABILITIES)
+  }
+}

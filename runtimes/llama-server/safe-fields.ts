@@ -1,0 +1,31 @@
+import type { EngineFields } from '../../core/contracts/engines.ts'
+
+/**
+ * Fields that llama-server takes and that never come from a request: they choose among its slots, whose caches belong to
+ * others (`id_slot`), keep other requests from sharing a batch (`lora`), change how answers are read or written, or give
+ * it regular expressions and token lists for its own parsers. Clients send some of them with values that mean nothing,
+ * so they are left out and not refused.
+ */
+const NEVER = new Set(
+  `id_slot slot_id n_cmpl lora n_cache_reuse n_discard sse_ping_interval response_fields message_delimiters
+  grammar_lazy grammar_triggers preserved_tokens chat_format chat_parser parse_tool_calls generation_prompt
+  reasoning_budget_start_tag reasoning_budget_end_tags reasoning_control backend_sampling
+  chat_template multimodal_data image_data`.split(/\s+/)
+)
+
+/** Other names of `max_tokens`; beside it llama-server would take them. */
+const TOKEN_LIMITS = ['n_predict', 'max_completion_tokens', 'max_output_tokens']
+
+/** Lengths of the part of an answer that samplers look back on: llama-server takes memory for as much as is asked for. */
+const LOOK_BACK = ['repeat_last_n', 'dry_penalty_last_n']
+
+/** A request as llama-server gets it. @param contextSize tokens of each slot */
+export function safeFields(body: EngineFields, contextSize: number): EngineFields {
+  const safe: EngineFields = {}
+  for (const name in body) if (!NEVER.has(name)) safe[name] = body[name]
+  if (typeof safe.max_tokens === 'number') for (const name of TOKEN_LIMITS) delete safe[name]
+  for (const name of LOOK_BACK) {
+    if (Number(safe[name]) > contextSize) safe[name] = contextSize
+  }
+  return safe
+}

@@ -1,0 +1,129 @@
+import t from 'tap'
+import { type Corral, DEMO, startCorral } from '../support/corral.ts'
+
+const CONFIG = `limits: { max_tokens: 12, n: 2, prompts: 3, num_parallel: 4, keep_alive: 10m }
+defaults: { max_tokens: -1, num_ctx: 512, num_parallel: 2 }
+models: { "${DEMO}": { limits: { max_tokens: 8 } } }`
+
+const messages = [{ role: 'user', content: 'Count to 30.' }]
+const model = DEMO
+
+/** Requests over a bound of `limits`: path, fields, the bound, the field at fault. */
+const OVER: [string, object, string, string][] = [
+  ['/api/chat', { messages, options: { num_predict: 9 } }, 'max_tokens', 'options.num_predict'],
+  ['/api/chat', { messages, options: { max_tokens: 2e9 } }, 'max_tokens', 'options.max_tokens'],
+  ['/api/generate', { prompt: 'a', options: { n_predict: 9 } }, 'max_tokens', 'options.n_predict'],
+  ['/api/generate', { prompt: 'a', raw: true, options: { max_completion_tokens: 9 } }, 'max_tokens', 'options'],
+  ['/ollama/api/chat', { messages, options: { num_predict: 9 } }, 'max_tokens', 'options.num_predict'],
+  ['/v1/chat/completions', { messages, max_tokens: 9 }, 'max_tokens', 'max_tokens'],
+  ['/v1/chat/completions', { messages, max_completion_tokens: 9 }, 'max_tokens', 'max_completion_tokens'],
+  ['/v1/chat/completions', { messages, n_predict: 9 }, 'max_tokens', 'n_predict'],
+  ['/v1/chat/completions', { messages, stream: true, options: { num_predict: 9 } }, 'max_tokens', 'options'],
+  ['/v1/completions', { prompt: 'a', max_tokens: 9 }, 'max_tokens', 'max_tokens'],
+  ['/v1/responses', { input: 'a', max_output_tokens: 16 }, 'max_tokens', 'max_output_tokens'],
+  ['/v1/messages', { messages, max_tokens: 9 }, 'max_tokens', 'max_tokens'],
+  ['/anthropic/v1/messages', { messages, max_tokens: 9 }, 'max_tokens', 'max_tokens'],
+  ['/v1/chat/completions', { messages, n: 3 }, 'n', 'n'],
+  ['/v1/completions', { prompt: 'a', n: 3 }, 'n', 'n'],
+  ['/v1/completions', { prompt: 'a', best_of: 3 }, 'n', 'best_of'],
+  ['/v1/completions', { prompt: ['a', 'b', 'c', 'd'] }, 'prompts', 'prompt'],
+  ['/v1/completions', { prompt: ['a', 'b'], n: 2 }, 'prompts', 'prompt'],
+  ['/v1/completions', { prompt: [[1], [2], [3], [4]] }, 'prompts', 'prompt'],
+  ['/v1/embeddings', { input: ['a', 'b', 'c', 'd'] }, 'prompts', 'input'],
+  ['/v1/embeddings', { input: [[1], [2], [3], [4]] }, 'prompts', 'input'],
+  ['/api/embed', { input: Array(20_000).fill('a') }, 'prompts', 'input'],
+  ['/v1/rerank', { query: 'a', documents: ['a', 'b', 'c', 'd'] }, 'prompts', 'documents'],
+  ['/api/chat', { messages, options: { num_parallel: 5 } }, 'num_parallel', 'options.num_parallel'],
+  ['/api/chat', { options: { num_parallel: 256 } }, 'num_parallel', 'options.num_parallel'],
+  ['/v1/chat/completions', { messages, num_parallel: 5 }, 'num_parallel', 'num_parallel'],
+  ['/v1/embeddings', { input: 'a', num_parallel: 5 }, 'num_parallel', 'num_parallel'],
+  ['/v1/tokenize', { content: 'a', num_parallel: 5 }, 'num_parallel', 'num_parallel'],
+  ['/v1/messages/count_tokens', { messages, options: { num_parallel: 5 } }, 'num_parallel', 'options'],
+  ['/api/chat', { messages, keep_alive: -1 }, 'keep_alive', 'keep_alive'],
+  ['/api/chat', { keep_alive: '11m' }, 'keep_alive', 'keep_alive'],
+  ['/v1/chat/completions', { messages, keep_alive: 601 }, 'keep_alive', 'keep_alive'],
+  ['/api/embed', { input: 'a', keep_alive: '1h' }, 'keep_alive', 'keep_alive']
+]
+
+/** How many tokens an answer without a limit has. */
+const ENDLESS: [string, object, (body: any) => number][] = [
+  ['/api/chat', { messages, stream: false }, body => body.eval_count],
+  ['/api/chat', { messages, stream: false, options: { num_predict: -1 } }, body => body.eval_count],
+  ['/api/generate', { prompt: 'a', raw: true, stream: false, options: { n_predict: -2 } }, body => body.eval_count],
+  ['/v1/chat/completions', { messages }, body => body.usage.completion_tokens],
+  ['/v1/chat/completions', { messages, max_tokens: null }, body => body.usage.completion_tokens],
+  ['/v1/completions', { prompt: 'a', max_tokens: -1 }, body => body.usage.completion_tokens],
+  ['/v1/responses', { input: 'Count to 30.' }, body => body.usage.output_tokens]
+]
+
+t.test('what requests may ask for is bounded on every surface', async t => {
+  const corral = await startCorral(t, { config: CONFIG })
+  for (const [path, fields, bound, param] of OVER) {
+    const { status, body } = await corral.json(path, { model, ...fields })
+    const text = JSON.stringify(body)
+    t.equal(status, 400, `${path} ${JSON.stringify(fields).slice(0, 80)}: ${text.slice(0, 200)}`)
+    t.match(text, `limits.${bound}`, path)
+    t.match(text, `\\"${param}`, path)
+  }
+  t.same(corral.enginePids(), [], 'no engine was started for any of them')
+
+  for (const [path, fields, count] of ENDLESS) {
+    const options = { ...(fields as { options?: object }).options, ignore_eos: true }
+    const { status, body } = await corral.json(path, { model, ...fields, options })
+    t.equal(status, 200, JSON.stringify(body))
+    t.equal(count(body), 8, `${path} ends at the bound of the model`)
+  }
+})
+
+t.test('fields that would reach other requests, or take memory, do not pass', async t => {
+  const corral = await startCorral(t, { config: 'defaults: { num_ctx: 512, num_parallel: 2, max_tokens: 8 }' })
+  const hostile = {
+    ...{ id_slot: 1, slot_id: 1, n_cmpl: 2, lora: [{ id: 0, scale: 5 }], grammar_lazy: true },
+    ...{ grammar_triggers: [{ type: 2, value: '(a*)*b' }], preserved_tokens: ['a'], chat_format: 7 },
+    ...{ response_fields: ['content'], sse_ping_interval: 0, n_cache_reuse: 1 }
+  }
+  const asked: [string, object][] = [
+    ['/api/chat', { messages, stream: false, options: hostile }],
+    ['/api/generate', { prompt: 'a', raw: true, stream: false, options: hostile }],
+    ['/v1/chat/completions', { messages, ...hostile }],
+    ['/v1/chat/completions', { messages, options: hostile }],
+    ['/v1/completions', { prompt: 'a', ...hostile }],
+    ['/v1/responses', { input: 'a', ...hostile }],
+    ['/v1/responses', { input: 'a', options: hostile }],
+    ['/v1/messages', { messages, max_tokens: 8, options: hostile }]
+  ]
+  for (const [path, fields] of asked) {
+    const { status, body } = await corral.json(path, { model, ...fields })
+    t.equal(status, 200, `${path}: ${JSON.stringify(body).slice(0, 200)}`)
+  }
+  t.ok(await answersInEverySlot(corral), 'a request cannot choose the slot of another one')
+
+  const lookingBack = { repeat_last_n: 2 ** 31 - 1, dry_penalty_last_n: 2 ** 31 - 1, dry_multiplier: 1 }
+  const [pid] = corral.enginePids()
+  const { status, body } = await corral.json('/api/chat', { model, messages, stream: false, options: lookingBack })
+  t.equal(status, 200, JSON.stringify(body))
+  t.same(corral.enginePids(), [pid], 'the engine lives')
+
+  const lists: object[] = [
+    { stop: Array.from({ length: 300 }, (_, index) => `s${index}`) },
+    { samplers: Array(100).fill('top_k') },
+    { samplers: 'k'.repeat(100) },
+    { dry_sequence_breakers: Array(300).fill('a') },
+    { logit_bias: Object.fromEntries(Array.from({ length: 20_000 }, (_, index) => [index, 1])) },
+    { n_probs: 100_000 }
+  ]
+  for (const options of lists) {
+    const { status, body } = await corral.json('/api/chat', { model, messages, options })
+    t.equal(status, 400, JSON.stringify(body))
+    t.equal(body.code ?? body.error?.code, 'over_limit')
+  }
+})
+
+/** Two requests that name the same slot are answered side by side all the same. */
+async function answersInEverySlot(corral: Corral): Promise<boolean> {
+  const options = { id_slot: 0, max_tokens: 400, ignore_eos: true, temperature: 0 }
+  const answers = await Promise.all(
+    [0, 1].map(() => corral.events('/api/chat', { model, messages, options, stream: true }))
+  )
+  return answers.every(events => events.at(-1).done)
+}
