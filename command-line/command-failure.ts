@@ -44,7 +44,13 @@ export async function forEach<T>(all: readonly T[], work: (one: T) => Promise<vo
   if (first) throw new CommandFailure(first.exitCode, failures.map(({ message }) => message).join('\n       '))
 }
 
-const NOT_FOUND: ErrorCode[] = ['model_not_found', 'model_not_loaded', 'repo_not_found', 'runtime_not_found']
+const NOT_FOUND: ErrorCode[] = [
+  'model_not_found',
+  'model_not_loaded',
+  'repo_not_found',
+  'runtime_not_found',
+  'key_not_found'
+]
 const USAGE: ErrorCode[] = ['invalid_model_name', 'invalid_option', 'invalid_request']
 
 /** The exit code for an error code of the API. */

@@ -96,9 +96,15 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     if (request.is404) throw noRouteError(allowedMethods, request.method, request.url)
   })
   app.addHook('onResponse', async (request, reply) => {
-    const level = request.method === 'GET' && reply.statusCode < 400 ? 'debug' : 'info'
+    const { statusCode } = reply
+    // Whoever refuses callers logs it, and sees to it that their requests do not fill the log.
+    const isRefused = statusCode === 401 || statusCode === 429
+    const level = isRefused || (request.method === 'GET' && statusCode < 400) ? 'debug' : 'info'
     const path = request.url.split('?')[0]
-    request.log[level]({ ms: Math.round(reply.elapsedTime) }, `${request.method} ${path} ${reply.statusCode}`)
+    // There is no caller where the path could not be read.
+    const { address, name } = request.caller ?? {}
+    const fields = { ms: Math.round(reply.elapsedTime), address, ...(name !== undefined && { key: name }) }
+    request.log[level](fields, `${request.method} ${path} ${statusCode}`)
   })
   sendErrors(app, nativeErrorBody)
   app.setNotFoundHandler(request => {

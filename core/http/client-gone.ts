@@ -14,13 +14,18 @@ export function isGone(error: unknown, { raw }: FastifyRequest): boolean {
 }
 
 /**
- * Aborted when the client's connection closes before the reply is complete. `request.raw` and Fastify's own
- * `request.signal` are no use here: both report an end as soon as the body of a POST has been read.
+ * Aborted when the client's connection closes before the reply is complete, and when its key is revoked. `request.raw`
+ * and Fastify's own `request.signal` are no use here: both report an end as soon as the body of a POST has been read.
  */
 export function clientSignal(reply: FastifyReply): AbortSignal {
   const controller = new AbortController()
   if (reply.raw.destroyed) controller.abort(new ClientGone())
+  const { revoked } = reply.request.caller
+  const refuse = () => controller.abort(revoked!.reason)
+  if (revoked?.aborted) refuse()
+  revoked?.addEventListener('abort', refuse)
   reply.raw.once('close', () => {
+    revoked?.removeEventListener('abort', refuse)
     if (!reply.raw.writableFinished) controller.abort(new ClientGone())
   })
   return controller.signal

@@ -5,6 +5,7 @@ const TYPES: Record<number, string> = {
   403: 'permission_error',
   404: 'not_found_error',
   413: 'request_too_large',
+  429: 'rate_limit_error',
   504: 'timeout_error'
 }
 

@@ -6,7 +6,8 @@ import { type ErrorShape, routesWith } from '../../core/http/response-schemas.ts
 const TYPES: Record<number, string> = {
   401: 'authentication_error',
   403: 'permission_error',
-  404: 'not_found_error'
+  404: 'not_found_error',
+  429: 'rate_limit_error'
 }
 
 function typeOf({ code, status }: CorralError): string {

@@ -122,12 +122,14 @@ t.test('an address beyond this machine needs keys or "insecure"', async t => {
   const log = { warn: (text: string) => warnings.push(text) }
   const warnings: string[] = []
   const admit = async (options: { api_keys: string[]; insecure: boolean }) => {
-    const context = { config: { host: '127.0.0.1', port: 11435 }, log } as never
-    const { services } = await security.setup(context, { origins: [], hosts: [], ...options } as never)
+    const context = { config: { host: '127.0.0.1', port: 11435 }, log, paths: { home: newHome(t) } } as never
+    const settings = { origins: [], hosts: [], trusted_proxies: [], ...options }
+    const { services, stop } = await security.setup(context, settings as never)
+    t.teardown(() => stop?.())
     return services!.access!.admit({ host: '0.0.0.0', port: 11434 }, 'api-ollama.listen')
   }
   await t.rejects(admit({ api_keys: [], insecure: false }), { name: 'ConfigError', message: /api-ollama\.listen/ })
-  t.type(await admit({ api_keys: ['x'], insecure: false }), 'function')
+  t.type(await admit({ api_keys: ['a-key-that-is-long-enough'], insecure: false }), 'function')
   t.same(warnings, [])
   t.type(await admit({ api_keys: [], insecure: true }), 'function')
   t.match(warnings, [/INSECURE.*0\.0\.0\.0:11434/])

@@ -1,17 +1,20 @@
+import type { IncomingHttpHeaders } from 'node:http'
 import { hostname } from 'node:os'
+import { join } from 'node:path'
 import t from 'tap'
 import { ConfigError } from '../../core/config/config-error.ts'
+import { sentKeys } from '../../plugins/security/find-caller.ts'
 import {
   hostAllowed,
   hostOf,
   isLoopbackHost,
-  judgeBind,
-  keyCheck,
   nameKey,
   ORIGIN_PATTERN,
   originAllowed,
   originPattern
-} from '../../plugins/security/index.ts'
+} from '../../plugins/security/host-and-origin.ts'
+import { judgeBind } from '../../plugins/security/index.ts'
+import { openKeyStore } from '../../plugins/security/key-store.ts'
 
 t.test('loopback hosts', async t => {
   const loopback = [
@@ -111,6 +114,12 @@ t.test('Host headers', async t => {
     '192.168.1.7:11435'
   ]
   for (const header of refused) t.equal(hostAllowed(header, names), false, header)
+  for (const header of ['192.168.1.7:11435', '[fe80::1]:1', '10.0.0.1']) {
+    t.equal(hostAllowed(header, names, { addresses: true }), true, `${header} where addresses will do`)
+  }
+  for (const header of ['evil.com', '192.168.1.7.evil.com', '192.168.1', '[::1', 'fe80::1']) {
+    t.equal(hostAllowed(header, names, { addresses: true }), false, `${header} is no address`)
+  }
   t.equal(hostOf('[::1]:11435'), '::1')
   t.equal(hostOf('a.b:1'), 'a.b')
   t.equal(nameKey('A.B.'), 'a.b')
@@ -220,7 +229,10 @@ t.test('origins', async t => {
 })
 
 t.test('keys', async t => {
-  const check = keyCheck(['first-key', 'second-key'])
+  const log = { info() {}, error() {} }
+  const keys = await openKeyStore(join(t.testdir({}), 'keys.json'), ['first-key', 'second-key'], log)
+  t.teardown(() => keys.close())
+  const check = (headers: IncomingHttpHeaders) => sentKeys(headers).some(key => keys.find(key) !== undefined)
   for (const headers of [
     { authorization: 'Bearer first-key' },
     { authorization: 'bearer   second-key ' },
@@ -248,15 +260,15 @@ t.test('keys', async t => {
 })
 
 t.test('the address to listen on', async t => {
-  const closed = { keys: 0, insecure: false }
+  const closed = { keys: false, insecure: false }
   for (const host of ['127.0.0.1', 'localhost', '::1', '127.0.0.53']) {
     t.equal(judgeBind(host, closed), 'local', host)
-    t.equal(judgeBind(host, { keys: 1, insecure: true }), 'local', host)
+    t.equal(judgeBind(host, { keys: true, insecure: true }), 'local', host)
   }
   for (const host of ['0.0.0.0', '::', '192.168.1.7', 'box.lan', '', '127.1']) {
     t.throws(() => judgeBind(host, closed), ConfigError, `refused: ${host}`)
-    t.equal(judgeBind(host, { keys: 1, insecure: false }), 'keys', host)
-    t.equal(judgeBind(host, { keys: 0, insecure: true }), 'open', host)
+    t.equal(judgeBind(host, { keys: true, insecure: false }), 'keys', host)
+    t.equal(judgeBind(host, { keys: false, insecure: true }), 'open', host)
   }
   const message = (() => {
     try {

@@ -33,9 +33,17 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
     models: {}
   } as unknown as CoreConfig
   const app = await createApplication(config, log)
-  const context = { config, log } as unknown as PluginContext
-  const offer = await security.setup(context, { origins: [], hosts: [], api_keys: [], insecure: false, ...options })
+  const context = { config, log, paths: { home: t.testdir({}) } } as unknown as PluginContext
+  const offer = await security.setup(context, {
+    origins: [],
+    hosts: [],
+    api_keys: [],
+    trusted_proxies: [],
+    insecure: false,
+    ...options
+  })
   await app.register(fp(async instance => offer.hooks!(instance, {})))
+  t.teardown(() => offer.stop?.())
   app.get('/api/health', { config: { role: 'anyone' } }, async () => ({ status: 'ok' }))
   app.post('/api/echo', async request => request.body)
   app.get('/api/stream', (_request, reply) => {
@@ -101,11 +109,14 @@ t.test('HTTP/1.0 without a Host is answered; HTTP/1.1 needs one', async t => {
   )
 })
 
-t.test('beyond loopback any Host is allowed, with keys or "insecure"', async t => {
+t.test('beyond loopback any Host is allowed with keys; with "insecure" names must be this machine\'s', async t => {
+  const hosts = ['box.lan:11435', '192.168.1.7:11435', `${hostname()}:1`, 'localhost']
   for (const options of [{ insecure: true }, { api_keys: ['secret-key-1'] }]) {
     const { app, lines } = await application(t, { host: '0.0.0.0', options })
-    const reply = await app.inject({ url: '/api/health', headers: { host: 'box.lan:11435' } })
-    t.equal(reply.statusCode, 200)
+    for (const host of hosts) {
+      const reply = await app.inject({ url: '/api/health', headers: { host } })
+      t.equal(reply.statusCode, 'insecure' in options && host === hosts[0] ? 403 : 200, host)
+    }
     t.equal(
       lines.some(line => line.includes('INSECURE') && line.includes('"level":40')),
       'insecure' in options

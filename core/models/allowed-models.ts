@@ -1,0 +1,72 @@
+import type { Caller } from '../contracts/callers.ts'
+import type { Catalog, Model } from '../contracts/models.ts'
+import { CorralError } from '../errors.ts'
+import { bareName, type ModelName } from './model-name.ts'
+
+/** How the models of a key are named: `owner/name`, `owner/name:variant`; `*` stands for any characters of a part. */
+export const MODEL_PATTERN = '^[A-Za-z0-9._*-]+(/[A-Za-z0-9._*-]+(:[A-Za-z0-9._*-]+)?)?$'
+
+/** Patterns as they were compiled: a key has the same list with each request. */
+const compiled = new WeakMap<readonly string[], RegExp>()
+
+function patternOf(allowed: readonly string[]): RegExp {
+  let pattern = compiled.get(allowed)
+  if (!pattern) {
+    const sources = allowed.map(entry => {
+      const source = entry
+        .toLowerCase()
+        .replace(/[.]/g, '\\.')
+        .replace(/:latest$/, '')
+      const parts = source.replaceAll('*', '[a-z0-9._-]*')
+      // Without a variant all of them are meant, without an owner (`*`) all models.
+      return source.includes(':') ? parts : source.includes('/') ? `${parts}(:.*)?` : `${parts}/.*`
+    })
+    pattern = new RegExp(`^(?:${sources.join('|')})$`)
+    compiled.set(allowed, pattern)
+  }
+  return pattern
+}
+
+/** Whether a list of models names this one. Without a list all models are allowed. */
+export function isAllowed(allowed: readonly string[] | undefined, { key }: Pick<Model, 'key'>): boolean {
+  return allowed === undefined || patternOf(allowed).test(key)
+}
+
+/**
+ * Refuses a model that the caller's key does not allow. An alias that the list names is allowed as the model is.
+ * @param name as it was requested
+ * @param model what that name means
+ * @throws CorralError `forbidden_model`
+ */
+export function requireAllowed(allowed: readonly string[] | undefined, name: ModelName, model: Model): void {
+  if (isAllowed(allowed, model)) return
+  const asked = name.variant === undefined ? bareName(name) : `${bareName(name)}:${name.variant}`
+  if (isAllowed(allowed, { key: asked.toLowerCase() })) return
+  throw new CorralError(
+    'forbidden_model',
+    `Your key may not use the model "${asked}", only ${list(allowed!)}. Ask the admin of this server for a key that may.`,
+    { param: 'model' }
+  )
+}
+
+const list = (allowed: readonly string[]) =>
+  allowed.length <= 10 ? allowed.join(', ') : `${allowed.slice(0, 10).join(', ')} and ${allowed.length - 10} more`
+
+/** The catalog as a caller may see it: lists leave out what is not allowed, and names of it are refused. */
+export function catalogFor(catalog: Catalog, { models: allowed }: Pick<Caller, 'models'>): Omit<Catalog, 'add'> {
+  if (allowed === undefined) return catalog
+  return {
+    list: () => catalog.list().filter(model => isAllowed(allowed, model)),
+    variants: name => catalog.variants(name).filter(model => isAllowed(allowed, model)),
+    find(name) {
+      const found = catalog.find(name)
+      if (found) requireAllowed(allowed, name, found)
+      return found
+    },
+    get(name) {
+      const found = catalog.get(name)
+      requireAllowed(allowed, name, found)
+      return found
+    }
+  }
+}

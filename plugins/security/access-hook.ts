@@ -1,0 +1,98 @@
+import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { Caller } from '../../core/contracts/callers.ts'
+import { CorralError } from '../../core/errors.ts'
+import { hasRole, type Role } from '../../core/http/roles.ts'
+import { hostAllowed, type OriginPattern, originAllowed } from './host-and-origin.ts'
+import type { KnownKey } from './key-store.ts'
+
+interface AccessRules {
+  /** Whether the `Host` header of a request must name this machine, and whether an address will do as a name. */
+  hostCheck(request: FastifyRequest): 'names' | 'names and addresses' | 'none'
+  /** This machine's names besides loopback ones, normalized by `nameKey`. */
+  hostNames: ReadonlySet<string>
+  origins: readonly OriginPattern[]
+  /** @throws CorralError `unauthorized` or `rate_limited` */
+  findCaller(request: FastifyRequest): Promise<{ caller: Caller; key?: KnownKey }>
+}
+
+const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
+/** What a page's script may read of a reply besides the usual headers. */
+const EXPOSED_HEADERS =
+  'x-request-id, request-id, retry-after, x-should-retry, x-corral-dropped-messages, x-corral-unheeded-schema'
+
+/**
+ * Checks that come before every route. They throw: the error handler of the route's own surface formats the answer.
+ * Headers are set before any reply is taken over, so that streamed answers carry them too.
+ */
+export function accessHooks(rules: AccessRules): FastifyPluginAsync {
+  return async app => {
+    app.addHook('onRequest', async (request, reply) => {
+      const { host, origin } = request.headers
+      const check = rules.hostCheck(request)
+      if (check !== 'none' && !hostAllowed(host, rules.hostNames, { addresses: check === 'names and addresses' })) {
+        throw new CorralError(
+          'host_not_allowed',
+          `${quoted(host)} is not a name of this server. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`
+        )
+      }
+      reply.vary('Origin')
+      if (!originAllowed(origin, host, rules.origins)) {
+        throw new CorralError(
+          'origin_not_allowed',
+          `Pages from ${quoted(origin)} may not use this server. Add it to security.origins in config.yaml (or CORRAL_ORIGINS) to allow it.`
+        )
+      }
+      if (origin !== undefined) {
+        reply.header('access-control-allow-origin', origin)
+        reply.header('access-control-expose-headers', EXPOSED_HEADERS)
+        const isPreflight =
+          request.method === 'OPTIONS' && request.headers['access-control-request-method'] !== undefined
+        if (isPreflight) return answerPreflight(request, reply)
+      }
+      try {
+        const { caller, key } = await rules.findCaller(request)
+        request.caller = caller
+        key?.track(reply.raw)
+      } catch (error) {
+        if (error instanceof CorralError && error.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
+        throw error
+      }
+      // Those without a key come later: commands have no other way to be admins yet.
+      if (request.caller.name !== undefined) requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
+    })
+  }
+}
+
+/** @throws CorralError `forbidden_role` */
+function requireRole(caller: Caller, needed: Role | 'anyone'): void {
+  if (needed === 'anyone' || hasRole(caller.role, needed)) return
+  const who = caller.name === undefined ? 'callers without a key have' : `the key "${caller.name}" has`
+  const help =
+    needed === 'admin' && caller.name === undefined
+      ? "Use the corral command as the user who runs the server, or send an admin's key (corral key create <name> --role admin)."
+      : `Ask the admin of this server for a key with that role (corral key create <name> --role ${needed}).`
+  throw new CorralError(
+    'forbidden_role',
+    `This needs the role "${needed}", and ${who} the role "${caller.role}". ${help}`,
+    {
+      details: { role: caller.role, neededRole: needed }
+    }
+  )
+}
+
+function answerPreflight({ headers }: FastifyRequest, reply: FastifyReply): FastifyReply {
+  reply.vary('Access-Control-Request-Headers')
+  const wanted = headers['access-control-request-headers']
+  if (wanted !== undefined) reply.header('access-control-allow-headers', wanted)
+  // A public page that calls a private address asks for this (Private Network Access).
+  if (headers['access-control-request-private-network'] === 'true') {
+    reply.header('access-control-allow-private-network', 'true')
+  }
+  // Browsers may remember the answer for ten minutes.
+  return reply.code(204).headers({ 'access-control-allow-methods': METHODS, 'access-control-max-age': '600' }).send()
+}
+
+function quoted(header: string | undefined): string {
+  const text = header ?? ''
+  return JSON.stringify(text.length > 120 ? `${text.slice(0, 120)}…` : text)
+}

@@ -1,0 +1,223 @@
+import { createHash, timingSafeEqual } from 'node:crypto'
+import { setMaxListeners } from 'node:events'
+import { type FSWatcher, watch } from 'node:fs'
+import { stat } from 'node:fs/promises'
+import type { ServerResponse } from 'node:http'
+import { basename, dirname } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
+import type { Caller } from '../../core/contracts/callers.ts'
+import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
+import { isSecretOf, type KeyEntry, parseKey, readKeys } from './key-file.ts'
+import { boundsOf, RequestWindow } from './key-limits.ts'
+
+/** How often the file is looked at where the system does not tell of changes, and for keys that end (milliseconds). */
+const LOOK_INTERVAL = 250
+/** How long answers of a key that was revoked have to say so before their connections are cut (milliseconds). */
+const LAST_WORDS = 400
+
+/** A key that the server accepts. */
+export interface KnownKey {
+  /** What callers with it are, wherever they call from. */
+  readonly caller: Omit<Caller, 'turn' | 'address'> & { readonly owner: string; readonly name: string }
+  /** Whether it is so long that nobody finds it by trying. */
+  readonly isLong: boolean
+  /** Its requests in the last minute, where these are limited. */
+  readonly requests?: RequestWindow | undefined
+  /** Has the answer cut off soon after the key is revoked, if it has not ended by itself. */
+  track(response: ServerResponse): void
+}
+
+/** The keys that the server accepts: those of the configuration, and those in the key file. */
+export interface KeyStore {
+  /** Whether every request needs a key: there is one, or there was one. */
+  readonly required: boolean
+  /**
+   * The key that a client sent, undefined where there is none such. A key that was just made counts at once.
+   * @throws CorralError `unauthorized` for one that has expired
+   */
+  find(sent: string): KnownKey | undefined | Promise<KnownKey | undefined>
+  /** Reads the file again if it has changed. */
+  refresh(): Promise<void>
+  close(): void
+}
+
+interface StoredKey extends KnownKey {
+  readonly entry: KeyEntry
+  /** Milliseconds since the epoch; infinite where it does not expire. */
+  readonly end: number
+  revoke(reason: CorralError): void
+}
+
+/** @throws Error when the key file cannot be used */
+export async function openKeyStore(
+  path: string,
+  configured: readonly string[],
+  log: Pick<FastifyBaseLogger, 'info' | 'error'>
+): Promise<KeyStore> {
+  const own = configured.map(configuredKey)
+  let stored = new Map<string, StoredKey>()
+  let required = own.length > 0
+  let seen = ''
+  let fault = ''
+
+  async function look(): Promise<void> {
+    // Before it is read: a change in between is seen by the next look.
+    const mark = await fileMark(path)
+    if (mark === seen) return
+    const entries = await readKeys(path)
+    seen = mark
+    fault = ''
+    // Keys are required for as long as this server runs, even where somebody deletes the file.
+    if (entries) required = true
+    const before = stored
+    stored = new Map((entries ?? []).map(entry => [entry.id, kept(before.get(entry.id), entry)]))
+    for (const [id, key] of before) {
+      if (stored.get(id) === key) continue
+      const rotated = stored.has(id)
+      log.info({ key: key.caller.name }, `The key "${key.caller.name}" was ${rotated ? 'replaced' : 'revoked'}.`)
+      key.revoke(endedKey(key.caller.name, rotated ? 'replaced by a new one' : 'revoked'))
+    }
+  }
+
+  let latest: Promise<void> = look()
+  await latest
+  let waiting: Promise<void> | undefined
+  /** One look at a time. Whoever calls while one goes on gets the next one, which sees what is there now. */
+  function refresh(): Promise<void> {
+    waiting ??= latest = latest.then(async () => {
+      waiting = undefined
+      await look().catch(error => {
+        // What is in force stays so: by a file that is half edited nobody comes in, and nobody is shut out.
+        if (fault !== messageOf(error)) log.error(`${messageOf(error)} Until then the keys stay as they were.`)
+        fault = messageOf(error)
+      })
+    })
+    return waiting
+  }
+
+  function endExpired(): void {
+    for (const key of stored.values()) {
+      if (key.end <= Date.now()) key.revoke(endedKey(key.caller.name, `valid until ${key.entry.expires}`))
+    }
+  }
+  const timer = setInterval(() => {
+    endExpired()
+    void refresh()
+  }, LOOK_INTERVAL)
+  timer.unref()
+  const watcher = watchFile(path, () => void refresh())
+
+  function findStored({ id, secret }: { id: string; secret: string }): KnownKey | undefined {
+    const key = stored.get(id)
+    if (!key || !isSecretOf(key.entry, secret)) return undefined
+    if (key.end <= Date.now()) throw endedKey(key.caller.name, `valid until ${key.entry.expires}`)
+    return key
+  }
+
+  return {
+    get required() {
+      return required
+    },
+    find(sent) {
+      const parts = parseKey(sent)
+      if (own.length > 0) {
+        const digest = digestOf(sent)
+        // All are compared, whichever fits, so that the time says nothing about them.
+        const [fitting] = own.filter(key => timingSafeEqual(key.digest, digest))
+        if (fitting) return fitting
+      }
+      if (!parts) return undefined
+      return findStored(parts) ?? refresh().then(() => findStored(parts))
+    },
+    refresh,
+    close() {
+      clearInterval(timer)
+      watcher?.close()
+    }
+  }
+}
+
+const digestOf = (text: string) => createHash('sha256').update(text).digest()
+
+/** Shorter keys can be guessed by trying. */
+export const LONG_KEY = 20
+
+function configuredKey(key: string, index: number): KnownKey & { digest: Buffer } {
+  const digest = digestOf(key)
+  return {
+    digest,
+    // By its digest, so that what belongs to a key does not change hands when the list does.
+    caller: { role: 'admin', owner: `key:${digest.toString('hex', 0, 8)}`, name: `api_keys[${index}]` },
+    isLong: key.length >= LONG_KEY,
+    track() {}
+  }
+}
+
+/** The key as it is known already where it is still the same, so that its requests go on being counted. */
+function kept(known: StoredKey | undefined, entry: KeyEntry): StoredKey {
+  if (known && JSON.stringify(known.entry) === JSON.stringify(entry)) return known
+  const controller = new AbortController()
+  // One listener for each open request.
+  setMaxListeners(0, controller.signal)
+  const open = new Set<ServerResponse>()
+  const perMinute = entry.limits?.requests_per_minute
+  const counted = known?.requests?.limit === perMinute ? known?.requests : undefined
+  return {
+    entry,
+    end: entry.expires === undefined ? Number.POSITIVE_INFINITY : Date.parse(entry.expires),
+    caller: {
+      role: entry.role,
+      owner: `key:${entry.id}`,
+      name: entry.name,
+      ...(entry.models && { models: entry.models }),
+      ...(entry.limits && { bounds: boundsOf(entry.limits) }),
+      revoked: controller.signal
+    },
+    isLong: true,
+    requests: counted ?? (perMinute === undefined ? undefined : new RequestWindow(perMinute)),
+    track(response) {
+      open.add(response)
+      response.once('close', () => open.delete(response))
+    },
+    revoke(reason) {
+      if (controller.signal.aborted) return
+      controller.abort(reason)
+      if (open.size === 0) return
+      setTimeout(() => {
+        for (const response of open) response.destroy()
+      }, LAST_WORDS).unref()
+    }
+  }
+}
+
+function endedKey(name: string, how: string): CorralError {
+  return new CorralError(
+    'unauthorized',
+    `The API key "${name}" was ${how}. Ask the admin of this server for a new one (corral key create, corral key rotate).`
+  )
+}
+
+/** What changes when the file does. */
+async function fileMark(path: string): Promise<string> {
+  try {
+    const { ino, size, mtimeNs } = await stat(path, { bigint: true })
+    return `${ino}:${size}:${mtimeNs}`
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return 'absent'
+    throw error
+  }
+}
+
+/** Tells of changes at once where the system can; elsewhere looking at intervals must do. */
+function watchFile(path: string, changed: () => void): FSWatcher | undefined {
+  try {
+    const name = basename(path)
+    // The folder: the file is replaced by others of its name.
+    const watcher = watch(dirname(path), { persistent: false }, (_event, file) => {
+      if (file === null || file === name) changed()
+    })
+    return watcher.on('error', () => watcher.close())
+  } catch {
+    return undefined
+  }
+}
