@@ -15,8 +15,9 @@ When an engine cannot load a model, or ends while it answers, the error carries 
 of a load; an engine that ends in use gives \`engine_crashed\` with the same causes. \`corral logs <model>\` and
 \`GET /api/logs/<model>\` show what the engine printed.
 
-Lines count before exit codes; the first line that is a cause of its own before those that follow from it; nothing
-before a line that says that llama-server got over it. Where neither a line nor the exit tells, the cause is \`unknown\`.
+Lines count before exit codes, and a signal from outside before lines; the first line that is a cause of its own before
+those that follow from it; nothing before a line that says that llama-server got over it or goes on, and nothing that
+repeats the text of a request (in logs these lines begin with \`│\`). Where neither a line nor the exit tells, the cause is \`unknown\`.
 
 | cause | code | what it says | what corral does |
 |---|---|---|---|

@@ -1,20 +1,26 @@
 import pino from 'pino'
 import pretty from 'pino-pretty'
 import type { CoreConfig } from '../config/core-schema.ts'
+import { printable, printableJson } from './printable.ts'
 
 /**
  * The process's logger: lines for people on a terminal, JSON lines elsewhere.
  * @param file where to write instead of standard output
  */
 export function createLogger(level: CoreConfig['log_level'], file?: string): pino.Logger {
+  const isForPeople = !file && process.stdout.isTTY
   const options: pino.LoggerOptions = {
     level,
+    // JSON escapes most control characters; a terminal gets them parsed.
+    hooks: {
+      streamWrite: isForPeople ? printableJson : line => `${printable(line.slice(0, -1))}\n`
+    },
     base: undefined,
     // Request headers and bodies are never logged: they hold keys and prompts.
     serializers: { err: pino.stdSerializers.err }
   }
   if (file) return pino(options, pino.destination({ dest: file, mkdir: true, append: true, sync: true }))
-  if (!process.stdout.isTTY) return pino(options, pino.destination({ dest: 1, sync: true }))
+  if (!isForPeople) return pino(options, pino.destination({ dest: 1, sync: true }))
   return pino(
     options,
     pretty({

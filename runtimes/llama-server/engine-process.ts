@@ -52,7 +52,7 @@ export async function startEngineProcess(options: {
   executable: string
   arguments: readonly string[]
   environment: Record<string, string>
-  onLine: (line: string) => void
+  onLine: (line: string, stream: 'stdout' | 'stderr') => void
   warn: (message: string) => void
 }) {
   const guarded = await hasParentDeathSignal()
@@ -100,8 +100,9 @@ export async function startEngineProcess(options: {
   child.stdin.on('error', () => {
     // It has ended; `exit` reports that.
   })
-  for (const stream of [child.stdout, child.stderr]) {
-    const splitter = lineSplitter(options.onLine)
+  for (const name of ['stdout', 'stderr'] as const) {
+    const stream = child[name]
+    const splitter = lineSplitter(line => options.onLine(line, name))
     stream.setEncoding('utf8')
     stream.on('data', (text: string) => splitter.push(text))
     stream.once('end', () => splitter.end())

@@ -6,6 +6,7 @@ import type { Engine, EngineExit } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { engineCalls } from './calls.ts'
+import { createOutputReader } from './engine-output.ts'
 import { type EngineProcess, watchOomKills } from './engine-process.ts'
 import { type ExitFacts, engineFailure, hungFailure, isFatal, startFailure } from './failure.ts'
 import { reactionTo } from './failure-causes.ts'
@@ -19,8 +20,8 @@ import {
   removeRunRecord
 } from './launch.ts'
 import type { LaunchSpec } from './launch-spec.ts'
-import { type LoadedFacts, loadingOf, loadWarnings, MemoryReport, parseLine } from './loading.ts'
-import { createEngineLogBook, type EngineLogBook } from './log-book.ts'
+import { type LoadedFacts, loadingOf, loadWarnings, MemoryReport } from './loading.ts'
+import { createEngineLogBook, type EngineLogBook, isQuoted } from './log-book.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
 
 export interface EngineDeps extends LaunchDeps {
@@ -117,15 +118,16 @@ async function startEngine(
     killedFor ??= error
     child?.kill()
   }
-  function onLine(line: string): void {
-    const lines = parseLine(line)
+  const read = createOutputReader()
+  function onLine(line: string, stream: 'stdout' | 'stderr'): void {
+    const lines = read(line, stream)
     for (const said of lines) {
       if (said.type === 'memory') memory.note(said.use, loading.active)
       if (said.type !== 'text') continue
       const { text, level } = said
       page.push(level === undefined ? text : `${level[0]!.toUpperCase()} ${text}`)
       // The process lives on, but its GPU will not work again.
-      if (killedFor === undefined && isFatal(text)) killFor(describe({ code: null, signal: null }))
+      if (killedFor === undefined && !isQuoted(text) && isFatal(text)) killFor(describe({ code: null, signal: null }))
       const important = loading.active && (level === 'error' || level === 'warn')
       log[important ? 'warn' : 'debug'](names, text)
     }

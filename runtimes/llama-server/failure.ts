@@ -2,7 +2,7 @@ import { CorralError } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { ProcessExit } from './engine-process.ts'
 import { CAUSES, type FailureCause, type FailureCode } from './failure-causes.ts'
-import { type LogTail, withoutFolders } from './log-book.ts'
+import { isQuoted, type LogTail, withoutFolders } from './log-book.ts'
 
 /** How an engine ended; both null while it runs or where that is unknown. */
 export interface ExitFacts extends ProcessExit {
@@ -33,9 +33,18 @@ export interface FailureDetails {
   wanted?: number
 }
 
-/** After such a line what went wrong before it does not count: llama-server got over it, or serves. */
+/**
+ * After such a line what went wrong before it does not count: llama-server got over it, or serves, or goes on with a
+ * request. What ends it is the last thing that it says.
+ */
 const FRESH_START =
-  /retrying without pipeline parallelism|server is listening on|all slots are idle|starting the main loop/
+  /retrying without pipeline parallelism|server is listening on|all slots are idle|starting the main loop|: id +\d+ \| task -?\d+ \| (?:selected slot|processing task|prompt |stop processing|n_gen =| *(?:eval|total) time)|: cancel task, id_task/
+/**
+ * llama-server's own lines that repeat a client's text, such as a part of a schema, or what the model has written. They
+ * follow a refused request, never an end.
+ */
+const REPEATS =
+  /got exception:|send_error: |unparsed \S+ output|Ignoring content part|Tool call mismatch|failed to apply template|unable to match sampler|unknown completion id|failed to parse (?:tool use )?chat template|error parsing grammar/
 /** Lines that are printed where nothing is wrong, where llama-server goes on another way, or by a debugger at its end. */
 const HARMLESS =
   /try reducing --n-gpu-layers|of pinned memory|host memory fallback|falling back|skipping reorder|fit params to free device memory|retrying|defaulting to chatml|normal during memory fitting|failed to measure|ignoring|cudaMemGetInfo failed|posix_f?m?advise|PrefetchVirtualMemory|munmap failed|failed to munlock|\/proc\/meminfo|process priority|\.c: No such file or directory|environment variable is set, but|tool call example/i
@@ -48,6 +57,14 @@ interface Rule {
   cause: FailureCause
   pattern: RegExp
   sentence: string
+}
+
+interface Finding {
+  rule: Rule
+  /** Of the decisive line. */
+  index: number
+  /** It only hints at its cause. */
+  weak: boolean
 }
 
 /** The patterns of all causes, in the order of their table. */
@@ -63,15 +80,15 @@ const RULES = rulesOf('lines')
 const HINTS = rulesOf('hints')
 
 /** The first line that is a cause of its own; else one that hints at a cause. */
-function find(lines: readonly string[]): { rule: Rule; index: number } | undefined {
+function find(lines: readonly string[]): Finding | undefined {
   const counted = [...lines.entries()].filter(([, line]) => !HARMLESS.test(line))
   for (const [index, line] of counted) {
     const rule = RULES.find(({ pattern }) => pattern.test(line))
-    if (rule) return { rule, index }
+    if (rule) return { rule, index, weak: false }
   }
   for (const rule of HINTS) {
     const found = counted.find(([, line]) => rule.pattern.test(line))
-    if (found) return { rule, index: found[0] }
+    if (found) return { rule, index: found[0], weak: true }
   }
   return undefined
 }
@@ -106,8 +123,11 @@ function presentable(line: string, paths: readonly string[]): string {
   return withoutFolders(text, paths).slice(0, 500).trim()
 }
 
-const sinceFreshStart = (lines: readonly string[]) =>
-  lines.slice(lines.findLastIndex(line => FRESH_START.test(line)) + 1)
+/** Lines that may say why it ended: after its last sign of health, and none with the words of a client. */
+function decisiveLines(lines: readonly string[]): string[] {
+  const own = lines.filter(line => !isQuoted(line) && !REPEATS.test(line))
+  return own.slice(own.findLastIndex(line => FRESH_START.test(line)) + 1)
+}
 
 /**
  * What the lines alone say of a failure; undefined where they say nothing, or nothing that llama-server may not get
@@ -118,12 +138,15 @@ export function findFailure(
   paths: readonly string[] = [],
   ended = true
 ): Failure | undefined {
-  const counted = sinceFreshStart(lines)
+  const counted = decisiveLines(lines)
   const last = counted.findLast(line => line.trim() !== '')
   if (!ended && last && MAY_BE_RETRIED.test(last) && counted.some(line => WILL_RETRY.test(line))) return undefined
   const finding = find(counted)
-  if (!finding) return undefined
-  const { rule, index } = finding
+  return finding && failureAt(counted, finding, paths)
+}
+
+/** The failure of which this line speaks. */
+function failureAt(counted: readonly string[], { rule, index }: Finding, paths: readonly string[]): Failure {
   const raw = counted[index]!
   const line = presentable(raw, paths)
   // The words of the sentence come from the line that people may see. A rule with alternatives has its one word in
@@ -145,8 +168,18 @@ export function findFailure(
 }
 
 /**
- * Finds out why an engine failed. What its last lines say goes before how it ended; a line of a failure that it got
- * over does not count.
+ * Whether how a process ended says more than a line. Nothing that it prints explains a signal from outside; what only
+ * hints at a cause gives way to the signal of a crash, except to that of its own `abort`, which follows such lines.
+ */
+function outranks({ signal, oomKilled }: ExitFacts, byExit: FailureCause, { rule, weak }: Finding): boolean {
+  if (oomKilled) return true
+  if (byExit === 'killed' || byExit === 'terminated') return rule.cause !== 'oom_killed'
+  return weak && signal !== null && signal !== 'SIGABRT'
+}
+
+/**
+ * Finds out why an engine failed. What its last lines say goes before an exit code, and a signal before weak words; a
+ * line of a failure that it got over does not count, nor does what repeats a client's text.
  * @param end.lines its last lines, oldest first
  * @param end.paths absolute paths that the lines may contain; only their last part is shown
  */
@@ -159,12 +192,14 @@ export function classifyFailure({
   exit?: ExitFacts
   paths?: readonly string[]
 }): Failure {
-  const found = findFailure(lines, paths, exit.code !== null || exit.signal !== null)
-  // That the kernel ended it is certain, and explains a log that stops anywhere.
-  if (found && !exit.oomKilled) return found
-  const counted = sinceFreshStart(lines)
-  const last = counted.findLast(line => ERROR_LINE.test(line) && !HARMLESS.test(line)) ?? counted.at(-1)
+  const counted = decisiveLines(lines)
   const cause = causeOfExit(exit)
+  const finding = find(counted)
+  if (finding && !outranks(exit, cause, finding)) {
+    const found = findFailure(lines, paths, exit.code !== null || exit.signal !== null)
+    if (found) return found
+  }
+  const last = counted.findLast(line => ERROR_LINE.test(line) && !HARMLESS.test(line)) ?? counted.at(-1)
   const ending = exit.signal ?? (exit.code === null ? '' : `exit code ${exit.code}`)
   return {
     code: CAUSES[cause].code,

@@ -42,7 +42,7 @@ export async function launchEngine(options: {
   address: EngineAddress
   deps: LaunchDeps
   signal: AbortSignal
-  onLine: (line: string) => void
+  onLine: (line: string, stream: 'stdout' | 'stderr') => void
   warn: (message: string) => void
 }): Promise<EngineProcess> {
   const { id, build, spec, address, deps, signal, onLine, warn } = options

@@ -178,8 +178,14 @@ export function loadWarnings(lines: readonly string[], options: { gpuLayers: num
 type LogLevel = 'error' | 'warn' | 'info' | 'debug'
 
 /** What one line of llama-server's output says. */
-type EngineLine =
-  | { type: 'text'; text: string; level: LogLevel | undefined }
+export type EngineLine =
+  | {
+      type: 'text'
+      text: string
+      level: LogLevel | undefined
+      /** It is not the first line of a message: llama-server says what it has to say in one line each. */
+      continued?: true
+    }
   /** How much of the model is loaded, 0 to 1; undefined where the line does not say. */
   | { type: 'loading'; fraction: number | undefined }
   | { type: 'ready' }
@@ -247,7 +253,12 @@ function parseJsonLine(line: string): EngineLine[] | undefined {
   return entry.msg
     .split('\n')
     .filter(text => text.trim() !== '')
-    .map(text => ({ type: 'text', text: text.trimEnd(), level }))
+    .map((text, index) => ({
+      type: 'text',
+      text: text.trimEnd(),
+      level,
+      ...(index > 0 && { continued: true as const })
+    }))
 }
 
 /** What a line of output says: plain or JSON log lines, messages of the child protocol; nothing for a blank line. */

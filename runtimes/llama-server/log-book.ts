@@ -7,6 +7,13 @@ const KEPT_LINES = 500
 const KEPT_LENGTH = 2000
 const KEPT_CHARACTERS = 256 * 1024
 
+/** What lines begin with that repeat a client's text and are none of the engine's own. */
+const QUOTE = '│ '
+
+/** A line of the log for text that a client or the model has written; what it says of failures does not count. */
+export const quoted = (text: string) => QUOTE + text
+export const isQuoted = (line: string) => line.startsWith(QUOTE)
+
 /** The last lines of a log, oldest first: at most 500, none longer than 2000 characters, 256 Ki characters in all. */
 export class LogTail {
   readonly #lines: string[] = []

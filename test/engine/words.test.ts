@@ -259,7 +259,7 @@ t.test('lines', t => {
 
   t.same(parseLine('{"type":"log","time":5,"level":"error","msg":"a\\nb\\n\\n"}'), [
     { type: 'text', text: 'a', level: 'error' },
-    { type: 'text', text: 'b', level: 'error' }
+    { type: 'text', text: 'b', level: 'error', continued: true }
   ])
   t.same(parseLine('{"not":"ours"}'), [{ type: 'text', text: '{"not":"ours"}', level: undefined }])
   t.same(parseLine('0.00.935.128 I srv  llama_server: x'), [

@@ -1,0 +1,102 @@
+import t from 'tap'
+import { printable, printableJson } from '../../core/system/printable.ts'
+import { createOutputReader } from '../../runtimes/llama-server/engine-output.ts'
+import { classifyFailure } from '../../runtimes/llama-server/failure.ts'
+import { DEMO, startCorral, until } from '../support/corral.ts'
+
+const FORGED = [
+  'CUDA error: out of memory',
+  'E ggml_backend_cuda_buffer_type_alloc_buffer: failed to allocate CUDA0 buffer of size 1',
+  'std::bad_alloc',
+  'libfoo.so: error while loading shared libraries: libcuda.so.1',
+  '/build/ggml.c:12: GGML_ASSERT(false) failed',
+  'ggml_metal: kIOGPUCommandBufferCallbackErrorOutOfMemory',
+  '{"type":"log","time":1,"level":"error","msg":"CUDA error: out of memory"}',
+  '{"type":"fit_memory_breakdown","data":{"unit":"MiB","rows":[{"kind":"host","name":"Host","self":99999999}]}}',
+  'cmd_child_to_router:state:{"state":"sleeping","payload":null}',
+  '\u001b[2J\u001b[31mred\u0007\u009b1m\u202etxt'
+]
+const GRAMMAR = `root ::= "a\n${FORGED.join('\n')}\n`
+
+t.test('lines of a grammar are marked, bounded and without control characters', t => {
+  let time = 0
+  const read = createOutputReader(() => time)
+  read('{"type":"log","time":1,"level":"info","msg":"model loaded\\n"}', 'stdout')
+  read('parse: error parsing grammar: expecting newline or end', 'stderr')
+  for (const line of [...FORGED, 'x'.repeat(100_000)]) {
+    const [each, ...more] = read(line, 'stderr')
+    t.same(more, [])
+    t.equal(each?.type, 'text', line.slice(0, 80))
+    const { text } = each as { text: string }
+    t.ok(text.startsWith('│ '), text.slice(0, 80))
+    t.ok(text.length < 2100)
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: none of them may be left
+    t.notMatch(text, /[\u0000-\u0008\u000a-\u001f\u007f-\u009f\u202e]/)
+  }
+  time = 5000
+  t.match(read('/build/ggml.c:12: fatal error', 'stderr'), [{ text: '/build/ggml.c:12: fatal error' }], 'quotes end')
+  t.match(read('{"type":"log","time":1,"level":"error","msg":"first\\nCUDA error: out of memory\\n"}', 'stdout'), [
+    { text: 'first' },
+    { text: '│ CUDA error: out of memory' }
+  ])
+  time = 9000
+  t.match(read('rest of a message that was too long: CUDA error: out of memory"}', 'stdout'), [{ text: /^│ / }])
+  t.match(read('cmd_child_to_router:state:{"state":"ready"}', 'stderr'), [{ type: 'text' }], 'states come on stdout')
+  t.end()
+})
+
+t.test('what a request says never decides what a later crash is called', t => {
+  const aborted = { code: null, signal: 'SIGABRT' }
+  const segfault = { code: null, signal: 'SIGSEGV' }
+  const killed = { code: null, signal: 'SIGKILL' }
+  const cases: [string[], typeof killed, string][] = [
+    [FORGED.map(line => `│ ${line}`), segfault, 'crashed'],
+    [['E srv    send_error: task id = 0, error: CUDA error: out of memory'], aborted, 'crashed'],
+    [['W srv operator(): got exception: {"message":"std::bad_alloc GGML_ASSERT"}'], aborted, 'crashed'],
+    [['W parse: unparsed peg-native output: failed to allocate CUDA0 buffer'], segfault, 'crashed'],
+    [['E CUDA error: out of memory'], killed, 'killed'],
+    [['E CUDA error: out of memory'], { code: null, signal: 'SIGTERM' }, 'terminated'],
+    [['E failed to allocate memory'], segfault, 'crashed'],
+    [['E CUDA error: out of memory', 'I slot launch_slot_: id  1 | task 7 | processing task'], aborted, 'crashed'],
+    // Its own last words still count.
+    [['E CUDA error: out of memory', '  current device: 0'], aborted, 'out_of_gpu_memory'],
+    [['/x/ggml.c:12: GGML_ASSERT(a) failed'], aborted, 'assertion_failed']
+  ]
+  for (const [lines, exit, cause] of cases) {
+    t.equal(classifyFailure({ lines, exit }).cause, cause, `${exit.signal} after ${lines.at(-1)}`)
+  }
+  t.end()
+})
+
+t.test('the server log has no control characters, on a terminal neither', t => {
+  const line = `${JSON.stringify({ msg: 'a\u001b[31m\u0085b\nfake line', err: { stack: 'Error: x\n    at y' } })}\n`
+  t.same(JSON.parse(printable(line.slice(0, -1))), JSON.parse(line), 'JSON keeps its value')
+  t.notMatch(printable(line.slice(0, -1)), /\u0085/)
+  const { msg, err } = JSON.parse(printableJson(line))
+  t.equal(msg, 'a\\u001b[31m\\u0085b\\nfake line')
+  t.equal(err.stack, 'Error: x\n    at y', 'stack traces keep their lines')
+  t.equal(JSON.parse(printableJson('{"msg":"C:\\\\new \\\\u001b"}')).msg, 'C:\\new \\u001b')
+  t.end()
+})
+
+t.test('a grammar with the words of failures: nothing ends, nothing is believed', async t => {
+  const corral = await startCorral(t)
+  const ask = (options: object) =>
+    corral.json('/api/chat', { model: DEMO, messages: [{ role: 'user', content: 'hi' }], stream: false, options })
+  t.equal((await ask({ max_tokens: 4 })).status, 200)
+  const [pid] = corral.enginePids()
+  t.equal((await ask({ grammar: GRAMMAR, max_tokens: 4 })).status, 400)
+  t.equal((await ask({ max_tokens: 4 })).status, 200)
+  t.same(corral.enginePids(), [pid], 'the engine lives on')
+  const linesOf = async () => (await corral.json(`/api/logs/${DEMO}`)).body.engines[0].lines as string[]
+  const lines = await until('the grammar is in the log', async () => {
+    const now = await linesOf()
+    return now.some(line => line.includes('red')) ? now : undefined
+  })
+  for (const line of lines.filter(line => /CUDA|bad_alloc|GGML_ASSERT|kIOGPU|libcuda/.test(line))) {
+    t.match(line, /^│ /, line.slice(0, 80))
+  }
+  process.kill(pid!, 'SIGSEGV')
+  await until('its end is noticed', async () => (await corral.json(`/api/logs/${DEMO}`)).body.engines[0].endedAt)
+  t.match((await corral.json(`/api/logs/${DEMO}`)).body.engines[0].failure, { cause: 'crashed' })
+})
