@@ -31,7 +31,10 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
       // A web page cannot open the private socket; what passes its requests on must not make an admin of it.
       const { isLocal = false } = request.caller
       if (isLocal && origin !== undefined) {
-        throw new CorralError('origin_not_allowed', "Web pages may not use the private socket. Use the server's address.")
+        throw new CorralError(
+          'origin_not_allowed',
+          "Web pages may not use the private socket. Use the server's address."
+        )
       }
       const check = isLocal ? 'none' : rules.hostCheck(request)
       if (check !== 'none' && !hostAllowed(host, rules.hostNames, { addresses: check === 'names and addresses' })) {

@@ -26,7 +26,7 @@ export interface Corral {
   send(path: string, body?: unknown, init?: SendOptions): ReturnType<typeof fetch>
   json(path: string, body?: unknown, init?: SendOptions): Promise<{ status: number; body: any }>
   /** The events of a streamed reply. */
-  events(path: string, body: unknown): Promise<any[]>
+  events(path: string, body: unknown, init?: SendOptions): Promise<any[]>
   /** Ends it with a signal and gives its exit code. */
   end(signal?: NodeJS.Signals): Promise<number | null>
   /** Process ids of the llama-servers that it started. */
@@ -165,8 +165,8 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
       const text = await response.text()
       return { status: response.status, body: text.startsWith('{') || text.startsWith('[') ? JSON.parse(text) : text }
     },
-    async events(path, body) {
-      const response = await corral.send(path, body)
+    async events(path, body, init) {
+      const response = await corral.send(path, body, init)
       if (response.status !== 200) throw new Error(`${path} answered ${response.status}: ${await response.text()}`)
       const lines = new EventLines()
       const events: any[] = []
