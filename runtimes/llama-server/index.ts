@@ -11,11 +11,12 @@ export default definePlugin({
   name: 'llama-server',
   api: 1,
   description: 'Runs the models on disk with llama-server',
-  needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware'],
+  needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware', 'access'],
   options: Type.Object({}, { additionalProperties: false }),
   setup({ log, paths, service }) {
     const engines = service('engines')
     const runtimes = service('runtimes')
+    const access = service('access')
     const { extraArguments } = runtimes.engineSettings
     const memory = createMemoryBook({
       runtimes,
@@ -40,6 +41,7 @@ export default definePlugin({
         memory,
         promptCache,
         logBook: createEngineLogBook(),
+        severalOwners: () => access.severalOwners(),
         log
       })
     )

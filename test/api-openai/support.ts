@@ -24,6 +24,7 @@ import { createCatalog } from '../../plugins/storage/catalog.ts'
 import { engineCalls } from '../../runtimes/llama-server/calls.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from '../../runtimes/llama-server/launch-spec.ts'
 import { servesMode } from '../../runtimes/llama-server/provider.ts'
+import { SlotOwners } from '../../runtimes/llama-server/slot-owners.ts'
 import type { EngineRequest, EngineResponse } from '../../runtimes/llama-server/upstream.ts'
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model')
@@ -119,7 +120,8 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
       alias: spec.alias,
       mode: spec.mode,
       contextSize: spec.options.num_ctx,
-      metadata: spec.variant.metadata
+      metadata: spec.variant.metadata,
+      slotOwners: new SlotOwners(spec.options.num_parallel, false)
     }),
     id: 'fake',
     provider: 'fake',
