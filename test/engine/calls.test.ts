@@ -117,7 +117,7 @@ t.test('an answer that is cut off is no answer', async t => {
 
 t.test('which slot answers is never up to the request', async t => {
   const { calls, sent } = callsOf(() => ({ body: choice({ delta: { content: 'x' } }) + END }), 'chat', 100, true)
-  const body = { messages, id_slot: 3, cache_prompt: true }
+  const body = { messages: [{ role: 'user', content: 'Where is Paris?' }], id_slot: 3, cache_prompt: true }
   const take = () => undefined
   await calls.chat!(body, { signal, owner: 'a', take })
   await calls.chat!(body, { signal, owner: 'a', take })
