@@ -151,15 +151,17 @@ export async function askOnce<Reply, Body extends EngineFields>(
   })
 }
 
-/** The request within what its caller may ask of the model. @throws CorralError `over_limit` */
+/** The request within what its caller may ask of the model, and its engine be asked. @throws CorralError `over_limit` */
 function bounded<Request extends Asked>(
-  { config }: AnswerDependencies,
+  { config, engines }: AnswerDependencies,
   reply: FastifyReply,
   asked: Request,
   variant: Model
 ): Request {
   const { caller, body: sent } = reply.request
-  return { ...asked, body: withinBounds(asked, boundsFor(config, variant, caller), sent) }
+  const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
+  if (body) engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
+  return { ...asked, body }
 }
 
 type Call = Question['operation'] | ByteCall | 'embed' | 'rerank' | 'tokenize' | 'detokenize' | 'countTokens'

@@ -239,6 +239,11 @@ export interface EngineProvider {
   logs?(model: Model): EngineLogRecord[]
   /** Called at shutdown, once all engines have gone. */
   close?(): Promise<void>
+  /**
+   * Refuses what none of its engines may be asked, such as a grammar that would keep one busy for ever; called before a
+   * model is loaded for the request. @throws CorralError
+   */
+  check?(request: EngineFields): void
   /** JSON pointers to what of a request's JSON schemas its engines do not hold answers to. */
   unenforced?(request: EngineFields): string[]
 }

@@ -6,6 +6,7 @@ import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type Storage } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from './engine.ts'
+import { type GrammarLimits, grammarCheck } from './grammar-bounds.ts'
 import { unenforced } from './grammar-schemas.ts'
 import type { EngineLog } from './launch.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
@@ -37,6 +38,7 @@ export interface ProviderDeps {
   logBook: EngineLogBook
   /** Whether requests may come of several owners, as where there are several keys. */
   severalOwners: () => boolean
+  grammarLimits: GrammarLimits
   log: EngineLog
   startEngine?: typeof createLlamaServerEngine
 }
@@ -117,6 +119,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   return {
     name: 'llama-server',
     serves: (model, mode) => (hasFiles(model) ? servesMode(model, mode) : 0),
+    check: grammarCheck(deps.grammarLimits),
     unenforced,
 
     // `dtype` chooses what a SafeTensors model is converted to; it makes no difference to others.

@@ -115,6 +115,7 @@ function world(_: Test, given: Partial<StoredVariant> = {}): World {
     },
     logBook: createEngineLogBook(),
     severalOwners: () => several.expected,
+    grammarLimits: { size: 65_536, ways: 20_000 },
     log: { debug() {}, warn() {} },
     startEngine
   } as unknown as ProviderDeps)
