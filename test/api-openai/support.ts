@@ -4,7 +4,8 @@ import { join } from 'node:path'
 import { PassThrough, Readable } from 'node:stream'
 import pino from 'pino'
 import type { Test } from 'tap'
-import type { CoreConfig, ModelSettings } from '../../core/config/core-schema.ts'
+import { Value } from 'typebox/value'
+import { type CoreConfig, CoreConfigSchema, type ModelSettings } from '../../core/config/core-schema.ts'
 import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engines.ts'
 import type { Scheduler } from '../../core/contracts/leases.ts'
 import type { Capability } from '../../core/contracts/models.ts'
@@ -189,6 +190,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
     body_limit: '1MiB',
     shutdown_grace: '1s',
     defaults: { ...DEFAULT_SAMPLING_OPTIONS, ...DEFAULT_LOAD_OPTIONS, num_ctx: 1024, ...options.defaults },
+    limits: Value.Create(CoreConfigSchema.properties.limits),
     models: options.models ?? {}
   } as unknown as CoreConfig
   const storage = storageOf(options.variants)
