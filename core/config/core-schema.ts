@@ -85,15 +85,11 @@ const LimitsSchema = Type.Object(
       n: 128
     }),
     body_depth: Type.Integer({ default: 200, minimum: 1, description: 'Levels of lists and objects in a request' }),
-    grammar_size: Bytes({
-      default: '64KiB',
-      description: 'Largest grammar or JSON schema of a request; all of its tools may have 16 times as much'
-    }),
+    grammar_size: Bytes({ default: '64KiB', description: 'Largest grammar or JSON schema of a request' }),
     grammar_repetition: Type.Integer({
-      default: 20_000,
+      default: 2000,
       minimum: 1,
-      description:
-        'Most ways in which a grammar or JSON schema may let the characters of one token be read; repetitions inside of each other multiply them'
+      description: 'Most repetitions that a grammar or JSON schema may state, those inside of each other multiplied'
     }),
     connections: Type.Integer({ default: 1024, minimum: 1, description: 'Most open connections' }),
     connections_per_address: Type.Integer({

@@ -25,7 +25,8 @@ const FORMATS: Record<string, string> = {
   'corral-keep-alive': `${LENGTH_OF_TIME}; negative means for ever`,
   'corral-bytes': 'an amount of bytes such as 64MiB or 1.5GB, or a number',
   'corral-path': 'a path',
-  'corral-program': 'a path or the name of a program'
+  'corral-program': 'a path or the name of a program',
+  'corral-private-address': 'a host name, an address, a network such as 10.0.0.0/8, or "*" for all'
 }
 
 /** What a setting accepts, for people, where its schema says more than those of requests do. */

@@ -2,6 +2,7 @@ import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv'
 import { messageOf } from '../errors.ts'
 import type { FoundPlugin, PluginDefinition } from '../plugins/plugin.ts'
 import { PluginError } from '../plugins/plugin-error.ts'
+import { isAllowedEntry } from '../system/allowed-address.ts'
 import { parseBytes } from '../system/bytes.ts'
 import { parseDuration } from '../system/duration.ts'
 import { isObject } from '../system/json-object.ts'
@@ -68,6 +69,7 @@ function newAjv(): Ajv {
   ajv.addFormat('corral-duration', isDuration)
   ajv.addFormat('corral-timeout', (text: string) => isDuration(text) && parseDuration(text)! > 0)
   ajv.addFormat('corral-keep-alive', (text: string) => parseDuration(text) !== undefined)
+  ajv.addFormat('corral-private-address', isAllowedEntry)
   ajv.addFormat('corral-bytes', (text: string) => parseBytes(text) !== undefined)
   for (const format of ['corral-path', 'corral-program']) ajv.addFormat(format, (text: string) => !text.includes('\0'))
   return ajv

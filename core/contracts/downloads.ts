@@ -1,5 +1,6 @@
 import type { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
+import type { Caller } from './callers.ts'
 import type { HubRepository } from './hubs.ts'
 import type { PlanReply, PullReply } from './native-records.ts'
 import type { Waiting } from './progress.ts'
@@ -13,7 +14,11 @@ export interface PullRequest {
   model: string
   /** Name to store it under; required for addresses without a name. */
   as?: string
+  caller: PullCaller
 }
+
+/** What counts of whoever requests a pull: with whom pulls take turns, and whether it came by the private socket. */
+export type PullCaller = Pick<Caller, 'turn' | 'isLocal'>
 
 /** A file that a pull downloads. */
 export interface PlannedDownload {
@@ -33,6 +38,8 @@ export interface PullPlan extends Omit<PlanReply, 'model' | 'repository' | 'file
   name: ModelName
   repository: Omit<HubRepository, 'files'>
   files: PlannedDownload[]
+  /** It was made by the private socket: the addresses that were asked for may be private ones. */
+  isLocal: boolean
 }
 
 /** An unfinished pull, as the native API lists it. */
@@ -52,9 +59,10 @@ export interface Pull {
    * Resolves when the model is stored. `onEvent` gets the progress of all files at once, then what changes, at most ten
    * times per second and file, and the end of each file. Aborting the signal ends the watch; some seconds after the last
    * watcher has left, the pull pauses unless it is detached.
+   * @param onWaiting called each time the pull begins to wait for others
    * @throws CorralError that ended the pull; the signal's reason
    */
-  watch(onEvent: OnPullEvent, signal: AbortSignal): Promise<StoredVariant>
+  watch(onEvent: OnPullEvent, signal: AbortSignal, onWaiting?: () => void): Promise<StoredVariant>
 }
 
 declare module './hubs.ts' {
@@ -62,20 +70,21 @@ declare module './hubs.ts' {
     /**
      * Plans what a pull would download, by requests to the hub.
      * @throws CorralError `invalid_model_name`, `repo_not_found`, `hub_forbidden`, `hub_unreachable`, `hub_rate_limited`,
-     * `unsupported_capability` where the repository has nothing to run, `model_exists` where a model of this name has another origin
+     * `unsupported_capability` where the repository has nothing to run, `model_exists` where a model of this name has
+     * another origin, `address_not_allowed`, `rate_limited`
      */
     plan(request: PullRequest, waiting: Waiting): Promise<PullPlan>
     /**
      * Starts a planned pull, continues it, or joins it. Undefined when the model is stored already.
-     * @throws CorralError `insufficient_storage`
+     * @throws CorralError `insufficient_storage`, `rate_limited`
      */
-    pull(plan: PullPlan, options: { detached: boolean }): Promise<Pull | undefined>
+    pull(plan: PullPlan, options: { detached: boolean; caller: PullCaller }): Promise<Pull | undefined>
     /** All unfinished pulls, oldest first. */
     list(): PullRecord[]
     /** @param id of a pull, or the name of its model. @throws CorralError `model_not_found` */
     pause(id: string): Promise<PullRecord>
-    /** Continues it, detached. @throws as `pause` */
-    resume(id: string): Promise<PullRecord>
+    /** Continues it, detached. @throws as `pause`, and `rate_limited` */
+    resume(id: string, caller: PullCaller): Promise<PullRecord>
     /** Ends it and removes its files; its watchers get `pull_cancelled`. @throws as `pause` */
     cancel(id: string): Promise<void>
     /** Cancels all pulls of a model, or of one variant. @returns how many there were */

@@ -36,6 +36,8 @@ export interface FileLocation {
   headers: Record<string, string>
   /** Proxy to go through; empty means none, undefined uses HTTPS_PROXY, HTTP_PROXY and NO_PROXY. */
   proxy?: string
+  /** Set where a client chose the address: those of `HubRequest`. */
+  privateAddresses?: readonly string[]
   /** When it expires, in epoch milliseconds, as far as that is known. */
   expiresAt?: number
   /** Size and digest, where the hub reports them with the location and not in the listing. */
@@ -50,6 +52,11 @@ export interface HubRequest {
   id: string
   /** Branch, tag or commit; undefined is the default branch. */
   revision?: string
+  /**
+   * Addresses of private networks that may be connected to where the client chose the address, and not the settings:
+   * host names, addresses, networks, or `*` for all. Others than these and public ones are refused.
+   */
+  privateAddresses?: readonly string[]
 }
 
 /** A source of models. Built-in and outside hubs are added in the same way, with `downloads.addHub`. */
@@ -69,9 +76,15 @@ export interface Hub {
   /**
    * The current location of a file. Called once for each file, and again when the location stops working; returns a new
    * location each time.
+   * @param privateAddresses those of `HubRequest`
    * @throws as `repository`
    */
-  locate(repository: HubRepository, file: HubFile, signal: AbortSignal): Promise<FileLocation>
+  locate(
+    repository: HubRepository,
+    file: HubFile,
+    signal: AbortSignal,
+    privateAddresses?: readonly string[]
+  ): Promise<FileLocation>
 }
 
 /** The service `downloads`. `downloads.ts` adds the pulls, which plugins that come with corral use. */

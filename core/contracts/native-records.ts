@@ -183,7 +183,9 @@ export const PullSchema = Type.Object(
   {
     id: Type.String(),
     model: Type.String({ description: 'As it will be listed: <owner>/<name>:<variant>' }),
-    state: Type.Enum(['downloading', 'storing', 'paused', 'failed']),
+    state: Type.Enum(['waiting', 'downloading', 'storing', 'paused', 'failed'], {
+      description: '"waiting" is for other pulls'
+    }),
     detached: Type.Boolean({ description: 'Goes on without anybody watching' }),
     origin: Type.String(),
     created_at: Time(),
@@ -243,7 +245,8 @@ export type PlanReply = Static<typeof PullPlanSchema>
 export const PullEventSchema = Type.Object(
   {
     status: Type.String({
-      description: '"pulling <model>", "downloading <file>", "success", or "error: <message>" as the last one'
+      description:
+        '"pulling <model>", "waiting for other pulls", "downloading <file>", "success", or "error: <message>" as the last one'
     }),
     model: Type.Optional(Type.String({ description: 'In the first event, with the fields below: <owner>/<name>' })),
     label: Type.Optional(Type.String({ description: 'Variant that it will be, such as Q4_K_M' })),

@@ -22,10 +22,7 @@ export const LoadOptionsSchema = Type.Object({
     description: 'Output precision of the automatic SafeTensors → GGUF conversion'
   })
 })
-export type LoadOptions = Static<typeof LoadOptionsSchema> & {
-  /** For several owners, none of whom learns what another one asked; set by providers, never by requests. */
-  isolated?: true
-}
+export type LoadOptions = Static<typeof LoadOptionsSchema>
 
 /** `n_gpu_layers: -1` leaves the choice to the engine. */
 export const DEFAULT_LOAD_OPTIONS: LoadOptions = {

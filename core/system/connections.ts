@@ -1,11 +1,15 @@
+import type { LookupFunction } from 'node:net'
 import type { Dispatcher } from 'undici'
 import { isLoopback } from './private-address.ts'
 
 /** Milliseconds; 0 is no limit. */
 export interface ConnectionLimits {
-  connect: { timeout: number }
+  /** `lookup` finds the addresses of servers that are connected to directly. */
+  connect: { timeout: number; lookup?: LookupFunction }
   headersTimeout: number
   bodyTimeout: number
+  /** Longest time for which an unused connection is kept, whatever its server wishes. */
+  keepAliveMaxTimeout?: number
 }
 
 /** Connections to servers, kept open for the next request. */

@@ -13,8 +13,6 @@ export interface Owner {
   host: string
   /** Where it listens, such as `http://127.0.0.1:11435`. */
   address: string
-  /** The socket that only the user who runs it can open; absent until it listens, and where there is none. */
-  socket?: string
   /** corral's version. */
   version: string
 }
@@ -23,7 +21,7 @@ export interface DataDirectoryClaim {
   /** Gives the directory back; a later server may claim it. */
   release(): Promise<void>
   /** Records where the server really listens. */
-  update(places: { address: string; socket: string | undefined }): Promise<void>
+  update(address: string): Promise<void>
 }
 
 /** Why a server cannot use its data directory: another one holds it, or it cannot be written. */
@@ -87,9 +85,8 @@ export async function claimDataDirectory(
       clearInterval(beat)
       await Promise.all(files.map(file => releaseFile(file, self)))
     },
-    async update({ address, socket }) {
+    async update(address) {
       self.address = address
-      if (socket !== undefined) self.socket = socket
       await Promise.all(files.map(file => writeDurably(file, `${JSON.stringify(self, undefined, 2)}\n`)))
     }
   }
@@ -148,16 +145,9 @@ async function readOwnerFile(file: string): Promise<Owner | undefined> {
   }
   try {
     // Checked by hand: commands read it at each call, and are not to load what checks schemas.
-    const { pid, startTime, host, address, socket, version } = JSON.parse(text) as Partial<Record<keyof Owner, unknown>>
+    const { pid, startTime, host, address, version } = JSON.parse(text) as Partial<Record<keyof Owner, unknown>>
     if (typeof pid !== 'number' || typeof startTime !== 'string' || typeof host !== 'string') return undefined
-    return {
-      pid,
-      startTime,
-      host,
-      address: String(address ?? ''),
-      ...(typeof socket === 'string' && { socket }),
-      version: String(version ?? '')
-    }
+    return { pid, startTime, host, address: String(address ?? ''), version: String(version ?? '') }
   } catch {
     // It is written atomically, so a file that is no JSON was not written by a server that lives.
     return undefined

@@ -15,6 +15,8 @@ export interface RedirectContext {
   from: URL
   /** Other hosts that get the credentials, over https only. */
   trustedHosts?: readonly string[]
+  /** It may lead into a private network: settings name the server, or the next connection decides it. */
+  mayBePrivate?: boolean
 }
 
 /**
@@ -24,7 +26,7 @@ export interface RedirectContext {
  */
 export function checkRedirect(
   location: string | undefined,
-  { start, from, trustedHosts = [] }: RedirectContext
+  { start, from, trustedHosts = [], mayBePrivate = false }: RedirectContext
 ): { to: URL; foreign: boolean } | { refused: string } {
   if (!location) return { refused: 'redirects without saying where to' }
   if (!URL.canParse(location, from.href)) return { refused: 'redirects to an invalid address' }
@@ -33,7 +35,7 @@ export function checkRedirect(
     return { refused: `redirects to an address of the kind "${to.protocol}"` }
   }
   if (to.username || to.password) return { refused: `redirects to an address with credentials at ${to.host}` }
-  if (isPrivateHost(to.hostname) && !isPrivateHost(start.hostname)) {
+  if (!mayBePrivate && isPrivateHost(to.hostname) && !isPrivateHost(start.hostname)) {
     return { refused: `is public but redirects into a private network (${to.host})` }
   }
   const wasSecure = from.protocol === 'https:' && start.protocol === 'https:'

@@ -37,7 +37,15 @@ const PullsRequestSchema = Titled('PullsRequest', {
   id: Given(Type.String({ description: 'Id of the pull; its model may be sent instead' }))
 })
 const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found']
-const HUB_ERRORS: ErrorCode[] = ['hub_forbidden', 'repo_not_found', 'model_exists', 'pull_cancelled']
+const WAITING = 'waiting for other pulls'
+const HUB_ERRORS: ErrorCode[] = [
+  'address_not_allowed',
+  'rate_limited',
+  'hub_forbidden',
+  'repo_not_found',
+  'model_exists',
+  'pull_cancelled'
+]
 const PULL_ERRORS = [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS]
 
 /** Pulls of models from hubs. */
@@ -72,16 +80,17 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
           return success
         })
       }
-      const pullRequest = { model: source, ...(body.as ? { as: body.as } : {}) }
+      const { caller } = request
+      const pullRequest = { model: source, ...(body.as ? { as: body.as } : {}), caller }
       const signal = clientSignal(reply)
 
       if (body.dry_run) return planReply(await downloads.plan(pullRequest, { signal }))
       if (body.detach) {
-        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: true })
+        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: true, caller })
         return pull ? await reply.code(202).send(pull.record()) : success
       }
       if (body.stream === false) {
-        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: false })
+        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: false, caller })
         await pull?.watch(() => undefined, signal)
         return success
       }
@@ -91,10 +100,18 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
         }
         onProgress({ phase: 'pulling', subject: model })
         const plan = await downloads.plan(pullRequest, { signal, onProgress })
-        const pull = await downloads.pull(plan, { detached: false })
+        const pull = await downloads.pull(plan, { detached: false, caller })
         void stream.send({ status: `pulling ${model}`, ...planSummary(plan) })
         const events = newestEvents(stream)
-        await pull?.watch(events.add, signal)
+        const onEvent = (files: FileProgress[]) => {
+          stream.status = `pulling ${model}`
+          events.add(files)
+        }
+        const onWaiting = () => {
+          stream.status = WAITING
+          void stream.send({ status: WAITING })
+        }
+        await pull?.watch(onEvent, signal, onWaiting)
         events.flush()
         return success
       })
@@ -131,7 +148,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
       response,
       errors: PULL_ERRORS
     })
-    app.post('/pulls/resume', resume, async ({ body }) => await downloads.resume(pullOf(body)))
+    app.post('/pulls/resume', resume, async ({ body, caller }) => await downloads.resume(pullOf(body), caller))
 
     const cancel = nativeRoute('Pulls', 'cancelPull', 'Cancel a pull and delete its data', {
       role: 'operator',
@@ -188,7 +205,7 @@ function planSummary({ name, label, format, size, reason, warnings, present }: P
 }
 
 /** A plan as `dry_run` shows it. */
-function planReply({ name, repository, files, ...plan }: PullPlan): PlanReply {
+function planReply({ name, repository, files, isLocal: _, ...plan }: PullPlan): PlanReply {
   const { hub, id, revision, address, gated } = repository
   return {
     model: bareName(name),

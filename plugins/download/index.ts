@@ -39,6 +39,11 @@ export default definePlugin({
         default: '30s',
         description: 'Silence after which a connection is replaced by a new one'
       }),
+      private_addresses: Type.Array(Type.String({ format: 'corral-private-address' }), {
+        default: [],
+        description:
+          'Hosts, addresses and networks beside public ones that clients may have models fetched from by address; "*" is all. Hubs and mirrors in the settings need no entry'
+      }),
       pause_after: Duration({
         default: '5s',
         description:
@@ -59,6 +64,8 @@ export default definePlugin({
       }),
       paths: context.paths,
       search: options.search,
+      privateAddresses: options.private_addresses,
+      limits: { pulls: context.config.limits.pulls, waiting: context.config.limits.waiting_pulls },
       memory: async () => machineMemory(await hardware.detect()),
       pauseAfter: parseDuration(options.pause_after)!,
       retryPauses: [30_000, 600_000],

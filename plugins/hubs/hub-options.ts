@@ -101,7 +101,8 @@ export function publicHubAccess(
   // Another server has a token of its own.
   const trustedHosts = hub.hosts.includes(new URL(endpoint).host) ? hub.hosts : []
   const fetch = hubFetch(title, options, context)
-  return { endpoint, title, send: createEndpoints(fetch, endpoint, mirrors, trustedHosts, () => hub.credentials()) }
+  const send = createEndpoints(fetch, endpoint, hub.usual, mirrors, trustedHosts, () => hub.credentials())
+  return { endpoint, title, send }
 }
 
 /**

@@ -77,8 +77,7 @@ export default definePlugin({
           admit({ host, port }, setting) {
             const exposure = judge(host, port, setting)
             return request => void exposures.set(request, exposure)
-          },
-          severalOwners: () => keys.count > 1
+          }
         }
       },
       hooks: accessHooks({

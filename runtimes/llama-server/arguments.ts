@@ -111,10 +111,7 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
     // Embeddings are not generated token by token.
     if (mode === 'chat') list.push(...speculationArguments(own.speculation))
   }
-  list.push(...(settings.extra ?? []), ...(own?.arguments ?? []))
-  // Its memory of other prompts knows no owners: it stays off, whatever flags the configuration adds.
-  if (options.isolated && knows('--cache-ram')) list.push('--cache-ram', '0')
-  return list
+  return [...list, ...(settings.extra ?? []), ...(own?.arguments ?? [])]
 }
 
 const mebibytes = (bytes: number) => Math.floor(bytes / 2 ** 20)

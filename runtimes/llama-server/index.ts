@@ -1,7 +1,6 @@
 import { join } from 'node:path'
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
-import { parseBytes } from '../../core/system/bytes.ts'
 import { createEngineLogBook } from './log-book.ts'
 import { estimateMemory } from './memory/fit-params.ts'
 import { createMemoryBook } from './memory/memory-book.ts'
@@ -12,12 +11,11 @@ export default definePlugin({
   name: 'llama-server',
   api: 1,
   description: 'Runs the models on disk with llama-server',
-  needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware', 'access'],
+  needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware'],
   options: Type.Object({}, { additionalProperties: false }),
-  setup({ config, log, paths, service }) {
+  setup({ log, paths, service }) {
     const engines = service('engines')
     const runtimes = service('runtimes')
-    const access = service('access')
     const { extraArguments } = runtimes.engineSettings
     const memory = createMemoryBook({
       runtimes,
@@ -42,8 +40,6 @@ export default definePlugin({
         memory,
         promptCache,
         logBook: createEngineLogBook(),
-        severalOwners: () => access.severalOwners(),
-        grammarLimits: { size: parseBytes(config.limits.grammar_size)!, ways: config.limits.grammar_repetition },
         log
       })
     )

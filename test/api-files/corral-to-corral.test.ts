@@ -52,7 +52,9 @@ t.test('one corral pulls from another', async t => {
   t.same(await filesOf(taker, 'me/st'), await given('me/st'), 'a SafeTensors model')
 
   t.match(await taker.json('/api/pull', { model: 'corral:me/none' }), { status: 404, body: { code: 'repo_not_found' } })
-  const stranger = await startCorral(t, { config: 'storage:\n  demo_model: false' })
+  const stranger = await startCorral(t, {
+    config: 'storage:\n  demo_model: false\ndownloads:\n  private_addresses: [127.0.0.1]'
+  })
   t.match(await stranger.json('/api/pull', { model: `corral://${host}/${DEMO}` }), {
     status: 403,
     body: { code: 'hub_forbidden', error: /API key/ }

@@ -119,7 +119,11 @@ t.test('a plain address', async t => {
     repositories: { 'test/tiny-GGUF': { files: { ...TWO, 'page-Q8_0.gguf': '<html></html>' } } },
     huggingFace: { delivery: 'direct' }
   })
-  const corral = await corralWithHub(t, { url: 'http://127.0.0.1:9' }, { config: 'downloads:\n  stall_timeout: 1s\n' })
+  const corral = await corralWithHub(
+    t,
+    { url: 'http://127.0.0.1:9' },
+    { config: 'downloads:\n  stall_timeout: 1s\n  private_addresses: [127.0.0.1]\n' }
+  )
   const model = `${hub.url}/test/tiny-GGUF/resolve/main/tiny-Q8_0.gguf`
   hub.fault({ kind: 'cut', after: 700_000, times: 1 })
   const events = await corral.events('/api/pull', { model, as: 'me/from-address' })

@@ -3,9 +3,17 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFile
 import { dirname, join } from 'node:path'
 import pino from 'pino'
 import type { Test } from 'tap'
-import type { FileProgress, Pull, PullPlan } from '../../core/contracts/downloads.ts'
+import type {
+  FileProgress,
+  Pull,
+  PullCaller,
+  PullPlan,
+  PullRecord,
+  PullRequest
+} from '../../core/contracts/downloads.ts'
 import type { PullEvent } from '../../core/contracts/hooks.ts'
 import type { Hub, HubFile, HubRepository } from '../../core/contracts/hubs.ts'
+import type { Waiting } from '../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
@@ -162,9 +170,27 @@ export function scriptedTransfers(hubs: readonly ScriptedHub[]): ScriptedTransfe
   return transfers
 }
 
+/** The service, as one client over TCP uses it unless a test says otherwise. */
+export type TestedDownloads = Omit<DownloadsService, 'plan' | 'pull' | 'resume'> & {
+  plan(request: Omit<PullRequest, 'caller'> & { caller?: PullCaller }, waiting: Waiting): Promise<PullPlan>
+  pull(plan: PullPlan, options: { detached: boolean; caller?: PullCaller }): Promise<Pull | undefined>
+  resume(id: string, caller?: PullCaller): Promise<PullRecord>
+}
+
+const CALLER: PullCaller = { turn: 'one' }
+
+function asClient(service: DownloadsService): TestedDownloads {
+  return {
+    ...service,
+    plan: (request, waiting) => service.plan({ caller: CALLER, ...request }, waiting),
+    pull: (plan, options) => service.pull(plan, { caller: CALLER, ...options }),
+    resume: (id, caller = CALLER) => service.resume(id, caller)
+  }
+}
+
 export interface Setting {
   store: ModelStore
-  downloads: DownloadsService
+  downloads: TestedDownloads
   transfers: ScriptedTransfers
   hub: ScriptedHub
   other: ScriptedHub
@@ -175,7 +201,7 @@ export interface Setting {
   folders(): string[]
   log: string[]
   /** Starts pulling, by name. */
-  pull(model: string, options?: { detached?: boolean }): Promise<{ pull: Pull; plan: PullPlan }>
+  pull(model: string, options?: { detached?: boolean; caller?: PullCaller }): Promise<{ pull: Pull; plan: PullPlan }>
 }
 
 export interface SettingOptions {
@@ -184,6 +210,7 @@ export interface SettingOptions {
   pauseAfter?: number
   retryPauses?: readonly [number, number]
   search?: string[]
+  limits?: { pulls: number; waiting: number }
 }
 
 /** Q4_K_M and Q2_K of one model. */
@@ -207,17 +234,20 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
   const other = scriptedHub('modelscope', {})
   const transfers = scriptedTransfers([hub, other])
   const finished: PullEvent[] = []
-  const downloads = createDownloads({
+  const service = createDownloads({
     storage: store,
     transfers,
     paths,
     search: options.search ?? ['huggingface', 'modelscope'],
     memory: async () => ({ ram: 16e9, gpu: 0 }),
+    privateAddresses: [],
+    limits: options.limits ?? { pulls: 4, waiting: 64 },
     pauseAfter: options.pauseAfter ?? 5_000,
     retryPauses: options.retryPauses ?? [30_000, 600_000],
     hooks: { pullFinished: event => void finished.push(event) },
     log: logger
   })
+  const downloads = asClient(service)
   downloads.addHub(hub)
   downloads.addHub(other)
   await downloads.start()
@@ -235,9 +265,9 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
     finished,
     log,
     folders: () => readdirSync(paths.downloads),
-    async pull(name, { detached = false } = {}) {
-      const plan = await downloads.plan({ model: name }, {})
-      const pull = await downloads.pull(plan, { detached })
+    async pull(name, { detached = false, caller = CALLER } = {}) {
+      const plan = await downloads.plan({ model: name, caller }, {})
+      const pull = await downloads.pull(plan, { detached, caller })
       if (!pull) throw new Error(`${name} is there already`)
       return { pull, plan }
     }

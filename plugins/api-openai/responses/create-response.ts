@@ -16,8 +16,6 @@ interface ResponseDependencies extends SurfaceDependencies {
   stored: StoredResponses
 }
 
-type ResponseCall = FastifyRequest<{ Body: ResponseRequest }>
-
 /** A request, read before a model is loaded for it. */
 interface Plan {
   head: ResponseHead
@@ -31,12 +29,12 @@ function frames(events: readonly ResponseEvent[]): string {
 }
 
 /** The conversation so far and what the request adds to it. */
-function conversation(stored: StoredResponses, owner: string, request: ResponseRequest): PlacedItem[] {
+function conversation(stored: StoredResponses, request: ResponseRequest): PlacedItem[] {
   const { previous_response_id: id, input } = request
-  const previous = id ? stored.get(owner, id, 'previous_response_id') : undefined
+  const previous = id ? stored.get(id, 'previous_response_id') : undefined
   let byId: Map<string, Item> | undefined
   const added = readInput(input ?? [], itemId => {
-    byId ??= stored.itemsById(owner)
+    byId ??= stored.itemsById()
     return byId.get(itemId)
   })
   const place = (index: number) => (typeof input === 'string' ? 'input' : `input[${index}]`)
@@ -47,10 +45,10 @@ function conversation(stored: StoredResponses, owner: string, request: ResponseR
 }
 
 /** @throws CorralError with the field at fault */
-function planOf(deps: ResponseDependencies, { body: request, caller }: ResponseCall): Plan {
+function planOf(deps: ResponseDependencies, request: ResponseRequest): Plan {
   const { variant, settings, options, lease } = readModelRequest(deps, request)
   const engine = engineRequest(request, options)
-  const placed = conversation(deps.stored, caller.owner, request)
+  const placed = conversation(deps.stored, request)
   const { messages, places } = engineMessages(placed, request.instructions ?? undefined)
   if (placed.length === 0) {
     const sentence = '"input" is missing. It must be text or a list of items that is not empty.'
@@ -84,12 +82,12 @@ function planOf(deps: ResponseDependencies, { body: request, caller }: ResponseC
 /** Answers `POST /v1/responses`, loading the model first where needed. */
 export async function createResponse(
   deps: ResponseDependencies,
-  request: ResponseCall,
+  request: FastifyRequest<{ Body: ResponseRequest }>,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { head, items, question } = planOf(deps, request)
+  const { head, items, question } = planOf(deps, request.body)
   const keep = (response: ResponseObject) => {
-    if (request.body.store !== false) deps.stored.add(request.caller.owner, { response, input: items })
+    if (request.body.store !== false) deps.stored.add({ response, input: items })
   }
   if (!request.body.stream) {
     const writer = await wholeAnswer(deps, reply, question, () => new ResponseWriter(head))
@@ -115,7 +113,7 @@ export async function createResponse(
 /** Answers `POST /v1/responses/input_tokens`. */
 export async function countInputTokens(
   deps: ResponseDependencies,
-  request: ResponseCall,
+  request: ResponseRequest,
   reply: FastifyReply
 ): Promise<unknown> {
   const { body, lease } = planOf(deps, request).question

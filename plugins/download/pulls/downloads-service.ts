@@ -3,15 +3,24 @@ import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Downloads, Pull, PullPlan, PullRecord, PullRequest } from '../../../core/contracts/downloads.ts'
 import type { Hub } from '../../../core/contracts/hubs.ts'
-import type { Waiting } from '../../../core/contracts/progress.ts'
+import { untilAborted, type Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { fetchedBytes, missingBytes, originOf, variantWithFiles } from './pull-files.ts'
 import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pull-job.ts'
 import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
+import { Turns } from './turns.ts'
 
-export type DownloadsOptions = Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'partial'>
+export interface DownloadsOptions extends Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'partial' | 'turns'> {
+  /** How many pulls transfer at once, and how many may wait. */
+  limits: { pulls: number; waiting: number }
+}
+
+/** Milliseconds after which a transfer makes room for that of a client that has none. */
+const TURN_LENGTH = 60_000
+/** How many times as many repositories are listed at once as pulls transfer: that is mostly waiting for hubs. */
+const LISTINGS_PER_PULL = 4
 
 export interface DownloadsService extends Downloads {
   /** Loads the pulls of earlier runs, and continues those that were running. */
@@ -25,13 +34,17 @@ type PlanKey = Pick<PullPlan, 'name' | 'label'>
 const keyOf = ({ name, label }: PlanKey) => `${modelKey(name)}:${label.toLowerCase()}`
 
 export function createDownloads(options: DownloadsOptions): DownloadsService {
-  const { storage, transfers, paths, log } = options
+  const { storage, transfers, paths, limits, log } = options
   const hubs: Hub[] = []
   const jobs = new Map<string, PullJob>()
   let closing = false
 
   const hubOf = (name: string) => hubs.find(hub => hub.name === name)
-  const context = { ...options, hubs, hubOf, partial: (plan: PlanKey) => jobs.get(keyOf(plan))?.folder }
+  const { pulls: places, waiting } = limits
+  const turns = new Turns({ places, perClient: places, waiting, turnLength: TURN_LENGTH })
+  /** Listing has a queue of its own: hubs that take their time must not hold up transfers. */
+  const listing = new Turns({ places: places * LISTINGS_PER_PULL, perClient: places, waiting })
+  const context = { ...options, turns, hubs, hubOf, partial: (plan: PlanKey) => jobs.get(keyOf(plan))?.folder }
   const refuseWhenClosing = () => {
     if (closing) throw shuttingDown()
   }
@@ -92,7 +105,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     const job = addJob(record, await fetchedBytes(folder, record.plan))
     if (!job.unfinished) return
     log.info(`The pull of ${job.record().model} continues where it was interrupted`)
-    await job.resume()
+    await job.resume(undefined)
   }
 
   /** @throws CorralError `insufficient_storage` when the files of a plan do not fit on the disk */
@@ -122,10 +135,17 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
     async plan(request: PullRequest, waiting: Waiting) {
       refuseWhenClosing()
-      return await planPull(context, request, waiting)
+      const place = listing.enter(request.caller.turn)
+      try {
+        if (place.isWaiting) waiting.onProgress?.({ phase: 'waiting', subject: 'for other pulls' })
+        await untilAborted(place.begun, waiting.signal)
+        return await planPull(context, request, waiting)
+      } finally {
+        place.leave()
+      }
     },
 
-    async pull(plan, { detached }): Promise<Pull | undefined> {
+    async pull(plan, { detached, caller: { turn } }): Promise<Pull | undefined> {
       refuseWhenClosing()
       const isStored = async () => (await variantWithFiles(plan, storage.variants(plan.name))) !== undefined
       // The model may have been stored since it was planned.
@@ -139,12 +159,12 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
         if (other) throw otherOriginRunning(other.record(), plan)
         const present = jobs.get(keyOf(plan))
         if (!present) break
-        await present.join(plan, detached)
+        await present.join(plan, { detached, turn })
         if (!present.ended) return present
         if (await isStored()) return undefined
       }
       const id = randomBytes(6).toString('hex')
-      const job = addJob({ id, createdAt: new Date().toISOString(), state: 'downloading', detached, plan })
+      const job = addJob({ id, createdAt: new Date().toISOString(), state: 'downloading', detached, turn, plan })
       await job.create()
       return job
     },
@@ -161,10 +181,10 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       return job.record()
     },
 
-    async resume(id): Promise<PullRecord> {
+    async resume(id, { turn }): Promise<PullRecord> {
       refuseWhenClosing()
       const job = jobNamed(id)
-      await job.resume()
+      await job.resume(turn)
       return job.record()
     },
 

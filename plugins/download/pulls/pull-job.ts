@@ -6,6 +6,7 @@ import { type Static, Type } from 'typebox'
 import type { OnPullEvent, Pull, PullPlan, PullRecord } from '../../../core/contracts/downloads.ts'
 import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type { Hub } from '../../../core/contracts/hubs.ts'
+import { untilAborted } from '../../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
 import { toCorralError } from '../../../core/http/native-error.ts'
@@ -21,7 +22,9 @@ import {
   sameFiles,
   variantWithFiles
 } from './pull-files.ts'
+import { addressesOf } from './pull-planner.ts'
 import { PullProgress } from './pull-progress.ts'
+import type { Place, Turns } from './turns.ts'
 
 /** The record of a pull, in its folder. */
 export const JOB_FILE = 'job.json'
@@ -34,6 +37,8 @@ const JobSchema = Type.Object({
   /** `downloading` and `storing` are continued at the next start. */
   state: Type.Enum(['downloading', 'storing', 'paused', 'failed']),
   detached: Type.Boolean(),
+  /** With whom it takes turns; absent in the records of older versions. */
+  turn: Type.Optional(Type.String()),
   /** Why it is paused or failed. */
   reason: Type.Optional(Type.String()),
   // Of the plan only what decides which files are touched is checked: it was written as it was made.
@@ -64,6 +69,10 @@ export interface PullContext {
   storage: Storage
   transfers: Transfers
   hubOf(name: string): Hub | undefined
+  /** Who transfers, and who waits. */
+  turns: Turns
+  /** Private addresses that clients may have fetched from; see `HubRequest`. */
+  privateAddresses: readonly string[]
   /** Milliseconds after the last watcher has left. */
   pauseAfter: number
   /** Shortest and longest pause, in milliseconds, before a detached pull is tried again whose hub does not answer. */
@@ -85,14 +94,14 @@ export class PullJob implements Pull {
   readonly #onEnd: () => void
   #job: JobRecord
   #progress: PullProgress
-  #run: { controller: AbortController; ended: Promise<void> } | undefined
+  #run: { controller: AbortController; ended: Promise<void>; place: Place } | undefined
   /** Why it is not running. */
   #stopped: unknown
   /** The model is stored; the pull's folder is being removed. */
   isStored = false
   /** Set when the pull is done or cancelled. */
   #outcome: Outcome | undefined
-  /** Emits an `outcome` for the clients that watch. */
+  /** Emits an `outcome`, and `waiting`, for the clients that watch. */
   readonly #outcomes = new EventEmitter().setMaxListeners(0)
   #watchers = 0
   #pauseTimer: NodeJS.Timeout | undefined
@@ -142,7 +151,7 @@ export class PullJob implements Pull {
     return {
       id,
       model: `${bareName(plan.name)}:${plan.label}`,
-      state: this.#retryTimer ? 'paused' : state,
+      state: this.#retryTimer ? 'paused' : this.#run?.place.isWaiting ? 'waiting' : state,
       detached,
       origin: plan.repository.address,
       created_at: createdAt,
@@ -154,7 +163,7 @@ export class PullJob implements Pull {
     }
   }
 
-  async watch(onEvent: OnPullEvent, signal: AbortSignal): Promise<StoredVariant> {
+  async watch(onEvent: OnPullEvent, signal: AbortSignal, onWaiting = () => {}): Promise<StoredVariant> {
     if (!this.#outcome && !this.#run) throw this.#stopped
     let outcome = this.#outcome
     if (!outcome) {
@@ -162,12 +171,15 @@ export class PullJob implements Pull {
       clearTimeout(this.#pauseTimer)
       this.#watchers += 1
       const stopListening = this.#progress.listen(onEvent)
+      this.#outcomes.on('waiting', onWaiting)
+      if (this.#run?.place.isWaiting) onWaiting()
       try {
         outcome = (await once(this.#outcomes, 'outcome', { signal }))[0] as Outcome
       } catch {
         throw signal.reason
       } finally {
         stopListening()
+        this.#outcomes.off('waiting', onWaiting)
         this.#watchers -= 1
         this.#armPause()
       }
@@ -176,27 +188,30 @@ export class PullJob implements Pull {
     throw outcome.error
   }
 
-  /** Creates the folder and starts the pull. @throws CorralError when the folder cannot be created */
+  /** Creates the folder and starts the pull. @throws CorralError when that cannot be done; `rate_limited` */
   create(): Promise<void> {
     return this.#serial(async () => {
+      let place: Place | undefined
       try {
+        place = this.#enter(false)
         await mkdir(join(this.folder, 'files'), { recursive: true, mode: 0o700 })
         await this.#write()
       } catch (error) {
+        place?.leave()
         const failure = pullFailure(error, this.plan)
         await this.#remove().catch(cause => this.#context.log.warn(cause, `${this.folder} cannot be removed`))
         this.#end({ error: failure })
         throw failure
       }
-      this.#start()
+      this.#start(place)
     })
   }
 
   /**
    * Another client wants this variant: continues the pull where it is not running. Does nothing when it has ended.
-   * @throws CorralError `model_exists` when the same variant is being pulled at another revision
+   * @throws CorralError `model_exists` when the same variant is being pulled at another revision; `rate_limited`
    */
-  join(plan: PullPlan, detached: boolean): Promise<void> {
+  join(plan: PullPlan, { detached, turn }: { detached: boolean; turn: string }): Promise<void> {
     return this.#serial(async () => {
       if (this.#outcome) return
       if (this.#run) {
@@ -205,11 +220,17 @@ export class PullJob implements Pull {
         this.#armPause()
         return
       }
-      // Files with the same content are kept; the new plan may have others.
-      await dropChangedPartials(this.folder, this.plan, plan)
-      this.#progress = new PullProgress(plan, await fetchedBytes(this.folder, plan))
-      this.#job = { ...this.#job, plan, detached: detached || this.#job.detached }
-      await this.#restart()
+      const place = this.#enter(false, turn)
+      try {
+        // Files with the same content are kept; the new plan may have others.
+        await dropChangedPartials(this.folder, this.plan, plan)
+        this.#progress = new PullProgress(plan, await fetchedBytes(this.folder, plan))
+      } catch (error) {
+        place.leave()
+        throw error
+      }
+      this.#job = { ...this.#job, plan, turn, detached: detached || this.#job.detached }
+      await this.#restart(place)
     })
   }
 
@@ -223,12 +244,17 @@ export class PullJob implements Pull {
     )
   }
 
-  /** Continues it, detached. */
-  resume(): Promise<void> {
+  /**
+   * Continues it, detached.
+   * @param turn of the client that wants it; undefined where it goes on by itself
+   * @throws CorralError `rate_limited`
+   */
+  resume(turn: string | undefined): Promise<void> {
     return this.#serial(async () => {
       if (this.#outcome) return
-      this.#job.detached = true
-      await this.#restart()
+      const place = this.#run ? undefined : this.#enter(turn === undefined, turn)
+      this.#job = { ...this.#job, detached: true, ...(place && turn !== undefined ? { turn } : {}) }
+      await this.#restart(place)
     })
   }
 
@@ -266,22 +292,26 @@ export class PullJob implements Pull {
     return turn
   }
 
-  /** Records the state before it starts: when the run has ended there may be no folder any more. */
-  async #restart(): Promise<void> {
-    await this.#save(this.#run ? {} : { state: 'downloading', reason: undefined })
-    this.#start()
+  /** Queues for a transfer. @param isAdmitted see `Turns.enter` */
+  #enter(isAdmitted: boolean, turn = this.#job.turn ?? ''): Place {
+    return this.#context.turns.enter(turn, isAdmitted)
   }
 
-  #start(): void {
+  /** Records the state before it starts: when the run has ended there may be no folder any more. */
+  async #restart(place: Place | undefined): Promise<void> {
+    await this.#save(this.#run ? {} : { state: 'downloading', reason: undefined })
+    if (place) this.#start(place)
+  }
+
+  #start(place: Place): void {
     clearTimeout(this.#retryTimer)
     this.#retryTimer = undefined
-    if (this.#run) return
     this.#job = { ...this.#job, state: 'downloading', reason: undefined }
     this.#stopped = undefined
     this.#progress.resetSpeed()
     this.#before = this.#progress.received
     const controller = new AbortController()
-    this.#run = { controller, ended: this.#work(controller.signal) }
+    this.#run = { controller, ended: this.#work(controller.signal), place }
     this.#armPause()
   }
 
@@ -290,8 +320,10 @@ export class PullJob implements Pull {
     await Promise.resolve()
     try {
       const variants = this.#context.storage.variants(this.plan.name)
+      const { place } = this.#run!
       const stored =
-        (await variantWithFiles(this.plan, variants)) ?? (await this.#store(await this.#fetch(signal), signal))
+        (await variantWithFiles(this.plan, variants)) ?? (await this.#store(await this.#fetchInTurn(signal), signal))
+      place.leave()
       this.isStored = true
       await this.#remove().catch(error =>
         this.#context.log.warn(error, `${this.folder} is no longer needed but cannot be removed`)
@@ -299,6 +331,7 @@ export class PullJob implements Pull {
       this.#run = undefined
       this.#end({ stored })
     } catch (error) {
+      this.#run?.place.leave()
       this.#run = undefined
       this.#progress.resetSpeed()
       // After an abort its caller sets the state.
@@ -306,10 +339,29 @@ export class PullJob implements Pull {
     }
   }
 
+  /** Fetches when it is its turn, and waits for another one when it has to make room for other clients' pulls. */
+  async #fetchInTurn(signal: AbortSignal): Promise<TransferredFile[]> {
+    for (;;) {
+      const { place } = this.#run!
+      if (place.isWaiting) this.#outcomes.emit('waiting')
+      try {
+        await untilAborted(place.begun, signal)
+        return await this.#fetch(AbortSignal.any([signal, place.yielding]))
+      } catch (error) {
+        if (signal.aborted || !place.yielding.aborted) throw error
+        this.#run!.place = this.#enter(true)
+        this.#progress.resetSpeed()
+      } finally {
+        place.leave()
+      }
+    }
+  }
+
   /** Downloads and verifies the files. */
   async #fetch(signal: AbortSignal): Promise<TransferredFile[]> {
     const { storage, transfers, hubOf } = this.#context
-    const { repository, files } = this.plan
+    const { repository, files, isLocal } = this.plan
+    const privateAddresses = addressesOf(this.#context, isLocal)
     const hub = hubOf(repository.hub)
     if (!hub) {
       throw new CorralError(
@@ -323,7 +375,7 @@ export class PullJob implements Pull {
     const fetched = await transfers.run({
       identity: [repository.hub, repository.id, ...revision].join(' '),
       files: files.map(file => ({ ...file, target: fileTarget(this.folder, file) })),
-      locate: (index, aborted) => hub.locate({ ...repository, files }, files[index]!, aborted),
+      locate: (index, aborted) => hub.locate({ ...repository, files }, files[index]!, aborted, privateAddresses),
       signal,
       onProgress: (index, completed, total) => this.#progress.report(index, completed, total)
     })
@@ -374,12 +426,16 @@ export class PullJob implements Pull {
       const [shortest, longest] = retryPauses
       const pause = Math.max(Math.min(shortest * 2 ** this.#retries++, longest), (failure.retryAfter ?? 0) * 1000)
       reason += ` It is tried again at ${new Date(Date.now() + pause).toISOString()}.`
-      this.#retryTimer = setTimeout(() => void this.#serial(async () => this.#outcome || this.#start()), pause)
+      this.#retryTimer = setTimeout(() => void this.#serial(async () => this.#retry()), pause)
       this.#retryTimer.unref()
     }
     log.warn({ err: failure.cause, code: failure.code }, `The pull of ${this.record().model}: ${reason}`)
     this.#outcomes.emit('outcome', { error: failure })
     await this.#save({ state: isRetried ? 'downloading' : 'failed', reason })
+  }
+
+  #retry(): void {
+    if (!this.#outcome && !this.#run) this.#start(this.#enter(true))
   }
 
   async #pause(reason: string): Promise<void> {

@@ -3,12 +3,13 @@ import { mkdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { PullPlan, PullRequest } from '../../../core/contracts/downloads.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
-import type { FileLocation, Hub, HubRepository } from '../../../core/contracts/hubs.ts'
+import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { bareName, parseModelName } from '../../../core/models/model-name.ts'
 import { conflictingVariant, originInWords } from '../../../core/models/stored-variant.ts'
+import { EVERY_ADDRESS } from '../../../core/system/allowed-address.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../core/system/data-paths.ts'
 import { chooseFiles, filesToRead } from '../choice/choose-files.ts'
@@ -28,18 +29,30 @@ export interface PlannerContext {
   search: readonly string[]
   /** Memory for models, in bytes. */
   memory: () => Promise<{ ram: number; gpu: number }>
+  /** Private addresses that clients may have fetched from; see `HubRequest`. */
+  privateAddresses: readonly string[]
   /** Folder of an unfinished pull of the same variant. */
   partial(plan: Pick<PullPlan, 'name' | 'label'>): string | undefined
 }
 
 /** Bytes of the largest config or index file that is read before files are chosen. */
 const MAX_DESCRIPTION = 64_000_000
+/** Private addresses that a pull may go to. @param isLocal whether it was made by the private socket */
+export function addressesOf({ privateAddresses }: Pick<PlannerContext, 'privateAddresses'>, isLocal: boolean) {
+  return isLocal ? [EVERY_ADDRESS] : privateAddresses
+}
+
 const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
+
+/** Where a file of the repository is. */
+type Locate = (file: HubFile) => Promise<FileLocation>
 
 /** Plans what a pull would download. */
 export async function planPull(context: PlannerContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
   const { storage, paths, hubs, hubOf, search } = context
   const reference = parsePullReference(request.model, hubs)
+  const isLocal = request.caller.isLocal === true
+  const privateAddresses = addressesOf(context, isLocal)
   const as = request.as ? parseModelName(request.as) : undefined
   const wanted = as ?? reference.name
   if (!wanted) {
@@ -55,7 +68,7 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   const searched = (reference.hub === undefined ? search : [reference.hub]).flatMap(name => hubOf(name) ?? [])
   let found: { hub: Hub; repository: HubRepository }
   try {
-    found = await findRepository(searched, reference, waiting)
+    found = await findRepository(searched, { ...reference, privateAddresses }, waiting)
   } catch (error) {
     // A model that was imported or made here needs no hub.
     const isAbsent = error instanceof CorralError && ['repo_not_found', 'hub_unreachable'].includes(error.code)
@@ -67,8 +80,9 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   const isSpelling = bareName(wanted).toLowerCase() === repository.id.toLowerCase()
   const { owner, name } = isSpelling ? parseModelName(repository.id) : wanted
   const signal = waiting.signal ?? new AbortController().signal
-  const choice = await choose(context, hub, repository, reference, signal)
-  const files = await withSizes(hub, repository, choice.files, signal)
+  const locate: Locate = file => hub.locate(repository, file, signal, privateAddresses)
+  const choice = await choose(context, repository, reference, locate, signal)
+  const files = await withSizes(choice.files, locate)
   const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
   const { files: _, ...place } = repository
   const planned = {
@@ -77,7 +91,8 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
     label: wanted.variant ?? choice.label,
     repository: place,
     files,
-    size
+    size,
+    isLocal
   }
   const variants = storage.variants(planned.name)
   const present = (await variantWithFiles(planned, variants)) !== undefined
@@ -108,7 +123,8 @@ function presentPlan(variant: StoredVariant, reason: string, warnings: string[] 
     memory: NOTHING_NEEDED,
     disk: NOTHING_NEEDED,
     warnings,
-    present: true
+    present: true,
+    isLocal: false
   }
 }
 
@@ -119,14 +135,19 @@ function presentPlan(variant: StoredVariant, reason: string, warnings: string[] 
  */
 async function findRepository(
   hubs: readonly Hub[],
-  { id, revision }: PullReference,
+  { id, revision, privateAddresses }: HubRequest,
   waiting: Waiting
 ): Promise<{ hub: Hub; repository: HubRepository }> {
   const failures: CorralError[] = []
+  const request = {
+    id,
+    ...(revision === undefined ? {} : { revision }),
+    ...(privateAddresses ? { privateAddresses } : {})
+  }
   for (const hub of hubs) {
     waiting.signal?.throwIfAborted()
     try {
-      return { hub, repository: await hub.repository(revision === undefined ? { id } : { id, revision }, waiting) }
+      return { hub, repository: await hub.repository(request, waiting) }
     } catch (error) {
       if (!(error instanceof CorralError) || waiting.signal?.aborted) throw error
       failures.push(error)
@@ -148,17 +169,17 @@ async function findRepository(
 /** Chooses the files, by what those say that describe the others. */
 async function choose(
   context: PlannerContext,
-  hub: Hub,
   repository: HubRepository,
   wanted: PullReference,
+  locate: Locate,
   signal: AbortSignal
 ) {
   const { id, files } = repository
   const { index, config: configPath } = filesToRead(files, { variant: wanted.variant, file: wanted.file })
-  const weights = index === undefined ? undefined : await readText(context, hub, repository, index, signal)
+  const weights = index === undefined ? undefined : await readText(context, repository, index, locate, signal)
   let config: unknown
   if (configPath !== undefined) {
-    const text = await readText(context, hub, repository, configPath, signal)
+    const text = await readText(context, repository, configPath, locate, signal)
     try {
       config = JSON.parse(text)
     } catch (error) {
@@ -180,9 +201,9 @@ async function choose(
 /** The text of a repository's file, which is downloaded and verified like any other. */
 async function readText(
   { paths, transfers }: PlannerContext,
-  hub: Hub,
   repository: HubRepository,
   path: string,
+  locate: Locate,
   signal: AbortSignal
 ): Promise<string> {
   const file = repository.files.find(listed => listed.path === path)!
@@ -194,8 +215,8 @@ async function readText(
     await transfers.run({
       identity: `${repository.hub} ${repository.id} ${repository.revision}`,
       files: [{ ...file, target }],
-      locate: async (_, aborted) => {
-        const location = await hub.locate(repository, file, aborted)
+      locate: async () => {
+        const location = await locate(file)
         const size = file.size ?? location.size ?? 0
         if (size > MAX_DESCRIPTION) throw unusable(repository, path, `it has ${size} bytes`)
         return location
@@ -221,16 +242,11 @@ function unusable({ address }: HubRepository, path: string, why: string): Corral
  * Requests the location of the first file, to find out before the pull starts whether it may be downloaded, and of files
  * whose size is not in the listing.
  */
-async function withSizes(
-  hub: Hub,
-  repository: HubRepository,
-  files: PullPlan['files'],
-  signal: AbortSignal
-): Promise<PullPlan['files']> {
+async function withSizes(files: PullPlan['files'], locate: Locate): Promise<PullPlan['files']> {
   const sized: PullPlan['files'] = []
   for (const [index, file] of files.entries()) {
     const isKnown = index > 0 && file.size !== undefined
-    const located: Partial<FileLocation> = isKnown ? {} : await hub.locate(repository, file, signal)
+    const located: Partial<FileLocation> = isKnown ? {} : await locate(file)
     const sha256 = file.gitSha1 ? file.sha256 : (file.sha256 ?? located.sha256)
     sized.push({ ...file, size: file.size ?? located.size, ...(sha256 ? { sha256 } : {}) })
   }

@@ -73,7 +73,11 @@ export class FileSource {
  * @returns why it cannot be followed; undefined when it is
  */
 export function followRedirect(location: ActiveLocation, target: string | undefined): string | undefined {
-  const redirect = checkRedirect(target, { start: new URL(location.reported.url), from: location.url })
+  const redirect = checkRedirect(target, {
+    start: new URL(location.reported.url),
+    from: location.url,
+    mayBePrivate: location.reported.privateAddresses !== undefined
+  })
   if ('refused' in redirect) return redirect.refused
   if (++location.redirects > MAX_REDIRECTS) return `redirects more than ${MAX_REDIRECTS} times`
   if (redirect.foreign) {

@@ -303,6 +303,17 @@ export class FileTransfer {
     slowest.fetch.controller.abort(new Cancelled())
   }
 
+  /** Whether a request could be made now, and none is running. */
+  isIdle(now: number): boolean {
+    return this.fetching && this.#running.size === 0 && now >= this.#retries!.waitUntil
+  }
+
+  /** Ends the latest request, for one of another run; what it has received is kept. */
+  yieldConnection(): void {
+    const latest = [...this.#running].at(-1)
+    if (latest && !latest.controller.signal.aborted) latest.controller.abort(new Cancelled())
+  }
+
   #cancelRequests(): void {
     for (const { controller } of this.#running) controller.abort(new Cancelled())
   }
@@ -360,7 +371,12 @@ export class FileTransfer {
     const { connections, options, bandwidth } = this.#shared
     return await fetchBytes(
       connections,
-      { url: location.url, headers: location.headers, proxy: location.reported.proxy },
+      {
+        url: location.url,
+        headers: location.headers,
+        proxy: location.reported.proxy,
+        privateAddresses: location.reported.privateAddresses
+      },
       {
         start: map && span ? map.start(span.at) + map.have[span.at]! : 0,
         end: map && span ? map.end(span.to - 1) : undefined,

@@ -16,6 +16,8 @@ const TICK = 100
 const JOURNAL_TIME = 250
 /** Milliseconds between two checks of free disk space and speed. */
 const SLOW_TICK = 1000
+/** Milliseconds between two connections that are taken from one run for another: each takes a moment to end. */
+const MAKE_ROOM_INTERVAL = 500
 
 interface Run {
   request: TransferRequest
@@ -37,6 +39,7 @@ export class TransferEngine {
   #received = 0
   #journalled = { at: 0, received: 0, running: false }
   #slowTickAt = 0
+  #madeRoomAt = Number.NEGATIVE_INFINITY
 
   constructor(options: TransferEngineOptions) {
     this.#options = options
@@ -144,6 +147,20 @@ export class TransferEngine {
       const used = connectionsOf(files.filter(({ host }) => host === file.host))
       if (used >= this.#limitOf(file.host).current(now) || !file.start(now)) waiting.delete(file)
     }
+    this.#makeRoom(now)
+  }
+
+  /** A run that gets no connection, while servers keep those of others busy for as long as they like, gets one of theirs. */
+  #makeRoom(now: number): void {
+    if (now - this.#madeRoomAt < MAKE_ROOM_INTERVAL) return
+    const connectionsOf = ({ files }: Run) => files.reduce((sum, file) => sum + file.running, 0)
+    const runs = [...this.#runs].sort((a, b) => connectionsOf(b) - connectionsOf(a))
+    const [most] = runs
+    const starving = runs.find(run => connectionsOf(run) === 0 && run.files.some(file => file.isIdle(now)))
+    if (!most || !starving || connectionsOf(most) < 2) return
+    this.#madeRoomAt = now
+    const busiest = most.files.reduce((busy, file) => (file.running > busy.running ? file : busy))
+    busiest.yieldConnection()
   }
 
   #tick(): void {

@@ -6,7 +6,7 @@ import { mayHaveCredentials } from '../../../core/system/redirects.ts'
 import { locationHeaders, proxyOf } from '../files/file-location.ts'
 import { encodePath, fingerprint, hubFile, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
 import type { HubFetch, HubResponse } from '../http/hub-fetch.ts'
-import { jsonOf } from '../http/hub-response.ts'
+import { jsonOf, wordless } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
 import { bearer } from '../hub-options.ts'
 
@@ -31,6 +31,10 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
     )
   }
 
+  /** What requests to a server are held to: nothing where the settings name it. */
+  const heldTo = (server: string, privateAddresses: readonly string[] = []) =>
+    server === endpoint ? { redirectsAnywhere: true } : { privateAddresses }
+
   return {
     name: 'corral-hub',
     title: 'Another corral',
@@ -40,8 +44,13 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
       const { id, endpoint: named } = parseCorralReference(request.id)
       const server = serverOf(named)
       const url = `${server}/api/files/${encodePath(id)}`
-      const response = await fetch({ url, signal, credentials: credentialsFor(server) })
-      if (response.status !== 200) throw refusal(response, server, id)
+      const response = await fetch({
+        url,
+        signal,
+        credentials: credentialsFor(server),
+        ...heldTo(server, request.privateAddresses)
+      })
+      if (response.status !== 200) throw refusal(response, server, id, server === endpoint)
       const listing = readCorralListing(jsonOf(response, 'a corral'))
       if (!listing) throw new CorralError('hub_unreachable', `${server} does not list files like a corral.`)
       const { name, revisions } = listing
@@ -65,7 +74,7 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
       }
     },
 
-    async locate({ id, more }: HubRepository, file: HubFile): Promise<FileLocation> {
+    async locate({ id, more }, file, _signal, privateAddresses): Promise<FileLocation> {
       const server = more?.endpoint ?? serverOf(undefined)
       const revisions: Record<string, string> = JSON.parse(more?.revisions ?? '{}')
       const [label, ...path] = file.path.split('/') as [string, ...string[]]
@@ -74,6 +83,7 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
         url,
         headers: locationHeaders(credentialsFor(server)),
         ...proxyOf(url, proxy),
+        ...(server === endpoint ? {} : { privateAddresses: privateAddresses ?? [] }),
         size: file.size,
         sha256: file.sha256
       }
@@ -81,7 +91,8 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
   }
 }
 
-function refusal(response: HubResponse, server: string, id: string): CorralError {
+/** @param isQuoted whether the server's own words are told: not those of one that the client chose */
+function refusal(response: HubResponse, server: string, id: string, isQuoted: boolean): CorralError {
   const { status, text } = response
   const details = { hub: server, repository: id, hubStatus: status }
   if (status === 404 && /"model_not_found"/.test(text)) {
@@ -102,9 +113,9 @@ function refusal(response: HubResponse, server: string, id: string): CorralError
   const subject = {
     title: `The corral at ${server}`,
     id,
-    tokenAdvice: 'set its address and one of its keys as corral-hub.endpoint and corral-hub.token in config.yaml'
+    tokenAdvice: 'set its address and one of its API keys as corral-hub.endpoint and corral-hub.token in config.yaml'
   }
-  return hubRefusal(kind ?? 'server-error', response, subject, Date.now())
+  return hubRefusal(kind ?? 'server-error', isQuoted ? response : wordless(response), subject, Date.now())
 }
 
 /**

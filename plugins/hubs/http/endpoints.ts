@@ -9,7 +9,10 @@ const RETRY_TIME_BEFORE_MIRRORS = 3_000
 /** Status codes of gateways that cannot reach the hub behind them. */
 const GATEWAY = new Set([502, 503, 504])
 
-type PathRequest = Omit<OutgoingRequest, 'url' | 'credentials' | 'trustedHosts'> & {
+type PathRequest = Omit<
+  OutgoingRequest,
+  'url' | 'credentials' | 'trustedHosts' | 'privateAddresses' | 'redirectsAnywhere'
+> & {
   /** Appended to the endpoint; begins with a slash. */
   path: string
 }
@@ -19,6 +22,7 @@ export type EndpointResponse = HubResponse & { endpoint: string }
 
 /**
  * Sends requests to a hub, or to its mirrors while it cannot be reached. Only the hub's own host gets the token.
+ * @param usual the hub's own address: any other endpoint, and mirrors, were named by an admin
  * @param mirrors tried in order when the endpoint cannot be reached
  * @param credentials headers with the token; undefined without one
  * @throws CorralError `hub_unreachable` of the endpoint; the signal's reason
@@ -26,6 +30,7 @@ export type EndpointResponse = HubResponse & { endpoint: string }
 export function createEndpoints(
   fetch: HubFetch,
   endpoint: string,
+  usual: string,
   mirrors: readonly string[],
   trustedHosts: readonly string[],
   credentials: () => Promise<Headers | undefined>
@@ -50,7 +55,15 @@ export function createEndpoints(
       const own = mayHaveCredentials(new URL(url), home, [])
       const retryTime = i < bases.length - 1 ? { retryTime: RETRY_TIME_BEFORE_MIRRORS } : {}
       try {
-        const request = { ...rest, ...retryTime, url, trustedHosts, credentials: own ? token : undefined }
+        const redirectsAnywhere = base !== usual
+        const request = {
+          ...rest,
+          ...retryTime,
+          url,
+          trustedHosts,
+          redirectsAnywhere,
+          credentials: own ? token : undefined
+        }
         const response = { ...(await fetch(request)), endpoint: base }
         if (!GATEWAY.has(response.status) || outgoing.isFinal?.(response)) return response
         gateway ??= response

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { brotliDecompress, unzip } from 'node:zlib'
 import { CorralError } from '../../../core/errors.ts'
+import { allowedLookup, requireAllowedHost } from '../../../core/system/allowed-address.ts'
 import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { checkRedirect, isRedirect, MAX_REDIRECTS } from '../../../core/system/redirects.ts'
@@ -12,7 +13,11 @@ import { connectionErrorText } from './connection-errors.ts'
 const RESPONSE_TIMEOUT = 20_000
 /** Bytes of the largest response that is read: a listing of many thousand files has some MB. */
 const BODY_LIMIT = 64 * 1024 * 1024
+/** The same of a server that a client chose: it sends a listing of one model at most. */
+const CHOSEN_BODY_LIMIT = 1024 * 1024
 const ERROR_BODY_LIMIT = 64 * 1024
+/** Longest time in milliseconds for which an unused connection is kept: servers may ask for hours. */
+const KEEP_ALIVE = 10_000
 /** Milliseconds for which a request is retried, unless it says otherwise. */
 const RETRY_TIME = 8_000
 /** The same for requests for locations: a download that is running is not given up as soon. */
@@ -27,6 +32,13 @@ export interface OutgoingRequest {
   /** Sent only to the host of the address and to trusted hosts. */
   credentials?: Headers | undefined
   trustedHosts?: readonly string[]
+  /**
+   * Set where a client chose the address: only public servers and these are connected to; see
+   * `HubRequest.privateAddresses`.
+   */
+  privateAddresses?: readonly string[] | undefined
+  /** Settings name the address: it may redirect into a private network. */
+  redirectsAnywhere?: boolean
   signal?: AbortSignal | undefined
   /** What to do at a redirect to a host that gets no credentials: follow it without them, or return its address. */
   foreign?: 'follow' | 'stop'
@@ -66,17 +78,30 @@ export function shownAddress(address: string): string {
  */
 export function createHubFetch(title: string, proxy: string, connectTimeout: number, ending: AbortSignal) {
   const via = proxy ? ' (through the proxy of its settings)' : ''
-  let connections: Promise<ServerConnections> | undefined
-  ending.addEventListener('abort', () => void connections?.then(opened => opened.close()), { once: true })
+  /** By the private addresses that they may go to: one that is open must not serve a request that may not open it. */
+  const connections = new Map<string, Promise<ServerConnections>>()
+  const closeAll = () => connections.forEach(opening => void opening.then(opened => opened.close()))
+  ending.addEventListener('abort', closeAll, { once: true })
+
+  function connectionsTo(allowed: readonly string[] | undefined): Promise<ServerConnections> {
+    const key = JSON.stringify(allowed ?? null)
+    const open = connections.get(key)
+    if (open) return open
+    // An empty setting means the proxy of the environment.
+    const opening = openConnections(proxy || undefined, {
+      connect: { timeout: connectTimeout, ...(allowed ? { lookup: allowedLookup(allowed) } : {}) },
+      headersTimeout: RESPONSE_TIMEOUT,
+      bodyTimeout: RESPONSE_TIMEOUT,
+      keepAliveMaxTimeout: KEEP_ALIVE
+    })
+    connections.set(key, opening)
+    return opening
+  }
 
   async function sendOnce(outgoing: OutgoingRequest, url: URL, credentials: Headers | undefined, signal: AbortSignal) {
-    // An empty setting means the proxy of the environment.
-    connections ??= openConnections(proxy || undefined, {
-      connect: { timeout: connectTimeout },
-      headersTimeout: RESPONSE_TIMEOUT,
-      bodyTimeout: RESPONSE_TIMEOUT
-    })
-    const dispatcher = (await connections).to(url)
+    const { privateAddresses: allowed } = outgoing
+    if (allowed) requireAllowedHost(url.hostname, allowed, proxy === '' && !hasProxy(process.env))
+    const dispatcher = (await connectionsTo(allowed)).to(url)
     const { request } = await import('undici')
     const response = await request(url, {
       dispatcher,
@@ -101,7 +126,8 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
       body.on('error', () => undefined).destroy()
       return { status, headers, text: '' }
     }
-    return { status, headers, text: await readText(body, headers, status < 300 ? BODY_LIMIT : ERROR_BODY_LIMIT, url) }
+    const limit = status >= 300 ? ERROR_BODY_LIMIT : allowed ? CHOSEN_BODY_LIMIT : BODY_LIMIT
+    return { status, headers, text: await readText(body, headers, limit, url) }
   }
 
   async function readText(body: AsyncIterable<Buffer>, headers: Headers, limit: number, url: URL): Promise<string> {
@@ -119,7 +145,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     // Some servers compress although they were asked not to.
     const unpack = { gzip: unzip, deflate: unzip, br: brotliDecompress }[headers['content-encoding'] ?? '']
     if (!unpack || size === 0) return bytes.toString()
-    return (await promisify<Buffer, object, Buffer>(unpack)(bytes, { maxOutputLength: BODY_LIMIT })).toString()
+    return (await promisify<Buffer, object, Buffer>(unpack)(bytes, { maxOutputLength: limit })).toString()
   }
 
   function unreachable(why: string, cause?: unknown): CorralError {
@@ -142,7 +168,12 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
       const response = { status, url: url.href, headers, hops, text, credentials }
       if (!isRedirect(status)) return response
       if (redirects === MAX_REDIRECTS) throw unreachable(`${start.host} redirects more than ${MAX_REDIRECTS} times`)
-      const redirect = checkRedirect(headers.location, { start, from: url, trustedHosts: outgoing.trustedHosts ?? [] })
+      const redirect = checkRedirect(headers.location, {
+        start,
+        from: url,
+        trustedHosts: outgoing.trustedHosts ?? [],
+        mayBePrivate: outgoing.redirectsAnywhere === true || outgoing.privateAddresses !== undefined
+      })
       if ('refused' in redirect) throw unreachable(`${start.host} cannot be trusted: it ${redirect.refused}`)
       if (redirect.foreign && outgoing.foreign === 'stop') return { ...response, foreignLocation: redirect.to.href }
       // Credentials are never sent again after a foreign host, not even back to the hub.
@@ -182,6 +213,10 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
   }
 }
 export type HubFetch = ReturnType<typeof createHubFetch>
+
+function hasProxy(env: NodeJS.ProcessEnv): boolean {
+  return ['https_proxy', 'HTTPS_PROXY', 'http_proxy', 'HTTP_PROXY'].some(name => env[name])
+}
 
 /** Values of response headers by lower-case names. */
 export type Headers = Record<string, string>

@@ -43,6 +43,12 @@ export function serverMessage(response: Pick<HubResponse, 'headers' | 'text'>): 
   return line.length > 300 ? `${line.slice(0, 300)}…` : line
 }
 
+/** A response without its server's own words, for servers that the settings do not name. */
+export function wordless(response: HubResponse): HubResponse {
+  const { 'x-error-message': _, ...headers } = response.headers
+  return { ...response, headers, text: '' }
+}
+
 /** ` <who> says: <message>.` with the error message of a server; empty where it sends none. */
 export function quoteServer(who: string, response: Pick<HubResponse, 'headers' | 'text'>): string {
   const message = serverMessage(response)

@@ -1,11 +1,11 @@
-import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
+import type { FileLocation, Hub, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { shardNames } from '../../../core/models/gguf-file-name.ts'
 import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
 import { hubFile, sha256OfHeaders } from '../files/listed-files.ts'
 import { type HubFetch, type HubResponse, shownAddress } from '../http/hub-fetch.ts'
-import { quoteServer } from '../http/hub-response.ts'
+import { wordless } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
 import {
   addressBeside,
@@ -18,6 +18,8 @@ import {
 
 /** More shards than this are a mistake. */
 const MAX_SHARDS = 500
+/** Addresses whose secrets are kept: far more than there are pulls at a time. */
+const MOST_SECRETS = 1000
 
 type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>
 
@@ -28,11 +30,26 @@ type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>
 export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   const secretsOf = new Map<string, Secrets>()
 
+  function keepSecrets(id: string, secrets: Secrets): void {
+    secretsOf.delete(id)
+    if (secrets.credentials || secrets.secretQuery) secretsOf.set(id, secrets)
+    // The oldest go first.
+    for (const old of secretsOf.keys()) {
+      if (secretsOf.size <= MOST_SECRETS) break
+      secretsOf.delete(old)
+    }
+  }
+
   /** The location of the file at an address. @throws CorralError when there is none */
-  async function find(address: string, secrets: Secrets | undefined, signal: AbortSignal | undefined) {
+  async function find(
+    address: string,
+    secrets: Secrets | undefined,
+    privateAddresses: readonly string[] = [],
+    signal?: AbortSignal
+  ) {
     const url = address + (secrets?.secretQuery ?? '')
     const response = await requestLocation(
-      outgoing => fetch({ ...outgoing, url, signal, credentials: secrets?.credentials }),
+      outgoing => fetch({ ...outgoing, url, signal, privateAddresses, credentials: secrets?.credentials }),
       'follow',
       true
     )
@@ -49,7 +66,7 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
     // Plain web servers have digest and identity in headers.
     const sha256 = located.sha256 ?? sha256OfHeaders(headers)
     const identity = located.identity ?? headers['last-modified']
-    return { response, location: { ...located, sha256, identity } satisfies FileLocation }
+    return { response, location: { ...located, sha256, identity, privateAddresses } satisfies FileLocation }
   }
 
   return {
@@ -59,8 +76,9 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
 
     async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
       const { id, ...secrets } = parseAddress(request.id)
-      secretsOf.set(id, secrets)
-      const { response, location } = await find(id, secrets, signal)
+      keepSecrets(id, secrets)
+      const at = (address: string) => find(address, secrets, request.privateAddresses, signal)
+      const { response, location } = await at(id)
       const name = nameOfDisposition(response.headers['content-disposition']) ?? nameOfAddress(id)
       if (name === undefined) {
         throw new CorralError(
@@ -74,28 +92,28 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
       const names = name === nameOfAddress(id) && shards.length <= MAX_SHARDS ? shards : [name]
       const locations: FileLocation[] = []
       for (const shard of names) {
-        locations.push(shard === name ? location : (await find(addressBeside(id, shard), secrets, signal)).location)
+        locations.push(shard === name ? location : (await at(addressBeside(id, shard))).location)
       }
       const files = names.map((path, i) => hubFile(path, locations[i]!.size, locations[i]!.sha256))
       const facts = files.map(({ path, size, sha256 }, i) => [path, size, sha256 ?? locations[i]!.identity])
       return { hub: 'url', id, revision: contentFingerprint(facts), address: shownAddress(id), gated: false, files }
     },
 
-    async locate({ id, files }: HubRepository, file: HubFile, signal: AbortSignal): Promise<FileLocation> {
+    async locate({ id, files }, file, signal, privateAddresses): Promise<FileLocation> {
       const address = files.length > 1 ? addressBeside(id, file.path) : id
-      return (await find(address, secretsOf.get(id), signal)).location
+      return (await find(address, secretsOf.get(id), privateAddresses, signal)).location
     }
   }
 }
 
-/** The error for an address that does not deliver its file. @param shown the address as it may be shown */
+/** The error for an address that does not deliver its file; never in its server's words. @param shown the address as it may be shown */
 function addressRefusal(response: HubResponse, shown: string): CorralError {
   const { status } = response
   const details = { address: shown, hubStatus: status }
   if (status === 401 || status === 403 || status === 407) {
     return new CorralError(
       'hub_forbidden',
-      `${shown} is not public (status ${status}). If you have access, pull it again with a name and password in the address (https://name:password@…), or with a signed address that is still valid.${quoteServer('It', response)}`,
+      `${shown} is not public (status ${status}). If you have access, pull it again with a name and password in the address (https://name:password@…), or with a signed address that is still valid.`,
       { details }
     )
   }
@@ -106,5 +124,5 @@ function addressRefusal(response: HubResponse, shown: string): CorralError {
     })
   }
   const subject = { title: `The server of ${shown}`, id: shown }
-  return hubRefusal(status === 429 ? 'rate-limited' : 'server-error', response, subject, Date.now())
+  return hubRefusal(status === 429 ? 'rate-limited' : 'server-error', wordless(response), subject, Date.now())
 }

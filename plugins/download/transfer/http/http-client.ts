@@ -1,3 +1,4 @@
+import { requireAllowedHost } from '../../../../core/system/allowed-address.ts'
 import { Connection, type Exchange, type Receiver } from './http-connection.ts'
 import { type Answer, type ResponseHead, readResponse } from './http-response.ts'
 import { basicCredentials, proxyFor } from './http-socket.ts'
@@ -24,7 +25,7 @@ export interface FetchRequest {
 export interface FetchResult {
   answer: Answer
   head: ResponseHead
-  /** The beginning of the body of an error response. */
+  /** The beginning of the body of an error response; empty for a server that a client chose. */
   text: string
 }
 
@@ -63,6 +64,7 @@ export async function fetchBytes(
   }
   const headers = { ...target.headers, Range: range, 'Accept-Encoding': 'identity' }
   await connections.get({ ...target, headers }, { ...options, receiver })
+  if (target.privateAddresses) return { ...result!, text: '' }
   const text = withoutQueries(note.toString('utf8', 0, noted).replace(/\s+/g, ' ').trim()).slice(0, SHOWN)
   return { ...result!, text }
 }
@@ -79,12 +81,14 @@ export interface RequestTarget {
   url: URL
   headers: Record<string, string>
   proxy: string | undefined
+  /** Set where a client chose the address; see `FileLocation`. */
+  privateAddresses?: readonly string[] | undefined
 }
 
 export type GetOptions = Omit<Exchange, 'path' | 'headers'>
 
 interface IdleConnection {
-  /** What its server and proxy are. */
+  /** What its server and proxy are, and what it was allowed to connect to. */
   key: string
   connection: Connection
   timer: NodeJS.Timeout
@@ -96,20 +100,21 @@ export class ConnectionPool {
 
   /**
    * Sends one GET over an idle connection or a new one.
-   * @throws ConnectionFailure, the signal's reason
+   * @throws ConnectionFailure, CorralError `address_not_allowed`, the signal's reason
    */
   async get(target: RequestTarget, options: GetOptions): Promise<'complete' | 'stopped'> {
     const proxy = proxyFor(target.url, target.proxy, process.env)
     const throughProxy = proxy !== undefined && target.url.protocol === 'http:'
-    const key = `${proxy?.href ?? ''} ${throughProxy ? '' : target.url.origin}`
+    const { privateAddresses: allowed } = target
+    if (allowed) requireAllowedHost(target.url.hostname, allowed, proxy === undefined)
+    const key = JSON.stringify([proxy?.href, throughProxy ? '' : target.url.origin, allowed])
     const exchange: Exchange = {
       ...options,
       path: `${throughProxy ? target.url.origin : ''}${target.url.pathname}${target.url.search}`,
       headers: headersFor(target, throughProxy && proxy.username !== '' ? basicCredentials(proxy) : undefined)
     }
     for (;;) {
-      const connection =
-        this.#take(key) ?? (await Connection.open(target.url, proxy, options.stallTimeout, options.signal))
+      const connection = this.#take(key) ?? (await Connection.open(target, proxy, options.stallTimeout, options.signal))
       const used = connection.exchanges > 0
       try {
         const end = await connection.exchange(exchange)

@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
 import { HEAD_LIMIT, InvalidResponse, parseHead, type ResponseHead } from './http-response.ts'
-import { ConnectionFailure, openSocket } from './http-socket.ts'
+import { ConnectionFailure, openSocket, type SocketTarget } from './http-socket.ts'
 
 /** Receives a response. The bytes are read straight into its memory: no copies, no garbage. */
 export interface Receiver {
@@ -61,9 +61,14 @@ export class Connection {
 
   /**
    * Connects to the server of `target`.
-   * @throws ConnectionFailure, the signal's reason
+   * @throws ConnectionFailure, CorralError `address_not_allowed`, the signal's reason
    */
-  static async open(target: URL, proxy: URL | undefined, timeout: number, signal: AbortSignal): Promise<Connection> {
+  static async open(
+    target: SocketTarget,
+    proxy: URL | undefined,
+    timeout: number,
+    signal: AbortSignal
+  ): Promise<Connection> {
     const connection = new Connection()
     const onread = {
       buffer: () => connection.#room(),

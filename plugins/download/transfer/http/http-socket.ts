@@ -2,6 +2,8 @@ import { once } from 'node:events'
 import type { ClientRequest, IncomingMessage } from 'node:http'
 import { connect as connectPlain, isIP, type Socket } from 'node:net'
 import type { ConnectionOptions } from 'node:tls'
+import { CorralError } from '../../../../core/errors.ts'
+import { allowedLookup } from '../../../../core/system/allowed-address.ts'
 import { isLoopback } from '../../../../core/system/private-address.ts'
 
 /** A connection could not be made, or broke before the end of an exchange. */
@@ -21,13 +23,19 @@ export interface OnRead {
   callback(length: number, from: Uint8Array): boolean
 }
 
+export interface SocketTarget {
+  url: URL
+  /** Private addresses that a direct connection may go to; absent means any. An address as host is not looked at here. */
+  privateAddresses?: readonly string[] | undefined
+}
+
 /**
  * Connects to the server of `target`.
  * @returns the socket, and whether it uses `onread`; otherwise it emits `data`
- * @throws ConnectionFailure, the signal's reason
+ * @throws ConnectionFailure, CorralError `address_not_allowed`, the signal's reason
  */
 export async function openSocket(
-  target: URL,
+  { url: target, privateAddresses }: SocketTarget,
   proxy: URL | undefined,
   onread: OnRead,
   timeout: number,
@@ -37,7 +45,8 @@ export async function openSocket(
   const first = proxy ?? target
   const firstSecure = first.protocol === 'https:'
   const tls = target.protocol === 'https:' || firstSecure ? await import('node:tls') : undefined
-  const place = { host: hostOf(first), port: Number(first.port || (firstSecure ? 443 : 80)), noDelay: true }
+  const lookup = privateAddresses && !proxy ? { lookup: allowedLookup(privateAddresses) } : {}
+  const place = { host: hostOf(first), port: Number(first.port || (firstSecure ? 443 : 80)), noDelay: true, ...lookup }
   const open = async (more: object) => {
     const socket = firstSecure
       ? tls!.connect({ ...place, ...secure(first), ...more })
@@ -61,7 +70,7 @@ function hostOf(url: URL): string {
   return url.hostname.replace(/^\[|\]$/g, '')
 }
 
-/** Waits for an event of a connection that is being made. @throws ConnectionFailure, the signal's reason */
+/** Waits for an event of a connection that is being made. @throws as `openSocket` */
 async function happened(
   source: Socket | ClientRequest,
   event: string,
@@ -77,6 +86,7 @@ async function happened(
     })
     source.destroy()
     signal.throwIfAborted()
+    if (error instanceof CorralError) throw error
     if (limit.aborted) throw new ConnectionFailure('connect', `no connection within ${timeout / 1000} s`)
     const { message, errors } = error as AggregateError
     throw new ConnectionFailure('connect', message || errors?.[0]?.message || 'it failed', error)

@@ -1,0 +1,82 @@
+import { type LookupAddress, lookup } from 'node:dns'
+import { isIP, type LookupFunction } from 'node:net'
+import ipaddr from 'ipaddr.js'
+import { CorralError } from '../errors.ts'
+import { bareHost, isPrivateName, isPublicAddress, meantAddress } from './private-address.ts'
+
+/** The entry that allows every address. */
+export const EVERY_ADDRESS = '*'
+
+/** Whether a text can be an entry of a list of allowed private addresses: a host name, an address, a network or `*`. */
+export function isAllowedEntry(text: string): boolean {
+  if (text === EVERY_ADDRESS) return true
+  if (text.includes('/')) return ipaddr.isValidCIDR(text) && isIP(text.slice(0, text.indexOf('/'))) !== 0
+  return isIP(text) !== 0 || (/^[^\s:/?#@[\]\\*]+$/.test(text) && !/^[\d.]+$/.test(text))
+}
+
+/** Whether an address is public or listed. */
+function isAllowed(address: string, allowed: readonly string[]): boolean {
+  if (allowed.includes(EVERY_ADDRESS) || isPublicAddress(address)) return true
+  const meant = meantAddress(address)
+  return allowed.filter(isNetwork).some(entry => {
+    const [network, bits] = networkOf(entry)
+    return network.kind() === meant.kind() && meant.match(network, bits)
+  })
+}
+
+const isNetwork = (entry: string) => entry.includes('/') || isIP(entry) !== 0
+
+function networkOf(entry: string): [ReturnType<typeof meantAddress>, number] {
+  if (entry.includes('/')) return ipaddr.parseCIDR(entry)
+  const address = meantAddress(entry)
+  return [address, address.kind() === 'ipv4' ? 32 : 128]
+}
+
+function namesHost(host: string, allowed: readonly string[]): boolean {
+  return allowed.some(entry => entry === EVERY_ADDRESS || bareHost(entry) === host)
+}
+
+/**
+ * Refuses a host that can be refused before it is looked up: an address that is neither public nor listed, and a name
+ * that only private networks have. To be called before every request, whatever connection it will use.
+ * @param allowed private hosts, addresses and networks that may be reached
+ * @param isLookedUp whether the name will be looked up here; a proxy does that elsewhere
+ * @throws CorralError `address_not_allowed`
+ */
+export function requireAllowedHost(hostname: string, allowed: readonly string[], isLookedUp: boolean): void {
+  const host = bareHost(hostname)
+  if (namesHost(host, allowed)) return
+  if (isIP(host) !== 0) {
+    if (!isAllowed(host, allowed)) throw addressNotAllowed(hostname)
+  } else if (isPrivateName(host) && !(isLookedUp && allowed.some(isNetwork))) throw addressNotAllowed(hostname)
+}
+
+/**
+ * A `lookup` for sockets that gives no address but those that may be connected to: what it has checked is what they
+ * connect to, so a name cannot change its address in between. A name with any other address is refused as a whole.
+ * Sockets do not call it for addresses: see `requireAllowedHost`.
+ * @param resolve how names are looked up
+ */
+export function allowedLookup(allowed: readonly string[], resolve: typeof lookup = lookup): LookupFunction {
+  return (hostname, options, callback) => {
+    resolve(hostname, { ...options, all: true }, (error, found: LookupAddress[]) => {
+      const [first] = found ?? []
+      if (error || !first) return callback(error, [])
+      const isFine = namesHost(bareHost(hostname), allowed) || found.every(({ address }) => isAllowed(address, allowed))
+      if (!isFine) return callback(addressNotAllowed(hostname), [])
+      if (options.all) callback(null, found)
+      else callback(null, first.address, first.family)
+    })
+  }
+}
+
+/** The same for every address that is refused: nothing in it tells what is there, or whether anything is. */
+function addressNotAllowed(hostname: string): CorralError {
+  return new CorralError(
+    'address_not_allowed',
+    `"${hostname}" is not at a public address, and this server fetches from others only where its settings name them. ` +
+      'An admin may add it to "downloads.private_addresses" in config.yaml; "corral pull" on the machine of the server, ' +
+      'by the user who runs it, needs no setting.',
+    { param: 'model' }
+  )
+}
