@@ -1,5 +1,5 @@
 import { constants } from 'node:os'
-import { CorralError, type ErrorCode, messageOf } from '../core/errors.ts'
+import { CorralError, type ErrorCode, isSystemError, messageOf } from '../core/errors.ts'
 
 /** The exit codes of corral's commands; `corral --help` lists them. */
 export const EXIT = { ok: 0, failure: 1, usage: 2, noServer: 3, notFound: 4 } as const
@@ -90,11 +90,14 @@ export function interruption(): AbortSignal {
   return controller.signal
 }
 
-/** Ends the command quietly, without an error, when the reader of its output goes away (`corral list | head -1`). */
+/**
+ * Ends the command quietly, without an error, when the reader of its output goes away (`corral list | head -1`) or the
+ * terminal is closed.
+ */
 export function endOnClosedOutput(): void {
   for (const stream of [process.stdout, process.stderr]) {
     stream.on('error', error => {
-      if ((error as NodeJS.ErrnoException).code !== 'EPIPE') throw error
+      if (!isSystemError(error, 'EPIPE', 'EIO')) throw error
       controller.abort(new Interrupted(0))
     })
   }

@@ -43,6 +43,7 @@ export const DoctorReportSchema = Type.Object(
                 startTime: Type.String({ description: 'When the process started, as its system reports it' }),
                 host: Type.String({ description: 'Name of its machine' }),
                 address: Type.String({ description: 'Where it listens' }),
+                socket: Type.Optional(Type.String({ description: 'Its private socket, for the user who runs it' })),
                 version: Type.String({ description: "corral's version" })
               }),
               Type.Null()

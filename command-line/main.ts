@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 import { CommanderError } from 'commander'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import { exitOnClosedTerminal } from './closed-terminal.ts'
 import { EXIT, endOnClosedOutput, explainFailure } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
 import { letPluginsImportCorral } from './plugin-imports.ts'
@@ -51,5 +52,6 @@ async function run(argv: string[]): Promise<number> {
 }
 
 endOnClosedOutput()
+exitOnClosedTerminal()
 process.exitCode = await run(process.argv)
 setTimeout(() => process.exit(), EXIT_TIMEOUT).unref()

@@ -1,8 +1,10 @@
 import { hostname, networkInterfaces } from 'node:os'
 import { type ConfigPlaces, findFile, findHome } from '../core/config/config-file.ts'
 import type { LoadedConfig } from '../core/config/load.ts'
+import type { Owner } from '../core/system/data-directory.ts'
 import { type DataPaths, dataPaths } from '../core/system/data-paths.ts'
 import { isObject } from '../core/system/json-object.ts'
+import type { ServerPlace } from './server-client.ts'
 
 /** The settings by which a command finds its server. */
 export interface ServerSettings {
@@ -106,6 +108,23 @@ export function recordedAddress(address: string): string | undefined {
   const url = URL.canParse(address) ? new URL(address) : undefined
   const port = Number(url?.port || 80)
   return url?.protocol !== 'http:' || port === 0 ? undefined : clientAddress(url.hostname, port)
+}
+
+/**
+ * How a server at this address is reached: by its private socket only if it is the one that holds the data directory.
+ * @param owner the server that holds it, if any
+ */
+export function placeOf(
+  address: string,
+  home: string,
+  owner: Pick<Owner, 'host' | 'address' | 'socket'> | undefined
+): ServerPlace {
+  if (!owner || recordedAddress(owner.address) !== address) {
+    return { address, why: `it is not known to be the server of ${home}` }
+  }
+  if (owner.host !== hostname()) return { address, why: `the server of ${home} runs on ${owner.host}` }
+  if (owner.socket === undefined) return { address, why: `the server of ${home} has no private socket` }
+  return { address, socket: owner.socket }
 }
 
 function isThisMachine(host: string): boolean {

@@ -23,15 +23,25 @@ interface StreamOptions {
   onStatus?: (text: string) => void
 }
 
-export interface ClientOptions {
+/** Where a command reaches a server. */
+export interface ServerPlace {
+  /** Such as `http://127.0.0.1:11435`. */
   address: string
-  /** Sent as a bearer token. */
+  /** The server's private socket, which is used instead of its address where this user can open it. */
+  socket?: string | undefined
+  /** Why the socket is not used, as the end of a sentence. */
+  why?: string
+}
+
+export interface ClientOptions extends ServerPlace {
+  /** Sent as a bearer token; the private socket needs none. */
   apiKey: string | undefined
   /** Cancels all requests. */
   signal: AbortSignal
 }
 
-export function createClient({ address, apiKey, signal: ended }: ClientOptions): ServerClient {
+export function createClient({ address, socket, why, apiKey, signal: ended }: ClientOptions): ServerClient {
+  const way = { address, why, hasKey: apiKey !== undefined }
   async function send(method: string, path: string, body: unknown, signal: AbortSignal): Promise<IncomingMessage> {
     const payload = body === undefined ? undefined : JSON.stringify(body)
     signal.throwIfAborted()
@@ -39,6 +49,7 @@ export function createClient({ address, apiKey, signal: ended }: ClientOptions):
       // Without an agent each request closes its own connection, so that none keeps the process alive.
       const request = httpRequest(new URL(path, address), {
         method,
+        ...(socket !== undefined && { socketPath: socket }),
         agent: false,
         signal,
         headers: {
@@ -46,14 +57,14 @@ export function createClient({ address, apiKey, signal: ended }: ClientOptions):
           ...(payload === undefined
             ? {}
             : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(payload) }),
-          ...(apiKey ? { authorization: `Bearer ${apiKey}` } : {})
+          ...(apiKey && socket === undefined ? { authorization: `Bearer ${apiKey}` } : {})
         }
       })
       request.once('response', resolve)
       request.once('error', error => reject(signal.aborted ? signal.reason : unreachable(address, error)))
       request.end(payload)
     })
-    if (response.statusCode! >= 400) throw refusal(address, response.statusCode!, await readText(response, signal))
+    if (response.statusCode! >= 400) throw refusal(way, response.statusCode!, await readText(response, signal))
     return response
   }
 
@@ -100,8 +111,8 @@ export function createClient({ address, apiKey, signal: ended }: ClientOptions):
 }
 
 /** Whether a corral server answers there. */
-export async function answersAt(address: string, timeout: number): Promise<boolean> {
-  const client = createClient({ address, apiKey: undefined, signal: AbortSignal.timeout(timeout) })
+export async function answersAt(place: ServerPlace, timeout: number): Promise<boolean> {
+  const client = createClient({ ...place, apiKey: undefined, signal: AbortSignal.timeout(timeout) })
   try {
     const health = await client.json<{ status?: unknown }>('GET', '/api/health')
     return health.status === 'ok'
@@ -125,21 +136,42 @@ function streamError(event: { error?: unknown; code?: unknown }): ServerRefusal 
   return new ServerRefusal(String(event.error), typeof event.code === 'string' ? event.code : undefined)
 }
 
-function refusal(address: string, status: number, text: string): ServerRefusal {
+/** How a command reached its server, for refusals. */
+interface Way {
+  address: string
+  why: string | undefined
+  hasKey: boolean
+}
+
+function refusal({ address, why, hasKey }: Way, status: number, text: string): ServerRefusal {
   let body: Record<string, unknown> = {}
   try {
     body = JSON.parse(text)
   } catch {
     // Not a reply of corral: only the status is known.
   }
+  const because = why === undefined ? '' : `, since ${why}`
   if (status === 401) {
+    const problem = hasKey ? 'does not know the key that was sent' : 'requires an API key'
     return new ServerRefusal(
-      `The server at ${address} requires an API key. Set CORRAL_API_KEYS to one of its keys.`,
+      `The server at ${address} ${problem}. Set CORRAL_API_KEYS to one of its keys; "corral key create <name>", where it ` +
+        `runs, makes one. (It was asked over TCP${because}.)`,
       'unauthorized'
     )
   }
-  if (typeof body?.error === 'string') return streamError(body)
-  return new ServerRefusal(`The server at ${address} answered with status ${status}; it may not be corral.`, undefined)
+  if (typeof body?.error !== 'string') {
+    return new ServerRefusal(
+      `The server at ${address} answered with status ${status}; it may not be corral.`,
+      undefined
+    )
+  }
+  if (body.code !== 'forbidden_role') return streamError(body)
+  const key = hasKey ? 'with the key of CORRAL_API_KEYS' : 'without a key'
+  return new ServerRefusal(
+    `${body.error} It was asked over TCP ${key}${because}. Set CORRAL_API_KEYS to a key that may do this; ` +
+      '"corral key create <name> --role operator|admin", where the server runs, makes one.',
+    'forbidden_role'
+  )
 }
 
 function parseJson(address: string, text: string): Record<string, unknown> {

@@ -6,13 +6,14 @@ import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { CommandFailure, EXIT, interruption } from './command-failure.ts'
 import { type CommandContext, openConfig } from './context.ts'
 import {
+  placeOf,
   planAddresses,
   readServerSettings,
   recordedAddress,
   type ServerSettings,
   serverSettingsOf
 } from './server-address.ts'
-import { answersAt, createClient, type ServerClient } from './server-client.ts'
+import { answersAt, createClient, type ServerClient, type ServerPlace } from './server-client.ts'
 
 export interface ServerConnection {
   client: ServerClient
@@ -48,12 +49,12 @@ export async function withServer<Result>(
   const loadWhole = async () => (config ??= await openConfig(context))
   const settings =
     (await readServerSettings({ ...context, flags: context.flags() })) ?? serverSettingsOf(await loadWhole())
-  const connect = (address: string) => createClient({ address, apiKey: settings.apiKey, signal })
+  const connect = (place: ServerPlace) => createClient({ ...place, apiKey: settings.apiKey, signal })
   const deadline = Date.now() + START_TIMEOUT
   for (;;) {
     signal.throwIfAborted()
-    const address = await findServer(settings, deadline)
-    if (address) return await use({ client: connect(address), own: undefined })
+    const place = await findServer(settings, deadline)
+    if (place) return await use({ client: connect(place), own: undefined })
     if (whenNone === 'fail') throw noServer(settings, without)
     let own: RunningServer
     try {
@@ -65,7 +66,7 @@ export async function withServer<Result>(
       continue
     }
     try {
-      return await use({ client: connect(recordedAddress(own.address)!), own })
+      return await use({ client: connect({ address: recordedAddress(own.address)!, socket: own.socket }), own })
     } finally {
       await own.close()
     }
@@ -83,19 +84,25 @@ export async function ask<Reply>(
   return await withServer(context, whenNone, ({ client }) => client.json<Reply>(method, path, body), without)
 }
 
-/** The address of the server to use; undefined when none runs and one may be started here. */
-async function findServer(settings: ServerSettings, deadline: number): Promise<string | undefined> {
+/** Where the server to use is; undefined when none runs and one may be started here. */
+async function findServer(settings: ServerSettings, deadline: number): Promise<ServerPlace | undefined> {
   const { paths } = settings
   const plan = planAddresses(settings)
-  if (plan.named && (await answersAt(plan.named, HEALTH_TIMEOUT))) return plan.named
-  if (!plan.local) throw noServer(settings)
   const { readOwner } = await import('../core/system/data-directory.ts')
+  if (plan.named) {
+    // A data directory that cannot be read has nothing to do with a server that was named.
+    const owner = plan.local ? await readOwner(paths).catch(() => undefined) : undefined
+    const place = await answering(placeOf(plan.named, paths.home, owner))
+    if (place) return place
+  }
+  if (!plan.local) throw noServer(settings)
   for (;;) {
     const owner = await readOwner(paths)
     if (!owner) break
     const address = recordedAddress(owner.address)
-    if (address && (await answersAt(address, HEALTH_TIMEOUT))) {
-      if (!plan.named || !plan.byFlag || plan.named === address) return address
+    const place = address && (await answering(placeOf(address, paths.home, owner)))
+    if (place) {
+      if (!plan.named || !plan.byFlag || plan.named === address) return place
       throw new CommandFailure(
         EXIT.noServer,
         `No server answers at ${plan.named}; the one of ${paths.home} is at ${address}.`
@@ -110,7 +117,15 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<s
     }
     await sleep(100)
   }
-  return plan.usual && (await answersAt(plan.usual, HEALTH_TIMEOUT)) ? plan.usual : undefined
+  return plan.usual ? await answering(placeOf(plan.usual, paths.home, undefined)) : undefined
+}
+
+/** The place where a server answers, by its socket if that can be opened; undefined where none does. */
+async function answering(place: ServerPlace): Promise<ServerPlace | undefined> {
+  if (await answersAt(place, HEALTH_TIMEOUT)) return place
+  if (place.socket === undefined) return undefined
+  const byAddress = { address: place.address, why: `${place.socket} cannot be opened by this user` }
+  return (await answersAt(byAddress, HEALTH_TIMEOUT)) ? byAddress : undefined
 }
 
 async function startOwn(context: CommandContext, config: LoadedConfig, whenNone: WhenNone): Promise<RunningServer> {

@@ -1,6 +1,7 @@
 import type { Command } from 'commander'
 import type { Storage } from '../../core/contracts/storage.ts'
 import type { RunningServer } from '../../core/http/server.ts'
+import { startedOnTerminal } from '../closed-terminal.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 
 export function defineServe(program: Command, context: CommandContext): void {
@@ -12,7 +13,7 @@ export function defineServe(program: Command, context: CommandContext): void {
       `
 Listens at once. The first time, llama.cpp is found, downloaded or built in the background, and requests that need it
 wait. Ctrl-C or SIGTERM stops the server: running answers have "shutdown_grace" (10s) to finish; a second signal stops it
-at once.
+at once. SIGHUP stops a server that was started on a terminal, and no other.
 Exit codes: 0 stopped, 1 cannot start (another server holds the data directory, the port is in use), 2 configuration.
 
 Examples:
@@ -24,6 +25,9 @@ Examples:
     .action(() => serve(context))
 }
 
+/** After these no JavaScript can run: a handler would only have the processor fault again, without end. */
+const FAULTS = ['SIGILL', 'SIGTRAP', 'SIGABRT', 'SIGBUS', 'SIGFPE', 'SIGSEGV'] as const
+
 async function serve(context: CommandContext): Promise<never> {
   const [config, definitions, { shutdownLimit, startServer }, { createLogger }, { default: closeWithGrace }] =
     await Promise.all([
@@ -34,6 +38,12 @@ async function serve(context: CommandContext): Promise<never> {
       import('close-with-grace')
     ])
   const log = createLogger(config.core.log_level)
+  const onTerminal = startedOnTerminal()
+  if (!onTerminal) {
+    process.on('SIGHUP', () => {
+      log.info('SIGHUP: nothing to do. Keys count at once; for other settings restart the server.')
+    })
+  }
   for (const { where, message } of config.unknown) log.warn(`${where}: ${message} It is ignored.`)
   const starting = startServer({ config, definitions, log })
   const delay = shutdownLimit(config)
@@ -41,6 +51,7 @@ async function serve(context: CommandContext): Promise<never> {
   const signals = closeWithGrace(
     {
       delay,
+      skip: [...FAULTS, ...(onTerminal ? [] : (['SIGHUP'] as const))],
       onSecondSignal: signal => log.warn(`second ${signal}: stopping at once`),
       onSecondError: error => log.fatal({ err: error }, 'another error while shutting down: stopping at once'),
       onTimeout: () => log.error(`not shut down after ${delay / 1000} s: stopping at once`)

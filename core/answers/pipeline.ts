@@ -48,7 +48,7 @@ export interface Question {
 }
 
 /** What is leased, and how. */
-export type ModelLease = Omit<LeaseRequest, 'signal' | 'onProgress' | 'turn'>
+export type ModelLease = Omit<LeaseRequest, 'signal' | 'onProgress' | 'turn' | 'owner'>
 
 /** How a surface writes one answer; made anew for each attempt. */
 export interface AnswerWriter {
@@ -79,7 +79,7 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
   const signal = clientSignal(reply)
   const question = bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
-  return await deps.scheduler.withLease({ ...question.lease, turn: reply.request.caller.turn, signal }, async lease => {
+  return await deps.scheduler.withLease({ ...question.lease, ...whose(reply.request), signal }, async lease => {
     const taker = await open(lease)
     await generate(deps, lease, question, hooked, reply, deltas => void taker.add(deltas))
     return taker
@@ -104,7 +104,7 @@ export async function streamedAnswer(
   const stream = openReplyStream(reply, channel)
   const lease: LeaseRequest = {
     ...question.lease,
-    turn: request.caller.turn,
+    ...whose(request),
     signal,
     onProgress: progress => {
       stream.status = progressText(progress)
@@ -130,6 +130,8 @@ export async function streamedAnswer(
   )
 }
 
+const whose = ({ caller: { turn, owner } }: FastifyRequest) => ({ turn, owner })
+
 /** Asks a leased engine for something that comes in one piece: vectors, scores, counts. */
 export async function askOnce<Reply, Body extends EngineFields>(
   deps: AnswerDependencies,
@@ -140,7 +142,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
   const signal = clientSignal(reply)
   const { operation, body, lease } = bounded(deps, reply, asked, deps.catalog.get(asked.lease.model))
   if (!lease.loadOnly) await deps.hooks.request(hookedRequest(deps, operation, body, lease, signal))
-  return await deps.scheduler.withLease({ ...lease, turn: reply.request.caller.turn, signal }, async leased => {
+  return await deps.scheduler.withLease({ ...lease, ...whose(reply.request), signal }, async leased => {
     try {
       return await use(leased, body)
     } catch (error) {
@@ -149,15 +151,17 @@ export async function askOnce<Reply, Body extends EngineFields>(
   })
 }
 
-/** The request within what its caller may ask of the model. @throws CorralError `over_limit` */
+/** The request within what its caller may ask of the model, and its engine be asked. @throws CorralError `over_limit` */
 function bounded<Request extends Asked>(
-  { config }: AnswerDependencies,
+  { config, engines }: AnswerDependencies,
   reply: FastifyReply,
   asked: Request,
   variant: Model
 ): Request {
   const { caller, body: sent } = reply.request
-  return { ...asked, body: withinBounds(asked, boundsFor(config, variant, caller), sent) }
+  const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
+  if (body) engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
+  return { ...asked, body }
 }
 
 type Call = Question['operation'] | ByteCall | 'embed' | 'rerank' | 'tokenize' | 'detokenize' | 'countTokens'

@@ -85,11 +85,15 @@ const LimitsSchema = Type.Object(
       n: 128
     }),
     body_depth: Type.Integer({ default: 200, minimum: 1, description: 'Levels of lists and objects in a request' }),
-    grammar_size: Bytes({ default: '64KiB', description: 'Largest grammar or JSON schema of a request' }),
+    grammar_size: Bytes({
+      default: '64KiB',
+      description: 'Largest grammar or JSON schema of a request; all of its tools may have 16 times as much'
+    }),
     grammar_repetition: Type.Integer({
-      default: 2000,
+      default: 20_000,
       minimum: 1,
-      description: 'Most repetitions that a grammar or JSON schema may state, those inside of each other multiplied'
+      description:
+        'Most ways in which a grammar or JSON schema may let the characters of one token be read; repetitions inside of each other multiply them'
     }),
     connections: Type.Integer({ default: 1024, minimum: 1, description: 'Most open connections' }),
     connections_per_address: Type.Integer({

@@ -18,6 +18,8 @@ export interface Access {
    * @throws ConfigError when everybody in the network could use the server and nobody has said that they may
    */
   admit(address: { host: string; port: number }, setting: string): (request: IncomingMessage) => void
+  /** Whether requests may come from several owners (`Caller.owner`), as where there are several keys. */
+  severalOwners(): boolean
 }
 
 /*

@@ -44,6 +44,11 @@ export function keylessCaller(address: string): Caller {
   return { role: 'operator', owner: 'keyless', turn: address, address }
 }
 
+/** The caller of a request that came by the private socket: the user who runs the server. */
+export function localCaller(): Caller {
+  return { role: 'admin', owner: 'keyless', turn: 'local', address: 'local', isLocal: true }
+}
+
 declare module 'fastify' {
   interface FastifyRequest {
     caller: Caller

@@ -209,9 +209,15 @@ export interface EngineProvider {
    * Those of a request's load options that make a difference to its engines, each in one spelling; all of them where
    * absent. A request with other ones than an engine runs with has it loaded anew.
    * @param defaults what holds where the request gives nothing; checked too
+   * @param asker what the engine is for, and whom the request is of (`AnswerSink.owner`)
    * @throws CorralError `invalid_option`
    */
-  loadOptions?(model: Model, requested: Partial<LoadOptions>, defaults: LoadOptions): Partial<LoadOptions>
+  loadOptions?(
+    model: Model,
+    requested: Partial<LoadOptions>,
+    defaults: LoadOptions,
+    asker: { mode: EngineMode; owner?: string | undefined }
+  ): Partial<LoadOptions>
   /**
    * What an engine for this would take here; does what has to be done before that can be known, such as a conversion.
    * Absent where its engines take no memory of this machine.
@@ -233,6 +239,11 @@ export interface EngineProvider {
   logs?(model: Model): EngineLogRecord[]
   /** Called at shutdown, once all engines have gone. */
   close?(): Promise<void>
+  /**
+   * Refuses what none of its engines may be asked, such as a grammar that would keep one busy for ever; called before a
+   * model is loaded for the request. @throws CorralError
+   */
+  check?(request: EngineFields): void
   /** JSON pointers to what of a request's JSON schemas its engines do not hold answers to. */
   unenforced?(request: EngineFields): string[]
 }

@@ -8,6 +8,8 @@ export interface LeaseRequest extends Waiting {
   model: ModelName
   /** With whom slots and queues are shared by turns, as `Caller.turn`; the server itself where absent. */
   turn?: string
+  /** Whom the prompt belongs to, as `Caller.owner`; the server itself where absent. */
+  owner?: string
   mode?: EngineMode
   /** The model is to be loaded and nothing more: no slot is taken. */
   loadOnly?: boolean

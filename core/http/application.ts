@@ -10,13 +10,14 @@ import Fastify, {
   type RouteOptions
 } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
-import { type Caller, keylessCaller } from '../contracts/callers.ts'
+import { type Caller, keylessCaller, localCaller } from '../contracts/callers.ts'
 import { CorralError } from '../errors.ts'
 import { parseBytes } from '../system/bytes.ts'
 import { isGone } from './client-gone.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
 import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
+import { cameByPrivateSocket } from './private-socket.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -89,7 +90,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   app.decorateRequest('caller', null as unknown as Caller)
   app.addHook('onRequest', async (request, reply) => {
     reply.header('x-request-id', request.id)
-    request.caller = keylessCaller(request.ip)
+    request.caller = cameByPrivateSocket(request.raw) ? localCaller() : keylessCaller(request.ip)
   })
   // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.
   app.addHook('preParsing', async request => {

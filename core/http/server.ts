@@ -10,10 +10,13 @@ import { parseDuration } from '../system/duration.ts'
 import { version } from '../system/package-info.ts'
 import { createApplication } from './application.ts'
 import { httpOrigin, listenError } from './listening.ts'
+import { openPrivateSocket, type PrivateSocket } from './private-socket.ts'
 
 export interface RunningServer {
   /** Base address such as `http://127.0.0.1:11435`. */
   address: string
+  /** Path of the socket that only this user can open, where there is one. */
+  socket: string | undefined
   app: FastifyInstance
   /** Ends it: running requests may go on for `shutdown_grace`, engines end, the data directory is freed. */
   close(): Promise<void>
@@ -41,21 +44,25 @@ export async function startServer({ config, definitions, log }: ServerOptions): 
   try {
     const app = await createApplication(core, log)
     const host = new PluginHost({ definitions, config, log, signal: shutdown.signal })
+    let socket: PrivateSocket | undefined
     close = async () => {
       const closed = app.close()
+      socket?.stopAccepting()
       await host.stop()
       shutdown.abort(new CorralError('shutting_down', 'corral is shutting down.'))
       const linger = setTimeout(() => app.server.closeAllConnections(), CLOSE_LINGER)
       await closed
       clearTimeout(linger)
+      await socket?.closed()
       await claim.release()
     }
     await host.register(app)
     await app.ready()
     await host.start()
+    socket = await openPrivateSocket(app, paths, { log, ended: shutdown.signal })
     const address = await listen(app, core.host, core.port)
-    await claim.update(address)
-    return { address, app, close }
+    await claim.update({ address, socket: socket?.path })
+    return { address, socket: socket?.path, app, close }
   } catch (error) {
     await (close ? close() : claim.release())
     throw error

@@ -22,7 +22,10 @@ export const LoadOptionsSchema = Type.Object({
     description: 'Output precision of the automatic SafeTensors → GGUF conversion'
   })
 })
-export type LoadOptions = Static<typeof LoadOptionsSchema>
+export type LoadOptions = Static<typeof LoadOptionsSchema> & {
+  /** For several owners, none of whom learns what another one asked; set by providers, never by requests. */
+  isolated?: true
+}
 
 /** `n_gpu_layers: -1` leaves the choice to the engine. */
 export const DEFAULT_LOAD_OPTIONS: LoadOptions = {

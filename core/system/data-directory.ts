@@ -13,6 +13,8 @@ export interface Owner {
   host: string
   /** Where it listens, such as `http://127.0.0.1:11435`. */
   address: string
+  /** The socket that only the user who runs it can open; absent until it listens, and where there is none. */
+  socket?: string
   /** corral's version. */
   version: string
 }
@@ -21,7 +23,7 @@ export interface DataDirectoryClaim {
   /** Gives the directory back; a later server may claim it. */
   release(): Promise<void>
   /** Records where the server really listens. */
-  update(address: string): Promise<void>
+  update(places: { address: string; socket: string | undefined }): Promise<void>
 }
 
 /** Why a server cannot use its data directory: another one holds it, or it cannot be written. */
@@ -85,8 +87,9 @@ export async function claimDataDirectory(
       clearInterval(beat)
       await Promise.all(files.map(file => releaseFile(file, self)))
     },
-    async update(address) {
+    async update({ address, socket }) {
       self.address = address
+      if (socket !== undefined) self.socket = socket
       await Promise.all(files.map(file => writeDurably(file, `${JSON.stringify(self, undefined, 2)}\n`)))
     }
   }
@@ -145,9 +148,16 @@ async function readOwnerFile(file: string): Promise<Owner | undefined> {
   }
   try {
     // Checked by hand: commands read it at each call, and are not to load what checks schemas.
-    const { pid, startTime, host, address, version } = JSON.parse(text) as Partial<Record<keyof Owner, unknown>>
+    const { pid, startTime, host, address, socket, version } = JSON.parse(text) as Partial<Record<keyof Owner, unknown>>
     if (typeof pid !== 'number' || typeof startTime !== 'string' || typeof host !== 'string') return undefined
-    return { pid, startTime, host, address: String(address ?? ''), version: String(version ?? '') }
+    return {
+      pid,
+      startTime,
+      host,
+      address: String(address ?? ''),
+      ...(typeof socket === 'string' && { socket }),
+      version: String(version ?? '')
+    }
   } catch {
     // It is written atomically, so a file that is no JSON was not written by a server that lives.
     return undefined

@@ -1,6 +1,7 @@
 import pino from 'pino'
 import pretty from 'pino-pretty'
 import type { CoreConfig } from '../config/core-schema.ts'
+import { isSystemError } from '../errors.ts'
 import { printable, printableJson } from './printable.ts'
 
 /**
@@ -20,7 +21,13 @@ export function createLogger(level: CoreConfig['log_level'], file?: string): pin
     serializers: { err: pino.stdSerializers.err }
   }
   if (file) return pino(options, pino.destination({ dest: file, mkdir: true, append: true, sync: true }))
-  if (!isForPeople) return pino(options, pino.destination({ dest: 1, sync: true }))
+  const stdout = pino.destination({ dest: 1, sync: true })
+  stdout.on('error', error => {
+    // The terminal was closed, which is no reason to leave requests unanswered.
+    if (!isSystemError(error, 'EIO', 'EPIPE')) throw error
+    stdout.write = () => true
+  })
+  if (!isForPeople) return pino(options, stdout)
   return pino(
     options,
     pretty({
@@ -28,7 +35,7 @@ export function createLogger(level: CoreConfig['log_level'], file?: string): pin
       translateTime: 'SYS:HH:MM:ss',
       ignore: 'reqId,pid,hostname',
       singleLine: true,
-      sync: true
+      destination: stdout
     })
   )
 }

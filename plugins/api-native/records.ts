@@ -82,6 +82,7 @@ export function runningRecord(
   const sum = (list: typeof pools) => list.reduce((total, [, bytes]) => total + bytes, 0)
   const size = sum(pools) || variant.size
   const name = naming.shown(variant)
+  const { isolated: _, ...own } = options
   return {
     name,
     model: name,
@@ -93,7 +94,7 @@ export function runningRecord(
     size_vram: Math.min(sum(pools.filter(([pool]) => pool !== 'host')), size),
     context_length: engine.contextSize,
     mode,
-    options: { ...options, num_ctx: engine.contextSize },
+    options: { ...own, num_ctx: engine.contextSize },
     running,
     queued
   }

@@ -1,12 +1,13 @@
 import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import { NATIVE_NAMING } from '../../core/contracts/native-api.ts'
+import type { FurtherListener } from '../../core/http/further-listener.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { BlobStore } from './models/blobs.ts'
 import { modelMakingRoutes } from './models/model-making.ts'
 import { ollamaNaming } from './naming.ts'
 import { hostedNames, pathInProfile, profileRoutes } from './routes.ts'
-import { LISTEN_PATTERN, listenToo, readListen, type SecondListener } from './second-listener.ts'
+import { LISTEN_PATTERN, listenToo, readListen } from './second-listener.ts'
 
 const SWEEP_INTERVAL = 3_600_000
 
@@ -49,7 +50,7 @@ export default definePlugin({
         .catch(error => log.warn(error, `${context.paths.blobs}, which holds files that clients sent, cannot be read`))
     const hosted = hostedNames(naming.parse)
     let app: FastifyInstance
-    let listener: SecondListener | undefined
+    let listener: FurtherListener | undefined
     let sweeping: NodeJS.Timeout | undefined
     return {
       hooks: hosted.hooks,

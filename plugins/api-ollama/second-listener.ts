@@ -1,17 +1,12 @@
-import { once } from 'node:events'
-import { createServer, type IncomingMessage } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import { type AddressInfo, isIP } from 'node:net'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { ConfigError } from '../../core/config/config-error.ts'
+import { type FurtherListener, listenFurther } from '../../core/http/further-listener.ts'
 import { httpOrigin, listenError } from '../../core/http/listening.ts'
 
-/** Milliseconds for which clients that do not read may delay the shutdown once all answers have ended. */
-const CLOSE_LINGER = 1000
-
-export type SecondListener = Awaited<ReturnType<typeof listenToo>>
-
 /**
- * Serves the application at another address too, with its own timeouts and its own answer to what is not HTTP.
+ * Serves the application at another address too.
  * @param prepare is called with each request before any route sees it
  * @param ended aborted when no answer runs any longer
  * @throws ListenError when the address cannot be had: clients would speak to whoever has it
@@ -19,40 +14,17 @@ export type SecondListener = Awaited<ReturnType<typeof listenToo>>
 export async function listenToo(
   app: FastifyInstance,
   address: ListenAddress,
-  options: { log: FastifyBaseLogger; prepare: (request: IncomingMessage) => void; ended: AbortSignal }
-) {
-  const { log, prepare, ended } = options
-  const server = createServer((request, response) => {
-    prepare(request)
-    app.routing(request, response)
-  })
-  server.keepAliveTimeout = app.server.keepAliveTimeout
-  server.requestTimeout = app.server.requestTimeout
-  server.headersTimeout = app.server.headersTimeout
-  for (const answer of app.server.listeners('clientError')) server.on('clientError', answer as () => void)
+  { log, ...options }: { log: FastifyBaseLogger; prepare: (request: IncomingMessage) => void; ended: AbortSignal }
+): Promise<FurtherListener> {
+  let listener: FurtherListener
   try {
-    server.listen({ ...address, backlog: 1024 })
-    await once(server, 'listening')
+    listener = await listenFurther(app, address, options)
   } catch (error) {
     throw listenError(address, error, { port: 'in api-ollama.listen', host: 'in api-ollama.listen' })
   }
-  const { port } = server.address() as AddressInfo
+  const { port } = listener.address as AddressInfo
   log.info(`Ollama's clients are served at ${httpOrigin({ ...address, port })} too.`)
-  const gone = new Promise<void>(resolve => server.once('close', resolve))
-  return {
-    /** Accepts no more connections; running requests go on. */
-    stopAccepting() {
-      server.close()
-      server.closeIdleConnections()
-    },
-    /** Settles when the last connection has gone. */
-    async closed() {
-      const cut = () => void setTimeout(() => server.closeAllConnections(), CLOSE_LINGER).unref()
-      if (ended.aborted) cut()
-      else ended.addEventListener('abort', cut, { once: true })
-      await gone
-    }
-  }
+  return listener
 }
 
 interface ListenAddress {

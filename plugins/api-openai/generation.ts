@@ -53,9 +53,10 @@ function generation(
   const options = fields.stream_options as { include_usage?: boolean | null } | undefined
   const usage = !stream || options?.include_usage === true
   const { operation, choices, logprobs, legacyFunctions, nothing, echo } = head
-  const change = logprobs !== undefined || legacyFunctions || nothing || echo || fields.suffix !== undefined
+  const several = choices > 1 || (Array.isArray(fields.prompt) && typeof fields.prompt[0] !== 'number')
+  const change = logprobs !== undefined || legacyFunctions || nothing || echo || several || fields.suffix !== undefined
   // Engines count each choice by itself, and of completions not as hosted services do.
-  const likeHosted = !usage || (operation === 'chat' && choices === 1)
+  const likeHosted = !usage || operation === 'chat'
   return {
     stream,
     body: {

@@ -341,7 +341,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const mode = request.mode ?? 'chat'
     const provider = engines.requireProvider(variant, mode)
     const settings = settingsFor(config, variant)
-    const relevant = provider.loadOptions?.(variant, request.options, settings.load) ?? request.options
+    const asker = { mode, owner: request.owner }
+    const relevant = provider.loadOptions?.(variant, request.options, settings.load, asker) ?? request.options
     const options = cappedOptions(relevant, variant, log)
     const managed = managedOf(variant, mode)
     const id = nextId++

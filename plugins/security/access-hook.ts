@@ -28,7 +28,15 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
   return async app => {
     app.addHook('onRequest', async (request, reply) => {
       const { host, origin } = request.headers
-      const check = rules.hostCheck(request)
+      // A web page cannot open the private socket; what passes its requests on must not make an admin of it.
+      const { isLocal = false } = request.caller
+      if (isLocal && origin !== undefined) {
+        throw new CorralError(
+          'origin_not_allowed',
+          "Web pages may not use the private socket. Use the server's address."
+        )
+      }
+      const check = isLocal ? 'none' : rules.hostCheck(request)
       if (check !== 'none' && !hostAllowed(host, rules.hostNames, { addresses: check === 'names and addresses' })) {
         throw new CorralError(
           'host_not_allowed',
@@ -57,8 +65,7 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
         if (error instanceof CorralError && error.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
         throw error
       }
-      // Those without a key come later: commands have no other way to be admins yet.
-      if (request.caller.name !== undefined) requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
+      requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
     })
   }
 }

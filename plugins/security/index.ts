@@ -77,7 +77,8 @@ export default definePlugin({
           admit({ host, port }, setting) {
             const exposure = judge(host, port, setting)
             return request => void exposures.set(request, exposure)
-          }
+          },
+          severalOwners: () => keys.count > 1
         }
       },
       hooks: accessHooks({

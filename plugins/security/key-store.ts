@@ -31,6 +31,8 @@ export interface KnownKey {
 export interface KeyStore {
   /** Whether every request needs a key: there is one, or there was one. */
   readonly required: boolean
+  /** How many there are. */
+  readonly count: number
   /**
    * The key that a client sent, undefined where there is none such. A key that was just made counts at once.
    * @throws CorralError `unauthorized` for one that has expired
@@ -117,6 +119,9 @@ export async function openKeyStore(
   return {
     get required() {
       return required
+    },
+    get count() {
+      return own.length + stored.size
     },
     find(sent) {
       const parts = parseKey(sent)

@@ -111,7 +111,10 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
     // Embeddings are not generated token by token.
     if (mode === 'chat') list.push(...speculationArguments(own.speculation))
   }
-  return [...list, ...(settings.extra ?? []), ...(own?.arguments ?? [])]
+  list.push(...(settings.extra ?? []), ...(own?.arguments ?? []))
+  // Its memory of other prompts knows no owners: it stays off, whatever flags the configuration adds.
+  if (options.isolated && knows('--cache-ram')) list.push('--cache-ram', '0')
+  return list
 }
 
 const mebibytes = (bytes: number) => Math.floor(bytes / 2 ** 20)

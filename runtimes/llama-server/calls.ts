@@ -1,13 +1,14 @@
 import type { Readable } from 'node:stream'
 import { json, text } from 'node:stream/consumers'
 import { EventLines } from '../../core/answers/event-lines.ts'
-import type { AnswerSink, Engine, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
+import type { AnswerSink, Delta, Engine, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
 import { isCacheFault, requestError } from './request-error.ts'
 import { safeFields } from './safe-fields.ts'
+import type { SlotOwners, SlotUse } from './slot-owners.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 const CHAT = '/v1/chat/completions'
@@ -30,6 +31,7 @@ export interface CallsOptions {
   /** Tokens of each slot. */
   contextSize: number
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
+  slotOwners: SlotOwners
 }
 
 /**
@@ -37,12 +39,15 @@ export interface CallsOptions {
  * llama-server notices that the client of an unstreamed answer has gone only while nothing else is generated, and would
  * go on for nobody.
  */
-export function engineCalls({ request, alias, mode, contextSize, metadata }: CallsOptions): Partial<Engine> {
-  async function post(path: string, body: EngineFields, signal: AbortSignal): Promise<Readable> {
+export function engineCalls(options: CallsOptions): Partial<Engine> {
+  const { request, alias, mode, contextSize, metadata, slotOwners } = options
+
+  /** @param own fields that corral alone sets */
+  async function post(path: string, body: EngineFields, signal: AbortSignal, own?: EngineFields): Promise<Readable> {
     const response = await request({
       method: 'POST',
       path,
-      body: JSON.stringify(safeFields(body, contextSize)),
+      body: JSON.stringify({ ...safeFields(body, contextSize), ...own }),
       signal
     })
     if (response.status < 400) return response.body
@@ -53,15 +58,33 @@ export function engineCalls({ request, alias, mode, contextSize, metadata }: Cal
     return (await json(await post(path, body, signal))) as Reply
   }
 
-  /** The stream of an answer; requested once more without the cache where llama-server fails on that. */
-  async function open(path: string, given: EngineFields, signal: AbortSignal): Promise<Readable> {
+  /** Asks for an answer in a slot that suits its owner, and takes its chunks as they come. */
+  async function stream(
+    path: string,
+    given: EngineFields,
+    { signal, owner }: Pick<AnswerSink, 'signal' | 'owner'>,
+    take: (chunk: Buffer) => Promise<void> | undefined
+  ): Promise<void> {
     const body = withEngineSchemas(given)
     await requirePlainBeginning(body, signal)
+    const slot = await slotOwners.take(owner, body, signal)
+    const ask = (reached: AbortSignal) => open(path, body, reached, slot.fields)
+    if (!slot.tracked) return await forEachChunk(await ask(signal), take)
+    await unlessAborted(inSlot(slot, signal, ask, take), signal)
+  }
+
+  /** The stream of an answer; requested once more without the cache where llama-server fails on that. */
+  async function open(
+    path: string,
+    body: EngineFields,
+    signal: AbortSignal,
+    own: SlotUse['fields']
+  ): Promise<Readable> {
     try {
-      return await post(path, body, signal)
+      return await post(path, body, signal, own)
     } catch (error) {
-      if (!isCacheFault(error) || body.cache_prompt === false) throw error
-      return await post(path, { ...body, cache_prompt: false }, signal)
+      if (!isCacheFault(error) || { ...body, ...own }.cache_prompt === false) throw error
+      return await post(path, body, signal, { ...own, cache_prompt: false })
     }
   }
 
@@ -74,11 +97,11 @@ export function engineCalls({ request, alias, mode, contextSize, metadata }: Cal
 
   /** Reads an answer as deltas. It is complete with the mark at its end, or with all its choices where these are known. */
   async function deltas(path: string, body: EngineFields, sink: AnswerSink, choices?: number): Promise<void> {
+    if (slotOwners.isolated && isWide(body)) return await oneByOne(path, body, sink)
     const lines = new EventLines()
     const reader = new EventReader()
     let done = false
-    const stream = await open(path, body, sink.signal)
-    await forEachChunk(stream, chunk => {
+    await stream(path, body, sink, chunk => {
       const pieces = []
       for (const payload of lines.push(chunk)) {
         if (payload === '[DONE]') {
@@ -95,11 +118,40 @@ export function engineCalls({ request, alias, mode, contextSize, metadata }: Cal
     if (!done && reader.finished !== choices) throw cutShort()
   }
 
+  /**
+   * Asks for each choice of a request by itself, as many at once as each prompt has: which slots llama-server takes for
+   * the choices of one request nobody could say.
+   */
+  async function oneByOne(path: string, body: EngineFields, sink: AnswerSink): Promise<void> {
+    const prompts = Array.isArray(body.prompt) ? promptsOf(body.prompt) : [body.prompt]
+    const choices = choicesOf(body)
+    const failed = new AbortController()
+    const signal = AbortSignal.any([sink.signal, failed.signal])
+    const ask = async (prompt: unknown, at: number, choice: number) => {
+      const own = { ...body, n: 1, ...(prompt !== undefined && { prompt }), ...seedOf(body, choice) }
+      const index = at * choices + choice
+      const take = (pieces: readonly Delta[]) => sink.take(pieces.map(piece => ({ ...piece, choice: index })))
+      await deltas(path, own, { ...sink, signal, take }, 1)
+    }
+    for (const [at, prompt] of prompts.entries()) {
+      const answers = Array.from({ length: choices }, (_, choice) => ask(prompt, at, choice))
+      try {
+        await Promise.all(answers)
+      } catch (error) {
+        failed.abort(error)
+        await Promise.allSettled(answers)
+        throw error
+      }
+    }
+  }
+
   async function bytes(path: string, body: EngineFields, sink: AnswerSink<Buffer>): Promise<void> {
+    if (slotOwners.isolated && isWide(body)) {
+      throw new CorralError('unsupported_capability', 'Answers with several choices are not passed on as bytes.')
+    }
     const blocks = new EventBlocks()
     let done = false
-    const stream = await open(path, { ...withProbabilities(body), stream: true }, sink.signal)
-    await forEachChunk(stream, chunk => {
+    await stream(path, { ...withProbabilities(body), stream: true }, sink, chunk => {
       const block = blocks.push(chunk)
       if (!block) return undefined
       done ||= block.done
@@ -252,6 +304,19 @@ export function transcriptionChat(
 
 const choicesOf = ({ n }: EngineFields) => (typeof n === 'number' ? n : 1)
 
+/** The prompts of a list: a list of tokens is one prompt. */
+const promptsOf = (list: readonly unknown[]) => (typeof list[0] === 'number' ? [list] : list)
+
+/** Whether a request would take several slots. */
+function isWide(body: EngineFields): boolean {
+  return choicesOf(body) > 1 || (Array.isArray(body.prompt) && promptsOf(body.prompt).length > 1)
+}
+
+/** As llama-server seeds the choices of one request. */
+function seedOf({ seed }: EngineFields, choice: number): EngineFields {
+  return typeof seed === 'number' && seed >= 0 ? { seed: seed + choice } : {}
+}
+
 /** A request for an answer that is read as deltas. Without a wish for them in the stream, counts come with each choice's end. */
 function streamed(fields: EngineFields, { countEach, stopText }: AnswerSink): EngineFields {
   const { stream_options, ...rest } = withProbabilities(fields)
@@ -315,6 +380,48 @@ export function cutTokens(whole: readonly number[], plain: readonly number[], ro
 function readVector(base64: string): Float32Array {
   const bytes = Buffer.from(base64, 'base64')
   return Float32Array.from({ length: bytes.length / 4 }, (_, index) => bytes.readFloatLE(index * 4))
+}
+
+const COLON = 58
+
+/**
+ * Takes an answer whose slot was chosen. One that is not wanted any more is cut once llama-server has answered at all
+ * (`SlotOwners.take`).
+ */
+async function inSlot(
+  slot: SlotUse,
+  signal: AbortSignal,
+  open: (signal: AbortSignal) => Promise<Readable>,
+  take: (chunk: Buffer) => Promise<void> | undefined
+): Promise<void> {
+  const cut = new AbortController()
+  const onAbort = () => cut.abort(signal.reason)
+  try {
+    const body = await open(cut.signal)
+    if (signal.aborted) {
+      body.destroy()
+      return
+    }
+    signal.addEventListener('abort', onAbort)
+    await forEachChunk(body, chunk => {
+      // A comment says nothing: it may come before the prompt is looked at.
+      if (chunk[0] !== COLON) slot.begun()
+      return take(chunk)
+    })
+  } finally {
+    signal.removeEventListener('abort', onAbort)
+    slot.end()
+  }
+}
+
+/** Settles as the work does, or rejects with the signal's reason at once. */
+function unlessAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const onAbort = () => reject(signal.reason)
+    if (signal.aborted) onAbort()
+    signal.addEventListener('abort', onAbort, { once: true })
+    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort))
+  })
 }
 
 /**

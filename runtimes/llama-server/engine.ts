@@ -22,6 +22,7 @@ import {
 import type { LaunchSpec } from './launch-spec.ts'
 import { type LoadedFacts, loadingOf, loadWarnings, MemoryReport } from './loading.ts'
 import { createEngineLogBook, type EngineLogBook, isQuoted } from './log-book.ts'
+import { SlotOwners } from './slot-owners.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
 
 export interface EngineDeps extends LaunchDeps {
@@ -43,6 +44,8 @@ export interface LlamaServerEngine extends Engine {
   /** Flags that all engines get beside what the spec says. */
   readonly sharedArguments: readonly string[]
   reserved?: Engine['reserved']
+  /** Whose prompts its slots hold. */
+  readonly slotOwners: SlotOwners
   /** Sends a request; resolves at the response's headers. No time limits of its own. */
   request(request: EngineRequest): Promise<EngineResponse>
 }
@@ -217,8 +220,17 @@ async function startEngine(
 
   const { contextSize, slots } = facts
   const { request } = upstream
+  const slotOwners = new SlotOwners(slots, spec.options.isolated === true)
   return {
-    ...engineCalls({ request, alias: spec.alias, mode: spec.mode, contextSize, metadata: spec.variant.metadata }),
+    ...engineCalls({
+      request,
+      alias: spec.alias,
+      mode: spec.mode,
+      contextSize,
+      metadata: spec.variant.metadata,
+      slotOwners
+    }),
+    slotOwners,
     id,
     provider: 'llama-server',
     spec,

@@ -1,6 +1,7 @@
 import { join } from 'node:path'
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
+import { parseBytes } from '../../core/system/bytes.ts'
 import { createEngineLogBook } from './log-book.ts'
 import { estimateMemory } from './memory/fit-params.ts'
 import { createMemoryBook } from './memory/memory-book.ts'
@@ -11,11 +12,12 @@ export default definePlugin({
   name: 'llama-server',
   api: 1,
   description: 'Runs the models on disk with llama-server',
-  needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware'],
+  needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware', 'access'],
   options: Type.Object({}, { additionalProperties: false }),
-  setup({ log, paths, service }) {
+  setup({ config, log, paths, service }) {
     const engines = service('engines')
     const runtimes = service('runtimes')
+    const access = service('access')
     const { extraArguments } = runtimes.engineSettings
     const memory = createMemoryBook({
       runtimes,
@@ -40,6 +42,8 @@ export default definePlugin({
         memory,
         promptCache,
         logBook: createEngineLogBook(),
+        severalOwners: () => access.severalOwners(),
+        grammarLimits: { size: parseBytes(config.limits.grammar_size)!, ways: config.limits.grammar_repetition },
         log
       })
     )

@@ -6,6 +6,7 @@ import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type Storage } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from './engine.ts'
+import { type GrammarLimits, grammarCheck } from './grammar-bounds.ts'
 import { unenforced } from './grammar-schemas.ts'
 import type { EngineLog } from './launch.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
@@ -35,6 +36,9 @@ export interface ProviderDeps {
   memory: MemoryBook
   promptCache: PromptCache
   logBook: EngineLogBook
+  /** Whether requests may come of several owners, as where there are several keys. */
+  severalOwners: () => boolean
+  grammarLimits: GrammarLimits
   log: EngineLog
   startEngine?: typeof createLlamaServerEngine
 }
@@ -47,6 +51,7 @@ interface LlamaServerEstimate extends MemoryEstimate {
 export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   const { storage, conversion, runtimes, memory, promptCache, logBook, log } = deps
   const startEngine = deps.startEngine ?? createLlamaServerEngine
+  const owners = ownersSeen(deps.severalOwners)
   /** Engines that run, and what they save. */
   const running = new Map<LlamaServerEngine, Promise<void> | undefined>()
 
@@ -95,7 +100,9 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       if (error instanceof CorralError && error.code === 'insufficient_memory') memory.learnOutOfMemory(spec, need)
       throw error
     }
-    await promptCache.restore(engine, waiting.signal ?? new AbortController().signal)
+    // An engine that is not isolated has the prompts of one owner only.
+    const restores = (owner: string) => spec.options.isolated === true || owners.isOnly(owner)
+    await promptCache.restore(engine, restores, waiting.signal ?? new AbortController().signal)
     if (waiting.signal?.aborted) {
       await engine.stop()
       throw waiting.signal.reason
@@ -112,14 +119,17 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   return {
     name: 'llama-server',
     serves: (model, mode) => (hasFiles(model) ? servesMode(model, mode) : 0),
+    check: grammarCheck(deps.grammarLimits),
     unenforced,
 
     // `dtype` chooses what a SafeTensors model is converted to; it makes no difference to others.
-    loadOptions({ format }, { dtype, ...others }, defaults) {
+    loadOptions({ format }, { dtype, ...others }, defaults, { mode, owner }) {
       const type = dtype === undefined ? {} : { dtype: conversion.requireDtype(dtype) }
-      if (format === 'gguf') return others
+      // Once there are several owners, an engine that was started for one is loaded anew.
+      const isolated = owners.several(owner) && mode === 'chat' ? { isolated: true as const } : {}
+      if (format === 'gguf') return { ...others, ...isolated }
       conversion.requireDtype(defaults.dtype)
-      return { ...others, ...type }
+      return { ...others, ...type, ...isolated }
     },
 
     async estimate(spec, waiting) {
@@ -155,5 +165,26 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     // Those of a model that had the name before are not this one's.
     logs: ({ key, modifiedAt }) => logBook.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
     close: () => memory.close()
+  }
+}
+
+/** Whether engines read prompts of one owner only, by those who have asked since the start. */
+function ownersSeen(severalExpected: () => boolean) {
+  let first: string | undefined
+  let several = false
+  return {
+    /** @param owner who asks now; absent where the server does */
+    several(owner: string | undefined): boolean {
+      if (owner !== undefined) {
+        first ??= owner
+        several ||= owner !== first
+      }
+      return several || severalExpected()
+    },
+    /** Whether nobody else has asked. Where nobody has asked at all, this owner counts as having done so. */
+    isOnly(owner: string): boolean {
+      first ??= owner
+      return !several && owner === first
+    }
   }
 }

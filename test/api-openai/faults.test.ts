@@ -223,7 +223,7 @@ t.test('requests that are answered without a model', async t => {
   const large = JSON.stringify({ ...chat, user: 'x'.repeat(2 ** 20) })
   t.match(await json('/chat/completions', large), error(413, { code: 'body_too_large' }))
   const deep = `{"model":"${MODEL}","messages":[{"content":"x"}],"x":${'['.repeat(200_000)}${']'.repeat(200_000)}}`
-  t.match(await json('/chat/completions', deep), error(400, { code: 'invalid_request' }))
+  t.match(await json('/chat/completions', deep), error(400, { code: 'over_limit' }))
   const form = await send(
     '/chat/completions',
     { ...chat, stream: false },

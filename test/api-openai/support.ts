@@ -4,7 +4,8 @@ import { join } from 'node:path'
 import { PassThrough, Readable } from 'node:stream'
 import pino from 'pino'
 import type { Test } from 'tap'
-import type { CoreConfig, ModelSettings } from '../../core/config/core-schema.ts'
+import { Value } from 'typebox/value'
+import { type CoreConfig, CoreConfigSchema, type ModelSettings } from '../../core/config/core-schema.ts'
 import type { Engine, EngineExit, EngineSpec } from '../../core/contracts/engines.ts'
 import type { Scheduler } from '../../core/contracts/leases.ts'
 import type { Capability } from '../../core/contracts/models.ts'
@@ -24,6 +25,7 @@ import { createCatalog } from '../../plugins/storage/catalog.ts'
 import { engineCalls } from '../../runtimes/llama-server/calls.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from '../../runtimes/llama-server/launch-spec.ts'
 import { servesMode } from '../../runtimes/llama-server/provider.ts'
+import { SlotOwners } from '../../runtimes/llama-server/slot-owners.ts'
 import type { EngineRequest, EngineResponse } from '../../runtimes/llama-server/upstream.ts'
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model')
@@ -119,7 +121,8 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
       alias: spec.alias,
       mode: spec.mode,
       contextSize: spec.options.num_ctx,
-      metadata: spec.variant.metadata
+      metadata: spec.variant.metadata,
+      slotOwners: new SlotOwners(spec.options.num_parallel, false)
     }),
     id: 'fake',
     provider: 'fake',
@@ -187,6 +190,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
     body_limit: '1MiB',
     shutdown_grace: '1s',
     defaults: { ...DEFAULT_SAMPLING_OPTIONS, ...DEFAULT_LOAD_OPTIONS, num_ctx: 1024, ...options.defaults },
+    limits: Value.Create(CoreConfigSchema.properties.limits),
     models: options.models ?? {}
   } as unknown as CoreConfig
   const storage = storageOf(options.variants)

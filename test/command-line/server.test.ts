@@ -15,7 +15,12 @@ t.test('commands find a running server and use its API key', async t => {
   const env = { CORRAL_API_KEYS: 'sesame' }
   const port = new URL(server.url).port
 
-  t.match(await corral(['list'], { home }), { code: 1, stderr: /requires an API key.*CORRAL_API_KEYS/ })
+  t.match(await corral(['list'], { home }), { code: 0 }, 'the private socket needs no key')
+  const elsewhere = newHome(t)
+  t.match(await corral(['list', '--port', port], { home: elsewhere }), {
+    code: 1,
+    stderr: /requires an API key.*CORRAL_API_KEYS.*over TCP, since it is not known to be the server of/
+  })
   t.match(
     await corral(['list'], { home, env }),
     { code: 0, stdout: /corral\/tiny-chat/ },

@@ -15,11 +15,21 @@ export interface Terminal {
   press(keys: string): void
   sees(what: string | RegExp): Promise<void>
   ended(): Promise<number | null>
+  /** Closes the terminal, as its window does. */
+  close(): void
 }
 
-export function onTerminal(t: Test, args: string[], home: string, size = { columns: 80, rows: 24 }): Terminal {
+interface TerminalOptions {
+  columns?: number
+  rows?: number
+  /** What starts the command, such as `setsid --wait`. */
+  launcher?: string
+}
+
+export function onTerminal(t: Test, args: string[], home: string, options: TerminalOptions = {}): Terminal {
+  const { columns = 80, rows = 24, launcher = '' } = options
   const quoted = [process.execPath, MAIN, ...args].map(word => `'${word}'`).join(' ')
-  const command = `stty cols ${size.columns} rows ${size.rows}; exec ${quoted}`
+  const command = `stty cols ${columns} rows ${rows}; exec ${launcher} ${quoted}`
   const child: ChildProcess = spawn('script', ['-qec', command, '/dev/null'], {
     cwd: home,
     env: { ...commandEnvironment({ home }), TERM: 'xterm' },
@@ -46,7 +56,8 @@ export function onTerminal(t: Test, args: string[], home: string, size = { colum
         throw new Error(`${error.message}; it shows ${JSON.stringify(output)}`)
       })
     },
-    ended: () => exited
+    ended: () => exited,
+    close: () => void child.kill('SIGKILL')
   }
 }
 

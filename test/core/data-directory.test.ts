@@ -31,7 +31,7 @@ t.test('a claim makes the folders and can be read, updated and given back', asyn
   for (const folder of [paths.models, paths.runtimes, paths.cache, paths.logs]) t.ok(statSync(folder).isDirectory())
   t.equal(readFileSync(join(paths.home, 'version'), 'utf8'), '1.2.3\n')
   t.match(await readOwner(paths), { pid: process.pid, host: hostname(), ...SERVER })
-  await claim.update('http://127.0.0.1:4000')
+  await claim.update({ address: 'http://127.0.0.1:4000', socket: undefined })
   t.equal((await readOwner(paths))?.address, 'http://127.0.0.1:4000')
   await claim.release()
   t.equal(await readOwner(paths), undefined)

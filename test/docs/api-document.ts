@@ -133,10 +133,12 @@ export class Caller {
   }
 
   /** Calls an operation. */
-  async ask(id: string, { params = {}, query = '', body, headers = {} }: Call): Promise<Reply> {
-    const { method, path } = this.checker.operation(id)
+  async ask(id: string, call: Call): Promise<Reply> {
+    const { params = {}, query = '', body, headers = {} } = call
+    const { method, path, 'x-corral-role': role } = this.checker.operation(id)
+    const local = call.local ?? role === 'admin'
     const address = path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(params[name] ?? 'none'))
-    const response = await this.#corral.send(address + query, body, { method, headers })
+    const response = await this.#corral.send(address + query, body, { method, headers, local })
     const reply = {
       status: response.status,
       type: response.headers.get('content-type') ?? '',
@@ -155,6 +157,8 @@ export interface Call {
   /** A text is sent as it is. */
   body?: unknown
   headers?: Record<string, string>
+  /** Whether it is sent by the private socket; what needs an admin is by default. */
+  local?: boolean
 }
 
 export interface Reply {

@@ -3,17 +3,19 @@ import t from 'tap'
 import type { Delta, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import { engineCalls, transcriptionChat } from '../../runtimes/llama-server/calls.ts'
 import { EventReader } from '../../runtimes/llama-server/event-reader.ts'
+import { SlotOwners } from '../../runtimes/llama-server/slot-owners.ts'
 import type { EngineRequest } from '../../runtimes/llama-server/upstream.ts'
 
 type Respond = (path: string, body: any) => { status?: number; body: string }
 
-function callsOf(respond: Respond, mode: EngineMode = 'chat', contextSize = 100) {
+function callsOf(respond: Respond, mode: EngineMode = 'chat', contextSize = 100, isolated = false) {
   const sent: { path: string; body: any }[] = []
   const calls = engineCalls({
     alias: 'a/b',
     mode,
     contextSize,
     metadata: { capabilities: [] },
+    slotOwners: new SlotOwners(4, isolated),
     async request({ path, body }: EngineRequest) {
       const fields = JSON.parse(String(body))
       sent.push({ path, body: fields })
@@ -113,6 +115,18 @@ t.test('an answer that is cut off is no answer', async t => {
   t.same(taken, [text])
 })
 
+t.test('which slot answers is never up to the request', async t => {
+  const { calls, sent } = callsOf(() => ({ body: choice({ delta: { content: 'x' } }) + END }), 'chat', 100, true)
+  const body = { messages: [{ role: 'user', content: 'Where is Paris?' }], id_slot: 3, cache_prompt: true }
+  const take = () => undefined
+  await calls.chat!(body, { signal, owner: 'a', take })
+  await calls.chat!(body, { signal, owner: 'a', take })
+  await calls.chat!(body, { signal, owner: 'b', take })
+  t.match(sent[0]!.body, { id_slot: 0, cache_prompt: false })
+  t.match(sent[1]!.body, { id_slot: 0, cache_prompt: true }, 'its own')
+  t.match(sent[2]!.body, { id_slot: 1, cache_prompt: false })
+})
+
 t.test('a consumer that fails ends the request, at once or later', async t => {
   for (const take of [
     () => {
@@ -127,6 +141,7 @@ t.test('a consumer that fails ends the request, at once or later', async t => {
       mode: 'chat',
       contextSize: 1,
       metadata: { capabilities: [] },
+      slotOwners: new SlotOwners(4, false),
       request: async () => ({ status: 200, headers: {}, body })
     })
     await t.rejects(calls.chat!({ messages }, { signal, take }), { message: 'full' })

@@ -22,6 +22,8 @@ interface World {
   done: string[]
   /** What steps wait for or fail with. */
   hold: Partial<Record<'estimate' | 'start' | 'restore' | 'save', Promise<unknown>>>
+  /** What is known of the owners of requests to come. */
+  several: { expected: boolean }
   engines: (LlamaServerEngine & { die(): void })[]
   /** How many hold the model's files. */
   held(): number
@@ -30,6 +32,7 @@ interface World {
 }
 
 function world(_: Test, given: Partial<StoredVariant> = {}): World {
+  const several = { expected: false }
   const done: string[] = []
   const hold: World['hold'] = {}
   const engines: World['engines'] = []
@@ -104,18 +107,21 @@ function world(_: Test, given: Partial<StoredVariant> = {}): World {
     },
     promptCache: {
       folderFor: async () => '/caches',
-      restore: (_engine: object, signal: AbortSignal) => step('restore', signal).catch(() => undefined),
+      restore: (_engine: object, _may: object, signal: AbortSignal) => step('restore', signal).catch(() => undefined),
       save: (engine: LlamaServerEngine) => Promise.race([step('save'), engine.exited.then(() => undefined)]),
       async forget(key: string) {
         done.push(`forget ${key}`)
       }
     },
     logBook: createEngineLogBook(),
+    severalOwners: () => several.expected,
+    grammarLimits: { size: 65_536, ways: 20_000 },
     log: { debug() {}, warn() {} },
     startEngine
   } as unknown as ProviderDeps)
   return {
     provider,
+    several,
     done,
     hold,
     engines,
@@ -152,11 +158,31 @@ t.test('SafeTensors are converted; only for them a type makes a difference', asy
   t.equal(engines[0]!.spec.modelPath, '/models/converted/q8_0.gguf')
   const { variant } = spec
   const gguf = { ...variant, format: 'gguf' }
-  t.same(provider.loadOptions!(variant, { dtype: 'Q8_0', num_ctx: 1 }, options), { dtype: 'q8_0', num_ctx: 1 })
-  t.same(provider.loadOptions!(gguf, { dtype: 'Q8_0', num_ctx: 1 }, { ...options, dtype: 'odd' }), { num_ctx: 1 })
+  const chat = { mode: 'chat' as const }
+  t.same(provider.loadOptions!(variant, { dtype: 'Q8_0', num_ctx: 1 }, options, chat), { dtype: 'q8_0', num_ctx: 1 })
+  t.same(provider.loadOptions!(gguf, { dtype: 'Q8_0', num_ctx: 1 }, { ...options, dtype: 'odd' }, chat), { num_ctx: 1 })
   const odd = { code: 'invalid_option' }
-  t.throws(() => provider.loadOptions!(variant, {}, { ...options, dtype: 'odd' }), odd)
-  t.throws(() => provider.loadOptions!(gguf, { dtype: 'odd' }, options), odd)
+  t.throws(() => provider.loadOptions!(variant, {}, { ...options, dtype: 'odd' }, chat), odd)
+  t.throws(() => provider.loadOptions!(gguf, { dtype: 'odd' }, options, chat), odd)
+})
+
+t.test('an engine for several owners is another one', t => {
+  const optionsOf = ({ provider, spec }: World, owner?: string, mode: 'chat' | 'embedding' = 'chat') =>
+    provider.loadOptions!(spec.variant, { num_ctx: 1 }, spec.options, { mode, owner })
+  const shared = { num_ctx: 1, isolated: true }
+
+  const one = world(t)
+  t.same(optionsOf(one, 'key:a'), { num_ctx: 1 })
+  t.same(optionsOf(one), { num_ctx: 1 }, 'the server itself is none of them')
+  t.same(optionsOf(one, 'key:a'), { num_ctx: 1 })
+  t.same(optionsOf(one, 'key:b'), shared, 'the second one')
+  t.same(optionsOf(one, 'key:a'), shared, 'from then on also the first one')
+  t.same(optionsOf(one, 'key:a', 'embedding'), { num_ctx: 1 }, 'an engine for embeddings is asked for no answers')
+
+  const many = world(t)
+  many.several.expected = true
+  t.same(optionsOf(many), shared, 'several keys are known before the first request')
+  t.end()
 })
 
 t.test('a start that fails or is cancelled leaves nothing', async t => {

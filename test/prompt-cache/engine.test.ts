@@ -6,7 +6,7 @@ import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import type { SavedSlot } from '../../runtimes/llama-server/prompt-cache/cache-store.ts'
 import type { EngineRequest } from '../../runtimes/llama-server/upstream.ts'
 import { engineSpec, realBuild } from '../engine/support.ts'
-import { longText, type Message, NEVER, promptCacheIn, say, startWith } from './support.ts'
+import { all, longText, type Message, NEVER, ownedByOne, promptCacheIn, say, startWith } from './support.ts'
 
 const FOLLOW_UP: Message = { role: 'user', content: 'What is the capital of France?' }
 
@@ -151,7 +151,7 @@ t.test('an engine that is killed', async t => {
   await engine.exited
   t.ok(said.length, 'it is logged')
   await cache.save(engine)
-  await cache.restore(engine, NEVER)
+  await cache.restore(engine, all, NEVER)
   const { cache: later, said: told } = promptCacheIn(directory)
   const next = await startWith(t, later, { num_parallel: 1, num_ctx: 4096 })
   t.ok((await say(next, [FOLLOW_UP])).message.content, 'the next one serves')
@@ -196,6 +196,7 @@ async function scripted(
     memory: undefined,
     build: realBuild(),
     sharedArguments: [],
+    slotOwners: await ownedByOne(),
     pid: undefined,
     exited,
     async request({ path, body, signal }: EngineRequest) {
@@ -282,7 +283,7 @@ t.test('engines that misbehave', async t => {
     called.abort(new Error('stopped'))
     return undefined
   })
-  await cache.restore(off, called.signal)
+  await cache.restore(off, all, called.signal)
   t.same(listOf(folder), files, 'cancelled: all files stay')
   t.equal(off.asked.length, 1)
 
@@ -290,12 +291,12 @@ t.test('engines that misbehave', async t => {
     dying.end()
     return new Error('it died')
   })
-  await cache.restore(dying, NEVER)
+  await cache.restore(dying, all, NEVER)
   t.same(listOf(folder), files.slice(1), 'what killed an engine is not given to another one')
   t.equal(dying.asked.length, 1, 'and a dead one gets no more requests')
 
   const refusing = await scripted(cache, () => ({ error: { message: 'invalid slot save file' } }))
-  await cache.restore(refusing, NEVER)
+  await cache.restore(refusing, all, NEVER)
   t.match(said.at(-1), /of no use and is deleted: invalid slot save file/)
   t.same(listOf(folder), [], 'what an engine refuses is deleted')
 

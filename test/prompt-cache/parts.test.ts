@@ -212,7 +212,7 @@ t.test('files and budget', async t => {
     await store.open(variant)
     const file = newFileName()
     writeFileSync(store.path(variant, file), Buffer.alloc(bytes))
-    const common = { key: 'k', revision: '1', slots: 1, tokens: 100, crc32: 0 }
+    const common = { key: 'k', revision: '1', owner: 'keyless', slots: 1, tokens: 100, crc32: 0 }
     const slot: SavedSlot = { ...common, file, bytes, usedAt: ++clock }
     await store.replace(variant, [slot], [])
     return slot

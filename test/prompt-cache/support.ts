@@ -7,9 +7,19 @@ import type { LoadOptions } from '../../core/models/load-options.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { createPromptCache, type PromptCache } from '../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
+import { SlotOwners } from '../../runtimes/llama-server/slot-owners.ts'
 import { engineDeps, engineSpec, realBuild } from '../engine/support.ts'
 
 export const NEVER = new AbortController().signal
+/** Caches of all owners are restored. */
+export const all = () => true
+
+/** Slots that one owner has used. */
+export async function ownedByOne(): Promise<SlotOwners> {
+  const owners = new SlotOwners(2, false)
+  await owners.take('keyless', {}, NEVER)
+  return owners
+}
 
 export interface Message {
   role: 'user' | 'assistant'
@@ -51,7 +61,8 @@ export async function startWith(
     await engine.stop()
     rmSync(run, { recursive: true, force: true })
   })
-  await cache.restore(engine, NEVER)
+  await cache.restore(engine, all, NEVER)
+  await engine.slotOwners.take('keyless', {}, NEVER)
   return engine
 }
 

@@ -28,6 +28,7 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
     host,
     port: 11435,
     body_limit: '1MiB',
+    limits: { body_depth: 200, stored_responses: 1000 },
     shutdown_grace: '1s',
     defaults: {},
     models: {}

@@ -74,7 +74,7 @@ async function fails(
     t.match(message, expected.advice, surface)
     t.notMatch(JSON.stringify(body), /\/(tmp|work|home|root)\//, `${surface} shows no folder`)
   }
-  const { body } = await corral.json(`/api/logs/${model}`)
+  const { body } = await corral.json(`/api/logs/${model}`, undefined, { local: true })
   t.match(body.engines[0].failure, { code: expected.code, cause: expected.cause }, 'and the log says so too')
   t.ok(body.engines[0].endedAt)
 }
@@ -192,7 +192,7 @@ t.test('load failures: engine killed or terminated, out of memory, missing libra
   build.before(`[ -e ${mark} ] || { : >${mark}; kill -9 $$; }`)
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message?.content, CAPITAL_ANSWER)
   t.match(corral.log(), /the load failed; it is tried once more/)
-  const { body: log } = await corral.json(`/api/logs/${DEMO}`)
+  const { body: log } = await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })
   t.equal(log.engines.length, 2)
   t.match(log.engines[1], { exit: { code: null, signal: 'SIGKILL' }, failure: { cause: 'killed' } })
   await corral.json('/api/stop', { model: DEMO })
@@ -229,7 +229,7 @@ t.test('load failures: engine killed or terminated, out of memory, missing libra
   const missing = await corral.json('/api/chat', ask(DEMO))
   t.equal(missing.status, 503)
   t.match(missing.body, { code: 'runtime_missing' })
-  t.match((await corral.json(`/api/logs/${DEMO}`)).body.engines[0].failure, {
+  t.match((await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[0].failure, {
     cause: 'library_missing',
     message: /The library lib\S+ that llama-server needs is missing\. Install it/
   })
@@ -274,7 +274,9 @@ t.test('load failures: socket path taken, temporary folder gone', async t => {
   // A file where the socket is to be.
   build.before('for word in "$@"; do case "$word" in *.sock) : >"$word";; esac; done')
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message?.content, CAPITAL_ANSWER, 'it listens elsewhere')
-  t.match((await corral.json(`/api/logs/${DEMO}`)).body.engines[1].failure, { cause: 'cannot_listen' })
+  t.match((await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[1].failure, {
+    cause: 'cannot_listen'
+  })
   build.mend()
   await corral.json('/api/stop', { model: DEMO })
   rmSync(temporary, { recursive: true })
@@ -301,7 +303,7 @@ t.test('hung engine (SIGSTOP) is killed: requests without output are retried, st
   process.kill(corral.enginePids()[0]!, 'SIGSTOP')
   for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
   t.match(lastEvent(text), { code: 'engine_crashed', cause: 'hung', error: /hung.*Send the request again/ })
-  const { body: log } = await corral.json(`/api/logs/${DEMO}`)
+  const { body: log } = await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })
   t.match(log.engines[0], { exit: { signal: 'SIGKILL' }, failure: { code: 'engine_crashed', cause: 'hung' } })
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message.content, CAPITAL_ANSWER)
 })
@@ -310,9 +312,9 @@ t.test('delete removes the logs of a model', async t => {
   const model = 'x/y'
   for (let round = 0; round < 2; round++) {
     t.match(await corral.json('/api/import', { model, path: TINY }), { status: 200 })
-    t.same((await corral.json(`/api/logs/${model}`)).body.engines, [])
+    t.same((await corral.json(`/api/logs/${model}`, undefined, { local: true })).body.engines, [])
     t.equal((await corral.json('/api/chat', ask(model))).status, 200)
-    t.equal((await corral.json(`/api/logs/${model}`)).body.engines.length, 1)
+    t.equal((await corral.json(`/api/logs/${model}`, undefined, { local: true })).body.engines.length, 1)
     t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 200)
   }
 })
@@ -320,9 +322,9 @@ t.test('delete removes the logs of a model', async t => {
 t.test('logs of a model', async t => {
   const model = 'test/logs'
   await importModel(corral, model, TINY)
-  t.same((await corral.json(`/api/logs/${model}`)).body, { model, engines: [] })
+  t.same((await corral.json(`/api/logs/${model}`, undefined, { local: true })).body, { model, engines: [] })
   await corral.json('/api/chat', ask(model))
-  const { body } = await corral.json(`/api/logs/${encodeURIComponent(model)}`)
+  const { body } = await corral.json(`/api/logs/${encodeURIComponent(model)}`, undefined, { local: true })
   t.equal(body.engines.length, 1)
   const [engine] = body.engines
   t.match(engine, { engine: /^\w+$/, build: /\w/, startedAt: /^\d{4}-.*Z$/, dropped: 0 })
@@ -332,16 +334,25 @@ t.test('logs of a model', async t => {
   const [whole, few] = await until('two readings of the log agree', async () => {
     const readings = []
     for (const query of ['', '?lines=2']) {
-      readings.push((await corral.json(`/api/logs/${model}:F16${query}`)).body.engines[0])
+      readings.push((await corral.json(`/api/logs/${model}:F16${query}`, undefined, { local: true })).body.engines[0])
     }
     const [all, last] = readings
     return all.lines.length === last.lines.length + last.dropped ? readings : undefined
   })
   t.same(few.lines, whole.lines.slice(-2))
   t.equal(few.dropped, whole.lines.length - 2)
-  t.match(await corral.json('/api/logs/no/such'), { status: 404, body: { code: 'model_not_found' } })
-  t.match(await corral.json('/api/logs/nonsense'), { status: 400, body: { code: 'invalid_model_name' } })
-  t.match(await corral.json(`/api/logs/${model}?lines=-1`), { status: 400, body: { code: 'invalid_request' } })
+  t.match(await corral.json('/api/logs/no/such', undefined, { local: true }), {
+    status: 404,
+    body: { code: 'model_not_found' }
+  })
+  t.match(await corral.json('/api/logs/nonsense', undefined, { local: true }), {
+    status: 400,
+    body: { code: 'invalid_model_name' }
+  })
+  t.match(await corral.json(`/api/logs/${model}?lines=-1`, undefined, { local: true }), {
+    status: 400,
+    body: { code: 'invalid_request' }
+  })
 
   const run = (...words: string[]) =>
     spawnSync(process.execPath, [MAIN, 'logs', ...words], {
@@ -355,7 +366,7 @@ t.test('logs of a model', async t => {
   t.match(printed.stdout, /^== engine \w+, started .* ==\n\(\d+ earlier lines\)\n/)
   t.equal(run('no/such').status, 4)
 
-  const following = await corral.send(`/api/logs/${model}?follow=1&lines=1`)
+  const following = await corral.send(`/api/logs/${model}?follow=1&lines=1`, undefined, { local: true })
   t.match(following.headers.get('content-type'), 'text/event-stream')
   await corral.json('/api/stop', { model })
   await corral.json('/api/chat', ask(model))
@@ -366,7 +377,7 @@ t.test('logs of a model', async t => {
     if (/endedAt[\s\S]*startedAt[\s\S]*model loaded/.test(text)) break
   }
   t.match(text, /endedAt[\s\S]*startedAt[\s\S]*model loaded/, 'the end of one engine and the start of the next')
-  const open = corral.send(`/api/logs/${model}?follow=1`)
+  const open = corral.send(`/api/logs/${model}?follow=1`, undefined, { local: true })
   await (await open).body!.getReader().read()
   t.equal(await corral.end(), 0, 'a follower does not hold up the end')
 })

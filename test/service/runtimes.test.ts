@@ -63,7 +63,7 @@ t.test('a release is fetched, proven, used, upgraded, and rolled back', async t 
   })
 
   server.publish('b200', releaseFiles('b200', good))
-  const events = await corral.events('/api/runtimes/upgrade', {})
+  const events = await corral.events('/api/runtimes/upgrade', {}, { local: true })
   t.match(events.at(-1), { status: 'success', changed: true, build: { id: id('b200') }, previous: { id: id('b100') } })
   t.ok(
     events.some(
@@ -74,17 +74,17 @@ t.test('a release is fetched, proven, used, upgraded, and rolled back', async t 
   t.ok(events.some(({ status }) => /^proving/.test(status)))
   t.equal(await capital(corral), CAPITAL_ANSWER)
   t.same(await states(corral), { [id('b200')]: 'in use', [id('b100')]: 'previous' })
-  t.match((await corral.json('/api/runtimes/upgrade', { stream: false })).body, { changed: false })
+  t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, { changed: false })
 
   server.publish('b300', releaseFiles('b300', await engineArchive('b300', BAD_SERVERS.exits)))
-  const refused = await corral.json('/api/runtimes/upgrade', { stream: false })
+  const refused = await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })
   t.equal(refused.status, 503)
   t.match(refused.body, {
     code: 'runtime_missing',
     error: /release-b300-cpu was removed because .*libfoo\.so\.1.*release-b200-cpu stays/
   })
   server.publish('b400', releaseFiles('b400', await engineArchive('b400', BAD_SERVERS.nonsense)))
-  t.match((await corral.json('/api/runtimes/upgrade', { stream: false })).body, {
+  t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, {
     code: 'runtime_missing',
     error: /release-b400-cpu was removed because .*wrong answer/
   })
@@ -95,16 +95,18 @@ t.test('a release is fetched, proven, used, upgraded, and rolled back', async t 
   t.equal(await capital(corral), CAPITAL_ANSWER)
 
   server.publish('b500', releaseFiles('b500', await engineArchive('b500', BAD_SERVERS.failsLater)))
-  t.match((await corral.json('/api/runtimes/upgrade', { stream: false })).body, {
+  t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, {
     changed: true,
     build: { id: id('b500') }
   })
   t.equal(await capital(corral), CAPITAL_ANSWER, 'a request that meets the bad release is answered all the same')
   t.match(await states(corral), { [id('b500')]: 'failed', [id('b200')]: 'in use' })
   t.match(corral.log(), /release-b500-cpu fails where release-b200-cpu works, so corral uses release-b200-cpu again/)
-  t.match((await corral.json('/api/runtimes/upgrade', { stream: false })).body, { error: /b500, was tried on/ })
+  t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, {
+    error: /b500, was tried on/
+  })
 
-  t.match((await corral.json('/api/runtimes/use', { runtime: id('b100') })).body, {
+  t.match((await corral.json('/api/runtimes/use', { runtime: id('b100') }, { local: true })).body, {
     status: 'success',
     build: { id: id('b100') }
   })
@@ -112,17 +114,19 @@ t.test('a release is fetched, proven, used, upgraded, and rolled back', async t 
   corral = await startCorral(t, options)
   t.equal(await capital(corral), CAPITAL_ANSWER)
   t.match(await states(corral), { [id('b100')]: 'in use', [id('b200')]: 'installed' }, 'the choice outlives a restart')
-  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE' }), {
+  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }), {
     status: 409,
     body: { code: 'runtime_in_use' }
   })
-  t.match((await corral.json('/api/runtimes/use', { runtime: id('b200') })).body, { status: 'success' })
-  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE' }), {
+  t.match((await corral.json('/api/runtimes/use', { runtime: id('b200') }, { local: true })).body, {
+    status: 'success'
+  })
+  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }), {
     status: 409,
     body: { error: /An engine runs on release-b100-cpu/ }
   })
   t.equal(await capital(corral), CAPITAL_ANSWER)
-  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE' }), {
+  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }), {
     body: { status: 'deleted' }
   })
   t.notOk(existsSync(join(home, 'runtimes', id('b100'))))
@@ -134,12 +138,13 @@ t.test('bad archives leave nothing behind', async t => {
   const corral = await startCorral(t, { home, runtimes: releaseOnly(server) })
   await until('the build in use is proven', async () => (await corral.json('/api/runtimes')).body.state === 'ready')
   const before = readdirSync(join(home, 'runtimes'))
-  const install = async (body: object) => await corral.json('/api/runtimes/install', { stream: false, ...body })
+  const install = async (body: object) =>
+    await corral.json('/api/runtimes/install', { stream: false, ...body }, { local: true })
   const name = archiveName('b100')
   const digest = `sha256:${'0'.repeat(64)}`
   server.publish('b100', [{ name, data: good, digest }])
   t.match(await install({}), { status: 502, body: { code: 'checksum_mismatch', error: /has the digest/ } })
-  const streamed = await fetch(`${corral.url}/api/runtimes/install`, { method: 'POST', body: '{}' })
+  const streamed = await corral.send('/api/runtimes/install', {}, { local: true })
   t.equal(streamed.status, 200, 'the download has begun')
   const failure = lastEvent(await streamed.text())
   t.match(failure, { errorCode: 502, code: 'checksum_mismatch', status: `error: ${failure.error}` })
@@ -153,11 +158,14 @@ t.test('bad archives leave nothing behind', async t => {
   t.match(await install({ archive: 'here.tar.gz' }), { status: 400, body: { error: /must be absolute/ } })
   t.match(await install({ version: '../b1' }), { status: 400, body: { code: 'invalid_request' } })
   t.match(await install({ sha256: 'abc' }), { status: 400, body: { error: /go with "archive"/ } })
-  t.match(await corral.json('/api/runtimes/use', { runtime: 'cpu' }), {
+  t.match(await corral.json('/api/runtimes/use', { runtime: 'cpu' }, { local: true }), {
     status: 400,
     body: { error: /CORRAL_LLAMA_CPP names/ }
   })
-  t.equal((await corral.json('/api/runtimes/..%2F..%2Fmodels', undefined, { method: 'DELETE' })).status, 404)
+  t.equal(
+    (await corral.json('/api/runtimes/..%2F..%2Fmodels', undefined, { method: 'DELETE', local: true })).status,
+    404
+  )
   t.equal((await corral.json('/ollama/api/runtimes/install', {})).status, 404)
   const left = readdirSync(join(home, 'runtimes')).filter(entry => entry !== 'selection.json')
   t.same(left, before)

@@ -23,22 +23,22 @@ export interface Corral {
   /** Everything it logged so far. */
   log(): string
   /** Sends JSON; no time limits. */
-  send(
-    path: string,
-    body?: unknown,
-    init?: { method?: string; headers?: Record<string, string>; signal?: AbortSignal }
-  ): ReturnType<typeof fetch>
-  json(
-    path: string,
-    body?: unknown,
-    init?: { method?: string; headers?: Record<string, string> }
-  ): Promise<{ status: number; body: any }>
+  send(path: string, body?: unknown, init?: SendOptions): ReturnType<typeof fetch>
+  json(path: string, body?: unknown, init?: SendOptions): Promise<{ status: number; body: any }>
   /** The events of a streamed reply. */
-  events(path: string, body: unknown): Promise<any[]>
+  events(path: string, body: unknown, init?: SendOptions): Promise<any[]>
   /** Ends it with a signal and gives its exit code. */
   end(signal?: NodeJS.Signals): Promise<number | null>
   /** Process ids of the llama-servers that it started. */
   enginePids(): number[]
+}
+
+export interface SendOptions {
+  method?: string
+  headers?: Record<string, string>
+  signal?: AbortSignal
+  /** By the private socket, so that the caller is an admin. */
+  local?: boolean
 }
 
 export interface CorralOptions {
@@ -123,6 +123,12 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
     log += text
   })
   const dispatcher: Dispatcher = new Agent({ headersTimeout: 0, bodyTimeout: 0, pipelining: 0 })
+  let bySocket: Dispatcher | undefined
+  const local = () => {
+    const { socket } = JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8'))
+    bySocket ??= new Agent({ headersTimeout: 0, bodyTimeout: 0, pipelining: 0, connect: { socketPath: socket } })
+    return bySocket
+  }
   const exited = once(child, 'exit').then(([code]) => code as number | null)
   const end = async (signal: NodeJS.Signals = 'SIGTERM') => {
     if (child.exitCode === null && child.signalCode === null) child.kill(signal)
@@ -132,6 +138,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
     const engines = llamaServersBelow(child.pid!)
     await end('SIGKILL')
     await dispatcher.destroy()
+    await bySocket?.destroy()
     await until('engines end with their gateway', () => engines.every(pid => !alive(pid)), 10_000)
     if (options.home === undefined) rmSync(home, { recursive: true, force: true })
   })
@@ -151,15 +158,15 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
         ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
         headers: { ...(body === undefined ? {} : { 'content-type': 'application/json' }), ...init?.headers },
         ...(init?.signal ? { signal: init.signal } : {}),
-        dispatcher
+        dispatcher: init?.local ? local() : dispatcher
       }),
     async json(path, body, init) {
       const response = await corral.send(path, body, init)
       const text = await response.text()
       return { status: response.status, body: text.startsWith('{') || text.startsWith('[') ? JSON.parse(text) : text }
     },
-    async events(path, body) {
-      const response = await corral.send(path, body)
+    async events(path, body, init) {
+      const response = await corral.send(path, body, init)
       if (response.status !== 200) throw new Error(`${path} answered ${response.status}: ${await response.text()}`)
       const lines = new EventLines()
       const events: any[] = []

@@ -16,6 +16,8 @@ interface ResponseDependencies extends SurfaceDependencies {
   stored: StoredResponses
 }
 
+type ResponseCall = FastifyRequest<{ Body: ResponseRequest }>
+
 /** A request, read before a model is loaded for it. */
 interface Plan {
   head: ResponseHead
@@ -29,12 +31,12 @@ function frames(events: readonly ResponseEvent[]): string {
 }
 
 /** The conversation so far and what the request adds to it. */
-function conversation(stored: StoredResponses, request: ResponseRequest): PlacedItem[] {
+function conversation(stored: StoredResponses, owner: string, request: ResponseRequest): PlacedItem[] {
   const { previous_response_id: id, input } = request
-  const previous = id ? stored.get(id, 'previous_response_id') : undefined
+  const previous = id ? stored.get(owner, id, 'previous_response_id') : undefined
   let byId: Map<string, Item> | undefined
   const added = readInput(input ?? [], itemId => {
-    byId ??= stored.itemsById()
+    byId ??= stored.itemsById(owner)
     return byId.get(itemId)
   })
   const place = (index: number) => (typeof input === 'string' ? 'input' : `input[${index}]`)
@@ -45,10 +47,10 @@ function conversation(stored: StoredResponses, request: ResponseRequest): Placed
 }
 
 /** @throws CorralError with the field at fault */
-function planOf(deps: ResponseDependencies, request: ResponseRequest): Plan {
+function planOf(deps: ResponseDependencies, { body: request, caller }: ResponseCall): Plan {
   const { variant, settings, options, lease } = readModelRequest(deps, request)
   const engine = engineRequest(request, options)
-  const placed = conversation(deps.stored, request)
+  const placed = conversation(deps.stored, caller.owner, request)
   const { messages, places } = engineMessages(placed, request.instructions ?? undefined)
   if (placed.length === 0) {
     const sentence = '"input" is missing. It must be text or a list of items that is not empty.'
@@ -82,12 +84,12 @@ function planOf(deps: ResponseDependencies, request: ResponseRequest): Plan {
 /** Answers `POST /v1/responses`, loading the model first where needed. */
 export async function createResponse(
   deps: ResponseDependencies,
-  request: FastifyRequest<{ Body: ResponseRequest }>,
+  request: ResponseCall,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { head, items, question } = planOf(deps, request.body)
+  const { head, items, question } = planOf(deps, request)
   const keep = (response: ResponseObject) => {
-    if (request.body.store !== false) deps.stored.add({ response, input: items })
+    if (request.body.store !== false) deps.stored.add(request.caller.owner, { response, input: items })
   }
   if (!request.body.stream) {
     const writer = await wholeAnswer(deps, reply, question, () => new ResponseWriter(head))
@@ -113,7 +115,7 @@ export async function createResponse(
 /** Answers `POST /v1/responses/input_tokens`. */
 export async function countInputTokens(
   deps: ResponseDependencies,
-  request: ResponseRequest,
+  request: ResponseCall,
   reply: FastifyReply
 ): Promise<unknown> {
   const { body, lease } = planOf(deps, request).question

@@ -22,17 +22,17 @@ const STREAM =
 
 /**
  * OpenAI's Responses API, below `/v1`.
- * @param surface.storedResponses bytes of responses that are kept for `previous_response_id`
+ * @param surface.storedResponses bytes of responses that are kept for `previous_response_id`, of all keys together
  */
 export function responseRoutes(surface: SurfaceDependencies & { storedResponses: number }): FastifyPluginAsync {
-  const stored = new StoredResponses(surface.storedResponses)
+  const stored = new StoredResponses(surface.storedResponses, surface.config.limits.stored_responses)
   const deps = { ...surface, stored }
   return async app => {
     app.post<{ Body: ResponseRequest }>(
       '/responses',
       openaiRoute(TAG, 'createResponse', 'Create a response', {
         description:
-          'Answers as OpenAI’s Responses API does. The only tools are functions that the client runs; others beside them are left out, as the reply’s `tools` shows. A stored response is kept in memory until there is no room for it.',
+          'Answers as OpenAI’s Responses API does. The only tools are functions that the client runs; others beside them are left out, as the reply’s `tools` shows. A stored response is kept in memory until there is no room for it, for the API key that made it.',
         body: ResponseRequest,
         response: { 200: jsonOrStream('The response', Response, { event: STREAM }) },
         errors: [...ANSWER_ERRORS, 'response_not_found']
@@ -46,7 +46,7 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
         response: { 200: json('The number', TokenCount) },
         errors: [...ANSWER_ERRORS, 'response_not_found']
       }),
-      (request, reply) => countInputTokens(deps, request.body, reply)
+      (request, reply) => countInputTokens(deps, request, reply)
     )
     app.get<{ Params: ResponseId; Querystring: RetrieveQuery }>(
       '/responses/:id',
@@ -56,8 +56,8 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
         response: { 200: json('The response', Response) },
         errors: ['response_not_found', 'invalid_request', 'unsupported_capability']
       }),
-      async ({ params, query }) => {
-        const { response } = stored.get(params.id)
+      async ({ params, query, caller }) => {
+        const { response } = stored.get(caller.owner, params.id)
         if (query.stream !== 'true') return response
         throw new CorralError(
           'unsupported_capability',
@@ -75,7 +75,7 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
         response: { 200: json('The items', ItemList) },
         errors: ['response_not_found', 'invalid_request']
       }),
-      async ({ params, query }) => pageOf(stored.get(params.id).input, query)
+      async ({ params, query, caller }) => pageOf(stored.get(caller.owner, params.id).input, query)
     )
     app.delete<{ Params: ResponseId }>(
       '/responses/:id',
@@ -84,8 +84,8 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
         response: { 200: json('It is gone', Deleted) },
         errors: ['response_not_found']
       }),
-      async ({ params: { id } }) => {
-        stored.delete(id)
+      async ({ params: { id }, caller }) => {
+        stored.delete(caller.owner, id)
         return { id, object: 'response', deleted: true }
       }
     )
@@ -96,8 +96,8 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
         params: ResponseId,
         errors: ['response_not_found', 'invalid_request']
       }),
-      async ({ params }) => {
-        stored.get(params.id)
+      async ({ params, caller }) => {
+        stored.get(caller.owner, params.id)
         throw new CorralError(
           'invalid_request',
           'This response has ended, and only those made in the background could be cancelled. To end one that is being made, close its connection.'

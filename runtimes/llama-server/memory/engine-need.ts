@@ -155,7 +155,7 @@ function growthBounds(
 
 /** Estimates by the files' metadata what an engine takes of each pool. */
 export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where: EnginePlace): MetadataEstimate {
-  const flags = engineFlags(spec.settings?.arguments ?? [])
+  const flags = { ...engineFlags(spec.settings?.arguments ?? []), ...(spec.options.isolated && { promptCache: 0 }) }
   const options = computeOptions(spec, flags)
   const { shape } = files
   const devices = flags.hostOnly ? [] : where.devices

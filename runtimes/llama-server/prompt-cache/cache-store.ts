@@ -21,6 +21,8 @@ const SavedSlotSchema = Type.Object({
   /** From `cacheKey`. */
   key: Type.String(),
   revision: Type.String(),
+  /** Whose prompt it is (`Caller.owner`): nobody else's prompts are compared with it. */
+  owner: Type.String(),
   tokens: Type.Integer({ minimum: 1 }),
   bytes: Type.Integer({ minimum: 1 }),
   crc32: Type.Integer({ minimum: 0 }),

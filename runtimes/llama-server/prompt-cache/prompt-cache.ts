@@ -82,7 +82,12 @@ export function createPromptCache({
     }
   }
 
-  async function restoreAll(store: CacheStore, engine: LlamaServerEngine, signal: AbortSignal): Promise<void> {
+  async function restoreAll(
+    store: CacheStore,
+    engine: LlamaServerEngine,
+    mayRestore: (owner: string) => boolean,
+    signal: AbortSignal
+  ): Promise<void> {
     const { alias, variant } = engine.spec
     const began = Date.now()
     const key = await keyOf(engine)
@@ -92,6 +97,7 @@ export function createPromptCache({
       .slots(variant.key)
       .filter(saved => saved.key === key && saved.tokens < engine.contextSize)
       .sort((a, b) => b.usedAt - a.usedAt)
+      .filter(({ owner }) => mayRestore(owner))
       .slice(0, engine.slots)
     if (!fitting.length) return
     const limit = AbortSignal.any([signal, timeLimit(fitting.reduce((sum, saved) => sum + saved.bytes, 0))])
@@ -104,7 +110,9 @@ export function createPromptCache({
     for (const saved of fitting) {
       if (limit.aborted || gone) break
       // llama-server uses the last slots first for new conversations.
-      if (await restoreOne(store, engine, slots.size, saved, limit)) slots.set(slots.size, saved)
+      if (!(await restoreOne(store, engine, slots.size, saved, limit))) continue
+      engine.slotOwners.restored(slots.size, saved.owner)
+      slots.set(slots.size, saved)
     }
     if (!slots.size) return
     const tokens = [...slots.values()].reduce((sum, saved) => sum + saved.tokens, 0)
@@ -157,7 +165,10 @@ export function createPromptCache({
     const { spec } = engine
     const began = Date.now()
     const ask = AbortSignal.timeout(ASK_LIMIT)
-    const used = (await usedSlots(engine, ask)).filter(slot => (slot.tokens ?? LEAST_TOKENS) >= LEAST_TOKENS)
+    const used = (await usedSlots(engine, ask)).flatMap(slot => {
+      const owner = engine.slotOwners.ownerOf(slot.id)
+      return owner === undefined || (slot.tokens ?? LEAST_TOKENS) < LEAST_TOKENS ? [] : { ...slot, owner }
+    })
     if (!used.length) return
     used.sort((a, b) => b.task - a.task)
     // Only what decides later whether restoring pays; without it, it is taken to.
@@ -190,7 +201,7 @@ export function createPromptCache({
           continue
         }
         const sealed = seal(path, written.bytes, spec.projectorPath !== undefined, limit).then(
-          sums => ({ ...common, ...sums, file, tokens: written.tokens, usedAt: began - rank }),
+          sums => ({ ...common, ...sums, file, owner: slot.owner, tokens: written.tokens, usedAt: began - rank }),
           error => abandon(messageOf(error))
         )
         saved.push(sealed.finally(release))
@@ -217,12 +228,13 @@ export function createPromptCache({
   async function outdated(store: CacheStore, { spec }: LlamaServerEngine, added: SavedSlot[]): Promise<SavedSlot[]> {
     const layoutOf = (slot: SavedSlot) => readLayout(store.path(spec.variant.key, slot.file)).catch(() => undefined)
     const leaving: SavedSlot[] = []
-    const now = await Promise.all(added.map(layoutOf))
+    const now = await Promise.all(added.map(async slot => ({ owner: slot.owner, layout: await layoutOf(slot) })))
     for (const old of store.slots(spec.variant.key)) {
-      if (old.key !== added[0]!.key) continue
+      const later = now.filter(({ owner }) => owner === old.owner)
+      if (old.key !== added[0]!.key || later.length === 0) continue
       const earlier = await layoutOf(old)
       // Of what cannot be compared only the new one stays.
-      if (!earlier || now.some(later => later && continues(later, earlier))) leaving.push(old)
+      if (!earlier || later.some(({ layout }) => layout && continues(layout, earlier))) leaving.push(old)
     }
     return leaving
   }
@@ -238,9 +250,12 @@ export function createPromptCache({
         return undefined
       })
     },
-    /** Restores what engines like this one saved, after its start and before it serves. Never rejects; takes bounded time. */
-    restore: (engine: LlamaServerEngine, signal: AbortSignal): Promise<void> =>
-      safely('prompt caches could not be restored', engine, store => restoreAll(store, engine, signal)),
+    /**
+     * Restores what engines like this one saved for those owners, after its start and before it serves. Never rejects;
+     * takes bounded time.
+     */
+    restore: (engine: LlamaServerEngine, mayRestore: (owner: string) => boolean, signal: AbortSignal): Promise<void> =>
+      safely('prompt caches could not be restored', engine, store => restoreAll(store, engine, mayRestore, signal)),
     /** Saves the caches of an engine that is about to be stopped and answers nothing. Never rejects; takes bounded time. */
     save: (engine: LlamaServerEngine): Promise<void> =>
       safely('prompt caches could not be saved', engine, store => saveAll(store, engine)),

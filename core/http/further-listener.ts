@@ -1,0 +1,50 @@
+import { once } from 'node:events'
+import { createServer, type IncomingMessage } from 'node:http'
+import type { AddressInfo, ListenOptions } from 'node:net'
+import type { FastifyInstance } from 'fastify'
+
+/** Milliseconds for which clients that do not read may delay the shutdown once all answers have ended. */
+const CLOSE_LINGER = 1000
+
+export type FurtherListener = Awaited<ReturnType<typeof listenFurther>>
+
+/**
+ * Serves the application at another place too, with the time limits of its own server and the same answer to what is no
+ * HTTP.
+ * @param prepare is called with each request before any route sees it
+ * @param ended aborted when no answer runs any longer
+ * @throws the error of listening
+ */
+export async function listenFurther(
+  app: FastifyInstance,
+  at: Pick<ListenOptions, 'host' | 'port' | 'path'>,
+  { prepare, ended }: { prepare: (request: IncomingMessage) => void; ended: AbortSignal }
+) {
+  const server = createServer((request, response) => {
+    prepare(request)
+    app.routing(request, response)
+  })
+  server.keepAliveTimeout = app.server.keepAliveTimeout
+  server.requestTimeout = app.server.requestTimeout
+  server.headersTimeout = app.server.headersTimeout
+  for (const answer of app.server.listeners('clientError')) server.on('clientError', answer as () => void)
+  server.listen({ ...at, backlog: 1024 })
+  await once(server, 'listening')
+  const gone = new Promise<void>(resolve => server.once('close', resolve))
+  return {
+    /** Where it listens: a path, or an address with the port that it got. */
+    address: server.address() as AddressInfo | string,
+    /** Accepts no more connections; running requests go on. */
+    stopAccepting() {
+      server.close()
+      server.closeIdleConnections()
+    },
+    /** Settles when the last connection has gone. */
+    async closed() {
+      const cut = () => void setTimeout(() => server.closeAllConnections(), CLOSE_LINGER).unref()
+      if (ended.aborted) cut()
+      else ended.addEventListener('abort', cut, { once: true })
+      await gone
+    }
+  }
+}

@@ -1,0 +1,109 @@
+import type { EngineFields } from '../../core/contracts/engines.ts'
+import { CorralError } from '../../core/errors.ts'
+import { isObject } from '../../core/system/json-object.ts'
+import { costOf, TooCostly } from './grammar-cost.ts'
+import { NotReadable, readGrammar } from './grammar-text.ts'
+import { isBranching, schemaGrammar } from './schema-grammar.ts'
+
+export interface GrammarLimits {
+  /** Bytes of one grammar or schema (`limits.grammar_size`). */
+  size: number
+  /** Ways in which a token can be read (`limits.grammar_repetition`). */
+  ways: number
+}
+
+/** The schemas of all tools together may be so many times as large as one. */
+const TOOLS = 16
+/** Verdicts that are kept: programs send the same schemas with every request. */
+const MOST_KNOWN = 256
+
+/**
+ * Refuses grammars and JSON schemas that would keep llama.cpp busy for minutes with a single token, or that are too large.
+ * @returns checks a request, in the words of the hosted-chat API. @throws CorralError `over_limit`, `invalid_request`
+ */
+export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFields) => void {
+  /** Ways by the text, the one used last at the end. */
+  const known = new Map<string, number>()
+
+  function waysOf(text: string, count: () => number): number {
+    const found = known.get(text) ?? count()
+    known.delete(text)
+    known.set(text, found)
+    if (known.size > MOST_KNOWN) known.delete(known.keys().next().value!)
+    return found
+  }
+
+  function requireSize(param: string, what: string, bytes: number, most: number): void {
+    if (bytes <= most) return
+    throw new CorralError(
+      'over_limit',
+      `${what} in "${param}" has ${bytes} bytes, and "limits.grammar_size" allows ${most} at most. Send a smaller one, or have the admin raise the limit.`,
+      { param, details: { limit: 'limits.grammar_size', value: most, given: bytes } }
+    )
+  }
+
+  function requireWays(param: string, what: string, given: number): void {
+    if (given <= ways) return
+    const many = Number.isFinite(given) ? `in at least ${given} ways` : 'in too many ways to be counted'
+    throw new CorralError(
+      'over_limit',
+      `${what} in "${param}" lets the same text be read ${many}, and "limits.grammar_repetition" allows ${ways} at most: repetitions that are nested, or that follow each other and take the same characters, multiply them. Put fixed characters between them, or have the admin raise the limit.`,
+      { param, details: { limit: 'limits.grammar_repetition', value: ways } }
+    )
+  }
+
+  function checkSchema(param: string, schema: unknown): number {
+    if (!isObject(schema)) return 0
+    const text = JSON.stringify(schema)
+    const what = 'The JSON schema'
+    const bytes = Buffer.byteLength(text)
+    requireSize(param, what, bytes, size)
+    requireWays(
+      param,
+      what,
+      waysOf(text, () => costOfText(schemaGrammar(schema), isBranching, ways) ?? 0)
+    )
+    return bytes
+  }
+
+  return ({ grammar, json_schema, response_format: format, tools }) => {
+    if (typeof grammar === 'string' && grammar !== '') {
+      requireSize('grammar', 'The grammar', Buffer.byteLength(grammar), size)
+      const found = waysOf(grammar, () => costOfText(grammar, () => true, ways) ?? Number.NaN)
+      if (Number.isNaN(found)) {
+        throw new CorralError(
+          'invalid_request',
+          '"grammar" is no grammar in GBNF that can be read. Correct its syntax.',
+          {
+            param: 'grammar'
+          }
+        )
+      }
+      requireWays('grammar', 'The grammar', found)
+    }
+    checkSchema('json_schema', json_schema)
+    if (isObject(format)) {
+      checkSchema('response_format', format.schema)
+      if (isObject(format.json_schema)) checkSchema('response_format', format.json_schema.schema)
+    }
+    if (!Array.isArray(tools)) return
+    let bytes = 0
+    for (const [index, tool] of tools.entries()) {
+      if (!isObject(tool) || !isObject(tool.function)) continue
+      bytes += checkSchema(`tools[${index}]`, tool.function.parameters)
+    }
+    requireSize('tools', 'All JSON schemas together', bytes, size * TOOLS)
+  }
+}
+
+/** Ways of a grammar; undefined where its text cannot be read. */
+function costOfText(text: string, isStart: (name: string) => boolean, enough: number): number | undefined {
+  try {
+    const { rules, starts } = readGrammar(text, isStart)
+    return costOf(rules, starts, enough)
+  } catch (error) {
+    if (error instanceof TooCostly) return Number.POSITIVE_INFINITY
+    if (error instanceof NotReadable) return undefined
+    throw error
+  }
+}

@@ -1,0 +1,54 @@
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { alive, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { newHome } from './command.ts'
+import { onTerminal } from './terminal.ts'
+
+/** A server on a terminal of its own. */
+async function serveOnTerminal(t: Test, launcher = '') {
+  const home = newHome(t)
+  writeFileSync(join(home, 'config.yaml'), 'shutdown_grace: 1s\n')
+  const terminal = onTerminal(t, ['serve', '--port', '0'], home, { launcher })
+  await terminal.sees('Ctrl-C stops the server')
+  const { pid, address } = JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8'))
+  t.teardown(() => {
+    if (alive(pid)) process.kill(pid, 'SIGKILL')
+  })
+  const answers = async () => (await fetch(`${address}/api/health`)).status === 200
+  return { terminal, home, pid: pid as number, address: address as string, answers }
+}
+
+t.test('SIGHUP does not end a server that was started in the background', async t => {
+  const corral = await startCorral(t)
+  corral.process.kill('SIGHUP')
+  await until('the signal is logged', () => /SIGHUP: nothing to do/.test(corral.log()))
+  corral.process.kill('SIGHUP')
+  t.equal((await corral.send('/api/health')).status, 200)
+  t.equal(await corral.end('SIGTERM'), 0)
+})
+
+t.test('a closed terminal ends the server that was started on it, with its answers', async t => {
+  const { terminal, home, pid, address } = await serveOnTerminal(t)
+  const answer = await fetch(`${address}/api/chat`, { method: 'POST', body: JSON.stringify(endless(DEMO)) })
+  t.equal(answer.status, 200)
+  const text = answer.text()
+  terminal.close()
+  t.match(await text, /shutting down/)
+  await until('the server ends', () => !alive(pid), 20_000)
+  t.notOk(existsSync(join(home, 'owner.json')), 'it has given its data directory back')
+  t.notOk(existsSync(join(home, 'private', 'corral.sock')), 'and removed its socket')
+})
+
+t.test('one that hears of no signal goes on without its terminal, and still ends by SIGTERM', async t => {
+  const { terminal, home, pid, answers } = await serveOnTerminal(t, 'setsid --wait')
+  terminal.close()
+  // Each of them writes a line to the terminal that is gone.
+  for (let count = 0; count < 3; count++) {
+    await fetch(JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8')).address, { method: 'DELETE' })
+  }
+  t.ok(await answers())
+  process.kill(pid, 'SIGTERM')
+  await until('the server ends', () => !alive(pid), 20_000)
+  t.notOk(existsSync(join(home, 'owner.json')))
+})
