@@ -14,6 +14,7 @@ import { type Caller, keylessCaller, localCaller } from '../contracts/callers.ts
 import { CorralError } from '../errors.ts'
 import { parseBytes } from '../system/bytes.ts'
 import { isGone } from './client-gone.ts'
+import { ConnectionGuard } from './connection-guard.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
 import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
@@ -35,6 +36,9 @@ declare module 'fastify' {
     leftOut?: boolean
   }
 }
+
+/** Milliseconds that the head of a request may take. */
+const HEADERS_TIMEOUT = 20_000
 
 /** How requests are checked. Values are taken as they are sent: "7" is no number, and unknown fields may pass. */
 export const VALIDATION_OPTIONS = {
@@ -62,6 +66,8 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     // Reading a request may take this long (Node's default); answering one may take any time.
     requestTimeout: 300_000,
     connectionTimeout: 0,
+    // Half a request holds a connection that others may need.
+    http: { headersTimeout: HEADERS_TIMEOUT, connectionsCheckingInterval: HEADERS_TIMEOUT / 2 },
     forceCloseConnections: 'idle',
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
     ajv: { customOptions: VALIDATION_OPTIONS },
@@ -82,6 +88,9 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     }
   })
   allowLongUploads(app.server)
+  const guard = new ConnectionGuard(config.limits, log)
+  guard.attach(app.server, true)
+  app.decorate('connectionGuard', guard)
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
   app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))

@@ -1,4 +1,5 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { onReaderStall } from './connection-guard.ts'
 
 /** The reason of a signal whose client went away: there is no one to answer. */
 export class ClientGone extends Error {
@@ -14,7 +15,8 @@ export function isGone(error: unknown, { raw }: FastifyRequest): boolean {
 }
 
 /**
- * Aborted when the client's connection closes before the reply is complete, and when its key is revoked. `request.raw`
+ * Aborted when the client's connection closes before the reply is complete, when it reads nothing of it for too long, and
+ * when its key is revoked. `request.raw`
  * and Fastify's own `request.signal` are no use here: both report an end as soon as the body of a POST has been read.
  */
 export function clientSignal(reply: FastifyReply): AbortSignal {
@@ -24,8 +26,10 @@ export function clientSignal(reply: FastifyReply): AbortSignal {
   const refuse = () => controller.abort(revoked!.reason)
   if (revoked?.aborted) refuse()
   revoked?.addEventListener('abort', refuse)
+  const forget = onReaderStall(reply.raw.socket, error => controller.abort(error))
   reply.raw.once('close', () => {
     revoked?.removeEventListener('abort', refuse)
+    forget()
     if (!reply.raw.writableFinished) controller.abort(new ClientGone())
   })
   return controller.signal

@@ -20,13 +20,15 @@ export async function listenFurther(
   at: Pick<ListenOptions, 'host' | 'port' | 'path'>,
   { prepare, ended }: { prepare: (request: IncomingMessage) => void; ended: AbortSignal }
 ) {
-  const server = createServer((request, response) => {
+  const server = createServer({ connectionsCheckingInterval: app.server.headersTimeout / 2 }, (request, response) => {
     prepare(request)
     app.routing(request, response)
   })
   server.keepAliveTimeout = app.server.keepAliveTimeout
   server.requestTimeout = app.server.requestTimeout
   server.headersTimeout = app.server.headersTimeout
+  // The private socket, which has a path, is never refused for being full.
+  app.connectionGuard.attach(server, at.path === undefined)
   for (const answer of app.server.listeners('clientError')) server.on('clientError', answer as () => void)
   server.listen({ ...at, backlog: 1024 })
   await once(server, 'listening')

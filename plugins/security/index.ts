@@ -1,6 +1,7 @@
 import type { IncomingMessage } from 'node:http'
 import { hostname } from 'node:os'
 import proxyAddress from '@fastify/proxy-addr'
+import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { ConfigError } from '../../core/config/config-error.ts'
 import { messageOf } from '../../core/errors.ts'
@@ -81,20 +82,31 @@ export default definePlugin({
           severalOwners: () => keys.count > 1
         }
       },
-      hooks: accessHooks({
-        hostCheck({ raw }) {
-          if ((exposures.get(raw) ?? own) === 'local') return 'names'
-          // With keys no page of a stranger gets anywhere, by whatever name it calls.
-          return keys.required ? 'none' : 'names and addresses'
-        },
-        hostNames: new Set([hostname(), ...options.hosts].map(nameKey)),
-        origins: options.origins.map(originPattern),
-        findCaller: callerFinder({ keys, insecure: options.insecure, proxies, log })
-      }),
+      hooks: guarded(
+        proxies,
+        accessHooks({
+          hostCheck({ raw }) {
+            if ((exposures.get(raw) ?? own) === 'local') return 'names'
+            // With keys no page of a stranger gets anywhere, by whatever name it calls.
+            return keys.required ? 'none' : 'names and addresses'
+          },
+          hostNames: new Set([hostname(), ...options.hosts].map(nameKey)),
+          origins: options.origins.map(originPattern),
+          findCaller: callerFinder({ keys, insecure: options.insecure, proxies, log })
+        })
+      ),
       stop: () => keys.close()
     }
   }
 })
+
+/** Behind a trusted proxy are many clients, whose connections are all its own. */
+function guarded(proxies: TrustedProxies, hooks: FastifyPluginAsync): FastifyPluginAsync {
+  return async (app, options) => {
+    app.connectionGuard.exempt(address => address !== '' && proxies(address, 0))
+    await hooks(app, options)
+  }
+}
 
 /** @throws ConfigError for what is no address or range of addresses */
 function trustedProxies(addresses: readonly string[]): TrustedProxies {

@@ -1,0 +1,231 @@
+import { readFileSync } from 'node:fs'
+import type { Server } from 'node:http'
+import type { Socket } from 'node:net'
+import type { FastifyBaseLogger } from 'fastify'
+import { CorralError } from '../errors.ts'
+import { parseDuration } from '../system/duration.ts'
+
+declare module 'fastify' {
+  interface FastifyInstance {
+    connectionGuard: ConnectionGuard
+  }
+}
+
+/** What connections may take. */
+export interface ConnectionLimits {
+  connections: number
+  connections_per_address: number
+  reader_stall: string | number
+}
+
+interface Connection {
+  address: string
+  /** Whether it counts: those of the private socket do not. */
+  counted: boolean
+  /** Bytes that the client's side took, when it was last looked at. */
+  taken: number
+  /** When that changed, or when there first was something to take. */
+  since: number
+  /** Whether what it waits for was ended already, since nobody read it. */
+  stalled: boolean
+  /** Called when the client has read nothing for too long. */
+  readonly listeners: Set<(error: CorralError) => void>
+}
+
+/** What Node.js knows of a connection's outgoing bytes; there is no public name for how many of them still wait. */
+interface Handle {
+  bytesWritten: number
+  writeQueueSize: number
+}
+
+const connections = new WeakMap<object, Connection>()
+
+/**
+ * Calls `listener` once the reader of a connection has taken nothing of what was sent to it for `limits.reader_stall`.
+ * @returns stops that
+ */
+export function onReaderStall(socket: object | null | undefined, listener: (error: CorralError) => void): () => void {
+  const connection = socket ? connections.get(socket) : undefined
+  connection?.listeners.add(listener)
+  return () => void connection?.listeners.delete(listener)
+}
+
+/** Files that are left for engines, models, downloads and logs when every connection has a request with an engine. */
+const RESERVED_FILES = 128
+/** Milliseconds in which a refused client can read why. */
+const REFUSAL_LINGER = 1000
+
+/**
+ * Watches over the connections of the application's servers: how many there are, in all and of each address, and whether
+ * clients read what they are sent. Looking at all connections now and then costs a request nothing.
+ */
+export class ConnectionGuard {
+  readonly #most: number
+  readonly #mostPerAddress: number
+  readonly #stall: number
+  readonly #log: FastifyBaseLogger
+  readonly #open = new Map<Socket, Connection>()
+  readonly #counts = new Map<string, number>()
+  /** Connections without a request, the one that has waited longest first. */
+  readonly #waiting = new Set<Socket>()
+  #counted = 0
+  #saidFull = Number.NEGATIVE_INFINITY
+  #exempt: (address: string) => boolean = () => false
+
+  constructor(limits: ConnectionLimits, log: FastifyBaseLogger, openFiles = mostOpenFiles()) {
+    this.#log = log
+    this.#stall = parseDuration(limits.reader_stall)!
+    // A request takes two files: its client's connection and that to the engine.
+    const room = Math.max(8, Math.floor((openFiles - RESERVED_FILES) / 2))
+    this.#most = Math.min(limits.connections, room)
+    const share = this.#most / limits.connections
+    this.#mostPerAddress = Math.max(1, Math.ceil(limits.connections_per_address * share))
+    if (room < limits.connections) {
+      log.warn(
+        `This process may open ${openFiles} files, so that it accepts ${room} connections at once and not ${limits.connections} (limits.connections). Raise the limit (ulimit -n, LimitNOFILE of systemd) for more.`
+      )
+    }
+    if (this.#stall > 0) setInterval(() => this.#sweep(), Math.min(this.#stall / 4, 15_000)).unref()
+  }
+
+  /** Connections of these addresses are not counted by address: proxies, behind which are many clients. */
+  exempt(isExempt: (address: string) => boolean): void {
+    this.#exempt = isExempt
+  }
+
+  /** Watches over a server. @param counted whether its connections may be refused */
+  attach(server: Server, counted: boolean): void {
+    const accept = server.listeners('connection') as ((socket: Socket) => void)[]
+    server.removeAllListeners('connection')
+    server.on('connection', (socket: Socket) => {
+      if (!this.#admit(socket, counted)) return refuse(socket)
+      for (const listener of accept) listener.call(server, socket)
+    })
+    server.prependListener('request', ({ socket }, response) => {
+      this.#waiting.delete(socket)
+      response.once('close', () => {
+        if (counted && this.#open.has(socket)) this.#waiting.add(socket)
+      })
+    })
+  }
+
+  #admit(socket: Socket, counted: boolean): boolean {
+    const address = socket.remoteAddress ?? ''
+    const ofAddress = this.#counts.get(address) ?? 0
+    if (counted) {
+      const few = isLoopback(address) || this.#exempt(address) || ofAddress < this.#mostPerAddress
+      // Whoever asks for nothing makes room for those who do.
+      if (few && this.#counted >= this.#most) this.#closeWaiting()
+      if (!few || this.#counted >= this.#most) {
+        this.#sayFull(few ? undefined : address)
+        return false
+      }
+      this.#counted++
+      this.#counts.set(address, ofAddress + 1)
+      this.#waiting.add(socket)
+    }
+    const connection: Connection = { address, counted, taken: -1, since: 0, stalled: false, listeners: new Set() }
+    this.#open.set(socket, connection)
+    connections.set(socket, connection)
+    socket.once('close', () => this.#forget(socket, connection))
+    return true
+  }
+
+  #forget(socket: Socket, { address, counted }: Connection): void {
+    if (!this.#open.delete(socket)) return
+    this.#waiting.delete(socket)
+    if (!counted) return
+    this.#counted--
+    const left = this.#counts.get(address)! - 1
+    if (left === 0) this.#counts.delete(address)
+    else this.#counts.set(address, left)
+  }
+
+  #closeWaiting(): void {
+    const [oldest] = this.#waiting
+    if (!oldest) return
+    // Its end is reported later; its place is needed now.
+    this.#forget(oldest, this.#open.get(oldest)!)
+    oldest.destroy()
+  }
+
+  #sayFull(address: string | undefined): void {
+    const now = performance.now()
+    if (now - this.#saidFull < 60_000) return
+    this.#saidFull = now
+    if (address === undefined) {
+      this.#log.warn(`Connections are refused: ${this.#most} are open (limits.connections).`)
+    } else {
+      this.#log.warn(
+        { address },
+        `Connections of one address are refused: it has ${this.#mostPerAddress} (limits.connections_per_address).`
+      )
+    }
+  }
+
+  /** Ends what nobody reads: first the request, with an error for the client, then the connection. */
+  #sweep(): void {
+    const now = performance.now()
+    for (const [socket, connection] of this.#open) {
+      const handle = (socket as { _handle?: Handle | null })._handle
+      if (!handle || (handle.writeQueueSize === 0 && socket.writableLength === 0)) {
+        connection.taken = -1
+        continue
+      }
+      const taken = handle.bytesWritten - handle.writeQueueSize
+      if (taken !== connection.taken) {
+        Object.assign(connection, { taken, since: now, stalled: false })
+      } else if (now - connection.since >= this.#stall) {
+        this.#end(socket, connection)
+        connection.since = now
+      }
+    }
+  }
+
+  #end(socket: Socket, connection: Connection): void {
+    const { address, listeners, stalled } = connection
+    if (stalled || listeners.size === 0) {
+      socket.destroy()
+      return
+    }
+    connection.stalled = true
+    const seconds = Math.round(this.#stall / 1000)
+    this.#log.info({ address }, `A client read nothing of its answer for ${seconds} s; the answer was ended.`)
+    const error = new CorralError(
+      'reader_stalled',
+      `Nothing of the answer was read for ${seconds} s (limits.reader_stall), so that it was ended. Send the request again, and read its answer while it comes.`
+    )
+    for (const listener of [...listeners]) listener(error)
+  }
+}
+
+/** Answers a connection that there is no room for, before anything of it was read. */
+function refuse(socket: Socket): void {
+  const error = 'This server has too many open connections. Close some, or try again in a moment.'
+  const body = JSON.stringify({ error, errorCode: 503, code: 'queue_full' })
+  socket.on('error', () => {
+    // It may have gone already.
+  })
+  socket.resume()
+  socket.end(
+    `HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\nretry-after: 1\r\nconnection: close\r\n\r\n${body}`
+  )
+  setTimeout(() => socket.destroy(), REFUSAL_LINGER).unref()
+}
+
+function isLoopback(address: string): boolean {
+  return address === '::1' || /^(::ffff:)?127\./i.test(address)
+}
+
+/** How many files this process may open; infinity where the system does not say. */
+function mostOpenFiles(): number {
+  try {
+    const [, soft = ''] = /^Max open files\s+(\S+)/m.exec(readFileSync('/proc/self/limits', 'utf8')) ?? []
+    return /^\d+$/.test(soft) ? Number(soft) : Number.POSITIVE_INFINITY
+  } catch {
+    // Not Linux.
+    const { userLimits } = process.report.getReport() as { userLimits?: { open_files?: { soft: unknown } } }
+    const soft = userLimits?.open_files?.soft
+    return typeof soft === 'number' ? soft : Number.POSITIVE_INFINITY
+  }
+}

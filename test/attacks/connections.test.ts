@@ -1,0 +1,99 @@
+import { once } from 'node:events'
+import { request } from 'node:http'
+import { connect, type Socket } from 'node:net'
+import { networkInterfaces } from 'node:os'
+import { join } from 'node:path'
+import { json } from 'node:stream/consumers'
+import t, { type Test } from 'tap'
+import { ConnectionGuard } from '../../core/http/connection-guard.ts'
+import { type Corral, DEMO, endlessHosted, startCorral, until } from '../support/corral.ts'
+
+/** A connection on which this was sent, and what came back. */
+async function open(t: Pick<Test, 'teardown'>, url: string, text = ''): Promise<Socket & { got: string }> {
+  const { hostname, port } = new URL(url)
+  const socket = Object.assign(connect(Number(port), hostname), { got: '' })
+  socket.on('error', () => {
+    // Refused connections end in all kinds of ways.
+  })
+  socket.on('data', chunk => {
+    socket.got += chunk
+  })
+  t.teardown(() => socket.destroy())
+  await once(socket, 'connect')
+  if (text !== '') socket.write(text)
+  return socket
+}
+
+const health = async (corral: Corral) => (await corral.json('/api/health')).status
+
+t.test('connections that ask for nothing make room for those that do', async t => {
+  const corral = await startCorral(t, { config: 'limits: { connections: 20 }' })
+  const half = 'POST /api/chat HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nx-slow: '
+  for (const text of ['', half, 'GET /api/health HTTP/1.1\r\nhost: localhost\r\n\r\n']) {
+    const sockets = await Promise.all(Array.from({ length: 100 }, () => open(t, corral.url, text)))
+    t.equal(await health(corral), 200, `an honest client is answered beside ${JSON.stringify(text.slice(0, 20))}`)
+    for (const socket of sockets) socket.destroy()
+  }
+  // Many requests on one connection, without waiting for the answers.
+  const one = 'GET /api/version HTTP/1.1\r\nhost: localhost\r\n\r\n'
+  const socket = await open(t, corral.url, one.repeat(500))
+  t.equal(await health(corral), 200)
+  await until('all are answered', () => socket.got.split('HTTP/1.1 200').length === 501)
+})
+
+t.test('more connections with requests than allowed are refused; the private socket is not', async t => {
+  const corral = await startCorral(t, { config: 'limits: { connections: 9 }\ndefaults: { num_parallel: 2 }' })
+  const body = JSON.stringify(endlessHosted(DEMO))
+  const chat = `POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`
+  const busy: Socket[] = []
+  for (let count = 0; count < 9; count++) busy.push(await open(t, corral.url, chat))
+  const path = join(corral.home, 'private', 'corral.sock')
+  const local = async (what: string) => {
+    const asked = request({ socketPath: path, path: what })
+    asked.end()
+    const [response] = await once(asked, 'response')
+    return { status: response.statusCode, body: (await json(response)) as any }
+  }
+  await until('all of them are asked', async () => {
+    const { running = 0, queued = 0 } = (await local('/api/ps')).body.models[0] ?? {}
+    return running + queued === 9
+  })
+  const refused = await open(t, corral.url, 'GET /api/health HTTP/1.1\r\nhost: localhost\r\n\r\n')
+  await once(refused, 'close')
+  t.match(refused.got, /^HTTP\/1\.1 503 .*retry-after: 1.*"code":"queue_full"/s)
+  t.match(corral.log(), /Connections are refused: 9 are open \(limits\.connections\)/)
+
+  t.equal((await local('/api/health')).status, 200, 'the private socket answers')
+  for (const socket of busy) socket.destroy()
+  await until('there is room again', async () => (await health(corral).catch(() => 0)) === 200)
+})
+
+t.test('one address has a part of the connections only', async t => {
+  const own = Object.values(networkInterfaces())
+    .flat()
+    .find(found => found?.family === 'IPv4' && !found.internal)?.address
+  if (own === undefined) return t.comment('this machine has no address beside its own')
+  const corral = await startCorral(t, {
+    flags: ['--host', '0.0.0.0'],
+    config: 'limits: { connections: 100, connections_per_address: 5 }\nsecurity: { insecure: true }'
+  })
+  const { port } = new URL(corral.url)
+  const sockets: Awaited<ReturnType<typeof open>>[] = []
+  for (let count = 0; count < 8; count++) sockets.push(await open(t, `http://${own}:${port}`))
+  await until('three of eight are refused', () => sockets.filter(({ got }) => got.includes('503')).length === 3)
+  for (let count = 0; count < 8; count++) sockets.push(await open(t, `http://127.0.0.1:${port}`))
+  const loopback = await fetch(`http://127.0.0.1:${port}/api/health`)
+  t.equal(loopback.status, 200, 'those of this machine are not counted by address')
+  t.equal(sockets.filter(({ got }) => got.includes('503')).length, 3)
+})
+
+t.test('fewer connections are accepted where the process may open few files', async t => {
+  const warnings: string[] = []
+  const log = { warn: (text: string) => void warnings.push(text), info() {} } as never
+  const limits = { connections: 1024, connections_per_address: 256, reader_stall: 0 }
+  new ConnectionGuard(limits, log, 256)
+  t.match(warnings, [/may open 256 files, so that it accepts 64 connections at once and not 1024/])
+  new ConnectionGuard(limits, log, 1_048_576)
+  new ConnectionGuard(limits, log, Number.POSITIVE_INFINITY)
+  t.equal(warnings.length, 1)
+})
