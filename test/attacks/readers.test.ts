@@ -61,7 +61,7 @@ t.test('clients that read nothing lose their slots', async t => {
 
 t.test('a slow reader is not cut', async t => {
   const corral = await startCorral(t, { config: CONFIG })
-  const socket = ask(t, corral, '/v1/chat/completions', { ...large, max_tokens: 4000 })
+  const socket = ask(t, corral, '/v1/chat/completions', { ...large, max_tokens: 1500 })
   let bytes = 0
   let text = ''
   socket.on('data', chunk => {
@@ -79,7 +79,7 @@ t.test('a slow reader is not cut', async t => {
 
 t.test('a whole answer that nobody reads is not kept for ever', async t => {
   const corral = await startCorral(t, { config: CONFIG })
-  const socket = ask(t, corral, '/v1/chat/completions', { ...large, stream: false, max_tokens: 8000 })
+  const socket = ask(t, corral, '/v1/chat/completions', { ...large, stream: false, max_tokens: 5500 })
   await until('the request has ended', () => /POST \/v1\/chat\/completions 200/.test(corral.log()))
   const text = await rest(socket)
   const length = Number(/content-length: (\d+)/i.exec(text)?.[1])
