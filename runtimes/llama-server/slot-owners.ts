@@ -1,4 +1,5 @@
 import { crc32 } from 'node:zlib'
+import { type Static, Type } from 'typebox'
 import type { EngineFields } from '../../core/contracts/engines.ts'
 
 /*
@@ -72,11 +73,16 @@ export class SlotOwners {
     return this.#slots[slot]?.owner
   }
 
-  /** A slot was filled with a prompt of this owner, before the engine served anybody. */
-  restored(slot: number, owner: string): void {
+  /** What a slot's prompt begins with; undefined where that is not known. */
+  trailOf(slot: number): Trail | undefined {
+    return this.#slots[slot]?.trail
+  }
+
+  /** A slot was filled with a prompt of this owner, before the engine served anybody; the oldest one first. */
+  restored(slot: number, owner: string, trail: Trail | undefined): void {
     if (!this.#isolated) this.#sole = owner
     const state = this.#slots[slot]
-    if (state) Object.assign(state, { owner, usedAt: ++this.#uses })
+    if (state) Object.assign(state, { owner, trail, usedAt: ++this.#uses })
   }
 
   /**
@@ -149,31 +155,38 @@ const FOUND_SHARE = 0.5
  * The slot for a prompt, of those that are free (at least one):
  *
  * 1. the owner's own whose conversation goes on, the one with most in common;
- * 2. one that was never used;
- * 3. the owner's own that has at least half of the prompt already, such as instructions that all conversations share;
- * 4. the one that was used least recently, whoever's it was.
+ * 2. the owner's own with a conversation that is not known, such as one that was saved and restored;
+ * 3. one that was never used;
+ * 4. the owner's own that has at least half of the prompt already, such as instructions that all conversations share;
+ * 5. the one that was used least recently, whoever's it was.
  */
 export function chooseSlot(free: readonly SlotState[], owner: string, trail: Trail): SlotState {
   let going: SlotState | undefined
   let similar: SlotState | undefined
   let mostKept = 0
   let mostFound = 0
+  let unknown: SlotState | undefined
   for (const slot of free) {
-    if (slot.owner !== owner || !slot.trail) continue
+    if (slot.owner !== owner) continue
+    if (!slot.trail) {
+      unknown ??= slot
+      continue
+    }
     const common = commonLength(slot.trail, trail)
     if (common > mostKept && common >= KEPT_SHARE * slot.trail.length) [going, mostKept] = [slot, common]
     if (common > mostFound && common >= FOUND_SHARE * trail.length) [similar, mostFound] = [slot, common]
   }
   const oldest = () => free.reduce((least, slot) => (slot.usedAt < least.usedAt ? slot : least))
-  return going ?? free.find(slot => slot.usedAt === 0) ?? similar ?? oldest()
+  return going ?? unknown ?? free.find(slot => slot.usedAt === 0) ?? similar ?? oldest()
 }
 
-/** What a prompt begins with: checksums of its first so many bytes, at `boundaries`. */
-export interface Trail {
-  sums: readonly number[]
+export const TrailSchema = Type.Object({
+  sums: Type.Array(Type.Integer()),
   /** Bytes of the whole prompt. */
-  length: number
-}
+  length: Type.Integer()
+})
+/** What a prompt begins with: checksums of its first so many bytes, at `boundaries`. */
+export type Trail = Static<typeof TrailSchema>
 
 /** Where sums are taken: closely at the beginning, where short conversations differ; they say no more than which slot is best. */
 function* boundaries(length: number): Generator<number> {

@@ -123,6 +123,12 @@ t.test('which slot a prompt gets', t => {
       said(long, 'Yes.', 'Count.'),
       1
     ],
+    [
+      'an own one of which nothing is known before an unused one',
+      [slot(0, undefined, undefined, 0), slot(1, 'a', undefined, 2)],
+      said('What is this?'),
+      1
+    ],
     ['the oldest one', [slot(0, 'b', said('Hi'), 7), slot(1, 'a', said('Hello'), 6)], said('What is this?'), 1]
   ]
   for (const [what, free, body, wanted] of table) t.equal(chooseSlot(free, 'a', trailOf(body)).id, wanted, what)

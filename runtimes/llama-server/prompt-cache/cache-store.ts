@@ -5,6 +5,7 @@ import { type Static, Type } from 'typebox'
 import { isSystemError, messageOf } from '../../../core/errors.ts'
 import { freeSpace } from '../../../core/system/disk-space.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
+import { TrailSchema } from '../slot-owners.ts'
 
 /*
  * The saved caches on disk:
@@ -23,6 +24,8 @@ const SavedSlotSchema = Type.Object({
   revision: Type.String(),
   /** Whose prompt it is (`Caller.owner`): nobody else's prompts are compared with it. */
   owner: Type.String(),
+  /** What it begins with, where that is known. */
+  trail: Type.Optional(TrailSchema),
   tokens: Type.Integer({ minimum: 1 }),
   bytes: Type.Integer({ minimum: 1 }),
   crc32: Type.Integer({ minimum: 0 }),

@@ -111,10 +111,10 @@ export function createPromptCache({
       if (limit.aborted || gone) break
       // llama-server uses the last slots first for new conversations.
       if (!(await restoreOne(store, engine, slots.size, saved, limit))) continue
-      engine.slotOwners.restored(slots.size, saved.owner)
       slots.set(slots.size, saved)
     }
     if (!slots.size) return
+    for (const [slot, { owner, trail }] of [...slots].reverse()) engine.slotOwners.restored(slot, owner, trail)
     const tokens = [...slots.values()].reduce((sum, saved) => sum + saved.tokens, 0)
     log.info({ slots: slots.size, tokens, ms: Date.now() - began }, `restored prompt caches of ${alias}`)
   }
@@ -167,7 +167,9 @@ export function createPromptCache({
     const ask = AbortSignal.timeout(ASK_LIMIT)
     const used = (await usedSlots(engine, ask)).flatMap(slot => {
       const owner = engine.slotOwners.ownerOf(slot.id)
-      return owner === undefined || (slot.tokens ?? LEAST_TOKENS) < LEAST_TOKENS ? [] : { ...slot, owner }
+      return owner === undefined || (slot.tokens ?? LEAST_TOKENS) < LEAST_TOKENS
+        ? []
+        : { ...slot, owner, trail: engine.slotOwners.trailOf(slot.id) }
     })
     if (!used.length) return
     used.sort((a, b) => b.task - a.task)
@@ -201,7 +203,15 @@ export function createPromptCache({
           continue
         }
         const sealed = seal(path, written.bytes, spec.projectorPath !== undefined, limit).then(
-          sums => ({ ...common, ...sums, file, owner: slot.owner, tokens: written.tokens, usedAt: began - rank }),
+          sums => ({
+            ...common,
+            ...sums,
+            file,
+            owner: slot.owner,
+            trail: slot.trail,
+            tokens: written.tokens,
+            usedAt: began - rank
+          }),
           error => abandon(messageOf(error))
         )
         saved.push(sealed.finally(release))

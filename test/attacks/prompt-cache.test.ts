@@ -1,0 +1,173 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { createKey } from '../../plugins/security/key-file.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
+
+/*
+ * llama-server reads only what of a prompt is new to a slot, and says how much that was: with several keys nobody may
+ * learn from these counts what somebody else has asked.
+ */
+
+const SECRET = 'The code of the vault is this: the big dog runs to the river near old trees. Tell nobody about it.'
+/** So long that saving it pays. */
+const LONG_SECRET = `${SECRET} `.repeat(8)
+
+/** Keys of a server's configuration; those of the key file are random. */
+const keyOf = (name: string) => `${name}-0123456789-0123456789-0123456789`
+
+/** Asks with a key, and gives the body of an answer that succeeds. */
+const asking = (corral: Corral) => async (key: string, path: string, body: object) => {
+  const reply = await corral.json(path, body, { headers: { authorization: `Bearer ${key}` } })
+  if (reply.status !== 200) throw new Error(`${path}: ${JSON.stringify(reply.body)}`)
+  return reply.body
+}
+
+/** Those who guess have a key for each guess: what a key has asked before it may know. */
+const NAMES = [
+  'victim',
+  'leaver',
+  'one',
+  'two',
+  'keeper',
+  'finder',
+  ...Array.from({ length: 13 }, (_, index) => `guesser-${index}`)
+]
+const [victim, leaver] = NAMES.map(keyOf) as [string, string]
+
+const server = startCorral(t, {
+  config: `defaults: { num_parallel: 2 }\nsecurity:\n  api_keys: [${NAMES.map(keyOf).join(', ')}]`
+}).then(corral => ({ corral, ask: asking(corral) }))
+
+const chat = (content: string, more: object = {}) => ({
+  model: DEMO,
+  messages: [{ role: 'user', content }],
+  max_tokens: 2,
+  temperature: 0,
+  ...more
+})
+const completion = (more: object = {}) => ({ model: DEMO, prompt: SECRET, max_tokens: 2, temperature: 0, ...more })
+
+const cachedIn = (body: any): number => body.usage.prompt_tokens_details.cached_tokens
+
+/** Every number of a reply that says how much of a prompt was known. */
+function counts(reply: unknown): number[] {
+  const found: number[] = []
+  JSON.stringify(reply, (name, value) => {
+    const isCount = /^(cache_n|cached_tokens|cached|cache_read_input_tokens)$/.test(name)
+    if (isCount && typeof value === 'number') found.push(value)
+    return value
+  })
+  return found
+}
+
+/** The flags of an engine. */
+const flagsOf = (pid: number) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
+
+t.test('nobody learns from counts what another key has asked', async t => {
+  const marked = [{ type: 'text', text: SECRET, cache_control: { type: 'ephemeral' } }]
+  const guesses: [string, string, object, object?][] = [
+    ['chat', '/v1/chat/completions', chat(SECRET)],
+    ['its beginning', '/v1/chat/completions', chat(SECRET), chat(SECRET.slice(0, 50))],
+    ['fields of llama-server', '/v1/chat/completions', chat(SECRET), chat(SECRET, { cache_prompt: true, id_slot: 1 })],
+    ['another slot', '/v1/chat/completions', chat(SECRET), chat(SECRET, { id_slot: 0, n_cache_reuse: 1 })],
+    ['an option', '/v1/chat/completions', chat(SECRET), chat(SECRET, { options: { id_slot: 0, cache_prompt: true } })],
+    ['names for caches', '/v1/chat/completions', chat(SECRET), chat(SECRET, { prompt_cache_key: 'x', user: 'x' })],
+    ['several choices', '/v1/chat/completions', chat(SECRET), chat(SECRET, { n: 2 })],
+    ['a text', '/v1/completions', completion()],
+    ['several texts', '/v1/completions', completion(), completion({ prompt: [SECRET, 'x'] })],
+    ['the best of several', '/v1/completions', completion(), completion({ best_of: 2 })],
+    ['a response', '/v1/responses', { model: DEMO, input: SECRET, max_output_tokens: 2 }],
+    ['a message', '/v1/messages', chat(SECRET)],
+    ['a marked message', '/v1/messages', { ...chat(''), messages: [{ role: 'user', content: marked }] }]
+  ]
+  const { ask, corral } = await server
+  for (const [index, [what, path, asked, guess = asked]] of guesses.entries()) {
+    await ask(victim, path, asked)
+    const own = counts(await ask(victim, path, asked))
+    t.ok(Math.max(...own) > 20, `${what}: its key has the prompt read already`)
+    const told = counts(await ask(keyOf(`guesser-${index}`), path, guess))
+    t.ok(told.length > 0, 'there are counts')
+    t.ok(
+      told.every(count => count === 0),
+      `${what}: ${told}`
+    )
+  }
+  const streamed = await corral.send('/v1/chat/completions', chat(SECRET, { stream: true }), {
+    headers: { authorization: `Bearer ${victim}` }
+  })
+  t.match(await streamed.text(), /"cache_n":[2-9]\d/, 'streams of its own key say so too')
+  t.notMatch(corral.log(), /code of the vault/, 'no log has the prompt')
+  const flags = flagsOf(corral.enginePids()[0]!)
+  t.equal(flags[flags.lastIndexOf('--cache-ram') + 1], '0', "llama-server's memory of other prompts is off")
+})
+
+t.test('nor by leaving before an answer', async t => {
+  const { ask, corral } = await server
+  // Both slots hold the victim's prompts.
+  await Promise.all([0, 1].map(() => ask(victim, '/v1/chat/completions', chat(LONG_SECRET))))
+  for (const wait of [0, 1, 3, 6, 10]) {
+    const leaving = new AbortController()
+    const headers = { authorization: `Bearer ${leaver}` }
+    const left = corral.send('/v1/chat/completions', chat(LONG_SECRET), { headers, signal: leaving.signal })
+    for (let turn = 0; turn < wait; turn++) await new Promise(setImmediate)
+    leaving.abort()
+    await left.catch(() => undefined)
+  }
+  const [count] = counts(await ask(leaver, '/v1/chat/completions', chat(SECRET)))
+  // Those that it left may have been read for it: then the whole of this is known, else nothing is.
+  const own = counts(await ask(leaver, '/v1/chat/completions', chat(SECRET)))
+  t.ok(count === 0 || count! >= own[0]! - 1, `${count} of ${own[0]}`)
+})
+
+t.test('conversations of two keys go on from where each of them was', async t => {
+  const keys = [keyOf('one'), keyOf('two')]
+  const { ask } = await server
+  const first = ['What is the capital of France?', 'Why is the sky blue and the grass green?']
+  const conversations: object[][] = [[], []]
+  for (let turn = 0; turn < 3; turn++) {
+    for (const [index, key] of keys.entries()) {
+      const messages = conversations[index]!
+      messages.push({ role: 'user', content: turn === 0 ? first[index] : 'And what then?' })
+      const body = await ask(key, '/v1/chat/completions', { ...chat(''), max_tokens: 8, messages })
+      messages.push(body.choices[0].message)
+      if (turn > 0) t.ok(cachedIn(body) > 12, `turn ${turn} of key ${index}: ${cachedIn(body)} tokens were known`)
+    }
+  }
+})
+
+t.test('a server that gets its first keys while it runs', async t => {
+  const corral = await startCorral(t)
+  const { body } = await corral.json('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], stream: false })
+  t.equal(body.message.content, CAPITAL_ANSWER)
+  const several = await corral.json('/v1/chat/completions', { ...chat(''), messages: [CAPITAL_QUESTION], n: 3 })
+  t.equal(several.body.choices.length, 3)
+  t.notOk('isolated' in (await corral.json('/api/ps')).body.models[0].options)
+
+  const plain = await corral.json('/v1/chat/completions', chat(SECRET))
+  t.equal(plain.status, 200)
+  const again = await corral.json('/v1/chat/completions', chat(SECRET))
+  t.ok(cachedIn(again.body) > 20, 'keyless callers are one owner')
+  const [first] = corral.enginePids()
+  t.not(flagsOf(first!).at(-1), '0', 'whose engine is left to itself')
+
+  const ask = asking(corral)
+  const file = join(corral.home, 'keys.json')
+  const { key: one } = await createKey(file, { name: 'one', role: 'admin' })
+  t.equal(cachedIn(await ask(one, '/v1/chat/completions', chat(SECRET))), 0, 'a key is another owner')
+  const [second] = corral.enginePids()
+  t.not(second, first, 'an engine that remembers other prompts does not serve several owners')
+  const { key: two } = await createKey(file, { name: 'two' })
+  t.equal(cachedIn(await ask(two, '/v1/chat/completions', chat(SECRET))), 0)
+  t.ok(cachedIn(await ask(one, '/v1/chat/completions', chat(SECRET))) > 20)
+  t.same(corral.enginePids(), [second], 'that happens once')
+})
+
+t.test('saved prompts stay with their key', async t => {
+  const [one, two] = [keyOf('keeper'), keyOf('finder')]
+  const { ask } = await server
+  await ask(one, '/v1/chat/completions', chat(LONG_SECRET))
+  await ask(one, '/api/stop', { model: DEMO })
+  t.equal(cachedIn(await ask(two, '/v1/chat/completions', chat(LONG_SECRET))), 0, 'restored for another one')
+  t.ok(cachedIn(await ask(one, '/v1/chat/completions', chat(LONG_SECRET))) > 100, 'restored for its own')
+})
