@@ -60,8 +60,10 @@ export async function startServer({ config, definitions, log }: ServerOptions): 
     await app.ready()
     await host.start()
     socket = await openPrivateSocket(app, paths, { log, ended: shutdown.signal })
+    // Recorded before anybody can know of the server by its address.
+    await claim.update({ address: httpOrigin(core), socket: socket?.path })
     const address = await listen(app, core.host, core.port)
-    await claim.update({ address, socket: socket?.path })
+    if (address !== httpOrigin(core)) await claim.update({ address, socket: socket?.path })
     return { address, socket: socket?.path, app, close }
   } catch (error) {
     await (close ? close() : claim.release())

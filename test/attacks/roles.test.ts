@@ -1,13 +1,17 @@
+import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
+import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { join } from 'node:path'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { Type } from 'typebox'
-import { hasRole, ROLES } from '../../core/http/roles.ts'
+import { hasRole, ROLES, type Role } from '../../core/http/roles.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
+import { createKey, keyFilePath } from '../../plugins/security/key-file.ts'
 import { renderApiDocument } from '../../scripts/api-document.ts'
 import { routeName } from '../../scripts/role-docs.ts'
+import { type Corral, type SendOptions, startCorral, until } from '../support/corral.ts'
 import { ROUTES_BY_ROLE } from './role-table.ts'
 
 t.test('each role may do what those before it may', async t => {
@@ -47,3 +51,103 @@ t.test('every route needs the role that the table says, and the table has no oth
   )
   t.equal(readFileSync(join(packageRoot, 'docs', 'roles.md'), 'utf8'), text, 'run "npm run docs:write"')
 })
+
+/** Requests for a route of the table that do nothing, whoever may send them: nothing has their name, no body is usable. */
+function harmless(route: string): { methods: string[]; path: string; body?: string } {
+  const [method, url] = route.split(' ') as [string, string]
+  const path = url.replace('/:label/:revision', '/x/x').replace(':digest', `sha256:${'0'.repeat(64)}`)
+  const named = path.replace(':owner/:name', 'nobody/nothing').replace(':id', 'none').replace('*', 'nobody%2Fnothing')
+  if (method === 'GET' || method === 'ANY') return { methods: ['GET', 'HEAD'], path: named }
+  return { methods: [method], path: named, ...(method !== 'HEAD' && { body: '[]' }) }
+}
+
+/** What a caller of this role is answered on all routes, once for each method that a route has. */
+async function tryAll(t: Test, corral: Corral, role: Role | undefined, init: SendOptions): Promise<void> {
+  for (const [listed, routes] of Object.entries(ROUTES_BY_ROLE)) {
+    for (const route of routes) {
+      const { methods, path, body } = harmless(route)
+      // It leads to a route that asks models.
+      const needed = (path.startsWith('/ollama/v1/') ? 'user' : listed) as Role | 'anyone'
+      for (const method of methods) {
+        const response = await corral.send(path, body, { ...init, method })
+        const text = await response.text()
+        const { status } = response
+        const where = `${method} ${path} as ${role ?? 'nobody'}: ${status} ${text.slice(0, 200)}`
+        if (needed === 'anyone') t.equal(status, 200, where)
+        else if (role === undefined) t.ok(status === 401 || status === 429, where)
+        else if (!hasRole(role, needed)) {
+          t.equal(status, 403, where)
+          if (method !== 'HEAD') t.match(JSON.parse(text), { code: 'forbidden_role', role, neededRole: needed }, where)
+        } else t.notOk([401, 403, 429, 500].includes(status), where)
+      }
+    }
+  }
+}
+
+t.test('every route, tried by callers of each role, without a key and with a wrong one', async t => {
+  const corral = await startCorral(t, { runtimes: '  sources: [system]\n', env: { HF_HUB_OFFLINE: '1' } })
+  await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
+
+  t.comment('without any key, programs of this machine are operators')
+  await tryAll(t, corral, 'operator', {})
+  await tryAll(t, corral, 'admin', { local: true })
+
+  const keys = keyFilePath(corral)
+  for (const role of ROLES) {
+    const { key } = await createKey(keys, { name: `an-${role}`, role })
+    await tryAll(t, corral, role, { headers: { authorization: `Bearer ${key}` } })
+  }
+  await tryAll(t, corral, undefined, {})
+  const { key } = await createKey(keys, { name: 'usual' })
+  await tryAll(t, corral, 'user', { headers: { 'x-api-key': key } })
+
+  t.comment('what is no route needs a key too; a preflight tells nothing')
+  for (const method of ['GET', 'OPTIONS', 'PUT', 'PATCH']) {
+    t.equal((await corral.send('/api/nothing', undefined, { method })).status, 401, method)
+    if (method !== 'GET') t.equal((await corral.send('/api/tags', undefined, { method })).status, 401, method)
+  }
+  const headers = { origin: 'http://localhost:3000', 'access-control-request-method': 'GET' }
+  const preflight = await corral.send('/api/logs/nobody/nothing', undefined, { method: 'OPTIONS', headers })
+  t.same([preflight.status, await preflight.text()], [204, ''])
+  t.equal(
+    (await corral.send('/api/tags', undefined, { local: true, headers: { origin: 'http://localhost:3000' } })).status,
+    403
+  )
+
+  t.comment('other spellings of an address lead nowhere else')
+  const user = { authorization: `Bearer ${key}` }
+  const spellings = [
+    '/api/runtimes/install/',
+    '//api/runtimes/install',
+    '/api//runtimes/install',
+    '/api/%72untimes/install',
+    '/api/runtimes%2Finstall',
+    '/API/runtimes/install',
+    '/api/runtimes/install?role=admin',
+    '/api/runtimes/install;role=admin',
+    '/ollama/api/../../api/runtimes/install',
+    '/ollama/v1/../../api/runtimes/install',
+    '/ollama/v1/..%2f..%2fapi/runtimes/install',
+    '/v1/../api/runtimes/install',
+    `${corral.url}/api/runtimes/install`
+  ]
+  const claims = { 'x-http-method-override': 'GET', 'x-corral-role': 'admin', 'x-forwarded-for': '127.0.0.1' }
+  for (const path of spellings) {
+    const status = await rawStatus(corral, 'POST', path, { ...user, ...claims })
+    t.ok([400, 403, 404, 405].includes(status), `${path}: ${status}`)
+    t.equal(await rawStatus(corral, 'POST', path, {}), 401, `${path} without a key`)
+  }
+
+  t.comment('wrong keys')
+  await tryAll(t, corral, undefined, { headers: { 'x-api-key': `${key}x` } })
+})
+
+/** The status of a request whose path is sent as it is written here. */
+async function rawStatus(corral: Corral, method: string, path: string, headers: Record<string, string>) {
+  const { hostname, port } = new URL(corral.url)
+  const request = httpRequest({ hostname, port, method, path, headers, agent: false })
+  request.end('{}')
+  const [response] = (await once(request, 'response')) as [IncomingMessage]
+  response.resume()
+  return response.statusCode!
+}

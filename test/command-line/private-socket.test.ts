@@ -1,0 +1,54 @@
+import { mkdirSync, readFileSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { DEMO, startCorral } from '../support/corral.ts'
+import { corral, newHome } from './command.ts'
+
+// Which way commands take shows in what they may do: only the private socket makes admins of them, who read logs.
+
+t.test('commands take the private socket of the server that holds their data directory, and no other way', async t => {
+  const server = await startCorral(t)
+  const { home } = server
+  const port = new URL(server.url).port
+  t.match(await corral(['logs', DEMO], { home }), { code: 0 })
+  t.match(await corral(['logs', DEMO, '--port', port], { home }), { code: 0 }, 'an address that is its own')
+  t.match(await corral(['logs', DEMO], { home, env: { CORRAL_PORT: port, CORRAL_API_KEYS: 'no-key-of-it' } }), {
+    code: 0
+  })
+
+  const refused = /role "admin".*over TCP without a key, since .* CORRAL_API_KEYS .*corral key create/s
+  const named = await corral(['logs', DEMO, '--host', 'localhost', '--port', port], { home })
+  t.match(named, { code: 1, stdout: '', stderr: refused }, 'a name may be that of another server')
+
+  const other = newHome(t)
+  t.match(await corral(['logs', DEMO, '--port', port], { home: other }), { code: 1, stderr: refused })
+  t.match(await corral(['list', '--port', port], { home: other }), { code: 0, stdout: /tiny-chat/ })
+  t.match(await corral(['rm', 'no/model', '--port', port], { home: other }), { code: 4 })
+  t.match(await corral(['stop', DEMO, '--port', port], { home: other }), { code: 4 })
+  t.match(await corral(['pulls', '--port', port], { home: other }), { code: 0 })
+  t.match(await corral(['runtime', 'use', 'cpu', '--port', port], { home: other }), { code: 1, stderr: refused })
+
+  rmSync(join(home, 'private', 'corral.sock'))
+  t.match(await corral(['list'], { home }), { code: 0, stdout: /tiny-chat/ }, 'without its socket it has an address')
+  const blind = await corral(['logs', DEMO], { home })
+  t.match(blind, { code: 1, stderr: /over TCP without a key, since .*corral\.sock cannot be opened/s })
+})
+
+t.test(
+  'where the path of the data directory is too long, after a kill, and for a server of the command itself',
+  async t => {
+    const home = join(newHome(t), 'deep'.repeat(30))
+    mkdirSync(home)
+    const killed = await startCorral(t, { home })
+    const { socket } = JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8'))
+    t.ok(socket.length < 104, socket)
+    t.match(await corral(['logs', DEMO], { home }), { code: 0 })
+    await killed.end('SIGKILL')
+
+    t.match(await corral(['list'], { home }), { code: 0, stdout: /tiny-chat/ }, 'a server just for this command')
+    const again = await startCorral(t, { home })
+    t.equal(JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8')).socket, socket)
+    t.match(await corral(['logs', DEMO], { home }), { code: 0 })
+    t.equal(await again.end('SIGTERM'), 0)
+  }
+)
