@@ -27,7 +27,8 @@ Examples:
 
 How commands find a server:
   With --host or --port: at that address, and nowhere else. Otherwise at the address of CORRAL_HOST or CORRAL_PORT, at
-  that of the server that holds the data directory, or at the configured one. When no server runs, list, show, rm, import,
+  that of the server that holds the data directory, or at the configured one. The server of the data directory is asked
+  by a private socket there, which needs no key and allows everything; others at their address. When no server runs, list, show, rm, import,
   pull, pulls, convert, doctor and runtime work without one, and run starts one that stops with it.
 
 Environment:
