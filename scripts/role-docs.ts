@@ -23,6 +23,9 @@ themselves, makes an admin of the user who runs the server. A role that does not
 \`forbidden_role\`, a missing or wrong key with 401 \`unauthorized\`. Routes of plugins from elsewhere need \`user\` where they
 say nothing else, and so do addresses where there is nothing. \`HEAD\` needs what \`GET\` needs.
 
+A request of a user loads the model that it asks, but its \`keep_alive\` does not count, and one that only unloads a model
+(\`keep_alive\` 0 without a prompt) needs an operator.
+
 | route | role | what it is for |
 |---|---|---|
 `

@@ -9,6 +9,7 @@ import { CorralError } from '../errors.ts'
 import { clientSignal } from '../http/client-gone.ts'
 import { toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
+import { hasRole } from '../http/roles.ts'
 import { bareName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
 import { type Asked, boundsFor, withinBounds } from './bounds.ts'
@@ -161,7 +162,10 @@ function bounded<Request extends Asked>(
   const { caller, body: sent } = reply.request
   const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
   if (body) engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
-  return { ...asked, body }
+  if (asked.lease.keepAlive === undefined || hasRole(caller.role, 'operator')) return { ...asked, body }
+  // How long a model stays is a matter for all who use it. Clients send it out of habit, so it is no reason to refuse.
+  const { keepAlive: _, ...lease } = asked.lease
+  return { ...asked, body, lease }
 }
 
 type Call = Question['operation'] | ByteCall | 'embed' | 'rerank' | 'tokenize' | 'detokenize' | 'countTokens'

@@ -1,3 +1,5 @@
+import { CorralError } from '../errors.ts'
+
 /** Roles, the least first: each may do what those before it may. */
 export const ROLES = ['user', 'operator', 'admin'] as const
 
@@ -7,6 +9,26 @@ export type Role = (typeof ROLES)[number]
 /** Whether somebody with this role may do what needs another one. */
 export function hasRole(role: Role, needed: Role): boolean {
   return ROLES.indexOf(role) >= ROLES.indexOf(needed)
+}
+
+/**
+ * Refuses a caller whose role does not suffice.
+ * @throws CorralError `forbidden_role`
+ */
+export function requireRole(caller: { role: Role; name?: string }, needed: Role | 'anyone'): void {
+  if (needed === 'anyone' || hasRole(caller.role, needed)) return
+  const who = caller.name === undefined ? 'callers without a key have' : `the key "${caller.name}" has`
+  const help =
+    needed === 'admin' && caller.name === undefined
+      ? "Use the corral command as the user who runs the server, or send an admin's key (corral key create <name> --role admin)."
+      : `Ask the admin of this server for a key with that role (corral key create <name> --role ${needed}).`
+  throw new CorralError(
+    'forbidden_role',
+    `This needs the role "${needed}", and ${who} the role "${caller.role}". ${help}`,
+    {
+      details: { role: caller.role, neededRole: needed }
+    }
+  )
 }
 
 declare module 'fastify' {

@@ -7,6 +7,7 @@ import type { Lease } from '../../core/contracts/leases.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import type { Framing } from '../../core/contracts/native-api.ts'
 import { ANSWER_ERRORS, nativeRoute } from '../../core/http/response-schemas.ts'
+import { requireRole } from '../../core/http/roles.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { chatCall, generateCall, type NativeCall } from './native-question.ts'
@@ -182,6 +183,7 @@ async function answer(
   const framing = streams.framingOf(request)
   const empty = () => ({ model, created_at: now(), ...shape.fragment(EMPTY) })
   if (!call && keepAlive === 0) {
+    requireRole(request.caller, 'operator')
     scheduler.keepAlive(name, 0)
     const ending = { done: true, done_reason: 'unload', total_duration: 0, load_duration: 0 }
     if (body.stream === false) return { ...empty(), ...ending }

@@ -6,6 +6,7 @@ import { askOnce, callOf } from '../../core/answers/pipeline.ts'
 import { Nanoseconds } from '../../core/contracts/native-records.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { requireRole } from '../../core/http/roles.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
@@ -101,6 +102,7 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const none = { vectors: [], promptTokens: 0 }
     const loadOnly = texts.length === 0
     if (loadOnly && keepAlive === 0) {
+      requireRole(reply.request.caller, 'operator')
       scheduler.keepAlive(model, 0)
       return { ...none, loadDuration: 0 }
     }

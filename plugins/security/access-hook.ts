@@ -1,7 +1,7 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import type { Caller } from '../../core/contracts/callers.ts'
 import { CorralError } from '../../core/errors.ts'
-import { hasRole, type Role } from '../../core/http/roles.ts'
+import { requireRole } from '../../core/http/roles.ts'
 import { hostAllowed, type OriginPattern, originAllowed } from './host-and-origin.ts'
 import type { KnownKey } from './key-store.ts'
 
@@ -68,23 +68,6 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
       requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
     })
   }
-}
-
-/** @throws CorralError `forbidden_role` */
-function requireRole(caller: Caller, needed: Role | 'anyone'): void {
-  if (needed === 'anyone' || hasRole(caller.role, needed)) return
-  const who = caller.name === undefined ? 'callers without a key have' : `the key "${caller.name}" has`
-  const help =
-    needed === 'admin' && caller.name === undefined
-      ? "Use the corral command as the user who runs the server, or send an admin's key (corral key create <name> --role admin)."
-      : `Ask the admin of this server for a key with that role (corral key create <name> --role ${needed}).`
-  throw new CorralError(
-    'forbidden_role',
-    `This needs the role "${needed}", and ${who} the role "${caller.role}". ${help}`,
-    {
-      details: { role: caller.role, neededRole: needed }
-    }
-  )
 }
 
 function answerPreflight({ headers }: FastifyRequest, reply: FastifyReply): FastifyReply {

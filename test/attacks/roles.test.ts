@@ -11,7 +11,7 @@ import { builtInPlugins } from '../../plugins/built-in.ts'
 import { createKey, keyFilePath } from '../../plugins/security/key-file.ts'
 import { renderApiDocument } from '../../scripts/api-document.ts'
 import { routeName } from '../../scripts/role-docs.ts'
-import { type Corral, type SendOptions, startCorral, until } from '../support/corral.ts'
+import { CAPITAL_QUESTION, type Corral, DEMO, type SendOptions, startCorral, until } from '../support/corral.ts'
 import { ROUTES_BY_ROLE } from './role-table.ts'
 
 t.test('each role may do what those before it may', async t => {
@@ -63,25 +63,25 @@ function harmless(route: string): { methods: string[]; path: string; body?: stri
 
 /** What a caller of this role is answered on all routes, once for each method that a route has. */
 async function tryAll(t: Test, corral: Corral, role: Role | undefined, init: SendOptions): Promise<void> {
-  for (const [listed, routes] of Object.entries(ROUTES_BY_ROLE)) {
-    for (const route of routes) {
-      const { methods, path, body } = harmless(route)
-      // It leads to a route that asks models.
-      const needed = (path.startsWith('/ollama/v1/') ? 'user' : listed) as Role | 'anyone'
-      for (const method of methods) {
-        const response = await corral.send(path, body, { ...init, method })
-        const text = await response.text()
-        const { status } = response
-        const where = `${method} ${path} as ${role ?? 'nobody'}: ${status} ${text.slice(0, 200)}`
-        if (needed === 'anyone') t.equal(status, 200, where)
-        else if (role === undefined) t.ok(status === 401 || status === 429, where)
-        else if (!hasRole(role, needed)) {
-          t.equal(status, 403, where)
-          if (method !== 'HEAD') t.match(JSON.parse(text), { code: 'forbidden_role', role, neededRole: needed }, where)
-        } else t.notOk([401, 403, 429, 500].includes(status), where)
-      }
+  const tryOne = async (listed: string, route: string) => {
+    const { methods, path, body } = harmless(route)
+    // It leads to a route that asks models.
+    const needed = (path.startsWith('/ollama/v1/') ? 'user' : listed) as Role | 'anyone'
+    for (const method of methods) {
+      const response = await corral.send(path, body, { ...init, method })
+      const text = await response.text()
+      const { status } = response
+      const where = `${method} ${path} as ${role ?? 'nobody'}: ${status} ${text.slice(0, 200)}`
+      if (needed === 'anyone') t.equal(status, 200, where)
+      else if (role === undefined) t.ok(status === 401 || status === 429, where)
+      else if (!hasRole(role, needed)) {
+        t.equal(status, 403, where)
+        if (method !== 'HEAD') t.match(JSON.parse(text), { code: 'forbidden_role', role, neededRole: needed }, where)
+      } else t.notOk([401, 403, 429, 500].includes(status), where)
     }
   }
+  const all = Object.entries(ROUTES_BY_ROLE).flatMap(([listed, routes]) => routes.map(route => tryOne(listed, route)))
+  await Promise.all(all)
 }
 
 t.test('every route, tried by callers of each role, without a key and with a wrong one', async t => {
@@ -151,3 +151,42 @@ async function rawStatus(corral: Corral, method: string, path: string, headers: 
   response.resume()
   return response.statusCode!
 }
+
+t.test('a user neither unloads a model nor says how long it stays', async t => {
+  const corral = await startCorral(t)
+  const { key } = await createKey(keyFilePath(corral), { name: 'somebody' })
+  const user = { headers: { authorization: `Bearer ${key}` } }
+  const running = async () =>
+    (await corral.json('/api/ps', undefined, user)).body.models.map((model: any) => model.expires_at)
+  const chat = { model: DEMO, messages: [CAPITAL_QUESTION], options: { max_tokens: 2 }, stream: false }
+
+  t.equal((await corral.json('/api/chat', { ...chat, keep_alive: '2h' }, { local: true })).status, 200)
+  const [expires] = await running()
+  t.ok(Date.parse(expires) > Date.now() + 3_600_000, 'an admin says so')
+
+  for (const mount of ['', '/ollama']) {
+    for (const [path, body] of [
+      ['/api/chat', { messages: [] }],
+      ['/api/generate', {}],
+      ['/api/embed', {}],
+      ['/api/embeddings', {}]
+    ] as const) {
+      const refused = await corral.json(mount + path, { model: DEMO, keep_alive: 0, stream: false, ...body }, user)
+      t.match(refused, { status: 403, body: { code: 'forbidden_role', neededRole: 'operator' } }, mount + path)
+    }
+  }
+  for (const keep_alive of [0, '0s', 1, '1ms', -1]) {
+    t.equal((await corral.json('/api/chat', { ...chat, keep_alive }, user)).status, 200, `${keep_alive}`)
+    t.equal(
+      (await corral.json('/api/generate', { model: DEMO, keep_alive, stream: false }, user)).status,
+      keep_alive === 0 || keep_alive === '0s' ? 403 : 200
+    )
+    const hosted = { model: DEMO, messages: [CAPITAL_QUESTION], max_tokens: 2, keep_alive }
+    t.equal((await corral.json('/v1/chat/completions', hosted, user)).status, 200)
+    const left = Date.parse((await running())[0]) - Date.now()
+    t.ok(left > 3_600_000 && left < 7_300_000, `${keep_alive}: it stays as long as was said before`)
+  }
+  t.match(await corral.json('/api/generate', { model: DEMO, keep_alive: 0, stream: false }, { local: true }), {
+    status: 200
+  })
+})
