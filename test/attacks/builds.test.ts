@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { createKey, keyFilePath } from '../../plugins/security/key-file.ts'
 import { corral as command, newHome } from '../command-line/command.ts'
-import { startCorral } from '../support/corral.ts'
+import { startCorral, until } from '../support/corral.ts'
 import { archiveName, engineArchive } from '../support/release-archives.ts'
 
 // An archive on the server's disk is installed by running what is in it.
@@ -46,6 +46,7 @@ t.test('only an admin has an archive of the server run', async t => {
 
   for (const role of ['user', 'operator'] as const) {
     const { key } = await createKey(keyFilePath(corral), { name: role, role })
+    await until('keys are needed', async () => (await corral.send('/api/tags')).status === 401)
     const headers = { authorization: `Bearer ${key}` }
     const refused = await corral.json('/api/runtimes/install', body, { headers })
     t.match(refused, { status: 403, body: { code: 'forbidden_role' } }, role)

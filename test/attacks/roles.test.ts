@@ -95,6 +95,7 @@ t.test('every route, tried by callers of each role, without a key and with a wro
   const keys = keyFilePath(corral)
   for (const role of ROLES) {
     const { key } = await createKey(keys, { name: `an-${role}`, role })
+    await until('keys are needed', async () => (await corral.send('/api/tags')).status === 401)
     await tryAll(t, corral, role, { headers: { authorization: `Bearer ${key}` } })
   }
   await tryAll(t, corral, undefined, {})
@@ -155,6 +156,7 @@ async function rawStatus(corral: Corral, method: string, path: string, headers: 
 t.test('a user neither unloads a model nor says how long it stays', async t => {
   const corral = await startCorral(t)
   const { key } = await createKey(keyFilePath(corral), { name: 'somebody' })
+  await until('keys are needed', async () => (await corral.send('/api/tags')).status === 401)
   const user = { headers: { authorization: `Bearer ${key}` } }
   const running = async () =>
     (await corral.json('/api/ps', undefined, user)).body.models.map((model: any) => model.expires_at)
