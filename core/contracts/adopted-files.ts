@@ -1,4 +1,5 @@
 import type { ModelName } from '../models/model-name.ts'
+import type { Caller } from './callers.ts'
 import type { ModelDefaults, Origin } from './models.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredFile } from './storage.ts'
@@ -29,6 +30,8 @@ export interface AdoptRequest {
   files: AdoptedFile[]
   /** Equal files with other defaults are another model. Those of the variant that is replaced stay where absent. */
   defaults?: ModelDefaults
+  /** As in an `ImportRequest`. */
+  caller?: Caller
 }
 
 declare module './storage.ts' {
@@ -37,8 +40,14 @@ declare module './storage.ts' {
      * Makes files a variant, by link where possible; they stay where they are. Their headers are read, so that what is
      * damaged never becomes a model. `onCopied` is called for each file that was copied. What is `made` takes the place
      * of what was made under its name, and that of a model with the same files, which keeps its origin.
-     * @throws CorralError `invalid_request` saying what is wrong with them, `model_exists`, `insufficient_storage`
+     * @throws CorralError `invalid_request` saying what is wrong with them, `model_exists`, `insufficient_storage`,
+     * `path_not_allowed`
      */
     adopt(request: AdoptRequest, waiting?: Waiting & { onCopied?: OnCopied }): Promise<StoredVariant>
+    /**
+     * The path without symbolic links, if this caller may import from there.
+     * @throws CorralError `path_not_allowed`, without having looked whether it is there; what the system says
+     */
+    importPath(path: string, caller: Caller | undefined): Promise<string>
   }
 }

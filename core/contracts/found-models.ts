@@ -1,5 +1,6 @@
 import { type Static, Type } from 'typebox'
 import type { ModelName } from '../models/model-name.ts'
+import type { Caller } from './callers.ts'
 import { Bytes, Format } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
@@ -37,9 +38,10 @@ export type FoundModel = FoundModels['models'][number]
 export interface Adoption {
   /**
    * Looks into a tool's cache; empty where there is none.
-   * @throws CorralError `invalid_request` for an unknown tool, or when the cache may not be read
+   * @param caller over the network only what lies below `storage.import_roots` is found
+   * @throws CorralError `invalid_request` for an unknown tool, or when the cache may not be read; `path_not_allowed`
    */
-  find(from: string): Promise<FoundModels>
+  find(from: string, caller?: Caller): Promise<FoundModels>
   /**
    * Stores what was found, by link where possible.
    * @param name undefined takes the name it was found with
@@ -51,6 +53,7 @@ export interface Adoption {
     from: string,
     found: string,
     name: ModelName | undefined,
-    waiting: Waiting
+    waiting: Waiting,
+    caller?: Caller
   ): Promise<{ variant: StoredVariant; linked: boolean }>
 }

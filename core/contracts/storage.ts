@@ -1,5 +1,6 @@
 import { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
+import type { Caller } from './callers.ts'
 import type { Model, ModelList, Origin } from './models.ts'
 import type { Waiting } from './progress.ts'
 
@@ -43,12 +44,19 @@ export interface ImportRequest {
   path: string
   /** Under which name; its variant, if given, overrides the label read from the file. */
   name: ModelName
+  /**
+   * Who asks for it: over the network only what lies below `storage.import_roots` is imported. Absent where corral or
+   * a plugin itself wants it.
+   */
+  caller?: Caller
 }
 
 export interface Storage extends ModelList<StoredVariant> {
   /**
    * Registers files that are on disk, by reflink or hard link where possible. The same content again is the present
    * variant. Progress counts bytes.
+   * @throws CorralError `path_not_allowed` for what the caller may not import, whether it is there or not;
+   * `invalid_request` saying what is wrong with it, `model_exists`, `insufficient_storage`
    */
   import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
   /**

@@ -1,4 +1,4 @@
-import { open } from 'node:fs/promises'
+import { type FileHandle, open } from 'node:fs/promises'
 import { CorralError } from '../errors.ts'
 
 /** What stands at the beginning of a GGUF file. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
@@ -180,8 +180,12 @@ function checkStart(path: string, start: Buffer, size: number): void {
   }
 }
 
-async function readHeader(path: string, whole: boolean): Promise<{ header: GgufHeader; size: number }> {
-  const file = await open(path, 'r')
+async function readHeader(
+  path: string,
+  whole: boolean,
+  opened?: FileHandle
+): Promise<{ header: GgufHeader; size: number }> {
+  const file = opened ?? (await open(path, 'r'))
   try {
     const { size } = await file.stat()
     for (let length = FIRST_READ; ; length *= 4) {
@@ -202,7 +206,7 @@ async function readHeader(path: string, whole: boolean): Promise<{ header: GgufH
       }
     }
   } finally {
-    await file.close()
+    if (!opened) await file.close()
   }
 }
 
@@ -216,10 +220,11 @@ export async function readGgufHeader(path: string): Promise<GgufHeader> {
 
 /**
  * Reads all of a GGUF file's header and checks that the file holds the data that the header names.
+ * @param opened the file, where it is open already; it stays so
  * @throws CorralError `invalid_request` saying what is wrong with the file
  */
-export async function readGguf(path: string): Promise<GgufFile> {
-  const { header, size } = await readHeader(path, true)
+export async function readGguf(path: string, opened?: FileHandle): Promise<GgufFile> {
+  const { header, size } = await readHeader(path, true, opened)
   const { keys, tensors, fileSize } = header
   if (fileSize > size) throw damagedFile(path, `is cut off: its tensors need ${fileSize} bytes, the file has ${size}`)
   return {

@@ -1,4 +1,5 @@
 import type { OnCopied } from '../../core/contracts/adopted-files.ts'
+import type { Caller } from '../../core/contracts/callers.ts'
 import type { Adoption, FoundModel, FoundModels } from '../../core/contracts/found-models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
@@ -32,9 +33,9 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
   }
 
   return {
-    async find(from: string): Promise<FoundModels> {
+    async find(from: string, caller?: Caller): Promise<FoundModels> {
       const tool = toolOf(from)
-      const { folders, candidates, unreadable } = await search(tool)
+      const { folders, candidates, unreadable } = await search(tool, storage, caller)
       if (candidates.length === 0 && unreadable.length > 0) {
         throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
       }
@@ -58,9 +59,9 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
       return { from, folder: folders.join(', '), models, ...(unreadable.length > 0 && { unreadable }) }
     },
 
-    async adopt(from: string, found: string, name: ModelName | undefined, waiting: Waiting) {
+    async adopt(from: string, found: string, name: ModelName | undefined, waiting: Waiting, caller?: Caller) {
       const tool = toolOf(from)
-      const { folders, candidates, unreadable } = await search(tool)
+      const { folders, candidates, unreadable } = await search(tool, storage, caller)
       const candidate = candidates.find(candidate => candidate.found === found)
       if (!candidate) {
         throw new CorralError(
@@ -83,7 +84,8 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
           format: candidate.format,
           label: label ?? candidate.name.variant,
           origin: { kind: 'import', from: candidate.path },
-          files: candidate.files.map(({ size: _, ...file }) => file)
+          files: candidate.files.map(({ size: _, ...file }) => file),
+          caller
         },
         { ...waiting, onCopied }
       )
@@ -94,13 +96,41 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
 
 const refuse = (param: string, message: string) => new CorralError('invalid_request', message, { param })
 
-async function search(tool: Tool): Promise<{ folders: string[]; candidates: Candidate[]; unreadable: string[] }> {
-  const disk = new CacheDisk()
-  const folders = await tool.folders(disk)
+/** Looks into a tool's folders, as far as the caller may. @throws CorralError `path_not_allowed` when into none */
+async function search(
+  tool: Tool,
+  storage: Storage,
+  caller: Caller | undefined
+): Promise<{ folders: string[]; candidates: Candidate[]; unreadable: string[] }> {
+  const disk = new CacheDisk(path => storage.importPath(path, caller))
+  const folders: string[] = []
+  // Where the folders are may stand in the tool's own settings, which are not the caller's concern.
+  for (const folder of await tool.folders(new CacheDisk())) {
+    if (await mayRead(folder, storage, caller)) folders.push(folder)
+  }
+  if (folders.length === 0) {
+    throw new CorralError(
+      'path_not_allowed',
+      `The models of ${tool.name} are not in a folder that models may be imported from over the network. Run ` +
+        `"corral import --from ${tool.name}" as the user who runs the server, on its machine, or add the folder to ` +
+        'storage.import_roots in config.yaml.',
+      { param: 'from' }
+    )
+  }
   const candidates: Candidate[] = []
   for (const folder of folders) candidates.push(...(await tool.models(folder, disk)))
   // The same model may be in two folders of one tool.
   return { folders, candidates: distinctNames(withoutDoubles(candidates)), unreadable: disk.unreadable }
+}
+
+async function mayRead(folder: string, storage: Storage, caller: Caller | undefined): Promise<boolean> {
+  try {
+    await storage.importPath(folder, caller)
+  } catch (error) {
+    // What the system says of a folder that may be looked at is said when it is read.
+    return !(error instanceof CorralError)
+  }
+  return true
 }
 
 /** Two models that would be stored under one name, where the second would replace the first, get two names. */

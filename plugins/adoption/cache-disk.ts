@@ -1,13 +1,16 @@
 import type { Dirent } from 'node:fs'
-import { open, readdir, readFile, realpath, stat } from 'node:fs/promises'
+import { lstat, readdir, realpath } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isSystemError, messageOf } from '../../core/errors.ts'
+import { openRegularFile, readOpened } from '../../core/system/regular-file.ts'
 import type { CacheFile } from './candidate.ts'
 
 /** Texts of caches (references, manifests, indexes) are far smaller. */
 const MAX_TEXT = 64_000_000
 /** Folders within a model's folder; more is no model. */
 const MAX_DEPTH = 8
+/** Bytes that show what a file is. */
+const START = 64
 
 /**
  * Reads caches of other tools. What may not be read is noted in `unreadable` and passed over, so that one folder of
@@ -15,10 +18,17 @@ const MAX_DEPTH = 8
  */
 export class CacheDisk {
   readonly unreadable: string[] = []
+  readonly #locate: (path: string) => Promise<string>
+
+  /** @param locate gives the path without symbolic links; throws CorralError for what may not be looked at */
+  constructor(locate: (path: string) => Promise<string> = path => realpath(path)) {
+    this.#locate = locate
+  }
 
   /** A folder's entries by name; undefined when it is not there or may not be read. */
   async entries(folder: string): Promise<Dirent[] | undefined> {
-    const entries = await this.#reading(folder, () => readdir(folder, { withFileTypes: true }))
+    const read = async () => await readdir(await this.#locate(folder), { withFileTypes: true })
+    const entries = await this.#reading(folder, read)
     return entries?.sort((a, b) => (a.name < b.name ? -1 : 1))
   }
 
@@ -27,7 +37,7 @@ export class CacheDisk {
     const names: string[] = []
     for (const entry of (await this.entries(folder)) ?? []) {
       if (entry.name.startsWith('.')) continue
-      if (entry.isDirectory() || (entry.isSymbolicLink() && (await isFolder(join(folder, entry.name))))) {
+      if (entry.isDirectory() || (entry.isSymbolicLink() && (await this.#isFolder(join(folder, entry.name))))) {
         names.push(entry.name)
       }
     }
@@ -49,9 +59,14 @@ export class CacheDisk {
   /** A small file's text; undefined when it is not there or may not be read. */
   async text(path: string): Promise<string | undefined> {
     return await this.#reading(path, async () => {
-      const { size } = await stat(path)
-      if (size > MAX_TEXT) throw new Error(`it has ${size} bytes, which is too much for its kind`)
-      return await readFile(path, 'utf8')
+      const file = await openRegularFile(await this.#locate(path))
+      try {
+        const { size } = await file.stat()
+        if (size > MAX_TEXT) throw new Error(`it has ${size} bytes, which is too much for its kind`)
+        return (await readOpened(file, size)).toString('utf8')
+      } finally {
+        await file.close()
+      }
     })
   }
 
@@ -68,42 +83,38 @@ export class CacheDisk {
       return undefined
     }
   }
-}
 
-/** Looks at one file of a cache: where it really is, how large, and how it begins. */
-export async function inspectFile(path: string, link: string): Promise<CacheFile> {
-  try {
-    const source = await realpath(link)
-    const found = await stat(source)
-    // Reading a pipe would wait for a writer.
-    if (!found.isFile()) return { path, source, size: 0, content: 'missing' }
-    return { path, source, size: found.size, content: contentOf(await startOf(source)) }
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'ELOOP')) return { path, source: link, size: 0, content: 'missing' }
-    return { path, source: link, size: 0, content: 'unreadable', why: messageOf(error) }
+  /** Looks at one file of a cache: where it really is, how large, and how it begins. */
+  async file(path: string, link: string): Promise<CacheFile> {
+    try {
+      const source = await this.#locate(link)
+      // Neither pipes nor folders are files of models.
+      if (!(await lstat(source)).isFile()) return { path, source, size: 0, content: 'missing' }
+      const file = await openRegularFile(source)
+      try {
+        const { size } = await file.stat()
+        const start = await readOpened(file, Math.min(size, START))
+        return { path, source, size, content: contentOf(start.toString('latin1')) }
+      } finally {
+        await file.close()
+      }
+    } catch (error) {
+      if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'ELOOP')) return { path, source: link, size: 0, content: 'missing' }
+      return { path, source: link, size: 0, content: 'unreadable', why: messageOf(error) }
+    }
   }
-}
 
-async function startOf(path: string): Promise<string> {
-  const file = await open(path, 'r')
-  try {
-    const { buffer, bytesRead } = await file.read(Buffer.alloc(64), 0, 64, 0)
-    return buffer.toString('latin1', 0, bytesRead)
-  } finally {
-    await file.close()
+  async #isFolder(path: string): Promise<boolean> {
+    try {
+      return (await lstat(await this.#locate(path))).isDirectory()
+    } catch {
+      // A link that leads nowhere is looked at as the file it may have been.
+      return false
+    }
   }
 }
 
 function contentOf(start: string): CacheFile['content'] {
   if (start.startsWith('GGUF')) return 'gguf'
   return start.startsWith('version https://git-lfs.github.com/spec/') ? 'pointer' : 'other'
-}
-
-async function isFolder(path: string): Promise<boolean> {
-  try {
-    return (await stat(path)).isDirectory()
-  } catch {
-    // A link that leads nowhere is looked at as the file it may have been.
-    return false
-  }
 }

@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import { Type } from 'typebox'
 import { labelFromFileName } from '../../core/models/gguf-file-name.ts'
 import { parseJson } from '../../core/system/json-file.ts'
-import { type CacheDisk, inspectFile } from './cache-disk.ts'
+import type { CacheDisk } from './cache-disk.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
 
 /** The models in a folder of Ollama's, which holds `manifests` and `blobs`. */
@@ -13,7 +13,7 @@ export async function findOllama(folder: string, disk: CacheDisk): Promise<Candi
     for (const { mediaType, sha256 } of layersOf(manifest.text) ?? []) {
       if (blobs.has(sha256) || !WEIGHTS.includes(mediaType)) continue
       const name = `sha256-${sha256}`
-      blobs.set(sha256, await inspectFile(name, join(folder, 'blobs', name)))
+      blobs.set(sha256, await disk.file(name, join(folder, 'blobs', name)))
     }
     candidates.push(planOllama(manifest, blobs))
   }

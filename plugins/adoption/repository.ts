@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import { type FolderModel, type FolderTexts, ggufModels, safetensorsModel } from '../../core/models/model-folder.ts'
-import { type CacheDisk, inspectFile } from './cache-disk.ts'
+import type { CacheDisk } from './cache-disk.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
 
 /** A model's folder in the layout of hubs: any number of quantizations, or SafeTensors weights, or both. */
@@ -66,7 +66,7 @@ export async function readModelFolder(
 ): Promise<CachedRepository> {
   const files: CacheFile[] = []
   for (const path of await disk.files(folder)) {
-    files.push(await inspectFile(path, join(folder, ...path.split('/'))))
+    files.push(await disk.file(path, join(folder, ...path.split('/'))))
   }
   const textOf = async (name: string) =>
     files.some(({ path, content }) => path === name && content === 'other')

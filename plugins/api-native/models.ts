@@ -2,6 +2,7 @@ import { isAbsolute } from 'node:path'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
+import type { Caller } from '../../core/contracts/callers.ts'
 import type { ConvertedModel } from '../../core/contracts/conversion.ts'
 import { FoundModelsSchema } from '../../core/contracts/found-models.ts'
 import {
@@ -158,21 +159,24 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       querystring: Type.Object({
         from: Type.Optional(Type.String({ description: 'The tool: huggingface, ollama or lm-studio' }))
       }),
+      description: 'Over the network only what lies below `storage.import_roots` is listed.',
       response: { 200: json('Contents of its cache', FoundModelsSchema) },
-      errors: ['invalid_request']
+      errors: ['invalid_request', 'path_not_allowed']
     })
-    app.get('/import/found', findImports, async ({ query }) => adoption.find(query.from ?? ''))
+    app.get('/import/found', findImports, async ({ query, caller }) => adoption.find(query.from ?? '', caller))
 
     const importModel = nativeRoute('Imports', 'importModel', 'Import a model that is on this machine', {
       role: 'operator',
-      description: 'Files are linked if possible. Send either `path`, or `from` and `found`.',
+      description:
+        'Files are linked if possible. Send either `path`, or `from` and `found`. Over the network only files below ' +
+        '`storage.import_roots` are imported; the private socket imports what the user who runs the server may read.',
       body: ImportRequestSchema,
       response: { 200: streams.workReply('The stored variant', ImportedSchema) },
-      errors: ['invalid_model_name', 'model_not_found', 'model_exists', 'insufficient_storage']
+      errors: ['invalid_model_name', 'model_not_found', 'model_exists', 'insufficient_storage', 'path_not_allowed']
     })
     app.post('/import', importModel, async (request, reply) => {
       const { body } = request
-      const take = await importOf(deps, body)
+      const take = await importOf(deps, body, request.caller)
       const shown = { ...body, model: nameOf(body) || body.found }
       return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => ({
         status: 'success',
@@ -250,16 +254,17 @@ function requireUnused(
 /** The import that a request wants, checked before anything is sent. */
 async function importOf(
   { storage, adoption, downloads, naming }: NativeDependencies,
-  body: Static<typeof ImportRequestSchema>
+  body: Static<typeof ImportRequestSchema>,
+  caller: Caller
 ): Promise<(waiting: Waiting) => Promise<Record<string, unknown>>> {
   const { path, from, found } = body
   if (from && found && !path) {
-    const ownName = async () => (await adoption.find(from)).models.find(model => model.found === found)?.name
+    const ownName = async () => (await adoption.find(from, caller)).models.find(model => model.found === found)?.name
     const text = nameOf(body) || (await ownName())
     const name = text === undefined ? undefined : naming.parse(text)
     if (name) refuseWhilePulled(downloads, name)
     return async waiting => {
-      const { variant, linked } = await adoption.adopt(from, found, name, waiting)
+      const { variant, linked } = await adoption.adopt(from, found, name, waiting, caller)
       return { model: localRecord(variant, naming), linked }
     }
   }
@@ -272,5 +277,5 @@ async function importOf(
   const name = naming.parse(nameOf(body))
   if (!isAbsolute(path)) throw invalid('"path" must be absolute: the server does not know your folder.', 'path')
   refuseWhilePulled(downloads, name)
-  return async waiting => ({ model: localRecord(await storage.import({ path, name }, waiting), naming) })
+  return async waiting => ({ model: localRecord(await storage.import({ path, name, caller }, waiting), naming) })
 }

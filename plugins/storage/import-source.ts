@@ -1,7 +1,7 @@
-import { readdir, realpath, stat } from 'node:fs/promises'
+import { lstat } from 'node:fs/promises'
 import { basename, dirname, isAbsolute, join } from 'node:path'
 import type { AdoptedFile, AdoptRequest } from '../../core/contracts/adopted-files.ts'
-import { isSystemError } from '../../core/errors.ts'
+import { CorralError, isSystemError } from '../../core/errors.ts'
 import { shardNames, storedName } from '../../core/models/gguf-file-name.ts'
 import {
   type FolderModel,
@@ -11,6 +11,7 @@ import {
   listed,
   safetensorsModel
 } from '../../core/models/model-folder.ts'
+import { EVERYWHERE, entriesOf, type ImportAccess } from './import-access.ts'
 import {
   explainedReading,
   type ModelSource,
@@ -25,12 +26,16 @@ const MAX_SUBFOLDERS = 16
 /**
  * Looks at what a path names, decides which files belong to the model, and reads their headers.
  * @param variant label that the model is to have; the files' own one otherwise
- * @throws CorralError `invalid_request` naming the path and what is wrong with it
+ * @throws CorralError `invalid_request` naming the path and what is wrong with it; `path_not_allowed`
  */
-export async function inspectSource(path: string, variant?: string): Promise<ModelSource> {
+export async function inspectSource(
+  path: string,
+  variant?: string,
+  access: ImportAccess = EVERYWHERE
+): Promise<ModelSource> {
   requireAbsolute(path)
   try {
-    const found = await stat(path)
+    const found = await lstat(await access.locate(path))
     if (!found.isDirectory() && !found.isFile()) {
       throw refuse(`${path} is neither a file nor a folder. Name a GGUF file or a model folder.`)
     }
@@ -38,11 +43,11 @@ export async function inspectSource(path: string, variant?: string): Promise<Mod
       throw refuse(`${path} is a part of a SafeTensors model. Name its folder: ${dirname(path)}`)
     }
     const folder = found.isFile() ? dirname(path) : path
-    const names = await folderFiles(folder)
+    const names = await folderFiles(folder, access)
     const model = found.isFile()
       ? ggufModel(basename(path), names)
-      : chooseModel(folder, names, await readTexts(folder, names), variant)
-    return await inspectFiles({ format: model.format, label: variant, files: filesOf(folder, model) })
+      : chooseModel(folder, names, await readTexts(folder, names, access), variant)
+    return await inspectFiles({ format: model.format, label: variant, files: filesOf(folder, model) }, access)
   } catch (error) {
     throw explainedReading(path, error)
   }
@@ -81,35 +86,40 @@ export function filesOf(folder: string, { format, files, problem }: FolderModel)
 }
 
 /** The regular files of a folder (symbolic links followed) and of its numbered subfolders, as relative names. */
-async function folderFiles(folder: string): Promise<string[]> {
+async function folderFiles(folder: string, access: ImportAccess): Promise<string[]> {
   const names: string[] = []
   const subfolders: string[] = []
-  for (const entry of await readdir(folder, { withFileTypes: true })) {
-    if (entry.isFile()) names.push(entry.name)
-    else if (entry.isSymbolicLink() && (await isFile(join(folder, entry.name)))) names.push(entry.name)
+  for (const { name, kind } of await entriesOf(await access.locate(folder))) {
+    if (kind === 'file' || (kind === 'link' && (await leadsToFile(join(folder, name), access)))) names.push(name)
     // sentence-transformers keeps pooling and dense modules in 1_Pooling, 2_Dense, …
-    else if (entry.isDirectory() && /^\d+_\w+$/.test(entry.name)) subfolders.push(entry.name)
+    else if (kind === 'folder' && /^\d+_\w+$/.test(name)) subfolders.push(name)
   }
   for (const subfolder of subfolders.slice(0, MAX_SUBFOLDERS)) {
-    for (const name of await readdir(join(folder, subfolder))) {
-      if (await isFile(join(folder, subfolder, name))) names.push(`${subfolder}/${name}`)
+    for (const { name, kind } of await entriesOf(await access.locate(join(folder, subfolder)))) {
+      const path = join(folder, subfolder, name)
+      if (kind === 'file' || (kind === 'link' && (await leadsToFile(path, access)))) names.push(`${subfolder}/${name}`)
     }
   }
   return names.sort()
 }
 
-async function isFile(path: string): Promise<boolean> {
+async function leadsToFile(link: string, access: ImportAccess): Promise<boolean> {
   try {
-    return (await stat(path)).isFile()
+    return (await lstat(await access.locate(link))).isFile()
   } catch (error) {
+    // Where it leads may not be looked at: it counts as a file, and is refused if the model needs it.
+    if (error instanceof CorralError) return error.code === 'path_not_allowed'
     // A link that leads nowhere is as good as no file: planning says what is missing.
-    if (isSystemError(error, 'ENOENT', 'ELOOP', 'EACCES')) return false
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'ELOOP', 'EACCES')) return false
     throw error
   }
 }
 
-async function readTexts(folder: string, names: string[]): Promise<FolderTexts> {
-  const text = async (name: string) => (names.includes(name) ? readDescription(join(folder, name)) : undefined)
+async function readTexts(folder: string, names: string[], access: ImportAccess): Promise<FolderTexts> {
+  const text = async (name: string) => {
+    if (!names.includes(name)) return undefined
+    return await readDescription(await access.find(join(folder, name)))
+  }
   return { config: await text('config.json'), index: await text('model.safetensors.index.json') }
 }
 
@@ -125,13 +135,12 @@ const ENGINE_PATH = /^[A-Za-z0-9._+/-]+$/
 
 /**
  * Reads the headers of files that were chosen already, and checks that they are one whole model.
- * @throws CorralError `invalid_request` naming the file and what is wrong with it
+ * @throws CorralError `invalid_request` naming the file and what is wrong with it; `path_not_allowed`
  */
-export async function inspectFiles({
-  format,
-  label,
-  files
-}: Pick<AdoptRequest, 'format' | 'label' | 'files'>): Promise<ModelSource> {
+export async function inspectFiles(
+  { format, label, files }: Pick<AdoptRequest, 'format' | 'label' | 'files'>,
+  access: ImportAccess = EVERYWHERE
+): Promise<ModelSource> {
   checkPaths(files)
   const weights = files.filter(file => file.role === 'model')
   if (weights.length === 0) throw refuse('There is no model among these files. Name its weights too.')
@@ -141,10 +150,7 @@ export async function inspectFiles({
     // Model files first, as everywhere in the store.
     for (const file of [...weights, ...files.filter(file => file.role !== 'model')]) {
       requireAbsolute(file.source)
-      const source = await realpath(file.source)
-      const facts = await stat(source)
-      if (!facts.isFile()) throw refuse(`${file.source} is no regular file.`)
-      found.push({ ...file, source, size: facts.size })
+      found.push({ ...file, ...(await access.find(file.source)) })
     }
     // The stored name, because caches of hubs keep the content under its digest.
     const metadata = await readModelFiles(format, found, weights[0]!.path)

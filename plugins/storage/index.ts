@@ -3,6 +3,7 @@ import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Type } from 'typebox'
 import writeFileAtomic from 'write-file-atomic'
+import { Path } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { aliasesOf } from './aliases.ts'
@@ -21,13 +22,19 @@ export default definePlugin({
       demo_model: Type.Boolean({
         default: true,
         description: 'Store the bundled demo model corral/tiny-chat at the first start'
+      }),
+      import_roots: Type.Array(Path({ minLength: 1, description: 'A folder' }), {
+        default: [],
+        uniqueItems: true,
+        description: 'Folders that models may be imported from over the network; others only with "corral import" here',
+        examples: [['/srv/models']]
       })
     },
     { additionalProperties: false }
   ),
   async setup({ log, paths, config }, options) {
     const aliases = aliasesOf(config.models)
-    const store = await ModelStore.open(paths.models, log, aliases)
+    const store = await ModelStore.open(paths.models, log, aliases, options.import_roots)
     if (options.demo_model) {
       try {
         await installDemoModel(store, paths.home)

@@ -1,14 +1,26 @@
-import { readFile, stat } from 'node:fs/promises'
+import type { FileHandle } from 'node:fs/promises'
 import type { AdoptedFile } from '../../core/contracts/adopted-files.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { type GgufFile, readGguf } from '../../core/models/gguf-file.ts'
 import { isObject } from '../../core/system/json-object.ts'
+import { type FileIdentity, openRegularFile, readOpened } from '../../core/system/regular-file.ts'
 import { ggufLabel, ggufMetadata, ggufPurpose } from './gguf-metadata.ts'
 import { readSafetensors, safetensorsMetadata } from './safetensors-metadata.ts'
 
 /** A file to be taken into the store; `source` has no symbolic links. Its size is in bytes. */
-export type SourceFile = AdoptedFile & { size: number }
+export type SourceFile = AdoptedFile & FileIdentity & { size: number }
+
+/** Reads of a file that was found before: never of another one that has taken its place since. */
+async function reading<T>(found: Found, read: (file: FileHandle) => Promise<T>): Promise<T> {
+  const file = await openRegularFile(found.source, found)
+  try {
+    return await read(file)
+  } finally {
+    await file.close()
+  }
+}
+type Found = FileIdentity & { source: string }
 
 /** A model whose files were found on disk and are whole, according to their headers. */
 export interface ModelSource {
@@ -36,7 +48,7 @@ export function explainedReading(path: string, error: unknown): unknown {
       error
     )
   }
-  if (isSystemError(error, 'ELOOP', 'ENAMETOOLONG', 'EIO')) {
+  if (isSystemError(error, 'ELOOP', 'EINVAL', 'ENAMETOOLONG', 'EIO')) {
     return refuseSource(`${error.path ?? path} cannot be read: ${messageOf(error)}.`, error)
   }
   return error
@@ -61,7 +73,7 @@ async function readGgufModel(files: SourceFile[], named: string): Promise<ModelM
   let projector: GgufFile | undefined
   for (const file of files) {
     if (file.role === 'other') continue
-    const gguf = await readGguf(file.source)
+    const gguf = await reading(file, opened => readGguf(file.source, opened))
     const purpose = ggufPurpose(gguf)
     if (file.role === 'projector') {
       if (purpose !== 'projector') throw refuseSource(`${file.source} is named as a projector but is none. Rename it.`)
@@ -107,10 +119,12 @@ function checkShards(path: string, shards: GgufFile[]): void {
 
 async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata> {
   const weights = []
-  for (const file of files) if (file.role === 'model') weights.push(await readSafetensors(file.source))
-  const read = async <T>(path: string, how: (source: string) => Promise<T>) => {
-    const source = files.find(file => file.path === path)?.source
-    return source === undefined ? undefined : await how(source)
+  for (const file of files) {
+    if (file.role === 'model') weights.push(await reading(file, opened => readSafetensors(file.source, opened)))
+  }
+  const read = async <T>(path: string, how: (found: Found) => Promise<T>) => {
+    const found = files.find(file => file.path === path)
+    return found && (await how(found))
   }
   const config = await read('config.json', readJson)
   if (!config) {
@@ -133,8 +147,9 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
 }
 
 /** Reads a JSON object that describes a model. @throws CorralError `invalid_request` when it is damaged or too large */
-async function readJson(path: string): Promise<Record<string, unknown>> {
-  const text = await readDescription(path)
+async function readJson(found: Found): Promise<Record<string, unknown>> {
+  const path = found.source
+  const text = await readDescription(found)
   try {
     const value = JSON.parse(text)
     if (value && typeof value === 'object') return value
@@ -145,8 +160,12 @@ async function readJson(path: string): Promise<Record<string, unknown>> {
 }
 
 /** Reads a text that describes a model. @throws CorralError `invalid_request` when it is too large */
-export async function readDescription(path: string): Promise<string> {
-  const { size } = await stat(path)
-  if (size > MAX_DESCRIPTION) throw refuseSource(`${path} is too large (${size} bytes) to describe a model.`)
-  return readFile(path, 'utf8')
+export async function readDescription(found: Found): Promise<string> {
+  return await reading(found, async file => {
+    const { size } = await file.stat()
+    if (size > MAX_DESCRIPTION) {
+      throw refuseSource(`${found.source} is too large (${size} bytes) to describe a model.`)
+    }
+    return (await readOpened(file, size)).toString('utf8')
+  })
 }

@@ -3,6 +3,7 @@ import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { AdoptRequest, OnCopied } from '../../core/contracts/adopted-files.ts'
+import type { Caller } from '../../core/contracts/callers.ts'
 import type { ModelDefaults, Origin } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { ImportRequest, Storage, StoredVariant } from '../../core/contracts/storage.ts'
@@ -10,6 +11,7 @@ import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 import { isWhole } from '../../core/models/stored-variant.ts'
 import { type Aliases, findVariant } from './aliases.ts'
+import { accessOf } from './import-access.ts'
 import { inspectFiles, inspectSource } from './import-source.ts'
 import { findLabel, type Manifest, type VariantRecord, withoutRevisions, withVariant } from './manifest.ts'
 import type { ModelSource } from './model-files.ts'
@@ -48,20 +50,28 @@ export class ModelStore implements Storage {
   readonly #closing = new AbortController()
 
   readonly #aliases: Aliases
+  readonly #importRoots: readonly string[]
 
-  private constructor(models: string, log: FastifyBaseLogger, aliases: Aliases) {
+  private constructor(models: string, log: FastifyBaseLogger, aliases: Aliases, importRoots: readonly string[]) {
     this.#models = models
     this.#log = log
     this.#aliases = aliases
+    this.#importRoots = importRoots
     this.#folders = new RevisionFolders(models, log, (key, work) => void this.#tracked(this.#changes.run(key, work)))
   }
 
   /**
    * Reads what is stored below `models` and clears away what a crash left there.
    * @param aliases other names of models; a model that is stored under such a name goes before it
+   * @param importRoots absolute folders that callers over the network may import from
    */
-  static async open(models: string, log: FastifyBaseLogger, aliases: Aliases = new Map()): Promise<ModelStore> {
-    const store = new ModelStore(models, log, aliases)
+  static async open(
+    models: string,
+    log: FastifyBaseLogger,
+    aliases: Aliases = new Map(),
+    importRoots: readonly string[] = []
+  ): Promise<ModelStore> {
+    const store = new ModelStore(models, log, aliases, importRoots)
     for (const { directory, manifest } of await store.#explained(() => scanModels(models, log))) {
       store.#index.put(modelKey(manifest), directory, manifest)
     }
@@ -95,12 +105,17 @@ export class ModelStore implements Storage {
   }
 
   /** Imports as `path`'s own, or as another origin. */
-  async import({ path, name }: ImportRequest, intake: Partial<Intake> = {}): Promise<StoredVariant> {
+  async import({ path, name, caller }: ImportRequest, intake: Partial<Intake> = {}): Promise<StoredVariant> {
     const options = { origin: { kind: 'import', from: path }, allowHardLink: true, ...intake } as const
     // What came from a hub is refused before anything is copied; for the rest the content decides.
     const hub = this.variants(name).find(variant => variant.origin.kind === 'hub')
     if (hub && options.origin.kind !== 'hub') throw modelExists(hub)
-    return this.#take(name, await inspectSource(path, name.variant), options)
+    const access = accessOf(caller, this.#importRoots)
+    return this.#take(name, await inspectSource(path, name.variant, access), options)
+  }
+
+  async importPath(path: string, caller: Caller | undefined): Promise<string> {
+    return await accessOf(caller, this.#importRoots).locate(path)
   }
 
   async adopt(request: AdoptRequest, waiting: Waiting & { onCopied?: OnCopied } = {}): Promise<StoredVariant> {
@@ -108,7 +123,7 @@ export class ModelStore implements Storage {
     const label = request.label ?? name.variant
     // The name becomes a label, and so a part of paths.
     if (label !== undefined) parseModelName(`${bareName(name)}:${label}`)
-    const source = await inspectFiles({ ...request, label })
+    const source = await inspectFiles({ ...request, label }, accessOf(request.caller, this.#importRoots))
     return this.#take(name, source, { ...waiting, origin, defaults, allowHardLink: true })
   }
 

@@ -1,4 +1,4 @@
-import { open } from 'node:fs/promises'
+import type { FileHandle } from 'node:fs/promises'
 import type { Capability, ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { dtypeLabel } from '../../core/models/safetensors-layout.ts'
@@ -120,33 +120,29 @@ export interface SafetensorsFile {
 const MAX_HEADER = 100_000_000
 
 /**
- * Reads a SafeTensors file's header and checks that the file is whole.
+ * Reads the header of a SafeTensors file that is open, and checks that the file is whole.
+ * @param path what the file is called in errors
  * @throws CorralError `invalid_request` saying what is wrong with the file
  */
-export async function readSafetensors(path: string): Promise<SafetensorsFile> {
+export async function readSafetensors(path: string, file: FileHandle): Promise<SafetensorsFile> {
   const damaged = (what: string, cause?: unknown) =>
     new CorralError('invalid_request', `${path} ${what}. Download it again, then repeat the import.`, {
       param: 'path',
       cause
     })
-  const file = await open(path, 'r')
-  try {
-    const { size } = await file.stat()
-    const start = Buffer.alloc(8)
-    if ((await file.read(start, 0, 8, 0)).bytesRead < 8) throw damaged(`is cut off: it has only ${size} bytes`)
-    const length = Number(start.readBigUInt64LE())
-    if (length > MAX_HEADER) throw damaged('is not a SafeTensors file: the length of its header is impossible')
-    if (8 + length > size) throw damaged(`is cut off: its header has ${length} bytes, the file ${size}`)
-    const header = Buffer.alloc(length)
-    await file.read(header, 0, length, 8)
-    const { parameters, dtype, end } = summary(header.toString('utf8'), damaged)
-    if (8 + length + end > size) {
-      throw damaged(`is cut off: its tensors need ${8 + length + end} bytes, the file has ${size}`)
-    }
-    return { parameters, dtype }
-  } finally {
-    await file.close()
+  const { size } = await file.stat()
+  const start = Buffer.alloc(8)
+  if ((await file.read(start, 0, 8, 0)).bytesRead < 8) throw damaged(`is cut off: it has only ${size} bytes`)
+  const length = Number(start.readBigUInt64LE())
+  if (length > MAX_HEADER) throw damaged('is not a SafeTensors file: the length of its header is impossible')
+  if (8 + length > size) throw damaged(`is cut off: its header has ${length} bytes, the file ${size}`)
+  const header = Buffer.alloc(length)
+  await file.read(header, 0, length, 8)
+  const { parameters, dtype, end } = summary(header.toString('utf8'), damaged)
+  if (8 + length + end > size) {
+    throw damaged(`is cut off: its tensors need ${8 + length + end} bytes, the file has ${size}`)
   }
+  return { parameters, dtype }
 }
 
 function summary(header: string, damaged: (what: string, cause?: unknown) => CorralError) {

@@ -9,6 +9,7 @@ import type { StoredFile } from '../../core/contracts/storage.ts'
 import { isSystemError } from '../../core/errors.ts'
 import { requireSpace } from '../../core/system/disk-space.ts'
 import { isObject } from '../../core/system/json-object.ts'
+import { type FileIdentity, isSameFile, openRegularFile, pathOfOpened } from '../../core/system/regular-file.ts'
 import { type ModelSource, refuseSource, type SourceFile } from './model-files.ts'
 import { createStagingFolder, discardFolder, syncFolder } from './model-folders.ts'
 
@@ -40,7 +41,7 @@ export async function stageFiles(
     const folders = new Set([folder])
     let completed = 0
     let reported = 0
-    for (const { source, path, role, size, sha256: known, claimedSha256 } of sources) {
+    for (const { source, path, role, size, dev, ino, sha256: known, claimedSha256 } of sources) {
       const report = (force: boolean) => {
         if (!force && performance.now() - reported < 1000 / REPORTS_PER_SECOND) return
         reported = performance.now()
@@ -55,6 +56,7 @@ export async function stageFiles(
         // Descriptions such as config.json are small, and people edit them in place; not where they were downloaded to.
         allowHardLink: allowHardLink && (role !== 'other' || known !== undefined),
         sha256: known,
+        identity: { dev, ino },
         onCopy: () => onCopied?.({ path, role }),
         space: { folder: models, bytes: total - before },
         onBytes: bytes => {
@@ -106,6 +108,8 @@ export interface TransferOptions {
   allowHardLink: boolean
   /** Its SHA-256 where that was just computed: a linked file is not read for it once more. */
   sha256?: string
+  /** Which file it was when it was looked at: no other one is taken. */
+  identity?: FileIdentity
   /** Where the copies go, and the bytes that this file and those after it will take there if they must be copied. */
   space: { folder: string; bytes: number }
 }
@@ -121,31 +125,48 @@ export interface TransferOptions {
  */
 export async function transferFile(source: string, target: string, options: TransferOptions): Promise<string> {
   options.signal?.throwIfAborted()
-  if (await linkFile(source, target, options)) {
-    if (options.sha256 !== undefined) {
-      options.onBytes?.((await stat(target)).size)
-      return options.sha256
-    }
-    // The store's own file: a reflink no longer follows its source.
-    return readDigest(target, undefined, options)
-  }
-  options.onCopy?.()
-  await requireSpace(options.space.folder, options.space.bytes, 'The model needs')
-  const copy = await open(target, 'wx', 0o644)
+  const file = await openRegularFile(source, options.identity)
   try {
-    const digest = await readDigest(source, copy, options)
-    await copy.sync()
-    return digest
+    if (await linkFile(file, source, target, options)) {
+      if (options.sha256 !== undefined) {
+        options.onBytes?.((await stat(target)).size)
+        return options.sha256
+      }
+      // The store's own file: a reflink no longer follows its source.
+      return await readDigest(createReadStream(target, { highWaterMark: PIECE }), undefined, options)
+    }
+    options.onCopy?.()
+    await requireSpace(options.space.folder, options.space.bytes, 'The model needs')
+    const copy = await open(target, 'wx', 0o644)
+    try {
+      const pieces = file.createReadStream({ autoClose: false, highWaterMark: PIECE })
+      const digest = await readDigest(pieces, copy, options)
+      await copy.sync()
+      return digest
+    } finally {
+      await copy.close()
+    }
   } finally {
-    await copy.close()
+    await file.close()
   }
 }
 
-async function linkFile(source: string, target: string, { allowHardLink, sha256 }: TransferOptions): Promise<boolean> {
+async function linkFile(
+  file: FileHandle,
+  source: string,
+  target: string,
+  { allowHardLink, sha256 }: TransferOptions
+): Promise<boolean> {
   // Systems answer a clone that they cannot make with a dozen codes.
-  const reflink = () => copyFile(source, target, constants.COPYFILE_FICLONE_FORCE | constants.COPYFILE_EXCL)
+  const reflink = () =>
+    copyFile(pathOfOpened(file, source), target, constants.COPYFILE_FICLONE_FORCE | constants.COPYFILE_EXCL)
   // It fails on another file system, one without links, or for a file of another user: a copy does it.
-  const hardLink = () => link(source, target)
+  const hardLink = async () => {
+    await link(source, target)
+    // By name: another file may have come there since the opening, and must not become part of a model.
+    if (isSameFile(await stat(target, { bigint: true }), await file.stat({ bigint: true }))) return
+    throw new Error(`${source} is another file now`)
+  }
   const both = allowHardLink ? [reflink, hardLink] : [reflink]
   // A clone is read for the digest in any case; where the digest is known, the file's very bytes are what it is of.
   for (const attempt of sha256 === undefined ? both : both.reverse()) {
@@ -161,10 +182,14 @@ async function linkFile(source: string, target: string, { allowHardLink, sha256 
   return false
 }
 
-/** Reads a file once for its SHA-256, writing what was read to `copy` if there is one. */
-async function readDigest(source: string, copy: FileHandle | undefined, options: TransferOptions): Promise<string> {
+/** Reads a file's bytes once for its SHA-256, writing what was read to `copy` if there is one. */
+async function readDigest(
+  pieces: AsyncIterable<Buffer>,
+  copy: FileHandle | undefined,
+  options: TransferOptions
+): Promise<string> {
   const hash = createHash('sha256')
-  for await (const piece of createReadStream(source, { highWaterMark: PIECE })) {
+  for await (const piece of pieces) {
     options.signal?.throwIfAborted()
     hash.update(piece)
     await copy?.appendFile(piece)

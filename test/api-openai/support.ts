@@ -75,6 +75,7 @@ function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Pr
     },
     import: unused,
     adopt: unused,
+    importPath: unused,
     remove: unused,
     setDefault: unused,
     onRemove: listener => void listeners.push(listener),

@@ -14,6 +14,7 @@ import { readModelFiles } from '../../plugins/storage/model-files.ts'
 import { launchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { servesMode } from '../../runtimes/llama-server/provider.ts'
 import { isCacheFault, requestError } from '../../runtimes/llama-server/request-error.ts'
+import { sourceAt } from '../storage/support.ts'
 import { safetensorsBytes } from '../support/gguf-writer.ts'
 import { hugePngBytes, pngBytes, wavBytes } from './support.ts'
 
@@ -196,8 +197,7 @@ t.test('how a folder of sentence-transformers makes one embedding of many', asyn
   const file = (path: string, role: 'model' | 'other' = 'other') => ({
     path,
     role,
-    source: join(folder, path),
-    size: 1
+    ...sourceAt(join(folder, path))
   })
   const weights = file('model.safetensors', 'model')
   const described = ['config.json', 'modules.json', '1_Pooling/config.json'].map(path => file(path))

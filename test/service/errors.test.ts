@@ -1,3 +1,5 @@
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
 
@@ -49,7 +51,8 @@ t.test('every request error of the native API has its status and code', async t 
     ['/api/pulls/resume', { model: 'no/such' }, 404, 'model_not_found'],
     ['/api/pulls/cancel', {}, 400, 'invalid_request'],
     ['/api/import', { model: 'x/y', path: 'relative.gguf' }, 400, 'invalid_request'],
-    ['/api/import', { model: 'x/y', path: '/does/not/exist.gguf' }, 400, 'invalid_request'],
+    ['/api/import', { model: 'x/y', path: '/does/not/exist.gguf' }, 403, 'path_not_allowed'],
+    ['/api/import', { model: 'x/y', path: join(tmpdir(), 'not/there.gguf') }, 400, 'invalid_request'],
     ['/api/import', { model: '../y', path: '/tmp' }, 400, 'invalid_model_name'],
     ['/api/nothing', {}, 404, 'route_not_found'],
     ['/api/chat', 'x'.repeat(2 ** 21), 413, 'body_too_large']

@@ -9,7 +9,7 @@ import { aliasesOf } from '../../plugins/storage/aliases.ts'
 import storagePlugin from '../../plugins/storage/index.ts'
 import { stageFiles } from '../../plugins/storage/staging.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
-import { faultsOf, gate, name, openStore, tree, until } from './support.ts'
+import { faultsOf, gate, name, openStore, sourceAt, tree, until } from './support.ts'
 
 /** A store and a way to import small models that differ by their seed. */
 async function setUp(dir: string) {
@@ -135,7 +135,7 @@ t.test('origins', async t => {
   writeGguf(path, { seed: 9 })
   const commit = async (from: string, seed = 9) => {
     writeGguf(path, { seed })
-    const source = [{ source: path, path: 'hub.gguf', role: 'model' as const, size: statSync(path).size }]
+    const source = [{ ...sourceAt(path), path: 'hub.gguf', role: 'model' as const }]
     const staged = await stageFiles(models, source, { allowHardLink: false })
     const metadata = { capabilities: [], info: {} }
     return store.commit(name('a/b'), {

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { type Dirent, existsSync, readdirSync, readFileSync } from 'node:fs'
+import { type Dirent, existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import pino from 'pino'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
@@ -8,13 +8,23 @@ import type { Aliases } from '../../plugins/storage/aliases.ts'
 import { ModelStore } from '../../plugins/storage/model-store.ts'
 
 /** A store whose log lines are kept in `lines`. */
-export async function openStore(models: string, aliases?: Aliases): Promise<{ store: ModelStore; lines: string[] }> {
+export async function openStore(
+  models: string,
+  aliases?: Aliases,
+  importRoots?: string[]
+): Promise<{ store: ModelStore; lines: string[] }> {
   const lines: string[] = []
   const log = pino({ level: 'info' }, { write: (line: string) => void lines.push(line) })
-  return { store: await ModelStore.open(models, log, aliases), lines }
+  return { store: await ModelStore.open(models, log, aliases, importRoots), lines }
 }
 
 export const name = parseModelName
+
+/** A file as an import has found it. */
+export function sourceAt(source: string) {
+  const { size, dev, ino } = statSync(source, { bigint: true })
+  return { source, size: Number(size), dev, ino }
+}
 
 /** Every path below a folder, sorted, with forward slashes; marks of revisions and the empty staging folder left out. */
 export function tree(folder: string): string[] {

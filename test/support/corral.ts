@@ -46,6 +46,8 @@ export interface CorralOptions {
   flags?: string[]
   /** Text of its config.yaml, without the section `runtimes`. */
   config?: string
+  /** Folders that models may be imported from over the network; by default those that tests keep files in. */
+  importRoots?: string[]
   /** Lines of the section `runtimes`, indented by two blanks. */
   runtimes?: string
   /**
@@ -59,6 +61,12 @@ export interface CorralOptions {
 
 function runtimesConfig(threads: number, more = ''): string {
   return `runtimes:\n  engine_arguments: [--threads, "${threads}", --threads-batch, "${threads}"]\n${more}\n`
+}
+
+function withImportRoots(config: string, roots: string[]): string {
+  const line = `  import_roots: ${JSON.stringify(roots)}`
+  if (/^storage:$/m.test(config)) return config.replace(/^storage:$/m, `storage:\n${line}`)
+  return `${config}\nstorage:\n${line}`
 }
 
 /** Processes whose parent is `pid`, directly or through others, that are llama-servers (Linux only, from /proc). */
@@ -107,7 +115,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
   const home = options.home ?? mkdtempSync(join(tmpdir(), 'corral-test-'))
   writeFileSync(
     join(home, 'config.yaml'),
-    `${options.config ?? ''}\n${runtimesConfig(options.threads ?? 1, options.runtimes)}`
+    `${withImportRoots(options.config ?? '', options.importRoots ?? [tmpdir(), packageRoot])}\n${runtimesConfig(options.threads ?? 1, options.runtimes)}`
   )
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
     // A working directory without a config.yaml, so that the data directory's counts.

@@ -1,0 +1,219 @@
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { keylessCaller } from '../../core/contracts/callers.ts'
+import { layOutSnapshot, sha256 } from '../adoption/cache-layouts.ts'
+import { name, openStore, until } from '../storage/support.ts'
+import { type Corral, startCorral } from '../support/corral.ts'
+import { ggufBytes } from '../support/gguf-writer.ts'
+
+const CALLER = keylessCaller('192.0.2.7')
+const model = (seed: number) => ggufBytes({ seed, metadata: { 'general.architecture': 'llama' } })
+const INSIDE = model(1)
+const SECRET = model(2)
+
+/**
+ * A folder that models may be imported from, full of traps, and one beside it that nobody may learn anything about.
+ * Every trap is there twice: leading to what is there, and to what is not.
+ */
+function layOut(dir: string) {
+  const root = join(dir, 'root')
+  const outside = join(dir, 'outside')
+  for (const folder of ['root/sub', 'root/st', 'root/st-none', 'root/wide', 'outside', 'root-other']) {
+    mkdirSync(join(dir, folder), { recursive: true })
+  }
+  writeFileSync(join(root, 'ok.gguf'), INSIDE)
+  writeFileSync(join(outside, 'secret.gguf'), SECRET)
+  writeFileSync(join(dir, 'root-other', 'secret.gguf'), SECRET)
+  symlinkSync('ok.gguf', join(root, 'inner.gguf'))
+  symlinkSync(join(outside, 'secret.gguf'), join(root, 'link.gguf'))
+  symlinkSync(join(outside, 'none.gguf'), join(root, 'link-none.gguf'))
+  symlinkSync('../outside/secret.gguf', join(root, 'relative.gguf'))
+  symlinkSync('../outside/none.gguf', join(root, 'relative-none.gguf'))
+  symlinkSync(outside, join(root, 'folder'))
+  symlinkSync(join(dir, 'nowhere'), join(root, 'folder-none'))
+  symlinkSync('loop', join(root, 'loop'))
+  // A model's own folder, whose description is somebody else's file.
+  for (const [folder, target] of [
+    ['st', '/etc/passwd'],
+    ['st-none', '/etc/passwd-none']
+  ] as const) {
+    writeFileSync(join(root, folder, 'model.safetensors'), 'x')
+    symlinkSync(target, join(root, folder, 'config.json'))
+  }
+  return { root, outside }
+}
+
+/** The answer, with the path that was asked for taken out of its sentence. */
+async function answer(corral: Corral, path: string, more: object = {}) {
+  const { status, body } = await corral.json('/api/import', { path, model: 'attack/x', ...more })
+  return { status, code: body.code, error: String(body.error).replace(path, '<path>') }
+}
+
+t.test('over the network, imports neither read nor tell what lies outside of the roots', async t => {
+  const dir = t.testdir()
+  const { root, outside } = layOut(dir)
+  symlinkSync(root, join(dir, 'alias'))
+  execFileSync('mkfifo', [join(root, 'pipe.gguf')])
+  const none = await startCorral(t, { importRoots: [] })
+  const corral = await startCorral(t, { importRoots: [root, join(dir, 'alias'), join(dir, 'not-mounted')] })
+
+  t.match(await answer(none, join(root, 'ok.gguf')), { status: 403, code: 'path_not_allowed', error: /names none/ })
+  const refusal = await answer(corral, '/nowhere')
+  t.match(refusal, { status: 403, code: 'path_not_allowed', error: /storage\.import_roots/ })
+  for (const path of [
+    join(outside, 'secret.gguf'),
+    join(outside, 'none.gguf'),
+    `${root}/../outside/secret.gguf`,
+    `${root}/../outside/none.gguf`,
+    `${root}/sub/../../outside/secret.gguf`,
+    join(dir, 'root-other', 'secret.gguf'),
+    join(dir, 'root-other', 'none.gguf'),
+    dir,
+    '/etc/passwd',
+    '/etc/shadow',
+    '/etc/none',
+    '/dev/zero',
+    '/proc/self/environ',
+    '/proc/kmsg',
+    '//server/share/model.gguf',
+    join(root, 'link.gguf'),
+    join(root, 'link-none.gguf'),
+    join(root, 'relative.gguf'),
+    join(root, 'relative-none.gguf'),
+    join(root, 'folder'),
+    join(root, 'folder-none'),
+    join(root, 'folder', 'secret.gguf'),
+    join(root, 'folder', 'none.gguf'),
+    join(root, 'folder-none', 'secret.gguf'),
+    join(dir, 'alias', 'link.gguf'),
+    join(dir, 'alias', 'link-none.gguf')
+  ]) {
+    t.same(await answer(corral, path), refusal, path)
+  }
+  for (const folder of ['st', 'st-none']) {
+    const { status, error } = await answer(corral, join(root, folder))
+    t.match({ status, error: error.replaceAll(`/etc/passwd-none`, '').replaceAll('/etc/passwd', '') }, { status: 403 })
+    t.notMatch(error, /root:/, 'nothing of the file is quoted')
+  }
+  const streamed = await corral.send('/api/import', { path: join(outside, 'secret.gguf'), model: 'a/x', stream: true })
+  t.match(await streamed.text(), /path_not_allowed/)
+  t.match(await corral.json('/ollama/api/import', { path: '/etc/passwd', model: 'a/x' }), { status: 403 })
+
+  t.match(await answer(corral, join(root, 'pipe.gguf')), { status: 400, error: /neither a file nor a folder|regular/ })
+  t.match(await answer(corral, join(root, 'loop')), { status: 400, error: /symbolic links/ })
+  t.match(
+    await answer(corral, join(root, 'none.gguf')),
+    { status: 400, error: /There is no/ },
+    'inside, errors are plain'
+  )
+  t.match(await answer(corral, `${root}/x\0y`), { status: 400 })
+  t.same((await corral.json('/api/tags')).body.models.length, 1, 'nothing of all this has become a model')
+
+  for (const [index, path] of [
+    join(root, 'ok.gguf'),
+    join(root, 'inner.gguf'),
+    join(dir, 'alias', 'ok.gguf')
+  ].entries()) {
+    t.match(await corral.json('/api/import', { path, model: `good/m${index}` }), { status: 200 }, path)
+  }
+})
+
+t.test('caches of other tools are below the roots as well, or not looked at', async t => {
+  const dir = t.testdir()
+  const hub = join(dir, 'hf', 'hub')
+  const commit = 'c'.repeat(40)
+  layOutSnapshot(hub, 'o/tiny-GGUF', commit, { 'tiny-F16.gguf': INSIDE }, 'main')
+  mkdirSync(join(dir, 'outside'))
+  writeFileSync(join(dir, 'outside', 'secret.gguf'), SECRET)
+  const snapshot = join(hub, 'models--o--tiny-GGUF', 'snapshots', commit)
+  symlinkSync(join(dir, 'outside', 'secret.gguf'), join(snapshot, 'trap-Q4_0.gguf'))
+  symlinkSync(join(dir, 'outside', 'none.gguf'), join(snapshot, 'trap-Q8_0.gguf'))
+  const env = { HF_HUB_CACHE: hub, LLAMA_CACHE: '' }
+  const request = { from: 'huggingface', found: 'o/tiny-GGUF/tiny-F16.gguf' }
+
+  const none = await startCorral(t, { importRoots: [], env })
+  const refused = { status: 403, body: { code: 'path_not_allowed' } }
+  t.match(await none.json('/api/import/found?from=huggingface'), refused)
+  t.match(await none.json('/api/import', request), refused)
+  t.notMatch((await none.json('/api/import/found?from=ollama')).body.error, /\//, 'folders are not named')
+
+  const corral = await startCorral(t, { importRoots: [hub], env })
+  const { body } = await corral.json('/api/import/found?from=huggingface')
+  const problemOf = (label: string) =>
+    String(body.models.find((found: any) => found.name.endsWith(label)).problem).replaceAll(
+      /trap-Q\d_0|secret|none/g,
+      ''
+    )
+  t.match(problemOf('Q4_0'), /not in a folder that models may be imported from/)
+  t.equal(problemOf('Q4_0').replaceAll('Q4', ''), problemOf('Q8_0').replaceAll('Q8', ''))
+  t.match(await corral.json('/api/import', { ...request, found: 'o/tiny-GGUF/trap-Q4_0.gguf' }), { status: 400 })
+  t.match(await corral.json('/api/import', request), { status: 200, body: { model: { name: 'o/tiny-GGUF' } } })
+})
+
+t.test('a folder that becomes a link in the middle of an import', async t => {
+  const dir = t.testdir({ root: { real: {} }, outside: {}, models: {} })
+  const root = join(dir, 'root')
+  writeFileSync(join(root, 'real', 'm.gguf'), INSIDE)
+  writeFileSync(join(dir, 'outside', 'm.gguf'), SECRET)
+  symlinkSync(join(dir, 'outside'), join(root, 'evil'))
+  const { store } = await openStore(join(dir, 'models'), undefined, [root])
+  // In a process of its own, at any moment: real → a, evil → real, and back.
+  const swap = `const { renameSync: r } = require('node:fs'); process.chdir(${JSON.stringify(root)}); process.stdout.write('.')
+    const pause = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Math.random() * 8)
+    for (;;) { r('real', 'a'); r('evil', 'real'); pause(); r('real', 'evil'); r('a', 'real'); pause() }`
+  const swapper = spawn(process.execPath, ['-e', swap], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const ended = once(swapper, 'exit')
+  let runs = false
+  swapper.stdout.once('data', () => {
+    runs = true
+  })
+  await until(() => runs)
+  const seen = { imported: 0, refused: 0, outside: 0 }
+  const unexpected = new Set<string>()
+  for (let trial = 0; trial < 200; trial++) {
+    const path = join(root, 'real', 'm.gguf')
+    try {
+      const stored = await store.import({ path, name: name(`race/m${trial}`), caller: CALLER })
+      seen.imported++
+      seen.outside += Number(stored.files[0]!.sha256 !== sha256(INSIDE))
+      await store.remove(name(`race/m${trial}`))
+    } catch (error: any) {
+      seen.refused++
+      if (!['path_not_allowed', 'invalid_request'].includes(error.code)) unexpected.add(error.message)
+    }
+  }
+  swapper.kill('SIGKILL')
+  await ended
+  t.equal(seen.outside, 0, 'what is outside never becomes a model')
+  t.same([...unexpected], [])
+  t.ok(seen.imported > 0 && seen.refused > 0, `both happened: ${JSON.stringify(seen)}`)
+})
+
+t.test('what an import looks at is bounded, and special files are never read', async t => {
+  const dir = t.testdir({ root: { many: {}, st: {} }, models: {} })
+  const root = join(dir, 'root')
+  for (let n = 0; n <= 10_000; n++) writeFileSync(join(root, 'many', `${n}`), '')
+  const { store } = await openStore(join(dir, 'models'), undefined, [root])
+  const take = (path: string, caller = CALLER) => store.import({ path, name: name('a/x'), caller })
+  await t.rejects(take(join(root, 'many')), { code: 'invalid_request', message: /more than 10000 files/ })
+  for (let n = 0; n < 60; n++) symlinkSync(`chain-${n + 1}`, join(root, `chain-${n}`))
+  writeFileSync(join(root, 'chain-60'), INSIDE)
+  await t.rejects(take(join(root, 'chain-0')), { code: 'invalid_request', message: /symbolic links/ })
+
+  // By the private socket everything may be imported that the server's user may read; these would hang or never end.
+  const local = { ...CALLER, isLocal: true }
+  for (const path of ['/dev/zero', '/dev/stdin', '/proc/kmsg', '/proc/self/mem', '/proc/self/environ']) {
+    await t.rejects(take(path, local), { code: 'invalid_request' }, path)
+  }
+  execFileSync('mkfifo', [join(root, 'st', 'tokenizer.json'), join(root, 'st', 'README.md')])
+  symlinkSync('/proc/kmsg', join(root, 'st', 'config.json'))
+  writeFileSync(join(root, 'st', 'model.safetensors'), 'x')
+  await t.rejects(take(join(root, 'st'), local), { code: 'invalid_request' })
+  writeFileSync(join(dir, 'anywhere.gguf'), INSIDE)
+  t.equal((await take(join(dir, 'anywhere.gguf'), local)).files[0]!.sha256, sha256(INSIDE))
+  t.same(readFileSync(join(dir, 'anywhere.gguf')), INSIDE)
+  t.same(readdirSync(join(dir, 'models', '.staging')), [])
+})
