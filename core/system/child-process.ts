@@ -2,6 +2,8 @@ import { accessSync, constants, statSync } from 'node:fs'
 import { constants as osConstants } from 'node:os'
 import { basename, delimiter, join, resolve } from 'node:path'
 
+import { type ToolPurpose, toolEnvironment } from './tool-environment.ts'
+
 /** How many of a tool's last lines are kept. */
 const TAIL_LINES = 200
 /** Characters after which a line is cut: what never ends a line must not fill the memory. */
@@ -38,8 +40,12 @@ export interface ToolLog {
 
 export interface ToolOptions {
   cwd?: string
-  /** The whole environment; corral's own by default. */
+  /** What it inherits of, as far as `toolEnvironment` lets it; corral's own environment by default. */
   env?: NodeJS.ProcessEnv
+  /** What it inherits beside what every tool gets. */
+  purpose?: ToolPurpose
+  /** Variables that it gets in any case; they take precedence. */
+  variables?: Readonly<Record<string, string>>
   /** Ends the tool and everything it started. */
   signal?: AbortSignal
   /** Milliseconds after which the tool is ended. */
@@ -170,7 +176,7 @@ export async function runTool(
     : ['/bin/sh', ['-c', WATCHDOG, 'corral-tool', program, ...args]]
   const child = execa(file, fileArguments, {
     cwd: options.cwd,
-    env,
+    env: { ...toolEnvironment(env, options.purpose), ...options.variables },
     extendEnv: false,
     stdin: 'pipe',
     buffer: false,

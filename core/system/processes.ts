@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { isSystemError } from '../errors.ts'
+import { toolEnvironment } from './tool-environment.ts'
 
 /** Given for a process that runs but whose start cannot be learned on this system. */
 const UNKNOWN_START = 'unknown'
@@ -56,7 +57,8 @@ async function unixStartTime(pid: number): Promise<string | undefined> {
   const { stdout, failed } = await (await import('execa')).execa('ps', ['-o', 'stat=,lstart=', '-p', String(pid)], {
     reject: false,
     // Week days and months are written in the user's language otherwise.
-    env: { LC_ALL: 'C' }
+    env: { ...toolEnvironment(process.env), LC_ALL: 'C' },
+    extendEnv: false
   })
   const match = /^(\S+)\s+(.+)$/.exec(stdout?.trim() ?? '')
   if (failed || !match) return isAlive(pid) ? UNKNOWN_START : undefined
@@ -70,7 +72,9 @@ async function windowsStartTime(pid: number): Promise<string | undefined> {
     ['-NoProfile', '-NonInteractive', '-Command', script],
     {
       reject: false,
-      windowsHide: true
+      windowsHide: true,
+      env: toolEnvironment(process.env),
+      extendEnv: false
     }
   )
   if (failed || !stdout?.trim()) return isAlive(pid) ? UNKNOWN_START : undefined

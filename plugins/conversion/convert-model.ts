@@ -10,7 +10,7 @@ import { runTool, ToolError } from '../../core/system/child-process.ts'
 import { type ConversionRecord, createUnfinished, discard, publish } from './converted-folders.ts'
 import type { DtypePlan } from './dtypes.ts'
 import { causeOf } from './failures.ts'
-import { type ConverterPython, distrust, pythonEnvironment } from './python-environment.ts'
+import { type ConverterPython, distrust, PYTHON_VARIABLES } from './python-environment.ts'
 
 interface ConversionJob {
   variant: StoredVariant
@@ -68,7 +68,7 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
       const report = beginStep('quantizing', size)
       const args = [converted, join(result, modelFile), plan.quantize]
       const progress = quantizeProgress(size)
-      await runLogged(job, tools.quantize!, args, { env: job.env, signal, progress, report })
+      await runLogged(job, tools.quantize!, args, { signal, progress, report })
       report({ completed: size, total: size })
       await rm(converted)
     }
@@ -141,13 +141,15 @@ async function runConverter(
   report: (at: ToolProgress) => void,
   signal: AbortSignal
 ): Promise<void> {
-  const { HF_TOKEN, HUGGING_FACE_HUB_TOKEN, ...env } = pythonEnvironment(job.env)
   const script = join(job.tools.directory, 'convert_hf_to_gguf.py')
   const dense = job.variant.files.some(({ path }) => /^\d+_Dense\/model\.safetensors$/.test(path))
   const more = dense && !args.includes('--mmproj') ? ['--sentence-transformers-dense-modules'] : []
   await runLogged(job, job.python.executable, [script, ...args, ...more], {
-    env: {
-      ...env,
+    variables: {
+      ...PYTHON_VARIABLES,
+      // It reads what strangers have written: what the user keeps in the home folder is not for it.
+      HOME: work,
+      USERPROFILE: work,
       // Never to the network, and no code that an earlier download of somebody left in a cache.
       HF_HUB_OFFLINE: '1',
       TRANSFORMERS_OFFLINE: '1',
@@ -162,17 +164,17 @@ async function runConverter(
 }
 
 async function runLogged(
-  { log }: ConversionJob,
+  { log, env }: ConversionJob,
   command: string,
   args: string[],
   options: {
-    env: NodeJS.ProcessEnv
+    variables?: Record<string, string>
     signal: AbortSignal
     progress: (line: string) => ToolProgress | undefined
     report: (at: ToolProgress) => void
   }
 ): Promise<void> {
-  const { env, signal, progress, report } = options
+  const { variables, signal, progress, report } = options
   log.line(`$ ${[command, ...args].join(' ')}`)
   const onLine = (line: string) => {
     const at = progress(line)
@@ -180,7 +182,7 @@ async function runLogged(
     else log.line(line)
   }
   try {
-    await runTool(command, args, { env, signal, onLine })
+    await runTool(command, args, { env, variables, signal, onLine })
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
     log.line(error.message)

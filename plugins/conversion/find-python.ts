@@ -39,7 +39,11 @@ async function askPython(
   command: string,
   options: { env: NodeJS.ProcessEnv; signal?: AbortSignal; log?: ToolLog }
 ): Promise<PythonFacts> {
-  const { stdout } = await runTool(command, ['-I', '-c', QUESTION], { ...options, timeout: ANSWER_LIMIT })
+  const { stdout } = await runTool(command, ['-I', '-c', QUESTION], {
+    ...options,
+    purpose: 'packages',
+    timeout: ANSWER_LIMIT
+  })
   return JSON.parse(stdout.at(-1) ?? '') as PythonFacts
 }
 

@@ -72,11 +72,14 @@ names = {'torch': torch, 'numpy': numpy, 'transformers': transformers, 'sentence
 print(json.dumps({'python': sys.version.split()[0], **{name: str(module.__version__) for name, module in names.items()}}))
 `
 
-/** The environment variables that Python tools run with: nothing of the user's own Python set-up, no questions. */
-export function pythonEnvironment(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
-  const { PYTHONPATH, PYTHONHOME, PYTHONSTARTUP, VIRTUAL_ENV, CONDA_PREFIX, FORCE_COLOR, ...rest } = env
-  const plain = { NO_COLOR: '1', PIP_NO_COLOR: '1', PIP_NO_INPUT: '1' }
-  return { ...rest, ...plain, PYTHONNOUSERSITE: '1', PYTHONUTF8: '1', PYTHONUNBUFFERED: '1' }
+/** Variables that Python tools run with: nothing of the user's own packages, no questions. */
+export const PYTHON_VARIABLES = {
+  NO_COLOR: '1',
+  PIP_NO_COLOR: '1',
+  PIP_NO_INPUT: '1',
+  PYTHONNOUSERSITE: '1',
+  PYTHONUTF8: '1',
+  PYTHONUNBUFFERED: '1'
 }
 
 const executableIn = (folder: string) =>
@@ -89,7 +92,8 @@ async function provePython(
   signal?: AbortSignal
 ): Promise<Record<string, string>> {
   const { stdout } = await runTool(executable, ['-c', PROOF, converter], {
-    env: { ...pythonEnvironment(env), PYTHONDONTWRITEBYTECODE: '1', HF_HUB_OFFLINE: '1' },
+    env,
+    variables: { ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', HF_HUB_OFFLINE: '1' },
     signal,
     log
   })
@@ -156,7 +160,7 @@ async function makeEnvironment(
   { signal, onProgress }: Waiting
 ): Promise<void> {
   const { settings, log } = options
-  const env = pythonEnvironment(options.env)
+  const { env } = options
   const begun = performance.now()
   onProgress?.({ phase: 'installing', subject: 'Python packages' })
   const uv = findExecutable('uv', env)
@@ -184,8 +188,10 @@ async function makeEnvironment(
   const run = async (command: string, args: string[]) => {
     try {
       await runTool(command, args, {
+        env,
+        purpose: 'packages',
         // Unpacked packages must be on the disk whose free space was checked.
-        env: { ...env, TMPDIR: temporary, TEMP: temporary, TMP: temporary },
+        variables: { ...PYTHON_VARIABLES, TMPDIR: temporary, TEMP: temporary, TMP: temporary },
         signal,
         log,
         onLine(line) {

@@ -34,7 +34,8 @@ async function runProgram(options: HardwareOptions, program: string, args: reado
   const timeout = options.probeTimeout * PROGRAM_SHARE
   const run = runTool(path, args, {
     // Messages are parsed in English.
-    env: { ...env, LC_ALL: 'C', LANG: 'C' },
+    env,
+    variables: { LC_ALL: 'C', LANG: 'C' },
     signal,
     timeout,
     onLine: (line, stream) => {

@@ -3,6 +3,7 @@ import { readFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { messageOf } from '../../core/errors.ts'
 import { lineSplitter } from '../../core/system/child-process.ts'
+import { toolEnvironment } from '../../core/system/tool-environment.ts'
 
 /** How a process ended: exit code, or null and the signal that ended it. */
 export interface ProcessExit {
@@ -22,7 +23,10 @@ let pdeathsig: Promise<boolean> | undefined
 function hasParentDeathSignal(): Promise<boolean> {
   pdeathsig ??= new Promise(resolve => {
     if (process.platform !== 'linux') resolve(false)
-    else execFile('setpriv', ['--pdeathsig', 'KILL', '--', 'true'], error => resolve(error === null))
+    else {
+      const env = toolEnvironment(process.env)
+      execFile('setpriv', ['--pdeathsig', 'KILL', '--', 'true'], { env }, error => resolve(error === null))
+    }
   })
   return pdeathsig
 }
@@ -34,6 +38,7 @@ function hasParentDeathSignal(): Promise<boolean> {
 function startWatchdog(pid: number, onFailure: (error: Error) => void): ChildProcess {
   const watchdog = spawn('sh', ['-c', 'read -r _; kill -KILL "$1"', 'corral-watchdog', `${pid}`], {
     stdio: ['pipe', 'ignore', 'ignore'],
+    env: toolEnvironment(process.env),
     detached: true
   })
   watchdog.on('error', onFailure)
@@ -134,15 +139,6 @@ export async function startEngineProcess(options: {
   }
 }
 
-/** Variables that an engine may inherit: what the system, drivers and libraries need, and nothing that sets llama.cpp up. */
-const NAMES = new Set(
-  `PATH HOME USER LOGNAME TMPDIR TMP TEMP LANG TZ LD_LIBRARY_PATH XDG_CACHE_HOME XDG_RUNTIME_DIR DRI_PRIME
-  SYSTEMROOT SYSTEMDRIVE WINDIR COMSPEC PATHEXT USERPROFILE LOCALAPPDATA PROGRAMFILES NUMBER_OF_PROCESSORS`.split(/\s+/)
-)
-const PREFIXES =
-  `LC_ DYLD_ CUDA_ NVIDIA_ HIP_ ROCR_ ROCM_ HSA_ GPU_ GGML_ VK_ MESA_ RADV_ SYCL_ ONEAPI_ ZE_ OMP_ GOMP_ KMP_
-  PROCESSOR_`.split(/\s+/)
-
 /**
  * The environment of an engine. `LLAMA_ARG_*` and configuration files would change an engine behind corral's back, so
  * only harmless variables pass.
@@ -154,13 +150,8 @@ export function engineEnvironment(
   ambient: NodeJS.ProcessEnv,
   { configHome, apiKey, more }: { configHome: string; apiKey: string; more?: Readonly<Record<string, string>> }
 ): Record<string, string> {
-  const inherited = Object.entries(ambient).filter(([name]) => {
-    // Names are case-insensitive on Windows.
-    const upper = name.toUpperCase()
-    return NAMES.has(upper) || PREFIXES.some(prefix => upper.startsWith(prefix))
-  })
   return {
-    ...(Object.fromEntries(inherited) as Record<string, string>),
+    ...toolEnvironment(ambient),
     ...more,
     XDG_CONFIG_HOME: configHome,
     APPDATA: configHome,

@@ -31,10 +31,10 @@ export async function linesOf(
   const configHome = await mkdtemp(join(tmpdir(), 'corral-query-'))
   const lines: Record<'stdout' | 'stderr', string[]> = { stdout: [], stderr: [] }
   try {
-    const env = engineEnvironment(process.env, { configHome, apiKey: '', more: environment })
+    const variables = engineEnvironment(process.env, { configHome, apiKey: '', more: environment })
     // A help text is longer than what `runTool` keeps of a tool's output.
     const onLine = (line: string, from: 'stdout' | 'stderr') => lines[from].push(line)
-    await runTool(program, args, { env, signal, log, timeout, cwd: configHome, onLine })
+    await runTool(program, args, { variables, signal, log, timeout, cwd: configHome, onLine })
     return [...lines.stdout, ...lines.stderr]
   } catch (error) {
     if (!(error instanceof ToolError)) throw error

@@ -104,12 +104,13 @@ t.test('runTool', async t => {
 
   t.test('gives the output of both streams as it comes', async t => {
     const seen: string[] = []
-    const output = await sh('echo a; echo b >&2; printf "10%%\\r20%%\\r"; cat; echo "$HOME-$X"', {
-      env: { PATH: process.env.PATH, X: 'x' },
+    const output = await sh('echo a; echo b >&2; printf "10%%\\r20%%\\r"; cat; echo "$HOME-$X-$MY_TOKEN"', {
+      env: { PATH: process.env.PATH, MY_TOKEN: 'secret' },
+      variables: { X: 'x' },
       onLine: (line: string, stream: string) => seen.push(`${stream} ${line}`)
     })
-    t.same(output, { stdout: ['a', '10%', '20%', '-x'], stderr: ['b'] })
-    t.same(seen.toSorted(), ['stderr b', 'stdout -x', 'stdout 10%', 'stdout 20%', 'stdout a'])
+    t.same(output, { stdout: ['a', '10%', '20%', '-x-'], stderr: ['b'] })
+    t.same(seen.toSorted(), ['stderr b', 'stdout -x-', 'stdout 10%', 'stdout 20%', 'stdout a'])
   })
 
   t.test('keeps the last lines of a flood', async t => {

@@ -145,7 +145,7 @@ export async function compile(
   await rm(work, { recursive: true, force: true })
   await mkdir(work, { recursive: true })
   const run = (args: string[], onLine?: (line: string) => void) =>
-    runTool(tools.cmake, args, { cwd: work, env, signal, log, onLine })
+    runTool(tools.cmake, args, { cwd: work, env, purpose: 'compiling', signal, log, onLine })
   onProgress?.({ phase: 'configuring', subject })
   const definitions = Object.entries({ CMAKE_BUILD_TYPE: 'Release', ...settings(jobs) })
   await run([

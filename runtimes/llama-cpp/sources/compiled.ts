@@ -205,7 +205,13 @@ async function routesFor(
   const wanted = cudaVersion(runtime)
   if (wanted) {
     const { env, log } = packages
-    const { stdout } = await runTool(tools.nvcc!, ['--version'], { env, log, signal, timeout: 30_000 })
+    const { stdout } = await runTool(tools.nvcc!, ['--version'], {
+      env,
+      purpose: 'compiling',
+      log,
+      signal,
+      timeout: 30_000
+    })
     const version = Number(/\brelease (\d+)\./.exec(stdout.join('\n'))?.[1] ?? 0)
     if (version !== wanted) {
       explain(`nvcc compiles for CUDA ${version}, not for CUDA ${wanted}`)

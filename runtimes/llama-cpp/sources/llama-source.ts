@@ -64,7 +64,7 @@ export async function fetchPackage(
     await mkdir(unfinished, { recursive: true })
     const [npm, npmArguments] = findNpm(env)
     const args = ['pack', `${name}@${version}`, '--ignore-scripts', '--loglevel=error']
-    await runTool(npm, [...npmArguments, ...args], { cwd: unfinished, env, signal, log })
+    await runTool(npm, [...npmArguments, ...args], { cwd: unfinished, env, purpose: 'packages', signal, log })
     const archive = (await readdir(unfinished)).find(file => file.endsWith('.tgz'))
     if (archive === undefined) throw new Error(`npm pack ${name}@${version} wrote no archive`)
     const file = join(unfinished, archive)

@@ -1,0 +1,120 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import t from 'tap'
+import { toolEnvironment } from '../../core/system/tool-environment.ts'
+import { MODEL, scriptedPython, startConverting } from '../conversion/support.ts'
+import { TINY_SAFETENSORS } from '../support/conversion-python.ts'
+import { type Corral, DEMO, until } from '../support/corral.ts'
+
+const KEY = 'corral-test-key-of-sixteen-and-more'
+/** What a server's environment may hold that no program it starts has any business with. */
+const SECRETS = {
+  CORRAL_API_KEYS: KEY,
+  HF_TOKEN: 'hf_secret',
+  HUGGING_FACE_HUB_TOKEN: 'hf_secret',
+  OPENAI_API_KEY: 'sk-secret',
+  AWS_SECRET_ACCESS_KEY: 'aws-secret',
+  AWS_PROFILE: 'secret-profile',
+  GITHUB_TOKEN: 'gh-secret',
+  MODELSCOPE_API_TOKEN: 'ms-secret',
+  DATABASE_URL: 'postgres://u:secret@db/x',
+  SSH_AUTH_SOCK: '/run/secret.sock',
+  // Names that begin as harmless ones do.
+  CUDA_ACCESS_TOKEN: 'cuda-secret',
+  GGML_SIGNING_KEY: 'ggml-secret',
+  LC_PASSWORD: 'lc-secret',
+  UV_INDEX_CORP_PASSWORD: 'uv-secret',
+  PIP_INDEX_URL: 'https://u:pip-secret@packages.example/simple',
+  HTTPS_PROXY: 'http://u:proxy-secret@proxy.example:3128',
+  NODE_OPTIONS: '--no-warnings=secret',
+  PYTHONPATH: '/secret',
+  LLAMA_ARG_CTX_SIZE: '7777'
+}
+
+/** Environments of all processes below a server, by their command lines (Linux only). */
+function environmentsBelow(corral: Corral): Map<string, Record<string, string>> {
+  const parents = new Map<number, number>()
+  for (const entry of readdirSync('/proc')) {
+    if (!/^\d+$/.test(entry)) continue
+    try {
+      const stat = readFileSync(`/proc/${entry}/stat`, 'utf8')
+      parents.set(Number(entry), Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]))
+    } catch {
+      // It ended while we looked.
+    }
+  }
+  const found = new Map<string, Record<string, string>>()
+  for (const pid of parents.keys()) {
+    let at = parents.get(pid)
+    while (at !== undefined && at > 1 && at !== corral.process.pid) at = parents.get(at)
+    if (at !== corral.process.pid) continue
+    try {
+      const text = (name: string) => readFileSync(`/proc/${pid}/${name}`, 'utf8').split('\0').filter(Boolean)
+      const variables = text('environ').map(line => line.split(/=(.*)/s).slice(0, 2))
+      found.set(text('cmdline').join(' '), Object.fromEntries(variables))
+    } catch {
+      // As above.
+    }
+  }
+  return found
+}
+
+t.test('the converter, engines and their helpers get no keys and tokens of the server', async t => {
+  const python = scriptedPython(t)
+  const corral = await startConverting(t, python.path, { env: { ...SECRETS, CUDA_VISIBLE_DEVICES: '' } })
+  const headers = { authorization: `Bearer ${KEY}` }
+  const send = (path: string, body: object) => corral.json(path, body, { headers })
+  t.match(await corral.json('/api/tags'), { status: 401 }, 'the server itself has them')
+  t.match(await send('/api/load', { model: DEMO }), { status: 200 })
+  t.match(await send('/api/import', { path: TINY_SAFETENSORS, model: MODEL }), { status: 200 })
+  python.hold()
+  const converted = send('/api/convert', { model: MODEL, stream: false })
+  await until('the converter runs', () => python.runs().length > 0)
+  const environments = environmentsBelow(corral)
+  python.letGo()
+  t.match(await converted, { status: 200 })
+
+  const named = (part: string) => [...environments].filter(([command]) => command.includes(part))
+  t.ok(
+    named('llama-server').length > 0 && named('convert_hf_to_gguf.py').length > 0,
+    [...environments.keys()].join('\n')
+  )
+  const leaks: string[] = []
+  for (const [command, variables] of environments) {
+    for (const [name, value] of Object.entries(variables)) {
+      // Not a variable of the server's: each engine has a key of its own.
+      if (name === 'LLAMA_API_KEY' && !Object.values(SECRETS).includes(value)) continue
+      const isSecret = name in SECRETS || Object.values(SECRETS).some(secret => value.includes(secret))
+      if (isSecret || /KEY|TOKEN|SECRET/.test(name)) leaks.push(`${name} in ${command.slice(0, 100)}`)
+    }
+    t.ok(variables.PATH, 'what it needs is there')
+  }
+  t.same(leaks, [])
+  for (const [, { HOME }] of named('convert_hf_to_gguf.py').filter(([command]) => !command.includes('corral-tool'))) {
+    t.match(HOME, corral.home, 'nor the home folder, where tokens are kept too')
+  }
+})
+
+t.test('what programs inherit', async t => {
+  const useful = {
+    PATH: '/bin',
+    HOME: '/home/x',
+    LANG: 'de_DE.UTF-8',
+    TMPDIR: '/scratch',
+    CUDA_VISIBLE_DEVICES: '1',
+    ROCM_PATH: '/opt/rocm',
+    VK_ICD_FILENAMES: '/icd.json',
+    LD_LIBRARY_PATH: '/opt/lib'
+  }
+  const packages = {
+    https_proxy: 'http://proxy',
+    NO_PROXY: 'x',
+    SSL_CERT_FILE: '/ca',
+    PIP_INDEX_URL: 'https://p/simple'
+  }
+  const compiling = { CC: 'clang', CXXFLAGS: '-O2', CMAKE_PREFIX_PATH: '/opt', CUDACXX: '/nvcc', MAKEFLAGS: '-j2' }
+  const { PIP_INDEX_URL, HTTPS_PROXY, ...never } = SECRETS
+  const ambient = { ...never, ...useful, ...packages, ...compiling, CMAKE_API_TOKEN: 'x', npm_config__authToken: 'x' }
+  t.strictSame(toolEnvironment(ambient), { ...useful })
+  t.strictSame(toolEnvironment(ambient, 'packages'), { ...useful, ...packages })
+  t.strictSame(toolEnvironment(ambient, 'compiling'), { ...useful, ...compiling })
+})
