@@ -101,10 +101,19 @@ const LimitsSchema = Type.Object(
       minimum: 1,
       description: 'Most open connections of one address; those of this machine and of trusted proxies are not counted'
     }),
-    uploads: Type.Integer({ default: 8, minimum: 1, description: 'Most files that are sent at once' }),
+    uploads: Type.Integer({
+      default: 8,
+      minimum: 1,
+      description: 'Most files that are received at once, half of them from one client; more wait'
+    }),
     uploads_size: Bytes({
-      default: '200GiB',
-      description: 'Disk for files that were sent and are not part of a model yet'
+      default: '400GiB',
+      description: 'Disk for files that were sent and are not part of a model yet; half of it for one client'
+    }),
+    upload_stall: Duration({
+      default: '2m',
+      description:
+        'How long a file that is sent may arrive with less than 1 kB a second until it is given up; 0 is no limit'
     }),
     pulls: Type.Integer({ default: 4, minimum: 1, description: 'Most pulls that transfer at once; more wait' }),
     waiting_pulls: Type.Integer({ default: 64, minimum: 0, description: 'Most pulls that wait' }),

@@ -3,8 +3,11 @@ import { Type } from 'typebox'
 import { NATIVE_NAMING } from '../../core/contracts/native-api.ts'
 import type { FurtherListener } from '../../core/http/further-listener.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
+import { parseBytes } from '../../core/system/bytes.ts'
+import { parseDuration } from '../../core/system/duration.ts'
 import { BlobStore } from './models/blobs.ts'
 import { modelMakingRoutes } from './models/model-making.ts'
+import { UploadTurns } from './models/uploads.ts'
 import { ollamaNaming } from './naming.ts'
 import { hostedNames, pathInProfile, profileRoutes } from './routes.ts'
 import { LISTEN_PATTERN, listenToo, readListen } from './second-listener.ts'
@@ -35,14 +38,17 @@ export default definePlugin({
     const naming = ollamaNaming(context.service('catalog'))
     const nativeApi = context.service('nativeApi')
     const storage = context.service('storage')
-    const blobs = new BlobStore(context.paths.blobs, storage, log)
+    const { limits } = context.config
+    const blobs = new BlobStore(context.paths.blobs, storage, log, parseBytes(limits.uploads_size)!)
     const making = {
       storage,
       catalog: context.service('catalog'),
       scheduler: context.service('scheduler'),
       downloads: context.service('downloads'),
       conversion: context.service('conversion'),
-      blobs
+      blobs,
+      uploads: new UploadTurns(limits.uploads),
+      uploadStall: parseDuration(limits.upload_stall)!
     }
     const sweep = () =>
       blobs

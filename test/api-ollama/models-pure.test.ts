@@ -122,6 +122,42 @@ t.test('chat templates', t => {
   t.end()
 })
 
+t.test('texts that are made to be slow to read, and too long ones', t => {
+  const long = 999_000
+  for (const template of [
+    '{{'.repeat(long / 2),
+    '{%'.repeat(long / 2),
+    `{{${' '.repeat(long - 2)}`,
+    '{{ end '.repeat(100_000)
+  ]) {
+    t.throws(() => requireJinja(template), { message: /template/ }, template.slice(0, 10))
+  }
+  for (const modelfile of [
+    `FROM${' '.repeat(long)}\r x\r\nWHAT`,
+    `PARAMETER stop${' '.repeat(long)}\u2028`,
+    `FROM x\nSYSTEM """${'a\n'.repeat(long)}`,
+    `SYSTEM ""\n${'MESSAGE user a\n'.repeat(100_000)}`,
+    `${'PARAMETER stop a\n'.repeat(200_000)}WHAT`,
+    `${`FROM @${DIGEST}\n`.repeat(40_000)}WHAT`
+  ]) {
+    t.throws(() => readCreateRequest({ modelfile }), { message: /Modelfile|from|stop/i }, modelfile.slice(0, 20))
+  }
+  const from = 'a/b'
+  const many = Object.fromEntries(Array.from({ length: 2001 }, (_, n) => [`${n}.gguf`, DIGEST]))
+  for (const [request, param] of [
+    [{ from, template: `{{ messages }}${'x'.repeat(1_000_000)}` }, 'template'],
+    [{ from, system: 'x'.repeat(1_000_001) }, 'system'],
+    [{ from, messages: Array.from({ length: 40_000 }, () => ({ role: 'user' as const, content: 'a' })) }, 'messages'],
+    [{ from, license: Array.from({ length: 600_000 }, () => 'a') }, 'license'],
+    [{ from, parameters: { stop: Array.from({ length: 400_000 }, () => 'a') } }, 'parameters'],
+    [{ modelfile: 'x'.repeat(5_000_001) }, 'modelfile'],
+    [{ files: many }, 'files']
+  ] as const) {
+    t.throws(() => readCreateRequest(request as never), { code: 'invalid_request', param }, param)
+  }
+  t.end()
+})
+
 t.test('Modelfiles', t => {
   t.strictSame(
     parseModelfile(

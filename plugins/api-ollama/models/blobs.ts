@@ -1,15 +1,17 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { mkdir, open, rename, rm, stat, utimes } from 'node:fs/promises'
+import type { IncomingMessage } from 'node:http'
 import { join } from 'node:path'
 import type { FastifyBaseLogger, FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import type { Storage } from '../../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
-import { ClientGone } from '../../../core/http/client-gone.ts'
+import { ClientGone, clientSignal } from '../../../core/http/client-gone.ts'
 import { takeAnyTime } from '../../../core/http/long-upload.ts'
 import { nativeRoute } from '../../../core/http/response-schemas.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
+import { paced, UploadSpace, type UploadTurns } from './uploads.ts'
 
 const DAY = 24 * 3_600_000
 const PART = /^[0-9a-f]{32}\.part$/
@@ -30,9 +32,15 @@ export class BlobStore {
   readonly #users = new Map<string, number>()
   /** Uploads that are going on. */
   readonly #parts = new Set<string>()
+  readonly #space: UploadSpace
+  #counted: Promise<void> | undefined
 
-  /** @param folder on the disk of the models, so that blobs become models without being copied */
-  constructor(folder: string, storage: Storage, log: FastifyBaseLogger) {
+  /**
+   * @param folder on the disk of the models, so that blobs become models without being copied
+   * @param most bytes of all blobs
+   */
+  constructor(folder: string, storage: Storage, log: FastifyBaseLogger, most = Number.POSITIVE_INFINITY) {
+    this.#space = new UploadSpace(most)
     this.#folder = folder
     this.#storage = storage
     this.#log = log
@@ -52,17 +60,23 @@ export class BlobStore {
   /**
    * Stores what arrives under its digest, or nothing.
    * @param size bytes to come, where that is known
-   * @throws CorralError `invalid_request` when it is something else, `insufficient_storage`; whatever the body throws
+   * @param turn the client that sends it
+   * @throws CorralError `invalid_request` when it is something else, `insufficient_storage`, `over_limit`; whatever the
+   * body throws
    */
-  async write(sha256: string, body: AsyncIterable<Buffer>, size: number | undefined): Promise<void> {
+  async write(sha256: string, body: AsyncIterable<Buffer>, size: number | undefined, turn = ''): Promise<void> {
     const folder = this.#folder
     const name = `${randomBytes(16).toString('hex')}.part`
     const part = join(folder, name)
     this.#parts.add(name)
     try {
       await mkdir(folder, { recursive: true })
+      await this.#countBlobs()
+      this.#space.take(name, size ?? 0, turn)
       if (size !== undefined) await requireSpace(folder, size, 'The file needs')
-      const digest = await receive(part, body)
+      const digest = await receive(part, body, bytes => {
+        if (bytes > (size ?? 0)) this.#space.take(name, bytes, turn)
+      })
       if (digest !== sha256) {
         throw invalid(
           `The file that arrived has the digest sha256:${digest}, not sha256:${sha256}; nothing of it was kept. ` +
@@ -70,7 +84,9 @@ export class BlobStore {
         )
       }
       await rename(part, this.#pathOf(sha256))
+      this.#space.rename(name, sha256)
     } catch (error) {
+      this.#space.free(name)
       await rm(part, { force: true })
       if (!isSystemError(error, 'ENOSPC', 'EDQUOT')) throw error
       throw new CorralError(
@@ -115,9 +131,25 @@ export class BlobStore {
         if (rest > 0) users.set(sha256, rest)
         else users.delete(sha256)
         // Another user of it may fail and try again: then it is found in the model that was made.
-        if (rest === 0 && succeeded) await rm(this.#pathOf(sha256), { force: true })
+        if (rest === 0 && succeeded) await this.#remove(sha256)
       }
     }
+  }
+
+  /** What an earlier process left counts too. */
+  #countBlobs(): Promise<void> {
+    this.#counted ??= (async () => {
+      for (const name of await namesIn(this.#folder)) {
+        const sha256 = BLOB.exec(name)?.[1]
+        if (sha256 !== undefined) this.#space.found(sha256, (await fileSize(this.#pathOf(sha256))) ?? 0)
+      }
+    })()
+    return this.#counted
+  }
+
+  async #remove(sha256: string): Promise<void> {
+    await rm(this.#pathOf(sha256), { force: true })
+    this.#space.free(sha256)
   }
 
   /** Removes unfinished uploads of an earlier process, and blobs that nobody used for a day. */
@@ -128,7 +160,8 @@ export class BlobStore {
       if (!isLeft && (sha256 === undefined || this.#users.has(sha256))) continue
       const path = join(this.#folder, name)
       try {
-        if (isLeft || Date.now() - (await stat(path)).mtimeMs > DAY) await rm(path, { force: true })
+        if (isLeft) await rm(path, { force: true })
+        else if (Date.now() - (await stat(path)).mtimeMs > DAY) await this.#remove(sha256!)
       } catch (error) {
         this.#log.warn(error, `${path}, which no model needs, cannot be deleted`)
       }
@@ -155,12 +188,19 @@ export class BlobStore {
   }
 }
 
-/** Writes a body to a new file, durably. @returns its SHA-256 */
-async function receive(path: string, body: AsyncIterable<Buffer>): Promise<string> {
+/**
+ * Writes a body to a new file, durably.
+ * @param onBytes called with the bytes so far before they are written
+ * @returns its SHA-256
+ */
+async function receive(path: string, body: AsyncIterable<Buffer>, onBytes: (bytes: number) => void): Promise<string> {
   const hash = createHash('sha256')
+  let bytes = 0
   const file = await open(path, 'wx', 0o600)
   try {
     for await (const chunk of body) {
+      bytes += chunk.length
+      onBytes(bytes)
       hash.update(chunk)
       for (let at = 0; at < chunk.length; ) at += (await file.write(chunk, at)).bytesWritten
     }
@@ -189,6 +229,7 @@ const empty = (description: string) => ({ description, content: {} })
 const findBlob = nativeRoute('Models', 'findBlob', 'Check whether a file is here', {
   role: 'operator',
   params,
+  description: 'Whoever knows the digest of a file learns whether anybody has sent it, or it is part of a model here.',
   response: { 200: empty('It is here'), 404: empty('It is not here') },
   errors: ['invalid_request']
 })
@@ -198,11 +239,18 @@ const storeBlob = nativeRoute('Models', 'storeBlob', 'Send a file for a model th
   consumes: ['application/octet-stream'],
   params,
   response: { 200: empty('It was here already'), 201: empty('Stored') },
-  errors: ['invalid_request', 'insufficient_storage']
+  errors: ['invalid_request', 'insufficient_storage', 'over_limit', 'rate_limited']
 })
 
-/** Routes that look for blobs and receive them. */
-export function blobRoutes(blobs: BlobStore): FastifyPluginAsync {
+/** Milliseconds in which a client may read why its file is not taken, while it still sends. */
+const REFUSAL_LINGER = 2000
+
+/**
+ * Routes that look for blobs and receive them.
+ * @param turns which uploads run
+ * @param stall milliseconds, see `paced`
+ */
+export function blobRoutes(blobs: BlobStore, turns: UploadTurns, stall: number): FastifyPluginAsync {
   return async app => {
     // Bodies of any size and type, as they arrive.
     app.removeAllContentTypeParsers()
@@ -214,11 +262,25 @@ export function blobRoutes(blobs: BlobStore): FastifyPluginAsync {
       const sha256 = parseDigest(request.params.digest, 'digest')
       if (await blobs.has(sha256)) return await reply.code(200).send()
       takeAnyTime(request.raw)
-      const length = request.headers['content-length']
-      await blobs.write(sha256, arriving(request), length === undefined ? undefined : Number(length))
+      reply.raw.once('finish', () => endUpload(request.raw))
+      const upload = await turns.take(request.caller, clientSignal(reply))
+      try {
+        const length = request.headers['content-length']
+        const body = paced(arriving(request), stall, upload)
+        await blobs.write(sha256, body, length === undefined ? undefined : Number(length), upload.turn)
+      } finally {
+        upload.release()
+      }
       return await reply.code(201).send()
     })
   }
+}
+
+/** Ends the connection of a request that was answered before all of it had come; else the rest would be awaited. */
+function endUpload(request: IncomingMessage): void {
+  if (request.complete) return
+  request.resume()
+  setTimeout(() => request.socket.destroy(), REFUSAL_LINGER).unref()
 }
 
 /** A request's body, whose connection outlives it: the client is to read a refusal. */

@@ -32,6 +32,10 @@ type CreateRequest = Static<typeof CreateRequestSchema>
 
 /** Characters of each of a new model's defaults: all of them are kept in memory, and read at each start. */
 const MOST_TEXT = 1_000_000
+/** Characters of a Modelfile, which has all of them. */
+const MOST_MODELFILE = 5 * MOST_TEXT
+/** Files of one model; large ones have some hundreds. */
+const MOST_FILES = 2000
 
 /** The model to make. */
 export interface Making {
@@ -50,7 +54,9 @@ const refusal = (param: string, message: string, code: ErrorCode = 'invalid_requ
  * @throws CorralError with the field at fault as `param`: `invalid_request`, `invalid_option`, `unsupported_capability`
  */
 export function readCreateRequest(request: CreateRequest): Making {
-  const text = request.modelfile ? parseModelfile(request.modelfile) : {}
+  const { modelfile } = request
+  if (modelfile) requireLength('modelfile', modelfile.length, MOST_MODELFILE)
+  const text = modelfile ? parseModelfile(modelfile) : {}
   const body = withoutEmpty({ ...text, ...withoutEmpty(request) })
   if (body.adapters) {
     throw refusal(
@@ -68,6 +74,10 @@ function sourceOf({ from, files }: CreateRequest): Making['source'] {
   if (from && files) throw refusal('files', 'A model is made from "from" or from "files". Send one of them.')
   if (from) return { from }
   if (files) {
+    const count = Object.keys(files).length
+    if (count > MOST_FILES) {
+      throw refusal('files', `A model of ${count} files is not taken; ${MOST_FILES} are the most.`)
+    }
     return { files: Object.entries(files).map(([name, digest]) => ({ name, sha256: parseDigest(digest, 'files') })) }
   }
   throw refusal(
@@ -77,7 +87,10 @@ function sourceOf({ from, files }: CreateRequest): Making['source'] {
 }
 
 function defaultsOf({ parameters, template, system, messages, license }: CreateRequest): ModelDefaults {
-  if (template) requireJinja(template)
+  if (template) {
+    requireLength('template', template.length, MOST_TEXT)
+    requireJinja(template)
+  }
   const fields = {
     ...(parameters && { parameters: optionsOf(parameters) }),
     ...(template && { template }),
@@ -86,12 +99,15 @@ function defaultsOf({ parameters, template, system, messages, license }: CreateR
     ...(license && { license: typeof license === 'string' ? license : license.join('\n') })
   }
   for (const [field, value] of Object.entries(fields)) {
-    const { length } = JSON.stringify(value)
-    if (length <= MOST_TEXT) continue
-    throw refusal(field, `"${field}" is too long for a model: it has ${length} characters, ${MOST_TEXT} are the most.`)
+    requireLength(field, JSON.stringify(value).length, MOST_TEXT)
   }
   const { parameters: options, ...defaults } = fields
   return { ...(options && { options }), ...defaults }
+}
+
+function requireLength(field: string, length: number, most: number): void {
+  if (length <= most) return
+  throw refusal(field, `"${field}" is too long for a model: it has ${length} characters, ${most} are the most.`)
 }
 
 function optionsOf(parameters: object): Record<string, unknown> {
@@ -135,7 +151,6 @@ export function mergedDefaults(source: ModelDefaults | undefined, own: ModelDefa
 /** An action of Go's templates that cannot be an expression in Jinja: a field, a variable, or a statement. */
 const GO_ACTION =
   /\{\{-?\s*(?:\.[A-Za-z\s}-]|\$|(?:if|range|with|else if)\s|(?:end|else)\s*-?\}\}|(?:block|define|template)\s+")/
-const JINJA_MESSAGES = /\{[{%][\s\S]*?\bmessages\b[\s\S]*?[%}]\}/
 
 /**
  * Checks that a chat template is one that llama.cpp understands.
@@ -151,7 +166,9 @@ export function requireJinja(template: string): void {
       'unsupported_capability'
     )
   }
-  if (JINJA_MESSAGES.test(template)) return
+  // Looked for between the first brace and the last, not from each brace on: that takes hours for a hostile text.
+  const end = Math.max(template.lastIndexOf('%}'), template.lastIndexOf('}}'))
+  if (/\bmessages\b/.test(template.slice(template.search(/\{[{%]/), end))) return
   throw refusal(
     'template',
     'The template is not a chat template in Jinja: it does not use "messages". Leave it out, and the one in the ' +
@@ -173,20 +190,24 @@ const KEYWORDS = new Set([
 export function parseModelfile(text: string): CreateRequest {
   const request: CreateRequest & { parameters: Record<string, unknown> } = { parameters: {} }
   const licenses: string[] = []
+  const messages: Message[] = []
+  const files: [name: string, digest: string][] = []
   for (const command of commandsOf(text)) {
     const { keyword, value } = command
     const digest = /^@?(sha256[:-][0-9a-f]{64})$/i.exec(value)?.[1]
     if (keyword === 'from' && digest) {
-      request.files = { ...request.files, [`model-${Object.keys(request.files ?? {}).length + 1}`]: digest }
+      files.push([`model-${files.length + 1}`, digest])
     } else if (keyword === 'from') request.from = value
     else if (keyword === 'adapter') request.adapters = { ...request.adapters, [value]: digest ?? value }
     else if (keyword === 'template') request.template = value
     else if (keyword === 'system') request.system = value
     else if (keyword === 'license') licenses.push(value)
-    else if (keyword === 'message') request.messages = [...(request.messages ?? []), messageOf(command)]
+    else if (keyword === 'message') messages.push(messageOf(command))
     else if (keyword === 'parameter') addParameter(request.parameters, command)
   }
   if (licenses.length > 0) request.license = licenses
+  if (messages.length > 0) request.messages = messages
+  if (files.length > 0) request.files = Object.fromEntries(files)
   return request
 }
 
@@ -205,24 +226,33 @@ function commandsOf(text: string): Command[] {
   for (let at = 0; at < lines.length; at++) {
     const line = at + 1
     if (/^\s*(#.*)?$/.test(lines[at]!)) continue
-    const [, command = '', rest = ''] = /^\s*([A-Za-z]+)(?:\s+(.*))?$/.exec(lines[at]!) ?? []
+    const [command, rest] = firstWord(lines[at]!)
     const keyword = command.toLowerCase()
     if (!KEYWORDS.has(keyword)) throw mistake(line, 'it does not start with an instruction of Modelfiles')
-    const [, word = '', begin = ''] =
-      (keyword === 'message' || keyword === 'parameter' ? /^(\w+)\s+(.*)$/ : /^()(.*)$/).exec(rest) ?? []
+    const [word, begin] = keyword === 'message' || keyword === 'parameter' ? firstWord(rest) : ['', rest]
+    if (word !== '' && begin === '') throw mistake(line, `a ${command.toUpperCase()} is a word and a value`)
     const quotes = /^("""|")/.exec(begin)?.[1]
     let value = begin.trim()
-    if (quotes) {
+    if (quotes && (value.length < 2 * quotes.length || !value.endsWith(quotes))) {
       // It ends where a line does.
-      while (value.length < 2 * quotes.length || !value.trimEnd().endsWith(quotes)) {
+      const quoted = [value]
+      do {
         if (++at >= lines.length) throw mistake(line, `its ${quotes} does not end`)
-        value += `\n${lines[at]}`
-      }
-      value = value.trimEnd().slice(quotes.length, -quotes.length)
+        quoted.push(lines[at]!)
+      } while (!lines[at]!.trimEnd().endsWith(quotes))
+      value = quoted.join('\n').trimEnd()
     }
+    if (quotes) value = value.slice(quotes.length, -quotes.length)
     commands.push({ keyword, word, value, line })
   }
   return commands
+}
+
+/** A text's first word and the rest of it; without regular expressions that look at long texts again and again. */
+function firstWord(text: string): [word: string, rest: string] {
+  const trimmed = text.trimStart()
+  const end = trimmed.search(/\s/)
+  return end < 0 ? [trimmed, ''] : [trimmed.slice(0, end), trimmed.slice(end).trimStart()]
 }
 
 function messageOf({ word, value, line }: Command): Message {
@@ -232,8 +262,10 @@ function messageOf({ word, value, line }: Command): Message {
 
 function addParameter(parameters: Record<string, unknown>, { word: name, value, line }: Command): void {
   if (name === '') throw mistake(line, 'a PARAMETER is a name and a value')
-  if (name === 'stop') parameters[name] = [...((parameters[name] as string[]) ?? []), value]
-  else if (value.trim() !== '' && Number.isFinite(Number(value))) parameters[name] = Number(value)
+  if (name === 'stop') {
+    parameters[name] ??= []
+    ;(parameters[name] as string[]).push(value)
+  } else if (value.trim() !== '' && Number.isFinite(Number(value))) parameters[name] = Number(value)
   else parameters[name] = value === 'true' || value === 'false' ? value === 'true' : value
 }
 

@@ -19,6 +19,7 @@ import { refuseWhilePulled } from '../../../core/models/stored-variant.ts'
 import { type BlobStore, blobRoutes } from './blobs.ts'
 import { CreateRequestSchema, type Making, mergedDefaults, readCreateRequest } from './create-request.ts'
 import { modelOf } from './sent-files.ts'
+import type { UploadTurns } from './uploads.ts'
 
 const CopyRequestSchema = Titled('CopyRequest', {
   source: Type.String({ description: 'Model to copy' }),
@@ -57,6 +58,9 @@ const push = nativeRoute('Models', 'pushModel', 'Publish a model (not supported)
 
 interface MakingDependencies extends Pick<Services, 'storage' | 'catalog' | 'scheduler' | 'downloads' | 'conversion'> {
   blobs: BlobStore
+  uploads: UploadTurns
+  /** Milliseconds, see `paced`. */
+  uploadStall: number
 }
 
 /** Copying and creating models, as Ollama's clients do it, for one mount; without a prefix. */
@@ -69,7 +73,7 @@ export function modelMakingRoutes(
   const newName = naming.toCreate ?? naming.parse
 
   return async instance => {
-    await instance.register(blobRoutes(deps.blobs))
+    await instance.register(blobRoutes(deps.blobs, deps.uploads, deps.uploadStall))
     await instance.register(async instance => {
       const app = instance.withTypeProvider<TypeBoxTypeProvider>()
       app.addHook('preValidation', async request => void bodyObject(request.body))

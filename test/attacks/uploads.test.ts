@@ -1,0 +1,180 @@
+import { createHash } from 'node:crypto'
+import { existsSync, readdirSync } from 'node:fs'
+import { connect, type Socket } from 'node:net'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t, { type Test } from 'tap'
+import { UploadTurns } from '../../plugins/api-ollama/models/uploads.ts'
+import { type Corral, startCorral, until } from '../support/corral.ts'
+import { failure } from '../support/failure.ts'
+
+const sha256 = (content: Buffer | string) => createHash('sha256').update(content).digest('hex')
+const blobsOf = (corral: Corral) => {
+  const folder = join(corral.home, 'models', '.blobs')
+  return existsSync(folder) ? readdirSync(folder) : []
+}
+
+interface RawUpload {
+  socket: Socket
+  /** The answer so far. */
+  answer(): string
+}
+
+/** Begins an upload from an address of this machine; each address is a client. */
+function begin(
+  t: Test,
+  corral: Corral,
+  {
+    digest = sha256(String(Math.random())),
+    length = 1e6 as number | 'chunked',
+    from = '127.0.0.1',
+    prefix = '/api'
+  } = {}
+): RawUpload {
+  const { port, hostname } = new URL(corral.url)
+  const socket = connect({ host: hostname, port: Number(port), localAddress: from })
+  let answer = ''
+  socket.on('error', () => {})
+  socket.setEncoding('utf8').on('data', text => {
+    answer += text
+  })
+  t.teardown(() => socket.destroy())
+  const size = length === 'chunked' ? 'Transfer-Encoding: chunked' : `Content-Length: ${length}`
+  socket.write(`POST ${prefix}/blobs/sha256:${digest} HTTP/1.1\r\nHost: ${hostname}:${port}\r\n${size}\r\n\r\n`)
+  return { socket, answer: () => answer }
+}
+
+async function answered(upload: RawUpload): Promise<string> {
+  const whole = () => (/^HTTP\/1\.1 (\d+).*\}$/s.test(upload.answer()) ? upload.answer() : undefined)
+  return await until('the upload is answered', whole, 20_000)
+}
+
+async function sendWhole(t: Test, corral: Corral, content: string, options: { from?: string } = {}): Promise<string> {
+  const upload = begin(t, corral, { digest: sha256(content), length: content.length, ...options })
+  upload.socket.write(content)
+  return await until('it is answered', () => /^HTTP\/1\.1 (\d+)/.exec(upload.answer())?.[1], 20_000)
+}
+
+t.test('two hundred uploads that go nowhere leave turns to another client', async t => {
+  const corral = await startCorral(t, { config: 'limits:\n  uploads: 4' })
+  const hostile = Array.from({ length: 200 }, (_, n) =>
+    begin(t, corral, { length: n % 2 ? 1e6 : 'chunked', prefix: n % 3 ? '/api' : '/ollama/api' })
+  )
+  const refused = () => hostile.filter(upload => upload.answer().startsWith('HTTP/1.1 429'))
+  await until('those are refused that may not wait', () => refused().length === 200 - 2 - 64, 20_000)
+  t.match(refused()[0]!.answer(), /limits\.uploads.*"rate_limited"/s)
+  t.match(refused()[0]!.answer(), /retry-after: \d+/i)
+  t.equal(blobsOf(corral).length, 2, 'half of the turns are what one client gets')
+  t.equal(await sendWhole(t, corral, 'honest', { from: '127.0.0.2' }), '201')
+
+  // Two clients hold all turns now; a third one needs a single one.
+  const more = Array.from({ length: 10 }, () => begin(t, corral, { from: '127.0.0.3' }))
+  await until('all turns are taken', () => blobsOf(corral).filter(name => name.endsWith('.part')).length === 4)
+  t.equal(await sendWhole(t, corral, 'honest too', { from: '127.0.0.2' }), '201')
+  t.equal([...hostile, ...more].filter(upload => /ended so that another client/.test(upload.answer())).length, 1)
+  const { body } = await corral.json('/api/tags')
+  t.equal(body.models.length, 1, 'and everything else is answered')
+
+  for (const { socket } of [...hostile, ...more]) socket.destroy()
+  await until('nothing of them is left', () => blobsOf(corral).every(name => name.startsWith('sha256-')), 20_000)
+  const descriptors = () => readdirSync(`/proc/${corral.process.pid}/fd`).length
+  await until('nor any connection', () => descriptors() < 60, 20_000)
+})
+
+t.test('an upload that only trickles is given up, a slow one is not', async t => {
+  const corral = await startCorral(t, { config: 'limits:\n  upload_stall: 3s' })
+  const slow = Buffer.alloc(60_000, 'slow')
+  const honest = begin(t, corral, { digest: sha256(slow), length: slow.length })
+  const attacks = {
+    silent: begin(t, corral),
+    trickle: begin(t, corral),
+    chunked: begin(t, corral, { length: 'chunked' })
+  }
+  let ended = false
+  const trickle = (async () => {
+    for (let at = 0; !ended; at += 1000) {
+      // Twenty kilobytes a second beside twenty bytes a second.
+      if (at < slow.length) honest.socket.write(slow.subarray(at, at + 1000))
+      attacks.trickle.socket.write('x')
+      attacks.chunked.socket.write('1\r\nx\r\n')
+      await sleep(50)
+    }
+  })()
+  for (const [name, upload] of Object.entries(attacks)) {
+    const text = await answered(upload)
+    t.match(text, /^HTTP\/1\.1 400.*limits\.upload_stall.*"over_limit"/s, name)
+  }
+  t.match(await until('the slow one is complete', () => honest.answer(), 20_000), /^HTTP\/1\.1 201/)
+  ended = true
+  await trickle
+  t.same(blobsOf(corral), [`sha256-${sha256(slow)}`], 'nothing is left of the others')
+})
+
+t.test('files that nobody uses take a bounded part of the disk', async t => {
+  const corral = await startCorral(t, { config: 'limits:\n  uploads_size: 1000' })
+  const text = (letter: string, length: number) => letter.repeat(length)
+  const declared = begin(t, corral, { length: 2000 })
+  t.match(await answered(declared), /^HTTP\/1\.1 400.*limits\.uploads_size.*"over_limit"/s)
+  t.equal(await sendWhole(t, corral, text('a', 400)), '201')
+  const half = begin(t, corral, { length: 200 })
+  t.match(await answered(half), /one client may have 500 B/, 'half of it')
+  const growing = begin(t, corral, { length: 'chunked', from: '127.0.0.2' })
+  for (let n = 0; n < 6; n++) growing.socket.write(`64\r\n${text('b', 100)}\r\n`)
+  t.match(await answered(growing), /^HTTP\/1\.1 400.*limits\.uploads_size.*"over_limit"/s, 'what does not say its size')
+  t.equal(await sendWhole(t, corral, text('c', 450), { from: '127.0.0.2' }), '201', 'another client has its own half')
+  const full = begin(t, corral, { length: 200, from: '127.0.0.3' })
+  t.match(await answered(full), /other clients have files there/)
+  // Announced bytes count as long as their upload is open.
+  const open = begin(t, corral, { length: 140, from: '127.0.0.3' })
+  await until('it runs', () => blobsOf(corral).some(name => name.endsWith('.part')))
+  t.match(await answered(begin(t, corral, { length: 140, from: '127.0.0.4' })), /over_limit/)
+  open.socket.destroy()
+  await until('it is gone', () => !blobsOf(corral).some(name => name.endsWith('.part')))
+  t.equal(await sendWhole(t, corral, text('d', 140), { from: '127.0.0.4' }), '201')
+
+  await corral.end()
+  const again = await startCorral(t, { home: corral.home, config: 'limits:\n  uploads_size: 1000' })
+  t.match(await answered(begin(t, again, { length: 100 })), /over_limit/, 'what is there counts after a restart')
+})
+
+t.test('whose turn it is', async t => {
+  let now = 0
+  const turns = new UploadTurns(4, () => now)
+  const signal = new AbortController().signal
+  const take = (turn: string, given = signal) => turns.take({ turn }, given)
+  const settled: string[] = []
+  const note = async (turn: string) => {
+    const upload = await take(turn)
+    settled.push(turn)
+    return upload
+  }
+  const [a1, a2] = [await take('a'), await take('a')]
+  const a3 = note('a')
+  const [b1] = [await take('b'), await take('b')]
+  a1.received = 1e9
+  b1.received = 1e9
+  now = 10_000
+  const leaving = new AbortController()
+  const gone = take('a', leaving.signal)
+  leaving.abort(new Error('gone'))
+  t.equal((await failure(gone)).message, 'gone')
+
+  const c1 = note('c')
+  t.match(a2.ended.reason, { code: 'rate_limited' }, 'the slowest of those that have several')
+  t.notOk(a1.ended.aborted)
+  a2.release()
+  a2.release()
+  await c1
+  t.same(settled, ['c'], 'before the client that asked earlier and has one')
+  const d1 = note('d')
+  await sleep(1)
+  t.same(settled, ['c'])
+  ;(await c1).release()
+  await d1
+  a1.release()
+  await a3
+  t.same(settled, ['c', 'd', 'a'])
+
+  for (let n = 0; n < 64; n++) void take('e').catch(() => {})
+  t.match(await failure(take('e')), { code: 'rate_limited', status: 429, message: /limits\.uploads/ })
+})
