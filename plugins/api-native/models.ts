@@ -91,9 +91,9 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     }))
 
     const show = about('showModel', 'Show details of a model', json('Its details', ShownModelSchema))
-    app.post('/show', show, async ({ body }) => {
+    app.post('/show', show, async ({ body, caller }) => {
       const variant = catalog.get(naming.parse(nameOf(body)))
-      const record = showRecord(variant, naming, deps.modelfile(variant))
+      const record = showRecord(variant, naming, deps.modelfile(variant), caller.role)
       if (!hasFiles(variant) || variant.format === 'gguf') return record
       return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
     })

@@ -1,3 +1,4 @@
+import { basename } from 'node:path'
 import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
@@ -11,6 +12,7 @@ import type {
 import { progressText } from '../../core/contracts/progress.ts'
 import { hasFiles } from '../../core/contracts/storage.ts'
 import type { CorralError } from '../../core/errors.ts'
+import { hasRole, type Role } from '../../core/http/roles.ts'
 
 /** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
 const NEVER = '2999-12-31T23:59:59.000Z'
@@ -53,8 +55,13 @@ export function localRecord(variant: Model, naming: ModelNaming): LocalModel {
   }
 }
 
-/** The reply of `/api/show`. */
-export function showRecord(variant: Model, naming: ModelNaming, modelfile: string): ShownModel {
+/**
+ * The reply of `/api/show`.
+ * @param role where a model was imported from on the server's disk is not what users are told
+ */
+export function showRecord(variant: Model, naming: ModelNaming, modelfile: string, role: Role): ShownModel {
+  const { kind, from, ...origin } = variant.origin
+  const isPath = kind === 'import' && !hasRole(role, 'operator')
   const { options, system, messages, license } = variant.defaults ?? {}
   const { details, ...record } = localRecord(variant, naming)
   return {
@@ -68,7 +75,7 @@ export function showRecord(variant: Model, naming: ModelNaming, modelfile: strin
     ...(messages && { messages }),
     license: license ?? String(variant.metadata.info['general.license'] ?? ''),
     modified_at: variant.modifiedAt,
-    origin: variant.origin,
+    origin: { kind, from: isPath ? basename(from) : from, ...origin },
     files: hasFiles(variant) ? variant.files : []
   }
 }

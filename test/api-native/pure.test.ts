@@ -1,12 +1,14 @@
 import t from 'tap'
 import { EventLines } from '../../core/answers/event-lines.ts'
+import type { Model } from '../../core/contracts/models.ts'
 import type { Framing } from '../../core/contracts/native-api.ts'
+import { NATIVE_NAMING } from '../../core/contracts/native-api.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { parseOptions, topLevelOptions } from '../../core/models/options.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { chatCall, engineMessages, generateCall } from '../../plugins/api-native/native-question.ts'
 import { chooseFraming } from '../../plugins/api-native/native-streams.ts'
-import { parameterSize } from '../../plugins/api-native/records.ts'
+import { parameterSize, showRecord } from '../../plugins/api-native/records.ts'
 
 t.test('framing by Accept', t => {
   const table: [accept: string | undefined, onApi: Framing, underOllama: Framing][] = [
@@ -197,4 +199,18 @@ t.test('parameter sizes', t => {
   t.equal(parameterSize(undefined), '')
   t.equal(parameterSize(12), '12')
   t.end()
+})
+
+t.test('where a model was imported from on the disk is not for users', async t => {
+  const variant = {
+    origin: { kind: 'import', from: '/home/alice/models/x.gguf' },
+    model: { owner: 'a', name: 'x' },
+    metadata: { capabilities: [], info: {} }
+  } as unknown as Model
+  const origins = (['user', 'operator', 'admin'] as const).map(
+    role => showRecord(variant, NATIVE_NAMING, '', role).origin.from
+  )
+  t.same(origins, ['x.gguf', '/home/alice/models/x.gguf', '/home/alice/models/x.gguf'])
+  const pulled = { ...variant, origin: { kind: 'hub' as const, from: 'hf:a/x' } }
+  t.equal(showRecord(pulled, NATIVE_NAMING, '', 'user').origin.from, 'hf:a/x')
 })
