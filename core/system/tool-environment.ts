@@ -22,7 +22,7 @@ const PURPOSES = {
 export type ToolPurpose = keyof typeof PURPOSES
 
 /** Never, whatever list the name is on. */
-const SECRET = /KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|^AWS_|^AZURE_|^GOOGLE_/
+const SECRET = /KEY(?!RING)|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|^AWS_|^AZURE_|^GOOGLE_/
 
 /** What of an environment a program may inherit. Names are case-insensitive on Windows, and proxies' everywhere. */
 export function toolEnvironment(ambient: NodeJS.ProcessEnv, purpose?: ToolPurpose): Record<string, string> {

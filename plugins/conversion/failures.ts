@@ -152,6 +152,12 @@ const INSTALLATION_RULES: Omit<Rule, 'cause'>[] = [
       'The certificate of the package index is not trusted here. Name the certificates of your network with PIP_CERT and SSL_CERT_FILE.'
   },
   {
+    pattern: /THESE PACKAGES DO NOT MATCH THE HASHES|Hash mismatch for `([^`]+)`|HashMismatch/,
+    sentence: name =>
+      `The package index gave ${name ? `a ${name}` : 'a package'} that is not the one corral knows: its SHA-256 is another. Nothing of it was ` +
+      `installed. Use an index that serves PyPI's own files (conversion.package_index), ${INSTEAD}.`
+  },
+  {
     pattern:
       /\b(?:40[137]) (?:Client Error|Unauthorized|Forbidden|Proxy Authentication)|status code: 40[137]|HTTP status client error \(40[137]/,
     sentence:

@@ -13,8 +13,9 @@ const MINORS = [12, 13, 11, 10, 14]
 const OLDEST = Math.min(...MINORS)
 const NEWEST = Math.max(...MINORS)
 const PYTHON_RANGE = `3.${OLDEST} to 3.${NEWEST}`
-/** The same as uv takes it. */
-export const UV_PYTHON = `>=3.${OLDEST},<3.${NEWEST + 1}`
+/** The one that uv downloads where there is none. */
+export const UV_PYTHON_MINOR = MINORS[0]!
+export const UV_PYTHON = `3.${UV_PYTHON_MINOR}`
 
 const QUESTION =
   'import json, struct, sys; print(json.dumps({"executable": sys.executable, "version": list(sys.version_info[:2]), "bits": 8 * struct.calcsize("P")}))'

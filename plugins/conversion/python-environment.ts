@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -13,7 +12,8 @@ import { openConnections } from '../../core/system/connections.ts'
 import { requireSpace } from '../../core/system/disk-space.ts'
 import { writeJsonFile } from '../../core/system/json-file.ts'
 import { causeOf, installFailure } from './failures.ts'
-import { findPython, UV_PYTHON } from './find-python.ts'
+import { findPython, UV_PYTHON, UV_PYTHON_MINOR } from './find-python.ts'
+import { environmentName, hasTorchForProcessors, LOCK_FOLDER, readLock } from './package-locks.ts'
 
 /** The plugin's settings. */
 export const PythonOptions = Type.Object(
@@ -46,6 +46,8 @@ export interface EnvironmentOptions {
   converter: string
   env: NodeJS.ProcessEnv
   log: FastifyBaseLogger
+  /** Where the packages are listed with their hashes; corral's own list where absent. */
+  locks?: string
   /** Pythons of the configuration that have been proven to work, so that it is not done again for each conversion. */
   proven: Set<string>
 }
@@ -102,18 +104,17 @@ async function provePython(
 
 /**
  * The Python for a converter: the one that the settings name, else an environment of corral's own with the packages that
- * this version of the converter asks for, made if there is none yet.
+ * corral lists with their hashes, made if there is none yet.
  * @throws CorralError `conversion_failed` or `insufficient_storage` saying what is in the way and what to do
  */
 export async function preparePython(options: EnvironmentOptions, waiting: Waiting): Promise<ConverterPython> {
   const named = options.settings.python
   if (named !== '') return await namedPython(named, options, waiting)
-  const packages = await readRequirements(options.converter)
-  const name = environmentName(packages)
+  const name = await environmentName(options.locks ?? LOCK_FOLDER)
   const environment = join(options.directory, name)
   const executable = executableIn(environment)
   if (existsSync(join(environment, MARK)) && existsSync(executable)) return { executable, environment }
-  await makeEnvironment(environment, packages, options, waiting)
+  await makeEnvironment(environment, options, waiting)
   await removeOthers(options, name)
   return { executable, environment }
 }
@@ -155,11 +156,10 @@ export async function distrust(environment: string): Promise<void> {
 
 async function makeEnvironment(
   environment: string,
-  packages: string[],
   options: EnvironmentOptions,
   { signal, onProgress }: Waiting
 ): Promise<void> {
-  const { settings, log } = options
+  const { settings, log, locks = LOCK_FOLDER } = options
   const { env } = options
   const begun = performance.now()
   onProgress?.({ phase: 'installing', subject: 'Python packages' })
@@ -170,19 +170,30 @@ async function makeEnvironment(
     return undefined
   })
   const { package_index: packageIndex, torch_index: torchIndex } = settings
-  const hasTorch = torchIndex !== '' && (await indexHas(torchIndex, 'torch', signal))
-  const cuda = !hasTorch && process.platform === 'linux' && process.arch === 'x64'
+  const isListed = await hasTorchForProcessors(locks, python?.version[1] ?? UV_PYTHON_MINOR)
+  const hasTorch = isListed && torchIndex !== '' && (await indexHas(torchIndex, 'torch', signal))
+  const cuda = !hasTorch && process.platform === 'linux'
   if (cuda) {
+    const why = isListed
+      ? `${torchIndex || 'An index with torch for processors'} cannot be reached`
+      : `No torch for processors is listed for Python ${python?.version.join('.')}`
     log.warn(
-      `${torchIndex || 'An index with torch for processors'} cannot be reached: torch comes from the package index, ` +
-        'with about 3 GB of CUDA libraries that conversions do not need'
+      `${why}: torch comes from the package index, with about 3 GB of CUDA libraries that conversions do not need`
+    )
+  }
+  const { text: packages, madeFor } = await readLock(locks, hasTorch)
+  const others = (await readRequirements(options.converter)).filter(line => !madeFor.includes(line))
+  if (others.length > 0) {
+    log.warn(
+      `This llama.cpp's converter asks for ${others.join(', ')}; corral installs the packages that it lists with their ` +
+        'hashes all the same. If conversions fail, name a Python with other packages as conversion.python.'
     )
   }
   await mkdir(options.directory, { recursive: true })
   await rm(environment, { recursive: true, force: true })
   const need = 'The Python environment for conversions needs about'
   await requireSpace(options.directory, cuda ? SIZE.cuda : SIZE.cpu, need, 'make room otherwise')
-  log.info({ environment, python: python?.executable, uv, packages }, 'making the Python environment for conversions')
+  log.info({ environment, python: python?.executable, uv }, 'making the Python environment for conversions')
 
   const temporary = join(environment, 'tmp')
   const run = async (command: string, args: string[]) => {
@@ -210,7 +221,7 @@ async function makeEnvironment(
   try {
     await mkdir(temporary, { recursive: true })
     const list = join(environment, 'requirements.txt')
-    await writeFile(list, `${packages.join('\n')}\n`)
+    await writeFile(list, packages)
     const indexes = [
       ...(packageIndex === '' ? [] : ['--index-url', packageIndex]),
       ...(hasTorch ? ['--extra-index-url', torchIndex] : [])
@@ -220,11 +231,14 @@ async function makeEnvironment(
       await run(uv, ['venv', '--allow-existing', '--python', python?.executable ?? UV_PYTHON, environment])
       // Of all indexes the best version, as pip does: else what the index of torch has by chance would count.
       const strategy = ['--index-strategy', 'unsafe-best-match']
-      await run(uv, ['pip', 'install', '--python', executable, '-r', list, ...indexes, ...strategy])
+      const checked = ['--require-hashes', '--no-build']
+      await run(uv, ['pip', 'install', '--python', executable, '-r', list, ...indexes, ...strategy, ...checked])
     } else {
       await run(python!.executable, ['-I', '-m', 'venv', environment])
-      const pip = ['-m', 'pip', 'install', '--no-cache-dir', '--prefer-binary', '--progress-bar', 'off']
-      await run(executable, [...pip, '-r', list, ...indexes])
+      const pip = ['-m', 'pip', 'install', '--no-cache-dir', '--progress-bar', 'off']
+      // What is built from source runs code, and with tools that no hash is known of.
+      const checked = ['--require-hashes', '--only-binary', ':all:']
+      await run(executable, [...pip, '-r', list, ...indexes, ...checked])
     }
     await rm(temporary, { recursive: true, force: true })
     onProgress?.({ phase: 'proving', subject: 'Python packages' })
@@ -312,10 +326,4 @@ export async function readRequirements(converter: string): Promise<string[]> {
     return [...included.flat(), ...packages]
   }
   return [...new Set(await read(join(converter, FILE)))]
-}
-
-/** Names the environment for a set of packages; another set is another environment. */
-export function environmentName(packages: readonly string[]): string {
-  const digest = createHash('sha256').update([...packages].sort().join('\n'))
-  return `converter-${digest.digest('hex').slice(0, 12)}`
 }

@@ -1,11 +1,13 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import type { Progress } from '../../core/contracts/progress.ts'
+import { LOCKS, lockedFor } from '../../plugins/conversion/package-locks.ts'
 import { distrust, type EnvironmentOptions, preparePython } from '../../plugins/conversion/python-environment.ts'
 import { SharedWork } from '../../plugins/conversion/shared-work.ts'
 import { until } from '../support/corral.ts'
@@ -16,6 +18,8 @@ import { temporaryFolder } from './support.ts'
 
 const MODULES = ['torch', 'numpy', 'transformers', 'sentencepiece', 'google/protobuf', 'yaml', 'tqdm', 'requests']
 const PACKAGE = 'corral_test_packages'
+
+const NOWHERE = { url: 'http://127.0.0.1:1/simple', sha256: '0'.repeat(64) }
 
 const python = ['/usr/bin/python3', 'python3'].find(
   name => spawnSync(name, ['-c', 'import venv, ensurepip'], { stdio: 'ignore' }).status === 0
@@ -40,6 +44,8 @@ function writeWheel(folder: string, modules: string[]): void {
 
 interface Index {
   url: string
+  /** Of the package's wheel. */
+  sha256: string
   torch: string
   paths: string[]
   hang: boolean
@@ -50,6 +56,9 @@ async function serveIndex(t: Test, modules = MODULES): Promise<Index> {
   const folder = temporaryFolder(t)
   writeWheel(folder, modules)
   const wheel = `${PACKAGE}-1.0-py3-none-any.whl`
+  const sha256 = createHash('sha256')
+    .update(readFileSync(join(folder, wheel)))
+    .digest('hex')
   const server = createServer((request, response) => {
     index.paths.push(request.url!)
     if (index.hang) return
@@ -66,7 +75,7 @@ async function serveIndex(t: Test, modules = MODULES): Promise<Index> {
     server.close()
   })
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-  const index: Index = { url: `${url}/simple`, torch: `${url}/whl`, paths: [], hang: false }
+  const index: Index = { url: `${url}/simple`, torch: `${url}/whl`, sha256, paths: [], hang: false }
   return index
 }
 
@@ -79,18 +88,30 @@ function writeConverter(folder: string, requirements = `${PACKAGE}==1.0\n`): str
   return folder
 }
 
+/** The list of packages that are installed, in place of corral's own. */
+function writeLocks(folder: string, packages: string): string {
+  mkdirSync(folder, { recursive: true })
+  writeFileSync(join(folder, LOCKS.packages), `# for ${PACKAGE}==1.0\n${packages}\n`)
+  writeFileSync(join(folder, LOCKS.torch), '')
+  const machine = process.arch === 'x64' ? 'x86_64' : 'aarch64'
+  const all = [10, 11, 12, 13, 14].map(minor => `# ${lockedFor(machine, minor)}\n`)
+  writeFileSync(join(folder, LOCKS.torchForProcessors), all.join(''))
+  return folder
+}
+
 function optionsFor(
   t: Test,
-  packageIndex: string,
+  packageIndex: Pick<Index, 'url' | 'sha256'>,
   more: Partial<EnvironmentOptions> = {}
 ): EnvironmentOptions & { lines: string[] } {
   const lines: string[] = []
   const home = temporaryFolder(t)
   return {
     lines,
-    settings: { python: '', package_index: packageIndex, torch_index: '' },
+    settings: { python: '', package_index: packageIndex.url, torch_index: '' },
     directory: join(home, 'python'),
     converter: writeConverter(join(home, 'converter')),
+    locks: writeLocks(join(home, 'locks'), `${PACKAGE}==1.0 --hash=sha256:${packageIndex.sha256}`),
     // No pip.conf of this machine, and no patience with servers that are not there.
     env: { ...process.env, PIP_CONFIG_FILE: '/dev/null', PIP_FIND_LINKS: '', PIP_RETRIES: '1', PIP_NO_INDEX: '' },
     log: pino({ level: 'debug' }, { write: line => void lines.push(line) }),
@@ -108,7 +129,7 @@ function script(folder: string, name: string, text: string): string {
 
 t.test('an environment is made once, and again only when it no longer works', realVenv, async t => {
   const index = await serveIndex(t)
-  const options = optionsFor(t, index.url)
+  const options = optionsFor(t, index)
   const steps: Progress[] = []
   const work = new SharedWork<{ executable: string; environment?: string }>()
   const all = await Promise.all(
@@ -128,10 +149,15 @@ t.test('an environment is made once, and again only when it no longer works', re
   t.same(await preparePython(options, {}), { executable, environment })
   t.equal(statSync(join(environment!, 'complete.json')).mtimeMs, made, 'it is used as it is')
 
-  // Another version of the converter wants other packages: what the old one had is of no use.
+  // Another version of corral lists other packages: what the old one had is of no use.
+  appendFileSync(join(options.locks!, LOCKS.packages), '# another list\n')
   writeConverter(options.converter, `${PACKAGE}>=1.0\n`)
   const next = await preparePython(options, {})
   t.not(next.environment, environment)
+  t.match(
+    options.lines.join(''),
+    /converter asks for corral_test_packages>=1\.0; corral installs the packages that it lists/
+  )
   t.same(readdirSync(options.directory), [next.environment!.split('/').at(-1)])
 
   // Killed while it was made: no mark was written, whatever else is there.
@@ -152,9 +178,9 @@ case "$1" in
 esac
 for argument in "$@"; do
   shift
-  case "$argument" in --index-strategy|unsafe-best-match|pip|install) ;; *) set -- "$@" "$argument" ;; esac
+  case "$argument" in --index-strategy|unsafe-best-match|--no-build|pip|install) ;; *) set -- "$@" "$argument" ;; esac
 done
-exec '${python}' -m pip "$1" "$2" install --progress-bar off "$3" "$4" "$5" "$6" $7 $8`
+exec '${python}' -m pip "$1" "$2" install --progress-bar off "$3" "$4" "$5" "$6" $7 $8 $9`
   )
   return {
     PATH: `${bin}:${process.env.PATH}`,
@@ -165,7 +191,7 @@ exec '${python}' -m pip "$1" "$2" install --progress-bar off "$3" "$4" "$5" "$6"
 t.test('by uv where that is there; torch from its own index where that can be reached', realVenv, async t => {
   const index = await serveIndex(t)
   const uv = scriptedUv(t)
-  const options = optionsFor(t, index.url)
+  const options = optionsFor(t, index)
   options.env = { ...options.env, PATH: uv.PATH }
   options.settings.torch_index = index.torch
   const { executable } = await preparePython(options, {})
@@ -177,7 +203,7 @@ t.test('by uv where that is there; torch from its own index where that can be re
   t.ok(index.paths.includes('/whl/torch/'), 'it was asked first')
   t.ok(index.paths.includes('/whl/corral-test-packages/'), 'and then used')
 
-  const without = optionsFor(t, index.url)
+  const without = optionsFor(t, index)
   without.env = options.env
   without.settings.torch_index = 'http://127.0.0.1:1/whl'
   await preparePython(without, {})
@@ -185,6 +211,21 @@ t.test('by uv where that is there; torch from its own index where that can be re
   if (process.platform === 'linux' && process.arch === 'x64') {
     t.match(without.lines.join(''), /http:\/\/127\.0\.0\.1:1\/whl cannot be reached.*3 GB of CUDA/)
   }
+})
+
+t.test('a package that is not the one that is listed is never installed', realVenv, async t => {
+  const index = await serveIndex(t)
+  const refused = { code: 'conversion_failed', message: /SHA-256 is another.*conversion\.package_index/ }
+  const wrong = { ...index, sha256: 'a'.repeat(64) }
+  const options = optionsFor(t, wrong)
+  await t.rejects(preparePython(options, {}), refused)
+  t.same(readdirSync(options.directory), [], 'nothing is left')
+  const byUv = optionsFor(t, wrong)
+  byUv.env = { ...byUv.env, PATH: scriptedUv(t).PATH }
+  await t.rejects(preparePython(byUv, {}), refused)
+  const unlisted = optionsFor(t, index)
+  writeLocks(unlisted.locks!, `${PACKAGE}==1.0`)
+  await t.rejects(preparePython(unlisted, {}), { code: 'conversion_failed', message: /hash/i })
 })
 
 t.test('faults of the index', realVenv, async t => {
@@ -198,15 +239,15 @@ t.test('faults of the index', realVenv, async t => {
     await t.rejects(preparePython(options, {}), { code: 'conversion_failed', message })
     t.same(existsSync(options.directory) ? readdirSync(options.directory) : [], [], 'nothing is left')
   }
-  await fails(optionsFor(t, index.url), /installed but do not work.*\(transformers\)/)
-  await fails(optionsFor(t, 'http://127.0.0.1:1/simple'), /index cannot be reached.*conversion\.package_index/)
-  const unknown = optionsFor(t, index.url)
-  writeConverter(unknown.converter, 'no-such-package==3.0\n')
+  await fails(optionsFor(t, index), /installed but do not work.*\(transformers\)/)
+  await fails(optionsFor(t, NOWHERE), /index cannot be reached.*conversion\.package_index/)
+  const unknown = optionsFor(t, index)
+  writeLocks(unknown.locks!, `no-such-package==3.0 --hash=sha256:${index.sha256}`)
   await fails(unknown, /gave no no-such-package==3\.0/)
 
   index.hang = true
   const controller = new AbortController()
-  const options = optionsFor(t, index.url)
+  const options = optionsFor(t, index)
   options.env = { ...options.env, PATH: uv.PATH }
   const asked = index.paths.length
   const waiting = preparePython(options, { signal: controller.signal })
@@ -221,7 +262,7 @@ t.test('faults of the index', realVenv, async t => {
 t.test('Pythons that are not suitable', async t => {
   const bin = join(temporaryFolder(t), 'bin')
   const answer = (version: string) => `echo '{"executable": "${bin}/python3", "version": ${version}, "bits": 64}'`
-  const options = () => optionsFor(t, 'http://127.0.0.1:1/simple', { env: { PATH: `${bin}:/nowhere` } })
+  const options = () => optionsFor(t, NOWHERE, { env: { PATH: `${bin}:/nowhere` } })
   const fails = (message: RegExp) => t.rejects(preparePython(options(), {}), { code: 'conversion_failed', message })
 
   await fails(/needs Python 3\.10 to 3\.14\. None was found\. .*apt install python3 python3-venv.*conversion\.python/)

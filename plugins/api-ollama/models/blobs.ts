@@ -72,8 +72,8 @@ export class BlobStore {
     try {
       await mkdir(folder, { recursive: true })
       await this.#countBlobs()
-      this.#space.take(name, size ?? 0, turn)
       if (size !== undefined) await requireSpace(folder, size, 'The file needs')
+      this.#space.take(name, size ?? 0, turn)
       const digest = await receive(part, body, bytes => {
         if (bytes > (size ?? 0)) this.#space.take(name, bytes, turn)
       })
