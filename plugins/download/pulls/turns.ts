@@ -134,7 +134,9 @@ export class Turns {
     }
     this.#waiting.push(entry)
     this.#settle()
-    if (!isAdmitted && this.#waiting.includes(entry) && this.#waiting.length > this.#options.waiting) {
+    // For places that are being given up nobody has to leave the queue.
+    const most = this.#options.waiting + [...this.#working].filter(({ yielding }) => yielding.aborted).length
+    if (!isAdmitted && this.#waiting.includes(entry) && this.#waiting.length > most) {
       const dropped = placeToDrop(
         this.#waiting.filter(other => other !== entry),
         client

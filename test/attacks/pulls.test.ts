@@ -1,0 +1,113 @@
+import { execFileSync } from 'node:child_process'
+import { readdirSync } from 'node:fs'
+import t from 'tap'
+import { Agent, fetch } from 'undici'
+import { corralWithHub, largeGguf, MIB } from '../download/support.ts'
+import { type Corral, until } from '../support/corral.ts'
+import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
+import type { EmulatedRepository } from '../support/hub-emulator/repositories.ts'
+
+const COUNT = 150
+/** A hub that sends next to nothing for as long as anybody waits. */
+const TARPIT = { total: 2000 }
+
+/** Sends as a client at another address of this machine. */
+function clientAt(address: string, corral: Corral, close: (end: () => Promise<void>) => void) {
+  const dispatcher = new Agent({ localAddress: address, headersTimeout: 0, bodyTimeout: 0, pipelining: 0 })
+  close(() => dispatcher.destroy())
+  return async (path: string, body: object) => {
+    const headers = { 'content-type': 'application/json' }
+    const reply = await fetch(corral.url + path, { method: 'POST', body: JSON.stringify(body), headers, dispatcher })
+    return { status: reply.status, headers: reply.headers, body: (await reply.json()) as any }
+  }
+}
+
+const descriptors = (pid: number) => readdirSync(`/proc/${pid}/fd`).length
+const statesOf = async (corral: Corral) => {
+  const { pulls } = (await corral.json('/api/pulls')).body
+  const count = (state: string) => pulls.filter((pull: any) => pull.state === state).length
+  return { downloading: count('downloading'), waiting: count('waiting'), all: pulls.length }
+}
+
+t.test('150 pulls of one client keep nobody from pulling', async t => {
+  const repositories: Record<string, EmulatedRepository> = {}
+  for (let i = 0; i < COUNT; i++)
+    repositories[`evil/m${i}-GGUF`] = { files: { [`m${i}-Q8_0.gguf`]: largeGguf(MIB / 4, i) } }
+  const tarpit = await startHubEmulator(t, { repositories, bandwidth: TARPIT })
+  const quick = await startHubEmulator(t, {
+    hub: 'modelscope',
+    repositories: {
+      'good/one-GGUF': { files: { 'one-Q8_0.gguf': largeGguf(MIB / 4, 1001) } },
+      'good/two-GGUF': { files: { 'two-Q8_0.gguf': largeGguf(MIB / 4, 1002) } }
+    }
+  })
+  const home = t.testdir()
+  const options = { home, env: { MODELSCOPE_ENDPOINT: quick.url }, config: 'limits:\n  waiting_pulls: 20' }
+  const corral = await corralWithHub(t, tarpit, options)
+  const { pid } = corral.process
+  execFileSync('prlimit', ['--pid', String(pid), '--nofile=256:256'])
+  const attacker = clientAt('127.0.0.2', corral, end => t.teardown(end))
+  const before = descriptors(pid!)
+  const replies = await Promise.all(
+    Array.from({ length: COUNT }, (_, i) => attacker('/api/pull', { model: `evil/m${i}-GGUF`, detach: true }))
+  )
+  const accepted = replies.filter(({ status }) => status === 202)
+  const refused = replies.filter(({ status }) => status === 429)
+  t.equal(accepted.length + refused.length, COUNT, 'each is taken or refused')
+  t.ok(accepted.length <= 4 + 20)
+  t.match(refused[0]!.body, { code: 'rate_limited', error: /^20 pulls wait already, .*limits\.waiting_pulls/ })
+  t.ok(Number(refused[0]!.headers.get('retry-after')) > 0)
+  const states = await until('they transfer', async () => {
+    const found = await statesOf(corral)
+    return found.downloading === 4 ? found : undefined
+  })
+  t.equal(states.waiting, accepted.length - 4)
+
+  const honest = clientAt('127.0.0.1', corral, end => t.teardown(end))
+  const pulled = await honest('/api/pull', { model: 'modelscope:good/one-GGUF', stream: false })
+  t.match(pulled, { status: 200, body: { status: 'success' } }, 'another client gets its turn at once')
+  // Its own pulls give way, and go on when nobody else wants their place.
+  await until('the place is used again', async () => (await statesOf(corral)).downloading === 4)
+  t.ok(descriptors(pid!) - before < 100, `${descriptors(pid!) - before} more descriptors`)
+  t.equal((await corral.json('/api/health')).status, 200)
+  t.notMatch(corral.log(), /EMFILE|too many open files/i)
+  const mine = (await corral.json('/api/pulls')).body.pulls.find((pull: any) => pull.state === 'waiting').id
+  t.match(await honest('/api/pulls/cancel', { id: mine }), { status: 200 }, 'operators share the models')
+
+  await corral.end('SIGKILL')
+  const again = await corralWithHub(t, tarpit, options)
+  const after = await until('they go on', async () => {
+    const found = await statesOf(again)
+    return found.downloading === 4 ? found : undefined
+  })
+  t.same(after, { downloading: 4, waiting: accepted.length - 5, all: accepted.length - 1 })
+  const back = clientAt('127.0.0.1', again, end => t.teardown(end))
+  t.match(await back('/api/pull', { model: 'modelscope:good/two-GGUF', stream: false }), {
+    status: 200,
+    body: { status: 'success' }
+  })
+})
+
+t.test('a pull that waits says so', async t => {
+  const repositories: Record<string, EmulatedRepository> = {}
+  for (const name of ['a', 'b'])
+    repositories[`me/${name}-GGUF`] = { files: { [`${name}-Q8_0.gguf`]: largeGguf(MIB, 7) } }
+  const hub = await startHubEmulator(t, { repositories, bandwidth: TARPIT })
+  const corral = await corralWithHub(t, hub, { config: 'limits:\n  pulls: 1' })
+  const first = await corral.json('/api/pull', { model: 'me/a-GGUF', detach: true })
+  t.match(first, { status: 202, body: { state: /downloading/ } })
+  const leaving = new AbortController()
+  const reply = await corral.send('/api/pull', { model: 'me/b-GGUF' }, { signal: leaving.signal })
+  let text = ''
+  for await (const chunk of reply.body!) {
+    text += Buffer.from(chunk).toString()
+    if (text.includes('waiting')) break
+  }
+  leaving.abort()
+  t.match(text, /"status":"waiting for other pulls"/)
+  t.match(await statesOf(corral), { downloading: 1, waiting: 1 })
+  t.match(await corral.json('/api/pulls/cancel', { model: 'me/a-GGUF' }), { status: 200 })
+  hub.bandwidth = {}
+  const events = await corral.events('/api/pull', { model: 'me/b-GGUF' })
+  t.match(events.at(-1), { status: 'success' })
+})
