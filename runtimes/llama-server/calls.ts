@@ -97,7 +97,8 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
 
   /** Reads an answer as deltas. It is complete with the mark at its end, or with all its choices where these are known. */
   async function deltas(path: string, body: EngineFields, sink: AnswerSink, choices?: number): Promise<void> {
-    if (slotOwners.isolated && isWide(body)) return await oneByOne(path, body, sink)
+    // Many prompts at once would take the slots of all other clients.
+    if (hasPrompts(body) || (slotOwners.isolated && isWide(body))) return await oneByOne(path, body, sink)
     const lines = new EventLines()
     const reader = new EventReader()
     let done = false
@@ -307,9 +308,14 @@ const choicesOf = ({ n }: EngineFields) => (typeof n === 'number' ? n : 1)
 /** The prompts of a list: a list of tokens is one prompt. */
 const promptsOf = (list: readonly unknown[]) => (typeof list[0] === 'number' ? [list] : list)
 
+/** Whether a request has several prompts. */
+function hasPrompts({ prompt }: EngineFields): boolean {
+  return Array.isArray(prompt) && promptsOf(prompt).length > 1
+}
+
 /** Whether a request would take several slots. */
 function isWide(body: EngineFields): boolean {
-  return choicesOf(body) > 1 || (Array.isArray(body.prompt) && promptsOf(body.prompt).length > 1)
+  return choicesOf(body) > 1 || hasPrompts(body)
 }
 
 /** As llama-server seeds the choices of one request. */

@@ -239,3 +239,34 @@ t.test('a transcription is a chat with a model that hears', async t => {
     chat_template_kwargs: { enable_thinking: false }
   })
 })
+
+t.test('the prompts of a list are asked one after the other', async t => {
+  const sent: any[] = []
+  let open = 0
+  const calls = engineCalls({
+    alias: 'a/b',
+    mode: 'chat',
+    contextSize: 1,
+    metadata: { capabilities: [] },
+    slotOwners: new SlotOwners(4, false),
+    async request({ body }) {
+      t.equal(++open, 1, 'no other one is open')
+      sent.push(JSON.parse(String(body)))
+      const answer = new PassThrough()
+      answer.once('end', () => open--)
+      answer.end(`${choice({ text: sent.at(-1).prompt })}data: [DONE]\n\n`)
+      return { status: 200, headers: {}, body: answer }
+    }
+  })
+  const deltas: any[] = []
+  const take = (pieces: readonly object[]) => void deltas.push(...pieces)
+  await calls.completion!({ prompt: ['a', 'b', 'c'] }, { signal, take })
+  t.strictSame(
+    sent.map(({ prompt }) => prompt),
+    ['a', 'b', 'c']
+  )
+  t.match(
+    deltas.map(({ choice }) => choice),
+    [0, 1, 2]
+  )
+})
