@@ -3,6 +3,7 @@ import { version } from '../core/system/package-info.ts'
 import { defineConfig } from './commands/config.ts'
 import { defineDoctor } from './commands/doctor.ts'
 import { defineImport } from './commands/import.ts'
+import { defineKey } from './commands/key.ts'
 import { defineLogs, definePs, defineStop } from './commands/loaded-models.ts'
 import { definePlugins } from './commands/plugins.ts'
 import { definePull, definePulls } from './commands/pull.ts'
@@ -24,6 +25,7 @@ Examples:
   corral import --from ollama                    see what another tool has downloaded
   corral doctor                                  see what works on this machine, and what is missing
   corral runtime list                            see the installed llama.cpp builds
+  corral key create alice                        make an API key, so that requests need one
 
 How commands find a server:
   With --host or --port: at that address, and nowhere else. Otherwise at the address of CORRAL_HOST or CORRAL_PORT, at
@@ -93,6 +95,7 @@ export function createProgram(context: CommandContext): Command {
     defineConvert,
     defineDoctor,
     defineRuntime,
+    defineKey,
     definePlugins,
     defineConfig,
     defineVersion

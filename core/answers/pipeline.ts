@@ -10,6 +10,7 @@ import { clientSignal } from '../http/client-gone.ts'
 import { toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
 import { hasRole } from '../http/roles.ts'
+import { requireAllowed } from '../models/allowed-models.ts'
 import { bareName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
 import { type Asked, boundsFor, withinBounds } from './bounds.ts'
@@ -152,7 +153,10 @@ export async function askOnce<Reply, Body extends EngineFields>(
   })
 }
 
-/** The request within what its caller may ask of the model, and its engine be asked. @throws CorralError `over_limit` */
+/**
+ * The request within what its caller may ask of the model, and its engine be asked.
+ * @throws CorralError `forbidden_model`, `over_limit`
+ */
 function bounded<Request extends Asked>(
   { config, engines }: AnswerDependencies,
   reply: FastifyReply,
@@ -160,6 +164,7 @@ function bounded<Request extends Asked>(
   variant: Model
 ): Request {
   const { caller, body: sent } = reply.request
+  requireAllowed(caller.models, asked.lease.model, variant)
   const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
   if (body) engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
   if (asked.lease.keepAlive === undefined || hasRole(caller.role, 'operator')) return { ...asked, body }

@@ -3,8 +3,8 @@ import type { Catalog, Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 import { bareName, type ModelName } from './model-name.ts'
 
-/** How the models of a key are named: `owner/name`, `owner/name:variant`; `*` stands for any characters of a part. */
-export const MODEL_PATTERN = '^[A-Za-z0-9._*-]+(/[A-Za-z0-9._*-]+(:[A-Za-z0-9._*-]+)?)?$'
+/** How the models of a key are named: `owner/name` or `owner/name:variant`, where `*` is any characters; `*` is all. */
+export const MODEL_PATTERN = '^(\\*|[A-Za-z0-9._*-]+/[A-Za-z0-9._*-]+(:[A-Za-z0-9._*-]+)?)$'
 
 /** Patterns as they were compiled: a key has the same list with each request. */
 const compiled = new WeakMap<readonly string[], RegExp>()
@@ -18,7 +18,7 @@ function patternOf(allowed: readonly string[]): RegExp {
         .replace(/[.]/g, '\\.')
         .replace(/:latest$/, '')
       const parts = source.replaceAll('*', '[a-z0-9._-]*')
-      // Without a variant all of them are meant, without an owner (`*`) all models.
+      // Without a variant all of them are meant.
       return source.includes(':') ? parts : source.includes('/') ? `${parts}(:.*)?` : `${parts}/.*`
     })
     pattern = new RegExp(`^(?:${sources.join('|')})$`)

@@ -7,6 +7,7 @@ import type { ErrorCode } from '../../core/errors.ts'
 import { sendErrors } from '../../core/http/application.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { ANSWER_ERRORS, json, jsonOrStream, routesWith } from '../../core/http/response-schemas.ts'
+import { catalogFor } from '../../core/models/allowed-models.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { answerMessage, countTokens } from './answer.ts'
 import { anthropicErrorBody } from './anthropic-error.ts'
@@ -103,8 +104,8 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: Surfa
     anthropicRoute(TAG, 'anthropicListModels', 'List models', {
       response: { 200: json('All models, on one page', ModelList) }
     }),
-    async () => {
-      const data = catalog.list().map(record)
+    async ({ caller }) => {
+      const data = catalogFor(catalog, caller).list().map(record)
       return { data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
     }
   )
@@ -117,6 +118,6 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: Surfa
       response: { 200: json('The model', ModelRecord) },
       errors: ['invalid_model_name', 'model_not_found']
     }),
-    async request => record(catalog.get(parseModelName(request.params['*'])))
+    async request => record(catalogFor(catalog, request.caller).get(parseModelName(request.params['*'])))
   )
 }

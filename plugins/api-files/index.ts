@@ -10,6 +10,7 @@ import { CorralError, isSystemError } from '../../core/errors.ts'
 import { nativeErrorBody } from '../../core/http/native-error.ts'
 import { Titled } from '../../core/http/request-fields.ts'
 import { FILE_ERRORS, json, nativeErrors, nativeRoute } from '../../core/http/response-schemas.ts'
+import { catalogFor } from '../../core/models/allowed-models.ts'
 import { bareName, parseModelName } from '../../core/models/model-name.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 
@@ -90,10 +91,10 @@ const getFile = nativeRoute('Files of models', 'getFile', 'Download a file of a 
 function fileRoutes(storage: Storage, catalog: Catalog): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    app.get('/:owner/:name', listFiles, async ({ params }) => {
+    app.get('/:owner/:name', listFiles, async ({ params, caller }) => {
       const name = parseModelName(`${params.owner}/${params.name}`)
       // A colon in an address would make a variant's name of it.
-      const { model } = requireFiles(catalog.get({ owner: name.owner, name: name.name }))
+      const { model } = requireFiles(catalogFor(catalog, caller).get({ owner: name.owner, name: name.name }))
       return { name: bareName(model), variants: storage.variants(model).map(variantRecord) }
     })
 
@@ -103,7 +104,9 @@ function fileRoutes(storage: Storage, catalog: Catalog): FastifyPluginAsync {
       ...getFile,
       handler: async (request, reply) => {
         const { owner, name, label, revision, '*': path } = request.params
-        const variant = requireFiles(catalog.get(parseModelName(`${owner}/${name}:${label}`)))
+        const variant = requireFiles(
+          catalogFor(catalog, request.caller).get(parseModelName(`${owner}/${name}:${label}`))
+        )
         const file = variant.files.find(file => file.path === path)
         if (variant.revision !== revision || !file) throw notFound(variant, revision, path)
         return await sendFile(request, reply, storage, variant, file)

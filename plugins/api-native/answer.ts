@@ -8,6 +8,7 @@ import type { Model } from '../../core/contracts/models.ts'
 import type { Framing } from '../../core/contracts/native-api.ts'
 import { ANSWER_ERRORS, nativeRoute } from '../../core/http/response-schemas.ts'
 import { requireRole } from '../../core/http/roles.ts'
+import { catalogFor } from '../../core/models/allowed-models.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { chatCall, generateCall, type NativeCall } from './native-question.ts'
@@ -177,7 +178,7 @@ async function answer(
   const name = deps.naming.parse(model)
   const keepAlive = parseKeepAlive(body.keep_alive)
   const options = parseOptions(body.options)
-  const variant = deps.catalog.get(name)
+  const variant = catalogFor(deps.catalog, request.caller).get(name)
   const settings = settingsFor(deps.config, variant)
   const call = callFor(variant, { ...settings.sampling, ...options.sampling }, settings.engine)
   const framing = streams.framingOf(request)

@@ -7,6 +7,7 @@ import { Nanoseconds } from '../../core/contracts/native-records.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { requireRole } from '../../core/http/roles.ts'
+import { catalogFor } from '../../core/models/allowed-models.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
@@ -98,7 +99,7 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const model = naming.parse(nameOf(body))
     const keepAlive = parseKeepAlive(body.keep_alive)
     const { load } = parseOptions(body.options)
-    catalog.get(model)
+    catalogFor(catalog, reply.request.caller).get(model)
     const none = { vectors: [], promptTokens: 0 }
     const loadOnly = texts.length === 0
     if (loadOnly && keepAlive === 0) {

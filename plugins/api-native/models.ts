@@ -5,6 +5,7 @@ import { type Static, Type } from 'typebox'
 import type { Caller } from '../../core/contracts/callers.ts'
 import type { ConvertedModel } from '../../core/contracts/conversion.ts'
 import { FoundModelsSchema } from '../../core/contracts/found-models.ts'
+import type { Model } from '../../core/contracts/models.ts'
 import {
   type ConversionRecord,
   ConvertedSchema,
@@ -27,6 +28,7 @@ import {
   type ResponseSchema,
   type RouteSchema
 } from '../../core/http/response-schemas.ts'
+import { catalogFor, isAllowed } from '../../core/models/allowed-models.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 import { bareName, type ModelName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
@@ -75,7 +77,11 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
         200: json('One record for each variant', Loose({ models: Type.Array(LocalModelSchema) }))
       }
     })
-    app.get('/tags', tags, async () => ({ models: catalog.list().map(variant => localRecord(variant, naming)) }))
+    app.get('/tags', tags, async ({ caller }) => ({
+      models: catalogFor(catalog, caller)
+        .list()
+        .map(variant => localRecord(variant, naming))
+    }))
 
     const ps = nativeRoute('Models', 'listRunningModels', 'List the models in memory', {
       response: {
@@ -85,14 +91,23 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
         )
       }
     })
-    app.get('/ps', ps, async () => ({
-      models: scheduler.running().map(model => runningRecord(model, naming)),
-      loading: scheduler.loading().map(model => loadingRecord(model, naming))
-    }))
+    app.get('/ps', ps, async ({ caller }) => {
+      const isSeen = ({ variant }: { variant: Model }) => isAllowed(caller.models, variant)
+      return {
+        models: scheduler
+          .running()
+          .filter(isSeen)
+          .map(model => runningRecord(model, naming)),
+        loading: scheduler
+          .loading()
+          .filter(isSeen)
+          .map(model => loadingRecord(model, naming))
+      }
+    })
 
     const show = about('showModel', 'Show details of a model', json('Its details', ShownModelSchema))
     app.post('/show', show, async ({ body, caller }) => {
-      const variant = catalog.get(naming.parse(nameOf(body)))
+      const variant = catalogFor(catalog, caller).get(naming.parse(nameOf(body)))
       const record = showRecord(variant, naming, deps.modelfile(variant), caller.role)
       if (!hasFiles(variant) || variant.format === 'gguf') return record
       return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
@@ -104,9 +119,9 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
         'A name without a variant deletes all of its variants; under /ollama, as in Ollama, only the default one. ' +
         'Running requests and pulls of it end.'
     })
-    app.delete('/delete', remove, async ({ body }) => {
+    app.delete('/delete', remove, async ({ body, caller }) => {
       const name = (naming.toDelete ?? naming.parse)(nameOf(body))
-      const present = catalog.find(name)
+      const present = catalogFor(catalog, caller).find(name)
       if (present) requireFiles(present)
       const cancelled = await downloads.cancelModel(name, deletedWhilePulled(name))
       // There may be nothing but the pull.
@@ -120,8 +135,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       json('The variant', Loose({ status: Type.Literal('success'), model: LocalModelSchema })),
       { role: 'operator' }
     )
-    app.post('/default', setDefault, async ({ body }) => {
-      const { model } = requireFiles(catalog.get(naming.parse(nameOf(body))))
+    app.post('/default', setDefault, async ({ body, caller }) => {
+      const { model } = requireFiles(catalogFor(catalog, caller).get(naming.parse(nameOf(body))))
       return { status: 'success', model: localRecord(await storage.setDefault(model), naming) }
     })
 
@@ -130,8 +145,10 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       description: 'Running requests end with `model_stopped`.',
       errors: [...FILE_ERRORS, 'model_not_loaded']
     })
-    app.post('/stop', stop, async ({ body }) => {
-      await scheduler.stop(naming.parse(nameOf(body)))
+    app.post('/stop', stop, async ({ body, caller }) => {
+      const name = naming.parse(nameOf(body))
+      catalogFor(catalog, caller).find(name)
+      await scheduler.stop(name)
       return { status: 'stopped' }
     })
 
@@ -146,7 +163,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       const model = naming.parse(nameOf(body))
       const options = parseOptions(body.options).load
       const keepAlive = parseKeepAlive(body.keep_alive)
-      catalog.get(model)
+      catalogFor(catalog, request.caller).get(model)
       return await streams.replyToWork(request, reply, body, async (signal, onProgress) => {
         const lease = await scheduler.lease({ model, options, keepAlive, signal, onProgress, loadOnly: true })
         lease.release()
@@ -192,7 +209,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
     app.post('/convert', convert, async (request, reply) => {
       const { body } = request
-      const variant = requireFiles(catalog.get(naming.parse(nameOf(body))))
+      const variant = requireFiles(catalogFor(catalog, request.caller).get(naming.parse(nameOf(body))))
       const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
       const shown = { ...body, stream: body.stream ?? true }
       return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => {
@@ -208,8 +225,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       response: { 200: json('Deleted', Done('deleted')) },
       errors: [...FILE_ERRORS, 'invalid_option']
     })
-    app.delete('/convert', removeConversion, async ({ body }) => {
-      const variant = requireFiles(catalog.get(naming.parse(nameOf(body))))
+    app.delete('/convert', removeConversion, async ({ body, caller }) => {
+      const variant = requireFiles(catalogFor(catalog, caller).get(naming.parse(nameOf(body))))
       if (!body.dtype) {
         throw invalid('Name the type to delete: "dtype", such as "q4_k_m".', 'dtype')
       }

@@ -5,6 +5,7 @@ import { contextInForce } from '../../core/config/model-settings.ts'
 import type { Model as StoredModel } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { json } from '../../core/http/response-schemas.ts'
+import { catalogFor } from '../../core/models/allowed-models.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { openaiRoute } from './openai-error.ts'
 import { Model, ModelList, ModelListQuery } from './schemas.ts'
@@ -26,7 +27,7 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
         response: { 200: json('The models', ModelList) },
         errors: ['invalid_request']
       }),
-      async request => modelPage(catalog.list(), contextOf, request.query)
+      async request => modelPage(catalogFor(catalog, request.caller).list(), contextOf, request.query)
     )
     // Names hold a slash, which clients send as it is or as %2F.
     app.get<{ Params: { '*': string } }>(
@@ -37,7 +38,7 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
         errors: ['invalid_model_name', 'model_not_found']
       }),
       async request => {
-        const variant = catalog.get(parseModelName(request.params['*']))
+        const variant = catalogFor(catalog, request.caller).get(parseModelName(request.params['*']))
         return modelRecord(variant, contextOf(variant))
       }
     )

@@ -10,6 +10,7 @@ import { accessHooks } from './access-hook.ts'
 import { callerFinder, type TrustedProxies } from './find-caller.ts'
 import { HOST_PATTERN, isLoopbackHost, nameKey, ORIGIN_PATTERN, originPattern } from './host-and-origin.ts'
 import { keyFilePath } from './key-file.ts'
+import { keyRoutes } from './key-routes.ts'
 import { LONG_KEY, openKeyStore } from './key-store.ts'
 
 export default definePlugin({
@@ -95,6 +96,7 @@ export default definePlugin({
           findCaller: callerFinder({ keys, insecure: options.insecure, proxies, log })
         })
       ),
+      routes: keyRoutes(keyFilePath(paths), keys),
       stop: () => keys.close()
     }
   }

@@ -95,8 +95,12 @@ export interface MadeKey {
   record: KeyRecord
 }
 
-/** Makes a key. @throws CorralError `key_exists` where the name is taken; `invalid_request` or `invalid_option` */
-export async function createKey(path: string, wanted: NewKey): Promise<MadeKey> {
+/**
+ * Makes a key.
+ * @param wanted a `NewKey`, which is checked
+ * @throws CorralError `key_exists` where the name is taken; `invalid_request` or `invalid_option`
+ */
+export async function createKey(path: string, wanted: object): Promise<MadeKey> {
   checkNewKey(wanted)
   const { name, role = 'user', models, limits, expires } = wanted
   return await changeKeys(path, keys => {
@@ -122,13 +126,14 @@ export async function createKey(path: string, wanted: NewKey): Promise<MadeKey> 
   })
 }
 
-function checkNewKey(wanted: NewKey): void {
+function checkNewKey(wanted: object): asserts wanted is NewKey {
   const refuse = (message: string, param: string) => new CorralError('invalid_request', message, { param })
   const fault = findFault(NewKeySchema, wanted)
   if (fault) throw refuse(faultSentence(fault, 'The key'), fault.path.join('.'))
-  parseKeepAlive(wanted.limits?.keep_alive)
-  if (wanted.expires !== undefined && !(Date.parse(wanted.expires) > Date.now())) {
-    throw refuse(`"expires" must be a moment to come, in ISO 8601; ${wanted.expires} is not.`, 'expires')
+  const { limits, expires } = wanted as NewKey
+  parseKeepAlive(limits?.keep_alive)
+  if (expires !== undefined && !(Date.parse(expires) > Date.now())) {
+    throw refuse(`"expires" must be a moment to come, in ISO 8601; ${expires} is not.`, 'expires')
   }
 }
 

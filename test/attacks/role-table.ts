@@ -112,8 +112,12 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /ollama/api/stop'
   ],
   admin: [
+    'DELETE /api/keys/:name',
     'DELETE /api/runtimes/:id',
+    'GET /api/keys',
     'GET /api/logs/*',
+    'POST /api/keys',
+    'POST /api/keys/:name/rotate',
     'POST /api/runtimes/install',
     'POST /api/runtimes/upgrade',
     'POST /api/runtimes/use'

@@ -274,6 +274,28 @@ t.test('a followed log is a stream of what the document says', async t => {
   t.same(caller.checker.check('getLogs', { ...reply, text: text.slice(0, text.lastIndexOf('\n\n')) }), [])
 })
 
+// The last of all: from the first key on nothing is answered without one.
+t.test('keys', async t => {
+  const { key } = await caller.call(t, 'createKey', 200, {
+    body: { name: 'alice', role: 'operator', limits: { n: 2 } }
+  })
+  t.match(key, /^corral_/)
+  await caller.call(t, 'createKey', 409, { body: { name: 'alice' } })
+  await caller.call(t, 'createKey', 400, { body: { name: 'two words' } })
+  await caller.call(t, 'listKeys', 200)
+  await caller.call(t, 'listKeys', 401, { local: false })
+  await caller.call(t, 'listKeys', 403, { local: false, headers: { authorization: `Bearer ${key}` } })
+  await caller.call(t, 'rotateKey', 200, { params: { name: 'alice' } })
+  await caller.call(t, 'rotateKey', 404, { params: { name: 'bob' } })
+  await caller.call(t, 'revokeKey', 200, { params: { name: 'alice' } })
+  await caller.call(t, 'revokeKey', 404, { params: { name: 'alice' } })
+  const wrong = { authorization: 'Bearer wrong' }
+  for (let at = 0; at < 200; at++) await caller.ask('listLocalModels', { headers: wrong })
+  for (const id of ['listLocalModels', 'listModels', 'anthropicListModels']) {
+    await caller.call(t, id, 429, { headers: wrong })
+  }
+})
+
 t.test('every operation has succeeded', async t => {
   const succeeded = ({ operationId }: { operationId: string }) =>
     [...(caller.seen.get(operationId) ?? [])].some(status => status < 300)

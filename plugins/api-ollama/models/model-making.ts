@@ -3,6 +3,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import type { AdoptRequest } from '../../../core/contracts/adopted-files.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
 import type { Conversion } from '../../../core/contracts/conversion.ts'
 import type { ModelDefaults } from '../../../core/contracts/models.ts'
 import type { EventStreams, ModelNaming } from '../../../core/contracts/native-api.ts'
@@ -14,6 +15,7 @@ import { clientSignal } from '../../../core/http/client-gone.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
 import { FILE_ERRORS, json, jsonOrStream, nativeRoute, WorkFailureSchema } from '../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
 import type { ModelName } from '../../../core/models/model-name.ts'
 import { refuseWhilePulled } from '../../../core/models/stored-variant.ts'
 import { type BlobStore, blobRoutes } from './blobs.ts'
@@ -69,7 +71,8 @@ export function modelMakingRoutes(
   naming: ModelNaming,
   streams: EventStreams
 ): FastifyPluginAsync {
-  const stored = (name: unknown) => requireFiles(deps.catalog.get(naming.parse(name)))
+  const stored = (name: unknown, caller: Caller) =>
+    requireFiles(catalogFor(deps.catalog, caller).get(naming.parse(name)))
   const newName = naming.toCreate ?? naming.parse
 
   return async instance => {
@@ -78,8 +81,8 @@ export function modelMakingRoutes(
       const app = instance.withTypeProvider<TypeBoxTypeProvider>()
       app.addHook('preValidation', async request => void bodyObject(request.body))
 
-      app.post('/copy', copy, async ({ body }, reply) => {
-        await copyModel(deps, stored(body.source), newName(body.destination), clientSignal(reply))
+      app.post('/copy', copy, async ({ body, caller }, reply) => {
+        await copyModel(deps, stored(body.source, caller), newName(body.destination), clientSignal(reply))
         return { status: 'success' }
       })
 
@@ -87,7 +90,7 @@ export function modelMakingRoutes(
         const { body } = request
         const name = newName(body.model || body.name)
         const making = readCreateRequest(body)
-        const source = 'from' in making.source ? stored(making.source.from) : undefined
+        const source = 'from' in making.source ? stored(making.source.from, request.caller) : undefined
         const signal = clientSignal(reply)
         const success = { status: 'success' }
         if (body.stream === false) {

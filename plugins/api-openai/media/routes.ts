@@ -4,6 +4,7 @@ import type { SurfaceDependencies } from '../../../core/answers/model-request.ts
 import { CorralError } from '../../../core/errors.ts'
 import { Given, ListOf, Loose, named } from '../../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, jsonOrStream } from '../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { openaiRoute } from '../openai-error.ts'
 import { acceptForms } from './form-body.ts'
@@ -71,7 +72,9 @@ export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
           errors: ['invalid_model_name', 'model_not_found', 'unsupported_capability']
         }),
         async request => {
-          const { publicName } = deps.catalog.get(parseModelName(request.body.model ?? request.body.name))
+          const { publicName } = catalogFor(deps.catalog, request.caller).get(
+            parseModelName(request.body.model ?? request.body.name)
+          )
           throw new CorralError(
             'unsupported_capability',
             `Model "${publicName}" cannot ${what}: the engines here only write text. Use another service for it.`,

@@ -1,0 +1,235 @@
+import { createInterface } from 'node:readline/promises'
+import type { Command } from 'commander'
+import type { KeyRecord, MadeKey, NewKey } from '../../plugins/security/key-file.ts'
+import { EXIT, Interrupted } from '../command-failure.ts'
+import { type CommandContext, usageFailure } from '../context.ts'
+import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { planAddresses, readServerSettings, recordedAddress, serverSettingsOf } from '../server-address.ts'
+import { answersAt } from '../server-client.ts'
+import { ask } from '../server-connection.ts'
+
+interface CreateOptions {
+  role?: NewKey['role']
+  models?: string | undefined
+  limit?: string
+  expires?: string
+  yes?: boolean
+  json?: boolean
+}
+
+const HEALTH_TIMEOUT = 5000
+
+export function defineKey(program: Command, context: CommandContext): void {
+  const key = program
+    .command('key')
+    .description('make, list, replace and revoke API keys')
+    .addHelpText(
+      'after',
+      `
+Keys are kept as salted hashes in keys.json in the data directory; these commands change that file, and a running server
+follows at once. With --host they ask the server there, which needs a key with the role admin (CORRAL_API_KEYS).
+
+The first key shuts out everybody without one. Revoking the last key does not let them in again.
+
+Roles: user (ask models), operator (also pull, delete, load, stop, create), admin (also llama.cpp builds, logs, keys).
+
+Examples:
+  corral key create alice
+  corral key create ci --role operator --expires 90d
+  corral key create lab --models 'Qwen/*,corral/tiny-chat' --limit 60/min,max_tokens=4096
+  KEY=$(corral key create robot --yes)
+  corral key rotate ci
+  corral key revoke alice`
+    )
+
+  key
+    .command('create')
+    .description('make a key; it is printed once, alone on standard output')
+    .argument('<name>', 'who or what it is for; the name is in the log of its requests')
+    .addOption(program.createOption('--role <role>', 'what it may do (user)').choices(['user', 'operator', 'admin']))
+    .option('--models <names>', 'the models it may use: owner/name or owner/*, separated by commas (all)')
+    .option(
+      '--limit <limits>',
+      'what it may take: 60/min, 100000tok/day, num_ctx=…, num_parallel=…, max_tokens=…, keep_alive=…, prompts=…, n=…'
+    )
+    .option('--expires <when>', 'when it ends: 90d, 12h or a date (never)')
+    .option('--yes', 'do not ask before the first key shuts out everybody without one')
+    .option('--json', 'print the key and its record as JSON')
+    // The program takes --models for its own; these commands need no folder of models.
+    .action((name: string, options: CreateOptions) =>
+      create(context, name, { models: context.flags().models, ...options })
+    )
+
+  key
+    .command('list')
+    .description('list the keys')
+    .option('--json', 'print the field "keys" of GET /api/keys')
+    .action(async ({ json }: { json?: boolean }) => {
+      const records = await (await openKeys(context)).list()
+      if (json) return printJson(records)
+      printText(formatKeys(records, new Date()))
+    })
+
+  key
+    .command('revoke')
+    .description('end a key, and the answers that it waits for')
+    .argument('<name>')
+    .action(async (name: string) => {
+      const record = await (await openKeys(context)).revoke(name)
+      printNote(`The key "${record.name}" is revoked.`)
+    })
+
+  key
+    .command('rotate')
+    .description('replace a key by a new one of the same name, role and limits; it is printed as by create')
+    .argument('<name>')
+    .option('--json', 'print the key and its record as JSON')
+    .action(async (name: string, { json }: { json?: boolean }) => {
+      const made = await (await openKeys(context)).rotate(name)
+      show(made, json)
+      printNote(`The old key "${made.record.name}" is revoked; this one is shown only now.`)
+    })
+}
+
+/** The keys of a data directory, or of a server elsewhere. */
+interface Keys {
+  /** Whether every request needs a key already. */
+  required(): Promise<boolean>
+  list(): Promise<KeyRecord[]>
+  create(wanted: NewKey): Promise<MadeKey>
+  revoke(name: string): Promise<KeyRecord>
+  rotate(name: string): Promise<MadeKey>
+}
+
+async function create(context: CommandContext, name: string, options: CreateOptions): Promise<void> {
+  const wanted = await newKey(name, options)
+  const keys = await openKeys(context)
+  if (!(await keys.required())) await confirmFirst(options.yes)
+  const made = await keys.create(wanted)
+  show(made, options.json)
+  const { record } = made
+  printNote(
+    `Made the key "${record.name}" with the role ${record.role}. It is shown only now: send it as "Authorization: Bearer <key>".`
+  )
+  if (record.limits?.tokens_per_day !== undefined) {
+    printNote('Its tokens a day are kept with it; this version does not count them yet.')
+  }
+}
+
+async function newKey(name: string, { role, models, limit, expires }: CreateOptions): Promise<NewKey> {
+  const { LimitMistake, parseExpiry, parseKeyLimits } = await import('../../plugins/security/key-limits.ts')
+  try {
+    return {
+      name,
+      ...(role && { role }),
+      ...(models !== undefined && { models: models.split(',').map(each => each.trim()) }),
+      ...(limit !== undefined && { limits: parseKeyLimits(limit) }),
+      ...(expires !== undefined && { expires: parseExpiry(expires, new Date()) })
+    }
+  } catch (error) {
+    if (error instanceof LimitMistake) throw usageFailure(error.message)
+    throw error
+  }
+}
+
+/** Says what the first key does; asks where somebody sits at a terminal. Scripts go on. */
+async function confirmFirst(yes = false): Promise<void> {
+  printNote(
+    'This is the first key: from now on every request needs a key, also on this machine, and revoking the key later does ' +
+      'not change that. The commands of corral go on working for the user who runs the server.'
+  )
+  if (yes || !process.stdin.isTTY || !process.stderr.isTTY) return
+  const terminal = createInterface({ input: process.stdin, output: process.stderr })
+  terminal.once('SIGINT', () => terminal.close())
+  const answer = await Promise.race([
+    terminal.question('Make it? [y/N] '),
+    new Promise<string>(resolve => terminal.once('close', () => resolve('')))
+  ])
+  terminal.close()
+  if (!/^y(es)?$/i.test(answer.trim())) {
+    printNote('No key was made.')
+    throw new Interrupted(EXIT.failure)
+  }
+}
+
+function show(made: MadeKey, json = false): void {
+  if (json) printJson(made)
+  else printText(made.key)
+}
+
+async function openKeys(context: CommandContext): Promise<Keys> {
+  const settings = (await readServerSettings({ ...context, flags: context.flags() })) ?? (await wholeSettings(context))
+  const [{ readOwner }, file] = await Promise.all([
+    import('../../core/system/data-directory.ts'),
+    import('../../plugins/security/key-file.ts')
+  ])
+  const owner = await readOwner(settings.paths)
+  const { named, local, byFlag } = planAddresses(settings)
+  const isHere = named === undefined || (owner !== undefined && recordedAddress(owner.address) === named)
+  if (!isHere && !(local && !byFlag && !(await answersAt({ address: named }, HEALTH_TIMEOUT))))
+    return keysElsewhere(context)
+
+  const path = file.keyFilePath(settings.paths)
+  const followed = async <Result>(change: Promise<Result>): Promise<Result> => {
+    const result = await change
+    // The server looks at the file by itself; asked, it has done so before this command ends.
+    if (owner?.socket !== undefined) await askToLook(owner.socket)
+    return result
+  }
+  return {
+    required: async () => settings.apiKey !== undefined || (await file.readKeys(path)) !== undefined,
+    list: async () => ((await file.readKeys(path)) ?? []).map(file.recordOf),
+    create: wanted => followed(file.createKey(path, wanted)),
+    revoke: name => followed(file.revokeKey(path, name)),
+    rotate: name => followed(file.rotateKey(path, name))
+  }
+}
+
+async function wholeSettings(context: CommandContext) {
+  const { openConfig } = await import('../context.ts')
+  return serverSettingsOf(await openConfig(context))
+}
+
+/** The keys of the server at the address that flags or the environment name. */
+function keysElsewhere(context: CommandContext): Keys {
+  const whenNone = { whenNone: 'fail' } as const
+  const at = (name: string) => `/api/keys/${encodeURIComponent(name)}`
+  const all = () => ask<{ required: boolean; keys: KeyRecord[] }>(context, 'GET', '/api/keys', undefined, whenNone)
+  return {
+    required: async () => (await all()).required,
+    list: async () => (await all()).keys,
+    create: wanted => ask(context, 'POST', '/api/keys', wanted, whenNone),
+    revoke: async name => (await ask<{ record: KeyRecord }>(context, 'DELETE', at(name), undefined, whenNone)).record,
+    rotate: name => ask(context, 'POST', `${at(name)}/rotate`, {}, whenNone)
+  }
+}
+
+/** Has the server of this data directory look at its keys now. */
+async function askToLook(socket: string): Promise<void> {
+  const [{ createClient }, { setTimeout: sleep }] = await Promise.all([
+    import('../server-client.ts'),
+    import('node:timers/promises')
+  ])
+  const client = createClient({
+    address: 'http://localhost',
+    socket,
+    apiKey: undefined,
+    signal: AbortSignal.timeout(HEALTH_TIMEOUT)
+  })
+  // A server that cannot be asked sees the change within a second.
+  await client.json('GET', '/api/keys').catch(() => sleep(1000))
+}
+
+function formatKeys(records: KeyRecord[], now: Date): string {
+  const rows = records.map(({ name, role, models, limits, created, expires }) => [
+    name,
+    role,
+    models?.join(' ') ?? 'all',
+    Object.entries(limits ?? {})
+      .map(([limit, value]) => `${limit}=${value}`)
+      .join(' ') || '-',
+    relativeTime(created, now),
+    expires === undefined ? 'never' : relativeTime(expires, now)
+  ])
+  return formatTable(['NAME', 'ROLE', 'MODELS', 'LIMITS', 'CREATED', 'EXPIRES'], rows)
+}

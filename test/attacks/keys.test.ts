@@ -1,0 +1,343 @@
+import { readFileSync, statSync } from 'node:fs'
+import { request as httpRequest } from 'node:http'
+import { join } from 'node:path'
+import t from 'tap'
+import { corral as command, newHome } from '../command-line/command.ts'
+import { CAPITAL_QUESTION, type Corral, DEMO, endless, endlessHosted, startCorral, until } from '../support/corral.ts'
+
+/** Makes a key by the private socket, which is quicker than the command line. */
+async function newKey(corral: Corral, name: string, more: object = {}): Promise<string> {
+  const { status, body } = await corral.json('/api/keys', { name, ...more }, { local: true })
+  if (status !== 200) throw new Error(JSON.stringify(body))
+  return body.key
+}
+
+const bearer = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
+const statusOf = async (corral: Corral, path: string, headers: Record<string, string> = {}, body?: unknown) => {
+  const reply = await corral.send(path, body, { headers })
+  await reply.text()
+  return reply.status
+}
+
+/** Sends a request with headers that fetch keeps for itself, such as Host. */
+function raw(url: string, path: string, headers: Record<string, string>): Promise<{ status: number; body: any }> {
+  return new Promise((resolve, reject) => {
+    httpRequest(new URL(path, url), { headers, agent: false }, response => {
+      let text = ''
+      response.setEncoding('utf8').on('data', part => {
+        text += part
+      })
+      response.on('end', () =>
+        resolve({ status: response.statusCode!, body: text.startsWith('{') ? JSON.parse(text) : text })
+      )
+    })
+      .on('error', reject)
+      .end()
+  })
+}
+
+t.test('the life of keys, by the command line, beside a running server', async t => {
+  const home = newHome(t)
+  const corral = await startCorral(t, { home })
+  t.equal(await statusOf(corral, '/api/pulls'), 200, 'without any key a caller on this machine is an operator')
+  t.equal(await statusOf(corral, '/api/pulls', bearer('what SDKs send').headers), 200, 'whatever it sends')
+
+  const first = await command(['key', 'create', 'alice'], { home })
+  t.equal(first.code, 0, first.stderr)
+  t.match(first.stdout, /^corral_[0-9a-f]{16}_[\w-]{43}\n$/, 'the key, alone')
+  t.match(first.stderr, /first key.*every request needs a key/)
+  const alice = first.stdout.trim()
+  t.equal(await statusOf(corral, '/api/tags'), 401, 'from now on a key is needed')
+  t.equal(await statusOf(corral, '/api/health'), 200)
+  t.equal(await statusOf(corral, '/api/tags', bearer(alice).headers), 200)
+  t.equal(await statusOf(corral, '/api/tags', { 'x-api-key': alice }), 200)
+  t.match(await corral.json('/api/pulls', undefined, bearer(alice)), {
+    status: 403,
+    body: { code: 'forbidden_role', role: 'user', neededRole: 'operator', error: /"alice".*corral key create/ }
+  })
+
+  const path = join(home, 'keys.json')
+  t.equal(statSync(path).mode & 0o777, 0o600)
+  t.notOk(readFileSync(path, 'utf8').includes(alice.split('_')[2]!), 'only a hash is kept')
+  t.match(await command(['key', 'create', 'ALICE'], { home }), { code: 1, stdout: '', stderr: /"ALICE" already/ })
+  for (const wrong of [
+    ['--role', 'root'],
+    ['--limit', 'lots'],
+    ['--expires', 'never'],
+    ['--models', 'a b']
+  ]) {
+    const { code, stdout } = await command(['key', 'create', 'bob', ...wrong], { home })
+    t.same([code, stdout], [2, ''], wrong.join(' '))
+  }
+  const root = (await command(['key', 'create', 'root', '--role', 'admin'], { home })).stdout.trim()
+  t.match(JSON.parse((await command(['key', 'list', '--json'], { home })).stdout), [
+    { name: 'alice', role: 'user' },
+    { name: 'root', role: 'admin' }
+  ])
+  t.notMatch((await command(['key', 'list'], { home })).stdout, /hash|salt|corral_/)
+
+  const rotated = (await command(['key', 'rotate', 'alice'], { home })).stdout.trim()
+  t.equal(await statusOf(corral, '/api/tags', bearer(alice).headers), 401, 'the old key is revoked')
+  t.equal(await statusOf(corral, '/api/tags', bearer(rotated).headers), 200)
+
+  // The same by REST, for admins only.
+  t.match(await corral.json('/api/keys', undefined, bearer(rotated)), { status: 403 })
+  const made = await corral.json('/api/keys', { name: 'carol', limits: { n: 1 } }, bearer(root))
+  t.match(made, { status: 200, body: { key: /^corral_/, record: { name: 'carol', role: 'user' } } })
+  t.match(await corral.json('/api/keys', { name: 'carol' }, bearer(root)), {
+    status: 409,
+    body: { code: 'key_exists' }
+  })
+  t.match(await corral.json('/api/keys', { name: 'dave', role: 'root' }, bearer(root)), { status: 400 })
+  t.match(await corral.json('/api/keys', { name: 'x\ny' }, bearer(root)), { status: 400 })
+  const turned = await corral.json('/api/keys/carol/rotate', {}, bearer(root))
+  t.equal(await statusOf(corral, '/api/tags', bearer(made.body.key).headers), 401)
+  t.equal(await statusOf(corral, '/api/tags', bearer(turned.body.key).headers), 200)
+  const listed = await corral.json('/api/keys', undefined, bearer(root))
+  t.match(listed.body, { required: true, keys: [{ name: 'alice' }, { name: 'root' }, { name: 'carol' }] })
+  t.notMatch(JSON.stringify(listed.body), /hash|salt/)
+  t.match(await corral.json('/api/keys/carol', undefined, { method: 'DELETE', ...bearer(root) }), { status: 200 })
+  t.match(await corral.json('/api/keys/carol', undefined, { method: 'DELETE', ...bearer(root) }), {
+    status: 404,
+    body: { code: 'key_not_found' }
+  })
+
+  for (const name of ['alice', 'root'])
+    t.match(await command(['key', 'revoke', name], { home }), { code: 0, stdout: '' })
+  t.match(await command(['key', 'revoke', 'root'], { home }), { code: 4 })
+  for (const headers of [{}, bearer(root).headers, bearer(rotated).headers]) {
+    t.equal(await statusOf(corral, '/api/tags', headers), 401, 'the last key has gone, and nobody comes in')
+  }
+  const line = /"address":"127\.0\.0\.1","key":"alice","msg":"GET \/api\/pulls 403"/
+  await until('the log names the key', () => line.test(corral.log()))
+  t.notMatch(corral.log(), /corral_[0-9a-f]{16}_/, 'and does not tell it')
+  await corral.end()
+
+  const again = await startCorral(t, { home })
+  t.equal(await statusOf(again, '/api/tags'), 401, 'nor after a restart')
+  const last = (await command(['key', 'create', 'eve', '--expires', '1s'], { home })).stdout.trim()
+  await until('the key ends', async () => (await statusOf(again, '/api/tags', bearer(last).headers)) === 401)
+  t.match(await again.json('/api/tags', undefined, bearer(last)), { body: { error: /"eve" was valid until/ } })
+})
+
+t.test('answers of a key that is revoked end', async t => {
+  const corral = await startCorral(t, {})
+  const key = await newKey(corral, 'alice')
+  const other = await newKey(corral, 'bob')
+  const { headers } = bearer(key)
+  const long = endless(DEMO)
+  const events = (path: string, body: unknown, sent = headers) => corral.send(path, body, { headers: sent })
+  const [native, hosted, others] = await Promise.all([
+    events('/api/chat', { ...long, options: { ...long.options, num_parallel: 4 } }),
+    events('/v1/chat/completions', { ...endlessHosted(DEMO), num_parallel: 4 }),
+    events('/api/chat', { ...long, options: { ...long.options, num_parallel: 4 } }, bearer(other).headers)
+  ])
+  const pending = events('/api/chat', { ...long, stream: false, options: { ...long.options, num_parallel: 4 } })
+  await command(['key', 'revoke', 'alice'], { home: corral.home })
+  t.match(await native.text(), /revoked.*"code":"unauthorized"|"code":"unauthorized".*revoked/, 'an event says why')
+  t.match(await hosted.text(), /revoked[^\n]*"code":"unauthorized"/)
+  const cut = await pending
+  t.equal(cut.status, 401)
+  await cut.text()
+  const reader = others.body!.getReader()
+  for (let chunks = 0; chunks < 3; chunks++) t.notOk((await reader.read()).done, "another key's answer goes on")
+  await reader.cancel()
+})
+
+t.test('wrong keys in great numbers, beside a right one', async t => {
+  const corral = await startCorral(t, { env: { CORRAL_API_KEYS: 'short-key,quite-a-long-key-of-the-admin' } })
+  t.match(corral.log(), /1 of the keys.*shorter than 20 characters/)
+  const key = await newKey(corral, 'alice')
+  t.equal(await statusOf(corral, '/api/tags', bearer('short-key').headers), 200)
+  const found: Record<number, number> = {}
+  let retryAfter: string | null = null
+  await Promise.all(
+    Array.from({ length: 20 }, async (_, worker) => {
+      for (let at = 0; at < 50; at++) {
+        const reply = await corral.send('/api/tags', undefined, bearer(`corral_wrong-${worker}-${at}`))
+        await reply.text()
+        found[reply.status] = (found[reply.status] ?? 0) + 1
+        if (reply.status === 429) retryAfter = reply.headers.get('retry-after')
+      }
+    })
+  )
+  t.ok(found[401]! < 100, `${found[401]} of 1000 were looked at`)
+  t.ok(found[429]! > 900, `${found[429]} of 1000 were told to wait`)
+  t.match(retryAfter, /^\d+$/)
+  t.equal(await statusOf(corral, '/api/tags', bearer(key).headers), 200, 'a right key from the same address works')
+  t.equal(await statusOf(corral, '/api/tags', bearer('quite-a-long-key-of-the-admin').headers), 200)
+  t.equal(await statusOf(corral, '/api/tags', bearer('short-key').headers), 200, 'a short one that worked before, too')
+  const fresh = await newKey(corral, 'bob')
+  t.equal(await statusOf(corral, '/api/tags', bearer(fresh).headers), 200, 'and one that was made just now')
+  const lines = corral.log().split('\n')
+  t.ok(lines.filter(line => /wrong API key/i.test(line)).length <= 5, 'the log is not filled')
+  t.ok(lines.some(line => /Too many wrong API keys/.test(line) && /"address":"127\.0\.0\.1"/.test(line)))
+
+  t.match(await corral.json('/v1/models', undefined, bearer('wrong-again')), {
+    status: 429,
+    body: { error: { type: 'rate_limit_error', code: 'rate_limited' } }
+  })
+  t.match(await corral.json('/anthropic/v1/models', undefined, bearer('wrong-again')), {
+    status: 429,
+    body: { error: { type: 'rate_limit_error' } }
+  })
+})
+
+t.test('a short key is not found by guessing, while right or wrong look the same', async t => {
+  const corral = await startCorral(t, { env: { CORRAL_API_KEYS: 'short-key' } })
+  for (let at = 0; at < 60; at++) await statusOf(corral, '/api/tags', bearer(`guess-${at}`).headers)
+  t.equal(await statusOf(corral, '/api/tags', bearer('short-key').headers), 429)
+})
+
+t.test('requests a minute', async t => {
+  const corral = await startCorral(t, {})
+  const key = await newKey(corral, 'slow', { limits: { requests_per_minute: 3 } })
+  for (let at = 0; at < 3; at++) t.equal(await statusOf(corral, '/api/tags', bearer(key).headers), 200)
+  const reply = await corral.send('/api/tags', undefined, bearer(key))
+  t.equal(reply.status, 429)
+  t.ok(Number(reply.headers.get('retry-after')) > 0)
+  t.match(await reply.json(), { code: 'rate_limited', error: /"slow" may send 3 requests a minute/ })
+  t.equal(await statusOf(corral, '/api/health', bearer(key).headers), 200)
+  await newKey(corral, 'other')
+  t.equal(
+    await statusOf(corral, '/api/tags', bearer(key).headers),
+    429,
+    'a change of other keys does not begin it anew'
+  )
+})
+
+t.test('behind proxies', async t => {
+  const forwarded = (address: string) => ({ 'x-forwarded-for': address })
+  await t.test('without trusted ones the header is ignored', async t => {
+    const corral = await startCorral(t, {})
+    t.equal(await statusOf(corral, '/api/tags', forwarded('203.0.113.5')), 200)
+    t.match(corral.log(), /listens on/)
+  })
+  await t.test('with trusted ones nobody counts as this machine', async t => {
+    const corral = await startCorral(t, { config: 'security: { trusted_proxies: [127.0.0.0/8, "::1"] }' })
+    const claims: Record<string, string>[] = [
+      {},
+      forwarded('203.0.113.5'),
+      forwarded('127.0.0.1'),
+      forwarded('::1'),
+      forwarded('127.0.0.1, 127.0.0.1'),
+      forwarded('203.0.113.5, 127.0.0.1'),
+      forwarded('unknown'),
+      { forwarded: 'for=127.0.0.1' },
+      { 'x-real-ip': '127.0.0.1' }
+    ]
+    for (const headers of claims) {
+      t.equal(await statusOf(corral, '/api/tags', headers), 401, JSON.stringify(headers))
+    }
+    const key = await newKey(corral, 'alice', { role: 'operator' })
+    t.equal(await statusOf(corral, '/api/tags', { ...forwarded('203.0.113.5'), ...bearer(key).headers }), 200)
+    for (let at = 0; at < 60; at++) {
+      await statusOf(corral, '/api/tags', { ...forwarded('127.0.0.1, 203.0.113.6'), ...bearer(`guess-${at}`).headers })
+    }
+    const wrong = bearer('wrong').headers
+    t.equal(await statusOf(corral, '/api/tags', { ...forwarded('10.9.9.9, 203.0.113.6'), ...wrong }), 429)
+    t.equal(await statusOf(corral, '/api/tags', { ...forwarded('203.0.113.7'), ...wrong }), 401, 'another address')
+    t.equal(
+      await statusOf(
+        corral,
+        '/api/stop',
+        { ...forwarded('198.51.100.1, 203.0.113.8'), ...bearer(key).headers },
+        { model: DEMO }
+      ),
+      404
+    )
+    const line = /"address":"203\.0\.113\.8","key":"alice","msg":"POST \/api\/stop 404"/
+    await until('the log names the address that was forwarded', () => line.test(corral.log()))
+  })
+})
+
+t.test('"insecure" leaves the checks of Host and Origin in force, and makes nobody an admin', async t => {
+  const corral = await startCorral(t, { flags: ['--host', '0.0.0.0', '--insecure'] })
+  const url = corral.url.replace('0.0.0.0', '127.0.0.1')
+  const { port } = new URL(url)
+  for (const host of ['evil.com', `evil.com:${port}`, `127.0.0.1.evil.com:${port}`]) {
+    for (const path of ['/api/tags', '/api/health', '/v1/models']) {
+      const { status, body } = await raw(url, path, { host })
+      t.equal(status, 403, `${host} ${path}`)
+      t.match(JSON.stringify(body), /host_not_allowed/)
+    }
+  }
+  for (const host of [`127.0.0.1:${port}`, `192.0.2.7:${port}`, `[::1]:${port}`, 'localhost']) {
+    t.equal((await raw(url, '/api/pulls', { host })).status, 200, `${host}: an operator`)
+  }
+  t.equal((await raw(url, '/api/tags', { host: `localhost:${port}`, origin: 'https://evil.com' })).status, 403)
+  t.match(await raw(url, '/api/keys', { host: `localhost:${port}` }), { status: 403, body: { code: 'forbidden_role' } })
+})
+
+t.test('a key for some models', async t => {
+  const corral = await startCorral(t, {})
+  await corral.json('/api/copy', { source: DEMO, destination: 'lab/helper' })
+  const { headers } = bearer(await newKey(corral, 'lab', { models: ['lab/*'] }))
+  const operator = bearer(await newKey(corral, 'lab-admin', { models: ['lab/*'], role: 'operator' })).headers
+  const messages = [CAPITAL_QUESTION]
+  const asks: [string, object][] = [
+    ['/api/chat', { messages }],
+    ['/api/chat', {}],
+    ['/api/chat', { keep_alive: 0 }],
+    ['/api/generate', { prompt: 'x' }],
+    ['/api/embed', { input: 'x' }],
+    ['/api/embeddings', { prompt: 'x' }],
+    ['/api/show', {}],
+    ['/ollama/api/chat', { messages }],
+    ['/ollama/api/generate', { prompt: 'x' }],
+    ['/ollama/api/embed', { input: 'x' }],
+    ['/ollama/api/show', {}],
+    ['/v1/chat/completions', { messages }],
+    ['/v1/chat/completions', { messages, stream: true }],
+    ['/v1/completions', { prompt: 'x' }],
+    ['/v1/embeddings', { input: 'x' }],
+    ['/v1/rerank', { query: 'x', documents: ['y'] }],
+    ['/v1/responses', { input: 'x' }],
+    ['/v1/responses', { input: 'x', stream: true }],
+    ['/v1/responses/input_tokens', { input: 'x' }],
+    ['/v1/tokenize', { content: 'x' }],
+    ['/v1/detokenize', { tokens: [1] }],
+    ['/v1/messages', { messages, max_tokens: 5 }],
+    ['/v1/messages/count_tokens', { messages }],
+    ['/anthropic/v1/messages', { messages, max_tokens: 5 }],
+    ['/ollama/v1/chat/completions', { messages }]
+  ]
+  for (const [path, body] of asks) {
+    for (const model of [DEMO, DEMO.toUpperCase()]) {
+      const { status, body: reply } = await corral.json(path, { stream: false, ...body, model }, { headers })
+      t.equal(status, 403, `${path} ${model}: ${JSON.stringify(reply).slice(0, 200)}`)
+      t.match(JSON.stringify(reply), /forbidden_model/)
+    }
+  }
+  t.match(await corral.json('/ollama/api/chat', { model: 'tiny-chat', messages, stream: false }, { headers }), {
+    status: 403
+  })
+  for (const [path, body] of [
+    ['/api/load', {}],
+    ['/api/stop', {}],
+    ['/api/default', {}],
+    ['/api/delete', {}],
+    ['/api/convert', {}],
+    ['/api/copy', { source: DEMO, destination: 'lab/stolen' }],
+    ['/api/create', { model: 'lab/stolen', from: DEMO }]
+  ] as const) {
+    const method = path === '/api/delete' ? 'DELETE' : 'POST'
+    const { status, body: reply } = await corral.json(path, { model: DEMO, ...body }, { headers: operator, method })
+    t.match({ status, reply }, { status: 403, reply: { code: 'forbidden_model' } }, path)
+  }
+  t.equal(await statusOf(corral, `/api/files/${DEMO}`, operator), 403)
+
+  const answer = await corral.json('/api/chat', { model: 'lab/helper', messages, stream: false }, { headers })
+  t.equal(answer.status, 200, 'its own model answers')
+  const names = async (path: string, pick: (body: any) => string[]) => {
+    const { body } = await corral.json(path, undefined, { headers })
+    t.same(pick(body), ['lab/helper'], path)
+  }
+  await names('/api/tags', ({ models }) => models.map((model: any) => model.name))
+  await names('/api/ps', ({ models }) => models.map((model: any) => model.name))
+  await names('/ollama/api/tags', ({ models }) => models.map((model: any) => model.name.replace(/:.*/, '')))
+  await names('/v1/models', ({ data }) => data.map((model: any) => model.id))
+  await names('/anthropic/v1/models', ({ data }) => data.map((model: any) => model.id))
+  t.equal(await statusOf(corral, `/v1/models/${DEMO}`, headers), 403)
+  t.equal(await statusOf(corral, `/anthropic/v1/models/${DEMO}`, headers), 403)
+})

@@ -1,0 +1,229 @@
+import { mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import type { Catalog, Model } from '../../core/contracts/models.ts'
+import { catalogFor, isAllowed, requireAllowed } from '../../core/models/allowed-models.ts'
+import { parseModelName } from '../../core/models/model-name.ts'
+import { FailedAttempts } from '../../plugins/security/failed-attempts.ts'
+import { createKey, parseKey, readKeys, revokeKey, rotateKey } from '../../plugins/security/key-file.ts'
+import { boundsOf, parseExpiry, parseKeyLimits, RequestWindow } from '../../plugins/security/key-limits.ts'
+import { openKeyStore } from '../../plugins/security/key-store.ts'
+import { until } from '../support/corral.ts'
+
+t.test('limits as they are written', async t => {
+  const table: [string, object][] = [
+    ['60/min', { requests_per_minute: 60 }],
+    ['60/min,100000tok/day', { requests_per_minute: 60, tokens_per_day: 100_000 }],
+    ['5 requests/minute, 7 tokens/day', { requests_per_minute: 5, tokens_per_day: 7 }],
+    ['max_tokens=4096,num_ctx=0,n=2', { max_tokens: 4096, num_ctx: 0, n: 2 }],
+    ['keep_alive=5m', { keep_alive: '5m' }],
+    ['keep_alive=60,num_parallel=2,prompts=10', { keep_alive: 60, num_parallel: 2, prompts: 10 }]
+  ]
+  for (const [text, limits] of table) t.same(parseKeyLimits(text), limits, text)
+  for (const text of [
+    '',
+    '60',
+    '60/day',
+    '5tok/min',
+    '0/min',
+    '1000000/min',
+    '60/min,50/min',
+    'max_tokens=x',
+    'max_tokens=0',
+    'n=-1',
+    'seed=1',
+    'max_tokens',
+    '__proto__=1'
+  ]) {
+    t.throws(() => parseKeyLimits(text), Error, `refused: ${text}`)
+  }
+  t.same(boundsOf({ requests_per_minute: 1, tokens_per_day: 2, n: 3 }), { n: 3 })
+})
+
+t.test('when a key ends', async t => {
+  const now = new Date('2030-01-01T00:00:00.000Z')
+  t.equal(parseExpiry('90d', now), '2030-04-01T00:00:00.000Z')
+  t.equal(parseExpiry('2h', now), '2030-01-01T02:00:00.000Z')
+  t.equal(parseExpiry('2030-12-31', now), '2030-12-31T00:00:00.000Z')
+  for (const text of ['', '0d', '-1d', '1y', 'never', '2029-12-31', '2030-13-01', '99999999w', '1e3d']) {
+    t.throws(() => parseExpiry(text, now), Error, `refused: ${text}`)
+  }
+})
+
+t.test('no 60 seconds have more requests than the limit', async t => {
+  const window = new RequestWindow(3)
+  t.same(
+    [0, 10, 20].map(now => window.take(now)),
+    [0, 0, 0]
+  )
+  t.equal(window.take(30), 59_970)
+  t.equal(window.take(59_999), 1)
+  t.equal(window.take(60_000), 0)
+  t.equal(window.take(60_001), 9, 'the second one is still within the minute')
+})
+
+const model = (name: string, label = 'Q8_0'): Model =>
+  ({
+    model: { ...parseModelName(name), variant: label },
+    key: `${name}:${label}`.toLowerCase(),
+    publicName: name
+  }) as Model
+
+t.test('the models that a key allows', async t => {
+  const table: [string[], string, boolean][] = [
+    [['a/b'], 'a/b', true],
+    [['A/B'], 'a/b', true],
+    [['a/b:q8_0'], 'a/b', true],
+    [['a/b:Q4_0'], 'a/b', false],
+    [['a/b:latest'], 'a/b', true],
+    [['a/*'], 'a/b', true],
+    [['a/*'], 'ab/c', false],
+    [['*'], 'a/b', true],
+    [['*/b'], 'x/b', true],
+    [['a/b*'], 'a/bcd', true],
+    [['a/b'], 'a/bc', false],
+    [['a/b'], 'xa/b', false],
+    [['a.b/c'], 'axb/c', false],
+    [['a/b', 'c/d'], 'c/d', true]
+  ]
+  for (const [allowed, name, is] of table) t.equal(isAllowed(allowed, model(name)), is, `${allowed} ${name}`)
+  t.equal(isAllowed(undefined, model('a/b')), true, 'no list, no limit')
+  t.equal(isAllowed([], model('a/b')), false, 'an empty list allows nothing')
+
+  t.throws(() => requireAllowed(['a/b'], parseModelName('c/d'), model('c/d')), { code: 'forbidden_model' })
+  t.doesNotThrow(() => requireAllowed(['my/alias'], parseModelName('my/alias'), model('a/b')), 'by an alias')
+
+  const all = [model('a/b'), model('c/d')]
+  const catalog = {
+    list: () => all,
+    variants: () => all,
+    find: () => all[1],
+    get: () => all[1]
+  } as unknown as Catalog
+  const seen = catalogFor(catalog, { models: ['a/*'] })
+  t.same(seen.list(), [all[0]])
+  t.same(seen.variants(parseModelName('a/b')), [all[0]])
+  t.throws(() => seen.get(parseModelName('c/d')), { code: 'forbidden_model' })
+  t.throws(() => seen.find(parseModelName('c/d')), { code: 'forbidden_model' })
+  t.equal(catalogFor(catalog, {}), catalog)
+})
+
+t.test('wrong keys by address', async t => {
+  const attempts = new FailedAttempts()
+  const tries = (address: string, keys: (at: number) => string, count: number, now: number) =>
+    Array.from({ length: count }, (_, at) => attempts.fail(address, keys(at), now).wait).filter(wait => wait === 0)
+      .length
+  const admitted = tries('192.0.2.1', at => `guess-${at}`, 1000, 0)
+  t.ok(admitted > 5 && admitted < 100, `${admitted} of 1000 guesses are looked at`)
+  t.ok(attempts.isGuessing('192.0.2.1', 0))
+  t.notOk(attempts.isGuessing('192.0.2.2', 0), 'another address is another one')
+  t.equal(tries('192.0.2.1', at => `more-${at}`, 100, 10_000) < 20, true, 'some are forgiven with time')
+  t.notOk(attempts.isGuessing('192.0.2.1', 3_600_000))
+  const repeated = tries('192.0.2.3', () => 'an old key', 1000, 0)
+  t.ok(repeated > admitted && repeated < 500, `${repeated} of 1000 with the same key`)
+
+  tries('2001:db8::1', at => `guess-${at}`, 1000, 0)
+  t.ok(attempts.isGuessing('2001:db8:0:0:ffff::2', 0), 'of the same network')
+  t.notOk(attempts.isGuessing('2001:db8:0:1::1', 0))
+  tries('::ffff:192.0.2.9', at => `guess-${at}`, 1000, 0)
+  t.ok(attempts.isGuessing('192.0.2.9', 0), 'an IPv4 address in the form of IPv6')
+
+  attempts.succeed('192.0.2.50', 'key:1')
+  t.ok(attempts.wasGood('192.0.2.50', 'key:1'))
+  t.notOk(attempts.wasGood('192.0.2.51', 'key:1'))
+  for (let at = 0; at < 30_000; at++) attempts.fail(`2001:db8:${at.toString(16)}::1`, 'x', 0)
+  t.ok(attempts.size <= 10_000, 'memory is bounded')
+})
+
+const log = { info() {}, error() {} }
+
+t.test('the file: hashes, names, one id for life', async t => {
+  const home = t.testdir({})
+  const path = join(home, 'new', 'keys.json')
+  t.equal(await readKeys(path), undefined)
+  const { key, record } = await createKey(path, { name: 'alice', models: ['a/*'], limits: { n: 2 } })
+  t.match(record, { name: 'alice', role: 'user', models: ['a/*'], limits: { n: 2 }, created: String })
+  const text = readFileSync(path, 'utf8')
+  t.notOk(text.includes(parseKey(key)!.secret), 'the key is not in the file')
+  t.equal(statSync(path).mode & 0o777, 0o600)
+  await t.rejects(createKey(path, { name: 'Alice' }), { code: 'key_exists' })
+  for (const name of ['', 'a b', '../x', 'a\nb', '-x', 'x'.repeat(65)]) {
+    await t.rejects(createKey(path, { name }), { code: 'invalid_request' }, JSON.stringify(name))
+  }
+  await t.rejects(createKey(path, { name: 'late', expires: '2001-01-01T00:00:00.000Z' }), { code: 'invalid_request' })
+  await t.rejects(createKey(path, { name: 'x', models: ['no name'] }), { code: 'invalid_request' })
+  await t.rejects(revokeKey(path, 'nobody'), { code: 'key_not_found' })
+  await t.rejects(rotateKey(path, 'nobody'), { code: 'key_not_found' })
+
+  const rotated = await rotateKey(path, 'alice')
+  t.equal(parseKey(rotated.key)!.id, parseKey(key)!.id)
+  t.not(rotated.key, key)
+  await Promise.all(['b', 'c', 'd', 'e'].map(name => createKey(path, { name })))
+  t.same((await readKeys(path))!.map(({ name }) => name).sort(), ['alice', 'b', 'c', 'd', 'e'], 'none is lost')
+  for (const text of ['', 'corral_', `${key}x`, key.slice(1), `corral_${'g'.repeat(16)}_${'a'.repeat(43)}`]) {
+    t.equal(parseKey(text), undefined, text)
+  }
+})
+
+t.test('the store follows the file, and never opens again', async t => {
+  const home = t.testdir({})
+  const path = join(home, 'keys.json')
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  t.equal(store.required, false)
+  const one = await createKey(path, { name: 'one', role: 'admin' })
+  const two = await createKey(path, { name: 'two' })
+  t.equal((await store.find(one.key))?.caller.name, 'one', 'at once')
+  t.equal(store.required, true)
+  const known = (await store.find(two.key))!
+  t.match(known.caller, { role: 'user', owner: `key:${parseKey(two.key)!.id}` })
+  for (const wrong of [
+    `${one.key.slice(0, -1)}${one.key.endsWith('A') ? 'B' : 'A'}`,
+    'x',
+    two.key.replace('corral', 'x')
+  ]) {
+    t.equal(await store.find(wrong), undefined, wrong)
+  }
+  const { id } = parseKey(one.key)!
+  t.equal(await store.find(`corral_${id}_${parseKey(two.key)!.secret}`), undefined, "another key's secret")
+
+  await revokeKey(path, 'one')
+  await store.refresh()
+  t.equal(await store.find(one.key), undefined)
+  t.equal(known.caller.revoked?.aborted, false, 'others stay')
+  await rotateKey(path, 'two')
+  await store.refresh()
+  t.match(known.caller.revoked?.reason, { code: 'unauthorized', message: /"two"/ })
+  await revokeKey(path, 'two')
+  await store.refresh()
+  t.equal(store.required, true)
+  rmSync(path)
+  await store.refresh()
+  t.equal(store.required, true, 'not even without the file')
+
+  // A mistake in the file changes nothing while the server runs, and is said at the next start.
+  const three = await createKey(path, { name: 'three' })
+  await store.refresh()
+  writeFileSync(path, '{ "version": 1, "keys": [')
+  await store.refresh()
+  t.ok(await store.find(three.key))
+  await t.rejects(openKeyStore(path, [], log), /keys\.json.*cannot be used.*not JSON/)
+  writeFileSync(path, JSON.stringify({ version: 1, keys: [{ ...(await entry()), expires: 'tomorrow' }] }))
+  await t.rejects(openKeyStore(path, [], log), /keys\.json.*cannot be used/)
+  async function entry() {
+    const other = join(home, 'other', 'keys.json')
+    mkdirSync(join(home, 'other'))
+    await createKey(other, { name: 'x' })
+    return (await readKeys(other))![0]
+  }
+})
+
+t.test('a key ends', async t => {
+  const path = join(t.testdir({}), 'keys.json')
+  const { key } = await createKey(path, { name: 'brief', expires: new Date(Date.now() + 300).toISOString() })
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  const known = (await store.find(key))!
+  await until('the key ends', () => known.caller.revoked!.aborted)
+  await t.rejects(async () => await store.find(key), { code: 'unauthorized', message: /"brief" was valid until/ })
+})
