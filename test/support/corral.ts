@@ -132,8 +132,10 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
   })
   const dispatcher: Dispatcher = new Agent({ headersTimeout: 0, bodyTimeout: 0, pipelining: 0 })
   let bySocket: Dispatcher | undefined
-  const local = () => {
-    const { socket } = JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8'))
+  const local = async () => {
+    // It is written there a moment after the server says where it listens.
+    const path = join(home, 'owner.json')
+    const socket = await until('the private socket', () => JSON.parse(readFileSync(path, 'utf8')).socket as string)
     bySocket ??= new Agent({ headersTimeout: 0, bodyTimeout: 0, pipelining: 0, connect: { socketPath: socket } })
     return bySocket
   }
@@ -160,13 +162,13 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
     home,
     process: child,
     log: () => log,
-    send: (path, body, init) =>
+    send: async (path, body, init) =>
       fetch(address + path, {
         method: init?.method ?? (body === undefined ? 'GET' : 'POST'),
         ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
         headers: { ...(body === undefined ? {} : { 'content-type': 'application/json' }), ...init?.headers },
         ...(init?.signal ? { signal: init.signal } : {}),
-        dispatcher: init?.local ? local() : dispatcher
+        dispatcher: init?.local ? await local() : dispatcher
       }),
     async json(path, body, init) {
       const response = await corral.send(path, body, init)
