@@ -324,7 +324,8 @@ export function engineFailure(
 ): CorralError {
   const lines = ready ? tail.sinceMark() : tail.all()
   const { code, cause, line, sentence, details: more } = classifyFailure({ lines, exit, paths })
-  const details = { cause, line, exitCode: exit.code, signal: exit.signal, ...more }
+  // What an engine prints while it serves may be about anybody's request: its log is for admins.
+  const details = { cause, ...(!ready && { line }), exitCode: exit.code, signal: exit.signal, ...more }
   return ready
     ? new CorralError('engine_crashed', `The engine of "${alias}" ended while in use. ${sentence}`, { details })
     : new CorralError(code, `The model "${alias}" could not be loaded. ${sentence}`, { details })

@@ -1,8 +1,9 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
-import { classifyFailure, findFailure, isFatal } from '../../runtimes/llama-server/failure.ts'
+import { classifyFailure, engineFailure, findFailure, isFatal } from '../../runtimes/llama-server/failure.ts'
 import { CAUSES, type FailureCause, reactionTo } from '../../runtimes/llama-server/failure-causes.ts'
 import { loadWarnings } from '../../runtimes/llama-server/loading.ts'
+import { LogTail } from '../../runtimes/llama-server/log-book.ts'
 import { renderFailureDocs } from '../../scripts/failure-docs.ts'
 import { HARMLESS_LINES, VARIANTS } from './failure-variants.ts'
 
@@ -266,5 +267,19 @@ t.test('no folder is shown, however it is written', t => {
 t.test('a GPU that has failed for good while the process lives on', t => {
   t.ok(recorded('load-fail/metal-oom-warmup-2026.txt').some(isFatal))
   t.notOk(recorded('load-fail/prefix-cuda-oom-compute-RECOVERED-load-ok.txt').some(isFatal))
+  t.end()
+})
+
+t.test('what an engine prints while it serves is not told to its clients', t => {
+  const tail = new LogTail()
+  tail.push('E CUDA error: out of memory')
+  tail.mark()
+  tail.push("E parse: error parsing grammar: somebody's rule")
+  const exit = { code: null, signal: 'SIGABRT' }
+  const serving = engineFailure('a/b', true, tail, [], exit)
+  t.equal(serving.code, 'engine_crashed')
+  t.notMatch(JSON.stringify([serving.message, serving.details]), /somebody/)
+  t.notOk('line' in serving.details!)
+  t.ok('line' in engineFailure('a/b', false, tail, [], exit).details!, 'while it loads there is nobody else')
   t.end()
 })
