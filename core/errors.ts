@@ -66,6 +66,8 @@ export interface ErrorOptions {
   retryAfter?: number
   /** The request field at fault. */
   param?: string
+  /** False where the same request would fail again although the code says that it may not. */
+  retryable?: false
 }
 
 /** A failure with a stable code and a sentence that says what happened, to what, and what the reader can do next. */
@@ -75,6 +77,7 @@ export class CorralError extends Error {
   readonly details: Record<string, unknown> | undefined
   readonly retryAfter: number | undefined
   readonly param: string | undefined
+  readonly #isFinal: boolean
 
   constructor(code: ErrorCode, message: string, options: ErrorOptions = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
@@ -82,6 +85,7 @@ export class CorralError extends Error {
     this.details = options.details
     this.retryAfter = options.retryAfter
     this.param = options.param
+    this.#isFinal = options.retryable === false
   }
 
   get status(): number {
@@ -89,7 +93,7 @@ export class CorralError extends Error {
   }
 
   get retryable(): boolean {
-    return this.status < 500 ? false : RETRYABLE.has(this.code)
+    return this.status < 500 || this.#isFinal ? false : RETRYABLE.has(this.code)
   }
 }
 

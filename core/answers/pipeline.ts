@@ -318,9 +318,18 @@ function sayReading(stream: ReplyStream, delta: Delta | undefined): void {
   stream.status = progressText({ phase: 'generating', subject: '(reading the prompt)', fraction })
 }
 
+/** Whether an engine that ended says what that means for this request: it is to blame, or had not been sent yet. */
+function knowsMore(error: unknown): boolean {
+  return (
+    error instanceof CorralError &&
+    error.code === 'engine_crashed' &&
+    (!error.retryable || error.details?.sent === false)
+  )
+}
+
 /** Why an answer failed: what took the engine or the client away explains more than the broken connection. */
 function reasonOf({ signal, engine, variant }: Lease, error: unknown): unknown {
-  if (signal.aborted) return signal.reason
+  if (signal.aborted && !knowsMore(error)) return signal.reason
   const known = toCorralError(error)
   if (error instanceof CorralError || known.code !== 'internal') return known
   return new CorralError(

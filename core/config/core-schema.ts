@@ -133,7 +133,7 @@ const LimitsSchema = Type.Object(
     }),
     stuck_after: Duration({
       default: '30s',
-      description: 'How long an engine may compute without getting on until it is ended; 0 never ends it'
+      description: 'How long an engine may use the processor without getting on until it is ended; 0 never ends it'
     }),
     reloads: Type.Integer({
       default: 6,

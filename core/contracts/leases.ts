@@ -58,7 +58,8 @@ export interface Scheduler {
   lease(request: LeaseRequest): Promise<Lease>
   /**
    * Leases, runs `use`, and releases. When the engine dies under a request that has sent nothing yet
-   * (`mayRetry` returns true), it is tried once more on a fresh engine.
+   * (`mayRetry` returns true), it is tried once more on a fresh engine, unless it is to blame (`retryable` is false).
+   * Where the engine had not been asked yet (`details.sent` is false), that does not count.
    */
   withLease<T>(request: LeaseRequest & { mayRetry?: () => boolean }, use: (lease: Lease) => Promise<T>): Promise<T>
   /**

@@ -43,6 +43,9 @@ const LONGEST_TIMER = 2 ** 31 - 1
 /** Milliseconds that an engine may take to say that it has ended, once its `stop` has resolved. */
 const EXIT_GRACE = 2000
 
+/** How often a request gets another engine, those included that died before it was sent to them. */
+const MOST_ATTEMPTS = 4
+
 type ErrorOf = (managed: EngineRecord) => CorralError
 
 const stoppedError: ErrorOf = ({ variant: { publicName } }) =>
@@ -413,13 +416,23 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     lease,
 
     async withLease(request, use) {
+      let tried = 0
       for (let attempt = 1; ; attempt++) {
         const leased = await lease(request)
         try {
           return await use(leased)
         } catch (error) {
-          const crashed = error instanceof CorralError && error.code === 'engine_crashed'
-          if (!crashed || attempt > 1 || request.signal.aborted || !(request.mayRetry?.() ?? true)) throw error
+          const crashed = error instanceof CorralError && error.code === 'engine_crashed' && error.retryable
+          // One that waited at the engine for its turn has not been tried.
+          if (!crashed || error.details?.sent !== false) tried++
+          if (
+            !crashed ||
+            tried > 1 ||
+            attempt >= MOST_ATTEMPTS ||
+            request.signal.aborted ||
+            !(request.mayRetry?.() ?? true)
+          )
+            throw error
           log.warn({ model: leased.variant.publicName }, 'the engine died before it answered; trying once more')
         } finally {
           leased.release()

@@ -22,7 +22,8 @@ export const RuntimesOptions = Type.Object({
   }),
   hang_timeout: Duration({
     default: '2m',
-    description: 'How long an engine may show no sign of life, with requests open, until it is ended; 0 never ends it'
+    description:
+      'How long an engine may neither answer nor use the processor, with requests open, until it is ended; 0 never ends it (limits.stuck_after is for one that computes)'
   }),
   engine_arguments: Type.Array(Type.String(), {
     default: [],

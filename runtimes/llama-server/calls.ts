@@ -6,6 +6,7 @@ import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
+import { createInputBook, createInputGuard, type InputGuard, type Ticket } from './input-guard.ts'
 import { isCacheFault, requestError } from './request-error.ts'
 import { safeFields } from './safe-fields.ts'
 import type { SlotOwners, SlotUse } from './slot-owners.ts'
@@ -32,6 +33,8 @@ export interface CallsOptions {
   contextSize: number
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
   slotOwners: SlotOwners
+  /** Knows the parts of requests that the engine may be caught in; by default one of its own. */
+  guard?: InputGuard
 }
 
 /**
@@ -41,6 +44,7 @@ export interface CallsOptions {
  */
 export function engineCalls(options: CallsOptions): Partial<Engine> {
   const { request, alias, mode, contextSize, metadata, slotOwners } = options
+  const guard = options.guard ?? createInputGuard(createInputBook(), alias)
 
   /** @param own fields that corral alone sets */
   async function post(path: string, body: EngineFields, signal: AbortSignal, own?: EngineFields): Promise<Readable> {
@@ -59,16 +63,30 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   }
 
   /** Asks for an answer in a slot that suits its owner, and takes its chunks as they come. */
-  async function stream(
+  const stream = (
     path: string,
     given: EngineFields,
+    sink: Pick<AnswerSink, 'signal' | 'owner'>,
+    take: (chunk: Buffer, ticket: Ticket) => Promise<void> | undefined
+  ): Promise<void> =>
+    guard.run(given, sink.signal, ticket =>
+      streamFor(ticket, path, withEngineSchemas(given), sink, chunk => take(chunk, ticket))
+    )
+
+  async function streamFor(
+    ticket: Ticket,
+    path: string,
+    body: EngineFields,
     { signal, owner }: Pick<AnswerSink, 'signal' | 'owner'>,
     take: (chunk: Buffer) => Promise<void> | undefined
   ): Promise<void> {
-    const body = withEngineSchemas(given)
     await requirePlainBeginning(body, signal)
     const slot = await slotOwners.take(owner, body, signal)
-    const ask = (reached: AbortSignal) => open(path, body, reached, slot.fields)
+    const ask = async (reached: AbortSignal) => {
+      const answer = await open(path, body, reached, slot.fields)
+      ticket.answered = true
+      return answer
+    }
     if (!slot.tracked) return await forEachChunk(await ask(signal), take)
     await unlessAborted(inSlot(slot, signal, ask, take), signal)
   }
@@ -102,7 +120,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     const lines = new EventLines()
     const reader = new EventReader()
     let done = false
-    await stream(path, body, sink, chunk => {
+    await stream(path, body, sink, (chunk, ticket) => {
       const pieces = []
       for (const payload of lines.push(chunk)) {
         if (payload === '[DONE]') {
@@ -114,6 +132,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
         if (event?.error !== undefined) throw requestError(500, payload)
         if (event) pieces.push(reader.read(event))
       }
+      if (!ticket.generated && pieces.some(hasBegun)) guard.progressed(ticket)
       return pieces.length === 0 ? undefined : sink.take(pieces)
     })
     if (!done && reader.finished !== choices) throw cutShort()
@@ -152,9 +171,11 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     }
     const blocks = new EventBlocks()
     let done = false
-    await stream(path, { ...withProbabilities(body), stream: true }, sink, chunk => {
+    await stream(path, { ...withProbabilities(body), stream: true }, sink, (chunk, ticket) => {
       const block = blocks.push(chunk)
       if (!block) return undefined
+      // Without progress in the stream, it begins with the first token.
+      guard.progressed(ticket)
       done ||= block.done
       const taken = block.bytes.length > 0 ? sink.take(block.bytes) : undefined
       if (block.error !== undefined) throw requestError(500, block.error)
@@ -269,10 +290,14 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     transcribe: (fields, sink) => deltas(CHAT, streamed(transcriptionChat(fields, metadata), sink), sink, 1),
     async countTokens(fields, { signal }) {
       const body = withEngineSchemas(withProbabilities(fields))
-      return (await ask<{ input_tokens: number }>(`${CHAT}/input_tokens`, body, signal)).input_tokens
+      return await guard.run(fields, signal, async () => {
+        return (await ask<{ input_tokens: number }>(`${CHAT}/input_tokens`, body, signal)).input_tokens
+      })
     }
   }
 }
+
+const hasBegun = ({ content, thinking, toolCalls, usage }: Delta) => Boolean(content || thinking || toolCalls || usage)
 
 interface EmbeddingReply {
   data: { index: number; embedding: string }[]

@@ -8,9 +8,18 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import { engineCalls } from './calls.ts'
 import { createOutputReader } from './engine-output.ts'
 import { type EngineProcess, watchOomKills } from './engine-process.ts'
-import { type ExitFacts, engineFailure, hungFailure, isFatal, startFailure } from './failure.ts'
+import { watchEngine } from './engine-watch.ts'
+import {
+  type ExitFacts,
+  engineFailure,
+  hungFailure,
+  isFatal,
+  overMemoryFailure,
+  startFailure,
+  stuckFailure
+} from './failure.ts'
 import { reactionTo } from './failure-causes.ts'
-import { watchEngine } from './hang-watch.ts'
+import { createInputBook, createInputGuard, type Input, type InputBook, inputOf } from './input-guard.ts'
 import {
   allocateAddress,
   type EngineAddress,
@@ -33,6 +42,12 @@ export interface EngineDeps extends LaunchDeps {
   loadTimeout: number
   /** Milliseconds without a sign of life after which an engine that serves is ended; never where absent or 0. */
   hangTimeout?: number
+  /** Milliseconds that it may use the processor without getting on; for ever where absent or 0. */
+  stuckAfter?: number
+  /** Bytes of the machine's memory that it is expected to take; how much it takes is not watched where absent. */
+  reserved?: number | undefined
+  /** What is known of inputs that engines were caught in. */
+  inputs?: InputBook
   /** Where sockets' private folders are made; the system's temporary folder by default. */
   socketRoot?: string
 }
@@ -109,9 +124,11 @@ async function startEngine(
   const warn = (message: string) => log.warn(names, message)
   const paths = pathsOf(spec, build, address)
   const page = deps.logBook.open({ id, variant: spec.variant.key, build: build.id, paths })
-  const loading = loadingOf(waiting, deps.loadTimeout, spec.alias)
+  const { stuckAfter = 0, hangTimeout = 0 } = deps
+  const loading = loadingOf(waiting, deps.loadTimeout, spec.alias, stuckAfter)
   const memory = new MemoryReport(spec.mode === 'chat' && spec.settings?.speculation.draft !== undefined)
   let child: EngineProcess | undefined
+  let engine: LlamaServerEngine | undefined
   let ready = false
   /** Why corral itself ended it, where that is the engine's fault. */
   let killedFor: CorralError | undefined
@@ -146,8 +163,33 @@ async function startEngine(
     throw error
   }
   const running = child
+  const guard = createInputGuard(deps.inputs ?? createInputBook(), spec.alias, templateOf(spec))
+  const reserved = () => engine?.reserved?.host ?? deps.reserved
+  const watch = watchEngine({
+    address,
+    pid: running.pid,
+    stuckAfter,
+    hangTimeout,
+    reserved,
+    activity: () => (ready ? upstream.activity() : undefined),
+    onLook: guard.look,
+    onVerdict(verdict, inLoop) {
+      if (verdict === 'hung') return killFor(hungFailure(spec.alias, hangTimeout))
+      const isMemory = verdict === 'over_memory'
+      const error = isMemory
+        ? overMemoryFailure(spec.alias, reserved()!, ready)
+        : stuckFailure(spec.alias, stuckAfter, true)
+      if (ready) {
+        const trouble = isMemory ? 'memory' : inLoop ? 'loop' : 'beside'
+        const { certain, inputs } = guard.convict(trouble, error)
+        log.warn({ ...names, trouble, certain, inputs }, 'an engine is ended; this is what it was asked with')
+      }
+      killFor(error)
+    }
+  })
   const upstream = createUpstream(address, {
     alive: () => !gone,
+    onRequest: watch.wake,
     async explain(error) {
       const exit = await Promise.race([running.exited, sleep(EXIT_LAG, undefined, { ref: false })])
       if (exit) return crash
@@ -160,13 +202,12 @@ async function startEngine(
   })
 
   let stopping: Promise<void> | undefined
-  let stopWatching = () => {}
   let gone = false
   const stopped = () => new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`)
   /** Settles when all of its output has been read, with the error for those who waited for it. */
   const crash = running.exited.then(async exit => {
     gone = true
-    stopWatching()
+    watch.end()
     await running.drained
     if (killedFor) return killedFor
     return stopping ? stopped() : describe({ ...exit, oomKilled: await oomKilled() })
@@ -175,6 +216,7 @@ async function startEngine(
     return stopping ? { ...exit, expected: true } : { ...exit, expected: false, failure }
   })
   const cleaned = crash.then(async failure => {
+    guard.close(failure)
     upstream.cut(failure)
     const exit = await running.exited
     const expected = stopping !== undefined || (!ready && waiting.signal?.aborted)
@@ -203,11 +245,6 @@ async function startEngine(
   for (const sentence of loadWarnings(page.all(), { gpuLayers: spec.options.n_gpu_layers })) warn(sentence)
   ready = true
   page.mark()
-  const limit = deps.hangTimeout ?? 0
-  if (limit > 0 && !gone) {
-    const onHung = () => killFor(hungFailure(spec.alias, limit))
-    stopWatching = watchEngine(address, running.pid, { limit, activity: upstream.activity, onHung })
-  }
 
   async function stop(): Promise<void> {
     upstream.cut(stopped())
@@ -221,9 +258,10 @@ async function startEngine(
   const { contextSize, slots } = facts
   const { request } = upstream
   const slotOwners = new SlotOwners(slots, spec.options.isolated === true)
-  return {
+  engine = {
     ...engineCalls({
       request,
+      guard,
       alias: spec.alias,
       mode: spec.mode,
       contextSize,
@@ -247,4 +285,11 @@ async function startEngine(
     stop: () => (stopping ??= stop()),
     logTail: () => page.all()
   }
+  return engine
+}
+
+/** The template that conversations with the model are written with. */
+export function templateOf({ mode, variant }: Pick<LaunchSpec, 'mode' | 'variant'>): Input | undefined {
+  const { defaults, key, revision } = variant
+  return mode === 'chat' ? inputOf('template', defaults?.template ?? `${key} ${revision}`) : undefined
 }

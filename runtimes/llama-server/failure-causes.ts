@@ -333,6 +333,12 @@ export const CAUSES = {
   hung: retryOnce(
     'llama-server neither answered nor used the processor, and was ended. Send the request again; the model is loaded again.'
   ),
+  stuck: loadRefused(
+    'llama-server used the processor for `limits.stuck_after` without getting on, and was ended. If a grammar, JSON schema or chat template is the cause, simplify it; else send the request again.'
+  ),
+  over_memory: loadRefused(
+    'llama-server took far more memory than was reserved for it, and was ended. If a grammar, JSON schema or chat template is the cause, simplify it; else send the request again.'
+  ),
   unknown: loadRefused('llama-server ended ($1). See the end of its log (corral logs).')
 } satisfies Record<string, CauseFacts>
 

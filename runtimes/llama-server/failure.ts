@@ -335,9 +335,43 @@ export function engineFailure(
 export function hungFailure(alias: string, limit: number): CorralError {
   return new CorralError(
     'engine_crashed',
-    `The engine of "${alias}" hung: for ${Math.max(1, Math.round(limit / 1000))} s it neither sent anything nor answered nor used the processor, and was ended. Send the request again; the model is loaded again.`,
+    `The engine of "${alias}" hung: for ${seconds(limit)} it neither sent anything nor answered nor used the processor, and was ended. Send the request again; the model is loaded again.`,
     { details: { cause: 'hung' satisfies FailureCause, signal: 'SIGKILL' } }
   )
+}
+
+const seconds = (ms: number) => `${Math.max(1, Math.round(ms / 1000))} s`
+
+/**
+ * The error for an engine that corral ended since it computed without getting on.
+ * @param ready whether it served; else it was reading its chat template
+ */
+export function stuckFailure(alias: string, limit: number, ready: boolean): CorralError {
+  const details = { cause: 'stuck' satisfies FailureCause, signal: 'SIGKILL' }
+  return ready
+    ? new CorralError(
+        'engine_crashed',
+        `The engine of "${alias}" was stuck: for ${seconds(limit)} it used the processor without getting on with any request, and was ended. The model is loaded again.`,
+        { details }
+      )
+    : new CorralError(
+        'load_failed',
+        `The model "${alias}" could not be loaded: its engine did not come to an end with the chat template for ${seconds(limit)}, and was ended. Make the model again with a simpler template.`,
+        { details }
+      )
+}
+
+/** The error for an engine that corral ended since it took far more memory than was reserved. */
+export function overMemoryFailure(alias: string, reserved: number, ready: boolean): CorralError {
+  const what = `took far more memory than the ${formatBytes(reserved)} that are reserved for it, and was ended.`
+  const details = { cause: 'over_memory' satisfies FailureCause, signal: 'SIGKILL', reserved }
+  return ready
+    ? new CorralError('engine_crashed', `The engine of "${alias}" ${what} The model is loaded again.`, { details })
+    : new CorralError(
+        'load_failed',
+        `The model "${alias}" could not be loaded: its engine ${what} If its chat template is a long loop, make the model again with a simpler one.`,
+        { details }
+      )
 }
 
 /** The error for a llama-server that could not be started at all. */

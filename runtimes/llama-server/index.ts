@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
+import { parseDuration } from '../../core/system/duration.ts'
 import { createEngineLogBook } from './log-book.ts'
 import { estimateMemory } from './memory/fit-params.ts'
 import { createMemoryBook } from './memory/memory-book.ts'
@@ -44,6 +45,7 @@ export default definePlugin({
         logBook: createEngineLogBook(),
         severalOwners: () => access.severalOwners(),
         grammarLimits: { size: parseBytes(config.limits.grammar_size)!, ways: config.limits.grammar_repetition },
+        stuckAfter: parseDuration(config.limits.stuck_after)!,
         log
       })
     )

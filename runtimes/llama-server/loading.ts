@@ -4,6 +4,7 @@ import type { MemoryUse } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
+import { stuckFailure } from './failure.ts'
 import { addUse } from './memory/engine-need.ts'
 import type { Upstream } from './upstream.ts'
 
@@ -13,6 +14,9 @@ export interface LoadedFacts {
   contextSize: number
   slots: number
 }
+
+/** The model and its contexts are in memory, and warm. */
+const LOADED = /load_model: initializing, n_slots = /
 
 /** Milliseconds between looks at `/health` of a build that does not report its state. */
 const POLL_INTERVAL = 250
@@ -37,8 +41,9 @@ export function factsFromProps(props: unknown): LoadedFacts | undefined {
 /**
  * Follows a load for its caller, from the engine's start until it serves: passes progress on, and gives up when the
  * caller does or when nothing moves for `timeout` milliseconds.
+ * @param templateLimit the same for what comes last, when the model is in memory: reading its chat template; none where 0
  */
-export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: number, subject: string) {
+export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: number, subject: string, templateLimit = 0) {
   const control = new AbortController()
   const signal: AbortSignal = outer ? AbortSignal.any([outer, control.signal]) : control.signal
   let active = true
@@ -52,7 +57,7 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
   const fail = (error: unknown) => {
     if (active) control.abort(error)
   }
-  const stall = setTimeout(() => {
+  let stall = setTimeout(() => {
     const seconds = Math.round(timeout / 1000)
     fail(
       new CorralError(
@@ -108,6 +113,10 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
     note(lines: readonly EngineLine[]): void {
       if (active) stall.refresh()
       for (const line of lines) {
+        if (line.type === 'text' && active && templateLimit > 0 && LOADED.test(line.text)) {
+          clearTimeout(stall)
+          stall = setTimeout(() => fail(stuckFailure(subject, templateLimit, false)), Math.min(timeout, templateLimit))
+        }
         if (line.type === 'text' || line.type === 'memory') continue
         speaksStates = true
         if (line.type === 'ready') markReady()

@@ -5,9 +5,10 @@ import type { Capability, Model } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type Storage } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import { createLlamaServerEngine, type LlamaServerEngine } from './engine.ts'
+import { createLlamaServerEngine, type LlamaServerEngine, templateOf } from './engine.ts'
 import { type GrammarLimits, grammarCheck } from './grammar-bounds.ts'
 import { unenforced } from './grammar-schemas.ts'
+import { createInputBook } from './input-guard.ts'
 import type { EngineLog } from './launch.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
 import type { EngineLogBook } from './log-book.ts'
@@ -40,6 +41,8 @@ export interface ProviderDeps {
   severalOwners: () => boolean
   grammarLimits: GrammarLimits
   log: EngineLog
+  /** Milliseconds that an engine may use the processor without getting on; 0 is for ever. */
+  stuckAfter: number
   startEngine?: typeof createLlamaServerEngine
 }
 
@@ -49,9 +52,10 @@ interface LlamaServerEstimate extends MemoryEstimate {
 
 /** Serves the models in storage with llama-server: GGUF as it is, SafeTensors once they are converted. */
 export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
-  const { storage, conversion, runtimes, memory, promptCache, logBook, log } = deps
+  const { storage, conversion, runtimes, memory, promptCache, logBook, log, stuckAfter } = deps
   const startEngine = deps.startEngine ?? createLlamaServerEngine
   const owners = ownersSeen(deps.severalOwners)
+  const inputs = createInputBook()
   /** Engines that run, and what they save. */
   const running = new Map<LlamaServerEngine, Promise<void> | undefined>()
 
@@ -86,11 +90,14 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   }
 
   async function launch(spec: LaunchSpec, need: MemoryNeed, waiting: Waiting): Promise<LlamaServerEngine> {
+    const template = templateOf(spec)
+    if (template) inputs.check([template], spec.alias)
+    const watched = { stuckAfter, reserved: need.use.host, inputs }
     const start = (build: Build) =>
       startEngine(
         build,
         spec,
-        { ...runtimes.engineSettings, log, logBook, environment: runtimes.environment(build) },
+        { ...runtimes.engineSettings, ...watched, log, logBook, environment: runtimes.environment(build) },
         waiting
       )
     let engine: LlamaServerEngine
@@ -98,6 +105,9 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       engine = await runtimes.startOn({ name: spec.alias, choice: spec.settings?.runtime }, start, waiting)
     } catch (error) {
       if (error instanceof CorralError && error.code === 'insufficient_memory') memory.learnOutOfMemory(spec, need)
+      const cause = error instanceof CorralError ? error.details?.cause : undefined
+      // Nothing else of a client's takes part in a load.
+      if (template && (cause === 'stuck' || cause === 'over_memory')) inputs.strike(template, cause)
       throw error
     }
     // An engine that is not isolated has the prompts of one owner only.

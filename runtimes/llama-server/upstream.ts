@@ -25,6 +25,8 @@ export interface UpstreamHooks {
   alive(): boolean
   /** The error to give for a connection that broke. */
   explain(error: Error): Promise<Error>
+  /** Called for each request, before it is sent. */
+  onRequest?(): void
 }
 
 /** The connection failed before an answer came; with a living engine another one may work. */
@@ -32,13 +34,19 @@ const BROKEN = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ENOTCONN'])
 /** A Unix socket whose queue of new connections is full refuses at once; the request is repeated after so many milliseconds. */
 const BACKLOG_WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
 
+/** Routes that save slots to files and restore them. */
+const SLOT_FILES = '/slots/'
+
+/** Whether it is a comment of an event stream, which llama-server sends while it has nothing to say. */
+const isSignOfLife = (chunk: Buffer) => chunk.length <= 3 && chunk[0] === 0x3a
+
 /**
  * Passes a response on as a stream: no more bytes are fetched than its reader takes, and destroying it cuts the connection. When
  * the connection breaks, it ends with the error that `explain` makes of that.
  */
 function createBody(
   message: IncomingMessage,
-  { onData, onClose, explain }: { onData(bytes: number): void; onClose(): void; explain(error: Error): Promise<Error> }
+  { onData, onClose, explain }: { onData(chunk: Buffer): void; onClose(): void; explain(error: Error): Promise<Error> }
 ): Readable {
   const body = new Readable({
     read: () => message.resume(),
@@ -49,7 +57,7 @@ function createBody(
     }
   })
   message.on('data', (chunk: Buffer) => {
-    onData(chunk.length)
+    onData(chunk)
     if (!body.destroyed && !body.push(chunk)) message.pause()
   })
   message.on('end', () => {
@@ -75,12 +83,14 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
   const open = new Set<(error: Error) => void>()
   let closed: Error | undefined
   let received = 0
+  let filing = 0
 
   function send({ method, path, body, headers, signal }: EngineRequest): Promise<EngineResponse> {
     return new Promise((resolve, reject) => {
       let response: Readable | undefined
+      const isFiling = path.startsWith(SLOT_FILES)
       const forget = () => {
-        open.delete(finish)
+        if (open.delete(finish) && isFiling) filing--
         signal.removeEventListener('abort', onAbort)
       }
       const finish = (error: Error) => {
@@ -102,12 +112,14 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         }
       })
       open.add(finish)
+      if (isFiling) filing++
+      hooks.onRequest?.()
       signal.addEventListener('abort', onAbort, { once: true })
       outgoing.on('response', message => {
         received++
         response = createBody(message, {
-          onData: bytes => {
-            received += bytes
+          onData: chunk => {
+            if (!isSignOfLife(chunk)) received += chunk.length
           },
           onClose: forget,
           explain: hooks.explain
@@ -157,7 +169,10 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       closed ??= error
       for (const finish of [...open]) finish(error)
     },
-    /** Requests that are open, and bytes and answers received so far. */
-    activity: () => ({ open: open.size, received })
+    /**
+     * Requests that are open, bytes and answers received so far without what only keeps connections alive, and whether
+     * slots are saved or restored.
+     */
+    activity: () => ({ open: open.size, received, filing: filing > 0 })
   }
 }

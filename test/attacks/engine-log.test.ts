@@ -88,7 +88,8 @@ t.test('a grammar with the words of failures: nothing ends, nothing is believed'
   t.equal((await ask({ grammar: GRAMMAR, max_tokens: 4 })).status, 400)
   t.equal((await ask({ max_tokens: 4 })).status, 200)
   t.same(corral.enginePids(), [pid], 'the engine lives on')
-  const linesOf = async () => (await corral.json(`/api/logs/${DEMO}`)).body.engines[0].lines as string[]
+  const linesOf = async () =>
+    (await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[0].lines as string[]
   const lines = await until('the grammar is in the log', async () => {
     const now = await linesOf()
     return now.some(line => line.includes('red')) ? now : undefined
@@ -97,6 +98,11 @@ t.test('a grammar with the words of failures: nothing ends, nothing is believed'
     t.match(line, /^│ /, line.slice(0, 80))
   }
   process.kill(pid!, 'SIGSEGV')
-  await until('its end is noticed', async () => (await corral.json(`/api/logs/${DEMO}`)).body.engines[0].endedAt)
-  t.match((await corral.json(`/api/logs/${DEMO}`)).body.engines[0].failure, { cause: 'crashed' })
+  await until(
+    'its end is noticed',
+    async () => (await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[0].endedAt
+  )
+  t.match((await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[0].failure, {
+    cause: 'crashed'
+  })
 })

@@ -1,0 +1,300 @@
+import { createHash } from 'node:crypto'
+import type { EngineFields } from '../../core/contracts/engines.ts'
+import { CorralError } from '../../core/errors.ts'
+
+/*
+ * Grammars, JSON schemas and chat templates are small programs of clients that llama-server runs without bounds. One that
+ * has made an engine stop getting on, or fill the memory, must not do it to the next one.
+ */
+
+type Kind = 'grammar' | 'schema' | 'template'
+
+/** What of a request an engine may be caught in. */
+export interface Input {
+  kind: Kind
+  digest: string
+}
+
+/** How often an input may do harm before it is refused, for how long (milliseconds), and how many are remembered. */
+const STRIKES = 2
+const REFUSED_FOR = 10 * 60_000
+const REMEMBERED = 1000
+
+const NAMES: Record<Kind, string> = {
+  grammar: 'grammar of this request',
+  schema: 'JSON schema (or tools) of this request',
+  template: 'chat template'
+}
+const ADVICE: Record<Kind, string> = {
+  grammar: 'Simplify it: fewer repetitions inside of repetitions, and none of what may be empty.',
+  schema: 'Simplify it: fewer repetitions inside of each other, also in patterns, and fewer optional parts.',
+  template: 'Make the model again with a template that does less, such as the one of the model that it was made from.'
+}
+
+export function inputOf(kind: Kind, text: string): Input {
+  const digest = createHash('sha256')
+    .update(`${kind} ${text.replace(/\s+/g, ' ').trim()}`)
+    .digest('hex')
+    .slice(0, 16)
+  return { kind, digest }
+}
+
+/** The grammars and schemas of a request. */
+export function constraintsOf({ grammar, json_schema, response_format, tools }: EngineFields): Input[] {
+  const { schema, json_schema: named } = (response_format ?? {}) as { schema?: unknown; json_schema?: unknown }
+  const schemas = [json_schema, schema, named, Array.isArray(tools) && tools.length > 0 ? tools : undefined]
+  return [
+    ...(typeof grammar === 'string' && grammar !== '' ? [inputOf('grammar', grammar)] : []),
+    ...schemas.flatMap(each => (each === undefined || each === null ? [] : [inputOf('schema', JSON.stringify(each))]))
+  ]
+}
+
+/** What is known of inputs, for all engines. */
+export type InputBook = ReturnType<typeof createInputBook>
+
+export function createInputBook(now: () => number = Date.now) {
+  /** Oldest first. `until` is when what it did is forgotten. */
+  const strikes = new Map<string, { count: number; until: number; cause: string }>()
+  const suspects = new Map<string, number>()
+  const proven = new Set<string>()
+
+  function note<Value>(map: Map<string, Value>, key: string, value: Value): void {
+    map.delete(key)
+    map.set(key, value)
+    if (map.size > REMEMBERED) map.delete(map.keys().next().value!)
+  }
+
+  return {
+    /** @throws CorralError `input_blocked` for one that has done harm too often */
+    check(inputs: readonly Input[], model: string): void {
+      for (const { kind, digest } of inputs) {
+        const entry = strikes.get(digest)
+        if (!entry || entry.until <= now() || entry.count < STRIKES) continue
+        const until = new Date(entry.until).toISOString()
+        const name = kind === 'template' ? `chat template of model "${model}"` : NAMES[kind]
+        const what = entry.cause === 'over_memory' ? 'take far too much memory' : 'compute without getting on'
+        throw new CorralError(
+          'input_blocked',
+          `The ${name} (${digest}) has made the engine of "${model}" ${what} ${entry.count} times, and is refused until ${until}. ${ADVICE[kind]}`,
+          { details: { input: kind, digest, cause: entry.cause, until } }
+        )
+      }
+    },
+    /** It did harm. */
+    strike({ digest }: Input, cause: string): void {
+      const entry = strikes.get(digest)
+      const count = entry && entry.until > now() ? entry.count + 1 : 1
+      note(strikes, digest, { count, until: now() + REFUSED_FOR, cause })
+      suspects.delete(digest)
+      proven.delete(digest)
+    },
+    /** It or another one did harm. */
+    suspect: ({ digest }: Input) => note(suspects, digest, now() + REFUSED_FOR),
+    isSuspect: ({ digest }: Input) => (suspects.get(digest) ?? 0) > now(),
+    /** An answer with it has come to its end. */
+    prove({ digest }: Input): void {
+      suspects.delete(digest)
+      proven.add(digest)
+      if (proven.size > REMEMBERED) proven.delete(proven.keys().next().value!)
+    },
+    isProven: ({ digest }: Input) => proven.has(digest)
+  }
+}
+
+/** A request at one engine. */
+export interface Ticket {
+  constraints: readonly Input[]
+  /** The engine's template, where the request has its conversation written with it. */
+  template?: Input | undefined
+  /** The engine says at once when its main loop takes the request; else only with the first token. */
+  reportsProgress: boolean
+  /** The engine has begun to answer: template and schemas have been read. */
+  answered: boolean
+  /** It has generated something. */
+  generated: boolean
+  /** Its client has gone. */
+  left: boolean
+  /** The main loop went on after that. */
+  wentOn: boolean
+}
+
+/** Where an engine was caught: in its main loop, in reading a request beside it; `memory`: it took too much of that. */
+export type Trouble = 'loop' | 'beside' | 'memory'
+
+/**
+ * Finds the requests that are to blame, of all that an engine had:
+ * 1. In its main loop it reads no templates; beside it, only requests that it has not begun to answer. Requests whose
+ *    clients had gone before the loop went on are over there.
+ * 2. Where the main loop was caught by a request that it had taken, those are over that it had not taken yet. A template
+ *    counts where there are no grammars and schemas, unless only it has never come to a good end.
+ * 3. An input that has never come to a good end goes before one that has, and a request that has generated nothing
+ *    before one that did: what is caught mostly is so at its first token.
+ * 4. One input left (or none, with one request in all): it is the one. Several: each may be.
+ */
+export function findBlame(
+  tickets: readonly Ticket[],
+  trouble: Trouble,
+  isProven: (input: Input) => boolean
+): { certain: boolean; tickets: Ticket[]; inputs: Input[] } {
+  const reading = (ticket: Ticket) => !ticket.answered
+  const running = (ticket: Ticket) => !(ticket.left && ticket.wentOn)
+  const possible = tickets.filter(ticket =>
+    trouble === 'beside' ? reading(ticket) : running(ticket) || (trouble === 'memory' && reading(ticket))
+  )
+  const inputsOf = (ticket: Ticket): Input[] => {
+    const { constraints, template } = ticket
+    if (trouble === 'loop' || !reading(ticket) || !template) return [...constraints]
+    if (constraints.length > 0 && (isProven(template) || !constraints.every(isProven))) return [...constraints]
+    return [template]
+  }
+  const narrowed = <Item>(items: readonly Item[], keep: (item: Item) => boolean) => {
+    const kept = items.filter(keep)
+    return kept.length > 0 ? kept : [...items]
+  }
+  const withInputs = possible.filter(ticket => inputsOf(ticket).length > 0)
+  if (withInputs.length === 0) {
+    const certain = possible.length === 1
+    return { certain, tickets: certain ? possible : [], inputs: [] }
+  }
+  const fresh = (ticket: Ticket) => ticket.answered && !ticket.generated
+  const taken =
+    trouble === 'loop' && withInputs.some(fresh)
+      ? withInputs.filter(ticket => ticket.answered || !ticket.reportsProgress)
+      : withInputs
+  const unproven = narrowed(taken, ticket => inputsOf(ticket).some(input => !isProven(input)))
+  const first = narrowed(unproven, ticket => !ticket.generated)
+  const all = new Map(first.flatMap(inputsOf).map(input => [input.digest, input]))
+  const inputs = narrowed([...all.values()], input => !isProven(input))
+  const named = new Set(inputs.map(({ digest }) => digest))
+  const blamed = withInputs.filter(ticket => inputsOf(ticket).some(({ digest }) => named.has(digest)))
+  return { certain: inputs.length === 1, tickets: blamed, inputs }
+}
+
+/** The requests of one engine, with what they may be blamed for. */
+export type InputGuard = ReturnType<typeof createInputGuard>
+
+export function createInputGuard(book: InputBook, model: string, template?: Input) {
+  const tickets = new Set<Ticket>()
+  const waiting = new Set<() => void>()
+  /** What each request is to blame for, where that is known. */
+  const blamed = new Map<Ticket, Kind | undefined>()
+  let failure: CorralError | undefined
+  let gone = false
+
+  /** One that may be harmful runs alone until it has generated something: then it is known if it is, and hurts no other. */
+  function mayBegin(constraints: readonly Input[]): boolean {
+    const open = [...tickets].filter(ticket => !ticket.left)
+    if (constraints.some(book.isSuspect)) return open.length === 0
+    return !open.some(ticket => !ticket.generated && ticket.constraints.some(book.isSuspect))
+  }
+  function retryWaiting(): void {
+    for (const again of [...waiting]) again()
+  }
+
+  /** Waits until the request may begin, and adds it in the same instant. */
+  async function begin(ticket: Ticket, signal: AbortSignal): Promise<void> {
+    // One that is being ended still has its slots: who gave up now would get the same engine again.
+    while (!gone && (failure || !mayBegin(ticket.constraints))) {
+      await new Promise<void>((resolve, reject) => {
+        const again = () => {
+          waiting.delete(again)
+          signal.removeEventListener('abort', giveUp)
+          resolve()
+        }
+        const giveUp = () => {
+          waiting.delete(again)
+          reject(signal.reason)
+        }
+        waiting.add(again)
+        signal.addEventListener('abort', giveUp, { once: true })
+      })
+    }
+    if (gone && failure)
+      throw new CorralError(failure.code, failure.message, { details: { ...failure.details, sent: false } })
+    tickets.add(ticket)
+  }
+
+  return {
+    /**
+     * Runs a request of which a part may be harmful.
+     * @throws CorralError `input_blocked`; `engine_crashed` that is not to be tried again for the one that is to blame
+     */
+    async run<Result>(
+      fields: EngineFields,
+      signal: AbortSignal,
+      ask: (ticket: Ticket) => Promise<Result>
+    ): Promise<Result> {
+      const constraints = constraintsOf(fields)
+      const own = fields.messages === undefined ? undefined : template
+      book.check(own ? [own, ...constraints] : constraints, model)
+      const ticket: Ticket = {
+        constraints,
+        ...(own && { template: own }),
+        reportsProgress: fields.return_progress === true,
+        answered: false,
+        generated: false,
+        left: false,
+        wentOn: false
+      }
+      await begin(ticket, signal)
+      try {
+        const result = await ask(ticket)
+        tickets.delete(ticket)
+        for (const input of [...constraints, ...(own ? [own] : [])]) book.prove(input)
+        return result
+      } catch (error) {
+        // Whether the engine has let go of it is not known: see `look`.
+        ticket.left = true
+        if (blamed.has(ticket) && failure) throw blameFor(failure, blamed.get(ticket))
+        throw error
+      } finally {
+        retryWaiting()
+      }
+    },
+    /** The engine has something to show for it. */
+    progressed(ticket: Ticket): void {
+      ticket.answered = true
+      if (ticket.generated) return
+      ticket.generated = true
+      retryWaiting()
+    },
+    /** What a look at the engine says of those that have left. */
+    look(wentOn: boolean, atRest: boolean): void {
+      for (const ticket of tickets) {
+        if (!ticket.left) continue
+        if (wentOn) ticket.wentOn = true
+        if (atRest || (ticket.wentOn && ticket.answered)) tickets.delete(ticket)
+      }
+    },
+    /** The engine is ended for this; notes who is to blame. Requests that wait for their turn are not. */
+    convict(trouble: Trouble, error: CorralError): ReturnType<typeof findBlame> {
+      failure = error
+      const cause = String(error.details?.cause)
+      const blame = findBlame([...tickets], trouble, book.isProven)
+      const { certain, tickets: found, inputs } = blame
+      for (const input of inputs) {
+        if (certain) book.strike(input, cause)
+        else book.suspect(input)
+      }
+      if (certain) for (const ticket of found) blamed.set(ticket, inputs[0]?.kind)
+      return blame
+    },
+    /** The engine has gone. */
+    close(error: CorralError): void {
+      failure ??= error
+      gone = true
+      retryWaiting()
+    }
+  }
+}
+
+/** The error for the request that an engine was ended for: another engine would have to be ended for it too. */
+function blameFor(failure: CorralError, kind: Kind | undefined): CorralError {
+  const what =
+    kind === undefined ? 'this request' : kind === 'template' ? `the model's ${NAMES.template}` : `the ${NAMES[kind]}`
+  const advice = kind === undefined ? 'Send another one.' : ADVICE[kind]
+  return new CorralError(failure.code, `${failure.message} The cause is ${what}; it is not tried again. ${advice}`, {
+    details: { ...failure.details, ...(kind !== undefined && { input: kind }) },
+    retryable: false
+  })
+}

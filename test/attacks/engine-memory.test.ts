@@ -1,0 +1,88 @@
+import { readFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { alive, CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
+
+const MIB = 2 ** 20
+/** Loops that never end and keep what they have written. */
+const LOOPS = '{% for i in range(10000000) %}{% for j in range(10000000) %}x{% endfor %}{% endfor %}'
+/** The same once there is a conversation of a certain kind: its load is harmless. */
+const LATER = `{% if messages[0].content == 'fill' %}${LOOPS}{% endif %}{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|>`
+const CONFIG = 'limits: { stuck_after: 3s }'
+
+const chat = (model: string, content = CAPITAL_QUESTION.content) => ({
+  model,
+  messages: [{ role: 'user', content }],
+  stream: false,
+  options: { temperature: 0, max_tokens: 30 }
+})
+
+/** The most memory of their own that engines of this server have while something goes on, in bytes. */
+async function highest<T>(corral: Corral, going: Promise<T>): Promise<{ value: T; bytes: number }> {
+  let bytes = 0
+  let over = false
+  const value = going.finally(() => {
+    over = true
+  })
+  while (!over) {
+    for (const pid of corral.enginePids()) {
+      try {
+        const size = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]
+        bytes = Math.max(bytes, Number(size ?? 0) * 1024)
+      } catch {
+        // It has ended.
+      }
+    }
+    await sleep(20)
+  }
+  return { value: await value, bytes }
+}
+
+async function make(corral: Corral, model: string, template: string): Promise<void> {
+  const { status, body } = await corral.json('/api/create', { model, from: DEMO, template, stream: false })
+  if (status !== 200) throw new Error(JSON.stringify(body))
+}
+
+t.test('a template that fills the memory while the model loads', async t => {
+  const corral = await startCorral(t, { config: CONFIG })
+  await make(corral, 'evil/load', `${LOOPS}{{ messages[0].content }}`)
+  const { value, bytes } = await highest(corral, corral.json('/api/chat', chat('evil/load')))
+  t.ok(value.status >= 400, `${value.status}`)
+  t.ok(['over_memory', 'stuck'].includes(value.body.cause), value.body.error)
+  t.ok(bytes < 3000 * MIB, `${Math.round(bytes / MIB)} MiB at most`)
+  t.equal((await corral.json('/api/chat', chat(DEMO))).body.message.content, CAPITAL_ANSWER)
+})
+
+t.test('a template that fills it when it is asked: ended, then refused; others are not', async t => {
+  const corral = await startCorral(t, { config: CONFIG })
+  await make(corral, 'evil/later', LATER)
+  t.equal((await corral.json('/api/chat', chat('evil/later'))).status, 200)
+  const [pid] = corral.enginePids()
+  for (const _ of [1, 2]) {
+    const { value, bytes } = await highest(corral, corral.json('/api/chat', chat('evil/later', 'fill')))
+    t.same([value.status, value.body.code, value.body.cause], [500, 'engine_crashed', 'over_memory'])
+    t.match(value.body.error, /more memory than the .* that are reserved.*the model's chat template; it is not tried/)
+    t.ok(bytes < 3000 * MIB, `${Math.round(bytes / MIB)} MiB at most`)
+  }
+  t.notOk(alive(pid!))
+  const refused = await corral.json('/api/chat', chat('evil/later'))
+  t.same([refused.status, refused.body.code], [400, 'input_blocked'])
+  t.match(refused.body.error, /chat template of model "evil\/later".*far too much memory 2 times/)
+  t.equal((await corral.json('/api/chat', chat(DEMO))).body.message.content, CAPITAL_ANSWER)
+})
+
+t.test('who asks for that leaves: the engine does not go on', async t => {
+  const corral = await startCorral(t, { config: CONFIG })
+  await make(corral, 'evil/later', LATER)
+  t.equal((await corral.json('/api/chat', chat('evil/later'))).status, 200)
+  const [pid] = corral.enginePids()
+  const leaving = new AbortController()
+  const gone = corral.send('/api/chat', chat('evil/later', 'fill'), { signal: leaving.signal }).catch(() => 'gone')
+  setTimeout(() => leaving.abort(), 150)
+  const ends = async () => {
+    await gone
+    while (alive(pid!)) await sleep(50)
+  }
+  const { bytes } = await highest(corral, ends())
+  t.ok(bytes < 3000 * MIB, `${Math.round(bytes / MIB)} MiB at most`)
+})
