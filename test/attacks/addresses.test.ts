@@ -286,3 +286,15 @@ t.test('a pull is held to what is allowed now, also after a restart', async t =>
   await until('it asks again', () => open.seen.length > asked)
   t.match((await local.json('/api/pulls')).body.pulls, [{ state: 'downloading' }])
 })
+
+t.test('by the private socket every address is allowed, and that is nobody else', async t => {
+  const secret = await secretServer(t)
+  const corral = await startCorral(t, { env: NO_PROXY, config: 'storage:\n  demo_model: false' })
+  const ask = { model: `${secret.url}/m.gguf`, as: 'me/local', stream: false, dry_run: true }
+  t.match(await corral.json('/api/pull', ask, { local: true }), { status: 200, body: { size: MODEL.length } })
+  const asked = secret.seen.length
+  t.ok(asked > 0)
+  // The connection that is still open is not for others.
+  t.match(await corral.json('/api/pull', ask), { status: 403, body: { code: 'address_not_allowed' } })
+  t.equal(secret.seen.length, asked)
+})
