@@ -50,7 +50,10 @@ export interface Question {
 }
 
 /** What is leased, and how. */
-export type ModelLease = Omit<LeaseRequest, 'signal' | 'onProgress' | 'turn' | 'owner'>
+export type ModelLease = Omit<LeaseRequest, 'signal' | 'onProgress' | keyof CallerLease>
+
+/** What a lease says of its caller. */
+type CallerLease = Pick<LeaseRequest, 'turn' | 'owner' | 'bounds' | 'onClamped'>
 
 /** How a surface writes one answer; made anew for each attempt. */
 export interface AnswerWriter {
@@ -81,7 +84,7 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
   const signal = clientSignal(reply)
   const question = bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
-  return await deps.scheduler.withLease({ ...question.lease, ...whose(reply.request), signal }, async lease => {
+  return await deps.scheduler.withLease({ ...question.lease, ...callerLease(reply), signal }, async lease => {
     const taker = await open(lease)
     await generate(deps, lease, question, hooked, reply, deltas => void taker.add(deltas))
     return taker
@@ -106,7 +109,7 @@ export async function streamedAnswer(
   const stream = openReplyStream(reply, channel)
   const lease: LeaseRequest = {
     ...question.lease,
-    ...whose(request),
+    ...callerLease(reply),
     signal,
     onProgress: progress => {
       stream.status = progressText(progress)
@@ -132,8 +135,6 @@ export async function streamedAnswer(
   )
 }
 
-const whose = ({ caller: { turn, owner } }: FastifyRequest) => ({ turn, owner })
-
 /** Asks a leased engine for something that comes in one piece: vectors, scores, counts. */
 export async function askOnce<Reply, Body extends EngineFields>(
   deps: AnswerDependencies,
@@ -144,7 +145,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
   const signal = clientSignal(reply)
   const { operation, body, lease } = bounded(deps, reply, asked, deps.catalog.get(asked.lease.model))
   if (!lease.loadOnly) await deps.hooks.request(hookedRequest(deps, operation, body, lease, signal))
-  return await deps.scheduler.withLease({ ...lease, ...whose(reply.request), signal }, async leased => {
+  return await deps.scheduler.withLease({ ...lease, ...callerLease(reply), signal }, async leased => {
     try {
       return await use(leased, body)
     } catch (error) {
@@ -171,6 +172,20 @@ function bounded<Request extends Asked>(
   // How long a model stays is a matter for all who use it. Clients send it out of habit, so it is no reason to refuse.
   const { keepAlive: _, ...lease } = asked.lease
   return { ...asked, body, lease }
+}
+
+/** Leases for the caller of a request, whose reply says in a header which of its options are over their bounds. */
+export function callerLease(reply: FastifyReply): CallerLease {
+  const { turn, owner, bounds } = reply.request.caller
+  return {
+    turn,
+    owner,
+    bounds,
+    onClamped(options) {
+      const clamped = Object.entries(options).map(([name, value]) => `${name}=${value}`)
+      reply.header('x-corral-clamped', clamped.join(', '))
+    }
+  }
 }
 
 type Call = Question['operation'] | ByteCall | 'embed' | 'rerank' | 'tokenize' | 'detokenize' | 'countTokens'

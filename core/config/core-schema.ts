@@ -123,9 +123,10 @@ const LimitsSchema = Type.Object(
       description: 'Most responses that are stored for one key; the oldest ones go'
     }),
     queue_per_key: Type.Integer({
-      default: 128,
+      default: 512,
       minimum: 1,
-      description: 'Most requests of one key (or address without one) that wait for one model'
+      description:
+        'Most requests of one key (or address without one) that wait for one model; in a full queue they give way to others'
     }),
     reader_stall: Duration({
       default: '60s',

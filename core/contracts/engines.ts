@@ -168,6 +168,11 @@ export interface Engine {
   chatBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
   /** As `chatBytes`, for `completion`. */
   completionBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
+  /**
+   * Items of one `embed` or `rerank` that it works on at once. Longer lists are asked for in parts of this size, and
+   * between them others have their turn. Where absent, lists are asked for whole.
+   */
+  readonly batch?: number
   /** Vectors of texts, or of lists of tokens. `truncate` cuts what is longer than the context. */
   embed?(
     inputs: readonly (string | readonly number[])[],

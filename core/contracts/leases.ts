@@ -1,5 +1,6 @@
 import type { LoadOptions } from '../models/load-options.ts'
 import type { ModelName } from '../models/model-name.ts'
+import type { RequestBounds } from './callers.ts'
 import type { Engine, EngineMode } from './engines.ts'
 import type { Model } from './models.ts'
 import type { Progress, Waiting } from './progress.ts'
@@ -10,6 +11,10 @@ export interface LeaseRequest extends Waiting {
   turn?: string
   /** Whom the prompt belongs to, as `Caller.owner`; the server itself where absent. */
   owner?: string
+  /** What the caller's key allows, in the place of what `limits` says; see `Caller.bounds`. */
+  bounds?: Partial<RequestBounds> | undefined
+  /** Called at once where options of the request are over their bounds, with what holds instead. */
+  onClamped?: (clamped: Partial<LoadOptions>) => void
   mode?: EngineMode
   /** The model is to be loaded and nothing more: no slot is taken. */
   loadOnly?: boolean
@@ -24,12 +29,18 @@ export interface LeaseRequest extends Waiting {
 
 /** The right to use a running engine, by one slot or as many as were requested. */
 export interface Lease {
+  /** May be another one after `letOthers`. */
   readonly engine: Engine
   readonly variant: Model
   /** Aborted when the caller's own signal is, or with a CorralError as reason when the engine is taken away. */
   readonly signal: AbortSignal
   /** Milliseconds this request waited for the model to load; 0 when it was loaded. */
   readonly loadDuration: number
+  /**
+   * For work of many parts, between two of them: lets clients that wait have their turn, and waits for its own next one;
+   * resolves at once where nobody waits. @throws what a lease does
+   */
+  letOthers(): Promise<void>
   release(): void
 }
 
@@ -67,7 +78,7 @@ export interface Scheduler {
    * @throws CorralError `model_not_found` or `model_not_loaded`
    */
   stop(model: ModelName): Promise<void>
-  /** Sets how long a loaded model stays without requests (milliseconds; see LeaseRequest). */
+  /** Sets how long a loaded model stays without requests, of whichever client (milliseconds; see LeaseRequest). */
   keepAlive(model: ModelName, ms: number): void
   running(): RunningModel[]
   loading(): LoadingModel[]

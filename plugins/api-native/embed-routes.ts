@@ -2,7 +2,8 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { shortened } from '../../core/answers/embedding.ts'
-import { askOnce, callOf } from '../../core/answers/pipeline.ts'
+import { embedInParts } from '../../core/answers/in-parts.ts'
+import { askOnce } from '../../core/answers/pipeline.ts'
 import { Nanoseconds } from '../../core/contracts/native-records.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
@@ -110,9 +111,9 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const lease = { model, mode: 'embedding' as const, options: load, keepAlive, loadOnly }
     const question = { operation: 'embeddings' as const, body: { input: texts }, lease }
     return await askOnce(deps, reply, question, async (lease, { input }) => {
-      const { loadDuration, signal } = lease
+      const { loadDuration } = lease
       if (loadOnly) return { ...none, loadDuration }
-      const { vectors, promptTokens } = await callOf(lease, 'embed')(input, { truncate: truncate ?? false, signal })
+      const { vectors, promptTokens } = await embedInParts(lease, input, { truncate: truncate ?? false })
       return { vectors: vectors.map(vector => shortened(vector, dimensions ?? undefined)), promptTokens, loadDuration }
     })
   }

@@ -2,6 +2,7 @@ import { isAbsolute } from 'node:path'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
+import { callerLease } from '../../core/answers/pipeline.ts'
 import type { Caller } from '../../core/contracts/callers.ts'
 import type { ConvertedModel } from '../../core/contracts/conversion.ts'
 import { FoundModelsSchema } from '../../core/contracts/found-models.ts'
@@ -165,7 +166,15 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       const keepAlive = parseKeepAlive(body.keep_alive)
       catalogFor(catalog, request.caller).get(model)
       return await streams.replyToWork(request, reply, body, async (signal, onProgress) => {
-        const lease = await scheduler.lease({ model, options, keepAlive, signal, onProgress, loadOnly: true })
+        const lease = await scheduler.lease({
+          ...callerLease(reply),
+          model,
+          options,
+          keepAlive,
+          signal,
+          onProgress,
+          loadOnly: true
+        })
         lease.release()
         return { status: 'ready' }
       })

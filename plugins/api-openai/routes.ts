@@ -1,5 +1,6 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
+import { embedInParts, rerankInParts } from '../../core/answers/in-parts.ts'
 import { readModelRequest, type SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { askOnce, callOf } from '../../core/answers/pipeline.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
@@ -117,7 +118,7 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         const input = embeddingInputs(body, request.variant)
         const lease = { ...request.lease, mode: 'embedding' } as const
         const question = { operation: 'embeddings', body: { input }, lease } as const
-        const vectors = await askOnce(deps, reply, question, (lease, { input }) => callOf(lease, 'embed')(input, lease))
+        const vectors = await askOnce(deps, reply, question, (lease, { input }) => embedInParts(lease, input))
         return embeddingList(vectors, body, request.requested)
       }
     )
@@ -138,9 +139,7 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
           const texts = { query: body.query, documents: body.documents.map(documentText) }
           const lease = { ...request.lease, mode: 'rerank' } as const
           const question = { operation: 'rerank', body: texts, lease } as const
-          const scores = await askOnce(deps, reply, question, (lease, { query, documents }) =>
-            callOf(lease, 'rerank')(query, documents, lease)
-          )
+          const scores = await askOnce(deps, reply, question, rerankInParts)
           return ranking(scores, body, request.requested)
         }
       )

@@ -1,5 +1,6 @@
 import { CorralError } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
+import { formatDuration } from '../../core/system/duration.ts'
 import {
   type Ahead,
   endOfTurn,
@@ -24,12 +25,28 @@ import {
   type PreparedPlan,
   planOf,
   type QueuedRequest,
+  type Reload,
   reservedBy,
   runningOn,
   type SchedulerState,
   satisfies,
   union
 } from './scheduler-state.ts'
+import {
+  chargeReload,
+  chargeSlots,
+  countDisturbance,
+  countLoad,
+  expiryOf,
+  isOfOthers,
+  joinClients,
+  mayReloadAt,
+  nextRequest,
+  toDisplace,
+  waitingByClient,
+  waitsSince,
+  wantedOf
+} from './turns.ts'
 
 type RequestEvent = Extract<Event, { type: 'request' }>
 type EngineEvent = Extract<Event, { key: string }>
@@ -47,20 +64,30 @@ interface Step {
  * returns what is to be done. No clock, process or promise is touched; `scheduler.ts` carries the effects out and
  * reports back by events.
  *
+ * Clients are told apart by the `turn` of their requests, and share everything by turns (`turns.ts`).
+ *
  * 1. The event is recorded in the state of its engine (`record`). A request is refused at once while corral shuts down,
- *    while the same load has failed repeatedly and backs off, and where the queue is full; else it is queued.
+ *    while the same load has failed repeatedly and backs off, where `queue_per_key` requests of its client wait, and
+ *    where the queue is full; else it is queued. In a full queue the client with most requests gives up its newest one
+ *    for a client with fewer.
  *
  * 2. That engine does what it can without more room (`advance`).
- *    2.1 A ready one is served (`serve`): requests that only load are granted. Then, for the head of the queue:
+ *    2.1 A ready one is served (`serve`): requests that only load are granted. Then, for the request that is next
+ *        (`nextRequest`), by turns between clients and in order of arrival for each of them:
  *        a. the engine has to give way to another model: nobody is granted;
- *        b. the head needs other options: the engine drains, and a reload with both is planned;
- *        c. fewer slots are free than the head takes: it waits, and nobody overtakes it;
- *        d. else it is granted, and the next one is the head.
+ *        b. it needs other options: the engine drains, and a reload with both is planned; or it is refused, where its
+ *           client had engines of others loaded anew too often (`reloads`). It waits while clients that use the engine
+ *           have had less of it than its own one;
+ *        c. fewer slots are free than it takes: it waits, and nobody overtakes it;
+ *        d. else it is granted, and another one is next.
  *        When it has nothing left to do, it is unloaded after its `keep_alive`.
- *    2.2 For requests without an engine, a load with the options of all of them is planned and prepared.
+ *    2.2 One that drains while others wait gives that up after a while, for as long as they then need to have had as
+ *        much as the client that it drained for.
+ *    2.3 For requests without an engine, a load with the options of all of them is planned and prepared.
  *
- * 3. Models whose plan is prepared get room, whoever has waited longest first (`giveRoom`, and `room.ts` finds it).
- *    What one of them will take or free counts for all behind it: they overtake it only where that does not delay it.
+ * 3. Models whose plan is prepared get room, whoever has waited longest first (`giveRoom`, and `eviction.ts` finds it);
+ *    the wait of a client that has several models loaded begins anew with each of them. What one of them will take or
+ *    free counts for all behind it: they overtake it only where that does not delay it.
  *    3.1 Its own old engine is still stopping: it waits for that.
  *    3.2 There will never be room, since pinned models stay: the requests that want too much are refused.
  *    3.3 There is room once some idle engines are evicted, if any:
@@ -68,13 +95,15 @@ interface Step {
  *        b. others are loading, and it is not sure that all fit: it waits for them;
  *        c. they are evicted; where there is no room before stopping engines are gone, it waits for those;
  *        d. else it is loaded.
- *    3.4 Only busy engines hold the room: it claims some. They grant no more after `fair_wait` or `fair_count`, so that
- *        they are idle in the end (3.3). Those who have waited longer than `room_timeout` are refused.
+ *    3.4 Only busy engines hold the room, or such as others use, of which its client had too many evicted: it claims
+ *        some. They grant no more after `fair_wait` or `fair_count`, so that they are idle in the end (3.3). Those who
+ *        have waited longer than `room_timeout` are refused.
  *    While it waits, its plan grows with the options of new requests.
  *
- * 4. Where engines hold more than there may be, idle ones are unloaded (`surplus` in `room.ts`).
+ * 4. Where engines hold more than there may be, idle ones are unloaded (`surplus` in `eviction.ts`).
  *
- * 5. What nobody needs any more is forgotten.
+ * 5. What nobody needs any more is forgotten. A load that is good for nobody who waits is ended after `loadGrace`, so that
+ *    a client that tries again finds it; those who wait for other options get a load of their own.
  */
 export function decide(state: SchedulerState, event: Event, now: number): Effect[] {
   const step: Step = { state, now, effects: [] }
@@ -103,10 +132,13 @@ function engineOf(state: SchedulerState, event: EngineEvent): EngineState | unde
     phase: { name: 'absent' },
     queue: [],
     keepAlive: state.limits.keepAlive,
+    clients: new Map(),
+    share: 0,
     grants: 0,
     preparing: undefined,
     alarm: undefined,
     waitsFor: [],
+    unwantedSince: undefined,
     failure: undefined
   }
   state.engines.set(event.key, engine)
@@ -128,9 +160,11 @@ function record(step: Step, engine: EngineState, event: EngineEvent): void {
       return
     case 'leave':
       engine.queue = engine.queue.filter(request => request.id !== event.id)
-      if ('running' in engine.phase && engine.phase.running.delete(event.id)) engine.phase.lastUsed = now
-      // A load that nobody waits for any more goes on: it serves the next request.
+      endAnswer(step, engine, event.id)
       if (plan?.reload?.requester === event.id && !isIn(engine, 'loading')) undoReload(step, engine, plan.reload)
+      return
+    case 'yield':
+      recordYield(step, engine, event.id)
       return
     case 'prepared':
       if (event.run !== engine.preparing) return
@@ -157,7 +191,7 @@ function record(step: Step, engine: EngineState, event: EngineEvent): void {
       recordStop(step, engine, event)
       return
     case 'keep-alive':
-      if (!engine.pinned) engine.keepAlive = event.keepAlive
+      recordKeepAlive(engine, event.keepAlive)
       return
     case 'alarm':
       engine.alarm = undefined
@@ -166,19 +200,47 @@ function record(step: Step, engine: EngineState, event: EngineEvent): void {
 
 function recordRequest(step: Step, engine: EngineState, event: RequestEvent): void {
   const { state, now, effects } = step
-  const { id, options, loadOnly, slots } = event
+  const { id, turn, options, loadOnly, slots } = event
   if (state.closing) {
     effects.push({ type: 'refuse', id, error: shuttingDown() })
     return
   }
   const ends = isIn(engine, 'absent', 'planned', 'stopping')
-  if (ends && !engine.queue.length) engine.keepAlive = event.initialKeepAlive ?? state.limits.keepAlive
+  if (ends && !engine.queue.length) {
+    engine.keepAlive = event.initialKeepAlive ?? state.limits.keepAlive
+    engine.clients.clear()
+    engine.share = 0
+  }
   Object.assign(engine, factsOf(event))
-  if (event.pinned) engine.keepAlive = Number.POSITIVE_INFINITY
-  else if (event.keepAlive !== undefined) engine.keepAlive = event.keepAlive
-  const error = backOff(engine, event, now) ?? queueFull(state, engine)
+  const client = joinClients(engine, turn, now)
+  if (event.keepAlive !== undefined) client.keepAlive = event.keepAlive
+  const error = backOff(engine, event, now) ?? queueFull(step, engine, turn)
   if (error) effects.push({ type: 'refuse', id, error })
-  else engine.queue.push({ id, options, loadOnly, slots, arrivedAt: now })
+  else engine.queue.push({ id, turn, options, loadOnly, slots, arrivedAt: now, isCounted: false })
+}
+
+/** An answer has ended, if this is one. */
+function endAnswer({ now }: Step, engine: EngineState, id: number): void {
+  if (!('running' in engine.phase)) return
+  chargeSlots(engine, id, now)
+  if (engine.phase.running.delete(id)) engine.phase.lastUsed = now
+}
+
+/** Its slots go to others, and it is the next one of its client. Where none of them waits, it keeps them. */
+function recordYield(step: Step, engine: EngineState, id: number): void {
+  const taken = 'running' in engine.phase ? engine.phase.running.get(id) : undefined
+  if (!taken) return
+  if (engine.queue.every(({ turn }) => turn === taken.request.turn)) {
+    step.effects.push({ type: 'grant', id, key: engine.key })
+    return
+  }
+  endAnswer(step, engine, id)
+  engine.queue.unshift(taken.request)
+}
+
+function recordKeepAlive(engine: EngineState, keepAlive: number): void {
+  engine.keepAlive = keepAlive
+  for (const client of engine.clients.values()) client.keepAlive = keepAlive
 }
 
 /** The error for a request whose load has failed repeatedly and is not tried again yet. */
@@ -194,25 +256,46 @@ function backOff({ phase, failure }: EngineState, event: RequestEvent, now: numb
   )
 }
 
-function queueFull({ limits }: SchedulerState, { queue }: EngineState): CorralError | undefined {
-  if (queue.length < limits.maxQueue) return
-  return new CorralError(
+/** The error where there is no place in the queue; another client may have to leave it one. */
+function queueFull(step: Step, engine: EngineState, turn: string): CorralError | undefined {
+  const { maxQueue, queuePerKey } = step.state.limits
+  const own = waitingByClient(engine).get(turn) ?? 0
+  if (own >= queuePerKey) {
+    return new CorralError(
+      'queue_full',
+      `${own} of your requests wait for this model already, and limits.queue_per_key allows ${queuePerKey}. Send more when some are answered.`,
+      { retryAfter: 1 }
+    )
+  }
+  if (engine.queue.length < maxQueue) return undefined
+  const full = new CorralError(
     'queue_full',
-    `${limits.maxQueue} requests wait for this model already. Try again in a moment.`,
+    `${maxQueue} requests wait for this model already (scheduler.max_queue). Try again in a moment.`,
     { retryAfter: 1 }
   )
+  const displaced = toDisplace(engine, turn)
+  if (!displaced) return full
+  refuse(step, engine, [displaced], full)
+  const reload = planOf(engine)?.reload
+  if (reload?.requester === displaced.id && !isIn(engine, 'loading')) undoReload(step, engine, reload)
+  return undefined
 }
 
 function recordLoaded({ now }: Step, engine: EngineIn<'loading'>, event: Extract<Event, { type: 'loaded' }>): void {
   const { run, plan } = engine.phase
+  const { chosenBy, reload } = plan
   engine.failure = undefined
+  if (reload) chargeReload(engine, reload.paidBy, plan.options.num_parallel, reload.since, now)
   become(engine, {
     name: 'ready',
     run,
     options: plan.options,
+    chosenBy,
     slots: event.slots ?? plan.options.num_parallel,
     reserved: event.use ?? plan.estimate.use,
     running: new Map(),
+    // Who it was loaded for is served before another reload begins.
+    keptFor: reload && { id: reload.requester, since: now },
     readySince: now,
     lastUsed: now,
     loadTime: event.loadTime,
@@ -235,7 +318,10 @@ function recordEnd(step: Step, engine: EngineState, error: CorralError | undefin
     case 'ready':
       revokeAll(step, engine, reason)
       // It went by itself: those that wait expect what it ran with.
-      become(engine, engine.queue.length ? { name: 'planned', plan: newPlan(phase.options) } : { name: 'absent' })
+      become(
+        engine,
+        engine.queue.length ? { name: 'planned', plan: newPlan(phase.options, phase.chosenBy) } : { name: 'absent' }
+      )
       return
     case 'draining':
       revokeAll(step, engine, reason)
@@ -261,7 +347,17 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
   const blameless = error.code === 'runtime_missing' || error.code === 'shutting_down'
   engine.failure = blameless ? undefined : { count, options: plan.options, error, retryAt: step.now + wait }
   dropPlan(step, engine)
-  refuse(step, engine, engine.queue, error)
+  refuse(step, engine, toBlame(engine, plan), error)
+  if (engine.queue.length) planLoad(step, engine)
+}
+
+/** Those whose own options are what failed; the others get a load of their own. */
+function toBlame({ queue, defaults }: EngineState, { options }: Plan): QueuedRequest[] {
+  const same = (one: LoadOptions) => satisfies(one, options) && satisfies(options, one)
+  const alone = queue.filter(request => same(firstLoad(defaults, [request.options])))
+  if (alone.length) return alone
+  const asking = queue.filter(request => !satisfies(defaults, request.options))
+  return asking.length ? asking : queue
 }
 
 /**
@@ -271,14 +367,15 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
 function undoReload(
   step: Step,
   engine: EngineState,
-  { previous, requester }: NonNullable<Plan['reload']>,
+  { previous, previouslyBy, requester, paidBy, since }: Reload,
   error?: CorralError
 ): void {
   const asking = engine.queue.filter(request => request.id === requester)
+  chargeReload(engine, paidBy, previous.num_parallel, since, step.now)
   if (error) refuse(step, engine, asking, error)
   dropPlan(step, engine)
   if (isIn(engine, 'ready')) serve(step, engine)
-  else if (engine.queue.length) planLoad(step, engine, previous)
+  else if (engine.queue.length) planLoad(step, engine, previous, previouslyBy)
 }
 
 function recordStop(step: Step, engine: EngineState, event: Extract<Event, { type: 'stop' }>): void {
@@ -313,58 +410,135 @@ function close(step: Step): void {
 
 function advance(step: Step, engine: EngineState): void {
   if (isIn(engine, 'ready')) serve(step, engine)
-  else if (isIn(engine, 'draining', 'planned')) {
-    if (isIn(engine, 'draining') || engine.queue.length) prepare(step, engine)
-  } else if (isIn(engine, 'absent') && engine.queue.length) {
-    planLoad(step, engine, firstLoad(engine.defaults, optionsOf(engine.queue)))
-  }
+  else if (isIn(engine, 'draining')) {
+    if (!endLongDrain(step, engine)) prepare(step, engine)
+  } else if (isIn(engine, 'planned')) {
+    if (engine.queue.length) prepare(step, engine)
+  } else if (isIn(engine, 'absent') && engine.queue.length) planLoad(step, engine)
 }
 
 function serve(step: Step, engine: EngineIn<'ready'>): void {
-  const { state, now, effects } = step
-  const { key, phase } = engine
-  const { options, running } = phase
+  const { state, now } = step
+  const { phase } = engine
+  const { running } = phase
 
-  for (const request of engine.queue.filter(each => each.loadOnly && satisfies(options, each.options))) {
-    engine.queue.splice(engine.queue.indexOf(request), 1)
-    phase.lastUsed = now
-    effects.push({ type: 'grant', id: request.id, key })
+  for (const request of engine.queue.filter(
+    each => each.loadOnly && satisfies(phase.options, wantedOf(engine, phase, each))
+  )) {
+    grant(step, engine, request)
   }
 
-  const most = engine.maxConcurrent ?? Number.POSITIVE_INFINITY
-  let free = phase.slots
-  for (const slots of running.values()) free -= slots
-  for (let head = engine.queue[0]; head; head = engine.queue[0]) {
+  let again: number | undefined
+  while (engine.queue.length) {
     if (phase.giveWay && (now >= phase.giveWay.at || engine.grants >= phase.giveWay.grants)) break
-    if (!satisfies(options, head.options)) {
-      drain(step, engine, head)
+    const next = nextRequest(engine, now)
+    if (next.act === 'reload') {
+      const { request } = next
+      const error = request.isCounted ? undefined : reloadRefused(step, engine, request)
+      if (error) {
+        refuse(step, engine, [request], error)
+        continue
+      }
+      drain(step, engine, request)
       return
     }
-    // A request for n slots waits at the head until n are free: later ones must not overtake it, or it would starve.
-    const slots = Math.min(head.slots, phase.slots)
-    if (running.size >= most || slots > free) break
-    free -= slots
-    engine.queue.shift()
-    running.set(head.id, slots)
+    if (next.act === 'wait') {
+      again = next.until
+      break
+    }
+    const { request } = next
+    const kept = phase.keptFor?.id === request.id ? phase.keptFor : undefined
+    if (next.act === 'keep') {
+      // A request for n slots waits until n are free: others must not overtake it, or it would starve.
+      phase.keptFor = kept ?? { id: request.id, since: now }
+      break
+    }
+    phase.keptFor = undefined
+    running.set(request.id, { request, slots: next.slots, since: kept?.since ?? now })
     engine.grants++
-    phase.lastUsed = now
-    effects.push({ type: 'grant', id: head.id, key })
+    grant(step, engine, request)
   }
 
-  const expires = phase.lastUsed + engine.keepAlive
-  if (running.size || engine.queue.length) setAlarm(step, engine, undefined)
+  const expires = expiryOf(engine)
+  if (running.size || engine.queue.length) setAlarm(step, engine, again)
   else if (state.closing || now >= expires) unload(step, engine)
   else setAlarm(step, engine, expires)
 }
 
+function grant({ now, effects }: Step, engine: EngineIn<'ready'>, request: QueuedRequest): void {
+  engine.queue.splice(engine.queue.indexOf(request), 1)
+  engine.phase.lastUsed = now
+  const client = engine.clients.get(request.turn)
+  if (client) client.lastUsed = now
+  effects.push({ type: 'grant', id: request.id, key: engine.key })
+}
+
+/** The error for a client that had engines of others loaded anew too often. What the model has by default it may have. */
+function reloadRefused(
+  { state, now }: Step,
+  engine: EngineIn<'ready'>,
+  { turn, options }: QueuedRequest
+): CorralError | undefined {
+  if (!asksForMore(engine.phase.options, options)) return undefined
+  const again = mayReloadAt(state, engine, turn, now)
+  if (again === undefined) return undefined
+  const seconds = Math.ceil((again - now) / 1000)
+  return new CorralError(
+    'rate_limited',
+    `Model "${engine.name}" is loaded with other options, which others use, and limits.reloads allows a client ${state.limits.reloads} reloads in ten minutes. Send the request without them, or again in ${seconds} s.`,
+    { retryAfter: seconds, details: { limit: 'limits.reloads', value: state.limits.reloads } }
+  )
+}
+
 /** Begins no more answers, and plans a reload with what runs and what this request needs. */
-function drain(step: Step, engine: EngineIn<'ready'>, { id, options }: QueuedRequest): void {
-  const previous = engine.phase.options
-  const plan = newPlan(union(previous, options))
-  plan.reload = { previous, requester: id }
-  become(engine, { ...engine.phase, name: 'draining', plan })
-  setAlarm(step, engine, undefined)
+function drain(step: Step, engine: EngineIn<'ready'>, request: QueuedRequest): void {
+  const { state, now } = step
+  const { options: previous, chosenBy: previouslyBy } = engine.phase
+  const isRestoring = !asksForMore(previous, request.options)
+  if (!request.isCounted && !isRestoring) countDisturbance(state, request.turn, now)
+  request.isCounted = true
+  const plan = newPlan(union(previous, wantedOf(engine, engine.phase, request)), request.turn)
+  const paidBy = isRestoring ? previouslyBy : request.turn
+  plan.reload = { previous, previouslyBy, requester: request.id, paidBy, since: now }
+  become(engine, { ...engine.phase, keptFor: undefined, name: 'draining', plan })
+  setAlarm(step, engine, endOfDrain(state, plan.reload))
   prepare(step, engine)
+}
+
+/** Whether a client itself asks for other options. That owners are kept apart is the server's own wish. */
+function asksForMore(loaded: LoadOptions, { isolated: _, ...own }: Partial<LoadOptions>): boolean {
+  return !satisfies(loaded, own)
+}
+
+/** How long a drain may last while others wait, in `fair_wait`s. */
+const DRAIN = 4
+
+function endOfDrain({ limits }: SchedulerState, { since }: Reload): number {
+  return since + DRAIN * limits.fairWait
+}
+
+/**
+ * Gives a drain up that lasts long, since an answer does, while others wait; its client has its next turn when they have
+ * had as much. It is refused where it has waited too long already.
+ */
+function endLongDrain(step: Step, engine: EngineIn<'draining'>): boolean {
+  const { state, now } = step
+  const { running, plan } = engine.phase
+  const { reload, chosenBy } = plan
+  if (!reload || !running.size || now < endOfDrain(state, reload)) return false
+  if (engine.queue.every(({ turn }) => turn === chosenBy)) return false
+  const requester = engine.queue.find(({ id }) => id === reload.requester)
+  const isLate = requester !== undefined && now >= requester.arrivedAt + state.limits.roomTimeout
+  undoReload(step, engine, reload, isLate ? neverIdle(step, engine) : undefined)
+  return true
+}
+
+function neverIdle({ state }: Step, { name }: EngineState): CorralError {
+  return new CorralError(
+    'queue_full',
+    `Model "${name}" would have to be loaded anew for your options, and answers of others did not end for ${formatDuration(state.limits.roomTimeout)}. Send the request without these options, or again later.`,
+    { retryAfter: 60 }
+  )
 }
 
 // ---- 3. who gets room ------------------------------------------------------------------------------------------------
@@ -380,8 +554,11 @@ function giveRoom(step: Step): void {
   const gaveWay = engines.filter(engine => 'giveWay' in engine.phase && engine.phase.giveWay)
   for (const { phase } of engines) if ('giveWay' in phase) phase.giveWay = undefined
 
-  const waiting = engines.filter(waitsForRoom).map(engine => ({ engine, plan: engine.phase.plan }))
-  waiting.sort((a, b) => a.plan.since - b.plan.since || (a.plan.run ?? 0) - (b.plan.run ?? 0))
+  const waiting = engines.filter(waitsForRoom).map(engine => {
+    const { plan } = engine.phase
+    return { engine, plan, since: waitsSince(step.state, engine, plan) }
+  })
+  waiting.sort((a, b) => a.since - b.since || a.plan.since - b.plan.since || (a.plan.run ?? 0) - (b.plan.run ?? 0))
   const ahead: Ahead = { leaving: new Set(), coming: [], nextTurn: [], waitsForLoads: false }
   for (const { engine, plan } of waiting) giveRoomTo(step, engine, plan, ahead)
 
@@ -413,7 +590,10 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
     if (isIn(engine, 'draining')) {
       ahead.leaving.add(engine)
       ahead.coming.push(newcomer)
-      if (!engine.phase.running.size) for (const leaver of [...room.victims, engine]) unload(step, leaver)
+      if (!engine.phase.running.size) {
+        evict(step, engine, room.victims)
+        unload(step, engine)
+      } else if (plan.reload) setAlarm(step, engine, later(step, endOfDrain(state, plan.reload)))
       reportWaiting(step, engine, [])
       return
     }
@@ -427,7 +607,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
       return
     }
     // c. It waits for what is stopping.
-    for (const victim of room.victims) unload(step, victim)
+    evict(step, engine, room.victims)
     const stopping = stopsToAwait(state, engine, plan)
     if (stopping.length) {
       ahead.coming.push(newcomer)
@@ -460,6 +640,15 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
   }
 }
 
+/** Unloads idle engines for the one that is next; its client is counted those that others use. */
+function evict(step: Step, engine: EngineState, victims: readonly EngineIn<'ready' | 'draining'>[]): void {
+  const [first] = engine.queue
+  for (const victim of victims) {
+    if (first && isOfOthers(victim, engine, step.now)) countDisturbance(step.state, first.turn, step.now)
+    unload(step, victim)
+  }
+}
+
 /** Refuses those requests that want more than there will ever be room for; the others get a load of their own. */
 function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: CorralError): void {
   if (plan.reload) {
@@ -468,7 +657,7 @@ function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: Cor
   }
   refuse(step, engine, tooDemanding(engine, plan), error)
   dropPlan(step, engine)
-  if (engine.queue.length) planLoad(step, engine, firstLoad(engine.defaults, optionsOf(engine.queue)))
+  if (engine.queue.length) planLoad(step, engine)
 }
 
 /** Of those that wait together for options that are too much: the ones that ask for so much. */
@@ -517,23 +706,47 @@ function keepWaiting(
   turnsEnd: readonly number[] = []
 ): void {
   const times = [...engine.queue.map(request => deadlineOf(step.state, plan, request)), ...turnsEnd]
+  if (isIn(engine, 'draining') && plan.reload) times.push(endOfDrain(step.state, plan.reload))
   setAlarm(step, engine, Math.min(...times.filter(at => at > step.now)))
   reportWaiting(step, engine, holders)
   if (!isIn(engine, 'planned') || plan.reload) return
   const options = firstLoad(plan.options, [{}, ...optionsOf(engine.queue)])
   if (satisfies(plan.options, options)) return
-  engine.phase.plan = { ...newPlan(options), since: plan.since, alone: plan.alone }
+  engine.phase.plan = { ...newPlan(options, plan.chosenBy), since: plan.since, alone: plan.alone }
   prepare(step, engine)
 }
 
 // ---- 5. what nobody needs any more -----------------------------------------------------------------------------------
 
 function forget(step: Step, engine: EngineState): void {
+  endUnwanted(step, engine)
   if (engine.queue.length) return
-  // What is being prepared goes on, as a load does: a conversion is good for the next request too.
   if (isIn(engine, 'planned') && !isBeingPrepared(engine, engine.phase.plan)) dropPlan(step, engine)
   if (!isIn(engine, 'absent') || engine.failure || engine.preparing !== undefined) return
   step.state.engines.delete(engine.key)
+}
+
+/** Ends a load, or what is done for one, that has been good for nobody who waits for long enough. */
+function endUnwanted(step: Step, engine: EngineState): void {
+  const { state, now } = step
+  const plan = isIn(engine, 'loading', 'planned') ? engine.phase.plan : undefined
+  const isWorking = plan !== undefined && (isIn(engine, 'loading') || isBeingPrepared(engine, plan))
+  const isWanted = plan && engine.queue.some(each => satisfies(plan.options, wantedOf(engine, plan, each)))
+  if (!isWorking || isWanted) {
+    if (isWorking && engine.unwantedSince !== undefined) setAlarm(step, engine, undefined)
+    engine.unwantedSince = undefined
+    return
+  }
+  engine.unwantedSince ??= now
+  const end = engine.unwantedSince + state.limits.loadGrace
+  if (now < end) {
+    setAlarm(step, engine, end)
+    return
+  }
+  engine.unwantedSince = undefined
+  if (isIn(engine, 'loading')) abortLoad(step, engine)
+  else dropPlan(step, engine)
+  if (engine.queue.length) planLoad(step, engine, plan.reload?.previous, plan.reload?.previouslyBy)
 }
 
 // ---- the single actions: each changes the state and adds the effect --------------------------------------------------
@@ -542,9 +755,10 @@ function become(engine: EngineState, phase: Phase): void {
   engine.phase = phase
 }
 
-function newPlan(options: LoadOptions): Plan {
+function newPlan(options: LoadOptions, chosenBy: string): Plan {
   return {
     options,
+    chosenBy,
     run: undefined,
     estimate: undefined,
     since: Number.POSITIVE_INFINITY,
@@ -554,9 +768,17 @@ function newPlan(options: LoadOptions): Plan {
   }
 }
 
-/** Plans a load where there is no engine, or for when the one that stops has gone. */
-function planLoad(step: Step, engine: EngineState, options: LoadOptions): void {
-  const plan = newPlan(options)
+/**
+ * Plans a load where there is no engine, or for when the one that stops has gone; with the options of those who wait
+ * where none are given.
+ */
+function planLoad(
+  step: Step,
+  engine: EngineState,
+  options: LoadOptions = firstLoad(engine.defaults, optionsOf(engine.queue)),
+  chosenBy: string = engine.queue[0]?.turn ?? ''
+): void {
+  const plan = newPlan(options, chosenBy)
   if (isIn(engine, 'stopping')) engine.phase.plan = plan
   else {
     become(engine, { name: 'planned', plan })
@@ -594,6 +816,8 @@ function dropPlan(step: Step, engine: EngineState): void {
 
 function load(step: Step, engine: EngineState, plan: PreparedPlan): void {
   const run = ++step.state.runs
+  const first = engine.queue.find(({ id }) => id === plan.reload?.requester) ?? engine.queue[0]
+  if (first) countLoad(step.state, first.turn, step.now)
   become(engine, { name: 'loading', run, plan })
   setAlarm(step, engine, undefined)
   reportWaiting(step, engine, [])
@@ -601,6 +825,7 @@ function load(step: Step, engine: EngineState, plan: PreparedPlan): void {
 }
 
 function abortLoad(step: Step, engine: EngineIn<'loading'>): void {
+  setAlarm(step, engine, undefined)
   stopping(engine, undefined)
   step.effects.push({ type: 'abort-load', key: engine.key })
 }
@@ -632,6 +857,11 @@ function setAlarm(step: Step, engine: EngineState, at: number | undefined): void
   if (engine.alarm === finite) return
   engine.alarm = finite
   step.effects.push({ type: 'alarm', key: engine.key, at: finite })
+}
+
+/** A time that is still to come. */
+function later({ now }: Step, at: number): number | undefined {
+  return at > now ? at : undefined
 }
 
 /** Reports whose room this model waits for, where that has changed. */

@@ -3,6 +3,7 @@ import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { type EngineState, isIn } from './scheduler-state.ts'
+import { expiryOf } from './turns.ts'
 
 /** What a load does before there is a GGUF to load. */
 const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'converting', 'quantizing'])
@@ -50,8 +51,9 @@ export function settleGone(managed: EngineRecord): void {
 /** As `/api/ps` lists it once its engine is ready; else nothing. */
 export function runningModel(managed: EngineRecord, engine: EngineState | undefined): RunningModel[] {
   if (!managed.engine || !engine || !isIn(engine, 'ready')) return []
-  const { options, running, lastUsed } = engine.phase
-  const expires = (running.size ? Date.now() : lastUsed) + engine.keepAlive
+  const { options, running } = engine.phase
+  const idleFor = running.size ? Date.now() - engine.phase.lastUsed : 0
+  const expires = expiryOf(engine) + idleFor
   return [
     {
       variant: managed.variant,

@@ -12,6 +12,7 @@ import {
   runningOn,
   type SchedulerState
 } from './scheduler-state.ts'
+import { isGreedy, isOfOthers } from './turns.ts'
 
 /*
  * Where a model that waits finds room: what it fits beside, what is evicted for it, and the errors where there is none.
@@ -53,7 +54,8 @@ export type Room =
  *
  * 1. Pinned models never go. Where it does not fit beside them, there is no room ever.
  * 2. Idle engines are evicted, and busy ones that it has claimed and whose fair turn is over: as few as suffice, those
- *    least recently used and cheapest to load again; none if they would not suffice, beside those that are ahead too.
+ *    least recently used, cheapest to load again and not used by other clients; none if they would not suffice, beside
+ *    those that are ahead too. One that other clients use counts as busy for a client that had many of those evicted.
  * 3. Else it claims busy engines, as few as suffice once their turns are over, and keeps to them as long as they do.
  */
 export function findRoom(
@@ -73,8 +75,15 @@ export function findRoom(
     fits(state, [...without(later, gone), ...ahead.coming], newcomer) &&
     ahead.nextTurn.every(other => fits(state, [other], newcomer))
   const enough = (gone: readonly EngineState[]) => fits(state, without(staying, gone), newcomer) && enoughLater(gone)
-  const evictable = later.filter(other => isEvictable(state, other, plan, now))
-  const victims = cheapestLoss(evictable, other => lossOfIdle(other, now), enough)
+  const greedy = isGreedy(state, engine, now)
+  const evictable = later
+    .filter(other => isEvictable(state, other, plan, now))
+    .filter(
+      other => !greedy || !isIdle(other) || !isOfOthers(other, engine, now) || isTurnOver(state, other, plan, now)
+    )
+  const loss = (other: EngineIn<'ready' | 'draining'>) =>
+    lossOfIdle(other, now) * (isOfOthers(other, engine, now) ? OTHERS_LOSS : 1)
+  const victims = cheapestLoss(evictable, loss, enough)
   if (victims && plan.alone) victims.push(...evictable.filter(other => !victims.includes(other) && !other.queue.length))
   if (victims) return { when: 'now', victims }
 
@@ -197,11 +206,18 @@ function isEvictable(
 ): other is EngineIn<'ready' | 'draining'> {
   if (other.pinned || runningOn(other)) return false
   if (isIdle(other)) return true
+  if (isIn(other, 'draining')) return plan.claims.has(other)
+  return isIn(other, 'ready') && isTurnOver(state, other, plan, now)
+}
+
+function isTurnOver(state: SchedulerState, other: EngineIn<'ready'>, plan: Plan, now: number): boolean {
   if (!plan.claims.has(other)) return false
-  if (!isIn(other, 'ready')) return isIn(other, 'draining')
   const { at, grants } = endOfTurn(state, other, plan)
   return now >= at || other.grants >= grants
 }
+
+/** By how much dearer the loss of an engine is that others have used lately: a client evicts its own ones first. */
+const OTHERS_LOSS = 8
 
 /** Quicker loads count as this long (milliseconds), so that the number of engines evicted matters as well. */
 const LEAST_LOAD_TIME = 200

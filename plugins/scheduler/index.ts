@@ -34,7 +34,7 @@ export default definePlugin({
       max_queue: Type.Integer({
         default: 512,
         minimum: 0,
-        description: 'Most requests that wait for one model; more get 503 queue_full'
+        description: 'Most requests that wait for one model; more get 503 queue_full, of the client with most'
       }),
       memory: Memory('All models together take at most this of the main memory; empty is what the machine can spare'),
       gpu_memory: Memory('All models together take at most this of each GPU; empty is what it can spare'),
@@ -51,6 +51,10 @@ export default definePlugin({
       room_timeout: Duration({
         default: '5m',
         description: 'How long a request waits for room in memory until it gets 503 insufficient_memory'
+      }),
+      load_grace: Duration({
+        default: '10s',
+        description: 'How long a load goes on when nobody waits for it any more; a client that tries again finds it'
       })
     },
     { additionalProperties: false }
@@ -76,7 +80,10 @@ export default definePlugin({
         keepAlive: keepAlive < 0 ? Number.POSITIVE_INFINITY : keepAlive,
         fairWait: parseDuration(options.fair_wait)!,
         fairCount: options.fair_count,
-        roomTimeout: parseDuration(options.room_timeout)!
+        roomTimeout: parseDuration(options.room_timeout)!,
+        loadGrace: parseDuration(options.load_grace)!,
+        queuePerKey: config.limits.queue_per_key,
+        reloads: config.limits.reloads
       },
       log
     })

@@ -33,10 +33,14 @@ export interface EngineState extends ModelFacts {
   /** Up to a `#` it names the model, then the mode. */
   key: string
   phase: Phase
-  /** Requests that wait, in order of arrival. */
+  /** Requests that wait, in order of arrival; `turns.ts` says whose is next. */
   queue: QueuedRequest[]
-  /** Milliseconds without requests after which it is unloaded; Infinity is never. */
+  /** Milliseconds without requests after which it is unloaded, where a client has no wish of its own; Infinity is never. */
   keepAlive: number
+  /** Those that use it or did lately, by `turn`. */
+  clients: Map<string, Client>
+  /** The share that a client has had which comes now (`joinClients`): the least of those that were here. */
+  share: number
   /** Answers begun so far. */
   grants: number
   /** The `prepare` whose answer is still to come, though its plan may have been dropped meanwhile. */
@@ -45,6 +49,8 @@ export interface EngineState extends ModelFacts {
   alarm: number | undefined
   /** Keys of the engines whose room it waits for, as last reported by a `waiting` effect. */
   waitsFor: readonly string[]
+  /** Since when nobody waits for its load any more. */
+  unwantedSince: number | undefined
   /** The last loads that failed, all since the last success. */
   failure: { count: number; options: LoadOptions; error: CorralError; retryAt: number } | undefined
 }
@@ -60,18 +66,35 @@ export type Phase =
   /** `reserved`: what it holds of each pool until it has gone; `plan`: the load that follows. */
   | { name: 'stopping'; run: number; reserved: MemoryUse; plan: Plan | undefined }
 
+/** One who shares an engine's slots with others. */
+export interface Client {
+  /** What it has had of them: slots × milliseconds. Answers that run are not counted yet. */
+  had: number
+  /** What reloads for it took from all, counted the same way; forgotten some minutes after the last one. */
+  reloads: number
+  reloadedAt: number
+  /** When its last request came, began or ended. */
+  lastUsed: number
+  /** How long it wants the model to stay without requests; undefined leaves what holds. */
+  keepAlive: number | undefined
+}
+
 /** An engine that answers requests. */
-interface Loaded {
+export interface Loaded {
   /** The `load` that made it. */
   run: number
   /** What it was started with. */
   options: LoadOptions
+  /** The client whose request these were chosen for. */
+  chosenBy: string
   /** Requests that it answers at once. */
   slots: number
   /** What it holds of each pool. */
   reserved: MemoryUse
-  /** Requests that are being answered, and how many slots each takes. */
-  running: Map<number, number>
+  /** Requests that are being answered. */
+  running: Map<number, Running>
+  /** The request that is next: slots are kept free for it until there are as many as it takes; and since when. */
+  keptFor: { id: number; since: number } | undefined
   readySince: number
   lastUsed: number
   /** Milliseconds that its load took. */
@@ -80,9 +103,19 @@ interface Loaded {
   giveWay: { at: number; grants: number } | undefined
 }
 
+/** A request that has slots. */
+export interface Running {
+  request: QueuedRequest
+  slots: number
+  /** Since when they count as taken. */
+  since: number
+}
+
 /** A load to come. */
 export interface Plan {
   options: LoadOptions
+  /** The client whose request they are chosen for. */
+  chosenBy: string
   /** The `prepare` that was sent for it. */
   run: number | undefined
   /** Known once it is prepared; from then on the plan waits for room. */
@@ -94,7 +127,18 @@ export interface Plan {
   /** It ran out of memory once and is tried again with no idle engine beside it. */
   alone: boolean
   /** Replaces an engine with other options: the old ones come back if that fails, and only the requester hears of it. */
-  reload: { previous: LoadOptions; requester: number } | undefined
+  reload: Reload | undefined
+}
+
+export interface Reload {
+  previous: LoadOptions
+  /** As `Loaded.chosenBy`, of what ran. */
+  previouslyBy: string
+  requester: number
+  /** The client whose share it counts for: the requester's, or the one that took the defaults away, if these are wanted. */
+  paidBy: string
+  /** When the engine began to drain for it. */
+  since: number
 }
 
 export type PreparedPlan = Plan & { estimate: Estimate }
@@ -110,6 +154,8 @@ interface Estimate {
 
 export interface QueuedRequest {
   id: number
+  /** The client that it is of: slots are shared by turns between clients. */
+  turn: string
   /** Those that the request itself gives. */
   options: Partial<LoadOptions>
   /** Takes no slot: it is granted once the engine is ready. */
@@ -117,6 +163,8 @@ export interface QueuedRequest {
   /** How many slots it takes at once; all of the engine's where it has fewer. */
   slots: number
   arrivedAt: number
+  /** Whether it was counted as a reload of its client already. */
+  isCounted: boolean
 }
 
 /** An engine in one of these phases. */
@@ -144,8 +192,12 @@ export function runningOn({ phase }: EngineState): number {
 /** Times are milliseconds. */
 export interface Limits {
   maxLoaded: number
-  /** Waiting requests an engine. */
+  /** Waiting requests an engine … */
   maxQueue: number
+  /** … and of them those of one client. */
+  queuePerKey: number
+  /** How often in ten minutes a client may have engines of others loaded anew. */
+  reloads: number
   keepAlive: number
   /** How long a busy engine goes on beginning answers while another model waits for its room … */
   fairWait: number
@@ -153,6 +205,8 @@ export interface Limits {
   fairCount: number
   /** How long a request waits for room. */
   roomTimeout: number
+  /** How long a load goes on that nobody waits for any more. */
+  loadGrace: number
 }
 
 export interface SchedulerState {
@@ -160,9 +214,19 @@ export interface SchedulerState {
   limits: Limits
   /** Bytes that all engines together may hold of each pool; a pool that is absent has no limit. */
   budget: MemoryUse
+  /** What each client had loaded, by `turn`. */
+  loads: Map<string, ClientLoads>
   /** Number of the last `prepare` or `load`. */
   runs: number
   closing: boolean
+}
+
+/** What a client had loaded in the last ten minutes. */
+export interface ClientLoads {
+  /** When the last load for it began. */
+  last: number
+  /** When it had engines that others use loaded anew with other options, or evicted. */
+  disturbances: number[]
 }
 
 export type Event =
@@ -170,6 +234,7 @@ export type Event =
       type: 'request'
       id: number
       key: string
+      turn: string
       options: Partial<LoadOptions>
       loadOnly: boolean
       slots: number
@@ -178,6 +243,8 @@ export type Event =
       /** The model's own setting, for an engine that is not loaded yet. */
       initialKeepAlive?: number | undefined
     } & ModelFacts)
+  /** One that runs lets others have their turn; it is granted again. */
+  | { type: 'yield'; id: number; key: string }
   /** A request that waits is cancelled, or one that runs has ended. */
   | { type: 'leave'; id: number; key: string }
   | { type: 'prepared'; key: string; run: number; need: MemoryUse; certain: boolean; advice: string }
@@ -188,6 +255,7 @@ export type Event =
   /** The engine has ended, by an `unload` or by itself. */
   | { type: 'gone'; key: string; run: number; error?: CorralError }
   | { type: 'stop'; key: string; running: CorralError; waiting: CorralError; save: boolean }
+  /** For the requests of all clients. */
   | { type: 'keep-alive'; key: string; keepAlive: number }
   /** The time of an `alarm` effect has come. */
   | { type: 'alarm'; key: string }
@@ -211,7 +279,7 @@ export type Effect =
   | { type: 'alarm'; key: string; at: number | undefined }
 
 export function createState(limits: Limits): SchedulerState {
-  return { engines: new Map(), limits, budget: {}, runs: 0, closing: false }
+  return { engines: new Map(), limits, budget: {}, loads: new Map(), runs: 0, closing: false }
 }
 
 /** Options of which more satisfies less. */

@@ -1,7 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
+import { boundsFor } from '../../core/answers/bounds.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { settingsFor } from '../../core/config/model-settings.ts'
+import type { RequestBounds } from '../../core/contracts/callers.ts'
 import type { Engine, EngineExit, EngineMode, EngineSpec, MemoryUse } from '../../core/contracts/engines.ts'
 import type { Hooks } from '../../core/contracts/hooks.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../../core/contracts/leases.ts'
@@ -141,7 +143,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       alias: variant.publicName,
       mode: managed.mode,
       variant,
-      options: cappedOptions(options, variant, log),
+      // A newer revision may have been trained for less.
+      options: cappedOptions(options, variant, UNBOUNDED),
       settings: settingsFor(config, variant).engine
     }
     return { provider, spec }
@@ -346,19 +349,54 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const settings = settingsFor(config, variant)
     const asker = { mode, owner: request.owner }
     const relevant = provider.loadOptions?.(variant, request.options, settings.load, asker) ?? request.options
-    const options = cappedOptions(relevant, variant, log)
+    const bounds = boundsFor(config, variant, {})
+    const own = request.bounds ? boundsFor(config, variant, request) : bounds
+    const options = cappedOptions(relevant, variant, own)
+    const clamped = changedIn(relevant, options)
+    if (clamped) {
+      request.onClamped?.(clamped)
+      for (const [option, effective] of Object.entries(clamped)) {
+        const requested = relevant[option as keyof LoadOptions]
+        log.warn({ model: variant.publicName, option, requested, effective }, `${option} is cut to its bound`)
+      }
+    }
     const managed = managedOf(variant, mode)
     const id = nextId++
     const began = Date.now()
     return await new Promise<Lease>((resolve, reject) => {
       const controller = new AbortController()
+      const { signal } = controller
       let ended = false
+      let engine: Engine
       const finish = () => {
         if (ended) return
         ended = true
         request.signal.removeEventListener('abort', onAbort)
         requests.delete(id)
         dispatch({ type: 'leave', id, key: managed.key })
+      }
+      const letOthers = async () => {
+        signal.throwIfAborted()
+        const record = requests.get(id)
+        if (!record || !state.engines.get(managed.key)?.queue.length) return
+        const ofLease = { ...record }
+        await new Promise<void>((granted, refused) => {
+          const left = () => refused(signal.reason)
+          signal.addEventListener('abort', left)
+          Object.assign(record, {
+            grant: (next: Engine) => {
+              engine = next
+              signal.removeEventListener('abort', left)
+              granted()
+            },
+            refuse: (error: unknown) => {
+              ofLease.refuse(error)
+              signal.removeEventListener('abort', left)
+              refused(error)
+            }
+          })
+          dispatch({ type: 'yield', id, key: managed.key })
+        })
       }
       const onAbort = () => {
         controller.abort(request.signal.reason)
@@ -370,13 +408,17 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         id,
         managed,
         onProgress: request.onProgress,
-        grant: engine => {
+        grant: granted => {
+          engine = granted
           requests.get(id)!.onProgress = undefined
           resolve({
-            engine,
+            get engine() {
+              return engine
+            },
             variant: managed.variant,
-            signal: controller.signal,
+            signal,
             loadDuration: Math.max(0, managed.loadedAt - began),
+            letOthers,
             release: finish
           })
         },
@@ -393,11 +435,12 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         type: 'request',
         id,
         key: managed.key,
+        turn: request.turn ?? '',
         name: variant.publicName,
         options,
         loadOnly: request.loadOnly ?? false,
         slots: request.slots ?? 1,
-        defaults: settings.load,
+        defaults: cappedOptions(settings.load, variant, bounds),
         keepAlive: request.keepAlive === undefined ? undefined : forEver(request.keepAlive),
         initialKeepAlive: settings.keepAlive === undefined ? undefined : forEver(settings.keepAlive),
         pinned: settings.pin,
@@ -503,19 +546,28 @@ function forEver(ms: number): number {
   return ms < 0 || ms > CENTURY ? Number.POSITIVE_INFINITY : ms
 }
 
-/** `num_ctx` as far as the model can use it; a larger one is logged. */
+/** Where only the model's training counts. */
+const UNBOUNDED = { num_ctx: 0, num_parallel: Number.POSITIVE_INFINITY }
+
+/** Load options within their bounds: no context is larger than what the model was trained for. */
 export function cappedOptions<Options extends Partial<LoadOptions>>(
   options: Options,
-  variant: Model,
-  log: Pick<FastifyBaseLogger, 'warn'>
+  { metadata: { contextLength: trained = Number.POSITIVE_INFINITY } }: Pick<Model, 'metadata'>,
+  bounds: Pick<RequestBounds, 'num_ctx' | 'num_parallel'>
 ): Options {
-  const { contextLength: trained } = variant.metadata
-  if (trained === undefined || options.num_ctx === undefined || options.num_ctx <= trained) return options
-  log.warn(
-    { model: variant.publicName, requested: options.num_ctx, effective: trained },
-    'num_ctx is larger than the context this model was trained for and is capped to it'
-  )
-  return { ...options, num_ctx: trained }
+  const { num_ctx: context, num_parallel: slots } = options
+  const mostContext = Math.min(trained, bounds.num_ctx > 0 ? bounds.num_ctx : Number.POSITIVE_INFINITY)
+  const isLarge = context !== undefined && context > mostContext
+  const isWide = slots !== undefined && slots > bounds.num_parallel
+  if (!isLarge && !isWide) return options
+  return { ...options, ...(isLarge && { num_ctx: mostContext }), ...(isWide && { num_parallel: bounds.num_parallel }) }
+}
+
+/** Those of the options that are not what was requested; undefined where all are. */
+function changedIn(requested: Partial<LoadOptions>, options: Partial<LoadOptions>): Partial<LoadOptions> | undefined {
+  if (requested === options) return undefined
+  const names = Object.keys(options) as (keyof LoadOptions)[]
+  return Object.fromEntries(names.filter(name => options[name] !== requested[name]).map(name => [name, options[name]]))
 }
 
 function asCorralError(error: unknown): CorralError {

@@ -18,7 +18,7 @@ interface AccessRules {
 const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
 /** What a page's script may read of a reply besides the usual headers. */
 const EXPOSED_HEADERS =
-  'x-request-id, request-id, retry-after, x-should-retry, x-corral-dropped-messages, x-corral-unheeded-schema'
+  'x-request-id, request-id, retry-after, x-should-retry, x-corral-dropped-messages, x-corral-unheeded-schema, x-corral-clamped'
 
 /**
  * Checks that come before every route. They throw: the error handler of the route's own surface formats the answer.

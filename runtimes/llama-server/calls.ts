@@ -216,6 +216,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   }
 
   const tokens: Partial<Engine> = {
+    batch: BATCH,
     tokenize: (fields, { signal }) => ask('/tokenize', fields, signal),
     async detokenize(tokens, { signal }) {
       return (await ask<{ content: string }>('/detokenize', { tokens }, signal)).content

@@ -223,7 +223,10 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
       keepAlive: 300_000,
       fairWait: 15_000,
       fairCount: 64,
-      roomTimeout: 300_000
+      roomTimeout: 300_000,
+      loadGrace: 10_000,
+      queuePerKey: 512,
+      reloads: 6
     },
     log: logger
   })

@@ -48,11 +48,28 @@ t.test('whether loaded options satisfy a request', t => {
     'a first load may be smaller than the default'
   )
   t.equal(firstLoad(DEFAULT_LOAD_OPTIONS, [{ num_ctx: 512 }, { num_ctx: 700 }, {}]).num_ctx, 700)
-  const capped = (options: Partial<LoadOptions>, contextLength?: number) =>
-    cappedOptions(options, { metadata: { contextLength } } as unknown as Model, { warn: () => {} })
-  t.equal(capped({ num_ctx: 9000 }, 2048).num_ctx, 2048)
-  t.equal(capped({ num_ctx: 9000 }).num_ctx, 9000)
-  t.same(capped({}, 2048), {})
+  t.end()
+})
+
+t.test('options are cut to what the model was trained for and to their bounds', t => {
+  const table: [Partial<LoadOptions>, trained: number | undefined, bounds: [number, number], Partial<LoadOptions>][] = [
+    [{ num_ctx: 9000 }, 2048, [0, 64], { num_ctx: 2048 }],
+    [{ num_ctx: 9000 }, undefined, [0, 64], { num_ctx: 9000 }],
+    [{ num_ctx: 9000 }, 32_768, [4096, 64], { num_ctx: 4096 }],
+    [{ num_ctx: 9000 }, 2048, [4096, 64], { num_ctx: 2048 }],
+    [{ num_ctx: 2 ** 31 - 1, num_parallel: 256 }, 32_768, [0, 64], { num_ctx: 32_768, num_parallel: 64 }],
+    [
+      { num_ctx: 100, num_parallel: 2, cache_type_k: 'q8_0' },
+      2048,
+      [50, 1],
+      { num_ctx: 50, num_parallel: 1, cache_type_k: 'q8_0' }
+    ],
+    [{}, 2048, [16, 1], {}]
+  ]
+  for (const [options, contextLength, [num_ctx, num_parallel], expected] of table) {
+    const model = { metadata: { contextLength } } as unknown as Model
+    t.same(cappedOptions(options, model, { num_ctx, num_parallel }), expected, JSON.stringify(options))
+  }
   t.end()
 })
 
@@ -408,6 +425,7 @@ function simulate(seed: number): string[] {
         type: 'request',
         id,
         key,
+        turn: pick(['one', 'two', 'three']),
         name: key,
         options,
         loadOnly: loadOnly.has(id),

@@ -137,7 +137,11 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
     engines: registry,
     hostMemory: { add: nothing },
     hooks,
-    config: { defaults: DEFAULT_LOAD_OPTIONS, models: config } as unknown as CoreConfig,
+    config: {
+      defaults: DEFAULT_LOAD_OPTIONS,
+      limits: { num_ctx: 0, num_parallel: 64 },
+      models: config
+    } as unknown as CoreConfig,
     limits: { ...LIMITS, ...limits },
     log: { info: nothing, warn: nothing, error: nothing, debug: nothing }
   } as unknown as SchedulerDependencies)

@@ -113,7 +113,10 @@ export function createWorld(dice: Dice): World {
     keepAlive: dice.between(50, 20_000),
     fairWait: dice.between(20, 4000),
     fairCount: dice.between(1, 20),
-    roomTimeout: 0
+    roomTimeout: 0,
+    loadGrace: dice.between(0, 3000),
+    queuePerKey: dice.between(2, 60),
+    reloads: dice.between(0, 6)
   }
   // Everybody else may have a turn before a model that waits for room.
   const turn = limits.fairWait + longest.answer + 3 * (longest.stop + 2 * longest.load + longest.prepare) + 200

@@ -6,9 +6,12 @@ import {
   createState,
   type Effect,
   type Event,
+  isIn,
   planOf,
-  type SchedulerState
+  type SchedulerState,
+  satisfies
 } from '../../plugins/scheduler/scheduler-state.ts'
+import { expiryOf, wantedOf } from '../../plugins/scheduler/turns.ts'
 import { Agenda, createWorld, Dice, type Model, nameOf, takes, type World } from './simulated-world.ts'
 
 interface SimulatedEngine {
@@ -22,6 +25,7 @@ interface SimulatedEngine {
 
 interface Client {
   key: string
+  turn: string
   loadOnly: boolean
   slots: number
   arrivedAt: number
@@ -61,6 +65,10 @@ class Simulation {
   readonly #waiting = new Map<number, Client>()
   readonly #running = new Map<number, Client>()
   readonly #alarms = new Map<string, number>()
+  /** Of each key the clients that the last grant passed over for one with more slots. */
+  readonly #passed = new Map<string, ReadonlySet<string>>()
+  /** Since when each load has nobody who waits for it. */
+  readonly #unwanted = new Map<string, number>()
   /** Since when each key waits for room. */
   readonly #waitsSince = new Map<string, number>()
   /** The event that is being carried out. */
@@ -123,6 +131,7 @@ class Simulation {
     const before = [...this.#waiting.values()].filter(client => client.key === key).length
     const client: Client = {
       key,
+      turn: dice.chance(0.5) ? 'greedy' : dice.pick(['one', 'two', 'three']),
       loadOnly: dice.chance(0.05),
       slots: dice.chance(0.1) ? dice.between(2, 6) : 1,
       arrivedAt: this.#now,
@@ -133,6 +142,7 @@ class Simulation {
       type: 'request',
       id,
       key,
+      turn: client.turn,
       name: key,
       options,
       loadOnly: client.loadOnly,
@@ -182,6 +192,7 @@ class Simulation {
     this.#note('>', event)
     for (const effect of decide(this.#state, event, this.#now)) this.#perform(effect)
     this.#checkSurplus()
+    this.#checkUnwanted()
     const mayComeTwice = ['loaded', 'gone', 'load-failed', 'prepared', 'alarm', 'leave']
     if (!this.#dice.chance(0.02) || !mayComeTwice.includes(event.type)) return
     this.#note('> again:', event)
@@ -315,15 +326,27 @@ class Simulation {
     this.#waiting.delete(id)
     this.#checkPatience(id, client)
     if (client.loadOnly) return
+    this.#checkTurn(key, engine, client)
     this.#running.set(id, client)
     engine.running.add(id)
     this.#checkSlots(key, engine)
     const { longest } = this.#world
+    if (this.#dice.chance(0.1)) this.#after(this.#dice.under(longest.answer), () => this.#yield(id, client))
     this.#after(this.#dice.chance(0.1) ? longest.answer : this.#dice.under(longest.answer), () => {
       if (this.#running.get(id) !== client) return
       this.#finish(id)
       this.#send({ type: 'leave', id, key })
     })
+  }
+
+  /** One that runs lets others have their turn. */
+  #yield(id: number, client: Client): undefined {
+    if (this.#running.get(id) !== client) return
+    this.#finish(id)
+    const before = [...this.#waiting.values()].filter(({ key }) => key === client.key).length
+    this.#waiting.set(id, { ...client, arrivedAt: this.#now, before })
+    this.#count('yield')
+    this.#send({ type: 'yield', id, key: client.key })
   }
 
   #finish(id: number): undefined {
@@ -410,6 +433,47 @@ class Simulation {
     if (this.#world.calm && waited > allowed) this.#fault(`${id} waited ${waited} ms of ${allowed}`)
   }
 
+  /** No client is granted twice in a row where one waits that has fewer slots. */
+  #checkTurn(key: string, { running, options }: SimulatedEngine, { turn }: Client): undefined {
+    const slotsOf = (turn: string) =>
+      [...running].reduce((sum, id) => {
+        const other = this.#running.get(id)!
+        return sum + (other.turn === turn ? Math.min(other.slots, options.num_parallel) : 0)
+      }, 0)
+    const own = slotsOf(turn)
+    const passed = new Set<string>()
+    const seen = new Set([turn])
+    const engine = this.#state.engines.get(key)!
+    for (const request of engine.queue) {
+      if (seen.has(request.turn)) continue
+      seen.add(request.turn)
+      // One that needs other options waits until others have had as much as its client.
+      if (!isIn(engine, 'ready') || !satisfies(engine.phase.options, wantedOf(engine, engine.phase, request))) continue
+      if (slotsOf(request.turn) < own) passed.add(request.turn)
+    }
+    for (const other of passed) {
+      if (this.#passed.get(key)?.has(other))
+        this.#fault(`${other} waits for ${key} while ${turn}, which has more, is served`)
+      else this.#count('passed over')
+    }
+    this.#passed.set(key, passed)
+  }
+
+  /** A load that nobody waits for ends after a while. */
+  #checkUnwanted(): undefined {
+    for (const [key, { state }] of this.#engines) {
+      const wanted = [...this.#waiting.values()].some(client => client.key === key)
+      if (state !== 'loading' || wanted) {
+        this.#unwanted.delete(key)
+        continue
+      }
+      const since = this.#unwanted.get(key) ?? this.#now
+      this.#unwanted.set(key, since)
+      const lasts = this.#now - since
+      if (lasts > this.#world.limits.loadGrace + 10) this.#fault(`${key} is loaded for nobody since ${lasts} ms`)
+    }
+  }
+
   #checkSlots(key: string, { options, running }: SimulatedEngine): undefined {
     const slots = options.num_parallel
     const taken = [...running].reduce((sum, id) => sum + Math.min(this.#running.get(id)!.slots, slots), 0)
@@ -453,11 +517,16 @@ class Simulation {
     for (const [id, { key }] of this.#running) this.#fault(`${id} runs on ${key} for ever`)
     for (const [key, { state }] of this.#engines) {
       if (state !== 'ready') this.#fault(`${key} stays ${state}`)
-      else if (Number.isFinite(this.#state.engines.get(key)?.keepAlive ?? 0)) this.#fault(`${key} was never unloaded`)
+      else if (this.#expires(key)) this.#fault(`${key} was never unloaded`)
     }
     for (const { key, phase, failure } of this.#state.engines.values()) {
       if (phase.name !== 'ready' && !failure) this.#fault(`${key} is not forgotten but ${phase.name}`)
     }
+  }
+
+  #expires(key: string): boolean {
+    const engine = this.#state.engines.get(key)
+    return !engine || !isIn(engine, 'ready') || Number.isFinite(expiryOf(engine))
   }
 
   // ---- bookkeeping ---------------------------------------------------------------------------------------------------

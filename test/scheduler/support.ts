@@ -9,7 +9,10 @@ export const LIMITS: Limits = {
   keepAlive: 300_000,
   fairWait: 15_000,
   fairCount: 64,
-  roomTimeout: 300_000
+  roomTimeout: 300_000,
+  loadGrace: 10_000,
+  queuePerKey: 512,
+  reloads: 6
 }
 
 type Request = Extract<Event, { type: 'request' }>
@@ -83,6 +86,7 @@ export function machine(limits: Partial<Limits> = {}, needs: Record<string, Memo
         type: 'request',
         id,
         key,
+        turn: 'one',
         name: key,
         options: {},
         loadOnly: false,

@@ -1,0 +1,294 @@
+import type { LoadOptions } from '../../core/models/load-options.ts'
+import {
+  type Client,
+  type ClientLoads,
+  type EngineIn,
+  type EngineState,
+  isIn,
+  type PreparedPlan,
+  type QueuedRequest,
+  type SchedulerState,
+  satisfies
+} from './scheduler-state.ts'
+
+/*
+ * How clients share what there is by turns: the slots of an engine, its place in memory, its load options. A client is
+ * known by its `turn`: its key, or its address. What is decided with this is in `decide.ts` and `eviction.ts`.
+ */
+
+/** Milliseconds for which a client that has nothing running counts as one that may come back any moment. */
+const LATELY = 60_000
+/** Milliseconds in which a client's loads and disturbances are counted. */
+const COUNTED = 600_000
+/** From so many clients on those that have gone are forgotten … */
+const MANY_CLIENTS = 100
+/** … and no more than so many are remembered. */
+const MOST_CLIENTS = 1000
+
+/** What a client has of an engine now. */
+interface Share {
+  turn: string
+  /** Slots of its answers that run. */
+  slots: number
+  /** Slots × milliseconds, with the answers that run … */
+  had: number
+  /** … and with its reloads. */
+  all: number
+}
+
+const NEW_CLIENT: Client = {
+  had: 0,
+  reloads: 0,
+  reloadedAt: Number.NEGATIVE_INFINITY,
+  lastUsed: Number.NEGATIVE_INFINITY,
+  keepAlive: undefined
+}
+
+/** The clients that have requests running or waiting. */
+function sharesOf({ phase, queue, clients }: EngineState, now: number): Map<string, Share> {
+  const shares = new Map<string, Share>()
+  const shareOf = (turn: string) => {
+    let share = shares.get(turn)
+    if (!share) {
+      const { had, reloads, reloadedAt } = clients.get(turn) ?? NEW_CLIENT
+      share = { turn, slots: 0, had, all: had + (now - reloadedAt < COUNTED ? reloads : 0) }
+      shares.set(turn, share)
+    }
+    return share
+  }
+  if ('running' in phase) {
+    for (const { request, slots, since } of phase.running.values()) {
+      const share = shareOf(request.turn)
+      share.slots += slots
+      share.had += slots * (now - since)
+      share.all += slots * (now - since)
+    }
+  }
+  for (const { turn } of queue) shareOf(turn)
+  return shares
+}
+
+/**
+ * A client of an engine, at one of its requests. One that comes (again) begins with the least share that those who are
+ * here have had: it need not wait for what it took while nobody else wanted it, and gains nothing by staying away.
+ */
+export function joinClients(engine: EngineState, turn: string, now: number): Client {
+  const { clients } = engine
+  const shares = sharesOf(engine, now)
+  if (shares.size > 0) engine.share = Math.max(engine.share, Math.min(...[...shares.values()].map(({ had }) => had)))
+  let client = clients.get(turn)
+  if (!client) {
+    if (clients.size >= MANY_CLIENTS) forgetClients(engine, shares, now)
+    client = { ...NEW_CLIENT, had: engine.share }
+    clients.set(turn, client)
+  } else if (!shares.has(turn)) client.had = Math.max(client.had, engine.share)
+  client.lastUsed = now
+  return client
+}
+
+function forgetClients(engine: EngineState, present: ReadonlyMap<string, unknown>, now: number): void {
+  const { clients } = engine
+  for (const [turn, { lastUsed, keepAlive = engine.keepAlive }] of clients) {
+    if (!present.has(turn) && now > lastUsed + Math.max(COUNTED, keepAlive)) clients.delete(turn)
+  }
+  for (const turn of clients.keys()) {
+    if (clients.size < MOST_CLIENTS) break
+    if (!present.has(turn)) clients.delete(turn)
+  }
+}
+
+/** When an engine that has nothing to do is unloaded: each client's wish holds for its own requests. */
+export function expiryOf({ phase, clients, keepAlive, pinned }: EngineIn<'ready'>): number {
+  if (pinned) return Number.POSITIVE_INFINITY
+  if (clients.size === 0) return phase.lastUsed + keepAlive
+  let latest = 0
+  for (const client of clients.values()) {
+    latest = Math.max(latest, Math.max(client.lastUsed, phase.readySince) + (client.keepAlive ?? keepAlive))
+  }
+  return latest
+}
+
+/**
+ * What a request wants of an engine. What it leaves open it leaves to the engine, where the options were chosen for its
+ * own client; what another client has chosen is no reason for it to have less than the model's defaults.
+ */
+export function wantedOf(
+  { defaults }: Pick<EngineState, 'defaults'>,
+  { chosenBy }: { chosenBy: string },
+  { turn, options }: QueuedRequest
+): Partial<LoadOptions> {
+  return turn === chosenBy ? options : { ...defaults, ...options }
+}
+
+/** Whether others than this client have used the engine in the last so many milliseconds, wait for it or run. */
+function othersUse(engine: EngineState, turns: ReadonlySet<string>, now: number, within: number): boolean {
+  if (engine.queue.some(request => !turns.has(request.turn))) return true
+  if ('running' in engine.phase) {
+    for (const { request } of engine.phase.running.values()) if (!turns.has(request.turn)) return true
+  }
+  for (const [turn, { lastUsed }] of engine.clients) if (!turns.has(turn) && now - lastUsed < within) return true
+  return false
+}
+
+/** What is to be done for the requests that wait for an engine. */
+export type Next =
+  | { act: 'grant'; request: QueuedRequest; slots: number }
+  /** It needs other options. */
+  | { act: 'reload'; request: QueuedRequest }
+  /** Slots are kept free for it. */
+  | { act: 'keep'; request: QueuedRequest }
+  /** Nothing now; at this time there may be more. */
+  | { act: 'wait'; until: number | undefined }
+
+/**
+ * Whose request is next: of the clients that wait, the one with the fewest slots; among those with as many, the one that
+ * has had least of them so far. Of one client's requests the first one.
+ *
+ * - One that slots are kept free for stays next: nobody overtakes it until there are enough.
+ * - A client that would take the last slot beside answers of its own leaves it free for `LATELY` after the last request
+ *   of others, who so need not wait for the end of an answer when they come back.
+ * - One that needs other options has to wait while others who use the engine have had less than its client. What a reload
+ *   takes from all counts as had by the client that it is for (`chargeReload`), so that options which alternate cost
+ *   nobody else more than their share.
+ */
+export function nextRequest(engine: EngineIn<'ready'>, now: number): Next {
+  const { queue, phase, clients } = engine
+  const { running, keptFor } = phase
+  let free = phase.slots
+  for (const { slots } of running.values()) free -= slots
+  const isFull = free < 1 || running.size >= (engine.maxConcurrent ?? Number.POSITIVE_INFINITY)
+
+  const shares = sharesOf(engine, now)
+  const firsts = new Map<string, QueuedRequest>()
+  for (const request of queue) if (!firsts.has(request.turn)) firsts.set(request.turn, request)
+  const shareOf = ({ turn }: QueuedRequest) => shares.get(turn)!
+  const kept = keptFor && queue.find(({ id }) => id === keptFor.id)
+  const inTurn = kept
+    ? [kept]
+    : [...firsts.values()].sort((a, b) => {
+        const [one, other] = [shareOf(a), shareOf(b)]
+        return one.slots - other.slots || one.all - other.all || a.arrivedAt - b.arrivedAt || a.id - b.id
+      })
+
+  let until: number | undefined
+  const again = (at: number) => {
+    if (Number.isFinite(at)) until = Math.min(until ?? at, at)
+  }
+  for (const request of inTurn) {
+    const own = shareOf(request)
+    if (!satisfies(phase.options, wantedOf(engine, phase, request))) {
+      const poorer = [...shares.values()].filter(({ turn, all }) => turn !== own.turn && all < own.all)
+      if (poorer.length === 0) return { act: 'reload', request }
+      // Those that have slots catch up with time.
+      again(now + Math.max(...poorer.map(({ slots, all }) => Math.ceil((own.all - all) / slots))))
+      continue
+    }
+    if (isFull) continue
+    const slots = Math.min(request.slots, phase.slots)
+    const takesLast = slots >= free || running.size + 1 === engine.maxConcurrent
+    if (takesLast && own.slots > 0 && request !== kept) {
+      const gone = [...clients].filter(([turn, { lastUsed }]) => !shares.has(turn) && now - lastUsed < LATELY)
+      if (gone.length > 0) {
+        again(Math.max(...gone.map(([, { lastUsed }]) => lastUsed)) + LATELY)
+        continue
+      }
+    }
+    if (slots > free) return { act: 'keep', request }
+    return { act: 'grant', request, slots }
+  }
+  return { act: 'wait', until }
+}
+
+/** Counts what a request has had of an engine until now. */
+export function chargeSlots({ phase, clients }: EngineState, id: number, now: number): void {
+  const taken = 'running' in phase ? phase.running.get(id) : undefined
+  const client = taken && clients.get(taken.request.turn)
+  if (!client) return
+  client.had += taken.slots * (now - taken.since)
+  client.lastUsed = now
+}
+
+/** Counts a reload as had by its client: since then nobody could begin an answer. */
+export function chargeReload({ clients }: EngineState, turn: string, slots: number, since: number, now: number): void {
+  const client = clients.get(turn)
+  if (!client) return
+  const before = now - client.reloadedAt < COUNTED ? client.reloads : 0
+  Object.assign(client, { reloads: before + slots * (now - since), reloadedAt: now })
+}
+
+// ---- the queue -------------------------------------------------------------------------------------------------------
+
+/** How many requests each client has waiting. */
+export function waitingByClient({ queue }: EngineState): Map<string, number> {
+  const counts = new Map<string, number>()
+  for (const { turn } of queue) counts.set(turn, (counts.get(turn) ?? 0) + 1)
+  return counts
+}
+
+/** The request that gives up its place in a full queue: the newest of the client with most, if this one has fewer. */
+export function toDisplace(engine: EngineState, turn: string): QueuedRequest | undefined {
+  const counts = waitingByClient(engine)
+  let most = ''
+  for (const [other, count] of counts) if (count > (counts.get(most) ?? 0)) most = other
+  if ((counts.get(most) ?? 0) <= (counts.get(turn) ?? 0) + 1) return undefined
+  return engine.queue.findLast(request => request.turn === most)
+}
+
+// ---- loads -----------------------------------------------------------------------------------------------------------
+
+function loadsOf({ loads }: SchedulerState, turn: string, now: number): ClientLoads {
+  let own = loads.get(turn)
+  if (!own) {
+    if (loads.size >= MANY_CLIENTS) {
+      for (const [other, { last, disturbances }] of loads) {
+        if (now - Math.max(last, disturbances.at(-1) ?? 0) > COUNTED) loads.delete(other)
+      }
+    }
+    own = { last: Number.NEGATIVE_INFINITY, disturbances: [] }
+    loads.set(turn, own)
+  }
+  return own
+}
+
+/** Notes that a load begins for a client. */
+export function countLoad(state: SchedulerState, turn: string, now: number): void {
+  loadsOf(state, turn, now).last = now
+}
+
+/** Notes that a client has an engine loaded anew or evicted that others use. */
+export function countDisturbance(state: SchedulerState, turn: string, now: number): void {
+  const own = loadsOf(state, turn, now)
+  own.disturbances = [...own.disturbances.filter(at => now - at < COUNTED), now]
+}
+
+/** When a client may disturb others again that use this engine; undefined where it may now. */
+export function mayReloadAt(state: SchedulerState, engine: EngineState, turn: string, now: number): number | undefined {
+  if (!othersUse(engine, new Set([turn]), now, COUNTED)) return undefined
+  return mayDisturbAt(state, turn, now)
+}
+
+function mayDisturbAt({ loads, limits }: SchedulerState, turn: string, now: number): number | undefined {
+  const counted = loads.get(turn)?.disturbances.filter(at => now - at < COUNTED) ?? []
+  if (counted.length < limits.reloads) return undefined
+  return (counted.at(-limits.reloads) ?? now) + COUNTED
+}
+
+/**
+ * Since when a plan counts as waiting for room: since one of its clients waits for it and had no other model loaded. Who
+ * has many models loaded in turn so comes behind those who wait for one.
+ */
+export function waitsSince({ loads }: SchedulerState, { queue }: EngineState, { since }: PreparedPlan): number {
+  const own = queue.map(({ turn }) => Math.max(since, loads.get(turn)?.last ?? Number.NEGATIVE_INFINITY))
+  return Math.min(...own)
+}
+
+/** Whether an idle engine is used by others than those who wait for the newcomer: it may be wanted again any moment. */
+export function isOfOthers(other: EngineState, newcomer: EngineState, now: number): boolean {
+  return isIn(other, 'ready') && othersUse(other, new Set(newcomer.queue.map(({ turn }) => turn)), now, LATELY)
+}
+
+/** Whether the client that an engine is loaded for has had too many engines of others evicted: it waits for their turn. */
+export function isGreedy(state: SchedulerState, newcomer: EngineState, now: number): boolean {
+  const [first] = newcomer.queue
+  return first !== undefined && mayDisturbAt(state, first.turn, now) !== undefined
+}

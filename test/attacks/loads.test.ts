@@ -1,0 +1,81 @@
+import t from 'tap'
+import { alive, CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
+import { clientFrom } from '../support/other-client.ts'
+import { NEVER_READY, scriptedBuild } from '../support/scripted-build.ts'
+
+/*
+ * Loads that are begun and left, which would hold memory and processors for nobody.
+ */
+
+const CONFIG = 'scheduler: { load_grace: 300ms }\ndefaults: { num_ctx: 512, num_parallel: 2, temperature: 0 }'
+const body = (options: object) => ({ model: DEMO, messages: [CAPITAL_QUESTION], stream: false, options })
+const loading = { model: DEMO, stream: false, options: NEVER_READY }
+
+t.test('a load ends when everybody has left, on all ways to one', async t => {
+  const corral = await startCorral(t, { config: CONFIG, env: { CORRAL_LLAMA_CPP: scriptedBuild(t) } })
+  const client = clientFrom(t, corral, '127.0.0.2')
+  const ways: [string, object][] = [
+    ['/api/chat', body(NEVER_READY)],
+    ['/v1/chat/completions', { ...body({}), ...NEVER_READY, stream: true }],
+    ['/v1/embeddings', { model: DEMO, input: 'a', options: NEVER_READY }],
+    ['/api/load', loading]
+  ]
+  for (const [path, request] of ways) {
+    const leave = new AbortController()
+    const asked = client.ask(path, request, leave.signal).then(
+      ({ text }) => text.catch(() => undefined),
+      () => undefined
+    )
+    await until('it loads', async () =>
+      (await corral.json('/api/ps')).body.loading.some(({ state }: any) => state === 'loading')
+    )
+    leave.abort()
+    await asked
+    await until(`the load ends: ${path}`, async () => (await corral.json('/api/ps')).body.loading.length === 0)
+  }
+  t.equal((await client.json('/api/chat', body({}))).status, 200, 'and the model is there for others')
+})
+
+t.test('a client that tries again finds its load going on', async t => {
+  const corral = await startCorral(t, {
+    config: CONFIG.replace('300ms', '20s'),
+    env: { CORRAL_LLAMA_CPP: scriptedBuild(t) }
+  })
+  const client = clientFrom(t, corral, '127.0.0.2')
+  const loads = () => corral.log().match(/"loading corral\/tiny-chat"/g)?.length
+  for (let attempt = 0; attempt < 3; attempt++) {
+    const leave = new AbortController()
+    const asked = client.ask('/api/chat', body(NEVER_READY), leave.signal).catch(() => undefined)
+    await until('it waits', async () =>
+      (await corral.json('/api/ps')).body.loading.some(({ queued, state }: any) => queued > 0 && state === 'loading')
+    )
+    await until('its engine is started', loads)
+    leave.abort()
+    await asked
+    await until('it has left', async () =>
+      (await corral.json('/api/ps')).body.loading.every(({ queued }: any) => queued === 0)
+    )
+  }
+  t.equal(loads(), 1, 'one load for all attempts')
+})
+
+t.test('a reload that its client has left is no loss for others', async t => {
+  const corral = await startCorral(t, { config: CONFIG, env: { CORRAL_LLAMA_CPP: scriptedBuild(t) } })
+  const greedy = clientFrom(t, corral, '127.0.0.2')
+  const honest = clientFrom(t, corral, '127.0.0.3')
+  t.equal((await honest.json('/api/chat', body({}))).status, 200)
+  const first = corral.enginePids()
+  const leave = new AbortController()
+  const asked = greedy.ask('/api/chat', body(NEVER_READY), leave.signal).catch(() => undefined)
+  await until('it reloads', () => first.every(pid => !alive(pid)))
+  await until('it loads', async () =>
+    (await corral.json('/api/ps')).body.loading.some(({ state }: any) => state === 'loading')
+  )
+  const waiting = honest.json('/api/chat', body({}))
+  await until('another one waits', async () =>
+    (await corral.json('/api/ps')).body.loading.some(({ queued }: any) => queued === 2)
+  )
+  leave.abort()
+  await asked
+  t.equal((await waiting).status, 200)
+})
