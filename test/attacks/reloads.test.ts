@@ -39,7 +39,7 @@ t.test('options that alternate are refused after a while, and others go on', asy
     t.ok(Number(headers.get('retry-after')) > 60, 'and it says when it may try again')
   }
   t.equal((await greedy.json('/api/chat', ask({}))).status, 200, 'without the options it is answered')
-  const loads = corral.log().match(/loaded corral\/tiny-chat/g)?.length ?? 0
+  const loads = corral.log().match(/"loaded corral\/tiny-chat"/g)?.length ?? 0
   t.ok(loads <= 1 + 2 * 3, `${loads} loads: the first, three reloads, and back to the defaults`)
 })
 

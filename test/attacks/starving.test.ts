@@ -82,7 +82,7 @@ t.test('a full queue and a bound for each client', async t => {
   t.same([...new Set(codes)], ['503 queue_full limits.queue_per_key 1'])
   codes.length = 0
   flood(third, 10)
-  await until('the client with most gives up its newest ones', () => codes.length >= 5)
+  await until('the client with most gives up its newest ones', () => codes.length > 0)
   t.same([...new Set(codes)], ['503 queue_full scheduler.max_queue 1'])
   const queued = (await corral.json('/api/ps')).body.models[0].queued
   t.ok(queued <= 30, `${queued} wait`)
@@ -96,10 +96,10 @@ t.test('long lists of texts to embed let others have their turn', async t => {
   const greedy = clientFrom(t, corral, greedyAddress)
   const honest = clientFrom(t, corral, honestAddress)
   await honest.json('/v1/embeddings', { model: DEMO, input: 'warm' })
-  const text = 'A sentence that takes its time to be read. '.repeat(20)
+  const text = 'A sentence that takes its time to be read. '.repeat(4)
   let ended = 0
   const lists = Array.from({ length: SLOTS + 2 }, async () => {
-    const { status, body } = await greedy.json('/v1/embeddings', { model: DEMO, input: Array(120).fill(text) })
+    const { status, body } = await greedy.json('/v1/embeddings', { model: DEMO, input: Array(100).fill(text) })
     ended++
     return [status, body.data.length, body.data.every(({ index }: any, at: number) => index === at)]
   })
@@ -109,7 +109,7 @@ t.test('long lists of texts to embed let others have their turn', async t => {
     t.same([status, body.data.length], [200, 2])
     t.equal(ended, 0, 'it need not wait for the end of a list')
   }
-  for (const list of lists) t.same(await list, [200, 120, true], 'and the lists are answered whole')
+  for (const list of lists) t.same(await list, [200, 100, true], 'and the lists are answered whole')
 })
 
 t.test('endless answers leave a slot for who was here before', async t => {
