@@ -1,7 +1,8 @@
 import type { Command } from 'commander'
 import { ConfigError } from '../../core/config/config-error.ts'
+import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
 import { type CommandContext, openConfig } from '../context.ts'
-import { printJson, printText } from '../output.ts'
+import { printJson, printNote, printText } from '../output.ts'
 
 export function defineConfig(program: Command, context: CommandContext): void {
   const config = program
@@ -19,7 +20,10 @@ the data directory.`
     .description('find mistakes in the configuration')
     .addHelpText('after', '\nExit codes: 0 no mistakes, 2 mistakes (each with file, line and column).')
     .action(async () => {
-      const { file, unknown } = await openConfig(context)
+      const config = await openConfig(context)
+      const { file, unknown } = config
+      const exposed = await exposedKeysWarning(config)
+      if (exposed) printNote(`warning: ${exposed}`)
       if (unknown.length > 0) throw new ConfigError(unknown)
       printText(file ? `${file}: no mistakes.` : 'There is no configuration file; the defaults apply. No mistakes.')
     })

@@ -1,4 +1,5 @@
 import type { Command } from 'commander'
+import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
 import type { RunningServer } from '../../core/http/server.ts'
 import { startedOnTerminal } from '../closed-terminal.ts'
@@ -45,6 +46,8 @@ async function serve(context: CommandContext): Promise<never> {
     })
   }
   for (const { where, message } of config.unknown) log.warn(`${where}: ${message} It is ignored.`)
+  const exposed = await exposedKeysWarning(config)
+  if (exposed) log.warn(exposed)
   const starting = startServer({ config, definitions, log })
   const delay = shutdownLimit(config)
   // From here on the data directory is claimed: a signal during the start waits until the start has ended.

@@ -1,6 +1,7 @@
-import { mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
 import type { Catalog, Model } from '../../core/contracts/models.ts'
 import { catalogFor, isAllowed, requireAllowed } from '../../core/models/allowed-models.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
@@ -226,4 +227,16 @@ t.test('a key ends', async t => {
   const known = (await store.find(key))!
   await until('the key ends', () => known.caller.revoked!.aborted)
   await t.rejects(async () => await store.find(key), { code: 'unauthorized', message: /"brief" was valid until/ })
+})
+
+t.test('keys in a file that others can read', async t => {
+  const home = t.testdir({ 'config.yaml': 'security: { api_keys: [a-key-of-more-than-20-characters] }' })
+  const file = join(home, 'config.yaml')
+  const origins = { 'security.api_keys': 'config.yaml:1:13' }
+  chmodSync(file, 0o644)
+  t.match(await exposedKeysWarning({ file, origins }), /can read the API keys in .*config\.yaml.*chmod 600/)
+  t.equal(await exposedKeysWarning({ file, origins: { 'security.api_keys': 'env CORRAL_API_KEYS' } }), undefined)
+  t.equal(await exposedKeysWarning({ file, origins: {} }), undefined)
+  chmodSync(file, 0o600)
+  t.equal(await exposedKeysWarning({ file, origins }), undefined)
 })
