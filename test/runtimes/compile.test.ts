@@ -121,13 +121,13 @@ function fakeTools(t: Test, without: string[] = []) {
   const start = `#!/bin/sh\nPATH=/usr/bin:/bin\necho "$(basename "$0") $*" >> ${calls}\n`
   const tools: Record<string, string> = {
     npm: `${start}
-[ "$NPM" = fail ] && { echo "npm error network" >&2; exit 1; }
+[ "$NPM_CONFIG_FAULT" = fail ] && { echo "npm error network" >&2; exit 1; }
 mkdir package
 case "$2" in
   node-llama-cpp@*) mkdir package/llama; echo '{"tag":"v0.5.0"}' > package/llama/llama.cpp.info.json; : > package/llama/gitRelease.bundle;;
   *-ext@*) mkdir -p package/bins/linux-x64-cuda/fallback; echo "for CUDA 12" > package/bins/linux-x64-cuda/fallback/libggml-cuda.so;;
   *) mkdir -p package/bins/linux-x64
-     echo "{\\"buildOptions\\":{\\"llamaCpp\\":{\\"release\\":\\"\${PREBUILT_RELEASE:-v0.5.0}\\"}}}" > package/bins/linux-x64/_nlcBuildMetadata.json
+     echo "{\\"buildOptions\\":{\\"llamaCpp\\":{\\"release\\":\\"\${NPM_CONFIG_RELEASE:-v0.5.0}\\"}}}" > package/bins/linux-x64/_nlcBuildMetadata.json
      for l in libllama.v0.5.0.so libllama-common.so libggml.v0.5.0.so libggml-base.so; do echo lib > package/bins/linux-x64/$l; done;;
 esac
 tar czf package.tgz package; rm -r package`,
@@ -137,8 +137,8 @@ mkdir -p "$last/conversion" "$last/gguf-py"; echo converter > "$last/convert_hf_
     cmake: `${start}
 if [ "$1" = --build ]; then
   echo "[1/4] Building x"; echo "[2/4] Building y"
-  [ "$CMAKE" = "fail $(cat "$2/project")" ] && { echo "x.cpp:1: error: expected ';'" >&2; exit 2; }
-  [ "$CMAKE" = hang ] && sleep 1000
+  [ "$CMAKE_FAULT" = "fail $(cat "$2/project")" ] && { echo "x.cpp:1: error: expected ';'" >&2; exit 2; }
+  [ "$CMAKE_FAULT" = hang ] && sleep 1000
   mkdir -p "$2/bin"; cp ${server} "$2/bin/llama-server"; chmod 755 "$2/bin/llama-server"
   echo "[4/4] Linking"
 else
@@ -255,8 +255,8 @@ t.test('compiles everything where prebuilt libraries cannot be used', async t =>
   }
   t.test('switched off', full({ prebuilt: false }, undefined))
   t.test('no package', full({ hardware: { ...plainMachine, glibc: undefined } }, undefined))
-  t.test('another release', full({ env: { PREBUILT_RELEASE: 'v0.4.0' } }, /libraries are of llama\.cpp v0\.4\.0/))
-  t.test('does not compile', full({ env: { CMAKE: 'fail prebuilt' } }, /exit code 2. x\.cpp:1: error: expected/))
+  t.test('another release', full({ env: { NPM_CONFIG_RELEASE: 'v0.4.0' } }, /libraries are of llama\.cpp v0\.4\.0/))
+  t.test('does not compile', full({ env: { CMAKE_FAULT: 'fail prebuilt' } }, /exit code 2. x\.cpp:1: error: expected/))
   let trials = 0
   const once = async () => {
     if (++trials === 1) throw new Error('it answered nonsense')
@@ -347,12 +347,15 @@ t.test('failures', async t => {
     })
   })
   t.test('no registry', async t => {
-    const { provide, directory } = sourceWith(fakeTools(t), { env: { NPM: 'fail' } })
+    const { provide, directory } = sourceWith(fakeTools(t), { env: { NPM_CONFIG_FAULT: 'fail' } })
     await t.rejects(provide(), { name: 'SourceUnavailable', message: /npm failed with exit code 1.*npm error network/ })
     t.same(readdirSync(directory), ['work'])
   })
   t.test('no way leads there', async t => {
-    const { provide, directory, reasons } = sourceWith(fakeTools(t), { env: { CMAKE: 'fail full' }, prebuilt: false })
+    const { provide, directory, reasons } = sourceWith(fakeTools(t), {
+      env: { CMAKE_FAULT: 'fail full' },
+      prebuilt: false
+    })
     const message = /no build of llama\.cpp v0\.5\.0 works here: cmake failed.*error: expected/
     await t.rejects(provide(), { name: 'BuildImpossible', message })
     t.equal(reasons.length, 1)
@@ -362,7 +365,7 @@ t.test('failures', async t => {
 
 t.test('finished builds are reused, partial ones are not', async t => {
   const tools = fakeTools(t)
-  await t.rejects(sourceWith(tools, { env: { CMAKE: 'fail full' }, prebuilt: false }).provide())
+  await t.rejects(sourceWith(tools, { env: { CMAKE_FAULT: 'fail full' }, prebuilt: false }).provide())
   t.equal(tools.calls().filter(call => /^(npm|git)/.test(call)).length, 2)
   tools.forget()
   const { provide, directory } = sourceWith(tools, { prebuilt: false })
@@ -380,7 +383,7 @@ t.test('finished builds are reused, partial ones are not', async t => {
 t.test('a call off ends the compilers', async t => {
   const tools = fakeTools(t)
   const abort = new AbortController()
-  const { provide, steps, directory } = sourceWith(tools, { env: { CMAKE: 'hang' } })
+  const { provide, steps, directory } = sourceWith(tools, { env: { CMAKE_FAULT: 'hang' } })
   const provided = provide(abort.signal).catch(error => error)
   while (steps.at(-1)?.fraction !== 0.5) await sleep(10)
   const reason = new Error('enough')
@@ -400,7 +403,7 @@ t.test('kill -9 in the middle of a build', async t => {
 const log = { debug() {} }
 await compiledSource({
   name: 'node-llama-cpp', version: '3.22.1', directory: ${JSON.stringify(directory)}, prebuilt: true, log,
-  env: { PATH: ${JSON.stringify(tools.bin)}, CMAKE: 'hang' }, trial: async () => {}
+  env: { PATH: ${JSON.stringify(tools.bin)}, CMAKE_FAULT: 'hang' }, trial: async () => {}
 }).provide({
   explain() {}, onProgress: step => process.send(step), runtime: ${JSON.stringify(cpu)}, hardware: ${JSON.stringify(plainMachine)}
 })`
