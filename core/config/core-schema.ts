@@ -81,7 +81,7 @@ const LimitsSchema = Type.Object(
       num_parallel: 64,
       max_tokens: 131_072,
       keep_alive: -1,
-      prompts: 2048,
+      prompts: 8192,
       n: 128
     }),
     body_depth: Type.Integer({ default: 200, minimum: 1, description: 'Levels of lists and objects in a request' }),
