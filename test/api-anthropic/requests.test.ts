@@ -247,6 +247,7 @@ t.test('errors in the words of Anthropic', t => {
     body_too_large: 'request_too_large',
     method_not_allowed: 'invalid_request_error',
     queue_full: 'overloaded_error',
+    rate_limited: 'rate_limit_error',
     hub_rate_limited: 'rate_limit_error',
     load_timeout: 'timeout_error',
     model_stopped: 'api_error',
@@ -259,7 +260,7 @@ t.test('errors in the words of Anthropic', t => {
     const wanted = types[code as ErrorCode]
     if (wanted) t.equal(body.error.type, wanted, code)
     t.equal(
-      status >= 500,
+      status >= 500 || status === 429,
       ['api_error', 'overloaded_error', 'rate_limit_error', 'timeout_error'].includes(body.error.type)
     )
   }
