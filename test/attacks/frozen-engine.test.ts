@@ -4,7 +4,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorr
 
 /** Each rule may be empty, and each repetition is inside of another one: small ones, so that a raised bound lets them pass. */
 const GRAMMAR = 'root ::= a a a a a a a a\na ::= b{0,2}\nb ::= c{0,2}\nc ::= [a-z]? [0-9]?'
-const SCHEMA = { type: 'string', pattern: '^(([a-z]?[0-9]?){0,7}){0,7}$' }
+const SCHEMA = { type: 'string', pattern: '^(([a-z]?[0-9]?){0,5}){0,5}$' }
 const CONFIG = 'limits: { stuck_after: 1s, grammar_repetition: 9000000000000000 }'
 
 const chat = (more: object = {}) => ({
