@@ -10,7 +10,7 @@ import { formatBytes } from '../../../core/system/bytes.ts'
 import { fetchedBytes, missingBytes, originOf, variantWithFiles } from './pull-files.ts'
 import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pull-job.ts'
 import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
-import { Turns } from './turns.ts'
+import { Turns } from './pull-turns.ts'
 
 export interface DownloadsOptions extends Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'partial' | 'turns'> {
   /** How many pulls transfer at once, and how many may wait. */

@@ -24,7 +24,7 @@ import {
 } from './pull-files.ts'
 import { addressesOf } from './pull-planner.ts'
 import { PullProgress } from './pull-progress.ts'
-import type { Place, Turns } from './turns.ts'
+import type { Place, Turns } from './pull-turns.ts'
 
 /** The record of a pull, in its folder. */
 export const JOB_FILE = 'job.json'

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { nextWaiting, type Place, placeToDrop, placeToYield, Turns } from '../../plugins/download/pulls/turns.ts'
+import { nextWaiting, type Place, placeToDrop, placeToYield, Turns } from '../../plugins/download/pulls/pull-turns.ts'
 import { until } from '../support/corral.ts'
 import { setting, watching } from './support.ts'
 
