@@ -1,9 +1,10 @@
 import { readFileSync } from 'node:fs'
-import type { Server } from 'node:http'
+import type { IncomingMessage, Server } from 'node:http'
 import type { Socket } from 'node:net'
 import type { FastifyBaseLogger } from 'fastify'
 import { CorralError } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
+import { mayTakeAnyTime } from './long-upload.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -22,6 +23,8 @@ interface Connection {
   address: string
   /** Whether it counts: those of the private socket do not. */
   counted: boolean
+  /** The client whose request it has, once that is known. */
+  client?: string | undefined
   /** Bytes that the client's side took, when it was last looked at. */
   taken: number
   /** When that changed, or when there first was something to take. */
@@ -68,6 +71,10 @@ export class ConnectionGuard {
   readonly #counts = new Map<string, number>()
   /** Connections without a request, the one that has waited longest first. */
   readonly #waiting = new Set<Socket>()
+  /** The requests that connections have, the one that began first first. */
+  readonly #requests = new Map<Socket, IncomingMessage>()
+  /** How many connections with requests each client has. */
+  readonly #busy = new Map<string, number>()
   #counted = 0
   #saidFull = Number.NEGATIVE_INFINITY
   #exempt: (address: string) => boolean = () => false
@@ -101,12 +108,51 @@ export class ConnectionGuard {
       if (!this.#admit(socket, counted)) return refuse(socket)
       for (const listener of accept) listener.call(server, socket)
     })
-    server.prependListener('request', ({ socket }, response) => {
+    server.prependListener('request', (request, response) => {
+      const { socket } = request
       this.#waiting.delete(socket)
+      if (!counted || !this.#open.has(socket)) return
+      this.#requests.set(socket, request)
       response.once('close', () => {
-        if (counted && this.#open.has(socket)) this.#waiting.add(socket)
+        // The next request on this connection may be here already.
+        const connection = this.#open.get(socket)
+        if (!connection || this.#requests.get(socket) !== request) return
+        this.#requests.delete(socket)
+        this.#leave(connection)
+        this.#waiting.add(socket)
       })
     })
+  }
+
+  /**
+   * Tells whose request a connection has, for as long as it has it.
+   * @throws CorralError `queue_full` where the client has half of all connections with its requests already: the others
+   *   are for other clients
+   */
+  takeFor(client: string, socket: Socket): void {
+    const connection = connections.get(socket)
+    if (!connection?.counted || connection.client === client) return
+    const busy = this.#busy.get(client) ?? 0
+    const most = Math.ceil(this.#most / 2)
+    if (busy >= most) {
+      throw new CorralError(
+        'queue_full',
+        `You have ${busy} requests open, and one client may have ${most} at once: half of all connections (limits.connections). Wait until some have been answered.`,
+        { retryAfter: 1 }
+      )
+    }
+    this.#leave(connection)
+    connection.client = client
+    this.#busy.set(client, busy + 1)
+  }
+
+  #leave(connection: Connection): void {
+    const { client } = connection
+    if (client === undefined) return
+    connection.client = undefined
+    const left = this.#busy.get(client)! - 1
+    if (left === 0) this.#busy.delete(client)
+    else this.#busy.set(client, left)
   }
 
   #admit(socket: Socket, counted: boolean): boolean {
@@ -114,7 +160,7 @@ export class ConnectionGuard {
     const ofAddress = this.#counts.get(address) ?? 0
     if (counted) {
       const few = isLoopback(address) || this.#exempt(address) || ofAddress < this.#mostPerAddress
-      // Whoever asks for nothing makes room for those who do.
+      // Whoever asks for nothing, or has not done so yet, makes room for those who do.
       if (few && this.#counted >= this.#most) this.#closeWaiting()
       if (!few || this.#counted >= this.#most) {
         this.#sayFull(few ? undefined : address)
@@ -131,9 +177,12 @@ export class ConnectionGuard {
     return true
   }
 
-  #forget(socket: Socket, { address, counted }: Connection): void {
+  #forget(socket: Socket, connection: Connection): void {
+    const { address, counted } = connection
     if (!this.#open.delete(socket)) return
     this.#waiting.delete(socket)
+    this.#requests.delete(socket)
+    this.#leave(connection)
     if (!counted) return
     this.#counted--
     const left = this.#counts.get(address)! - 1
@@ -142,11 +191,19 @@ export class ConnectionGuard {
   }
 
   #closeWaiting(): void {
-    const [oldest] = this.#waiting
+    const [oldest = this.#slowest()] = this.#waiting
     if (!oldest) return
     // Its end is reported later; its place is needed now.
     this.#forget(oldest, this.#open.get(oldest)!)
     oldest.destroy()
+  }
+
+  /** Of the connections whose request is not all here, the one that has taken longest to send it; uploads have a pace. */
+  #slowest(): Socket | undefined {
+    for (const [socket, { complete }] of this.#requests) {
+      if (!complete && !mayTakeAnyTime(socket)) return socket
+    }
+    return undefined
   }
 
   #sayFull(address: string | undefined): void {

@@ -13,6 +13,11 @@ export function takeAnyTime(request: IncomingMessage): void {
   request.once('close', () => uploading.delete(socket))
 }
 
+/** Whether a connection's request may take any time to arrive. */
+export function mayTakeAnyTime(socket: Duplex): boolean {
+  return uploading.has(socket)
+}
+
 /** Lets `takeAnyTime` work on a server. Call it once the server's own listeners are there. */
 export function allowLongUploads(server: Server): void {
   const listeners = server.listeners('clientError') as ((error: Error, socket: Duplex) => void)[]

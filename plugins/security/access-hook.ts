@@ -65,7 +65,9 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
         if (error instanceof CorralError && error.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
         throw error
       }
-      requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
+      const role = request.routeOptions.config?.role ?? 'user'
+      if (role !== 'anyone') app.connectionGuard.takeFor(request.caller.turn, request.raw.socket)
+      requireRole(request.caller, role)
     })
   }
 }

@@ -26,12 +26,19 @@ async function open(t: Pick<Test, 'teardown'>, url: string, text = ''): Promise<
 
 const health = async (corral: Corral) => (await corral.json('/api/health')).status
 
+/** A request for an answer that does not end. */
+function endlessChat(key: string): string {
+  const body = JSON.stringify(endlessHosted(DEMO))
+  return `POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${key}\r\ncontent-length: ${body.length}\r\n\r\n${body}`
+}
+
 t.test('connections that ask for nothing make room for those that do', async t => {
   const corral = await startCorral(t, { config: 'limits: { connections: 20 }' })
+  const slow = 'POST /api/chat HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10000\r\n\r\n{"model":'
   const half = 'POST /api/chat HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nx-slow: '
-  for (const text of ['', half, 'GET /api/health HTTP/1.1\r\nhost: localhost\r\n\r\n']) {
+  for (const text of ['', half, slow, 'GET /api/health HTTP/1.1\r\nhost: localhost\r\n\r\n']) {
     const sockets = await Promise.all(Array.from({ length: 100 }, () => open(t, corral.url, text)))
-    t.equal(await health(corral), 200, `an honest client is answered beside ${JSON.stringify(text.slice(0, 20))}`)
+    t.equal(await health(corral), 200, `an honest client is answered beside ${JSON.stringify(text.slice(-20))}`)
     for (const socket of sockets) socket.destroy()
   }
   // Many requests on one connection, without waiting for the answers.
@@ -42,11 +49,14 @@ t.test('connections that ask for nothing make room for those that do', async t =
 })
 
 t.test('more connections with requests than allowed are refused; the private socket is not', async t => {
-  const corral = await startCorral(t, { config: 'limits: { connections: 9 }\ndefaults: { num_parallel: 2 }' })
-  const body = JSON.stringify(endlessHosted(DEMO))
-  const chat = `POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`
+  const corral = await startCorral(t, {
+    config:
+      'limits: { connections: 9 }\ndefaults: { num_parallel: 2 }\nsecurity: { api_keys: [key-of-one-program, key-of-another-one] }'
+  })
   const busy: Socket[] = []
-  for (let count = 0; count < 9; count++) busy.push(await open(t, corral.url, chat))
+  for (let count = 0; count < 9; count++) {
+    busy.push(await open(t, corral.url, endlessChat(count % 2 === 0 ? 'key-of-one-program' : 'key-of-another-one')))
+  }
   const path = join(corral.home, 'private', 'corral.sock')
   const local = async (what: string) => {
     const asked = request({ socketPath: path, path: what })
@@ -66,6 +76,25 @@ t.test('more connections with requests than allowed are refused; the private soc
   t.equal((await local('/api/health')).status, 200, 'the private socket answers')
   for (const socket of busy) socket.destroy()
   await until('there is room again', async () => (await health(corral).catch(() => 0)) === 200)
+})
+
+t.test('one client has half of the connections for its requests, and others are answered', async t => {
+  const corral = await startCorral(t, {
+    config:
+      'limits: { connections: 20 }\ndefaults: { num_parallel: 2 }\nsecurity: { api_keys: [key-of-the-attacker, key-of-an-honest-one] }'
+  })
+  const sockets = await Promise.all(
+    Array.from({ length: 60 }, () => open(t, corral.url, endlessChat('key-of-the-attacker')))
+  )
+  const refused = () => sockets.filter(({ got }) => got.startsWith('HTTP/1.1 503'))
+  await until('no more than half are taken', () => refused().length > 0 || sockets.every(({ destroyed }) => destroyed))
+  t.match(refused()[0]?.got, /one client may have 10 at once: half of all connections/)
+  const honest = { headers: { authorization: 'Bearer key-of-an-honest-one' } }
+  for (let count = 0; count < 5; count++) t.equal((await corral.json('/api/version', undefined, honest)).status, 200)
+
+  for (const socket of sockets) socket.destroy()
+  const attacker = { headers: { authorization: 'Bearer key-of-the-attacker' } }
+  await until('it is answered again', async () => (await corral.json('/api/ps', undefined, attacker)).status === 200)
 })
 
 t.test('one address has a part of the connections only', async t => {
