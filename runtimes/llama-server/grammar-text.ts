@@ -21,6 +21,9 @@ export function readGrammar(
   const rules = new GrammarRules()
   const names = new Map<string, number>()
   const starts: number[] = []
+  /** What rules whose ways are counted say, by rule: those that say the same are counted once. */
+  const meanings = new Map<number, string>()
+  const known = new Set<string>()
   let at = 0
   let depth = 0
 
@@ -29,7 +32,6 @@ export function readGrammar(
     if (rule === undefined) {
       rule = rules.add()
       names.set(name, rule)
-      if (isStart(name)) starts.push(rule)
     }
     return rule
   }
@@ -134,17 +136,24 @@ export function readGrammar(
     skip(false)
     if (!take(/::=/y)) throw new NotReadable()
     skip(true)
+    const begin = at
     const made = alternatives(false)
-    rules.set(ruleOf(name), made)
-    for (const elements of isStart(name) ? made : []) {
+    const rule = ruleOf(name)
+    rules.set(rule, made)
+    const meaning = text.slice(begin, at).trim()
+    if (isStart(name)) meanings.set(rule, meaning)
+    for (const elements of isStart(name) && !known.has(meaning) ? made : []) {
       const behind = elements.findIndex(
         (element, index) => index > 0 && 'rule' in element && !('rule' in elements[index - 1]!)
       )
       if (behind > 0) starts.push(rules.add([elements.slice(behind)]))
     }
+    if (isStart(name)) known.add(meaning)
     if (at < text.length && text[at] !== '\n' && text[at] !== '\r') throw new NotReadable()
   }
-  return { rules, starts }
+  // At the end, since a later definition of a name takes the place of an earlier one.
+  const counted = new Map([...meanings].map(([rule, meaning]) => [meaning, rule]))
+  return { rules, starts: [...counted.values(), ...starts] }
 }
 
 /** The numbers of `*`, `+`, `?`, `{2}`, `{2,}` and `{2,3}`. */

@@ -65,6 +65,7 @@ const HOSTILE: Record<string, string> = {
   'with any character': `root ::= ${'.? '.repeat(30)}`,
   'behind a comment': `root ::= a # {\na ::= ${'[a-z]? '.repeat(30)}`,
   'rules that begin with the next one twice': `root ::= r0\n${Array.from({ length: 40 }, (_, rule) => `r${rule} ::= r${rule + 1} | r${rule + 1}`).join('\n')}\nr40 ::= "a"`,
+  'two rules that say the same, one of which another takes the place of': `root ::= "a" b\na ::= x\nb ::= x\na ::= "a"\nx ::= ${'[a-z]? '.repeat(30)}`,
   parentheses: `root ::= ${'('.repeat(20_000)}"a"${')'.repeat(20_000)}`,
   'many rules': `root ::= r0\n${Array.from({ length: 3000 }, (_, rule) => `r${rule} ::= r${rule + 1}? r${rule + 1}?`).join('\n')}\nr3000 ::= "a"`
 }
@@ -101,6 +102,15 @@ const HONEST_SCHEMAS: Record<string, object> = {
   'lists in lists': times(6, { type: 'string', maxLength: 500 }, items => ({ type: 'array', items, maxItems: 100 })),
   'many properties': object(
     Object.fromEntries(Array.from({ length: 60 }, (_, i) => [`key${i}`, { type: 'string' }])),
+    []
+  ),
+  'many properties that may be null': object(
+    Object.fromEntries(
+      Array.from({ length: 150 }, (_, i) => [
+        `key${i}`,
+        { anyOf: [{ type: 'string' }, { type: 'null' }], default: null }
+      ])
+    ),
     []
   ),
   'many values': { enum: Array.from({ length: 300 }, (_, i) => `country ${i}`) },

@@ -233,10 +233,19 @@ t.test('keys in a file that others can read', async t => {
   const home = t.testdir({ 'config.yaml': 'security: { api_keys: [a-key-of-more-than-20-characters] }' })
   const file = join(home, 'config.yaml')
   const origins = { 'security.api_keys': 'config.yaml:1:13' }
+  const sections = { security: { api_keys: ['a-key-of-more-than-20-characters'] } }
   chmodSync(file, 0o644)
-  t.match(await exposedKeysWarning({ file, origins }), /can read the API keys in .*config\.yaml.*chmod 600/)
-  t.equal(await exposedKeysWarning({ file, origins: { 'security.api_keys': 'env CORRAL_API_KEYS' } }), undefined)
-  t.equal(await exposedKeysWarning({ file, origins: {} }), undefined)
+  t.match(await exposedKeysWarning({ file, origins, sections }), /can read the API keys in .*config\.yaml.*chmod 600/)
+  t.equal(
+    await exposedKeysWarning({ file, origins: { 'security.api_keys': 'env CORRAL_API_KEYS' }, sections }),
+    undefined
+  )
+  t.equal(await exposedKeysWarning({ file, origins: {}, sections }), undefined)
+  t.equal(
+    await exposedKeysWarning({ file, origins, sections: { security: { api_keys: [] } } }),
+    undefined,
+    'no keys in it, as in the config.yaml that comes with corral'
+  )
   chmodSync(file, 0o600)
-  t.equal(await exposedKeysWarning({ file, origins }), undefined)
+  t.equal(await exposedKeysWarning({ file, origins, sections }), undefined)
 })
