@@ -10,6 +10,7 @@ import { createInputBook, createInputGuard, type InputGuard, type Ticket } from 
 import { isCacheFault, requestError } from './request-error.ts'
 import { safeFields } from './safe-fields.ts'
 import type { SlotOwners, SlotUse } from './slot-owners.ts'
+import { longestText, requireFittingText } from './text-length.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 const CHAT = '/v1/chat/completions'
@@ -48,6 +49,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
 
   /** @param own fields that corral alone sets */
   async function post(path: string, body: EngineFields, signal: AbortSignal, own?: EngineFields): Promise<Readable> {
+    requireFittingText(body, contextSize)
     const response = await request({
       method: 'POST',
       path,
@@ -211,8 +213,10 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     // Models that pool the last token take one less than their context, as llama-server reads them piece by piece.
     const room = contextSize - 1
     if (typeof input !== 'string') return input.slice(0, room)
-    const whole = await tokensOf(input, true, signal)
-    return whole.length <= room ? input : cutTokens(whole, await tokensOf(input, false, signal), room)
+    // What is behind that is cut off in any case. A character that is cut in two is no text.
+    const head = input.slice(0, longestText(contextSize)).replace(/[\ud800-\udbff]$/, '')
+    const whole = await tokensOf(head, true, signal)
+    return whole.length <= room ? head : cutTokens(whole, await tokensOf(head, false, signal), room)
   }
 
   const tokens: Partial<Engine> = {

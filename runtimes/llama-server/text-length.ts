@@ -1,0 +1,47 @@
+import type { EngineFields } from '../../core/contracts/engines.ts'
+import { CorralError } from '../../core/errors.ts'
+
+/** Characters that no token of any vocabulary stands for: a text with more for each token of the context cannot fit. */
+const LONGEST_TOKEN = 256
+/** Tokens whose text is always looked at, also where the context is smaller. */
+const LEAST = 4096
+/** What a token has on average, for what is said of a text that nobody has counted. */
+const USUAL_TOKEN = 4
+
+/** Most characters that are worth being read for a context. */
+export function longestText(contextSize: number): number {
+  return Math.max(contextSize, LEAST) * LONGEST_TOKEN
+}
+
+/**
+ * Refuses texts that cannot fit, before an engine cuts them into tokens: that takes so much memory for tens of megabytes
+ * that the engine has to be ended, with the answers of others.
+ * @throws CorralError `context_exceeded`
+ */
+export function requireFittingText(body: EngineFields, contextSize: number): void {
+  const { messages, prompt, input_prefix, input_suffix, content, input, query, documents } = body
+  const single = [prompt, content, input, documents].flat()
+  const most = longestText(contextSize)
+  const length = [
+    textLength(messages),
+    textLength([input_prefix, input_suffix, query]),
+    ...single.map(textLength)
+  ].find(each => each > most)
+  if (length === undefined) return
+  throw new CorralError(
+    'context_exceeded',
+    `The text has ${length} characters, and cannot fit into a context of ${contextSize} tokens. Shorten it, or ask for a larger context with num_ctx.`,
+    { details: { n_prompt_tokens: Math.ceil(length / USUAL_TOKEN), n_ctx: contextSize } }
+  )
+}
+
+/** Characters of all texts in a value; images and sounds are none. */
+function textLength(value: unknown): number {
+  if (typeof value === 'string') return value.length
+  if (typeof value !== 'object' || value === null) return 0
+  let length = 0
+  for (const [name, each] of Object.entries(value)) {
+    if (name !== 'image_url' && name !== 'input_audio') length += textLength(each)
+  }
+  return length
+}
