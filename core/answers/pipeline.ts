@@ -82,7 +82,7 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
   open: (lease: Lease) => Taker | Promise<Taker>
 ): Promise<Taker> {
   const signal = clientSignal(reply)
-  const question = bounded(deps, reply, asked, asked.variant)
+  const question = await bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
   return await deps.scheduler.withLease({ ...question.lease, ...callerLease(reply), signal }, async lease => {
     const taker = await open(lease)
@@ -104,7 +104,7 @@ export async function streamedAnswer(
   open: (lease: Lease) => AnswerWriter | Promise<AnswerWriter>
 ): Promise<void> {
   const signal = clientSignal(reply)
-  const question = bounded(deps, reply, asked, asked.variant)
+  const question = await bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
   const stream = openReplyStream(reply, channel)
   const lease: LeaseRequest = {
@@ -143,7 +143,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
   use: (lease: Lease, body: Body) => Promise<Reply>
 ): Promise<Reply> {
   const signal = clientSignal(reply)
-  const { operation, body, lease } = bounded(deps, reply, asked, deps.catalog.get(asked.lease.model))
+  const { operation, body, lease } = await bounded(deps, reply, asked, deps.catalog.get(asked.lease.model))
   if (!lease.loadOnly) await deps.hooks.request(hookedRequest(deps, operation, body, lease, signal))
   return await deps.scheduler.withLease({ ...lease, ...callerLease(reply), signal }, async leased => {
     try {
@@ -158,16 +158,16 @@ export async function askOnce<Reply, Body extends EngineFields>(
  * The request within what its caller may ask of the model, and its engine be asked.
  * @throws CorralError `forbidden_model`, `over_limit`
  */
-function bounded<Request extends Asked>(
+async function bounded<Request extends Asked>(
   { config, engines }: AnswerDependencies,
   reply: FastifyReply,
   asked: Request,
   variant: Model
-): Request {
+): Promise<Request> {
   const { caller, body: sent } = reply.request
   requireAllowed(caller.models, asked.lease.model, variant)
   const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
-  if (body) engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
+  if (body) await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
   if (asked.lease.keepAlive === undefined || hasRole(caller.role, 'operator')) return { ...asked, body }
   // How long a model stays is a matter for all who use it. Clients send it out of habit, so it is no reason to refuse.
   const { keepAlive: _, ...lease } = asked.lease

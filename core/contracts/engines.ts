@@ -248,7 +248,7 @@ export interface EngineProvider {
    * Refuses what none of its engines may be asked, such as a grammar that would keep one busy for ever; called before a
    * model is loaded for the request. @throws CorralError
    */
-  check?(request: EngineFields): void
+  check?(request: EngineFields): void | Promise<void>
   /** JSON pointers to what of a request's JSON schemas its engines do not hold answers to. */
   unenforced?(request: EngineFields): string[]
 }

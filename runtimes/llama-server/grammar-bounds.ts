@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
@@ -21,12 +22,17 @@ const MOST_KNOWN = 256
  * Refuses grammars and JSON schemas that would keep llama.cpp busy for minutes with a single token, or that are too large.
  * @returns checks a request, in the words of the hosted-chat API. @throws CorralError `over_limit`, `invalid_request`
  */
-export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFields) => void {
+export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFields) => Promise<void> {
   /** Ways by the text, the one used last at the end. */
   const known = new Map<string, number>()
+  let counted = 0
 
   function waysOf(text: string, count: () => number): number {
-    const found = known.get(text) ?? count()
+    let found = known.get(text)
+    if (found === undefined) {
+      found = count()
+      counted++
+    }
     known.delete(text)
     known.set(text, found)
     if (known.size > MOST_KNOWN) known.delete(known.keys().next().value!)
@@ -66,7 +72,7 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
     return bytes
   }
 
-  return ({ grammar, json_schema, response_format: format, tools }) => {
+  return async ({ grammar, json_schema, response_format: format, tools }) => {
     if (typeof grammar === 'string' && grammar !== '') {
       requireSize('grammar', 'The grammar', Buffer.byteLength(grammar), size)
       const found = waysOf(grammar, () => costOfText(grammar, () => true, ways) ?? Number.NaN)
@@ -90,9 +96,12 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
     let bytes = 0
     for (const [index, tool] of tools.entries()) {
       if (!isObject(tool) || !isObject(tool.function)) continue
+      const before = counted
       bytes += checkSchema(`tools[${index}]`, tool.function.parameters)
+      requireSize('tools', 'All JSON schemas together', bytes, size * TOOLS)
+      // To count takes milliseconds for each, and a request may have hundreds of them.
+      if (counted > before) await nextTurn()
     }
-    requireSize('tools', 'All JSON schemas together', bytes, size * TOOLS)
   }
 }
 

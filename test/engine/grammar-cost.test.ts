@@ -1,12 +1,13 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import t from 'tap'
 import { grammarCheck } from '../../runtimes/llama-server/grammar-bounds.ts'
 
 const check = grammarCheck({ size: 64 * 1024, ways: 20_000 })
 
 /** The code that a request is refused with. */
-function refusal(request: object): string | undefined {
+async function refusal(request: object): Promise<string | undefined> {
   try {
-    check(request as Record<string, unknown>)
+    await check(request as Record<string, unknown>)
     return undefined
   } catch (error) {
     return (error as { code: string }).code
@@ -71,14 +72,14 @@ const HOSTILE: Record<string, string> = {
 }
 
 t.test('grammars that cost llama.cpp too much are refused, and honest ones are not', async t => {
-  for (const [name, grammar] of Object.entries(HONEST)) t.equal(refusal({ grammar }), undefined, name)
-  for (const [name, grammar] of Object.entries(HOSTILE)) t.equal(refusal({ grammar }), 'over_limit', name)
-  t.equal(refusal({ grammar: `root ::= "${'a'.repeat(66_000)}"` }), 'over_limit', 'size')
+  for (const [name, grammar] of Object.entries(HONEST)) t.equal(await refusal({ grammar }), undefined, name)
+  for (const [name, grammar] of Object.entries(HOSTILE)) t.equal(await refusal({ grammar }), 'over_limit', name)
+  t.equal(await refusal({ grammar: `root ::= "${'a'.repeat(66_000)}"` }), 'over_limit', 'size')
   for (const grammar of ['root', 'root ::= (', 'root ::= "a', 'root ::= [a', 'root ::= *', 'root ::= a ::= b', '{']) {
-    t.equal(refusal({ grammar }), 'invalid_request', grammar)
+    t.equal(await refusal({ grammar }), 'invalid_request', grammar)
   }
-  t.equal(refusal({ grammar: '' }), undefined)
-  t.equal(refusal({ grammar: null }), undefined)
+  t.equal(await refusal({ grammar: '' }), undefined)
+  t.equal(await refusal({ grammar: null }), undefined)
 })
 
 const object = (properties: object, required = Object.keys(properties)) => ({ type: 'object', properties, required })
@@ -171,17 +172,31 @@ t.test('the same for JSON schemas, wherever a request has them', async t => {
   ]
   for (const [place, request] of places) {
     for (const [name, schema] of Object.entries(HONEST_SCHEMAS)) {
-      t.equal(refusal(request(schema)), undefined, `${place}: ${name}`)
+      t.equal(await refusal(request(schema)), undefined, `${place}: ${name}`)
     }
     for (const [name, schema] of Object.entries(HOSTILE_SCHEMAS)) {
-      t.equal(refusal(request(schema)), 'over_limit', `${place}: ${name}`)
+      t.equal(await refusal(request(schema)), 'over_limit', `${place}: ${name}`)
     }
-    t.equal(refusal(request({ const: 'x'.repeat(66_000) })), 'over_limit', `${place}: size`)
+    t.equal(await refusal(request({ const: 'x'.repeat(66_000) })), 'over_limit', `${place}: size`)
   }
   const tool = { type: 'function', function: { name: 'f', parameters: { const: 'x'.repeat(60_000) } } }
-  t.equal(refusal({ tools: Array(10).fill(tool) }), undefined)
-  t.equal(refusal({ tools: Array(20).fill(tool) }), 'over_limit', 'size of all tools')
+  t.equal(await refusal({ tools: Array(10).fill(tool) }), undefined)
+  t.equal(await refusal({ tools: Array(20).fill(tool) }), 'over_limit', 'size of all tools')
   for (const request of [{ tools: [null, 1, { function: 1 }] }, { response_format: 'json' }, { json_schema: 'x' }]) {
-    t.equal(refusal(request), undefined, 'what is none is left to others')
+    t.equal(await refusal(request), undefined, 'what is none is left to others')
   }
+})
+
+t.test('other requests have their turn between the tools of one', async t => {
+  const tool = (number: number) => ({ function: { parameters: object({ [`key${number}`]: { type: 'string' } }) } })
+  const tools = Array.from({ length: 20 }, (_, number) => tool(number))
+  let turns = 0
+  let isDone = false
+  const others = (async () => {
+    for (; !isDone; turns++) await nextTurn()
+  })()
+  await check({ tools })
+  isDone = true
+  await others
+  t.ok(turns >= tools.length, 'where they are new')
 })
