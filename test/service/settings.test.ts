@@ -52,22 +52,25 @@ t.test('keep_alive unloads an idle model, pin keeps it; a context beyond the tra
   t.match(pinned.log(), /"requested":100000,"effective":32768/, 'and the log says so')
 })
 
-t.test('surfaces and negotiation can be switched off; keys are required but for health checks and the page', async t => {
-  const corral = await startCorral(t, {
-    config: 'api-ollama:\n  enabled: false\napi-native:\n  negotiate: false\nsecurity:\n  api_keys: [open-sesame]\n'
-  })
-  const key = { authorization: 'Bearer open-sesame' }
-  t.equal((await corral.send('/api/health')).status, 200)
-  for (const path of ['/api/tags', '/v1/models', '/nowhere']) t.equal((await corral.send(path)).status, 401, path)
-  t.match((await corral.json('/v1/models')).body, { error: { type: 'authentication_error', code: 'unauthorized' } })
-  t.equal((await corral.json('/ollama/api/tags', undefined, { headers: key })).status, 404)
-  t.equal((await corral.json('/api/tags', undefined, { headers: { 'x-api-key': 'open-sesame' } })).status, 200)
-  const response = await corral.send(
-    '/api/chat',
-    { ...chat, stream: true },
-    { headers: { ...key, accept: 'application/json' } }
-  )
-  t.equal(response.headers.get('content-type'), 'text/event-stream')
-  await response.text()
-  t.notMatch(corral.log(), /open-sesame/)
-})
+t.test(
+  'surfaces and negotiation can be switched off; keys are required but for health checks and the page',
+  async t => {
+    const corral = await startCorral(t, {
+      config: 'api-ollama:\n  enabled: false\napi-native:\n  negotiate: false\nsecurity:\n  api_keys: [open-sesame]\n'
+    })
+    const key = { authorization: 'Bearer open-sesame' }
+    t.equal((await corral.send('/api/health')).status, 200)
+    for (const path of ['/api/tags', '/v1/models', '/nowhere']) t.equal((await corral.send(path)).status, 401, path)
+    t.match((await corral.json('/v1/models')).body, { error: { type: 'authentication_error', code: 'unauthorized' } })
+    t.equal((await corral.json('/ollama/api/tags', undefined, { headers: key })).status, 404)
+    t.equal((await corral.json('/api/tags', undefined, { headers: { 'x-api-key': 'open-sesame' } })).status, 200)
+    const response = await corral.send(
+      '/api/chat',
+      { ...chat, stream: true },
+      { headers: { ...key, accept: 'application/json' } }
+    )
+    t.equal(response.headers.get('content-type'), 'text/event-stream')
+    await response.text()
+    t.notMatch(corral.log(), /open-sesame/)
+  }
+)
