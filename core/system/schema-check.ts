@@ -165,7 +165,7 @@ export function allowedBy(
   if (Array.isArray(type)) return joined(type.filter(one => one !== 'null').map(one => inner({ ...schema, type: one })))
   switch (type) {
     case 'string':
-      if (schema.pattern) return `text that matches ${schema.pattern}`
+      if (schema.pattern) return schema.title ?? `text that matches ${schema.pattern}`
       if (schema.minLength) return 'text that is not empty'
       return schema.maxLength === undefined ? 'text' : `text of at most ${schema.maxLength} characters`
     case 'boolean':

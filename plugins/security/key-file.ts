@@ -29,7 +29,7 @@ const Moment = Type.String({
 
 /** What may be told of a key. */
 const about = {
-  name: Type.String({ pattern: KEY_NAME_PATTERN, title: 'a name of letters, digits and . _ @ -' }),
+  name: Type.String({ pattern: KEY_NAME_PATTERN, title: 'a name of at most 64 letters, digits and . _ @ -' }),
   role: Type.Enum([...ROLES]),
   models: Type.Optional(
     Type.Array(Type.String({ pattern: MODEL_PATTERN, title: 'a model such as owner/name or owner/*' }), { minItems: 1 })

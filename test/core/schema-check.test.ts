@@ -29,5 +29,7 @@ t.test('the first fault of a value, as a sentence', async t => {
   }
   t.equal(findFault(schema, { items: [{ type: 'b', size: 2 }], name: null }), undefined)
   t.equal(allowedBy({ type: ['string', 'integer'], maximum: 5 }), 'text or a whole number, at most 5')
+  t.equal(allowedBy({ type: 'string', pattern: '^[a-z]$' }), 'text that matches ^[a-z]$')
+  t.equal(allowedBy({ type: 'string', pattern: '^[a-z]$', title: 'a small letter' }), 'a small letter')
   t.equal(allowedBy({ anyOf: [{ type: 'boolean' }, { const: 7 }] }), 'true or false or 7')
 })
