@@ -3,6 +3,7 @@ import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { costOf, TooCostly } from './grammar-cost.ts'
+import { engineSchema } from './grammar-schemas.ts'
 import { NotReadable, readGrammar } from './grammar-text.ts'
 import { isBranching, schemaGrammar } from './schema-grammar.ts'
 
@@ -67,7 +68,11 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
     requireWays(
       param,
       what,
-      waysOf(text, () => costOfText(schemaGrammar(schema), isBranching, ways) ?? 0)
+      // What cannot be read here, such as a repetition of nothing, llama.cpp may yet read.
+      waysOf(
+        text,
+        () => costOfText(() => schemaGrammar(engineSchema(schema)), isBranching, ways) ?? Number.POSITIVE_INFINITY
+      )
     )
     return bytes
   }
@@ -75,7 +80,15 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
   return async ({ grammar, json_schema, response_format: format, tools }) => {
     if (typeof grammar === 'string' && grammar !== '') {
       requireSize('grammar', 'The grammar', Buffer.byteLength(grammar), size)
-      const found = waysOf(grammar, () => costOfText(grammar, () => true, ways) ?? Number.NaN)
+      const found = waysOf(
+        grammar,
+        () =>
+          costOfText(
+            () => grammar,
+            () => true,
+            ways
+          ) ?? Number.NaN
+      )
       if (Number.isNaN(found)) {
         throw new CorralError(
           'invalid_request',
@@ -106,9 +119,9 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
 }
 
 /** Ways of a grammar; undefined where its text cannot be read. */
-function costOfText(text: string, isStart: (name: string) => boolean, enough: number): number | undefined {
+function costOfText(text: () => string, isStart: (name: string) => boolean, enough: number): number | undefined {
   try {
-    const { rules, starts } = readGrammar(text, isStart)
+    const { rules, starts } = readGrammar(text(), isStart)
     return costOf(rules, starts, enough)
   } catch (error) {
     if (error instanceof TooCostly) return Number.POSITIVE_INFINITY

@@ -47,7 +47,8 @@ export function engineSchema(schema: Fields): Fields {
   let named = false
   const whole = `#/$defs/${name}`
 
-  function plain(node: unknown): unknown {
+  /** @param fill whether arrays may be written out: those within what is written out would multiply */
+  function plain(node: unknown, fill: boolean): unknown {
     if (node === true) return {}
     if (!isObject(node)) return node
     const made: Fields = { ...node }
@@ -57,21 +58,22 @@ export function engineSchema(schema: Fields): Fields {
     }
     for (const key of ONE) {
       // For objects, llama.cpp knows both words itself.
-      if (key in node && !(key === 'additionalProperties' && node[key] === true)) made[key] = plain(node[key])
+      if (key in node && !(key === 'additionalProperties' && node[key] === true))
+        made[key] = plain(node[key], fill && !hasPlaces(node))
     }
     for (const key of LISTS) {
       const list = node[key]
-      if (Array.isArray(list)) made[key] = list.map(plain)
+      if (Array.isArray(list)) made[key] = list.map(each => plain(each, fill))
     }
     for (const key of NAMED) {
       const map = node[key]
       if (isObject(map))
-        made[key] = Object.fromEntries(Object.entries(map).map(([name, value]) => [name, plain(value)]))
+        made[key] = Object.fromEntries(Object.entries(map).map(([name, value]) => [name, plain(value, fill)]))
     }
-    return withPlaces(made)
+    return withPlaces(made, fill)
   }
 
-  const made = plain(schema) as Fields
+  const made = plain(schema, true) as Fields
   // What means nothing but itself is left to be refused.
   if (!named || schema.$ref === '#') return named ? schema : made
   const { $defs, ...own } = made
@@ -82,9 +84,9 @@ export function engineSchema(schema: Fields): Fields {
  * An array whose first items have schemas of their own: with exactly those, as many as there may or must be. llama.cpp
  * uses either these places or the schema of the rest, and no numbers beside the places.
  */
-function withPlaces(node: Fields): Fields {
+function withPlaces(node: Fields, fill: boolean): Fields {
   const { prefixItems, items, additionalItems, minItems, maxItems, ...others } = node
-  const places = Array.isArray(prefixItems) ? prefixItems : Array.isArray(items) ? items : []
+  const places = placesOf(node)
   if (places.length === 0 && items !== false) return node
   const rest = Array.isArray(items) ? additionalItems : items
   const least = typeof minItems === 'number' ? minItems : 0
@@ -92,11 +94,17 @@ function withPlaces(node: Fields): Fields {
   const most = rest === false ? Math.min(bound, places.length) : bound
   const count = Math.max(least, Math.min(places.length, most))
   // No array is like that, or none that could be written out.
-  if (count > most || count > places.length + MOST_FILLED) return node
+  if (count > most || count > places.length + (fill ? MOST_FILLED : 0)) return node
   if (count === 0) return { ...others, items: {}, maxItems: 0 }
   const filled = Array.from({ length: count }, (_, place) => places[place] ?? rest ?? {})
   return { ...others, prefixItems: filled }
 }
+
+function placesOf({ prefixItems, items }: Fields): unknown[] {
+  return Array.isArray(prefixItems) ? prefixItems : Array.isArray(items) ? items : []
+}
+
+const hasPlaces = (node: Fields) => placesOf(node).length > 0
 
 /** Keywords of JSON Schema that llama.cpp's grammars always ignore. */
 const NEVER = new Set(

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
+import { isLarge } from './text-length.ts'
 
 /*
  * Grammars, JSON schemas and chat templates are small programs of clients that llama-server runs without bounds. One that
@@ -106,6 +107,8 @@ export interface Ticket {
   constraints: readonly Input[]
   /** The engine's template, where the request has its conversation written with it. */
   template?: Input | undefined
+  /** Its text alone explains what memory and time the engine takes to read it. */
+  large?: boolean
   /** The engine says at once when its main loop takes the request; else only with the first token. */
   reportsProgress: boolean
   /** The engine has begun to answer: template and schemas have been read. */
@@ -150,6 +153,11 @@ export function findBlame(
   const narrowed = <Item>(items: readonly Item[], keep: (item: Item) => boolean) => {
     const kept = items.filter(keep)
     return kept.length > 0 ? kept : [...items]
+  }
+  // Neither a template nor what others have sent is to blame while a very long text is being read.
+  const large = possible.filter(ticket => ticket.large && ticket.constraints.length === 0 && reading(ticket))
+  if (trouble !== 'loop' && large.length > 0) {
+    return { certain: large.length === 1, tickets: large.length === 1 ? large : [], inputs: [] }
   }
   const withInputs = possible.filter(ticket => inputsOf(ticket).length > 0)
   if (withInputs.length === 0) {
@@ -230,6 +238,7 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
       const ticket: Ticket = {
         constraints,
         ...(own && { template: own }),
+        large: isLarge(fields),
         reportsProgress: fields.return_progress === true,
         answered: false,
         generated: false,

@@ -35,6 +35,13 @@ export function requireFittingText(body: EngineFields, contextSize: number): voi
   )
 }
 
+/** A text of more characters explains by itself what memory and time an engine takes for it. */
+const LARGE = 128 * 1024
+
+export function isLarge({ messages, prompt }: EngineFields): boolean {
+  return textLength(messages) + textLength(prompt) > LARGE
+}
+
 /** Characters of all texts in a value; images and sounds are none. */
 function textLength(value: unknown): number {
   if (typeof value === 'string') return value.length

@@ -136,6 +136,8 @@ const HONEST_SCHEMAS: Record<string, object> = {
   anything: {}
 }
 
+const BRANCHING = pattern('^(([a-z]?[0-9]?){0,20}){0,20}$')
+
 const HOSTILE_SCHEMAS: Record<string, object> = {
   'a pattern': pattern('^(([a-z]?[0-9]?){0,20}){0,20}$'),
   'a pattern of letters that may be left out': pattern(`^${'[a-z]?'.repeat(30)}$`),
@@ -160,6 +162,18 @@ const HOSTILE_SCHEMAS: Record<string, object> = {
       }
     }
   },
+  'an object with the words of a list': { ...object({ a: BRANCHING }), items: {}, prefixItems: [] },
+  'a text with the words of a list': { ...BRANCHING, items: {} },
+  'other properties, without a type': { additionalProperties: BRANCHING },
+  'a part of an object that may hold': { allOf: [{ anyOf: [{ properties: { a: BRANCHING } }] }] },
+  'a name like an escape': {
+    ...object({ a: { $ref: '#/$defs/a~1b' } }),
+    $defs: { 'a/b': {}, 'a~1b': BRANCHING }
+  },
+  'what fills a list': { type: 'array', prefixItems: [{}], items: BRANCHING, minItems: 3 },
+  'numbers with blanks': pattern('^(([a-z]?[0-9]?){ 0,20}){0,20x}$'),
+  'beside what cannot be read': object({ a: BRANCHING, b: pattern('^a{0}*$') }),
+  'very many properties': object(Object.fromEntries(Array.from({ length: 1500 }, (_, i) => [`p${i}`, {}])), []),
   'many lists of values': { enum: Array.from({ length: 8000 }, (_, i) => `v${i}`) }
 }
 

@@ -75,3 +75,11 @@ t.test('where requests have schemas', async t => {
   ]
   for (const [body, asked] of cases) t.strictSame(withEngineSchemas(body as never), asked)
 })
+
+t.test('lists that are written out within each other do not multiply', async t => {
+  let schema: Record<string, unknown> = { type: 'boolean' }
+  for (let level = 0; level < 9; level++) {
+    schema = { type: 'array', prefixItems: [{ type: 'null' }], items: schema, minItems: 17 }
+  }
+  t.ok(JSON.stringify(engineSchema(schema)).length < 32 * JSON.stringify(schema).length)
+})

@@ -46,6 +46,14 @@ t.test('who is to blame', t => {
     ['the main loop reads no templates', [plain({ answered: false }), bad()], 'loop', [BAD.digest], true],
     ['beside it, no request that has begun', [bad(), plain({ answered: false })], 'beside', [TEMPLATE.digest], true],
     [
+      'a very long text is read',
+      [plain({ answered: false, large: true }), plain({ answered: false })],
+      'memory',
+      [],
+      true
+    ],
+    ['a schema beside a very long text', [bad({ large: true }), plain()], 'memory', [BAD.digest], true],
+    [
       'memory, by a template for nobody',
       [plain({ answered: false, left: true, wentOn: true })],
       'memory',
