@@ -205,8 +205,10 @@ function endedKey(name: string, how: string): CorralError {
 /** What changes when the file does. */
 async function fileMark(path: string): Promise<string> {
   try {
-    const { ino, size, mtimeNs } = await stat(path, { bigint: true })
-    return `${ino}:${size}:${mtimeNs}`
+    const found = await stat(path, { bigint: true })
+    // Reading a pipe would wait for ever.
+    if (!found.isFile()) throw new Error(`${path} is no file`)
+    return `${found.ino}:${found.size}:${found.mtimeNs}`
   } catch (error) {
     if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return 'absent'
     throw error

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
@@ -211,6 +212,14 @@ t.test('the store follows the file, and never opens again', async t => {
   await t.rejects(openKeyStore(path, [], log), /keys\.json.*cannot be used.*not JSON/)
   writeFileSync(path, JSON.stringify({ version: 1, keys: [{ ...(await entry()), expires: 'tomorrow' }] }))
   await t.rejects(openKeyStore(path, [], log), /keys\.json.*cannot be used/)
+  if (process.platform !== 'win32') {
+    rmSync(path)
+    execFileSync('mkfifo', [path])
+    await store.refresh()
+    t.ok(await store.find(three.key), 'a pipe in its place is not waited for')
+    await t.rejects(openKeyStore(path, [], log), /keys\.json is no file/)
+    rmSync(path)
+  }
   async function entry() {
     const other = join(home, 'other', 'keys.json')
     mkdirSync(join(home, 'other'))
