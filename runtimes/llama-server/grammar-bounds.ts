@@ -5,7 +5,7 @@ import { isObject } from '../../core/system/json-object.ts'
 import { costOf, TooCostly } from './grammar-cost.ts'
 import { engineSchema } from './grammar-schemas.ts'
 import { NotReadable, readGrammar } from './grammar-text.ts'
-import { isBranching, schemaGrammar } from './schema-grammar.ts'
+import { isBranching, MOST_COPIES, schemaGrammar } from './schema-grammar.ts'
 
 export interface GrammarLimits {
   /** Bytes of one grammar or schema (`limits.grammar_size`). */
@@ -16,19 +16,26 @@ export interface GrammarLimits {
 
 /** The schemas of all tools together may be so many times as large as one. */
 const TOOLS = 16
-/** Verdicts that are kept: programs send the same schemas with every request. */
+/** Costs that are kept: programs send the same schemas with every request. */
 const MOST_KNOWN = 256
+
+interface Cost {
+  /** Ways in which the costliest token can be read. */
+  ways: number
+  /** See `SchemaGrammar`; 0 for a grammar. */
+  copies: number
+}
 
 /**
  * Refuses grammars and JSON schemas that would keep llama.cpp busy for minutes with a single token, or that are too large.
  * @returns checks a request, in the words of the hosted-chat API. @throws CorralError `over_limit`, `invalid_request`
  */
 export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFields) => Promise<void> {
-  /** Ways by the text, the one used last at the end. */
-  const known = new Map<string, number>()
+  /** By the text, the one used last at the end. */
+  const known = new Map<string, Cost>()
   let counted = 0
 
-  function waysOf(text: string, count: () => number): number {
+  function costOfText(text: string, count: () => Cost): Cost {
     let found = known.get(text)
     if (found === undefined) {
       found = count()
@@ -54,48 +61,35 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
     const many = Number.isFinite(given) ? `in at least ${given} ways` : 'in too many ways to be counted'
     throw new CorralError(
       'over_limit',
-      `${what} in "${param}" lets the same text be read ${many}, and "limits.grammar_repetition" allows ${ways} at most: repetitions that are nested, or that follow each other and take the same characters, multiply them. Put fixed characters between them, or have the admin raise the limit.`,
+      `${what} in "${param}" lets the same text be read ${many}, and "limits.grammar_repetition" allows ${ways} at most: repetitions that are nested, or that follow each other and take the same characters, multiply them, and so do hundreds of properties that are not required. Put fixed characters between repetitions, or have the admin raise the limit.`,
       { param, details: { limit: 'limits.grammar_repetition', value: ways } }
     )
   }
 
-  function checkSchema(param: string, schema: unknown): number {
-    if (!isObject(schema)) return 0
+  /** @returns its bytes, and what llama.cpp copies for it */
+  function checkSchema(param: string, schema: unknown): { bytes: number; copies: number } {
+    if (!isObject(schema)) return { bytes: 0, copies: 0 }
     const text = JSON.stringify(schema)
     const what = 'The JSON schema'
     const bytes = Buffer.byteLength(text)
     requireSize(param, what, bytes, size)
-    requireWays(
-      param,
-      what,
-      // What cannot be read here, such as a repetition of nothing, llama.cpp may yet read.
-      waysOf(
-        text,
-        () => costOfText(() => schemaGrammar(engineSchema(schema)), isBranching, ways) ?? Number.POSITIVE_INFINITY
-      )
-    )
-    return bytes
+    const { ways: given, copies } = costOfText(text, () => schemaCost(schema, ways))
+    requireWays(param, what, given)
+    return { bytes, copies }
   }
 
   return async ({ grammar, json_schema, response_format: format, tools }) => {
     if (typeof grammar === 'string' && grammar !== '') {
       requireSize('grammar', 'The grammar', Buffer.byteLength(grammar), size)
-      const found = waysOf(
-        grammar,
-        () =>
-          costOfText(
-            () => grammar,
-            () => true,
-            ways
-          ) ?? Number.NaN
-      )
+      const { ways: found } = costOfText(grammar, () => ({
+        ways: waysOf(grammar, () => true, ways) ?? Number.NaN,
+        copies: 0
+      }))
       if (Number.isNaN(found)) {
         throw new CorralError(
           'invalid_request',
           '"grammar" is no grammar in GBNF that can be read. Correct its syntax.',
-          {
-            param: 'grammar'
-          }
+          { param: 'grammar' }
         )
       }
       requireWays('grammar', 'The grammar', found)
@@ -107,21 +101,42 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
     }
     if (!Array.isArray(tools)) return
     let bytes = 0
+    let copies = 0
     for (const [index, tool] of tools.entries()) {
       if (!isObject(tool) || !isObject(tool.function)) continue
       const before = counted
-      bytes += checkSchema(`tools[${index}]`, tool.function.parameters)
+      const checked = checkSchema(`tools[${index}]`, tool.function.parameters)
+      bytes += checked.bytes
+      copies += checked.copies
       requireSize('tools', 'All JSON schemas together', bytes, size * TOOLS)
+      if (copies > MOST_COPIES) {
+        throw new CorralError(
+          'over_limit',
+          'The objects in the JSON schemas of "tools" have too many properties that are not required. Send fewer tools, or list more properties under "required".',
+          { param: 'tools' }
+        )
+      }
       // To count takes milliseconds for each, and a request may have hundreds of them.
       if (counted > before) await nextTurn()
     }
   }
 }
 
-/** Ways of a grammar; undefined where its text cannot be read. */
-function costOfText(text: () => string, isStart: (name: string) => boolean, enough: number): number | undefined {
+function schemaCost(schema: Record<string, unknown>, enough: number): Cost {
   try {
-    const { rules, starts } = readGrammar(text(), isStart)
+    const { text, copies } = schemaGrammar(engineSchema(schema))
+    // What cannot be read here, such as a repetition of nothing, llama.cpp may yet read.
+    return { ways: waysOf(text, isBranching, enough) ?? Number.POSITIVE_INFINITY, copies }
+  } catch (error) {
+    if (error instanceof TooCostly) return { ways: Number.POSITIVE_INFINITY, copies: 0 }
+    throw error
+  }
+}
+
+/** The ways of a grammar; undefined where its text cannot be read. */
+function waysOf(text: string, isStart: (name: string) => boolean, enough: number): number | undefined {
+  try {
+    const { rules, starts } = readGrammar(text, isStart)
     return costOf(rules, starts, enough)
   } catch (error) {
     if (error instanceof TooCostly) return Number.POSITIVE_INFINITY

@@ -3,8 +3,19 @@ import { TooCostly } from './grammar-cost.ts'
 
 type Fields = Record<string, unknown>
 
-/** llama.cpp copies the names of those that may be absent so often as the third power of their number says. */
+/** Properties of one object that may be absent; see `SchemaGrammar.copies`. */
 const MOST_OPTIONAL = 256
+/** Of all objects in the schemas of one request. */
+export const MOST_COPIES = MOST_OPTIONAL ** 3
+
+export interface SchemaGrammar {
+  text: string
+  /**
+   * What llama.cpp copies to make its own grammar: names of properties that may be absent, the third power of their
+   * number for each object.
+   */
+  copies: number
+}
 
 const COMMON = `str ::= "\\"" ([^"\\\\] | "\\\\" [a-z"\\\\/])* "\\""
 num ::= "-"? [0-9] [0-9.eE+-]*
@@ -18,8 +29,9 @@ list ::= "[" (any ("," any)*)? "]"
  * part in that is left out: whitespace, numbers of items between which commas stand, bounds of numbers and lengths.
  * @throws TooCostly
  */
-export function schemaGrammar(schema: unknown): string {
+export function schemaGrammar(schema: unknown): SchemaGrammar {
   const rules: string[] = []
+  let copies = 0
   const references = new Map<string, string>()
 
   const rule = (kind: 'u' | 'p' | 's', text: string): string => {
@@ -49,7 +61,8 @@ export function schemaGrammar(schema: unknown): string {
     const always = properties.filter(([name]) => required.has(name)).map(pair)
     const others = properties.filter(([name]) => !required.has(name)).map(pair)
     const own = isObject(more) ? visit(more) : undefined
-    if (others.length > MOST_OPTIONAL) throw new TooCostly()
+    copies += others.length ** 3
+    if (copies > MOST_COPIES) throw new TooCostly()
     if (properties.length === 0) return own === undefined ? 'map' : `"{" (str ":" ${own} ("," str ":" ${own})*)? "}"`
     // Those that may be absent follow each other in their order; any of them may be the first.
     let rest = rule('s', own === undefined ? '""' : `("," str ":" ${own})*`)
@@ -129,7 +142,7 @@ export function schemaGrammar(schema: unknown): string {
   }
 
   const root = visit(schema)
-  return `root ::= ${root}\n${rules.join('')}${COMMON}`
+  return { text: `root ::= ${root}\n${rules.join('')}${COMMON}`, copies }
 }
 
 /** The schemas of which one holds: a list of types is one for each of them. */

@@ -196,6 +196,20 @@ t.test('the same for JSON schemas, wherever a request has them', async t => {
   const tool = { type: 'function', function: { name: 'f', parameters: { const: 'x'.repeat(60_000) } } }
   t.equal(await refusal({ tools: Array(10).fill(tool) }), undefined)
   t.equal(await refusal({ tools: Array(20).fill(tool) }), 'over_limit', 'size of all tools')
+  const optional = (count: number) =>
+    object(Object.fromEntries(Array.from({ length: count }, (_, at) => [`k${at}`, { type: 'string' }])), [])
+  const withOptional = (tools: number, count: number) => ({
+    tools: Array.from({ length: tools }, () => ({
+      type: 'function',
+      function: { name: 'f', parameters: optional(count) }
+    }))
+  })
+  t.equal(await refusal(withOptional(60, 30)), undefined)
+  t.equal(
+    await refusal(withOptional(3, 200)),
+    'over_limit',
+    'optional properties of all tools, also where they are known'
+  )
   for (const request of [{ tools: [null, 1, { function: 1 }] }, { response_format: 'json' }, { json_schema: 'x' }]) {
     t.equal(await refusal(request), undefined, 'what is none is left to others')
   }
