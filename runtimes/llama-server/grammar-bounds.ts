@@ -20,7 +20,7 @@ const TOOLS = 16
 const MOST_KNOWN = 256
 
 interface Cost {
-  /** Ways in which the costliest token can be read. */
+  /** Ways in which the costliest token can be read; NaN where the text itself cannot be read. */
   ways: number
   /** See `SchemaGrammar`; 0 for a grammar. */
   copies: number
@@ -74,6 +74,8 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
     const bytes = Buffer.byteLength(text)
     requireSize(param, what, bytes, size)
     const { ways: given, copies } = costOfText(text, () => schemaCost(schema, ways))
+    // What cannot be read here, such as a repetition of nothing, some llama.cpp may read, and take for ever over.
+    requireReadable(param, given, 'is no JSON schema that can be read, or has a pattern that cannot. Correct it.')
     requireWays(param, what, given)
     return { bytes, copies }
   }
@@ -85,13 +87,7 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
         ways: waysOf(grammar, () => true, ways) ?? Number.NaN,
         copies: 0
       }))
-      if (Number.isNaN(found)) {
-        throw new CorralError(
-          'invalid_request',
-          '"grammar" is no grammar in GBNF that can be read. Correct its syntax.',
-          { param: 'grammar' }
-        )
-      }
+      requireReadable('grammar', found, 'is no grammar in GBNF that can be read. Correct its syntax.')
       requireWays('grammar', 'The grammar', found)
     }
     checkSchema('json_schema', json_schema)
@@ -122,11 +118,14 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
   }
 }
 
+function requireReadable(param: string, ways: number, fault: string): void {
+  if (Number.isNaN(ways)) throw new CorralError('invalid_request', `"${param}" ${fault}`, { param })
+}
+
 function schemaCost(schema: Record<string, unknown>, enough: number): Cost {
   try {
     const { text, copies } = schemaGrammar(engineSchema(schema))
-    // What cannot be read here, such as a repetition of nothing, llama.cpp may yet read.
-    return { ways: waysOf(text, isBranching, enough) ?? Number.POSITIVE_INFINITY, copies }
+    return { ways: waysOf(text, isBranching, enough) ?? Number.NaN, copies }
   } catch (error) {
     if (error instanceof TooCostly) return { ways: Number.POSITIVE_INFINITY, copies: 0 }
     throw error
