@@ -1,4 +1,4 @@
-import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { mkdir } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { type Static, Type } from 'typebox'
@@ -196,7 +196,8 @@ function newSecret() {
  * one would be computed for each request.
  */
 function hashOf(salt: string, secret: string): Buffer {
-  return createHash('sha256').update(salt).update(secret).digest()
+  // In one call: it takes a tenth of the time of `createHash`, and this runs for each request.
+  return hash('sha256', salt + secret, 'buffer')
 }
 
 /** Whether this is the secret of a key. */
