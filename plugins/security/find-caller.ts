@@ -72,7 +72,8 @@ export function callerFinder({ keys, insecure, proxies, log }: CallerRules) {
     if (request.routeOptions.config?.role === 'anyone') return { caller: { ...keylessCaller(address), role: 'user' } }
 
     const sent = sentKeys(raw.headers)
-    const key = sent.length > 0 && keys.required ? await rightKey(sent, address) : undefined
+    // Also where no key is required yet: the first one may have been made a moment ago.
+    const key = sent.length > 0 ? await rightKey(sent, address) : undefined
     if (key) {
       const wait = key.requests?.take(performance.now()) ?? 0
       if (wait > 0) throw tooManyRequests(key, wait)

@@ -92,7 +92,8 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   }
 
   const promptCache = spec.bounds ? mebibytes(spec.bounds.promptCache) : settings.promptCache
-  if (knows('--cache-ram')) list.push('--cache-ram', mode === 'chat' ? `${promptCache}` : '0')
+  const isolated = options.isolated && knows('--cache-ram')
+  if (knows('--cache-ram') && !isolated) list.push('--cache-ram', mode === 'chat' ? `${promptCache}` : '0')
   if (spec.bounds) list.push(...boundArguments(spec.bounds, knows))
   if (knows('--no-ui')) list.push('--no-ui')
   else if (knows('--no-webui')) list.push('--no-webui')
@@ -113,7 +114,7 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   }
   list.push(...(settings.extra ?? []), ...(own?.arguments ?? []))
   // Its memory of other prompts knows no owners: it stays off, whatever flags the configuration adds.
-  if (options.isolated && knows('--cache-ram')) list.push('--cache-ram', '0')
+  if (isolated) list.push('--cache-ram', '0')
   return list
 }
 
