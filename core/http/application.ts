@@ -91,6 +91,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   const guard = new ConnectionGuard(config.limits, log)
   guard.attach(app.server, true)
   app.decorate('connectionGuard', guard)
+  app.addHook('onClose', async () => guard.close())
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
   app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))

@@ -71,11 +71,12 @@ export class ConnectionGuard {
   readonly #counts = new Map<string, number>()
   /** Connections without a request, the one that has waited longest first. */
   readonly #waiting = new Set<Socket>()
-  /** The requests that connections have, the one that began first first. */
+  /** The requests that connections have, in the order in which they began. */
   readonly #requests = new Map<Socket, IncomingMessage>()
   /** How many connections with requests each client has. */
   readonly #busy = new Map<string, number>()
   #counted = 0
+  #timer: NodeJS.Timeout | undefined
   #saidFull = Number.NEGATIVE_INFINITY
   #exempt: (address: string) => boolean = () => false
 
@@ -92,7 +93,12 @@ export class ConnectionGuard {
         `This process may open ${openFiles} files, so that it accepts ${room} connections at once and not ${limits.connections} (limits.connections). Raise the limit (ulimit -n, LimitNOFILE of systemd) for more.`
       )
     }
-    if (this.#stall > 0) setInterval(() => this.#sweep(), Math.min(this.#stall / 4, 15_000)).unref()
+    if (this.#stall > 0) this.#timer = setInterval(() => this.#sweep(), Math.min(this.#stall / 4, 15_000)).unref()
+  }
+
+  /** Stops looking at connections. */
+  close(): void {
+    clearInterval(this.#timer)
   }
 
   /** Connections of these addresses are not counted by address: proxies, behind which are many clients. */
