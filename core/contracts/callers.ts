@@ -4,11 +4,14 @@ import type { Role } from '../http/roles.ts'
 export interface Caller {
   readonly role: Role
   /**
-   * Whom prompt caches, stored responses and uploads belong to: `key:<id>`, or `keyless` for all callers without a key.
-   * Nothing of one owner is ever shown to another one.
+   * Owner of prompt caches and stored responses: `key:<id>`, or `keyless` for all callers without a key. Owners never see
+   * each other's data.
    */
   readonly owner: string
-  /** With whom slots and queues are shared by turns: `key:<id>`, or the address of a caller without a key. */
+  /**
+   * The client for fair sharing: slots, queues, pulls and uploads go to clients in turn. `key:<id>`, or the address of a
+   * caller without a key.
+   */
   readonly turn: string
   /** Address that the request came from; behind a trusted proxy the one it was forwarded for. */
   readonly address: string

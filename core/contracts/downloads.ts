@@ -17,7 +17,7 @@ export interface PullRequest {
   caller: PullCaller
 }
 
-/** What counts of whoever requests a pull: with whom pulls take turns, and whether it came by the private socket. */
+/** The client that requests a pull: its id for fair sharing, and whether it uses the private socket. */
 export type PullCaller = Pick<Caller, 'turn' | 'isLocal'>
 
 /** A file that a pull downloads. */

@@ -84,8 +84,8 @@ export interface AnswerSink<Piece = readonly Delta[]> {
   /** Whether `stopSequence` is wanted. */
   readonly stopText?: boolean
   /**
-   * Whom the prompt belongs to; what was read for one owner must not make a difference to another one that it could
-   * measure. The server itself where absent.
+   * The owner of the prompt (`Caller.owner`); the server itself where absent. An engine must not let one owner find out,
+   * by token counts or by timing, what another one has asked.
    */
   readonly owner?: string
   /** Takes what comes; where it returns a promise, the engine waits for it before it sends more. */
@@ -214,7 +214,7 @@ export interface EngineProvider {
    * Those of a request's load options that make a difference to its engines, each in one spelling; all of them where
    * absent. A request with other ones than an engine runs with has it loaded anew.
    * @param defaults what holds where the request gives nothing; checked too
-   * @param asker what the engine is for, and whom the request is of (`AnswerSink.owner`)
+   * @param asker the mode of the engine, and the owner of the request (`AnswerSink.owner`)
    * @throws CorralError `invalid_option`
    */
   loadOptions?(

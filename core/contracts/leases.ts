@@ -7,9 +7,9 @@ import type { Progress, Waiting } from './progress.ts'
 
 export interface LeaseRequest extends Waiting {
   model: ModelName
-  /** With whom slots and queues are shared by turns, as `Caller.turn`; the server itself where absent. */
+  /** The client that slots and queues are shared by (`Caller.turn`); the server itself where absent. */
   turn?: string
-  /** Whom the prompt belongs to, as `Caller.owner`; the server itself where absent. */
+  /** The owner of the prompt (`Caller.owner`); the server itself where absent. */
   owner?: string
   /** What the caller's key allows, in the place of what `limits` says; see `Caller.bounds`. */
   bounds?: Partial<RequestBounds> | undefined

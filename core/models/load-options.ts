@@ -23,7 +23,7 @@ export const LoadOptionsSchema = Type.Object({
   })
 })
 export type LoadOptions = Static<typeof LoadOptionsSchema> & {
-  /** For several owners, none of whom learns what another one asked; set by providers, never by requests. */
+  /** The engine serves several owners and keeps their prompts apart; set by providers, never by requests. */
   isolated?: true
 }
 

@@ -18,7 +18,7 @@ export interface WatchDeps extends Patience {
    * It has to be ended.
    * @param inLoop for `stuck`: its main loop is caught; else it computes beside it
    */
-  onVerdict(verdict: 'stuck' | 'hung' | 'over_memory', inLoop: boolean): void
+  onFault(fault: 'stuck' | 'hung' | 'over_memory', inLoop: boolean): void
 }
 
 /** What `/slots` says; undefined where it does not answer. */
@@ -137,16 +137,16 @@ export function watchEngine(deps: WatchDeps) {
     timer = undefined
     const tooMuch = await hasTooMuch()
     if (ended.signal.aborted) return
-    if (tooMuch) return deps.onVerdict('over_memory', false)
+    if (tooMuch) return deps.onFault('over_memory', false)
     const activity = deps.activity()
     if (activity) {
       const seen = await see(activity)
       if (ended.signal.aborted) return
-      const { now, verdict } = judge(state, seen, deps)
+      const { now, fault } = judge(state, seen, deps)
       state = now
       const atRest = seen.open === 0 && !(seen.busy ?? seen.slots === 'silent')
       deps.onLook?.(seen.moved || seen.slots === 'working' || seen.slots === 'resting', atRest)
-      if (verdict) return deps.onVerdict(verdict, seen.slots === 'silent')
+      if (fault) return deps.onFault(fault, seen.slots === 'silent')
       restful = atRest ? restful + 1 : 0
       asleep = restful >= LAST_LOOKS && !grows
       if (asleep) return

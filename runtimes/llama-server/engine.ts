@@ -173,9 +173,9 @@ async function startEngine(
     reserved,
     activity: () => (ready ? upstream.activity() : undefined),
     onLook: guard.look,
-    onVerdict(verdict, inLoop) {
-      if (verdict === 'hung') return killFor(hungFailure(spec.alias, hangTimeout))
-      const isMemory = verdict === 'over_memory'
+    onFault(fault, inLoop) {
+      if (fault === 'hung') return killFor(hungFailure(spec.alias, hangTimeout))
+      const isMemory = fault === 'over_memory'
       const error = isMemory
         ? overMemoryFailure(spec.alias, reserved()!, ready)
         : stuckFailure(spec.alias, stuckAfter, true)

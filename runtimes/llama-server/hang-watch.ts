@@ -63,7 +63,7 @@ export function judge(
   before: Stillness,
   look: Look,
   { stuckAfter, hangTimeout }: Patience
-): { now: Stillness; verdict?: 'stuck' | 'hung' } {
+): { now: Stillness; fault?: 'stuck' | 'hung' } {
   const { passed } = look
   const busy = look.busy ?? (look.healthy && look.slots === 'silent')
   if (look.moved || (look.open === 0 && !busy)) {
@@ -75,11 +75,11 @@ export function judge(
     if (look.filing || look.slots === 'unknown') return { now: { ...before, still: 0, quiet: 0 } }
     const still = before.still + passed
     const stuck = stuckAfter > 0 && still >= Math.max(stuckAfter, SLOWNESS * before.slowest)
-    return { now: { ...before, still, quiet: 0 }, ...(stuck && { verdict: 'stuck' }) }
+    return { now: { ...before, still, quiet: 0 }, ...(stuck && { fault: 'stuck' }) }
   }
   if (look.healthy) return { now: { ...before, quiet: 0 } }
   const quiet = before.quiet + passed
-  return { now: { ...before, quiet }, ...(hangTimeout > 0 && quiet >= hangTimeout && { verdict: 'hung' }) }
+  return { now: { ...before, quiet }, ...(hangTimeout > 0 && quiet >= hangTimeout && { fault: 'hung' }) }
 }
 
 /** What an engine may hold beyond what is reserved for it, as a factor and in bytes; the larger of both counts. */

@@ -20,14 +20,14 @@ const CAUGHT: Look = {
   filing: false
 }
 
-/** Looks at an engine until it is judged: the verdict and after how many looks; undefined after 10,000. */
+/** Looks at an engine until a fault is found: the fault and the number of looks; undefined after 10,000. */
 function judged(looks: (Partial<Look> | ((count: number) => Partial<Look>))[], from: Stillness = AT_REST, more = {}) {
   let state = from
   for (let count = 0; count < 10_000; count++) {
     const each = looks[count % looks.length]!
     const look = { ...CAUGHT, ...(typeof each === 'function' ? each(count) : each) }
-    const { now, verdict } = judge(state, look, { ...PATIENCE, ...more })
-    if (verdict) return `${verdict} ${count + 1}`
+    const { now, fault } = judge(state, look, { ...PATIENCE, ...more })
+    if (fault) return `${fault} ${count + 1}`
     state = now
   }
   return undefined

@@ -37,7 +37,7 @@ const JobSchema = Type.Object({
   /** `downloading` and `storing` are continued at the next start. */
   state: Type.Enum(['downloading', 'storing', 'paused', 'failed']),
   detached: Type.Boolean(),
-  /** With whom it takes turns; absent in the records of older versions. */
+  /** Its client (`Caller.turn`); absent in records of older versions. */
   turn: Type.Optional(Type.String()),
   /** Why it is paused or failed. */
   reason: Type.Optional(Type.String()),

@@ -17,7 +17,7 @@ export interface TurnOptions {
 
 /** A place that somebody has or waits for. */
 export interface Place {
-  /** With whom places are shared by turns. */
+  /** The client that it belongs to (`Caller.turn`). */
   readonly client: string
   /** Resolves when the work may begin. @throws CorralError `rate_limited` when another client needs its place in the queue */
   readonly begun: Promise<void>
