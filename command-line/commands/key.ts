@@ -229,7 +229,14 @@ function formatKeys(records: KeyRecord[], now: Date): string {
       .map(([limit, value]) => `${limit}=${value}`)
       .join(' ') || '-',
     relativeTime(created, now),
-    expires === undefined ? 'never' : relativeTime(expires, now)
+    expires === undefined ? 'never' : expiryText(expires, now)
   ])
   return formatTable(['NAME', 'ROLE', 'MODELS', 'LIMITS', 'CREATED', 'EXPIRES'], rows)
+}
+
+const TWO_DAYS = 2 * 24 * 3_600_000
+
+/** A day that is further away is said as it is: who plans by it needs more than "in 2 months". */
+function expiryText(expires: string, now: Date): string {
+  return Date.parse(expires) - now.getTime() > TWO_DAYS ? expires.slice(0, 10) : relativeTime(expires, now)
 }

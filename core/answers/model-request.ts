@@ -1,6 +1,8 @@
 import type { CoreConfig } from '../config/core-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../config/model-settings.ts'
+import type { Caller } from '../contracts/callers.ts'
 import type { Catalog, Model } from '../contracts/models.ts'
+import { catalogFor } from '../models/allowed-models.ts'
 import { parseModelName } from '../models/model-name.ts'
 import {
   type OverflowPolicy,
@@ -57,17 +59,18 @@ export interface ModelRequest {
 
 /**
  * Reads the fields that requests of all dialects share: `model` (or `name`), options and `keep_alive`.
- * @throws CorralError `invalid_model_name`, `model_not_found` or `invalid_option`
+ * @throws CorralError `invalid_model_name`, `model_not_found`, `forbidden_model` or `invalid_option`
  */
 export function readModelRequest(
   { catalog, config }: Pick<SurfaceDependencies, 'catalog' | 'config'>,
-  body: Record<string, unknown>
+  body: Record<string, unknown>,
+  caller: Pick<Caller, 'models'>
 ): ModelRequest {
   const requested = body.model ?? body.name
   const model = parseModelName(requested)
   const options = parseRequestOptions(body)
   const keepAlive = parseKeepAlive(body.keep_alive)
-  const variant = catalog.get(model)
+  const variant = catalogFor(catalog, caller).get(model)
   const settings = settingsFor(config, variant)
   return {
     requested: requested as string,

@@ -10,7 +10,7 @@ import { clientSignal } from '../http/client-gone.ts'
 import { toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
 import { hasRole } from '../http/roles.ts'
-import { requireAllowed } from '../models/allowed-models.ts'
+import { catalogFor, requireAllowed } from '../models/allowed-models.ts'
 import { bareName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
 import { type Asked, boundsFor, withinBounds } from './bounds.ts'
@@ -143,7 +143,12 @@ export async function askOnce<Reply, Body extends EngineFields>(
   use: (lease: Lease, body: Body) => Promise<Reply>
 ): Promise<Reply> {
   const signal = clientSignal(reply)
-  const { operation, body, lease } = await bounded(deps, reply, asked, deps.catalog.get(asked.lease.model))
+  const { operation, body, lease } = await bounded(
+    deps,
+    reply,
+    asked,
+    catalogFor(deps.catalog, reply.request.caller).get(asked.lease.model)
+  )
   if (!lease.loadOnly) await deps.hooks.request(hookedRequest(deps, operation, body, lease, signal))
   return await deps.scheduler.withLease({ ...lease, ...callerLease(reply), signal }, async leased => {
     try {

@@ -1,4 +1,5 @@
 import type { Role } from '../http/roles.ts'
+import { clientNetwork } from '../system/client-network.ts'
 
 /** Who sent a request. The security plugin finds it out before any route is reached; routes read `request.caller`. */
 export interface Caller {
@@ -10,7 +11,7 @@ export interface Caller {
   readonly owner: string
   /**
    * The client for fair sharing: slots, queues, pulls and uploads go to clients in turn. `key:<id>`, or the address of a
-   * caller without a key.
+   * caller without a key (of IPv6 its network, see `clientNetwork`).
    */
   readonly turn: string
   /** Address that the request came from; behind a trusted proxy the one it was forwarded for. */
@@ -44,7 +45,7 @@ export interface RequestBounds {
 
 /** The caller of a request until the security plugin knows better, and where there is no such plugin. */
 export function keylessCaller(address: string): Caller {
-  return { role: 'operator', owner: 'keyless', turn: address, address }
+  return { role: 'operator', owner: 'keyless', turn: clientNetwork(address), address }
 }
 
 /** The caller of a request that came by the private socket: the user who runs the server. */

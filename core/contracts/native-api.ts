@@ -1,13 +1,18 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { type ModelName, parseModelName } from '../models/model-name.ts'
+import type { Caller } from './callers.ts'
 import type { Model } from './models.ts'
 
 export type Framing = 'sse' | 'ndjson'
 
 /** How one mount of the native API reads and writes the names of models. */
 export interface ModelNaming {
-  /** A name as a request gives it. @throws CorralError `invalid_model_name` */
-  parse(requested: unknown): ModelName
+  /**
+   * A name as a request gives it.
+   * @param caller who sends it, where the models that there are decide what is meant
+   * @throws CorralError `invalid_model_name`
+   */
+  parse(requested: unknown, caller?: Pick<Caller, 'models'>): ModelName
   /** The name that records show. */
   shown(variant: Model): string
   /** The name that a new model gets, where that is not what `parse` makes of it. @throws CorralError `invalid_model_name` */
@@ -16,7 +21,7 @@ export interface ModelNaming {
    * What is deleted under this name, where that is not all that `parse` makes of it.
    * @throws CorralError `invalid_model_name`, `model_not_found`
    */
-  toDelete?(requested: string): ModelName
+  toDelete?(requested: string, caller: Pick<Caller, 'models'>): ModelName
   /**
    * The name that a pull sends to hubs, where that is not the requested one; undefined when the model is here and came
    * from no hub.

@@ -33,18 +33,19 @@ export function isAllowed(allowed: readonly string[] | undefined, { key }: Pick<
 }
 
 /**
- * Refuses a model that the caller's key does not allow. An alias that the list names is allowed as the model is.
+ * Refuses a model that the caller's key does not allow, and names that the key's list does not have where there is no
+ * model: nobody learns what there is besides its own. An alias that the list names is allowed as the model is.
  * @param name as it was requested
  * @param model what that name means
  * @throws CorralError `forbidden_model`
  */
-export function requireAllowed(allowed: readonly string[] | undefined, name: ModelName, model: Model): void {
-  if (isAllowed(allowed, model)) return
+export function requireAllowed(allowed: readonly string[] | undefined, name: ModelName, model?: Model): void {
+  if (allowed === undefined || (model && isAllowed(allowed, model))) return
   const asked = name.variant === undefined ? bareName(name) : `${bareName(name)}:${name.variant}`
   if (isAllowed(allowed, { key: asked.toLowerCase() })) return
   throw new CorralError(
     'forbidden_model',
-    `Your key may not use the model "${asked}", only ${list(allowed!)}. Ask the admin of this server for a key that may.`,
+    `Your key may not use the model "${asked}", only ${list(allowed)}. Ask the admin of this server for a key that may.`,
     { param: 'model' }
   )
 }
@@ -60,13 +61,12 @@ export function catalogFor(catalog: Catalog, { models: allowed }: Pick<Caller, '
     variants: name => catalog.variants(name).filter(model => isAllowed(allowed, model)),
     find(name) {
       const found = catalog.find(name)
-      if (found) requireAllowed(allowed, name, found)
+      requireAllowed(allowed, name, found)
       return found
     },
     get(name) {
-      const found = catalog.get(name)
-      requireAllowed(allowed, name, found)
-      return found
+      requireAllowed(allowed, name, catalog.find(name))
+      return catalog.get(name)
     }
   }
 }

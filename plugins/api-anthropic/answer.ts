@@ -11,6 +11,7 @@ import {
   streamedAnswer,
   wholeAnswer
 } from '../../core/answers/pipeline.ts'
+import type { Caller } from '../../core/contracts/callers.ts'
 import type { Delta } from '../../core/contracts/engines.ts'
 import { anthropicErrorBody } from './anthropic-error.ts'
 import { MessageEvents, type MessageHead, wholeMessage } from './message-events.ts'
@@ -22,8 +23,8 @@ function frame(event: { type: string }): string {
 }
 
 /** The question of a request for the engine. @throws CorralError with the field at fault, before a model is loaded */
-function questionOf(deps: SurfaceDependencies, request: CountRequest & Partial<MessagesRequest>) {
-  const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request)
+function questionOf(deps: SurfaceDependencies, request: CountRequest & Partial<MessagesRequest>, caller: Caller) {
+  const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request, caller)
   const { body, places } = engineRequest(request, sampling)
   checkMedia(body.messages, variant, settings.engine, (message, part) => places[message]![part]!)
   const messages = withModelDefaults(body.messages, variant.defaults)
@@ -38,7 +39,7 @@ export async function answerMessage(
   reply: FastifyReply
 ): Promise<Message | undefined> {
   const { body } = request
-  const question = questionOf(deps, body)
+  const question = questionOf(deps, body, request.caller)
   const head: MessageHead = {
     id: `msg_${randomBytes(12).toString('hex')}`,
     model: body.model,
@@ -73,7 +74,7 @@ export async function countTokens(
   request: CountRequest,
   reply: FastifyReply
 ): Promise<{ input_tokens: number }> {
-  const { body, lease } = questionOf(deps, request)
+  const { body, lease } = questionOf(deps, request, reply.request.caller)
   return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => ({
     input_tokens: await callOf(leased, 'countTokens')(body, leased)
   }))

@@ -175,7 +175,7 @@ async function answer(
   const { scheduler, streams } = deps
   const began = process.hrtime.bigint()
   const model = nameOf(body)
-  const name = deps.naming.parse(model)
+  const name = deps.naming.parse(model, request.caller)
   const keepAlive = parseKeepAlive(body.keep_alive)
   const options = parseOptions(body.options)
   const variant = catalogFor(deps.catalog, request.caller).get(name)

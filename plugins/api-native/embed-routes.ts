@@ -97,10 +97,11 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     reply: FastifyReply,
     { truncate, dimensions }: { truncate?: boolean | null; dimensions?: number | null } = {}
   ): Promise<{ vectors: number[][]; promptTokens: number; loadDuration: number }> {
-    const model = naming.parse(nameOf(body))
+    const { caller } = reply.request
+    const model = naming.parse(nameOf(body), caller)
     const keepAlive = parseKeepAlive(body.keep_alive)
     const { load } = parseOptions(body.options)
-    catalogFor(catalog, reply.request.caller).get(model)
+    catalogFor(catalog, caller).get(model)
     const none = { vectors: [], promptTokens: 0 }
     const loadOnly = texts.length === 0
     if (loadOnly && keepAlive === 0) {

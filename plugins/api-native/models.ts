@@ -108,7 +108,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
 
     const show = about('showModel', 'Show details of a model', json('Its details', ShownModelSchema))
     app.post('/show', show, async ({ body, caller }) => {
-      const variant = catalogFor(catalog, caller).get(naming.parse(nameOf(body)))
+      const variant = catalogFor(catalog, caller).get(naming.parse(nameOf(body), caller))
       const record = showRecord(variant, naming, deps.modelfile(variant), caller.role)
       if (!hasFiles(variant) || variant.format === 'gguf') return record
       return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
@@ -121,7 +121,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
         'Running requests and pulls of it end.'
     })
     app.delete('/delete', remove, async ({ body, caller }) => {
-      const name = (naming.toDelete ?? naming.parse)(nameOf(body))
+      const name = (naming.toDelete ?? naming.parse)(nameOf(body), caller)
       const present = catalogFor(catalog, caller).find(name)
       if (present) requireFiles(present)
       const cancelled = await downloads.cancelModel(name, deletedWhilePulled(name))
@@ -137,7 +137,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       { role: 'operator' }
     )
     app.post('/default', setDefault, async ({ body, caller }) => {
-      const { model } = requireFiles(catalogFor(catalog, caller).get(naming.parse(nameOf(body))))
+      const { model } = requireFiles(catalogFor(catalog, caller).get(naming.parse(nameOf(body), caller)))
       return { status: 'success', model: localRecord(await storage.setDefault(model), naming) }
     })
 
@@ -147,7 +147,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       errors: [...FILE_ERRORS, 'model_not_loaded']
     })
     app.post('/stop', stop, async ({ body, caller }) => {
-      const name = naming.parse(nameOf(body))
+      const name = naming.parse(nameOf(body), caller)
       catalogFor(catalog, caller).find(name)
       await scheduler.stop(name)
       return { status: 'stopped' }
@@ -161,7 +161,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
     app.post('/load', load, async (request, reply) => {
       const { body } = request
-      const model = naming.parse(nameOf(body))
+      const model = naming.parse(nameOf(body), request.caller)
       const options = parseOptions(body.options).load
       const keepAlive = parseKeepAlive(body.keep_alive)
       catalogFor(catalog, request.caller).get(model)
@@ -218,7 +218,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
     app.post('/convert', convert, async (request, reply) => {
       const { body } = request
-      const variant = requireFiles(catalogFor(catalog, request.caller).get(naming.parse(nameOf(body))))
+      const variant = requireFiles(catalogFor(catalog, request.caller).get(naming.parse(nameOf(body), request.caller)))
       const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
       const shown = { ...body, stream: body.stream ?? true }
       return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => {
@@ -235,7 +235,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       errors: [...FILE_ERRORS, 'invalid_option']
     })
     app.delete('/convert', removeConversion, async ({ body, caller }) => {
-      const variant = requireFiles(catalogFor(catalog, caller).get(naming.parse(nameOf(body))))
+      const variant = requireFiles(catalogFor(catalog, caller).get(naming.parse(nameOf(body), caller)))
       if (!body.dtype) {
         throw invalid('Name the type to delete: "dtype", such as "q4_k_m".', 'dtype')
       }

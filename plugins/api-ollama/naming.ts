@@ -1,6 +1,8 @@
+import type { Caller } from '../../core/contracts/callers.ts'
 import type { Catalog, Model } from '../../core/contracts/models.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
 import { CorralError, type ErrorCode } from '../../core/errors.ts'
+import { isAllowed, requireAllowed } from '../../core/models/allowed-models.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 
 /** The owner of models whose names have none, as in Ollama. It is not shown. */
@@ -16,10 +18,10 @@ const refusal = (code: ErrorCode, message: string) => new CorralError(code, mess
 /** Names as Ollama's clients write and compare them. */
 export function ollamaNaming(catalog: Models): ModelNaming {
   return {
-    parse: requested => existingName(requested, catalog),
+    parse: (requested, caller) => existingName(requested, catalog, caller),
     shown,
     toCreate: newName,
-    toDelete: requested => nameToDelete(requested, catalog),
+    toDelete: (requested, caller) => nameToDelete(requested, catalog, caller),
     atHub: requested => atHub(requested, catalog)
   }
 }
@@ -43,15 +45,22 @@ export function newName(requested: unknown): ModelName {
 /**
  * The model that a request means. A name without an owner is the default owner's model, else the only one of this name.
  * @throws CorralError `invalid_model_name`, also where several owners have one; `model_not_found` for a name without an
- * owner that nobody has
+ * owner that nobody has; `forbidden_model` for one that none of the caller's models has
  */
-export function existingName(requested: unknown, catalog: Models): ModelName {
+export function existingName(
+  requested: unknown,
+  catalog: Models,
+  { models: allowed }: Pick<Caller, 'models'> = {}
+): ModelName {
   const name = newName(requested)
   if (name.owner !== DEFAULT_OWNER || String(requested).includes('/')) return name
   if (catalog.variants(name).length > 0 || catalog.find(name)) return name
-  const namesakes = catalog.list().filter(({ model }) => model.name.toLowerCase() === name.name.toLowerCase())
+  const namesakes = catalog
+    .list()
+    .filter(each => each.model.name.toLowerCase() === name.name.toLowerCase() && isAllowed(allowed, each))
   const [found, ...others] = new Map(namesakes.map(({ model }) => [modelKey(model), model])).values()
   if (!found) {
+    requireAllowed(allowed, name)
     const message = `There is no model named "${name.name}" here, whoever its owner. "corral list" shows what there is.`
     throw refusal('model_not_found', message)
   }
@@ -68,8 +77,8 @@ export function existingName(requested: unknown, catalog: Models): ModelName {
  * of it.
  * @throws CorralError as `existingName`; `model_not_found` where a name without a tag only finds what was made under one
  */
-function nameToDelete(requested: string, catalog: Models): ModelName {
-  const name = existingName(requested, catalog)
+function nameToDelete(requested: string, catalog: Models, caller: Pick<Caller, 'models'>): ModelName {
+  const name = existingName(requested, catalog, caller)
   const [first] = catalog.variants(name)
   if (name.variant !== undefined || !first) return name
   if (first.origin.tag === undefined) return first.model

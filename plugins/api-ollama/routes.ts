@@ -8,9 +8,7 @@ import { isGone } from '../../core/http/client-gone.ts'
 import { errorHeaders, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
 import { Loose } from '../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
-import type { ModelName } from '../../core/models/model-name.ts'
 import { modelfileText } from './models/create-request.ts'
-import { DEFAULT_OWNER } from './naming.ts'
 
 /**
  * The reply of `/api/version`: the release of Ollama whose command line and API the profile is tested against. Clients
@@ -145,42 +143,25 @@ export function pathInProfile(url: string): string {
   return /^\/v1(?:[/?]|$)/.test(path) ? path : `${PROFILE}${path}`
 }
 
-/** A hosted model's path with the model's name renamed; undefined for other paths. */
-export function withModelName(path: string, rename: (requested: string) => string): string | undefined {
-  const [, before, name, query = ''] = /^(\/v1\/models\/)([^/?]+)(\?.*)?$/.exec(path) ?? []
-  if (before === undefined || name === undefined) return undefined
-  try {
-    return `${before}${rename(decodeURIComponent(name))}${query}`
-  } catch (error) {
-    // The route says what is wrong with the name; of a name without an owner it could only say that it lacks one.
-    const isAbsent = error instanceof CorralError && error.code === 'model_not_found'
-    return isAbsent && !/%2f/i.test(name) ? `${before}${DEFAULT_OWNER}/${name}${query}` : undefined
-  }
-}
-
 /**
  * Requests to the hosted-chat API that came through the profile, where names may have no owner.
  * @param parse reads a name as Ollama's clients write it
- * @returns `mark` is called with each of them, their path below `/v1` already; `hooks` belong on the application
+ * @returns `mark` is called with each of them; `hooks` belong on the application
  */
-export function hostedNames(parse: (requested: string) => ModelName) {
+export function hostedNames(parse: ModelNaming['parse']) {
   const marked = new WeakSet<IncomingMessage>()
-  const rename = (requested: string) => {
-    const { owner, name, variant } = parse(requested)
-    return variant === undefined ? `${owner}/${name}` : `${owner}/${name}:${variant}`
-  }
   return {
-    mark(request: IncomingMessage) {
-      marked.add(request)
-      request.url = withModelName(request.url ?? '/', rename) ?? request.url
-    },
+    mark: (request: IncomingMessage) => void marked.add(request),
     hooks: async (app: FastifyInstance) => {
       app.addHook('preValidation', async request => {
         if (!marked.has(request.raw)) return
-        const body = request.body as Record<string, unknown> | null | undefined
-        if (typeof body === 'object' && typeof body?.model === 'string' && body.model !== '') {
-          body.model = rename(body.model)
+        const rename = (fields: Record<string, unknown>, field: string) => {
+          const { owner, name, variant } = parse(fields[field], request.caller)
+          fields[field] = variant === undefined ? `${owner}/${name}` : `${owner}/${name}:${variant}`
         }
+        const body = request.body as Record<string, unknown> | null | undefined
+        if (typeof body === 'object' && typeof body?.model === 'string' && body.model !== '') rename(body, 'model')
+        if (request.routeOptions.url === '/v1/models/*') rename(request.params as Record<string, unknown>, '*')
       })
     }
   }

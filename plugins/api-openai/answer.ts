@@ -29,7 +29,7 @@ export async function answer(
   reply: FastifyReply,
   plan: Planner
 ): Promise<unknown> {
-  const modelRequest = readModelRequest(deps, request.body)
+  const modelRequest = readModelRequest(deps, request.body, request.caller)
   const generation = plan(request.body, modelRequest)
   const { body, head } = generation
   const { variant, lease, overflow } = modelRequest

@@ -3,6 +3,7 @@ import { Type } from 'typebox'
 import { embedInParts, rerankInParts } from '../../core/answers/in-parts.ts'
 import { readModelRequest, type SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { askOnce, callOf } from '../../core/answers/pipeline.ts'
+import type { Caller } from '../../core/contracts/callers.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import { sendErrors } from '../../core/http/application.ts'
@@ -99,8 +100,8 @@ function anyMode({ metadata: { capabilities } }: Model): EngineMode {
 
 /** Embeddings, rankings and tokens: what engines return in one piece. */
 function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
-  const tokenQuestion = (body: Fields) => {
-    const request = readModelRequest(deps, body)
+  const tokenQuestion = (body: Fields, caller: Caller) => {
+    const request = readModelRequest(deps, body, caller)
     const lease = { ...request.lease, mode: anyMode(request.variant) }
     return { operation: 'tokens', body: engineFields(body, request), lease } as const
   }
@@ -113,8 +114,8 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         response: { 200: json('The vectors, in the order of the texts', Embeddings) },
         errors: ANSWER_ERRORS
       }),
-      async ({ body }, reply) => {
-        const request = readModelRequest(deps, body)
+      async ({ body, caller }, reply) => {
+        const request = readModelRequest(deps, body, caller)
         const input = embeddingInputs(body, request.variant)
         const lease = { ...request.lease, mode: 'embedding' } as const
         const question = { operation: 'embeddings', body: { input }, lease } as const
@@ -134,8 +135,8 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
           response: { 200: json('The documents by their relevance', Ranking) },
           errors: ANSWER_ERRORS
         }),
-        async ({ body }, reply) => {
-          const request = readModelRequest(deps, body)
+        async ({ body, caller }, reply) => {
+          const request = readModelRequest(deps, body, caller)
           const texts = { query: body.query, documents: body.documents.map(documentText) }
           const lease = { ...request.lease, mode: 'rerank' } as const
           const question = { operation: 'rerank', body: texts, lease } as const
@@ -152,8 +153,8 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         response: { 200: json('The tokens', TokenList) },
         errors: ANSWER_ERRORS
       }),
-      ({ body }, reply) =>
-        askOnce(deps, reply, tokenQuestion(body), (lease, fields) => callOf(lease, 'tokenize')(fields, lease))
+      ({ body, caller }, reply) =>
+        askOnce(deps, reply, tokenQuestion(body, caller), (lease, fields) => callOf(lease, 'tokenize')(fields, lease))
     )
     app.post<{ Body: Fields }>(
       '/detokenize',
@@ -163,8 +164,8 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         response: { 200: json('The text', Text) },
         errors: ANSWER_ERRORS
       }),
-      async ({ body }, reply) => ({
-        content: await askOnce(deps, reply, tokenQuestion(body), (lease, { tokens }) =>
+      async ({ body, caller }, reply) => ({
+        content: await askOnce(deps, reply, tokenQuestion(body, caller), (lease, { tokens }) =>
           callOf(lease, 'detokenize')(tokens as number[], lease)
         )
       })

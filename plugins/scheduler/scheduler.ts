@@ -341,6 +341,20 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     await endAll(enginesOf(variants), deleted, missing, false)
   })
 
+  /** Models, options and clients whose bound was logged: programs send the same options with each request. */
+  const loggedBounds = new Set<string>()
+
+  function logClamped(model: string, client: string, given: Partial<LoadOptions>, clamped: Partial<LoadOptions>): void {
+    for (const [option, effective] of Object.entries(clamped)) {
+      const known = `${model} ${option} ${client}`
+      const level = loggedBounds.has(known) ? 'debug' : 'warn'
+      if (loggedBounds.size >= MOST_LOGGED) loggedBounds.clear()
+      loggedBounds.add(known)
+      const requested = given[option as keyof LoadOptions]
+      log[level]({ model, option, requested, effective }, `${option} is cut to its bound`)
+    }
+  }
+
   async function lease(request: LeaseRequest): Promise<Lease> {
     request.signal.throwIfAborted()
     const variant = catalog.get(request.model)
@@ -355,10 +369,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const clamped = changedIn(relevant, options)
     if (clamped) {
       request.onClamped?.(clamped)
-      for (const [option, effective] of Object.entries(clamped)) {
-        const requested = relevant[option as keyof LoadOptions]
-        log.warn({ model: variant.publicName, option, requested, effective }, `${option} is cut to its bound`)
-      }
+      logClamped(variant.publicName, request.turn ?? '', relevant, clamped)
     }
     const managed = managedOf(variant, mode)
     const id = nextId++
@@ -545,6 +556,9 @@ const CENTURY = 100 * 365 * 24 * 3_600_000
 function forEver(ms: number): number {
   return ms < 0 || ms > CENTURY ? Number.POSITIVE_INFINITY : ms
 }
+
+/** Of the log's lines about bounds, so many are known to have been written. */
+const MOST_LOGGED = 1000
 
 /** Where only the model's training counts. */
 const UNBOUNDED = { num_ctx: 0, num_parallel: Number.POSITIVE_INFINITY }

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { isIPv6 } from 'node:net'
+import { clientNetwork } from '../../core/system/client-network.ts'
 
 /** Wrong keys that an address may send at once; this many a second are forgiven. */
 const BURST = 30
@@ -46,13 +46,13 @@ export class FailedAttempts {
 
   /** Whether an address has sent so many wrong keys that short ones are not tried for it, right or wrong. */
   isGuessing(address: string, now = performance.now()): boolean {
-    const entry = this.#failures.get(group(address))
+    const entry = this.#failures.get(clientNetwork(address))
     return entry !== undefined && decayed(entry, now) > BURST - 1
   }
 
   /** Whether this key was right from this address before the guessing began. */
   wasGood(address: string, owner: string): boolean {
-    return this.#failures.get(group(address))?.good.has(owner) ?? false
+    return this.#failures.get(clientNetwork(address))?.good.has(owner) ?? false
   }
 
   /** Remembers that a short key was right. */
@@ -67,7 +67,7 @@ export class FailedAttempts {
   }
 
   #entry(address: string, now: number): Failures {
-    const name = group(address)
+    const name = clientNetwork(address)
     const entry = this.#failures.get(name) ?? { count: 0, at: now, last: '', good: new Set() }
     entry.count = decayed(entry, now)
     entry.at = now
@@ -81,18 +81,4 @@ export class FailedAttempts {
 
 function decayed({ count, at }: Failures, now: number): number {
   return Math.max(0, count - ((now - at) / 1000) * FORGIVEN)
-}
-
-/** IPv4 addresses as they are, of IPv6 the first 64 bits: whoever has one of those has them all. */
-function group(address: string): string {
-  const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1]
-  if (mapped !== undefined) return mapped
-  if (!isIPv6(address)) return address
-  const [head, tail] = address.split('%')[0]!.split('::') as [string, string?]
-  const first = head === '' ? [] : head.split(':')
-  const zeros = tail === undefined ? 0 : 8 - first.length - (tail === '' ? 0 : tail.split(':').length)
-  return [...first, ...Array(zeros).fill('0')]
-    .slice(0, 4)
-    .map(part => Number.parseInt(part, 16).toString(16))
-    .join(':')
 }

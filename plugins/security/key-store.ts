@@ -72,7 +72,13 @@ export async function openKeyStore(
     // Keys are required for as long as this server runs, even where somebody deletes the file.
     if (entries) required = true
     const before = stored
-    stored = new Map((entries ?? []).map(entry => [entry.id, kept(before.get(entry.id), entry)]))
+    stored = new Map(
+      (entries ?? []).map(entry => {
+        const known = before.get(entry.id)
+        const isSame = known !== undefined && JSON.stringify(known.entry) === JSON.stringify(entry)
+        return [entry.id, isSame ? known : storedKey(entry, known)]
+      })
+    )
     for (const [id, key] of before) {
       if (stored.get(id) === key) continue
       const rotated = stored.has(id)
@@ -113,7 +119,11 @@ export async function openKeyStore(
     const key = stored.get(id)
     if (!key || !isSecretOf(key.entry, secret)) return undefined
     if (key.end <= Date.now()) throw endedKey(key.caller.name, `valid until ${key.entry.expires}`)
-    return key
+    if (!key.caller.revoked!.aborted) return key
+    // The clock went ahead, which ended its answers, and back.
+    const valid = storedKey(key.entry, key)
+    stored.set(id, valid)
+    return valid
   }
 
   return {
@@ -158,9 +168,8 @@ function configuredKey(key: string, index: number): KnownKey & { digest: Buffer 
   }
 }
 
-/** The key as it is known already where it is still the same, so that its requests go on being counted. */
-function kept(known: StoredKey | undefined, entry: KeyEntry): StoredKey {
-  if (known && JSON.stringify(known.entry) === JSON.stringify(entry)) return known
+/** @param known the key as it was before, so that its requests go on being counted */
+function storedKey(entry: KeyEntry, known: StoredKey | undefined): StoredKey {
   const controller = new AbortController()
   // One listener for each open request.
   setMaxListeners(0, controller.signal)

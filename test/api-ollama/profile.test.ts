@@ -352,6 +352,12 @@ t.test('the hosted-chat API at the same base', async t => {
     t.match((await ask('POST', `${base}/v1/chat/completions`, {}, JSON.stringify(named))).text, /data: \[DONE\]/)
     t.match(await ask('GET', `${base}/v1/models`, {}), { lines: [{ object: 'list', data: Array }] })
     t.match(await ask('GET', `${base}/v1/models/tiny-chat`, {}), { lines: [{ object: 'model' }] })
+    t.match(await ask('GET', `${base}/v1/models/tiny%2Dchat?x=1`, {}), { lines: [{ object: 'model' }] })
+    t.match(await ask('GET', `${base}/v1/models/corral%2ftiny-chat`, {}), { lines: [{ object: 'model' }] })
+    t.match(await ask('GET', `${base}/v1/models/nix`, {}), {
+      status: 404,
+      lines: [{ error: { code: 'model_not_found', message: /"nix"/ } }]
+    })
     t.match(await ask('POST', `${base}/v1/chat/completions`, {}, JSON.stringify({ ...chat, model: 'nix' })), {
       status: 404,
       lines: [{ error: { code: 'model_not_found', message: /"nix"/ } }]

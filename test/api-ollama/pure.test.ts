@@ -4,13 +4,14 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { httpOrigin } from '../../core/http/listening.ts'
 import { existingName, newName, ollamaNaming, shown } from '../../plugins/api-ollama/naming.ts'
-import { likeOllama, OLLAMA_VERSION, pathInProfile, withModelName } from '../../plugins/api-ollama/routes.ts'
+import { likeOllama, OLLAMA_VERSION, pathInProfile } from '../../plugins/api-ollama/routes.ts'
 import { readListen } from '../../plugins/api-ollama/second-listener.ts'
 import { cutTokens } from '../../runtimes/llama-server/calls.ts'
 
 function variant(name: string, label = 'Q8_0', more: Partial<StoredVariant> = {}): StoredVariant {
   const [owner = '', bare = ''] = name.split('/')
   return {
+    key: `${name}:${label}`.toLowerCase(),
     model: { owner, name: bare, variant: label },
     label,
     isDefault: true,
@@ -75,6 +76,14 @@ t.test('names as requests give them', t => {
   }
   t.throws(() => existingName('big', storage), { code: 'invalid_model_name', message: /Qwen\/Big or other\/big/ })
   t.throws(() => existingName('nix', storage), { code: 'model_not_found', message: /"nix"/ })
+  const limited = { models: ['other/*'] }
+  t.same(existingName('big', storage, limited), { owner: 'other', name: 'big' }, 'of the models of its key')
+  for (const asked of ['nix', 'tiny-chat']) {
+    t.throws(() => existingName(asked, storage, limited), {
+      code: 'forbidden_model',
+      message: new RegExp(`"library/${asked}"`)
+    })
+  }
   for (const asked of ['', undefined, null, 7, 'a b', '../x', 'x:y:z', '/x', 'a/b/c', 'con', 'tiny-chat:']) {
     t.throws(() => existingName(asked, storage), { code: /^(invalid_model_name|model_not_found)$/ }, String(asked))
   }
@@ -97,10 +106,10 @@ t.test('what a deletion means', t => {
     ['being/pulled', 'being', 'pulled']
   ]
   for (const [asked, owner, name, label] of table) {
-    t.same(toDelete!(asked), { owner, name, ...(label && { variant: label }) }, asked)
+    t.same(toDelete!(asked, {}), { owner, name, ...(label && { variant: label }) }, asked)
   }
-  t.throws(() => toDelete!('tagged'), { code: 'model_not_found', message: /only tagged:v1/ })
-  t.throws(() => toDelete!('nix'), { code: 'model_not_found' })
+  t.throws(() => toDelete!('tagged', {}), { code: 'model_not_found', message: /only tagged:v1/ })
+  t.throws(() => toDelete!('nix', {}), { code: 'model_not_found' })
   t.end()
 })
 
@@ -148,15 +157,6 @@ t.test('the other address: where it is, and what its paths mean', t => {
     ['*', '/ollama*']
   ]
   for (const [url, path] of table) t.equal(pathInProfile(url), path, url)
-  const rename = (asked: string) => (asked === 'tiny chat' ? 'corral/tiny-chat' : t.fail(asked))
-  t.equal(withModelName('/v1/models/tiny%20chat?x=1', rename as never), '/v1/models/corral/tiny-chat?x=1')
-  t.equal(withModelName('/v1/models', rename as never), undefined)
-  t.equal(withModelName('/v1/models/a/b', rename as never), undefined)
-  t.equal(withModelName('/v1/models/%zz', rename as never), undefined)
-  const absent = () => {
-    throw new CorralError('model_not_found', 'nowhere')
-  }
-  t.equal(withModelName('/v1/models/nix?x=1', absent), '/v1/models/library/nix?x=1', 'which is not there either')
   t.end()
 })
 

@@ -22,7 +22,7 @@ export const able = (...capabilities: Capability[]) => variantOf('a', 'b', { cap
 export function modelRequest(body: Fields, variant: Model = able('completion', 'tools')) {
   const catalog = { get: () => variant } as unknown as Catalog
   const config = { defaults: { ...DEFAULT_LOAD_OPTIONS, ...defaults }, models: {} } as unknown as CoreConfig
-  return readModelRequest({ catalog, config }, body)
+  return readModelRequest({ catalog, config }, body, {})
 }
 
 /** What a chat asks of an engine. */

@@ -19,6 +19,10 @@ const statusOf = async (corral: Corral, path: string, headers: Record<string, st
   return reply.status
 }
 
+/** A reply without what is different in each, and the name that it quotes. */
+const withoutIds = (reply: object, name: string) =>
+  JSON.stringify(reply, (key, value) => (/request_?id/i.test(key) ? undefined : value)).replaceAll(name, '<name>')
+
 /** Sends a request with headers that fetch keeps for itself, such as Host. */
 function raw(url: string, path: string, headers: Record<string, string>): Promise<{ status: number; body: any }> {
   return new Promise((resolve, reject) => {
@@ -69,12 +73,14 @@ t.test('the life of keys, by the command line, beside a running server', async t
     const { code, stdout } = await command(['key', 'create', 'bob', ...wrong], { home })
     t.same([code, stdout], [2, ''], wrong.join(' '))
   }
-  const root = (await command(['key', 'create', 'root', '--role', 'admin'], { home })).stdout.trim()
+  const root = (await command(['key', 'create', 'root', '--role', 'admin', '--expires', '90d'], { home })).stdout.trim()
   t.match(JSON.parse((await command(['key', 'list', '--json'], { home })).stdout), [
     { name: 'alice', role: 'user' },
     { name: 'root', role: 'admin' }
   ])
-  t.notMatch((await command(['key', 'list'], { home })).stdout, /hash|salt|corral_/)
+  const table = (await command(['key', 'list'], { home })).stdout
+  t.notMatch(table, /hash|salt|corral_/)
+  t.match(table, new Date(Date.now() + 90 * 86_400_000).toISOString().slice(0, 7), 'the day on which it ends')
 
   const rotated = (await command(['key', 'rotate', 'alice'], { home })).stdout.trim()
   t.equal(await statusOf(corral, '/api/tags', bearer(alice).headers), 401, 'the old key is revoked')
@@ -303,15 +309,29 @@ t.test('a key for some models', async t => {
     ['/ollama/v1/chat/completions', { messages }]
   ]
   for (const [path, body] of asks) {
-    for (const model of [DEMO, DEMO.toUpperCase()]) {
+    const replies = []
+    for (const model of [DEMO, DEMO.toUpperCase(), 'corral/not-here']) {
       const { status, body: reply } = await corral.json(path, { stream: false, ...body, model }, { headers })
       t.equal(status, 403, `${path} ${model}: ${JSON.stringify(reply).slice(0, 200)}`)
       t.match(JSON.stringify(reply), /forbidden_model/)
+      replies.push(withoutIds(reply, model))
     }
+    t.same(replies[2], replies[0], `${path}: nobody learns from it whether there is such a model`)
   }
-  t.match(await corral.json('/ollama/api/chat', { model: 'tiny-chat', messages, stream: false }, { headers }), {
-    status: 403
-  })
+  for (const path of ['/ollama/api/chat', '/ollama/v1/chat/completions', '/ollama/api/show']) {
+    const ask = async (model: string) => {
+      const { status, body } = await corral.json(path, { model, messages, stream: false }, { headers })
+      return { status, body: withoutIds(body, model) }
+    }
+    t.match(await ask('tiny-chat'), { status: 403 })
+    t.same(await ask('not-here'), await ask('tiny-chat'), `${path} by a name without an owner`)
+  }
+  for (const path of ['/v1/models/', '/anthropic/v1/models/', '/ollama/v1/models/']) {
+    for (const name of [DEMO, 'corral/not-here']) t.equal(await statusOf(corral, `${path}${name}`, headers), 403, name)
+  }
+  for (const name of ['tiny-chat', 'not-here']) {
+    t.equal(await statusOf(corral, `/ollama/v1/models/${name}`, headers), 403, name)
+  }
   for (const [path, body] of [
     ['/api/load', {}],
     ['/api/stop', {}],

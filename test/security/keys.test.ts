@@ -3,6 +3,7 @@ import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } f
 import { join } from 'node:path'
 import t from 'tap'
 import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
+import { keylessCaller } from '../../core/contracts/callers.ts'
 import type { Catalog, Model } from '../../core/contracts/models.ts'
 import { catalogFor, isAllowed, requireAllowed } from '../../core/models/allowed-models.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
@@ -92,7 +93,10 @@ t.test('the models that a key allows', async t => {
   t.equal(isAllowed(undefined, model('a/b')), true, 'no list, no limit')
   t.equal(isAllowed([], model('a/b')), false, 'an empty list allows nothing')
 
-  t.throws(() => requireAllowed(['a/b'], parseModelName('c/d'), model('c/d')), { code: 'forbidden_model' })
+  for (const present of [model('c/d'), undefined]) {
+    t.throws(() => requireAllowed(['a/b'], parseModelName('c/d'), present), { code: 'forbidden_model' })
+  }
+  t.doesNotThrow(() => requireAllowed(['a/b'], parseModelName('a/b')), 'that it is missing, others say')
   t.doesNotThrow(() => requireAllowed(['my/alias'], parseModelName('my/alias'), model('a/b')), 'by an alias')
 
   const all = [model('a/b'), model('c/d')]
@@ -236,6 +240,43 @@ t.test('a key ends', async t => {
   const known = (await store.find(key))!
   await until('the key ends', () => known.caller.revoked!.aborted)
   await t.rejects(async () => await store.find(key), { code: 'unauthorized', message: /"brief" was valid until/ })
+})
+
+t.test('a clock that went ahead and back', async t => {
+  const path = join(t.testdir({}), 'keys.json')
+  const { key } = await createKey(path, { name: 'lasting', expires: new Date(Date.now() + 3_600_000).toISOString() })
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  const known = (await store.find(key))!
+  const { now } = Date
+  t.teardown(() => Object.assign(Date, { now }))
+  Date.now = () => now() + 7_200_000
+  await until('the key ends', () => known.caller.revoked!.aborted)
+  await t.rejects(async () => await store.find(key), { code: 'unauthorized' })
+  Date.now = now
+  const again = (await store.find(key))!
+  t.equal(again.caller.revoked?.aborted, false, 'it is valid again')
+  t.equal(await store.find(key), again)
+  await revokeKey(path, 'lasting')
+  await store.refresh()
+  t.equal(again.caller.revoked?.aborted, true)
+})
+
+t.test('clients by their addresses', t => {
+  const table: [string, string][] = [
+    ['192.0.2.1', '192.0.2.1'],
+    ['::ffff:192.0.2.1', '192.0.2.1'],
+    ['::1', '::1'],
+    ['local', 'local'],
+    ['', '']
+  ]
+  for (const [address, client] of table) t.equal(keylessCaller(address).turn, client, address)
+  const turnOf = (address: string) => keylessCaller(address).turn
+  t.equal(turnOf('2001:db8::1'), turnOf('2001:db8:0:0:ffff::2'), 'one network')
+  t.not(turnOf('2001:db8::1'), turnOf('2001:db8:0:1::1'))
+  t.equal(turnOf('fe80::1%eth0'), turnOf('fe80::2%eth0'))
+  t.equal(keylessCaller('2001:db8::1').address, '2001:db8::1', 'which logs show')
+  t.end()
 })
 
 t.test('keys in a file that others can read', async t => {

@@ -72,7 +72,7 @@ export function modelMakingRoutes(
   streams: EventStreams
 ): FastifyPluginAsync {
   const stored = (name: unknown, caller: Caller) =>
-    requireFiles(catalogFor(deps.catalog, caller).get(naming.parse(name)))
+    requireFiles(catalogFor(deps.catalog, caller).get(naming.parse(name, caller)))
   const newName = naming.toCreate ?? naming.parse
 
   return async instance => {

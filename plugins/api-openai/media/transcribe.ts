@@ -52,7 +52,7 @@ export async function transcribe(
   task: Task
 ): Promise<unknown> {
   const { stream, response_format } = request.body
-  const { variant, settings, sampling, lease } = readModelRequest(deps, request.body)
+  const { variant, settings, sampling, lease } = readModelRequest(deps, request.body, request.caller)
   const fields = transcriptionFields(request.body, task)
   const part = { type: 'input_audio', input_audio: { data: fields.audio } }
   checkMedia([{ content: [part] }], variant, settings.engine, () => 'file')

@@ -48,7 +48,7 @@ function conversation(stored: StoredResponses, owner: string, request: ResponseR
 
 /** @throws CorralError with the field at fault */
 function planOf(deps: ResponseDependencies, { body: request, caller }: ResponseCall): Plan {
-  const { variant, settings, options, lease } = readModelRequest(deps, request)
+  const { variant, settings, options, lease } = readModelRequest(deps, request, caller)
   const engine = engineRequest(request, options)
   const placed = conversation(deps.stored, caller.owner, request)
   const { messages, places } = engineMessages(placed, request.instructions ?? undefined)
