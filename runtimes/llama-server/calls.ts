@@ -1,5 +1,3 @@
-import type { Readable } from 'node:stream'
-import { json, text } from 'node:stream/consumers'
 import { EventLines } from '../../core/answers/event-lines.ts'
 import type { AnswerSink, Delta, Engine, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
@@ -8,6 +6,7 @@ import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
 import { createInputBook, createInputGuard, type InputGuard, type Ticket } from './input-guard.ts'
 import { isCacheFault, requestError } from './request-error.ts'
+import { type EngineBody, jsonOf, textOf } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
 import type { SlotOwners, SlotUse } from './slot-owners.ts'
 import { longestText, requireFittingText } from './text-length.ts'
@@ -48,7 +47,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   const guard = options.guard ?? createInputGuard(createInputBook(), alias)
 
   /** @param own fields that corral alone sets */
-  async function post(path: string, body: EngineFields, signal: AbortSignal, own?: EngineFields): Promise<Readable> {
+  async function post(path: string, body: EngineFields, signal: AbortSignal, own?: EngineFields): Promise<EngineBody> {
     requireFittingText(body, contextSize)
     const response = await request({
       method: 'POST',
@@ -57,11 +56,11 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       signal
     })
     if (response.status < 400) return response.body
-    throw requestError(response.status, await text(response.body))
+    throw requestError(response.status, await textOf(response.body))
   }
 
   async function ask<Reply>(path: string, body: EngineFields, signal: AbortSignal): Promise<Reply> {
-    return (await json(await post(path, body, signal))) as Reply
+    return (await jsonOf(await post(path, body, signal))) as Reply
   }
 
   /** Asks for an answer in a slot that suits its owner, and takes its chunks as they come. */
@@ -89,7 +88,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       ticket.answered = true
       return answer
     }
-    if (!slot.tracked) return await forEachChunk(await ask(signal), take)
+    if (!slot.tracked) return await (await ask(signal)).consume(take)
     await unlessAborted(inSlot(slot, signal, ask, take), signal)
   }
 
@@ -99,7 +98,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     body: EngineFields,
     signal: AbortSignal,
     own: SlotUse['fields']
-  ): Promise<Readable> {
+  ): Promise<EngineBody> {
     try {
       return await post(path, body, signal, own)
     } catch (error) {
@@ -194,7 +193,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     const content = isConstrained(body) ? begunText(body.messages) : ''
     if (content === '') return
     const tokens = async (parse_special: boolean) =>
-      await text(await post('/tokenize', { content, parse_special }, signal))
+      await textOf(await post('/tokenize', { content, parse_special }, signal))
     const [special, plain] = await Promise.all([tokens(true), tokens(false)])
     if (special === plain) return
     throw new CorralError(
@@ -427,7 +426,7 @@ const COLON = 58
 async function inSlot(
   slot: SlotUse,
   signal: AbortSignal,
-  open: (signal: AbortSignal) => Promise<Readable>,
+  open: (signal: AbortSignal) => Promise<EngineBody>,
   take: (chunk: Buffer) => Promise<void> | undefined
 ): Promise<void> {
   const cut = new AbortController()
@@ -435,11 +434,11 @@ async function inSlot(
   try {
     const body = await open(cut.signal)
     if (signal.aborted) {
-      body.destroy()
+      body.cancel()
       return
     }
     signal.addEventListener('abort', onAbort)
-    await forEachChunk(body, chunk => {
+    await body.consume(chunk => {
       // A comment says nothing: it may come before the prompt is looked at.
       if (chunk[0] !== COLON) slot.begun()
       return take(chunk)
@@ -457,31 +456,5 @@ function unlessAborted(work: Promise<void>, signal: AbortSignal): Promise<void> 
     if (signal.aborted) onAbort()
     signal.addEventListener('abort', onAbort, { once: true })
     work.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort))
-  })
-}
-
-/**
- * Calls `take` with each chunk as it comes, and waits for what it returns before the next one; a failure of it ends the
- * stream. An answer has hundreds of chunks, and iterating over them would cost a good part of all there is to do.
- */
-function forEachChunk(body: Readable, take: (chunk: Buffer) => Promise<void> | undefined): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const fail = (error: unknown) => {
-      reject(error)
-      body.destroy()
-    }
-    body.on('data', chunk => {
-      try {
-        const wait = take(chunk)
-        if (!wait) return
-        body.pause()
-        wait.then(() => body.resume(), fail)
-      } catch (error) {
-        fail(error)
-      }
-    })
-    body.once('end', resolve)
-    body.once('error', reject)
-    body.once('close', () => reject(new Error('The answer was cut off.')))
   })
 }

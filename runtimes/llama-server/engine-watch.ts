@@ -1,8 +1,8 @@
 import { readFile } from 'node:fs/promises'
-import { json } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { AT_REST, judge, type Look, memoryLimit, type Patience, readSlots } from './hang-watch.ts'
 import type { EngineAddress } from './launch.ts'
+import { jsonOf } from './response-body.ts'
 import { createUpstream } from './upstream.ts'
 
 export interface WatchDeps extends Patience {
@@ -67,7 +67,7 @@ export function watchEngine(deps: WatchDeps) {
     async function ask(): Promise<void> {
       try {
         const { status, body } = await probe.request({ method: 'GET', path: '/slots', signal: ended.signal })
-        const reply = readSlots(await json(body))
+        const reply = readSlots(await jsonOf(body))
         answer = status < 400 ? reply : status === 404 || status === 501 ? 'refused' : undefined
       } catch {
         answer = undefined
@@ -86,7 +86,7 @@ export function watchEngine(deps: WatchDeps) {
     const signal = AbortSignal.any([ended.signal, AbortSignal.timeout(Math.ceil(limit))])
     try {
       const { body } = await probe.request({ method: 'GET', path: '/health', signal })
-      body.destroy()
+      body.cancel()
       return true
     } catch {
       return false

@@ -1,4 +1,3 @@
-import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { MemoryUse } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
@@ -6,6 +5,7 @@ import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { stuckFailure } from './failure.ts'
 import { addUse } from './memory/engine-need.ts'
+import { textOf } from './response-body.ts'
 import type { Upstream } from './upstream.ts'
 
 /** What an engine says about itself once it serves. */
@@ -23,7 +23,7 @@ const POLL_INTERVAL = 250
 
 async function getJson(upstream: Upstream, path: string, signal: AbortSignal) {
   const { status, body } = await upstream.request({ method: 'GET', path, signal })
-  const content = await text(body)
+  const content = await textOf(body)
   try {
     return { status, value: JSON.parse(content) as unknown }
   } catch {

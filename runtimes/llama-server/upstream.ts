@@ -1,20 +1,20 @@
-import { Agent, type IncomingMessage, request as openRequest } from 'node:http'
-import { Readable } from 'node:stream'
+import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { EngineAddress } from './launch.ts'
+import { type EngineBody, ResponseBody } from './response-body.ts'
+import { ResponseReader } from './response-reader.ts'
 
 export interface EngineRequest {
   method: 'GET' | 'POST'
   path: string
-  body?: string | Buffer
-  headers?: Record<string, string>
+  /** JSON. */
+  body?: string
   signal: AbortSignal
 }
 
 export interface EngineResponse {
   status: number
-  headers: Record<string, string | string[] | undefined>
-  body: Readable
+  body: EngineBody
 }
 
 /** HTTP to one engine. */
@@ -37,40 +37,17 @@ const BACKLOG_WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
 /** Routes that save slots to files and restore them. */
 const SLOT_FILES = '/slots/'
 
+/** Bytes of an answer that are read at once. */
+const READ_SIZE = 16 * 1024
+
 /** Whether it is a comment of an event stream, which llama-server sends while it has nothing to say. */
 const isSignOfLife = (chunk: Buffer) => chunk.length <= 3 && chunk[0] === 0x3a
 
-/**
- * Passes a response on as a stream: no more bytes are fetched than its reader takes, and destroying it cuts the connection. When
- * the connection breaks, it ends with the error that `explain` makes of that.
- */
-function createBody(
-  message: IncomingMessage,
-  { onData, onClose, explain }: { onData(chunk: Buffer): void; onClose(): void; explain(error: Error): Promise<Error> }
-): Readable {
-  const body = new Readable({
-    read: () => message.resume(),
-    destroy(error, done) {
-      onClose()
-      message.destroy()
-      done(error)
-    }
-  })
-  message.on('data', (chunk: Buffer) => {
-    onData(chunk)
-    if (!body.destroyed && !body.push(chunk)) message.pause()
-  })
-  message.on('end', () => {
-    onClose()
-    if (!body.destroyed) body.push(null)
-  })
-  message.on('error', error => {
-    if (!body.destroyed) void explain(error).then(explained => body.destroy(explained))
-  })
-  body.on('error', () => {
-    // A stream that breaks while nobody reads it must not end the whole process; readers still get the error.
-  })
-  return body
+function requestText(method: string, path: string, key: string, body: string | undefined): string {
+  const head = `${method} ${path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${key}\r\nconnection: close\r\n`
+  if (body === undefined) return `${head}\r\n`
+  const length = Buffer.byteLength(body)
+  return `${head}content-type: application/json\r\ncontent-length: ${length}\r\n\r\n${body}`
 }
 
 /**
@@ -78,16 +55,21 @@ function createBody(
  * otherwise. There are no time limits.
  */
 export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHooks) {
-  const agent = new Agent({ keepAlive: false })
   /** Ends one open request each. */
   const open = new Set<(error: Error) => void>()
   let closed: Error | undefined
   let received = 0
   let filing = 0
 
-  function send({ method, path, body, headers, signal }: EngineRequest): Promise<EngineResponse> {
+  function send({ method, path, body, signal }: EngineRequest): Promise<EngineResponse> {
     return new Promise((resolve, reject) => {
-      let response: Readable | undefined
+      const reader = new ResponseReader()
+      const buffer = Buffer.allocUnsafeSlow(READ_SIZE)
+      const socket = connect({
+        ...('socketPath' in listen ? { path: listen.socketPath } : listen),
+        onread: { buffer, callback: count => onBytes(buffer.subarray(0, count)) }
+      })
+      const answer = new ResponseBody(socket)
       const isFiling = path.startsWith(SLOT_FILES)
       const forget = () => {
         if (open.delete(finish) && isFiling) filing--
@@ -95,44 +77,53 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       }
       const finish = (error: Error) => {
         forget()
-        response?.destroy(error)
-        outgoing.destroy(error)
+        answer.fail(error)
+        socket.destroy()
         reject(error)
       }
       const onAbort = () => finish(signal.reason)
-      const outgoing = openRequest({
-        ...('socketPath' in listen ? { socketPath: listen.socketPath } : { host: listen.host, port: listen.port }),
-        agent,
-        method,
-        path,
-        headers: {
-          ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-          ...headers,
-          authorization: `Bearer ${key}`
+      const onBytes = (bytes: Buffer) => {
+        const hadHead = reader.status !== undefined
+        let chunk: Buffer
+        try {
+          chunk = reader.push(bytes)
+        } catch (error) {
+          onBreak(error as Error)
+          return false
         }
-      })
+        if (!hadHead && reader.status !== undefined) {
+          received++
+          resolve({ status: reader.status, body: answer })
+        }
+        if (chunk.length > 0) {
+          if (!isSignOfLife(chunk)) received += chunk.length
+          answer.push(chunk)
+        }
+        if (reader.complete) onComplete()
+        return true
+      }
+      const onComplete = () => {
+        forget()
+        answer.end()
+        socket.destroy()
+      }
+      const onBreak = (error: Error) => {
+        socket.destroy()
+        // Once there is an answer, its reader gets the error.
+        if (reader.status !== undefined) void hooks.explain(error).then(finish)
+        else finish(error)
+      }
       open.add(finish)
       if (isFiling) filing++
       hooks.onRequest?.()
       signal.addEventListener('abort', onAbort, { once: true })
-      outgoing.on('response', message => {
-        received++
-        response = createBody(message, {
-          onData: chunk => {
-            if (!isSignOfLife(chunk)) received += chunk.length
-          },
-          onClose: forget,
-          explain: hooks.explain
-        })
-        resolve({ status: message.statusCode!, headers: message.headers, body: response })
+      socket.on('error', onBreak)
+      socket.on('end', () => {
+        if (reader.complete) return
+        if (reader.end()) onComplete()
+        else onBreak(Object.assign(new Error('the connection was closed'), { code: 'ECONNRESET' }))
       })
-      outgoing.on('error', error => {
-        // Once there is an answer, its stream gets the error.
-        if (response) return
-        forget()
-        reject(error)
-      })
-      outgoing.end(body)
+      socket.write(requestText(method, path, key, body))
     })
   }
 

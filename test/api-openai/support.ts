@@ -25,8 +25,10 @@ import { createCatalog } from '../../plugins/storage/catalog.ts'
 import { engineCalls } from '../../runtimes/llama-server/calls.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from '../../runtimes/llama-server/launch-spec.ts'
 import { servesMode } from '../../runtimes/llama-server/provider.ts'
+import type { EngineBody } from '../../runtimes/llama-server/response-body.ts'
 import { SlotOwners } from '../../runtimes/llama-server/slot-owners.ts'
 import type { EngineRequest, EngineResponse } from '../../runtimes/llama-server/upstream.ts'
+import { engineBody } from '../support/engine-body.ts'
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model')
 
@@ -113,7 +115,7 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
     open.add(cut)
     asked.signal.addEventListener('abort', () => cut(asked.signal.reason))
     const response = await Promise.race([respond(asked, engine), broken])
-    broken.catch(error => response.body.destroy(error))
+    broken.catch(error => (response.body as EngineBody & Readable).destroy(error))
     return response
   }
   const engine: FakeEngine = {
@@ -148,17 +150,13 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
 }
 
 /** A response of an engine whose body the test writes. */
-export function eventStream(): EngineResponse & { body: PassThrough } {
-  return { status: 200, headers: { 'content-type': 'text/event-stream' }, body: new PassThrough() }
+export function eventStream(): EngineResponse & { body: PassThrough & EngineBody } {
+  return { status: 200, body: engineBody(new PassThrough()) }
 }
 
 export function jsonResponse(status: number, body: unknown): EngineResponse {
   const text = typeof body === 'string' ? body : JSON.stringify(body)
-  return {
-    status,
-    headers: { 'content-type': 'application/json; charset=utf-8' },
-    body: Readable.from([Buffer.from(text)])
-  }
+  return { status, body: engineBody(Readable.from([Buffer.from(text)])) }
 }
 
 export interface Service {

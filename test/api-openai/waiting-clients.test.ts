@@ -5,6 +5,7 @@ import t from 'tap'
 import { CorralError } from '../../core/errors.ts'
 import type { EngineRequest } from '../../runtimes/llama-server/upstream.ts'
 import { until } from '../support/corral.ts'
+import { engineBody } from '../support/engine-body.ts'
 import { answers, chat, DONE, event, neverLoads, serviceOf, splitError } from './scripted-service.ts'
 import { closed, eventStream, fakeEngine, type ServiceOptions } from './support.ts'
 
@@ -70,7 +71,7 @@ t.test('a slow reader is not buffered for, and loses nothing', async t => {
         for (; taken < total; taken++) yield Buffer.from(block)
         yield Buffer.from(DONE)
       }
-      return { status: 200, headers: {}, body: Readable.from(source(), { objectMode: false }) }
+      return { status: 200, body: engineBody(Readable.from(source(), { objectMode: false })) }
     }
   ])
   const request = httpRequest(`${url}/chat/completions`, { method: 'POST' })

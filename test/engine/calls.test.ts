@@ -5,6 +5,7 @@ import { engineCalls, transcriptionChat } from '../../runtimes/llama-server/call
 import { EventReader } from '../../runtimes/llama-server/event-reader.ts'
 import { SlotOwners } from '../../runtimes/llama-server/slot-owners.ts'
 import type { EngineRequest } from '../../runtimes/llama-server/upstream.ts'
+import { engineBody } from '../support/engine-body.ts'
 
 type Respond = (path: string, body: any) => { status?: number; body: string }
 
@@ -20,7 +21,7 @@ function callsOf(respond: Respond, mode: EngineMode = 'chat', contextSize = 100,
       const fields = JSON.parse(String(body))
       sent.push({ path, body: fields })
       const { status = 200, body: text } = respond(path, fields)
-      return { status, headers: {}, body: Readable.from([Buffer.from(text)]) }
+      return { status, body: engineBody(Readable.from([Buffer.from(text)])) }
     }
   })
   return { calls, sent }
@@ -134,7 +135,7 @@ t.test('a consumer that fails ends the request, at once or later', async t => {
     },
     () => Promise.reject(new Error('full'))
   ]) {
-    const body = new PassThrough()
+    const body = engineBody(new PassThrough())
     body.write(choice({ delta: { content: 'x' } }))
     const calls = engineCalls({
       alias: 'a/b',
@@ -142,7 +143,7 @@ t.test('a consumer that fails ends the request, at once or later', async t => {
       contextSize: 1,
       metadata: { capabilities: [] },
       slotOwners: new SlotOwners(4, false),
-      request: async () => ({ status: 200, headers: {}, body })
+      request: async () => ({ status: 200, body })
     })
     await t.rejects(calls.chat!({ messages }, { signal, take }), { message: 'full' })
     t.ok(body.destroyed, 'the connection to the engine is closed')
@@ -252,10 +253,10 @@ t.test('the prompts of a list are asked one after the other', async t => {
     async request({ body }) {
       t.equal(++open, 1, 'no other one is open')
       sent.push(JSON.parse(String(body)))
-      const answer = new PassThrough()
+      const answer = engineBody(new PassThrough())
       answer.once('end', () => open--)
       answer.end(`${choice({ text: sent.at(-1).prompt })}data: [DONE]\n\n`)
-      return { status: 200, headers: {}, body: answer }
+      return { status: 200, body: answer }
     }
   })
   const deltas: any[] = []

@@ -10,7 +10,6 @@ import {
 } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { json, text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { Progress } from '../../core/contracts/progress.ts'
@@ -20,6 +19,7 @@ import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { createEngineLogBook } from '../../runtimes/llama-server/log-book.ts'
+import { jsonOf, textOf } from '../../runtimes/llama-server/response-body.ts'
 import { failure } from '../support/failure.ts'
 import { buildOf, engineDeps, engineSpec, MODEL, realBuild } from './support.ts'
 
@@ -60,15 +60,23 @@ function post(engine: LlamaServerEngine, path: string, body: unknown, signal = N
 
 async function ask(engine: LlamaServerEngine): Promise<string> {
   const { status, body } = await post(engine, '/v1/chat/completions', QUESTION)
-  const reply = (await json(body)) as { choices: { message: { content: string } }[] }
+  const reply = (await jsonOf(body)) as { choices: { message: { content: string } }[] }
   return status === 200 ? reply.choices[0]!.message.content : JSON.stringify(reply)
 }
 
 /** Starts an endless stream and waits for its first bytes. */
 async function endlessStream(engine: LlamaServerEngine, signal = NEVER) {
   const { body } = await post(engine, '/completion', { ...ENDLESS, stream: true }, signal)
-  await new Promise(resolve => body.once('readable', resolve))
-  return body
+  let begun = () => {}
+  const first = new Promise<void>(resolve => {
+    begun = resolve
+  })
+  const end = body.consume(() => void begun())
+  end.catch(() => {
+    // For whoever waits for the end.
+  })
+  await Promise.race([first, end])
+  return { end, cancel: () => body.cancel() }
 }
 
 /** Starts an endless request that would be answered at its end, and waits until the engine works on it. */
@@ -80,7 +88,7 @@ async function endlessReply(engine: LlamaServerEngine, signal = NEVER): Promise<
 
 async function isBusy(engine: LlamaServerEngine): Promise<boolean> {
   const { body } = await engine.request({ method: 'GET', path: '/slots', signal: NEVER })
-  return ((await json(body)) as { is_processing: boolean }[]).some(slot => slot.is_processing)
+  return ((await jsonOf(body)) as { is_processing: boolean }[]).some(slot => slot.is_processing)
 }
 
 t.test('loads, reports its progress, answers, and leaves nothing behind', async t => {
@@ -139,7 +147,7 @@ t.test('embeddings and ranking', async t => {
   const { engine } = await start(t, { mode: 'embedding' })
   for (const input of ['Paris', 'word '.repeat(1500)]) {
     const { status, body } = await post(engine, '/v1/embeddings', { input })
-    const reply = (await json(body)) as { data: { embedding: number[] }[] }
+    const reply = (await jsonOf(body)) as { data: { embedding: number[] }[] }
     t.equal(status, 200, `${input.length} letters`)
     t.equal(reply.data[0]!.embedding.length, 256)
     t.ok(reply.data[0]!.embedding.some(value => value !== 0))
@@ -155,7 +163,7 @@ t.test('many requests, at once and in sequence, streamed or not', async t => {
   t.same([...new Set(answers)], [ANSWER])
   for (let n = 0; n < 100; n++) {
     const { body } = await post(engine, '/v1/chat/completions', { ...QUESTION, stream: true })
-    const all = await text(body)
+    const all = await textOf(body)
     if (!all.trimEnd().endsWith('data: [DONE]')) t.fail(`stream ${n} ended early: ${all.slice(-200)}`)
   }
 })
@@ -167,7 +175,7 @@ t.test('an abort frees the slot at once', async t => {
   const first = new AbortController()
   const stream = await endlessStream(engine, first.signal)
   first.abort(reason)
-  t.equal(await failure(text(stream)), reason)
+  t.equal(await failure(stream.end), reason)
   t.equal(await ask(engine), ANSWER)
 
   const second = new AbortController()
@@ -177,7 +185,7 @@ t.test('an abort frees the slot at once', async t => {
   t.equal(await ask(engine), ANSWER)
 
   const dropped = await endlessStream(engine)
-  dropped.destroy()
+  dropped.cancel()
   t.equal(await ask(engine), ANSWER)
 
   t.equal(await failure(post(engine, '/completion', ENDLESS, AbortSignal.abort(reason))), reason)
@@ -185,7 +193,7 @@ t.test('an abort frees the slot at once', async t => {
 
 t.test('stop while it works', async t => {
   const { engine: streaming } = await start(t, LONG)
-  const cut = failure(text(await endlessStream(streaming)))
+  const cut = failure((await endlessStream(streaming)).end)
   await streaming.stop()
   t.equal((await cut).code, 'model_stopped')
   t.ok((await streaming.exited).expected)
@@ -202,8 +210,7 @@ t.test('a stream without a reader ends without an unhandled error', async t => {
   const { engine } = await start(t, LONG)
   const { body } = await post(engine, '/completion', { ...ENDLESS, stream: true })
   await engine.stop()
-  while (!body.errored) await sleep(10)
-  t.match(body.errored, { code: 'model_stopped' })
+  t.equal((await failure(textOf(body))).code, 'model_stopped')
 })
 
 t.test('killed in mid-stream', async t => {
@@ -211,7 +218,7 @@ t.test('killed in mid-stream', async t => {
   const stream = await endlessStream(engine)
   const waiting = failure(post(engine, '/completion', ENDLESS))
   process.kill(engine.pid!, 'SIGKILL')
-  for (const error of [await failure(text(stream)), await waiting]) {
+  for (const error of [await failure(stream.end), await waiting]) {
     t.equal(error.code, 'engine_crashed')
     t.match(error.message, /corral\/tiny-chat.*killed from outside \(SIGKILL\)/)
     t.match(error.details, { cause: 'killed', signal: 'SIGKILL' })
@@ -231,7 +238,7 @@ t.test('a stopped process is found to hang; a long prompt evaluation is not', as
   const readLongPrompt = async (engine: LlamaServerEngine) => {
     const began = performance.now()
     const { status, body } = await post(engine, '/completion', { prompt, n_predict: 1, cache_prompt: false })
-    await text(body)
+    await textOf(body)
     t.equal(status, 200)
     return performance.now() - began
   }

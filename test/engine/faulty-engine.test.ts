@@ -1,11 +1,11 @@
 import { chmodSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { text } from 'node:stream/consumers'
 import t from 'tap'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { processStartTime } from '../../core/system/processes.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../runtimes/llama-server/engine.ts'
+import { textOf } from '../../runtimes/llama-server/response-body.ts'
 import { failure } from '../support/failure.ts'
 import { buildOf, engineDeps, engineSpec } from './support.ts'
 
@@ -196,13 +196,13 @@ globalThis.onRequest = (request, response) => {
   t.teardown(() => engine.stop())
   const get = (path: string) => engine.request({ method: 'GET', path, signal: NEVER })
 
-  t.equal(await text((await get('/once')).body), 'second', 'tried once more before anything came')
+  t.equal(await textOf((await get('/once')).body), 'second', 'tried once more before anything came')
   const never = await failure(get('/never'))
   t.equal(never.code, 'engine_crashed')
   t.match(never.message, /closed the connection/)
-  const half = await failure(get('/half').then(({ body }) => text(body)))
+  const half = await failure(get('/half').then(({ body }) => textOf(body)))
   t.equal(half.code, 'engine_crashed')
-  t.equal(await text((await get('/clean')).body), 'data: 1\n\n', 'an end that looks clean is the caller’s to judge')
-  const [headers] = JSON.parse(await text((await get('/headers')).body))
+  t.equal(await textOf((await get('/clean')).body), 'data: 1\n\n', 'an end that looks clean is the caller’s to judge')
+  const [headers] = JSON.parse(await textOf((await get('/headers')).body))
   t.match(headers, { connection: 'close', authorization: /^Bearer [\w-]{32}$/ })
 })

@@ -16,6 +16,6 @@ if (what === 'busy') {
     body: JSON.stringify({ prompt: 'Once', n_predict: -1, ignore_eos: true, stream: true }),
     signal: new AbortController().signal
   })
-  await new Promise(resolve => body.once('data', resolve))
+  await new Promise<void>(resolve => void body.consume(() => void resolve()))
 }
 console.log(`ready ${engine.pid}`)

@@ -37,7 +37,7 @@ async function use(engine: LlamaServerEngine, { num_ctx, num_parallel }: LoadOpt
   const words = Math.floor(num_ctx / 6)
   const ask = async (path: string, body: object) => {
     const answer = await engine.request({ method: 'POST', path, body: JSON.stringify(body), signal })
-    for await (const _ of answer.body);
+    await answer.body.consume(() => undefined)
     return answer.status
   }
   for (let round = 0; round < 2; round++) {

@@ -6,6 +6,7 @@ import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import type { SavedSlot } from '../../runtimes/llama-server/prompt-cache/cache-store.ts'
 import type { EngineRequest } from '../../runtimes/llama-server/upstream.ts'
 import { engineSpec, realBuild } from '../engine/support.ts'
+import { engineBody } from '../support/engine-body.ts'
 import { all, longText, type Message, NEVER, ownedByOne, promptCacheIn, say, startWith } from './support.ts'
 
 const FOLLOW_UP: Message = { role: 'user', content: 'What is the capital of France?' }
@@ -214,7 +215,7 @@ async function scripted(
       }
       if (answer instanceof Error) throw answer
       const failed = typeof answer === 'object' && answer !== null && 'error' in answer
-      return { status: failed ? 400 : 200, headers: {}, body: Readable.from([JSON.stringify(answer)]) }
+      return { status: failed ? 400 : 200, body: engineBody(Readable.from([JSON.stringify(answer)])) }
     },
     stop: async () => end(),
     logTail: () => [],

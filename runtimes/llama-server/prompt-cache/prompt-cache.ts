@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto'
 import { chmod, stat } from 'node:fs/promises'
-import { json, text } from 'node:stream/consumers'
 import { messageOf } from '../../../core/errors.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { cacheByLayer, modelShape } from '../memory/model-shape.ts'
+import { jsonOf, textOf } from '../response-body.ts'
 import {
   type CacheStore,
   type CacheStoreLog,
@@ -309,7 +309,7 @@ interface SlotUse {
 /** The slots that have answered something since the engine's start. @throws Error when the engine does not answer */
 async function usedSlots(engine: LlamaServerEngine, signal: AbortSignal): Promise<SlotUse[]> {
   const { status, body } = await engine.request({ method: 'GET', path: '/slots', signal })
-  const slots = await json(body)
+  const slots = await jsonOf(body)
   if (status !== 200 || !Array.isArray(slots)) throw new Error(`GET /slots: status ${status}`)
   return slots.flatMap(slot =>
     typeof slot?.id === 'number' && typeof slot.id_task === 'number'
@@ -332,7 +332,7 @@ async function slotAction(
     body: JSON.stringify({ filename }),
     signal
   })
-  const reply = (await json(body)) as Record<string, unknown>
+  const reply = (await jsonOf(body)) as Record<string, unknown>
   if (status === 200) {
     return { tokens: numberOf(reply.n_saved ?? reply.n_restored) ?? 0, bytes: numberOf(reply.n_written) ?? 0 }
   }
@@ -343,7 +343,7 @@ async function slotAction(
 /** Milliseconds that a token of a prompt took to read, on average; undefined where too few were read to say. */
 async function promptPace(engine: LlamaServerEngine, signal: AbortSignal): Promise<number | undefined> {
   const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal })
-  const metrics = await text(body)
+  const metrics = await textOf(body)
   const count = (name: string) => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(metrics)?.[1])
   const tokens = count('prompt_tokens_total')
   const seconds = count('prompt_seconds_total')

@@ -1,0 +1,164 @@
+/*
+ * HTTP/1.1 responses of one engine, read from the bytes of a connection that serves one request. Node's own client hands out
+ * each HTTP chunk by itself, and llama-server sends each token as one: here, all that came together stays together.
+ */
+
+/** Bytes that the head of a response may have, and the lines around its chunks. */
+const LONGEST_HEAD = 64 * 1024
+const LONGEST_LINE = 4 * 1024
+
+const END_OF_HEAD = Buffer.from('\r\n\r\n')
+const LINE_FEED = 10
+const NOTHING = Buffer.alloc(0)
+
+/** What comes next. `size`, `data`, `end-of-data` and `trailer` are the parts of a body in chunks. */
+type Expected = 'head' | 'size' | 'data' | 'end-of-data' | 'trailer' | 'counted' | 'all' | 'nothing'
+
+/** What came is no HTTP response, or is more than such a response may have. */
+export class MalformedResponse extends Error {
+  override readonly name = 'MalformedResponse'
+  constructor(what: string) {
+    super(`its answer is no HTTP response: ${what}`)
+  }
+}
+
+/** Reads one response, in whatever pieces its bytes come. */
+export class ResponseReader {
+  /** The status code; undefined until the head has come. Those of provisional answers (1xx) are left out. */
+  status: number | undefined
+  #expected: Expected = 'head'
+  /** The head, or a line around chunks, that has not come whole. */
+  #part: Buffer = NOTHING
+  /** Bytes that are still to come of the chunk, or of the body. */
+  #left = 0
+  /** Bytes of trailers so far. */
+  #trailer = 0
+
+  /** Whether the whole response has come. What comes after it is ignored. */
+  get complete(): boolean {
+    return this.#expected === 'nothing'
+  }
+
+  /**
+   * Takes the bytes that came.
+   * @returns what they have of the body, copied into one piece; empty where that is nothing
+   * @throws MalformedResponse
+   */
+  push(bytes: Buffer): Buffer {
+    const pieces: Buffer[] = []
+    let at = 0
+    while (at < bytes.length && this.#expected !== 'nothing') {
+      switch (this.#expected) {
+        case 'head':
+          at = this.#readHead(bytes, at)
+          break
+        case 'data':
+        case 'counted': {
+          const end = Math.min(bytes.length, at + this.#left)
+          pieces.push(bytes.subarray(at, end))
+          this.#left -= end - at
+          at = end
+          if (this.#left === 0) this.#expected = this.#expected === 'data' ? 'end-of-data' : 'nothing'
+          break
+        }
+        case 'all':
+          pieces.push(bytes.subarray(at))
+          at = bytes.length
+          break
+        default:
+          at = this.#readLine(bytes, at)
+      }
+    }
+    return pieces.length === 0 ? NOTHING : Buffer.concat(pieces)
+  }
+
+  /** The connection has ended. @returns whether the response is complete with that */
+  end(): boolean {
+    if (this.#expected === 'all') this.#expected = 'nothing'
+    return this.complete
+  }
+
+  /** @returns where the bytes behind the head begin */
+  #readHead(bytes: Buffer, from: number): number {
+    const before = this.#part.length
+    const head = before === 0 ? bytes.subarray(from) : Buffer.concat([this.#part, bytes.subarray(from)])
+    const end = head.indexOf(END_OF_HEAD, Math.max(0, before - END_OF_HEAD.length))
+    if ((end === -1 ? head.length : end) > LONGEST_HEAD) throw new MalformedResponse('its head is too long')
+    if (end === -1) {
+      // Not a view: the bytes of a connection are read into the same memory again.
+      this.#part = Buffer.from(head)
+      return bytes.length
+    }
+    this.#part = NOTHING
+    this.#takeHead(head.toString('latin1', 0, end))
+    return from + end + END_OF_HEAD.length - before
+  }
+
+  #takeHead(text: string): void {
+    const [first = '', ...lines] = text.split('\r\n')
+    const code = /^HTTP\/1\.[01] (\d{3})(?: |$)/.exec(first)?.[1]
+    if (code === undefined) throw new MalformedResponse('it does not begin as HTTP/1.1 does')
+    const status = Number(code)
+    if (status < 200) {
+      if (status === 101) throw new MalformedResponse('it changes the protocol')
+      return
+    }
+    let coding: string | undefined
+    let length: string | undefined
+    for (const line of lines) {
+      const [, name, value = ''] = /^([^\s:]+):[ \t]*(.*?)[ \t]*$/.exec(line) ?? []
+      if (name === undefined) throw new MalformedResponse('a header is none')
+      const key = name.toLowerCase()
+      if (key === 'transfer-encoding') coding = coding === undefined ? value.toLowerCase() : `${coding}, ${value}`
+      else if (key === 'content-length') {
+        if (length !== undefined && length !== value) throw new MalformedResponse('it has two lengths')
+        length = value
+      }
+    }
+    this.status = status
+    this.#expected = this.#bodyAfter(status, coding, length)
+  }
+
+  #bodyAfter(status: number, coding: string | undefined, length: string | undefined): Expected {
+    if (status === 204 || status === 304) return 'nothing'
+    if (coding !== undefined) {
+      if (coding !== 'chunked') throw new MalformedResponse('its transfer coding is not known')
+      return 'size'
+    }
+    if (length === undefined) return 'all'
+    if (!/^\d{1,15}$/.test(length)) throw new MalformedResponse('its length is no number')
+    this.#left = Number(length)
+    return this.#left === 0 ? 'nothing' : 'counted'
+  }
+
+  /** Reads a line around the data of chunks. @returns where the bytes behind it begin */
+  #readLine(bytes: Buffer, from: number): number {
+    const feed = bytes.indexOf(LINE_FEED, from)
+    const end = feed === -1 ? bytes.length : feed + 1
+    if (this.#part.length + end - from > LONGEST_LINE) throw new MalformedResponse('a line between chunks is too long')
+    if (feed === -1 || this.#part.length > 0) this.#part = Buffer.concat([this.#part, bytes.subarray(from, end)])
+    if (feed === -1) return end
+    const line = this.#part.length > 0 ? this.#part.toString('latin1') : bytes.toString('latin1', from, end)
+    this.#part = NOTHING
+    if (!line.endsWith('\r\n')) throw new MalformedResponse('a line between chunks does not end as lines do')
+    this.#takeLine(line.slice(0, -2))
+    return end
+  }
+
+  #takeLine(line: string): void {
+    if (this.#expected === 'end-of-data') {
+      if (line !== '') throw new MalformedResponse('a chunk is longer than it says')
+      this.#expected = 'size'
+    } else if (this.#expected === 'size') {
+      // What a chunk says besides its size concerns nobody.
+      const size = /^[\da-f]{1,12}(?=[ \t]*(;|$))/i.exec(line)?.[0]
+      if (size === undefined) throw new MalformedResponse('a chunk has no size')
+      this.#left = Number.parseInt(size, 16)
+      this.#expected = this.#left === 0 ? 'trailer' : 'data'
+    } else if (line === '') this.#expected = 'nothing'
+    else {
+      this.#trailer += line.length
+      if (this.#trailer > LONGEST_HEAD) throw new MalformedResponse('its trailer is too long')
+    }
+  }
+}

@@ -1,0 +1,17 @@
+import type { Readable } from 'node:stream'
+import { type EngineBody, ResponseBody } from '../../runtimes/llama-server/response-body.ts'
+
+/** A stream of the test's own as the body of an engine's answer. */
+export function engineBody<Source extends Readable>(source: Source): Source & EngineBody {
+  const body = new ResponseBody(source)
+  source.on('data', chunk => body.push(Buffer.from(chunk)))
+  source.on('end', () => body.end())
+  source.on('error', error => body.fail(error))
+  source.on('close', () => {
+    if (!source.readableEnded) body.cancel()
+  })
+  return Object.assign(source, {
+    consume: (take: Parameters<EngineBody['consume']>[0]) => body.consume(take),
+    cancel: () => body.cancel()
+  })
+}
