@@ -1,5 +1,6 @@
 import type { EmbeddingsReply, Engine, RankingReply } from '../contracts/engines.ts'
 import type { Lease } from '../contracts/leases.ts'
+import type { TokenTally } from '../http/request-record.ts'
 import { callOf } from './pipeline.ts'
 
 /*
@@ -10,6 +11,7 @@ import { callOf } from './pipeline.ts'
 export async function embedInParts(
   lease: Lease,
   inputs: Parameters<NonNullable<Engine['embed']>>[0],
+  tally: TokenTally,
   options: { truncate?: boolean } = {}
 ): Promise<EmbeddingsReply> {
   const { signal } = lease
@@ -18,6 +20,7 @@ export async function embedInParts(
     const { vectors, promptTokens } = await callOf(lease, 'embed')(part, { ...options, signal })
     for (const vector of vectors) all.vectors.push(vector)
     all.promptTokens += promptTokens
+    tally.prompt = all.promptTokens
   }
   return all
 }
@@ -25,7 +28,8 @@ export async function embedInParts(
 /** Scores of all documents. @throws CorralError `unsupported_capability`, or what the engine or the lease does */
 export async function rerankInParts(
   lease: Lease,
-  { query, documents }: { query: string; documents: readonly string[] }
+  { query, documents }: { query: string; documents: readonly string[] },
+  tally: TokenTally
 ): Promise<RankingReply> {
   const all: RankingReply = { scores: [], promptTokens: 0 }
   let from = 0
@@ -33,6 +37,7 @@ export async function rerankInParts(
     const { scores, promptTokens } = await callOf(lease, 'rerank')(query, part, lease)
     for (const { index, score } of scores) all.scores.push({ index: from + index, score })
     all.promptTokens += promptTokens
+    tally.prompt = all.promptTokens
     from += part.length
   }
   return all

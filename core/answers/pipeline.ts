@@ -9,6 +9,7 @@ import { CorralError } from '../errors.ts'
 import { clientSignal } from '../http/client-gone.ts'
 import { toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
+import type { TokenTally } from '../http/request-record.ts'
 import { hasRole } from '../http/roles.ts'
 import { catalogFor, requireAllowed } from '../models/allowed-models.ts'
 import { bareName } from '../models/model-name.ts'
@@ -84,7 +85,9 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
   const signal = clientSignal(reply)
   const question = await bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
+  reply.request.record.waitBegan = performance.now()
   return await deps.scheduler.withLease({ ...question.lease, ...callerLease(reply), signal }, async lease => {
+    await granted(deps, reply, hooked)
     const taker = await open(lease)
     await generate(deps, lease, question, hooked, reply, deltas => void taker.add(deltas))
     return taker
@@ -106,6 +109,7 @@ export async function streamedAnswer(
   const signal = clientSignal(reply)
   const question = await bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
+  reply.request.record.waitBegan = performance.now()
   const stream = openReplyStream(reply, channel)
   const lease: LeaseRequest = {
     ...question.lease,
@@ -115,8 +119,9 @@ export async function streamedAnswer(
       stream.status = progressText(progress)
     }
   }
-  await endWithFailure(stream, request.log, channel.failure, () =>
+  await endWithFailure(stream, request, channel.failure, () =>
     deps.scheduler.withLease({ ...lease, mayRetry: () => !stream.written }, async leased => {
+      await granted(deps, reply, hooked)
       stream.status = 'generating'
       const inBytes = deps.hooks.hasEventFilters() ? undefined : byteCall(leased.engine, question)
       if (channel.bytes && inBytes) {
@@ -140,23 +145,35 @@ export async function askOnce<Reply, Body extends EngineFields>(
   deps: AnswerDependencies,
   reply: FastifyReply,
   asked: { operation: Operation; body: Body; lease: ModelLease },
-  use: (lease: Lease, body: Body) => Promise<Reply>
+  use: (lease: Lease, body: Body, tally: TokenTally) => Promise<Reply>
 ): Promise<Reply> {
   const signal = clientSignal(reply)
-  const { operation, body, lease } = await bounded(
-    deps,
-    reply,
-    asked,
-    catalogFor(deps.catalog, reply.request.caller).get(asked.lease.model)
-  )
-  if (!lease.loadOnly) await deps.hooks.request(hookedRequest(deps, operation, body, lease, signal))
+  const { record, caller } = reply.request
+  const variant = catalogFor(deps.catalog, caller).get(asked.lease.model)
+  const { operation, body, lease } = await bounded(deps, reply, asked, variant)
+  const hooked = lease.loadOnly ? undefined : hookedRequest(deps, operation, body, lease, reply, signal)
+  if (hooked) await deps.hooks.request(hooked)
+  record.waitBegan = performance.now()
   return await deps.scheduler.withLease({ ...lease, ...callerLease(reply), signal }, async leased => {
+    await granted(deps, reply, hooked)
+    record.hold()
     try {
-      return await use(leased, body)
+      return await use(leased, body, record.tokens)
     } catch (error) {
       throw reasonOf(leased, error)
+    } finally {
+      record.answered = performance.now()
+      record.release()
     }
   })
+}
+
+/** Takes note that the request has its engine. @throws what a hook refuses it with */
+function granted({ hooks }: AnswerDependencies, reply: FastifyReply, hooked: HookedRequest | undefined) {
+  const { record } = reply.request
+  record.leased = performance.now()
+  record.tokens.reset()
+  return hooked && hooks.leased(hooked)
 }
 
 /**
@@ -164,12 +181,13 @@ export async function askOnce<Reply, Body extends EngineFields>(
  * @throws CorralError `forbidden_model`, `over_limit`
  */
 async function bounded<Request extends Asked>(
-  { config, engines }: AnswerDependencies,
+  { config, engines, surface }: AnswerDependencies,
   reply: FastifyReply,
   asked: Request,
   variant: Model
 ): Promise<Request> {
-  const { caller, body: sent } = reply.request
+  const { caller, body: sent, record } = reply.request
+  record.use = { surface, operation: asked.operation, model: variant.publicName }
   requireAllowed(caller.models, asked.lease.model, variant)
   const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
   if (body) await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
@@ -232,10 +250,12 @@ function hookedRequest(
   operation: Operation,
   body: EngineFields,
   { model }: ModelLease,
+  reply: FastifyReply,
   signal: AbortSignal
 ): HookedRequest {
   const name = bareName(model)
-  return { surface, operation, model: model.variant ? `${name}:${model.variant}` : name, body, signal }
+  const { caller } = reply.request
+  return { surface, operation, model: model.variant ? `${name}:${model.variant}` : name, body, caller, reply, signal }
 }
 
 /** What happens while a failure can still be a status code and headers can still be set. */
@@ -246,7 +266,7 @@ async function beforeLease(
   signal: AbortSignal
 ): Promise<HookedRequest | undefined> {
   if (!body) return undefined
-  const hooked = hookedRequest(deps, operation, body, lease, signal)
+  const hooked = hookedRequest(deps, operation, body, lease, reply, signal)
   if (deps.hooks.hasRequestFilters()) await deps.hooks.request(hooked)
   const unenforced = deps.engines.providerOf(variant, 'chat')?.unenforced?.(body) ?? []
   if (unenforced.length > 0) reply.header('x-corral-unheeded-schema', pointerList(unenforced))
@@ -281,7 +301,12 @@ async function generate(
     }
     if (kept.length > 0) await take(kept)
   }
-  await ask(lease, question, reply, callOf(lease, question.operation), hooks.hasEventFilters() ? filtered : take)
+  const { tokens } = reply.request.record
+  const pass = hooks.hasEventFilters() ? filtered : take
+  await ask(lease, question, reply, callOf(lease, question.operation), deltas => {
+    for (const delta of deltas) countDelta(tokens, delta)
+    return pass(deltas)
+  })
 }
 
 /**
@@ -301,34 +326,50 @@ async function ask<Piece>(
   let body = question.body!
   let dropped = 0
   let begun = false
-  const sink = {
+  const { record } = reply.request
+  const { tokens } = record
+  const sink: AnswerSink<Piece> = {
     signal: lease.signal,
     countEach,
     stopText,
     owner: reply.request.caller.owner,
+    used: (usage, choice) => tokens.usage(usage, choice),
     take(piece: Piece) {
       if (!begun) {
         begun = true
+        record.firstPiece = performance.now()
         if (dropped > 0) reportDropped(reply, dropped)
       }
       return take(piece)
     }
   }
-  for (;;) {
-    try {
-      return await call(body, sink)
-    } catch (error) {
-      const shorter = !begun && overflow === 'drop_oldest' ? shorterConversation(body, error) : undefined
-      if (!shorter) throw reasonOf(lease, error)
-      dropped += shorter.dropped
-      body = shorter.body
+  record.hold()
+  try {
+    for (;;) {
+      try {
+        return await call(body, sink)
+      } catch (error) {
+        const shorter = !begun && overflow === 'drop_oldest' ? shorterConversation(body, error) : undefined
+        if (!shorter) throw reasonOf(lease, error)
+        dropped += shorter.dropped
+        body = shorter.body
+      }
     }
+  } finally {
+    record.answered = performance.now()
+    record.release()
   }
 }
 
 function reportDropped(reply: FastifyReply, messages: number): void {
   reply.header('x-corral-dropped-messages', `${messages}`)
   reply.log.info({ messages }, 'The oldest messages of a conversation were dropped: it was longer than the context.')
+}
+
+function countDelta(tally: TokenTally, { choice = 0, content, thinking, toolCalls, usage, reading }: Delta): void {
+  if (usage) tally.usage(usage, choice)
+  else if (reading) tally.prompt = reading.total
+  else if (content || thinking || toolCalls) tally.piece(choice)
 }
 
 function sayReading(stream: ReplyStream, delta: Delta | undefined): void {

@@ -1,4 +1,5 @@
 import type { IncomingMessage } from 'node:http'
+import type { FastifyReply } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
 import type { EngineSettings } from '../config/model-settings.ts'
 import type { Runtimes } from './builds.ts'
@@ -29,6 +30,13 @@ export interface Access {
 
 declare module '../plugins/plugin.ts' {
   interface CoreSettings extends CoreConfig {}
+}
+
+declare module './hooks.ts' {
+  interface HookedRequest {
+    /** For headers, while they can be set; its `request.record` has how the request went so far. */
+    readonly reply: FastifyReply
+  }
 }
 
 declare module './engines.ts' {

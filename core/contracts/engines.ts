@@ -88,6 +88,11 @@ export interface AnswerSink<Piece = readonly Delta[]> {
    * by token counts or by timing, what another one has asked.
    */
   readonly owner?: string
+  /**
+   * Told the tokens of a choice once they are known: for answers that are taken as bytes, of which nobody reads a usage.
+   * Where an answer is cut, told what had come of it.
+   */
+  used?(usage: TokenUsage, choice: number): void
   /** Takes what comes; where it returns a promise, the engine waits for it before it sends more. */
   take(piece: Piece): Promise<void> | undefined
 }

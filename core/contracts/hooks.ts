@@ -1,3 +1,4 @@
+import type { Caller } from './callers.ts'
 import type { Delta, EngineMode } from './engines.ts'
 
 /** What a request asks of a model. */
@@ -18,6 +19,7 @@ export interface HookedRequest {
    * chat; `prompt`, `input` or `query` and `documents` for the others. Hooks may change it.
    */
   readonly body: Record<string, unknown>
+  readonly caller: Caller
   /** Aborted when the client leaves or the engine is taken away. */
   readonly signal: AbortSignal
 }
@@ -48,6 +50,11 @@ export interface PluginHooks {
    */
   request?(request: HookedRequest): Promise<void> | void
   /**
+   * Runs once the request has its engine, before that is asked: it may have waited for long since `request` ran. It may
+   * refuse the request in the same way.
+   */
+  leased?(request: HookedRequest): Promise<void> | void
+  /**
    * Runs for each event of an answer to `chat` and `completion` before it is sent; the answer waits for it. It may change
    * `content`, `thinking` and `toolCalls`, or return `false` to drop what the event says (the end of the answer and its
    * token counts still reach the client). Errors end the answer, as those of `request` do.
@@ -68,6 +75,8 @@ export interface Hooks {
   hasRequestFilters(): boolean
   /** @throws CorralError of the hook that refuses the request, `internal` when one fails, the signal's reason */
   request(request: HookedRequest): Promise<void>
+  /** Calls the hooks for a request that has its engine. Nothing where no plugin has one. @throws as `request` */
+  leased(request: HookedRequest): Promise<void> | undefined
   /** Whether any plugin wants events; where none does, an answer's bytes may be passed on as they are. */
   hasEventFilters(): boolean
   /**

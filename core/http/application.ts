@@ -19,6 +19,7 @@ import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
 import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
 import { cameByPrivateSocket } from './private-socket.ts'
+import { CLIENT_LEFT, recordRequests } from './request-record.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -84,6 +85,8 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
       const prefixes = [...wordings.keys()].filter(prefix => request.url.startsWith(prefix))
       const [longest = ''] = prefixes.sort((a, b) => b.length - a.length)
       const body = wordings.get(longest) ?? nativeErrorBody
+      // No hook runs for such a request, and so it has no record.
+      request.log.info(`${request.method} ${failure.status}: the path cannot be read`)
       void (reply as FastifyReply).code(failure.status).send(body(failure, request))
     }
   })
@@ -97,6 +100,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))
   acceptAnyBodyAsJson(app, config.limits)
   await app.register(sensible)
+  recordRequests(app)
   app.decorateRequest('caller', null as unknown as Caller)
   app.addHook('onRequest', async (request, reply) => {
     reply.header('x-request-id', request.id)
@@ -106,22 +110,28 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   app.addHook('preParsing', async request => {
     if (request.is404) throw noRouteError(allowedMethods, request.method, request.url)
   })
-  app.addHook('onResponse', async (request, reply) => {
-    const { statusCode } = reply
-    // Whoever refuses callers logs it, and sees to it that their requests do not fill the log.
-    const isRefused = statusCode === 401 || statusCode === 429
-    const level = isRefused || (request.method === 'GET' && statusCode < 400) ? 'debug' : 'info'
-    const path = request.url.split('?')[0]
-    // There is no caller where the path could not be read.
-    const { address, name } = request.caller ?? {}
-    const fields = { ms: Math.round(reply.elapsedTime), address, ...(name !== undefined && { key: name }) }
-    request.log[level](fields, `${request.method} ${path} ${statusCode}`)
-  })
+  app.onRequestEnd(logRequest)
   sendErrors(app, nativeErrorBody)
   app.setNotFoundHandler(request => {
     throw noRouteError(allowedMethods, request.method, request.url)
   })
   return app
+}
+
+/** One line a request. */
+function logRequest({ method, url, caller, log, record }: FastifyRequest): void {
+  const { status, began, ended, failure } = record
+  // Whoever refuses callers logs it, and sees to it that their requests do not fill the log.
+  const isRefused = status === 401 || status === 429
+  const level = isRefused || (method === 'GET' && status < 400) ? 'debug' : 'info'
+  const { address, name } = caller
+  const fields = {
+    ms: Math.round(ended - began),
+    address,
+    ...(name !== undefined && { key: name }),
+    ...(failure && { code: failure.code })
+  }
+  log[level](fields, `${method} ${url.split('?')[0]} ${status === CLIENT_LEFT ? 'client left' : status}`)
 }
 
 const buildCompiler = AjvCompiler()
@@ -173,6 +183,7 @@ export function sendErrors(
   app.setErrorHandler((error, request, reply) => {
     if (isGone(error, request)) return reply.hijack()
     const failure = toCorralError(error)
+    request.record.failure = failure
     logFailure(failure, request.log)
     return reply
       .code(failure.status)

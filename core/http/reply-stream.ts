@@ -1,4 +1,4 @@
-import type { FastifyBaseLogger, FastifyReply } from 'fastify'
+import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CorralError } from '../errors.ts'
 import { logFailure } from './application.ts'
 import { ClientGone } from './client-gone.ts'
@@ -96,7 +96,7 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
  */
 export async function endWithFailure(
   stream: ReplyStream,
-  log: FastifyBaseLogger,
+  { log, record }: FastifyRequest,
   lastEvent: (failure: CorralError) => string,
   work: () => Promise<void>
 ): Promise<void> {
@@ -106,6 +106,7 @@ export async function endWithFailure(
     if (!stream.committed) throw error
     if (error instanceof ClientGone) return
     const failure = toCorralError(error)
+    record.failure = failure
     logFailure(failure, log)
     stream.end(lastEvent(failure))
   }

@@ -39,6 +39,16 @@ export class HookRegistry implements Hooks {
     }
   }
 
+  leased(request: HookedRequest): Promise<void> | undefined {
+    return this.#has('leased') ? this.#leased(request) : undefined
+  }
+
+  async #leased(request: HookedRequest): Promise<void> {
+    for (const [plugin, hooks] of this.#hooks) {
+      if (hooks.leased) await this.#filter(plugin, 'leased', request.signal, () => hooks.leased?.(request))
+    }
+  }
+
   async event(event: Delta, request: HookedRequest): Promise<Delta | undefined> {
     for (const [plugin, hooks] of this.#hooks) {
       if (!hooks.event) continue

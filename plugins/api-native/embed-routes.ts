@@ -111,10 +111,10 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     }
     const lease = { model, mode: 'embedding' as const, options: load, keepAlive, loadOnly }
     const question = { operation: 'embeddings' as const, body: { input: texts }, lease }
-    return await askOnce(deps, reply, question, async (lease, { input }) => {
+    return await askOnce(deps, reply, question, async (lease, { input }, tally) => {
       const { loadDuration } = lease
       if (loadOnly) return { ...none, loadDuration }
-      const { vectors, promptTokens } = await embedInParts(lease, input, { truncate: truncate ?? false })
+      const { vectors, promptTokens } = await embedInParts(lease, input, tally, { truncate: truncate ?? false })
       return { vectors: vectors.map(vector => shortened(vector, dimensions ?? undefined)), promptTokens, loadDuration }
     })
   }

@@ -71,7 +71,7 @@ export class NativeStreams implements EventStreams {
     const channel = this.channel(request, reply, status => ({ status }), failureEvent)
     const { event } = FRAMES[this.framingOf(request)]
     const stream = openReplyStream(reply, channel)
-    await endWithFailure(stream, request.log, channel.failure, async () => {
+    await endWithFailure(stream, request, channel.failure, async () => {
       const send = (...events: unknown[]) => stream.write(events.map(event).join(''))
       const last = await work(Object.assign(stream, { send }))
       stream.end(last === undefined ? undefined : event(last))

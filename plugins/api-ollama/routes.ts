@@ -45,6 +45,7 @@ export function profileRoutes(
     app.setErrorHandler((error, request, reply) => {
       if (isGone(error, request)) return reply.hijack()
       const failure = likeOllama(toCorralError(error), request.body)
+      request.record.failure = failure
       logFailure(failure, request.log)
       return reply.code(failure.status).headers(errorHeaders(failure)).send(nativeErrorBody(failure, request))
     })

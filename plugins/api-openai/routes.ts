@@ -119,7 +119,9 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         const input = embeddingInputs(body, request.variant)
         const lease = { ...request.lease, mode: 'embedding' } as const
         const question = { operation: 'embeddings', body: { input }, lease } as const
-        const vectors = await askOnce(deps, reply, question, (lease, { input }) => embedInParts(lease, input))
+        const vectors = await askOnce(deps, reply, question, (lease, { input }, tally) =>
+          embedInParts(lease, input, tally)
+        )
         return embeddingList(vectors, body, request.requested)
       }
     )

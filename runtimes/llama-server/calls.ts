@@ -172,16 +172,20 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     }
     const blocks = new EventBlocks()
     let done = false
-    await stream(path, { ...withProbabilities(body), stream: true }, sink, (chunk, ticket) => {
-      const block = blocks.push(chunk)
-      if (!block) return undefined
-      // Without progress in the stream, it begins with the first token.
-      guard.progressed(ticket)
-      done ||= block.done
-      const taken = block.bytes.length > 0 ? sink.take(block.bytes) : undefined
-      if (block.error !== undefined) throw requestError(500, block.error)
-      return taken
-    })
+    try {
+      await stream(path, { ...withProbabilities(body), stream: true }, sink, (chunk, ticket) => {
+        const block = blocks.push(chunk)
+        if (!block) return undefined
+        // Without progress in the stream, it begins with the first token.
+        guard.progressed(ticket)
+        done ||= block.done
+        const taken = block.bytes.length > 0 ? sink.take(block.bytes) : undefined
+        if (block.error !== undefined) throw requestError(500, block.error)
+        return taken
+      })
+    } finally {
+      sayUsed(blocks, sink)
+    }
     if (!done) throw cutShort()
   }
 
@@ -299,6 +303,14 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       })
     }
   }
+}
+
+/** Says what an answer in bytes took. One that was cut has no count of its own; its first event says only who speaks. */
+function sayUsed({ usages, events }: EventBlocks, sink: AnswerSink<Buffer>): void {
+  if (usages.length === 0 && events > 1) {
+    sink.used?.({ promptTokens: 0, cachedTokens: 0, completionTokens: events - 1 }, 0)
+  }
+  usages.forEach((usage, choice) => void sink.used?.(usage, choice))
 }
 
 const hasBegun = ({ content, thinking, toolCalls, usage }: Delta) => Boolean(content || thinking || toolCalls || usage)

@@ -1,5 +1,5 @@
 import { deltaOf, finishOf, type HostedChatEvent } from '../../core/answers/hosted-chat-events.ts'
-import type { Delta } from '../../core/contracts/engines.ts'
+import type { Delta, TokenUsage } from '../../core/contracts/engines.ts'
 
 /** What llama-server adds to the events of hosted chat; `/infill` has a form of its own. */
 interface StreamEvent extends HostedChatEvent {
@@ -31,8 +31,8 @@ export class EventReader {
       delta.reading = { tokens: processed, total, cached: cache }
     }
     if (event.timings) {
-      const { cache_n = 0, prompt_n, prompt_ms, predicted_n, predicted_ms } = event.timings
-      delta.usage = { promptTokens: cache_n + prompt_n, cachedTokens: cache_n, completionTokens: predicted_n }
+      const { prompt_ms, predicted_ms } = event.timings
+      delta.usage = usageOf(event.timings)
       delta.timing = { prompt: prompt_ms, generation: predicted_ms }
       delta.extra = { system_fingerprint: event.system_fingerprint, timings: event.timings }
     }
@@ -44,6 +44,10 @@ export class EventReader {
     }
     return delta
   }
+}
+
+function usageOf({ cache_n = 0, prompt_n, predicted_n }: NonNullable<StreamEvent['timings']>): TokenUsage {
+  return { promptTokens: cache_n + prompt_n, cachedTokens: cache_n, completionTokens: predicted_n }
 }
 
 function infillDelta({ index, content, completion_probabilities, stop, stop_type }: StreamEvent): Delta {
@@ -61,6 +65,7 @@ const COLON = 58
 const END_OF_EVENT = Buffer.from('\n\n')
 const DONE = Buffer.from('data: [DONE]\n')
 const ERROR = Buffer.from('data: {"error":')
+const TIMINGS = Buffer.from('"timings":')
 const NULL = Buffer.from('data: null\n\n')
 
 /** What part of a stream means, without its events being parsed. */
@@ -79,6 +84,10 @@ export interface EventBlock {
  */
 export class EventBlocks {
   #rest: Buffer = NOTHING
+  /** Events so far; nearly all of them are one token each. */
+  events = 0
+  /** Tokens of the choices that have ended. */
+  readonly usages: TokenUsage[] = []
 
   /** The events that this chunk completes; undefined when it completes none worth passing on. */
   push(chunk: Buffer): EventBlock | undefined {
@@ -91,10 +100,22 @@ export class EventBlocks {
     if (bytes[0] === COLON && bytes.indexOf('data:') === -1) return undefined
     // llama-server begins each further choice of one request with an event that is no chunk.
     if (bytes.includes(NULL)) bytes = Buffer.from(bytes.toString('latin1').replaceAll(NULL.toString(), ''), 'latin1')
+    for (let at = 0; at < bytes.length; this.events++) at = bytes.indexOf(END_OF_EVENT, at) + END_OF_EVENT.length
+    if (bytes.includes(TIMINGS)) this.#readUsage(bytes)
     const at = startOf(bytes, ERROR)
     if (at === -1) return { bytes, done: startOf(bytes, DONE) !== -1 }
     const error = bytes.toString('utf8', at + 'data: '.length, bytes.indexOf(LINE_FEED, at))
     return { bytes: bytes.subarray(0, at), done: false, error }
+  }
+
+  /** Only the events that end choices have timings, as long as nobody asks for more. */
+  #readUsage(bytes: Buffer): void {
+    for (const line of bytes.toString().split('\n')) {
+      if (!line.startsWith('data: {')) continue
+      const { choices, timings } = JSON.parse(line.slice('data: '.length)) as StreamEvent
+      const choice = choices?.[0]
+      if (choice && timings) this.usages[choice.index ?? 0] = usageOf(timings)
+    }
   }
 }
 

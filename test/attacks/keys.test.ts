@@ -114,7 +114,7 @@ t.test('the life of keys, by the command line, beside a running server', async t
   for (const headers of [{}, bearer(root).headers, bearer(rotated).headers]) {
     t.equal(await statusOf(corral, '/api/tags', headers), 401, 'the last key has gone, and nobody comes in')
   }
-  const line = /"address":"127\.0\.0\.1","key":"alice","msg":"GET \/api\/pulls 403"/
+  const line = /"address":"127\.0\.0\.1","key":"alice","code":"\w+","msg":"GET \/api\/pulls 403"/
   await until('the log names the key', () => line.test(corral.log()))
   t.notMatch(corral.log(), /corral_[0-9a-f]{16}_/, 'and does not tell it')
   await corral.end()
@@ -252,7 +252,7 @@ t.test('behind proxies', async t => {
       ),
       404
     )
-    const line = /"address":"203\.0\.113\.8","key":"alice","msg":"POST \/api\/stop 404"/
+    const line = /"address":"203\.0\.113\.8","key":"alice","code":"\w+","msg":"POST \/api\/stop 404"/
     await until('the log names the address that was forwarded', () => line.test(corral.log()))
   })
 })

@@ -11,6 +11,7 @@ import type { Lease, Scheduler } from '../../core/contracts/leases.ts'
 import type { Catalog } from '../../core/contracts/models.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
+import { RequestRecord } from '../../core/http/request-record.ts'
 import type { OverflowPolicy } from '../../core/models/options.ts'
 
 type Message = { role: string; content?: string; tool_calls?: object[] }
@@ -101,7 +102,7 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
     const headers: Record<string, string> = {}
     const reply = {
       raw: new EventEmitter(),
-      request: { caller: keylessCaller('127.0.0.1'), body },
+      request: { caller: keylessCaller('127.0.0.1'), body, record: new RequestRecord(() => {}) },
       log: { info() {} },
       header(name: string, value: string) {
         headers[name] = value
@@ -115,7 +116,11 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
       variant: { model, key: 'a/b:c' } as StoredVariant,
       overflow
     } as const
-    const hooks = { hasRequestFilters: () => false, hasEventFilters: () => false } as Hooks
+    const hooks = {
+      hasRequestFilters: () => false,
+      hasEventFilters: () => false,
+      leased: () => undefined
+    } as unknown as Hooks
     const config = {
       limits: { num_parallel: 1, max_tokens: 10, keep_alive: -1, prompts: 1, n: 1 },
       models: {}

@@ -1,5 +1,7 @@
+import type { FastifyReply } from 'fastify'
 import pino from 'pino'
 import t from 'tap'
+import { keylessCaller } from '../../core/contracts/callers.ts'
 import type { Delta } from '../../core/contracts/engines.ts'
 import type { HookedRequest } from '../../core/contracts/hooks.ts'
 import { CorralError } from '../../core/errors.ts'
@@ -16,6 +18,8 @@ const request = (signal = new AbortController().signal): HookedRequest => ({
   operation: 'chat',
   model: 'corral/tiny-chat',
   body: { messages: [] },
+  caller: keylessCaller('127.0.0.1'),
+  reply: {} as FastifyReply,
   signal
 })
 
@@ -39,6 +43,21 @@ t.test('request hooks run in order, may change the body and may refuse', async t
   await t.rejects(hooks.request(request()), { code: 'invalid_request', message: 'Not this one.' })
   hooks.remove('third')
   await hooks.request(request())
+})
+
+t.test('a request may still be refused once it has its engine', async t => {
+  const { hooks } = registry()
+  t.equal(hooks.leased(request()), undefined, 'nothing to wait for')
+  const seen: string[] = []
+  hooks.add('looks', { leased: ({ model }) => void seen.push(model) })
+  await hooks.leased(request())
+  t.same(seen, ['corral/tiny-chat'])
+  hooks.add('refuses', {
+    leased: async () => {
+      throw new CorralError('rate_limited', 'Too late.')
+    }
+  })
+  await t.rejects(async () => hooks.leased(request()), { code: 'rate_limited' })
 })
 
 t.test('event hooks may change an event or drop it, but not the end of the answer', async t => {

@@ -1,0 +1,135 @@
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { TokenUsage } from '../contracts/engines.ts'
+import type { Operation } from '../contracts/hooks.ts'
+import type { CorralError } from '../errors.ts'
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    record: RequestRecord
+  }
+
+  interface FastifyInstance {
+    /** Calls the observer with each request once it is over, also where the client left before. */
+    onRequestEnd(observe: RequestObserver): void
+  }
+}
+
+export type RequestObserver = (request: FastifyRequest, reply: FastifyReply) => void
+
+/** What a request asked of a model. */
+export interface ModelUse {
+  /** Plugin whose API received it, such as `api-openai`. */
+  readonly surface: string
+  readonly operation: Operation
+  /** Public name of the model, such as `corral/tiny-chat`. */
+  readonly model: string
+}
+
+/** The status under which a request counts whose client left before its answer was complete. */
+export const CLIENT_LEFT = 499
+
+/**
+ * How one request went, for logs, metrics and accounts. Those who know a part of it write it down; observers read it when
+ * all of it has happened. Moments are milliseconds of `performance.now()`.
+ */
+export class RequestRecord {
+  readonly began = performance.now()
+  ended = Number.NaN
+  /** Status code of the reply, `CLIENT_LEFT`, or that of the failure which ended its stream. */
+  status = 0
+  /** What it was refused for, or failed with. */
+  failure: CorralError | undefined
+  /** Absent where no model is asked. */
+  use: ModelUse | undefined
+  /** When it began to wait for an engine; with one, its load and the queue are what it waits for. */
+  waitBegan: number | undefined
+  /** When it got its engine, of several attempts the last time. */
+  leased: number | undefined
+  /** When the first piece of the answer came. */
+  firstPiece: number | undefined
+  /** When the engine had done its work. */
+  answered: number | undefined
+  readonly tokens = new TokenTally()
+  readonly #whenComplete: () => void
+  /** What must still end before nothing more is written down: the connection, and engines at work. */
+  #open = 1
+
+  /** @param whenComplete called once nothing more will be written down */
+  constructor(whenComplete: () => void) {
+    this.#whenComplete = whenComplete
+  }
+
+  /** An engine works for the request: a client may leave before it has said what that took. Pair it with `release`. */
+  hold(): void {
+    this.#open++
+  }
+
+  release(): void {
+    this.#open--
+    if (this.#open === 0) this.#whenComplete()
+  }
+
+  /** Milliseconds that corral itself took: all but the wait for an engine and the engine's work. */
+  get overhead(): number {
+    const { began, ended, waitBegan, leased } = this
+    // Where the client has left, the engine may have gone on for a moment.
+    const answered = Math.min(this.answered ?? ended, ended)
+    const waited = waitBegan === undefined ? 0 : (leased ?? ended) - waitBegan
+    const engine = leased === undefined ? 0 : answered - leased
+    return ended - began - waited - engine
+  }
+}
+
+/** Counts the tokens of one answer by choice: what the engine says, and the pieces that came where it did not get so far. */
+export class TokenTally {
+  /** All of the prompt, cached ones included; 0 where that is not known. */
+  prompt = 0
+  /** Those of the prompt that were in the engine's cache. */
+  cached = 0
+  readonly #completions: number[] = []
+
+  get completion(): number {
+    let sum = 0
+    for (const tokens of this.#completions) sum += tokens ?? 0
+    return sum
+  }
+
+  /** Counts a piece of a choice as one token, until the engine says how many there were. */
+  piece(choice: number): void {
+    this.#completions[choice] = (this.#completions[choice] ?? 0) + 1
+  }
+
+  /** Takes the engine's own count of a choice. */
+  usage({ promptTokens, cachedTokens, completionTokens }: TokenUsage, choice: number): void {
+    this.prompt = Math.max(this.prompt, promptTokens)
+    this.cached = Math.max(this.cached, cachedTokens)
+    this.#completions[choice] = completionTokens
+  }
+
+  /** Begins anew: the answer is asked for once more, and nothing of it had been delivered. */
+  reset(): void {
+    this.prompt = 0
+    this.cached = 0
+    this.#completions.length = 0
+  }
+}
+
+/** Keeps a record of each request. Call it before any other hook is added. */
+export function recordRequests(app: FastifyInstance): void {
+  const observers: RequestObserver[] = []
+  app.decorate('onRequestEnd', (observe: RequestObserver) => void observers.push(observe))
+  app.decorateRequest('record', null as unknown as RequestRecord)
+  app.addHook('onRequest', (request, reply, done) => {
+    const record = new RequestRecord(() => {
+      for (const observe of observers) observe(request, reply)
+    })
+    request.record = record
+    // Fastify's own hook does not run for a reply whose client has left.
+    reply.raw.once('close', () => {
+      record.ended = performance.now()
+      record.status = record.failure?.status ?? (reply.raw.writableFinished ? reply.raw.statusCode : CLIENT_LEFT)
+      record.release()
+    })
+    done()
+  })
+}

@@ -1,0 +1,91 @@
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
+
+/** A plugin that writes down what the record of each request says when it has ended. */
+function observer(): { plugin: string; records: () => any[] } {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  const list = join(folder, 'records')
+  writeFileSync(list, '')
+  writeFileSync(
+    join(folder, 'observer.mjs'),
+    `import { appendFileSync } from 'node:fs'
+export default {
+  name: 'observer', api: 1, options: { type: 'object', properties: {} },
+  setup: () => ({
+    hooks: Object.assign(async app => {
+      app.onRequestEnd(({ url, record }) => {
+        const { use, status, failure, tokens, waitBegan, leased, firstPiece, answered, ended, overhead } = record
+        const { prompt, completion } = tokens
+        const moments = [record.began, waitBegan, leased, firstPiece, answered, ended]
+        const line = { url, ...use, status, code: failure?.code, prompt, completion, moments, overhead }
+        appendFileSync(${JSON.stringify(list)}, JSON.stringify(line) + '\\n')
+      })
+    }, { [Symbol.for('skip-override')]: true })
+  })
+}`
+  )
+  const records = () =>
+    readFileSync(list, 'utf8')
+      .split('\n')
+      .filter(line => line !== '')
+      .map(line => JSON.parse(line))
+  return { plugin: join(folder, 'observer.mjs'), records }
+}
+
+t.test('each request has a record of what it asked, how it ended and what it took', async t => {
+  const { plugin, records } = observer()
+  const corral = await startCorral(t, { config: `plugins: [${plugin}]` })
+  const messages = [CAPITAL_QUESTION]
+  const last = async (count: number) =>
+    (await until(`record ${count}`, () => records().length >= count)) && records().at(-1)
+
+  const whole = await corral.json('/v1/chat/completions', { model: DEMO, messages, max_tokens: 6 })
+  const { usage } = whole.body
+  const asked = { surface: 'api-openai', operation: 'chat', model: DEMO, status: 200 }
+  const counts = { prompt: usage.prompt_tokens, completion: usage.completion_tokens }
+  const record = await last(1)
+  t.match(record, { ...asked, ...counts })
+  t.same(
+    [...record.moments].sort((a: number, b: number) => a - b),
+    record.moments,
+    'its moments are in order'
+  )
+  t.ok(record.overhead >= 0)
+
+  await corral.events('/v1/chat/completions', { model: DEMO, messages, max_tokens: 6, stream: true })
+  t.match(await last(2), { ...asked, ...counts }, 'also where bytes are passed on')
+
+  const several = { model: DEMO, messages, max_tokens: 6, n: 3, stream: true }
+  await corral.events('/v1/chat/completions', several)
+  t.match(await last(3), { ...asked, prompt: counts.prompt, completion: 18 }, 'of all choices')
+
+  const vectors = await corral.json('/v1/embeddings', { model: DEMO, input: ['one', 'two and three'] })
+  t.match(await last(4), { operation: 'embeddings', prompt: vectors.body.usage.prompt_tokens, completion: 0 })
+
+  await corral.json('/v1/chat/completions', { model: 'no/such', messages })
+  t.match(await last(5), { status: 404, code: 'model_not_found', prompt: 0 })
+
+  for (const path of ['/v1/chat/completions', '/api/chat']) {
+    const before = records().length
+    const leave = new AbortController()
+    const endless = {
+      model: DEMO,
+      messages,
+      stream: true,
+      max_tokens: 5000,
+      ignore_eos: true,
+      options: { num_predict: 5000, ignore_eos: true }
+    }
+    const answer = await corral.send(path, endless, { signal: leave.signal })
+    const reader = answer.body!.getReader()
+    for (let chunk = 0; chunk < 20; chunk++) await reader.read()
+    leave.abort()
+    const left = await last(before + 1)
+    t.match(left, { url: path, operation: 'chat', status: 499 }, 'a client that leaves')
+    t.ok(left.completion >= 10 && left.completion < 5000, `${path}: what came until then is counted`)
+  }
+  t.match(corral.log(), /POST \/api\/chat client left/)
+})
