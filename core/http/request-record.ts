@@ -2,6 +2,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { TokenUsage } from '../contracts/engines.ts'
 import type { Operation } from '../contracts/hooks.ts'
 import type { CorralError } from '../errors.ts'
+import { parseTraceParent, type TraceParent } from './trace-parent.ts'
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -49,6 +50,8 @@ export class RequestRecord {
   firstPiece: number | undefined
   /** When the engine had done its work. */
   answered: number | undefined
+  /** The span that whatever is done for the request belongs to: the caller's, or with tracing the request's own. */
+  trace: TraceParent | undefined
   readonly tokens = new TokenTally()
   readonly #whenComplete: () => void
   /** What must still end before nothing more is written down: the connection, and engines at work. */
@@ -124,6 +127,7 @@ export function recordRequests(app: FastifyInstance): void {
       for (const observe of observers) observe(request, reply)
     })
     request.record = record
+    record.trace = parseTraceParent(request.headers.traceparent)
     // Fastify's own hook does not run for a reply whose client has left.
     reply.raw.once('close', () => {
       record.ended = performance.now()
