@@ -2,6 +2,7 @@ import { Command } from 'commander'
 import { version } from '../core/system/package-info.ts'
 import { defineConfig } from './commands/config.ts'
 import { defineDoctor } from './commands/doctor.ts'
+import { defineDrain } from './commands/drain.ts'
 import { defineImport } from './commands/import.ts'
 import { defineKey } from './commands/key.ts'
 import { defineLogs, definePs, defineStop } from './commands/loaded-models.ts'
@@ -96,6 +97,7 @@ export function createProgram(context: CommandContext): Command {
     defineDoctor,
     defineRuntime,
     defineKey,
+    defineDrain,
     definePlugins,
     defineConfig,
     defineVersion

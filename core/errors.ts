@@ -49,6 +49,7 @@ export const ERROR_STATUS = {
   model_stopped: 503,
   model_deleted: 503,
   shutting_down: 503,
+  draining: 503,
   load_timeout: 504,
   insufficient_storage: 507
 } as const
@@ -56,7 +57,13 @@ export const ERROR_STATUS = {
 export type ErrorCode = keyof typeof ERROR_STATUS
 
 /** 5xx codes for which sending the same request again may help; all others get `x-should-retry: false`. */
-const RETRYABLE = new Set<ErrorCode>(['queue_full', 'hub_rate_limited', 'engine_crashed', 'hub_unreachable'])
+const RETRYABLE = new Set<ErrorCode>([
+  'queue_full',
+  'hub_rate_limited',
+  'engine_crashed',
+  'hub_unreachable',
+  'draining'
+])
 
 export interface ErrorOptions {
   cause?: unknown

@@ -188,6 +188,7 @@ async function bounded<Request extends Asked>(
 ): Promise<Request> {
   const { caller, body: sent, record } = reply.request
   record.use = { surface, operation: asked.operation, model: variant.publicName }
+  reply.server.drain.admit(reply)
   requireAllowed(caller.models, asked.lease.model, variant)
   const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
   if (body) await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)

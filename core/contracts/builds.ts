@@ -305,6 +305,8 @@ export interface Runtimes {
   remove(id: string): Promise<void>
   /** The build for new engines, if it has been found already. */
   current(): Build | undefined
+  /** How far the search for it is; see RuntimesReport. */
+  state(): RuntimesReport['state']
   /** Detects the hardware and ranks the kinds, without searching for a build. */
   rank(waiting?: Waiting): Promise<void>
   /** The state of everything, with a fresh ranking and the records of builds. */

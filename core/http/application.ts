@@ -15,6 +15,7 @@ import { CorralError } from '../errors.ts'
 import { parseBytes } from '../system/bytes.ts'
 import { isGone } from './client-gone.ts'
 import { ConnectionGuard } from './connection-guard.ts'
+import { Drain } from './draining.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
 import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
@@ -101,6 +102,9 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   acceptAnyBodyAsJson(app, config.limits)
   await app.register(sensible)
   recordRequests(app)
+  const drain = new Drain()
+  app.decorate('drain', drain)
+  app.onRequestEnd(({ record }) => drain.leave(record))
   app.decorateRequest('caller', null as unknown as Caller)
   app.addHook('onRequest', async (request, reply) => {
     reply.header('x-request-id', request.id)

@@ -59,7 +59,8 @@ export const ANSWER_ERRORS: ErrorCode[] = [
   'not_implemented',
   'over_limit',
   'input_blocked',
-  'forbidden_model'
+  'forbidden_model',
+  'draining'
 ]
 
 const NativeErrorSchema = Type.Object(

@@ -5,6 +5,7 @@ import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { logRoutes } from './log-routes.ts'
 import { NativeStreams } from './native-streams.ts'
+import { readinessRoutes } from './readiness.ts'
 import { nativeRoutes, serverRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
 
@@ -54,7 +55,8 @@ export default definePlugin({
         await app.register(nativeRoutes(native), { prefix })
         await app.register(runtimeRoutes(native), { prefix })
         await app.register(logRoutes(native), { prefix })
-        await app.register(serverRoutes(native, context.plugins))
+        await app.register(serverRoutes(context.plugins))
+        await app.register(readinessRoutes(native))
       }
     }
   }

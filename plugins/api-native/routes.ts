@@ -1,10 +1,7 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { hasFiles } from '../../core/contracts/storage.ts'
-import { CorralError } from '../../core/errors.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
-import { nativeErrorBody } from '../../core/http/native-error.ts'
 import { Loose } from '../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { type PluginReport, PluginReportSchema } from '../../core/plugins/plugin-report.ts'
@@ -15,9 +12,13 @@ import { modelRoutes } from './models.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { pullRoutes } from './pull-routes.ts'
 
+const RunningSchema = Loose({
+  status: Type.Literal('ok'),
+  draining: Type.Optional(Type.Literal(true, { description: 'New requests for models are refused' }))
+})
 const health = nativeRoute('Server', 'getHealth', 'Check that corral is running', {
   role: 'anyone',
-  response: { 200: json('Running', Loose({ status: Type.Literal('ok') })) }
+  response: { 200: json('Running', RunningSchema) }
 })
 const llamaServerHealth = nativeRoute(
   'Server',
@@ -25,23 +26,16 @@ const llamaServerHealth = nativeRoute(
   "Check that corral is running, as llama-server's clients do",
   {
     role: 'anyone',
-    response: { 200: json('Running', Loose({ status: Type.Literal('ok') })) }
+    response: { 200: json('Running', RunningSchema) }
   }
 )
-const live = nativeRoute('Server', 'getLive', 'Check that the process answers', {
-  description: 'For supervisors: where it does not, restart it.',
-  role: 'anyone',
-  response: { 200: json('It does', Loose({ status: Type.Literal('ok') })) }
-})
-const ready = nativeRoute('Server', 'getReady', 'Check that models can be loaded', {
-  description: 'For load balancers: 503 until a llama.cpp build has been found, and while the server shuts down.',
-  role: 'anyone',
-  response: { 200: json('They can', Loose({ status: Type.Literal('ok') })) },
-  errors: ['runtime_missing']
-})
 const versionRoute = nativeRoute('Server', 'getVersion', "Show corral's version", {
   response: { 200: json('The version', Loose({ version: Type.String() })) }
 })
+
+function healthOf({ drain }: FastifyInstance): Static<typeof RunningSchema> {
+  return { status: 'ok', ...(drain.since && { draining: true }) }
+}
 
 /** The native API without its prefix. */
 export function nativeRoutes(deps: NativeDependencies, shownVersion = version): FastifyPluginAsync {
@@ -51,7 +45,7 @@ export function nativeRoutes(deps: NativeDependencies, shownVersion = version): 
     app.addHook('preValidation', async request => {
       if (request.method === 'POST' || request.method === 'DELETE') bodyObject(request.body)
     })
-    app.get('/health', health, async () => ({ status: 'ok' }))
+    app.get('/health', health, async () => healthOf(app))
     app.get('/version', versionRoute, async () => ({ version: shownVersion }))
     await app.register(answerRoutes(deps))
     await app.register(embedRoutes(deps))
@@ -87,24 +81,10 @@ const listPlugins = nativeRoute('Server', 'listPlugins', 'List the plugins', {
   response: { 200: json('The plugins', PluginsSchema) }
 })
 
-/** What is at the address itself (a line for programs, a page for browsers), what supervisors ask, and the plugins. */
-export function serverRoutes(
-  { runtimes, catalog }: Pick<NativeDependencies, 'runtimes' | 'catalog'>,
-  plugins: () => PluginReport[]
-): FastifyPluginAsync {
+/** What is at the address itself (a line for programs, a page for browsers), and the plugins. */
+export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync {
   return async app => {
-    app.get('/health', llamaServerHealth, async () => ({ status: 'ok' }))
-    app.get('/livez', live, async () => ({ status: 'ok' }))
-    app.get('/readyz', ready, async (request, reply) => {
-      // Models of other servers need no build.
-      if (runtimes.current() || catalog.list().some(model => !hasFiles(model))) return { status: 'ok' }
-      const error = new CorralError(
-        'runtime_missing',
-        'No llama.cpp build has been found yet. Ask again later; "corral doctor" on the server says what is missing.'
-      )
-      // Sent as it is: a probe that asks every second is nothing to log.
-      return reply.code(error.status).send(nativeErrorBody(error, request))
-    })
+    app.get('/health', llamaServerHealth, async () => healthOf(app))
     app.get('/', root, async (request, reply) => {
       reply.vary('Accept')
       // Browsers name HTML in what they accept.

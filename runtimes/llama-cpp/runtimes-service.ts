@@ -112,6 +112,11 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     inUse: id => (engines.get(id) ?? 0) > 0
   })
 
+  function state(): RuntimesReport['state'] {
+    const { build: chosen, running, failure } = searches.usual
+    return chosen ? 'ready' : running ? 'searching' : failure ? 'failed' : 'idle'
+  }
+
   /** Records that a build does not work, so that it is not chosen again automatically. */
   async function noteFailure({ id, source, runtime }: Build, error: unknown): Promise<void> {
     const failure = failureNow(error, await hardware.detect())
@@ -196,15 +201,16 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       }
     },
     current: () => searches.usual.build,
+    state,
     async rank(waiting) {
       await untilAborted(liveRanking(), waiting?.signal)
     },
     report(): RuntimesReport {
-      const { build: chosen, running, failure } = searches.usual
+      const { build: chosen } = searches.usual
       const machine = hardware.known()
       const { tag, list: from } = listing
       return {
-        state: chosen ? 'ready' : running ? 'searching' : failure ? 'failed' : 'idle',
+        state: state(),
         ...(progress.now && { progress: progress.now }),
         ...(machine && { hardware: machine }),
         ranking: ranking(),

@@ -72,6 +72,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'DELETE /api/delete',
     'DELETE /ollama/api/convert',
     'DELETE /ollama/api/delete',
+    'GET /api/drain',
     'GET /api/files/:owner/:name',
     'GET /api/files/:owner/:name/:label/:revision/*',
     'GET /api/import/found',
@@ -112,10 +113,12 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /ollama/api/stop'
   ],
   admin: [
+    'DELETE /api/drain',
     'DELETE /api/keys/:name',
     'DELETE /api/runtimes/:id',
     'GET /api/keys',
     'GET /api/logs/*',
+    'POST /api/drain',
     'POST /api/keys',
     'POST /api/keys/:name/rotate',
     'POST /api/runtimes/install',

@@ -1,0 +1,70 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Command } from 'commander'
+import { parseDuration } from '../../core/system/duration.ts'
+import type { DrainState } from '../../plugins/api-native/readiness.ts'
+import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
+import { type CommandContext, usageFailure } from '../context.ts'
+import { printNote } from '../output.ts'
+import type { ServerClient } from '../server-client.ts'
+import { withServer } from '../server-connection.ts'
+
+/** Milliseconds between two looks at what is still open. */
+const LOOK_EVERY = 250
+
+interface DrainOptions {
+  wait?: boolean
+  timeout?: string
+  undo?: boolean
+}
+
+export function defineDrain(program: Command, context: CommandContext): void {
+  program
+    .command('drain')
+    .description('let a server take no new requests for models, so that it can be stopped')
+    .option('--wait', 'wait until all answers have ended')
+    .option('--timeout <duration>', 'wait no longer than this, such as 5m')
+    .option('--undo', 'take requests again')
+    .addHelpText(
+      'after',
+      `
+What is answered or waits goes on to its end; new requests get 503 "draining" with Retry-After, and /readyz says that the
+server is not ready. Lists, keys, metrics and pulls go on. It ends with --undo, or when the server is started again.
+Exit codes: 0 done, 1 answers were still running after --timeout (the server goes on draining), 3 no server runs.
+
+Examples:
+  corral drain --wait --timeout 10m
+  corral drain --undo`
+    )
+    .action(async ({ wait, timeout, undo }: DrainOptions) => {
+      const limit = timeout === undefined ? Number.POSITIVE_INFINITY : parseDuration(timeout)
+      if (limit === undefined || limit < 0) throw usageFailure(`"${timeout}" is no length of time such as 5m.`)
+      if (undo && (wait || timeout !== undefined)) throw usageFailure('--undo has nothing to wait for.')
+      await withServer(context, 'fail', async ({ client }) => {
+        if (undo) {
+          await client.json<DrainState>('DELETE', '/api/drain')
+          return printNote('The server takes requests again.')
+        }
+        const { open } = await client.json<DrainState>('POST', '/api/drain')
+        printNote(`The server takes no new requests; ${openText(open)}.`)
+        if (wait || timeout !== undefined) await untilEnded(client, limit)
+      })
+    })
+}
+
+async function untilEnded(client: ServerClient, limit: number): Promise<void> {
+  const signal = interruption()
+  const began = performance.now()
+  for (;;) {
+    const { draining, open } = await client.json<DrainState>('GET', '/api/drain')
+    if (!draining) throw new CommandFailure(EXIT.failure, 'The server takes requests again: somebody ended the drain.')
+    if (open === 0) return printNote('Nothing is open any longer; the server may be stopped.')
+    if (performance.now() - began >= limit) {
+      throw new CommandFailure(EXIT.failure, `The time is over, and ${openText(open)}. The server goes on draining.`)
+    }
+    await sleep(LOOK_EVERY, undefined, { signal }).catch(() => signal.throwIfAborted())
+  }
+}
+
+function openText(open: number): string {
+  return open === 1 ? '1 request is open' : `${open} requests are open`
+}

@@ -1,0 +1,70 @@
+import type { FastifyReply } from 'fastify'
+import { CorralError } from '../errors.ts'
+import type { RequestRecord } from './request-record.ts'
+
+declare module 'fastify' {
+  interface FastifyInstance {
+    drain: Drain
+  }
+}
+
+/** Seconds after which a refused client may try again: by then a load balancer has noticed, or a new server is there. */
+const RETRY_AFTER = 5
+
+/**
+ * Whether the server takes new requests for models. One that drains goes on with all that it has taken, those that wait
+ * included, so that it can be stopped without anybody losing an answer. What manages it goes on too: lists, keys, metrics,
+ * loads by an operator, and pulls, since a stop loses nothing of them.
+ */
+export class Drain {
+  #since: Date | undefined
+  /** The requests for models that were taken and are not over. */
+  readonly #open = new Set<RequestRecord>()
+
+  /** When it began; undefined where the server takes requests. */
+  get since(): Date | undefined {
+    return this.#since
+  }
+
+  /** How many requests for models are answered, or wait. */
+  get open(): number {
+    return this.#open.size
+  }
+
+  begin(): void {
+    this.#since ??= new Date()
+  }
+
+  end(): void {
+    this.#since = undefined
+  }
+
+  /**
+   * Takes a request for a model, once however often it asks. Its connection ends with a refusal: the next request of the
+   * client is to find another server.
+   * @throws CorralError `draining`
+   */
+  admit(reply: FastifyReply): void {
+    const { record } = reply.request
+    if (this.#open.has(record)) return
+    if (this.#since) {
+      reply.header('connection', 'close')
+      throw drainingError()
+    }
+    this.#open.add(record)
+  }
+
+  /** Takes note that a request is over. */
+  leave(record: RequestRecord): void {
+    this.#open.delete(record)
+  }
+}
+
+export function drainingError(): CorralError {
+  return new CorralError(
+    'draining',
+    'This server takes no new requests, since it is about to be stopped ("corral drain"). Try again in a moment; ' +
+      '"corral drain --undo" ends this.',
+    { retryAfter: RETRY_AFTER }
+  )
+}
