@@ -9,7 +9,7 @@ import { isCacheFault, requestError } from './request-error.ts'
 import { type EngineBody, jsonOf, textOf } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
 import type { SlotOwners, SlotUse } from './slot-owners.ts'
-import { longestText, requireFittingText } from './text-length.ts'
+import { longestText, requireFittingText, requireShortText } from './text-length.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 const CHAT = '/v1/chat/completions'
@@ -224,7 +224,10 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
 
   const tokens: Partial<Engine> = {
     batch: BATCH,
-    tokenize: (fields, { signal }) => ask('/tokenize', fields, signal),
+    async tokenize(fields, { signal }) {
+      requireShortText(fields.content, contextSize)
+      return await ask('/tokenize', fields, signal)
+    },
     async detokenize(tokens, { signal }) {
       return (await ask<{ content: string }>('/detokenize', { tokens }, signal)).content
     }
