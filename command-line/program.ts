@@ -1,11 +1,13 @@
 import { Command } from 'commander'
 import { version } from '../core/system/package-info.ts'
+import { defineAudit } from './commands/audit.ts'
 import { defineConfig } from './commands/config.ts'
 import { defineDoctor } from './commands/doctor.ts'
 import { defineDrain } from './commands/drain.ts'
 import { defineImport } from './commands/import.ts'
 import { defineKey } from './commands/key.ts'
 import { defineLogs, definePs, defineStop } from './commands/loaded-models.ts'
+import { defineLogLevel } from './commands/log-level.ts'
 import { definePlugins } from './commands/plugins.ts'
 import { definePull, definePulls } from './commands/pull.ts'
 import { defineRun } from './commands/run.ts'
@@ -98,6 +100,8 @@ export function createProgram(context: CommandContext): Command {
     defineRuntime,
     defineKey,
     defineDrain,
+    defineAudit,
+    defineLogLevel,
     definePlugins,
     defineConfig,
     defineVersion

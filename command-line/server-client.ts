@@ -11,10 +11,12 @@ export interface ServerClient {
    * Gives the reply's JSON; aborting `signal` closes the connection.
    * @throws CommandFailure with the server's own message when it refuses
    */
-  json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
+  json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
   /** Yields the events of a reply of Server-Sent Events, to a POST with `body` or else to a GET. */
   stream<Event extends object>(path: string, body?: unknown, options?: StreamOptions): AsyncGenerator<Event>
 }
+
+type Method = 'GET' | 'POST' | 'PUT' | 'DELETE'
 
 interface StreamOptions {
   /** Closes the connection. */
@@ -80,7 +82,7 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
 
   return {
     address,
-    async json<Reply>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal) {
+    async json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal) {
       const either = signal ? AbortSignal.any([signal, ended]) : ended
       const text = await readText(await send(method, path, body, either), either)
       return parseJson(address, text) as Reply

@@ -129,16 +129,17 @@ async function answering(place: ServerPlace): Promise<ServerPlace | undefined> {
 }
 
 async function startOwn(context: CommandContext, config: LoadedConfig, whenNone: WhenNone): Promise<RunningServer> {
-  const [{ startServer }, { createLogger }, definitions] = await Promise.all([
+  const [{ startServer }, { createLogger }, { LogLevels }, definitions] = await Promise.all([
     import('../core/http/server.ts'),
     import('../core/system/log.ts'),
+    import('../core/system/log-levels.ts'),
     context.definitions()
   ])
   const log = createLogger(config.core.log_level, join(config.paths.logs, 'corral.log'))
   return await startServer({
     config: whenNone === 'aside' ? asideConfig(config) : config,
     definitions: whenNone === 'usual' ? definitions : withoutEngineSearch(definitions),
-    log
+    logs: new LogLevels(log, config.core.log_levels)
   })
 }
 

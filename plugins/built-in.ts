@@ -8,6 +8,7 @@ import apiFiles from './api-files/index.ts'
 import apiNative from './api-native/index.ts'
 import apiOllama from './api-ollama/index.ts'
 import apiOpenai from './api-openai/index.ts'
+import audit from './audit/index.ts'
 import conversion from './conversion/index.ts'
 import docs from './docs/index.ts'
 import downloads from './download/index.ts'
@@ -46,5 +47,6 @@ export const builtInPlugins: PluginDefinition[] = [
   apiAnthropic,
   apiOllama,
   apiFiles,
+  audit,
   docs
 ]

@@ -7,6 +7,7 @@ import { loadConfig } from '../core/config/load.ts'
 import { createApplication } from '../core/http/application.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { PluginHost } from '../core/plugins/plugin-host.ts'
+import { LogLevels } from '../core/system/log-levels.ts'
 import { builtInPlugins } from '../plugins/built-in.ts'
 import { type RoleRow, renderRoleDocs } from './role-docs.ts'
 
@@ -23,7 +24,7 @@ export async function renderApiDocument(
   const log = pino({ level: 'silent' })
   const app = await createApplication(config.core, log)
   const routes = rememberRoles(app)
-  const host = new PluginHost({ definitions, config, log, signal: over.signal })
+  const host = new PluginHost({ definitions, config, logs: new LogLevels(log), signal: over.signal })
   try {
     await host.register(app)
     const { payload } = await app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })

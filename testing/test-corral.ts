@@ -7,6 +7,7 @@ import { loadConfig } from '../core/config/load.ts'
 import { startServer } from '../core/http/server.ts'
 import { definePlugin, type FoundPlugin, type PluginDefinition } from '../core/plugins/plugin.ts'
 import type { PluginReport } from '../core/plugins/plugin-report.ts'
+import { LogLevels } from '../core/system/log-levels.ts'
 import { builtInPlugins } from '../plugins/built-in.ts'
 import { echoEngine } from './echo-engine.ts'
 
@@ -52,8 +53,8 @@ export async function startTestCorral(options: TestCorralOptions = {}): Promise<
     const definitions = [...builtInPlugins, ...(echo ? [echoEngine] : []), ...found]
     const env = { CORRAL_HOME: home, CORRAL_PORT: '0', CORRAL_HOST: '127.0.0.1' }
     const config = await loadConfig({ flags: {}, env, cwd: home, definitions })
-    const log = pino({ level: 'debug' }, { write: line => void lines.push(line) })
-    const server = await startServer({ config: withoutSearch(config), definitions, log })
+    const logs = new LogLevels(pino({ level: 'debug' }, { write: line => void lines.push(line) }))
+    const server = await startServer({ config: withoutSearch(config), definitions, logs })
     return {
       url: server.address,
       home,

@@ -212,10 +212,11 @@ async function examineHere(
   build: boolean,
   progress: Progress
 ): Promise<RuntimesReport> {
-  const [{ createApplication }, { PluginHost }, { createLogger }, { pino }, all] = await Promise.all([
+  const [{ createApplication }, { PluginHost }, { createLogger }, { LogLevels }, { pino }, all] = await Promise.all([
     import('../../core/http/application.ts'),
     import('../../core/plugins/plugin-host.ts'),
     import('../../core/system/log.ts'),
+    import('../../core/system/log-levels.ts'),
     import('pino'),
     context.definitions()
   ])
@@ -227,8 +228,9 @@ async function examineHere(
     log = pino({ level: 'silent' })
   }
   const signal = interruption()
-  const app = await createApplication(config.core, log)
-  const host = new PluginHost({ definitions: pluginsFor('runtimes', all), config, log, signal })
+  const logs = new LogLevels(log, config.core.log_levels)
+  const app = await createApplication(config.core, logs.part('http'))
+  const host = new PluginHost({ definitions: pluginsFor('runtimes', all), config, logs, signal })
   try {
     await host.register(app)
     await app.ready()

@@ -30,15 +30,23 @@ Examples:
 const FAULTS = ['SIGILL', 'SIGTRAP', 'SIGABRT', 'SIGBUS', 'SIGFPE', 'SIGSEGV'] as const
 
 async function serve(context: CommandContext): Promise<never> {
-  const [config, definitions, { shutdownLimit, startServer }, { createLogger }, { default: closeWithGrace }] =
-    await Promise.all([
-      openConfig(context),
-      context.definitions(),
-      import('../../core/http/server.ts'),
-      import('../../core/system/log.ts'),
-      import('close-with-grace')
-    ])
-  const log = createLogger(config.core.log_level)
+  const [
+    config,
+    definitions,
+    { shutdownLimit, startServer },
+    { createLogger },
+    { LogLevels },
+    { default: closeWithGrace }
+  ] = await Promise.all([
+    openConfig(context),
+    context.definitions(),
+    import('../../core/http/server.ts'),
+    import('../../core/system/log.ts'),
+    import('../../core/system/log-levels.ts'),
+    import('close-with-grace')
+  ])
+  const logs = new LogLevels(createLogger(config.core.log_level), config.core.log_levels)
+  const log = logs.part('server')
   const onTerminal = startedOnTerminal()
   if (!onTerminal) {
     process.on('SIGHUP', () => {
@@ -48,7 +56,7 @@ async function serve(context: CommandContext): Promise<never> {
   for (const { where, message } of config.unknown) log.warn(`${where}: ${message} It is ignored.`)
   const exposed = await exposedKeysWarning(config)
   if (exposed) log.warn(exposed)
-  const starting = startServer({ config, definitions, log })
+  const starting = startServer({ config, definitions, logs })
   const delay = shutdownLimit(config)
   // From here on the data directory is claimed: a signal during the start waits until the start has ended.
   const signals = closeWithGrace(

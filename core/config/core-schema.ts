@@ -229,6 +229,9 @@ export const ModelSettingsSchema = Type.Object(
 )
 export type ModelSettings = Static<typeof ModelSettingsSchema>
 
+export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const
+const LogLevel = (options: { default?: string; description?: string }) => Type.Enum([...LOG_LEVELS], options)
+
 /** Settings that belong to no plugin. */
 export const CoreConfigSchema = Type.Object(
   {
@@ -239,9 +242,11 @@ export const CoreConfigSchema = Type.Object(
       maximum: 65535,
       description: 'Port to listen on; 0 picks a free one'
     }),
-    log_level: Type.Enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'], {
-      default: 'info',
-      description: 'Least severe messages that are logged'
+    log_level: LogLevel({ default: 'info', description: 'Least severe messages that are logged' }),
+    log_levels: Type.Record(Type.String(), LogLevel({}), {
+      default: {},
+      description: 'The same of single parts: plugins by their names, and server, http, plugins of the core',
+      examples: [{ scheduler: 'debug' }]
     }),
     body_limit: Bytes({ default: '64MiB', description: 'Largest request body' }),
     shutdown_grace: Duration({ default: '10s', description: 'How long running requests may go on after SIGTERM' }),

@@ -3,6 +3,7 @@ import { parseOptions } from '../models/options.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import { type DataPaths, dataPaths } from '../system/data-paths.ts'
 import { isObject } from '../system/json-object.ts'
+import { CORE_PARTS } from '../system/log-levels.ts'
 import type { JsonSchema } from '../system/schema-check.ts'
 import { ConfigError, type ConfigProblem } from './config-error.ts'
 import { type ConfigFile, type ConfigPlaces, expandPath, findFile, findHome } from './config-file.ts'
@@ -137,6 +138,21 @@ function overridesLayer(schema: ConfigSchema, overrides: OverriddenSetting[], cw
   return layer
 }
 
+/** Levels of parts that there are not. */
+function unknownParts(
+  levels: CoreConfig['log_levels'],
+  plugins: ReadonlySet<string>,
+  origins: Readonly<Record<string, string>>
+): ConfigProblem[] {
+  const parts = [...CORE_PARTS, ...plugins].sort()
+  const unknown = Object.keys(levels).filter(name => !parts.includes(name))
+  return unknown.map(name => {
+    const setting = settingName(['log_levels', name])
+    const message = `${setting}: No part is called "${name}". There are: ${parts.join(', ')}.`
+    return { where: origins[setting] ?? setting, setting, message }
+  })
+}
+
 /** `over` on top of `under`: groups are merged setting by setting, anything else is replaced. */
 function merge(under: Values, over: Values): Values {
   const merged = { ...under }
@@ -195,6 +211,6 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
     paths: dataPaths(home, core.models_directory),
     file: file?.path,
     origins,
-    unknown: layers.flatMap(layer => layer.unknown)
+    unknown: [...layers.flatMap(layer => layer.unknown), ...unknownParts(core.log_levels, names, origins)]
   })
 }

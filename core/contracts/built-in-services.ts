@@ -2,6 +2,7 @@ import type { IncomingMessage } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
 import type { EngineSettings } from '../config/model-settings.ts'
+import type { LogLevels } from '../system/log-levels.ts'
 import type { Runtimes } from './builds.ts'
 import type { Conversion } from './conversion.ts'
 import type { EngineLogRecord } from './engine-log.ts'
@@ -30,6 +31,11 @@ export interface Access {
 
 declare module '../plugins/plugin.ts' {
   interface CoreSettings extends CoreConfig {}
+
+  interface PluginContext {
+    /** What each part logs. */
+    readonly logLevels: LogLevels
+  }
 }
 
 declare module './hooks.ts' {

@@ -39,6 +39,16 @@ export interface PullEvent {
   readonly size: number
 }
 
+/** Something that an admin changed beside the server's requests, such as a file that it follows. */
+export interface AdminEvent {
+  /** Such as `key_created`. */
+  readonly change: string
+  /** What it was changed in, such as a key's name. */
+  readonly target: string
+  /** What the server was told by, such as `keys.json`. */
+  readonly by: string
+}
+
 /**
  * What a plugin wants to see or change while the server runs (`on` of its offer). Hooks of several plugins run one
  * after another in the order of the plugins' names, after those whose services they need.
@@ -67,6 +77,8 @@ export interface PluginHooks {
   modelUnloaded?(event: ModelEvent): Promise<void> | void
   /** Runs after a pulled model was stored. Nothing waits for it; errors are logged. */
   pullFinished?(event: PullEvent): Promise<void> | void
+  /** Runs after a change that no request made. Nothing waits for it; errors are logged. */
+  administered?(event: AdminEvent): Promise<void> | void
 }
 
 /** Calls the hooks of all plugins; reached through `context.hooks` by those in whose rooms the things happen. */
@@ -88,4 +100,5 @@ export interface Hooks {
   modelLoaded(event: ModelEvent & { milliseconds: number }): void
   modelUnloaded(event: ModelEvent): void
   pullFinished(event: PullEvent): void
+  administered(event: AdminEvent): void
 }

@@ -21,6 +21,7 @@ import { allowLongUploads } from './long-upload.ts'
 import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
 import { cameByPrivateSocket } from './private-socket.ts'
 import { CLIENT_LEFT, recordRequests } from './request-record.ts'
+import { parseTraceParent } from './trace-parent.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -61,8 +62,12 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   const wordings = new Map<string, ErrorBody>()
   const app = Fastify({
     loggerInstance: log,
+    childLoggerFactory(logger, bindings, options, request) {
+      const trace = parseTraceParent(request.headers.traceparent)
+      return logger.child(trace ? { ...bindings, traceId: trace.traceId } : bindings, options)
+    },
     // One line a request of our own instead of Fastify's two.
-    logController: new LogController({ disableRequestLogging: true }),
+    logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: 'requestId' }),
     genReqId: newRequestId,
     bodyLimit: parseBytes(config.body_limit)!,
     // Reading a request may take this long (Node's default); answering one may take any time.
@@ -106,15 +111,13 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   app.decorate('drain', drain)
   app.onRequestEnd(({ record }) => drain.leave(record))
   app.decorateRequest('caller', null as unknown as Caller)
-  app.addHook('onRequest', (request, reply, done) => {
+  app.addHook('onRequest', async (request, reply) => {
     reply.header('x-request-id', request.id)
     request.caller = cameByPrivateSocket(request.raw) ? localCaller() : keylessCaller(request.ip)
-    done()
   })
   // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.
-  app.addHook('preParsing', (request, _reply, _payload, done) => {
-    if (request.is404) done(noRouteError(allowedMethods, request.method, request.url))
-    else done()
+  app.addHook('preParsing', async request => {
+    if (request.is404) throw noRouteError(allowedMethods, request.method, request.url)
   })
   app.onRequestEnd(logRequest)
   sendErrors(app, nativeErrorBody)

@@ -115,16 +115,18 @@ export interface RouteSchema extends FastifySchema {
   errors?: readonly ErrorCode[]
   /** The role that it needs; `user` where absent. */
   role?: Role | 'anyone'
+  /** Whether it changes something or shows what was said; by default whatever is no `GET`. */
+  audited?: boolean
 }
 
 /** Makes the options of a surface's routes, as Fastify checks requests by them and the API document shows them. */
 export const routesWith =
   (shape: ErrorShape) =>
   <Route extends RouteSchema>(tag: string, operationId: string, summary: string, route: Route) => {
-    const { errors = [], response, role = 'user', ...more } = route
+    const { errors = [], response, role = 'user', audited, ...more } = route
     const refusals = errorResponses(shape, errors, { body: more.body !== undefined, role })
     return {
-      config: { role },
+      config: { role, ...(audited !== undefined && { audited }) },
       schema: {
         summary,
         tags: [tag],

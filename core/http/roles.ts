@@ -35,5 +35,7 @@ declare module 'fastify' {
   interface FastifyContextConfig {
     /** The role that the route needs, `user` where absent; `anyone` needs no key. */
     role?: Role | 'anyone'
+    /** Whether it changes something or shows what was said; by default whatever is no `GET`. */
+    audited?: boolean
   }
 }

@@ -1,12 +1,12 @@
 import type { AddressInfo } from 'node:net'
 import type { FastifyInstance } from 'fastify'
-import type { Logger } from 'pino'
 import type { LoadedConfig } from '../config/load.ts'
 import { CorralError } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import { PluginHost } from '../plugins/plugin-host.ts'
 import { claimDataDirectory } from '../system/data-directory.ts'
 import { parseDuration } from '../system/duration.ts'
+import type { LogLevels } from '../system/log-levels.ts'
 import { version } from '../system/package-info.ts'
 import { createApplication } from './application.ts'
 import { httpOrigin, listenError } from './listening.ts'
@@ -25,7 +25,7 @@ export interface RunningServer {
 export interface ServerOptions {
   config: LoadedConfig
   definitions: PluginDefinition[]
-  log: Logger
+  logs: LogLevels
 }
 
 /** How long clients that do not read may hold up the shutdown once all answers have ended (milliseconds). */
@@ -36,14 +36,14 @@ const CLOSE_LINGER = 1000
  * behind it.
  * @throws when the directory is held by another server, a required plugin fails or the port is taken
  */
-export async function startServer({ config, definitions, log }: ServerOptions): Promise<RunningServer> {
+export async function startServer({ config, definitions, logs }: ServerOptions): Promise<RunningServer> {
   const { core, paths } = config
   const claim = await claimDataDirectory(paths, { address: httpOrigin(core), version })
   const shutdown = new AbortController()
   let close: (() => Promise<void>) | undefined
   try {
-    const app = await createApplication(core, log)
-    const host = new PluginHost({ definitions, config, log, signal: shutdown.signal })
+    const app = await createApplication(core, logs.part('http'))
+    const host = new PluginHost({ definitions, config, logs, signal: shutdown.signal })
     let socket: PrivateSocket | undefined
     close = async () => {
       const closed = app.close()
@@ -59,7 +59,7 @@ export async function startServer({ config, definitions, log }: ServerOptions): 
     await host.register(app)
     await app.ready()
     await host.start()
-    socket = await openPrivateSocket(app, paths, { log, ended: shutdown.signal })
+    socket = await openPrivateSocket(app, paths, { log: logs.part('http'), ended: shutdown.signal })
     // Recorded before anybody can know of the server by its address.
     await claim.update({ address: httpOrigin(core), socket: socket?.path })
     const address = await listen(app, core.host, core.port)

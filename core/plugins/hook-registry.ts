@@ -4,7 +4,7 @@ import type { HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
 import { CorralError, messageOf } from '../errors.ts'
 
 type HookName = keyof PluginHooks
-type Observer = 'modelLoaded' | 'modelUnloaded' | 'pullFinished'
+type Observer = 'modelLoaded' | 'modelUnloaded' | 'pullFinished' | 'administered'
 
 /** The hooks of all plugins that take part. */
 export class HookRegistry implements Hooks {
@@ -76,6 +76,10 @@ export class HookRegistry implements Hooks {
 
   pullFinished(event: Parameters<Hooks['pullFinished']>[0]): void {
     this.#notify('pullFinished', hooks => hooks.pullFinished?.(event))
+  }
+
+  administered(event: Parameters<Hooks['administered']>[0]): void {
+    this.#notify('administered', hooks => hooks.administered?.(event))
   }
 
   #has(hook: HookName): boolean {

@@ -5,6 +5,7 @@ import type { ServiceName, Services } from '../contracts/services.ts'
 import { CorralError, messageOf } from '../errors.ts'
 import { ListenError } from '../http/listening.ts'
 import { parseDuration } from '../system/duration.ts'
+import type { LogLevels } from '../system/log-levels.ts'
 import { HookRegistry } from './hook-registry.ts'
 import type { FoundPlugin, PluginContext, PluginOffer } from './plugin.ts'
 import { DeadlineError, PluginError, type PluginErrorCode, within } from './plugin-error.ts'
@@ -15,7 +16,7 @@ import type { PluginReport } from './plugin-report.ts'
 export interface PluginHostOptions {
   definitions: readonly FoundPlugin[]
   config: LoadedConfig
-  log: FastifyBaseLogger
+  logs: LogLevels
   /** Aborted when corral shuts down. */
   signal: AbortSignal
   /** Longest time that one plugin may take for each step, in milliseconds. */
@@ -52,15 +53,18 @@ export class PluginHost {
   readonly #entries: PluginEntry[]
   readonly #leftOut: LeftOut[]
   readonly #hooks: HookRegistry
+  readonly #log: FastifyBaseLogger
   #registrar: PluginRegistrar | undefined
   #starting: Promise<void> | undefined
   #stopping: Promise<void> | undefined
 
   /** @throws PluginError when the list cannot work, see `planPlugins` */
   constructor(options: PluginHostOptions) {
-    const { definitions, config, log } = options
+    const { definitions, config, logs } = options
+    const log = logs.part('plugins')
     const { order, leftOut } = planPlugins(definitions, ({ name }) => config.sections[name]?.enabled !== false)
     this.#options = options
+    this.#log = log
     this.#hooks = new HookRegistry(log)
     this.#leftOut = leftOut
     this.#entries = order.map(definition => {
@@ -151,14 +155,14 @@ export class PluginHost {
     if (entry.stopped || !entry.offer) return
     entry.stopped = true
     const { name } = entry.definition
-    const { config, log, deadlines } = this.#options
+    const { config, deadlines } = this.#options
     this.#hooks.remove(name)
     const grace = parseDuration(config.core.shutdown_grace) ?? 0
     const deadline = deadlines?.stop ?? (grace < 0 ? Number.POSITIVE_INFINITY : grace + STOP_MARGIN)
     try {
       await within(deadline, () => entry.offer?.stop?.())
     } catch (error) {
-      log.error({ err: error, plugin: name }, `Plugin "${name}" did not stop cleanly: ${messageOf(error)}`)
+      this.#log.error({ err: error, plugin: name }, `Plugin "${name}" did not stop cleanly: ${messageOf(error)}`)
     }
   }
 
@@ -168,7 +172,7 @@ export class PluginHost {
     if (!optional || refusesStart(error)) throw error
     entry.state = 'failed'
     entry.reason = error.message
-    this.#options.log.error({ err: error, plugin: name }, `${error.message} It is left out.`)
+    this.#log.error({ err: error, plugin: name }, `${error.message} It is left out.`)
     const offered = new Set<string>(offers)
     for (const other of this.#usable().reverse()) {
       const lost = other.definition.needs?.find(need => offered.has(need))
@@ -183,9 +187,10 @@ export class PluginHost {
   }
 
   #contextFor({ definition: { name, needs }, controller }: PluginEntry): PluginContext {
-    const { config, log, signal } = this.#options
+    const { config, logs, signal } = this.#options
     return {
-      log: log.child({ plugin: name }),
+      log: logs.part(name),
+      logLevels: logs,
       config: config.core,
       paths: config.paths,
       signal: AbortSignal.any([signal, controller.signal]),
@@ -206,7 +211,7 @@ export class PluginHost {
   async #setUp(entry: PluginEntry): Promise<void> {
     const { definition, controller } = entry
     const { name, offers = [] } = definition
-    const { config, log, deadlines } = this.#options
+    const { config, deadlines } = this.#options
     const work = (async () => definition.setup(this.#contextFor(entry), config.sections[name] ?? {}))()
     try {
       entry.offer = (await within(deadlines?.setup ?? SETUP_DEADLINE, () => work)) ?? {}
@@ -218,7 +223,7 @@ export class PluginHost {
           entry.offer = late
           return this.#stop(entry)
         }
-        work.then(stopLate).catch(cause => log.debug({ err: cause, plugin: name }, 'late failure of a plugin'))
+        work.then(stopLate).catch(cause => this.#log.debug({ err: cause, plugin: name }, 'late failure of a plugin'))
       }
       throw error
     }

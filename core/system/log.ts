@@ -33,7 +33,7 @@ export function createLogger(level: CoreConfig['log_level'], file?: string): pin
     pretty({
       colorize: true,
       translateTime: 'SYS:HH:MM:ss',
-      ignore: 'reqId,pid,hostname',
+      ignore: 'requestId,traceId,pid,hostname',
       singleLine: true,
       destination: stdout
     })

@@ -3,6 +3,7 @@ import { Timeout } from '../../core/config/core-schema.ts'
 import { type Framing, NATIVE_NAMING, type NativeMount } from '../../core/contracts/native-api.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'
+import { levelRoutes } from './level-routes.ts'
 import { logRoutes } from './log-routes.ts'
 import { NativeStreams } from './native-streams.ts'
 import { readinessRoutes } from './readiness.ts'
@@ -57,6 +58,7 @@ export default definePlugin({
         await app.register(logRoutes(native), { prefix })
         await app.register(serverRoutes(context.plugins))
         await app.register(readinessRoutes(native))
+        await app.register(levelRoutes(context.logLevels), { prefix })
       }
     }
   }

@@ -58,7 +58,7 @@ const about = (
   operationId: string,
   summary: string,
   reply: ResponseSchema,
-  more: Pick<RouteSchema, 'role' | 'description' | 'errors'> = {}
+  more: Pick<RouteSchema, 'role' | 'description' | 'errors' | 'audited'> = {}
 ) =>
   nativeRoute('Models', operationId, summary, {
     body: NamedRequestSchema,
@@ -106,7 +106,9 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       }
     })
 
-    const show = about('showModel', 'Show details of a model', json('Its details', ShownModelSchema))
+    const show = about('showModel', 'Show details of a model', json('Its details', ShownModelSchema), {
+      audited: false
+    })
     app.post('/show', show, async ({ body, caller }) => {
       const variant = catalogFor(catalog, caller).get(naming.parse(nameOf(body), caller))
       const record = showRecord(variant, naming, deps.modelfile(variant), caller.role)

@@ -68,6 +68,8 @@ export function callerFinder({ keys, insecure, proxies, log }: CallerRules) {
     const peer = raw.socket.remoteAddress ?? ''
     const isProxied = proxies(peer, 0)
     const address = isProxied ? forwardedAddress(raw, proxies, peer) : peer
+    // For the logs, where it is refused.
+    if (isProxied) request.caller = keylessCaller(address)
     // These look at no key: they have nothing to protect, and are asked by programs that have none.
     if (request.routeOptions.config?.role === 'anyone') return { caller: { ...keylessCaller(address), role: 'user' } }
 
@@ -75,9 +77,11 @@ export function callerFinder({ keys, insecure, proxies, log }: CallerRules) {
     // Also where no key is required yet: the first one may have been made a moment ago.
     const key = sent.length > 0 ? await rightKey(sent, address) : undefined
     if (key) {
+      const caller = { ...key.caller, turn: key.caller.owner, address }
+      request.caller = caller
       const wait = key.requests?.take(performance.now()) ?? 0
       if (wait > 0) throw tooManyRequests(key, wait)
-      return { caller: { ...key.caller, turn: key.caller.owner, address }, key }
+      return { caller, key }
     }
     if (keys.required) {
       if (sent.length > 0) throw refuseWrongKey(sent, address)

@@ -52,9 +52,11 @@ export default definePlugin({
     },
     { additionalProperties: false }
   ),
-  async setup({ config, log, paths }, options) {
+  async setup({ config, hooks, log, paths }, options) {
     const proxies = trustedProxies(options.trusted_proxies)
-    const keys = await openKeyStore(keyFilePath(paths), options.api_keys, log)
+    const keys = await openKeyStore(keyFilePath(paths), options.api_keys, log, (change, target) =>
+      hooks.administered({ change, target, by: 'keys.json' })
+    )
     const short = options.api_keys.filter(key => key.length < LONG_KEY).length
     if (short > 0) {
       log.warn(

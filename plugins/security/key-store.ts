@@ -1,12 +1,13 @@
 import { createHash, timingSafeEqual } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
 import { type FSWatcher, watch } from 'node:fs'
+import { stat } from 'node:fs/promises'
 import type { ServerResponse } from 'node:http'
 import { basename, dirname } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Caller } from '../../core/contracts/callers.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
-import { isSecretOf, type KeyEntry, keyFileMark, parseKey, readKeys } from './key-file.ts'
+import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
+import { isSecretOf, type KeyEntry, parseKey, readKeys } from './key-file.ts'
 import { boundsOf, RequestWindow } from './key-limits.ts'
 
 /** How often the file is looked at where the system does not tell of changes, and for keys that end (milliseconds). */
@@ -53,17 +54,20 @@ interface StoredKey extends KnownKey {
 export async function openKeyStore(
   path: string,
   configured: readonly string[],
-  log: Pick<FastifyBaseLogger, 'info' | 'error'>
+  log: Pick<FastifyBaseLogger, 'info' | 'error'>,
+  changed: (change: 'key_created' | 'key_replaced' | 'key_revoked', name: string) => void = () => {}
 ): Promise<KeyStore> {
   const own = configured.map(configuredKey)
   let stored = new Map<string, StoredKey>()
+  /** Whether no file has been read yet. */
+  let isEmpty = true
   let required = own.length > 0
   let seen = ''
   let fault = ''
 
   async function look(): Promise<void> {
     // Before it is read: a change in between is seen by the next look.
-    const mark = (await keyFileMark(path)) ?? 'absent'
+    const mark = await fileMark(path)
     if (mark === seen) return
     const entries = await readKeys(path)
     seen = mark
@@ -71,6 +75,8 @@ export async function openKeyStore(
     // Keys are required for as long as this server runs, even where somebody deletes the file.
     if (entries) required = true
     const before = stored
+    const isFirst = isEmpty
+    isEmpty = false
     stored = new Map(
       (entries ?? []).map(entry => {
         const known = before.get(entry.id)
@@ -78,10 +84,12 @@ export async function openKeyStore(
         return [entry.id, isSame ? known : storedKey(entry, known)]
       })
     )
+    for (const [id, { caller }] of stored) if (!isFirst && !before.has(id)) changed('key_created', caller.name)
     for (const [id, key] of before) {
       if (stored.get(id) === key) continue
       const rotated = stored.has(id)
       log.info({ key: key.caller.name }, `The key "${key.caller.name}" was ${rotated ? 'replaced' : 'revoked'}.`)
+      changed(rotated ? 'key_replaced' : 'key_revoked', key.caller.name)
       key.revoke(endedKey(key.caller.name, rotated ? 'replaced by a new one' : 'revoked'))
     }
   }
@@ -177,8 +185,7 @@ function storedKey(entry: KeyEntry, known: StoredKey | undefined): StoredKey {
   const counted = known?.requests?.limit === perMinute ? known?.requests : undefined
   return {
     entry,
-    // One that is no date, such as the 31st of June, has passed.
-    end: entry.expires === undefined ? Number.POSITIVE_INFINITY : Date.parse(entry.expires) || 0,
+    end: entry.expires === undefined ? Number.POSITIVE_INFINITY : Date.parse(entry.expires),
     caller: {
       role: entry.role,
       owner: `key:${entry.id}`,
@@ -209,6 +216,19 @@ function endedKey(name: string, how: string): CorralError {
     'unauthorized',
     `The API key "${name}" was ${how}. Ask the admin of this server for a new one (corral key create, corral key rotate).`
   )
+}
+
+/** What changes when the file does. */
+async function fileMark(path: string): Promise<string> {
+  try {
+    const found = await stat(path, { bigint: true })
+    // Reading a pipe would wait for ever.
+    if (!found.isFile()) throw new Error(`${path} is no file`)
+    return `${found.ino}:${found.size}:${found.mtimeNs}`
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return 'absent'
+    throw error
+  }
 }
 
 /** Tells of changes at once where the system can; elsewhere looking at intervals must do. */

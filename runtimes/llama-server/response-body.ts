@@ -56,10 +56,9 @@ export class ResponseBody implements EngineBody {
     }
   }
 
-  /** All of it has come: what else the connection has to say may be read. */
+  /** All of it has come. */
   end(): void {
     this.#ended = true
-    this.#resume()
     if (this.#reader && !this.#busy) this.#goOn()
   }
 
@@ -79,13 +78,10 @@ export class ResponseBody implements EngineBody {
     while (this.#held.length > 0 && !this.#busy) this.#give(take, this.#held.shift()!)
     if (this.#busy || this.#failure) return
     if (this.#ended) resolve()
-    else this.#resume()
-  }
-
-  #resume(): void {
-    if (!this.#paused) return
-    this.#paused = false
-    this.#source.resume()
+    else if (this.#paused) {
+      this.#paused = false
+      this.#source.resume()
+    }
   }
 
   #give(take: Take, chunk: Buffer): void {

@@ -116,13 +116,16 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'DELETE /api/drain',
     'DELETE /api/keys/:name',
     'DELETE /api/runtimes/:id',
+    'GET /api/audit',
     'GET /api/keys',
+    'GET /api/log-levels',
     'GET /api/logs/*',
     'POST /api/drain',
     'POST /api/keys',
     'POST /api/keys/:name/rotate',
     'POST /api/runtimes/install',
     'POST /api/runtimes/upgrade',
-    'POST /api/runtimes/use'
+    'POST /api/runtimes/use',
+    'PUT /api/log-levels'
   ]
 }

@@ -10,6 +10,7 @@ import { ListenError } from '../../core/http/listening.ts'
 import type { PluginContext, PluginDefinition, PluginOffer } from '../../core/plugins/plugin.ts'
 import { PluginHost, type PluginHostOptions } from '../../core/plugins/plugin-host.ts'
 import { planPlugins } from '../../core/plugins/plugin-order.ts'
+import { LogLevels } from '../../core/system/log-levels.ts'
 
 interface Sketch {
   optional?: boolean
@@ -59,7 +60,13 @@ async function host(
   const config = await loadConfig({ flags: {}, env: { CORRAL_HOME: cwd }, cwd, definitions })
   const lines: LogLine[] = []
   const log = pino({ level: 'debug' }, { write: (line: string) => void lines.push(JSON.parse(line)) })
-  const made = new PluginHost({ definitions, config, log, signal: new AbortController().signal, ...options })
+  const made = new PluginHost({
+    definitions,
+    config,
+    logs: new LogLevels(log),
+    signal: new AbortController().signal,
+    ...options
+  })
   const app = await createApplication(config.core, pino({ level: 'silent' }))
   t.teardown(() => app.close())
   const run = async () => {

@@ -1,0 +1,85 @@
+import { type Command, InvalidArgumentError } from 'commander'
+import type { AuditEntry } from '../../plugins/audit/audit-entry.ts'
+import type { CommandContext } from '../context.ts'
+import { formatTable, printable, printJson, printText } from '../output.ts'
+import { withServer } from '../server-connection.ts'
+
+interface AuditOptions {
+  since?: string
+  key?: string
+  limit?: string
+  follow?: boolean
+  json?: boolean
+}
+
+function entryCount(text: string): string {
+  if (!/^[1-9]\d{0,4}$/.test(text)) throw new InvalidArgumentError('It must be a whole number from 1 to 99999.')
+  return text
+}
+
+export function defineAudit(program: Command, context: CommandContext): void {
+  program
+    .command('audit')
+    .description('show who did what: requests to models, and changes')
+    .option('--since <when>', 'only from then on: 1h, 7d, or a moment such as 2030-12-31T12:00:00Z')
+    .option('--key <name>', 'only what this key did')
+    .option('-n, --limit <count>', 'most entries, the latest ones (100)', entryCount)
+    .option('-f, --follow', 'print new entries as they come, until Ctrl-C')
+    .option('--json', 'print the field "entries" of GET /api/audit; with --follow a line of JSON for each')
+    .addHelpText(
+      'after',
+      `
+Prompts, answers and keys are never in it. The files are logs/audit/*.jsonl in the data directory; "audit" in
+config.yaml says how long they are kept. This needs the role admin.
+
+Examples:
+  corral audit --since 1h
+  corral audit --key alice --json
+  corral audit -f`
+    )
+    .action(async ({ since, key, limit, follow, json }: AuditOptions) => {
+      const query = new URLSearchParams({
+        ...(since !== undefined && { since }),
+        ...(key !== undefined && { key }),
+        ...(limit !== undefined && { limit })
+      })
+      await withServer(
+        context,
+        'fail',
+        async ({ client }) => {
+          if (follow) {
+            query.set('follow', '1')
+            for await (const entry of client.stream<AuditEntry>(`/api/audit?${query}`)) {
+              printText(printable(json ? JSON.stringify(entry) : cellsOf(entry).join('  ')))
+            }
+            return
+          }
+          const { entries } = await client.json<{ entries: AuditEntry[] }>('GET', `/api/audit?${query}`)
+          if (json) printJson(entries)
+          else printText(printable(formatEntries(entries)))
+        },
+        'Its entries are in logs/audit in the data directory.'
+      )
+    })
+}
+
+/** The entries as a table, oldest first. */
+export function formatEntries(entries: readonly AuditEntry[]): string {
+  if (entries.length === 0) return 'There are no such entries.'
+  return formatTable(['TIME', 'WHO', 'WHAT', 'MODEL', 'OUTCOME', '>TOKENS', '>TIME TAKEN'], entries.map(cellsOf))
+}
+
+function cellsOf(entry: AuditEntry): string[] {
+  const { time, key, address, event, by, operation, surface, method, route, model, target, status, code, ms } = entry
+  const { tokens, omitted, statuses, lost } = entry as AuditEntry & Record<'omitted' | 'statuses' | 'lost', unknown>
+  const counts = [omitted, lost, statuses && JSON.stringify(statuses)].filter(each => each !== undefined)
+  return [
+    time,
+    key ?? address ?? by ?? '-',
+    event ?? `${operation ?? `${method} ${route ?? '?'}`}${surface ? ` (${surface})` : ''}`,
+    model ?? target ?? '-',
+    status === undefined ? counts.join(' ') || '-' : `${status}${code ? ` ${code}` : ''}`,
+    tokens ? `${tokens.in}+${tokens.out}` : '-',
+    ms === undefined ? '-' : `${ms} ms`
+  ]
+}

@@ -1,0 +1,97 @@
+import type { Logger } from 'pino'
+import { type CoreConfig, LOG_LEVELS } from '../config/core-schema.ts'
+import { CorralError } from '../errors.ts'
+
+export type LogLevel = CoreConfig['log_level']
+
+/** Parts of the core that log: its start and end, requests and connections, the plugins' host. */
+export const CORE_PARTS = ['server', 'http', 'plugins'] as const
+
+/** What is logged of each part, as `GET /api/log-levels` gives it. */
+export interface LevelReport {
+  default: LogLevel
+  /** The level of every part that there is. */
+  parts: Record<string, LogLevel>
+}
+
+/**
+ * The loggers of all parts, which name themselves in each line as `part`. A part is a plugin or a room of the core; its
+ * level can be changed while it runs, one without a level of its own has the default.
+ */
+export class LogLevels {
+  readonly #root: Logger
+  readonly #loggers = new Map<string, Logger>()
+  readonly #own = new Map<string, LogLevel>()
+  #usual: LogLevel
+
+  /**
+   * @param root its level is the default
+   * @param own levels of parts, also of those that are still to come
+   */
+  constructor(root: Logger, own: Readonly<Record<string, LogLevel>> = {}) {
+    this.#root = root
+    this.#usual = root.level as LogLevel
+    for (const [part, level] of Object.entries(own)) this.#own.set(part, level)
+    for (const part of CORE_PARTS) this.part(part)
+  }
+
+  /** The logger of a part. */
+  part(name: string): Logger {
+    let logger = this.#loggers.get(name)
+    if (!logger) {
+      logger = this.#root.child({ part: name }, { level: this.#own.get(name) ?? this.#usual })
+      this.#loggers.set(name, logger)
+    }
+    return logger
+  }
+
+  report(): LevelReport {
+    const names = [...this.#loggers.keys()].sort()
+    return {
+      default: this.#usual,
+      parts: Object.fromEntries(names.map(name => [name, this.#loggers.get(name)!.level as LogLevel]))
+    }
+  }
+
+  /**
+   * Changes what is logged from now on.
+   * @param part all that have no level of their own where absent
+   * @param level gives a part the default again where absent
+   * @throws CorralError `invalid_option` for a part or level that there is not
+   */
+  set(part: string | undefined, level: string | undefined): void {
+    if (level !== undefined && !isLevel(level)) {
+      throw new CorralError('invalid_option', `There is no such log level. Use one of ${LOG_LEVELS.join(', ')}.`, {
+        param: 'level'
+      })
+    }
+    if (part === undefined) {
+      if (level === undefined) {
+        throw new CorralError('invalid_option', 'The default needs a level.', { param: 'level' })
+      }
+      this.#usual = level
+    } else {
+      if (!this.#loggers.has(part)) {
+        const names = [...this.#loggers.keys()].sort().join(', ')
+        throw new CorralError('invalid_option', `No part of that name logs. There are: ${names}.`, { param: 'part' })
+      }
+      if (level === undefined) this.#own.delete(part)
+      else this.#own.set(part, level)
+    }
+    this.#apply()
+  }
+
+  /** Puts the levels of a configuration in the place of all. */
+  configure(usual: LogLevel, own: Readonly<Record<string, LogLevel>>): void {
+    this.#usual = usual
+    this.#own.clear()
+    for (const [part, level] of Object.entries(own)) this.#own.set(part, level)
+    this.#apply()
+  }
+
+  #apply(): void {
+    for (const [name, logger] of this.#loggers) logger.level = this.#own.get(name) ?? this.#usual
+  }
+}
+
+const isLevel = (text: string): text is LogLevel => (LOG_LEVELS as readonly string[]).includes(text)

@@ -1,0 +1,90 @@
+import { execFile } from 'node:child_process'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import t from 'tap'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+
+const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
+const lines = (corral: Corral): any[] =>
+  corral
+    .log()
+    .trim()
+    .split('\n')
+    .map(line => JSON.parse(line))
+const messages = [CAPITAL_QUESTION]
+const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
+
+t.test('every line names its part, those of a request its id and its trace', async t => {
+  const corral = await startCorral(t, { config: 'log_levels: { nothing-such: debug }' })
+  const ask = (headers: Record<string, string>) =>
+    corral.send('/v1/chat/completions', { model: DEMO, messages, max_tokens: 4 }, { headers })
+  const first = await ask({ traceparent: `00-${TRACE}-00f067aa0ba902b7-01` })
+  await first.text()
+  const second = await ask({ traceparent: `00-${TRACE.slice(1)}"\u0000}-00f067aa0ba902b7-01`.replace('\u0000', ' ') })
+  await second.text()
+  const id = first.headers.get('x-request-id')
+  const line = await until('the line of the request', () => lines(corral).find(({ requestId }) => requestId === id))
+  t.match(line, { part: 'http', traceId: TRACE, msg: 'POST /v1/chat/completions 200' })
+  const other = await until('the line of the other', () =>
+    lines(corral).find(({ requestId }) => requestId === second.headers.get('x-request-id'))
+  )
+  t.notOk('traceId' in other, 'what is no trace id is none')
+  await corral.end()
+  const all = lines(corral)
+  t.same(
+    all.filter(({ part, level, time, msg }) => !(part && level && time && msg)),
+    [],
+    'one shape'
+  )
+  t.ok(all.some(({ part }) => part === 'scheduler' || part === 'llama-server' || part === 'runtimes'))
+  t.match(
+    all.find(({ msg }) => msg.includes('nothing-such')),
+    { part: 'server', msg: /No part is called "nothing-such"\. There are: .*scheduler/ }
+  )
+})
+
+t.test('levels of parts are set by the configuration, and changed while it runs', async t => {
+  const corral = await startCorral(t, { config: 'log_levels: { http: debug, security: warn }' })
+  const levels = (body?: object, method = 'PUT') =>
+    corral.json('/api/log-levels', body, { local: true, ...(body && { method }) })
+  t.match(await levels(), {
+    status: 200,
+    body: { default: 'info', parts: { http: 'debug', security: 'warn', server: 'info' } }
+  })
+
+  const told = async () => {
+    const before = corral.log().length
+    await corral.json('/api/tags')
+    // Its own line comes later than a line of the next request at most.
+    await corral.json('/api/stop', { model: DEMO })
+    await until('the line of the second', () => corral.log().slice(before).includes('POST /api/stop'))
+    return corral.log().slice(before).includes('GET /api/tags')
+  }
+  t.ok(await told(), 'reads are logged at debug')
+  t.match(await levels({ part: 'http', level: null }), { body: { parts: { http: 'info' } } })
+  t.notOk(await told())
+  t.match(await levels({ level: 'debug' }), { body: { default: 'debug', parts: { http: 'debug', security: 'warn' } } })
+  t.ok(await told())
+
+  t.match(await levels({ part: 'http\u001b', level: 'debug' }), {
+    status: 400,
+    body: { code: 'invalid_option', error: /No part of that name logs\. There are: .*scheduler/ }
+  })
+  t.match(await levels({ part: 'http', level: 'loud' }), { status: 400, body: { code: 'invalid_option' } })
+  t.match(await levels({ part: 7 }), { status: 400 })
+  t.match(await corral.json('/api/log-levels', { level: 'silent' }, { method: 'PUT' }), { status: 403 })
+})
+
+t.test('corral log-level', async t => {
+  const corral = await startCorral(t)
+  const run = async (...words: string[]) => {
+    const env = { ...process.env, CORRAL_HOME: corral.home }
+    const { stdout } = await promisify(execFile)(process.execPath, [MAIN, 'log-level', ...words], { env })
+    return stdout
+  }
+  t.match(await run('scheduler', 'debug'), /scheduler +debug/)
+  t.match(await run(), /scheduler +debug/)
+  t.match(await run('scheduler', 'default'), /scheduler +info/)
+  await t.rejects(run('nothing', 'debug'), /There are: /)
+})
