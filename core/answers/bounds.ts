@@ -1,5 +1,5 @@
 import type { CoreConfig } from '../config/core-schema.ts'
-import { limitsOf } from '../config/model-settings.ts'
+import { settingsFor } from '../config/model-settings.ts'
 import type { Caller, RequestBounds } from '../contracts/callers.ts'
 import type { EngineFields } from '../contracts/engines.ts'
 import type { Operation } from '../contracts/hooks.ts'
@@ -22,8 +22,8 @@ export interface Asked<Body extends EngineFields = EngineFields> {
  * says, else what `limits` says. So a key may allow more than a model does: an admin wrote both.
  */
 export function boundsFor(config: CoreConfig, variant: Model, { bounds }: Pick<Caller, 'bounds'>): RequestBounds {
-  const ofModel = limitsOf(config, variant)
-  return ofModel || bounds ? { ...config.limits, ...ofModel, ...bounds } : config.limits
+  const ofModel = settingsFor(config, variant).bounds
+  return bounds ? { ...ofModel, ...bounds } : ofModel
 }
 
 /**

@@ -5,11 +5,11 @@ import type { Catalog, Model } from '../contracts/models.ts'
 import { catalogFor } from '../models/allowed-models.ts'
 import { parseModelName } from '../models/model-name.ts'
 import {
+  isOwnOption,
   type OverflowPolicy,
   type ParsedOptions,
   parseKeepAlive,
-  parseRequestOptions,
-  topLevelOptions
+  parseRequestOptions
 } from '../models/options.ts'
 import type { PluginContext } from '../plugins/plugin.ts'
 import { parseDuration } from '../system/duration.ts'
@@ -93,9 +93,11 @@ export function passedFields(
   { sampling }: ParsedOptions,
   own: readonly string[]
 ): Record<string, unknown> {
-  const topLevel = topLevelOptions(body)
-  const others = Object.entries(body).filter(([name, value]) => value !== null && !(name in topLevel))
-  const fields = { ...sampling, ...Object.fromEntries(others) }
-  for (const name of own) delete fields[name]
+  const fields: Record<string, unknown> = {}
+  for (const name in sampling) if (!own.includes(name)) fields[name] = sampling[name]
+  for (const name in body) {
+    const value = body[name]
+    if (value !== null && !isOwnOption(name) && !own.includes(name)) fields[name] = value
+  }
   return fields
 }

@@ -2,7 +2,7 @@ import type { RequestBounds } from '../contracts/callers.ts'
 import type { RunningModel } from '../contracts/leases.ts'
 import type { Model } from '../contracts/models.ts'
 import type { LoadOptions } from '../models/load-options.ts'
-import { type OverflowPolicy, type ParsedOptions, parseOptions } from '../models/options.ts'
+import { type OverflowPolicy, parseOptions } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { CoreConfig, ModelSettings } from './core-schema.ts'
 
@@ -53,33 +53,32 @@ export interface EffectiveSettings {
   /** Most requests answered at once; undefined is as many as there are slots. */
   maxConcurrent: number | undefined
   overflow: OverflowPolicy
+  /** What one request may ask for, where its key says nothing else. */
+  bounds: RequestBounds
   engine: EngineSettings
 }
 
-/** Options that were parsed, by the frozen object that has them: each request needs them. */
-const readOnce = new WeakMap<object, ParsedOptions>()
-
-function optionsOf(options: object): ParsedOptions {
-  let parsed = readOnce.get(options)
-  if (!parsed) {
-    parsed = parseOptions(options)
-    readOnce.set(options, parsed)
-  }
-  return parsed
-}
+/** Settings of models, with what they were read from, which is frozen: each request needs them. */
+const known = new WeakMap<Model, Pick<CoreConfig, 'models' | 'defaults' | 'limits'> & { settings: EffectiveSettings }>()
 
 /**
  * The settings of a variant: its tagged section over the bare one, over what it was made with, over `defaults`. Names
  * ignore case.
  */
-export function settingsFor(config: CoreConfig, variant: Model): EffectiveSettings {
+export function settingsFor({ models, defaults, limits }: CoreConfig, variant: Model): EffectiveSettings {
+  const found = known.get(variant)
+  if (found?.models === models && found.defaults === defaults && found.limits === limits) return found.settings
+  const settings = readSettings({ models, defaults, limits }, variant)
+  known.set(variant, { models, defaults, limits, settings })
+  return settings
+}
+
+function readSettings(config: Pick<CoreConfig, 'models' | 'defaults' | 'limits'>, variant: Model): EffectiveSettings {
   const sections = sectionsOf(config, variant)
   const section: ModelSettings = Object.assign({}, ...sections)
-  const layers = [
-    optionsOf(config.defaults),
-    parseOptions(variant.defaults?.options),
-    ...sections.map(({ options }) => parseOptions(options))
-  ]
+  const layers = [config.defaults, variant.defaults?.options, ...sections.map(({ options }) => options)].map(
+    parseOptions
+  )
   return {
     load: Object.assign({}, ...layers.map(({ load }) => load)),
     sampling: Object.assign({}, ...layers.map(({ sampling }) => sampling)),
@@ -89,14 +88,14 @@ export function settingsFor(config: CoreConfig, variant: Model): EffectiveSettin
     groups: section.groups?.map(group => group.toLowerCase()) ?? [],
     maxConcurrent: section.max_concurrent,
     overflow: layers.findLast(({ overflow }) => overflow)?.overflow ?? 'error',
+    bounds: { ...config.limits, ...limitsOf(config, variant) },
     engine: engineSettings(section, Object.assign({}, ...sections.map(({ environment }) => environment)))
   }
 }
 
 /** The sections of a variant under `models`: the bare name's, then that with the tag. */
-function sectionsOf({ models }: CoreConfig, { model, key }: Model): ModelSettings[] {
+function sectionsOf({ models }: Pick<CoreConfig, 'models'>, { model, key }: Model): ModelSettings[] {
   const names = Object.keys(models)
-  if (names.length === 0) return []
   return [`${model.owner}/${model.name}`.toLowerCase(), key].flatMap(wanted => {
     const name = names.find(each => each.toLowerCase() === wanted)
     return name === undefined ? [] : [models[name]!]
@@ -104,7 +103,7 @@ function sectionsOf({ models }: CoreConfig, { model, key }: Model): ModelSetting
 }
 
 /** What a variant's sections say of `limits`; undefined where they say nothing. */
-export function limitsOf(config: CoreConfig, variant: Model): Partial<RequestBounds> | undefined {
+export function limitsOf(config: Pick<CoreConfig, 'models'>, variant: Model): Partial<RequestBounds> | undefined {
   const limits = sectionsOf(config, variant).flatMap(section => section.limits ?? [])
   return limits.length === 0 ? undefined : Object.assign({}, ...limits)
 }

@@ -111,13 +111,15 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   app.decorate('drain', drain)
   app.onRequestEnd(({ record }) => drain.leave(record))
   app.decorateRequest('caller', null as unknown as Caller)
-  app.addHook('onRequest', async (request, reply) => {
+  app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
     request.caller = cameByPrivateSocket(request.raw) ? localCaller() : keylessCaller(request.ip)
+    done()
   })
   // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.
-  app.addHook('preParsing', async request => {
-    if (request.is404) throw noRouteError(allowedMethods, request.method, request.url)
+  app.addHook('preParsing', (request, _reply, _payload, done) => {
+    if (request.is404) done(noRouteError(allowedMethods, request.method, request.url))
+    else done()
   })
   app.onRequestEnd(logRequest)
   sendErrors(app, nativeErrorBody)

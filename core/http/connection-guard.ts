@@ -3,6 +3,7 @@ import type { IncomingMessage, Server } from 'node:http'
 import type { Socket } from 'node:net'
 import type { FastifyBaseLogger } from 'fastify'
 import { CorralError } from '../errors.ts'
+import { clientNetwork } from '../system/client-network.ts'
 import { parseDuration } from '../system/duration.ts'
 import { mayTakeAnyTime } from './long-upload.ts'
 
@@ -21,6 +22,8 @@ export interface ConnectionLimits {
 
 interface Connection {
   address: string
+  /** Its client's network, by which it is counted. */
+  network: string
   /** Whether it counts: those of the private socket do not. */
   counted: boolean
   /** The client whose request it has, once that is known. */
@@ -163,7 +166,8 @@ export class ConnectionGuard {
 
   #admit(socket: Socket, counted: boolean): boolean {
     const address = socket.remoteAddress ?? ''
-    const ofAddress = this.#counts.get(address) ?? 0
+    const network = clientNetwork(address)
+    const ofAddress = this.#counts.get(network) ?? 0
     if (counted) {
       const few = isLoopback(address) || this.#exempt(address) || ofAddress < this.#mostPerAddress
       // Whoever asks for nothing, or has not done so yet, makes room for those who do.
@@ -173,10 +177,18 @@ export class ConnectionGuard {
         return false
       }
       this.#counted++
-      this.#counts.set(address, ofAddress + 1)
+      this.#counts.set(network, ofAddress + 1)
       this.#waiting.add(socket)
     }
-    const connection: Connection = { address, counted, taken: -1, since: 0, stalled: false, listeners: new Set() }
+    const connection: Connection = {
+      address,
+      network,
+      counted,
+      taken: -1,
+      since: 0,
+      stalled: false,
+      listeners: new Set()
+    }
     this.#open.set(socket, connection)
     connections.set(socket, connection)
     socket.once('close', () => this.#forget(socket, connection))
@@ -184,16 +196,16 @@ export class ConnectionGuard {
   }
 
   #forget(socket: Socket, connection: Connection): void {
-    const { address, counted } = connection
+    const { network, counted } = connection
     if (!this.#open.delete(socket)) return
     this.#waiting.delete(socket)
     this.#requests.delete(socket)
     this.#leave(connection)
     if (!counted) return
     this.#counted--
-    const left = this.#counts.get(address)! - 1
-    if (left === 0) this.#counts.delete(address)
-    else this.#counts.set(address, left)
+    const left = this.#counts.get(network)! - 1
+    if (left === 0) this.#counts.delete(network)
+    else this.#counts.set(network, left)
   }
 
   #closeWaiting(): void {

@@ -156,12 +156,16 @@ export function parseOptions(given: unknown): ParsedOptions {
   return parsed
 }
 
-/** Top-level fields of a hosted-chat body that are corral's own options (or aliases of them). */
-export function topLevelOptions(body: Record<string, unknown>): Record<string, unknown> {
+const OWN_OPTIONS = new Set([...Object.keys(RULES), ...Object.keys(ALIASES)])
+
+/** Whether a field of a hosted-chat body is an option of corral's own (or an alias of one). */
+export function isOwnOption(name: string): boolean {
+  return OWN_OPTIONS.has(name)
+}
+
+function topLevelOptions(body: Record<string, unknown>): Record<string, unknown> {
   const picked: Record<string, unknown> = {}
-  for (const name of [...Object.keys(RULES), ...Object.keys(ALIASES)]) {
-    if (name in body) picked[name] = body[name]
-  }
+  for (const name in body) if (isOwnOption(name)) picked[name] = body[name]
   return picked
 }
 

@@ -1,8 +1,8 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
+import { embedChunked } from '../../core/answers/chunked.ts'
 import { shortened } from '../../core/answers/embedding.ts'
-import { embedInParts } from '../../core/answers/in-parts.ts'
 import { askOnce } from '../../core/answers/pipeline.ts'
 import { Nanoseconds } from '../../core/contracts/native-records.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
@@ -114,7 +114,7 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     return await askOnce(deps, reply, question, async (lease, { input }, tally) => {
       const { loadDuration } = lease
       if (loadOnly) return { ...none, loadDuration }
-      const { vectors, promptTokens } = await embedInParts(lease, input, tally, { truncate: truncate ?? false })
+      const { vectors, promptTokens } = await embedChunked(lease, input, tally, { truncate: truncate ?? false })
       return { vectors: vectors.map(vector => shortened(vector, dimensions ?? undefined)), promptTokens, loadDuration }
     })
   }

@@ -3,7 +3,7 @@ import type { Static, TSchema } from 'typebox'
 import { CorralError } from '../../core/errors.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
-import { topLevelOptions } from '../../core/models/options.ts'
+import { isOwnOption } from '../../core/models/options.ts'
 import { faultPlace, faultSentence, findFault, type JsonSchema } from '../../core/system/schema-check.ts'
 
 /** Keys and indices that lead to a part of a request. */
@@ -23,7 +23,7 @@ export function checkAgainst<Schema extends TSchema>(schema: Schema, value: unkn
   if (first === 'model' || first === 'name') {
     throw new CorralError('invalid_model_name', `"${param}" must be text of the form <owner>/<name>.`, { param: first })
   }
-  const isOption = first === 'options' || first in topLevelOptions({ [first]: null })
+  const isOption = first === 'options' || isOwnOption(first)
   throw new CorralError(isOption ? 'invalid_option' : 'invalid_request', faultSentence(fault, 'The request'), { param })
 }
 

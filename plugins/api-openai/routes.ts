@@ -1,6 +1,6 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
-import { embedInParts, rerankInParts } from '../../core/answers/in-parts.ts'
+import { embedChunked, rerankChunked } from '../../core/answers/chunked.ts'
 import { readModelRequest, type SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { askOnce, callOf } from '../../core/answers/pipeline.ts'
 import type { Caller } from '../../core/contracts/callers.ts'
@@ -120,7 +120,7 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         const lease = { ...request.lease, mode: 'embedding' } as const
         const question = { operation: 'embeddings', body: { input }, lease } as const
         const vectors = await askOnce(deps, reply, question, (lease, { input }, tally) =>
-          embedInParts(lease, input, tally)
+          embedChunked(lease, input, tally)
         )
         return embeddingList(vectors, body, request.requested)
       }
@@ -142,7 +142,7 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
           const texts = { query: body.query, documents: body.documents.map(documentText) }
           const lease = { ...request.lease, mode: 'rerank' } as const
           const question = { operation: 'rerank', body: texts, lease } as const
-          const scores = await askOnce(deps, reply, question, rerankInParts)
+          const scores = await askOnce(deps, reply, question, rerankChunked)
           return ranking(scores, body, request.requested)
         }
       )

@@ -18,6 +18,8 @@ import {
 
 /** Milliseconds for which a client that has nothing running counts as one that may come back any moment. */
 const LATELY = 60_000
+/** … and as one that asks again at once, as programs do. */
+const SOON = 2000
 /** Milliseconds in which a client's loads and disturbances are counted. */
 const COUNTED = 600_000
 /** From so many clients on those that have gone are forgotten … */
@@ -145,8 +147,8 @@ export type Next =
  * has had least of them so far. Of one client's requests the first one.
  *
  * - One that slots are kept free for stays next: nobody overtakes it until there are enough.
- * - A client that would take the last slot beside answers of its own leaves it free for `LATELY` after the last request
- *   of others, who so need not wait for the end of an answer when they come back.
+ * - A client with answers of its own leaves slots free for those who come back, and so need not wait for the end of an
+ *   answer: one for each whose last request was less than `SOON` ago, and the last one for `LATELY`.
  * - One that needs other options has to wait while others who use the engine have had less than its client. What a reload
  *   takes from all counts as had by the client that it is for (`chargeReload`), so that options which alternate cost
  *   nobody else more than their share.
@@ -170,6 +172,7 @@ export function nextRequest(engine: EngineIn<'ready'>, now: number): Next {
         return one.slots - other.slots || one.all - other.all || a.arrivedAt - b.arrivedAt || a.id - b.id
       })
 
+  let gone: number[] | undefined
   let until: number | undefined
   const again = (at: number) => {
     if (Number.isFinite(at)) until = Math.min(until ?? at, at)
@@ -185,11 +188,12 @@ export function nextRequest(engine: EngineIn<'ready'>, now: number): Next {
     }
     if (isFull) continue
     const slots = Math.min(request.slots, phase.slots)
-    const takesLast = slots >= free || running.size + 1 === engine.maxConcurrent
-    if (takesLast && own.slots > 0 && request !== kept) {
-      const gone = [...clients].filter(([turn, { lastUsed }]) => !shares.has(turn) && now - lastUsed < LATELY)
-      if (gone.length > 0) {
-        again(Math.max(...gone.map(([, { lastUsed }]) => lastUsed)) + LATELY)
+    if (own.slots > 0 && request !== kept) {
+      const left = Math.min(free - slots, (engine.maxConcurrent ?? Number.POSITIVE_INFINITY) - running.size - 1)
+      gone ??= [...clients].filter(([turn]) => !shares.has(turn)).map(([, { lastUsed }]) => lastUsed)
+      const comeBackAt = keptUntil(gone, left, now)
+      if (comeBackAt !== undefined) {
+        again(comeBackAt)
         continue
       }
     }
@@ -197,6 +201,17 @@ export function nextRequest(engine: EngineIn<'ready'>, now: number): Next {
     return { act: 'grant', request, slots }
   }
   return { act: 'wait', until }
+}
+
+/**
+ * Until when so few free slots are for clients that may come back; undefined where there are enough.
+ * @param gone when each of those that have nothing running and nothing waiting was last here
+ */
+function keptUntil(gone: readonly number[], left: number, now: number): number | undefined {
+  const soon = gone.filter(lastUsed => now - lastUsed < SOON)
+  if (soon.length > Math.max(1, left)) return Math.min(...soon) + SOON
+  const lately = Math.max(...gone) + LATELY
+  return left < 1 && now < lately ? lately : undefined
 }
 
 /** Counts what a request has had of an engine until now. */

@@ -1,8 +1,8 @@
 import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
-import { mkdir } from 'node:fs/promises'
+import { lstat, mkdir, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { type Static, Type } from 'typebox'
-import { CorralError } from '../../core/errors.ts'
+import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { ROLES } from '../../core/http/roles.ts'
 import { MODEL_PATTERN } from '../../core/models/allowed-models.ts'
 import { parseKeepAlive } from '../../core/models/options.ts'
@@ -51,15 +51,49 @@ export function keyFilePath({ home }: Pick<DataPaths, 'home'>): string {
   return join(home, 'keys.json')
 }
 
+/** Larger ones are no lists of keys; to read one would hold up everybody (bytes). */
+const LARGEST_FILE = 64 * 2 ** 20
+
+/**
+ * What changes when the file does; undefined where there never was one.
+ * @throws Error naming the file where it cannot be read
+ */
+export async function keyFileMark(path: string): Promise<string | undefined> {
+  const found = await stat(path, { bigint: true }).catch(error => {
+    if (!isSystemError(error, 'ENOENT', 'ENOTDIR')) throw unusable(path, messageOf(error))
+  })
+  if (!found) {
+    // On a disk that is not mounted, keys are as secret as ever: without them the server would be open.
+    if (await isLink(path)) throw unusable(path, 'it is a symbolic link to a file that is not there')
+    return undefined
+  }
+  // Reading a pipe would wait for ever.
+  if (!found.isFile()) throw unusable(path, 'it is no regular file')
+  if (found.size > LARGEST_FILE) throw unusable(path, `it is larger than ${LARGEST_FILE / 2 ** 20} MiB`)
+  return `${found.ino}:${found.size}:${found.mtimeNs}`
+}
+
+async function isLink(path: string): Promise<boolean> {
+  return await lstat(path).then(
+    found => found.isSymbolicLink(),
+    () => false
+  )
+}
+
 /**
  * The keys in the file; undefined where there never was one.
  * @throws Error naming the file where it cannot be used: keys must not be lost by a typing mistake
  */
 export async function readKeys(path: string): Promise<KeyEntry[] | undefined> {
+  if ((await keyFileMark(path)) === undefined) return undefined
   const read = await readJsonFile(path, KeyFileSchema)
   if (read?.fault === undefined) return read?.value?.keys
-  throw new Error(
-    `The file of API keys, ${path}, cannot be used: ${read.fault}. Mend it, or delete it to begin without keys.`
+  throw unusable(path, read.fault)
+}
+
+function unusable(path: string, fault: string): Error {
+  return new Error(
+    `The file of API keys, ${path}, cannot be used: ${fault}. Mend it, or delete it to begin without keys.`
   )
 }
 

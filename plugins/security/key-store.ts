@@ -1,13 +1,12 @@
 import { createHash, timingSafeEqual } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
 import { type FSWatcher, watch } from 'node:fs'
-import { stat } from 'node:fs/promises'
 import type { ServerResponse } from 'node:http'
 import { basename, dirname } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Caller } from '../../core/contracts/callers.ts'
-import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
-import { isSecretOf, type KeyEntry, parseKey, readKeys } from './key-file.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
+import { isSecretOf, type KeyEntry, keyFileMark, parseKey, readKeys } from './key-file.ts'
 import { boundsOf, RequestWindow } from './key-limits.ts'
 
 /** How often the file is looked at where the system does not tell of changes, and for keys that end (milliseconds). */
@@ -67,7 +66,7 @@ export async function openKeyStore(
 
   async function look(): Promise<void> {
     // Before it is read: a change in between is seen by the next look.
-    const mark = await fileMark(path)
+    const mark = (await keyFileMark(path)) ?? 'absent'
     if (mark === seen) return
     const entries = await readKeys(path)
     seen = mark
@@ -185,7 +184,8 @@ function storedKey(entry: KeyEntry, known: StoredKey | undefined): StoredKey {
   const counted = known?.requests?.limit === perMinute ? known?.requests : undefined
   return {
     entry,
-    end: entry.expires === undefined ? Number.POSITIVE_INFINITY : Date.parse(entry.expires),
+    // One that is no date, such as the 31st of June, has passed.
+    end: entry.expires === undefined ? Number.POSITIVE_INFINITY : Date.parse(entry.expires) || 0,
     caller: {
       role: entry.role,
       owner: `key:${entry.id}`,
@@ -216,19 +216,6 @@ function endedKey(name: string, how: string): CorralError {
     'unauthorized',
     `The API key "${name}" was ${how}. Ask the admin of this server for a new one (corral key create, corral key rotate).`
   )
-}
-
-/** What changes when the file does. */
-async function fileMark(path: string): Promise<string> {
-  try {
-    const found = await stat(path, { bigint: true })
-    // Reading a pipe would wait for ever.
-    if (!found.isFile()) throw new Error(`${path} is no file`)
-    return `${found.ino}:${found.size}:${found.mtimeNs}`
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return 'absent'
-    throw error
-  }
 }
 
 /** Tells of changes at once where the system can; elsewhere looking at intervals must do. */

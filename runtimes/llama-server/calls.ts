@@ -9,7 +9,7 @@ import { isCacheFault, requestError } from './request-error.ts'
 import { type EngineBody, jsonOf, textOf } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
 import type { SlotOwners, SlotUse } from './slot-owners.ts'
-import { longestText, requireFittingText } from './text-length.ts'
+import { longestText, requireFittingText, requireShortText } from './text-length.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 const CHAT = '/v1/chat/completions'
@@ -47,14 +47,10 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   const guard = options.guard ?? createInputGuard(createInputBook(), alias)
 
   /** @param own fields that corral alone sets */
-  async function post(path: string, body: EngineFields, signal: AbortSignal, own?: EngineFields): Promise<EngineBody> {
+  async function post(path: string, body: EngineFields, signal?: AbortSignal, own?: EngineFields): Promise<EngineBody> {
     requireFittingText(body, contextSize)
-    const response = await request({
-      method: 'POST',
-      path,
-      body: JSON.stringify({ ...safeFields(body, contextSize), ...own }),
-      signal
-    })
+    const fields = Object.assign(safeFields(body, contextSize), own)
+    const response = await request({ method: 'POST', path, body: JSON.stringify(fields), signal })
     if (response.status < 400) return response.body
     throw requestError(response.status, await textOf(response.body))
   }
@@ -83,20 +79,20 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   ): Promise<void> {
     await requirePlainBeginning(body, signal)
     const slot = await slotOwners.take(owner, body, signal)
-    const ask = async (reached: AbortSignal) => {
-      const answer = await open(path, body, reached, slot.fields)
+    const ask = async (signal?: AbortSignal) => {
+      const answer = await open(path, body, signal, slot.fields)
       ticket.answered = true
       return answer
     }
-    if (!slot.tracked) return await (await ask(signal)).consume(take)
-    await unlessAborted(inSlot(slot, signal, ask, take), signal)
+    if (slot.tracked) await inSlot(slot, signal, ask, take)
+    else await (await ask(signal)).consume(take)
   }
 
   /** The stream of an answer; requested once more without the cache where llama-server fails on that. */
   async function open(
     path: string,
     body: EngineFields,
-    signal: AbortSignal,
+    signal: AbortSignal | undefined,
     own: SlotUse['fields']
   ): Promise<EngineBody> {
     try {
@@ -224,7 +220,10 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
 
   const tokens: Partial<Engine> = {
     batch: BATCH,
-    tokenize: (fields, { signal }) => ask('/tokenize', fields, signal),
+    async tokenize(fields, { signal }) {
+      requireShortText(fields.content, contextSize)
+      return await ask('/tokenize', fields, signal)
+    },
     async detokenize(tokens, { signal }) {
       return (await ask<{ content: string }>('/detokenize', { tokens }, signal)).content
     }
@@ -432,41 +431,36 @@ function readVector(base64: string): Float32Array {
 const COLON = 58
 
 /**
- * Takes an answer whose slot was chosen. One that is not wanted any more is cut once llama-server has answered at all
- * (`SlotOwners.take`).
+ * Takes an answer whose slot was chosen. One that is not wanted any more is given up at once, and cut once llama-server has
+ * answered at all (`SlotOwners.take`).
  */
-async function inSlot(
+function inSlot(
   slot: SlotUse,
   signal: AbortSignal,
-  open: (signal: AbortSignal) => Promise<EngineBody>,
+  open: () => Promise<EngineBody>,
   take: (chunk: Buffer) => Promise<void> | undefined
 ): Promise<void> {
-  const cut = new AbortController()
-  const onAbort = () => cut.abort(signal.reason)
-  try {
-    const body = await open(cut.signal)
-    if (signal.aborted) {
-      body.cancel()
-      return
+  return new Promise((resolve, reject) => {
+    let body: EngineBody | undefined
+    const onAbort = () => {
+      reject(signal.reason)
+      body?.cancel()
+    }
+    const read = async () => {
+      body = await open()
+      if (signal.aborted) body.cancel()
+      await body.consume(chunk => {
+        // A comment says nothing: it may come before the prompt is looked at.
+        if (chunk[0] !== COLON) slot.begun()
+        return take(chunk)
+      })
+    }
+    const end = () => {
+      signal.removeEventListener('abort', onAbort)
+      slot.end()
     }
     signal.addEventListener('abort', onAbort)
-    await body.consume(chunk => {
-      // A comment says nothing: it may come before the prompt is looked at.
-      if (chunk[0] !== COLON) slot.begun()
-      return take(chunk)
-    })
-  } finally {
-    signal.removeEventListener('abort', onAbort)
-    slot.end()
-  }
-}
-
-/** Settles as the work does, or rejects with the signal's reason at once. */
-function unlessAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const onAbort = () => reject(signal.reason)
     if (signal.aborted) onAbort()
-    signal.addEventListener('abort', onAbort, { once: true })
-    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort))
+    void read().then(resolve, reject).then(end)
   })
 }

@@ -2,7 +2,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
-import { costOf, TooCostly } from './grammar-cost.ts'
+import { TooCostly, waysOf } from './grammar-cost.ts'
 import { engineSchema } from './grammar-schemas.ts'
 import { NotReadable, readGrammar } from './grammar-text.ts'
 import { isBranching, MOST_COPIES, schemaGrammar } from './schema-grammar.ts'
@@ -30,15 +30,15 @@ interface Cost {
  * Refuses grammars and JSON schemas that would keep llama.cpp busy for minutes with a single token, or that are too large.
  * @returns checks a request, in the words of the hosted-chat API. @throws CorralError `over_limit`, `invalid_request`
  */
-export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFields) => Promise<void> {
+export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request: EngineFields) => Promise<void> {
   /** By the text, the one used last at the end. */
   const known = new Map<string, Cost>()
   let counted = 0
 
-  function costOfText(text: string, count: () => Cost): Cost {
+  function costOf(text: string, count: () => Cost): Cost {
     let found = known.get(text)
     if (found === undefined) {
-      found = count()
+      found = counting(count)
       counted++
     }
     known.delete(text)
@@ -56,39 +56,38 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
     )
   }
 
-  function requireWays(param: string, what: string, given: number): void {
-    if (given <= ways) return
-    const many = Number.isFinite(given) ? `in at least ${given} ways` : 'in too many ways to be counted'
+  /** @param fault what is said where the text cannot be read @returns its bytes, and what llama.cpp copies for it */
+  function check(param: string, what: string, text: string, fault: string, count: () => Cost) {
+    const bytes = Buffer.byteLength(text)
+    requireSize(param, what, bytes, size)
+    const { ways, copies } = costOf(text, count)
+    if (Number.isNaN(ways)) throw new CorralError('invalid_request', `"${param}" ${fault}`, { param })
+    if (ways <= mostWays) return { bytes, copies }
+    const many = Number.isFinite(ways) ? `in at least ${ways} ways` : 'in too many ways to be counted'
     throw new CorralError(
       'over_limit',
-      `${what} in "${param}" lets the same text be read ${many}, and "limits.grammar_repetition" allows ${ways} at most: repetitions that are nested, or that follow each other and take the same characters, multiply them, and so do hundreds of properties that are not required. Put fixed characters between repetitions, or have the admin raise the limit.`,
-      { param, details: { limit: 'limits.grammar_repetition', value: ways } }
+      `${what} in "${param}" lets the same text be read ${many}, and "limits.grammar_repetition" allows ${mostWays} at most: repetitions that are nested, or that follow each other and take the same characters, multiply them, and so do hundreds of properties that are not required, or thousands of values of an enum. Put fixed characters between repetitions, or have the admin raise the limit.`,
+      { param, details: { limit: 'limits.grammar_repetition', value: mostWays } }
     )
   }
 
-  /** @returns its bytes, and what llama.cpp copies for it */
   function checkSchema(param: string, schema: unknown): { bytes: number; copies: number } {
     if (!isObject(schema)) return { bytes: 0, copies: 0 }
-    const text = JSON.stringify(schema)
-    const what = 'The JSON schema'
-    const bytes = Buffer.byteLength(text)
-    requireSize(param, what, bytes, size)
-    const { ways: given, copies } = costOfText(text, () => schemaCost(schema, ways))
     // What cannot be read here, such as a repetition of nothing, some llama.cpp may read, and take for ever over.
-    requireReadable(param, given, 'is no JSON schema that can be read, or has a pattern that cannot. Correct it.')
-    requireWays(param, what, given)
-    return { bytes, copies }
+    const fault = 'is no JSON schema that can be read, or has a pattern that cannot. Correct it.'
+    return check(param, 'The JSON schema', JSON.stringify(schema), fault, () => {
+      const { text, copies } = schemaGrammar(engineSchema(schema))
+      return { ways: waysOf(readGrammar(text, isBranching), mostWays), copies }
+    })
   }
 
   return async ({ grammar, json_schema, response_format: format, tools }) => {
     if (typeof grammar === 'string' && grammar !== '') {
-      requireSize('grammar', 'The grammar', Buffer.byteLength(grammar), size)
-      const { ways: found } = costOfText(grammar, () => ({
-        ways: waysOf(grammar, () => true, ways) ?? Number.NaN,
+      const fault = 'is no grammar in GBNF that can be read. Correct its syntax.'
+      check('grammar', 'The grammar', grammar, fault, () => ({
+        ways: waysOf(readGrammar(grammar), mostWays),
         copies: 0
       }))
-      requireReadable('grammar', found, 'is no grammar in GBNF that can be read. Correct its syntax.')
-      requireWays('grammar', 'The grammar', found)
     }
     checkSchema('json_schema', json_schema)
     if (isObject(format)) {
@@ -118,28 +117,12 @@ export function grammarCheck({ size, ways }: GrammarLimits): (request: EngineFie
   }
 }
 
-function requireReadable(param: string, ways: number, fault: string): void {
-  if (Number.isNaN(ways)) throw new CorralError('invalid_request', `"${param}" ${fault}`, { param })
-}
-
-function schemaCost(schema: Record<string, unknown>, enough: number): Cost {
+function counting(count: () => Cost): Cost {
   try {
-    const { text, copies } = schemaGrammar(engineSchema(schema))
-    return { ways: waysOf(text, isBranching, enough) ?? Number.NaN, copies }
+    return count()
   } catch (error) {
     if (error instanceof TooCostly) return { ways: Number.POSITIVE_INFINITY, copies: 0 }
-    throw error
-  }
-}
-
-/** The ways of a grammar; undefined where its text cannot be read. */
-function waysOf(text: string, isStart: (name: string) => boolean, enough: number): number | undefined {
-  try {
-    const { rules, starts } = readGrammar(text, isStart)
-    return costOf(rules, starts, enough)
-  } catch (error) {
-    if (error instanceof TooCostly) return Number.POSITIVE_INFINITY
-    if (error instanceof NotReadable) return undefined
+    if (error instanceof NotReadable) return { ways: Number.NaN, copies: 0 }
     throw error
   }
 }

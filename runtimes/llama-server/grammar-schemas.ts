@@ -20,7 +20,7 @@ export function withEngineSchemas(body: Fields): Fields {
   if (isObject(format)) changed.response_format = formatWith(format)
   if (isObject(bare)) changed.json_schema = engineSchema(bare)
   if (Array.isArray(tools) && tools.length > 0) changed.tools = tools.map(toolWith)
-  return { ...body, ...changed }
+  return Object.keys(changed).length === 0 ? body : { ...body, ...changed }
 }
 
 function formatWith(format: Fields): Fields {

@@ -1,4 +1,4 @@
-import { type Element, GrammarRules, TooCostly } from './grammar-cost.ts'
+import { type CountedGrammar, type Element, GrammarRules, TooCostly } from './grammar-cost.ts'
 
 /** llama.cpp's parser calls itself for each parenthesis within another one. */
 const DEEPEST = 200
@@ -14,10 +14,7 @@ export class NotReadable extends Error {
  * @param isStart whether ways are counted from a rule of this name too
  * @throws NotReadable, TooCostly
  */
-export function readGrammar(
-  text: string,
-  isStart: (name: string) => boolean = () => true
-): { rules: GrammarRules; starts: number[] } {
+export function readGrammar(text: string, isStart: (name: string) => boolean = () => true): CountedGrammar {
   const rules = new GrammarRules()
   const names = new Map<string, number>()
   const starts: number[] = []

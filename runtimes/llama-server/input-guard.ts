@@ -191,9 +191,12 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
 
   /** One that may be harmful runs alone until it has generated something: then it is known if it is, and hurts no other. */
   function mayBegin(constraints: readonly Input[]): boolean {
-    const open = [...tickets].filter(ticket => !ticket.left)
-    if (constraints.some(book.isSuspect)) return open.length === 0
-    return !open.some(ticket => !ticket.generated && ticket.constraints.some(book.isSuspect))
+    const isSuspect = constraints.some(book.isSuspect)
+    for (const ticket of tickets) {
+      if (ticket.left) continue
+      if (isSuspect || (!ticket.generated && ticket.constraints.some(book.isSuspect))) return false
+    }
+    return true
   }
   function retryWaiting(): void {
     for (const again of [...waiting]) again()

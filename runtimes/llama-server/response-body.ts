@@ -56,9 +56,10 @@ export class ResponseBody implements EngineBody {
     }
   }
 
-  /** All of it has come. */
+  /** All of it has come: what else the connection has to say may be read. */
   end(): void {
     this.#ended = true
+    this.#resume()
     if (this.#reader && !this.#busy) this.#goOn()
   }
 
@@ -78,10 +79,13 @@ export class ResponseBody implements EngineBody {
     while (this.#held.length > 0 && !this.#busy) this.#give(take, this.#held.shift()!)
     if (this.#busy || this.#failure) return
     if (this.#ended) resolve()
-    else if (this.#paused) {
-      this.#paused = false
-      this.#source.resume()
-    }
+    else this.#resume()
+  }
+
+  #resume(): void {
+    if (!this.#paused) return
+    this.#paused = false
+    this.#source.resume()
   }
 
   #give(take: Take, chunk: Buffer): void {

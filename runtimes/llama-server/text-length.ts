@@ -3,8 +3,11 @@ import { CorralError } from '../../core/errors.ts'
 
 /** Characters that no token of any vocabulary stands for: a text with more for each token of the context cannot fit. */
 const LONGEST_TOKEN = 256
-/** Tokens whose text is always looked at, also where the context is smaller. */
-const LEAST = 4096
+/**
+ * Tokens whose text is always looked at, also where the context is smaller: to cut a million characters takes llama.cpp
+ * some 50 MB of memory for a moment.
+ */
+const LEAST = 8192
 /** What a token has on average, for what is said of a text that nobody has counted. */
 const USUAL_TOKEN = 4
 
@@ -32,6 +35,17 @@ export function requireFittingText(body: EngineFields, contextSize: number): voi
     'context_exceeded',
     `The text has ${length} characters, and cannot fit into a context of ${contextSize} tokens. Shorten it, or ask for a larger context with num_ctx.`,
     { details: { n_prompt_tokens: Math.ceil(length / USUAL_TOKEN), n_ctx: contextSize } }
+  )
+}
+
+/** Refuses texts that are too long to be cut into tokens for their own sake. @throws CorralError `over_limit` */
+export function requireShortText(content: unknown, contextSize: number): void {
+  const [length, most] = [textLength(content), longestText(contextSize)]
+  if (length <= most) return
+  throw new CorralError(
+    'over_limit',
+    `"content" has ${length} characters, and this model's engine splits ${most} into tokens at once. Send it in parts.`,
+    { param: 'content', details: { value: most, given: length } }
   )
 }
 

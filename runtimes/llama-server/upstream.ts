@@ -9,7 +9,8 @@ export interface EngineRequest {
   path: string
   /** JSON. */
   body?: string
-  signal: AbortSignal
+  /** Ends the request, or the answer that comes. */
+  signal?: AbortSignal | undefined
 }
 
 export interface EngineResponse {
@@ -67,13 +68,14 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       const buffer = Buffer.allocUnsafeSlow(READ_SIZE)
       const socket = connect({
         ...('socketPath' in listen ? { path: listen.socketPath } : listen),
+        allowHalfOpen: true,
         onread: { buffer, callback: count => onBytes(buffer.subarray(0, count)) }
       })
       const answer = new ResponseBody(socket)
       const isFiling = path.startsWith(SLOT_FILES)
       const forget = () => {
         if (open.delete(finish) && isFiling) filing--
-        signal.removeEventListener('abort', onAbort)
+        signal?.removeEventListener('abort', onAbort)
       }
       const finish = (error: Error) => {
         forget()
@@ -81,7 +83,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         socket.destroy()
         reject(error)
       }
-      const onAbort = () => finish(signal.reason)
+      const onAbort = () => finish(signal!.reason)
       const onBytes = (bytes: Buffer) => {
         const hadHead = reader.status !== undefined
         let chunk: Buffer
@@ -102,13 +104,14 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         if (reader.complete) onComplete()
         return true
       }
+      // Who closes a connection wakes the other side: that is left to llama-server, which does so after each answer.
       const onComplete = () => {
         forget()
         answer.end()
-        socket.destroy()
       }
       const onBreak = (error: Error) => {
         socket.destroy()
+        if (reader.complete) return
         // Once there is an answer, its reader gets the error.
         if (reader.status !== undefined) void hooks.explain(error).then(finish)
         else finish(error)
@@ -116,9 +119,10 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       open.add(finish)
       if (isFiling) filing++
       hooks.onRequest?.()
-      signal.addEventListener('abort', onAbort, { once: true })
+      signal?.addEventListener('abort', onAbort)
       socket.on('error', onBreak)
       socket.on('end', () => {
+        socket.destroy()
         if (reader.complete) return
         if (reader.end()) onComplete()
         else onBreak(Object.assign(new Error('the connection was closed'), { code: 'ECONNRESET' }))
@@ -128,12 +132,12 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
   }
 
   /** Whether to try again after a failure that came before any answer. Waits where that helps. */
-  async function mayRetry(error: Error, attempt: number, signal: AbortSignal): Promise<boolean> {
+  async function mayRetry(error: Error, attempt: number, signal?: AbortSignal): Promise<boolean> {
     const code = 'code' in error ? String(error.code) : ''
     if (code === 'EAGAIN') {
       const wait = BACKLOG_WAITS[attempt]
       if (wait === undefined) return false
-      await sleep(wait, undefined, { signal }).catch(() => {
+      await sleep(wait, undefined, signal && { signal }).catch(() => {
         // The next attempt begins with a look at the signal.
       })
       return hooks.alive()
@@ -145,12 +149,12 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
     /** Resolves at the response's headers. */
     async request(request: EngineRequest): Promise<EngineResponse> {
       for (let attempt = 0; ; attempt++) {
-        request.signal.throwIfAborted()
+        request.signal?.throwIfAborted()
         if (closed) throw closed
         try {
           return await send(request)
         } catch (error) {
-          if (!(error instanceof Error) || error === closed || request.signal.aborted) throw error
+          if (!(error instanceof Error) || error === closed || request.signal?.aborted) throw error
           if (!(await mayRetry(error, attempt, request.signal))) throw await hooks.explain(error)
         }
       }

@@ -4,7 +4,7 @@ import type { Model } from '../../core/contracts/models.ts'
 import type { Framing } from '../../core/contracts/native-api.ts'
 import { NATIVE_NAMING } from '../../core/contracts/native-api.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
-import { parseOptions, topLevelOptions } from '../../core/models/options.ts'
+import { parseOptions, parseRequestOptions } from '../../core/models/options.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { chatCall, engineMessages, generateCall } from '../../plugins/api-native/native-question.ts'
 import { chooseFraming } from '../../plugins/api-native/native-streams.ts'
@@ -75,10 +75,9 @@ t.test('options: aliases, checks, nulls', t => {
     t.throws(() => parseOptions(options), { code: 'invalid_option', status: 400 }, JSON.stringify(options))
   }
   t.throws(() => parseOptions({ num_predict: 'x' }), { message: /num_predict/ }, 'the error names it as it was spelled')
-  t.same(topLevelOptions({ temperature: 1, model: 'x', num_ctx: 5, max_completion_tokens: 3 }), {
-    temperature: 1,
-    num_ctx: 5,
-    max_completion_tokens: 3
+  t.match(parseRequestOptions({ temperature: 1, model: 'x', num_ctx: 5, max_completion_tokens: 3 }), {
+    load: { num_ctx: 5 },
+    sampling: { temperature: 1, max_tokens: 3, model: undefined }
   })
   t.end()
 })

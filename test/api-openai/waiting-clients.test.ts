@@ -33,9 +33,9 @@ t.test('a client that disconnects cancels its request to the engine', async t =>
     if (body === chat) await (await reply).body!.getReader().read()
     else reply.catch(() => {})
     await until('the engine is asked', () => requests.length > count)
-    t.equal(requests.at(-1)!.signal.aborted, false)
+    t.equal(requests.at(-1)!.signal!.aborted, false)
     controller.abort()
-    await until('the engine is told', () => requests.at(-1)!.signal.aborted)
+    await until('the engine is told', () => requests.at(-1)!.signal!.aborted)
     await fixture.idle()
     t.pass(what)
   }

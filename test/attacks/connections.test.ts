@@ -1,8 +1,9 @@
 import { once } from 'node:events'
-import { request } from 'node:http'
+import { createServer, request } from 'node:http'
 import { connect, type Socket } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
+import { PassThrough } from 'node:stream'
 import { json } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
 import { ConnectionGuard } from '../../core/http/connection-guard.ts'
@@ -114,6 +115,27 @@ t.test('one address has a part of the connections only', async t => {
   const loopback = await fetch(`http://127.0.0.1:${port}/api/health`)
   t.equal(loopback.status, 200, 'those of this machine are not counted by address')
   t.equal(sockets.filter(({ got }) => got.includes('503')).length, 3)
+})
+
+t.test('the addresses of one IPv6 network have a part of the connections together', async t => {
+  const log = { warn() {}, info() {} } as never
+  const guard = new ConnectionGuard({ connections: 100, connections_per_address: 2, reader_stall: 0 }, log)
+  const server = createServer()
+  server.removeAllListeners('connection')
+  guard.attach(server, true)
+  const isRefused = (remoteAddress: string) => {
+    const socket = Object.assign(new PassThrough(), { remoteAddress })
+    server.emit('connection', socket)
+    return socket.writableEnded
+  }
+  const network = ['2001:db8:0:1::1', '2001:db8:0:1:ffff::2', '2001:db8:0:1:a:b:c:d', '2001:db8:0:1::1']
+  t.same(network.map(isRefused), [false, false, true, true])
+  t.same(
+    ['2001:db8:0:2::1', '192.0.2.1', '::ffff:192.0.2.1'].map(isRefused),
+    [false, false, false],
+    'others have theirs'
+  )
+  t.ok(isRefused('192.0.2.1'), 'an IPv4 address counts in both spellings')
 })
 
 t.test('fewer connections are accepted where the process may open few files', async t => {

@@ -273,7 +273,7 @@ t.test('the prompts of a list are asked one after the other', async t => {
 })
 
 t.test('texts that cannot fit are not sent to be cut into tokens', async t => {
-  const long = 'a b '.repeat(300_000)
+  const long = 'a b '.repeat(600_000)
   const { calls, sent } = callsOf(() => ({ body: '{"tokens":[1,2,3],"data":[]}' }))
   const sink = { signal, take: () => undefined }
   const refused = { code: 'context_exceeded', details: { n_ctx: 100 } }
@@ -281,17 +281,18 @@ t.test('texts that cannot fit are not sent to be cut into tokens', async t => {
   await t.rejects(calls.chat!({ messages: [{ role: 'user', content: parts }] }, sink), refused)
   await t.rejects(calls.completion!({ prompt: long }, sink), refused)
   await t.rejects(calls.completion!({ prompt: 'x', suffix: long }, sink), { code: 'context_exceeded' })
-  await t.rejects(calls.tokenize!({ content: long }, { signal }), refused)
+  const tooLong = { code: 'over_limit', param: 'content', message: /in parts/ }
+  await t.rejects(calls.tokenize!({ content: long }, { signal }), tooLong)
   await t.rejects(calls.countTokens!({ messages: [{ role: 'user', content: long }] }, { signal }), refused)
   t.strictSame(sent, [])
-  await calls.tokenize!({ content: long.slice(0, 1_000_000) }, { signal })
-  t.equal(sent.length, 1, 'one that may fit is')
+  await calls.tokenize!({ content: long.slice(0, 2_000_000) }, { signal })
+  t.equal(sent.length, 1, 'what is only split need not fit')
 
   const embedding = callsOf(() => ({ body: '{"tokens":[1,2,3],"data":[]}' }), 'embedding')
   await t.rejects(embedding.calls.embed!([long], { signal }), refused)
   await embedding.calls.embed!([long], { signal, truncate: true })
   t.ok(
-    embedding.sent.every(({ body }) => JSON.stringify(body).length < 1_100_000),
+    embedding.sent.every(({ body }) => JSON.stringify(body).length < 2_200_000),
     'of one that is shortened the beginning is'
   )
   const rerank = callsOf(() => ({ body: '{"results":[]}' }), 'rerank')

@@ -173,6 +173,7 @@ const HOSTILE_SCHEMAS: Record<string, object> = {
   'what fills a list': { type: 'array', prefixItems: [{}], items: BRANCHING, minItems: 3 },
   'numbers with blanks': pattern('^(([a-z]?[0-9]?){ 0,20}){0,20x}$'),
   'very many properties': object(Object.fromEntries(Array.from({ length: 1500 }, (_, i) => [`p${i}`, {}])), []),
+  'thousands of values': { enum: Array.from({ length: 3000 }, (_, i) => `country ${i}`) },
   'many lists of values': { enum: Array.from({ length: 8000 }, (_, i) => `v${i}`) }
 }
 

@@ -1,22 +1,25 @@
-import { execFileSync } from 'node:child_process'
+import { execFileSync, fork } from 'node:child_process'
+import { once } from 'node:events'
 import { readdirSync } from 'node:fs'
-import { connect, type Socket } from 'node:net'
+import { constants, setPriority } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { median, percentile, residentMemory } from '../../scripts/bench/measuring.ts'
-import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import { type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
+import { ATTACKS, type Findings, type Orders } from './hostile-clients.ts'
 import { record } from './support.ts'
 
 const MINUTES = Number(process.env.CORRAL_LONG_MINUTES ?? 20)
-/** How long the honest clients are alone, so that there is something to compare with (milliseconds). */
-const IDLE = 60_000
+/** How long the honest clients are alone (milliseconds). */
+const ALONE = 60_000
 const HONEST = ['ann', 'ben', 'cem']
+const CONFIG = 'defaults:\n  num_parallel: 8\nlimits:\n  reader_stall: 10s\n  stuck_after: 5s\n'
 
 /** Makes a key with the real command line. */
-function createKey(home: string, name: string): string {
+function createKey({ home }: Corral, name: string): string {
   const main = join(packageRoot, 'dist', 'command-line', 'main.js')
   return execFileSync(process.execPath, [main, 'key', 'create', name, '--yes'], {
     env: { ...process.env, CORRAL_HOME: home, CORRAL_LLAMA_CPP: engineBuildFolder() },
@@ -26,217 +29,102 @@ function createKey(home: string, name: string): string {
   }).trim()
 }
 
-/** What a hostile client does again and again, each in its own way; it gives the status or the code that it met. */
-type Attack = (corral: Corral, headers: Record<string, string>, signal: AbortSignal) => Promise<string>
-
-const codeOf = async (response: Awaited<ReturnType<Corral['send']>>) => {
-  const text = await response.text()
-  try {
-    const body = JSON.parse(text)
-    return String(body.code ?? body.error?.code ?? response.status)
-  } catch {
-    return String(response.status)
-  }
+interface HonestWork {
+  /** Milliseconds to the first token of each answer, alone and then beside hostile clients. */
+  alone: number[]
+  beside: number[]
+  /** Codes and statuses of requests without an answer. */
+  failures: Set<string>
 }
 
-const ask =
-  (path: string, body: () => unknown): Attack =>
-  async (corral, headers, signal) =>
-    await codeOf(await corral.send(path, body(), { headers, signal }))
-
-const chat = (more: object) => ({ model: DEMO, messages: [CAPITAL_QUESTION], ...more })
-
-const GRAMMAR = 'root ::= a a a a a a a a\na ::= b{0,20}\nb ::= c{0,20}\nc ::= [a-z]? [0-9]?'
-/** One whose repetitions are few enough to pass, and which takes the engine its time all the same. */
-const SLY_GRAMMAR = 'root ::= a a a a a a\na ::= b? b? b? b? b?\nb ::= [a-z]? [0-9]? [a-z]? [0-9]?'
-
-/** Made once: to make them would take the processor from the server. */
-const BRACKETS = '['.repeat(20_000_000)
-const COMMAS = `[${'0,'.repeat(10_000_000)}0]`
-
-/** Sends bytes on a connection of its own and keeps it open for a while. */
-async function hold(corral: Corral, text: string, signal: AbortSignal, reads = false): Promise<string> {
-  const { hostname, port } = new URL(corral.url)
-  const socket: Socket = connect(Number(port), hostname)
-  socket.on('error', () => {
-    // The server may close it whenever it likes.
-  })
-  socket.write(text)
-  if (!reads) socket.pause()
-  await sleep(20_000, undefined, { signal }).catch(() => {})
-  socket.destroy()
-  return 'held'
-}
-
-const post = (path: string, headers: Record<string, string>, body: string, length = Buffer.byteLength(body)) =>
-  [
-    `POST ${path} HTTP/1.1`,
-    'host: localhost',
-    'content-type: application/json',
-    `content-length: ${length}`,
-    ...Object.entries(headers).map(([name, value]) => `${name}: ${value}`),
-    '',
-    body
-  ].join('\r\n')
-
-const ATTACKS: Record<string, Attack> = {
-  'reads nothing': (corral, headers, signal) =>
-    hold(
-      corral,
-      post(
-        '/v1/chat/completions',
-        headers,
-        JSON.stringify(chat({ stream: true, max_tokens: 4000, ignore_eos: true, logprobs: true, top_logprobs: 20 }))
-      ),
-      signal
-    ),
-  'endless answers': ask('/v1/chat/completions', () => chat({ max_tokens: -1, ignore_eos: true, stream: true })),
-  'a hundred at once': async (corral, headers, signal) => {
-    const one = () =>
-      corral.send('/v1/chat/completions', chat({ max_tokens: 64, ignore_eos: true }), { headers, signal })
-    const codes = await Promise.all(Array.from({ length: 100 }, async () => await codeOf(await one())))
-    return codes.includes('200') ? 'some answered' : codes[0]!
-  },
-  'leaves early': async (corral, headers, signal) => {
-    const early = AbortSignal.any([signal, AbortSignal.timeout(300)])
-    const body = chat({ max_tokens: 3000, ignore_eos: true, stream: true })
-    return await codeOf(await corral.send('/v1/chat/completions', body, { headers, signal: early })).catch(() => 'left')
-  },
-  'explosive grammar': ask('/v1/chat/completions', () => chat({ grammar: GRAMMAR, max_tokens: 200 })),
-  'sly grammar': ask('/v1/chat/completions', () => chat({ grammar: SLY_GRAMMAR, max_tokens: 200 })),
-  'nested schema': ask('/v1/chat/completions', () =>
-    chat({
-      max_tokens: 200,
-      response_format: {
-        type: 'json_schema',
-        json_schema: {
-          name: 'x',
-          schema: {
-            type: 'array',
-            maxItems: 100,
-            items: { type: 'array', maxItems: 100, items: { type: 'string', maxLength: 1000 } }
-          }
-        }
-      }
-    })
-  ),
-  'many prompts': ask('/v1/embeddings', () => ({ model: DEMO, input: Array.from({ length: 20_000 }, () => 'x') })),
-  'as many prompts as it may': ask('/v1/embeddings', () => ({
-    model: DEMO,
-    input: Array.from({ length: 2000 }, (_, index) => `number ${index}`)
-  })),
-  'changing load options': ask('/api/chat', () => ({
-    ...chat({ stream: false }),
-    options: { num_ctx: Math.random() < 0.5 ? 1024 : 2048 + 256 * Math.ceil(Math.random() * 8), max_tokens: 4 }
-  })),
-  'a large context': ask('/api/chat', () => ({
-    ...chat({ stream: false }),
-    options: { num_ctx: 2_147_483_647, num_parallel: 256 }
-  })),
-  brackets: ask('/v1/chat/completions', () => BRACKETS),
-  commas: ask('/v1/chat/completions', () => COMMAS),
-  'wrong keys': async corral => {
-    const headers = { authorization: `Bearer corral_${Math.random()}` }
-    const codes = await Promise.all(
-      Array.from({ length: 20 }, async () => await codeOf(await corral.send('/api/tags', undefined, { headers })))
-    )
-    return codes[0]!
-  },
-  'half a request': (corral, headers, signal) => hold(corral, post('/api/chat', headers, '{"model":', 5000), signal),
-  'half a head': (corral, _, signal) => hold(corral, 'GET /api/tags HTTP/1.1\r\nhost: localhost\r\nx-', signal, true),
-  'what only others may': async (corral, headers, signal) => {
-    const codes: string[] = []
-    for (const [path, body] of [
-      ['/api/stop', { model: DEMO }],
-      ['/api/runtimes/install', { archive: '/tmp/none.tar.gz' }],
-      ['/api/import', { model: 'a/b', path: '/etc/passwd' }],
-      ['/api/pull', { model: 'http://127.0.0.1:1/x.gguf' }]
-    ] as const) {
-      codes.push(await codeOf(await corral.send(path, body, { headers, signal })))
-    }
-    return [...new Set(codes)].join(' ')
-  }
-}
-
-t.test(`honest clients beside ${Object.keys(ATTACKS).length} hostile ones for ${MINUTES} minutes`, async t => {
-  const corral = await startCorral(t, {
-    config: 'defaults:\n  num_parallel: 8\nlimits:\n  reader_stall: 10s\n  stuck_after: 5s\n'
-  })
-  const names = [...HONEST, ...Object.keys(ATTACKS).map(name => name.replaceAll(' ', '-'))]
-  const keys = new Map(names.map(name => [name, createKey(corral.home, name)]))
-  const headersOf = (name: string) => ({ authorization: `Bearer ${keys.get(name.replaceAll(' ', '-'))}` })
-  await until('keys count', async () => (await corral.json('/api/tags')).status === 401)
-  const end = new AbortController()
-  const times: { idle: number[]; busy: number[] } = { idle: [], busy: [] }
-  const failures = new Map<string, number>()
-  const met = new Map<string, Map<string, number>>()
-  /** How long answers that end with their context hold a slot, which nobody takes away from them. */
-  const turns: number[] = []
-  let phase: keyof typeof times = 'idle'
-
-  async function honest(name: string): Promise<void> {
-    const headers = headersOf(name)
-    for (let turn = 0; !end.signal.aborted; turn++) {
+/** Three clients that ask short questions one after the other; each first token is looked for while it comes. */
+function startHonest(corral: Corral, keys: readonly string[], state: { isAttacked: boolean; ended: boolean }) {
+  const work: HonestWork = { alone: [], beside: [], failures: new Set() }
+  async function client(key: string, name: string): Promise<void> {
+    const headers = { authorization: `Bearer ${key}` }
+    for (let turn = 0; !state.ended; turn++) {
       const began = performance.now()
-      const during = phase
-      const body = chat({ max_tokens: 16, stream: true, messages: [{ role: 'user', content: `${name} asks ${turn}` }] })
+      const times = state.isAttacked ? work.beside : work.alone
+      const messages = [{ role: 'user', content: `${name} asks ${turn}` }]
+      const body = { model: DEMO, max_tokens: 16, stream: true, messages }
       const response = await corral.send('/v1/chat/completions', body, { headers })
-      if (response.status === 200) {
-        let first: number | undefined
-        // The first bytes that are no comment hold the first token.
-        for await (const chunk of response.body!) {
-          if (Buffer.from(chunk).includes('data: ')) first ??= performance.now() - began
-        }
-        times[during].push(first!)
-      } else {
-        const code = await codeOf(response)
-        failures.set(code, (failures.get(code) ?? 0) + 1)
+      let first: number | undefined
+      let text = ''
+      // The first bytes that are no comment hold the first token.
+      for await (const chunk of response.body!) {
+        text += Buffer.from(chunk)
+        if (text.includes('data: ')) first ??= performance.now() - began
       }
+      if (response.status === 200 && text.includes('data: [DONE]')) times.push(first!)
+      else work.failures.add(`${response.status} ${text.slice(-300)}`)
       await sleep(200)
     }
   }
+  return { work, ended: Promise.all(HONEST.map((name, index) => client(keys[index]!, name))) }
+}
 
-  async function hostile(name: string, attack: Attack): Promise<void> {
-    const outcomes = new Map<string, number>()
-    met.set(name, outcomes)
-    while (!end.signal.aborted) {
-      const began = performance.now()
-      const outcome = await attack(
-        corral,
-        headersOf(name),
-        AbortSignal.any([end.signal, AbortSignal.timeout(30_000)])
-      ).catch(() => 'cut')
-      outcomes.set(outcome, (outcomes.get(outcome) ?? 0) + 1)
-      if (name === 'endless answers' && outcome === '200') turns.push(performance.now() - began)
-      await sleep(100)
-    }
+/** Lets the hostile clients loose. @returns ends them and gives what they have met */
+async function attack(orders: Orders): Promise<() => Promise<Findings>> {
+  const child = fork(join(import.meta.dirname, 'hostile-clients.js'))
+  await once(child, 'spawn')
+  // As if they had a machine of their own: they get what the servers leave.
+  setPriority(child.pid!, constants.priority.PRIORITY_LOW)
+  child.send(orders)
+  return async () => {
+    const answer = once(child, 'message')
+    child.send('end')
+    return (await answer)[0] as Findings
   }
+}
+
+/*
+ * Processors are shared, also with the hostile clients and with whatever else runs on the machine, and that takes its
+ * time from everybody. What is corral's part in it shows beside a second server: it has the same honest clients at the
+ * same moments, and nobody attacks it.
+ */
+t.test(`honest clients beside ${Object.keys(ATTACKS).length} hostile ones for ${MINUTES} minutes`, async t => {
+  const corral = await startCorral(t, { config: CONFIG })
+  const other = await startCorral(t, { config: CONFIG })
+  const honestKeys = HONEST.map(name => createKey(corral, name))
+  const otherKeys = HONEST.map(name => createKey(other, name))
+  const keys = Object.fromEntries(
+    Object.keys(ATTACKS).map(name => [name, createKey(corral, name.replaceAll(' ', '-'))])
+  )
+  const state = { isAttacked: false, ended: false }
+  const here = startHonest(corral, honestKeys, state)
+  const there = startHonest(other, otherKeys, state)
 
   const memory: number[] = []
   const descriptors: number[] = []
-  async function watcher(): Promise<void> {
-    while (!end.signal.aborted) {
+  async function watch(): Promise<void> {
+    while (!state.ended) {
       memory.push(residentMemory(corral.process.pid!))
       descriptors.push(readdirSync(`/proc/${corral.process.pid}/fd`).length)
       await sleep(1000)
     }
   }
 
-  const working = HONEST.map(honest)
-  await sleep(IDLE)
-  phase = 'busy'
-  working.push(watcher(), ...Object.entries(ATTACKS).map(([name, attack]) => hostile(name, attack)))
+  await sleep(ALONE)
+  const endAttack = await attack({ url: corral.url, keys })
+  state.isAttacked = true
+  const watched = watch()
   await sleep(MINUTES * 60_000)
-  end.abort()
-  await Promise.all(working)
+  state.ended = true
+  const met = await endAttack()
+  await Promise.all([here.ended, there.ended, watched])
 
-  for (const [name, outcomes] of met) t.comment(`${name}: ${JSON.stringify(Object.fromEntries(outcomes))}`)
-  t.comment(`honest clients met ${JSON.stringify(Object.fromEntries(failures))}`)
-  const [idle, busy] = [percentile(times.idle, 0.99), percentile(times.busy, 0.99)]
-  t.same([...failures.keys()], [], 'honest clients get answers')
-  t.ok(times.busy.length > MINUTES * 20, `${times.busy.length} answers to honest clients`)
-  const text = `first tokens after ${idle.toFixed(0)} ms alone and ${busy.toFixed(0)} ms beside hostile clients (p99)`
-  t.ok(busy < 3 * idle + median(turns), `${text}; a slot's turn is ${median(turns).toFixed(0)} ms`)
+  for (const [name, outcomes] of Object.entries(met)) {
+    const text = `${name}: ${JSON.stringify(outcomes)}`
+    t.ok(Object.keys(outcomes).some(outcome => outcome !== 'cut') && !('internal' in outcomes), text)
+  }
+  t.same([...here.work.failures, ...there.work.failures], [], 'honest clients get answers')
+  const { alone, beside } = here.work
+  t.ok(beside.length > MINUTES * 20, `${beside.length} answers to honest clients`)
+  const figures = (times: number[]) => `${median(times).toFixed(0)} and ${percentile(times, 0.99).toFixed(0)} ms`
+  t.ok(
+    percentile(beside, 0.99) <= 3 * percentile(there.work.beside, 0.99),
+    `first tokens (median and p99) after ${figures(beside)}; at a server that nobody attacks ${figures(there.work.beside)}`
+  )
   const third = Math.floor(memory.length / 3)
   const thirds = (values: number[]) =>
     [median(values.slice(third, 2 * third)), median(values.slice(2 * third))] as const
@@ -253,19 +141,26 @@ t.test(`honest clients beside ${Object.keys(ATTACKS).length} hostile ones for ${
     .filter(line => /"level":50/.test(line) && !/the engine died|loading failed/.test(line))
   t.same(errors, [], 'the server found no fault of its own')
   await until('all slots are free', async () => {
-    const { body } = await corral.json('/api/ps', undefined, { headers: headersOf(HONEST[0]!) })
+    const { body } = await corral.json('/api/ps', undefined, { headers: { authorization: `Bearer ${honestKeys[0]}` } })
     return body.models.every((model: any) => model.running === 0 && model.queued === 0)
   })
   t.equal(await corral.end('SIGTERM'), 0)
 
   record(t, 'Honest and hostile clients', {
     'minutes, honest clients, hostile ones': `${MINUTES}, ${HONEST.length}, ${Object.keys(ATTACKS).length}`,
-    'answers to honest clients': times.busy.length,
-    'their first token, median and p99': `${median(times.busy).toFixed(0)} and ${busy.toFixed(0)} ms; alone ${median(times.idle).toFixed(0)} and ${idle.toFixed(0)} ms`,
+    'answers to honest clients': beside.length,
+    'their first token, median and p99': figures(beside),
+    '… at the same time at a server that nobody attacks': figures(there.work.beside),
+    '… before the attack': figures(alone),
     'memory of the gateway': `${memoryBefore.toFixed(0)} MiB in the middle third, ${memoryAfter.toFixed(0)} MiB in the last`,
     'open file descriptors': `${descriptorsBefore} in the middle third, ${descriptorsAfter} in the last`,
     ...Object.fromEntries(
-      [...met].map(([name, outcomes]) => [name, [...outcomes].map(([code, count]) => `${code} ${count}`).join(', ')])
+      Object.entries(met).map(([name, outcomes]) => [
+        name,
+        Object.entries(outcomes)
+          .map(([code, count]) => `${code} ${count}`)
+          .join(', ')
+      ])
     )
   })
 })

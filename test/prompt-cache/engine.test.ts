@@ -208,9 +208,9 @@ async function scripted(
         // Without a real connection nothing else keeps the process alive.
         const alive = setInterval(() => {}, 1000)
         await new Promise((_, reject) => {
-          const end = () => reject(signal.reason)
-          if (signal.aborted) end()
-          else signal.addEventListener('abort', end)
+          const end = () => reject(signal!.reason)
+          if (signal!.aborted) end()
+          else signal!.addEventListener('abort', end)
         }).finally(() => clearInterval(alive))
       }
       if (answer instanceof Error) throw answer

@@ -98,6 +98,30 @@ t.test('the last slot is left free for a client that was here lately', t => {
   t.end()
 })
 
+t.test('clients that ask again at once find a slot each', t => {
+  const m = crowded(6)
+  m.request(10, 'a', honest)
+  m.request(20, 'a', { turn: 'third' })
+  for (const [id, granted] of [
+    [1, 10],
+    [2, 20]
+  ] as const) {
+    t.same(short(m.send({ type: 'leave', id, key: 'a' })), [`grant ${granted}`])
+  }
+  m.send({ type: 'leave', id: 10, key: 'a' })
+  const effects = m.send({ type: 'leave', id: 20, key: 'a' })
+  t.same(short(effects), [], 'two slots are free')
+  t.equal(alarmOf(effects), 2000)
+  t.same(short(m.request(11, 'a', honest)), ['grant 11'])
+  t.same(short(m.request(21, 'a', { turn: 'third' })), ['grant 21'])
+  m.send({ type: 'leave', id: 11, key: 'a' })
+  m.send({ type: 'leave', id: 21, key: 'a' })
+  t.same(short(m.until(2000)), ['grant 5'], 'after a while one is left for both')
+  t.same(short(m.until(MINUTE - 1)), [])
+  t.same(short(m.until(MINUTE)), ['grant 6'])
+  t.end()
+})
+
 t.test('a client has a bound of its own in each queue', t => {
   const m = crowded(4, { queuePerKey: 2 })
   t.same(short([...m.request(5, 'a', greedy), ...m.request(6, 'a', greedy)]), [])

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
@@ -221,7 +221,7 @@ t.test('the store follows the file, and never opens again', async t => {
     execFileSync('mkfifo', [path])
     await store.refresh()
     t.ok(await store.find(three.key), 'a pipe in its place is not waited for')
-    await t.rejects(openKeyStore(path, [], log), /keys\.json is no file/)
+    await t.rejects(openKeyStore(path, [], log), /keys\.json, cannot be used: it is no regular file/)
     rmSync(path)
   }
   async function entry() {
@@ -230,6 +230,29 @@ t.test('the store follows the file, and never opens again', async t => {
     await createKey(other, { name: 'x' })
     return (await readKeys(other))![0]
   }
+})
+
+t.test('a file that cannot be read does not open the server', async t => {
+  const home = t.testdir({})
+  const path = join(home, 'keys.json')
+  // As where the keys are on a disk that is not mounted.
+  symlinkSync(join(home, 'nowhere', 'keys.json'), path)
+  await t.rejects(
+    openKeyStore(path, [], log),
+    /keys\.json, cannot be used: it is a symbolic link to a file that is not/
+  )
+  await t.rejects(createKey(path, { name: 'one' }), /symbolic link/, 'nor is it replaced')
+  rmSync(path)
+  writeFileSync(path, '')
+  truncateSync(path, 2 ** 31)
+  await t.rejects(openKeyStore(path, [], log), /keys\.json, cannot be used: it is larger than 64 MiB/)
+  rmSync(path)
+  const { key } = await createKey(path, { name: 'one', role: 'admin' })
+  const [entry] = (await readKeys(path))!
+  writeFileSync(path, JSON.stringify({ version: 1, keys: [{ ...entry, expires: '2026-13-45T99:99:99Z' }] }))
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  await t.rejects(async () => await store.find(key), { code: 'unauthorized' }, 'an end that is no date has passed')
 })
 
 t.test('a key ends', async t => {

@@ -8,7 +8,7 @@ import { callOf } from './pipeline.ts'
  */
 
 /** Vectors of all inputs. @throws CorralError `unsupported_capability`, or what the engine or the lease does */
-export async function embedInParts(
+export async function embedChunked(
   lease: Lease,
   inputs: Parameters<NonNullable<Engine['embed']>>[0],
   tally: TokenTally,
@@ -26,7 +26,7 @@ export async function embedInParts(
 }
 
 /** Scores of all documents. @throws CorralError `unsupported_capability`, or what the engine or the lease does */
-export async function rerankInParts(
+export async function rerankChunked(
   lease: Lease,
   { query, documents }: { query: string; documents: readonly string[] },
   tally: TokenTally
