@@ -66,7 +66,7 @@ export function withinBounds<Body extends EngineFields>(
 }
 
 /** The error for a value over a bound. @param bound its name below `limits` */
-export function overLimit(param: string, bound: string, given: number | string, most: number | string): CorralError {
+function overLimit(param: string, bound: string, given: number | string, most: number | string): CorralError {
   return new CorralError(
     'over_limit',
     `"${param}" is ${given}, and "limits.${bound}" allows ${most} at most. Ask for less, or have the admin raise the limit.`,

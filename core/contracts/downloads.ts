@@ -44,7 +44,6 @@ export interface PullPlan extends Omit<PlanReply, 'model' | 'repository' | 'file
 
 /** An unfinished pull, as the native API lists it. */
 export type PullRecord = PullReply
-export type PullState = PullRecord['state']
 /** Progress of one file, in bytes. */
 export type FileProgress = PullRecord['files'][number]
 

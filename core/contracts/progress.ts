@@ -44,15 +44,15 @@ export interface Waiting {
 /** Waits for `pending` until the signal is aborted. @throws the signal's reason; what is pending goes on */
 export async function untilAborted<T>(pending: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (!signal) return await pending
-  signal.throwIfAborted()
-  let onAbort: (() => void) | undefined
+  let onAbort!: () => void
   const aborted = new Promise<never>((_, reject) => {
     onAbort = () => reject(signal.reason)
     signal.addEventListener('abort', onAbort, { once: true })
   })
+  if (signal.aborted) onAbort()
   try {
-    return await Promise.race([pending, aborted])
+    return await Promise.race([aborted, pending])
   } finally {
-    signal.removeEventListener('abort', onAbort!)
+    signal.removeEventListener('abort', onAbort)
   }
 }

@@ -80,7 +80,7 @@ export class ConnectionGuard {
   readonly #busy = new Map<string, number>()
   #counted = 0
   #timer: NodeJS.Timeout | undefined
-  #saidFull = Number.NEGATIVE_INFINITY
+  #warnedAt = Number.NEGATIVE_INFINITY
   #exempt: (address: string) => boolean = () => false
 
   constructor(limits: ConnectionLimits, log: FastifyBaseLogger, openFiles = mostOpenFiles()) {
@@ -173,7 +173,7 @@ export class ConnectionGuard {
       // Whoever asks for nothing, or has not done so yet, makes room for those who do.
       if (few && this.#counted >= this.#most) this.#closeWaiting()
       if (!few || this.#counted >= this.#most) {
-        this.#sayFull(few ? undefined : address)
+        this.#warnFull(few ? undefined : address)
         return false
       }
       this.#counted++
@@ -224,10 +224,10 @@ export class ConnectionGuard {
     return undefined
   }
 
-  #sayFull(address: string | undefined): void {
+  #warnFull(address: string | undefined): void {
     const now = performance.now()
-    if (now - this.#saidFull < 60_000) return
-    this.#saidFull = now
+    if (now - this.#warnedAt < 60_000) return
+    this.#warnedAt = now
     if (address === undefined) {
       this.#log.warn(`Connections are refused: ${this.#most} are open (limits.connections).`)
     } else {

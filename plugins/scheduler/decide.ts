@@ -161,7 +161,7 @@ function record(step: Step, engine: EngineState, event: EngineEvent): void {
     case 'leave':
       engine.queue = engine.queue.filter(request => request.id !== event.id)
       endAnswer(step, engine, event.id)
-      if (plan?.reload?.requester === event.id && !isIn(engine, 'loading')) undoReload(step, engine, plan.reload)
+      undoReloadOf(step, engine, event.id)
       return
     case 'yield':
       recordYield(step, engine, event.id)
@@ -276,8 +276,7 @@ function queueFull(step: Step, engine: EngineState, turn: string): CorralError |
   const displaced = toDisplace(engine, turn)
   if (!displaced) return full
   refuse(step, engine, [displaced], full)
-  const reload = planOf(engine)?.reload
-  if (reload?.requester === displaced.id && !isIn(engine, 'loading')) undoReload(step, engine, reload)
+  undoReloadOf(step, engine, displaced.id)
   return undefined
 }
 
@@ -376,6 +375,12 @@ function undoReload(
   dropPlan(step, engine)
   if (isIn(engine, 'ready')) serve(step, engine)
   else if (engine.queue.length) planLoad(step, engine, previous, previouslyBy)
+}
+
+/** Gives up the reload that a request wanted which waits no more, if it has not begun. */
+function undoReloadOf(step: Step, engine: EngineState, requester: number): void {
+  const reload = planOf(engine)?.reload
+  if (reload?.requester === requester && !isIn(engine, 'loading')) undoReload(step, engine, reload)
 }
 
 function recordStop(step: Step, engine: EngineState, event: Extract<Event, { type: 'stop' }>): void {

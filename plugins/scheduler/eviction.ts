@@ -158,7 +158,7 @@ function enginesBeside(state: SchedulerState, engine: EngineState): EngineState[
 }
 
 /** All others that take room and are not on their way out. */
-export function stayingBeside(state: SchedulerState, engine: EngineState): EngineState[] {
+function stayingBeside(state: SchedulerState, engine: EngineState): EngineState[] {
   return enginesBeside(state, engine).filter(other => !isIn(other, 'stopping'))
 }
 

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { clientNetwork } from '../../core/system/client-network.ts'
+import { setNewest } from '../../core/system/newest-entries.ts'
 
 /** Wrong keys that an address may send at once; this many a second are forgiven. */
 const BURST = 30
@@ -71,10 +72,7 @@ export class FailedAttempts {
     const entry = this.#failures.get(name) ?? { count: 0, at: now, last: '', good: new Set() }
     entry.count = decayed(entry, now)
     entry.at = now
-    // At the end: the first one of a Map is the one that was inserted longest ago.
-    this.#failures.delete(name)
-    this.#failures.set(name, entry)
-    if (this.#failures.size > MOST_ADDRESSES) this.#failures.delete(this.#failures.keys().next().value!)
+    setNewest(this.#failures, name, entry, MOST_ADDRESSES)
     return entry
   }
 }

@@ -18,7 +18,7 @@ import { KeyLimitsSchema } from './key-limits.ts'
  */
 
 /** What a key may be called: it stands in logs, and in addresses. */
-export const KEY_NAME_PATTERN = '^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$'
+const KEY_NAME_PATTERN = '^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$'
 
 /** Checked by its beginning: a key whose end cannot be read must not live for ever. */
 const Moment = Type.String({

@@ -2,6 +2,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
+import { setNewest } from '../../core/system/newest-entries.ts'
 import { TooCostly, waysOf } from './grammar-cost.ts'
 import { engineSchema } from './grammar-schemas.ts'
 import { NotReadable, readGrammar } from './grammar-text.ts'
@@ -41,9 +42,7 @@ export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request:
       found = counting(count)
       counted++
     }
-    known.delete(text)
-    known.set(text, found)
-    if (known.size > MOST_KNOWN) known.delete(known.keys().next().value!)
+    setNewest(known, text, found, MOST_KNOWN)
     return found
   }
 

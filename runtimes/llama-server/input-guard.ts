@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto'
 import type { EngineFields } from '../../core/contracts/engines.ts'
+import { untilAborted } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
+import { setNewest } from '../../core/system/newest-entries.ts'
 import { isLarge } from './text-length.ts'
 
 /*
@@ -57,13 +59,8 @@ export function createInputBook(now: () => number = Date.now) {
   /** Oldest first. `until` is when what it did is forgotten. */
   const strikes = new Map<string, { count: number; until: number; cause: string }>()
   const suspects = new Map<string, number>()
-  const proven = new Set<string>()
-
-  function note<Value>(map: Map<string, Value>, key: string, value: Value): void {
-    map.delete(key)
-    map.set(key, value)
-    if (map.size > REMEMBERED) map.delete(map.keys().next().value!)
-  }
+  const proven = new Map<string, true>()
+  const note = <Value>(map: Map<string, Value>, key: string, value: Value) => setNewest(map, key, value, REMEMBERED)
 
   return {
     /** @throws CorralError `input_blocked` for one that has done harm too often */
@@ -95,8 +92,7 @@ export function createInputBook(now: () => number = Date.now) {
     /** An answer with it has come to its end. */
     prove({ digest }: Input): void {
       suspects.delete(digest)
-      proven.add(digest)
-      if (proven.size > REMEMBERED) proven.delete(proven.keys().next().value!)
+      note(proven, digest, true)
     },
     isProven: ({ digest }: Input) => proven.has(digest)
   }
@@ -199,26 +195,23 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
     return true
   }
   function retryWaiting(): void {
-    for (const again of [...waiting]) again()
+    for (const retry of waiting) retry()
   }
 
   /** Waits until the request may begin, and adds it in the same instant. */
   async function begin(ticket: Ticket, signal: AbortSignal): Promise<void> {
     // One that is being ended still has its slots: who gave up now would get the same engine again.
     while (!gone && (failure || !mayBegin(ticket.constraints))) {
-      await new Promise<void>((resolve, reject) => {
-        const again = () => {
-          waiting.delete(again)
-          signal.removeEventListener('abort', giveUp)
-          resolve()
-        }
-        const giveUp = () => {
-          waiting.delete(again)
-          reject(signal.reason)
-        }
-        waiting.add(again)
-        signal.addEventListener('abort', giveUp, { once: true })
+      let retry!: () => void
+      const changed = new Promise<void>(resolve => {
+        retry = resolve
       })
+      waiting.add(retry)
+      try {
+        await untilAborted(changed, signal)
+      } finally {
+        waiting.delete(retry)
+      }
     }
     if (gone && failure)
       throw new CorralError(failure.code, failure.message, { details: { ...failure.details, sent: false } })

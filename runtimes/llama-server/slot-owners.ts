@@ -102,20 +102,20 @@ export class SlotOwners {
       this.#waiting.shift()?.()
       throw signal.reason
     }
-    const asking = owner ?? SERVER
+    const client = owner ?? SERVER
     const trail = trailOf(body)
-    const slot = chooseSlot([...this.#free], asking, trail)
+    const slot = chooseSlot([...this.#free], client, trail)
     this.#free.delete(slot)
     slot.usedAt = ++this.#uses
-    const isOwn = slot.owner === asking
+    const isOwn = slot.owner === client
     // Until the answer begins, it holds the earlier prompt, this one or parts of both.
-    slot.owner = isOwn ? asking : undefined
+    slot.owner = isOwn ? client : undefined
     slot.trail = isOwn ? slot.trail : undefined
     return {
       fields: isOwn ? { id_slot: slot.id } : { id_slot: slot.id, cache_prompt: false },
       tracked: true,
       begun: () => {
-        slot.owner = asking
+        slot.owner = client
         slot.trail = trail
       },
       end: () => {
@@ -195,7 +195,7 @@ function* boundaries(length: number): Generator<number> {
 
 /** The beginnings of a request's prompt, as far as it is the same in each turn of a conversation. */
 export function trailOf({ tools, messages, prompt, input_prefix }: EngineFields): Trail {
-  const parts = [tools, ...(Array.isArray(messages) ? messages.map(saidIn) : [prompt ?? input_prefix])]
+  const parts = [tools, ...(Array.isArray(messages) ? messages.map(textOf) : [prompt ?? input_prefix])]
   const text = Buffer.from(parts.map(part => (typeof part === 'string' ? part : JSON.stringify(part))).join('\n'))
   const sums: number[] = []
   let from = 0
@@ -207,7 +207,7 @@ export function trailOf({ tools, messages, prompt, input_prefix }: EngineFields)
 }
 
 /** What a message says, where that is plain text: what all messages have in common would make short ones look alike. */
-function saidIn(message: { content?: unknown; tool_calls?: unknown }): unknown {
+function textOf(message: { content?: unknown; tool_calls?: unknown }): unknown {
   return typeof message.content === 'string' && !message.tool_calls ? message.content : message
 }
 

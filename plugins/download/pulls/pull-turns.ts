@@ -47,13 +47,9 @@ export function nextWaiting<P extends Pick<Place, 'client'>>(
   perClient: number
 ): P | undefined {
   const has = countBy(working)
-  const rank = ({ client }: P) => [has(client), served.get(client) ?? -1] as const
+  const lastServed = ({ client }: P) => served.get(client) ?? -1
   const able = waiting.filter(({ client }) => has(client) < perClient)
-  return able.reduce<P | undefined>((best, one) => {
-    if (!best) return one
-    const [[a, b], [c, d]] = [rank(one), rank(best)]
-    return a < c || (a === c && b < d) ? one : best
-  }, undefined)
+  return able.sort((a, b) => has(a.client) - has(b.client) || lastServed(a) - lastServed(b))[0]
 }
 
 /**
@@ -79,10 +75,7 @@ export function placeToYield<P extends Pick<Place, 'client'> & { since: number }
 /** Whose place in a full queue goes to another client: the latest of the one with the most, if that has two more. */
 export function placeToDrop<P extends Pick<Place, 'client'>>(waiting: readonly P[], client: string): P | undefined {
   const has = countBy(waiting)
-  const latest = waiting.reduce<P | undefined>(
-    (best, one) => (!best || has(one.client) >= has(best.client) ? one : best),
-    undefined
-  )
+  const [latest] = waiting.toReversed().sort((a, b) => has(b.client) - has(a.client))
   return latest && has(latest.client) >= has(client) + 2 ? latest : undefined
 }
 
