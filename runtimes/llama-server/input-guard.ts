@@ -128,7 +128,8 @@ export type Trouble = 'loop' | 'beside' | 'memory'
  *    counts where there are no grammars and schemas, unless only it has never come to a good end.
  * 3. An input that has never come to a good end goes before one that has, and a request that has generated nothing
  *    before one that did: what is caught mostly is so at its first token.
- * 4. One input left (or none, with one request in all): it is the one. Several: each may be.
+ * 4. One input left (or none, with one request in all): it is the one. Several: each may be. What has come to a good end
+ *    is not found guilty of taking memory that other requests may have.
  */
 export function findBlame(
   tickets: readonly Ticket[],
@@ -150,7 +151,7 @@ export function findBlame(
     const kept = items.filter(keep)
     return kept.length > 0 ? kept : [...items]
   }
-  // Neither a template nor what others have sent is to blame while a very long text is being read.
+  // Neither a template nor what others have sent is to blame while a very long text, an image or a sound is being read.
   const large = possible.filter(ticket => ticket.large && ticket.constraints.length === 0 && reading(ticket))
   if (trouble !== 'loop' && large.length > 0) {
     return { certain: large.length === 1, tickets: large.length === 1 ? large : [], inputs: [] }
@@ -171,7 +172,8 @@ export function findBlame(
   const inputs = narrowed([...all.values()], input => !isProven(input))
   const named = new Set(inputs.map(({ digest }) => digest))
   const blamed = withInputs.filter(ticket => inputsOf(ticket).some(({ digest }) => named.has(digest)))
-  return { certain: inputs.length === 1, tickets: blamed, inputs }
+  const isElsewhere = trouble === 'memory' && inputs.every(isProven) && blamed.length < possible.length
+  return { certain: inputs.length === 1 && !isElsewhere, tickets: blamed, inputs }
 }
 
 /** The requests of one engine, with what they may be blamed for. */

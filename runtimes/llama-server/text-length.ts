@@ -52,8 +52,16 @@ export function requireShortText(content: unknown, contextSize: number): void {
 /** A text of more characters explains by itself what memory and time an engine takes for it. */
 const LARGE = 128 * 1024
 
+/** Images and sounds explain it too, whatever their size: a small file may hold a large picture. */
 export function isLarge({ messages, prompt }: EngineFields): boolean {
-  return textLength(messages) + textLength(prompt) > LARGE
+  return textLength(messages) + textLength(prompt) > LARGE || hasMedia(messages)
+}
+
+function hasMedia(messages: unknown): boolean {
+  return [messages].flat().some(message => {
+    const { content } = (message ?? {}) as { content?: unknown }
+    return Array.isArray(content) && content.some(part => part?.image_url || part?.input_audio)
+  })
 }
 
 /** Characters of all texts in a value; images and sounds are none. */

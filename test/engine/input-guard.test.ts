@@ -8,6 +8,7 @@ import {
   inputOf,
   type Ticket
 } from '../../runtimes/llama-server/input-guard.ts'
+import { isLarge } from '../../runtimes/llama-server/text-length.ts'
 
 const BAD = inputOf('grammar', 'root ::= a{0,20}')
 const GOOD = inputOf('schema', '{"type":"object"}')
@@ -73,6 +74,32 @@ t.test('who is to blame', t => {
     ({ digest }) => digest === TEMPLATE.digest
   )
   t.same([both.inputs, both.certain], [[GOOD], true], 'a schema on a template that works')
+
+  const reader = plain({ answered: false })
+  const always = () => true
+  t.equal(findBlame([reader], 'memory', always).certain, true)
+  t.equal(
+    findBlame([reader, plain({ generated: true })], 'memory', always).certain,
+    false,
+    'the memory may be that of another answer: nobody blocks a template that works'
+  )
+  t.equal(findBlame([reader, plain({ generated: true })], 'memory', () => false).certain, true)
+  t.end()
+})
+
+t.test('what explains by itself that much memory is taken', t => {
+  const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA==' } }
+  t.ok(isLarge({ messages: [{ role: 'user', content: [{ type: 'text', text: 'x' }, image] }] }))
+  t.ok(isLarge({ messages: [{ role: 'user', content: 'x'.repeat(200_000) }] }))
+  t.notOk(
+    isLarge({
+      messages: [
+        { role: 'user', content: 'x' },
+        { role: 'assistant', content: null }
+      ]
+    })
+  )
+  t.notOk(isLarge({ prompt: 'x' }))
   t.end()
 })
 
