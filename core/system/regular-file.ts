@@ -1,6 +1,6 @@
 import { constants } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
-import { CorralError } from '../errors.ts'
+import { CorralError, isSystemError } from '../errors.ts'
 
 /** Which file it is, whatever its name: two opened files are the same one when these are. */
 export interface FileIdentity {
@@ -18,14 +18,20 @@ const FLAGS = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0) | (constants.O_NO
  * @throws CorralError `invalid_request` when it is no regular file or another one; what the system says
  */
 export async function openRegularFile(path: string, known?: FileIdentity): Promise<FileHandle> {
-  const file = await open(path, FLAGS)
+  const replaced = (cause?: unknown) =>
+    new CorralError(
+      'invalid_request',
+      `${path} was replaced while it was read. Wait until it is complete, then try again.`,
+      { param: 'path', cause }
+    )
+  const file = await open(path, FLAGS).catch(error => {
+    // A link has taken its place.
+    throw isSystemError(error, 'ELOOP') ? replaced(error) : error
+  })
   try {
     const facts = await file.stat({ bigint: true })
     if (!facts.isFile()) throw new CorralError('invalid_request', `${path} is no regular file.`, { param: 'path' })
-    if (known && !isSameFile(facts, known)) {
-      const message = `${path} was replaced while it was read. Wait until it is complete, then try again.`
-      throw new CorralError('invalid_request', message, { param: 'path' })
-    }
+    if (known && !isSameFile(facts, known)) throw replaced()
     return file
   } catch (error) {
     await file.close()

@@ -2,7 +2,7 @@ import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { keylessCaller } from '../../core/contracts/callers.ts'
 import { layOutSnapshot, sha256 } from '../adoption/cache-layouts.ts'
 import { name, openStore, until } from '../storage/support.ts'
@@ -153,17 +153,21 @@ t.test('caches of other tools are below the roots as well, or not looked at', as
   t.match(await corral.json('/api/import', request), { status: 200, body: { model: { name: 'o/tiny-GGUF' } } })
 })
 
-t.test('a folder that becomes a link in the middle of an import', async t => {
+/** Imports `path` again and again, while `real` changes places with the link `evil`, which leads outside. */
+async function importRace(t: Test, real: string, evil: string, path: string): Promise<void> {
   const dir = t.testdir({ root: { real: {} }, outside: {}, models: {} })
   const root = join(dir, 'root')
   writeFileSync(join(root, 'real', 'm.gguf'), INSIDE)
   writeFileSync(join(dir, 'outside', 'm.gguf'), SECRET)
+  writeFileSync(join(root, 'm.gguf'), INSIDE)
   symlinkSync(join(dir, 'outside'), join(root, 'evil'))
+  symlinkSync(join(dir, 'outside', 'm.gguf'), join(root, 'evil.gguf'))
   const { store } = await openStore(join(dir, 'models'), undefined, [root])
   // In a process of its own, at any moment: real → a, evil → real, and back.
   const swap = `const { renameSync: r } = require('node:fs'); process.chdir(${JSON.stringify(root)}); process.stdout.write('.')
     const pause = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Math.random() * 8)
-    for (;;) { r('real', 'a'); r('evil', 'real'); pause(); r('real', 'evil'); r('a', 'real'); pause() }`
+    const [real, evil] = ${JSON.stringify([real, evil])}
+    for (;;) { r(real, 'a'); r(evil, real); pause(); r(real, evil); r('a', real); pause() }`
   const swapper = spawn(process.execPath, ['-e', swap], { stdio: ['ignore', 'pipe', 'inherit'] })
   const ended = once(swapper, 'exit')
   let runs = false
@@ -173,10 +177,9 @@ t.test('a folder that becomes a link in the middle of an import', async t => {
   await until(() => runs)
   const seen = { imported: 0, refused: 0, outside: 0 }
   const unexpected = new Set<string>()
-  for (let trial = 0; trial < 200; trial++) {
-    const path = join(root, 'real', 'm.gguf')
+  for (let trial = 0; trial < 150; trial++) {
     try {
-      const stored = await store.import({ path, name: name(`race/m${trial}`), caller: CALLER })
+      const stored = await store.import({ path: join(root, path), name: name(`race/m${trial}`), caller: CALLER })
       seen.imported++
       seen.outside += Number(stored.files[0]!.sha256 !== sha256(INSIDE))
       await store.remove(name(`race/m${trial}`))
@@ -190,6 +193,14 @@ t.test('a folder that becomes a link in the middle of an import', async t => {
   t.equal(seen.outside, 0, 'what is outside never becomes a model')
   t.same([...unexpected], [])
   t.ok(seen.imported > 0 && seen.refused > 0, `both happened: ${JSON.stringify(seen)}`)
+}
+
+t.test('a folder that becomes a link in the middle of an import', async t => {
+  await importRace(t, 'real', 'evil', join('real', 'm.gguf'))
+})
+
+t.test('a file that becomes a link in the middle of an import', async t => {
+  await importRace(t, 'm.gguf', 'evil.gguf', 'm.gguf')
 })
 
 t.test('what an import looks at is bounded, and special files are never read', async t => {
