@@ -51,7 +51,7 @@ const NOT_FOUND: ErrorCode[] = [
   'runtime_not_found',
   'key_not_found'
 ]
-const USAGE: ErrorCode[] = ['invalid_model_name', 'invalid_option', 'invalid_request']
+const USAGE: ErrorCode[] = ['invalid_model_name', 'invalid_option', 'invalid_request', 'invalid_config']
 
 /** The exit code for an error code of the API. */
 export function exitCodeFor(code: string | undefined): number {

@@ -10,6 +10,7 @@ import { defineLogs, definePs, defineStop } from './commands/loaded-models.ts'
 import { defineLogLevel } from './commands/log-level.ts'
 import { definePlugins } from './commands/plugins.ts'
 import { definePull, definePulls } from './commands/pull.ts'
+import { defineReload } from './commands/reload.ts'
 import { defineRun } from './commands/run.ts'
 import { defineRuntime } from './commands/runtime.ts'
 import { defineServe } from './commands/serve.ts'
@@ -104,6 +105,7 @@ export function createProgram(context: CommandContext): Command {
     defineLogLevel,
     definePlugins,
     defineConfig,
+    defineReload,
     defineVersion
   ]) {
     define(program, context)

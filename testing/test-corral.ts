@@ -52,9 +52,10 @@ export async function startTestCorral(options: TestCorralOptions = {}): Promise<
     const found = plugins.map((plugin): FoundPlugin => ({ ...definePlugin(plugin), path: 'under test' }))
     const definitions = [...builtInPlugins, ...(echo ? [echoEngine] : []), ...found]
     const env = { CORRAL_HOME: home, CORRAL_PORT: '0', CORRAL_HOST: '127.0.0.1' }
-    const config = await loadConfig({ flags: {}, env, cwd: home, definitions })
+    const load = async (file?: string) =>
+      withoutSearch(await loadConfig({ flags: {}, env, cwd: home, definitions, file }))
     const logs = new LogLevels(pino({ level: 'debug' }, { write: line => void lines.push(line) }))
-    const server = await startServer({ config: withoutSearch(config), definitions, logs })
+    const server = await startServer({ config: await load(), definitions, logs, load })
     return {
       url: server.address,
       home,

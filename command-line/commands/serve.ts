@@ -14,7 +14,8 @@ export function defineServe(program: Command, context: CommandContext): void {
       `
 Listens at once. The first time, llama.cpp is found, downloaded or built in the background, and requests that need it
 wait. Ctrl-C or SIGTERM stops the server: running answers have "shutdown_grace" (10s) to finish; a second signal stops it
-at once. SIGHUP stops a server that was started on a terminal, and no other.
+at once. SIGHUP has the server read its configuration again, as "corral reload" does; one that was started on a terminal
+it stops instead.
 Exit codes: 0 stopped, 1 cannot start (another server holds the data directory, the port is in use), 2 configuration.
 
 Examples:
@@ -48,15 +49,21 @@ async function serve(context: CommandContext): Promise<never> {
   const logs = new LogLevels(createLogger(config.core.log_level), config.core.log_levels)
   const log = logs.part('server')
   const onTerminal = startedOnTerminal()
-  if (!onTerminal) {
-    process.on('SIGHUP', () => {
-      log.info('SIGHUP: nothing to do. Keys count at once; for other settings restart the server.')
-    })
-  }
   for (const { where, message } of config.unknown) log.warn(`${where}: ${message} It is ignored.`)
   const exposed = await exposedKeysWarning(config)
   if (exposed) log.warn(exposed)
-  const starting = startServer({ config, definitions, logs })
+  const load = async (file: string | undefined) => {
+    const { loadConfig } = await import('../../core/config/load.ts')
+    return await loadConfig({ flags: context.flags(), env: context.env, cwd: context.cwd, definitions, file })
+  }
+  const starting = startServer({ config, definitions, logs, load })
+  if (!onTerminal) {
+    process.on('SIGHUP', () => {
+      log.info('SIGHUP: reading the configuration again')
+      // What became of it is in the log; a start that fails is reported below.
+      void starting.then(server => server.reload()).catch(() => undefined)
+    })
+  }
   const delay = shutdownLimit(config)
   // From here on the data directory is claimed: a signal during the start waits until the start has ended.
   const signals = closeWithGrace(

@@ -1,4 +1,4 @@
-import { readFile } from 'node:fs/promises'
+import { readFile, stat } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { isAbsolute, join, relative, resolve } from 'node:path'
 import { isSystemError, messageOf } from '../errors.ts'
@@ -11,6 +11,8 @@ export interface ConfigPlaces {
   env: NodeJS.ProcessEnv
   /** The working directory. */
   cwd: string
+  /** Absolute path of the file that was found at an earlier time: it is read again, and none is looked for. */
+  file?: string | undefined
 }
 
 export interface ConfigFile {
@@ -29,24 +31,30 @@ export function expandPath(text: string, base: string): string {
 }
 
 /** The one file that counts: `--config`, else CORRAL_CONFIG, else config.yaml of the working or the data directory. */
-export async function findFile({ flags, env, cwd }: ConfigPlaces, home: string): Promise<ConfigFile | undefined> {
-  const variable = env.CORRAL_CONFIG?.trim() || undefined
-  const named = flags.config ?? variable
+export async function findFile(places: ConfigPlaces, home: string): Promise<ConfigFile | undefined> {
+  const { flags, env, cwd, file: known } = places
+  const named = known === undefined ? (flags.config ?? (env.CORRAL_CONFIG?.trim() || undefined)) : undefined
   const candidates =
-    named === undefined
-      ? [
-          { path: join(cwd, 'config.yaml'), foundIn: 'the working directory' },
-          { path: join(home, 'config.yaml'), foundIn: 'the data directory' }
-        ]
-      : [{ path: expandPath(named, cwd), foundIn: undefined }]
+    known !== undefined
+      ? [{ path: known, foundIn: undefined }]
+      : named === undefined
+        ? [
+            { path: join(cwd, 'config.yaml'), foundIn: 'the working directory' },
+            { path: join(home, 'config.yaml'), foundIn: 'the data directory' }
+          ]
+        : [{ path: expandPath(named, cwd), foundIn: undefined }]
+  const isSearch = candidates.length > 1
   for (const { path, foundIn } of candidates) {
     const inside = relative(cwd, path)
     const shownAs = inside.startsWith('..') || isAbsolute(inside) ? path : inside
     try {
+      // Reading a pipe once more would wait for ever.
+      if (known !== undefined && (await stat(path)).isFIFO())
+        throw new Error('it is a pipe, which can be read only once')
       return { path, shownAs, bytes: await readFile(path), foundIn }
     } catch (error) {
       const missing = isSystemError(error, 'ENOENT', 'ENOTDIR')
-      if (missing && named === undefined) continue
+      if (missing && isSearch) continue
       const where = named === undefined ? shownAs : flags.config === undefined ? 'env CORRAL_CONFIG' : 'flag --config'
       const why = missing ? 'it does not exist' : isSystemError(error, 'EISDIR') ? 'it is a folder' : messageOf(error)
       throw new ConfigError([

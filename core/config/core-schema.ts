@@ -6,6 +6,8 @@ import { parseDuration } from '../system/duration.ts'
 interface SettingText {
   default?: string
   description: string
+  /** It is read at the start only. */
+  restart?: boolean
 }
 
 /** A setting that is written as text with a unit, or as a number. */
@@ -235,12 +237,13 @@ const LogLevel = (options: { default?: string; description?: string }) => Type.E
 /** Settings that belong to no plugin. */
 export const CoreConfigSchema = Type.Object(
   {
-    host: Type.String({ default: '127.0.0.1', minLength: 1, description: 'Address to listen on' }),
+    host: Type.String({ default: '127.0.0.1', minLength: 1, description: 'Address to listen on', restart: true }),
     port: Type.Integer({
       default: 11435,
       minimum: 0,
       maximum: 65535,
-      description: 'Port to listen on; 0 picks a free one'
+      description: 'Port to listen on; 0 picks a free one',
+      restart: true
     }),
     log_level: LogLevel({ default: 'info', description: 'Least severe messages that are logged' }),
     log_levels: Type.Record(Type.String(), LogLevel({}), {
@@ -248,18 +251,24 @@ export const CoreConfigSchema = Type.Object(
       description: 'The same of single parts: plugins by their names, and server, http, plugins of the core',
       examples: [{ scheduler: 'debug' }]
     }),
-    body_limit: Bytes({ default: '64MiB', description: 'Largest request body' }),
-    shutdown_grace: Duration({ default: '10s', description: 'How long running requests may go on after SIGTERM' }),
+    body_limit: Bytes({ default: '64MiB', description: 'Largest request body', restart: true }),
+    shutdown_grace: Duration({
+      default: '10s',
+      description: 'How long running requests may go on after SIGTERM',
+      restart: true
+    }),
     models_directory: Path({
       default: '',
-      description: 'Where models are kept; empty is the folder "models" of the data directory'
+      description: 'Where models are kept; empty is the folder "models" of the data directory',
+      restart: true
     }),
     plugins: Type.Array(Type.String({ minLength: 1 }), {
       default: [],
       uniqueItems: true,
       description:
         'Plugins beside the built-in ones: names of npm packages, or paths; each has a section of its own name',
-      examples: [['./plugins/shelf.js', 'corral-plugin-shelf']]
+      examples: [['./plugins/shelf.js', 'corral-plugin-shelf']],
+      restart: true
     }),
     defaults: Type.Object(
       {

@@ -16,6 +16,9 @@ const HEAD = `# corral's settings. Each one is shown with its default: change wh
 # Lengths of time: 30s, 5m, 1h30m, or seconds. Amounts of bytes: 64MiB, 1.5GB, or a number. Relative paths start at this
 # file's folder, ~/ at your home. A setting without a value (port:) counts as left out.
 #
+# "corral reload" (or SIGHUP) has a running server read this file again. Settings marked [restart], and all of a section
+# marked so, count from its next start on.
+#
 # Environment (an empty variable counts as not set):`
 
 function environmentTable(): string[] {
@@ -33,8 +36,11 @@ function environmentTable(): string[] {
 
 function comment(schema: JsonSchema): string {
   const choice = schema.enum ? `: ${schema.enum.join(', ')}` : ''
-  return `${schema.description ?? ''}${choice}`
+  return `${schema.description ?? ''}${choice}${mark(schema)}`
 }
+
+/** What is read at the start only is marked. */
+const mark = ({ restart }: JsonSchema) => (restart ? ' [restart]' : '')
 
 /** Comment lines of at most the file's width. */
 function wrapped(text: string, indent: string): string[] {
@@ -113,7 +119,7 @@ function renderSettings(schema: JsonSchema, defaults: Record<string, unknown>, i
 function renderGroup(name: string, schema: JsonSchema, defaults: Record<string, unknown>, indent: string): string[] {
   const inner = renderSettings(schema, defaults, `${indent}  `)
   if (inner.length === 0) return []
-  const said = schema.description ? wrapped(schema.description, indent) : []
+  const said = schema.description ? wrapped(`${schema.description}${mark(schema)}`, indent) : []
   return ['', ...said, `${indent}${name}:`, ...inner]
 }
 

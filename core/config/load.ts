@@ -8,7 +8,7 @@ import type { JsonSchema } from '../system/schema-check.ts'
 import { ConfigError, type ConfigProblem } from './config-error.ts'
 import { type ConfigFile, type ConfigPlaces, expandPath, findFile, findHome } from './config-file.ts'
 import type { CoreConfig } from './core-schema.ts'
-import { findMistakes, optionGroups, valueAt, withoutEmpty } from './mistakes.ts'
+import { findMistakes, optionGroups, setAt, valueAt, withoutEmpty } from './mistakes.ts'
 import { fromEnvironment, fromFlags, type OverriddenSetting } from './overrides.ts'
 import { type ConfigSchema, composeConfigSchema, listSettings, settingName } from './setting-schema.ts'
 import { readYaml } from './yaml-file.ts'
@@ -23,6 +23,8 @@ export interface LoadedConfig {
   file: string | undefined
   /** Where each setting came from, by its name: `default`, `config.yaml:12:3`, `env CORRAL_PORT`, `flag --port`. */
   origins: Readonly<Record<string, string>>
+  /** What the file says of settings that a flag or the environment decides, by their names. */
+  overridden: Readonly<Record<string, unknown>>
   /** Settings in the file that corral does not know, and ignores: perhaps misspelled, or of another version. */
   unknown: readonly ConfigProblem[]
 }
@@ -32,15 +34,6 @@ export interface ConfigSources extends ConfigPlaces {
 }
 
 type Values = Record<string, unknown>
-
-function setAt(values: Values, path: readonly string[], value: unknown): void {
-  const [key, ...rest] = path as [string, ...string[]]
-  if (rest.length === 0) values[key] = value
-  else {
-    if (!isObject(values[key])) values[key] = {}
-    setAt(values[key] as Values, rest, value)
-  }
-}
 
 /** Options under the one name each has, whatever alias they were written with. */
 function canonicalOptions(values: Values, note: (group: string[], canonical: string, spelled: string) => void): void {
@@ -163,7 +156,8 @@ function merge(under: Values, over: Values): Values {
   return merged
 }
 
-function freeze<T>(value: T): T {
+/** Freezes a value and all that is in it. */
+export function freeze<T>(value: T): T {
   if (typeof value === 'object' && value !== null) {
     for (const inner of Object.values(value)) freeze(inner)
     Object.freeze(value)
@@ -196,9 +190,12 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   const left = schema.check(values)
   if (left.length > 0) throw new Error(`Settings that are valid one by one are not so together: ${left[0]!.message}`)
   const origins: Record<string, string> = { home: homeOrigin }
+  const overridden: Record<string, unknown> = {}
   for (const { path } of listSettings(schema.root, values)) {
     const name = settingName(path)
-    origins[name] = layers.findLast(layer => layer.origins.has(name))?.origins.get(name) ?? 'default'
+    const [decides, below] = layers.filter(layer => layer.origins.has(name)).reverse()
+    origins[name] = decides?.origins.get(name) ?? 'default'
+    if (below && file && below === layers[0]) overridden[name] = valueAt(below.values, path)
   }
 
   const names = new Set(sources.definitions.map(({ name }) => name))
@@ -211,6 +208,7 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
     paths: dataPaths(home, core.models_directory),
     file: file?.path,
     origins,
+    overridden,
     unknown: [...layers.flatMap(layer => layer.unknown), ...unknownParts(core.log_levels, names, origins)]
   })
 }

@@ -53,6 +53,16 @@ export function valueAt(value: unknown, path: readonly string[]): unknown {
   return path.reduce<unknown>((inner, key) => (inner as Record<string, unknown> | undefined)?.[key], value)
 }
 
+/** Sets the value at a path, with the groups on the way to it. */
+export function setAt(values: Record<string, unknown>, path: readonly string[], value: unknown): void {
+  const [key, ...rest] = path as [string, ...string[]]
+  if (rest.length === 0) values[key] = value
+  else {
+    if (!isObject(values[key])) values[key] = {}
+    setAt(values[key] as Record<string, unknown>, rest, value)
+  }
+}
+
 /** All names in the schema, as paths from its root, without the names that people choose. */
 function knownPaths(schema: JsonSchema, path: string[] = []): string[][] {
   return Object.entries(schema.properties ?? {}).flatMap(([key, inner]) => [

@@ -44,7 +44,12 @@ function complete(schema: JsonSchema, path: string, chosen = false): JsonSchema 
 
 function sectionSchema(definition: PluginDefinition): JsonSchema {
   const options = structuredClone(definition.options) as JsonSchema
-  const enabled = { type: 'boolean', default: true, description: 'false switches it off' }
+  const enabled = {
+    type: 'boolean',
+    default: true,
+    description: 'false switches it off',
+    ...(!options.restart && { restart: true })
+  }
   return {
     ...complete(
       { ...options, properties: { ...(definition.optional ? { enabled } : {}), ...options.properties } },
@@ -66,6 +71,7 @@ function newAjv(): Ajv {
     strictRequired: false,
     addUsedSchema: false
   })
+  ajv.addKeyword({ keyword: 'restart', schemaType: 'boolean' })
   ajv.addFormat('corral-duration', isDuration)
   ajv.addFormat('corral-timeout', (text: string) => isDuration(text) && parseDuration(text)! > 0)
   ajv.addFormat('corral-keep-alive', (text: string) => parseDuration(text) !== undefined)
@@ -176,6 +182,11 @@ export function isSecret(root: JsonSchema, path: readonly string[]): boolean {
     if (schema.writeOnly) return true
   }
   return holdsSecret(schema)
+}
+
+/** Whether a changed value counts from the next start on: that is said of it, or of a group that it is in. */
+export function needsRestart(root: JsonSchema, path: readonly string[]): boolean {
+  return path.some((_, index) => schemaAt(root, path.slice(0, index + 1))?.restart === true)
 }
 
 /** How a setting is called in messages: `security.api_keys`, `models."corral/tiny-chat".pin`. */

@@ -288,3 +288,30 @@ export const CountersSchema = Type.Object({
   eval_duration: Type.Optional(Nanoseconds('Generating them'))
 })
 export type Counters = Static<typeof CountersSchema>
+
+const changeFields = {
+  setting: Type.String({ description: 'Such as `limits.max_tokens`' }),
+  from: Type.Optional(Type.Unknown({ description: 'What it was; null where it was not there' })),
+  to: Type.Optional(Type.Unknown({ description: 'What the configuration says now' })),
+  secret: Type.Optional(Type.Literal(true, { description: 'Its values are not shown' }))
+}
+const SettingChangeSchema = Type.Object(changeFields, { ...loose, title: 'SettingChange' })
+export type SettingChangeRecord = Static<typeof SettingChangeSchema>
+
+/** What became of a reload of the configuration. */
+export const ReloadReportSchema = Type.Object(
+  {
+    file: Type.Union([Type.String(), Type.Null()], { description: 'The configuration file; null where there is none' }),
+    applied: Type.Array(SettingChangeSchema, { description: 'Changed settings that are in force now' }),
+    restart: Type.Array(SettingChangeSchema, { description: 'Those that count from the next start of the server on' }),
+    overridden: Type.Array(Type.Object({ setting: Type.String(), by: Type.String() }, loose), {
+      description:
+        'Those that the file has changed without effect, since a flag or the environment of the server decides them'
+    }),
+    unknown: Type.Array(Type.Object({ where: Type.String(), message: Type.String() }, loose), {
+      description: 'Settings of the file that corral does not know'
+    })
+  },
+  { ...loose, title: 'ReloadReport' }
+)
+export type ReloadReport = Static<typeof ReloadReportSchema>

@@ -104,7 +104,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
   app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))
-  acceptAnyBodyAsJson(app, config.limits)
+  acceptAnyBodyAsJson(app, () => config.limits.body_depth)
   await app.register(sensible)
   recordRequests(app)
   const drain = new Drain()

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
 import type { IncomingMessage, Server } from 'node:http'
 import type { Socket } from 'node:net'
+import { isDeepStrictEqual } from 'node:util'
 import type { FastifyBaseLogger } from 'fastify'
 import { CorralError } from '../errors.ts'
 import { clientNetwork } from '../system/client-network.ts'
@@ -66,9 +67,11 @@ const REFUSAL_LINGER = 1000
  * clients read what they are sent. Looking at all connections now and then costs a request nothing.
  */
 export class ConnectionGuard {
-  readonly #most: number
-  readonly #mostPerAddress: number
-  readonly #stall: number
+  #most = 0
+  #mostPerAddress = 0
+  #stall = 0
+  #limits: ConnectionLimits | undefined
+  readonly #openFiles: number
   readonly #log: FastifyBaseLogger
   readonly #open = new Map<Socket, Connection>()
   readonly #counts = new Map<string, number>()
@@ -85,17 +88,28 @@ export class ConnectionGuard {
 
   constructor(limits: ConnectionLimits, log: FastifyBaseLogger, openFiles = mostOpenFiles()) {
     this.#log = log
+    this.#openFiles = openFiles
+    this.setLimits(limits)
+  }
+
+  /** Takes other limits; connections that are open stay so. */
+  setLimits(limits: ConnectionLimits): void {
+    const { connections, connections_per_address, reader_stall } = limits
+    const asked = { connections, connections_per_address, reader_stall }
+    if (isDeepStrictEqual(asked, this.#limits)) return
+    this.#limits = asked
     this.#stall = parseDuration(limits.reader_stall)!
     // A request takes two files: its client's connection and that to the engine.
-    const room = Math.max(8, Math.floor((openFiles - RESERVED_FILES) / 2))
+    const room = Math.max(8, Math.floor((this.#openFiles - RESERVED_FILES) / 2))
     this.#most = Math.min(limits.connections, room)
     const share = this.#most / limits.connections
     this.#mostPerAddress = Math.max(1, Math.ceil(limits.connections_per_address * share))
     if (room < limits.connections) {
-      log.warn(
-        `This process may open ${openFiles} files, so that it accepts ${room} connections at once and not ${limits.connections} (limits.connections). Raise the limit (ulimit -n, LimitNOFILE of systemd) for more.`
+      this.#log.warn(
+        `This process may open ${this.#openFiles} files, so that it accepts ${room} connections at once and not ${limits.connections} (limits.connections). Raise the limit (ulimit -n, LimitNOFILE of systemd) for more.`
       )
     }
+    clearInterval(this.#timer)
     if (this.#stall > 0) this.#timer = setInterval(() => this.#sweep(), Math.min(this.#stall / 4, 15_000)).unref()
   }
 

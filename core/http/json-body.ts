@@ -6,22 +6,23 @@ import { CorralError } from '../errors.ts'
  * Parses every body as JSON whatever its content type says, so that `curl -d '{…}'` works. Keys such as `__proto__` are
  * dropped. What would hold up the thread for long is refused before it is parsed. Access control must not rely on
  * content types: see the security plugin's check of `Origin`.
- * @param most levels of lists and objects (`limits.body_depth`)
+ * @param mostLevels gives how many levels of lists and objects there may be (`limits.body_depth`)
  */
-export function acceptAnyBodyAsJson(app: FastifyInstance, most: { body_depth: number }): void {
+export function acceptAnyBodyAsJson(app: FastifyInstance, mostLevels: () => number): void {
   const parse = app.getDefaultJsonParser('remove', 'remove')
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', { parseAs: 'string' }, (request, body, done) => {
     const text = body as string
+    const depth = mostLevels()
     const take = (excess: JsonExcess | undefined) => {
-      if (excess) return done(refusal(excess, most.body_depth), undefined)
+      if (excess) return done(refusal(excess, depth), undefined)
       if (!/\S/.test(text)) return done(null, undefined)
       void parse(request, text, (error, value) => {
         if (!error) return done(null, value)
         done(new CorralError('invalid_json', `The request body is not valid JSON: ${describe(text)}`), undefined)
       })
     }
-    const scan = new JsonScan(text, most.body_depth)
+    const scan = new JsonScan(text, depth)
     if (text.length <= SLICE) take(scan.next(text.length))
     else void inSlices(scan, text.length).then(take, done)
   })

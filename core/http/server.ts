@@ -1,6 +1,10 @@
 import type { AddressInfo } from 'node:net'
+import { isDeepStrictEqual } from 'node:util'
 import type { FastifyInstance } from 'fastify'
+import { LiveConfig } from '../config/live-config.ts'
 import type { LoadedConfig } from '../config/load.ts'
+import { Reloader } from '../config/reloader.ts'
+import type { ReloadReport } from '../contracts/native-records.ts'
 import { CorralError } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import { PluginHost } from '../plugins/plugin-host.ts'
@@ -18,6 +22,8 @@ export interface RunningServer {
   /** Path of the socket that only this user can open, where there is one. */
   socket: string | undefined
   app: FastifyInstance
+  /** Reads the configuration again and puts what changed in force. @throws as `Reloader.reload` */
+  reload(): Promise<ReloadReport>
   /** Ends it: running requests may go on for `shutdown_grace`, engines end, the data directory is freed. */
   close(): Promise<void>
 }
@@ -26,6 +32,15 @@ export interface ServerOptions {
   config: LoadedConfig
   definitions: PluginDefinition[]
   logs: LogLevels
+  /** Reads the configuration again, from `file` where there was one; where it is absent, nothing can be reloaded. */
+  load?(file: string | undefined): Promise<LoadedConfig>
+}
+
+declare module 'fastify' {
+  interface FastifyInstance {
+    /** Reads the configuration again and puts what changed in force. */
+    reloadConfig: RunningServer['reload']
+  }
 }
 
 /** How long clients that do not read may hold up the shutdown once all answers have ended (milliseconds). */
@@ -36,7 +51,14 @@ const CLOSE_LINGER = 1000
  * behind it.
  * @throws when the directory is held by another server, a required plugin fails or the port is taken
  */
-export async function startServer({ config, definitions, logs }: ServerOptions): Promise<RunningServer> {
+export async function startServer({
+  config: initial,
+  definitions,
+  logs,
+  load = notReloadable
+}: ServerOptions): Promise<RunningServer> {
+  const live = new LiveConfig(initial)
+  const config = live.view
   const { core, paths } = config
   const claim = await claimDataDirectory(paths, { address: httpOrigin(core), version })
   const shutdown = new AbortController()
@@ -44,8 +66,26 @@ export async function startServer({ config, definitions, logs }: ServerOptions):
   try {
     const app = await createApplication(core, logs.part('http'))
     const host = new PluginHost({ definitions, config, logs, signal: shutdown.signal })
+    const closing = new AbortController()
+    const reloader = new Reloader({
+      live,
+      definitions,
+      plugins: host,
+      applyCore(next, before) {
+        // What was changed by hand stays so, until the configuration says something else.
+        if (!isDeepStrictEqual([next.log_level, next.log_levels], [before.log_level, before.log_levels]))
+          logs.configure(next.log_level, next.log_levels)
+        app.connectionGuard.setLimits(next.limits)
+      },
+      load,
+      log: logs.part('server'),
+      signal: closing.signal
+    })
+    const reload = () => reloader.reload()
+    app.decorate('reloadConfig', reload)
     let socket: PrivateSocket | undefined
     close = async () => {
+      closing.abort()
       const closed = app.close()
       socket?.stopAccepting()
       await host.stop()
@@ -64,11 +104,18 @@ export async function startServer({ config, definitions, logs }: ServerOptions):
     await claim.update({ address: httpOrigin(core), socket: socket?.path })
     const address = await listen(app, core.host, core.port)
     if (address !== httpOrigin(core)) await claim.update({ address, socket: socket?.path })
-    return { address, socket: socket?.path, app, close }
+    return { address, socket: socket?.path, app, reload, close }
   } catch (error) {
     await (close ? close() : claim.release())
     throw error
   }
+}
+
+async function notReloadable(): Promise<never> {
+  throw new CorralError(
+    'not_implemented',
+    'This server was started by a command and ends with it; it reads its settings at its start only.'
+  )
 }
 
 async function listen(app: FastifyInstance, host: string, port: number): Promise<string> {

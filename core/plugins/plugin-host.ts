@@ -20,13 +20,14 @@ export interface PluginHostOptions {
   /** Aborted when corral shuts down. */
   signal: AbortSignal
   /** Longest time that one plugin may take for each step, in milliseconds. */
-  deadlines?: { setup?: number; register?: number; start?: number; stop?: number }
+  deadlines?: { setup?: number; register?: number; start?: number; reload?: number; stop?: number }
 }
 
 const SETUP_DEADLINE = 60_000
 /** A little less than Fastify's own. */
 const REGISTER_DEADLINE = 9_000
 const START_DEADLINE = 30_000
+const RELOAD_DEADLINE = 10_000
 /** How much longer than the running requests a plugin's stop may last. */
 const STOP_MARGIN = 5_000
 
@@ -104,6 +105,51 @@ export class PluginHost {
       entry.state = 'active'
     })
     return this.#starting
+  }
+
+  /** Whether the plugin of this name takes new options while it runs. */
+  canReload(name: string): boolean {
+    return this.#reloadable().some(({ definition }) => definition.name === name)
+  }
+
+  /** Asks all plugins that take new options about these. @throws ConfigError or CorralError of the first that refuses */
+  async check({ sections }: LoadedConfig): Promise<void> {
+    for (const entry of this.#reloadable()) await this.#handOver('check', entry, sections)
+  }
+
+  /** Hands over new options, in the order of the plugins' needs. @throws as `check`, of the first that fails */
+  async reload({ sections }: LoadedConfig): Promise<void> {
+    for (const entry of this.#reloadable()) await this.#handOver('reload', entry, sections)
+  }
+
+  /** Hands over the options that held before. @returns the names of plugins that did not take them */
+  async restore({ sections }: LoadedConfig): Promise<string[]> {
+    const failed: string[] = []
+    for (const entry of this.#reloadable()) {
+      await this.#handOver('reload', entry, sections).catch(() => failed.push(entry.definition.name))
+    }
+    return failed
+  }
+
+  #reloadable(): PluginEntry[] {
+    return this.#stopping ? [] : this.#usable().filter(({ offer }) => offer?.reload !== undefined)
+  }
+
+  async #handOver(
+    step: 'check' | 'reload',
+    { definition: { name }, offer, stopped }: PluginEntry,
+    sections: LoadedConfig['sections']
+  ): Promise<void> {
+    if (stopped) return
+    try {
+      await within(this.#options.deadlines?.reload ?? RELOAD_DEADLINE, () => offer?.[step]?.(sections[name] ?? {}))
+    } catch (error) {
+      if (error instanceof ConfigError) throw error
+      this.#log.error({ err: error, plugin: name }, `Plugin "${name}" failed in its ${step}: ${messageOf(error)}`)
+      const why = messageOf(error).replace(/\.$/, '')
+      const message = `The plugin "${name}" does not take the new settings: ${why}.`
+      throw new CorralError('reload_failed', message, { cause: error })
+    }
   }
 
   /** Stops every plugin that was set up, in reverse, each once. Never rejects: failures are logged. */

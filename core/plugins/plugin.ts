@@ -65,6 +65,18 @@ export interface PluginOffer {
   /** Runs after all plugins are registered and before the server listens; must not do long work. */
   start?(): Promise<void> | void
   /**
+   * Runs before `reload`, of all plugins before the `reload` of any: throws where these options cannot be carried out,
+   * and then nothing changes anywhere. It must not change anything itself.
+   */
+  check?(options: any): Promise<void> | void
+  /**
+   * Takes the options that its section has now, validated as those of `setup`, while the server runs. Runs at each reload
+   * of the configuration in which its section or settings of the core have changed; must not do long work. One that throws
+   * gets the options that held before. Without it, a changed section needs a restart; so do single settings whose schema
+   * says `restart: true`, which keep their values here.
+   */
+  reload?(options: any): Promise<void> | void
+  /**
    * Runs once at shutdown, in reverse order of start, when no more requests come in; also when the plugin is left out or
    * the start ends early, before `start` ran.
    */

@@ -28,6 +28,8 @@ export interface JsonSchema {
   contentMediaType?: string
   /** The mark of a secret: the value is never shown. */
   writeOnly?: boolean
+  /** The mark of a setting that is read at the start only: another value, or one in it, needs a restart. */
+  restart?: boolean
 }
 
 /** The first thing that is wrong with a value. */

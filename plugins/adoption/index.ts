@@ -29,7 +29,7 @@ export default definePlugin({
         description: "Folder of LM Studio's models; empty uses LM Studio's own settings"
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   setup(context, options) {
     const surroundings = { env: process.env, home: homedir(), platform: process.platform }

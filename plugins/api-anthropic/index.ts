@@ -14,7 +14,7 @@ export default definePlugin({
     {
       heartbeat: Timeout({ default: '10s', description: 'Silence after which a waiting stream sends a ping' })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   setup(context, options) {
     return { routes: anthropicRoutes(surfaceDependencies(context, 'api-anthropic', options.heartbeat)) }

@@ -20,7 +20,7 @@ export default definePlugin({
   description: "The models' files under /api/files, from which other corrals pull",
   optional: true,
   needs: ['storage', 'catalog'],
-  options: Type.Object({}, { additionalProperties: false }),
+  options: Type.Object({}, { additionalProperties: false, restart: true }),
   setup(context) {
     const routes = fileRoutes(context.service('storage'), context.service('catalog'))
     return { routes: async app => void (await app.register(routes, { prefix: '/api/files' })) }

@@ -7,6 +7,7 @@ import { levelRoutes } from './level-routes.ts'
 import { logRoutes } from './log-routes.ts'
 import { NativeStreams } from './native-streams.ts'
 import { readinessRoutes } from './readiness.ts'
+import { reloadRoute } from './reload-route.ts'
 import { nativeRoutes, serverRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
 
@@ -27,7 +28,7 @@ export default definePlugin({
         description: 'Silence after which a waiting stream sends a heartbeat that says what it waits for'
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   setup(context, { negotiate, heartbeat }) {
     const streams = (defaultFraming: Framing) =>
@@ -59,6 +60,7 @@ export default definePlugin({
         await app.register(serverRoutes(context.plugins))
         await app.register(readinessRoutes(native))
         await app.register(levelRoutes(context.logLevels), { prefix })
+        await app.register(reloadRoute, { prefix })
       }
     }
   }

@@ -22,7 +22,7 @@ export default definePlugin({
         description: 'Responses kept in memory for previous_response_id; 0 keeps none'
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   setup(context, options) {
     const deps = {

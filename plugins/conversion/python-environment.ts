@@ -35,7 +35,7 @@ export const PythonOptions = Type.Object(
       description: 'Index with CPU builds of torch, used if it can be reached; empty is none'
     })
   },
-  { additionalProperties: false }
+  { additionalProperties: false, restart: true }
 )
 
 export interface EnvironmentOptions {

@@ -14,7 +14,7 @@ export default definePlugin({
   api: 1,
   description: 'The API document under /openapi.json, and a page to read and try it under /docs',
   optional: true,
-  options: Type.Object({}, { additionalProperties: false }),
+  options: Type.Object({}, { additionalProperties: false, restart: true }),
   setup() {
     let described: ReturnType<typeof rememberDescribed>
     return {

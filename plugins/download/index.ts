@@ -50,7 +50,7 @@ export default definePlugin({
           'How long a pull continues after the last client that watched it has left; "detach" keeps it running'
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   setup(context, options) {
     const hardware = context.service('hardware')

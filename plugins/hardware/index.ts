@@ -21,7 +21,7 @@ export default definePlugin({
         description: 'Time limit of each tool that detects hardware, such as nvidia-smi'
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   setup(context, options) {
     const hardware = createHardware({

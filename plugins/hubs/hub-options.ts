@@ -84,7 +84,7 @@ export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 
       }),
       ...connectionOptions
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   )
 }
 

@@ -57,7 +57,7 @@ export default definePlugin({
         description: 'How long a load goes on when nobody waits for it any more; a client that tries again finds it'
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   setup(context, options) {
     const { log, config } = context

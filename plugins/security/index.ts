@@ -50,7 +50,7 @@ export default definePlugin({
         description: 'Allow listening beyond this machine without API keys'
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   async setup({ config, hooks, log, paths }, options) {
     const proxies = trustedProxies(options.trusted_proxies)

@@ -30,7 +30,7 @@ export default definePlugin({
         examples: [['/srv/models']]
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   async setup({ log, paths, config }, options) {
     const aliases = aliasesOf(config.models)

@@ -1,4 +1,5 @@
 import { join } from 'node:path'
+import { Type } from 'typebox'
 import type { BuildSource } from '../../core/contracts/builds.ts'
 import type { HardwareService } from '../../core/contracts/hardware.ts'
 import { messageOf } from '../../core/errors.ts'
@@ -80,7 +81,7 @@ export default definePlugin({
   description: 'llama.cpp builds, where they come from, and the engines they run',
   offers: ['runtimes'],
   needs: ['hardware'],
-  options: RuntimesOptions,
+  options: Type.Object(RuntimesOptions.properties, { restart: true }),
   setup({ config, log, paths, service }, options) {
     const hardware = service('hardware')
     const runtimes = createConfiguredRuntimes({

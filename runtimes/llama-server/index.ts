@@ -14,7 +14,7 @@ export default definePlugin({
   api: 1,
   description: 'Runs the models on disk with llama-server',
   needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware', 'access'],
-  options: Type.Object({}, { additionalProperties: false }),
+  options: Type.Object({}, { additionalProperties: false, restart: true }),
   setup({ config, log, paths, service }) {
     const engines = service('engines')
     const runtimes = service('runtimes')

@@ -62,7 +62,7 @@ export default definePlugin({
       health_interval: Timeout({ default: '10s', description: 'Time between health checks of servers' }),
       connect_timeout: Timeout({ default: '5s', description: 'Longest time for a connection, and for a health check' })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   setup(context, options) {
     const { log } = context

@@ -123,6 +123,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /api/drain',
     'POST /api/keys',
     'POST /api/keys/:name/rotate',
+    'POST /api/reload',
     'POST /api/runtimes/install',
     'POST /api/runtimes/upgrade',
     'POST /api/runtimes/use',

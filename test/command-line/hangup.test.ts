@@ -19,12 +19,18 @@ async function serveOnTerminal(t: Test, launcher = '') {
   return { terminal, home, pid: pid as number, address: address as string, answers }
 }
 
-t.test('SIGHUP does not end a server that was started in the background', async t => {
+t.test('SIGHUP has a server that was started in the background read its configuration again', async t => {
   const corral = await startCorral(t)
   corral.process.kill('SIGHUP')
-  await until('the signal is logged', () => /SIGHUP: nothing to do/.test(corral.log()))
+  await until('nothing has changed', () => /config\.yaml was read again: no setting has changed/.test(corral.log()))
+  corral.configure('limits: { n: 0 }\n')
   corral.process.kill('SIGHUP')
-  t.equal((await corral.send('/api/health')).status, 200)
+  await until('the mistake is logged', () => /config\.yaml:1:14 .*limits\.n must be/.test(corral.log()))
+  corral.configure('limits: { n: 1 }\n')
+  corral.process.kill('SIGHUP')
+  await until('it is in force', () => /Now in force: limits\.n: 128 → 1/.test(corral.log()))
+  const many = await corral.json('/v1/completions', { model: DEMO, prompt: 'Hi', n: 2 })
+  t.equal(many.body.error.code, 'over_limit')
   t.equal(await corral.end('SIGTERM'), 0)
 })
 

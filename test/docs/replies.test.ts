@@ -278,6 +278,10 @@ t.test('a followed log is a stream of what the document says', async t => {
 })
 
 // The last of all: from the first key on nothing is answered without one.
+t.test('the configuration is read again', async t => {
+  await caller.call(t, 'reloadConfig', 200)
+})
+
 t.test('keys', async t => {
   const { key } = await caller.call(t, 'createKey', 200, {
     body: { name: 'alice', role: 'operator', limits: { n: 2 } }

@@ -27,6 +27,8 @@ export interface Corral {
   json(path: string, body?: unknown, init?: SendOptions): Promise<{ status: number; body: any }>
   /** The events of a streamed reply. */
   events(path: string, body: unknown, init?: SendOptions): Promise<any[]>
+  /** Writes its config.yaml anew, which does nothing by itself. */
+  configure(config: string): void
   /** Ends it with a signal and gives its exit code. */
   end(signal?: NodeJS.Signals): Promise<number | null>
   /** Process ids of the llama-servers that it started. */
@@ -113,10 +115,12 @@ export async function until<T>(what: string, check: () => T | Promise<T>, limit 
 
 export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOptions = {}): Promise<Corral> {
   const home = options.home ?? mkdtempSync(join(tmpdir(), 'corral-test-'))
-  writeFileSync(
-    join(home, 'config.yaml'),
-    `${withImportRoots(options.config ?? '', options.importRoots ?? [tmpdir(), packageRoot])}\n${runtimesConfig(options.threads ?? 1, options.runtimes)}`
-  )
+  const configure = (config: string) =>
+    writeFileSync(
+      join(home, 'config.yaml'),
+      `${withImportRoots(config, options.importRoots ?? [tmpdir(), packageRoot])}\n${runtimesConfig(options.threads ?? 1, options.runtimes)}`
+    )
+  configure(options.config ?? '')
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
     // A working directory without a config.yaml, so that the data directory's counts.
     cwd: home,
@@ -161,6 +165,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
     url: address,
     home,
     process: child,
+    configure,
     log: () => log,
     send: async (path, body, init) =>
       fetch(address + path, {

@@ -17,7 +17,7 @@ export default definePlugin({
       ),
       ...connectionOptions
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   setup(context, options) {
     const fetch = hubFetch('The other corral', options, context)

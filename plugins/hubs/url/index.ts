@@ -9,7 +9,7 @@ export default definePlugin({
   description: 'Models from plain addresses (https://…/model.gguf)',
   needs: ['downloads'],
   optional: true,
-  options: Type.Object(connectionOptions, { additionalProperties: false }),
+  options: Type.Object(connectionOptions, { additionalProperties: false, restart: true }),
   setup(context, options) {
     context.service('downloads').addHub(createUrlHub(hubFetch('The address', options, context), options.proxy))
     return {}

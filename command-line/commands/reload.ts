@@ -1,0 +1,27 @@
+import type { Command } from 'commander'
+import type { ReloadReport } from '../../core/contracts/native-records.ts'
+import type { CommandContext } from '../context.ts'
+import { printJson, printNote, printText } from '../output.ts'
+import { ask } from '../server-connection.ts'
+
+export function defineReload(program: Command, context: CommandContext): void {
+  program
+    .command('reload')
+    .description('have the running server read its configuration again')
+    .option('--json', 'print the reply of POST /api/reload')
+    .addHelpText(
+      'after',
+      `
+What changed counts at once: running answers go on, and models whose settings did not change stay loaded. Settings that
+need a restart are named. A file with mistakes changes nothing. SIGHUP does the same.
+Flags and CORRAL_* variables are those that the server was started with.
+Exit codes: 0 done, 2 the configuration has mistakes (each with file, line and column), 3 no server can be reached.`
+    )
+    .action(async ({ json }: { json?: boolean }) => {
+      const report = await ask<ReloadReport>(context, 'POST', '/api/reload', undefined, { whenNone: 'fail' })
+      if (json) return printJson(report)
+      const { reportLines } = await import('../../core/config/reloader.ts')
+      for (const { where, message } of report.unknown) printNote(`warning: ${where}: ${message} It is ignored.`)
+      printText(reportLines(report).join('\n'))
+    })
+}
