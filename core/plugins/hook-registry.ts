@@ -87,16 +87,12 @@ export class HookRegistry implements Hooks {
     return false
   }
 
-  /** Waits for a filter, or until its request has ended. */
+  /** Runs a filter. Waits for it, or until its request has ended, where it takes its time. */
   async #filter<T>(plugin: string, hook: HookName, signal: AbortSignal, run: () => T | Promise<T>): Promise<T> {
     signal.throwIfAborted()
-    let abort = () => {}
-    const aborted = new Promise<never>((_, reject) => {
-      abort = () => reject(signal.reason)
-      signal.addEventListener('abort', abort, { once: true })
-    })
     try {
-      return await Promise.race([(async () => run())(), aborted])
+      const result = run()
+      return isPromise(result) ? await unlessAborted(result, signal) : result
     } catch (error) {
       if (signal.aborted || error instanceof CorralError) throw error
       this.#logFailure(plugin, hook, error)
@@ -105,8 +101,6 @@ export class HookRegistry implements Hooks {
         `The plugin "${plugin}" failed in its hook "${hook}". The server's log says why.`,
         { cause: error }
       )
-    } finally {
-      signal.removeEventListener('abort', abort)
     }
   }
 
@@ -124,5 +118,23 @@ export class HookRegistry implements Hooks {
     if (this.#logged.has(message) || this.#logged.size >= 1000) return
     this.#logged.add(message)
     this.#log.error({ err: error, plugin }, message)
+  }
+}
+
+function isPromise<T>(result: T | PromiseLike<T>): result is PromiseLike<T> {
+  return typeof (result as PromiseLike<T> | undefined | null)?.then === 'function'
+}
+
+/** Settles as the work does, or rejects with the signal's reason at once. */
+async function unlessAborted<T>(work: PromiseLike<T>, signal: AbortSignal): Promise<T> {
+  let abort = () => {}
+  const aborted = new Promise<never>((_, reject) => {
+    abort = () => reject(signal.reason)
+    signal.addEventListener('abort', abort, { once: true })
+  })
+  try {
+    return await Promise.race([work, aborted])
+  } finally {
+    signal.removeEventListener('abort', abort)
   }
 }

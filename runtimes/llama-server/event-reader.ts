@@ -61,12 +61,11 @@ function infillDelta({ index, content, completion_probabilities, stop, stop_type
 
 const NOTHING = Buffer.alloc(0)
 const LINE_FEED = 10
-const COLON = 58
-const END_OF_EVENT = Buffer.from('\n\n')
-const DONE = Buffer.from('data: [DONE]\n')
-const ERROR = Buffer.from('data: {"error":')
-const TIMINGS = Buffer.from('"timings":')
-const NULL = Buffer.from('data: null\n\n')
+const END_OF_EVENT = '\n\n'
+const DONE = 'data: [DONE]\n'
+const ERROR = 'data: {"error":'
+const TIMINGS = '"timings":'
+const NULL = 'data: null\n\n'
 
 /** What part of a stream means, without its events being parsed. */
 export interface EventBlock {
@@ -96,14 +95,19 @@ export class EventBlocks {
     this.#rest = end === data.length ? NOTHING : data.subarray(end)
     if (end === 0) return undefined
     let bytes = end === data.length ? data : data.subarray(0, end)
+    // A character for each byte.
+    let text = bytes.toString('latin1')
     // A comment that only keeps the connection open: corral sends its own.
-    if (bytes[0] === COLON && bytes.indexOf('data:') === -1) return undefined
+    if (text.startsWith(':') && !text.includes('data:')) return undefined
     // llama-server begins each further choice of one request with an event that is no chunk.
-    if (bytes.includes(NULL)) bytes = Buffer.from(bytes.toString('latin1').replaceAll(NULL.toString(), ''), 'latin1')
-    for (let at = 0; at < bytes.length; this.events++) at = bytes.indexOf(END_OF_EVENT, at) + END_OF_EVENT.length
-    if (bytes.includes(TIMINGS)) this.#readUsage(bytes)
-    const at = startOf(bytes, ERROR)
-    if (at === -1) return { bytes, done: startOf(bytes, DONE) !== -1 }
+    if (text.includes(NULL)) {
+      text = text.replaceAll(NULL, '')
+      bytes = Buffer.from(text, 'latin1')
+    }
+    for (let at = 0; at < text.length; this.events++) at = text.indexOf(END_OF_EVENT, at) + END_OF_EVENT.length
+    if (text.includes(TIMINGS)) this.#readUsage(bytes)
+    const at = startOf(text, ERROR)
+    if (at === -1) return { bytes, done: startOf(text, DONE) !== -1 }
     const error = bytes.toString('utf8', at + 'data: '.length, bytes.indexOf(LINE_FEED, at))
     return { bytes: bytes.subarray(0, at), done: false, error }
   }
@@ -126,9 +130,9 @@ function endOfEvents(data: Buffer): number {
   return at === -1 ? 0 : at + END_OF_EVENT.length
 }
 
-/** Where a line with these first bytes starts. Line feeds within JSON are escaped, so a line start is unambiguous. */
-function startOf(bytes: Buffer, line: Buffer): number {
-  let at = bytes.indexOf(line)
-  while (at > 0 && bytes[at - 1] !== LINE_FEED) at = bytes.indexOf(line, at + 1)
-  return at
+/** Where a line that begins like this starts. Line feeds within JSON are escaped, so a line start is unambiguous. */
+function startOf(text: string, line: string): number {
+  if (text.startsWith(line)) return 0
+  const feed = text.indexOf(`\n${line}`)
+  return feed === -1 ? -1 : feed + 1
 }

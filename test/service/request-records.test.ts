@@ -87,5 +87,5 @@ t.test('each request has a record of what it asked, how it ended and what it too
     t.match(left, { url: path, operation: 'chat', status: 499 }, 'a client that leaves')
     t.ok(left.completion >= 10 && left.completion < 5000, `${path}: what came until then is counted`)
   }
-  t.match(corral.log(), /POST \/api\/chat client left/)
+  await until('the log says so too', () => corral.log().includes('POST /api/chat client left'))
 })
