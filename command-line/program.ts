@@ -15,6 +15,7 @@ import { defineRun } from './commands/run.ts'
 import { defineRuntime } from './commands/runtime.ts'
 import { defineServe } from './commands/serve.ts'
 import { defineConvert, defineList, defineRm, defineShow } from './commands/stored-models.ts'
+import { defineUsage } from './commands/usage.ts'
 import { defineVersion } from './commands/version.ts'
 import { type CommandContext, unknownCommand } from './context.ts'
 
@@ -100,6 +101,7 @@ export function createProgram(context: CommandContext): Command {
     defineDoctor,
     defineRuntime,
     defineKey,
+    defineUsage,
     defineDrain,
     defineAudit,
     defineLogLevel,

@@ -21,6 +21,7 @@ import url from './hubs/url/index.ts'
 import scheduler from './scheduler/index.ts'
 import security from './security/index.ts'
 import storage from './storage/index.ts'
+import usage from './usage/index.ts'
 
 /**
  * The plugins that come with corral, in the order of their sections in `config.yaml`. The order of their start follows
@@ -28,6 +29,7 @@ import storage from './storage/index.ts'
  */
 export const builtInPlugins: PluginDefinition[] = [
   security,
+  usage,
   storage,
   hardware,
   runtimes,

@@ -33,6 +33,10 @@ The first key shuts out everybody without one. Revoking the last key does not le
 
 Roles: user (ask models), operator (also pull, delete, load, stop, create), admin (also llama.cpp builds, logs, keys).
 
+Limits in time: requests that ask a model (60/min, 1000/day) and tokens that models read and write for the key
+(100000tok/day), or only those that they read (tok-in) or write (tok-out). They stand in the place of those of "limits" in
+config.yaml; 0/min is no limit. A day begins at 00:00 UTC. "corral usage" shows what was taken.
+
 Examples:
   corral key create alice
   corral key create ci --role operator --expires 90d
@@ -50,7 +54,7 @@ Examples:
     .option('--models <names>', 'the models it may use: owner/name or owner/*, separated by commas (all)')
     .option(
       '--limit <limits>',
-      'what it may take: 60/min, 100000tok/day, num_ctx=…, num_parallel=…, max_tokens=…, keep_alive=…, prompts=…, n=…'
+      'what it may take: 60/min, 1000/day, 100000tok/day, 20000tok-in/min, 5000tok-out/min, num_ctx=…, num_parallel=…, max_tokens=…, keep_alive=…, prompts=…, n=…'
     )
     .option('--expires <when>', 'when it ends: 90d, 12h or a date (never)')
     .option('--yes', 'do not ask before the first key shuts out everybody without one')
@@ -111,9 +115,6 @@ async function create(context: CommandContext, name: string, options: CreateOpti
   printNote(
     `Made the key "${record.name}" with the role ${record.role}. It is shown only now: send it as "Authorization: Bearer <key>".`
   )
-  if (record.limits?.tokens_per_day !== undefined) {
-    printNote('Its tokens a day are kept with it; this version does not count them yet.')
-  }
 }
 
 async function newKey(name: string, { role, models, limit, expires }: CreateOptions): Promise<NewKey> {

@@ -16,11 +16,14 @@ export async function embedChunked(
 ): Promise<EmbeddingsReply> {
   const { signal } = lease
   const all: EmbeddingsReply = { vectors: [], promptTokens: 0 }
+  let at = 0
   for await (const part of partsOf(lease, inputs)) {
+    tally.unread = part
     const { vectors, promptTokens } = await callOf(lease, 'embed')(part, { ...options, signal })
+    tally.unread = undefined
+    tally.read(promptTokens, 0, at++)
     for (const vector of vectors) all.vectors.push(vector)
     all.promptTokens += promptTokens
-    tally.prompt = all.promptTokens
   }
   return all
 }
@@ -33,11 +36,14 @@ export async function rerankChunked(
 ): Promise<RankingReply> {
   const all: RankingReply = { scores: [], promptTokens: 0 }
   let from = 0
+  let at = 0
   for await (const part of partsOf(lease, documents)) {
+    tally.unread = part.flatMap(document => [query, document])
     const { scores, promptTokens } = await callOf(lease, 'rerank')(query, part, lease)
+    tally.unread = undefined
+    tally.read(promptTokens, 0, at++)
     for (const { index, score } of scores) all.scores.push({ index: from + index, score })
     all.promptTokens += promptTokens
-    tally.prompt = all.promptTokens
     from += part.length
   }
   return all

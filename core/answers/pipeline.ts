@@ -15,6 +15,7 @@ import { catalogFor, requireAllowed } from '../models/allowed-models.ts'
 import { bareName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
 import { type Asked, boundsFor, withinBounds } from './bounds.ts'
+import { countCut, promptTokens, tokensIn } from './cut-answers.ts'
 import { shorterConversation } from './drop-oldest.ts'
 
 /*
@@ -160,6 +161,8 @@ export async function askOnce<Reply, Body extends EngineFields>(
     try {
       return await use(leased, body, record.tokens)
     } catch (error) {
+      const { unread } = record.tokens
+      if (unread) countCut(reply, leased, signal => tokensIn(leased.engine, unread, signal))
       throw reasonOf(leased, error)
     } finally {
       record.answered = performance.now()
@@ -187,7 +190,7 @@ async function bounded<Request extends Asked>(
   variant: Model
 ): Promise<Request> {
   const { caller, body: sent, record } = reply.request
-  record.use = { surface, operation: asked.operation, model: variant.publicName }
+  record.use = { surface, operation: asked.operation, model: variant.publicName, variant }
   reply.server.drain.admit(reply)
   requireAllowed(caller.models, asked.lease.model, variant)
   const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
@@ -329,6 +332,7 @@ async function ask<Piece>(
   let begun = false
   const { record } = reply.request
   const { tokens } = record
+  tokens.choicesPerPrompt = typeof body.n === 'number' ? body.n : 1
   const sink: AnswerSink<Piece> = {
     signal: lease.signal,
     countEach,
@@ -356,6 +360,10 @@ async function ask<Piece>(
         body = shorter.body
       }
     }
+  } catch (error) {
+    if (tokens.prompt === 0)
+      countCut(reply, lease, signal => promptTokens(lease.engine, question.operation, body, signal))
+    throw error
   } finally {
     record.answered = performance.now()
     record.release()
@@ -369,7 +377,7 @@ function reportDropped(reply: FastifyReply, messages: number): void {
 
 function countDelta(tally: TokenTally, { choice = 0, content, thinking, toolCalls, usage, reading }: Delta): void {
   if (usage) tally.usage(usage, choice)
-  else if (reading) tally.prompt = reading.total
+  else if (reading) tally.read(reading.total, reading.cached, tally.promptOf(choice))
   else if (content || thinking || toolCalls) tally.piece(choice)
 }
 

@@ -1,4 +1,5 @@
 import { type Static, type TSchema, Type } from 'typebox'
+import type { BudgetName } from '../contracts/callers.ts'
 import { DEFAULT_LOAD_OPTIONS, LoadOptionsSchema } from '../models/load-options.ts'
 import { DEFAULT_SAMPLING_OPTIONS, OverflowPolicySchema, SamplingOptionsSchema } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
@@ -75,6 +76,24 @@ const requestBounds = {
 }
 export const RequestBoundsSchema = Type.Partial(Type.Object(requestBounds, { additionalProperties: false }))
 
+/** The largest number that the headers of replies may have. */
+const MOST = 999_999_999_999_999
+
+const amount = (description: string) => Type.Integer({ minimum: 0, maximum: MOST, description })
+
+/** What may be taken in time; see `Budgets`. */
+const budgets = {
+  requests_per_minute: amount('Requests to models that a client may send in a minute; 0 is no limit, as for the rest'),
+  requests_per_day: amount('… in a day, which begins at 00:00 UTC'),
+  tokens_per_minute: amount('Tokens that models may read and write for a client in a minute'),
+  tokens_per_day: amount('… in a day'),
+  tokens_in_per_minute: amount('Tokens that models may read for it in a minute'),
+  tokens_in_per_day: amount('… in a day'),
+  tokens_out_per_minute: amount('Tokens that models may write for it in a minute'),
+  tokens_out_per_day: amount('… in a day')
+} satisfies Record<BudgetName, TSchema>
+export const BudgetsSchema = Type.Partial(Type.Object(budgets, { additionalProperties: false }))
+
 /** What clients may take. */
 const LimitsSchema = Type.Object(
   {
@@ -85,6 +104,16 @@ const LimitsSchema = Type.Object(
       keep_alive: -1,
       prompts: 8192,
       n: 128
+    }),
+    ...withDefaults(budgets, {
+      requests_per_minute: 0,
+      requests_per_day: 0,
+      tokens_per_minute: 0,
+      tokens_per_day: 0,
+      tokens_in_per_minute: 0,
+      tokens_in_per_day: 0,
+      tokens_out_per_minute: 0,
+      tokens_out_per_day: 0
     }),
     body_depth: Type.Integer({ default: 200, minimum: 1, description: 'Levels of lists and objects in a request' }),
     grammar_size: Bytes({
@@ -212,10 +241,16 @@ export const ModelSettingsSchema = Type.Object(
     projector: Type.Optional(
       Path({ description: 'GGUF file of the projector for images, in the place of its own; empty loads none' })
     ),
-    limits: Type.Optional({
-      ...RequestBoundsSchema,
-      description: 'What requests for it may ask for, in the place of what "limits" says'
-    }),
+    limits: Type.Optional(
+      Type.Object(
+        { ...RequestBoundsSchema.properties, ...BudgetsSchema.properties },
+        {
+          additionalProperties: false,
+          description:
+            'What requests for it may ask for, in the place of what "limits" says; requests and tokens in time are counted for each client and this model, beside those of "limits"'
+        }
+      )
+    ),
     options: Type.Optional(
       Type.Object(
         {
@@ -298,7 +333,7 @@ export const CoreConfigSchema = Type.Object(
             ngram: false,
             lora: [{ path: 'adapters/style.gguf', scale: 0.8 }],
             projector: 'projectors/mmproj.gguf',
-            limits: { num_ctx: 8192, max_tokens: 4096 },
+            limits: { num_ctx: 8192, max_tokens: 4096, tokens_per_day: 100_000 },
             options: { num_ctx: 2048, temperature: 0.2 }
           }
         }

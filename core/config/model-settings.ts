@@ -1,4 +1,4 @@
-import type { RequestBounds } from '../contracts/callers.ts'
+import type { Budgets, RequestBounds } from '../contracts/callers.ts'
 import type { RunningModel } from '../contracts/leases.ts'
 import type { Model } from '../contracts/models.ts'
 import type { LoadOptions } from '../models/load-options.ts'
@@ -103,7 +103,10 @@ function sectionsOf({ models }: Pick<CoreConfig, 'models'>, { model, key }: Mode
 }
 
 /** What a variant's sections say of `limits`; undefined where they say nothing. */
-export function limitsOf(config: Pick<CoreConfig, 'models'>, variant: Model): Partial<RequestBounds> | undefined {
+export function limitsOf(
+  config: Pick<CoreConfig, 'models'>,
+  variant: Model
+): (Partial<RequestBounds> & Budgets) | undefined {
   const limits = sectionsOf(config, variant).flatMap(section => section.limits ?? [])
   return limits.length === 0 ? undefined : Object.assign({}, ...limits)
 }

@@ -24,6 +24,8 @@ export interface Caller {
   readonly models?: readonly string[]
   /** What its key allows, in the place of what `limits` says. */
   readonly bounds?: Partial<RequestBounds>
+  /** What its key may take in time, in the place of what `limits` says. */
+  readonly budgets?: Budgets
   /** Aborted when its key is revoked: the connection ends. */
   readonly revoked?: AbortSignal
 }
@@ -42,6 +44,12 @@ export interface RequestBounds {
   /** Choices. */
   n: number
 }
+
+/** What budgets count: requests that ask a model, the tokens that models read and write, both of these, or one of them. */
+export type BudgetKind = 'requests' | 'tokens' | 'tokens_in' | 'tokens_out'
+export type BudgetName = `${BudgetKind}_per_${'minute' | 'day'}`
+/** What may be taken in a minute or a day; 0 is no limit. */
+export type Budgets = Partial<Record<BudgetName, number>>
 
 /** The caller of a request until the security plugin knows better, and where there is no such plugin. */
 export function keylessCaller(address: string): Caller {

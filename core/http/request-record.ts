@@ -1,6 +1,7 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { TokenUsage } from '../contracts/engines.ts'
 import type { Operation } from '../contracts/hooks.ts'
+import type { Model } from '../contracts/models.ts'
 import type { CorralError } from '../errors.ts'
 import { parseTraceParent, type TraceParent } from './trace-parent.ts'
 
@@ -24,6 +25,7 @@ export interface ModelUse {
   readonly operation: Operation
   /** Public name of the model, such as `corral/tiny-chat`. */
   readonly model: string
+  readonly variant: Model
 }
 
 /** The status under which a request counts whose client left before its answer was complete. */
@@ -85,11 +87,31 @@ export class RequestRecord {
 
 /** Counts the tokens of one answer by choice: what the engine says, and the pieces that came where it did not get so far. */
 export class TokenTally {
-  /** All of the prompt, cached ones included; 0 where that is not known. */
-  prompt = 0
-  /** Those of the prompt that were in the engine's cache. */
-  cached = 0
+  /** Each prompt has so many choices, which come one behind the other. */
+  choicesPerPrompt = 1
+  /** Texts, or lists of tokens, that the engine is reading and has not counted yet. */
+  unread: readonly (string | readonly number[])[] | undefined
+  readonly #prompts: { tokens: number; cached: number }[] = []
   readonly #completions: number[] = []
+
+  /** Of all prompts, cached ones included; 0 where that is not known. */
+  get prompt(): number {
+    let sum = 0
+    for (const prompt of this.#prompts) sum += prompt?.tokens ?? 0
+    return sum
+  }
+
+  /** Those of the prompts that were in the engine's cache. */
+  get cached(): number {
+    let sum = 0
+    for (const prompt of this.#prompts) sum += prompt?.cached ?? 0
+    return sum
+  }
+
+  /** How many prompts, or parts of a list, were counted. */
+  get prompts(): number {
+    return this.#prompts.length
+  }
 
   get completion(): number {
     let sum = 0
@@ -102,17 +124,30 @@ export class TokenTally {
     this.#completions[choice] = (this.#completions[choice] ?? 0) + 1
   }
 
+  /** Takes the engine's own count of a prompt. @param prompt which one, or which part of a list */
+  read(tokens: number, cached: number, prompt: number): void {
+    const before = this.#prompts[prompt]
+    // What the first of several choices had to read, the others find in the cache.
+    this.#prompts[prompt] = {
+      tokens: Math.max(before?.tokens ?? 0, tokens),
+      cached: Math.min(before?.cached ?? cached, cached)
+    }
+  }
+
   /** Takes the engine's own count of a choice. */
   usage({ promptTokens, cachedTokens, completionTokens }: TokenUsage, choice: number): void {
-    this.prompt = Math.max(this.prompt, promptTokens)
-    this.cached = Math.max(this.cached, cachedTokens)
+    if (promptTokens > 0) this.read(promptTokens, cachedTokens, this.promptOf(choice))
     this.#completions[choice] = completionTokens
+  }
+
+  promptOf(choice: number): number {
+    return Math.floor(choice / this.choicesPerPrompt)
   }
 
   /** Begins anew: the answer is asked for once more, and nothing of it had been delivered. */
   reset(): void {
-    this.prompt = 0
-    this.cached = 0
+    this.unread = undefined
+    this.#prompts.length = 0
     this.#completions.length = 0
   }
 }

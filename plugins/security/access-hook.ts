@@ -1,6 +1,7 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import type { Caller } from '../../core/contracts/callers.ts'
 import { CorralError } from '../../core/errors.ts'
+import { RATE_LIMIT_HEADERS } from '../../core/http/rate-limit-headers.ts'
 import { requireRole } from '../../core/http/roles.ts'
 import { hostAllowed, type OriginPattern, originAllowed } from './host-and-origin.ts'
 import type { KnownKey } from './key-store.ts'
@@ -17,8 +18,11 @@ interface AccessRules {
 
 const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
 /** What a page's script may read of a reply besides the usual headers. */
-const EXPOSED_HEADERS =
-  'x-request-id, request-id, retry-after, x-should-retry, x-corral-dropped-messages, x-corral-unheeded-schema, x-corral-clamped'
+const EXPOSED_HEADERS = [
+  'x-request-id, request-id, retry-after, x-should-retry',
+  'x-corral-dropped-messages, x-corral-unheeded-schema, x-corral-clamped',
+  RATE_LIMIT_HEADERS.join(', ')
+].join(', ')
 
 /**
  * Checks that come before every route. They throw: the error handler of the route's own surface formats the answer.

@@ -21,8 +21,7 @@ interface CallerRules {
 
 /**
  * Finds out who sends a request.
- * @throws CorralError `unauthorized` without a key where one is needed; `rate_limited` after too many wrong ones, or for a
- *   key with more requests than it may send
+ * @throws CorralError `unauthorized` without a key where one is needed; `rate_limited` after too many wrong ones
  */
 export function callerFinder({ keys, insecure, proxies, log }: CallerRules) {
   const attempts = new FailedAttempts()
@@ -76,13 +75,7 @@ export function callerFinder({ keys, insecure, proxies, log }: CallerRules) {
     const sent = sentKeys(raw.headers)
     // Also where no key is required yet: the first one may have been made a moment ago.
     const key = sent.length > 0 ? await rightKey(sent, address) : undefined
-    if (key) {
-      const caller = { ...key.caller, turn: key.caller.owner, address }
-      request.caller = caller
-      const wait = key.requests?.take(performance.now()) ?? 0
-      if (wait > 0) throw tooManyRequests(key, wait)
-      return { caller, key }
-    }
+    if (key) return { caller: { ...key.caller, turn: key.caller.owner, address }, key }
     if (keys.required) {
       if (sent.length > 0) throw refuseWrongKey(sent, address)
       throw new CorralError('unauthorized', `This server needs an API key, and the request has none. ${HOW_TO_SEND}`)
@@ -108,15 +101,6 @@ function forwardedAddress(raw: IncomingMessage, proxies: TrustedProxies, peer: s
 export function sentKeys({ authorization, 'x-api-key': header }: IncomingHttpHeaders): string[] {
   const bearer = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
   return [bearer, [header].flat()[0]].filter(key => key !== undefined && key !== '') as string[]
-}
-
-function tooManyRequests({ caller, requests }: KnownKey, wait: number): CorralError {
-  const seconds = Math.ceil(wait / 1000)
-  return new CorralError(
-    'rate_limited',
-    `The API key "${caller.name}" may send ${requests!.limit} requests a minute, and has. Wait ${seconds} s, or ask the admin of this server for a higher limit.`,
-    { retryAfter: seconds }
-  )
 }
 
 /** Lines about refusals a minute, from all addresses together. */

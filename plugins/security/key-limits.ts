@@ -1,17 +1,12 @@
 import { type Static, Type } from 'typebox'
-import { RequestBoundsSchema } from '../../core/config/core-schema.ts'
+import { BudgetsSchema, RequestBoundsSchema } from '../../core/config/core-schema.ts'
+import type { BudgetKind, Budgets, RequestBounds } from '../../core/contracts/callers.ts'
 import { faultSentence, findFault } from '../../core/system/schema-check.ts'
 
-/** Most requests a minute that a key's limit can say: each is remembered for a minute. */
-const MOST_REQUESTS = 100_000
-
-/** What a key may take: rates, and what one request may ask for in the place of what `limits` says. */
+/** What a key may take in time, and what one request may ask for, in the place of what `limits` says. */
 export const KeyLimitsSchema = Type.Object(
   {
-    requests_per_minute: Type.Optional(
-      Type.Integer({ minimum: 1, maximum: MOST_REQUESTS, description: 'Requests in any 60 seconds' })
-    ),
-    tokens_per_day: Type.Optional(Type.Integer({ minimum: 1, description: 'Kept with the key; not enforced yet' })),
+    ...BudgetsSchema.properties,
     ...RequestBoundsSchema.properties,
     keep_alive: Type.Optional(
       Type.Union([Type.Number(), Type.String()], {
@@ -27,7 +22,7 @@ export type KeyLimits = Static<typeof KeyLimitsSchema>
 export class LimitMistake extends Error {}
 
 /**
- * Reads `60/min,100000tok/day,max_tokens=4096`.
+ * Reads `60/min,100000tok/day,20000tok-in/min,max_tokens=4096`.
  * @throws LimitMistake
  */
 export function parseKeyLimits(text: string): KeyLimits {
@@ -42,49 +37,37 @@ export function parseKeyLimits(text: string): KeyLimits {
   return limits
 }
 
+const KINDS: Record<string, BudgetKind> = {
+  '': 'requests',
+  req: 'requests',
+  tok: 'tokens',
+  'tok-in': 'tokens_in',
+  'tok-out': 'tokens_out'
+}
+
 function parseLimit(text: string): [name: string, value: unknown] {
-  const [, count, unit, span] = /^(\d+) *(tok|tokens?|req|requests?)?\/ *(min|minute|day)$/.exec(text) ?? []
-  if (count !== undefined) {
-    const isTokens = unit?.startsWith('tok') ?? false
-    if (!isTokens && span !== 'day') return ['requests_per_minute', Number(count)]
-    if (isTokens && span === 'day') return ['tokens_per_day', Number(count)]
+  const rate = /^(\d+) *(?:(req|tok)(?:uest|en)?s?(-in|-out)?)? *\/ *(min|day)(?:ute)?$/.exec(text)
+  if (rate) {
+    const [, count, unit = '', direction = '', span] = rate
+    const kind = KINDS[unit + direction]
+    if (kind) return [`${kind}_per_${span === 'day' ? 'day' : 'minute'}`, Number(count)]
   }
   const [, name, value] = /^([a-z_]+) *= *(\S+)$/.exec(text) ?? []
-  if (name !== undefined && name in RequestBoundsSchema.properties) {
+  if (name !== undefined && name in KeyLimitsSchema.properties) {
     return [name, /^\d+$/.test(value!) ? Number(value) : value]
   }
   throw new LimitMistake(
-    `"${text}" is not a limit. Write 60/min (requests), 100000tok/day (tokens), or one of ` +
+    `"${text}" is not a limit. Write 60/min or 1000/day (requests), 100000tok/day, 20000tok-in/min or 5000tok-out/min ` +
+      `(tokens, those that models read, those that they write), or one of ` +
       `${Object.keys(RequestBoundsSchema.properties).join(', ')} with a value such as max_tokens=4096.`
   )
 }
 
-/** The part of a key's limits that each request is held to. */
-export function boundsOf({ requests_per_minute: _, tokens_per_day: __, ...bounds }: KeyLimits) {
-  return bounds
-}
-
-/** Counts the requests of one key in the last minute, exactly: no 60 seconds ever have more than the limit. */
-export class RequestWindow {
-  readonly limit: number
-  /** When the last requests came, in a ring; milliseconds. */
-  readonly #times: Float64Array
-  #next = 0
-
-  constructor(limit: number) {
-    this.limit = limit
-    this.#times = new Float64Array(limit).fill(Number.NEGATIVE_INFINITY)
-  }
-
-  /** Takes note of a request. @returns 0, or the milliseconds until one more is allowed */
-  take(now: number): number {
-    const oldest = this.#times[this.#next]!
-    const wait = oldest + 60_000 - now
-    if (wait > 0) return wait
-    this.#times[this.#next] = now
-    this.#next = (this.#next + 1) % this.limit
-    return 0
-  }
+/** The parts of a key's limits: what each request is held to, and what all of them together may take in time. */
+export function partsOf(limits: KeyLimits): { bounds: Partial<RequestBounds>; budgets: Budgets } {
+  const part = (schema: { properties: object }) =>
+    Object.fromEntries(Object.entries(limits).filter(([name]) => name in schema.properties))
+  return { bounds: part(RequestBoundsSchema), budgets: part(BudgetsSchema) }
 }
 
 /**

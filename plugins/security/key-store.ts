@@ -7,7 +7,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { Caller } from '../../core/contracts/callers.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { isSecretOf, type KeyEntry, keyFileMark, parseKey, readKeys } from './key-file.ts'
-import { boundsOf, RequestWindow } from './key-limits.ts'
+import { partsOf } from './key-limits.ts'
 
 /** How often the file is looked at where the system does not tell of changes, and for keys that end (milliseconds). */
 const LOOK_INTERVAL = 250
@@ -20,8 +20,6 @@ export interface KnownKey {
   readonly caller: Omit<Caller, 'turn' | 'address'> & { readonly owner: string; readonly name: string }
   /** Whether it is so long that nobody finds it by trying. */
   readonly isLong: boolean
-  /** Its requests in the last minute, where these are limited. */
-  readonly requests?: RequestWindow | undefined
   /** Has the answer cut off soon after the key is revoked, if it has not ended by itself. */
   track(response: ServerResponse): void
 }
@@ -80,7 +78,7 @@ export async function openKeyStore(
       (entries ?? []).map(entry => {
         const known = before.get(entry.id)
         const isSame = known !== undefined && JSON.stringify(known.entry) === JSON.stringify(entry)
-        return [entry.id, isSame ? known : storedKey(entry, known)]
+        return [entry.id, isSame ? known : storedKey(entry)]
       })
     )
     for (const [id, { caller }] of stored) if (!isFirst && !before.has(id)) changed('key_created', caller.name)
@@ -127,7 +125,7 @@ export async function openKeyStore(
     if (key.end <= Date.now()) throw endedKey(key.caller.name, `valid until ${key.entry.expires}`)
     if (!key.caller.revoked!.aborted) return key
     // The clock went ahead, which ended its answers, and back.
-    const valid = storedKey(key.entry, key)
+    const valid = storedKey(key.entry)
     stored.set(id, valid)
     return valid
   }
@@ -174,14 +172,11 @@ function configuredKey(key: string, index: number): KnownKey & { digest: Buffer 
   }
 }
 
-/** @param known the key as it was before, so that its requests go on being counted */
-function storedKey(entry: KeyEntry, known: StoredKey | undefined): StoredKey {
+function storedKey(entry: KeyEntry): StoredKey {
   const controller = new AbortController()
   // One listener for each open request.
   setMaxListeners(0, controller.signal)
   const open = new Set<ServerResponse>()
-  const perMinute = entry.limits?.requests_per_minute
-  const counted = known?.requests?.limit === perMinute ? known?.requests : undefined
   return {
     entry,
     // One that is no date, such as the 31st of June, has passed.
@@ -191,11 +186,10 @@ function storedKey(entry: KeyEntry, known: StoredKey | undefined): StoredKey {
       owner: `key:${entry.id}`,
       name: entry.name,
       ...(entry.models && { models: entry.models }),
-      ...(entry.limits && { bounds: boundsOf(entry.limits) }),
+      ...(entry.limits && partsOf(entry.limits)),
       revoked: controller.signal
     },
     isLong: true,
-    requests: counted ?? (perMinute === undefined ? undefined : new RequestWindow(perMinute)),
     track(response) {
       open.add(response)
       response.once('close', () => open.delete(response))

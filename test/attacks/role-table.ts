@@ -24,6 +24,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'GET /anthropic/v1/models/*',
     'GET /api/ps',
     'GET /api/tags',
+    'GET /api/usage',
     'GET /api/version',
     'GET /ollama/api/ps',
     'GET /ollama/api/status',

@@ -1,0 +1,58 @@
+import type { FastifyReply } from 'fastify'
+import type { Engine, EngineFields } from '../contracts/engines.ts'
+import type { Operation } from '../contracts/hooks.ts'
+import type { Lease } from '../contracts/leases.ts'
+import { messageOf } from '../errors.ts'
+
+/*
+ * What an answer took whose client left before the engine had said so. The engine had to read the prompt all the same:
+ * whoever always leaves early would else have it read for nothing.
+ */
+
+/** How long an engine may take to count (milliseconds). */
+const PATIENCE = 10_000
+
+/** Counts, behind the reply, what the engine read of an answer that was cut. Does nothing where nobody cut it. */
+export function countCut(
+  { request: { record, log } }: FastifyReply,
+  { signal }: Lease,
+  count: (signal: AbortSignal) => Promise<number>
+): void {
+  if (!signal.aborted) return
+  record.hold()
+  count(AbortSignal.timeout(PATIENCE))
+    .then(tokens => record.tokens.read(tokens, 0, record.tokens.prompts))
+    .catch(error => log.debug(`The prompt of an answer that was cut cannot be counted: ${messageOf(error)}`))
+    .finally(() => record.release())
+}
+
+/** Tokens of the prompt of an answer; of several prompts those of the first, since they are read one by one. */
+export async function promptTokens(
+  engine: Engine,
+  operation: Operation,
+  body: EngineFields,
+  signal: AbortSignal
+): Promise<number> {
+  if (operation === 'chat') return (await engine.countTokens?.(body, { signal })) ?? 0
+  if (operation !== 'completion') return 0
+  const { prompt } = body
+  const isOne = typeof prompt === 'string' || (Array.isArray(prompt) && typeof prompt[0] === 'number')
+  return await tokensIn(engine, [isOne ? prompt : (prompt as (string | number[])[])[0]!] as string[], signal)
+}
+
+/** Tokens of texts, or of lists of tokens, but for those that a model's vocabulary puts around each. */
+export async function tokensIn(
+  engine: Engine,
+  texts: readonly (string | readonly number[])[],
+  signal: AbortSignal
+): Promise<number> {
+  let sum = 0
+  for (const text of texts) {
+    if (typeof text !== 'string') sum += text.length
+    else
+      sum +=
+        ((await engine.tokenize?.({ content: text, add_special: true }, { signal }))?.tokens as unknown[] | undefined)
+          ?.length ?? 0
+  }
+  return sum
+}

@@ -1,0 +1,89 @@
+import type { BudgetKind, BudgetName } from '../contracts/callers.ts'
+
+/** What is left of a budget in time. */
+export interface BudgetState {
+  readonly name: BudgetName
+  readonly kind: BudgetKind
+  /** Seconds that it is for. */
+  readonly window: number
+  /** The model, where it is for one. */
+  readonly model?: string | undefined
+  readonly limit: number
+  /** May be more than the limit: answers that were begun within it are completed. */
+  readonly used: number
+  /** Milliseconds until it is refilled. */
+  readonly reset: number
+}
+
+const NAMES = ['limit', 'remaining', 'reset'] as const
+type Name = (typeof NAMES)[number]
+/** Each header has the most pressing of the budgets that count these. */
+const OPENAI: Record<string, readonly BudgetKind[]> = {
+  requests: ['requests'],
+  tokens: ['tokens', 'tokens_in', 'tokens_out']
+}
+const ANTHROPIC: Record<string, readonly BudgetKind[]> = {
+  requests: ['requests'],
+  tokens: OPENAI.tokens!,
+  'input-tokens': ['tokens', 'tokens_in'],
+  'output-tokens': ['tokens', 'tokens_out']
+}
+const openaiName = (what: string, name: Name) => `x-ratelimit-${name}-${what}`
+const anthropicName = (what: string, name: Name) => `anthropic-ratelimit-${what}-${name}`
+
+/** All headers that `rateLimitHeaders` may set. */
+export const RATE_LIMIT_HEADERS: readonly string[] = [
+  'ratelimit',
+  'ratelimit-policy',
+  ...Object.keys(OPENAI).flatMap(what => NAMES.map(name => openaiName(what, name))),
+  ...Object.keys(ANTHROPIC).flatMap(what => NAMES.map(name => anthropicName(what, name)))
+]
+
+/**
+ * What a reply says of the budgets that its request took from: `RateLimit` and `RateLimit-Policy`
+ * (draft-ietf-httpapi-ratelimit-headers-10), and the headers of hosted services.
+ * @param now milliseconds since the epoch
+ */
+export function rateLimitHeaders(
+  states: readonly BudgetState[],
+  dialect: 'openai' | 'anthropic',
+  now: number
+): Record<string, string> {
+  const headers: Record<string, string> = {
+    'ratelimit-policy': states
+      .map(state => `"${policyOf(state)}";q=${state.limit};w=${state.window}${unitOf(state)}`)
+      .join(', '),
+    ratelimit: states.map(state => `"${policyOf(state)}";r=${remaining(state)};t=${seconds(state)}`).join(', ')
+  }
+  const [kinds, nameOf] = dialect === 'openai' ? [OPENAI, openaiName] : ([ANTHROPIC, anthropicName] as const)
+  for (const [what, counted] of Object.entries(kinds)) {
+    const pressing = mostPressing(states.filter(({ kind }) => counted.includes(kind)))
+    if (!pressing) continue
+    headers[nameOf(what, 'limit')] = `${pressing.limit}`
+    headers[nameOf(what, 'remaining')] = `${remaining(pressing)}`
+    headers[nameOf(what, 'reset')] = dialect === 'openai' ? goDuration(seconds(pressing)) : moment(now + pressing.reset)
+  }
+  return headers
+}
+
+/** The budget with the least left; of equals the one that takes longest to be refilled. */
+function mostPressing(states: readonly BudgetState[]): BudgetState | undefined {
+  return [...states].sort((a, b) => remaining(a) - remaining(b) || b.reset - a.reset)[0]
+}
+
+const policyOf = ({ name, model }: BudgetState) => (model === undefined ? name : `model_${name}`)
+const unitOf = ({ kind }: BudgetState) => (kind === 'requests' ? '' : ';qu="tokens"')
+const remaining = ({ limit, used }: BudgetState) => Math.max(0, limit - used)
+const seconds = ({ reset }: BudgetState) => Math.ceil(reset / 1000)
+
+/** `6m0s`, as OpenAI writes lengths of time. */
+function goDuration(seconds: number): string {
+  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60]
+  if (hours > 0) return `${hours}h${minutes}m${seconds % 60}s`
+  return minutes > 0 ? `${minutes}m${seconds % 60}s` : `${seconds}s`
+}
+
+/** RFC 3339, of whole seconds. */
+export function moment(time: number): string {
+  return `${new Date(Math.ceil(time / 1000) * 1000).toISOString().slice(0, 19)}Z`
+}

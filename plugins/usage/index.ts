@@ -1,0 +1,48 @@
+import { join } from 'node:path'
+import { Type } from 'typebox'
+import { definePlugin } from '../../core/plugins/plugin.ts'
+import { localCounters } from './local-counters.ts'
+import { UsageBooks } from './usage-books.ts'
+import { UsageGate } from './usage-gate.ts'
+import { usageRoutes } from './usage-routes.ts'
+
+export default definePlugin({
+  name: 'usage',
+  api: 1,
+  description: 'What each key takes of models: books of it, and the limits in time',
+  options: Type.Object(
+    {
+      keep_days: Type.Integer({
+        default: 365,
+        minimum: 1,
+        maximum: 36_500,
+        description: 'How many days the books are kept'
+      }),
+      redis: Type.String({
+        default: '',
+        pattern: '^(rediss?://\\S+)?$',
+        title: 'an address such as redis://10.0.0.7:6379 or rediss://user:password@redis.example.org:6380',
+        writeOnly: true,
+        description:
+          'Redis or Valkey in which several servers count the limits in time together; empty counts in this server alone'
+      })
+    },
+    { additionalProperties: false }
+  ),
+  async setup(context, options) {
+    const books = new UsageBooks(join(context.paths.home, 'usage'), () => options.keep_days, context.log)
+    const local = localCounters(books)
+    const counters =
+      options.redis === ''
+        ? local
+        : await (await import('./shared-counters.ts')).sharedCounters(options.redis, local, context.log)
+    const gate = new UsageGate(() => context.config, books, counters)
+    return {
+      on: gate.hooks,
+      hooks: async app => app.onRequestEnd(gate.charge),
+      routes: usageRoutes(books),
+      start: () => books.forget(),
+      stop: () => gate.close()
+    }
+  }
+})
