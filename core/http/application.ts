@@ -22,6 +22,7 @@ import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './na
 import { cameByPrivateSocket } from './private-socket.ts'
 import { CLIENT_LEFT, recordRequests } from './request-record.ts'
 import { parseTraceParent } from './trace-parent.ts'
+import { refuseUnreadable } from './unreadable-request.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -85,6 +86,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
         buildSerializer: () => () => JSON.stringify
       }
     },
+    clientErrorHandler: refuseUnreadable,
     // A path that cannot be decoded never reaches a route.
     frameworkErrors: (error, request, reply) => {
       const failure = toCorralError(error)

@@ -1,5 +1,7 @@
+import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { text as readAll } from 'node:stream/consumers'
 import t from 'tap'
 import { CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
 
@@ -66,6 +68,29 @@ t.test('every request error of the native API has its status and code', async t 
   }
   await corral.json('/api/stop', { model: DEMO })
   t.equal((await corral.json('/api/stop', { model: DEMO })).body.code, 'model_not_loaded')
+})
+
+t.test('what is no HTTP request is refused in words, and nothing of it is quoted', async t => {
+  const answered = async (text: string) => {
+    const { hostname, port } = new URL(corral.url)
+    const socket = connect(Number(port), hostname)
+    t.teardown(() => socket.destroy())
+    socket.write(text)
+    const [head, body] = (await readAll(socket)).split('\r\n\r\n')
+    return { status: Number(head!.split(' ')[1]), body: JSON.parse(body!) }
+  }
+  const attack = '\x1b[31mFORGED'
+  for (const [what, text, status, words] of [
+    ['a header with control characters', `GET / HTTP/1.1\r\nhost: x\r\nx-a: ${attack}\r\n\r\n`, 400, /Invalid header/],
+    ['a path with them', `GET /${attack} HTTP/1.1\r\nhost: x\r\n\r\n`, 400, /cannot be read as an HTTP request/],
+    ['another protocol', 'SSH-2.0-OpenSSH_9.6\r\n\r\n', 400, /cannot be read as an HTTP request/],
+    ['long headers', `GET / HTTP/1.1\r\nhost: x\r\nx-a: ${'a'.repeat(20_000)}\r\n\r\n`, 431, /16 KiB/]
+  ] as const) {
+    const { status: got, body } = await answered(text)
+    t.match({ got, body }, { got: status, body: { code: 'invalid_request', errorCode: status, error: words } }, what)
+    t.notMatch(JSON.stringify(body), /FORGED/)
+  }
+  t.notMatch(corral.log(), /FORGED/)
 })
 
 t.test('method_not_allowed lists the allowed methods', async t => {
