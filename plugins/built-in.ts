@@ -18,6 +18,7 @@ import csghub from './hubs/csghub/index.ts'
 import huggingface from './hubs/huggingface/index.ts'
 import modelscope from './hubs/modelscope/index.ts'
 import url from './hubs/url/index.ts'
+import metrics from './metrics/index.ts'
 import scheduler from './scheduler/index.ts'
 import security from './security/index.ts'
 import storage from './storage/index.ts'
@@ -50,5 +51,6 @@ export const builtInPlugins: PluginDefinition[] = [
   apiOllama,
   apiFiles,
   audit,
+  metrics,
   docs
 ]

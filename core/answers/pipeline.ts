@@ -11,6 +11,7 @@ import { toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
 import type { TokenTally } from '../http/request-record.ts'
 import { hasRole } from '../http/roles.ts'
+import { formatTraceParent } from '../http/trace-parent.ts'
 import { catalogFor, requireAllowed } from '../models/allowed-models.ts'
 import { bareName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
@@ -88,7 +89,7 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
   const hooked = await beforeLease(deps, reply, question, signal)
   reply.request.record.waitBegan = performance.now()
   return await deps.scheduler.withLease({ ...question.lease, ...callerLease(reply), signal }, async lease => {
-    await granted(deps, reply, hooked)
+    await granted(deps, reply, lease, hooked)
     const taker = await open(lease)
     await generate(deps, lease, question, hooked, reply, deltas => void taker.add(deltas))
     return taker
@@ -122,7 +123,7 @@ export async function streamedAnswer(
   }
   await endWithFailure(stream, request, channel.failure, () =>
     deps.scheduler.withLease({ ...lease, mayRetry: () => !stream.written }, async leased => {
-      await granted(deps, reply, hooked)
+      await granted(deps, reply, leased, hooked)
       stream.status = 'generating'
       const inBytes = deps.hooks.hasEventFilters() ? undefined : byteCall(leased.engine, question)
       if (channel.bytes && inBytes) {
@@ -156,7 +157,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
   if (hooked) await deps.hooks.request(hooked)
   record.waitBegan = performance.now()
   return await deps.scheduler.withLease({ ...lease, ...callerLease(reply), signal }, async leased => {
-    await granted(deps, reply, hooked)
+    await granted(deps, reply, leased, hooked)
     record.hold()
     try {
       return await use(leased, body, record.tokens)
@@ -172,9 +173,15 @@ export async function askOnce<Reply, Body extends EngineFields>(
 }
 
 /** Takes note that the request has its engine. @throws what a hook refuses it with */
-function granted({ hooks }: AnswerDependencies, reply: FastifyReply, hooked: HookedRequest | undefined) {
+function granted(
+  { hooks }: AnswerDependencies,
+  reply: FastifyReply,
+  { loadDuration }: Lease,
+  hooked: HookedRequest | undefined
+) {
   const { record } = reply.request
   record.leased = performance.now()
+  record.loadDuration = loadDuration
   record.tokens.reset()
   return hooked && hooks.leased(hooked)
 }
@@ -338,6 +345,7 @@ async function ask<Piece>(
     countEach,
     stopText,
     owner: reply.request.caller.owner,
+    ...(record.trace && { traceParent: formatTraceParent(record.trace) }),
     used: (usage, choice) => tokens.usage(usage, choice),
     take(piece: Piece) {
       if (!begun) {

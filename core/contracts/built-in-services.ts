@@ -2,26 +2,45 @@ import type { IncomingMessage } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
 import type { EngineSettings } from '../config/model-settings.ts'
+import type { ErrorCode } from '../errors.ts'
 import type { LogLevels } from '../system/log-levels.ts'
 import type { Runtimes } from './builds.ts'
 import type { Conversion } from './conversion.ts'
 import type { EngineLogRecord } from './engine-log.ts'
 import type { Adoption } from './found-models.ts'
 import type { HardwareService } from './hardware.ts'
+import type { ModelEvent, PullEvent } from './hooks.ts'
 import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
+import type { SchedulerStats } from './scheduler-stats.ts'
 
 /** Who may call. Which address the server itself listens on it knows; other listeners have theirs checked. */
 export interface Access {
   /**
    * Checks another address to listen on, as the server's own is checked.
    * @param setting the path of the setting that names it
+   * @param isKeyless whether programs of this machine need no key there, whatever holds elsewhere: only where what can
+   * be asked there is not more than an operator without a key may see
    * @returns called with each request that comes by it before any route sees it
    * @throws ConfigError when everybody in the network could use the server and nobody has said that they may
    */
-  admit(address: { host: string; port: number }, setting: string): (request: IncomingMessage) => void
+  admit(
+    address: { host: string; port: number },
+    setting: string,
+    isKeyless?: boolean
+  ): (request: IncomingMessage) => void
   /** Whether requests may come from several owners (`Caller.owner`), as where there are several keys. */
   severalOwners(): boolean
+}
+
+export interface LoadFailure extends ModelEvent {
+  readonly code: ErrorCode
+  /** As in `UnloadEvent`. */
+  readonly cause?: string
+}
+
+export interface PullFailure extends Omit<PullEvent, 'size'> {
+  readonly code: ErrorCode
 }
 
 /*
@@ -43,6 +62,18 @@ declare module './hooks.ts' {
     /** For headers, while they can be set; its `request.record` has how the request went so far. */
     readonly reply: FastifyReply
   }
+
+  interface PluginHooks {
+    /** Runs after a model could not be loaded. Nothing waits for it; errors are logged. */
+    loadFailed?(event: LoadFailure): Promise<void> | void
+    /** Runs after a pull failed, also where it is tried again by itself. Nothing waits for it; errors are logged. */
+    pullFailed?(event: PullFailure): Promise<void> | void
+  }
+
+  interface Hooks {
+    loadFailed(event: LoadFailure): void
+    pullFailed(event: PullFailure): void
+  }
 }
 
 declare module './engines.ts' {
@@ -63,6 +94,13 @@ declare module './engines.ts' {
     }
     /** Bytes of the machine's memory that all engines together may take now. */
     hostMemory(): Promise<number>
+  }
+}
+
+declare module './leases.ts' {
+  interface Scheduler {
+    /** A snapshot of figures, for monitoring. */
+    stats(): SchedulerStats
   }
 }
 

@@ -17,6 +17,13 @@ export interface ConvertedModel {
   converter: string
 }
 
+/** Conversions since the start; present files that were found count for none. */
+export interface ConversionCounts {
+  readonly running: number
+  readonly finished: number
+  readonly failed: number
+}
+
 export interface Conversion {
   /**
    * The name under which a type is kept: in lower case, and one for all of its spellings.
@@ -29,6 +36,7 @@ export interface Conversion {
    * @throws CorralError `conversion_failed`, `insufficient_storage`, `runtime_missing`
    */
   convert(variant: StoredVariant, dtype: string, waiting: Waiting): Promise<ConvertedModel>
+  counts(): ConversionCounts
   /** What was made of a variant, by type. */
   list(variant: StoredVariant): Promise<ConvertedModel[]>
   /** Deletes one of them. @throws CorralError `model_not_found` when there is none of this type */

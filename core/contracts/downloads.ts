@@ -80,6 +80,8 @@ declare module './hubs.ts' {
     pull(plan: PullPlan, options: { detached: boolean; caller: PullCaller }): Promise<Pull | undefined>
     /** All unfinished pulls, oldest first. */
     list(): PullRecord[]
+    /** Bytes of files that pulls got since the start, those included that another model had on the disk. */
+    received(): number
     /** @param id of a pull, or the name of its model. @throws CorralError `model_not_found` */
     pause(id: string): Promise<PullRecord>
     /** Continues it, detached. @throws as `pause`, and `rate_limited` */

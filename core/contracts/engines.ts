@@ -88,6 +88,8 @@ export interface AnswerSink<Piece = readonly Delta[]> {
    * by token counts or by timing, what another one has asked.
    */
   readonly owner?: string
+  /** The header `traceparent` of W3C Trace Context, for engines that send the request on. */
+  readonly traceParent?: string
   /**
    * Told the tokens of a choice once they are known: for answers that are taken as bytes, of which nobody reads a usage.
    * Where an answer is cut, told what had come of it.

@@ -30,6 +30,18 @@ export interface ModelEvent {
   readonly mode: EngineMode
 }
 
+/**
+ * Why a model is not loaded any more: nobody asked for it, another one needed its room, it is loaded again with other
+ * options, it was to go (by an admin, its removal or the shutdown), its engine ended by itself.
+ */
+export type UnloadReason = 'idle' | 'evicted' | 'reload' | 'stopped' | 'failed'
+
+export interface UnloadEvent extends ModelEvent {
+  readonly reason: UnloadReason
+  /** Of an engine that failed, where it is known: a name in docs/failures.md. */
+  readonly cause?: string
+}
+
 export interface PullEvent {
   /** `owner/name:label`, as the model is listed. */
   readonly model: string
@@ -74,7 +86,7 @@ export interface PluginHooks {
   /** Runs after a model was loaded. Nothing waits for it; errors are logged. */
   modelLoaded?(event: ModelEvent & { readonly milliseconds: number }): Promise<void> | void
   /** Runs after a model was unloaded or its engine died. Nothing waits for it; errors are logged. */
-  modelUnloaded?(event: ModelEvent): Promise<void> | void
+  modelUnloaded?(event: UnloadEvent): Promise<void> | void
   /** Runs after a pulled model was stored. Nothing waits for it; errors are logged. */
   pullFinished?(event: PullEvent): Promise<void> | void
   /** Runs after a change that no request made. Nothing waits for it; errors are logged. */
@@ -98,7 +110,7 @@ export interface Hooks {
    */
   event(event: Delta, request: HookedRequest): Promise<Delta | undefined>
   modelLoaded(event: ModelEvent & { milliseconds: number }): void
-  modelUnloaded(event: ModelEvent): void
+  modelUnloaded(event: UnloadEvent): void
   pullFinished(event: PullEvent): void
   administered(event: AdminEvent): void
 }

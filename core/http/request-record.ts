@@ -48,6 +48,8 @@ export class RequestRecord {
   waitBegan: number | undefined
   /** When it got its engine, of several attempts the last time. */
   leased: number | undefined
+  /** Milliseconds of its wait in which the model was loaded; 0 where it was loaded before. */
+  loadDuration = 0
   /** When the first piece of the answer came. */
   firstPiece: number | undefined
   /** When the engine had done its work. */

@@ -4,7 +4,7 @@ import type { HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
 import { CorralError, messageOf } from '../errors.ts'
 
 type HookName = keyof PluginHooks
-type Observer = 'modelLoaded' | 'modelUnloaded' | 'pullFinished' | 'administered'
+type Observer = 'modelLoaded' | 'modelUnloaded' | 'loadFailed' | 'pullFinished' | 'pullFailed' | 'administered'
 
 /** The hooks of all plugins that take part. */
 export class HookRegistry implements Hooks {
@@ -74,12 +74,20 @@ export class HookRegistry implements Hooks {
     this.#notify('modelUnloaded', hooks => hooks.modelUnloaded?.(event))
   }
 
+  loadFailed(event: Parameters<Hooks['loadFailed']>[0]): void {
+    this.#notify('loadFailed', hooks => hooks.loadFailed?.(event))
+  }
+
   pullFinished(event: Parameters<Hooks['pullFinished']>[0]): void {
     this.#notify('pullFinished', hooks => hooks.pullFinished?.(event))
   }
 
   administered(event: Parameters<Hooks['administered']>[0]): void {
     this.#notify('administered', hooks => hooks.administered?.(event))
+  }
+
+  pullFailed(event: Parameters<Hooks['pullFailed']>[0]): void {
+    this.#notify('pullFailed', hooks => hooks.pullFailed?.(event))
   }
 
   #has(hook: HookName): boolean {

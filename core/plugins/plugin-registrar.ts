@@ -10,6 +10,11 @@ import type { PluginReport } from './plugin-report.ts'
 declare module 'fastify' {
   /** The services of the plugins that take part; plugins reach them through `context.service(name)`. */
   interface FastifyInstance extends Partial<Services> {}
+
+  interface FastifyContextConfig {
+    /** Name of the plugin whose route it is. */
+    plugin?: string
+  }
 }
 
 /** A plugin that takes part. */
@@ -70,7 +75,11 @@ export class PluginRegistrar {
     this.#deadline = deadline
     const registrar = this
     app.addHook('onRoute', function (route) {
-      registrar.#current?.routes.push(route)
+      const plugin = registrar.#current
+      if (plugin) {
+        plugin.routes.push(route)
+        route.config = { ...route.config, plugin: plugin.definition.name }
+      }
       registrar.#scopes.push(this)
     })
     // Scopes inherit from the application, so that these two are theirs as well.

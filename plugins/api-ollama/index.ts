@@ -2,6 +2,7 @@ import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import { NATIVE_NAMING } from '../../core/contracts/native-api.ts'
 import type { FurtherListener } from '../../core/http/further-listener.ts'
+import { LISTEN_PATTERN, listenToo, readListen } from '../../core/http/second-listener.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
@@ -10,8 +11,8 @@ import { modelMakingRoutes } from './models/model-making.ts'
 import { UploadTurns } from './models/uploads.ts'
 import { ollamaNaming } from './naming.ts'
 import { hostedNames, pathInProfile, profileRoutes } from './routes.ts'
-import { LISTEN_PATTERN, listenToo, readListen } from './second-listener.ts'
 
+const LISTEN = { setting: 'api-ollama.listen', served: "Ollama's clients are", path: '/ollama', example: 11434 }
 const SWEEP_INTERVAL = 3_600_000
 
 export default definePlugin({
@@ -33,8 +34,8 @@ export default definePlugin({
   ),
   setup(context, options) {
     const { log } = context
-    const address = readListen(options.listen, context.config.port)
-    const admit = address && context.service('access').admit(address, 'api-ollama.listen')
+    const address = readListen(options.listen, context.config.port, LISTEN)
+    const admit = address && context.service('access').admit(address, LISTEN.setting)
     const naming = ollamaNaming(context.service('catalog'))
     const nativeApi = context.service('nativeApi')
     const storage = context.service('storage')
@@ -72,7 +73,7 @@ export default definePlugin({
         await sweep()
         sweeping = setInterval(sweep, SWEEP_INTERVAL).unref()
         if (!address) return
-        listener = await listenToo(app, address, {
+        listener = await listenToo(app, address, LISTEN, {
           log,
           ended: context.signal,
           prepare: request => {

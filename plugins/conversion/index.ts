@@ -48,6 +48,7 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
   /** By a variant's folder, settled when its conversion has ended. */
   const running = new Map<string, Promise<unknown>>()
   const proven = new Set<string>()
+  const counts = { running: 0, finished: 0, failed: 0 }
 
   storage.onRemove(async variants => {
     for (const { directory, publicName } of variants) {
@@ -99,15 +100,20 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
     const conversionLog = await openConversionLog(paths.logs, variant, dtype)
     const facts = { model: publicName, dtype, log: conversionLog.path }
     const begun = performance.now()
+    counts.running++
     log.info(facts, `converting ${publicName} to ${dtype}`)
     try {
       const warn = (message: string) => log.warn(message)
       const { version: engine } = await runtimes.build({ signal })
       await convertModel({ variant, plan, tools, engine, python, log: conversionLog, env, warn }, waiting)
     } catch (error) {
-      if (!signal.aborted) log.error(facts, messageOf(error))
+      if (!signal.aborted) {
+        counts.failed++
+        log.error(facts, messageOf(error))
+      }
       throw error
     } finally {
+      counts.running--
       await conversionLog.close()
     }
     const made = await findConverted(variant, dtype)
@@ -115,6 +121,7 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
       const message = `The converted files of "${publicName}" are gone from ${directory}. Try again.`
       throw new CorralError('conversion_failed', message)
     }
+    counts.finished++
     const seconds = Math.round((performance.now() - begun) / 100) / 10
     log.info({ model: publicName, dtype, size: made.size, seconds }, `converted ${publicName} to ${dtype}`)
     return made
@@ -150,6 +157,8 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
         }
       })
     },
+
+    counts: () => ({ ...counts }),
 
     async list(variant) {
       return variant.format === 'safetensors' ? await listConverted(variant) : []

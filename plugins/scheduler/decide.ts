@@ -1,3 +1,4 @@
+import type { UnloadReason } from '../../core/contracts/hooks.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
 import { formatDuration } from '../../core/system/duration.ts'
@@ -117,7 +118,7 @@ export function decide(state: SchedulerState, event: Event, now: number): Effect
     }
   }
   if (!state.closing) giveRoom(step)
-  for (const engine of surplus(state, now)) unload(step, engine)
+  for (const engine of surplus(state, now)) unload(step, engine, 'evicted')
   for (const engine of state.engines.values()) forget(step, engine)
   return step.effects
 }
@@ -393,7 +394,7 @@ function recordStop(step: Step, engine: EngineState, event: Extract<Event, { typ
     return
   }
   dropPlan(step, engine)
-  if (isIn(engine, 'ready')) unload(step, engine, save)
+  if (isIn(engine, 'ready')) unload(step, engine, 'stopped', save)
 }
 
 function shuttingDown(): CorralError {
@@ -466,7 +467,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
 
   const expires = expiryOf(engine)
   if (running.size || engine.queue.length) setAlarm(step, engine, again)
-  else if (state.closing || now >= expires) unload(step, engine)
+  else if (state.closing || now >= expires) unload(step, engine, state.closing ? 'stopped' : 'idle')
   else setAlarm(step, engine, expires)
 }
 
@@ -597,7 +598,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
       ahead.coming.push(newcomer)
       if (!engine.phase.running.size) {
         evict(step, engine, room.victims)
-        unload(step, engine)
+        unload(step, engine, 'reload')
       } else if (plan.reload) setAlarm(step, engine, later(step, endOfDrain(state, plan.reload)))
       reportWaiting(step, engine, [])
       return
@@ -650,7 +651,7 @@ function evict(step: Step, engine: EngineState, victims: readonly EngineIn<'read
   const [first] = engine.queue
   for (const victim of victims) {
     if (first && isOfOthers(victim, engine, step.now)) countDisturbance(step.state, first.turn, step.now)
-    unload(step, victim)
+    unload(step, victim, 'evicted')
   }
 }
 
@@ -836,10 +837,10 @@ function abortLoad(step: Step, engine: EngineIn<'loading'>): void {
 }
 
 /** @param save whether what the slots have read may be kept */
-function unload(step: Step, engine: EngineIn<'ready' | 'draining'>, save = true): void {
+function unload(step: Step, engine: EngineIn<'ready' | 'draining'>, reason: UnloadReason, save = true): void {
   stopping(engine, planOf(engine))
   setAlarm(step, engine, undefined)
-  step.effects.push({ type: 'unload', key: engine.key, save })
+  step.effects.push({ type: 'unload', key: engine.key, save, reason })
 }
 
 function stopping(engine: EngineIn<'loading' | 'ready' | 'draining'>, plan: Plan | undefined): void {

@@ -1,4 +1,5 @@
 import type { Engine, EngineExit, EngineMode, MemoryEstimate } from '../../core/contracts/engines.ts'
+import type { UnloadReason } from '../../core/contracts/hooks.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
@@ -22,6 +23,8 @@ export interface EngineRecord {
   loading?: AbortController | undefined
   /** What the next load takes, once it is prepared. */
   estimate?: MemoryEstimate | undefined
+  /** Why its engine is being unloaded. */
+  leaving?: UnloadReason | undefined
   progress?: Progress | undefined
   alarm?: NodeJS.Timeout | undefined
   /** Milliseconds since the epoch; when the present engine became ready. */

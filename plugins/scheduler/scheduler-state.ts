@@ -1,4 +1,6 @@
-import type { MemoryUse } from '../../core/contracts/engines.ts'
+import type { EngineMode, MemoryUse } from '../../core/contracts/engines.ts'
+import type { UnloadReason } from '../../core/contracts/hooks.ts'
+import type { SchedulerStats } from '../../core/contracts/scheduler-stats.ts'
 import type { CorralError } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
 
@@ -189,6 +191,32 @@ export function runningOn({ phase }: EngineState): number {
   return 'running' in phase ? phase.running.size : 0
 }
 
+/** What the state says for those who watch. */
+export function statsOf({ engines, budget }: SchedulerState, now: number): SchedulerStats {
+  const reserved: MemoryUse = {}
+  const stats = [...engines.values()].map(engine => {
+    const { key, name, phase, queue, failure } = engine
+    const held = reservedBy(engine)
+    for (const [pool, bytes] of Object.entries(held)) reserved[pool] = (reserved[pool] ?? 0) + bytes
+    const { slots = 0, running = new Map<number, Running>() } = 'running' in phase ? phase : {}
+    let used = 0
+    for (const one of running.values()) used += one.slots
+    return {
+      model: name,
+      mode: key.slice(key.lastIndexOf('#') + 1) as EngineMode,
+      isLoaded: 'running' in phase,
+      slots,
+      freeSlots: Math.max(0, slots - used),
+      running: running.size,
+      waiting: queue.length,
+      longestWait: queue.reduce((longest, { arrivedAt }) => Math.max(longest, now - arrivedAt), 0),
+      isBlocked: failure !== undefined && now < failure.retryAt,
+      reserved: held
+    }
+  })
+  return { engines: stats, memory: { reserved, budget } }
+}
+
 /** Times are milliseconds. */
 export interface Limits {
   maxLoaded: number
@@ -269,7 +297,7 @@ export type Effect =
   | { type: 'load'; key: string; run: number; options: LoadOptions }
   | { type: 'abort-load'; key: string }
   /** `save`: it has ended its answers, so that what its slots have read can be kept. */
-  | { type: 'unload'; key: string; save: boolean }
+  | { type: 'unload'; key: string; save: boolean; reason: UnloadReason }
   | { type: 'grant'; id: number; key: string }
   | { type: 'refuse'; id: number; error: CorralError }
   | { type: 'revoke'; id: number; error: CorralError }

@@ -17,7 +17,7 @@ import { decide } from './decide.ts'
 import { type EngineRecord, isOccupied, loadingModel, runningModel, settleGone, whenGone } from './engine-record.ts'
 import type { EngineRegistry } from './engine-registry.ts'
 import type { HostMemory } from './host-memory.ts'
-import { createState, type Effect, type Event, isIn, type Limits, reservedBy } from './scheduler-state.ts'
+import { createState, type Effect, type Event, isIn, type Limits, reservedBy, statsOf } from './scheduler-state.ts'
 
 interface Request {
   id: number
@@ -35,7 +35,7 @@ export interface SchedulerDependencies {
   engines: EngineRegistry
   hostMemory: HostMemory
   config: CoreConfig
-  hooks: Pick<Hooks, 'modelLoaded' | 'modelUnloaded'>
+  hooks: Pick<Hooks, 'modelLoaded' | 'modelUnloaded' | 'loadFailed'>
   log: FastifyBaseLogger
   limits: Limits
 }
@@ -96,6 +96,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         managed.loading?.abort(stoppedError(managed))
         break
       case 'unload':
+        managed.leaving = effect.reason
         void unload(managed, effect.save)
         break
       case 'waiting':
@@ -236,8 +237,10 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       managed.engine = undefined
       settleGone(managed)
       const name = managed.variant.publicName
-      if (serves) hooks.modelUnloaded({ model: name, mode: managed.mode })
       const { failure, ...how } = exit
+      const reason = exit.expected ? (managed.leaving ?? 'stopped') : 'failed'
+      managed.leaving = undefined
+      if (serves) hooks.modelUnloaded({ model: name, mode: managed.mode, reason, ...causeOf(failure) })
       if (exit.expected) log.info(`unloaded ${name}`)
       else log.error({ model: name, ...how, tail: engine.logTail().slice(-20) }, 'the engine died')
       const error =
@@ -262,8 +265,12 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   function failureOf(managed: EngineRecord, signal: AbortSignal, error: unknown): CorralError {
-    if (!signal.aborted) log.error({ model: managed.variant.publicName, err: error }, 'loading failed')
-    return asCorralError(signal.aborted ? signal.reason : error)
+    if (signal.aborted) return asCorralError(signal.reason)
+    const { publicName } = managed.variant
+    log.error({ model: publicName, err: error }, 'loading failed')
+    const failure = asCorralError(error)
+    hooks.loadFailed({ model: publicName, mode: managed.mode, code: failure.code, ...causeOf(failure) })
+    return failure
   }
 
   /** Stops an engine. Once it has stopped, it counts as ended after a while even if its plugin never says so. */
@@ -517,6 +524,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     loading: () =>
       [...managedEngines.values()].flatMap(managed => loadingModel(managed, state.engines.get(managed.key))),
 
+    stats: () => statsOf(state, Date.now()),
+
     async preload(signal) {
       for (const name of Object.keys(config.models)) {
         try {
@@ -582,6 +591,12 @@ function changedIn(requested: Partial<LoadOptions>, options: Partial<LoadOptions
   if (requested === options) return undefined
   const names = Object.keys(options) as (keyof LoadOptions)[]
   return Object.fromEntries(names.filter(name => options[name] !== requested[name]).map(name => [name, options[name]]))
+}
+
+/** Why an engine failed, where its provider found that out. */
+function causeOf(failure: CorralError | undefined): { cause?: string } {
+  const cause = failure?.details?.cause
+  return typeof cause === 'string' ? { cause } : {}
 }
 
 function asCorralError(error: unknown): CorralError {

@@ -13,6 +13,8 @@ export type TrustedProxies = (address: string, hop: number) => boolean
 
 interface CallerRules {
   keys: KeyStore
+  /** Requests that need no key where they come from this machine. */
+  keyless: Pick<WeakSet<IncomingMessage>, 'has'>
   /** Callers of other machines need no key, as long as there is none. */
   insecure: boolean
   proxies: TrustedProxies
@@ -23,7 +25,7 @@ interface CallerRules {
  * Finds out who sends a request.
  * @throws CorralError `unauthorized` without a key where one is needed; `rate_limited` after too many wrong ones
  */
-export function callerFinder({ keys, insecure, proxies, log }: CallerRules) {
+export function callerFinder({ keys, keyless, insecure, proxies, log }: CallerRules) {
   const attempts = new FailedAttempts()
   const say = boundedLog(log)
 
@@ -76,12 +78,14 @@ export function callerFinder({ keys, insecure, proxies, log }: CallerRules) {
     // Also where no key is required yet: the first one may have been made a moment ago.
     const key = sent.length > 0 ? await rightKey(sent, address) : undefined
     if (key) return { caller: { ...key.caller, turn: key.caller.owner, address }, key }
+    // Behind a proxy nobody counts as this machine, whatever address is forwarded: clients can write that header too.
+    const isNear = isLoopbackHost(peer) && !isProxied
+    if (isNear && sent.length === 0 && keyless.has(raw)) return { caller: keylessCaller(address) }
     if (keys.required) {
       if (sent.length > 0) throw refuseWrongKey(sent, address)
       throw new CorralError('unauthorized', `This server needs an API key, and the request has none. ${HOW_TO_SEND}`)
     }
-    // Behind a proxy nobody counts as this machine, whatever address is forwarded: clients can write that header too.
-    if (insecure || (isLoopbackHost(peer) && !isProxied)) return { caller: keylessCaller(address) }
+    if (insecure || isNear) return { caller: keylessCaller(address) }
     throw new CorralError(
       'unauthorized',
       `Without an API key only programs on the server's own machine may use it${isProxied ? ', not those behind a proxy' : ''}. Ask its admin for a key (corral key create <name>). ${HOW_TO_SEND}`

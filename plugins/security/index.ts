@@ -75,12 +75,17 @@ export default definePlugin({
     const own = judge(config.host, config.port)
     /** Exposures of requests that came by other listeners. */
     const exposures = new WeakMap<IncomingMessage, Exposure>()
+    /** Requests that came by a listener of this machine which asks for no key. */
+    const keyless = new WeakSet<IncomingMessage>()
     return {
       services: {
         access: {
-          admit({ host, port }, setting) {
+          admit({ host, port }, setting, isKeyless = false) {
             const exposure = judge(host, port, setting)
-            return request => void exposures.set(request, exposure)
+            return request => {
+              exposures.set(request, exposure)
+              if (isKeyless && exposure === 'local') keyless.add(request)
+            }
           },
           severalOwners: () => keys.count > 1
         }
@@ -95,7 +100,7 @@ export default definePlugin({
           },
           hostNames: new Set([hostname(), ...options.hosts].map(nameKey)),
           origins: options.origins.map(originPattern),
-          findCaller: callerFinder({ keys, insecure: options.insecure, proxies, log })
+          findCaller: callerFinder({ keys, keyless, insecure: options.insecure, proxies, log })
         })
       ),
       routes: keyRoutes(keyFilePath(paths), keys),

@@ -31,7 +31,7 @@ export function createRemoteEngine(
       await sink.take(deltas)
     }
     const read = (reply: Dispatcher.ResponseData['body']) => readAnswer(spec.alias, reply, take)
-    await servers.ask(path, body, either(sink.signal), read, () => begun)
+    await servers.ask(path, body, either(sink.signal), read, { begun: () => begun, traceParent: sink.traceParent })
   }
 
   return {

@@ -89,14 +89,19 @@ export function createRemoteServers(
     path: string,
     body: object,
     signal: AbortSignal,
-    read: Reader<Reply>
+    read: Reader<Reply>,
+    traceParent: string | undefined
   ): Promise<Reply> {
     server.running++
     try {
       const reply = await request(server.url + path, {
         method: 'POST',
         dispatcher: agent,
-        headers: { ...headersOf(server), 'content-type': 'application/json' },
+        headers: {
+          ...headersOf(server),
+          'content-type': 'application/json',
+          ...(traceParent !== undefined && { traceparent: traceParent })
+        },
         body: JSON.stringify(body),
         signal
       }).catch(error => {
@@ -132,7 +137,7 @@ export function createRemoteServers(
       body: object,
       signal: AbortSignal,
       read: Reader<Reply>,
-      begun = () => false
+      { begun = () => false, traceParent }: { begun?: () => boolean; traceParent?: string | undefined } = {}
     ): Promise<Reply> {
       const left = new Set(servers)
       let last: ServerFault | undefined
@@ -141,7 +146,7 @@ export function createRemoteServers(
         const [server] = [...left].sort((a, b) => Number(b.healthy) - Number(a.healthy) || a.running - b.running)
         left.delete(server!)
         try {
-          const reply = await askOne(server!, path, body, signal, read)
+          const reply = await askOne(server!, path, body, signal, read, traceParent)
           setHealth(server!, true)
           return reply
         } catch (error) {

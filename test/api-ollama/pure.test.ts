@@ -3,9 +3,9 @@ import { shortened } from '../../core/answers/embedding.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { httpOrigin } from '../../core/http/listening.ts'
+import { readListen } from '../../core/http/second-listener.ts'
 import { existingName, newName, ollamaNaming, shown } from '../../plugins/api-ollama/naming.ts'
 import { likeOllama, OLLAMA_VERSION, pathInProfile } from '../../plugins/api-ollama/routes.ts'
-import { readListen } from '../../plugins/api-ollama/second-listener.ts'
 import { cutTokens } from '../../runtimes/llama-server/calls.ts'
 
 function variant(name: string, label = 'Q8_0', more: Partial<StoredVariant> = {}): StoredVariant {
@@ -134,15 +134,21 @@ t.test('what a pull asks hubs for', t => {
   t.end()
 })
 
+const LISTEN = { setting: 'api-ollama.listen', served: "Ollama's clients are", path: '/ollama', example: 11434 }
+
 t.test('the other address: where it is, and what its paths mean', t => {
-  t.same(readListen('127.0.0.1:11434', 11435), { host: '127.0.0.1', port: 11434 })
-  t.same(readListen('[::1]:0', 11435), { host: '::1', port: 0 })
-  t.same(readListen('localhost:1', 11435), { host: 'localhost', port: 1 })
-  t.equal(readListen('', 11435), undefined)
+  t.same(readListen('127.0.0.1:11434', 11435, LISTEN), { host: '127.0.0.1', port: 11434 })
+  t.same(readListen('[::1]:0', 11435, LISTEN), { host: '::1', port: 0 })
+  t.same(readListen('localhost:1', 11435, LISTEN), { host: 'localhost', port: 1 })
+  t.equal(readListen('', 11435, LISTEN), undefined)
   for (const text of ['11434', ':11434', '127.0.0.1', '127.0.0.1:99999', '[::1', '::1:80', '[nix]:80', 'a b:1']) {
-    t.throws(() => readListen(text, 11435), { name: 'ConfigError', message: /not an address with a port/ }, text)
+    t.throws(
+      () => readListen(text, 11435, LISTEN),
+      { name: 'ConfigError', message: /not an address with a port/ },
+      text
+    )
   }
-  t.throws(() => readListen('127.0.0.1:11435', 11435), { name: 'ConfigError', message: /the server's own/ })
+  t.throws(() => readListen('127.0.0.1:11435', 11435, LISTEN), { name: 'ConfigError', message: /the server's own/ })
   t.equal(httpOrigin({ host: '::1', port: 5 }), 'http://[::1]:5')
   const table: [url: string, path: string][] = [
     ['/', '/ollama/'],

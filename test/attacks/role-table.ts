@@ -81,6 +81,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'GET /api/pulls',
     'GET /api/pulls/:id',
     'GET /api/runtimes',
+    'GET /metrics',
     'GET /ollama/api/import/found',
     'GET /ollama/api/pulls',
     'GET /ollama/api/pulls/:id',

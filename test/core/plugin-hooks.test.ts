@@ -101,7 +101,7 @@ t.test('a hook that fails names its plugin, and is logged once', async t => {
     })
     await t.rejects(hooks.event(text('x'), request()), { code: 'internal', message: /"broken".*"event"/ })
     hooks.modelLoaded({ model: 'a/b', mode: 'chat', milliseconds: 5 })
-    hooks.modelUnloaded({ model: 'a/b', mode: 'chat' })
+    hooks.modelUnloaded({ model: 'a/b', mode: 'chat', reason: 'idle' })
     hooks.pullFinished({ model: 'a/b:Q8_0', origin: 'https://hub.example/a/b', size: 1 })
     await new Promise(setImmediate)
   }

@@ -79,6 +79,7 @@ t.test('the server itself', async t => {
     'startDrain',
     'getDrain',
     'endDrain',
+    'getMetrics',
     'getVersion',
     'listPlugins',
     'getDocs',

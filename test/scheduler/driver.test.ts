@@ -1,7 +1,8 @@
 import t, { type Test } from 'tap'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
+import type { LoadFailure } from '../../core/contracts/built-in-services.ts'
 import type { Engine, EngineExit, EngineProvider, EngineSpec, MemoryUse } from '../../core/contracts/engines.ts'
-import type { ModelEvent } from '../../core/contracts/hooks.ts'
+import type { ModelEvent, UnloadEvent } from '../../core/contracts/hooks.ts'
 import type { LeaseRequest } from '../../core/contracts/leases.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
@@ -129,7 +130,8 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
   const reports: string[] = []
   const hooks = {
     modelLoaded: ({ model, mode }: ModelEvent) => void reports.push(`loaded ${model} ${mode}`),
-    modelUnloaded: ({ model, mode }: ModelEvent) => void reports.push(`unloaded ${model} ${mode}`)
+    modelUnloaded: ({ model, mode, reason }: UnloadEvent) => void reports.push(`unloaded ${model} ${mode} ${reason}`),
+    loadFailed: ({ model, mode, code }: LoadFailure) => void reports.push(`failed ${model} ${mode} ${code}`)
   }
   const scheduler = createScheduler({
     storage,
@@ -179,7 +181,7 @@ t.test('a load: estimate, start; an eviction: save, stop', async t => {
   await tick()
   t.same(
     reports,
-    ['loaded test/a chat', 'unloaded test/a chat', 'loaded test/b chat', 'unloaded test/b chat'],
+    ['loaded test/a chat', 'unloaded test/a chat evicted', 'loaded test/b chat', 'unloaded test/b chat failed'],
     'hooks get to know'
   )
 })

@@ -12,7 +12,8 @@ import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './
 import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
 import { Turns } from './pull-turns.ts'
 
-export interface DownloadsOptions extends Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'partial' | 'turns'> {
+export interface DownloadsOptions
+  extends Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'partial' | 'turns' | 'onReceived'> {
   /** How many pulls transfer at once, and how many may wait. */
   limits: { pulls: number; waiting: number }
 }
@@ -38,13 +39,23 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   const hubs: Hub[] = []
   const jobs = new Map<string, PullJob>()
   let closing = false
+  let received = 0
 
   const hubOf = (name: string) => hubs.find(hub => hub.name === name)
   const { pulls: places, waiting } = limits
   const turns = new Turns({ places, perClient: places, waiting, turnLength: TURN_LENGTH })
   /** Listing has a queue of its own: hubs that take their time must not hold up transfers. */
   const listing = new Turns({ places: places * LISTINGS_PER_PULL, perClient: places, waiting })
-  const context = { ...options, turns, hubs, hubOf, partial: (plan: PlanKey) => jobs.get(keyOf(plan))?.folder }
+  const context = {
+    ...options,
+    turns,
+    hubs,
+    hubOf,
+    onReceived: (bytes: number) => {
+      received += bytes
+    },
+    partial: (plan: PlanKey) => jobs.get(keyOf(plan))?.folder
+  }
   const refuseWhenClosing = () => {
     if (closing) throw shuttingDown()
   }
@@ -174,6 +185,8 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
         .filter(job => !job.isStored)
         .map(job => job.record())
         .sort((a, b) => (a.created_at < b.created_at ? -1 : 1)),
+
+    received: () => received,
 
     async pause(id): Promise<PullRecord> {
       const job = jobNamed(id)

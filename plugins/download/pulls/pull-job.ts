@@ -77,7 +77,9 @@ export interface PullContext {
   pauseAfter: number
   /** Shortest and longest pause, in milliseconds, before a detached pull is tried again whose hub does not answer. */
   retryPauses: readonly [number, number]
-  hooks: Pick<Hooks, 'pullFinished'>
+  hooks: Pick<Hooks, 'pullFinished' | 'pullFailed'>
+  /** Told the bytes of files that have come. */
+  onReceived(bytes: number): void
   log: FastifyBaseLogger
 }
 
@@ -377,7 +379,7 @@ export class PullJob implements Pull {
       files: files.map(file => ({ ...file, target: fileTarget(this.folder, file) })),
       locate: (index, aborted) => hub.locate({ ...repository, files }, files[index]!, aborted, privateAddresses),
       signal,
-      onProgress: (index, completed, total) => this.#progress.report(index, completed, total)
+      onProgress: (index, completed, total) => this.#context.onReceived(this.#progress.report(index, completed, total))
     })
     this.#progress.finish(fetched.map(file => file.size))
     return fetched
@@ -418,7 +420,7 @@ export class PullJob implements Pull {
   async #fail(error: unknown): Promise<void> {
     const failure = pullFailure(error, this.plan)
     this.#stopped = failure
-    const { log, retryPauses } = this.#context
+    const { log, hooks, retryPauses } = this.#context
     if (this.#progress.received > this.#before) this.#retries = 0
     const isRetried = this.#job.detached && RETRIED.has(failure.code)
     let reason = failure.message
@@ -429,7 +431,9 @@ export class PullJob implements Pull {
       this.#retryTimer = setTimeout(() => void this.#serial(async () => this.#retry()), pause)
       this.#retryTimer.unref()
     }
-    log.warn({ err: failure.cause, code: failure.code }, `The pull of ${this.record().model}: ${reason}`)
+    const { model, origin } = this.record()
+    log.warn({ err: failure.cause, code: failure.code }, `The pull of ${model}: ${reason}`)
+    hooks.pullFailed({ model, origin, code: failure.code })
     this.#outcomes.emit('outcome', { error: failure })
     await this.#save({ state: isRetried ? 'downloading' : 'failed', reason })
   }

@@ -44,17 +44,20 @@ export class PullProgress {
     this.#samples = []
   }
 
-  /** Progress of a file from the transfer. */
-  report(index: number, completed: number, total: number): void {
+  /** Progress of a file from the transfer. @returns by how many bytes it has grown */
+  report(index: number, completed: number, total: number): number {
     const file = this.#files[index]!
+    const grown = Math.max(0, completed - file.completed)
     const now = performance.now()
-    if (this.#reported.has(file)) this.received += Math.max(0, completed - file.completed)
+    if (this.#reported.has(file)) this.received += grown
     this.#reported.add(file)
     this.#samples.push({ at: now, received: this.received })
     while (this.#samples.length > 1 && now - this.#samples[0]!.at > SPEED_WINDOW) this.#samples.shift()
     this.#change(file, completed, total)
-    if (this.#changed.size === 0) return
-    this.#timer ??= setTimeout(() => this.#emit(), Math.max(0, this.#lastEvent + EVENT_INTERVAL - now))
+    if (this.#changed.size > 0) {
+      this.#timer ??= setTimeout(() => this.#emit(), Math.max(0, this.#lastEvent + EVENT_INTERVAL - now))
+    }
+    return grown
   }
 
   /** All files are complete. */

@@ -1,0 +1,118 @@
+import type { FastifyRequest } from 'fastify'
+import { Counter, Histogram, type Registry } from 'prom-client'
+import type { Operation } from '../../core/contracts/hooks.ts'
+import type { RequestObserver, RequestRecord } from '../../core/http/request-record.ts'
+import type { LabelValues } from './label-values.ts'
+
+/** The names that OpenTelemetry has for operations; the others keep corral's. */
+const OPERATIONS: Partial<Record<Operation, string>> = { completion: 'text_completion' }
+
+/*
+ * Buckets in seconds, or tokens. Those of `gen_ai_…` are the conventions' own, with a few more at the ends: small models
+ * take less than 10 ms for a token, and the wait for a model that is loaded counts.
+ */
+const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 120]
+const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
+const DURATION = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 327.68]
+const TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576]
+const WAIT = [0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
+const OVERHEAD = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1]
+
+/** Counts requests as they end. @returns the observer, which never throws */
+export function requestMetrics(registry: Registry, values: LabelValues): RequestObserver {
+  const registers = [registry]
+  const requests = new Counter({
+    name: 'corral_requests_total',
+    help: 'Requests that have ended, by API, model, name of the key, status (499: the client left) and error code',
+    labelNames: ['surface', 'model', 'key', 'status', 'code'] as const,
+    registers
+  })
+  const tokens = new Counter({
+    name: 'corral_tokens_total',
+    help: 'Tokens of requests that have ended, by model, name of the key and type: input (cached ones included), cached, output',
+    labelNames: ['model', 'key', 'type'] as const,
+    registers
+  })
+  const wait = new Histogram({
+    name: 'corral_queue_wait_seconds',
+    help: 'Time that requests waited for an engine, its load included, also where they got none',
+    labelNames: ['model'] as const,
+    buckets: WAIT,
+    registers
+  })
+  const overhead = new Histogram({
+    name: 'corral_overhead_seconds',
+    help: "Time that corral itself took for requests to models: neither the wait for an engine nor the engine's work",
+    labelNames: ['surface'] as const,
+    buckets: OVERHEAD,
+    registers
+  })
+  const attributes = ['gen_ai_operation_name', 'gen_ai_provider_name', 'gen_ai_request_model'] as const
+  const duration = new Histogram({
+    name: 'gen_ai_server_request_duration_seconds',
+    help: 'Time from a request to the end of its answer; error_type is the error code of those that failed',
+    labelNames: [...attributes, 'error_type'] as const,
+    buckets: DURATION,
+    registers
+  })
+  const firstToken = new Histogram({
+    name: 'gen_ai_server_time_to_first_token_seconds',
+    help: 'Time from a request to the first token of its answer, the wait included, of successful answers',
+    labelNames: attributes,
+    buckets: FIRST_TOKEN,
+    registers
+  })
+  const perToken = new Histogram({
+    name: 'gen_ai_server_time_per_output_token_seconds',
+    help: 'Time per token after the first one, of successful answers',
+    labelNames: attributes,
+    buckets: PER_TOKEN,
+    registers
+  })
+  const usage = new Histogram({
+    name: 'gen_ai_client_token_usage',
+    help: 'Tokens of requests that have ended, by type: input or output',
+    labelNames: [...attributes, 'gen_ai_token_type'] as const,
+    buckets: TOKENS,
+    registers
+  })
+
+  function observeUse(record: RequestRecord, surface: string, operation: Operation, model: string, key: string): void {
+    const { began, ended, waitBegan, leased, firstPiece, answered, status, failure } = record
+    const { prompt, cached, completion } = record.tokens
+    const of = {
+      gen_ai_operation_name: OPERATIONS[operation] ?? operation,
+      gen_ai_provider_name: 'corral',
+      gen_ai_request_model: model
+    }
+    const errorType = failure?.code ?? (status >= 400 ? `${status}` : '')
+    duration.observe({ ...of, error_type: errorType }, (ended - began) / 1000)
+    overhead.observe({ surface }, Math.max(0, record.overhead) / 1000)
+    if (waitBegan !== undefined) wait.observe({ model }, ((leased ?? ended) - waitBegan) / 1000)
+    if (status < 400 && firstPiece !== undefined) {
+      firstToken.observe(of, (firstPiece - began) / 1000)
+      const after = (answered ?? ended) - firstPiece
+      if (completion > 1) perToken.observe(of, after / 1000 / (completion - 1))
+    }
+    if (prompt > 0) {
+      usage.observe({ ...of, gen_ai_token_type: 'input' }, prompt)
+      tokens.inc({ model, key, type: 'input' }, prompt)
+    }
+    if (cached > 0) tokens.inc({ model, key, type: 'cached' }, cached)
+    if (completion > 0) {
+      usage.observe({ ...of, gen_ai_token_type: 'output' }, completion)
+      tokens.inc({ model, key, type: 'output' }, completion)
+    }
+  }
+
+  return (request: FastifyRequest) => {
+    const { record, caller } = request
+    const { use, status, failure } = record
+    // Only models that exist are in the record: what else clients name becomes no label.
+    const model = use ? values.model(use.model) : ''
+    const key = values.key(caller?.name ?? '', model)
+    const surface = use?.surface ?? request.routeOptions.config?.plugin ?? ''
+    requests.inc({ surface, model, key, status, code: failure?.code ?? '' })
+    if (use) observeUse(record, surface, use.operation, model, key)
+  }
+}

@@ -1,0 +1,261 @@
+import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
+import type { ConversionCounts } from '../../core/contracts/conversion.ts'
+import type { PullRecord } from '../../core/contracts/downloads.ts'
+import type { PluginHooks } from '../../core/contracts/hooks.ts'
+import type { EngineStats, SchedulerStats } from '../../core/contracts/scheduler-stats.ts'
+import { version } from '../../core/system/package-info.ts'
+import { type LabelValues, OTHER } from './label-values.ts'
+
+/** Where figures are read from at a scrape. */
+export interface Sources {
+  scheduler(): SchedulerStats
+  pulls(): readonly Pick<PullRecord, 'state'>[]
+  /** Bytes. */
+  received(): number
+  conversions(): ConversionCounts
+  /** Bytes free on the disk of the models; undefined where that is unknown. */
+  freeSpace(): Promise<number | undefined>
+}
+
+const LOAD = [0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640]
+const PULL_STATES = ['downloading', 'waiting', 'storing', 'paused', 'failed']
+
+/** Counts what happens to models. @returns the hooks that do */
+export function modelMetrics(registry: Registry, values: LabelValues): PluginHooks {
+  const registers = [registry]
+  const loads = new Histogram({
+    name: 'corral_load_seconds',
+    help: 'Time that loads of models took, from the room for them to the engine that answers',
+    labelNames: ['model'] as const,
+    buckets: LOAD,
+    registers
+  })
+  const loadFailures = new Counter({
+    name: 'corral_load_failures_total',
+    help: 'Loads that failed, by error code and cause (docs/failures.md)',
+    labelNames: ['model', 'code', 'cause'] as const,
+    registers
+  })
+  const unloads = new Counter({
+    name: 'corral_unloads_total',
+    help: 'Engines that have ended, by reason: idle, evicted, reload, stopped or failed',
+    labelNames: ['model', 'reason'] as const,
+    registers
+  })
+  const engineFailures = new Counter({
+    name: 'corral_engine_failures_total',
+    help: 'Engines that ended while they served, by cause such as stuck, hung or over_memory (docs/failures.md)',
+    labelNames: ['model', 'cause'] as const,
+    registers
+  })
+  const pulls = new Counter({
+    name: 'corral_downloads_total',
+    help: 'Downloads that were stored or failed; code says why',
+    labelNames: ['outcome', 'code'] as const,
+    registers
+  })
+  return {
+    modelLoaded({ model, milliseconds }) {
+      loads.observe({ model: values.model(model) }, milliseconds / 1000)
+    },
+    modelUnloaded({ model, reason, cause = 'unknown' }) {
+      unloads.inc({ model: values.model(model), reason })
+      if (reason === 'failed') engineFailures.inc({ model: values.model(model), cause })
+    },
+    loadFailed({ model, code, cause = '' }) {
+      loadFailures.inc({ model: values.model(model), code, cause })
+    },
+    pullFinished: () => pulls.inc({ outcome: 'stored', code: '' }),
+    pullFailed: ({ code }) => pulls.inc({ outcome: 'failed', code })
+  }
+}
+
+/** What there is at the moment of a scrape. */
+interface Snapshot {
+  engines: readonly EngineStats[]
+  memory: SchedulerStats['memory']
+  /** Pulls by state. */
+  pulls: ReadonlyMap<string, number>
+  received: number
+  conversions: ConversionCounts
+  freeSpace: number | undefined
+}
+
+type Sample = readonly [labels: Record<string, string>, value: number]
+
+interface Family {
+  name: string
+  help: string
+  labels?: readonly string[]
+  isCounter?: true
+  read(snapshot: Snapshot): readonly Sample[]
+}
+
+/** A gauge of each model in each mode. */
+function perEngine(name: string, help: string, value: (engine: EngineStats) => number): Family {
+  const read = ({ engines }: Snapshot) =>
+    engines.map(engine => [{ model: engine.model, mode: engine.mode }, value(engine)] as const)
+  return { name, help, labels: ['model', 'mode'], read }
+}
+
+/** A gauge of each model by the name that vLLM has for it, which load balancers read, as the Gateway API's extension. */
+function perModel(name: string, help: string, value: (engines: EngineStats[]) => number): Family {
+  return {
+    name: `vllm:${name}`,
+    help,
+    labels: ['model_name'],
+    read({ engines }) {
+      const models = new Map<string, EngineStats[]>()
+      for (const engine of engines) models.set(engine.model, [...(models.get(engine.model) ?? []), engine])
+      return [...models].map(([model, its]) => [{ model_name: model }, value(its)] as const)
+    }
+  }
+}
+
+function byPool(name: string, help: string, read: (memory: Snapshot['memory']) => Record<string, number>): Family {
+  const samples = ({ memory }: Snapshot) =>
+    Object.entries(read(memory)).map(([pool, value]) => [{ pool }, value] as const)
+  return { name, help, labels: ['pool'], read: samples }
+}
+
+const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0)
+
+const FAMILIES: readonly Family[] = [
+  {
+    name: 'corral_build_info',
+    help: 'The versions of corral and of Node',
+    labels: ['version', 'node'],
+    read: () => [[{ version, node: process.versions.node }, 1]]
+  },
+  perEngine('corral_model_loaded', '1 while the model is loaded', ({ isLoaded }) => Number(isLoaded)),
+  perEngine(
+    'corral_model_blocked',
+    '1 while requests for the model are refused, since its loads failed repeatedly',
+    ({ isBlocked }) => Number(isBlocked)
+  ),
+  perEngine('corral_slots', 'Requests that the loaded model answers at once', ({ slots }) => slots),
+  perEngine('corral_slots_free', 'Slots that no request has', ({ freeSlots }) => freeSlots),
+  perEngine('corral_requests_running', 'Requests that the model answers', ({ running }) => running),
+  perEngine('corral_requests_waiting', 'Requests that wait for the model or a slot of it', ({ waiting }) => waiting),
+  perEngine(
+    'corral_queue_oldest_seconds',
+    'Time that the oldest of the waiting requests has waited',
+    ({ longestWait }) => longestWait / 1000
+  ),
+  {
+    name: 'corral_model_memory_bytes',
+    help: 'Memory that is kept for the model, by pool: host or a GPU',
+    labels: ['model', 'mode', 'pool'],
+    read: ({ engines }) =>
+      engines.flatMap(({ model, mode, reserved }) =>
+        Object.entries(reserved).map(([pool, bytes]) => [{ model, mode, pool }, bytes] as const)
+      )
+  },
+  byPool('corral_memory_reserved_bytes', 'Memory that is kept for all models, by pool', ({ reserved, budget }) => ({
+    ...Object.fromEntries(Object.keys(budget).map(pool => [pool, 0])),
+    ...reserved
+  })),
+  byPool('corral_memory_budget_bytes', 'Memory that all models together may have, by pool', ({ budget }) => budget),
+  perModel('num_requests_running', 'Requests that the model answers', its => sum(its.map(each => each.running))),
+  perModel('num_requests_waiting', 'Requests that wait for the model', its => sum(its.map(each => each.waiting))),
+  perModel(
+    'kv_cache_usage_perc',
+    "Share of the model's slots that requests have, each of which has its part of the KV cache; 1 is all",
+    its => {
+      const slots = sum(its.map(each => each.slots))
+      return slots === 0 ? 0 : 1 - sum(its.map(each => each.freeSlots)) / slots
+    }
+  ),
+  {
+    name: 'corral_downloads_unfinished',
+    help: 'Downloads that are not done, by state',
+    labels: ['state'],
+    read: ({ pulls }) => PULL_STATES.map(state => [{ state }, pulls.get(state) ?? 0])
+  },
+  {
+    name: 'corral_download_bytes_total',
+    help: 'Bytes of files that downloads got',
+    isCounter: true,
+    read: ({ received }) => [[{}, received]]
+  },
+  {
+    name: 'corral_conversions_running',
+    help: 'Conversions of SafeTensors models that run',
+    read: ({ conversions }) => [[{}, conversions.running]]
+  },
+  {
+    name: 'corral_conversions_total',
+    help: 'Conversions that have ended, by outcome',
+    labels: ['outcome'],
+    isCounter: true,
+    read: ({ conversions: { finished, failed } }) => [
+      [{ outcome: 'finished' }, finished],
+      [{ outcome: 'failed' }, failed]
+    ]
+  },
+  {
+    name: 'corral_disk_free_bytes',
+    help: 'Bytes free on the disk of the models',
+    read: ({ freeSpace }) => (freeSpace === undefined ? [] : [[{}, freeSpace]])
+  }
+]
+
+/**
+ * What there is now, which is read at each scrape and never before.
+ * @returns reads it; to be called before the registry is written out
+ */
+export function stateMetrics(registry: Registry, values: LabelValues, sources: Sources): () => Promise<void> {
+  const metrics = FAMILIES.map(({ name, help, labels = [], isCounter, read }) => {
+    const configuration = { name, help, labelNames: labels, registers: [registry] }
+    return { metric: isCounter ? new Counter(configuration) : new Gauge(configuration), read }
+  })
+  return async () => {
+    const freeSpace = await sources.freeSpace()
+    const { engines, memory } = sources.scheduler()
+    const pulls = new Map<string, number>()
+    for (const { state } of sources.pulls()) pulls.set(state, (pulls.get(state) ?? 0) + 1)
+    const snapshot: Snapshot = {
+      engines: bounded(engines, values),
+      memory,
+      pulls,
+      received: sources.received(),
+      conversions: sources.conversions(),
+      freeSpace
+    }
+    // From here on nothing waits: two scrapes at once must not count twice.
+    for (const { metric, read } of metrics) {
+      metric.reset()
+      for (const [labels, value] of read(snapshot)) metric.inc(labels, value)
+    }
+  }
+}
+
+/** Those of models that are not counted apart as one of each mode. */
+function bounded(engines: readonly EngineStats[], values: LabelValues): EngineStats[] {
+  const named: EngineStats[] = []
+  const others = new Map<string, EngineStats>()
+  for (const engine of engines) {
+    const model = values.model(engine.model)
+    if (model !== OTHER) named.push(engine)
+    else others.set(engine.mode, together(others.get(engine.mode), engine))
+  }
+  return [...named, ...others.values()]
+}
+
+function together(one: EngineStats | undefined, other: EngineStats): EngineStats {
+  if (!one) return { ...other, model: OTHER }
+  const reserved = { ...one.reserved }
+  for (const [pool, bytes] of Object.entries(other.reserved)) reserved[pool] = (reserved[pool] ?? 0) + bytes
+  return {
+    model: OTHER,
+    mode: one.mode,
+    isLoaded: one.isLoaded || other.isLoaded,
+    isBlocked: one.isBlocked || other.isBlocked,
+    slots: one.slots + other.slots,
+    freeSlots: one.freeSlots + other.freeSlots,
+    running: one.running + other.running,
+    waiting: one.waiting + other.waiting,
+    longestWait: Math.max(one.longestWait, other.longestWait),
+    reserved
+  }
+}
