@@ -44,6 +44,7 @@ Environment:
   CORRAL_MODELS      where models are stored, if not in the data directory
   CORRAL_HOST        address to listen on, and where commands look for the server (127.0.0.1)
   CORRAL_PORT        its port (11435)
+  NODE_EXTRA_CA_CERTS  a file of certificates that commands trust beside the usual ones
   CORRAL_API_KEYS    keys that the server accepts, separated by commas; commands send the first
   CORRAL_ORIGINS     origins of web pages that may call the server, separated by commas
   CORRAL_INSECURE    true lets a server without keys listen beyond this machine
@@ -71,7 +72,7 @@ export function createProgram(context: CommandContext): Command {
     .option('--config <file>', 'configuration file')
     .option('--home <folder>', 'data directory')
     .option('--models <folder>', 'where models are stored, if not in the data directory')
-    .option('--host <address>', 'address to listen on, or of the server to talk to')
+    .option('--host <address>', 'address to listen on, or of the server to talk to (https://… where it speaks TLS)')
     .option('--port <number>', 'its port')
     .option(
       '--log-level <level>',

@@ -10,6 +10,10 @@ import type { ServerPlace } from './server-client.ts'
 export interface ServerSettings {
   host: string
   port: number
+  /** Whether it is reached by TLS. */
+  secure: boolean
+  /** Whether the host was written as an address (`https://…`), which no server of this command would have. */
+  isAddress?: boolean
   /** Sent as a bearer token. */
   apiKey: string | undefined
   paths: Pick<DataPaths, 'home' | 'ownerFile'>
@@ -36,7 +40,8 @@ export async function readServerSettings(places: ConfigPlaces): Promise<ServerSe
     written = (value ?? {}) as Record<string, unknown>
   }
   const security = written.security ?? {}
-  if (!isObject(security)) return undefined
+  const tls = written.tls ?? {}
+  if (!isObject(security) || !isObject(tls)) return undefined
   const origins: Record<string, string> = { home: origin }
   const pick = (name: 'host' | 'port', usual: unknown): unknown => {
     const variable = `CORRAL_${name.toUpperCase()}`
@@ -48,14 +53,26 @@ export async function readServerSettings(places: ConfigPlaces): Promise<ServerSe
     if (given) origins[name] = given.origin
     return given?.value ?? usual
   }
-  const host = pick('host', '127.0.0.1')
-  const portText = pick('port', 11435)
+  const named = addressParts(pick('host', '127.0.0.1'))
+  const { host, secure = typeof tls.certificate === 'string' && tls.certificate !== '' } = named
+  // An address without a port means the usual one of its scheme, whatever this machine's own server has.
+  const own = flags.port === undefined ? named.port : undefined
+  const portText = own ?? pick('port', 11435)
+  if (own !== undefined) origins.port = origins.host!
   const port = typeof portText === 'string' && /^\d+$/.test(portText) ? Number(portText) : portText
   const keys = env.CORRAL_API_KEYS?.trim() ? env.CORRAL_API_KEYS.split(',') : (security.api_keys ?? [])
   if (typeof host !== 'string' || host === '' || !isPort(port)) return undefined
   if (!Array.isArray(keys) || !keys.every(key => typeof key === 'string')) return undefined
   const apiKey = keys.map(key => key.trim()).find(key => key !== '')
-  return { host, port, apiKey, paths, origins }
+  return { host, port, secure, isAddress: named.secure !== undefined, apiKey, paths, origins }
+}
+
+/** What `--host` names: a host, or for commands also an address such as `https://models.example.org`. */
+function addressParts(text: unknown): { host: unknown; port?: number; secure?: boolean } {
+  if (typeof text !== 'string' || !/^https?:\/\//i.test(text) || !URL.canParse(text)) return { host: text }
+  const { protocol, hostname: host, port } = new URL(text)
+  const secure = protocol === 'https:'
+  return { host, secure, port: Number(port || (secure ? 443 : 80)) }
 }
 
 const isPort = (value: unknown): value is number =>
@@ -65,7 +82,7 @@ const isPort = (value: unknown): value is number =>
 export function serverSettingsOf({ core, sections, paths, origins }: LoadedConfig): ServerSettings {
   const keys = sections.security?.api_keys
   const apiKey = Array.isArray(keys) && typeof keys[0] === 'string' ? keys[0] : undefined
-  return { host: core.host, port: core.port, apiKey, paths, origins }
+  return { host: core.host, port: core.port, secure: core.tls.certificate !== '', apiKey, paths, origins }
 }
 
 /** Where a command looks for a server, in this order. */
@@ -86,28 +103,37 @@ export interface AddressPlan {
  * usual port serves other models.
  */
 export function planAddresses(
-  { host, port, origins }: Pick<ServerSettings, 'host' | 'port' | 'origins'>,
+  {
+    host,
+    port,
+    secure,
+    isAddress,
+    origins
+  }: Pick<ServerSettings, 'host' | 'port' | 'isAddress' | 'origins'> & { secure?: boolean },
   isLocal: (host: string) => boolean = isThisMachine
 ): AddressPlan {
   const isNamed = (setting: string) => /^(flag|env) /.test(origins[setting] ?? '')
   const byFlag = ['host', 'port'].some(setting => origins[setting]?.startsWith('flag '))
-  const address = port === 0 ? undefined : clientAddress(host, port)
-  if (isNamed('host') || isNamed('port')) return { named: address, byFlag, local: isLocal(host), usual: undefined }
+  const address = port === 0 ? undefined : clientAddress(host, port, secure)
+  const local = !isAddress && isLocal(host)
+  if (isNamed('host') || isNamed('port')) return { named: address, byFlag, local, usual: undefined }
   return { named: undefined, byFlag, local: true, usual: isNamed('home') ? undefined : address }
 }
 
 /** The address at which clients reach a server that listens on this host; "all interfaces" includes loopback. */
-export function clientAddress(host: string, port: number): string {
+export function clientAddress(host: string, port: number, secure = false): string {
   const bare = host.replace(/^\[(.*)\]$/, '$1')
   const reached = bare === '0.0.0.0' ? '127.0.0.1' : bare === '::' ? '::1' : bare
-  return `http://${reached.includes(':') ? `[${reached}]` : reached}:${port}`
+  return `${secure ? 'https' : 'http'}://${reached.includes(':') ? `[${reached}]` : reached}:${port}`
 }
 
 /** The address that a server recorded, as clients reach it; undefined while the server does not listen yet. */
 export function recordedAddress(address: string): string | undefined {
   const url = URL.canParse(address) ? new URL(address) : undefined
-  const port = Number(url?.port || 80)
-  return url?.protocol !== 'http:' || port === 0 ? undefined : clientAddress(url.hostname, port)
+  if (url?.protocol !== 'http:' && url?.protocol !== 'https:') return undefined
+  const secure = url.protocol === 'https:'
+  const port = Number(url.port || (secure ? 443 : 80))
+  return port === 0 ? undefined : clientAddress(url.hostname, port, secure)
 }
 
 /**

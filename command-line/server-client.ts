@@ -1,4 +1,5 @@
 import { request as httpRequest, type IncomingMessage } from 'node:http'
+import { request as httpsRequest } from 'node:https'
 import { createParser } from 'eventsource-parser'
 import { isSystemError, messageOf } from '../core/errors.ts'
 import { CommandFailure, EXIT, exitCodeFor } from './command-failure.ts'
@@ -49,7 +50,9 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
     signal.throwIfAborted()
     const response = await new Promise<IncomingMessage>((resolve, reject) => {
       // Without an agent each request closes its own connection, so that none keeps the process alive.
-      const request = httpRequest(new URL(path, address), {
+      const send = socket === undefined && address.startsWith('https:') ? httpsRequest : httpRequest
+      const url = new URL(path, socket === undefined ? address : 'http://localhost')
+      const request = send(url, {
         method,
         ...(socket !== undefined && { socketPath: socket }),
         agent: false,
@@ -112,13 +115,15 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
   }
 }
 
-/** Whether a corral server answers there. */
+/** Whether a corral server answers there. @throws CommandFailure where it has a certificate that is not trusted */
 export async function answersAt(place: ServerPlace, timeout: number): Promise<boolean> {
+  const { address } = place
   const client = createClient({ ...place, apiKey: undefined, signal: AbortSignal.timeout(timeout) })
   try {
     const health = await client.json<{ status?: unknown }>('GET', '/api/health')
     return health.status === 'ok'
-  } catch {
+  } catch (error) {
+    if (error instanceof CommandFailure && certificateFault(address, error.cause)) throw error
     // Nothing, another program, or a server that is shutting down: none of them is usable.
     return false
   }
@@ -187,6 +192,8 @@ function parseJson(address: string, text: string): Record<string, unknown> {
 function unreachable(address: string, error: unknown): CommandFailure {
   // The connection was accepted and then dropped.
   if (isSystemError(error, 'ECONNRESET', 'EPIPE')) return cutOff(address, error)
+  const fault = certificateFault(address, error)
+  if (fault !== undefined) return new CommandFailure(EXIT.failure, fault, error)
   return new CommandFailure(
     EXIT.noServer,
     `No server answers at ${address} (${reasonOf(error)}). Start one with: corral serve`,
@@ -205,4 +212,27 @@ function cutOff(address: string, error: unknown): CommandFailure {
     `The connection to ${address} broke off before the reply was complete (${messageOf(error)}). Try again.`,
     error
   )
+}
+
+const UNTRUSTED = ['DEPTH_ZERO_SELF_SIGNED_CERT', 'SELF_SIGNED_CERT_IN_CHAIN', 'UNABLE_TO_VERIFY_LEAF_SIGNATURE']
+const UNTRUSTED_ISSUER = ['UNABLE_TO_GET_ISSUER_CERT', 'UNABLE_TO_GET_ISSUER_CERT_LOCALLY']
+
+/** What is wrong with the certificate of a server, and what to do; undefined where it is something else. */
+function certificateFault(address: string, error: unknown): string | undefined {
+  const says = (fault: string, help: string) =>
+    `The server at ${address} ${fault} (${messageOf(error)}), so that nothing was sent to it. ${help}`
+  if (isSystemError(error, ...UNTRUSTED, ...UNTRUSTED_ISSUER)) {
+    const help = 'If it is the right server, let this command trust the issuer of its certificate'
+    return says('has a certificate that is not trusted', `${help}: NODE_EXTRA_CA_CERTS=<file in PEM format> corral …`)
+  }
+  if (isSystemError(error, 'ERR_TLS_CERT_ALTNAME_INVALID')) {
+    return says('has a certificate of another name', 'Name it as its certificate does: --host https://<name>:<port>')
+  }
+  if (isSystemError(error, 'CERT_HAS_EXPIRED', 'CERT_NOT_YET_VALID')) {
+    return says(
+      'has a certificate that is not valid now',
+      'Have its admin renew it, and check the clock of this machine.'
+    )
+  }
+  return undefined
 }

@@ -272,7 +272,14 @@ const LogLevel = (options: { default?: string; description?: string }) => Type.E
 /** Settings that belong to no plugin. */
 export const CoreConfigSchema = Type.Object(
   {
-    host: Type.String({ default: '127.0.0.1', minLength: 1, description: 'Address to listen on', restart: true }),
+    host: Type.String({
+      default: '127.0.0.1',
+      minLength: 1,
+      pattern: '^[^/]+$',
+      title: 'a host name or an address, without a port',
+      description: 'Address to listen on',
+      restart: true
+    }),
     port: Type.Integer({
       default: 11435,
       minimum: 0,
@@ -280,6 +287,22 @@ export const CoreConfigSchema = Type.Object(
       description: 'Port to listen on; 0 picks a free one',
       restart: true
     }),
+    tls: Type.Object(
+      {
+        certificate: Path({
+          default: '',
+          description: "File in PEM format with the server's certificate and those of its issuers; empty is plain HTTP",
+          restart: true
+        }),
+        key: Path({ default: '', description: 'File in PEM format with its private key', restart: true }),
+        check_interval: Timeout({
+          default: '10s',
+          description: 'How often both files are looked at; what replaces them counts for new connections',
+          restart: true
+        })
+      },
+      { additionalProperties: false, description: 'Encryption of all addresses that the server listens on' }
+    ),
     log_level: LogLevel({ default: 'info', description: 'Least severe messages that are logged' }),
     log_levels: Type.Record(Type.String(), LogLevel({}), {
       default: {},

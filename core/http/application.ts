@@ -13,6 +13,7 @@ import type { CoreConfig } from '../config/core-schema.ts'
 import { type Caller, keylessCaller, localCaller } from '../contracts/callers.ts'
 import { CorralError } from '../errors.ts'
 import { parseBytes } from '../system/bytes.ts'
+import { ServerCertificate } from './certificate.ts'
 import { isGone } from './client-gone.ts'
 import { ConnectionGuard } from './connection-guard.ts'
 import { Drain } from './draining.ts'
@@ -99,9 +100,12 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     }
   })
   allowLongUploads(app.server)
-  const guard = new ConnectionGuard(config.limits, log)
+  const { tls } = config
+  const certificate = tls.certificate === '' && tls.key === '' ? undefined : new ServerCertificate(tls, log)
+  const guard = new ConnectionGuard(config.limits, log, certificate)
   guard.attach(app.server, true)
   app.decorate('connectionGuard', guard)
+  app.addHook('preClose', async () => guard.endHandshakes())
   app.addHook('onClose', async () => guard.close())
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))

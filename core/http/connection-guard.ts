@@ -6,7 +6,9 @@ import type { FastifyBaseLogger } from 'fastify'
 import { CorralError } from '../errors.ts'
 import { clientNetwork } from '../system/client-network.ts'
 import { parseDuration } from '../system/duration.ts'
+import type { ServerCertificate } from './certificate.ts'
 import { mayTakeAnyTime } from './long-upload.ts'
+import { encrypt } from './tls-handshake.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -22,6 +24,10 @@ export interface ConnectionLimits {
 }
 
 interface Connection {
+  /** What comes over the network. */
+  readonly socket: Socket
+  /** What requests come over: the same, or the encryption around it once that stands. */
+  inner: Socket
   address: string
   /** Its client's network, by which it is counted. */
   network: string
@@ -73,12 +79,13 @@ export class ConnectionGuard {
   #limits: ConnectionLimits | undefined
   readonly #openFiles: number
   readonly #log: FastifyBaseLogger
-  readonly #open = new Map<Socket, Connection>()
+  readonly #certificate: ServerCertificate | undefined
+  readonly #open = new Set<Connection>()
   readonly #counts = new Map<string, number>()
   /** Connections without a request, the one that has waited longest first. */
-  readonly #waiting = new Set<Socket>()
+  readonly #waiting = new Set<Connection>()
   /** The requests that connections have, in the order in which they began. */
-  readonly #requests = new Map<Socket, IncomingMessage>()
+  readonly #requests = new Map<Connection, IncomingMessage>()
   /** How many connections with requests each client has. */
   readonly #busy = new Map<string, number>()
   #counted = 0
@@ -86,8 +93,15 @@ export class ConnectionGuard {
   #warnedAt = Number.NEGATIVE_INFINITY
   #exempt: (address: string) => boolean = () => false
 
-  constructor(limits: ConnectionLimits, log: FastifyBaseLogger, openFiles = mostOpenFiles()) {
+  /** @param certificate encrypts all connections but those of the private socket */
+  constructor(
+    limits: ConnectionLimits,
+    log: FastifyBaseLogger,
+    certificate?: ServerCertificate,
+    openFiles = mostOpenFiles()
+  ) {
     this.#log = log
+    this.#certificate = certificate
     this.#openFiles = openFiles
     this.setLimits(limits)
   }
@@ -113,9 +127,21 @@ export class ConnectionGuard {
     if (this.#stall > 0) this.#timer = setInterval(() => this.#sweep(), Math.min(this.#stall / 4, 15_000)).unref()
   }
 
+  /** Whether clients must speak TLS. */
+  get encrypts(): boolean {
+    return this.#certificate !== undefined
+  }
+
   /** Stops looking at connections. */
   close(): void {
     clearInterval(this.#timer)
+    this.#certificate?.close()
+  }
+
+  /** Ends connections that are not encrypted yet: their servers know nothing of them, and would wait for their end. */
+  endHandshakes(): void {
+    if (!this.#certificate) return
+    for (const { socket, inner, counted } of this.#open) if (counted && inner === socket) socket.destroy()
   }
 
   /** Connections of these addresses are not counted by address: proxies, behind which are many clients. */
@@ -123,26 +149,34 @@ export class ConnectionGuard {
     this.#exempt = isExempt
   }
 
-  /** Watches over a server. @param counted whether its connections may be refused */
+  /** Watches over a server. @param counted whether it is for the network: connections may be refused, and are encrypted */
   attach(server: Server, counted: boolean): void {
     const accept = server.listeners('connection') as ((socket: Socket) => void)[]
     server.removeAllListeners('connection')
     server.on('connection', (socket: Socket) => {
-      if (!this.#admit(socket, counted)) return refuse(socket)
-      for (const listener of accept) listener.call(server, socket)
+      const certificate = counted ? this.#certificate : undefined
+      const connection = this.#admit(socket, counted)
+      // A refusal that is not encrypted is nothing that its client could read.
+      if (!connection) return certificate ? void socket.destroy() : refuse(socket)
+      const take = (inner: Socket) => {
+        connection.inner = inner
+        connections.set(inner, connection)
+        for (const listener of accept) listener.call(server, inner)
+      }
+      if (certificate) encrypt(socket, certificate, take)
+      else take(socket)
     })
     server.prependListener('request', (request, response) => {
-      const { socket } = request
-      this.#waiting.delete(socket)
-      if (!counted || !this.#open.has(socket)) return
-      this.#requests.set(socket, request)
+      const connection = connections.get(request.socket)
+      if (!counted || !connection || !this.#open.has(connection)) return
+      this.#waiting.delete(connection)
+      this.#requests.set(connection, request)
       response.once('close', () => {
         // The next request on this connection may be here already.
-        const connection = this.#open.get(socket)
-        if (!connection || this.#requests.get(socket) !== request) return
-        this.#requests.delete(socket)
+        if (!this.#open.has(connection) || this.#requests.get(connection) !== request) return
+        this.#requests.delete(connection)
         this.#leave(connection)
-        this.#waiting.add(socket)
+        this.#waiting.add(connection)
       })
     })
   }
@@ -178,7 +212,8 @@ export class ConnectionGuard {
     else this.#busy.set(client, left)
   }
 
-  #admit(socket: Socket, counted: boolean): boolean {
+  /** @returns undefined where there is no room for it */
+  #admit(socket: Socket, counted: boolean): Connection | undefined {
     const address = socket.remoteAddress ?? ''
     const network = clientNetwork(address)
     const ofAddress = this.#counts.get(network) ?? 0
@@ -188,32 +223,24 @@ export class ConnectionGuard {
       if (few && this.#counted >= this.#most) this.#closeWaiting()
       if (!few || this.#counted >= this.#most) {
         this.#warnFull(few ? undefined : address)
-        return false
+        return undefined
       }
       this.#counted++
       this.#counts.set(network, ofAddress + 1)
-      this.#waiting.add(socket)
     }
-    const connection: Connection = {
-      address,
-      network,
-      counted,
-      taken: -1,
-      since: 0,
-      stalled: false,
-      listeners: new Set()
-    }
-    this.#open.set(socket, connection)
-    connections.set(socket, connection)
-    socket.once('close', () => this.#forget(socket, connection))
-    return true
+    const seen = { taken: -1, since: 0, stalled: false }
+    const connection: Connection = { socket, inner: socket, address, network, counted, ...seen, listeners: new Set() }
+    this.#open.add(connection)
+    if (counted) this.#waiting.add(connection)
+    socket.once('close', () => this.#forget(connection))
+    return connection
   }
 
-  #forget(socket: Socket, connection: Connection): void {
+  #forget(connection: Connection): void {
     const { network, counted } = connection
-    if (!this.#open.delete(socket)) return
-    this.#waiting.delete(socket)
-    this.#requests.delete(socket)
+    if (!this.#open.delete(connection)) return
+    this.#waiting.delete(connection)
+    this.#requests.delete(connection)
     this.#leave(connection)
     if (!counted) return
     this.#counted--
@@ -226,14 +253,14 @@ export class ConnectionGuard {
     const [oldest = this.#slowest()] = this.#waiting
     if (!oldest) return
     // Its end is reported later; its place is needed now.
-    this.#forget(oldest, this.#open.get(oldest)!)
-    oldest.destroy()
+    this.#forget(oldest)
+    oldest.socket.destroy()
   }
 
   /** Of the connections whose request is not all here, the one that has taken longest to send it; uploads have a pace. */
-  #slowest(): Socket | undefined {
-    for (const [socket, { complete }] of this.#requests) {
-      if (!complete && !mayTakeAnyTime(socket)) return socket
+  #slowest(): Connection | undefined {
+    for (const [connection, { complete }] of this.#requests) {
+      if (!complete && !mayTakeAnyTime(connection.inner)) return connection
     }
     return undefined
   }
@@ -255,9 +282,10 @@ export class ConnectionGuard {
   /** Ends what nobody reads: first the request, with an error for the client, then the connection. */
   #sweep(): void {
     const now = performance.now()
-    for (const [socket, connection] of this.#open) {
+    for (const connection of this.#open) {
+      const { socket, inner } = connection
       const handle = (socket as { _handle?: Handle | null })._handle
-      if (!handle || (handle.writeQueueSize === 0 && socket.writableLength === 0)) {
+      if (!handle || (handle.writeQueueSize === 0 && inner.writableLength === 0)) {
         connection.taken = -1
         continue
       }
@@ -265,14 +293,14 @@ export class ConnectionGuard {
       if (taken !== connection.taken) {
         Object.assign(connection, { taken, since: now, stalled: false })
       } else if (now - connection.since >= this.#stall) {
-        this.#end(socket, connection)
+        this.#end(connection)
         connection.since = now
       }
     }
   }
 
-  #end(socket: Socket, connection: Connection): void {
-    const { address, listeners, stalled } = connection
+  #end(connection: Connection): void {
+    const { socket, address, listeners, stalled } = connection
     if (stalled || listeners.size === 0) {
       socket.destroy()
       return

@@ -21,7 +21,7 @@ export function listenError(
   return new ListenError(text, { cause })
 }
 
-/** As it stands in an address of the web. */
-export function httpOrigin({ host, port }: { host: string; port: number }): string {
-  return `http://${host.includes(':') ? `[${host}]` : host}:${port}`
+/** As it stands in an address of the web. @param secure whether it is reached by TLS */
+export function httpOrigin({ host, port }: { host: string; port: number }, secure = false): string {
+  return `${secure ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}:${port}`
 }

@@ -67,6 +67,6 @@ export async function listenToo(
     throw listenError(address, error, { port: `in ${setting}`, host: `in ${setting}` })
   }
   const { port } = listener.address as AddressInfo
-  log.info(`${served} served at ${httpOrigin({ ...address, port })} too.`)
+  log.info(`${served} served at ${httpOrigin({ ...address, port }, app.connectionGuard.encrypts)} too.`)
   return listener
 }

@@ -60,7 +60,8 @@ export async function startServer({
   const live = new LiveConfig(initial)
   const config = live.view
   const { core, paths } = config
-  const claim = await claimDataDirectory(paths, { address: httpOrigin(core), version })
+  const secure = core.tls.certificate !== ''
+  const claim = await claimDataDirectory(paths, { address: httpOrigin(core, secure), version })
   const shutdown = new AbortController()
   let close: (() => Promise<void>) | undefined
   try {
@@ -101,9 +102,9 @@ export async function startServer({
     await host.start()
     socket = await openPrivateSocket(app, paths, { log: logs.part('http'), ended: shutdown.signal })
     // Recorded before anybody can know of the server by its address.
-    await claim.update({ address: httpOrigin(core), socket: socket?.path })
+    await claim.update({ address: httpOrigin(core, secure), socket: socket?.path })
     const address = await listen(app, core.host, core.port)
-    if (address !== httpOrigin(core)) await claim.update({ address, socket: socket?.path })
+    if (address !== httpOrigin(core, secure)) await claim.update({ address, socket: socket?.path })
     return { address, socket: socket?.path, app, reload, close }
   } catch (error) {
     await (close ? close() : claim.release())
@@ -119,15 +120,17 @@ async function notReloadable(): Promise<never> {
 }
 
 async function listen(app: FastifyInstance, host: string, port: number): Promise<string> {
+  const { encrypts } = app.connectionGuard
+  const textOf = (url: string) => `corral ${version} listens on ${encrypts ? url.replace('http:', 'https:') : url}`
   try {
-    await app.listen({ host, port, backlog: 1024, listenTextResolver: url => `corral ${version} listens on ${url}` })
+    await app.listen({ host, port, backlog: 1024, listenTextResolver: textOf })
   } catch (error) {
     throw listenError({ host, port }, error, {
       port: 'with --port, CORRAL_PORT or "port" in config.yaml',
       host: 'with --host, CORRAL_HOST or "host" in config.yaml'
     })
   }
-  return httpOrigin({ host, port: (app.server.address() as AddressInfo).port })
+  return httpOrigin({ host, port: (app.server.address() as AddressInfo).port }, encrypts)
 }
 
 /** Milliseconds after which a shutdown is given up and the process ends anyway. */

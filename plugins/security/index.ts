@@ -70,6 +70,11 @@ export default definePlugin({
           `INSECURE: everyone who can reach ${host}:${port} can use, load and delete models. Make a key to require keys: corral key create <name>`
         )
       }
+      if (exposure === 'keys' && config.tls.certificate === '' && options.trusted_proxies.length === 0) {
+        log.info(
+          `Keys, prompts and answers come to ${host}:${port} without encryption. Set tls.certificate and tls.key, or put a proxy with TLS in front and name it in security.trusted_proxies.`
+        )
+      }
       return exposure
     }
     const own = judge(config.host, config.port)

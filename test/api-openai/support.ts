@@ -186,6 +186,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   const config = {
     host: '127.0.0.1',
     port: 0,
+    tls: { certificate: '', key: '' },
     body_limit: '1MiB',
     shutdown_grace: '1s',
     defaults: { ...DEFAULT_SAMPLING_OPTIONS, ...DEFAULT_LOAD_OPTIONS, num_ctx: 1024, ...options.defaults },

@@ -142,9 +142,9 @@ t.test('fewer connections are accepted where the process may open few files', as
   const warnings: string[] = []
   const log = { warn: (text: string) => void warnings.push(text), info() {} } as never
   const limits = { connections: 1024, connections_per_address: 256, reader_stall: 0 }
-  new ConnectionGuard(limits, log, 256)
+  new ConnectionGuard(limits, log, undefined, 256)
   t.match(warnings, [/may open 256 files, so that it accepts 64 connections at once and not 1024/])
-  new ConnectionGuard(limits, log, 1_048_576)
-  new ConnectionGuard(limits, log, Number.POSITIVE_INFINITY)
+  new ConnectionGuard(limits, log, undefined, 1_048_576)
+  new ConnectionGuard(limits, log, undefined, Number.POSITIVE_INFINITY)
   t.equal(warnings.length, 1)
 })

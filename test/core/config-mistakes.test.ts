@@ -13,8 +13,8 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
     ['port: 1.5', '1:7', /got 1\.5/],
     ['port: [1]', '1:7', /got a list\./],
     ['port: {a: 1}', '1:7', /got a group\./],
-    ['host: ""', '1:7', 'host must be text that is not empty; got "".'],
-    ['host: 5', '1:7', 'host must be text that is not empty; got 5.'],
+    ['host: ""', '1:7', 'host must be a host name or an address, without a port; got "".'],
+    ['host: 5', '1:7', 'host must be a host name or an address, without a port; got 5.'],
     [
       'log_level: loud',
       '1:12',

@@ -27,6 +27,7 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
   const config = {
     host,
     port: 11435,
+    tls: { certificate: '', key: '' },
     body_limit: '1MiB',
     limits: { body_depth: 200, stored_responses: 1000 },
     shutdown_grace: '1s',

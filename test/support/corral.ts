@@ -57,6 +57,8 @@ export interface CorralOptions {
    * mostly wait for each other.
    */
   threads?: number
+  /** A certificate that the test trusts. */
+  ca?: string
   /** A data directory to reuse; by default a new one, removed at the end. */
   home?: string
 }
@@ -134,7 +136,8 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
   child.stderr.setEncoding('utf8').on('data', text => {
     log += text
   })
-  const dispatcher: Dispatcher = new Agent({ headersTimeout: 0, bodyTimeout: 0, pipelining: 0 })
+  const trust = options.ca === undefined ? {} : { connect: { ca: options.ca } }
+  const dispatcher: Dispatcher = new Agent({ headersTimeout: 0, bodyTimeout: 0, pipelining: 0, ...trust })
   let bySocket: Dispatcher | undefined
   const local = async () => {
     // It is written there a moment after the server says where it listens.
@@ -158,7 +161,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
   })
   const address = await until('corral listens', () => {
     if (child.exitCode !== null) throw new Error(`corral ended at its start:\n${log}`)
-    return /listens on (http:[^"\s]+)/.exec(log)?.[1]
+    return /listens on (https?:[^"\s]+)/.exec(log)?.[1]
   })
 
   const corral: Corral = {
@@ -168,7 +171,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
     configure,
     log: () => log,
     send: async (path, body, init) =>
-      fetch(address + path, {
+      fetch((init?.local ? 'http://localhost' : address) + path, {
         method: init?.method ?? (body === undefined ? 'GET' : 'POST'),
         ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
         headers: { ...(body === undefined ? {} : { 'content-type': 'application/json' }), ...init?.headers },

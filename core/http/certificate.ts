@@ -1,0 +1,131 @@
+import { X509Certificate } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { createSecureContext, type SecureContext } from 'node:tls'
+import type { FastifyBaseLogger } from 'fastify'
+import { ConfigError } from '../config/config-error.ts'
+import { messageOf } from '../errors.ts'
+import { parseDuration } from '../system/duration.ts'
+
+/** Where the certificate is, and how often its files are looked at. */
+export interface CertificateOptions {
+  certificate: string
+  key: string
+  check_interval: string | number
+}
+
+const DAY = 24 * 3_600_000
+/** Milliseconds before its end from which on a certificate is warned of. */
+const SOON = 14 * DAY
+
+/** What was read of the files. */
+interface Loaded {
+  context: SecureContext
+  /** The texts of both files: what has them is not read again. */
+  text: string
+  /** When it ends; milliseconds since 1970. */
+  ends: number
+}
+
+/**
+ * The server's certificate with its key. Their files are read again and again, since whoever renews them may replace the
+ * files, or a link that leads to them, or to their folder (certbot, Kubernetes): no watch of a file sees all of that. A
+ * pair that cannot be used is refused with a line in the log, and the one before it stays.
+ */
+export class ServerCertificate {
+  readonly #options: CertificateOptions
+  readonly #log: FastifyBaseLogger
+  readonly #timer: NodeJS.Timeout
+  #current: Loaded
+  /** The texts of the pair that was refused last, so that it is said once. */
+  #refused: string | undefined
+  #warned = Number.NEGATIVE_INFINITY
+
+  /** @throws ConfigError where the files cannot be used */
+  constructor(options: CertificateOptions, log: FastifyBaseLogger) {
+    this.#options = options
+    this.#log = log
+    const { certificate, key } = options
+    try {
+      this.#current = load(this.#read())
+    } catch (error) {
+      const [where, file] = certificate === '' ? ['tls.certificate', key] : ['tls.key', certificate]
+      const message =
+        certificate === '' || key === ''
+          ? `It is missing: a certificate (tls.certificate) and its key (tls.key) go together, and only ${file} is set.`
+          : `The certificate ${certificate} with the key ${key} cannot be used (${messageOf(error)}). Both are files in PEM format; the certificate's file also has those of its issuers.`
+      const setting = certificate === '' || key === '' ? where : 'tls.certificate'
+      throw new ConfigError([{ where: setting!, setting: setting!, message }])
+    }
+    this.#warn()
+    this.#timer = setInterval(() => this.check(), parseDuration(options.check_interval)!).unref()
+  }
+
+  /** For the next handshake. */
+  get context(): SecureContext {
+    return this.#current.context
+  }
+
+  /** Looks at the files, and takes the new pair where there is one. */
+  check(): void {
+    let text: string | undefined
+    try {
+      text = this.#read()
+      if (text === this.#current.text) {
+        this.#refused = undefined
+      } else if (text !== this.#refused) {
+        this.#current = load(text)
+        this.#refused = undefined
+        this.#warned = Number.NEGATIVE_INFINITY
+        const until = new Date(this.#current.ends).toISOString()
+        this.#log.info({ until }, `The certificate ${this.#options.certificate} was replaced; new connections get it.`)
+      }
+    } catch (error) {
+      const what = text ?? messageOf(error)
+      if (what !== this.#refused) {
+        this.#refused = what
+        const { certificate, key } = this.#options
+        this.#log.error(
+          `The new certificate ${certificate} with the key ${key} cannot be used (${messageOf(error)}); the former one stays.`
+        )
+      }
+    }
+    this.#warn()
+  }
+
+  /** Stops looking at the files. */
+  close(): void {
+    clearInterval(this.#timer)
+  }
+
+  #read(): string {
+    const { certificate, key } = this.#options
+    return `${readFileSync(certificate, 'utf8')}\0${readFileSync(key, 'utf8')}`
+  }
+
+  /** Once a day while it ends soon. */
+  #warn(): void {
+    const now = Date.now()
+    const { ends } = this.#current
+    if (ends - now > SOON || now - this.#warned < DAY) return
+    this.#warned = now
+    const { certificate } = this.#options
+    const until = new Date(ends).toISOString()
+    if (ends <= now) {
+      this.#log.error({ until }, `The certificate ${certificate} is no longer valid: clients refuse it. Renew it.`)
+    } else {
+      const days = Math.ceil((ends - now) / DAY)
+      this.#log.warn(
+        { until },
+        `The certificate ${certificate} ends in ${days} ${days === 1 ? 'day' : 'days'}. Renew it: the new one counts at once.`
+      )
+    }
+  }
+}
+
+/** @throws Error where the certificate and the key cannot be read, or do not belong together */
+function load(text: string): Loaded {
+  const [cert = '', key = ''] = text.split('\0')
+  const context = createSecureContext({ cert, key, minVersion: 'TLSv1.2' })
+  const first = new X509Certificate(cert)
+  return { context, text, ends: Date.parse(first.validTo) }
+}
