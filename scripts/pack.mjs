@@ -15,6 +15,11 @@ function prepare() {
     rmSync(join(root, 'dist', folder), { recursive: true, force: true })
   }
   compile()
+  // Of the packages as they are locked now.
+  const written = spawnSync(process.execPath, [join(root, 'dist', 'scripts', 'write-supply-chain.js')], {
+    stdio: ['inherit', 2, 'inherit']
+  })
+  if (written.status !== 0) process.exit(written.status ?? 1)
   const typescript = dirname(createRequire(import.meta.url).resolve('typescript/package.json'))
   const declarations = join(root, 'dist', 'declarations')
   const tsc = [join(typescript, 'bin', 'tsc'), '-p', join(root, 'tsconfig.package.json'), '--outDir', declarations]

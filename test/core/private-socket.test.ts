@@ -12,7 +12,11 @@ import { createApplication } from '../../core/http/application.ts'
 import { openPrivateSocket } from '../../core/http/private-socket.ts'
 
 const log = pino({ level: 'silent' })
-const config = { tls: { certificate: '', key: '' }, body_limit: '1MiB', limits: { body_depth: 200 } } as unknown as CoreConfig
+const config = {
+  tls: { certificate: '', key: '' },
+  body_limit: '1MiB',
+  limits: { body_depth: 200 }
+} as unknown as CoreConfig
 
 function newFolder(t: Test): string {
   // Short, so that sockets below it have addresses.

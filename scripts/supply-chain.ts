@@ -1,0 +1,213 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { packageRoot } from '../core/system/package-info.ts'
+
+/*
+ * What corral is made of: a software bill of materials, and the licences of what comes with it. Both are made of
+ * package-lock.json and node_modules alone, so that they are the same wherever they are made.
+ */
+
+/** Licences under which a package may be used: all of them let it be passed on with a notice. */
+export const ALLOWED_LICENSES: ReadonlySet<string> = new Set([
+  '0BSD',
+  'Apache-2.0',
+  'BlueOak-1.0.0',
+  'BSD-2-Clause',
+  'BSD-3-Clause',
+  'CC0-1.0',
+  'ISC',
+  'MIT',
+  'MIT-0',
+  'Unlicense'
+])
+
+/** An entry of package-lock.json. */
+export interface LockedPackage {
+  version: string
+  license?: string
+  integrity?: string
+  resolved?: string
+  dev?: boolean
+  devOptional?: boolean
+  dependencies?: Record<string, string>
+  optionalDependencies?: Record<string, string>
+  peerDependencies?: Record<string, string>
+}
+
+interface Lock {
+  packages: Record<string, LockedPackage>
+}
+
+interface Shipped {
+  name: string
+  version: string
+  license: string
+  /** Folders of node_modules that hold it. */
+  paths: string[]
+  locked: LockedPackage
+}
+
+/**
+ * The packages that are installed with corral, each version once, by name.
+ * @throws Error for a licence that is not allowed, or not named
+ */
+export function shippedPackages({ packages }: Lock): Shipped[] {
+  const shipped = new Map<string, Shipped>()
+  for (const [path, locked] of Object.entries(packages)) {
+    if (path === '' || locked.dev || locked.devOptional) continue
+    const name = path.slice(path.lastIndexOf('node_modules/') + 'node_modules/'.length)
+    const { version, license = 'none' } = locked
+    // Of several to choose from (`MIT OR GPL-2.0`), one that is allowed is enough.
+    const choices = license.replace(/[()]/g, '').split(' OR ')
+    if (!choices.some(choice => ALLOWED_LICENSES.has(choice))) {
+      throw new Error(`${name} ${version} has the licence "${license}", which is not among the allowed ones.`)
+    }
+    const known = shipped.get(`${name}@${version}`)
+    if (known) known.paths.push(path)
+    else shipped.set(`${name}@${version}`, { name, version, license, paths: [path], locked })
+  }
+  return [...shipped.values()].sort((a, b) => (refOf(a) < refOf(b) ? -1 : 1))
+}
+
+const refOf = ({ name, version }: { name: string; version: string }) => `${name}@${version}`
+const purlOf = ({ name, version }: { name: string; version: string }) =>
+  `pkg:npm/${name.replace('@', '%40')}@${version}`
+
+/** Where a package finds one that it depends on: in its own folder, or in that of a package around it. */
+function resolve({ packages }: Lock, from: string, name: string): string | undefined {
+  for (let at = from; ; ) {
+    const path = at === '' ? `node_modules/${name}` : `${at}/node_modules/${name}`
+    if (packages[path]) return path
+    if (at === '') return undefined
+    const outer = at.lastIndexOf('/node_modules/')
+    at = outer === -1 ? '' : at.slice(0, outer)
+  }
+}
+
+function dependsOn(lock: Lock, path: string): string[] {
+  const { dependencies, optionalDependencies, peerDependencies } = lock.packages[path]!
+  const refs = Object.keys({ ...dependencies, ...optionalDependencies, ...peerDependencies }).flatMap(name => {
+    const found = resolve(lock, path, name)
+    return found === undefined ? [] : [`${name}@${lock.packages[found]!.version}`]
+  })
+  return [...new Set(refs)].sort()
+}
+
+/** What is in the package itself, and was not made for corral. */
+const BUNDLED = [
+  {
+    name: 'swagger-ui-dist',
+    license: 'Apache-2.0',
+    why: 'the page /docs, as @fastify/swagger-ui brings it',
+    notice: 'Copyright 2020-2021 SmartBear Software Inc. Its licence: https://www.apache.org/licenses/LICENSE-2.0'
+  }
+]
+
+const readJson = (...path: string[]) => JSON.parse(readFileSync(join(packageRoot, ...path), 'utf8'))
+
+function bundled() {
+  const { devDependencies } = readJson('node_modules', '@fastify', 'swagger-ui', 'package.json')
+  return BUNDLED.map(part => ({ ...part, version: String(devDependencies[part.name]) }))
+}
+
+/** The bill of materials (CycloneDX 1.5), as JSON. */
+export function renderBillOfMaterials(): string {
+  const lock: Lock = readJson('package-lock.json')
+  const own = readJson('package.json')
+  const shipped = shippedPackages(lock)
+  const licenses = (license: string) =>
+    license.includes(' ') ? [{ expression: license }] : [{ license: { id: license } }]
+  const component = { name: own.name, version: own.version, description: own.description }
+  const bom = {
+    $schema: 'http://cyclonedx.org/schema/bom-1.5.schema.json',
+    bomFormat: 'CycloneDX',
+    specVersion: '1.5',
+    version: 1,
+    metadata: {
+      component: {
+        'bom-ref': refOf(component),
+        type: 'application',
+        ...component,
+        purl: purlOf(component),
+        licenses: licenses(own.license)
+      }
+    },
+    components: [
+      ...shipped.map(({ name, version, license, locked: { integrity, resolved } }) => ({
+        'bom-ref': `${name}@${version}`,
+        type: 'library',
+        name,
+        version,
+        purl: purlOf({ name, version }),
+        ...(integrity?.startsWith('sha512-') && {
+          hashes: [{ alg: 'SHA-512', content: Buffer.from(integrity.slice(7), 'base64').toString('hex') }]
+        }),
+        licenses: licenses(license),
+        ...(resolved && { externalReferences: [{ type: 'distribution', url: resolved }] })
+      })),
+      ...bundled().map(({ name, version, license, why }) => ({
+        'bom-ref': `${name}@${version}`,
+        type: 'library',
+        name,
+        version,
+        description: why,
+        purl: purlOf({ name, version }),
+        licenses: licenses(license)
+      })),
+      {
+        'bom-ref': 'corral/tiny-chat',
+        type: 'machine-learning-model',
+        name: 'corral/tiny-chat',
+        version: own.version,
+        description: 'The demo model in plugins/storage/demo-model, trained from nothing on data of its own',
+        licenses: licenses('MIT')
+      }
+    ],
+    dependencies: [
+      { ref: refOf(own), dependsOn: dependsOn(lock, '') },
+      ...shipped.map(({ name, version, paths }) => ({
+        ref: `${name}@${version}`,
+        dependsOn: [...new Set(paths.flatMap(path => dependsOn(lock, path)))].sort()
+      }))
+    ]
+  }
+  return `${JSON.stringify(bom, undefined, 2)}\n`
+}
+
+/** The texts of the licences in a package's folder. */
+function licenseTexts(path: string): string[] {
+  const folder = join(packageRoot, path)
+  if (!existsSync(folder)) throw new Error(`${path} is not installed. Run npm ci.`)
+  return readdirSync(folder)
+    .filter(name => /^(licen[cs]e|copying|notice)(\.|-|$)/i.test(name))
+    .sort()
+    .map(name => readFileSync(join(folder, name), 'utf8').replaceAll('\r\n', '\n').trim())
+}
+
+const INTRODUCTION = `# Third-party notices
+
+corral is installed with the packages below, and comes with parts of them. Each is used under its own licence, which follows.
+The demo model (plugins/storage/demo-model) was made by corral, and has its licence. What corral fetches at run time, because
+somebody asked for it (models, llama.cpp builds, Python packages of the converter), has licences of its own and is not part of
+the package. sbom.cdx.json lists the same packages for programs.
+`
+
+/** The notices with the texts of all licences, in Markdown; packages with the same text share it. */
+export function renderNotices(): string {
+  const sections = new Map<string, string[]>()
+  for (const { name, version, license, paths } of shippedPackages(readJson('package-lock.json'))) {
+    const texts = licenseTexts(paths[0]!)
+    const text =
+      texts.length > 0 ? texts.join('\n\n') : `The package names its licence (${license}), and has no text of it.`
+    sections.set(text, [...(sections.get(text) ?? []), `${name} ${version} (${license})`])
+  }
+  const parts = [...sections].map(([text, names]) => {
+    const indented = text.split('\n').map(line => (line.trim() === '' ? '' : `    ${line.trimEnd()}`))
+    return `\n## ${names.join(', ')}\n\n${indented.join('\n')}\n`
+  })
+  const inside = bundled().map(
+    ({ name, version, license, why, notice }) =>
+      `\n## ${name} ${version} (${license})\n\nIn the package: ${why}. ${notice}\n`
+  )
+  return [INTRODUCTION, ...inside, ...parts].join('')
+}
