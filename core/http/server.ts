@@ -62,6 +62,13 @@ export async function startServer({
   const { core, paths } = config
   const secure = core.tls.certificate !== ''
   const claim = await claimDataDirectory(paths, { address: httpOrigin(core, secure), version })
+  if (claim.before !== undefined && isNewer(claim.before, version)) {
+    logs
+      .part('server')
+      .warn(
+        `corral ${claim.before} served ${paths.home} before, which is newer than this ${version}: what it stored in ways of its own is left alone. If something is missing, restore the backup of before the upgrade (docs/admin.md).`
+      )
+  }
   const shutdown = new AbortController()
   let close: (() => Promise<void>) | undefined
   try {
@@ -131,6 +138,13 @@ async function listen(app: FastifyInstance, host: string, port: number): Promise
     })
   }
   return httpOrigin({ host, port: (app.server.address() as AddressInfo).port }, encrypts)
+}
+
+/** Whether a version such as `1.2.3` is newer than another one; what follows the numbers does not count. */
+function isNewer(version: string, other: string): boolean {
+  const [a, b] = [version, other].map(text => text.split(/[.+-]/, 3).map(Number)) as [number[], number[]]
+  const at = a.findIndex((number, index) => number !== b[index])
+  return at !== -1 && a[at]! > (b[at] ?? 0)
 }
 
 /** Milliseconds after which a shutdown is given up and the process ends anyway. */

@@ -20,6 +20,8 @@ export interface Owner {
 }
 
 export interface DataDirectoryClaim {
+  /** The version of corral that served the directory before; undefined where there was none. */
+  readonly before: string | undefined
   /** Gives the directory back; a later server may claim it. */
   release(): Promise<void>
   /** Records where the server really listens. */
@@ -64,12 +66,15 @@ export async function claimDataDirectory(
   }
   const files = ownerFiles(paths)
   const claimed: string[] = []
+  const versionFile = join(paths.home, 'version')
+  let before: string | undefined
   try {
     for (const file of files) {
       await claimFile(file, self)
       claimed.push(file)
     }
-    await writeDurably(join(paths.home, 'version'), `${server.version}\n`)
+    before = (await readFile(versionFile, 'utf8').catch(() => '')).trim() || undefined
+    await writeDurably(versionFile, `${server.version}\n`)
   } catch (error) {
     await Promise.all(claimed.map(file => releaseFile(file, self)))
     throw error
@@ -83,6 +88,7 @@ export async function claimDataDirectory(
   beat.unref()
 
   return {
+    before,
     async release() {
       clearInterval(beat)
       await Promise.all(files.map(file => releaseFile(file, self)))
