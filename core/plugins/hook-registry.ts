@@ -1,6 +1,7 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { Delta } from '../contracts/engines.ts'
 import type { HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
+import { untilAborted } from '../contracts/progress.ts'
 import { CorralError, messageOf } from '../errors.ts'
 
 type HookName = keyof PluginHooks
@@ -100,7 +101,7 @@ export class HookRegistry implements Hooks {
     signal.throwIfAborted()
     try {
       const result = run()
-      return isPromise(result) ? await unlessAborted(result, signal) : result
+      return isPromise(result) ? await untilAborted(result, signal) : result
     } catch (error) {
       if (signal.aborted || error instanceof CorralError) throw error
       this.#logFailure(plugin, hook, error)
@@ -129,20 +130,6 @@ export class HookRegistry implements Hooks {
   }
 }
 
-function isPromise<T>(result: T | PromiseLike<T>): result is PromiseLike<T> {
-  return typeof (result as PromiseLike<T> | undefined | null)?.then === 'function'
-}
-
-/** Settles as the work does, or rejects with the signal's reason at once. */
-async function unlessAborted<T>(work: PromiseLike<T>, signal: AbortSignal): Promise<T> {
-  let abort = () => {}
-  const aborted = new Promise<never>((_, reject) => {
-    abort = () => reject(signal.reason)
-    signal.addEventListener('abort', abort, { once: true })
-  })
-  try {
-    return await Promise.race([work, aborted])
-  } finally {
-    signal.removeEventListener('abort', abort)
-  }
+function isPromise<T>(result: T | Promise<T>): result is Promise<T> {
+  return typeof (result as Promise<T> | undefined | null)?.then === 'function'
 }

@@ -47,7 +47,7 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
           `${quoted(host)} is not a name of this server. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`
         )
       }
-      reply.vary('Origin')
+      reply.header('vary', 'Origin')
       if (!originAllowed(origin, host, rules.origins)) {
         throw new CorralError(
           'origin_not_allowed',

@@ -20,8 +20,9 @@ LOOPBACK.addAddress('::1', 'ipv6')
  */
 export function isLoopbackHost(host: string): boolean {
   const version = isIP(host)
+  if (version === 4) return host.startsWith('127.')
   // A zone (`::1%lo`) is for connecting and has no place in a name that others use.
-  if (version) return !host.includes('%') && LOOPBACK.check(host, version === 6 ? 'ipv6' : 'ipv4')
+  if (version === 6) return !host.includes('%') && LOOPBACK.check(host, 'ipv6')
   const name = nameKey(host)
   return name === 'localhost' || /^([a-z0-9_-]+\.)+localhost$/.test(name)
 }

@@ -9,8 +9,10 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import { isSecretOf, type KeyEntry, keyFileMark, parseKey, readKeys } from './key-file.ts'
 import { partsOf } from './key-limits.ts'
 
-/** How often the file is looked at where the system does not tell of changes, and for keys that end (milliseconds). */
+/** How often it is looked for keys that end, and at the file where the system does not tell of changes (milliseconds). */
 const LOOK_INTERVAL = 250
+/** How often the file is looked at where the system does tell: some changes, as over a network, it does not see. */
+const WATCHED_INTERVAL = 2000
 /** How long answers of a key that was revoked have to say so before their connections are cut (milliseconds). */
 const LAST_WORDS = 400
 
@@ -112,12 +114,9 @@ export async function openKeyStore(
       if (key.end <= Date.now()) key.revoke(endedKey(key.caller.name, `valid until ${key.entry.expires}`))
     }
   }
-  const timer = setInterval(() => {
-    endExpired()
-    void refresh()
-  }, LOOK_INTERVAL)
-  timer.unref()
   const watcher = watchFile(path, () => void refresh())
+  const ends = setInterval(endExpired, LOOK_INTERVAL).unref()
+  const looks = setInterval(() => void refresh(), watcher ? WATCHED_INTERVAL : LOOK_INTERVAL).unref()
 
   function findStored({ id, secret }: { id: string; secret: string }): KnownKey | undefined {
     const key = stored.get(id)
@@ -150,7 +149,8 @@ export async function openKeyStore(
     },
     refresh,
     close() {
-      clearInterval(timer)
+      clearInterval(ends)
+      clearInterval(looks)
       watcher?.close()
     }
   }

@@ -77,7 +77,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     { signal, owner }: Pick<AnswerSink, 'signal' | 'owner'>,
     take: (chunk: Buffer) => Promise<void> | undefined
   ): Promise<void> {
-    await requirePlainBeginning(body, signal)
+    if (isConstrained(body)) await requirePlainBeginning(body, signal)
     const slot = await slotOwners.take(owner, body, signal)
     const ask = async (signal?: AbortSignal) => {
       const answer = await open(path, body, signal, slot.fields)
@@ -190,7 +190,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
    * as the end of a turn, and that is constrained by a grammar. Other answers that have begun may be constrained.
    */
   async function requirePlainBeginning(body: EngineFields, signal: AbortSignal): Promise<void> {
-    const content = isConstrained(body) ? begunText(body.messages) : ''
+    const content = begunText(body.messages)
     if (content === '') return
     const tokens = async (parse_special: boolean) =>
       await textOf(await post('/tokenize', { content, parse_special }, signal))

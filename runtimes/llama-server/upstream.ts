@@ -38,8 +38,9 @@ const BACKLOG_WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
 /** Routes that save slots to files and restore them. */
 const SLOT_FILES = '/slots/'
 
-/** Bytes of an answer that are read at once. */
+/** Bytes of an answer that are read at once, and how many pieces of memory for that are kept for the next requests. */
 const READ_SIZE = 16 * 1024
+const MOST_SPARE = 32
 
 /** Whether it is a comment of an event stream, which llama-server sends while it has nothing to say. */
 const isSignOfLife = (chunk: Buffer) => chunk.length <= 3 && chunk[0] === 0x3a
@@ -58,6 +59,7 @@ function requestText(method: string, path: string, key: string, body: string | u
 export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHooks) {
   /** Ends one open request each. */
   const open = new Set<(error: Error) => void>()
+  const spare: Buffer[] = []
   let closed: Error | undefined
   let received = 0
   let filing = 0
@@ -65,7 +67,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
   function send({ method, path, body, signal }: EngineRequest): Promise<EngineResponse> {
     return new Promise((resolve, reject) => {
       const reader = new ResponseReader()
-      const buffer = Buffer.allocUnsafeSlow(READ_SIZE)
+      const buffer = spare.pop() ?? Buffer.allocUnsafeSlow(READ_SIZE)
       const socket = connect({
         ...('socketPath' in listen ? { path: listen.socketPath } : listen),
         allowHalfOpen: true,
@@ -121,6 +123,9 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       hooks.onRequest?.()
       signal?.addEventListener('abort', onAbort)
       socket.on('error', onBreak)
+      socket.on('close', () => {
+        if (spare.length < MOST_SPARE) spare.push(buffer)
+      })
       socket.on('end', () => {
         socket.destroy()
         if (reader.complete) return
