@@ -22,6 +22,7 @@ import metrics from './metrics/index.ts'
 import scheduler from './scheduler/index.ts'
 import security from './security/index.ts'
 import storage from './storage/index.ts'
+import tracing from './tracing/index.ts'
 import usage from './usage/index.ts'
 
 /**
@@ -52,5 +53,6 @@ export const builtInPlugins: PluginDefinition[] = [
   apiFiles,
   audit,
   metrics,
+  tracing,
   docs
 ]
