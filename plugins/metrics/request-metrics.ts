@@ -1,8 +1,9 @@
 import type { FastifyRequest } from 'fastify'
-import { Counter, Histogram, type Registry } from 'prom-client'
+import type { Registry } from 'prom-client'
 import type { Operation } from '../../core/contracts/hooks.ts'
 import type { RequestObserver, RequestRecord } from '../../core/http/request-record.ts'
 import type { LabelValues } from './label-values.ts'
+import { SeriesCounter, SeriesHistogram } from './series.ts'
 
 /** The names that OpenTelemetry has for operations; the others keep corral's. */
 const OPERATIONS: Partial<Record<Operation, string>> = { completion: 'text_completion' }
@@ -18,91 +19,129 @@ const TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_57
 const WAIT = [0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
 const OVERHEAD = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1]
 
+/** Requests that end alike count in the same series. */
+interface Kind {
+  surface: string
+  operation: Operation
+  model: string
+  key: string
+  status: number
+  /** The error code of those that failed. */
+  code: string
+}
+
 /** Counts requests as they end. @returns the observer, which never throws */
 export function requestMetrics(registry: Registry, values: LabelValues): RequestObserver {
-  const registers = [registry]
-  const requests = new Counter({
-    name: 'corral_requests_total',
-    help: 'Requests that have ended, by API, model, name of the key, status (499: the client left) and error code',
-    labelNames: ['surface', 'model', 'key', 'status', 'code'] as const,
-    registers
-  })
-  const tokens = new Counter({
-    name: 'corral_tokens_total',
-    help: 'Tokens of requests that have ended, by model, name of the key and type: input (cached ones included), cached, output',
-    labelNames: ['model', 'key', 'type'] as const,
-    registers
-  })
-  const wait = new Histogram({
-    name: 'corral_queue_wait_seconds',
-    help: 'Time that requests waited for an engine, its load included, also where they got none',
-    labelNames: ['model'] as const,
-    buckets: WAIT,
-    registers
-  })
-  const overhead = new Histogram({
-    name: 'corral_overhead_seconds',
-    help: "Time that corral itself took for requests to models: neither the wait for an engine nor the engine's work",
-    labelNames: ['surface'] as const,
-    buckets: OVERHEAD,
-    registers
-  })
-  const attributes = ['gen_ai_operation_name', 'gen_ai_provider_name', 'gen_ai_request_model'] as const
-  const duration = new Histogram({
-    name: 'gen_ai_server_request_duration_seconds',
-    help: 'Time from a request to the end of its answer; error_type is the error code of those that failed',
-    labelNames: [...attributes, 'error_type'] as const,
-    buckets: DURATION,
-    registers
-  })
-  const firstToken = new Histogram({
-    name: 'gen_ai_server_time_to_first_token_seconds',
-    help: 'Time from a request to the first token of its answer, the wait included, of successful answers',
-    labelNames: attributes,
-    buckets: FIRST_TOKEN,
-    registers
-  })
-  const perToken = new Histogram({
-    name: 'gen_ai_server_time_per_output_token_seconds',
-    help: 'Time per token after the first one, of successful answers',
-    labelNames: attributes,
-    buckets: PER_TOKEN,
-    registers
-  })
-  const usage = new Histogram({
-    name: 'gen_ai_client_token_usage',
-    help: 'Tokens of requests that have ended, by type: input or output',
-    labelNames: [...attributes, 'gen_ai_token_type'] as const,
-    buckets: TOKENS,
-    registers
-  })
+  const requests = new SeriesCounter(
+    {
+      name: 'corral_requests_total',
+      help: 'Requests that have ended, by API, model, name of the key, status (499: the client left) and error code'
+    },
+    registry
+  )
+  const tokens = new SeriesCounter(
+    {
+      name: 'corral_tokens_total',
+      help: 'Tokens of requests that have ended, by model, name of the key and type: input (cached ones included), cached, output'
+    },
+    registry
+  )
+  const wait = new SeriesHistogram(
+    {
+      name: 'corral_queue_wait_seconds',
+      help: 'Time that requests waited for an engine, its load included, also where they got none',
+      buckets: WAIT
+    },
+    registry
+  )
+  const overhead = new SeriesHistogram(
+    {
+      name: 'corral_overhead_seconds',
+      help: "Time that corral itself took for requests to models: neither the wait for an engine nor the engine's work",
+      buckets: OVERHEAD
+    },
+    registry
+  )
+  const duration = new SeriesHistogram(
+    {
+      name: 'gen_ai_server_request_duration_seconds',
+      help: 'Time from a request to the end of its answer; error_type is the error code of those that failed',
+      buckets: DURATION
+    },
+    registry
+  )
+  const firstToken = new SeriesHistogram(
+    {
+      name: 'gen_ai_server_time_to_first_token_seconds',
+      help: 'Time from a request to the first token of its answer, the wait included, of successful answers',
+      buckets: FIRST_TOKEN
+    },
+    registry
+  )
+  const perToken = new SeriesHistogram(
+    {
+      name: 'gen_ai_server_time_per_output_token_seconds',
+      help: 'Time per token after the first one, of successful answers',
+      buckets: PER_TOKEN
+    },
+    registry
+  )
+  const usage = new SeriesHistogram(
+    {
+      name: 'gen_ai_client_token_usage',
+      help: 'Tokens of requests that have ended, by type: input or output',
+      buckets: TOKENS
+    },
+    registry
+  )
 
-  function observeUse(record: RequestRecord, surface: string, operation: Operation, model: string, key: string): void {
-    const { began, ended, waitBegan, leased, firstPiece, answered, status, failure } = record
-    const { prompt, cached, completion } = record.tokens
+  /** The series of requests to a model. */
+  function seriesOf({ surface, operation, model, key, status, code }: Kind) {
     const of = {
       gen_ai_operation_name: OPERATIONS[operation] ?? operation,
       gen_ai_provider_name: 'corral',
       gen_ai_request_model: model
     }
-    const errorType = failure?.code ?? (status >= 400 ? `${status}` : '')
-    duration.observe({ ...of, error_type: errorType }, (ended - began) / 1000)
-    overhead.observe({ surface }, Math.max(0, record.overhead) / 1000)
-    if (waitBegan !== undefined) wait.observe({ model }, ((leased ?? ended) - waitBegan) / 1000)
+    return {
+      requests: requests.with({ surface, model, key, status: `${status}`, code }),
+      duration: duration.with({ ...of, error_type: code || (status >= 400 ? `${status}` : '') }),
+      overhead: overhead.with({ surface }),
+      wait: wait.with({ model }),
+      firstToken: firstToken.with(of),
+      perToken: perToken.with(of),
+      input: usage.with({ ...of, gen_ai_token_type: 'input' }),
+      output: usage.with({ ...of, gen_ai_token_type: 'output' }),
+      tokensIn: tokens.with({ model, key, type: 'input' }),
+      tokensCached: tokens.with({ model, key, type: 'cached' }),
+      tokensOut: tokens.with({ model, key, type: 'output' })
+    }
+  }
+  /** By all that tells kinds apart; the labels bound how many there are. */
+  const known = new Map<string, ReturnType<typeof seriesOf>>()
+
+  function observeUse(record: RequestRecord, kind: Kind): void {
+    const place = `${kind.surface} ${kind.operation} ${kind.model} ${kind.status} ${kind.code} ${kind.key}`
+    let series = known.get(place)
+    if (!series) {
+      series = seriesOf(kind)
+      known.set(place, series)
+    }
+    const { began, ended, waitBegan, leased, firstPiece, answered, status } = record
+    const { prompt, cached, completion } = record.tokens
+    series.requests.value++
+    series.duration.observe((ended - began) / 1000)
+    series.overhead.observe(Math.max(0, record.overhead) / 1000)
+    if (waitBegan !== undefined) series.wait.observe(((leased ?? ended) - waitBegan) / 1000)
     if (status < 400 && firstPiece !== undefined) {
-      firstToken.observe(of, (firstPiece - began) / 1000)
+      series.firstToken.observe((firstPiece - began) / 1000)
       const after = (answered ?? ended) - firstPiece
-      if (completion > 1) perToken.observe(of, after / 1000 / (completion - 1))
+      if (completion > 1) series.perToken.observe(after / 1000 / (completion - 1))
     }
-    if (prompt > 0) {
-      usage.observe({ ...of, gen_ai_token_type: 'input' }, prompt)
-      tokens.inc({ model, key, type: 'input' }, prompt)
-    }
-    if (cached > 0) tokens.inc({ model, key, type: 'cached' }, cached)
-    if (completion > 0) {
-      usage.observe({ ...of, gen_ai_token_type: 'output' }, completion)
-      tokens.inc({ model, key, type: 'output' }, completion)
-    }
+    if (prompt > 0) series.input.observe(prompt)
+    if (completion > 0) series.output.observe(completion)
+    series.tokensIn.value += prompt
+    series.tokensCached.value += cached
+    series.tokensOut.value += completion
   }
 
   return (request: FastifyRequest) => {
@@ -112,7 +151,8 @@ export function requestMetrics(registry: Registry, values: LabelValues): Request
     const model = use ? values.model(use.model) : ''
     const key = values.key(caller?.name ?? '', model)
     const surface = use?.surface ?? request.routeOptions.config?.plugin ?? ''
-    requests.inc({ surface, model, key, status, code: failure?.code ?? '' })
-    if (use) observeUse(record, surface, use.operation, model, key)
+    const code = failure?.code ?? ''
+    if (use) observeUse(record, { surface, operation: use.operation, model, key, status, code })
+    else requests.with({ surface, model, key, status: `${status}`, code }).value++
   }
 }
