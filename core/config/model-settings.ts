@@ -55,6 +55,8 @@ export interface EffectiveSettings {
   overflow: OverflowPolicy
   /** What one request may ask for, where its key says nothing else. */
   bounds: RequestBounds
+  /** What each client may take of it in time, beside what it may take of all models. */
+  budgets: Budgets
   engine: EngineSettings
 }
 
@@ -76,6 +78,7 @@ export function settingsFor({ models, defaults, limits }: CoreConfig, variant: M
 function readSettings(config: Pick<CoreConfig, 'models' | 'defaults' | 'limits'>, variant: Model): EffectiveSettings {
   const sections = sectionsOf(config, variant)
   const section: ModelSettings = Object.assign({}, ...sections)
+  const limits: Partial<RequestBounds> & Budgets = Object.assign({}, ...sections.map(({ limits }) => limits))
   const layers = [config.defaults, variant.defaults?.options, ...sections.map(({ options }) => options)].map(
     parseOptions
   )
@@ -88,7 +91,8 @@ function readSettings(config: Pick<CoreConfig, 'models' | 'defaults' | 'limits'>
     groups: section.groups?.map(group => group.toLowerCase()) ?? [],
     maxConcurrent: section.max_concurrent,
     overflow: layers.findLast(({ overflow }) => overflow)?.overflow ?? 'error',
-    bounds: { ...config.limits, ...limitsOf(config, variant) },
+    bounds: { ...config.limits, ...limits },
+    budgets: limits,
     engine: engineSettings(section, Object.assign({}, ...sections.map(({ environment }) => environment)))
   }
 }
@@ -100,15 +104,6 @@ function sectionsOf({ models }: Pick<CoreConfig, 'models'>, { model, key }: Mode
     const name = names.find(each => each.toLowerCase() === wanted)
     return name === undefined ? [] : [models[name]!]
   })
-}
-
-/** What a variant's sections say of `limits`; undefined where they say nothing. */
-export function limitsOf(
-  config: Pick<CoreConfig, 'models'>,
-  variant: Model
-): (Partial<RequestBounds> & Budgets) | undefined {
-  const limits = sectionsOf(config, variant).flatMap(section => section.limits ?? [])
-  return limits.length === 0 ? undefined : Object.assign({}, ...limits)
 }
 
 function engineSettings(section: ModelSettings, environment: Record<string, string>): EngineSettings {

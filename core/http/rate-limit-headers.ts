@@ -57,7 +57,7 @@ export function rateLimitHeaders(
   }
   const [kinds, nameOf] = dialect === 'openai' ? [OPENAI, openaiName] : ([ANTHROPIC, anthropicName] as const)
   for (const [what, counted] of Object.entries(kinds)) {
-    const pressing = mostPressing(states.filter(({ kind }) => counted.includes(kind)))
+    const pressing = mostPressing(states, counted)
     if (!pressing) continue
     headers[nameOf(what, 'limit')] = `${pressing.limit}`
     headers[nameOf(what, 'remaining')] = `${remaining(pressing)}`
@@ -66,9 +66,15 @@ export function rateLimitHeaders(
   return headers
 }
 
-/** The budget with the least left; of equals the one that takes longest to be refilled. */
-function mostPressing(states: readonly BudgetState[]): BudgetState | undefined {
-  return [...states].sort((a, b) => remaining(a) - remaining(b) || b.reset - a.reset)[0]
+/** Of the budgets that count these the one with the least left; of equals the one that takes longest to be refilled. */
+function mostPressing(states: readonly BudgetState[], kinds: readonly BudgetKind[]): BudgetState | undefined {
+  let found: BudgetState | undefined
+  for (const state of states) {
+    if (!kinds.includes(state.kind)) continue
+    const less = found ? remaining(found) - remaining(state) || state.reset - found.reset : 1
+    if (less > 0) found = state
+  }
+  return found
 }
 
 const policyOf = ({ name, model }: BudgetState) => (model === undefined ? name : `model_${name}`)

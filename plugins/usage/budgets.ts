@@ -31,13 +31,13 @@ export function budgetsFor(
   { owner, budgets: own }: Pick<Caller, 'owner' | 'budgets'>,
   model: string,
   general: Budgets,
-  ofModel: Budgets | undefined
+  ofModel: Budgets
 ): Budget[] {
   const found: Budget[] = []
   for (const { name, kind, window } of ALL) {
     const limit = own?.[name] ?? general[name] ?? 0
     if (limit > 0) found.push({ name, kind, window, limit, owner })
-    const limitOfModel = ofModel?.[name] ?? 0
+    const limitOfModel = ofModel[name] ?? 0
     if (limitOfModel > 0) found.push({ name, kind, window, limit: limitOfModel, owner, model })
   }
   return found

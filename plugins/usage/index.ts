@@ -23,6 +23,7 @@ export default definePlugin({
         pattern: '^(rediss?://\\S+)?$',
         title: 'an address such as redis://10.0.0.7:6379 or rediss://user:password@redis.example.org:6380',
         writeOnly: true,
+        restart: true,
         description:
           'Redis or Valkey in which several servers count the limits in time together; empty counts in this server alone'
       })
@@ -30,7 +31,8 @@ export default definePlugin({
     { additionalProperties: false }
   ),
   async setup(context, options) {
-    const books = new UsageBooks(join(context.paths.home, 'usage'), () => options.keep_days, context.log)
+    let { keep_days: keepDays } = options
+    const books = new UsageBooks(join(context.paths.home, 'usage'), () => keepDays, context.log)
     const local = localCounters(books)
     const counters =
       options.redis === ''
@@ -39,9 +41,13 @@ export default definePlugin({
     const gate = new UsageGate(() => context.config, books, counters)
     return {
       on: gate.hooks,
-      hooks: async app => app.onRequestEnd(gate.charge),
+      hooks: async app => gate.attach(app),
       routes: usageRoutes(books),
       start: () => books.forget(),
+      reload: async next => {
+        keepDays = next.keep_days
+        await books.forget()
+      },
       stop: () => gate.close()
     }
   }

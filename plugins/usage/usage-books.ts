@@ -69,6 +69,8 @@ function addTo(sum: Taken, more: Taken): void {
   sum.tokens_out += more.tokens_out
 }
 
+const isSome = (some: Taken) => some.requests !== 0 || some.tokens_in !== 0 || some.tokens_out !== 0
+
 /** The day (UTC) of a moment, in milliseconds since the epoch. */
 export const dateOf = (time: number) => new Date(time).toISOString().slice(0, 10)
 
@@ -135,7 +137,7 @@ export class UsageBooks {
       for (const date of [...dates].sort()) {
         // In memory is more than in the file.
         const day = date === today.date ? today : (this.#days.get(date) ?? this.#parse(date, await this.#text(date)))
-        for (const { row } of linesOf(day)) each(date, row)
+        for (const { row } of linesOf(day)) if (isSome(row)) each(date, row)
       }
     })
     this.#reading = reading.catch(() => {})
@@ -231,7 +233,9 @@ export class UsageBooks {
   }
 
   async #append(day: DayBook, batch: { line: Line; more: Taken }[]): Promise<void> {
-    const rows = batch.map(({ line, more }) => shortRow({ ...line.row, ...more }))
+    // What was counted and given back at once, as for requests that were refused, comes to nothing.
+    const rows = batch.filter(({ more }) => isSome(more)).map(({ line, more }) => shortRow({ ...line.row, ...more }))
+    if (rows.length === 0) return
     // What comes first ends a line that was torn.
     const text = `\n${JSON.stringify(rows)}`
     await mkdir(this.#folder, { recursive: true, mode: 0o700 })
@@ -240,7 +244,7 @@ export class UsageBooks {
   }
 
   async #writeWhole(day: DayBook): Promise<void> {
-    const rows = [...linesOf(day)].map(({ row }) => shortRow(row))
+    const rows = [...linesOf(day)].flatMap(({ row }) => (isSome(row) ? [shortRow(row)] : []))
     if (rows.length === 0) return
     await mkdir(this.#folder, { recursive: true, mode: 0o700 })
     await writeFileAtomic(this.#path(day.date), rows.map(row => `${JSON.stringify([row])}\n`).join(''), MODE)

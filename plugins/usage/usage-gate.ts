@@ -1,12 +1,19 @@
-import type { FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
-import { limitsOf } from '../../core/config/model-settings.ts'
+import { settingsFor } from '../../core/config/model-settings.ts'
 import type { BudgetKind, Caller } from '../../core/contracts/callers.ts'
 import type { HookedRequest, PluginHooks } from '../../core/contracts/hooks.ts'
 import { type BudgetState, rateLimitHeaders } from '../../core/http/rate-limit-headers.ts'
 import { type Budget, budgetsFor, exhausted, rateLimited } from './budgets.ts'
 import type { Counters } from './local-counters.ts'
 import { type Account, taken, type UsageBooks } from './usage-books.ts'
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** Of one that budgets hold for, and that was let in. */
+    admission: Admission | undefined
+  }
+}
 
 /** What a request that was let in took from. */
 interface Admission {
@@ -36,7 +43,6 @@ export class UsageGate {
   readonly #config: () => CoreConfig
   readonly #books: UsageBooks
   readonly #counters: Counters
-  readonly #admitted = new WeakMap<FastifyRequest, Admission>()
   /** Charges that are on their way to a counter elsewhere. */
   readonly #charging = new Set<Promise<unknown>>()
 
@@ -52,17 +58,22 @@ export class UsageGate {
       const { model, variant } = record.use!
       const config = this.#config()
       this.#books.add(accountOf(caller), model, ONE_REQUEST)
-      const budgets = budgetsFor(caller, model, config.limits, limitsOf(config, variant))
+      const budgets = budgetsFor(caller, model, config.limits, settingsFor(config, variant).budgets)
       return budgets.length === 0 ? undefined : this.#admit(hooked, budgets)
     },
     leased: hooked => {
-      const admission = this.#admitted.get(hooked.reply.request)
+      const { admission } = hooked.reply.request
       return admission?.budgets.some(ofTokens) ? this.#recheck(hooked, admission) : undefined
     }
   }
 
-  /** Charges what a request took, once it is over. */
-  readonly charge = (request: FastifyRequest): void => {
+  /** Has what each request took charged, once it is over. */
+  attach(app: FastifyInstance): void {
+    app.decorateRequest('admission', undefined)
+    app.onRequestEnd(request => this.charge(request))
+  }
+
+  charge(request: FastifyRequest): void {
     const { use, tokens } = request.record
     if (!use) return
     const { prompt, cached, completion } = tokens
@@ -78,7 +89,7 @@ export class UsageGate {
       tokens_in: prompt,
       tokens_out: completion
     }
-    for (const budget of this.#admitted.get(request)?.budgets ?? []) {
+    for (const budget of request.admission?.budgets ?? []) {
       if (amounts[budget.kind] === 0) continue
       const charging = this.#counters.add(budget, amounts[budget.kind])
       this.#charging.add(charging)
@@ -93,18 +104,20 @@ export class UsageGate {
   }
 
   async #admit(hooked: HookedRequest, budgets: readonly Budget[]): Promise<void> {
-    const states = await this.#look(budgets, 1)
+    // Before the counts are asked for, so that no moment in which they are refilled is said too late.
     const now = Date.now()
+    const states = await this.#look(budgets, 1)
     const ends = states.map(({ reset }) => now + reset)
     const admission = { budgets, ends, tomorrow: now + this.#books.untilTomorrow() }
-    this.#refuseExhausted(hooked, admission, states, states)
+    this.#refuseExhausted(hooked, admission, { now, states, deciding: states })
     hooked.reply.headers(rateLimitHeaders(states, dialectOf(hooked), now))
-    this.#admitted.set(hooked.reply.request, admission)
+    hooked.reply.request.admission = admission
   }
 
   async #recheck(hooked: HookedRequest, admission: Admission): Promise<void> {
+    const now = Date.now()
     const states = await this.#look(admission.budgets, 0)
-    this.#refuseExhausted(hooked, admission, states, states.filter(ofTokens))
+    this.#refuseExhausted(hooked, admission, { now, states, deciding: states.filter(ofTokens) })
   }
 
   /** What was taken of budgets. @param requests how many requests are added */
@@ -112,7 +125,10 @@ export class UsageGate {
     const counts = await Promise.all(
       budgets.map(budget => this.#counters.add(budget, budget.kind === 'requests' ? requests : 0))
     )
-    return budgets.map((budget, at) => ({ ...budget, ...counts[at]! }))
+    return budgets.map(({ name, kind, window, model, limit }, at) => {
+      const { used, reset } = counts[at]!
+      return { name, kind, window, model, limit, used, reset }
+    })
   }
 
   /**
@@ -122,15 +138,13 @@ export class UsageGate {
   #refuseExhausted(
     hooked: HookedRequest,
     { budgets, ends, tomorrow }: Admission,
-    states: readonly BudgetState[],
-    deciding: readonly BudgetState[]
+    { now, states, deciding }: { now: number; states: readonly BudgetState[]; deciding: readonly BudgetState[] }
   ): void {
     const empty = exhausted(deciding, hooked.operation !== 'tokens')
     if (!empty) return
     const { reply } = hooked
     const { caller, record } = reply.request
-    const now = Date.now()
-    this.#admitted.delete(reply.request)
+    reply.request.admission = undefined
     if (now < tomorrow) this.#books.add(accountOf(caller), record.use!.model, REQUEST_BACK)
     for (const [at, budget] of budgets.entries()) {
       if (budget.kind === 'requests' && now < ends[at]!) void this.#counters.add(budget, -1)

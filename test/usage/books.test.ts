@@ -175,7 +175,7 @@ t.test('counts of a budget', async t => {
   const go = clock(t, '2030-01-01T23:59:30Z')
   const { books } = opened(t)
   const counters = localCounters(books)
-  const [minute, day] = budgetsFor(ALICE, 'a/b', { requests_per_minute: 5, tokens_per_day: 9 }, undefined) as any
+  const [minute, day] = budgetsFor(ALICE, 'a/b', { requests_per_minute: 5, tokens_per_day: 9 }, {}) as any
   t.same(await counters.add(minute, 0), { used: 0, reset: 60_000 })
   t.match(await counters.add(minute, 1), { used: 1 })
   go(10_000)

@@ -4,7 +4,7 @@ import { type BudgetState, rateLimitHeaders } from '../../core/http/rate-limit-h
 import { budgetsFor, exhausted, rateLimited } from '../../plugins/usage/budgets.ts'
 
 const named = (own: Budgets | undefined, general: Budgets, ofModel?: Budgets) =>
-  budgetsFor({ owner: 'key:1', ...(own && { budgets: own }) }, 'a/b', general, ofModel).map(
+  budgetsFor({ owner: 'key:1', ...(own && { budgets: own }) }, 'a/b', general, ofModel ?? {}).map(
     ({ name, limit, model }) => `${model ?? 'all'} ${name} ${limit}`
   )
 

@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
@@ -9,6 +9,8 @@ import { failure } from '../support/failure.ts'
 import { ADMIN, config, newKey, usageOf } from './clients.ts'
 
 const DEFAULTS = 'defaults: { temperature: 0, num_ctx: 2048 }'
+/** Answers at once: an engine's slots. */
+const SLOTS = 4
 const question = { role: 'user' as const, content: 'What is the capital of France?' }
 const bearer = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
 
@@ -142,6 +144,60 @@ t.test('a restart and a kill in between', async t => {
     429,
     'a new key of the name is the same client'
   )
+})
+
+t.test('kills in the middle of answers: of the engine, and of the server', async t => {
+  const text = config('', DEFAULTS)
+  const first = await startCorral(t, { config: text })
+  const { home } = first
+  const key = await newKey(first, 'alice')
+  const ask = { model: DEMO, messages: [question], max_tokens: 300, ignore_eos: true }
+  const asking = first.json('/v1/chat/completions', ask, bearer(key))
+  await until('the engine answers', async () => {
+    const { body } = await first.json('/api/ps', undefined, bearer(ADMIN))
+    return body.models.some((model: any) => model.running > 0)
+  })
+  process.kill(first.enginePids()[0]!, 'SIGKILL')
+  const { status, body } = await asking
+  t.equal(status, 200, 'it is asked once more')
+  t.match(await rowOf(first, 'alice'), {
+    requests: 1,
+    tokens_in: body.usage.prompt_tokens,
+    tokens_out: body.usage.completion_tokens
+  })
+
+  let answered = 0
+  const many = Array.from({ length: 40 }, async () => {
+    // The server is killed under those that are still waiting.
+    const reply = await first
+      .json('/v1/chat/completions', { ...ask, max_tokens: 5 }, bearer(key))
+      .catch(() => undefined)
+    if (reply?.status === 200) answered++
+  })
+  await until('some are answered', () => answered >= 10)
+  await first.end('SIGKILL')
+  await Promise.all(many)
+  const second = await startCorral(t, { config: text, home })
+  const { requests, tokens_out } = await rowOf(second, 'alice')
+  t.ok(requests >= 1 && requests <= 41, `${requests} requests`)
+  t.equal((tokens_out - body.usage.completion_tokens) % 5, 0, 'whole answers')
+  t.ok(tokens_out - body.usage.completion_tokens <= 5 * (answered + SLOTS), `${tokens_out} tokens`)
+})
+
+t.test('limits that change while the server runs', async t => {
+  const corral = await startCorral(t, { config: config('', DEFAULTS) })
+  const key = await newKey(corral, 'alice')
+  const ask = async () =>
+    (await corral.json('/api/chat', { model: DEMO, messages: [question], stream: false }, bearer(key))).status
+  for (let at = 0; at < 2; at++) t.equal(await ask(), 200)
+  const path = join(corral.home, 'config.yaml')
+  const before = readFileSync(path, 'utf8')
+  writeFileSync(path, before.replace('limits: {', 'limits: { requests_per_day: 3'))
+  t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
+  t.same([await ask(), await ask()], [200, 429], 'what was taken before counts')
+  writeFileSync(path, before)
+  t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
+  t.equal(await ask(), 200)
 })
 
 t.test('what the official clients read', async t => {
