@@ -1,5 +1,6 @@
 import { join } from 'node:path'
 import { Type } from 'typebox'
+import { ConfigError } from '../../core/config/config-error.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { localCounters } from './local-counters.ts'
 import { UsageBooks } from './usage-books.ts'
@@ -33,6 +34,10 @@ export default definePlugin({
   async setup(context, options) {
     let { keep_days: keepDays } = options
     const books = new UsageBooks(join(context.paths.home, 'usage'), () => keepDays, context.log)
+    if (options.redis !== '' && !URL.canParse(options.redis)) {
+      const message = 'It is no address. Write one such as redis://10.0.0.7:6379, or leave it empty.'
+      throw new ConfigError([{ where: 'usage.redis', setting: 'usage.redis', message }])
+    }
     const local = localCounters(books)
     const counters =
       options.redis === ''

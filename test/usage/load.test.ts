@@ -2,7 +2,7 @@ import { copyFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { startTestCorral, type TestCorral } from '../../testing/test-corral.ts'
-import { ADMIN, config, newKey, sendMany, usageOf } from './clients.ts'
+import { config, newKey, sendMany, usageOf } from './clients.ts'
 import { startRedis } from './redis-server.ts'
 
 /** Requests of each key. */
@@ -112,5 +112,10 @@ t.test('a Redis that is not there at the start', async t => {
   t.notMatch(corral.log(), /secret-of-redis/)
   const key = await newKey(corral, 'alice', { requests_per_day: 2 })
   t.same(await sendMany([corral], key, 3), [200, 200, 429])
-  t.match(ADMIN, /./)
+})
+
+t.test('an address of Redis that is none', async t => {
+  for (const redis of ['redis://[', 'http://127.0.0.1:6379', 'redis://a b']) {
+    await t.rejects(startTestCorral({ config: config('', `usage: { redis: "${redis}" }`) }), /usage\.redis/, redis)
+  }
 })
