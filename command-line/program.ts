@@ -1,6 +1,7 @@
 import { Command } from 'commander'
 import { version } from '../core/system/package-info.ts'
 import { defineAudit } from './commands/audit.ts'
+import { defineCapture } from './commands/capture.ts'
 import { defineConfig } from './commands/config.ts'
 import { defineDoctor } from './commands/doctor.ts'
 import { defineDrain } from './commands/drain.ts'
@@ -105,6 +106,7 @@ export function createProgram(context: CommandContext): Command {
     defineUsage,
     defineDrain,
     defineAudit,
+    defineCapture,
     defineLogLevel,
     definePlugins,
     defineConfig,

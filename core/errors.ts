@@ -26,6 +26,7 @@ export const ERROR_STATUS = {
   runtime_not_found: 404,
   response_not_found: 404,
   key_not_found: 404,
+  capture_not_found: 404,
   route_not_found: 404,
   method_not_allowed: 405,
   reader_stalled: 408,

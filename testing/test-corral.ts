@@ -27,9 +27,9 @@ export interface TestCorral {
   /** Its data directory. */
   readonly home: string
   /** Sends a request, a POST where there is a body, and reads the reply as JSON. */
-  json(path: string, body?: unknown): Promise<{ status: number; body: any }>
+  json(path: string, body?: unknown, headers?: Record<string, string>): Promise<{ status: number; body: any }>
   /** Sends a request for a stream and reads the JSON of all its events. */
-  events(path: string, body: unknown): Promise<any[]>
+  events(path: string, body: unknown, headers?: Record<string, string>): Promise<any[]>
   /** The state of the plugin of this name, and what it offers. */
   plugin(name: string): Promise<PluginReport | undefined>
   /** Everything that it logged, one JSON object a line. */
@@ -59,13 +59,13 @@ export async function startTestCorral(options: TestCorralOptions = {}): Promise<
     return {
       url: server.address,
       home,
-      async json(path, body) {
-        const reply = await fetch(server.address + path, request(body))
+      async json(path, body, headers) {
+        const reply = await fetch(server.address + path, request(body, headers))
         const content = await reply.text()
         return { status: reply.status, body: content === '' ? undefined : JSON.parse(content) }
       },
-      async events(path, body) {
-        const reply = await fetch(server.address + path, request(body))
+      async events(path, body, headers) {
+        const reply = await fetch(server.address + path, request(body, headers))
         const content = await reply.text()
         if (!/event-stream/.test(reply.headers.get('content-type') ?? '')) {
           return content.split('\n').flatMap(line => (line.trim() ? [JSON.parse(line)] : []))
@@ -89,9 +89,9 @@ export async function startTestCorral(options: TestCorralOptions = {}): Promise<
   }
 }
 
-function request(body: unknown): RequestInit {
-  if (body === undefined) return {}
-  return { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }
+function request(body: unknown, headers: Record<string, string> = {}): RequestInit {
+  if (body === undefined) return { headers }
+  return { method: 'POST', headers: { 'content-type': 'application/json', ...headers }, body: JSON.stringify(body) }
 }
 
 /** The same configuration, in which nothing is looked for, downloaded or compiled to run models with. */

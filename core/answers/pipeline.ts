@@ -125,7 +125,7 @@ export async function streamedAnswer(
     deps.scheduler.withLease({ ...lease, mayRetry: () => !stream.written }, async leased => {
       await granted(deps, reply, leased, hooked)
       stream.status = 'generating'
-      const inBytes = deps.hooks.hasEventFilters() ? undefined : byteCall(leased.engine, question)
+      const inBytes = hooked && !deps.hooks.hasEventFilters(hooked) ? byteCall(leased.engine, question) : undefined
       if (channel.bytes && inBytes) {
         const rewrite = channel.bytes(leased)
         await ask(leased, question, reply, inBytes, bytes => stream.write(rewrite(bytes)))
@@ -313,7 +313,7 @@ async function generate(
     if (kept.length > 0) await take(kept)
   }
   const { tokens } = reply.request.record
-  const pass = hooks.hasEventFilters() ? filtered : take
+  const pass = hooks.hasEventFilters(hooked) ? filtered : take
   await ask(lease, question, reply, callOf(lease, question.operation), deltas => {
     for (const delta of deltas) countDelta(tokens, delta)
     return pass(deltas)

@@ -31,6 +31,8 @@ export interface Access {
   ): (request: IncomingMessage) => void
   /** Whether requests may come from several owners (`Caller.owner`), as where there are several keys. */
   severalOwners(): boolean
+  /** The owner (`Caller.owner`) of what belongs to the key of this name; undefined where there is no such key. */
+  ownerOf(key: string): string | undefined
 }
 
 export interface LoadFailure extends ModelEvent {

@@ -51,6 +51,37 @@ export interface PullEvent {
   readonly size: number
 }
 
+/** One choice of an answer, as it was captured. */
+export interface CapturedChoice {
+  content?: string
+  thinking?: string
+  toolCalls?: { name: string; arguments: string }[]
+  /** As in `Delta`. */
+  finish?: string
+}
+
+/** A request that an admin has captured, with its answer, before it is written down. */
+export interface CaptureRecord {
+  readonly time: string
+  readonly requestId: string
+  /** Name of the caller's key. */
+  readonly key?: string
+  readonly address: string
+  readonly surface: string
+  readonly operation: Operation
+  readonly model: string
+  /** As `HookedRequest.body`; what hooks have changed before is changed here too. */
+  body: unknown
+  /** The choices of an answer in text; empty for vectors and scores. */
+  answer: CapturedChoice[]
+  readonly status: number
+  /** Of the error. */
+  readonly code?: string
+  readonly tokens: { in: number; cached: number; out: number }
+  /** Something of it was too long, or a file. */
+  readonly cut?: true
+}
+
 /** Something that an admin changed beside the server's requests, such as a file that it follows. */
 export interface AdminEvent {
   /** Such as `key_created`. */
@@ -83,6 +114,14 @@ export interface PluginHooks {
    */
   // biome-ignore lint/suspicious/noConfusingVoidType: a hook that only looks on returns nothing
   event?(event: Delta, request: HookedRequest): Promise<boolean | void> | boolean | void
+  /** Whether `event` wants the events of this request; of all where absent. Answers that nobody wants are passed on faster. */
+  eventsOf?(request: HookedRequest): boolean
+  /**
+   * Runs before a captured request is written down, which is after it was answered. It may change `body` and `answer`, or
+   * return `false` so that nothing is written; where it fails or takes longer than ten seconds, nothing is either.
+   */
+  // biome-ignore lint/suspicious/noConfusingVoidType: a hook that only looks on returns nothing
+  capture?(record: CaptureRecord): Promise<boolean | void> | boolean | void
   /** Runs after a model was loaded. Nothing waits for it; errors are logged. */
   modelLoaded?(event: ModelEvent & { readonly milliseconds: number }): Promise<void> | void
   /** Runs after a model was unloaded or its engine died. Nothing waits for it; errors are logged. */
@@ -101,14 +140,16 @@ export interface Hooks {
   request(request: HookedRequest): Promise<void>
   /** Calls the hooks for a request that has its engine. Nothing where no plugin has one. @throws as `request` */
   leased(request: HookedRequest): Promise<void> | undefined
-  /** Whether any plugin wants events; where none does, an answer's bytes may be passed on as they are. */
-  hasEventFilters(): boolean
+  /** Whether any plugin wants the request's events; where none does, its answer's bytes may be passed on as they are. */
+  hasEventFilters(request: HookedRequest): boolean
   /**
    * Lets hooks change an event.
    * @returns the same event; undefined when nothing of it is left to be sent
    * @throws as `request`
    */
   event(event: Delta, request: HookedRequest): Promise<Delta | undefined>
+  /** Lets hooks change what is captured. @returns undefined where it must not be written; never rejects */
+  capture(record: CaptureRecord): Promise<CaptureRecord | undefined>
   modelLoaded(event: ModelEvent & { milliseconds: number }): void
   modelUnloaded(event: UnloadEvent): void
   pullFinished(event: PullEvent): void

@@ -1,6 +1,6 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { Delta } from '../contracts/engines.ts'
-import type { HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
+import type { CaptureRecord, HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
 import { untilAborted } from '../contracts/progress.ts'
 import { CorralError, messageOf } from '../errors.ts'
 
@@ -30,8 +30,9 @@ export class HookRegistry implements Hooks {
     return this.#has('request')
   }
 
-  hasEventFilters(): boolean {
-    return this.#has('event')
+  hasEventFilters(request: HookedRequest): boolean {
+    for (const hooks of this.#hooks.values()) if (hooks.event && hooks.eventsOf?.(request) !== false) return true
+    return false
   }
 
   async request(request: HookedRequest): Promise<void> {
@@ -52,7 +53,7 @@ export class HookRegistry implements Hooks {
 
   async event(event: Delta, request: HookedRequest): Promise<Delta | undefined> {
     for (const [plugin, hooks] of this.#hooks) {
-      if (!hooks.event) continue
+      if (!hooks.event || hooks.eventsOf?.(request) === false) continue
       const kept = await this.#filter(plugin, 'event', request.signal, () => hooks.event?.(event, request))
       if (kept !== false) continue
       const { choice, finish, usage, timing } = event
@@ -65,6 +66,18 @@ export class HookRegistry implements Hooks {
       }
     }
     return event
+  }
+
+  async capture(record: CaptureRecord): Promise<CaptureRecord | undefined> {
+    for (const [plugin, hooks] of this.#hooks) {
+      try {
+        if ((await hooks.capture?.(record)) === false) return undefined
+      } catch (error) {
+        this.#logFailure(plugin, 'capture', error)
+        return undefined
+      }
+    }
+    return record
   }
 
   modelLoaded(event: Parameters<Hooks['modelLoaded']>[0]): void {

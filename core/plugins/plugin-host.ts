@@ -118,8 +118,9 @@ export class PluginHost {
   }
 
   /** Hands over new options, in the order of the plugins' needs. @throws as `check`, of the first that fails */
-  async reload({ sections }: LoadedConfig): Promise<void> {
+  async reload({ sections, file }: LoadedConfig): Promise<void> {
     for (const entry of this.#reloadable()) await this.#handOver('reload', entry, sections)
+    this.#hooks.administered({ change: 'config_reloaded', target: file ?? 'environment', by: 'reload' })
   }
 
   /** Hands over the options that held before. @returns the names of plugins that did not take them */

@@ -2,18 +2,13 @@ import type { FastifyBaseLogger, FastifyRequest } from 'fastify'
 import { version } from '../../core/system/package-info.ts'
 import { printable } from '../../core/system/printable.ts'
 import { type AuditEntry, entryOf, tellingOf } from './audit-entry.ts'
-import { LineLog } from './line-log.ts'
+import { LineLog, type LineLogLimits } from './line-log.ts'
 import { RefusalLimit } from './refusal-limit.ts'
 
 /** How often files are looked at that have become old without being written (milliseconds). */
 const TIDY_INTERVAL = 3_600_000
 
-export interface AuditOptions {
-  /** Bytes of a file. */
-  maxSize: number
-  /** Days that full files are kept. */
-  keep: number
-  maxFiles: number
+export interface AuditOptions extends LineLogLimits {
   /** Whether requests that change nothing and ask no model are told too. */
   reads: boolean
 }
@@ -22,24 +17,27 @@ export interface AuditOptions {
 export class AuditTrail {
   readonly #lines: LineLog
   readonly #refusals = new RefusalLimit(omitted => this.note({ event: 'refusals_omitted', ...omitted }))
-  readonly #reads: boolean
+  #reads: boolean
   readonly #followers = new Set<(entry: AuditEntry) => void>()
   readonly #tidy: NodeJS.Timeout
 
-  constructor(folder: string, { maxSize, keep, maxFiles, reads }: AuditOptions, log: FastifyBaseLogger) {
+  constructor(folder: string, { reads, ...limits }: AuditOptions, log: FastifyBaseLogger) {
     this.#reads = reads
     this.#lines = new LineLog({
       folder,
       name: 'audit',
-      maxSize,
-      keep,
-      maxFiles,
+      limits,
       log,
       lossLine: lost => JSON.stringify({ time: new Date().toISOString(), event: 'lines_lost', lost })
     })
     this.#tidy = setInterval(() => void this.#lines.tidy(), TIDY_INTERVAL).unref()
     void this.#lines.tidy()
     this.note({ event: 'started', target: version })
+  }
+
+  configure({ reads, ...limits }: AuditOptions): void {
+    this.#reads = reads
+    this.#lines.limit(limits)
   }
 
   /** Takes a request that is over. */

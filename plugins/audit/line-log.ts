@@ -19,16 +19,21 @@ const RETRY_TIME = 1000
 const MOST_WAITING = 4 * 2 ** 20
 const DAY = 86_400_000
 
-export interface LineLogOptions {
-  folder: string
-  /** The file is `<name>.jsonl`; full ones are beside it as `<name>-<time>.jsonl`. */
-  name: string
+/** How much is kept. */
+export interface LineLogLimits {
   /** Bytes at which a new file is begun; one is begun each day too. */
   maxSize: number
   /** Days that full files are kept. */
   keep: number
   /** Most full files. */
   maxFiles: number
+}
+
+export interface LineLogOptions {
+  folder: string
+  /** The file is `<name>.jsonl`; full ones are beside it as `<name>-<time>.jsonl`. */
+  name: string
+  limits: LineLogLimits
   log: Pick<FastifyBaseLogger, 'info' | 'error' | 'warn'>
   /** The line that says how many lines could not be written. */
   lossLine(lost: number): string
@@ -44,6 +49,7 @@ interface OpenFile {
 
 export class LineLog {
   readonly #options: LineLogOptions
+  #limits: LineLogLimits
   readonly #path: string
   #waiting: string[] = []
   #length = 0
@@ -57,7 +63,14 @@ export class LineLog {
 
   constructor(options: LineLogOptions) {
     this.#options = options
+    this.#limits = options.limits
     this.#path = join(options.folder, `${options.name}.jsonl`)
+  }
+
+  /** Keeps more or less from now on. */
+  limit(limits: LineLogLimits): void {
+    this.#limits = limits
+    void this.tidy()
   }
 
   /** Takes a line without its end. Never fails; what goes wrong behind it is logged. */
@@ -159,7 +172,7 @@ export class LineLog {
       this.#fault = ''
       this.#options.log.info(`${this.#path} is written again; ${lost} lines are lost.`)
     }
-    if (file.size >= this.#options.maxSize || Date.now() - file.began >= DAY) {
+    if (file.size >= this.#limits.maxSize || Date.now() - file.began >= DAY) {
       await this.#rotate()
       await this.#prune()
     }
@@ -214,7 +227,8 @@ export class LineLog {
   }
 
   async #prune(): Promise<void> {
-    const { folder, keep, maxFiles } = this.#options
+    const { folder } = this.#options
+    const { keep, maxFiles } = this.#limits
     const full = await this.#full()
     for (const [at, file] of full.entries()) {
       const path = join(folder, file)

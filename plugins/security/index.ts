@@ -92,7 +92,8 @@ export default definePlugin({
               if (isKeyless && exposure === 'local') keyless.add(request)
             }
           },
-          severalOwners: () => keys.count > 1
+          severalOwners: () => keys.count > 1,
+          ownerOf: name => keys.ownerOf(name)
         }
       },
       hooks: guarded(

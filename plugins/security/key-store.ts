@@ -37,6 +37,8 @@ export interface KeyStore {
    * @throws CorralError `unauthorized` for one that has expired
    */
   find(sent: string): KnownKey | undefined | Promise<KnownKey | undefined>
+  /** The owner of what belongs to the key of this name. */
+  ownerOf(name: string): string | undefined
   /** Reads the file again if it has changed. */
   refresh(): Promise<void>
   close(): void
@@ -147,6 +149,7 @@ export async function openKeyStore(
       if (!parts) return undefined
       return findStored(parts) ?? refresh().then(() => findStored(parts))
     },
+    ownerOf: name => [...own, ...stored.values()].find(({ caller }) => caller.name === name)?.caller.owner,
     refresh,
     close() {
       clearInterval(ends)

@@ -120,6 +120,21 @@ t.test('files are rotated by size, kept as configured, and read in order', async
   t.match(await corral.json('/api/audit?key=nobody', undefined, { local: true }), { body: { entries: [] } })
 })
 
+t.test('a reload is written down, and changes what is', async t => {
+  const corral = await startCorral(t, { config: 'audit: { reads: false }' })
+  await corral.json('/api/tags')
+  const file = join(corral.home, 'config.yaml')
+  writeFileSync(file, readFileSync(file, 'utf8').replace('reads: false', 'reads: true'))
+  t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
+  await corral.json('/api/tags')
+  const all = await until('the entry of a read', async () => {
+    const found = await entries(corral)
+    return found.some(({ operation }) => operation === 'listLocalModels') ? found : undefined
+  })
+  t.equal(all.filter(({ operation }) => operation === 'listLocalModels').length, 1)
+  t.ok(all.some(({ event, target }) => event === 'config_reloaded' && target === file))
+})
+
 t.test('what a kill left in the middle of a line hides no other line', async t => {
   const corral = await startCorral(t)
   await ask(corral)

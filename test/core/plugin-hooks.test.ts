@@ -62,14 +62,16 @@ t.test('a request may still be refused once it has its engine', async t => {
 
 t.test('event hooks may change an event or drop it, but not the end of the answer', async t => {
   const { hooks } = registry()
-  t.equal(hooks.hasEventFilters(), false)
+  t.equal(hooks.hasEventFilters(request()), false)
+  hooks.add('choosy', { event: () => false, eventsOf: () => false })
+  t.equal(hooks.hasEventFilters(request()), false)
   hooks.add('loud', {
     event: async event => {
       event.content = event.content?.toUpperCase() ?? ''
     }
   })
   hooks.add('censor', { event: event => !event.content?.includes('SECRET') })
-  t.equal(hooks.hasEventFilters(), true)
+  t.equal(hooks.hasEventFilters(request()), true)
   t.same(await hooks.event(text('hello'), request()), text('HELLO'))
   t.equal(await hooks.event(text('a secret'), request()), undefined)
   t.same(await hooks.event(text('secret', { finish: 'stop', toolCalls: [{ index: 0, arguments: '' }] }), request()), {

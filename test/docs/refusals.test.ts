@@ -32,7 +32,7 @@ const BESIDE = {
 }
 /** Operations whose body names no model that must be there. */
 const NO_MODEL =
-  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout)$|Runtime$|Key$/i
+  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout)$|Runtime$|Key$|LogLevel$/i
 
 t.test('a body that is no JSON, no object, missing or too large', async t => {
   for (const { operationId: id, requestBody, path } of operations.filter(takesJson)) {
@@ -118,7 +118,7 @@ t.test('a key that is missing', async t => {
 t.test('a method that a path does not answer to', async t => {
   for (const path of new Set(operations.map(({ path }) => path))) {
     const methods = operations.filter(operation => operation.path === path).map(({ method }) => method)
-    const response = await corral.send(path.replace(/\{\w+\}/g, 'x'), undefined, { method: 'PUT' })
+    const response = await corral.send(path.replace(/\{\w+\}/g, 'x'), undefined, { method: 'PATCH' })
     const body: any = await response.json()
     t.equal(response.status, 405, path)
     t.equal(body.code ?? body.error.code, 'method_not_allowed', path)

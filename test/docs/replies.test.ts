@@ -278,6 +278,24 @@ t.test('a followed log is a stream of what the document says', async t => {
   t.same(caller.checker.check('getLogs', { ...reply, text: text.slice(0, text.lastIndexOf('\n\n')) }), [])
 })
 
+t.test('the audit log, captures and levels of the log', async t => {
+  const { entries } = await caller.call(t, 'getAudit', 200, { query: '?limit=20' })
+  t.equal(entries.length, 20)
+  await caller.call(t, 'getAudit', 400, { query: '?since=soon' })
+  const { id } = await caller.call(t, 'startCapture', 200, { body: { model: DEMO, for: '1m' } })
+  await caller.call(t, 'startCapture', 404, { body: { key: 'nobody', for: '1m' } })
+  await caller.call(t, 'startCapture', 400, { body: { model: DEMO } })
+  await caller.call(t, 'chat', 200, { body: { ...chat, stream: false } })
+  await caller.call(t, 'listCaptures', 200)
+  await caller.call(t, 'getCapture', 200, { params: { id } })
+  await caller.call(t, 'stopCapture', 200, { params: { id } })
+  await caller.call(t, 'deleteCapture', 200, { params: { id } })
+  await caller.call(t, 'getCapture', 404, { params: { id } })
+  await caller.call(t, 'getLogLevels', 200)
+  await caller.call(t, 'setLogLevel', 200, { body: { part: 'docs', level: 'warn' } })
+  await caller.call(t, 'setLogLevel', 400, { body: { part: 'nothing', level: 'warn' } })
+})
+
 // The last of all: from the first key on nothing is answered without one.
 t.test('the configuration is read again', async t => {
   await caller.call(t, 'reloadConfig', 200)
