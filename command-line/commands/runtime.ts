@@ -69,7 +69,7 @@ Examples:
       '[what...]',
       'a kind of build (the best one for this machine by default), or a release archive on this disk'
     )
-    .option('--version <release>', 'release such as b11347; the newest by default')
+    .option('--version <release>', 'release such as b11347 or v0.6.0; the newest by default')
     .option(
       '--sha256 <digest>',
       'digest that an archive must have, 64 hex digits; without it the digest is only recorded'

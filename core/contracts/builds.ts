@@ -237,7 +237,7 @@ export type InstallRequest =
   | {
       /** Name of a kind; the best ranked one if absent. */
       runtime?: string
-      /** Release such as `b11347`; the newest if absent. */
+      /** Release such as `b11347` or `v0.6.0`; the newest if absent. */
       version?: string
     }
   | {

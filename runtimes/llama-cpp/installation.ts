@@ -14,7 +14,8 @@ import { type BuildRecord, damageOf, failureNow, machineFingerprint, type Select
 import { usableDevices } from './prove.ts'
 import { matchesChoice, runtimeOf } from './ranking.ts'
 import { archiveDigest, parseDigest, placeArchives, readArchiveName } from './sources/archive.ts'
-import { type FoundArchives, nightlyNumber, type Releases, releaseId, releaseTag } from './sources/release.ts'
+import { type FoundArchives, type Releases, releaseId } from './sources/release.ts'
+import { archiveTag, byRelease, isNewerRelease, releaseTag } from './sources/release-tag.ts'
 
 type ArchiveRequest = Extract<InstallRequest, { archive: string }>
 
@@ -189,7 +190,7 @@ export function createInstallation(deps: InstallationDeps) {
       const intact = await findIntact(same, waiting)
       if (intact) return intact
       const idOf = (inner: string) => {
-        const tag = read.tag ?? /^llama-(b\d+)$/.exec(inner)?.[1] ?? 'renamed'
+        const tag = read.tag ?? archiveTag(inner) ?? 'renamed'
         return `archive-${tag}-${runtime?.name ?? 'build'}-${suffix}`
       }
       const placed = await placeArchives([archive, ...companions], builds.path, idOf, waiting)
@@ -254,10 +255,9 @@ export function createInstallation(deps: InstallationDeps) {
       const runtime = await kindNamed(previous.runtime ?? (previous.kind === 'unknown' ? undefined : previous.kind))
       const found = await findArchives(runtime, undefined, waiting)
       const { tag } = found
-      const [offered, present] = [nightlyNumber(tag), nightlyNumber(releaseTag(previous.id))]
-      const comparable = releases.followsLatest && offered !== undefined && present !== undefined
+      const present = releaseTag(previous.id)
       // A release that the settings name is an upgrade even if it is older.
-      const isNewer = comparable ? offered > present : tag !== releaseTag(previous.id)
+      const isNewer = releases.followsLatest ? isNewerRelease(tag, present) : tag !== present
       if (previous.runtime === runtime.name && !isNewer) return { build: previous, previous, changed: false }
       const failure = builds.selection().failed?.[releaseId(tag, runtime)]
       if (failure?.machine === machineFingerprint(await deps.hardware.detect())) {
@@ -390,10 +390,10 @@ export function findInstalled(
   kinds: readonly RuntimeDescriptor[]
 ): BuildRecord {
   const failed = (record: BuildRecord) => Number(record.failure !== undefined)
-  const release = ({ build }: BuildRecord) => nightlyNumber(releaseTag(build.id)) ?? -1
+  const release = ({ build }: BuildRecord) => releaseTag(build.id)
   const [newest] = records
     .filter(({ build }) => matchesChoice(choice, build))
-    .sort((a, b) => failed(a) - failed(b) || release(b) - release(a) || b.provenAt.localeCompare(a.provenAt))
+    .sort((a, b) => failed(a) - failed(b) || byRelease(release(a), release(b)) || b.provenAt.localeCompare(a.provenAt))
   const found = records.find(hasId(choice)) ?? newest
   if (found) return found
   const isKind = kinds.some(({ name, kind }) => matchesChoice(choice, { runtime: name, kind }))

@@ -36,7 +36,7 @@ interface World {
   lines: string[]
   hardware: Hardware
   using: Set<string>
-  publish(tag: string, server?: string): Promise<void>
+  publish(tag: string, server?: string, options?: { stable: boolean }): Promise<void>
 }
 
 export async function world(t: Test, more: Partial<InstallationDeps> = {}): Promise<World> {
@@ -91,8 +91,8 @@ export async function world(t: Test, more: Partial<InstallationDeps> = {}): Prom
     set hardware(hardware) {
       state.hardware = hardware
     },
-    async publish(tag, text) {
-      server.publish(tag, [{ name: CPU(tag), data: await archive(t, tag, text) }])
+    async publish(tag, text, options) {
+      server.publish(tag, [{ name: CPU(tag), data: await archive(t, tag, text) }], options)
     }
   }
 }

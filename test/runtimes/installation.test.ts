@@ -266,6 +266,31 @@ t.test('using and removing', async t => {
   }
 })
 
+t.test('stable releases beside nightly ones', async t => {
+  const { deps, installation, publish } = await world(t)
+  const upgraded = async () => {
+    const { changed, build } = await installation.upgrade({})
+    return [changed, build.id]
+  }
+  await publish('b100')
+  await installation.install({}, {})
+  await installation.use('release-b100-cpu', {})
+  await publish('v0.9.0')
+  t.same(await upgraded(), [true, 'release-v0.9.0-cpu'], 'the newest release has archives of its own now')
+  t.same(await upgraded(), [false, 'release-v0.9.0-cpu'])
+  await publish('b200', undefined, { stable: false })
+  t.same(await upgraded(), [false, 'release-v0.9.0-cpu'], 'a nightly one is not the newest release')
+  await publish('v0.10.0')
+  t.same(await upgraded(), [true, 'release-v0.10.0-cpu'], 'by version, not by letters')
+  await publish('v0.9.5')
+  t.same(await upgraded(), [false, 'release-v0.10.0-cpu'], 'never to an older one')
+  await installation.install({ version: 'b200' }, {})
+  await installation.install({ version: 'v0.9.5' }, {})
+  t.equal((await installation.use('cpu', {})).id, 'release-v0.10.0-cpu')
+  t.equal((await installation.use('release-v0.9.5-cpu', {})).id, 'release-v0.9.5-cpu')
+  t.equal(deps.current()?.id, 'release-v0.9.5-cpu')
+})
+
 t.test('upgrading', async t => {
   const w = await world(t)
   const { deps, installation, directory, publish } = w

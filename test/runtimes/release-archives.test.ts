@@ -4,8 +4,9 @@ import t from 'tap'
 import { cuda12 } from '../../runtimes/llama-cpp/kinds/cuda.ts'
 import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { dangerOf, parseDigest, readArchiveName, unpackArchive } from '../../runtimes/llama-cpp/sources/archive.ts'
-import { releaseId, releaseTag } from '../../runtimes/llama-cpp/sources/release.ts'
+import { releaseId } from '../../runtimes/llama-cpp/sources/release.ts'
 import { type ReleaseAsset, sha256Of } from '../../runtimes/llama-cpp/sources/release-server.ts'
+import { byRelease, isNewerRelease, releaseTag } from '../../runtimes/llama-cpp/sources/release-tag.ts'
 
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
 
@@ -15,6 +16,32 @@ t.test('what names tell', async t => {
   t.equal(releaseTag('archive-b11347-cpu-1a2b3c4d'), 'b11347')
   for (const id of ['archive-renamed-cpu-1a2b3c4d', 'source-v0.5.0-cpu', 'system-1a2b3c4d'])
     t.equal(releaseTag(id), undefined)
+
+  t.equal(releaseTag('release-v0.6.0-cuda-12'), 'v0.6.0')
+  for (const [offered, present, newer] of [
+    ['b200', 'b100', true],
+    ['b100', 'b200', false],
+    ['b100', 'b100', false],
+    ['v0.10.0', 'v0.9.1', true],
+    ['v0.9.1', 'v0.10.0', false],
+    ['v0.6.0', 'v0.6.0', false],
+    ['v0.6.0', 'b99999', true],
+    ['b1', 'v9.0.0', true],
+    ['b1', undefined, true]
+  ] as const) {
+    t.equal(isNewerRelease(offered, present), newer, `${offered} after ${present}`)
+  }
+  const tags = ['b9', undefined, 'v0.9.0', 'b100', 'v0.10.0']
+  const order = ['v0.10.0', 'v0.9.0', 'b100', 'b9', undefined]
+  t.same(
+    [tags, tags.toReversed()].map(list =>
+      list
+        .map(tag => ({ tag }))
+        .sort((a, b) => byRelease(a.tag, b.tag))
+        .map(({ tag }) => tag)
+    ),
+    [order, order]
+  )
 
   const linux = { platform: 'linux', arch: 'x64' }
   const read = (name: string, on = linux) => {
@@ -26,6 +53,7 @@ t.test('what names tell', async t => {
   t.equal(read('llama-b11347-bin-ubuntu-cuda-13.4-x64.tar.gz'), 'b11347 cuda-13')
   t.equal(read('llama-b11347-bin-ubuntu-vulkan-x64.tar.gz'), 'b11347 vulkan')
   t.equal(read('llama-b11347-bin-win-cuda-13.4-x64.zip', { platform: 'win32', arch: 'x64' }), 'b11347 cuda-13')
+  t.equal(read('llama-v0.6.0-bin-ubuntu-vulkan-x64.tar.gz'), 'v0.6.0 vulkan')
   t.equal(read('my-build.zip'), 'undefined undefined')
   const refused: [string, RegExp][] = [
     ['llama-b11347-bin-win-cpu-x64.zip', /is for win32 x64; this machine is linux x64/],

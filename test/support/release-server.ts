@@ -201,8 +201,12 @@ export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
     url,
     requests,
     state,
-    /** A nightly release; it becomes what the newest stable one names, unless `stable` is false. */
+    /**
+     * A nightly release; it becomes what the newest stable one names, unless `stable` is false. One whose tag begins with
+     * `v` is stable, and has the archives itself.
+     */
     publish(tag: string, files: ReleaseFile[], { stable = true }: { stable?: string | boolean } = {}) {
+      if (tag.startsWith('v')) return void releases.unshift({ tag, prerelease: false, files })
       releases.unshift({ tag, prerelease: true, files })
       if (stable === false) return
       const name = stable === true ? `v0.${releases.length}.0` : stable

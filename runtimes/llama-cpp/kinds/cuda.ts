@@ -6,6 +6,7 @@ import {
   compareVersions,
   fitFor,
   namesOf,
+  RELEASE_TAG,
   SCORES,
   unfit,
   vendorProblems,
@@ -74,7 +75,9 @@ function cudaKind({ major, base, drivers, capability, archives }: CudaKind): Run
     archives[platform].map(arch =>
       archiveNamed(platform, arch, `${system}-cuda-(${major})\\.(\\d+)-${arch}`, {
         companion: ([, , minor]) =>
-          new RegExp(`^cudart-llama-(?:b\\d+-)?bin-${system}-cuda-${major}\\.${minor}-${arch}\\.(?:tar\\.gz|zip)$`),
+          new RegExp(
+            `^cudart-llama-(?:${RELEASE_TAG}-)?bin-${system}-cuda-${major}\\.${minor}-${arch}\\.(?:tar\\.gz|zip)$`
+          ),
         ...(glibc && { glibc })
       })
     )

@@ -147,6 +147,9 @@ export function unfit(reason: string, missing: Fit['missing'] = []): Fit {
 /** Lowest glibc for release builds made on each system. It may be older than the system's own: only used symbols count. */
 export const BUILT_ON = { ubuntu2204: '2.34', ubuntu2404: '2.38' } as const
 
+/** The tag of a release, nightly (`b11347`) or stable (`v0.6.0`), as part of a regular expression. */
+export const RELEASE_TAG = '(?:b\\d+|v\\d+\\.\\d+\\.\\d+)'
+
 /** The archives of releases whose name has `name` as its middle part, a regular expression. */
 export function archiveNamed(
   platform: ArchivePattern['platform'],
@@ -154,7 +157,7 @@ export function archiveNamed(
   name: string,
   more: Pick<ArchivePattern, 'glibc' | 'companion'> = {}
 ): ArchivePattern {
-  return { platform, arch, archive: new RegExp(`^llama-b\\d+-bin-${name}\\.(?:tar\\.gz|zip)$`), ...more }
+  return { platform, arch, archive: new RegExp(`^llama-${RELEASE_TAG}-bin-${name}\\.(?:tar\\.gz|zip)$`), ...more }
 }
 
 /** The commands of common package managers that install a package. */

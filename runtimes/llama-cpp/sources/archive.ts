@@ -9,6 +9,7 @@ import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { programFolder, programsIn } from '../programs.ts'
 import { fileDigest } from '../prove.ts'
+import { archiveTag } from './release-tag.ts'
 
 /** A mistake in a request. */
 function invalid(message: string, param = 'archive', cause?: unknown): CorralError {
@@ -40,7 +41,7 @@ export function readArchiveName(
     const { platform, arch } = matching[0].pattern
     throw invalid(`${name} is for ${platform} ${arch}; this machine is ${machine.platform} ${machine.arch}.`)
   }
-  return { tag: /^llama-(b\d+)-/.exec(name)?.[1], runtime: own?.runtime }
+  return { tag: archiveTag(name), runtime: own?.runtime }
 }
 
 /**

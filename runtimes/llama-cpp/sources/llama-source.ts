@@ -8,8 +8,8 @@ import { messageOf } from '../../../core/errors.ts'
 import { findExecutable, runTool, type ToolLog } from '../../../core/system/child-process.ts'
 import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
 import { unpackTar } from './archive.ts'
-import { releaseTag } from './release.ts'
 import type { ReleaseServer } from './release-server.ts'
+import { releaseTag } from './release-tag.ts'
 
 /** An npm package with llama.cpp's source as a git bundle (node-llama-cpp), and how it is fetched. */
 export interface SourcePackage {

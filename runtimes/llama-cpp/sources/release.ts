@@ -14,6 +14,7 @@ import {
   type ReleaseServerOptions,
   ReleaseStatusError
 } from './release-server.ts'
+import { archiveTag, byRelease, nightlyNumber, releaseTag, stableVersion } from './release-tag.ts'
 
 export interface ReleasesOptions extends ReleaseServerOptions {
   /** Tag of the release to use; `latest` is the newest stable one. */
@@ -71,22 +72,11 @@ export function releaseId(tag: string, runtime: Pick<RuntimeDescriptor, 'name'>)
   return `release-${tag}-${runtime.name}`
 }
 
-/** The release in a build's id, such as `b11347` in `release-b11347-cuda-13`. Pure. */
-export function releaseTag(id: string): string | undefined {
-  return /^(?:release|archive)-(b\d+|v\d+\.\d+\.\d+)-/.exec(id)?.[1]
-}
-
-/** The number of a nightly release: higher is newer. Undefined for stable ones, which are numbered differently. Pure. */
-export function nightlyNumber(tag: string | undefined): number | undefined {
-  const digits = /^b(\d+)$/.exec(tag ?? '')?.[1]
-  return digits === undefined ? undefined : Number(digits)
-}
-
 type Serves = (assets: readonly ReleaseAsset[]) => boolean
 
 /**
- * The release to use. A stable one has no binaries but names the nightly that does; if that is missing or lacks what is
- * wanted, the newest nightly that has it: the very newest may still be uploading.
+ * The release to use. A stable one has the archives itself, or names the nightly that does; if that is missing or lacks
+ * what is wanted, the newest one that has it, nightly ones first: the very newest may still be uploading.
  * @throws CorralError if the server is unreachable, or has no release of this tag
  */
 export async function findRelease(
@@ -110,15 +100,16 @@ export async function findRelease(
   if (stable && serves(stable.assets)) return stable
   const nightly = stable && (await nightlyOf(stable).catch(undefinedIfMissing))
   if (nightly) return nightly
+  let older: Release | undefined
   for (let page = 1; page <= PAGES; page++) {
     const releases = await server.recent(page, signal)
-    const numberOf = ({ tag_name }: Release) => nightlyNumber(tag_name) ?? -1
-    const [newest] = releases
-      .filter(release => numberOf(release) >= 0 && serves(release.assets))
-      .sort((a, b) => numberOf(b) - numberOf(a))
-    if (newest !== undefined || releases.length === 0) return newest
+    const serving = releases.filter(({ assets }) => serves(assets)).sort((a, b) => byRelease(a.tag_name, b.tag_name))
+    const nightly = serving.find(({ tag_name }) => nightlyNumber(tag_name) !== undefined)
+    if (nightly) return nightly
+    older ??= serving.find(({ tag_name }) => stableVersion(tag_name) !== undefined)
+    if (releases.length === 0) break
   }
-  return undefined
+  return older
 }
 
 function undefinedIfMissing(error: unknown): undefined {
@@ -157,7 +148,8 @@ export class Releases {
   async #list(): Promise<ReleaseListing> {
     let listing = BUNDLED_LISTING
     try {
-      const hasBinaries: Serves = assets => assets.some(({ name }) => /^llama-b\d+-bin-/.test(name))
+      const hasBinaries: Serves = assets =>
+        assets.some(({ name }) => archiveTag(name) !== undefined && name.includes('-bin-'))
       const release = await findRelease(this.server, this.#options.tag, hasBinaries, AbortSignal.timeout(LISTING_LIMIT))
       if (release === undefined) throw new Error(`no release of ${this.#options.repository} has archives`)
       listing = { tag: release.tag_name, list: 'live', names: release.assets.map(({ name }) => name) }
