@@ -15,7 +15,9 @@ const streamed = Given(Type.Boolean({ default: true }))
 const text = (description: string) => Given(Type.String({ minLength: 1, description }))
 const InstallRequestSchema = Titled('InstallRequest', {
   runtime: text('Kind of build, such as cuda-13; the best one by default'),
-  version: Given(Type.String({ pattern: '^[\\w.-]+$', description: 'Release such as b11347 or v0.6.0; the newest by default' })),
+  version: Given(
+    Type.String({ pattern: '^[\\w.-]+$', description: 'Release such as b11347 or v0.6.0; the newest by default' })
+  ),
   archive: text('Instead of a release: absolute path of an archive on the server'),
   companions: Given(
     Type.Array(Type.String({ minLength: 1 }), { description: 'With archive: further archives with its libraries' })

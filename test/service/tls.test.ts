@@ -97,7 +97,10 @@ t.test('with a certificate all addresses speak TLS, and nothing else; the privat
   }
   const old = { minVersion: 'TLSv1', maxVersion: 'TLSv1.1', ciphers: 'DEFAULT:@SECLEVEL=0' }
   await t.rejects(secure(t, corral, old), 'versions before 1.2 are refused')
-  t.equal((await secure(t, corral, { maxVersion: 'TLSv1.2' })).getProtocol(), 'TLSv1.2')
+  const older = await secure(t, corral, { maxVersion: 'TLSv1.2' })
+  t.equal(older.getProtocol(), 'TLSv1.2')
+  older.renegotiate({}, () => {})
+  await t.rejects(once(older, 'close'), { code: 'ERR_SSL_NO_RENEGOTIATION' }, 'each connection has one handshake')
   const several = await secure(t, corral, { ALPNProtocols: ['h2', 'http/1.1'] })
   t.equal(several.alpnProtocol, 'http/1.1')
 
