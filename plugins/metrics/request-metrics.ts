@@ -19,6 +19,11 @@ const TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_57
 const WAIT = [0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
 const OVERHEAD = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1]
 
+/** Seconds of so many milliseconds; 0 for what is no length of time, which would spoil a sum for good. */
+function seconds(milliseconds: number): number {
+  return milliseconds > 0 ? milliseconds / 1000 : 0
+}
+
 /** Requests that end alike count in the same series. */
 interface Kind {
   surface: string
@@ -129,13 +134,13 @@ export function requestMetrics(registry: Registry, values: LabelValues): Request
     const { began, ended, waitBegan, leased, firstPiece, answered, status } = record
     const { prompt, cached, completion } = record.tokens
     series.requests.value++
-    series.duration.observe((ended - began) / 1000)
-    series.overhead.observe(Math.max(0, record.overhead) / 1000)
-    if (waitBegan !== undefined) series.wait.observe(((leased ?? ended) - waitBegan) / 1000)
+    series.duration.observe(seconds(ended - began))
+    series.overhead.observe(seconds(record.overhead))
+    if (waitBegan !== undefined) series.wait.observe(seconds((leased ?? ended) - waitBegan))
     if (status < 400 && firstPiece !== undefined) {
-      series.firstToken.observe((firstPiece - began) / 1000)
+      series.firstToken.observe(seconds(firstPiece - began))
       const after = (answered ?? ended) - firstPiece
-      if (completion > 1) series.perToken.observe(after / 1000 / (completion - 1))
+      if (completion > 1) series.perToken.observe(seconds(after) / (completion - 1))
     }
     if (prompt > 0) series.input.observe(prompt)
     if (completion > 0) series.output.observe(completion)
