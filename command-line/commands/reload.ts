@@ -13,7 +13,8 @@ export function defineReload(program: Command, context: CommandContext): void {
       'after',
       `
 What changed counts at once: running answers go on, and models whose settings did not change stay loaded. Settings that
-need a restart are named. A file with mistakes changes nothing. SIGHUP does the same.
+need a restart are named. A file with mistakes changes nothing. SIGHUP does the same, and so does
+"watch_config: true" whenever the file has changed.
 Flags and CORRAL_* variables are those that the server was started with.
 Exit codes: 0 done, 2 the configuration has mistakes (each with file, line and column), 3 no server can be reached.`
     )

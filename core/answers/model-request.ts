@@ -20,7 +20,7 @@ export interface SurfaceDependencies extends AnswerDependencies {
   catalog: Catalog
   config: CoreConfig
   /** Milliseconds of silence after which a waiting stream sends a heartbeat. */
-  heartbeat: number
+  heartbeat(): number
 }
 
 /**
@@ -30,7 +30,7 @@ export interface SurfaceDependencies extends AnswerDependencies {
 export function surfaceDependencies(
   context: PluginContext,
   surface: string,
-  heartbeat: string | number
+  heartbeat: () => string | number
 ): SurfaceDependencies {
   return {
     catalog: context.service('catalog'),
@@ -39,7 +39,7 @@ export function surfaceDependencies(
     hooks: context.hooks,
     config: context.config,
     surface,
-    heartbeat: parseDuration(heartbeat)!
+    heartbeat: () => parseDuration(heartbeat())!
   }
 }
 

@@ -118,13 +118,15 @@ const LimitsSchema = Type.Object(
     body_depth: Type.Integer({ default: 200, minimum: 1, description: 'Levels of lists and objects in a request' }),
     grammar_size: Bytes({
       default: '64KiB',
-      description: 'Largest grammar or JSON schema of a request; all of its tools may have 16 times as much'
+      description: 'Largest grammar or JSON schema of a request; all of its tools may have 16 times as much',
+      restart: true
     }),
     grammar_repetition: Type.Integer({
       default: 20_000,
       minimum: 1,
       description:
-        'Most ways in which a grammar or JSON schema may let the characters of one token be read; repetitions inside of each other multiply them'
+        'Most ways in which a grammar or JSON schema may let the characters of one token be read; repetitions inside of each other multiply them',
+      restart: true
     }),
     connections: Type.Integer({ default: 1024, minimum: 1, description: 'Most open connections' }),
     connections_per_address: Type.Integer({
@@ -135,23 +137,27 @@ const LimitsSchema = Type.Object(
     uploads: Type.Integer({
       default: 8,
       minimum: 1,
-      description: 'Most files that are received at once, half of them from one client; more wait'
+      description: 'Most files that are received at once, half of them from one client; more wait',
+      restart: true
     }),
     uploads_size: Bytes({
       default: '400GiB',
-      description: 'Disk for files that were sent and are not part of a model yet; half of it for one client'
+      description: 'Disk for files that were sent and are not part of a model yet; half of it for one client',
+      restart: true
     }),
     upload_stall: Duration({
       default: '2m',
       description:
-        'How long a file that is sent may arrive with less than 1 kB a second until it is given up; 0 is no limit'
+        'How long a file that is sent may arrive with less than 1 kB a second until it is given up; 0 is no limit',
+      restart: true
     }),
     pulls: Type.Integer({ default: 4, minimum: 1, description: 'Most pulls that transfer at once; more wait' }),
     waiting_pulls: Type.Integer({ default: 64, minimum: 0, description: 'Most pulls that wait' }),
     stored_responses: Type.Integer({
       default: 1000,
       minimum: 0,
-      description: 'Most responses that are stored for one key; the oldest ones go'
+      description: 'Most responses that are stored for one key; the oldest ones go',
+      restart: true
     }),
     queue_per_key: Type.Integer({
       default: 512,
@@ -309,6 +315,7 @@ export const CoreConfigSchema = Type.Object(
       description: 'The same of single parts: plugins by their names, and server, http, plugins of the core',
       examples: [{ scheduler: 'debug' }]
     }),
+    watch_config: Type.Boolean({ default: false, description: 'Read this file again whenever it has changed' }),
     body_limit: Bytes({ default: '64MiB', description: 'Largest request body', restart: true }),
     shutdown_grace: Duration({
       default: '10s',

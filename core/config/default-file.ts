@@ -16,8 +16,8 @@ const HEAD = `# corral's settings. Each one is shown with its default: change wh
 # Lengths of time: 30s, 5m, 1h30m, or seconds. Amounts of bytes: 64MiB, 1.5GB, or a number. Relative paths start at this
 # file's folder, ~/ at your home. A setting without a value (port:) counts as left out.
 #
-# "corral reload" (or SIGHUP) has a running server read this file again. Settings marked [restart], and all of a section
-# marked so, count from its next start on.
+# "corral reload" (or SIGHUP) has a running server read this file again; flags and variables stay as they were at its
+# start. Settings marked [restart], and all of a section marked so, count from its next start on.
 #
 # Environment (an empty variable counts as not set):`
 

@@ -22,6 +22,8 @@ export interface Reloadable {
 
 export interface ReloaderOptions {
   live: LiveConfig
+  /** Settles when the server has started, or does not: what is to be reloaded before waits until then. */
+  begun: Promise<void>
   definitions: readonly PluginDefinition[]
   plugins: Reloadable
   /** Takes over settings of the core that are not looked at each time they are needed. */
@@ -38,11 +40,12 @@ export class Reloader {
   readonly #options: ReloaderOptions
   /** The configuration as it was last read, with settings that wait for a restart. */
   #read: LoadedConfig
-  #last: Promise<unknown> = Promise.resolve()
+  #last: Promise<unknown>
 
   constructor(options: ReloaderOptions) {
     this.#options = options
     this.#read = options.live.current
+    this.#last = options.begun
   }
 
   /**

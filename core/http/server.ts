@@ -1,6 +1,7 @@
 import type { AddressInfo } from 'node:net'
 import { isDeepStrictEqual } from 'node:util'
 import type { FastifyInstance } from 'fastify'
+import { ConfigWatch } from '../config/config-watch.ts'
 import { LiveConfig } from '../config/live-config.ts'
 import type { LoadedConfig } from '../config/load.ts'
 import { Reloader } from '../config/reloader.ts'
@@ -75,7 +76,11 @@ export async function startServer({
     const app = await createApplication(core, logs.part('http'))
     const host = new PluginHost({ definitions, config, logs, signal: shutdown.signal })
     const closing = new AbortController()
+    let begin = () => {}
     const reloader = new Reloader({
+      begun: new Promise<void>(resolve => {
+        begin = resolve
+      }),
       live,
       definitions,
       plugins: host,
@@ -84,6 +89,7 @@ export async function startServer({
         if (!isDeepStrictEqual([next.log_level, next.log_levels], [before.log_level, before.log_levels]))
           logs.configure(next.log_level, next.log_levels)
         app.connectionGuard.setLimits(next.limits)
+        watch.set(next.watch_config)
       },
       load,
       log: logs.part('server'),
@@ -91,9 +97,15 @@ export async function startServer({
     })
     const reload = () => reloader.reload()
     app.decorate('reloadConfig', reload)
+    // The log says what becomes of it.
+    const follow = () => void reload().catch(() => undefined)
+    const watch = new ConfigWatch(() => live.current.file, follow)
+    watch.set(core.watch_config)
     let socket: PrivateSocket | undefined
     close = async () => {
       closing.abort()
+      begin()
+      watch.set(false)
       const closed = app.close()
       socket?.stopAccepting()
       await host.stop()
@@ -112,6 +124,7 @@ export async function startServer({
     await claim.update({ address: httpOrigin(core, secure), socket: socket?.path })
     const address = await listen(app, core.host, core.port)
     if (address !== httpOrigin(core, secure)) await claim.update({ address, socket: socket?.path })
+    begin()
     return { address, socket: socket?.path, app, reload, close }
   } catch (error) {
     await (close ? close() : claim.release())

@@ -68,6 +68,7 @@ export interface PluginOffer {
    * Runs before `reload`, of all plugins before the `reload` of any: throws where these options cannot be carried out,
    * and then nothing changes anywhere. It must not change anything itself.
    */
+  // biome-ignore lint/suspicious/noExplicitAny: what a plugin's own schema says
   check?(options: any): Promise<void> | void
   /**
    * Takes the options that its section has now, validated as those of `setup`, while the server runs. Runs at each reload
@@ -75,6 +76,7 @@ export interface PluginOffer {
    * gets the options that held before. Without it, a changed section needs a restart; so do single settings whose schema
    * says `restart: true`, which keep their values here.
    */
+  // biome-ignore lint/suspicious/noExplicitAny: what a plugin's own schema says
   reload?(options: any): Promise<void> | void
   /**
    * Runs once at shutdown, in reverse order of start, when no more requests come in; also when the plugin is left out or

@@ -57,7 +57,7 @@ export async function answerMessage(
   }
   const channel: Channel = {
     contentType: 'text/event-stream; charset=utf-8',
-    heartbeatInterval: deps.heartbeat,
+    heartbeatInterval: deps.heartbeat(),
     heartbeat: () => frame({ type: 'ping' }),
     failure: error => `event: error\ndata: ${JSON.stringify(anthropicErrorBody(error, request))}\n\n`
   }

@@ -14,9 +14,15 @@ export default definePlugin({
     {
       heartbeat: Timeout({ default: '10s', description: 'Silence after which a waiting stream sends a ping' })
     },
-    { additionalProperties: false, restart: true }
+    { additionalProperties: false }
   ),
   setup(context, options) {
-    return { routes: anthropicRoutes(surfaceDependencies(context, 'api-anthropic', options.heartbeat)) }
+    let { heartbeat } = options
+    return {
+      routes: anthropicRoutes(surfaceDependencies(context, 'api-anthropic', () => heartbeat)),
+      reload(next: typeof options) {
+        heartbeat = next.heartbeat
+      }
+    }
   }
 })

@@ -2,7 +2,6 @@ import { Type } from 'typebox'
 import { Timeout } from '../../core/config/core-schema.ts'
 import { type Framing, NATIVE_NAMING, type NativeMount } from '../../core/contracts/native-api.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
-import { parseDuration } from '../../core/system/duration.ts'
 import { levelRoutes } from './level-routes.ts'
 import { logRoutes } from './log-routes.ts'
 import { NativeStreams } from './native-streams.ts'
@@ -28,11 +27,11 @@ export default definePlugin({
         description: 'Silence after which a waiting stream sends a heartbeat that says what it waits for'
       })
     },
-    { additionalProperties: false, restart: true }
+    { additionalProperties: false }
   ),
-  setup(context, { negotiate, heartbeat }) {
-    const streams = (defaultFraming: Framing) =>
-      new NativeStreams({ defaultFraming, negotiate, heartbeat: parseDuration(heartbeat)! })
+  setup(context, options) {
+    let settings = options
+    const streams = (defaultFraming: Framing) => new NativeStreams(defaultFraming, () => settings)
     const dependencies = ({ defaultFraming, naming = NATIVE_NAMING, modelfile = () => '' }: NativeMount) => ({
       storage: context.service('storage'),
       catalog: context.service('catalog'),
@@ -61,6 +60,9 @@ export default definePlugin({
         await app.register(readinessRoutes(native))
         await app.register(levelRoutes(context.logLevels), { prefix })
         await app.register(reloadRoute, { prefix })
+      },
+      reload(next: typeof options) {
+        settings = next
       }
     }
   }

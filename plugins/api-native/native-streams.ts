@@ -9,6 +9,7 @@ import { clientSignal } from '../../core/http/client-gone.ts'
 import { workFailureEvent } from '../../core/http/native-error.ts'
 import { endWithFailure, openReplyStream } from '../../core/http/reply-stream.ts'
 import { jsonOrStream, type ResponseSchema, WorkFailureSchema } from '../../core/http/response-schemas.ts'
+import { parseDuration } from '../../core/system/duration.ts'
 import { failureOf, nameOf } from './records.ts'
 
 /** How each framing looks on the wire. */
@@ -20,26 +21,34 @@ export const FRAMES = {
 /** At most ten progress events a second reach a client. */
 const EVENT_INTERVAL = 100
 
+interface StreamSettings {
+  /** Whether `Accept` counts at all. */
+  negotiate: boolean
+  heartbeat: string | number
+}
+
 type FailureEvent = (failure: CorralError) => Record<string, unknown>
 
 /** The streams of one mount. Each request chooses the framing of its own. */
 export class NativeStreams implements EventStreams {
   readonly types: EventStreams['types']
-  readonly #options: { defaultFraming: Framing; negotiate: boolean; heartbeat: number }
+  readonly #defaultFraming: Framing
+  readonly #settings: () => StreamSettings
 
-  /** @param options `heartbeat` in milliseconds; `negotiate`: whether `Accept` counts at all */
-  constructor(options: { defaultFraming: Framing; negotiate: boolean; heartbeat: number }) {
+  /** @param settings gives those of the moment */
+  constructor(defaultFraming: Framing, settings: () => StreamSettings) {
     const { sse, ndjson } = FRAMES
-    this.#options = options
-    this.types = (options.defaultFraming === 'sse' ? [sse, ndjson] : [ndjson, sse]).map(framing => framing.contentType)
+    this.#defaultFraming = defaultFraming
+    this.#settings = settings
+    this.types = (defaultFraming === 'sse' ? [sse, ndjson] : [ndjson, sse]).map(framing => framing.contentType)
   }
 
   framingOf({ headers }: FastifyRequest): Framing {
-    const { defaultFraming: fallback, negotiate } = this.#options
+    const { negotiate } = this.#settings()
     return chooseFraming({
       accept: headers.accept,
       override: [headers['x-stream-format']].flat()[0],
-      fallback,
+      fallback: this.#defaultFraming,
       negotiate
     })
   }
@@ -56,7 +65,7 @@ export class NativeStreams implements EventStreams {
     reply.vary('Accept')
     return {
       contentType,
-      heartbeatInterval: this.#options.heartbeat,
+      heartbeatInterval: parseDuration(this.#settings().heartbeat)!,
       heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : event(idleEvent(status))),
       failure: error => event(failureEvent(error))
     }

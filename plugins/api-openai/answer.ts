@@ -48,7 +48,7 @@ export async function answer(
     return whole.whole()
   }
   const channel: Channel = {
-    ...eventChannel(deps.heartbeat),
+    ...eventChannel(deps.heartbeat()),
     ...(generation.passesBytes && {
       bytes: ({ engine }: Lease) => renameBytes(engine.spec.alias, head.model, id)
     })

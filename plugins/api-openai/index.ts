@@ -19,19 +19,24 @@ export default definePlugin({
       }),
       stored_responses: Bytes({
         default: '64MiB',
-        description: 'Responses kept in memory for previous_response_id; 0 keeps none'
+        description: 'Responses kept in memory for previous_response_id; 0 keeps none',
+        restart: true
       })
     },
-    { additionalProperties: false, restart: true }
+    { additionalProperties: false }
   ),
   setup(context, options) {
+    let { heartbeat } = options
     const deps = {
-      ...surfaceDependencies(context, 'api-openai', options.heartbeat),
+      ...surfaceDependencies(context, 'api-openai', () => heartbeat),
       storedResponses: parseBytes(options.stored_responses)!
     }
     return {
       routes: async app => {
         await app.register(openaiRoutes(deps), { prefix: '/v1' })
+      },
+      reload(next: typeof options) {
+        heartbeat = next.heartbeat
       }
     }
   }

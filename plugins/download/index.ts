@@ -23,21 +23,25 @@ export default definePlugin({
         default: 8,
         minimum: 1,
         maximum: 64,
-        description: 'Most connections of all downloads together'
+        description: 'Most connections of all downloads together',
+        restart: true
       }),
       connections_per_file: Type.Integer({
         default: 4,
         minimum: 1,
         maximum: 64,
-        description: 'Most connections for one file'
+        description: 'Most connections for one file',
+        restart: true
       }),
       bandwidth_limit: Bytes({
         default: '0',
-        description: 'Most bytes per second of all downloads together; 0 means no limit'
+        description: 'Most bytes per second of all downloads together; 0 means no limit',
+        restart: true
       }),
       stall_timeout: Timeout({
         default: '30s',
-        description: 'Silence after which a connection is replaced by a new one'
+        description: 'Silence after which a connection is replaced by a new one',
+        restart: true
       }),
       private_addresses: Type.Array(Type.String({ format: 'corral-private-address' }), {
         default: [],
@@ -50,11 +54,18 @@ export default definePlugin({
           'How long a pull continues after the last client that watched it has left; "detach" keeps it running'
       })
     },
-    { additionalProperties: false, restart: true }
+    { additionalProperties: false }
   ),
   setup(context, options) {
     const hardware = context.service('hardware')
+    const settingsOf = (given: typeof options) => ({
+      search: given.search,
+      privateAddresses: given.private_addresses,
+      pauseAfter: parseDuration(given.pause_after)!,
+      limits: { pulls: context.config.limits.pulls, waiting: context.config.limits.waiting_pulls }
+    })
     const downloads = createDownloads({
+      ...settingsOf(options),
       storage: context.service('storage'),
       transfers: new TransferThread({
         connections: options.connections,
@@ -63,15 +74,16 @@ export default definePlugin({
         stallTimeout: parseDuration(options.stall_timeout)!
       }),
       paths: context.paths,
-      search: options.search,
-      privateAddresses: options.private_addresses,
-      limits: { pulls: context.config.limits.pulls, waiting: context.config.limits.waiting_pulls },
       memory: async () => machineMemory(await hardware.detect()),
-      pauseAfter: parseDuration(options.pause_after)!,
       retryPauses: [30_000, 600_000],
       hooks: context.hooks,
       log: context.log
     })
-    return { services: { downloads }, start: () => downloads.start(), stop: () => downloads.stop() }
+    return {
+      services: { downloads },
+      start: () => downloads.start(),
+      reload: (next: typeof options) => downloads.configure(settingsOf(next)),
+      stop: () => downloads.stop()
+    }
   }
 })

@@ -33,7 +33,7 @@ export default definePlugin({
           'Additional address for /metrics alone, such as 127.0.0.1:9464, where programs of this machine need no key; empty is none'
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   async setup(context, options) {
     const { log, paths } = context

@@ -81,7 +81,8 @@ interface Step {
  *           have had less of it than its own one;
  *        c. fewer slots are free than it takes: it waits, and nobody overtakes it;
  *        d. else it is granted, and another one is next.
- *        When it has nothing left to do, it is unloaded after its `keep_alive`.
+ *        When it has nothing left to do, it is unloaded after its `keep_alive`. One that the configuration wants loaded
+ *        otherwise begins no more answers, and is unloaded when its last one has ended; those who wait get the next one.
  *    2.2 One that drains while others wait gives that up after a while, for as long as they then need to have had as
  *        much as the client that it drained for.
  *    2.3 For requests without an engine, a load with the options of all of them is planned and prepared.
@@ -194,9 +195,27 @@ function record(step: Step, engine: EngineState, event: EngineEvent): void {
     case 'keep-alive':
       recordKeepAlive(engine, event.keepAlive)
       return
+    case 'settings':
+      recordSettings(step, engine, event)
+      return
     case 'alarm':
       engine.alarm = undefined
   }
+}
+
+/**
+ * What is configured otherwise now is loaded anew: at once where it is not ready yet, else once its answers have ended
+ * (`serve`).
+ */
+function recordSettings(step: Step, engine: EngineState, event: Extract<Event, { type: 'settings' }>): void {
+  Object.assign(engine, factsOf(event))
+  if (event.keepAlive !== undefined) engine.keepAlive = event.keepAlive
+  if (!event.outdated) return
+  engine.failure = undefined
+  if (isIn(engine, 'loading')) abortLoad(step, engine)
+  else dropPlan(step, engine)
+  if (isIn(engine, 'ready')) engine.phase.outdated = true
+  else if (engine.queue.length) planLoad(step, engine)
 }
 
 function recordRequest(step: Step, engine: EngineState, event: RequestEvent): void {
@@ -427,6 +446,13 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
   const { state, now } = step
   const { phase } = engine
   const { running } = phase
+  if (phase.outdated) {
+    setAlarm(step, engine, undefined)
+    if (running.size) return
+    unload(step, engine, 'reload')
+    if (engine.queue.length) planLoad(step, engine)
+    return
+  }
 
   for (const request of engine.queue.filter(
     each => each.loadOnly && satisfies(phase.options, wantedOf(engine, phase, each))

@@ -21,6 +21,10 @@ export interface EngineRecord {
   end?: ((exit: EngineExit) => void) | undefined
   preparing?: AbortController | undefined
   loading?: AbortController | undefined
+  /** What the configuration said of it, by `basisOf`, when it was last loaded or prepared. */
+  basis?: string
+  /** Milliseconds of `keep_alive` in its own section. */
+  keepAlive?: number | undefined
   /** What the next load takes, once it is prepared. */
   estimate?: MemoryEstimate | undefined
   /** Why its engine is being unloaded. */

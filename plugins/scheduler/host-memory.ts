@@ -39,6 +39,8 @@ export function hostBudget({ total, available, engines }: HostMemoryFigures, con
 export interface HostMemory {
   /** Counts an engine until it has gone; `reserved` counts where nothing is known of its process. */
   add(engine: Pick<Engine, 'pid' | 'exited'>, reserved: number): void
+  /** @param configured bytes that `config.yaml` allows from now on; undefined is all but a reserve */
+  configure(configured: number | undefined): void
   /** Bytes that all engines together may take now. */
   budget(): Promise<number>
 }
@@ -49,7 +51,11 @@ export function createHostMemory(
   configured: number | undefined
 ): HostMemory {
   const engines = new Map<Pick<Engine, 'pid' | 'exited'>, number>()
+  let most = configured
   return {
+    configure(next) {
+      most = next
+    },
     add(engine, reserved) {
       engines.set(engine, reserved)
       void engine.exited.then(() => engines.delete(engine))
@@ -61,7 +67,7 @@ export function createHostMemory(
       const [{ host }, bytes] = await Promise.all([hardware.memory(), measured])
       // Of a system that reports nothing, what Node knows has to do.
       const machine = host.total > 0 ? host : { total: totalmem(), available: freemem() }
-      return hostBudget({ ...machine, engines: bytes.reduce((sum, own) => sum + own, 0) }, configured)
+      return hostBudget({ ...machine, engines: bytes.reduce((sum, own) => sum + own, 0) }, most)
     }
   }
 }

@@ -6,6 +6,7 @@ import { parseDuration } from '../../core/system/duration.ts'
 import { createEngineRegistry } from './engine-registry.ts'
 import { createHostMemory } from './host-memory.ts'
 import { createScheduler } from './scheduler.ts'
+import type { Limits } from './scheduler-state.ts'
 
 /** An amount of memory as `parseBytes` reads it, or nothing. */
 const Memory = (description: string) =>
@@ -41,7 +42,8 @@ export default definePlugin({
       prompt_cache: Bytes({
         default: '4GiB',
         description:
-          'Disk for what models have read when they are unloaded, so that they need not read it again; 0 is none'
+          'Disk for what models have read when they are unloaded, so that they need not read it again; 0 is none',
+        restart: true
       }),
       fair_wait: Duration({
         default: '15s',
@@ -57,16 +59,35 @@ export default definePlugin({
         description: 'How long a load goes on when nobody waits for it any more; a client that tries again finds it'
       })
     },
-    { additionalProperties: false, restart: true }
+    { additionalProperties: false }
   ),
   setup(context, options) {
     const { log, config } = context
-    const keepAlive = parseDuration(options.keep_alive)!
     const hostMemory = createHostMemory(context.service('hardware'), amount(options.memory))
+    let gpuMemory = amount(options.gpu_memory)
     const engines = createEngineRegistry({
-      settings: { promptCache: parseBytes(options.prompt_cache)!, gpuMemory: amount(options.gpu_memory) },
+      settings: {
+        promptCache: parseBytes(options.prompt_cache)!,
+        get gpuMemory() {
+          return gpuMemory
+        }
+      },
       hostMemory: () => hostMemory.budget()
     })
+    const limitsOf = (given: typeof options): Limits => {
+      const keepAlive = parseDuration(given.keep_alive)!
+      return {
+        maxLoaded: given.max_loaded_models,
+        maxQueue: given.max_queue,
+        keepAlive: keepAlive < 0 ? Number.POSITIVE_INFINITY : keepAlive,
+        fairWait: parseDuration(given.fair_wait)!,
+        fairCount: given.fair_count,
+        roomTimeout: parseDuration(given.room_timeout)!,
+        loadGrace: parseDuration(given.load_grace)!,
+        queuePerKey: config.limits.queue_per_key,
+        reloads: config.limits.reloads
+      }
+    }
     const scheduler = createScheduler({
       storage: context.service('storage'),
       catalog: context.service('catalog'),
@@ -74,17 +95,7 @@ export default definePlugin({
       hostMemory,
       config,
       hooks: context.hooks,
-      limits: {
-        maxLoaded: options.max_loaded_models,
-        maxQueue: options.max_queue,
-        keepAlive: keepAlive < 0 ? Number.POSITIVE_INFINITY : keepAlive,
-        fairWait: parseDuration(options.fair_wait)!,
-        fairCount: options.fair_count,
-        roomTimeout: parseDuration(options.room_timeout)!,
-        loadGrace: parseDuration(options.load_grace)!,
-        queuePerKey: config.limits.queue_per_key,
-        reloads: config.limits.reloads
-      },
+      limits: limitsOf(options),
       log
     })
     return {
@@ -92,6 +103,11 @@ export default definePlugin({
       start() {
         // The server listens meanwhile.
         void scheduler.preload(context.signal)
+      },
+      reload(next: typeof options) {
+        hostMemory.configure(amount(next.memory))
+        gpuMemory = amount(next.gpu_memory)
+        scheduler.reload(limitsOf(next), context.signal)
       },
       async stop() {
         await scheduler.close(parseDuration(config.shutdown_grace)!)

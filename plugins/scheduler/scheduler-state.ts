@@ -101,6 +101,8 @@ export interface Loaded {
   lastUsed: number
   /** Milliseconds that its load took. */
   loadTime: number
+  /** The configuration says something else than what it was loaded with: it begins no more answers, and goes. */
+  outdated?: true
   /** Set while another model waits for its room: it grants no more from this time on, or after so many grants. */
   giveWay: { at: number; grants: number } | undefined
 }
@@ -287,6 +289,8 @@ export type Event =
   | { type: 'keep-alive'; key: string; keepAlive: number }
   /** The time of an `alarm` effect has come. */
   | { type: 'alarm'; key: string }
+  /** The configuration has changed; `outdated`: and with it what the engine is loaded with. */
+  | ({ type: 'settings'; key: string; keepAlive: number | undefined; outdated: boolean } & ModelFacts)
   | { type: 'budget'; budget: MemoryUse }
   | { type: 'close' }
 

@@ -2,9 +2,16 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import { boundsFor } from '../../core/answers/bounds.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
-import { settingsFor } from '../../core/config/model-settings.ts'
+import { type EffectiveSettings, settingsFor } from '../../core/config/model-settings.ts'
 import type { RequestBounds } from '../../core/contracts/callers.ts'
-import type { Engine, EngineExit, EngineMode, EngineSpec, MemoryUse } from '../../core/contracts/engines.ts'
+import type {
+  Engine,
+  EngineExit,
+  EngineMode,
+  EngineProvider,
+  EngineSpec,
+  MemoryUse
+} from '../../core/contracts/engines.ts'
 import type { Hooks } from '../../core/contracts/hooks.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../../core/contracts/leases.ts'
 import type { Catalog, Model } from '../../core/contracts/models.ts'
@@ -17,7 +24,16 @@ import { decide } from './decide.ts'
 import { type EngineRecord, isOccupied, loadingModel, runningModel, settleGone, whenGone } from './engine-record.ts'
 import type { EngineRegistry } from './engine-registry.ts'
 import type { HostMemory } from './host-memory.ts'
-import { createState, type Effect, type Event, isIn, type Limits, reservedBy, statsOf } from './scheduler-state.ts'
+import {
+  createState,
+  type Effect,
+  type Event,
+  isIn,
+  type Limits,
+  type ModelFacts,
+  reservedBy,
+  statsOf
+} from './scheduler-state.ts'
 
 interface Request {
   id: number
@@ -56,6 +72,11 @@ const stoppedError: ErrorOf = ({ variant: { publicName } }) =>
 export interface OwnedScheduler extends Scheduler {
   /** Loads the models that `config.yaml` wants loaded at the start, one after the other; failures are logged. */
   preload(signal: AbortSignal): Promise<void>
+  /**
+   * Puts the configuration of this moment in force: models that it wants loaded otherwise are loaded anew once their
+   * answers have ended, all others go on.
+   */
+  reload(limits: Limits, signal: AbortSignal): void
   close(graceMs: number): Promise<void>
 }
 
@@ -151,6 +172,14 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     return { provider, spec }
   }
 
+  /** What a model is loaded by, where requests say nothing else. */
+  function basisOf(variant: Model): string {
+    const { engine, load } = settingsFor(config, variant)
+    const options = cappedOptions(load, variant, boundsFor(config, variant, {}))
+    // Only what is converted has a type to choose.
+    return JSON.stringify([engine, variant.format === 'safetensors' ? options : { ...options, dtype: undefined }])
+  }
+
   function waitingOf(managed: EngineRecord, { signal }: AbortController): Waiting {
     return { signal, onProgress: progress => report(managed, progress) }
   }
@@ -182,6 +211,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     let outcome: Event
     try {
       const { provider, spec } = specOf(managed, options)
+      managed.basis = basisOf(spec.variant)
       const estimate = await provider.estimate?.(spec, waitingOf(managed, controller))
       await measureBudget()
       signal.throwIfAborted()
@@ -209,6 +239,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       const { provider, spec } = specOf(managed, options)
       // The newest revision counts at every load.
       managed.variant = spec.variant
+      managed.basis = basisOf(spec.variant)
       log.info({ options: spec.options, need: estimate?.use }, `loading ${managed.variant.publicName}`)
       report(managed, { phase: 'loading', subject: '' })
       engine = await provider.start(spec, waitingOf(managed, controller), estimate)
@@ -379,6 +410,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       logClamped(variant.publicName, request.turn ?? '', relevant, clamped)
     }
     const managed = managedOf(variant, mode)
+    managed.keepAlive = settings.keepAlive
     const id = nextId++
     const began = Date.now()
     return await new Promise<Lease>((resolve, reject) => {
@@ -454,23 +486,87 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         id,
         key: managed.key,
         turn: request.turn ?? '',
-        name: variant.publicName,
+        ...factsOf(variant, settings, provider),
         options,
         loadOnly: request.loadOnly ?? false,
         slots: request.slots ?? 1,
-        defaults: cappedOptions(settings.load, variant, bounds),
         keepAlive: request.keepAlive === undefined ? undefined : forEver(request.keepAlive),
-        initialKeepAlive: settings.keepAlive === undefined ? undefined : forEver(settings.keepAlive),
-        pinned: settings.pin,
-        groups: settings.groups,
-        elsewhere: provider.estimate === undefined,
-        maxConcurrent: settings.maxConcurrent
+        initialKeepAlive: settings.keepAlive === undefined ? undefined : forEver(settings.keepAlive)
       })
       const phase = state.engines.get(managed.key)?.phase.name
       if (phase === 'ready' || phase === 'draining') {
         requests.get(id)?.onProgress?.({ phase: phase === 'ready' ? 'queued' : phase, subject: '' })
       }
     })
+  }
+
+  /** Models that were to be loaded ahead of requests, by their names in the configuration. */
+  const preloaded = new Set<string>()
+
+  async function preload(signal: AbortSignal): Promise<void> {
+    for (const name of preloaded) if (!config.models[name]?.preload) preloaded.delete(name)
+    for (const name of Object.keys(config.models)) {
+      if (preloaded.has(name)) continue
+      const variant = catalog.find(parseModelName(name))
+      if (!variant || !settingsFor(config, variant).preload) continue
+      preloaded.add(name)
+      await loadAhead(variant, undefined, signal)
+      if (signal.aborted) return
+    }
+  }
+
+  /** Loads a model that no request is for; a failure is logged. */
+  async function loadAhead(variant: Model, mode: EngineMode | undefined, signal: AbortSignal): Promise<void> {
+    const model = { ...variant.model, variant: variant.label }
+    try {
+      const leased = await lease({ model, options: {}, loadOnly: true, signal, ...(mode && { mode }) })
+      leased.release()
+    } catch (error) {
+      if (signal.aborted) return
+      log.error({ model: variant.publicName, reason: messageOf(error) }, 'a model that was to be loaded was not')
+    }
+  }
+
+  /**
+   * Tells an engine what the configuration says of its model now.
+   * @param usual the `keep_alive` of all models before
+   * @returns whether it is to be loaded anew
+   */
+  function newSettings(usual: number) {
+    return (managed: EngineRecord): boolean => {
+      const { model, label } = managed.variant
+      const variant = catalog.find({ ...model, variant: label })
+      const provider = variant && engines.providerOf(variant, managed.mode)
+      // It is being removed.
+      if (!provider) return false
+      const settings = settingsFor(config, variant)
+      const [before, keepAlive] = [
+        managed.keepAlive === undefined ? usual : forEver(managed.keepAlive),
+        settings.keepAlive === undefined ? state.limits.keepAlive : forEver(settings.keepAlive)
+      ]
+      managed.keepAlive = settings.keepAlive
+      const outdated = managed.basis !== undefined && managed.basis !== basisOf(variant)
+      if (outdated) log.info(`${variant.publicName} is loaded anew with its new settings once its answers have ended`)
+      dispatch({
+        type: 'settings',
+        key: managed.key,
+        keepAlive: keepAlive === before ? undefined : keepAlive,
+        outdated,
+        ...factsOf(variant, settings, provider)
+      })
+      return outdated
+    }
+  }
+
+  function factsOf(variant: Model, settings: EffectiveSettings, provider: EngineProvider): ModelFacts {
+    return {
+      name: variant.publicName,
+      defaults: cappedOptions(settings.load, variant, boundsFor(config, variant, {})),
+      pinned: settings.pin,
+      groups: settings.groups,
+      elsewhere: provider.estimate === undefined,
+      maxConcurrent: settings.maxConcurrent
+    }
   }
 
   return {
@@ -526,18 +622,19 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
     stats: () => statsOf(state, Date.now()),
 
-    async preload(signal) {
-      for (const name of Object.keys(config.models)) {
-        try {
-          const variant = catalog.find(parseModelName(name))
-          if (!variant || !settingsFor(config, variant).preload) continue
-          const leased = await lease({ model: variant.model, options: {}, loadOnly: true, signal })
-          leased.release()
-        } catch (error) {
-          if (signal.aborted) return
-          log.error({ model: name, reason: messageOf(error) }, 'a model that was to be loaded at the start was not')
-        }
-      }
+    preload,
+
+    reload(limits, signal) {
+      const usual = state.limits.keepAlive
+      Object.assign(state.limits, limits)
+      const again = [...managedEngines.values()].filter(({ key }) => state.engines.has(key)).filter(newSettings(usual))
+      const wanted = again.filter(({ variant }) => {
+        const { pin, preload } = settingsFor(config, variant)
+        return pin || preload
+      })
+      for (const { variant, mode } of wanted) void loadAhead(variant, mode, signal)
+      void preload(signal)
+      measureBudget().catch(error => log.error({ err: error }, 'the memory of this machine cannot be measured'))
     },
 
     async close(graceMs) {

@@ -10,8 +10,8 @@ interface AccessRules {
   /** Whether the `Host` header of a request must name this machine, and whether an address will do as a name. */
   hostCheck(request: FastifyRequest): 'names' | 'names and addresses' | 'none'
   /** This machine's names besides loopback ones, normalized by `nameKey`. */
-  hostNames: ReadonlySet<string>
-  origins: readonly OriginPattern[]
+  hostNames(): ReadonlySet<string>
+  origins(): readonly OriginPattern[]
   /** @throws CorralError `unauthorized` or `rate_limited` */
   findCaller(request: FastifyRequest): Promise<{ caller: Caller; key?: KnownKey }>
 }
@@ -41,14 +41,14 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
         )
       }
       const check = isLocal ? 'none' : rules.hostCheck(request)
-      if (check !== 'none' && !hostAllowed(host, rules.hostNames, { addresses: check === 'names and addresses' })) {
+      if (check !== 'none' && !hostAllowed(host, rules.hostNames(), { addresses: check === 'names and addresses' })) {
         throw new CorralError(
           'host_not_allowed',
           `${quoted(host)} is not a name of this server. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`
         )
       }
       reply.header('vary', 'Origin')
-      if (!originAllowed(origin, host, rules.origins)) {
+      if (!originAllowed(origin, host, rules.origins())) {
         throw new CorralError(
           'origin_not_allowed',
           `Pages from ${quoted(origin)} may not use this server. Add it to security.origins in config.yaml (or CORRAL_ORIGINS) to allow it.`

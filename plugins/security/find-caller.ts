@@ -16,7 +16,7 @@ interface CallerRules {
   /** Requests that need no key where they come from this machine. */
   keyless: Pick<WeakSet<IncomingMessage>, 'has'>
   /** Callers of other machines need no key, as long as there is none. */
-  insecure: boolean
+  insecure(): boolean
   proxies: TrustedProxies
   log: Pick<FastifyBaseLogger, 'warn'>
 }
@@ -85,7 +85,7 @@ export function callerFinder({ keys, keyless, insecure, proxies, log }: CallerRu
       if (sent.length > 0) throw refuseWrongKey(sent, address)
       throw new CorralError('unauthorized', `This server needs an API key, and the request has none. ${HOW_TO_SEND}`)
     }
-    if (insecure || isNear) return { caller: keylessCaller(address) }
+    if (insecure() || isNear) return { caller: keylessCaller(address) }
     throw new CorralError(
       'unauthorized',
       `Without an API key only programs on the server's own machine may use it${isProxied ? ', not those behind a proxy' : ''}. Ask its admin for a key (corral key create <name>). ${HOW_TO_SEND}`

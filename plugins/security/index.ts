@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http'
 import { hostname } from 'node:os'
 import proxyAddress from '@fastify/proxy-addr'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { ConfigError } from '../../core/config/config-error.ts'
 import { messageOf } from '../../core/errors.ts'
@@ -50,21 +50,20 @@ export default definePlugin({
         description: 'Allow listening beyond this machine without API keys'
       })
     },
-    { additionalProperties: false, restart: true }
+    { additionalProperties: false }
   ),
   async setup({ config, hooks, log, paths }, options) {
-    const proxies = trustedProxies(options.trusted_proxies)
+    let { insecure } = options
+    let trusted = trustedProxies(options.trusted_proxies)
+    const proxies: TrustedProxies = (address, hop) => trusted(address, hop)
     const keys = await openKeyStore(keyFilePath(paths), options.api_keys, log, (change, target) =>
       hooks.administered({ change, target, by: 'keys.json' })
     )
-    const short = options.api_keys.filter(key => key.length < LONG_KEY).length
-    if (short > 0) {
-      log.warn(
-        `${short} of the keys in security.api_keys (or CORRAL_API_KEYS) ${short === 1 ? 'is' : 'are'} shorter than ${LONG_KEY} characters, and can be guessed. Make keys with: corral key create <name> --role admin`
-      )
-    }
+    warnOfShort(options.api_keys, log)
+    /** Addresses of further listeners, with the settings that name them. */
+    const admitted: { host: string; setting: string }[] = []
     const judge = (host: string, port: number, setting?: string): Exposure => {
-      const exposure = judgeBind(host, { keys: keys.required, insecure: options.insecure }, setting)
+      const exposure = judgeBind(host, { keys: keys.required, insecure }, setting)
       if (exposure === 'open') {
         log.warn(
           `INSECURE: everyone who can reach ${host}:${port} can use, load and delete models. Make a key to require keys: corral key create <name>`
@@ -78,6 +77,9 @@ export default definePlugin({
       return exposure
     }
     const own = judge(config.host, config.port)
+    const namesOf = ({ hosts }: { hosts: string[] }) => new Set([hostname(), ...hosts].map(nameKey))
+    let hostNames = namesOf(options)
+    let origins = options.origins.map(originPattern)
     /** Exposures of requests that came by other listeners. */
     const exposures = new WeakMap<IncomingMessage, Exposure>()
     /** Requests that came by a listener of this machine which asks for no key. */
@@ -87,6 +89,7 @@ export default definePlugin({
         access: {
           admit({ host, port }, setting, isKeyless = false) {
             const exposure = judge(host, port, setting)
+            admitted.push({ host, setting })
             return request => {
               exposures.set(request, exposure)
               if (isKeyless && exposure === 'local') keyless.add(request)
@@ -104,16 +107,39 @@ export default definePlugin({
             // With keys no page of a stranger gets anywhere, by whatever name it calls.
             return keys.required ? 'none' : 'names and addresses'
           },
-          hostNames: new Set([hostname(), ...options.hosts].map(nameKey)),
-          origins: options.origins.map(originPattern),
-          findCaller: callerFinder({ keys, keyless, insecure: options.insecure, proxies, log })
+          hostNames: () => hostNames,
+          origins: () => origins,
+          findCaller: callerFinder({ keys, keyless, insecure: () => insecure, proxies, log })
         })
       ),
       routes: keyRoutes(keyFilePath(paths), keys),
+      check(next: typeof options) {
+        trustedProxies(next.trusted_proxies)
+        // Keys stay required once there was one.
+        const allowed = { keys: keys.required || next.api_keys.length > 0, insecure: next.insecure }
+        for (const { host, setting } of [{ host: config.host, setting: 'host' }, ...admitted]) {
+          judgeBind(host, allowed, setting)
+        }
+      },
+      reload(next: typeof options) {
+        trusted = trustedProxies(next.trusted_proxies)
+        insecure = next.insecure
+        hostNames = namesOf(next)
+        origins = next.origins.map(originPattern)
+        if (keys.configure(next.api_keys)) warnOfShort(next.api_keys, log)
+      },
       stop: () => keys.close()
     }
   }
 })
+
+function warnOfShort(keys: readonly string[], log: Pick<FastifyBaseLogger, 'warn'>): void {
+  const short = keys.filter(key => key.length < LONG_KEY).length
+  if (short === 0) return
+  log.warn(
+    `${short} of the keys in security.api_keys (or CORRAL_API_KEYS) ${short === 1 ? 'is' : 'are'} shorter than ${LONG_KEY} characters, and can be guessed. Make keys with: corral key create <name> --role admin`
+  )
+}
 
 /** Behind a trusted proxy are many clients, whose connections are all its own. */
 function guarded(proxies: TrustedProxies, hooks: FastifyPluginAsync): FastifyPluginAsync {

@@ -39,16 +39,25 @@ export interface KeyStore {
   find(sent: string): KnownKey | undefined | Promise<KnownKey | undefined>
   /** The owner of what belongs to the key of this name. */
   ownerOf(name: string): string | undefined
+  /**
+   * Takes other keys of the configuration; answers of those that are not among them end.
+   * @returns whether there are new ones
+   */
+  configure(keys: readonly string[]): boolean
   /** Reads the file again if it has changed. */
   refresh(): Promise<void>
   close(): void
 }
 
-interface StoredKey extends KnownKey {
+interface RevocableKey extends KnownKey {
+  /** Ends its answers. */
+  revoke(reason: CorralError): void
+}
+
+interface StoredKey extends RevocableKey {
   readonly entry: KeyEntry
   /** Milliseconds since the epoch; infinite where it does not expire. */
   readonly end: number
-  revoke(reason: CorralError): void
 }
 
 /** @throws Error when the key file cannot be used */
@@ -58,7 +67,7 @@ export async function openKeyStore(
   log: Pick<FastifyBaseLogger, 'info' | 'error'>,
   changed: (change: 'key_created' | 'key_replaced' | 'key_revoked', name: string) => void = () => {}
 ): Promise<KeyStore> {
-  const own = configured.map(configuredKey)
+  let own = configured.map(configuredKey)
   let stored = new Map<string, StoredKey>()
   /** Whether no file has been read yet. */
   let isEmpty = true
@@ -150,6 +159,22 @@ export async function openKeyStore(
       return findStored(parts) ?? refresh().then(() => findStored(parts))
     },
     ownerOf: name => [...own, ...stored.values()].find(({ caller }) => caller.name === name)?.caller.owner,
+    configure(keys) {
+      const before = own
+      // One that is still there keeps its answers; its place in the list is its name.
+      own = keys.map((key, index) => {
+        const known = before.find(({ digest }) => digest.equals(digestOf(key)))
+        return known
+          ? Object.assign(known, { caller: { ...known.caller, name: nameOfConfigured(index) } })
+          : configuredKey(key, index)
+      })
+      if (own.length > 0) required = true
+      for (const key of before.filter(known => !own.includes(known))) {
+        log.info({ key: key.caller.name }, `The key "${key.caller.name}" was removed from the configuration.`)
+        key.revoke(endedKey(key.caller.name, 'removed from the configuration'))
+      }
+      return own.some(key => !before.includes(key))
+    },
     refresh,
     close() {
       clearInterval(ends)
@@ -164,35 +189,33 @@ const digestOf = (text: string) => createHash('sha256').update(text).digest()
 /** Shorter keys can be guessed by trying. */
 export const LONG_KEY = 20
 
-function configuredKey(key: string, index: number): KnownKey & { digest: Buffer } {
+const nameOfConfigured = (index: number) => `api_keys[${index}]`
+
+function configuredKey(key: string, index: number): RevocableKey & { digest: Buffer } {
   const digest = digestOf(key)
+  const { signal, ...revocable } = revocation()
   return {
     digest,
     // By its digest, so that what belongs to a key does not change hands when the list does.
-    caller: { role: 'admin', owner: `key:${digest.toString('hex', 0, 8)}`, name: `api_keys[${index}]` },
+    caller: {
+      role: 'admin',
+      owner: `key:${digest.toString('hex', 0, 8)}`,
+      name: nameOfConfigured(index),
+      revoked: signal
+    },
     isLong: key.length >= LONG_KEY,
-    track() {}
+    ...revocable
   }
 }
 
-function storedKey(entry: KeyEntry): StoredKey {
+/** What ends the answers of a key. */
+function revocation(): Pick<RevocableKey, 'track' | 'revoke'> & { signal: AbortSignal } {
   const controller = new AbortController()
   // One listener for each open request.
   setMaxListeners(0, controller.signal)
   const open = new Set<ServerResponse>()
   return {
-    entry,
-    // One that is no date, such as the 31st of June, has passed.
-    end: entry.expires === undefined ? Number.POSITIVE_INFINITY : Date.parse(entry.expires) || 0,
-    caller: {
-      role: entry.role,
-      owner: `key:${entry.id}`,
-      name: entry.name,
-      ...(entry.models && { models: entry.models }),
-      ...(entry.limits && partsOf(entry.limits)),
-      revoked: controller.signal
-    },
-    isLong: true,
+    signal: controller.signal,
     track(response) {
       open.add(response)
       response.once('close', () => open.delete(response))
@@ -205,6 +228,25 @@ function storedKey(entry: KeyEntry): StoredKey {
         for (const response of open) response.destroy()
       }, LAST_WORDS).unref()
     }
+  }
+}
+
+function storedKey(entry: KeyEntry): StoredKey {
+  const { signal, ...revocable } = revocation()
+  return {
+    entry,
+    // One that is no date, such as the 31st of June, has passed.
+    end: entry.expires === undefined ? Number.POSITIVE_INFINITY : Date.parse(entry.expires) || 0,
+    caller: {
+      role: entry.role,
+      owner: `key:${entry.id}`,
+      name: entry.name,
+      ...(entry.models && { models: entry.models }),
+      ...(entry.limits && partsOf(entry.limits)),
+      revoked: signal
+    },
+    isLong: true,
+    ...revocable
   }
 }
 

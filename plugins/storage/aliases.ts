@@ -5,6 +5,16 @@ import { findLabel } from './manifest.ts'
 /** The other names of models that `config.yaml` gives, in lower case, and the names of those models. */
 export type Aliases = ReadonlyMap<string, ModelName>
 
+/** The aliases of the models' sections that are in force whenever it is called. */
+export function currentAliases(models: () => CoreConfig['models']): () => Aliases {
+  let known = { of: models(), aliases: aliasesOf(models()) }
+  return () => {
+    const of = models()
+    if (of !== known.of) known = { of, aliases: aliasesOf(of) }
+    return known.aliases
+  }
+}
+
 /** The aliases of a configuration. Pure. */
 export function aliasesOf(models: CoreConfig['models']): Aliases {
   const aliases = new Map<string, ModelName>()

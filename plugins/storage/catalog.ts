@@ -37,11 +37,11 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
 
 /**
  * The models in storage, and after them those that plugins bring.
- * @param aliases other names of models, in lower case; a model that really has such a name goes before it
+ * @param aliases gives the other names of models, in lower case; a model that really has such a name goes before it
  */
 export function createCatalog(
   storage: Pick<Storage, 'list' | 'variants'>,
-  aliases: Aliases,
+  aliases: () => Aliases,
   log: Pick<FastifyBaseLogger, 'error'>
 ): Catalog {
   const sources: ModelSource[] = []
@@ -91,7 +91,7 @@ export function createCatalog(
     return []
   }
 
-  const find = (name: ModelName) => findVariant(name, aliases, variants)
+  const find = (name: ModelName) => findVariant(name, aliases(), variants)
 
   return {
     list() {

@@ -6,7 +6,7 @@ import writeFileAtomic from 'write-file-atomic'
 import { Path } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { aliasesOf } from './aliases.ts'
+import { currentAliases } from './aliases.ts'
 import { createCatalog } from './catalog.ts'
 import { ModelStore } from './model-store.ts'
 
@@ -21,7 +21,8 @@ export default definePlugin({
     {
       demo_model: Type.Boolean({
         default: true,
-        description: 'Store the bundled demo model corral/tiny-chat at the first start'
+        description: 'Store the bundled demo model corral/tiny-chat at the first start',
+        restart: true
       }),
       import_roots: Type.Array(Path({ minLength: 1, description: 'A folder' }), {
         default: [],
@@ -30,10 +31,10 @@ export default definePlugin({
         examples: [['/srv/models']]
       })
     },
-    { additionalProperties: false, restart: true }
+    { additionalProperties: false }
   ),
   async setup({ log, paths, config }, options) {
-    const aliases = aliasesOf(config.models)
+    const aliases = currentAliases(() => config.models)
     const store = await ModelStore.open(paths.models, log, aliases, options.import_roots)
     if (options.demo_model) {
       try {
@@ -43,7 +44,13 @@ export default definePlugin({
         log.error(error, 'The demo model corral/tiny-chat cannot be stored')
       }
     }
-    return { services: { storage: store, catalog: createCatalog(store, aliases, log) }, stop: () => store.close() }
+    return {
+      services: { storage: store, catalog: createCatalog(store, aliases, log) },
+      reload(next: typeof options) {
+        store.importRoots = next.import_roots
+      },
+      stop: () => store.close()
+    }
   }
 })
 

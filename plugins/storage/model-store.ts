@@ -49,26 +49,27 @@ export class ModelStore implements Storage {
   readonly #work = new Set<Promise<unknown>>()
   readonly #closing = new AbortController()
 
-  readonly #aliases: Aliases
-  readonly #importRoots: readonly string[]
+  readonly #aliases: () => Aliases
+  /** Absolute folders that callers over the network may import from. */
+  importRoots: readonly string[]
 
-  private constructor(models: string, log: FastifyBaseLogger, aliases: Aliases, importRoots: readonly string[]) {
+  private constructor(models: string, log: FastifyBaseLogger, aliases: () => Aliases, importRoots: readonly string[]) {
     this.#models = models
     this.#log = log
     this.#aliases = aliases
-    this.#importRoots = importRoots
+    this.importRoots = importRoots
     this.#folders = new RevisionFolders(models, log, (key, work) => void this.#tracked(this.#changes.run(key, work)))
   }
 
   /**
    * Reads what is stored below `models` and clears away what a crash left there.
-   * @param aliases other names of models; a model that is stored under such a name goes before it
+   * @param aliases gives the other names of models; a model that is stored under such a name goes before it
    * @param importRoots absolute folders that callers over the network may import from
    */
   static async open(
     models: string,
     log: FastifyBaseLogger,
-    aliases: Aliases = new Map(),
+    aliases: () => Aliases = () => new Map(),
     importRoots: readonly string[] = []
   ): Promise<ModelStore> {
     const store = new ModelStore(models, log, aliases, importRoots)
@@ -95,7 +96,7 @@ export class ModelStore implements Storage {
   }
 
   find(name: ModelName): StoredVariant | undefined {
-    return findVariant(name, this.#aliases, each => this.#index.variants(modelKey(each)))
+    return findVariant(name, this.#aliases(), each => this.#index.variants(modelKey(each)))
   }
 
   get(name: ModelName): StoredVariant {
@@ -110,12 +111,12 @@ export class ModelStore implements Storage {
     // What came from a hub is refused before anything is copied; for the rest the content decides.
     const hub = this.variants(name).find(variant => variant.origin.kind === 'hub')
     if (hub && options.origin.kind !== 'hub') throw modelExists(hub)
-    const access = accessOf(caller, this.#importRoots)
+    const access = accessOf(caller, this.importRoots)
     return this.#take(name, await inspectSource(path, name.variant, access), options)
   }
 
   async importPath(path: string, caller: Caller | undefined): Promise<string> {
-    return await accessOf(caller, this.#importRoots).locate(path)
+    return await accessOf(caller, this.importRoots).locate(path)
   }
 
   async adopt(request: AdoptRequest, waiting: Waiting & { onCopied?: OnCopied } = {}): Promise<StoredVariant> {
@@ -123,7 +124,7 @@ export class ModelStore implements Storage {
     const label = request.label ?? name.variant
     // The name becomes a label, and so a part of paths.
     if (label !== undefined) parseModelName(`${bareName(name)}:${label}`)
-    const source = await inspectFiles({ ...request, label }, accessOf(request.caller, this.#importRoots))
+    const source = await inspectFiles({ ...request, label }, accessOf(request.caller, this.importRoots))
     return this.#take(name, source, { ...waiting, origin, defaults, allowHardLink: true })
   }
 

@@ -23,7 +23,7 @@ export default definePlugin({
         description: 'Share of requests that are traced; those with a traceparent are where their caller traces them'
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, restart: true }
   ),
   async setup({ log }, options) {
     const endpoint = options.endpoint || process.env.OTEL_EXPORTER_OTLP_ENDPOINT

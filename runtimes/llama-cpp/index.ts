@@ -22,7 +22,7 @@ import { systemSource } from './sources/system.ts'
 export interface CreateDeps {
   options: RuntimesOptions
   /** The sections of models in config.yaml. */
-  models?: ModelRuntimes
+  models?: () => ModelRuntimes
   paths: Pick<DataPaths, 'home' | 'runtimes'>
   env: NodeJS.ProcessEnv
   log: BuildsLog
@@ -86,7 +86,7 @@ export default definePlugin({
     const hardware = service('hardware')
     const runtimes = createConfiguredRuntimes({
       options,
-      models: config.models,
+      models: () => config.models,
       paths,
       env: process.env,
       log,

@@ -35,7 +35,7 @@ export interface InstallationDeps extends BuildsContext {
   /** The folder that the user names, which takes precedence, and the setting that names it. */
   named?: { folder: string; by: string } | undefined
   /** The sections of models in config.yaml. */
-  models?: ModelRuntimes | undefined
+  models?: (() => ModelRuntimes) | undefined
 }
 
 const UNSELECTED: Selection = { selected: undefined, previous: undefined, trial: undefined }
@@ -219,7 +219,7 @@ export function createInstallation(deps: InstallationDeps) {
     if (chosen.includes(id) || deps.named?.folder === folder) {
       return `New engines use ${id}. Choose another build first: corral runtime use <build>, or auto.`
     }
-    const model = modelThatNeeds(id, records, deps.models ?? {})
+    const model = modelThatNeeds(id, records, deps.models?.() ?? {})
     if (model === undefined) return undefined
     const setting = `models.${model}.runtime in config.yaml`
     return `${model} uses ${id}, because ${setting} says so. Change that setting and restart corral first.`

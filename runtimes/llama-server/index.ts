@@ -14,7 +14,7 @@ export default definePlugin({
   api: 1,
   description: 'Runs the models on disk with llama-server',
   needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware', 'access'],
-  options: Type.Object({}, { additionalProperties: false, restart: true }),
+  options: Type.Object({}, { additionalProperties: false }),
   setup({ config, log, paths, service }) {
     const engines = service('engines')
     const runtimes = service('runtimes')
@@ -24,7 +24,9 @@ export default definePlugin({
       runtimes,
       hardware: service('hardware'),
       directory: join(paths.cache, 'memory'),
-      gpuMemory: engines.settings.gpuMemory,
+      get gpuMemory() {
+        return engines.settings.gpuMemory
+      },
       hostMemory: () => engines.hostMemory(),
       fit: (build, spec, signal) =>
         estimateMemory(build, spec, { log, signal, environment: runtimes.environment(build), extraArguments }),
@@ -45,7 +47,9 @@ export default definePlugin({
         logBook: createEngineLogBook(),
         severalOwners: () => access.severalOwners(),
         grammarLimits: { size: parseBytes(config.limits.grammar_size)!, ways: config.limits.grammar_repetition },
-        stuckAfter: parseDuration(config.limits.stuck_after)!,
+        get stuckAfter() {
+          return parseDuration(config.limits.stuck_after)!
+        },
         log
       })
     )

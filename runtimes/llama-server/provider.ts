@@ -52,7 +52,7 @@ interface LlamaServerEstimate extends MemoryEstimate {
 
 /** Serves the models in storage with llama-server: GGUF as it is, SafeTensors once they are converted. */
 export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
-  const { storage, conversion, runtimes, memory, promptCache, logBook, log, stuckAfter } = deps
+  const { storage, conversion, runtimes, memory, promptCache, logBook, log } = deps
   const startEngine = deps.startEngine ?? createLlamaServerEngine
   const owners = ownersSeen(deps.severalOwners)
   const inputs = createInputBook()
@@ -92,7 +92,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   async function launch(spec: LaunchSpec, need: MemoryNeed, waiting: Waiting): Promise<LlamaServerEngine> {
     const template = templateOf(spec)
     if (template) inputs.check([template], spec.alias)
-    const watched = { stuckAfter, reserved: need.use.host, inputs }
+    const watched = { stuckAfter: deps.stuckAfter, reserved: need.use.host, inputs }
     const start = (build: Build) =>
       startEngine(
         build,

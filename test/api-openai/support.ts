@@ -208,13 +208,13 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
       return options.startEngine(launchSpec({ ...spec, variant }, ownFiles(variant), storage), waiting)
     }
   })
-  const catalog = createCatalog(storage, new Map(), pino({ level: 'silent' }))
+  const catalog = createCatalog(storage, () => new Map(), pino({ level: 'silent' }))
   const scheduler = createScheduler({
     storage,
     catalog,
     engines,
     hooks,
-    hostMemory: { add() {}, budget: async () => 2 ** 40 },
+    hostMemory: { add() {}, configure() {}, budget: async () => 2 ** 40 },
     config,
     limits: {
       maxLoaded: 4,
@@ -238,7 +238,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
       engines,
       surface: 'api-openai',
       config,
-      heartbeat: options.heartbeat ?? 10_000,
+      heartbeat: () => options.heartbeat ?? 10_000,
       storedResponses: 2 ** 20
     }),
     {

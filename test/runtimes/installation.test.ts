@@ -205,7 +205,7 @@ t.test('which model needs a build', async t => {
 })
 
 t.test('a build that a model names stays', async t => {
-  const models = { 'me/mine': { runtime: 'release-b100-cpu' } }
+  const models = () => ({ 'me/mine': { runtime: 'release-b100-cpu' } })
   const { installation, directory, publish } = await world(t, { models })
   for (const tag of ['b100', 'b200']) {
     await publish(tag)

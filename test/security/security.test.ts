@@ -66,7 +66,7 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
     surface: 'api-openai',
     config
   }
-  await app.register(openaiRoutes({ ...deps, heartbeat: 10_000, storedResponses: 0 }), { prefix: '/v1' })
+  await app.register(openaiRoutes({ ...deps, heartbeat: () => 10_000, storedResponses: 0 }), { prefix: '/v1' })
   t.teardown(() => app.close())
   await app.ready()
   return { app, lines }

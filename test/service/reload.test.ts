@@ -1,7 +1,16 @@
-import { rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import pino from 'pino'
 import t from 'tap'
-import { CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
+import { loadConfig } from '../../core/config/load.ts'
+import { startServer } from '../../core/http/server.ts'
+import { definePlugin, type PluginDefinition, type PluginOffer } from '../../core/plugins/plugin.ts'
+import { LogLevels } from '../../core/system/log-levels.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
+import type { JsonSchema } from '../../core/system/schema-check.ts'
+import { builtInPlugins } from '../../plugins/built-in.ts'
+import { startTestCorral } from '../../testing/test-corral.ts'
+import { alive, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false }
 
@@ -66,4 +75,229 @@ t.test('an invalid file is refused with its line, and the old settings stay', as
   t.match(await refused('no file'), { error: /it does not exist/ })
   t.match(corral.log(), /top_p must be/)
   t.match(corral.log(), /"level":50/)
+})
+
+/** A second model, with the files of the first. */
+async function withSecond(corral: Corral): Promise<string> {
+  const path = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+  t.equal((await corral.json('/api/import', { path, model: 'me/two' }, { local: true })).status, 200)
+  return 'me/two'
+}
+
+/** The processes that run models, by the models' names. */
+function pidsOf(corral: Corral): Record<string, number> {
+  const loads = corral.log().matchAll(/"pid":(\d+)[^\n]*"msg":"loaded ([^"]+)"/g)
+  return Object.fromEntries(
+    [...loads].map(([, pid, name]) => [name!, Number(pid)]).filter(([, pid]) => alive(pid as number))
+  )
+}
+
+t.test(
+  'under load no answer breaks; a model with other settings is loaded anew, others keep their processes',
+  async t => {
+    const limits = 'models: { corral/tiny-chat: { options: { num_parallel: 8, num_ctx: 1024 } } }\n'
+    const corral = await startCorral(t, { config: limits })
+    const second = await withSecond(corral)
+    await corral.json('/api/load', { model: DEMO }, { local: true })
+    await corral.json('/api/load', { model: second }, { local: true })
+    const before = pidsOf(corral)
+    t.equal(Object.keys(before).length, 2)
+    const stream = (model: string) => corral.events('/api/chat', endless(model, { max_tokens: 150, num_ctx: 1024 }))
+    const streams = Array.from({ length: 16 }, (_, at) => stream(at % 2 ? DEMO : second))
+    for (let round = 0; round < 20; round++) {
+      const { body } = await reload(corral, `${limits}limits: { n: ${1 + (round % 2)} }\n`)
+      t.equal(body.applied?.length, 1)
+    }
+    const other = limits.replace('1024', '512')
+    await reload(corral, other)
+    const late = answered(corral)
+    for (const events of await Promise.all(streams)) t.match(events.at(-1), { done: true, eval_count: 150 })
+    t.match(await late, { done: true })
+    const after = pidsOf(corral)
+    t.equal(after[second], before[second], 'the untouched one')
+    t.not(after[DEMO], before[DEMO], 'the one with other settings')
+    const running = (await corral.json('/api/ps', undefined, { local: true })).body.models
+    t.match(
+      running.find(({ name }: { name: string }) => name === DEMO),
+      { context_length: 512 }
+    )
+  }
+)
+
+t.test('settings of security: keys, origins, hosts, and what nobody may do', async t => {
+  const corral = await startCorral(t, { config: 'security: { api_keys: [first-key-of-the-list, second-key] }\n' })
+  const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
+  const stream = corral.events('/api/chat', endless(DEMO), as('second-key'))
+  await until(
+    'it runs',
+    async () => (await corral.json('/api/ps', undefined, { local: true })).body.models?.length === 1
+  )
+  const { body } = await reload(
+    corral,
+    'security: { api_keys: [third-key-of-the-list], origins: ["https://a.example"], hosts: [b.example] }\n'
+  )
+  t.strictSame(body.applied.at(-1), { setting: 'security.api_keys', secret: true }, 'no key is shown')
+  t.notMatch(JSON.stringify(body), /third-key/)
+  t.notMatch(corral.log(), /third-key|second-key/)
+  const events = await stream.catch(error => [{ error: String(error) }])
+  t.match(events.at(-1), { error: /removed from the configuration|terminated/ }, 'its answers end')
+  t.equal((await corral.send('/api/tags', undefined, as('second-key'))).status, 401)
+  t.equal((await corral.send('/api/tags', undefined, as('third-key-of-the-list'))).status, 200)
+  const origin = (name: string) => ({ headers: { ...as('third-key-of-the-list').headers, origin: name } })
+  t.equal((await corral.send('/api/tags', undefined, origin('https://a.example'))).status, 200)
+  t.equal((await corral.send('/api/tags', undefined, origin('https://c.example'))).status, 403)
+
+  await reload(corral, '')
+  t.equal((await corral.send('/api/tags')).status, 401, 'where there was a key, one is needed')
+  const wrong = await reload(corral, 'security: { trusted_proxies: ["300.1"] }\nlimits: { n: 1 }\n')
+  t.match(wrong, { status: 409, body: { code: 'invalid_config', error: /trusted_proxies/ } })
+  const many = { ...chat, n: 2, max_tokens: 1 }
+  t.equal((await corral.json('/v1/chat/completions', many, { local: true })).status, 200, 'nothing of it is in force')
+})
+
+t.test('aliases, keep_alive, memory, levels of the log: in force at once', async t => {
+  const corral = await startCorral(t)
+  await corral.json('/api/load', { model: DEMO }, { local: true })
+  const before = pidsOf(corral)
+  t.equal((await corral.json('/api/chat', { ...chat, model: 'my/helper' })).status, 404)
+  t.notMatch(corral.log(), /"level":20/)
+  const { body } = await reload(
+    corral,
+    `log_level: debug\nmodels: { corral/tiny-chat: { aliases: [my/helper], keep_alive: 1h } }\n`
+  )
+  t.equal(body.applied.length, 3)
+  t.equal((await corral.json('/api/chat', { ...chat, model: 'my/helper' })).status, 200)
+  t.match(corral.log(), /"level":20/)
+  t.same(pidsOf(corral), before, 'neither needs another engine')
+  const [{ expires_at }] = (await corral.json('/api/ps', undefined, { local: true })).body.models
+  t.ok(Date.parse(expires_at) - Date.now() > 3_000_000, 'an hour')
+
+  await reload(corral, 'scheduler: { memory: 1MiB }\n')
+  await until('what is too much is unloaded', () => corral.enginePids().length === 0)
+  t.match(await answered(corral), { code: 'insufficient_memory' })
+  await reload(corral, 'models: { corral/tiny-chat: { preload: true } }\n')
+  await until('it is loaded ahead', () => DEMO in pidsOf(corral))
+  t.match(await answered(corral), { done: true })
+})
+
+t.test('a model whose settings change while it loads is loaded with the new ones', async t => {
+  const corral = await startCorral(t)
+  const answer = answered(corral)
+  await until('it loads', () => /loading corral\/tiny-chat/.test(corral.log()))
+  await reload(corral, 'defaults: { num_ctx: 1024 }\n')
+  t.match(await answer, { done: true })
+  t.match((await corral.json('/api/ps')).body.models, [{ context_length: 1024 }])
+})
+
+t.test('plugins from outside: one that takes new options, one that refuses them, one that fails', async t => {
+  const taken: unknown[] = []
+  let says = (_size: number): void => undefined
+  const plugin = (name: string, offer: object): PluginDefinition =>
+    definePlugin({
+      name,
+      api: 1,
+      optional: true,
+      options: {
+        type: 'object',
+        properties: { size: { type: 'integer', default: 1 }, fixed: { type: 'integer', default: 1, restart: true } }
+      },
+      setup: () => offer
+    })
+  const corral = await startTestCorral({
+    config: 'security: { api_keys: [admin-of-the-test] }\n',
+    plugins: [
+      plugin('takes', { reload: (options: unknown) => void taken.push(options) }),
+      plugin('wary', {
+        check: ({ size }: { size: number }) => {
+          if (size > 8) throw new Error('8 is the most')
+        },
+        reload: ({ size }: { size: number }) => says(size)
+      }),
+      plugin('still', {})
+    ]
+  })
+  t.teardown(() => corral.close())
+  const reloadWith = async (config: string) => {
+    writeFileSync(join(corral.home, 'config.yaml'), `security: { api_keys: [admin-of-the-test] }\n${config}\n`)
+    const headers = { authorization: 'Bearer admin-of-the-test' }
+    const reply = await fetch(`${corral.url}/api/reload`, { method: 'POST', headers })
+    return { status: reply.status, body: (await reply.json()) as any }
+  }
+  const done = await reloadWith('takes: { size: 2, fixed: 2 }\nstill: { size: 2 }')
+  t.match(done, {
+    status: 200,
+    body: { applied: [{ setting: 'takes.size' }], restart: [{ setting: 'takes.fixed' }, { setting: 'still.size' }] }
+  })
+  t.same(taken, [{ enabled: true, size: 2, fixed: 1 }])
+
+  const refused = await reloadWith('takes: { size: 3 }\nwary: { size: 9 }')
+  t.match(refused, { status: 500, body: { code: 'reload_failed', error: /"wary" does not take .*: 8 is the most/ } })
+  t.equal(taken.length, 1, 'nobody is given anything')
+
+  says = size => {
+    if (size === 7) throw new Error('seven')
+  }
+  const failed = await reloadWith('takes: { size: 4 }\nwary: { size: 7 }')
+  t.match(failed, { status: 500, body: { code: 'reload_failed', error: /seven.*The settings are again as they were/ } })
+  t.match(taken.slice(1), [{ size: 4 }, { size: 2 }], 'the others have what they had')
+
+  says = size => {
+    throw new Error(`not even ${size}`)
+  }
+  const stuck = await reloadWith('wary: { size: 6 }')
+  t.match(stuck, { status: 500, body: { error: /not those of wary: restart the server/ } })
+})
+
+t.test('a file that is watched is read again when it has changed, however it was written', async t => {
+  const head = 'watch_config: true\n'
+  const corral = await startCorral(t, { config: head })
+  const path = join(corral.home, 'config.yaml')
+  const inForce = (line: string | RegExp) => until(String(line), () => corral.log().match(line))
+  corral.configure(`${head}limits: { n: 2 }\n`)
+  await inForce(/limits\.n: 128 → 2/)
+  writeFileSync(`${path}.new`, `${head}limits: { n: 3 }\n`)
+  renameSync(`${path}.new`, path)
+  await inForce(/limits\.n: 2 → 3/)
+  writeFileSync(path, `${head}limits: { n: `)
+  await inForce(/config\.yaml:2:.*The settings stay as they were/)
+  rmSync(path)
+  await inForce(/it does not exist/)
+  mkdirSync(path)
+  await inForce(/it is a folder/)
+  rmSync(path, { recursive: true })
+  symlinkSync(`${path}.other`, path)
+  writeFileSync(`${path}.other`, `${head}limits: { n: 4 }\n`)
+  await inForce(/limits\.n: 3 → 4/)
+  writeFileSync(`${path}.other`, 'limits: { n: 5 }\n')
+  await inForce(/watch_config: true → false/)
+  writeFileSync(`${path}.other`, 'limits: { n: 6 }\n')
+  corral.process.kill('SIGHUP')
+  await inForce(/limits\.n: 5 → 6/)
+  t.equal((await corral.send('/api/health')).status, 200)
+})
+
+t.test('what config.yaml marks for a restart is what built-in plugins do not take while they run', async t => {
+  const offers = new Map<string, PluginOffer>()
+  const definitions = builtInPlugins.map((plugin): PluginDefinition => {
+    return {
+      ...plugin,
+      async setup(context, options) {
+        const offer = await plugin.setup(context, options)
+        offers.set(plugin.name, offer)
+        return offer
+      }
+    }
+  })
+  const home = t.testdir({ 'config.yaml': 'runtimes: { sources: [] }\n' })
+  const env = { CORRAL_HOME: home, CORRAL_PORT: '0' }
+  const config = await loadConfig({ flags: {}, env, cwd: home, definitions })
+  const server = await startServer({ config, definitions, logs: new LogLevels(pino({ level: 'silent' })) })
+  t.teardown(() => server.close())
+  for (const { name, options } of builtInPlugins) {
+    const { restart = false, properties = {} } = options as JsonSchema
+    const settings = Object.values(properties)
+    if (settings.length === 0) continue
+    const isLive = !restart && settings.some(setting => !setting.restart)
+    t.equal(isLive, offers.get(name)?.reload !== undefined, name)
+  }
 })

@@ -17,7 +17,7 @@ t.test('models in storage and of plugins are listed alike; names in storage go f
   const aliases = new Map([['my/alias', parseModelName('far/tiny')]])
   const catalog = createCatalog(
     { list: () => [stored], variants: ({ name }) => (name.toLowerCase() === 'tiny-chat' ? [stored] : []) },
-    aliases,
+    () => aliases,
     { error: (message: unknown) => logged.push(message) }
   )
   catalog.add({ name: 'far', models: () => brought })

@@ -15,7 +15,7 @@ export async function openStore(
 ): Promise<{ store: ModelStore; lines: string[] }> {
   const lines: string[] = []
   const log = pino({ level: 'info' }, { write: (line: string) => void lines.push(line) })
-  return { store: await ModelStore.open(models, log, aliases, importRoots), lines }
+  return { store: await ModelStore.open(models, log, aliases && (() => aliases), importRoots), lines }
 }
 
 export const name = parseModelName

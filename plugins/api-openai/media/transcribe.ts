@@ -63,7 +63,7 @@ export async function transcribe(
     if (response_format !== 'text') return transcript.whole()
     return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
   }
-  return await streamedAnswer(deps, request, reply, question, eventChannel(deps.heartbeat), () => {
+  return await streamedAnswer(deps, request, reply, question, eventChannel(deps.heartbeat()), () => {
     const transcript = new Transcript()
     return {
       add: deltas => transcript.add(deltas).map(frame).join(''),

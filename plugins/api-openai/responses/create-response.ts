@@ -98,7 +98,7 @@ export async function createResponse(
     return response
   }
   let writer = new ResponseWriter(head)
-  const channel = eventChannel(deps.heartbeat, failure => frames(writer.fail(failure)))
+  const channel = eventChannel(deps.heartbeat(), failure => frames(writer.fail(failure)))
   return await streamedAnswer(deps, request, reply, question, channel, () => {
     writer = new ResponseWriter(head)
     return {

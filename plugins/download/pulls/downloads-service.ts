@@ -26,6 +26,8 @@ const LISTINGS_PER_PULL = 4
 export interface DownloadsService extends Downloads {
   /** Loads the pulls of earlier runs, and continues those that were running. */
   start(): Promise<void>
+  /** Takes other settings; pulls that transfer go on. */
+  configure(settings: Pick<DownloadsOptions, 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'>): void
   /** Ends all work; resolves when nothing is written any more. */
   stop(): Promise<void>
 }
@@ -35,17 +37,25 @@ type PlanKey = Pick<PullPlan, 'name' | 'label'>
 const keyOf = ({ name, label }: PlanKey) => `${modelKey(name)}:${label.toLowerCase()}`
 
 export function createDownloads(options: DownloadsOptions): DownloadsService {
-  const { storage, transfers, paths, limits, log } = options
+  const { storage, transfers, paths, log } = options
   const hubs: Hub[] = []
   const jobs = new Map<string, PullJob>()
   let closing = false
   let received = 0
 
   const hubOf = (name: string) => hubs.find(hub => hub.name === name)
-  const { pulls: places, waiting } = limits
-  const turns = new Turns({ places, perClient: places, waiting, turnLength: TURN_LENGTH })
+  const transferring = ({ pulls: places, waiting }: DownloadsOptions['limits']) => ({
+    places,
+    perClient: places,
+    waiting
+  })
+  const turns = new Turns({ ...transferring(options.limits), turnLength: TURN_LENGTH })
   /** Listing has a queue of its own: hubs that take their time must not hold up transfers. */
-  const listing = new Turns({ places: places * LISTINGS_PER_PULL, perClient: places, waiting })
+  const listingOf = (limits: DownloadsOptions['limits']) => ({
+    ...transferring(limits),
+    places: limits.pulls * LISTINGS_PER_PULL
+  })
+  const listing = new Turns(listingOf(options.limits))
   const context = {
     ...options,
     turns,
@@ -208,6 +218,12 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     async cancelModel(name, error) {
       const cancelled = await Promise.all(jobsOf(name).map(job => job.cancel(error)))
       return cancelled.filter(Boolean).length
+    },
+
+    configure({ limits, ...settings }) {
+      Object.assign(context, settings)
+      turns.configure(transferring(limits))
+      listing.configure(listingOf(limits))
     },
 
     async start() {

@@ -99,7 +99,13 @@ export class Turns {
   #timer: NodeJS.Timeout | undefined
 
   constructor(options: TurnOptions) {
-    this.#options = options
+    this.#options = { ...options }
+  }
+
+  /** Takes other numbers; who works goes on. */
+  configure(options: Partial<TurnOptions>): void {
+    Object.assign(this.#options, options)
+    this.#settle()
   }
 
   /**
