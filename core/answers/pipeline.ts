@@ -345,6 +345,7 @@ async function ask<Piece>(
     countEach,
     stopText,
     owner: reply.request.caller.owner,
+    requestId: reply.request.id,
     ...(record.trace && { traceParent: formatTraceParent(record.trace) }),
     used: (usage, choice) => tokens.usage(usage, choice),
     take(piece: Piece) {

@@ -88,6 +88,8 @@ export interface AnswerSink<Piece = readonly Delta[]> {
    * by token counts or by timing, what another one has asked.
    */
   readonly owner?: string
+  /** Id of the request, for logs. */
+  readonly requestId?: string
   /** The header `traceparent` of W3C Trace Context, for engines that send the request on. */
   readonly traceParent?: string
   /**

@@ -6,6 +6,7 @@ import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
 import { createInputBook, createInputGuard, type InputGuard, type Ticket } from './input-guard.ts'
 import { isCacheFault, requestError } from './request-error.ts'
+import type { RequestMarks } from './request-marks.ts'
 import { type EngineBody, jsonOf, textOf } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
 import type { SlotOwners, SlotUse } from './slot-owners.ts'
@@ -33,6 +34,8 @@ export interface CallsOptions {
   contextSize: number
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
   slotOwners: SlotOwners
+  /** Relates the engine's log to requests. */
+  marks?: RequestMarks
   /** Knows the parts of requests that the engine may be caught in; by default one of its own. */
   guard?: InputGuard
 }
@@ -43,7 +46,7 @@ export interface CallsOptions {
  * go on for nobody.
  */
 export function engineCalls(options: CallsOptions): Partial<Engine> {
-  const { request, alias, mode, contextSize, metadata, slotOwners } = options
+  const { request, alias, mode, contextSize, metadata, slotOwners, marks } = options
   const guard = options.guard ?? createInputGuard(createInputBook(), alias)
 
   /** @param own fields that corral alone sets */
@@ -63,7 +66,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   const stream = (
     path: string,
     given: EngineFields,
-    sink: Pick<AnswerSink, 'signal' | 'owner'>,
+    sink: Pick<AnswerSink, 'signal' | 'owner' | 'requestId'>,
     take: (chunk: Buffer, ticket: Ticket) => Promise<void> | undefined
   ): Promise<void> =>
     guard.run(given, sink.signal, ticket =>
@@ -74,7 +77,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     ticket: Ticket,
     path: string,
     body: EngineFields,
-    { signal, owner }: Pick<AnswerSink, 'signal' | 'owner'>,
+    { signal, owner, requestId }: Pick<AnswerSink, 'signal' | 'owner' | 'requestId'>,
     take: (chunk: Buffer) => Promise<void> | undefined
   ): Promise<void> {
     if (isConstrained(body)) await requirePlainBeginning(body, signal)
@@ -84,8 +87,13 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       ticket.answered = true
       return answer
     }
-    if (slot.tracked) await inSlot(slot, signal, ask, take)
-    else await (await ask(signal)).consume(take)
+    if (requestId !== undefined) marks?.begin(requestId, slot.fields.id_slot)
+    try {
+      if (slot.tracked) await inSlot(slot, signal, ask, take)
+      else await (await ask(signal)).consume(take)
+    } finally {
+      if (requestId !== undefined) marks?.end(requestId)
+    }
   }
 
   /** The stream of an answer; requested once more without the cache where llama-server fails on that. */

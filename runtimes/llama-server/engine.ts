@@ -30,7 +30,8 @@ import {
 } from './launch.ts'
 import type { LaunchSpec } from './launch-spec.ts'
 import { type LoadedFacts, loadingOf, loadWarnings, MemoryReport } from './loading.ts'
-import { createEngineLogBook, type EngineLogBook, isQuoted } from './log-book.ts'
+import { createEngineLogBook, type EngineLogBook, isQuoted, quoted } from './log-book.ts'
+import { RequestMarks } from './request-marks.ts'
 import { SlotOwners } from './slot-owners.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
 
@@ -139,12 +140,18 @@ async function startEngine(
     child?.kill()
   }
   const read = createOutputReader()
+  const marks = new RequestMarks(
+    // Marked as no words of the engine, so that none of it is taken for the reason of a failure.
+    line => page.push(quoted(line)),
+    served => log.debug({ ...names, ...served }, 'a slot of the engine serves a request')
+  )
   function onLine(line: string, stream: 'stdout' | 'stderr'): void {
     const lines = read(line, stream)
     for (const said of lines) {
       if (said.type === 'memory') memory.note(said.use, loading.active)
       if (said.type !== 'text') continue
       const { text, level } = said
+      if (!isQuoted(text)) marks.read(text)
       page.push(level === undefined ? text : `${level[0]!.toUpperCase()} ${text}`)
       // The process lives on, but its GPU will not work again.
       if (killedFor === undefined && !isQuoted(text) && isFatal(text)) killFor(describe({ code: null, signal: null }))
@@ -266,7 +273,8 @@ async function startEngine(
       mode: spec.mode,
       contextSize,
       metadata: spec.variant.metadata,
-      slotOwners
+      slotOwners,
+      marks
     }),
     slotOwners,
     id,

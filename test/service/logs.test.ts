@@ -76,6 +76,27 @@ t.test('levels of parts are set by the configuration, and changed while it runs'
   t.match(await corral.json('/api/log-levels', { level: 'silent' }, { method: 'PUT' }), { status: 403 })
 })
 
+t.test('what an engine prints is related to requests', async t => {
+  const corral = await startCorral(t, { config: 'log_levels: { llama-server: debug }' })
+  const answer = await corral.send('/v1/chat/completions', { model: DEMO, messages, max_tokens: 4 })
+  await answer.text()
+  const id = answer.headers.get('x-request-id')!
+  t.match(await until('the line of the slot', () => lines(corral).find(({ requestIds }) => requestIds)), {
+    part: 'llama-server',
+    requestIds: [id],
+    slot: Number,
+    task: Number
+  })
+  const { body } = await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })
+  const kept: string[] = body.engines[0].lines
+  const at = (text: string) => kept.findIndex(line => line.includes(text))
+  t.ok(
+    at(`request ${id} begins`) !== -1 && at(`request ${id} begins`) < at('launch_slot_'),
+    'it begins before its task'
+  )
+  t.ok(at(`request ${id} ends`) > at(`request ${id} begins`))
+})
+
 t.test('corral log-level', async t => {
   const corral = await startCorral(t)
   const run = async (...words: string[]) => {
