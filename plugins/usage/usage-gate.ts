@@ -6,7 +6,7 @@ import type { HookedRequest, PluginHooks } from '../../core/contracts/hooks.ts'
 import { type BudgetState, rateLimitHeaders } from '../../core/http/rate-limit-headers.ts'
 import { type Budget, budgetsFor, exhausted, rateLimited } from './budgets.ts'
 import type { Counters } from './local-counters.ts'
-import { type Account, taken, type UsageBooks } from './usage-books.ts'
+import { type Account, type Taken, taken, type UsageBooks } from './usage-books.ts'
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -22,9 +22,12 @@ interface Admission {
   ends: readonly number[]
   /** When the next day begins. */
   tomorrow: number
+  /** What it was charged so far. */
+  charged: Taken
 }
 
 const ONE_REQUEST = Object.freeze(taken({ requests: 1 }))
+const NOTHING = Object.freeze(taken())
 const REQUEST_BACK = Object.freeze(taken({ requests: -1 }))
 
 /** The name of what callers without a key take together. */
@@ -43,6 +46,8 @@ export class UsageGate {
   readonly #config: () => CoreConfig
   readonly #books: UsageBooks
   readonly #counters: Counters
+  /** Requests with budgets that have an engine, or had one a moment ago. */
+  readonly #answering = new Set<FastifyRequest>()
   /** Charges that are on their way to a counter elsewhere. */
   readonly #charging = new Set<Promise<unknown>>()
 
@@ -70,26 +75,34 @@ export class UsageGate {
   /** Has what each request took charged, once it is over. */
   attach(app: FastifyInstance): void {
     app.decorateRequest('admission', undefined)
-    app.onRequestEnd(request => this.charge(request))
+    app.onRequestEnd(request => {
+      this.#answering.delete(request)
+      this.charge(request)
+    })
   }
 
+  /** Charges what a request took and was not charged before. */
   charge(request: FastifyRequest): void {
-    const { use, tokens } = request.record
+    const { record, admission } = request
+    const { use, tokens } = record
     if (!use) return
-    const { prompt, cached, completion } = tokens
-    if (prompt === 0 && completion === 0) return
-    this.#books.add(
-      accountOf(request.caller),
-      use.model,
-      taken({ tokens_in: prompt, tokens_cached: cached, tokens_out: completion })
-    )
-    const amounts: Record<BudgetKind, number> = {
-      requests: 0,
-      tokens: prompt + completion,
-      tokens_in: prompt,
-      tokens_out: completion
-    }
-    for (const budget of request.admission?.budgets ?? []) {
+    const charged = admission?.charged ?? NOTHING
+    const more = taken({
+      tokens_in: Math.max(0, tokens.prompt - charged.tokens_in),
+      tokens_cached: Math.max(0, tokens.cached - charged.tokens_cached),
+      tokens_out: Math.max(0, tokens.completion - charged.tokens_out)
+    })
+    const { tokens_in, tokens_out } = more
+    if (tokens_in === 0 && tokens_out === 0) return
+    this.#books.add(accountOf(request.caller), use.model, more)
+    if (!admission) return
+    admission.charged = taken({
+      tokens_in: charged.tokens_in + tokens_in,
+      tokens_cached: charged.tokens_cached + more.tokens_cached,
+      tokens_out: charged.tokens_out + tokens_out
+    })
+    const amounts: Record<BudgetKind, number> = { requests: 0, tokens: tokens_in + tokens_out, tokens_in, tokens_out }
+    for (const budget of admission.budgets) {
       if (amounts[budget.kind] === 0) continue
       const charging = this.#counters.add(budget, amounts[budget.kind])
       this.#charging.add(charging)
@@ -108,13 +121,17 @@ export class UsageGate {
     const now = Date.now()
     const states = await this.#look(budgets, 1)
     const ends = states.map(({ reset }) => now + reset)
-    const admission = { budgets, ends, tomorrow: now + this.#books.untilTomorrow() }
+    const admission = { budgets, ends, tomorrow: now + this.#books.untilTomorrow(), charged: NOTHING }
     this.#refuseExhausted(hooked, admission, { now, states, deciding: states })
     hooked.reply.headers(rateLimitHeaders(states, dialectOf(hooked), now))
     hooked.reply.request.admission = admission
   }
 
   async #recheck(hooked: HookedRequest, admission: Admission): Promise<void> {
+    // Whose slot this one has may not have reached its client's end yet.
+    for (const request of this.#answering) if (request.record.answered !== undefined) this.charge(request)
+    const { request } = hooked.reply
+    this.#answering.add(request)
     const now = Date.now()
     const states = await this.#look(admission.budgets, 0)
     this.#refuseExhausted(hooked, admission, { now, states, deciding: states.filter(ofTokens) })
@@ -145,9 +162,11 @@ export class UsageGate {
     const { reply } = hooked
     const { caller, record } = reply.request
     reply.request.admission = undefined
-    if (now < tomorrow) this.#books.add(accountOf(caller), record.use!.model, REQUEST_BACK)
+    this.#answering.delete(reply.request)
+    const later = Date.now()
+    if (later < tomorrow) this.#books.add(accountOf(caller), record.use!.model, REQUEST_BACK)
     for (const [at, budget] of budgets.entries()) {
-      if (budget.kind === 'requests' && now < ends[at]!) void this.#counters.add(budget, -1)
+      if (budget.kind === 'requests' && later < ends[at]!) void this.#counters.add(budget, -1)
     }
     const left = states.map(state => (ofTokens(state) ? state : { ...state, used: state.used - 1 }))
     if (!reply.raw.headersSent) reply.headers(rateLimitHeaders(left, dialectOf(hooked), now))

@@ -32,7 +32,6 @@ export const UsageReplySchema = Type.Object(
   { title: 'UsageReport' }
 )
 export type UsageReply = Static<typeof UsageReplySchema>
-type By = UsageReply['by']
 
 const route = nativeRoute('Usage', 'getUsage', 'What was taken of models', {
   description: 'By key, model or day. Callers with the role `user` see what their own key took.',
@@ -63,13 +62,9 @@ export function usageRoutes(books: UsageBooks): FastifyPluginAsync {
       await books.read(since, (day, row) => {
         if (!seesAll && row.owner !== caller.owner) return
         // Two keys may have had the same name, one after another.
-        const [id, name] = { key: [row.owner, row.name], model: [row.model, row.model], day: [day, day] }[by] as [
-          string,
-          string
-        ]
-        const group = groups.get(id) ?? { name, sum: taken() }
+        const id = by === 'key' ? row.owner : by === 'model' ? row.model : day
+        const group = groups.get(id) ?? { name: by === 'key' ? row.name : id, sum: taken() }
         groups.set(id, group)
-        group.name = name
         for (const field of Object.keys(total) as (keyof Taken)[]) {
           group.sum[field] += row[field]
           total[field] += row[field]
@@ -78,7 +73,7 @@ export function usageRoutes(books: UsageBooks): FastifyPluginAsync {
       const usage = [...groups.values()].map(({ name, sum }) => ({ name, ...sum }))
       usage.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0))
       reply.header('cache-control', 'no-store')
-      return { by: by as By, since, until: dateOf(now), usage, total }
+      return { by, since, until: dateOf(now), usage, total }
     })
   }
 }
