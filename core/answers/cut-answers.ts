@@ -26,18 +26,21 @@ export function countCut(
     .finally(() => record.release())
 }
 
-/** Tokens of the prompt of an answer; of several prompts those of the first, since they are read one by one. */
+/** Tokens of one of the prompts of an answer, with the text behind the gap that it is to fill; 0 where there is none. */
 export async function promptTokens(
   engine: Engine,
   operation: Operation,
   body: EngineFields,
+  at: number,
   signal: AbortSignal
 ): Promise<number> {
-  if (operation === 'chat') return (await engine.countTokens?.(body, { signal })) ?? 0
+  if (operation === 'chat') return at === 0 ? ((await engine.countTokens?.(body, { signal })) ?? 0) : 0
   if (operation !== 'completion') return 0
-  const { prompt } = body
+  const { prompt, suffix } = body
   const isOne = typeof prompt === 'string' || (Array.isArray(prompt) && typeof prompt[0] === 'number')
-  return await tokensIn(engine, [isOne ? prompt : (prompt as (string | number[])[])[0]!] as string[], signal)
+  const own = (isOne ? [prompt] : (prompt as unknown[]))[at]
+  if (own === undefined) return 0
+  return await tokensIn(engine, (suffix === undefined ? [own] : [own, suffix]) as (string | number[])[], signal)
 }
 
 /** Tokens of texts, or of lists of tokens, but for those that a model's vocabulary puts around each. */

@@ -370,8 +370,10 @@ async function ask<Piece>(
       }
     }
   } catch (error) {
-    if (tokens.prompt === 0)
-      countCut(reply, lease, signal => promptTokens(lease.engine, question.operation, body, signal))
+    const prompt = tokens.uncounted
+    if (prompt !== undefined) {
+      countCut(reply, lease, signal => promptTokens(lease.engine, question.operation, body, prompt, signal))
+    }
     throw error
   } finally {
     record.answered = performance.now()
@@ -384,7 +386,11 @@ function reportDropped(reply: FastifyReply, messages: number): void {
   reply.log.info({ messages }, 'The oldest messages of a conversation were dropped: it was longer than the context.')
 }
 
-function countDelta(tally: TokenTally, { choice = 0, content, thinking, toolCalls, usage, reading }: Delta): void {
+function countDelta(
+  tally: TokenTally,
+  { choice = 0, content, thinking, toolCalls, usage, reading, finish }: Delta
+): void {
+  if (finish) tally.finish()
   if (usage) tally.usage(usage, choice)
   else if (reading) tally.read(reading.total, reading.cached, tally.promptOf(choice))
   else if (content || thinking || toolCalls) tally.piece(choice)

@@ -95,6 +95,8 @@ export class TokenTally {
   unread: readonly (string | readonly number[])[] | undefined
   readonly #prompts: { tokens: number; cached: number }[] = []
   readonly #completions: number[] = []
+  /** Choices that are complete. */
+  #finished = 0
 
   /** Of all prompts, cached ones included; 0 where that is not known. */
   get prompt(): number {
@@ -136,6 +138,17 @@ export class TokenTally {
     }
   }
 
+  /** A choice is complete. */
+  finish(): void {
+    this.#finished++
+  }
+
+  /** The prompt that was begun and is not counted, prompts being read one by one; undefined where all are counted. */
+  get uncounted(): number | undefined {
+    const { prompts } = this
+    return prompts <= this.promptOf(this.#finished) ? prompts : undefined
+  }
+
   /** Takes the engine's own count of a choice. */
   usage({ promptTokens, cachedTokens, completionTokens }: TokenUsage, choice: number): void {
     if (promptTokens > 0) this.read(promptTokens, cachedTokens, this.promptOf(choice))
@@ -149,6 +162,7 @@ export class TokenTally {
   /** Begins anew: the answer is asked for once more, and nothing of it had been delivered. */
   reset(): void {
     this.unread = undefined
+    this.#finished = 0
     this.#prompts.length = 0
     this.#completions.length = 0
   }

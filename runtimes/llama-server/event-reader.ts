@@ -117,8 +117,8 @@ export class EventBlocks {
     for (const line of bytes.toString().split('\n')) {
       if (!line.startsWith('data: {')) continue
       const { choices, timings } = JSON.parse(line.slice('data: '.length)) as StreamEvent
-      const choice = choices?.[0]
-      if (choice && timings) this.usages[choice.index ?? 0] = usageOf(timings)
+      // Where the request asks for a usage, an event of its own has them, which belongs to no choice.
+      if (timings) this.usages[choices?.[0]?.index ?? 0] = usageOf(timings)
     }
   }
 }

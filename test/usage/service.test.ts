@@ -35,6 +35,12 @@ t.test('tokens are those that the engine counts, on every surface', async t => {
   t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'hosted chat')
   await corral.events('/v1/chat/completions', { ...hosted, stream: true }, bearer(key))
   t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'the same as a stream')
+  await corral.events(
+    '/v1/chat/completions',
+    { ...hosted, stream: true, stream_options: { include_usage: true } },
+    bearer(key)
+  )
+  t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'and as one that ends with its usage')
   const native = await ask('/api/chat', { ...hosted, stream: false })
   t.same(await took(), [native.prompt_eval_count, native.eval_count], 'native')
   const message = await ask('/v1/messages', hosted)
@@ -54,7 +60,7 @@ t.test('tokens are those that the engine counts, on every surface', async t => {
   await ask('/v1/messages/count_tokens', { model: DEMO, messages: [question] })
   await ask('/v1/tokenize', { model: DEMO, content: 'one two' })
   t.same(await took(), [0, 0], 'counting tokens takes none')
-  t.match(await rowOf(corral, 'alice'), { requests: 9 })
+  t.match(await rowOf(corral, 'alice'), { requests: 10 })
 })
 
 t.test('whoever leaves before the end pays for the prompt all the same', async t => {
@@ -91,6 +97,20 @@ t.test('whoever leaves before the end pays for the prompt all the same', async t
     await until(`${name} is counted`, async () => (await count()) > before)
     t.ok((await count()) - before > 100, `${name}: ${(await count()) - before} tokens`)
   }
+  const before = await count()
+  const leaveList = new AbortController()
+  const list = { model: DEMO, prompt: ['Hello', 'Count. '.repeat(600)], max_tokens: 1, stream: true }
+  const listed = await corral.send('/v1/completions', list, { ...bearer(key), signal: leaveList.signal })
+  for await (const piece of listed.body!) if (`${Buffer.from(piece)}`.includes('"finish_reason":"length"')) break
+  leaveList.abort()
+  await until('the second of two prompts is counted', async () => (await count()) - before > 600)
+  t.pass('of a list, the prompt that was being read is counted too')
+})
+
+t.test('embeddings that are cut in the middle are counted', async t => {
+  const corral = await startCorral(t, { config: config('', DEFAULTS) })
+  const key = await newKey(corral, 'alice')
+  const count = async () => (await rowOf(corral, 'alice')).tokens_in
   const before = await count()
   const leave = new AbortController()
   const input = Array(2000).fill('quite a long text that takes the engine a while to read, again and again')
