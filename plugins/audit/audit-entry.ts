@@ -62,7 +62,8 @@ export function tellingOf({ method, routeOptions, record }: FastifyRequest, read
   const isDenied = DENIED.has(status)
   if (role === 'anyone' && !isDenied) return 'no'
   if (!audited && !reads && !isDenied) return 'no'
-  return status >= 400 && leased === undefined ? 'refusal' : 'yes'
+  // What was asked for may have been done although its client did not wait for the reply.
+  return status >= 400 && status !== CLIENT_LEFT && leased === undefined ? 'refusal' : 'yes'
 }
 
 /** What the audit log says of a request that is over: who, what, how it ended; nothing of what was said. */

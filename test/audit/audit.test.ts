@@ -1,4 +1,6 @@
+import { once } from 'node:events'
 import { chmodSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { connect } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_QUESTION, type Corral, DEMO, endlessHosted, startCorral, until } from '../support/corral.ts'
@@ -95,6 +97,23 @@ t.test('a flood of refusals is counted, and hides neither others nor what came b
     .slice(-2)
     .map(line => JSON.parse(line))
   t.match(last, [{ event: 'refusals_omitted', omitted: 370 }, { event: 'stopped' }])
+})
+
+t.test('refusals do not hide what a caller did without waiting for the reply', async t => {
+  const corral = await startCorral(t)
+  const { key } = (await corral.json('/api/keys', { name: 'eve', role: 'operator' }, { local: true })).body
+  await Promise.all(Array.from({ length: 40 }, () => corral.json('/api/keys', undefined, { headers: bearer(key) })))
+  const { port, hostname } = new URL(corral.url)
+  const socket = connect(Number(port), hostname)
+  const head = [`authorization: Bearer ${key}`, 'host: localhost', 'content-length: 9', 'expect: 100-continue']
+  socket.write(`POST /api/blobs/sha256:${'a'.repeat(64)} HTTP/1.1\r\n${head.join('\r\n')}\r\n\r\n`)
+  // "100 Continue": it is at work on it.
+  await once(socket, 'data')
+  socket.destroy()
+  const upload = await until('the upload is told', async () =>
+    (await entries(corral, 'key=eve&limit=100')).find(({ operation }) => operation === 'storeBlob')
+  )
+  t.match(upload, { key: 'eve', status: 499, code: 'client_left' })
 })
 
 t.test('files are rotated by size, kept as configured, and read in order', async t => {
