@@ -40,7 +40,11 @@ t.test('tokens are those that the engine counts, on every surface', async t => {
     { ...hosted, stream: true, stream_options: { include_usage: true } },
     bearer(key)
   )
-  t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'and as one that ends with its usage')
+  t.same(
+    await took(),
+    [whole.usage.prompt_tokens, whole.usage.completion_tokens],
+    'and as one that ends with its usage'
+  )
   const native = await ask('/api/chat', { ...hosted, stream: false })
   t.same(await took(), [native.prompt_eval_count, native.eval_count], 'native')
   const message = await ask('/v1/messages', hosted)
