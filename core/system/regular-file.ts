@@ -21,12 +21,13 @@ export async function openRegularFile(path: string, known?: FileIdentity): Promi
   const replaced = (cause?: unknown) =>
     new CorralError(
       'invalid_request',
-      `${path} was replaced while it was read. Wait until it is complete, then try again.`,
+      `${path} was replaced or removed while it was read. Wait until it is complete, then try again.`,
       { param: 'path', cause }
     )
   const file = await open(path, FLAGS).catch(error => {
-    // A link has taken its place.
-    throw isSystemError(error, 'ELOOP') ? replaced(error) : error
+    // A link has taken its place, or the file that was there a moment ago has gone.
+    const isGone = isSystemError(error, 'ELOOP') || (known !== undefined && isSystemError(error, 'ENOENT', 'ENOTDIR'))
+    throw isGone ? replaced(error) : error
   })
   try {
     const facts = await file.stat({ bigint: true })

@@ -119,10 +119,11 @@ t.test(
 )
 
 t.test('an address beyond this machine needs keys or "insecure"', async t => {
-  const log = { warn: (text: string) => warnings.push(text) }
+  const log = { warn: (text: string) => warnings.push(text), info: () => {} }
   const warnings: string[] = []
   const admit = async (options: { api_keys: string[]; insecure: boolean }) => {
-    const context = { config: { host: '127.0.0.1', port: 11435 }, log, paths: { home: newHome(t) } } as never
+    const config = { host: '127.0.0.1', port: 11435, tls: { certificate: '' } }
+    const context = { config, log, paths: { home: newHome(t) } } as never
     const settings = { origins: [], hosts: [], trusted_proxies: [], ...options }
     const { services, stop } = await security.setup(context, settings as never)
     t.teardown(() => stop?.())
