@@ -103,6 +103,7 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
     const reply = {
       raw: new EventEmitter(),
       request: { caller: keylessCaller('127.0.0.1'), body, record: new RequestRecord(() => {}) },
+      server: { drain: { admit() {} } },
       log: { info() {} },
       header(name: string, value: string) {
         headers[name] = value
