@@ -93,12 +93,21 @@ export function entryOf(request: FastifyRequest, now: Date): AuditEntry {
   }
 }
 
-/** What an action is about: what its path names, else the name in its body. Addresses lose what may be secret in them. */
+/** Fields of a body that say what it is about; the first that are given count. */
+const TARGETS = [['model'], ['name'], ['source', 'destination'], ['part', 'level'], ['runtime', 'version'], ['id']]
+
+/** What an action is about: what its path names, else its body. Addresses lose what may be secret in them. */
 function targetOf({ params, body }: FastifyRequest): string | undefined {
   const inPath = Object.values((params ?? {}) as Record<string, unknown>).join('/')
-  const { model, name } = (body ?? {}) as Record<string, unknown>
-  const named = inPath || [model, name].find(each => typeof each === 'string' && each !== '')
-  if (typeof named !== 'string') return undefined
+  const fields = (body ?? {}) as Record<string, unknown>
+  const inBody = TARGETS.map(names =>
+    names
+      .map(name => fields[name])
+      .filter(each => typeof each === 'string')
+      .join(' ')
+  )
+  const named = inPath || inBody.find(each => each !== '')
+  if (named === undefined) return undefined
   if (named.length > LONGEST_NAME) return `(${named.length} characters)`
   return printable(named.replace(/[?#].*$/s, '').replace(/\/\/[^/]*@/g, '//'), LONGEST_TARGET)
 }

@@ -25,6 +25,8 @@ t.test('it says who asked what, how it ended and what it took, and nothing of wh
   await corral.json('/api/tags', undefined, { headers: bearer('wrong') })
   await corral.json('/api/delete', { model: 'no\u001bbody/\u202enone' }, { headers: alice, method: 'DELETE' })
   await corral.json('/api/keys', undefined, { headers: alice })
+  await corral.json('/api/copy', { source: DEMO, destination: 'my/copy' }, { headers: alice })
+  await corral.json('/api/log-levels', { part: 'audit', level: 'info' }, { method: 'PUT', local: true })
 
   const gone = new AbortController()
   const answer = await corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers: alice, signal: gone.signal })
@@ -52,6 +54,8 @@ t.test('it says who asked what, how it ended and what it took, and nothing of wh
       { operation: 'listLocalModels', role: undefined, status: 401, code: 'unauthorized', address: '127.0.0.1' },
       { ...byAlice, operation: 'deleteModel', status: 400, target: 'no\\u001bbody/\\u202enone' },
       { ...byAlice, operation: 'listKeys', status: 403, code: 'forbidden_role' },
+      { ...byAlice, operation: 'copyModel', target: `${DEMO} my/copy` },
+      { operation: 'setLogLevel', target: 'audit info', address: 'local', status: 200 },
       { ...byAlice, operation: 'chat', status: 499, code: 'client_left' }
     ],
     'reads and health checks are left out'
