@@ -73,12 +73,15 @@ t.test('what runs and waits, a client that leaves, and unloads by their reasons'
   const corral = await startCorral(t)
   const leaving = new AbortController()
   const options = { num_ctx: 32_000, num_parallel: 1 }
-  const streams = [1, 2, 3].map(() =>
-    corral
-      .send('/api/chat', endless(DEMO, options), { signal: leaving.signal })
-      .then(response => response.text())
-      .catch(() => 'gone')
-  )
+  let received = ''
+  const streams = [1, 2, 3].map(async () => {
+    try {
+      const { body } = await corral.send('/api/chat', endless(DEMO, options), { signal: leaving.signal })
+      for await (const chunk of body!) received += Buffer.from(chunk).toString()
+    } catch {
+      // It leaves.
+    }
+  })
   const busy = await scrapeWith(corral, 'one runs, two wait', found => {
     return found.sum('corral_requests_running') === 1 && found.sum('corral_requests_waiting') === 2
   })
@@ -88,6 +91,7 @@ t.test('what runs and waits, a client that leaves, and unloads by their reasons'
   t.equal(busy.sum('vllm:num_requests_running', { model_name: DEMO }), 1)
   t.equal(busy.sum('vllm:num_requests_waiting', { model_name: DEMO }), 2)
   t.equal(busy.sum('vllm:kv_cache_usage_perc', { model_name: DEMO }), 1)
+  await until('something is generated', () => /"content":"[^"]/.test(received))
   leaving.abort()
   await Promise.all(streams)
   const left = await scrapeWith(
