@@ -21,6 +21,45 @@ export function printable(text: string): string {
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, '')
 }
 
+/** Columns that help texts are written for: a line with room left for the next word ends its paragraph. */
+const WRITTEN_FOR = 118
+
+/**
+ * Breaks lines at blanks where they are wider than the terminal, and fills paragraphs anew; the second column of a list
+ * stays below itself.
+ * @param width columns
+ */
+export function fitText(text: string, width: number): string {
+  const fitted: string[] = []
+  // What a line left over, while the next one may go on with it.
+  let rest = ''
+  let before = ''
+  for (const line of text.split('\n')) {
+    const [, indent = '', firstWord = ''] = /^( *)(\S*)/.exec(line)!
+    const goesOn =
+      rest !== '' &&
+      line.trim() !== '' &&
+      indent === /^ */.exec(before)![0] &&
+      before.length + 1 + firstWord.length > WRITTEN_FOR
+    if (rest !== '' && !goesOn) fitted.push(rest)
+    let left = goesOn ? `${rest} ${line.trimStart()}` : line
+    const column = /^ *\S.*? {2,}(?=\S)/.exec(line)?.[0].length
+    const hanging = ' '.repeat(column ?? indent.length)
+    rest = ''
+    before = line
+    const whole = left
+    for (let at: number; left.length > width; left = hanging + left.slice(at + 1)) {
+      at = left.lastIndexOf(' ', width)
+      if (at <= hanging.length) break
+      fitted.push(left.slice(0, at))
+    }
+    if (left !== whole && column === undefined) rest = left
+    else fitted.push(left)
+  }
+  if (rest !== '') fitted.push(rest)
+  return fitted.join('\n')
+}
+
 /** Aligned columns under their titles, without trailing blanks. Titles that begin with `>` align to the right. */
 export function formatTable(titles: readonly string[], rows: string[][]): string {
   const columns = titles.map((title, index) => {

@@ -19,6 +19,7 @@ import { defineConvert, defineList, defineRm, defineShow } from './commands/stor
 import { defineUsage } from './commands/usage.ts'
 import { defineVersion } from './commands/version.ts'
 import { type CommandContext, unknownCommand } from './context.ts'
+import { fitText } from './output.ts'
 
 const EXAMPLES = `
 Examples:
@@ -32,12 +33,16 @@ Examples:
   corral doctor                                  see what works on this machine, and what is missing
   corral runtime list                            see the installed llama.cpp builds
   corral key create alice                        make an API key, so that requests need one
+  corral usage                                   see what each key took
+  corral audit --since 1h                        see who did what
+  corral drain --wait                            let answers end before a stop
 
 How commands find a server:
   With --host or --port: at that address, and nowhere else. Otherwise at the address of CORRAL_HOST or CORRAL_PORT, at
   that of the server that holds the data directory, or at the configured one. The server of the data directory is asked
-  by a private socket there, which needs no key and allows everything; others at their address. When no server runs, list, show, rm, import,
-  pull, pulls, convert, doctor and runtime work without one, and run starts one that stops with it.
+  by a private socket there, which needs no key and allows everything; others at their address. When no server runs,
+  list, show, rm, import, pull, pulls, convert, doctor, runtime and usage work without one, and run starts one that stops
+  with it.
 
 Environment:
   CORRAL_HOME        the data directory (~/.corral): models, llama.cpp builds, logs
@@ -45,7 +50,6 @@ Environment:
   CORRAL_MODELS      where models are stored, if not in the data directory
   CORRAL_HOST        address to listen on, and where commands look for the server (127.0.0.1)
   CORRAL_PORT        its port (11435)
-  NODE_EXTRA_CA_CERTS  a file of certificates that commands trust beside the usual ones
   CORRAL_API_KEYS    keys that the server accepts, separated by commas; commands send the first
   CORRAL_ORIGINS     origins of web pages that may call the server, separated by commas
   CORRAL_INSECURE    true lets a server without keys listen beyond this machine
@@ -53,6 +57,8 @@ Environment:
   CORRAL_LOG_LEVEL   least severe messages that are logged (info)
   HF_TOKEN           token for gated and private models of Hugging Face; HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE work too
   HTTPS_PROXY        proxy for downloads; HTTP_PROXY and NO_PROXY work too
+  NODE_EXTRA_CA_CERTS
+                     a file of certificates that commands trust beside the usual ones
   CORRAL_DEBUG       set to 1, prints the stack trace of an error
   NO_COLOR           no colours
 
@@ -62,7 +68,8 @@ Files:
   "corral serve" logs to standard output.
 
 Exit codes:
-  0 done   1 failed   2 wrong usage or configuration   3 no server can be reached   4 no such model, or not loaded
+  0 done   1 failed   2 wrong usage or configuration
+  3 no server can be reached   4 no such model, or not loaded
   130 interrupted by Ctrl-C`
 
 /** The whole command line. Parsing fails with a CommanderError, after commander has printed why. */
@@ -82,6 +89,9 @@ export function createProgram(context: CommandContext): Command {
     .option('--llama-cpp <folder>', 'a folder with llama-server and its companions')
     .option('--insecure', 'let a server without keys listen beyond this machine')
     .configureHelp({ sortSubcommands: false })
+    .configureOutput({
+      writeOut: text => process.stdout.write(fitText(text, process.stdout.columns ?? Number.POSITIVE_INFINITY))
+    })
     .showHelpAfterError('(add --help to see the usage)')
     .exitOverride()
     .addHelpText('after', EXAMPLES)

@@ -21,7 +21,7 @@ export function defineAudit(program: Command, context: CommandContext): void {
   program
     .command('audit')
     .description('show who did what: requests to models, and changes')
-    .option('--since <when>', 'only from then on: 1h, 7d, or a moment such as 2030-12-31T12:00:00Z')
+    .option('--since <when>', 'only from then on: 1h, 7d, or a moment such as 2025-12-31T12:00:00Z')
     .option('--key <name>', 'only what this key did')
     .option('-n, --limit <count>', 'most entries, the latest ones (100)', entryCount)
     .option('-f, --follow', 'print new entries as they come, until Ctrl-C')
@@ -74,7 +74,7 @@ function cellsOf(entry: AuditEntry): string[] {
   const { tokens, omitted, statuses, lost } = entry as AuditEntry & Record<'omitted' | 'statuses' | 'lost', unknown>
   const counts = [omitted, lost, statuses && JSON.stringify(statuses)].filter(each => each !== undefined)
   return [
-    time,
+    `${time.slice(0, 19)}Z`,
     key ?? address ?? by ?? '-',
     event ?? `${operation ?? `${method} ${route ?? '?'}`}${surface ? ` (${surface})` : ''}`,
     model ?? target ?? '-',

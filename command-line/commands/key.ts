@@ -40,7 +40,7 @@ config.yaml; 0/min is no limit. A day begins at 00:00 UTC. "corral usage" shows 
 Examples:
   corral key create alice
   corral key create ci --role operator --expires 90d
-  corral key create lab --models 'Qwen/*,corral/tiny-chat' --limit 60/min,max_tokens=4096
+  corral key create lab --models 'Qwen/*' --limit 60/min,max_tokens=4096
   KEY=$(corral key create robot --yes)
   corral key rotate ci
   corral key revoke alice`

@@ -1,11 +1,14 @@
 import type { Command } from 'commander'
 import type { LevelReport } from '../../core/system/log-levels.ts'
+import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
 
 /** What gives a part the default again. */
 const RESET = 'default'
+/** What names the level of parts that have none of their own. */
+const ALL = 'all'
 
 export function defineLogLevel(program: Command, context: CommandContext): void {
   program
@@ -29,9 +32,16 @@ Examples:
       const report = await withServer(
         context,
         'fail',
-        ({ client }) => {
-          if (part === undefined || level === undefined) return client.json<LevelReport>('GET', '/api/log-levels')
-          const body = { part: part === 'all' ? null : part, level: level === RESET ? null : level }
+        async ({ client }) => {
+          if (part === undefined || level === undefined) {
+            const report = await client.json<LevelReport>('GET', '/api/log-levels')
+            if (part === undefined || part === ALL || part in report.parts) return report
+            throw new CommandFailure(
+              EXIT.usage,
+              `No part is called "${part}". "corral log-level" shows those there are.`
+            )
+          }
+          const body = { part: part === ALL ? null : part, level: level === RESET ? null : level }
           return client.json<LevelReport>('PUT', '/api/log-levels', body)
         },
         'Levels are those of a running server.'
@@ -41,9 +51,8 @@ Examples:
     })
 }
 
-/** @param part only this one, where there is one of that name */
+/** @param part only this one */
 function formatLevels({ default: usual, parts }: LevelReport, part?: string): string {
-  const rows = [['all', usual], ...Object.entries(parts)]
-  const named = rows.filter(([name]) => name === part)
-  return formatTable(['PART', 'LEVEL'], named.length > 0 ? named : rows)
+  const rows = [[ALL, usual], ...Object.entries(parts)]
+  return formatTable(['PART', 'LEVEL'], part === undefined ? rows : rows.filter(([name]) => name === part))
 }

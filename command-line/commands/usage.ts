@@ -15,7 +15,7 @@ export function defineUsage(program: Command, context: CommandContext): void {
     .command('usage')
     .description('show what each key took: requests, and tokens that models read and wrote')
     .addOption(new Option('--by <what>', 'what is added up').choices(['key', 'model', 'day']).default('key'))
-    .option('--since <when>', 'the first day: 7d, 2w or 2030-12-31', '30d')
+    .option('--since <when>', 'the first day: 7d, 2w or 2025-12-31', '30d')
     .option('--json', 'print the reply of GET /api/usage')
     .addHelpText(
       'after',

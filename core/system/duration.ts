@@ -28,6 +28,31 @@ export function parseDuration(value: unknown): number | undefined {
   return match[1] === '-' ? -total : total
 }
 
+const DAY = 86_400_000
+/** Later moments have no ISO 8601 form with a year of four digits. */
+const LAST_MOMENT = Date.UTC(9999, 0)
+
+/**
+ * Reads a moment: a length of time from now (`30m`, `1h30m`, `90d`, `2w`), or a date (UTC) or moment of ISO 8601
+ * (`2030-12-31`, `2030-12-31T12:00:00Z`).
+ * @param now milliseconds since the epoch
+ * @param direction where a length of time leads to
+ * @returns milliseconds since the epoch, or undefined when it is neither
+ */
+export function parseMoment(text: string, now: number, direction: 'past' | 'future'): number | undefined {
+  const [, count, unit] = /^(\d+)([dw])$/.exec(text) ?? []
+  const isDate = /^\d{4}-\d\d-\d\d(T[\d:.]+(Z|[+-]\d\d:\d\d))?$/.test(text)
+  let moment = Number.NaN
+  if (isDate) moment = Date.parse(text)
+  else {
+    // A bare number would be seconds; here it is more likely a slip.
+    const written = /^\d.*[a-z]$/.test(text) ? parseDuration(text) : undefined
+    const length = unit === undefined ? (written ?? Number.NaN) : Number(count) * (unit === 'w' ? 7 * DAY : DAY)
+    moment = direction === 'past' ? now - length : now + length
+  }
+  return moment >= 0 && moment < LAST_MOMENT ? moment : undefined
+}
+
 /** Short text for people: `350 ms`, `4.2 s`, `3 min 5 s`, `2 h 10 min`. */
 export function formatDuration(ms: number): string {
   if (ms < 1000) return `${Math.round(ms)} ms`

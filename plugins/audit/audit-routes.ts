@@ -2,16 +2,14 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import type { EventStreams } from '../../core/contracts/native-api.ts'
-import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-gone.ts'
 import { Loose } from '../../core/http/request-fields.ts'
 import { jsonOrStream, nativeRoute } from '../../core/http/response-schemas.ts'
-import { parseDuration } from '../../core/system/duration.ts'
+import { sinceOf } from '../../core/http/since.ts'
 import { type AuditEntry, AuditEntrySchema } from './audit-entry.ts'
 import { readAudit } from './audit-reader.ts'
 import type { AuditTrail } from './audit-trail.ts'
 
-const DAY = 86_400_000
 const USUAL_LIMIT = 100
 /** Entries that a follower may be behind; it does not get what comes while it is further. */
 const MOST_BEHIND = 10_000
@@ -29,7 +27,9 @@ export function auditRoutes(trail: AuditTrail, streams: EventStreams): FastifyPl
         'The latest entries, oldest first: who asked what, how it ended and what it took, never what was said. With `follow` it is a stream of new ones, after those that `since` or `limit` ask for, until the client leaves.',
       querystring: Type.Object({
         since: Type.Optional(
-          Type.String({ description: 'A length of time such as 1h or 7d, or a moment such as 2030-12-31T12:00:00Z' })
+          Type.String({
+            description: 'How long ago, such as 1h or 7d, or a date or moment such as 2025-12-31T12:00:00Z'
+          })
         ),
         key: Type.Optional(Type.String({ description: 'Only what the key of this name did' })),
         limit: Type.Optional(Type.String({ pattern: '^[1-9]\\d{0,4}$', description: `Most entries (${USUAL_LIMIT})` })),
@@ -104,17 +104,4 @@ class Backlog {
     }
     return this.#entries.splice(0)
   }
-}
-
-/** @throws CorralError `invalid_request` */
-export function sinceOf(text: string, now: number): number {
-  const days = /^(\d{1,5})d$/.exec(text)?.[1]
-  const length = days === undefined ? parseDuration(text) : Number(days) * DAY
-  const moment = length === undefined && /^\d{4}-\d\d-\d\d/.test(text) ? Date.parse(text) : now - (length ?? Number.NaN)
-  if (Number.isFinite(moment)) return moment
-  throw new CorralError(
-    'invalid_request',
-    `"since" is no length of time or moment. Write 1h, 30m, 7d, or a moment such as 2030-12-31T12:00:00Z.`,
-    { param: 'since' }
-  )
 }

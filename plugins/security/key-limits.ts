@@ -1,6 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { BudgetsSchema, RequestBoundsSchema } from '../../core/config/core-schema.ts'
 import type { BudgetKind, Budgets, RequestBounds } from '../../core/contracts/callers.ts'
+import { parseMoment } from '../../core/system/duration.ts'
 import { faultSentence, findFault } from '../../core/system/schema-check.ts'
 
 /** What a key may take in time, and what one request may ask for, in the place of what `limits` says. */
@@ -76,17 +77,8 @@ export function partsOf(limits: KeyLimits): { bounds: Partial<RequestBounds>; bu
  * @throws LimitMistake
  */
 export function parseExpiry(text: string, now: Date): string {
-  const [, count, unit] = /^(\d+)([smhdw])$/.exec(text) ?? []
-  const seconds: Record<string, number> = { s: 1, m: 60, h: 3600, d: 86_400, w: 604_800 }
-  const isDate = /^\d{4}-\d\d-\d\d(T[\d:.]+(Z|[+-]\d\d:\d\d))?$/.test(text)
-  const end =
-    count === undefined
-      ? isDate
-        ? Date.parse(text)
-        : Number.NaN
-      : now.getTime() + Number(count) * seconds[unit!]! * 1000
-  // Later moments have no ISO 8601 form of four digits.
-  if (!(end < Date.UTC(9999, 0))) {
+  const end = parseMoment(text, now.getTime(), 'future')
+  if (end === undefined) {
     throw new LimitMistake(`"${text}" is no length of time or date. Write 90d, 12h, 30m or a date such as 2030-12-31.`)
   }
   if (end <= now.getTime()) throw new LimitMistake(`"${text}" is over already. Choose a moment to come.`)

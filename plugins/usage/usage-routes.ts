@@ -1,9 +1,9 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { CorralError } from '../../core/errors.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { hasRole } from '../../core/http/roles.ts'
+import { sinceOf } from '../../core/http/since.ts'
 import { dateOf, type Taken, taken, type UsageBooks } from './usage-books.ts'
 
 const count = (description: string) => Type.Integer({ description })
@@ -40,7 +40,7 @@ const route = nativeRoute('Usage', 'getUsage', 'What was taken of models', {
     since: Type.Optional(
       Type.String({
         default: '30d',
-        description: 'How long ago, such as 7d or 12h, or a day such as 2030-12-31; whole days (UTC) are counted'
+        description: 'How long ago, such as 7d or 12h, or a day such as 2025-12-31; whole days (UTC) are counted'
       })
     )
   }),
@@ -55,7 +55,7 @@ export function usageRoutes(books: UsageBooks): FastifyPluginAsync {
     app.get('/api/usage', route, async ({ query, caller }, reply): Promise<UsageReply> => {
       const { by = 'key', since: wanted = '30d' } = query
       const now = Date.now()
-      const since = firstDay(wanted, now)
+      const since = dateOf(sinceOf(wanted, now))
       const seesAll = hasRole(caller.role, 'operator')
       const groups = new Map<string, { name: string; sum: Taken }>()
       const total = taken()
@@ -76,19 +76,4 @@ export function usageRoutes(books: UsageBooks): FastifyPluginAsync {
       return { by, since, until: dateOf(now), usage, total }
     })
   }
-}
-
-const HOURS: Record<string, number> = { h: 1, d: 24, w: 168 }
-
-/** The day that `7d`, `12h`, `2w` or `2030-12-31` means. @throws CorralError `invalid_request` */
-function firstDay(text: string, now: number): string {
-  const [, amount, unit] = /^(\d{1,6})([hdw])$/.exec(text) ?? []
-  const time = unit === undefined ? Date.parse(text) : now - Number(amount) * HOURS[unit]! * 3_600_000
-  const isDay = unit !== undefined || /^\d{4}-\d\d-\d\d$/.test(text)
-  if (isDay && time <= now && time > 0) return dateOf(time)
-  throw new CorralError(
-    'invalid_request',
-    `"since" is ${JSON.stringify(text.slice(0, 40))}, which is no length of time or day that has been. Write 7d, 12h, 2w or a day such as 2030-12-31.`,
-    { param: 'since' }
-  )
 }

@@ -6,7 +6,7 @@ import { formatCounters } from '../../command-line/chat-session.ts'
 import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../command-line/command-failure.ts'
 import { formatRunning, processorOf } from '../../command-line/commands/loaded-models.ts'
 import { formatModel, formatModels } from '../../command-line/commands/stored-models.ts'
-import { formatTable, printable, relativeTime } from '../../command-line/output.ts'
+import { fitText, formatTable, printable, relativeTime } from '../../command-line/output.ts'
 import {
   clientAddress,
   planAddresses,
@@ -23,6 +23,24 @@ import { builtInPlugins } from '../../plugins/built-in.ts'
 import { loadingModel, localModel, runningModel, shownModel } from './records.ts'
 
 const NOW = new Date('2026-11-21T12:00:00.000Z')
+
+t.test('help texts are fitted into the terminal', async t => {
+  const paragraph = `${'word '.repeat(23)}last\n${'word '.repeat(5)}end.`
+  const help = `${paragraph}\n\nExamples:\n  corral run it\n  --flag   what it does and why\n${'x'.repeat(40)}\n`
+  t.equal(fitText(help, 200), help, 'a wide terminal changes nothing')
+  const fitted = fitText(help, 24)
+  t.same(
+    fitted.split('\n').filter(line => line.length > 24 && !line.startsWith('x')),
+    []
+  )
+  t.equal(fitted.replace(/\s+/g, ' '), help.replace(/\s+/g, ' '), 'no word is lost')
+  t.match(fitted, 'last word', 'a paragraph is filled anew')
+  t.match(
+    fitted,
+    '  corral run it\n  --flag   what it does\n           and why\n',
+    'lists keep their lines and columns'
+  )
+})
 
 t.test('times relative to now', async t => {
   for (const [moment, text] of [

@@ -59,7 +59,20 @@ t.test('when a key ends', async t => {
   t.equal(parseExpiry('90d', now), '2030-04-01T00:00:00.000Z')
   t.equal(parseExpiry('2h', now), '2030-01-01T02:00:00.000Z')
   t.equal(parseExpiry('2030-12-31', now), '2030-12-31T00:00:00.000Z')
-  for (const text of ['', '0d', '-1d', '1y', 'never', '2029-12-31', '2030-13-01', '99999999w', '1e3d']) {
+  for (const text of [
+    '',
+    '0d',
+    '-1d',
+    '1y',
+    'never',
+    '2029-12-31',
+    '2030-13-01',
+    '99999999w',
+    '1e3d',
+    '90',
+    '-2h',
+    'd'
+  ]) {
     t.throws(() => parseExpiry(text, now), Error, `refused: ${text}`)
   }
 })

@@ -1,0 +1,18 @@
+import { CorralError } from '../errors.ts'
+import { parseMoment } from '../system/duration.ts'
+
+/**
+ * The moment since which a client wants to see something (the parameter `since`): `1h`, `7d`, `2w`, a date (UTC) or a
+ * moment.
+ * @returns milliseconds since the epoch, not after `now`
+ * @throws CorralError `invalid_request`
+ */
+export function sinceOf(text: string, now: number): number {
+  const moment = parseMoment(text, now, 'past')
+  if (moment !== undefined && moment <= now) return moment
+  throw new CorralError(
+    'invalid_request',
+    `"since" is ${JSON.stringify(text.slice(0, 40))}, which is no length of time, and no date or moment that has been. Write 1h, 7d, 2w, a date such as 2025-12-31 or a moment such as 2025-12-31T12:00:00Z.`,
+    { param: 'since' }
+  )
+}
