@@ -63,9 +63,13 @@ export class ResponseBody implements EngineBody {
     if (this.#reader && !this.#busy) this.#goOn()
   }
 
-  /** No more comes: who reads gets the error, now or later. */
+  /** No more comes: who reads gets the error, now or later, unless all of it has come already. */
   fail(error: unknown): void {
-    if (this.#failure || (this.#ended && this.#held.length === 0)) return
+    if (!this.#ended || this.#held.length > 0) this.#end(error)
+  }
+
+  #end(error: unknown): void {
+    if (this.#failure) return
     this.#failure = { error }
     this.#held.length = 0
     this.#source.destroy()
@@ -97,9 +101,10 @@ export class ResponseBody implements EngineBody {
         this.#busy = false
         this.#goOn()
       }
-      wait.then(done, error => this.fail(error))
+      wait.then(done, error => this.#end(error))
     } catch (error) {
-      this.fail(error)
+      // Also when it was the last piece of a body that has ended.
+      this.#end(error)
     }
   }
 }

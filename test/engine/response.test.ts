@@ -220,6 +220,11 @@ t.test('failures of a body', async t => {
     body.push(Buffer.from('a'))
     await t.rejects(body.consume(take), { message: 'full' })
     t.same(done, ['destroy'], 'the connection is cut')
+
+    const whole = new ResponseBody(source())
+    whole.push(Buffer.from('a'))
+    whole.end()
+    await t.rejects(whole.consume(take), { message: 'full' }, 'also where all of it had come before')
   }
 
   const ended = new ResponseBody(source())
