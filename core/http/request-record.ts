@@ -175,7 +175,14 @@ export function recordRequests(app: FastifyInstance): void {
   app.decorateRequest('record', null as unknown as RequestRecord)
   app.addHook('onRequest', (request, reply, done) => {
     const record = new RequestRecord(() => {
-      for (const observe of observers) observe(request, reply)
+      for (const observe of observers) {
+        try {
+          observe(request, reply)
+        } catch (error) {
+          // Nobody waits for an observer: what it threw would end the server, and keep the others from looking.
+          request.log.error({ err: error }, 'What was to happen at the end of a request failed.')
+        }
+      }
     })
     request.record = record
     record.trace = parseTraceParent(request.headers.traceparent)

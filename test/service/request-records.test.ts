@@ -16,6 +16,7 @@ export default {
   name: 'observer', api: 1, options: { type: 'object', properties: {} },
   setup: () => ({
     hooks: Object.assign(async app => {
+      app.onRequestEnd(() => { throw new Error('A fault of the observer') })
       app.onRequestEnd(({ url, record }) => {
         const { use, status, failure, tokens, waitBegan, leased, firstPiece, answered, ended, overhead } = record
         const { prompt, completion } = tokens
@@ -88,4 +89,5 @@ t.test('each request has a record of what it asked, how it ended and what it too
     t.ok(left.completion >= 10 && left.completion < 5000, `${path}: what came until then is counted`)
   }
   await until('the log says so too', () => corral.log().includes('POST /api/chat client left'))
+  t.match(corral.log(), /A fault of the observer/, 'an observer that fails is logged, and stops nobody')
 })
