@@ -4,6 +4,7 @@ import { writeFileSync } from 'node:fs'
 import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
 import { localhostCertificate } from '../../test/support/localhost-certificate.ts'
+import { freePort } from '../free-port.ts'
 
 /** Bytes a second that a connection gets where there is a limit. */
 export const LIMIT = 25_000_000
@@ -20,15 +21,6 @@ export interface Lines {
   secure: string
   certificate: string
   close(): Promise<void>
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as { port: number }
-  server.close()
-  await once(server, 'close')
-  return port
 }
 
 async function untilOpen(port: number): Promise<void> {

@@ -1,23 +1,14 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { freePort } from '../../scripts/free-port.ts'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 
 const skip = spawnSync('prometheus', ['--version']).status === 0 ? false : 'prometheus (Debian) is not installed'
 const OTHER = 'x/copy'
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as { port: number }
-  server.close()
-  await once(server, 'close')
-  return port
-}
 
 /** A real Prometheus that looks every second, with the alert rules in a hurry. */
 async function startPrometheus(t: Test, target: string) {

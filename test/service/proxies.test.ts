@@ -1,11 +1,11 @@
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { Agent, fetch } from 'undici'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { freePort } from '../../scripts/free-port.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 import { localhostCertificate } from '../support/localhost-certificate.ts'
 
@@ -24,14 +24,6 @@ function newFolder(t: Test): string {
   writeFileSync(join(folder, 'cert.pem'), localhostCertificate.cert)
   writeFileSync(join(folder, 'key.pem'), localhostCertificate.key)
   return folder
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await new Promise(resolve => server.once('listening', resolve))
-  const { port } = server.address() as { port: number }
-  await new Promise(resolve => server.close(resolve))
-  return port
 }
 
 function start(t: Test, program: string, args: string[], env: NodeJS.ProcessEnv = process.env): ChildProcess {

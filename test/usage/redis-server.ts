@@ -1,10 +1,10 @@
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
+import { freePort } from '../../scripts/free-port.ts'
 import type { TestCorral } from '../../testing/test-corral.ts'
 import { until } from '../support/corral.ts'
 
@@ -45,13 +45,4 @@ export async function startRedis(t: Test) {
     kill,
     until: (corral: TestCorral, line: RegExp) => until(`${line}`, () => line.test(corral.log()))
   }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as { port: number }
-  server.close()
-  await once(server, 'close')
-  return port
 }
