@@ -78,7 +78,10 @@ async function run(context: CommandContext, model: string, words: string[], opti
     }
     const session = new ChatSession(client, settingsOf(model, options))
     await load(session)
-    const { chatInTerminal, printAnswer } = await import('../chat.ts')
+    const [{ chatInTerminal }, { printAnswer }] = await Promise.all([
+      import('../chat.ts'),
+      import('../print-answer.ts')
+    ])
     if (!chatting) return await printAnswer(session, prompt, { verbose })
     stdout.write(`Chatting with ${model}. /? shows help.\n`)
     await chatInTerminal(session, { verbose })
