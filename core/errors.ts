@@ -36,6 +36,7 @@ export const ERROR_STATUS = {
   key_exists: 409,
   invalid_config: 409,
   body_too_large: 413,
+  unsupported_encoding: 415,
   rate_limited: 429,
   load_failed: 500,
   engine_crashed: 500,

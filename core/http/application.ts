@@ -16,6 +16,7 @@ import { parseBytes } from '../system/bytes.ts'
 import { ServerCertificate } from './certificate.ts'
 import { isGone } from './client-gone.ts'
 import { ConnectionGuard } from './connection-guard.ts'
+import { decodedBody } from './content-encoding.ts'
 import { Drain } from './draining.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
@@ -79,6 +80,8 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     http: { headersTimeout: HEADERS_TIMEOUT, connectionsCheckingInterval: HEADERS_TIMEOUT / 2 },
     forceCloseConnections: 'idle',
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
+    // Before anything looks at the path.
+    rewriteUrl: ({ url }) => withSingleSlashes(url!),
     ajv: { customOptions: VALIDATION_OPTIONS },
     schemaController: {
       compilersFactory: {
@@ -123,9 +126,10 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     done()
   })
   // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.
-  app.addHook('preParsing', (request, _reply, _payload, done) => {
+  app.addHook('preParsing', (request, reply, payload, done) => {
     if (request.is404) done(noRouteError(allowedMethods, request.method, request.url))
-    else done()
+    else if (request.headers['content-encoding'] === undefined) done()
+    else done(null, decodedBody(request, reply, payload))
   })
   app.onRequestEnd(logRequest)
   sendErrors(app, nativeErrorBody)
@@ -219,10 +223,25 @@ function noRouteError(allowedMethods: (path: string) => string[], method: string
   const path = url.split('?')[0]!
   const allow = allowedMethods(path)
   const shown = path.length > 200 ? `${path.slice(0, 200)}…` : path
-  if (!allow.length) {
-    return new CorralError('route_not_found', `There is nothing at ${method} ${shown}.`)
+  if (allow.length > 0) {
+    return new CorralError('method_not_allowed', `${shown} does not answer to ${method}; use ${allow.join(' or ')}.`, {
+      details: { allow }
+    })
   }
-  return new CorralError('method_not_allowed', `${shown} does not answer to ${method}; use ${allow.join(' or ')}.`, {
-    details: { allow }
-  })
+  // Clients add the path of an API to the address that they are given, which may have had it already.
+  const [, first = '', ...rest] = path.split('/')
+  const meant = `/${rest.join('/')}`
+  const advice =
+    rest.length > 0 && allowedMethods(meant).includes(method)
+      ? ` The route is ${meant}: take /${first} off the end of the base address that your client was given.`
+      : ''
+  return new CorralError('route_not_found', `There is nothing at ${method} ${shown}.${advice}`)
+}
+
+/** A URL of a request line whose path has no two slashes side by side; its query stays as it is. */
+export function withSingleSlashes(url: string): string {
+  if (!url.startsWith('/') || !url.includes('//')) return url
+  const query = url.indexOf('?')
+  const path = query === -1 ? url : url.slice(0, query)
+  return path.replace(/\/{2,}/g, '/') + (query === -1 ? '' : url.slice(query))
 }

@@ -1,5 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { onReaderStall } from './connection-guard.ts'
+import { probeHalfClosed } from './half-closed.ts'
 
 /** The reason of a signal whose client went away: there is no one to answer. */
 export class ClientGone extends Error {
@@ -26,6 +27,9 @@ export function clientSignal(reply: FastifyReply): AbortSignal {
   const refuse = () => controller.abort(revoked!.reason)
   if (revoked?.aborted) refuse()
   revoked?.addEventListener('abort', refuse)
+  probeHalfClosed(reply, () => {
+    if (!reply.raw.headersSent) reply.raw.writeProcessing()
+  })
   const forget = onReaderStall(reply.raw.socket, error => controller.abort(error))
   reply.raw.once('close', () => {
     revoked?.removeEventListener('abort', refuse)

@@ -7,6 +7,7 @@ import { CorralError } from '../errors.ts'
 import { clientNetwork } from '../system/client-network.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { ServerCertificate } from './certificate.ts'
+import { allowHalfClosed } from './half-closed.ts'
 import { mayTakeAnyTime } from './long-upload.ts'
 import { encrypt } from './tls-handshake.ts'
 
@@ -151,6 +152,7 @@ export class ConnectionGuard {
 
   /** Watches over a server. @param counted whether it is for the network: connections may be refused, and are encrypted */
   attach(server: Server, counted: boolean): void {
+    allowHalfClosed(server)
     const accept = server.listeners('connection') as ((socket: Socket) => void)[]
     server.removeAllListeners('connection')
     server.on('connection', (socket: Socket) => {

@@ -55,6 +55,12 @@ export function toCorralError(error: unknown): CorralError {
   if (code === 'body_too_large') {
     return new CorralError(code, 'The request body is larger than body_limit in config.yaml allows.')
   }
+  if (/^(Z_|ZSTD_|ERR__ERROR_FORMAT)/.test(failure?.code ?? '')) {
+    return new CorralError(
+      'invalid_request',
+      'The request body is not encoded as its Content-Encoding says, or ends early.'
+    )
+  }
   // Of what else the framework refuses, its message says the cause.
   if (code || (failure?.code?.startsWith('FST_') && failure.statusCode === 400)) {
     return new CorralError(code ?? 'invalid_request', `The request is not valid: ${messageOf(error)}.`)

@@ -2,6 +2,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CorralError } from '../errors.ts'
 import { logFailure } from './application.ts'
 import { ClientGone } from './client-gone.ts'
+import { probeHalfClosed } from './half-closed.ts'
 import { toCorralError } from './native-error.ts'
 
 export interface ReplyStreamOptions {
@@ -44,16 +45,22 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     })
   }
 
+  const beat = () => {
+    if (!raw.writableNeedDrain) raw.write(options.heartbeat(stream.status))
+  }
   const timer = setInterval(() => {
     // The request was answered with a status code instead.
     if (!committed && raw.headersSent) return clearInterval(timer)
     commit()
-    if (!raw.writableNeedDrain) raw.write(options.heartbeat(stream.status))
+    beat()
   }, options.heartbeatInterval)
   timer.unref()
   // A client may have left before, while its form was read.
   if (raw.destroyed) clearInterval(timer)
   raw.once('close', () => clearInterval(timer))
+  probeHalfClosed(reply, () => {
+    if (committed && !raw.writableEnded) beat()
+  })
 
   const stream: ReplyStream = {
     status: 'waiting',

@@ -25,7 +25,13 @@ const ALWAYS: ErrorCode[] = [
 /** What only routes that look at keys answer. */
 const OF_KEYS: ErrorCode[] = ['unauthorized', 'forbidden_role', 'rate_limited']
 /** What every route that takes a body may answer. */
-const WITH_BODY: ErrorCode[] = ['invalid_json', 'missing_body', 'invalid_request', 'body_too_large']
+const WITH_BODY: ErrorCode[] = [
+  'invalid_json',
+  'missing_body',
+  'invalid_request',
+  'body_too_large',
+  'unsupported_encoding'
+]
 /** What finding a model that must have files may end with. */
 export const FILE_ERRORS: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'unsupported_capability']
 /** What downloading may end with. */

@@ -154,17 +154,17 @@ interface FramingRequest {
 
 /**
  * The framing of a stream, by ordinary `Accept` negotiation (never 406). On `/api` it is SSE unless the client rules
- * that out or names NDJSON; where NDJSON is the default it is NDJSON unless the client names `text/event-stream`.
+ * that out or names NDJSON. Where NDJSON is the default, as at Ollama's surface, `Accept` does not count: Ollama ignores
+ * it, and clients that send `text/event-stream` there read NDJSON all the same.
  */
 export function chooseFraming({ accept, override, fallback, negotiate }: FramingRequest): Framing {
   const named = override?.trim().toLowerCase()
   if (named === 'sse' || named === 'ndjson') return named
-  if (!negotiate || accept === undefined || accept.trim() === '') return fallback
+  if (!negotiate || fallback === 'ndjson' || accept === undefined || accept.trim() === '') return fallback
   const types = acceptedTypes(accept)
   const sse = types.get('text/event-stream')
   const ndjson = types.get('application/x-ndjson') ?? 0
   if ((sse ?? 0) > 0 || ndjson > 0) return ndjson > (sse ?? 0) ? 'ndjson' : 'sse'
-  if (fallback === 'ndjson') return 'ndjson'
   const wildcard = types.get('text/*') ?? types.get('*/*') ?? 0
   return sse === undefined && wildcard > 0 ? 'sse' : 'ndjson'
 }

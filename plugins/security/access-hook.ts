@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import type { Caller } from '../../core/contracts/callers.ts'
 import { CorralError } from '../../core/errors.ts'
 import { RATE_LIMIT_HEADERS } from '../../core/http/rate-limit-headers.ts'
@@ -61,6 +61,7 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
           request.method === 'OPTIONS' && request.headers['access-control-request-method'] !== undefined
         if (isPreflight) return answerPreflight(request, reply)
       }
+      if (request.method === 'OPTIONS' && request.is404) return answerOptions(app, request, reply)
       try {
         const { caller, key } = await rules.findCaller(request)
         request.caller = caller
@@ -74,6 +75,17 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
       requireRole(request.caller, role)
     })
   }
+}
+
+/** Which methods a path has, for programs that ask before they call. @throws CorralError `route_not_found` */
+function answerOptions(app: FastifyInstance, { url }: FastifyRequest, reply: FastifyReply): FastifyReply {
+  const refusal = app.noRouteError('OPTIONS', url)
+  const { allow } = (refusal.details ?? {}) as { allow?: string[] }
+  if (url !== '*' && !allow) throw refusal
+  return reply
+    .code(204)
+    .header('allow', [...(allow ?? METHODS.split(', ')), 'OPTIONS'].join(', '))
+    .send()
 }
 
 function answerPreflight({ headers }: FastifyRequest, reply: FastifyReply): FastifyReply {

@@ -1,0 +1,162 @@
+import { connect, type Socket } from 'node:net'
+import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
+import t from 'tap'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, startCorral, until } from '../support/corral.ts'
+
+// What HTTP allows beyond what the usual clients do.
+
+const corral = await startCorral(t, {
+  config: 'body_limit: 1MiB\nmodels:\n  corral/tiny-chat:\n    options:\n      num_parallel: 1\n'
+})
+const question = JSON.stringify({
+  model: DEMO,
+  messages: [CAPITAL_QUESTION],
+  stream: false,
+  options: { temperature: 0 }
+})
+
+/** Sends text over a connection of its own. @returns the connection, and all that came back once the server has ended */
+function raw(text: string): { socket: Socket; reply: Promise<string> } {
+  const { hostname, port } = new URL(corral.url)
+  const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
+  let received = ''
+  socket.setEncoding('utf8').on('data', part => {
+    received += part
+  })
+  const reply = new Promise<string>((resolve, reject) => {
+    socket.once('end', () => resolve(received))
+    socket.once('error', reject)
+  })
+  socket.write(text)
+  return { socket, reply }
+}
+
+const post = (path: string, body: string, headers = '') =>
+  `POST ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${Buffer.byteLength(body)}\r\n${headers}\r\n${body}`
+
+async function running(): Promise<number> {
+  const { body } = await corral.json('/api/ps')
+  return body.models.reduce(
+    (sum: number, model: { running: number; queued: number }) => sum + model.running + model.queued,
+    0
+  )
+}
+
+t.test('slashes side by side count as one, before the path is checked', async t => {
+  for (const path of ['//v1/models', '/v1//models', '///v1///models//']) {
+    const { status, body } = await corral.json(path)
+    t.equal(status, 200, path)
+    t.equal(body.object, 'list', path)
+  }
+  const chat = await corral.json('//api//chat?x=a//b', question)
+  t.equal(chat.body.message?.content, CAPITAL_ANSWER)
+  const tags = await corral.json('/ollama//api/tags')
+  t.equal(tags.status, 200)
+  const shut = await startCorral(t, { env: { CORRAL_API_KEYS: 'a-key-that-is-long-enough-for-it' } })
+  for (const path of ['//api/tags', '/api//tags', '/api/health//../tags']) {
+    t.match(await shut.json(path), { status: /40[14]/ }, `${path} needs a key`)
+  }
+})
+
+t.test('a base address that has the path of an API twice is named', async t => {
+  const table = [
+    ['/v1/v1/chat/completions', '/v1/chat/completions', '/v1'],
+    ['/v1/api/chat', '/api/chat', '/v1'],
+    ['/api/v1/chat/completions', '/v1/chat/completions', '/api'],
+    ['/v1/v1/messages', '/v1/messages', '/v1']
+  ] as const
+  for (const [path, route, extra] of table) {
+    const { status, body } = await corral.json(path, question)
+    t.equal(status, 404, path)
+    const message = body.error.message ?? body.error
+    t.match(message, `The route is ${route}: take ${extra} off the end of the base address`, path)
+  }
+  const nothing = await corral.json('/v1/v2/nothing', question)
+  t.equal(nothing.status, 404)
+  t.notMatch(JSON.stringify(nothing.body), 'base address')
+})
+
+t.test('bodies are read in the encodings that HTTP names, within the limit of bodies', async t => {
+  const send = (path: string, body: Uint8Array<ArrayBuffer>, encoding: string) =>
+    fetch(corral.url + path, { method: 'POST', body, headers: { 'content-encoding': encoding } })
+  for (const [encoding, encode] of [
+    ['gzip', gzipSync],
+    ['X-GZIP', gzipSync],
+    ['deflate', deflateSync],
+    ['br', brotliCompressSync]
+  ] as const) {
+    const reply = await send('/api/chat', encode(question), encoding)
+    t.equal(reply.status, 200, encoding)
+    t.equal(((await reply.json()) as any).message.content, CAPITAL_ANSWER, encoding)
+  }
+  const plain = await send('/api/chat', Buffer.from(question), 'identity')
+  t.equal(plain.status, 200)
+  await plain.text()
+
+  for (const encoding of ['compress', 'gzip, gzip', '__proto__', 'constructor']) {
+    const reply = await send('/v1/chat/completions', gzipSync(question), encoding)
+    t.equal(reply.status, 415, encoding)
+    t.match(reply.headers.get('accept-encoding'), /^gzip, deflate, br/)
+    t.equal(((await reply.json()) as any).error.code, 'unsupported_encoding')
+  }
+  const wrong: [string, Uint8Array<ArrayBuffer>][] = [
+    ['no gzip', Buffer.from(question)],
+    ['half of it', gzipSync(question).subarray(0, 40)],
+    ['nothing', Buffer.alloc(0)]
+  ]
+  for (const [what, body] of wrong) {
+    const reply = await send('/api/chat', body, 'gzip')
+    t.equal(reply.status, 400, what)
+    t.match(await reply.json(), { code: /invalid_request|missing_body/ }, what)
+  }
+  const bomb = await send('/api/chat', gzipSync(Buffer.alloc(2 ** 28, ' ')), 'gzip')
+  t.equal(bomb.status, 413, 'what grows beyond the limit is refused while it grows')
+  t.equal(((await bomb.json()) as any).code, 'body_too_large')
+})
+
+t.test('OPTIONS is answered where no page asks', async t => {
+  const ask = (path: string) => fetch(corral.url + path, { method: 'OPTIONS' })
+  const tags = await ask('/api/tags')
+  t.equal(tags.status, 204)
+  t.equal(tags.headers.get('allow'), 'GET, HEAD, OPTIONS')
+  t.equal((await ask('/v1/chat/completions')).headers.get('allow'), 'POST, OPTIONS')
+  t.equal((await ask('/ollama/api/chat')).status, 204)
+  t.equal((await ask('/nothing/here')).status, 404)
+  const { socket, reply } = raw('OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n')
+  socket.end()
+  t.match(await reply, /^HTTP\/1\.1 204 /)
+})
+
+t.test('a client that has ended its side of the connection gets its answer', async t => {
+  for (const stream of [false, true]) {
+    const body = JSON.stringify({ ...JSON.parse(question), stream })
+    const { socket, reply } = raw(post('/api/chat', body))
+    socket.end()
+    const text = await reply
+    t.match(text, /HTTP\/1\.1 200 OK/)
+    t.match(text, 'Paris')
+    t.match(text, stream ? /"done_reason":"stop"/ : CAPITAL_ANSWER)
+  }
+  t.match(await raw('GET /api/tags HTTP/1.0\r\n\r\n').reply, 'corral/tiny-chat')
+})
+
+t.test('a client that has left altogether frees its place, while it waits and while it is answered', async t => {
+  const stay = new AbortController()
+  const first = await corral.send('/api/chat', endless(DEMO), { signal: stay.signal })
+  await until('the slot is taken', async () => (await running()) === 1)
+  const waiting = [question, JSON.stringify({ ...endless(DEMO), stream: false })].map(body =>
+    raw(post('/api/chat', body))
+  )
+  await until('two wait', async () => (await running()) === 3)
+  for (const { socket, reply } of waiting) {
+    reply.catch(() => undefined)
+    socket.end()
+    socket.destroy()
+  }
+  await until('nobody waits', async () => (await running()) === 1, 5000)
+  stay.abort()
+  first.body?.cancel().catch(() => undefined)
+  await until('the slot is free', async () => (await running()) === 0, 5000)
+  const { status } = await corral.json('/api/chat', question)
+  t.equal(status, 200, 'the next one gets it')
+})
