@@ -1,0 +1,107 @@
+import { readFileSync } from 'node:fs'
+import { dirname, join, normalize } from 'node:path'
+import t from 'tap'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { builtInPlugins } from '../../plugins/built-in.ts'
+import { renderConfigDocs } from '../../scripts/config-docs.ts'
+import { renderErrorDocs } from '../../scripts/error-docs.ts'
+import { PUBLISHED, parametersOf, renderModelDocs } from '../../scripts/model-docs.ts'
+import { anchorsOf, blocksOf, exists, pages, proseOf, textOf } from './guides.ts'
+
+// What can be seen of the guides without running anything.
+
+/** Pages at the root that guides lead to. */
+const AT_THE_ROOT = ['ARCHITECTURE.md', 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md']
+const everywhere = [...pages(), ...AT_THE_ROOT]
+
+/** Links of a page to others of this repository: the path from its root, and the anchor. */
+function linksOf(page: string) {
+  const text = proseOf(page).replaceAll(/`[^`\n]*`/g, '')
+  const targets = [...text.matchAll(/\]\(([^)\s]+)\)/g)].map(([, target]) => target!)
+  return targets
+    .filter(target => !/^[a-z]+:/.test(target))
+    .map(target => {
+      const [path = '', anchor] = target.split('#')
+      return { target, path: path === '' ? page : normalize(join(dirname(page), path)), anchor }
+    })
+}
+
+t.test('the README is short', async t => {
+  const words = textOf('README.md').split(/\s+/).filter(Boolean).length
+  t.ok(words <= 900, `${words} words`)
+})
+
+t.test('links lead somewhere', async t => {
+  let checked = 0
+  for (const page of everywhere) {
+    for (const { target, path, anchor } of linksOf(page)) {
+      checked++
+      if (!exists(path)) t.fail(`${page}: ${target} is not there`)
+      else if (anchor !== undefined && !anchorsOf(path).has(anchor)) t.fail(`${page}: ${target} has no such heading`)
+    }
+  }
+  t.ok(checked > 100, `${checked} links`)
+})
+
+t.test('every page can be reached from the README, and every guide is in the index', async t => {
+  const reached = new Set(['README.md'])
+  for (const page of reached) {
+    for (const { path } of linksOf(page)) if (path.endsWith('.md') && exists(path)) reached.add(path)
+  }
+  t.same(
+    pages().filter(page => !reached.has(page)),
+    []
+  )
+  const index = linksOf('docs/README.md').map(({ path }) => path)
+  t.same(
+    pages().filter(page => page !== 'docs/README.md' && !index.includes(page)),
+    []
+  )
+})
+
+t.test('generated pages are those that the source gives', async t => {
+  const rendered = { ...renderConfigDocs(builtInPlugins), ...renderErrorDocs(), ...renderModelDocs() }
+  for (const [name, text] of Object.entries(rendered)) {
+    t.equal(readFileSync(join(packageRoot, 'docs', name), 'utf8'), text, `${name}: run "npm run docs:write"`)
+  }
+})
+
+t.test('the shapes of published models have as many parameters as their publishers say', async t => {
+  for (const model of PUBLISHED) {
+    const share = parametersOf(model) / (model.parameters * 1e9)
+    t.ok(share > 0.97 && share < 1.03, `${model.repository}: ${share.toFixed(3)}`)
+  }
+})
+
+t.test('blocks say what they are', async t => {
+  const languages = ['sh', 'js', 'ts', 'python', 'json', 'yaml', 'toml', 'text', 'dockerfile', '']
+  for (const page of pages()) {
+    for (const { line, language } of blocksOf(page)) t.ok(languages.includes(language), `${page}:${line}: ${language}`)
+  }
+})
+
+t.test('the language is plain', async t => {
+  /** What to write instead is in the name. */
+  const patterns: [RegExp, string][] = [
+    [/\b(simply|just|easily|obviously|of course)\b/i, 'leave it out: it is not easy for whoever reads it'],
+    [/\b(utili[sz]e[sd]?|leverag(e|es|ed|ing)|facilitat(e|es|ed))\b/i, 'use, help'],
+    [/\b(blazing|seamless(ly)?|powerful|cutting.edge|world.class|next.generation|robust)\b/i, 'say what it does'],
+    [/\b(in order to|due to the fact|at this point in time)\b/i, 'to, because, now'],
+    [/\b(whilst|amongst|thusly|herein|aforementioned)\b/i, 'while, among, so, here'],
+    [/\bplease\b/i, 'leave it out'],
+    [/\b(hinderers?|doomed|reckoning)\b/i, "the field's own words"]
+  ]
+  for (const page of pages()) {
+    const lines = proseOf(page).split('\n')
+    for (const [at, line] of lines.entries()) {
+      for (const [pattern, instead] of patterns) {
+        const found = pattern.exec(line.replaceAll(/`[^`]*`/g, ''))
+        if (found) t.fail(`${page}, near line ${at + 1}: "${found[0]}": ${instead}`)
+      }
+    }
+  }
+  t.ok(
+    patterns.some(([pattern]) => pattern.test('It is simply there.')),
+    'the check can fail'
+  )
+})

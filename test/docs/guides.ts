@@ -1,0 +1,71 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { packageRoot } from '../../core/system/package-info.ts'
+
+/** A fenced block of a page. */
+export interface Block {
+  /** The page, from the repository's root. */
+  page: string
+  /** The line of its fence, from 1. */
+  line: number
+  language: string
+  text: string
+  /** What a comment right before the fence says, such as `untested: needs Docker`. */
+  directive?: string
+}
+
+/** The pages for people: the README and all of docs. */
+export function pages(): string[] {
+  const docs = readdirSync(join(packageRoot, 'docs')).filter(name => name.endsWith('.md'))
+  return ['README.md', ...docs.sort().map(name => `docs/${name}`)]
+}
+
+export function textOf(page: string): string {
+  return readFileSync(join(packageRoot, page), 'utf8')
+}
+
+export function exists(path: string): boolean {
+  return existsSync(join(packageRoot, path))
+}
+
+/** The fenced blocks of a page, in their order. */
+export function blocksOf(page: string): Block[] {
+  const lines = textOf(page).split('\n')
+  const blocks: Block[] = []
+  for (let at = 0; at < lines.length; at++) {
+    const fence = /^```(\w*)/.exec(lines[at]!)
+    if (!fence) continue
+    const end = lines.indexOf('```', at + 1)
+    if (end === -1) throw new Error(`${page}:${at + 1}: the block has no end`)
+    const before = lines.slice(0, at).findLast(line => line.trim() !== '') ?? ''
+    const directive = /^<!-- (.*) -->$/.exec(before)?.[1]
+    blocks.push({
+      page,
+      line: at + 1,
+      language: fence[1]!,
+      text: `${lines.slice(at + 1, end).join('\n')}\n`,
+      ...(directive === undefined ? {} : { directive })
+    })
+    at = end
+  }
+  return blocks
+}
+
+/** A page with empty lines in the place of its fenced blocks. */
+export function proseOf(page: string): string {
+  return textOf(page).replaceAll(/^```.*?^```$/gms, block => block.replaceAll(/[^\n]/g, ''))
+}
+
+/** The anchors of a page, as GitHub makes them of its headings. */
+export function anchorsOf(page: string): Set<string> {
+  const headings = [...proseOf(page).matchAll(/^#{1,6} (.*)$/gm)].map(([, text]) => text!)
+  const anchors = new Set<string>()
+  for (const heading of headings) {
+    const plain = heading.replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1').toLowerCase()
+    const anchor = plain.replaceAll(/[^\p{L}\p{N}_ -]/gu, '').replaceAll(' ', '-')
+    let unique = anchor
+    for (let number = 1; anchors.has(unique); number++) unique = `${anchor}-${number}`
+    anchors.add(unique)
+  }
+  return anchors
+}
