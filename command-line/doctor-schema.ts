@@ -10,7 +10,12 @@ const ConfigProblemSchema = Type.Object(
     line: Type.Optional(Type.Integer({ description: 'Counted from 1' })),
     column: Type.Optional(Type.Integer({ description: 'Counted from 1' })),
     setting: Type.Optional(Type.String({ description: 'Name of the setting, such as security.api_keys' })),
-    message: Type.String({ description: 'What is wrong and what is allowed' })
+    message: Type.String({ description: 'What is wrong and what is allowed' }),
+    passedOn: Type.Optional(
+      Type.Literal(true, {
+        description: 'It is an option of requests that nobody knows, which engines get all the same'
+      })
+    )
   },
   { description: 'One mistake' }
 )

@@ -21,8 +21,11 @@ Exit codes: 0 done, 2 the configuration has mistakes (each with file, line and c
     .action(async ({ json }: { json?: boolean }) => {
       const report = await ask<ReloadReport>(context, 'POST', '/api/reload', undefined, { whenNone: 'fail' })
       if (json) return printJson(report)
-      const { reportLines } = await import('../../core/config/reloader.ts')
-      for (const { where, message } of report.unknown) printNote(`warning: ${where}: ${message} It is ignored.`)
+      const [{ reportLines }, { unknownWarning }] = await Promise.all([
+        import('../../core/config/reloader.ts'),
+        import('../../core/config/config-error.ts')
+      ])
+      for (const problem of report.unknown) printNote(`warning: ${unknownWarning(problem)}`)
       printText(reportLines(report).join('\n'))
     })
 }

@@ -37,19 +37,21 @@ async function serve(context: CommandContext): Promise<never> {
     { shutdownLimit, startServer },
     { createLogger },
     { LogLevels },
-    { default: closeWithGrace }
+    { default: closeWithGrace },
+    { unknownWarning }
   ] = await Promise.all([
     openConfig(context),
     context.definitions(),
     import('../../core/http/server.ts'),
     import('../../core/system/log.ts'),
     import('../../core/system/log-levels.ts'),
-    import('close-with-grace')
+    import('close-with-grace'),
+    import('../../core/config/config-error.ts')
   ])
   const logs = new LogLevels(createLogger(config.core.log_level), config.core.log_levels)
   const log = logs.part('server')
   const onTerminal = startedOnTerminal()
-  for (const { where, message } of config.unknown) log.warn(`${where}: ${message} It is ignored.`)
+  for (const problem of config.unknown) log.warn(unknownWarning(problem))
   const exposed = await exposedKeysWarning(config)
   if (exposed) log.warn(exposed)
   const load = async (file: string | undefined) => {

@@ -39,6 +39,7 @@ export function surfaceDependencies(
     hooks: context.hooks,
     config: context.config,
     surface,
+    optionsAtTop: true,
     heartbeat: () => parseDuration(heartbeat())!
   }
 }

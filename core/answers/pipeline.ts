@@ -18,6 +18,7 @@ import type { OverflowPolicy } from '../models/options.ts'
 import { type Asked, boundsFor, withinBounds } from './bounds.ts'
 import { countCut, promptTokens, tokensIn } from './cut-answers.ts'
 import { shorterConversation } from './drop-oldest.ts'
+import { reportUnknownOptions } from './unknown-options.ts'
 
 /*
  * The one way of an answer: a surface says what it wants (Question) and how it writes deltas (AnswerWriter); leases,
@@ -33,6 +34,8 @@ export interface AnswerDependencies {
   hooks: Hooks
   /** Name of the plugin, for hooks. */
   surface: string
+  /** Whether options may be at the top level of a request too, and not in `options` only. */
+  optionsAtTop?: boolean
 }
 
 /** What a surface asks of a model, in the words of the hosted-chat API. */
@@ -187,19 +190,22 @@ function granted(
 }
 
 /**
- * The request within what its caller may ask of the model, and its engine be asked.
- * @throws CorralError `forbidden_model`, `over_limit`
+ * The request within what its caller may ask of the model, and its engine be asked. The reply's header names options that
+ * nobody knows.
+ * @throws CorralError `forbidden_model`, `over_limit`, `invalid_option`
  */
 async function bounded<Request extends Asked>(
-  { config, engines, surface }: AnswerDependencies,
+  deps: AnswerDependencies,
   reply: FastifyReply,
   asked: Request,
   variant: Model
 ): Promise<Request> {
+  const { config, engines, surface } = deps
   const { caller, body: sent, record } = reply.request
   record.use = { surface, operation: asked.operation, model: variant.publicName, variant }
   reply.server.drain.admit(reply)
   requireAllowed(caller.models, asked.lease.model, variant)
+  reportUnknownOptions(deps, reply, variant, asked.lease.mode)
   const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
   if (body) await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
   if (asked.lease.keepAlive === undefined || hasRole(caller.role, 'operator')) return { ...asked, body }

@@ -10,6 +10,13 @@ export interface ConfigProblem {
   setting?: string
   /** What is wrong and what is allowed. Never holds a secret. */
   message: string
+  /** It is an option of requests that nobody knows, which engines get all the same; other unknown settings are ignored. */
+  passedOn?: true
+}
+
+/** What corral can do without, as a line of the log. */
+export function unknownWarning({ where, message, passedOn }: Pick<ConfigProblem, 'where' | 'message' | 'passedOn'>) {
+  return `${where}: ${message} ${passedOn ? 'It is passed on to the engine.' : 'It is ignored.'}`
 }
 
 /** The configuration cannot be used. All mistakes that were found are listed. */

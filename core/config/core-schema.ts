@@ -115,6 +115,11 @@ const LimitsSchema = Type.Object(
       tokens_out_per_minute: 0,
       tokens_out_per_day: 0
     }),
+    strict_options: Type.Boolean({
+      default: false,
+      description:
+        'Refuse requests with options that nobody knows, such as misspelt ones; otherwise they are passed on to the engine, and the header X-Corral-Unknown-Options names them'
+    }),
     body_depth: Type.Integer({ default: 200, minimum: 1, description: 'Levels of lists and objects in a request' }),
     grammar_size: Bytes({
       default: '64KiB',

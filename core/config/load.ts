@@ -93,7 +93,8 @@ function fileLayer(schema: ConfigSchema, file: ConfigFile): Layer {
   const values = withoutEmpty(schema.root, yaml.value ?? {})
   for (const { path, atKey, unknown, message } of findMistakes(schema, values)) {
     const problem = problemAt(atKey ? yaml.keyPlace(path) : yaml.valuePlace(path), message, settingName(path))
-    if (unknown) {
+    if (unknown === 'option') layer.unknown.push({ ...problem, passedOn: true })
+    else if (unknown) {
       layer.unknown.push(problem)
       delete (valueAt(values, path.slice(0, -1)) as Values)[path.at(-1)!]
     } else layer.problems.push(problem)

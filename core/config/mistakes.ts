@@ -1,6 +1,6 @@
 import { CorralError } from '../errors.ts'
 import { modelKey, parseModelName } from '../models/model-name.ts'
-import { parseOptions } from '../models/options.ts'
+import { isKnownOption, knownOptionNames, parseOptions } from '../models/options.ts'
 import { isObject } from '../system/json-object.ts'
 import { allowedBy, type JsonSchema } from '../system/schema-check.ts'
 import { type ConfigSchema, isSecret, schemaAt, settingName } from './setting-schema.ts'
@@ -11,8 +11,8 @@ export interface Mistake {
   path: string[]
   /** Whether the key is at fault rather than its value. */
   atKey: boolean
-  /** There is no such setting; corral can do without it. */
-  unknown?: boolean
+  /** There is no such setting, or no such option of requests; corral can do without it. */
+  unknown?: 'setting' | 'option'
   message: string
 }
 
@@ -74,6 +74,8 @@ function knownPaths(schema: JsonSchema, path: string[] = []): string[][] {
 /** The data directory, which the file cannot name: the file may be inside it. */
 const isHome = (path: readonly string[]) => path.length === 1 && path[0] === 'home'
 
+const quoted = (key: string) => JSON.stringify(key.length > 80 ? `${key.slice(0, 80)}…` : key)
+
 function unknownKey(root: JsonSchema, path: string[]): string {
   const key = path.at(-1)!
   const parent = path.slice(0, -1)
@@ -86,7 +88,7 @@ function unknownKey(root: JsonSchema, path: string[]): string {
   const elsewhere = knownPaths(root).filter(known => known.at(-1) === key.toLowerCase())
   const guesses = near ? [[...parent, near]] : elsewhere.length <= 2 ? elsewhere : []
   const within = parent.length === 0 ? 'There is no setting' : `${settingName(parent)} has no setting`
-  const called = JSON.stringify(key.length > 80 ? `${key.slice(0, 80)}…` : key)
+  const called = quoted(key)
   if (guesses.length > 0) return `${within} ${called}; did you mean ${guesses.map(settingName).join(' or ')}?`
   return `${within} ${called}; ${siblings.length > 0 ? `known are ${siblings.join(', ')}` : 'none is allowed there'}.`
 }
@@ -125,7 +127,7 @@ function schemaMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
     // One sentence a place: a value that breaks several rules of its schema is still one mistake.
     const place = path.join('\0')
     const unknown = atKey && !isHome(path)
-    if (!mistakes.has(place)) mistakes.set(place, { path, atKey, message, ...(unknown && { unknown }) })
+    if (!mistakes.has(place)) mistakes.set(place, { path, atKey, message, ...(unknown && { unknown: 'setting' }) })
   }
   return [...mistakes.values()]
 }
@@ -188,20 +190,34 @@ export function optionGroups(values: unknown): string[][] {
   ].filter(path => isObject(valueAt(values, path)))
 }
 
-function optionMistakes(values: unknown): Mistake[] {
-  return optionGroups(values).flatMap(group =>
-    Object.entries(valueAt(values, group) as object).flatMap(([key, value]) => {
+function optionMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
+  const { engineOptions } = schema
+  const open = schema.openModels(values)
+  return optionGroups(values).flatMap(group => {
+    const [, model = ''] = group
+    const isOpen = engineOptions.size === 0 || open.has(model.toLowerCase())
+    return Object.entries(valueAt(values, group) as object).flatMap(([key, value]): Mistake[] => {
+      const path = [...group, key]
       const message = complaintOf(() => parseOptions({ [key]: value }))
-      return message ? [{ path: [...group, key], atKey: false, message }] : []
+      if (message) return [{ path, atKey: false, message }]
+      if (isOpen || isKnownOption(key) || engineOptions.has(key)) return []
+      return [{ path, atKey: true, unknown: 'option', message: unknownOption(group, key, engineOptions) }]
     })
-  )
+  })
+}
+
+function unknownOption(group: string[], key: string, engineOptions: ReadonlySet<string>): string {
+  const within = `${settingName(group)} has no option ${quoted(key)}`
+  const near = nearest(key, [...knownOptionNames, ...engineOptions])
+  if (near) return `${within}; did you mean ${settingName([...group, near])}?`
+  return `${within}: neither corral nor its engines know it.`
 }
 
 /** Everything that is wrong with a configuration's values, each place once. The values stay as they are. */
 export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   const mistakes = schemaMistakes(schema, values)
   const places = new Set(mistakes.map(({ path }) => path.join('\0')))
-  for (const mistake of [...nameMistakes(valueAt(values, ['models'])), ...optionMistakes(values)]) {
+  for (const mistake of [...nameMistakes(valueAt(values, ['models'])), ...optionMistakes(schema, values)]) {
     if (!places.has(mistake.path.join('\0'))) mistakes.push(mistake)
   }
   return mistakes

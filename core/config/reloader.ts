@@ -3,7 +3,7 @@ import type { ReloadReport, SettingChangeRecord } from '../contracts/native-reco
 import { CorralError, messageOf } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import { changesBetween, overriddenChanges, type SettingChange, withoutRestarts } from './changes.ts'
-import { ConfigError } from './config-error.ts'
+import { ConfigError, unknownWarning } from './config-error.ts'
 import type { LiveConfig } from './live-config.ts'
 import type { LoadedConfig } from './load.ts'
 import { composeConfigSchema } from './setting-schema.ts'
@@ -62,7 +62,7 @@ export class Reloader {
     const { log } = this.#options
     try {
       const report = await this.#carryOut()
-      for (const { where, message } of report.unknown) log.warn(`${where}: ${message} It is ignored.`)
+      for (const problem of report.unknown) log.warn(unknownWarning(problem))
       for (const line of reportLines(report)) log.info(line)
       return report
     } catch (error) {
@@ -92,7 +92,7 @@ export class Reloader {
       applied: records(false),
       restart: records(true),
       overridden,
-      unknown: loaded.unknown.map(({ where, message }) => ({ where, message }))
+      unknown: loaded.unknown.map(({ where, message, passedOn }) => ({ where, message, ...(passedOn && { passedOn }) }))
     }
   }
 

@@ -107,6 +107,10 @@ function compile(root: JsonSchema, sections: Record<string, JsonSchema>): Valida
 
 export interface ConfigSchema {
   root: JsonSchema
+  /** What engines know of the options that the configuration sets; empty where no plugin says anything. */
+  engineOptions: ReadonlySet<string>
+  /** Names of the models in these values whose engines may know other options; lower case. */
+  openModels(values: unknown): ReadonlySet<string>
   /** Fills in defaults, in place, and gives what is wrong. */
   check(value: unknown): ErrorObject[]
 }
@@ -143,7 +147,18 @@ export function composeConfigSchema(definitions: readonly FoundPlugin[]): Config
   const core = complete(structuredClone(CoreConfigSchema) as unknown as JsonSchema, 'core')
   const root: JsonSchema = { ...core, properties: { ...core.properties, ...sections } }
   const validate = compile(root, sections)
-  return { root, check: value => (validate(value) ? [] : [...(validate.errors ?? [])]) }
+  return {
+    root,
+    check: value => (validate(value) ? [] : [...(validate.errors ?? [])]),
+    engineOptions: new Set(definitions.flatMap(({ engineOptions = [] }) => engineOptions)),
+    openModels(values) {
+      const names = definitions.flatMap(definition => {
+        const section = isObject(values) ? values[definition.name] : undefined
+        return isObject(section) ? (definition.models?.(section) ?? []) : []
+      })
+      return new Set(names.map(name => name.toLowerCase()))
+    }
+  }
 }
 
 /** The schema of what lies under `key`, or undefined where the key is unknown or open. */

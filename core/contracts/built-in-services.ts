@@ -85,6 +85,8 @@ declare module './engines.ts' {
   }
 
   interface Engines {
+    /** Options of requests that any engine is known to know; undefined where no provider says what its engines know. */
+    knownOptions(): ReadonlySet<string> | undefined
     /** What the latest engines of a model printed, the newest first. */
     logs(model: Model): EngineLogRecord[]
     /** Settings of the scheduler's section that concern providers. */

@@ -217,6 +217,11 @@ export interface MemoryEstimate {
 export interface EngineProvider {
   /** Unique among providers, such as `llama-server`. */
   readonly name: string
+  /**
+   * Names of the fields of requests that its engines know, such as `min_p`: others are reported as unknown options. Where
+   * absent nobody can tell, and none is.
+   */
+  readonly knownOptions?: ReadonlySet<string>
   /** How well it serves a model in a mode: the provider with the highest number does; 0 where it cannot. */
   serves(model: Model, mode: EngineMode): number
   /**

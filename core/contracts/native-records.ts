@@ -308,9 +308,17 @@ export const ReloadReportSchema = Type.Object(
       description:
         'Those that the file has changed without effect, since a flag or the environment of the server decides them'
     }),
-    unknown: Type.Array(Type.Object({ where: Type.String(), message: Type.String() }, loose), {
-      description: 'Settings of the file that corral does not know'
-    })
+    unknown: Type.Array(
+      Type.Object(
+        {
+          where: Type.String(),
+          message: Type.String(),
+          passedOn: Type.Optional(Type.Literal(true, { description: 'An option of requests, which engines get' }))
+        },
+        loose
+      ),
+      { description: 'Settings of the file that corral does not know' }
+    )
   },
   { ...loose, title: 'ReloadReport' }
 )

@@ -1,4 +1,4 @@
-import { type TProperties, type TSchema, type TSchemaOptions, Type } from 'typebox'
+import { type TOptional, type TProperties, type TSchema, type TSchemaOptions, type TUnknown, Type } from 'typebox'
 import { RequestOptionsSchema } from '../models/options.ts'
 
 /** Schemas of what requests and replies of several surfaces have in common. */
@@ -38,3 +38,9 @@ export const keep_alive = Given(
     description: 'How long the model stays loaded: seconds, or a duration such as 5m'
   })
 )
+
+/** Fields that clients of other services send, and that make no difference here, whatever they hold. */
+export function ignored<Name extends string>(...names: Name[]) {
+  const entries = names.map(name => [name, Type.Optional(Type.Unknown({ description: 'Of no effect' }))])
+  return Object.fromEntries(entries) as Record<Name, TOptional<TUnknown>>
+}

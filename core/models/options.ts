@@ -56,7 +56,9 @@ export const RequestOptionsSchema = Type.Object(
     title: 'Options',
     description:
       'Where one is not given, that of the model in the configuration holds, then that of the server. num_predict is ' +
-      'max_tokens, num_gpu is n_gpu_layers. What the engine knows besides (stop, min_p, repeat_penalty, …) is passed on.',
+      'max_tokens, num_gpu is n_gpu_layers. What the engine knows besides (stop, min_p, repeat_penalty, …) is passed on. ' +
+      'So is what nobody knows: the header X-Corral-Unknown-Options of the reply names it, and X-Corral-Clamped says ' +
+      'where num_ctx is larger than allowed.',
     additionalProperties: true
   }
 )
@@ -157,6 +159,23 @@ export function parseOptions(given: unknown): ParsedOptions {
 }
 
 const OWN_OPTIONS = new Set([...Object.keys(RULES), ...Object.keys(ALIASES)])
+
+/** What Ollama's clients send besides, some of it of no effect here. */
+const OLLAMA_OPTIONS = [
+  ...['num_keep', 'min_p', 'tfs_z', 'typical_p', 'repeat_last_n', 'repeat_penalty', 'presence_penalty', 'stop'],
+  ...['frequency_penalty', 'mirostat', 'mirostat_tau', 'mirostat_eta', 'penalize_newline', 'numa', 'num_batch'],
+  ...['main_gpu', 'low_vram', 'f16_kv', 'logits_all', 'vocab_only', 'use_mmap', 'use_mlock', 'embedding_only'],
+  ...['num_thread', 'num_gqa', 'rope_frequency_base', 'rope_frequency_scale', 'draft_num_predict']
+]
+const KNOWN_OPTIONS = new Set([...OWN_OPTIONS, ...OLLAMA_OPTIONS])
+
+/** All options that are known whatever the engine, corral's own first. */
+export const knownOptionNames: readonly string[] = [...KNOWN_OPTIONS]
+
+/** Whether an option is known whatever the engine: it is corral's own, or one of Ollama's. */
+export function isKnownOption(name: string): boolean {
+  return KNOWN_OPTIONS.has(name)
+}
 
 /** Whether a field of a hosted-chat body is an option of corral's own (or an alias of one). */
 export function isOwnOption(name: string): boolean {

@@ -103,6 +103,16 @@ export interface PluginDefinition<Options extends TObject = TObject> {
   optional?: boolean
   /** Schema of its section; every property has a default. */
   options: Options
+  /**
+   * Options of requests that its engines know (`EngineProvider.knownOptions`). What the configuration sets as options is
+   * held against those of all plugins, so that misspelt ones are found; where no plugin has any, nothing is.
+   */
+  engineOptions?: readonly string[]
+  /**
+   * Names of the models that a section of this plugin brings, as it stands in the file. Their options are not checked:
+   * engines elsewhere may know any.
+   */
+  models?(section: Readonly<Record<string, unknown>>): readonly string[]
   setup(context: PluginContext, options: Static<Options>): Promise<PluginOffer> | PluginOffer
 }
 

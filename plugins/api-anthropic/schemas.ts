@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import { Given, keep_alive, ListOf, Loose, OrNull, options, Titled } from '../../core/http/request-fields.ts'
+import { Given, ignored, keep_alive, ListOf, Loose, OrNull, options, Titled } from '../../core/http/request-fields.ts'
 import type { ErrorShape } from '../../core/http/response-schemas.ts'
 
 const text = Given(Type.String())
@@ -47,6 +47,8 @@ export type ToolParam = Static<typeof ToolParam>
 
 const Format = Loose({ type: Type.Literal('json_schema'), schema: Loose({}) })
 
+const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Not supported: refused where it is set' }))
+
 /** What counting and answering share. */
 const conversation = {
   model: Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }),
@@ -78,6 +80,17 @@ const conversation = {
   thread: Given(
     Loose({ type: text }, { description: 'No conversations are kept: "continue" is answered with thread_not_found' })
   ),
+  container: NOT_HERE,
+  mcp_servers: NOT_HERE,
+  ...ignored(
+    'billing_policy',
+    'cache_control',
+    'compaction',
+    'context_management',
+    'diagnostics',
+    'fallback_credit_token'
+  ),
+  ...ignored('betas', 'fallbacks', 'inference_geo', 'service_tier', 'speed', 'user_profile_id', 'workspace_id'),
   options,
   keep_alive
 }

@@ -3,6 +3,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { callerLease } from '../../core/answers/pipeline.ts'
+import { reportUnknownOptions } from '../../core/answers/unknown-options.ts'
 import type { Caller } from '../../core/contracts/callers.ts'
 import type { ConvertedModel } from '../../core/contracts/conversion.ts'
 import { FoundModelsSchema } from '../../core/contracts/found-models.ts'
@@ -166,7 +167,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       const model = naming.parse(nameOf(body), request.caller)
       const options = parseOptions(body.options).load
       const keepAlive = parseKeepAlive(body.keep_alive)
-      catalogFor(catalog, request.caller).get(model)
+      reportUnknownOptions(deps, reply, catalogFor(catalog, request.caller).get(model))
       return await streams.replyToWork(request, reply, body, async (signal, onProgress) => {
         const lease = await scheduler.lease({
           ...callerLease(reply),

@@ -1,6 +1,6 @@
 import { type Static, Type } from 'typebox'
 import { CountersSchema, Time } from '../../core/contracts/native-records.ts'
-import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
+import { Given, ignored, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
 
 const answering = {
   ...named,
@@ -10,6 +10,7 @@ const answering = {
   think: Given(Type.Union([Type.Boolean(), Type.String()])),
   keep_alive,
   truncate: Given(Type.Boolean({ description: 'Drop the oldest turns of a conversation that is too long' })),
+  ...ignored('shift'),
   logprobs: Given(Type.Boolean({ description: 'Return the log probabilities of the tokens' })),
   top_logprobs: Given(
     Type.Integer({ minimum: 0, maximum: 20, description: 'Number of alternative tokens at each position' })
@@ -50,7 +51,8 @@ export const GenerateRequestSchema = Titled('GenerateRequest', {
   suffix: Given(Type.String()),
   context: Type.Optional(Type.Unknown({ description: "Ignored: another server's numbers mean nothing here" })),
   images: Given(Type.Array(Type.String({ minLength: 1 }))),
-  raw: Given(Type.Boolean())
+  raw: Given(Type.Boolean()),
+  ...ignored('width', 'height', 'steps')
 })
 export type GenerateRequest = Static<typeof GenerateRequestSchema>
 

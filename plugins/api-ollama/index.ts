@@ -20,7 +20,7 @@ export default definePlugin({
   api: 1,
   description: "The API for Ollama's clients, under /ollama and at a second address",
   optional: true,
-  needs: ['nativeApi', 'access', 'storage', 'catalog', 'scheduler', 'downloads', 'conversion'],
+  needs: ['nativeApi', 'access', 'storage', 'catalog', 'scheduler', 'engines', 'downloads', 'conversion'],
   options: Type.Object(
     {
       listen: Type.String({
@@ -42,6 +42,8 @@ export default definePlugin({
     const { limits } = context.config
     const blobs = new BlobStore(context.paths.blobs, storage, log, parseBytes(limits.uploads_size)!)
     const making = {
+      config: context.config,
+      engines: context.service('engines'),
       storage,
       catalog: context.service('catalog'),
       scheduler: context.service('scheduler'),

@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import { Given, keep_alive, ListOf, Loose, named, OrNull, Titled } from '../../core/http/request-fields.ts'
+import { Given, ignored, keep_alive, ListOf, Loose, named, OrNull, Titled } from '../../core/http/request-fields.ts'
 import { requestOptions } from '../../core/models/options.ts'
 
 const text = Given(Type.String())
@@ -115,7 +115,9 @@ export const ChatRequest = Loose(
       })
     ),
     reasoning_effort: Given(Type.String({ description: 'none, low, medium, high, …: what the chat template knows' })),
-    modalities: Given(Type.Array(Type.String(), { description: 'Answers are text' }))
+    modalities: Given(Type.Array(Type.String(), { description: 'Answers are text' })),
+    ...ignored('audio', 'metadata', 'moderation', 'prediction', 'safety_identifier', 'service_tier', 'store', 'user'),
+    ...ignored('prompt_cache_key', 'prompt_cache_options', 'prompt_cache_retention', 'verbosity', 'web_search_options')
   },
   { title: 'ChatCompletionRequest', description: 'What else llama-server knows, such as min_p, is passed on' }
 )
@@ -137,7 +139,8 @@ export const CompletionRequest = Loose({
     Type.Union([Type.Integer({ minimum: 0, maximum: 100 }), Type.Boolean()], {
       description: 'How many of the likeliest tokens are listed at each position'
     })
-  )
+  ),
+  ...ignored('user')
 })
 export type CompletionRequest = Static<typeof CompletionRequest>
 
@@ -152,7 +155,8 @@ export const EmbeddingRequest = Loose({
   encoding_format: Given(Type.Enum(['float', 'base64'], { default: 'float' })),
   dimensions: Given(Type.Integer({ minimum: 1, description: 'Vectors are cut to this length and normalised again' })),
   options,
-  keep_alive
+  keep_alive,
+  ...ignored('user')
 })
 export type EmbeddingRequest = Static<typeof EmbeddingRequest>
 
@@ -163,7 +167,8 @@ export const RerankRequest = Loose({
   top_n: Given(Type.Integer({ minimum: 1, description: 'How many of the best are returned; all by default' })),
   return_documents: Given(Type.Boolean({ default: false })),
   options,
-  keep_alive
+  keep_alive,
+  ...ignored('max_chunks_per_doc', 'max_tokens_per_doc', 'priority', 'rank_fields', 'return_embeddings', 'truncation')
 })
 export type RerankRequest = Static<typeof RerankRequest>
 

@@ -11,7 +11,7 @@ const INFO = {
   description:
     'Models have names of the form `<owner>/<name>`, or `<owner>/<name>:<variant>` for one of several quantizations.\n\n' +
     'Bodies are JSON, whatever their `Content-Type` says. `null` counts as absent, and unknown fields are ' +
-    'ignored. Every `GET` route also answers `HEAD`.\n\n' +
+    'ignored; where they may be misspelt options, the header `X-Corral-Unknown-Options` of the reply names them. Every `GET` route also answers `HEAD`.\n\n' +
     'A key is needed only where the server has any. `x-corral-role` is the role that an operation needs; without keys, a ' +
     'caller on the same machine is an `operator`.',
   license: { name: 'MIT', identifier: 'MIT' }

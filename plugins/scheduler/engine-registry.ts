@@ -62,6 +62,10 @@ export function createEngineRegistry(limits: Pick<Engines, 'settings' | 'hostMem
       if (!provider) throw unsupported(model, mode)
       return provider
     },
+    knownOptions() {
+      const lists = providers.flatMap(({ knownOptions }) => knownOptions ?? [])
+      return lists.length === 0 ? undefined : new Set(lists.flatMap(list => [...list]))
+    },
     logs: model => providers.flatMap(provider => provider.logs?.(model) ?? []),
     async budget(held) {
       const [host, ...pools] = await Promise.all([

@@ -3,6 +3,7 @@ import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
+import { KNOWN_OPTIONS } from './known-options.ts'
 import { createEngineLogBook } from './log-book.ts'
 import { estimateMemory } from './memory/fit-params.ts'
 import { createMemoryBook } from './memory/memory-book.ts'
@@ -15,6 +16,7 @@ export default definePlugin({
   description: 'Runs the models on disk with llama-server',
   needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware', 'access'],
   options: Type.Object({}, { additionalProperties: false }),
+  engineOptions: KNOWN_OPTIONS,
   setup({ config, log, paths, service }) {
     const engines = service('engines')
     const runtimes = service('runtimes')

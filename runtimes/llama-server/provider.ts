@@ -9,6 +9,7 @@ import { createLlamaServerEngine, type LlamaServerEngine, templateOf } from './e
 import { type GrammarLimits, grammarCheck } from './grammar-bounds.ts'
 import { unenforced } from './grammar-schemas.ts'
 import { createInputBook } from './input-guard.ts'
+import { KNOWN_OPTIONS } from './known-options.ts'
 import type { EngineLog } from './launch.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
 import type { EngineLogBook } from './log-book.ts'
@@ -128,6 +129,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
 
   return {
     name: 'llama-server',
+    knownOptions: new Set(KNOWN_OPTIONS),
     serves: (model, mode) => (hasFiles(model) ? servesMode(model, mode) : 0),
     check: grammarCheck(deps.grammarLimits),
     unenforced,

@@ -5,6 +5,7 @@ import type { BroughtModel, Capability } from '../../core/contracts/models.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'
+import { isObject } from '../../core/system/json-object.ts'
 import { createRemoteEngine } from './remote-engine.ts'
 import { createRemoteServers, type RemoteServers } from './remote-servers.ts'
 
@@ -64,6 +65,7 @@ export default definePlugin({
     },
     { additionalProperties: false, restart: true }
   ),
+  models: ({ models }) => Object.keys(isObject(models) ? models : {}),
   setup(context, options) {
     const { log } = context
     const interval = parseDuration(options.health_interval)!

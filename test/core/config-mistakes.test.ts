@@ -1,9 +1,11 @@
+import { join } from 'node:path'
 import t from 'tap'
 import { Type } from 'typebox'
-import { formatProblems } from '../../core/config/config-error.ts'
+import { formatProblems, unknownWarning } from '../../core/config/config-error.ts'
 import { loadConfig } from '../../core/config/load.ts'
 import { nearest } from '../../core/config/suggestion.ts'
 import type { PluginDefinition } from '../../core/plugins/plugin.ts'
+import { builtInPlugins } from '../../plugins/built-in.ts'
 import { definitions, load, problemsOf } from './loaded-config.ts'
 
 t.test('mistakes name place, setting, value and what is allowed', async t => {
@@ -124,6 +126,35 @@ t.test('unknown settings are ignored and reported; wrong values are mistakes', a
   const error = await load(t, { yaml: 'prot: 1\nport: x' }).catch(error => error)
   t.match(error.problems, [{ setting: 'port' }, { setting: 'prot' }], 'a mistake is reported with what is unknown')
   await t.rejects(load(t, { yaml: 'home: /elsewhere' }), { name: 'ConfigError' }, 'it would be another data directory')
+})
+
+t.test('options that nobody knows', async t => {
+  const check = async (yaml: string) => {
+    const cwd = t.testdir({ 'config.yaml': yaml, home: {} })
+    return await loadConfig({ flags: {}, env: { CORRAL_HOME: join(cwd, 'home') }, cwd, definitions: builtInPlugins })
+  }
+  const config = await check(`defaults:
+  temprature: 0.5
+  min_p: 0.1
+  num_thread: 4
+models:
+  a/b: { options: { num_cxt: 5, zzzzzz: 1, grammar: x } }
+  far/away: { options: { guided_json: 1 } }
+remote:
+  models: { Far/Away: { model: x, servers: [{ url: 'http://127.0.0.1:9/v1' }] } }
+`)
+  t.strictSame(
+    config.unknown.map(({ where, message }) => [where, message]),
+    [
+      ['config.yaml:2:3', 'defaults has no option "temprature"; did you mean defaults.temperature?'],
+      ['config.yaml:6:21', 'models."a/b".options has no option "num_cxt"; did you mean models."a/b".options.num_ctx?'],
+      ['config.yaml:6:33', 'models."a/b".options has no option "zzzzzz": neither corral nor its engines know it.']
+    ],
+    'those of servers elsewhere are not known'
+  )
+  t.match(unknownWarning(config.unknown[0]!), /did you mean .*\? It is passed on to the engine\.$/)
+  t.match(config.core.defaults, { temprature: 0.5, temperature: 0.7 }, 'it stays')
+  t.match(await check('defaults: {"__proto__": {a: 1}, constructor: 1}').then(({ unknown }) => unknown.length), 2)
 })
 
 t.test('hostile files are refused quickly', async t => {

@@ -17,6 +17,7 @@ import type { CorralError } from '../../core/errors.ts'
 import { processStartTime } from '../../core/system/processes.ts'
 import type { LlamaServerEngine } from '../../runtimes/llama-server/engine.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../runtimes/llama-server/engine.ts'
+import { KNOWN_OPTIONS } from '../../runtimes/llama-server/known-options.ts'
 import type { LaunchSpec } from '../../runtimes/llama-server/launch-spec.ts'
 import { createEngineLogBook } from '../../runtimes/llama-server/log-book.ts'
 import { jsonOf, textOf } from '../../runtimes/llama-server/response-body.ts'
@@ -90,6 +91,21 @@ async function isBusy(engine: LlamaServerEngine): Promise<boolean> {
   const { body } = await engine.request({ method: 'GET', path: '/slots', signal: NEVER })
   return ((await jsonOf(body)) as { is_processing: boolean }[]).some(slot => slot.is_processing)
 }
+
+t.test('every setting that the build reports is one that is known', async t => {
+  const engine = await createLlamaServerEngine(BUILD, engineSpec(), engineDeps(t.testdir({})), {})
+  t.teardown(() => engine.stop())
+  const { body } = await engine.request({ method: 'GET', path: '/props', signal: NEVER })
+  const { default_generation_settings: settings } = (await jsonOf(body)) as any
+  const names = Object.keys(settings.params)
+  t.ok(names.length > 30)
+  // What the server has been started with, and no request can change.
+  const reported = ['speculative.types']
+  t.same(
+    names.filter(name => !KNOWN_OPTIONS.includes(name) && !reported.includes(name)),
+    []
+  )
+})
 
 t.test('loads, reports its progress, answers, and leaves nothing behind', async t => {
   const run = t.testdir({})

@@ -2,6 +2,8 @@ import { join } from 'node:path'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
+import { reportUnknownParameters } from '../../../core/answers/unknown-options.ts'
+import type { CoreConfig } from '../../../core/config/core-schema.ts'
 import type { AdoptRequest } from '../../../core/contracts/adopted-files.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { Conversion } from '../../../core/contracts/conversion.ts'
@@ -58,7 +60,10 @@ const push = nativeRoute('Models', 'pushModel', 'Publish a model (not supported)
   errors: ['not_implemented', 'invalid_model_name']
 })
 
-interface MakingDependencies extends Pick<Services, 'storage' | 'catalog' | 'scheduler' | 'downloads' | 'conversion'> {
+type Needed = 'storage' | 'catalog' | 'scheduler' | 'engines' | 'downloads' | 'conversion'
+
+interface MakingDependencies extends Pick<Services, Needed> {
+  config: Pick<CoreConfig, 'limits'>
   blobs: BlobStore
   uploads: UploadTurns
   /** Milliseconds, see `paced`. */
@@ -90,6 +95,7 @@ export function modelMakingRoutes(
         const { body } = request
         const name = newName(body.model || body.name)
         const making = readCreateRequest(body)
+        reportUnknownParameters(deps.config, reply, making.defaults.options, deps.engines.knownOptions())
         const source = 'from' in making.source ? stored(making.source.from, request.caller) : undefined
         const signal = clientSignal(reply)
         const success = { status: 'success' }

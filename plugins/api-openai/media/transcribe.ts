@@ -5,7 +5,7 @@ import { readModelRequest, type SurfaceDependencies } from '../../../core/answer
 import { type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { Given, keep_alive, Loose, named } from '../../../core/http/request-fields.ts'
+import { Given, ignored, keep_alive, Loose, named } from '../../../core/http/request-fields.ts'
 import { LoadOptionsSchema } from '../../../core/models/load-options.ts'
 import { SamplingOptionsSchema } from '../../../core/models/options.ts'
 import { DONE, eventChannel, frame } from '../answer.ts'
@@ -37,7 +37,8 @@ export const TranscriptionRequest = Loose({
   keep_alive,
   stream: Given(Type.Boolean()),
   include: Given(Type.Array(Type.String(), { description: '"logprobs"' })),
-  timestamp_granularities: Given(Type.Array(Type.String(), { description: 'Not supported' }))
+  timestamp_granularities: Given(Type.Array(Type.String(), { description: 'Not supported' })),
+  ...ignored('chunking_strategy', 'known_speaker_names', 'known_speaker_references')
 })
 export type TranscriptionRequest = Static<typeof TranscriptionRequest>
 

@@ -1,11 +1,22 @@
 import { type Static, Type } from 'typebox'
-import { Given, keep_alive, ListOf, Loose, named, OrNull, options, Titled } from '../../../core/http/request-fields.ts'
+import {
+  Given,
+  ignored,
+  keep_alive,
+  ListOf,
+  Loose,
+  named,
+  OrNull,
+  options,
+  Titled
+} from '../../../core/http/request-fields.ts'
 import { SamplingOptionsSchema } from '../../../core/models/options.ts'
 
 // ---- requests ------------------------------------------------------------------------------------------------------
 
 const { temperature, top_p } = SamplingOptionsSchema.properties
 const text = Given(Type.String())
+const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Not supported: refused where it is set' }))
 const NO_EFFECT = Given(Type.String({ description: 'Of no effect' }))
 
 /** The body of `POST /v1/responses`, and of `/v1/responses/input_tokens`, where only some of it counts. */
@@ -59,7 +70,13 @@ export const ResponseRequest = Titled('ResponseRequest', {
   background: Given(Type.Boolean({ description: 'Only false' })),
   service_tier: NO_EFFECT,
   safety_identifier: NO_EFFECT,
-  prompt_cache_key: Given(Type.String({ description: 'Of no effect: prompts are always cached' }))
+  prompt_cache_key: Given(Type.String({ description: 'Of no effect: prompts are always cached' })),
+  conversation: NOT_HERE,
+  prompt: NOT_HERE,
+  context_management: NOT_HERE,
+  moderation: NOT_HERE,
+  max_tool_calls: Type.Optional(Type.Unknown({ description: 'Of no effect: tools are run by the client' })),
+  ...ignored('personality', 'prompt_cache_options', 'prompt_cache_retention', 'stream_options')
 })
 export type ResponseRequest = Static<typeof ResponseRequest>
 

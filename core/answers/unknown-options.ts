@@ -1,0 +1,133 @@
+import type { FastifyReply } from 'fastify'
+import type { TSchema } from 'typebox'
+import type { CoreConfig } from '../config/core-schema.ts'
+import { nearest } from '../config/suggestion.ts'
+import type { EngineMode, Engines } from '../contracts/engines.ts'
+import type { Model } from '../contracts/models.ts'
+import { CorralError } from '../errors.ts'
+import { isKnownOption, knownOptionNames } from '../models/options.ts'
+import { isObject } from '../system/json-object.ts'
+
+/** Says which options of a request nobody knows. */
+export const UNKNOWN_OPTIONS_HEADER = 'x-corral-unknown-options'
+
+/** Names that the header has at most, and their length there: clients take headers of some 8 KiB. */
+const MOST_NAMES = 20
+const LONGEST_NAME = 64
+
+/** What no URI encodes. */
+const LONE_SURROGATE = /\p{Surrogate}/gu
+
+const NONE: ReadonlySet<string> = new Set()
+
+/** An option that nobody knows: its name, and where in the request it is. */
+interface UnknownOption {
+  name: string
+  param: string
+}
+
+/** What a request is checked with. */
+interface Asked {
+  config: Pick<CoreConfig, 'limits'>
+  engines: Pick<Engines, 'providerOf'>
+  /** Whether the surface reads options at the top level of bodies, beside those in `options`. */
+  optionsAtTop?: boolean
+}
+
+/**
+ * Looks for options of a request that neither its route, nor corral, nor the model's engine knows, most of them
+ * misspelt. They are passed on all the same, and the reply's header names them; with `limits.strict_options` they are
+ * refused. Where the engine's provider does not say what it knows, nothing is called unknown.
+ * @throws CorralError `invalid_option`
+ */
+export function reportUnknownOptions(
+  { config, engines, optionsAtTop = false }: Asked,
+  reply: FastifyReply,
+  variant: Model,
+  mode: EngineMode = 'chat'
+): void {
+  const ofEngine = engines.providerOf(variant, mode)?.knownOptions
+  const { body } = reply.request
+  if (!ofEngine || !isObject(body)) return
+  const documented = documentedFields(reply)
+  const unknown: UnknownOption[] = []
+  for (const name in body) {
+    if (documented.has(name) || body[name] === null) continue
+    if (optionsAtTop && (ofEngine.has(name) || isKnownOption(name))) continue
+    unknown.push({ name, param: name })
+  }
+  unknown.push(...unknownAmong(body.options, ofEngine, 'options'))
+  if (unknown.length === 0) return
+  if (config.limits.strict_options) throw refusal(unknown, [...ofEngine, ...(optionsAtTop ? documented : [])])
+  reply.header(UNKNOWN_OPTIONS_HEADER, listed(unknown))
+}
+
+/**
+ * The same for options that a model is to be made with.
+ * @param ofEngines names that engines know; undefined where nobody can tell
+ * @throws CorralError `invalid_option`
+ */
+export function reportUnknownParameters(
+  config: Asked['config'],
+  reply: FastifyReply,
+  parameters: unknown,
+  ofEngines: ReadonlySet<string> | undefined
+): void {
+  if (!ofEngines) return
+  const unknown = unknownAmong(parameters, ofEngines, 'parameters')
+  if (unknown.length === 0) return
+  if (config.limits.strict_options) throw refusal(unknown, [...ofEngines])
+  reply.header(UNKNOWN_OPTIONS_HEADER, listed(unknown))
+}
+
+function unknownAmong(options: unknown, ofEngine: ReadonlySet<string>, field: string): UnknownOption[] {
+  const unknown: UnknownOption[] = []
+  if (!isObject(options)) return unknown
+  for (const name in options) {
+    if (options[name] === null || ofEngine.has(name) || isKnownOption(name)) continue
+    unknown.push({ name, param: `${field}.${name}` })
+  }
+  return unknown
+}
+
+/** The fields of each route's bodies, by their schema. */
+const fieldsOf = new WeakMap<object, ReadonlySet<string>>()
+
+function documentedFields(reply: FastifyReply): ReadonlySet<string> {
+  const schema = reply.request.routeOptions.schema?.body as (TSchema & { properties?: object }) | undefined
+  if (!schema) return NONE
+  let fields = fieldsOf.get(schema)
+  if (!fields) {
+    fields = new Set(Object.keys(schema.properties ?? {}))
+    fieldsOf.set(schema, fields)
+  }
+  return fields
+}
+
+/** The names as a header can hold them; those that are too many or too long are counted. */
+function listed(unknown: readonly UnknownOption[]): string {
+  const names = new Set(unknown.map(({ name }) => name))
+  const short: string[] = []
+  for (const name of names) {
+    if (name.length > LONGEST_NAME) continue
+    const printable = encodeURIComponent(name.replace(LONE_SURROGATE, '\ufffd'))
+    if (printable !== '' && printable.length <= LONGEST_NAME) short.push(printable)
+  }
+  const shown = short.sort().slice(0, MOST_NAMES)
+  const more = names.size > shown.length ? [`+${names.size - shown.length}`] : []
+  return [...shown, ...more].join(', ')
+}
+
+function refusal([first, ...others]: readonly UnknownOption[], known: readonly string[]): CorralError {
+  const { name, param } = first!
+  const cut = (text: string) => (text.length > 80 ? `${text.slice(0, 80)}…` : text)
+  const near = nearest(name, [...knownOptionNames, ...known])
+  const guess = near === undefined || near === name ? '' : ` Did you mean ${JSON.stringify(near)}?`
+  const misplaced = knownOptionNames.includes(name) || known.includes(name) ? ' Options belong into "options".' : ''
+  const more = others.length > 0 ? ` ${others.length} more ${others.length === 1 ? 'is' : 'are'} unknown too.` : ''
+  return new CorralError(
+    'invalid_option',
+    `Nobody knows the option ${JSON.stringify(cut(param))} here, and "limits.strict_options" refuses such options.${guess}${misplaced}${more}`,
+    { param: cut(param) }
+  )
+}
