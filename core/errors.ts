@@ -25,6 +25,7 @@ export const ERROR_STATUS = {
   repo_not_found: 404,
   runtime_not_found: 404,
   response_not_found: 404,
+  stream_not_found: 404,
   key_not_found: 404,
   capture_not_found: 404,
   route_not_found: 404,

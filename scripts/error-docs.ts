@@ -33,6 +33,8 @@ const ADVICE: Record<ErrorCode, string> = {
   runtime_not_found: '`corral runtime list` shows the builds and their ids.',
   response_not_found:
     'Stored responses are kept in memory, and only for the key that made them. Send the whole conversation.',
+  stream_not_found:
+    'The answer has ended, or was lost for longer than `limits.resume`, or was never one that can be continued. Send the request again.',
   key_not_found: '`corral key list` shows the keys.',
   capture_not_found: '`corral capture list` shows the captures.',
   route_not_found: 'There is nothing at this address; [programs](programs.md) lists the base addresses.',

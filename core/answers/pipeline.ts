@@ -111,11 +111,12 @@ export async function streamedAnswer(
   channel: Channel,
   open: (lease: Lease) => AnswerWriter | Promise<AnswerWriter>
 ): Promise<void> {
-  const signal = clientSignal(reply)
+  const resumable = reply.server.resumable.begin(reply)
+  const signal = resumable?.signal ?? clientSignal(reply)
   const question = await bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
   reply.request.record.waitBegan = performance.now()
-  const stream = openReplyStream(reply, channel)
+  const stream = resumable?.open(channel) ?? openReplyStream(reply, channel)
   const lease: LeaseRequest = {
     ...question.lease,
     ...callerLease(reply),

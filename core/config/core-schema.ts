@@ -174,6 +174,11 @@ const LimitsSchema = Type.Object(
       default: '60s',
       description: 'How long a client may read nothing of its answer until it loses its slot; 0 is no limit'
     }),
+    resume: Duration({
+      default: '30s',
+      description:
+        'How long a streamed answer goes on after its connection was lost, and is kept after its end, where the request asks for that (X-Corral-Resumable); 0 is never'
+    }),
     stuck_after: Duration({
       default: '30s',
       description: 'How long an engine may use the processor without getting on until it is ended; 0 never ends it'

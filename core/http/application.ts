@@ -20,9 +20,10 @@ import { decodedBody } from './content-encoding.ts'
 import { Drain } from './draining.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
-import { errorHeaders, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
+import { errorHeaders, logFailure, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
 import { cameByPrivateSocket } from './private-socket.ts'
 import { CLIENT_LEFT, recordRequests } from './request-record.ts'
+import { ResumableStreams } from './resumable-streams.ts'
 import { parseTraceParent } from './trace-parent.ts'
 import { refuseUnreadable } from './unreadable-request.ts'
 
@@ -119,6 +120,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   const drain = new Drain()
   app.decorate('drain', drain)
   app.onRequestEnd(({ record }) => drain.leave(record))
+  app.decorate('resumable', new ResumableStreams(() => config.limits.resume))
   app.decorateRequest('caller', null as unknown as Caller)
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
@@ -211,12 +213,6 @@ export function sendErrors(
       .headers({ ...errorHeaders(failure), ...headers(request) })
       .send(body(failure, request))
   })
-}
-
-/** Logs what the admin must know of; a client's own mistakes are the client's. */
-export function logFailure(failure: CorralError, log: FastifyBaseLogger): void {
-  if (failure.code === 'internal') log.error({ err: failure.cause ?? failure }, failure.message)
-  else if (failure.status >= 500) log.warn({ code: failure.code }, failure.message)
 }
 
 function noRouteError(allowedMethods: (path: string) => string[], method: string, url: string): CorralError {

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import type { FastifyError, FastifyRequest } from 'fastify'
+import type { FastifyBaseLogger, FastifyError, FastifyRequest } from 'fastify'
 import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
 import type { TSchema } from 'typebox'
 import { CorralError, type ErrorCode, messageOf } from '../errors.ts'
@@ -71,6 +71,12 @@ export function toCorralError(error: unknown): CorralError {
   return new CorralError('internal', 'Something went wrong inside corral. Its log says more under this request id.', {
     cause: error
   })
+}
+
+/** Logs what the admin must know of; a client's own mistakes are the client's. */
+export function logFailure(failure: CorralError, log: FastifyBaseLogger): void {
+  if (failure.code === 'internal') log.error({ err: failure.cause ?? failure }, failure.message)
+  else if (failure.status >= 500) log.warn({ code: failure.code }, failure.message)
 }
 
 /** An error in the shape of the native API. */

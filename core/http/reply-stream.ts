@@ -1,9 +1,8 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CorralError } from '../errors.ts'
-import { logFailure } from './application.ts'
 import { ClientGone } from './client-gone.ts'
 import { probeHalfClosed } from './half-closed.ts'
-import { toCorralError } from './native-error.ts'
+import { logFailure, toCorralError } from './native-error.ts'
 
 export interface ReplyStreamOptions {
   contentType: string

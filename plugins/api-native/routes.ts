@@ -4,6 +4,7 @@ import { type Static, Type } from 'typebox'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { Loose } from '../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { streamRoutes } from '../../core/http/stream-routes.ts'
 import { type PluginReport, PluginReportSchema } from '../../core/plugins/plugin-report.ts'
 import { version } from '../../core/system/package-info.ts'
 import { answerRoutes } from './answer.ts'
@@ -43,7 +44,7 @@ export function nativeRoutes(deps: NativeDependencies, shownVersion = version): 
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     // A body that is missing or no object gets its own code before the schema speaks of fields.
     app.addHook('preValidation', async request => {
-      if (request.method === 'POST' || request.method === 'DELETE') bodyObject(request.body)
+      if (request.routeOptions.schema?.body) bodyObject(request.body)
     })
     app.get('/health', health, async () => healthOf(app))
     app.get('/version', versionRoute, async () => ({ version: shownVersion }))
@@ -51,6 +52,7 @@ export function nativeRoutes(deps: NativeDependencies, shownVersion = version): 
     await app.register(embedRoutes(deps))
     await app.register(modelRoutes(deps))
     await app.register(pullRoutes(deps))
+    await app.register(streamRoutes(nativeRoute, 'Answers', 'NativeStream'))
   }
 }
 

@@ -8,6 +8,7 @@ import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import { sendErrors } from '../../core/http/application.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../core/http/response-schemas.ts'
+import { streamRoutes } from '../../core/http/stream-routes.ts'
 import { answer } from './answer.ts'
 import { schemaCompiler } from './check-body.ts'
 import { documentText, embeddingInputs, embeddingList, ranking } from './embeddings.ts'
@@ -46,6 +47,7 @@ export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: numb
     await app.register(vectorRoutes(deps))
     await app.register(responseRoutes(deps))
     await app.register(mediaRoutes(deps))
+    await app.register(streamRoutes(openaiRoute, 'OpenAI chat', 'Stream'))
   }
 }
 

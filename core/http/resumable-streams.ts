@@ -1,0 +1,412 @@
+import { randomBytes } from 'node:crypto'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { CorralError } from '../errors.ts'
+import { parseDuration } from '../system/duration.ts'
+import { ClientGone } from './client-gone.ts'
+import { onReaderStall } from './connection-guard.ts'
+import { probeHalfClosed } from './half-closed.ts'
+import type { ReplyStream, ReplyStreamOptions } from './reply-stream.ts'
+
+declare module 'fastify' {
+  interface FastifyInstance {
+    resumable: ResumableStreams
+  }
+}
+
+/** By this header a request asks for a stream that survives its connection. */
+const WISH = 'x-corral-resumable'
+/** The header of the reply that names the stream. */
+export const STREAM_ID = 'x-corral-stream-id'
+/** Bytes that are kept of one stream; what was sent before them cannot be had again. */
+const MOST_BYTES = 4 * 2 ** 20
+/** Bytes that are kept of all streams. */
+const MOST_BYTES_IN_ALL = 64 * 2 ** 20
+/** Answers of one client that go on at once without anybody who reads them. */
+const MOST_DETACHED = 8
+
+/** Where to go on: behind the event of this number, the first one being 1, or at this byte. */
+export type StreamPosition = { after: number } | { from: number }
+
+/** The streams that survive their connections: those that run, and those that ended a moment ago. */
+export class ResumableStreams {
+  readonly #linger: () => string | number
+  /** By their ids, the oldest first. */
+  readonly #streams = new Map<string, ResumableStream>()
+
+  /** @param linger gives `limits.resume`: how long a stream stays without anybody who reads it */
+  constructor(linger: () => string | number) {
+    this.#linger = linger
+  }
+
+  /** How many there are. */
+  get count(): number {
+    return this.#streams.size
+  }
+
+  /** The stream of a request that asks for one; undefined where it does not, or where the configuration allows none. */
+  begin(reply: FastifyReply): ResumableStream | undefined {
+    const wish = [reply.request.headers[WISH]].flat()[0]?.trim().toLowerCase()
+    const linger = parseDuration(this.#linger())!
+    if (wish !== 'true' || linger <= 0) return undefined
+    return new ResumableStream(reply, linger, {
+      opened: stream => this.#streams.set(stream.id, stream),
+      grown: () => this.#makeRoom(),
+      detached: stream => this.#boundDetached(stream),
+      over: stream => this.#streams.delete(stream.id)
+    })
+  }
+
+  /** @throws CorralError `stream_not_found`, also for a stream of somebody else */
+  get({ caller }: FastifyRequest, id: string): ResumableStream {
+    const stream = this.#streams.get(id)
+    if (stream && stream.owner === caller.owner) return stream
+    throw new CorralError(
+      'stream_not_found',
+      `There is no stream that could go on here under this id: it has ended, was lost for longer than limits.resume (${this.#linger()}), or never was. Send the request again.`
+    )
+  }
+
+  /** Drops the oldest streams that have ended, then those that nobody reads, until the others have room. */
+  #makeRoom(): void {
+    let bytes = 0
+    for (const stream of this.#streams.values()) bytes += stream.bytes
+    for (const isFree of [(stream: ResumableStream) => stream.ended, (stream: ResumableStream) => !stream.hasReader]) {
+      for (const stream of this.#streams.values()) {
+        if (bytes <= MOST_BYTES_IN_ALL) return
+        if (!isFree(stream)) continue
+        bytes -= stream.bytes
+        stream.cancel()
+      }
+    }
+  }
+
+  /** Nobody takes all slots by answers that nobody reads. */
+  #boundDetached({ turn }: ResumableStream): void {
+    const detached = [...this.#streams.values()].filter(
+      stream => stream.turn === turn && !stream.hasReader && !stream.ended
+    )
+    for (const stream of detached.slice(0, Math.max(0, detached.length - MOST_DETACHED))) stream.cancel()
+  }
+}
+
+interface Watcher {
+  opened(stream: ResumableStream): void
+  grown(): void
+  detached(stream: ResumableStream): void
+  over(stream: ResumableStream): void
+}
+
+/** A connection that takes the stream. */
+interface Reader {
+  readonly raw: FastifyReply['raw']
+  /** Byte of the stream that it gets next. */
+  at: number
+  /** Whether it has to take what was written before it gets more. */
+  full: boolean
+}
+
+/**
+ * The stream of one answer, which goes on for a while when its client's connection is lost, and keeps what it has written,
+ * so that another connection gets the rest of it byte for byte. Events of Server-Sent Events are numbered (`id:`), lines of
+ * NDJSON count as events without a number. Comments are kept too: a client may count bytes.
+ */
+export class ResumableStream implements ReplyStream {
+  readonly id = `stream_${randomBytes(16).toString('hex')}`
+  readonly owner: string
+  readonly turn: string
+  /** Aborted when the answer is to end: nobody came back in time, or it was cancelled. */
+  readonly signal: AbortSignal
+  status = 'waiting'
+  readonly #controller = new AbortController()
+  /** The reply to the request itself, until its headers are sent: it holds the request with its body. */
+  #reply: FastifyReply | undefined
+  readonly #linger: number
+  readonly #watcher: Watcher
+  #options: ReplyStreamOptions | undefined
+  #headers: Record<string, string> = {}
+  /** What is kept, from byte `#start` on; and where each event of it ends, from event `#firstEvent` on. */
+  #kept: Buffer[] = []
+  #start = 0
+  #end = 0
+  #eventEnds: number[] = []
+  #firstEvent = 1
+  /** The beginning of an event whose end has not come yet. */
+  #unfinished = ''
+  #decoder = new TextDecoder()
+  #committed = false
+  #written = false
+  #ended = false
+  #over = false
+  #reader: Reader | undefined
+  #waiting: (() => void)[] = []
+  #heartbeats: NodeJS.Timeout | undefined
+  #expiry: NodeJS.Timeout | undefined
+
+  constructor(reply: FastifyReply, linger: number, watcher: Watcher) {
+    const { caller } = reply.request
+    this.owner = caller.owner
+    this.turn = caller.turn
+    this.signal = this.#controller.signal
+    this.#reply = reply
+    this.#linger = linger
+    this.#watcher = watcher
+    const { revoked } = caller
+    const refuse = () => this.#cancel(revoked!.reason)
+    if (revoked?.aborted) refuse()
+    revoked?.addEventListener('abort', refuse)
+    this.signal.addEventListener('abort', () => revoked?.removeEventListener('abort', refuse))
+    this.#follow(reply, 0)
+  }
+
+  get committed(): boolean {
+    return this.#committed
+  }
+
+  get written(): boolean {
+    return this.#written
+  }
+
+  get ended(): boolean {
+    return this.#ended
+  }
+
+  get hasReader(): boolean {
+    return this.#reader !== undefined
+  }
+
+  /** How many bytes of it are kept. */
+  get bytes(): number {
+    return this.#end - this.#start
+  }
+
+  /** Begins to stream, as `openReplyStream`. */
+  open(options: ReplyStreamOptions): this {
+    this.#options = options
+    this.#heartbeats = setInterval(() => this.#beat(), options.heartbeatInterval).unref()
+    if (this.#over) clearInterval(this.#heartbeats)
+    return this
+  }
+
+  write(chunk: string | Uint8Array): Promise<void> | undefined {
+    if (this.#over) return undefined
+    this.#commit()
+    this.#written = true
+    this.#heartbeats?.refresh()
+    this.#unfinished += typeof chunk === 'string' ? chunk : this.#decoder.decode(chunk, { stream: true })
+    this.#keepEvents()
+    this.#send()
+    // Without a reader the answer goes on as far as all of it can be kept.
+    const mayGoOn = this.#reader ? !this.#reader.full : this.bytes < MOST_BYTES
+    if (mayGoOn) return undefined
+    return new Promise(resolve => this.#waiting.push(resolve))
+  }
+
+  end(lastChunk?: string): void {
+    if (this.#over || this.#ended) return
+    if (lastChunk) void this.write(lastChunk)
+    else this.#commit()
+    if (this.#unfinished !== '') this.#keep(this.#unfinished)
+    this.#ended = true
+    clearInterval(this.#heartbeats)
+    this.#send()
+    if (!this.#reader) this.#expire()
+  }
+
+  /**
+   * Sends the rest of the stream to another connection, which takes the place of the one that had it.
+   * @throws CorralError `invalid_request` for a position that has not been reached, `stream_not_found` for what is not kept
+   */
+  resume(reply: FastifyReply, position: StreamPosition): void {
+    const at = this.#byteOf(position)
+    this.#reader?.raw.destroy()
+    this.#detach()
+    reply.hijack()
+    reply.raw.writeHead(200, { ...(reply.getHeaders() as Record<string, string>), ...this.#headers })
+    this.#follow(reply, at)
+    this.#send()
+  }
+
+  /** Ends the answer, and forgets it. */
+  cancel(): void {
+    this.#cancel(new ClientGone())
+  }
+
+  #byteOf(position: StreamPosition): number {
+    const last = this.#firstEvent + this.#eventEnds.length - 1
+    const [what, asked, reached] =
+      'after' in position ? ['event', position.after, last] : ['byte', position.from, this.#end]
+    if (asked > reached) {
+      throw new CorralError(
+        'invalid_request',
+        `The stream has not come to ${what} ${asked} yet; its last one is ${reached}.`
+      )
+    }
+    const isKept = 'after' in position ? asked >= this.#firstEvent - 1 : asked >= this.#start
+    if (!isKept) {
+      throw new CorralError(
+        'stream_not_found',
+        `What follows ${what} ${asked} of this stream is not kept any longer. Send the request again.`
+      )
+    }
+    if ('from' in position) return position.from
+    return asked === this.#firstEvent - 1 ? this.#start : this.#eventEnds[asked - this.#firstEvent]!
+  }
+
+  #commit(): void {
+    if (this.#committed) return
+    this.#committed = true
+    const reply = this.#reply!
+    this.#reply = undefined
+    reply.header(STREAM_ID, this.id)
+    reply.hijack()
+    this.#headers = {
+      'content-type': this.#options!.contentType,
+      'cache-control': 'no-cache, no-transform',
+      'x-accel-buffering': 'no',
+      [STREAM_ID]: this.id
+    }
+    if (!reply.raw.destroyed) {
+      reply.raw.writeHead(200, { ...(reply.getHeaders() as Record<string, string>), ...this.#headers })
+    }
+    this.#watcher.opened(this)
+  }
+
+  #beat(): void {
+    // The request was answered with a status code instead.
+    if (this.#reply?.raw.headersSent) clearInterval(this.#heartbeats)
+    else if (this.#reader && !this.#reader.full && !this.#ended) this.#sendHeartbeat()
+  }
+
+  #sendHeartbeat(): void {
+    this.#commit()
+    // Nothing may come between the parts of an event.
+    if (this.#unfinished === '') {
+      this.#unfinished = this.#options!.heartbeat(this.status)
+      this.#keepEvents()
+      this.#send()
+    }
+  }
+
+  /** Keeps all events that are complete. */
+  #keepEvents(): void {
+    const isLines = this.#options!.contentType.includes('ndjson')
+    const separator = isLines ? '\n' : '\n\n'
+    const text = this.#unfinished
+    let from = 0
+    for (let at = text.indexOf(separator); at !== -1; at = text.indexOf(separator, from)) {
+      const event = text.slice(from, at + separator.length)
+      from = at + separator.length
+      if (event.startsWith(':')) this.#keep(event)
+      else {
+        const number = this.#firstEvent + this.#eventEnds.length
+        this.#keep(isLines ? event : `id: ${number}\n${event}`)
+        this.#eventEnds.push(this.#end)
+      }
+    }
+    this.#unfinished = text.slice(from)
+  }
+
+  #keep(text: string): void {
+    const bytes = Buffer.from(text)
+    this.#kept.push(bytes)
+    this.#end += bytes.length
+    this.#drop()
+    this.#watcher.grown()
+  }
+
+  /** Drops the beginning of what is kept where it is too much and its reader has it. */
+  #drop(): void {
+    const sent = this.#reader?.at ?? this.#start
+    while (this.bytes > MOST_BYTES && this.#start + this.#kept[0]!.length <= sent) {
+      this.#start += this.#kept.shift()!.length
+      while (this.#eventEnds.length > 0 && this.#eventEnds[0]! <= this.#start) {
+        this.#eventEnds.shift()
+        this.#firstEvent++
+      }
+    }
+  }
+
+  /** Sends a reader what it has not got yet. */
+  #send(): void {
+    const reader = this.#reader
+    if (!reader || reader.full || !this.#committed) return
+    if (reader.at < this.#end) {
+      const missing = this.#from(reader.at)
+      reader.at = this.#end
+      if (!reader.raw.write(missing)) {
+        reader.full = true
+        reader.raw.once('drain', () => {
+          reader.full = false
+          this.#goOn()
+          this.#send()
+        })
+      }
+    }
+    if (this.#ended) reader.raw.end()
+  }
+
+  #from(at: number): Buffer {
+    const missing: Buffer[] = []
+    let end = this.#end
+    for (let index = this.#kept.length - 1; end > at; index--) {
+      const piece = this.#kept[index]!
+      const start = end - piece.length
+      missing.push(start < at ? piece.subarray(at - start) : piece)
+      end = start
+    }
+    return missing.length === 1 ? missing[0]! : Buffer.concat(missing.reverse())
+  }
+
+  #follow(reply: FastifyReply, at: number): void {
+    const { raw } = reply
+    const reader: Reader = { raw, at, full: false }
+    clearTimeout(this.#expiry)
+    this.#reader = reader
+    // A reader that takes nothing has as good as left.
+    const forget = onReaderStall(raw.socket, () => raw.destroy())
+    const leave = () => {
+      forget()
+      if (this.#reader !== reader) return
+      this.#detach()
+      // Nobody can come back to a stream whose id was never sent.
+      if (!this.#committed) this.#cancel(new ClientGone())
+      else this.#expire()
+      this.#watcher.detached(this)
+    }
+    if (raw.destroyed) {
+      leave()
+      return
+    }
+    raw.once('close', leave)
+    probeHalfClosed(reply, () => {
+      if (raw.headersSent) this.#beat()
+      else raw.writeProcessing()
+    })
+    this.#goOn()
+  }
+
+  #detach(): void {
+    this.#reader = undefined
+    this.#goOn()
+  }
+
+  #goOn(): void {
+    for (const resolve of this.#waiting.splice(0)) resolve()
+  }
+
+  #expire(): void {
+    clearTimeout(this.#expiry)
+    if (!this.#over) this.#expiry = setTimeout(() => this.cancel(), this.#linger).unref()
+  }
+
+  #cancel(reason: unknown): void {
+    if (this.#over) return
+    this.#over = true
+    clearInterval(this.#heartbeats)
+    clearTimeout(this.#expiry)
+    this.#watcher.over(this)
+    this.#controller.abort(reason)
+    this.#goOn()
+    if (this.#committed) this.#reader?.raw.destroy()
+  }
+}

@@ -1,0 +1,180 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
+
+const RESUMABLE = { 'x-corral-resumable': 'true' }
+const STORY = { role: 'user', content: 'Tell me a story about a fox.' }
+
+/** How many streams each way of asking is tried with. */
+const TRIES = Number(process.env.CORRAL_STREAM_TRIALS ?? 2)
+
+interface Part {
+  status: number
+  id: string | null
+  bytes: Buffer
+}
+
+/** Reads a stream, at most so many bytes of it, and then leaves by closing the connection. */
+async function read(
+  corral: Corral,
+  path: string,
+  body: object | undefined,
+  most = Number.POSITIVE_INFINITY,
+  headers = {}
+): Promise<Part> {
+  const left = new AbortController()
+  const response = await corral.send(path, body, {
+    headers: { ...(body && RESUMABLE), ...headers },
+    signal: left.signal
+  })
+  const chunks: Buffer[] = []
+  let size = 0
+  try {
+    for await (const chunk of response.body!) {
+      chunks.push(Buffer.from(chunk))
+      size += chunk.length
+      if (size >= most) break
+    }
+  } catch (error) {
+    if (!(error instanceof Error) || !/terminated|aborted/.test(error.message)) throw error
+  }
+  left.abort()
+  return { status: response.status, id: response.headers.get('x-corral-stream-id'), bytes: Buffer.concat(chunks) }
+}
+
+async function running(corral: Corral): Promise<number> {
+  const { body } = await corral.json('/api/ps')
+  return body.models.reduce(
+    (sum: number, model: { running: number; queued: number }) => sum + model.running + model.queued,
+    0
+  )
+}
+
+const corral = await startCorral(t, { config: 'limits: { resume: 20s }' })
+const chat = (seed: number) => ({ model: DEMO, messages: [STORY], stream: true, options: { seed, max_tokens: 120 } })
+const hosted = (seed: number) => ({ model: DEMO, messages: [STORY], stream: true, seed, max_tokens: 120 })
+const WAYS: [what: string, path: string, body: (seed: number) => object, resume: string][] = [
+  ['hosted chat', '/v1/chat/completions', hosted, '/v1/streams'],
+  [
+    'hosted chat that is read piece by piece',
+    '/v1/chat/completions',
+    seed => ({ ...hosted(seed), logprobs: true }),
+    '/v1/streams'
+  ],
+  ['messages', '/v1/messages', hosted, '/v1/streams'],
+  [
+    'responses',
+    '/v1/responses',
+    seed => ({ model: DEMO, input: 'Tell me a story.', stream: true, seed }),
+    '/v1/streams'
+  ],
+  ['native', '/api/chat', chat, '/api/streams'],
+  ['lines', '/ollama/api/chat', chat, '/ollama/api/streams']
+]
+
+for (const [what, path, body, resume] of WAYS) {
+  t.test(`${what}: cut anywhere, the rest comes byte for byte`, async t => {
+    for (let seed = 0; seed < TRIES; seed++) {
+      const parts = [await read(corral, path, body(seed), Math.ceil(Math.random() * 6000))]
+      const { id, status } = parts[0]!
+      t.equal(status, 200)
+      t.match(id, /^stream_[0-9a-f]{32}$/)
+      const received = () => Buffer.concat(parts.map(part => part.bytes))
+      // Twice more it is cut, and then read to its end.
+      for (const most of [Math.ceil(Math.random() * 3000), Math.ceil(Math.random() * 3000), undefined]) {
+        parts.push(await read(corral, `${resume}/${id}?from=${received().length}`, undefined, most))
+        t.equal(parts.at(-1)!.status, 200)
+      }
+      const whole = await read(corral, `${resume}/${id}`, undefined)
+      t.ok(whole.bytes.equals(received()), `${whole.bytes.length} bytes are the same (seed ${seed})`)
+      t.match(
+        whole.bytes.toString(),
+        what === 'lines' || what === 'native' ? '"done":true' : /\[DONE\]|message_stop|response.completed/
+      )
+    }
+  })
+}
+
+t.test('events are numbered, and the stream goes on behind one of them', async t => {
+  const { id, bytes } = await read(corral, '/v1/chat/completions', hosted(1))
+  const events = bytes.toString().split(/(?<=\n\n)/)
+  t.ok(events.length > 10)
+  for (const [index, event] of events.entries()) t.ok(event.startsWith(`id: ${index + 1}\ndata: `), event)
+  for (const after of [0, 1, 7, events.length]) {
+    const rest = await read(corral, `/v1/streams/${id}?after=${after}`, undefined)
+    t.equal(rest.bytes.toString(), events.slice(after).join(''), `after ${after}`)
+    const byHeader = await read(corral, `/v1/streams/${id}`, undefined, undefined, { 'last-event-id': String(after) })
+    t.equal(byHeader.bytes.toString(), events.slice(after).join(''))
+  }
+  const beyond = await corral.json(`/v1/streams/${id}?after=${events.length + 1}`)
+  t.match(beyond, { status: 400, body: { error: { code: 'invalid_request' } } })
+  for (const query of ['after=-1', 'after=x', 'from=1e3', 'after=']) {
+    t.equal((await corral.json(`/v1/streams/${id}?${query}`)).status, 400, query)
+  }
+  t.equal((await corral.json(`/v1/streams/${id}`, undefined, { headers: { 'last-event-id': 'x' } })).status, 400)
+  t.match(await corral.json(`/v1/streams/${id}`, undefined, { method: 'DELETE' }), { body: { status: 'cancelled' } })
+  t.match(await corral.json(`/v1/streams/${id}`), { status: 404, body: { error: { code: 'stream_not_found' } } })
+  t.match(await corral.json('/api/streams/nothing'), { status: 404, body: { code: 'stream_not_found' } })
+})
+
+t.test('an answer goes on without its client, until it is cancelled; without the header it ends at once', async t => {
+  const { id } = await read(corral, '/api/chat', endless(DEMO), 1000)
+  await sleep(500)
+  t.equal(await running(corral), 1, 'it goes on')
+  const more = await read(corral, `/api/streams/${id}`, undefined, 5000)
+  t.ok(more.bytes.length >= 5000)
+  await corral.json(`/api/streams/${id}`, undefined, { method: 'DELETE' })
+  await until('the slot is free', async () => (await running(corral)) === 0, 5000)
+
+  const plain = await read(corral, '/api/chat', endless(DEMO), 1000, { 'x-corral-resumable': 'no' })
+  t.equal(plain.id, null)
+  await until('the slot of a client that did not ask is free', async () => (await running(corral)) === 0, 5000)
+})
+
+t.test('the one who comes back takes the stream over', async t => {
+  const left = new AbortController()
+  const first = await corral.send('/api/chat', endless(DEMO), { headers: RESUMABLE, signal: left.signal })
+  const reader = first.body!.getReader()
+  await reader.read()
+  const id = first.headers.get('x-corral-stream-id')
+  const second = await read(corral, `/api/streams/${id}`, undefined, 3000)
+  t.ok(second.bytes.length >= 3000)
+  await t.rejects(async () => {
+    while (!(await reader.read()).done);
+    throw new Error('it ended')
+  }, /terminated|it ended/)
+  await corral.json(`/api/streams/${id}`, undefined, { method: 'DELETE' })
+})
+
+t.test('who never comes back loses the slot after a while, and nobody keeps all slots by leaving', async t => {
+  const short = await startCorral(t, {
+    config: 'limits: { resume: 1s }\nmodels:\n  corral/tiny-chat:\n    options: { num_parallel: 2 }\n'
+  })
+  const { id } = await read(short, '/api/chat', endless(DEMO), 1000)
+  await until('the slot is free', async () => (await running(short)) === 0, 10_000)
+  t.equal((await short.json(`/api/streams/${id}`)).status, 404)
+
+  const ended = await read(short, '/v1/chat/completions', { model: DEMO, messages: [CAPITAL_QUESTION], stream: true })
+  // Each look at it keeps it a while longer.
+  let wait = 1000
+  await until('what has ended is forgotten', async () => {
+    await sleep(wait)
+    wait += 1000
+    return (await short.json(`/v1/streams/${ended.id}`)).status === 404
+  })
+
+  const off = await startCorral(t, { config: 'limits: { resume: 0 }' })
+  t.equal((await read(off, '/v1/chat/completions', hosted(1))).id, null, 'the configuration can switch it off')
+})
+
+t.test('a stream is its owner’s alone', async t => {
+  const keys = { CORRAL_API_KEYS: 'first-key-that-is-long-enough,second-key-that-is-long-enough' }
+  const shared = await startCorral(t, { env: keys })
+  const [first, second] = keys.CORRAL_API_KEYS.split(',').map(key => ({ 'x-api-key': key }))
+  const { id } = await read(shared, '/v1/chat/completions', hosted(2), 500, first)
+  t.equal((await shared.json(`/v1/streams/${id}`, undefined, { headers: second! })).status, 404)
+  t.equal((await shared.json(`/v1/streams/${id}`, undefined, { headers: second!, method: 'DELETE' })).status, 404)
+  t.equal((await shared.json(`/v1/streams/${id}`)).status, 401)
+  const own = await read(shared, `/v1/streams/${id}`, undefined, undefined, first)
+  t.match(own.bytes.toString(), '[DONE]')
+})
