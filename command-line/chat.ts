@@ -2,7 +2,7 @@ import pc from 'picocolors'
 import type { ChatSession } from './chat-session.ts'
 import { CommandFailure, Interrupted, interruption } from './command-failure.ts'
 import { printNote, printText } from './output.ts'
-import { printAnswer } from './print-answer.ts'
+import { type PrintOptions, printAnswer } from './print-answer.ts'
 import { openTerminalInput, type TerminalInput } from './terminal-input.ts'
 
 const HELP = `  /clear   forget the conversation
@@ -13,19 +13,19 @@ const HELP = `  /clear   forget the conversation
   Ctrl-D   leave`
 
 /** Chats until the person leaves. @throws Interrupted when they leave by Ctrl-C */
-export async function chatInTerminal(session: ChatSession, { verbose }: { verbose: boolean }): Promise<void> {
+export async function chatInTerminal(session: ChatSession, options: Omit<PrintOptions, 'signal'>): Promise<void> {
   const input = openTerminalInput()
   const leave = () => input.close()
   interruption().addEventListener('abort', leave)
   try {
-    await chat(session, input, verbose)
+    await chat(session, input, options)
   } finally {
     interruption().removeEventListener('abort', leave)
     input.close()
   }
 }
 
-async function chat(session: ChatSession, input: TerminalInput, verbose: boolean) {
+async function chat(session: ChatSession, input: TerminalInput, options: Omit<PrintOptions, 'signal'>) {
   const lines = new PromptLines()
   let warned = false
   for (;;) {
@@ -43,7 +43,7 @@ async function chat(session: ChatSession, input: TerminalInput, verbose: boolean
     warned = false
     const line = lines.add(typed.line)
     if (line.kind === 'unknown command') printText(`There is no command ${line.text}; /? lists the commands.`)
-    if (line.kind === 'prompt') await answerInChat(session, input, line.text, verbose)
+    if (line.kind === 'prompt') await answerInChat(session, input, line.text, options)
     if (line.kind !== 'command') continue
     if (line.name === 'bye') return
     if (line.name === 'help') printText(HELP)
@@ -54,11 +54,16 @@ async function chat(session: ChatSession, input: TerminalInput, verbose: boolean
   }
 }
 
-async function answerInChat(session: ChatSession, input: TerminalInput, prompt: string, verbose: boolean) {
+async function answerInChat(
+  session: ChatSession,
+  input: TerminalInput,
+  prompt: string,
+  options: Omit<PrintOptions, 'signal'>
+) {
   const stop = new AbortController()
   input.busy(() => stop.abort())
   try {
-    await printAnswer(session, prompt, { verbose, signal: stop.signal })
+    await printAnswer(session, prompt, { ...options, signal: stop.signal })
   } catch (error) {
     // The chat goes on after a failed answer: a model that crashed is loaded again for the next one.
     if (!(error instanceof CommandFailure)) throw error

@@ -1,42 +1,88 @@
 import pc from 'picocolors'
 import { type AnswerSink, type ChatSession, formatCounters } from './chat-session.ts'
-import { printable, printNote } from './output.ts'
+import { printNote } from './output.ts'
 import { showProgress } from './progress-display.ts'
 
+export interface PrintOptions {
+  verbose: boolean
+  /** The answer as the model wrote it, on a terminal too. */
+  raw?: boolean | undefined
+  signal?: AbortSignal | undefined
+}
+
 /**
- * Prints an answer to standard output as it is generated, with a spinner before its first word. On a terminal thinking
- * is dimmed and control characters are left out; elsewhere only the answer is printed, unchanged.
+ * Prints an answer to standard output as it is generated, with a spinner before its first word. On a terminal Markdown is
+ * laid out, thinking is dimmed and control characters are left out; elsewhere only the answer is printed, unchanged.
+ * @returns what ended the answer; undefined when `signal` did
  */
 export async function printAnswer(
   session: ChatSession,
   prompt: string,
-  { verbose, signal }: { verbose: boolean; signal?: AbortSignal }
-): Promise<void> {
-  const { stdout } = process
-  const colors = pc.createColors(stdout.isTTY && pc.isColorSupported)
+  { verbose, raw = false, signal }: PrintOptions
+): ReturnType<ChatSession['ask']> {
   const waiting = await showProgress('waiting for the model', { plain: 'nothing' })
-  let part: 'none' | 'thinking' | 'content' = 'none'
-  let lineEnded = true
+  const printer = process.stdout.isTTY ? await terminalPrinter(raw) : plainPrinter()
   const sink: AnswerSink = {
     status: text => waiting.status(text),
     thinking(text) {
       waiting.clear()
-      if (!stdout.isTTY) return
-      part = 'thinking'
-      stdout.write(colors.dim(printable(text)))
+      printer.thinking(text)
     },
     content(text) {
       waiting.clear()
-      if (part === 'thinking') stdout.write('\n\n')
-      part = 'content'
-      lineEnded = text.endsWith('\n')
-      stdout.write(stdout.isTTY ? printable(text) : text)
+      printer.content(text)
     }
   }
   const end = () => {
     waiting.clear()
-    if (part === 'thinking' || !lineEnded) stdout.write('\n')
+    printer.end()
   }
   const counters = await session.ask(prompt, sink, signal).finally(end)
   if (counters && verbose) printNote(`\n${formatCounters(counters)}`)
+  return counters
+}
+
+interface AnswerPrinter {
+  thinking(text: string): void
+  content(text: string): void
+  end(): void
+}
+
+/** The answer and nothing else. */
+function plainPrinter(): AnswerPrinter {
+  let lineEnded = true
+  return {
+    thinking() {},
+    content(text) {
+      lineEnded = text.endsWith('\n')
+      process.stdout.write(text)
+    },
+    end() {
+      if (!lineEnded) process.stdout.write('\n')
+    }
+  }
+}
+
+/** Thinking, dimmed, then the answer. */
+async function terminalPrinter(raw: boolean): Promise<AnswerPrinter> {
+  const colors = pc.createColors(pc.isColorSupported)
+  const { MarkdownStream, PrintableStream } = await import('./markdown-stream.ts')
+  const open = (base?: (text: string) => string) =>
+    raw ? new PrintableStream(process.stdout, base) : new MarkdownStream(process.stdout, { colors, base })
+  let part: { name: 'thinking' | 'content'; stream: ReturnType<typeof open> } | undefined
+  const add = (name: 'thinking' | 'content', text: string) => {
+    if (part?.name !== name) {
+      if (part) {
+        part.stream.end()
+        process.stdout.write('\n')
+      }
+      part = { name, stream: open(name === 'thinking' ? colors.dim : undefined) }
+    }
+    part.stream.push(text)
+  }
+  return {
+    thinking: text => add('thinking', text),
+    content: text => add('content', text),
+    end: () => part?.stream.end()
+  }
 }

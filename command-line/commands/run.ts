@@ -20,6 +20,7 @@ interface RunOptions {
   think?: boolean
   keepAlive?: string
   verbose?: boolean
+  raw?: boolean
 }
 
 export function defineRun(program: Command, context: CommandContext): void {
@@ -39,6 +40,7 @@ export function defineRun(program: Command, context: CommandContext): void {
     .option('--think', 'let the model think first, if it can')
     .option('--no-think', 'do not let it think')
     .option('--keep-alive <time>', 'how long the model stays loaded afterwards: 10m, 0, or -1 for no limit', keepAlive)
+    .option('--raw', 'print the answer as the model writes it, without laying out its Markdown')
     .option('--verbose', 'print token counts and speed after each answer, to standard error')
     .addHelpText(
       'after',
@@ -65,7 +67,7 @@ function settingsOf(model: string, given: RunOptions): ChatSettings {
 
 async function run(context: CommandContext, model: string, words: string[], options: RunOptions) {
   const { stdin, stdout } = process
-  const { verbose = false } = options
+  const { verbose = false, raw } = options
   const parts = [words.join(' '), stdin.isTTY ? '' : await readAll(stdin)]
   const prompt = parts.filter(part => part.trim() !== '').join('\n\n')
   const chatting = prompt === '' && stdin.isTTY && stdout.isTTY
@@ -82,9 +84,9 @@ async function run(context: CommandContext, model: string, words: string[], opti
       import('../chat.ts'),
       import('../print-answer.ts')
     ])
-    if (!chatting) return await printAnswer(session, prompt, { verbose })
+    if (!chatting) return await printAnswer(session, prompt, { verbose, raw })
     stdout.write(`Chatting with ${model}. /? shows help.\n`)
-    await chatInTerminal(session, { verbose })
+    await chatInTerminal(session, { verbose, raw })
   })
 }
 

@@ -145,7 +145,7 @@ t.test('run: a single answer reports failures and ends with an interrupt', async
   const server = await fakeServer(t, (reply, count) => {
     if (count === 1) return reply.end(event({ done: true, error: 'Out of memory.', code: 'insufficient_memory' }))
     if (count === 2) return reply.destroy()
-    reply.write(say('endless'))
+    reply.write(say('endless '))
   })
   const home = newHome(t)
   const ask = ['run', 'me/model', 'go', ...server.flags]

@@ -1,0 +1,323 @@
+import { Marked, type Token, type Tokens } from 'marked'
+import { displayWidth } from './display-width.ts'
+import { type Colors, isClosedCode, Layout, type Piece, TOP } from './markdown-pieces.ts'
+import { printable } from './output.ts'
+
+/** Where rendered text goes. */
+export interface TextOutput {
+  write(text: string): unknown
+  columns?: number | undefined
+  rows?: number | undefined
+}
+
+export interface MarkdownOptions {
+  colors: Colors
+  /** Style of the whole text, such as dim. */
+  base?: (text: string) => string
+}
+
+// A single line break in an answer is meant: models do not fill paragraphs. Lines of dashes below a text are taken for
+// rules: as underlines they would make a heading of what has been printed.
+const markdown = new Marked({ gfm: true, breaks: true, tokenizer: { lheading: () => undefined } })
+
+/** An unfinished line of these alone can become many things. */
+const MARKERS = /^[\s>]*(?:(?:[-+*]|\d{1,9}[.)])[ \t]+)*(?:[-+*_=#>|`~:]+|\d{1,9}[.)]?)?[ \t]*$/
+const MAYBE_DELIMITER_ROW = /^[\s>]*[|:\-\s]*$/
+/** A longer unfinished block is read again only when it has grown by a part: reading costs in proportion to length. */
+const READ_ALWAYS = 1024
+const GROWN_BY = 16
+
+/**
+ * Prints Markdown while it is written. What was printed stays as it is: words appear when they are complete and it is
+ * clear what they are (emphasis, a link, a list item …). Only a table is drawn anew with each of its rows, since its
+ * columns depend on all of them. Control characters are left out.
+ */
+export class MarkdownStream {
+  readonly #printer: Printer
+  readonly #options: MarkdownOptions
+  /** The text of the last block, which may still go on. */
+  #tail = ''
+  /** What has been printed of it. */
+  #printed: Piece[] = []
+  /** Whether a blank line belongs before it. */
+  #gap = false
+  #nextReading = 0
+  #awaited = /[^!-~]/
+
+  constructor(output: TextOutput, options: MarkdownOptions) {
+    this.#printer = new Printer(output)
+    this.#options = options
+  }
+
+  push(text: string): void {
+    this.#tail += printable(text)
+    // Nothing is complete before the next blank, in code and tables before the next line.
+    if (this.#tail.length < this.#nextReading || !this.#awaited.test(text)) return
+    const kind = this.#read(held(this.#tail), false)
+    this.#awaited = kind === 'code' || kind === 'table' ? /\n/ : /[^!-~]/
+    const { length } = this.#tail
+    this.#nextReading = length < READ_ALWAYS ? 0 : length + length / GROWN_BY
+  }
+
+  /** Prints what is left, however unfinished it is, and ends the line. */
+  end(): void {
+    this.#read(this.#tail, true)
+    this.#tail = ''
+    this.#printed = []
+    this.#printer.end()
+  }
+
+  /** @returns the kind of the block that may still go on */
+  #read(source: string, ended: boolean): string | undefined {
+    const tokens = markdown.lexer(source)
+    const open = ended ? tokens.length : openBlock(tokens)
+    const look = { colors: this.#options.colors, columns: this.#printer.columns }
+    const base = this.#options.base ?? (text => text)
+    const layout = new Layout(look, base, this.#gap)
+    layout.blocks(tokens.slice(0, open), TOP, false)
+    const boundary = { pieces: layout.pieces.length, gap: layout.gap, text: rawOf(tokens.slice(0, open)) }
+    const last = tokens[open]
+    if (last?.type === 'list') this.#layItems(layout, last as Tokens.List, boundary)
+    else if (last) layout.blocks([last], TOP, true)
+    const { pieces } = layout
+    if (!ended && !layout.held && pieces.length > boundary.pieces) dropUnfinished(pieces, source)
+    if (!ended) while (pieces.at(-1)?.kind === 'line') pieces.pop()
+    this.#print(pieces)
+    if (last?.type === 'table') this.#printer.draw(new Layout(look, base, false).table(last as Tokens.Table))
+    // From here on only the last block is read again, of a list only the last item.
+    if (!this.#tail.startsWith(boundary.text)) return last?.type
+    this.#tail = this.#tail.slice(boundary.text.length)
+    this.#printed = this.#printed.slice(boundary.pieces)
+    this.#gap = boundary.gap
+    if (last?.type === 'code') this.#dropPrintedCode(last as Tokens.Code)
+    return last?.type
+  }
+
+  #layItems(layout: Layout, { items, ordered, start }: Tokens.List, boundary: Boundary): void {
+    for (const [index, item] of items.entries()) {
+      const last = index === items.length - 1
+      if (last && index > 0) {
+        boundary.pieces = layout.pieces.length
+        boundary.gap = layout.gap
+        boundary.text += items
+          .slice(0, index)
+          .map(({ raw }) => raw)
+          .join('')
+      }
+      layout.item(item, TOP, ordered ? `${Number(start) + index}. ` : '• ', last)
+    }
+  }
+
+  /** Of a long block of code the first line says what it is: the lines that were printed need no second reading. */
+  #dropPrintedCode({ raw }: Tokens.Code): void {
+    const begin = /^ {0,3}(?:`{3,}|~{3,})[^\n]*\n/.exec(raw)?.[0]
+    const lines = this.#printed.filter(({ kind }) => kind === 'verbatim').length - 1
+    if (begin === undefined || lines < 1 || this.#tail.length !== raw.length || isClosedCode(raw)) return
+    const code = raw.slice(begin.length).split('\n')
+    if (code.length <= lines) return
+    this.#tail = begin + code.slice(lines).join('\n')
+    this.#printed = this.#printed.slice(0, 2)
+  }
+
+  #print(pieces: readonly Piece[]): void {
+    const same = (piece: Piece, index: number) => samePiece(piece, pieces[index])
+    let from = this.#printed.length
+    const known = this.#printed.slice(0, pieces.length)
+    if (known.every(same)) {
+      // What is clear may have become less: a new character can belong to the last word.
+      if (pieces.length <= from) return
+    } else {
+      // It has become something else, which is rare: the line is printed again as it is now.
+      from = this.#printed.findIndex((piece, index) => !same(piece, index))
+      while (from > 0 && pieces[from]?.kind !== 'line') from--
+      this.#printer.breakOff()
+    }
+    this.#printer.print(pieces.slice(from))
+    this.#printed = [...pieces]
+  }
+}
+
+interface Boundary {
+  pieces: number
+  gap: boolean
+  text: string
+}
+
+/** The index of the block that may still go on; behind the last one when none may. */
+function openBlock(tokens: readonly Token[]): number {
+  const last = tokens.length - 1
+  if (tokens[last]?.type !== 'space') return last
+  // After a blank line a list may go on.
+  return tokens[last - 1]?.type === 'list' ? last - 1 : tokens.length
+}
+
+const rawOf = (tokens: readonly Token[]) => tokens.map(({ raw }) => raw).join('')
+
+/** Leaves out an unfinished line while what it is depends on its rest. */
+function held(text: string): string {
+  const at = text.lastIndexOf('\n') + 1
+  const line = text.slice(at)
+  const before = text.slice(0, Math.max(0, at - 1))
+  const previous = before.slice(before.lastIndexOf('\n') + 1)
+  // Two lines make a table.
+  const begins = previous.includes('|') && !(previous.includes('-') && MAYBE_DELIMITER_ROW.test(previous))
+  if (begins && MAYBE_DELIMITER_ROW.test(line)) return text.slice(0, at - 1 - previous.length)
+  return line.includes('|') || MARKERS.test(line) ? text.slice(0, at) : text
+}
+
+/** Leaves out a last word or line of code that may go on. */
+function dropUnfinished(pieces: Piece[], source: string): void {
+  const last = pieces.at(-1)
+  if (last?.kind === 'word' && !/\s$/.test(source)) pieces.pop()
+  if (last?.kind === 'verbatim' && !source.endsWith('\n')) pieces.pop()
+}
+
+function samePiece(one: Piece, other: Piece | undefined): boolean {
+  if (one.kind === 'line') return other?.kind === 'line' && one.first === other.first && one.next === other.next
+  return one.kind === other?.kind && one.text === other.text
+}
+
+/** Puts words into lines. */
+class Printer {
+  readonly #output: TextOutput
+  #begun = false
+  /** The cursor is at the beginning of an empty line. */
+  #atStart = true
+  /** Columns that are taken on the current line, and whether by more than what it begins with. */
+  #column = 0
+  #hasWord = false
+  #next = ''
+  #width: number
+  #drawn: string[] = []
+
+  constructor(output: TextOutput) {
+    this.#output = output
+    this.#width = this.columns
+  }
+
+  get columns(): number {
+    return this.#output.columns || 80
+  }
+
+  print(pieces: readonly Piece[]): void {
+    if (pieces.length === 0) return
+    let text = this.#erased()
+    // A terminal that became narrower has wrapped the line.
+    if (this.columns < this.#width) this.#column %= this.columns
+    this.#width = this.columns
+    for (const piece of pieces) {
+      if (piece.kind === 'line') text += this.#line(piece.first, piece.next, piece.gap)
+      else if (piece.kind === 'verbatim') text += this.#verbatim(piece.text)
+      else text += this.#word(piece.text, piece.space)
+    }
+    this.#output.write(text)
+  }
+
+  /** Draws lines that the next printing, or drawing, replaces; as many of them as the terminal can show. */
+  draw(lines: readonly string[]): void {
+    let room = Math.max(1, (this.#output.rows || 24) - 2)
+    const hidden = lines.findLastIndex(line => {
+      room -= this.#rowsOf(line)
+      return room < 0
+    })
+    const visible = lines.slice(hidden + 1)
+    if (visible.join('\n') === this.#drawn.join('\n')) return
+    let text = this.#erased()
+    if (!this.#atStart) text += '\n'
+    this.#atStart = true
+    this.#output.write(text + visible.join('\n'))
+    this.#drawn = visible
+  }
+
+  /** Ends the line, whatever stands there. */
+  breakOff(): void {
+    if (this.#atStart) return
+    this.#output.write('\n')
+    this.#atStart = true
+  }
+
+  end(): void {
+    const text = this.#erased()
+    if (text !== '') this.#output.write(text)
+    this.breakOff()
+  }
+
+  #erased(): string {
+    if (this.#drawn.length === 0) return ''
+    // A terminal that became narrower shows more lines than were written.
+    const rows = this.#drawn.reduce((sum, line) => sum + this.#rowsOf(line), 0)
+    this.#drawn = []
+    return `\r${rows > 1 ? `\x1b[${rows - 1}A` : ''}\x1b[J`
+  }
+
+  #rowsOf(line: string): number {
+    return Math.max(1, Math.ceil(displayWidth(line) / this.columns))
+  }
+
+  #line(first: string, next: string, gap: string | undefined): string {
+    const blank = gap !== undefined && this.#begun ? `${gap}\n` : ''
+    const end = this.#atStart ? '' : '\n'
+    this.#begin(first, next)
+    return end + blank + first
+  }
+
+  #begin(first: string, next: string): void {
+    this.#begun = true
+    this.#atStart = false
+    this.#hasWord = false
+    this.#column = displayWidth(first)
+    this.#next = next
+  }
+
+  #verbatim(text: string): string {
+    this.#column += displayWidth(text)
+    this.#hasWord = true
+    return text
+  }
+
+  #word(text: string, space: string): string {
+    const width = displayWidth(text)
+    // The last column is left free: some terminals wrap when it is written.
+    const room = this.columns - 1
+    const gap = this.#hasWord ? space : ''
+    if (this.#hasWord && this.#column + gap.length + width > room) {
+      const next = this.#next
+      this.#begin(next, next)
+      this.#hasWord = true
+      this.#take(width)
+      return `\n${next}${text}`
+    }
+    this.#hasWord = true
+    this.#take(gap.length + width)
+    return gap + text
+  }
+
+  /** A word that is wider than the terminal is wrapped by it, and can be copied as a whole. */
+  #take(width: number): void {
+    this.#column += width
+    if (this.#column > this.columns) this.#column %= this.columns
+  }
+}
+
+/** Prints text as it comes, without control characters. */
+export class PrintableStream {
+  readonly #output: TextOutput
+  readonly #style: (text: string) => string
+  #lineEnded = true
+
+  constructor(output: TextOutput, style: (text: string) => string = text => text) {
+    this.#output = output
+    this.#style = style
+  }
+
+  push(text: string): void {
+    const shown = printable(text)
+    if (shown === '') return
+    this.#lineEnded = shown.endsWith('\n')
+    this.#output.write(this.#style(shown))
+  }
+
+  end(): void {
+    if (!this.#lineEnded) this.#output.write('\n')
+  }
+}

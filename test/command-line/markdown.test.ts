@@ -1,0 +1,238 @@
+import pc from 'picocolors'
+import t from 'tap'
+import { MarkdownStream, type TextOutput } from '../../command-line/markdown-stream.ts'
+import { corral, newHome } from './command.ts'
+import { newScreen, screenOf } from './screen.ts'
+import { event, scriptedServer } from './scripted-server.ts'
+import { CTRL_C, onTerminal } from './terminal.ts'
+
+const ANSWER = `# Sorting *quickly*
+
+There are **several ways to sort**, and \`sort()\` is [the usual one](https://example.com/sort); snake_case_names and
+2 * 3 * 4 stay, ~~as~~ does "this" &amp; that. See [1].
+A second line.
+
+- the first item, which is long enough to be wrapped on a narrow terminal
+- the second, with \`code\` in it
+  - a nested one
+    1. and deeper
+    2. the next
+- [ ] a task
+- [x] a task that is done
+
+1. First:
+   \`\`\`python
+   def first(x):
+       return x | 3
+   \`\`\`
+2. Then
+
+   a paragraph.
+
+> A quotation that is long enough to be wrapped on a narrow terminal.
+>
+> - with a list
+
+\`\`\`bash
+cat words | sort
+ls # a comment
+
+echo done
+\`\`\`
+
+| Name | Size | What it is good for |
+|------|-----:|:-------------------:|
+| llama | 4 GB | Conversations and many other things that people do |
+| 漢字モデル | 12 GB | \`code\` |
+
+中文字符测试，这是一段很长的中文文本，用来测试换行是否正确。它不应该在标点符号前换行。👍🏽 ok
+
+A formula \\(a_1 + b_2\\), and https://example.com/an/address/that/does/not/fit/into/forty/columns/at/all.
+
+***
+
+The last one has an unclosed **star and \`tick`
+
+const SHOWN = `# Sorting quickly
+
+There are several ways to sort, and
+\`sort()\` is the usual one
+(https://example.com/sort);
+snake_case_names and
+2 * 3 * 4 stay, as does "this" & that.
+See [1].
+A second line.
+
+• the first item, which is long enough
+  to be wrapped on a narrow terminal
+• the second, with \`code\` in it
+  ◦ a nested one
+    1. and deeper
+    2. the next
+• [ ] a task
+• [x] a task that is done
+
+1. First:
+   ── python ──────────────────────────
+   def first(x):
+       return x | 3
+   ────────────────────────────────────
+2. Then
+
+   a paragraph.
+
+│ A quotation that is long enough to be
+│ wrapped on a narrow terminal.
+│
+│ • with a list
+
+── bash ───────────────────────────────
+cat words | sort
+ls # a comment
+
+echo done
+───────────────────────────────────────
+
+Name       │  Size │   What it is good
+           │       │         for
+───────────┼───────┼───────────────────
+llama      │  4 GB │  Conversations and
+           │       │  many other things
+           │       │   that people do
+───────────┼───────┼───────────────────
+漢字モデル │ 12 GB │       \`code\`
+
+中文字符测试，这是一段很长的中文文本，
+用来测试换行是否正确。它不应该在标点符
+号前换行。👍🏽 ok
+
+A formula \\(a_1 + b_2\\), and
+https://example.com/an/address/that/does
+/not/fit/into/forty/columns/at/all.
+
+───────────────────────────────────────
+
+The last one has an unclosed **star and
+\`tick`
+
+/** What a terminal was sent when the text came in parts of this length. */
+function streamed(text: string, { columns = 80, rows = 24, step = 3, colors = false } = {}): string {
+  let sent = ''
+  const output: TextOutput = { write: part => (sent += part), columns, rows }
+  const stream = new MarkdownStream(output, { colors: pc.createColors(colors) })
+  for (let at = 0; at < text.length; at += step) stream.push(text.slice(at, at + step))
+  stream.end()
+  return sent
+}
+
+t.test('Markdown looks the same however it arrives, and no word is broken', async t => {
+  for (const columns of [40, 120]) {
+    const whole = await screenOf(streamed(ANSWER, { columns, step: ANSWER.length }), columns)
+    for (const step of [1, 2, 3, 7, 50]) {
+      const { lines } = await screenOf(streamed(ANSWER, { columns, step }), columns)
+      t.same(lines, whole.lines, `${columns} columns, ${step} characters at a time`)
+    }
+    const shown = whole.lines.join('\n')
+    for (const word of new Set(ANSWER.match(/(?<= )[a-z]{4,}(?= )/gi))) {
+      t.match(shown, new RegExp(`\\b${word}\\b`), `${word} is whole`)
+    }
+    const tooLong = whole.wrapped.map(index => whole.lines[index])
+    t.same(tooLong, columns === 40 ? ['/not/fit/into/forty/columns/at/all.'] : [], 'an address is left to the terminal')
+  }
+})
+
+t.test('Markdown at 40 columns', async t => {
+  const { lines } = await screenOf(streamed(ANSWER, { columns: 40 }), 40)
+  t.same(lines, SHOWN.split('\n'))
+  const colored = await screenOf(streamed(ANSWER, { columns: 40, colors: true }), 40)
+  const plain = (text: string) => text.replace(/[`#]|^ +/gm, '').trim()
+  t.equal(
+    plain(colored.lines.slice(0, 5).join(' ')),
+    plain(lines.slice(0, 5).join(' ')),
+    'colours replace # and backticks'
+  )
+})
+
+t.test('what was printed stays: only a table is drawn anew', async t => {
+  const [before, after] = ANSWER.split(/(?=\| Name)/)
+  t.notMatch(streamed(before!, { step: 1 }), '\x1b', 'no cursor moves')
+  t.match(streamed(after!, { step: 1 }), '\x1b[J')
+  const long = `| a | b |\n|---|---|\n${'| one | two |\n'.repeat(100)}\nEnd.`
+  const { lines } = await screenOf(streamed(long), 80)
+  t.equal(lines.filter(line => line === 'one │ two').length, 100, 'a table that is taller than the terminal, too')
+})
+
+t.test('a terminal that is resized while an answer is printed', async t => {
+  for (const [from, to] of [
+    [100, 40],
+    [40, 100]
+  ] as const) {
+    for (const at of [60, 300, 1050, 1100, 1300]) {
+      const screen = newScreen(from)
+      const output = { write: screen.write, columns: from, rows: 24 }
+      const stream = new MarkdownStream(output, { colors: pc.createColors(false) })
+      for (const character of ANSWER.slice(0, at)) stream.push(character)
+      output.columns = to
+      await screen.resize(to)
+      for (const character of ANSWER.slice(at)) stream.push(character)
+      stream.end()
+      const words = (lines: string[]) =>
+        lines
+          .join(' ')
+          .match(/\p{L}{2,}/gu)!
+          .filter(word => !/[漢字中文]/.test(word))
+      // What was printed before may have been broken by the terminal itself.
+      const sorted = (lines: string[]) => words(lines).slice(-12)
+      const whole = await screenOf(streamed(ANSWER, { columns: to }), to)
+      const { lines } = await screen.read()
+      t.same(sorted(lines), sorted(whole.lines), `from ${from} to ${to} columns after ${at} characters`)
+      t.equal(lines.filter(line => line.includes('llama')).length, 1, 'the table is there once')
+    }
+  }
+})
+
+t.test('escape sequences of a model never reach the terminal', async t => {
+  const evil =
+    '\x1b]0;title\x07 \x1b[2Jgone \x9b31mred `\x1b[1mcode` [a\x1b[2J](http://x/\x1b]8;;y\x07)\n\n```\x1b[5m\n\x1b[6mx\r\n```\n'
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what must not be there
+  for (const step of [1, 100]) t.notMatch(streamed(evil, { step }), /[\x00-\x09\x0b-\x1f\x7f-\x9f]/)
+})
+
+t.test('run: Markdown at a terminal; raw with --raw and in a pipe', async t => {
+  const server = await scriptedServer(t, {
+    'POST /api/load': reply => reply.end(event({ status: 'ready' })),
+    'POST /api/chat': reply => {
+      for (const part of ANSWER.match(/.{1,4}/gsu)!) {
+        reply.write(event({ message: { role: 'assistant', content: part }, done: false }))
+      }
+      reply.end(event({ done: true, done_reason: 'stop', eval_count: 2, eval_duration: 1e9 }))
+    }
+  })
+  const home = newHome(t)
+  const ask = ['run', 'me/model', 'go', ...server.flags]
+  const terminal = onTerminal(t, ask, home, { columns: 40 })
+  t.equal(await terminal.ended(), 0)
+  const { lines } = await screenOf(terminal.screen(), 40)
+  t.match(lines.join('\n'), 'ls # a comment\n\necho done\n──────')
+  t.match(lines.join('\n'), /漢字モデル │ 12 GB │ +code\n/)
+  t.notMatch(lines.join('\n'), '**several')
+  const raw = onTerminal(t, [...ask, '--raw'], home, { columns: 200 })
+  t.equal(await raw.ended(), 0)
+  t.match((await screenOf(raw.screen(), 200)).lines.join('\n'), ANSWER)
+  t.equal((await corral(ask, { home })).stdout, `${ANSWER}\n`)
+})
+
+t.test('run: an answer that is stopped ends its line and its colours', async t => {
+  const server = await scriptedServer(t, {
+    'POST /api/load': reply => reply.end(event({ status: 'ready' })),
+    'POST /api/chat': reply => {
+      reply.write(event({ message: { role: 'assistant', content: '| a | b |\n|---|---|\n| one | two |\n| **th' } }))
+    }
+  })
+  const terminal = onTerminal(t, ['run', 'me/model', 'go', ...server.flags], newHome(t))
+  await terminal.sees('one')
+  terminal.press(CTRL_C)
+  t.equal(await terminal.ended(), 130)
+  const { lines } = await screenOf(terminal.screen(), 80)
+  t.match(lines.join('\n'), /one\s+│ two\n\*\*th │ ?$/, 'what had come, and nothing twice')
+})
