@@ -6,12 +6,15 @@ import { builtInPlugins } from '../../plugins/built-in.ts'
 import { renderConfigDocs } from '../../scripts/config-docs.ts'
 import { renderErrorDocs } from '../../scripts/error-docs.ts'
 import { PUBLISHED, parametersOf, renderModelDocs } from '../../scripts/model-docs.ts'
-import { anchorsOf, blocksOf, exists, pages, proseOf, textOf } from './guides.ts'
+import { anchorsOf, blocksOf, exists, OWN_TESTS, pages, proseOf, textOf } from './guides.ts'
+import { checkData } from './run-page.ts'
 
 // What can be seen of the guides without running anything.
 
 /** Pages at the root that guides lead to. */
 const AT_THE_ROOT = ['ARCHITECTURE.md', 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md']
+/** Blocks that need what a test cannot have, such as Docker. Run more of them rather than raise this. */
+const MOST_UNTESTED = 18
 const everywhere = [...pages(), ...AT_THE_ROOT]
 
 /** Links of a page to others of this repository: the path from its root, and the anchor. */
@@ -78,6 +81,33 @@ t.test('blocks say what they are', async t => {
   for (const page of pages()) {
     for (const { line, language } of blocksOf(page)) t.ok(languages.includes(language), `${page}:${line}: ${language}`)
   }
+})
+
+t.test('few blocks are untested, and each says why', async t => {
+  const directives = ['untested: ', 'settings of ', 'at a terminal: ', 'output', 'fails']
+  let untested = 0
+  for (const page of pages()) {
+    for (const { line, directive } of blocksOf(page)) {
+      if (directive === undefined) continue
+      t.ok(
+        directives.some(known => directive.startsWith(known)),
+        `${page}:${line}: ${directive}`
+      )
+      if (directive.startsWith('untested: ')) untested++
+    }
+  }
+  t.ok(untested <= MOST_UNTESTED, `${untested} blocks are untested`)
+  for (const [page, test] of Object.entries(OWN_TESTS)) {
+    t.ok(readFileSync(join(packageRoot, test), 'utf8').includes(page.replace('docs/', '')), `${test} reads ${page}`)
+  }
+})
+
+t.test('JSON can be read, and settings have no mistakes', async t => {
+  const blocks = pages()
+    .filter(page => page !== 'docs/plugins.md')
+    .flatMap(blocksOf)
+  const checked = await checkData(t, blocks)
+  t.ok(checked >= 10, `${checked} blocks`)
 })
 
 t.test('the language is plain', async t => {

@@ -14,6 +14,12 @@ export interface Block {
   directive?: string
 }
 
+/** Pages whose commands a test of their own runs. */
+export const OWN_TESTS: Record<string, string> = {
+  'docs/admin.md': 'test/docs/admin.test.ts',
+  'docs/plugins.md': 'test/command-line/plugin.thorough.test.ts'
+}
+
 /** The pages for people: the README and all of docs. */
 export function pages(): string[] {
   const docs = readdirSync(join(packageRoot, 'docs')).filter(name => name.endsWith('.md'))

@@ -43,7 +43,7 @@ export function largeGguf(bytes: number, seed = 1): GeneratedFile {
 }
 
 /** What keeps a test's corral from meeting the hubs, tokens and proxies of whoever runs it. */
-const NO_SETTINGS = {
+export const NO_SETTINGS = {
   HF_TOKEN: '',
   HUGGING_FACE_HUB_TOKEN: '',
   HF_HUB_OFFLINE: '',

@@ -1,0 +1,18 @@
+import t from 'tap'
+import { blocksOf, OWN_TESTS, pages } from './guides.ts'
+import { runPage } from './run-page.ts'
+
+// What every guide shows, by the letter: each page on a server of its own.
+
+const RUN = ['sh', 'js', 'python']
+
+for (const page of pages()) {
+  if (page in OWN_TESTS) continue
+  if (
+    !blocksOf(page).some(({ language, directive = '' }) => RUN.includes(language) && !directive.startsWith('untested'))
+  )
+    continue
+  t.test(page, async t => {
+    await runPage(t, page)
+  })
+}
